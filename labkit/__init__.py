@@ -1,0 +1,36 @@
+"""labkit: real ranks from a notebook, drawn beside what theory predicts.
+
+Read the floors in order: words (``units``, ``timeline``), theory (``schedule``, ``simulate``), machine (``launcher``, ``trace``, ...),
+pictures (``scene``, ``svg``, ``mpl``, ``text``), hands (``widgets``, ``check``). Importing labkit imports none of them:
+the names below load their room when they are first used, so that ``import labkit`` stays quick and free of torch.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "launch": "launcher",
+    "launch_script": "script",
+    "start": "launcher",
+    "warm": "launcher",
+    "Job": "launcher",
+    "Run": "run",
+    "LaunchError": "verdict",
+    "RankFailed": "verdict",
+    "Deadlock": "verdict",
+    "Timeout": "verdict",
+    "Refused": "verdict",
+}
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> object:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(f"labkit.{_EXPORTS[name]}"), name)
+    raise AttributeError(f"labkit exports {', '.join(_EXPORTS)}; {name!r} is not among them. Rooms are imported by name: "
+                         f"from labkit import schedule")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

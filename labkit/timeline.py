@@ -1,0 +1,163 @@
+"""The one noun of the project: what every rank did, and when. Theory predicts a Timeline, real ranks produce a Timeline.
+
+A Timeline is columns of equal length, one row per span. Times are microseconds on one clock shared by all ranks.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+ORIGINS = ("simulated", "measured", "recorded")
+COMPUTE, COMM = "compute", "comm"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Timeline:
+    """Spans of work on ranks. Every column has shape (num_spans,)."""
+
+    rank: np.ndarray
+    """int64: the rank that did it"""
+    lane: np.ndarray
+    """str: "compute" (what the rank works on) or "comm" (messages, which may overlap compute)"""
+    kind: np.ndarray
+    """str: F, B, I, W for pipeline actions; "compute" for other work; send, recv, all_reduce, ... on the comm lane"""
+    label: np.ndarray
+    """str: what stands in the box, e.g. "2F0" = stage 2, forward, microbatch 0"""
+    start_us: np.ndarray
+    """float64: when it began, in microseconds"""
+    end_us: np.ndarray
+    """float64: when it ended, in microseconds"""
+    num_bytes: np.ndarray
+    """int64: payload of a message, 0 for compute"""
+    num_ranks: int
+    """how many ranks took part, idle ones included"""
+    origin: str
+    """"simulated", "measured" or "recorded" (measured on another day or machine)"""
+    notes: tuple[str, ...] = field(default=())
+    """what must be said with it: "paced", "gloo", "nccl", a machine's name"""
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            raise ValueError(f"a Timeline's origin is one of {', '.join(ORIGINS)}; got {self.origin!r}")
+        columns = (self.rank, self.lane, self.kind, self.label, self.start_us, self.end_us, self.num_bytes)
+        lengths = {len(column) for column in columns}
+        if len(lengths) != 1:
+            raise ValueError(f"a Timeline's columns have one length; got {sorted(lengths)}")
+        if np.any(self.end_us < self.start_us):
+            bad = int(np.argmax(self.end_us < self.start_us))
+            raise ValueError(f"a span ends after it starts; {self.label[bad]!r} on rank {self.rank[bad]} starts at "
+                             f"{self.start_us[bad]} us and ends at {self.end_us[bad]} us")
+        if len(self.rank) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
+            raise ValueError(f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}")
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def badge(self) -> str:
+        """Where it comes from, in one line for every picture: e.g. "measured, paced, gloo"."""
+        return ", ".join((self.origin, *self.notes))
+
+    @property
+    def span_us(self) -> float:
+        """From the first compute span's start to the last compute span's end, over all ranks, in microseconds."""
+        compute = self.lane == COMPUTE
+        return float(self.end_us[compute].max() - self.start_us[compute].min()) if compute.any() else 0.0
+
+    def select(self, mask: np.ndarray) -> "Timeline":
+        """The rows where ``mask`` (bool, shape (num_spans,)) is true."""
+        names = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
+        return replace(self, **{name: getattr(self, name)[mask] for name in names})
+
+    def shifted(self) -> "Timeline":
+        """The same with the earliest compute span starting at 0, so that two timelines share an axis."""
+        compute = self.lane == COMPUTE
+        if not len(self):
+            return self
+        zero_us = self.start_us[compute].min() if compute.any() else self.start_us.min()
+        return replace(self, start_us=self.start_us - zero_us, end_us=self.end_us - zero_us)
+
+    def to_chrome(self) -> dict:
+        """Chrome trace events (``ts`` and ``dur`` in microseconds), one process per rank: opens in Perfetto."""
+        events = [{"name": "process_name", "ph": "M", "pid": r, "args": {"name": f"rank {r}"}} for r in range(self.num_ranks)]
+        for rank, lane, kind, label, start_us, end_us, num_bytes in self._rows():
+            events.append({"name": label, "cat": kind, "ph": "X", "pid": rank, "tid": lane, "ts": start_us,
+                           "dur": end_us - start_us, "args": {"bytes": num_bytes}})
+        labkit = {"num_ranks": self.num_ranks, "origin": self.origin, "notes": list(self.notes)}
+        return {"traceEvents": events, "displayTimeUnit": "ms", "labkit": labkit}
+
+    def save(self, path: str | Path) -> Path:
+        """Writes ``to_chrome`` as JSON; ``Timeline.load`` reads it back."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.to_chrome()))
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Timeline":
+        """Reads what ``save`` wrote. Raises ValueError for another kind of file."""
+        trace = json.loads(Path(path).read_text())
+        if "labkit" not in trace:
+            raise ValueError(f"{path} was not written by Timeline.save; a Kineto trace is read by labkit.trace.read")
+        rows = [(e["pid"], e["tid"], e["cat"], e["name"], e["ts"], e["ts"] + e["dur"], e["args"]["bytes"])
+                for e in trace["traceEvents"] if e["ph"] == "X"]
+        about = trace["labkit"]
+        return from_rows(rows, num_ranks=about["num_ranks"], origin=about["origin"], notes=about["notes"])
+
+    def _rows(self) -> Iterable[tuple]:
+        return zip(self.rank.tolist(), self.lane.tolist(), self.kind.tolist(), self.label.tolist(), self.start_us.tolist(),
+                   self.end_us.tolist(), self.num_bytes.tolist(), strict=True)
+
+
+def from_rows(rows: Iterable[tuple], *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Timeline:
+    """A Timeline from rows (rank, lane, kind, label, start_us, end_us, num_bytes)."""
+    columns = list(zip(*rows, strict=True)) or [()] * 7
+    rank, lane, kind, label, start_us, end_us, num_bytes = columns
+    return Timeline(rank=np.array(rank, dtype=np.int64), lane=np.array(lane, dtype=str), kind=np.array(kind, dtype=str),
+                    label=np.array(label, dtype=str), start_us=np.array(start_us, dtype=float),
+                    end_us=np.array(end_us, dtype=float), num_bytes=np.array(num_bytes, dtype=np.int64),
+                    num_ranks=num_ranks, origin=origin, notes=tuple(notes))
+
+
+def busy_us(timeline: Timeline, lane: str = COMPUTE) -> np.ndarray:
+    """Time each rank spends in a lane, overlapping spans counted once. Shape (num_ranks,), microseconds."""
+    return np.array([sum(e - s for s, e in _union(timeline, rank, lane)) for rank in range(timeline.num_ranks)], dtype=float)
+
+
+def bubble(timeline: Timeline, over: str = "total") -> float:
+    """The share of time that ranks do not compute, between the first and the last compute span.
+
+    ``over="total"``: idle / (ranks x span), which is (p-1)/(m+p-1) for GPipe. ``over="ideal"``: idle / busy, which is
+    (p-1)/m: the number in Megatron's papers (Narayanan et al. 2021, section 2.2.1). Raises ValueError for another word.
+    """
+    if over not in ("total", "ideal"):
+        raise ValueError(f'a bubble is taken over "total" or "ideal" time; got {over!r}')
+    busy, total = float(busy_us(timeline).sum()), timeline.num_ranks * timeline.span_us
+    if total == 0:
+        return 0.0
+    return (total - busy) / (total if over == "total" else busy)
+
+
+def hidden_comm(timeline: Timeline) -> float:
+    """The share of communication time that lies under compute of the same rank (denominator: all communication time)."""
+    hidden_us = total_us = 0.0
+    for rank in range(timeline.num_ranks):
+        compute = _union(timeline, rank, COMPUTE)
+        for start, end in _union(timeline, rank, COMM):
+            total_us += end - start
+            hidden_us += sum(max(0.0, min(end, e) - max(start, s)) for s, e in compute)
+    return hidden_us / total_us if total_us else 0.0
+
+
+def _union(timeline: Timeline, rank: int, lane: str) -> list[tuple[float, float]]:
+    mine = (timeline.rank == rank) & (timeline.lane == lane)
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(zip(timeline.start_us[mine].tolist(), timeline.end_us[mine].tolist(), strict=True)):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
