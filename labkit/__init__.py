@@ -20,6 +20,7 @@ _EXPORTS = {
     "RankFailed": "verdict",
     "Deadlock": "verdict",
     "Timeout": "verdict",
+    "Stopped": "verdict",
     "Refused": "verdict",
 }
 __all__ = ["__version__", *_EXPORTS]

@@ -1,0 +1,233 @@
+"""A rank's side of a run: what happens between the fork and the exit of one real process.
+
+The function that a learner launches finds an ordinary torch program around it: RANK, WORLD_SIZE and the like are set and the
+default process group is up. ``current()`` tells a rank about its run.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import linecache
+import os
+import pickle
+import random
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+from labkit import wire
+
+_current: "Rank | None" = None
+
+
+class Rank:
+    """What a rank knows about its run, and its way to tell the notebook something."""
+
+    def __init__(self, rank: int, world_size: int, folder: Path | None, tell: Callable[[dict], None] | None = None) -> None:
+        self.rank, self.world_size, self.folder = rank, world_size, folder
+        self.notes: list[str] = []
+        self._tell = tell or (lambda message: None)
+
+    def note(self, text: str) -> None:
+        """Adds a word that must stand beside every number of this run, such as "paced"."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def progress(self, *, step: int | None = None, loss: float | None = None) -> None:
+        """Shows how far this rank is, in the live line of the notebook. Costs some microseconds."""
+        self._tell({"event": "progress", "step": step, "loss": None if loss is None else float(loss)})
+
+
+def current() -> Rank:
+    """This process's Rank. In a process that labkit did not fork (torchrun, say) it is read from the environment."""
+    global _current
+    if _current is None:
+        folder = os.environ.get("LABKIT_RUN_DIR")
+        _current = Rank(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), Path(folder) if folder else None)
+    return _current
+
+
+def main(sock: socket.socket, index: int, request: dict) -> None:
+    """Runs one rank to its end. Never returns: torch's own teardown aborts now and then after success, so it leaves by _exit."""
+    started = time.monotonic()
+    lock = threading.Lock()
+
+    def tell(message: dict) -> None:
+        with lock, contextlib.suppress(OSError):
+            wire.send(sock, {**message, "at": time.monotonic()})
+
+    try:
+        _settle(index, request)
+        bye = threading.Event()
+        threading.Thread(target=_answer, args=(sock, tell, request["sources"]), daemon=True, name="labkit").start()
+        result = _run(index, request, tell)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        peak_rss_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        Path(request["folder"], f"result-{index}.pkl").write_bytes(result)
+        _flush()
+        tell({"event": "returned", "notes": current().notes, "peak_rss_bytes": peak_rss_bytes,
+              "seconds": time.monotonic() - started, **_collectives(active=True)})
+        bye.wait()  # the answering thread ends the process when the notebook says bye
+    except BaseException as error:
+        _flush()
+        tell({"event": "failed", **_describe(error, request["sources"])})
+    os._exit(1)
+
+
+def _settle(index: int, request: dict) -> None:
+    """Makes the fork a process of its own: session, death with its parent, output files, environment, threads, seeds."""
+    import numpy as np
+    import torch
+
+    os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the zygote
+    folder = Path(request["folder"])
+    for number, name in ((0, os.devnull), (1, folder / f"log-{index}.txt"), (2, folder / f"log-{index}.txt")):
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, number)
+        os.close(fd)
+    sys.stdout.reconfigure(line_buffering=True)
+    os.environ.clear()
+    os.environ.update(request["environ"], RANK=str(index), LOCAL_RANK=str(index))
+    os.chdir(request["cwd"])
+    sys.path[:], sys.argv[:] = request["sys_path"], ["labkit-rank"]
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=open(folder / f"stack-{index}.txt", "w"), all_threads=False)  # noqa: SIM115
+    torch.set_num_threads(request["threads"])
+    seed = request["seed"] + index
+    random.seed(seed), np.random.seed(seed % 2**32), torch.manual_seed(seed)
+    for file, (name, lines) in request["sources"].items():
+        linecache.cache[file] = (sum(map(len, lines)), None, lines, name)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+
+
+def _run(index: int, request: dict, tell: Callable[[dict], None]) -> bytes:
+    """Unpickles the function, brings the process group up, calls it and pickles what it returns."""
+    global _current
+    import torch
+    import torch.distributed as dist
+
+    folder = Path(request["folder"])
+    _current = Rank(index, request["ranks"], folder, tell)
+    _current.note(request["backend"])
+    fn, args, kwargs = pickle.loads(Path(request["payload"]).read_bytes())
+    _adopt_main()
+    if request["backend"] == "nccl":
+        torch.cuda.set_device(index)
+    store = dist.FileStore(str(folder / "store"), request["ranks"])
+    dist.init_process_group(request["backend"], store=store, rank=index, world_size=request["ranks"])
+    tell({"event": "started"})
+    return _pack(fn(*args, **kwargs), index)
+
+
+def _adopt_main() -> None:
+    """Classes defined in a cell live in this process's ``__main__`` too, where torch.save and all_gather_object look for them."""
+    from cloudpickle import cloudpickle
+
+    for cls in list(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS):
+        if cls.__module__ == "__main__":
+            setattr(sys.modules["__main__"], cls.__name__, cls)
+
+
+def _pack(result: object, index: int) -> bytes:
+    """Pickles a result, GPU tensors moved to the host. Raises TypeError that names the type which can't be sent."""
+    import io
+
+    import cloudpickle
+    import torch
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, thing: object) -> object:
+            if isinstance(thing, torch.Tensor) and thing.device.type == "cuda":
+                return thing.detach().cpu().__reduce_ex__(4)
+            return super().reducer_override(thing)
+
+    buffer = io.BytesIO()
+    try:
+        Pickler(buffer, protocol=5).dump(result)
+    except Exception as error:
+        raise TypeError(f"a rank's result must be picklable; rank {index} returned a {type(result).__name__}, which is not "
+                        f"({error}). Return numbers, tensors, or a state_dict instead.") from None
+    return buffer.getvalue()
+
+
+def _answer(sock: socket.socket, tell: Callable[[dict], None], sources: dict) -> None:
+    """A thread: answers "where are you?" while the rank works or waits, and ends the process on bye or when the notebook is gone."""
+    main_thread = threading.main_thread().ident
+    while True:
+        message, _ = wire.receive(sock)
+        if message is None or message.get("bye"):
+            _flush()
+            os._exit(0 if message else 1)
+        where = _where(sys._current_frames().get(main_thread), sources)
+        tell({"event": "report", "where": where, **_collectives(active=True)})
+
+
+def _collectives(active: bool) -> dict:
+    """From torch's flight recorder: collectives that are under way, and the last sequence number of each group.
+
+    gloo records them by default. Point-to-point messages are not in it.
+    """
+    import json
+
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import _dump_fr_trace_json
+
+    if not dist.is_initialized():
+        return {"pending": [], "groups": {}}
+    recorded = json.loads(_dump_fr_trace_json(True, active))
+    pending = [{"group": entry["process_group"][0], "seq": entry["collective_seq_id"],
+                "op": entry["profiling_name"].split(":")[-1], "shapes": entry["input_sizes"], "dtypes": entry["input_dtypes"]}
+               for entry in recorded.get("entries", []) if not entry["retired"] and not entry["is_p2p"]]
+    names = {str(group.group_name): sorted(ranks) for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items()}
+    last = {key: int(status["last_enqueued_collective"]) for key, status in recorded.get("pg_status", {}).items()}
+    return {"pending": pending, "groups": names, "last": last}
+
+
+def _where(frame: types.FrameType | None, sources: dict) -> dict:
+    """The innermost torch.distributed call of a stack and the innermost line of the learner's own code."""
+    call = line = None
+    while frame is not None:
+        code, file = frame.f_code, frame.f_code.co_filename
+        if "/torch/distributed/" in file and line is None and not code.co_name.startswith(("wrapper", "_", "<")):
+            call = code.co_name
+        if line is None and _is_learners(file, sources):
+            name, lines = sources.get(file, (os.path.basename(file), None))
+            text = (lines[frame.f_lineno - 1] if lines else linecache.getline(file, frame.f_lineno)).strip()
+            line = {"file": name, "line": frame.f_lineno, "function": code.co_name, "text": text}
+        frame = frame.f_back
+    return {"call": call, **(line or {})}
+
+
+def _is_learners(file: str, sources: dict) -> bool:
+    return file in sources or not (file.startswith(("<frozen", sys.base_prefix, os.path.dirname(__file__)))
+                                   or "site-packages" in file)
+
+
+def _describe(error: BaseException, sources: dict) -> dict:
+    """An exception as text, from the learner's first own frame on, with the cells named as the notebook names them."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, frame in enumerate(frames) if _is_learners(frame.filename, sources)), 0)
+    shown = traceback.TracebackException.from_exception(error)
+    shown.stack = traceback.StackSummary.from_list(
+        [traceback.FrameSummary(sources.get(f.filename, (f.filename,))[0], f.lineno, f.name, line=f.line, lookup_line=False)
+         for f in frames[first:] if not f.filename.endswith("c10d_logger.py")])
+    mine = [f for f in frames if _is_learners(f.filename, sources)]
+    where = {"file": sources.get(mine[-1].filename, (os.path.basename(mine[-1].filename),))[0], "line": mine[-1].lineno,
+             "function": mine[-1].name, "text": mine[-1].line} if mine else {}
+    return {"type": type(error).__name__, "message": str(error), "traceback": "".join(shown.format()), "where": where,
+            **_collectives(active=True)}
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()

@@ -1,0 +1,161 @@
+"""What a run brought back: each rank's result, what it printed, and what it recorded. Saved without pickles."""
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from labkit.timeline import Timeline
+
+
+class Unsaved(str):
+    """The repr of a result that fits none of JSON, npz and safetensors: all that a saved run keeps of it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """The outcome of one launch. ``run[r]`` is what rank r returned."""
+
+    results: tuple
+    """one result per rank"""
+    logs: tuple[str, ...]
+    """what each rank printed, standard output and errors together"""
+    seconds: float
+    """from the call to the last result, in seconds"""
+    backend: str
+    """"gloo" or "nccl\""""
+    notes: tuple[str, ...]
+    """what must be said with every number of it: the backend, "paced", ..."""
+    peak_rss_bytes: tuple[int, ...] = ()
+    """the largest resident memory of each rank's process, in bytes"""
+    machine: dict = field(default_factory=dict)
+    """the machine it ran on, as ``machine.summary`` tells it"""
+    started: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S"))
+    """when, local time"""
+    folder: Path | None = None
+    """where its traces lie, for as long as the Run lives"""
+    origin: str = "measured"
+    """"measured", or "recorded" once it was loaded from disk"""
+
+    def __getitem__(self, rank: int) -> object:
+        return self.results[rank]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __repr__(self) -> str:
+        return f"Run({len(self)} ranks, {self.origin}, {', '.join(self.notes)}, {self.seconds:.2f} s)"
+
+    def timeline(self) -> Timeline:
+        """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when they recorded nothing."""
+        if self.folder and (saved := self.folder / "timeline.json").exists():
+            return replace(Timeline.load(saved), origin=self.origin)
+        from labkit import trace
+
+        traces = sorted(self.folder.glob("trace-*")) if self.folder else []
+        if not traces:
+            raise ValueError("a timeline needs a recording; these ranks recorded none. Wrap the part to be seen in "
+                             "`with trace.record():` inside the launched function.")
+        return trace.read(traces)
+
+    def memory(self) -> list[dict]:
+        """One row per rank: rank, peak_rss_bytes (largest resident memory of its process)."""
+        return [{"rank": rank, "peak_rss_bytes": num_bytes} for rank, num_bytes in enumerate(self.peak_rss_bytes)]
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the run as JSON, npz and safetensors, with its timeline. Returns the folder, which must be new or empty.
+
+        A result that fits none of these formats is kept as its repr, and ``run.json`` names it under ``kept_as_repr``.
+        """
+        folder = Path(folder)
+        if folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"a run is saved into a new or empty folder; {folder} holds {next(folder.iterdir()).name}. "
+                             "Choose another name or delete it first.")
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays: dict = {}
+        tensors: dict = {}
+        reprs: list[str] = []
+        results = [_encode(result, f"rank{rank}", arrays, tensors, reprs) for rank, result in enumerate(self.results)]
+        if arrays:
+            np.savez_compressed(folder / "arrays.npz", **arrays)
+        if tensors:
+            from safetensors.torch import save_file
+
+            save_file(tensors, folder / "tensors.safetensors")
+        about = {name: getattr(self, name) for name in ("logs", "seconds", "backend", "notes", "peak_rss_bytes", "machine", "started")}
+        (folder / "run.json").write_text(json.dumps({**about, "results": results, "kept_as_repr": reprs}, indent=1, ensure_ascii=False))
+        if self.folder and (any(self.folder.glob("trace-*")) or (self.folder / "timeline.json").exists()):
+            self.timeline().save(folder / "timeline.json")
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Run":
+        """Reads what ``save`` wrote; unpickles nothing. Its origin is "recorded". Raises ValueError for any other folder."""
+        folder = Path(folder)
+        if not (folder / "run.json").exists():
+            raise ValueError(f"a saved run is a folder with a run.json; {folder} has none")
+        about = json.loads((folder / "run.json").read_text())
+        arrays: dict = dict(np.load(folder / "arrays.npz", allow_pickle=False)) if (folder / "arrays.npz").exists() else {}
+        tensors: dict = {}
+        if (folder / "tensors.safetensors").exists():
+            from safetensors.torch import load_file
+
+            tensors = load_file(folder / "tensors.safetensors")
+        results = tuple(_decode(result, arrays, tensors) for result in about["results"])
+        return cls(results=results, logs=tuple(about["logs"]), seconds=about["seconds"], backend=about["backend"],
+                   notes=tuple(about["notes"]), peak_rss_bytes=tuple(about["peak_rss_bytes"]), machine=about["machine"],
+                   started=about["started"], folder=folder, origin="recorded")
+
+
+def remove(folder: Path) -> None:
+    """Deletes a run's temporary folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[str]) -> object:
+    """JSON for a value; arrays and tensors go into their own files, named by where they stand in the result."""
+    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, Unsaved):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        arrays[key] = value
+        return {"$npz": key}
+    if type(value).__module__.startswith("torch") and hasattr(value, "is_contiguous"):
+        tensors[key] = value.detach().contiguous().clone()
+        return {"$safetensors": key}
+    if type(value) in (list, tuple):
+        items = [_encode(item, f"{key}.{i}", arrays, tensors, reprs) for i, item in enumerate(value)]
+        return items if type(value) is list else {"$tuple": items}
+    if isinstance(value, dict) and type(value).__name__ in ("dict", "OrderedDict"):
+        return {"$dict": [[_encode(k, f"{key}.key{i}", arrays, tensors, reprs), _encode(v, f"{key}.{k}", arrays, tensors, reprs)]
+                          for i, (k, v) in enumerate(value.items())]}
+    reprs.append(key)
+    return {"$repr": str(value) if isinstance(value, Unsaved) else repr(value)}
+
+
+def _decode(value: object, arrays: dict, tensors: dict) -> object:
+    if isinstance(value, list):
+        return [_decode(item, arrays, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    (tag, content), = value.items()
+    if tag == "$npz":
+        return arrays[content]
+    if tag == "$safetensors":
+        return tensors[content]
+    if tag == "$tuple":
+        return tuple(_decode(item, arrays, tensors) for item in content)
+    if tag == "$dict":
+        return {_decode(k, arrays, tensors): _decode(v, arrays, tensors) for k, v in content}
+    return Unsaved(content)
+
+
+def tail(text: str, num_lines: int = 12) -> str:
+    """The last lines of a log."""
+    lines: Sequence[str] = text.strip().splitlines()[-num_lines:]
+    return "\n".join(lines)

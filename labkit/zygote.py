@@ -1,0 +1,181 @@
+"""The zygote: a server process that has imported torch once and forks fresh ranks for every run.
+
+Started by ``labkit.launcher`` as ``python -m labkit.zygote FD FOLDER``. It runs no tensor code and no thread, so a fork of it is
+safe and takes milliseconds, and no state leaks from one run into the next. It lives as long as the notebook's end of its socket:
+when that closes, it kills every rank, removes the folder and goes.
+
+One message starts a run: ``{"ranks": ..., "request": ...}`` with file descriptors (the run's own socket, then one per rank). Over
+the run's socket it answers ``{"pids": [...]}``, later ``{"exited": rank, "status": ...}``, and takes ``{"kill": signal, "ranks": [...]}``.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+
+from labkit import rank as rank_side
+from labkit import wire
+
+PRELOADED = ("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
+             "torch.distributed.pipelining", "torch.distributed.checkpoint", "torch.profiler", "torch._dynamo", "torch.optim",
+             "numpy", "cloudpickle")
+CPU_ONLY = ("accelerate", "deepspeed", "deepspeed.pipe")
+
+
+class Zygote:
+    """The server's whole state: its socket to the notebook, and the runs whose ranks are alive."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(control, selectors.EVENT_READ)
+        self.wakeup, self._wakeup_write = socket.socketpair()
+        for end in (self.wakeup, self._wakeup_write):
+            end.setblocking(False)
+        self.selector.register(self.wakeup, selectors.EVENT_READ)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup_write.fileno())
+
+    def serve(self) -> None:
+        """Forks, reaps and kills until the notebook is gone."""
+        parent = os.getppid()
+        while os.getppid() == parent:
+            for key, _ in self.selector.select(timeout=1.0):
+                if key.fileobj is self.wakeup:
+                    with contextlib.suppress(BlockingIOError):
+                        self.wakeup.recv(4096)
+                elif key.fileobj is self.control:
+                    message, fds = wire.receive(self.control)
+                    if message is None:
+                        return
+                    self.fork(message, fds)
+                elif key.fileobj in self.runs:
+                    self.obey(key.fileobj)
+            self.reap()
+
+    def fork(self, request: dict, fds: list[int]) -> None:
+        """Forks one process per rank; the child never returns from here."""
+        run, pids = socket.socket(fileno=fds[0]), {}
+        self.runs[run] = pids
+        for index, fd in enumerate(fds[1:]):
+            pid = os.fork()
+            if pid == 0:
+                self.leave([other for other in fds[1:] if other != fd])
+                rank_side.main(socket.socket(fileno=fd), index, request)
+            pids[pid] = index
+        for fd in fds[1:]:
+            os.close(fd)
+        self.selector.register(run, selectors.EVENT_READ)
+        self.tell(run, {"pids": list(pids)})
+
+    def leave(self, fds: list[int]) -> None:
+        """In a new rank: forget everything that belongs to the server or to the other ranks."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        self.selector.close()
+        for sock in (self.control, self.wakeup, self._wakeup_write, *self.runs):
+            sock.close()
+        for fd in fds:
+            os.close(fd)
+
+    def obey(self, run: socket.socket) -> None:
+        """A signal for some ranks of a run; a closed socket means: kill them all."""
+        message, _ = wire.receive(run)
+        pids = self.runs[run]
+        if message is None:
+            self.selector.unregister(run)
+            self.kill(list(pids), signal.SIGKILL)
+        else:
+            self.kill([pid for pid, index in pids.items() if index in message["ranks"]], message["kill"])
+
+    def kill(self, pids: list[int], number: int) -> None:
+        """Signals ranks; SIGKILL goes to everything they started as well. Safe: a pid is ours until we reap it."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+                if number == signal.SIGKILL:
+                    os.killpg(pid, number)
+
+    def reap(self) -> None:
+        """Reports ranks that ended, after killing whatever they left behind in their process group."""
+        while (ended := _next_ended()) is not None:
+            pid, status = ended
+            for run, pids in list(self.runs.items()):
+                if pid in pids:
+                    self.tell(run, {"exited": pids.pop(pid), "status": status})
+                    if not pids:
+                        self.forget(run)
+
+    def forget(self, run: socket.socket) -> None:
+        """A run whose ranks have all ended."""
+        self.runs.pop(run)
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(run)
+        run.close()
+
+    def tell(self, run: socket.socket, message: dict) -> None:
+        """Sends to a run's owner, who may be gone."""
+        with contextlib.suppress(OSError):
+            wire.send(run, message)
+
+    def close(self) -> None:
+        """Ends every rank before the server ends."""
+        for pids in self.runs.values():
+            self.kill(list(pids), signal.SIGKILL)
+
+
+def _next_ended() -> tuple[int, int] | None:
+    """(pid, exit code) of a rank that ended, its process group killed before its pid can be used again; None when there is none."""
+    try:
+        if hasattr(os, "waitid"):  # not on macOS before Python 3.13
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return None
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(ended.si_pid, signal.SIGKILL)
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, os.waitstatus_to_exitcode(status)) if pid else None
+
+
+def _preload() -> list[str]:
+    gpus = os.environ.get("LABKIT_GPUS", "0") != "0"
+    names = PRELOADED if gpus else (*PRELOADED, *CPU_ONLY)
+    missing = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            missing.append(name)
+    return missing
+
+
+def main() -> None:
+    """Imports everything once, says ready, serves."""
+    control, folder = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    missing = _preload()
+    threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
+    assert threads == 1, f"the zygote must be single-threaded to fork safely; it has {threads} threads"
+    gc.collect()
+    gc.freeze()
+    zygote = Zygote(control)
+    wire.send(control, {"ready": os.getpid(), "missing": missing})
+    try:
+        zygote.serve()
+    finally:
+        zygote.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
