@@ -24,7 +24,6 @@ STUB = 'raise NotImplementedError("your turn: replace this line")'
 LANGUAGE_LINE = 'LANGUAGE = "en"'
 NAME = re.compile(r"\d\d_[a-z0-9_]+")
 OPTIONS = {"tags", "name", "sections", "lang", "of"}
-SPACING = {"lines_to_next_cell", "lines_to_end_of_cell_marker"}  # jupytext's notes on blank lines
 HEADER = {"sections": list, "needs": list, "minutes": int}
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 CELL_TIMEOUT_S = 60
@@ -87,7 +86,7 @@ def _pair(raw_cells: list, chapter: str, stamping: bool) -> tuple[list[Cell], li
     """Joins each Chinese cell to the English one above it. Returns the cells and what is wrong with them."""
     cells, faults, waiting = [], [], None
     for raw in raw_cells:
-        options = {key: value for key, value in raw.metadata.items() if key not in SPACING}
+        options = {key: value for key, value in raw.metadata.items() if not key.startswith("lines_to")}
         if unknown := set(options) - OPTIONS:
             faults.append(f"{_called(raw.source)} has the options {sorted(unknown)}; there are only {sorted(OPTIONS)}")
         if raw.metadata.get("lang") != "zh":
@@ -229,14 +228,14 @@ def stamp(path: Path) -> list[str]:
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """The command line. Returns the exit status."""
+    sources = {path.stem[:2]: path for path in sorted((root / "notebooks" / "src").glob("*.py"))}
     parser = argparse.ArgumentParser(description="Writes the notebooks from notebooks/src")
     parser.add_argument("--check", action="store_true", help="write nothing, list the stale files")
-    parser.add_argument("--stamp", metavar="NN", help="accept the translations of chapter NN as they stand")
+    parser.add_argument("--stamp", choices=sources, help="accept a chapter's translations as they stand")
     options = parser.parse_args(arguments)
     try:
         if options.stamp:
-            [path] = (root / "notebooks" / "src").glob(f"{options.stamp}_*.py")
-            print("stamped:", *stamp(path) or ["nothing"], sep="\n  ")
+            print("stamped:", *stamp(sources[options.stamp]) or ["nothing"], sep="\n  ")
             return 0
         changed = refresh(expected(root), check=options.check)
     except ValueError as fault:
