@@ -1,0 +1,38 @@
+# lab: open the course · test: every test · demo: the main job without a browser · book: build the notebooks from their source
+# bench: the benchmarks · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+.PHONY: lab test demo book bench env clean
+
+lab: env
+	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+
+test: env
+	$(BIN)/python -m pytest
+
+demo: env
+	$(BIN)/python -m labkit demo
+
+book: env
+	$(BIN)/python notebooks/build.py
+
+bench: env
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+env: $(STAMP)
+	@$(BIN)/python -m labkit ops
+
+# The stamp is written last. Without it an earlier attempt did not finish, and the environment is made anew.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "labkit needs Python 3.11 or newer: make env PYTHON=python3.11")'
+	$(PYTHON) -m venv $(if $(wildcard $(STAMP)),,--clear) $(VENV)
+	@rm -f $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[test]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf out build .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

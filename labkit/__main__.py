@@ -1,0 +1,75 @@
+"""``python -m labkit``: look at this machine, build DeepSpeed's ops, run the demo, list saved runs."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command. The exit code: 0 done, 1 something is missing or failed, 2 the command makes no sense."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        return chosen.run(chosen)
+    except ValueError as error:
+        print(f"labkit {chosen.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m labkit", description=__doc__.partition(": ")[2])
+    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|ops|demo|runs")
+    for name, run, text in _COMMANDS:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        if name == "runs":
+            command.add_argument("folder", nargs="?", default="out", help="where to look (default: %(default)s)")
+    return parser
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from labkit import machine
+    report = machine.doctor()
+    print(report)
+    return 0 if report.ok else 1
+
+
+def _ops(_: argparse.Namespace) -> int:
+    from labkit import ops
+    if not ops.missing():
+        print("DeepSpeed's ops are built")
+        return 0
+    if reason := ops.obstacle():
+        print(f"DeepSpeed's ops are not built: {reason}")
+        return 0
+    return 0 if ops.build(lambda text: print(text, end="", flush=True)) else 1
+
+
+def _demo(_: argparse.Namespace) -> int:
+    from labkit import demo
+    return demo.main() or 0
+
+
+def _runs(chosen: argparse.Namespace) -> int:
+    from labkit.run import Run
+    folder = Path(chosen.folder)
+    if not folder.is_dir():
+        raise ValueError(f"runs are listed from a folder; {folder} is none. Name one: python -m labkit runs data/runs")
+    found = sorted(path.parent for path in folder.rglob("run.json"))
+    for path in found:
+        print(f"{path}  {Run.load(path)!r}")
+    if not found:
+        print(f"no saved run in {folder}; run.save(folder) writes one")
+    return 0
+
+
+_COMMANDS = (("doctor", _doctor, "what this machine has and lacks, and what to do about it"),
+             ("ops", _ops, "build DeepSpeed's three CPU ops ahead of time (about 100 s, once)"),
+             ("demo", _demo, "train on real ranks; the measured beside the predicted bubble, printed and drawn"),
+             ("runs", _runs, "list the runs saved in a folder"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""DeepSpeed's three CPU ops, built ahead of time: where they stand, which are missing, and building them.
+
+Without this the first rank that needs one compiles it (about 100 s for all three), while every other rank waits.
+"""
+
+import contextlib
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+EXTENSIONS = {"shm_comm": "deepspeed_shm_comm", "fused_adam": "fused_adam", "cpu_adam": "cpu_adam"}
+"""The name we print -> the torch extension, which is also the name of its folder."""
+
+_BUILDERS = {"shm_comm": "comm:ShareMemCommBuilder", "fused_adam": "fused_adam:FusedAdamBuilder",
+             "cpu_adam": "cpu_adam:CPUAdamBuilder"}
+_BUILD = """
+import importlib, sys
+module, name = sys.argv[1].split(":")
+getattr(importlib.import_module("deepspeed.ops.op_builder.cpu." + module), name)().load(verbose=True)
+"""
+
+
+def folder() -> Path:
+    """Where the ops stand: TORCH_EXTENSIONS_DIR if set, else in this environment, one folder per set of versions."""
+    if chosen := os.environ.get("TORCH_EXTENSIONS_DIR"):
+        return Path(chosen)
+    own = sys.prefix != sys.base_prefix or Path(sys.prefix, "conda-meta").is_dir()
+    versions = f"py{sys.version_info.major}{sys.version_info.minor}"
+    for package in ("torch", "deepspeed"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions += f"-{package}{importlib.metadata.version(package)}"
+    return (Path(sys.prefix, "torch_extensions") if own else Path.home() / ".cache" / "labkit") / versions
+
+
+def environment() -> dict[str, str]:
+    """What a rank without a GPU needs in its environment to find the ops: folder, accelerator, and ninja on PATH."""
+    path = os.environ.get("PATH", os.defpath)
+    here = str(Path(sys.executable).parent)  # of python and ninja, also where the environment is not activated
+    path = path if here in path.split(os.pathsep) else os.pathsep.join((here, path))
+    return {"TORCH_EXTENSIONS_DIR": str(folder()), "DS_ACCELERATOR": "cpu", "PATH": path}
+
+
+def missing() -> list[str]:
+    """The ops that are not built, or whose build was interrupted (torch's lock is then still there)."""
+    places = {name: folder() / extension for name, extension in EXTENSIONS.items()}
+    return [name for name, place in places.items()
+            if not (place / f"{place.name}.so").is_file() or (place / "lock").exists()]
+
+
+def compiler() -> str | None:
+    """The C++ compiler torch calls for an extension ($CXX, else c++), if it is there and so is Python.h."""
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return shutil.which((os.environ.get("CXX") or "c++").split()[0]) if header.is_file() else None
+
+
+def ninja() -> str | None:
+    """The ninja that builds an extension, if it is there."""
+    return shutil.which("ninja", path=environment()["PATH"])
+
+
+def obstacle() -> str | None:
+    """What keeps the ops from being built here, with the way out; None if nothing does."""
+    if sys.platform != "linux":
+        return "they are built ahead only on Linux. Elsewhere DeepSpeed builds what it can at first use"
+    if importlib.util.find_spec("deepspeed") is None or ninja() is None:
+        return "DeepSpeed or ninja is missing. Install them: make env (conda: pip install -e .[test])"
+    if compiler() is None:
+        return "no C++ compiler, or no Python.h. Install them: apt-get install g++ python3-dev (conda: cxx-compiler)"
+    return None
+
+
+def build(say: Callable[[str], None]) -> bool:
+    """Builds what is missing; ``say`` gets the start and the end of each op's line. True if all three then stand.
+
+    An interrupted build leaves torch's lock, at which every later build would wait for ever. So an unfinished op is
+    removed first. Our own lock keeps two of us apart; the system frees it when its holder dies.
+    """
+    with _alone(say):
+        for position, (name, extension) in enumerate(EXTENSIONS.items(), start=1):
+            if name not in missing():
+                continue
+            say(f"[{position}/{len(EXTENSIONS)}] {name} ... ")
+            shutil.rmtree(folder() / extension, ignore_errors=True)
+            began = time.monotonic()
+            if failure := _build_one(name):
+                say(f"failed\n{failure}\n")
+                return False
+            say(f"{time.monotonic() - began:.0f} s\n")
+    return True
+
+
+def _build_one(name: str) -> str:
+    """Empty if the op now stands, else the last words of its build."""
+    done = subprocess.run([sys.executable, "-c", _BUILD, _BUILDERS[name]], env=os.environ | environment(),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode == 0 and name not in missing():
+        return ""
+    return "\n".join(done.stdout.splitlines()[-20:]) or f"its build ended with code {done.returncode}"
+
+
+@contextlib.contextmanager
+def _alone(say: Callable[[str], None]) -> Iterator[None]:
+    folder().mkdir(parents=True, exist_ok=True)
+    with (folder() / "building").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another build is under way: waiting for it\n")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
