@@ -192,7 +192,7 @@ def _compiler_rows() -> Iterator[Row]:
     yield Row(name="ninja", value=_version("ninja") or "found" if ops.ninja() else "none", ok=ops.ninja() is not None,
               required=False, fix=_REINSTALL)
     yield Row(name="DeepSpeed's ops", value=f"{len(ops.EXTENSIONS) - len(lacking)} of {len(ops.EXTENSIONS)} built",
-              ok=not lacking, required=False, fix="python -m labkit ops; else the first DeepSpeed run builds them (100 s)")
+              ok=not lacking, required=False, fix="python -m labkit ops; else the first DeepSpeed run does it (100 s)")
 
 
 def _probe() -> dict[str, dict]:
