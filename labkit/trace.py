@@ -1,0 +1,233 @@
+"""What really happened: ranks record with torch.profiler (Kineto), and their files become one Timeline.
+
+    def train():
+        with trace.record(stage):     # a pipeline's stages are labelled exactly; without any, plain torch code
+            schedule.step(tokens)
+
+torch's own label "Forward 2" contains the wait for its input, and Schedule1F1B has no labels: so the methods that
+compute, ``forward_one_chunk`` and the two backward ones, are labelled here: "2F0" is stage 2, forward, microbatch 0.
+"""
+
+import contextlib
+import functools
+import gzip
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
+
+ACTION = re.compile(r"\d+([FBIW])\d+")
+GAP_US = 50.0
+"""Operators closer than this are drawn as one span: the Python between them is work too."""
+BYTES_OF_TYPE = {"double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c10::bfloat16": 2, "c10::half": 2,
+                 "bfloat16": 2, "half": 2}
+"""Element sizes by the names that Kineto writes, for gloo and for NCCL, in lower case; any other type is one byte."""
+
+
+@contextlib.contextmanager
+def record(*stages: Any, folder: str | Path | None = None) -> Iterator[None]:
+    """Records this rank while the block runs, into ``trace-<rank>.json`` of the run's folder (or of ``folder``).
+
+    ``stages``: PipelineStage objects, after ``pace`` has wrapped them, or a DeepSpeed PipelineEngine. One recording per
+    rank and run: a later one replaces it. Raises ValueError where there is no folder to write to.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from labkit import rank
+
+    here = rank.current()
+    folder = folder or here.folder
+    if folder is None:
+        raise ValueError("a recording needs a folder; outside a launch give record(folder=...) or set LABKIT_RUN_DIR")
+    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    with contextlib.ExitStack() as restored:
+        for stage in stages:
+            restored.enter_context(_labelled(stage))
+        with profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True) as profiler:
+            yield
+            about = {"rank": here.rank, "num_ranks": here.world_size, "notes": list(here.notes)}
+            profiler.add_metadata_json("labkit", json.dumps(about))
+    profiler.export_chrome_trace(os.fspath(Path(folder) / f"trace-{here.rank}.json"))
+
+
+def read(source: str | Path | Iterable[str | Path]) -> Timeline:
+    """The recordings of a run (its folder, or paths) as one measured Timeline, all ranks on one clock.
+
+    The compute lane holds a pipeline's actions; in a run without any, the operators that are not communication, or the
+    GPU's kernels where there are some. The comm lane holds what ``gloo:*`` and NCCL spans say: a send or receive lasts
+    from its posting to the end of its wait. Lane "mark" holds your own ``record_function`` labels, where there are no
+    actions. Across machines the clocks are those machines' own.
+    """
+    traces = _load(source)
+    zero_ns = min(trace["baseTimeNanoseconds"] for trace in traces)
+    rows = [row for trace in traces for row in _rows(trace, (trace["baseTimeNanoseconds"] - zero_ns) / 1e3)]
+    if any(kind in "FBIW" for _, _, kind, *_ in rows):
+        rows = [row for row in rows if row[2] in "FBIW" or row[1] == COMM]
+    earliest_us = min((row[4] for row in rows), default=0.0)
+    rows = [(*row[:4], row[4] - earliest_us, row[5] - earliest_us, row[6]) for row in rows]
+    notes = dict.fromkeys(note for trace in traces for note in trace["labkit"]["notes"])
+    num_ranks = max(trace["labkit"]["num_ranks"] for trace in traces)
+    return from_rows(rows, num_ranks=num_ranks, origin="measured", notes=notes)
+
+
+def merge_chrome(source: str | Path | Iterable[str | Path], path: str | Path) -> Path:
+    """Everything Kineto recorded on all ranks in one Chrome trace for Perfetto, a process per rank."""
+    traces = _load(source)
+    zero_ns = min(trace["baseTimeNanoseconds"] for trace in traces)
+    merged = []
+    for trace in traces:
+        rank, shift_us = trace["labkit"]["rank"], (trace["baseTimeNanoseconds"] - zero_ns) / 1e3
+        pids = {}
+        for event in trace["traceEvents"]:
+            if event["ph"] == "M" and event["name"].startswith("process_"):
+                continue
+            pid = pids.setdefault(event["pid"], f"{rank}.{len(pids)}" if pids else str(rank))
+            event = {**event, "pid": pid, "ts": event.get("ts", 0) + shift_us}
+            merged.append({**event, "id": f"{rank}.{event['id']}"} if "id" in event else event)
+        for kineto, pid in pids.items():
+            name = f"rank {rank}" if pid == str(rank) else f"rank {rank}: {kineto}"
+            merged.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
+            merged.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": rank}})
+    path = Path(path)
+    path.write_text(json.dumps({"traceEvents": merged, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero_ns}))
+    return path
+
+
+@contextlib.contextmanager
+def _labelled(stage: Any) -> Iterator[None]:
+    """Labels the methods of one stage (or engine) on the instance, and takes the labels off again."""
+    if hasattr(stage, "forward_one_chunk"):
+        names = {"forward_one_chunk": lambda mb, *args, **kwargs: f"{stage.stage_index}F{mb}",
+                 "backward_one_chunk": functools.partial(_backward_label, stage.stage_index),
+                 "backward_weight_one_chunk": lambda mb, *args, **kwargs: f"{stage.stage_index}W{mb}"}
+        wrapped = {method: _label(getattr(stage, method), name) for method, name in names.items()}
+    elif hasattr(stage, "_INSTRUCTION_MAP"):
+        wrapped = {"_INSTRUCTION_MAP": _label_instructions(stage)}
+    else:
+        raise ValueError(f"record(...) labels a PipelineStage or a DeepSpeed PipelineEngine; got {type(stage).__name__}")
+    before = {name: vars(stage).get(name) for name in wrapped}
+    vars(stage).update(wrapped)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            if method is None:
+                del vars(stage)[name]
+            else:
+                vars(stage)[name] = method
+
+
+def _backward_label(index: int, mb: int, loss: Any = None, full_backward: bool = True, **kwargs: Any) -> str:
+    return f"{index}{'B' if full_backward else 'I'}{mb}"
+
+
+def _label_instructions(engine: Any) -> dict:
+    """DeepSpeed's instructions, the two that compute labelled; it names buffers, so microbatches are counted here."""
+    kinds = {"ForwardPass": "F", "BackwardPass": "B"}
+
+    def counted(method: Callable, kind: str) -> Callable:
+        counts = iter(range(10**9))
+        return _label(method, lambda *args, **kwargs: f"{engine.stage_id}{kind}{next(counts)}")
+
+    return {cmd: counted(method, kinds[cmd.__name__]) if cmd.__name__ in kinds else method
+            for cmd, method in engine._INSTRUCTION_MAP.items()}
+
+
+def _label(method: Callable, name: Callable[..., str]) -> Callable:
+    from torch.profiler import record_function
+
+    @functools.wraps(method)
+    def labelled(*args: Any, **kwargs: Any) -> Any:
+        with record_function(name(*args, **kwargs)):
+            return method(*args, **kwargs)
+
+    return labelled
+
+
+def _load(source: str | Path | Iterable[str | Path]) -> list[dict]:
+    """The Kineto files, by rank. Raises ValueError where there are none, or one that ``record`` did not write."""
+    paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
+    paths = [file for path in paths for file in (path.glob("trace-*.json*") if path.is_dir() else [path])]
+    if not paths:
+        raise ValueError(f"`with trace.record():` in a rank writes trace-<rank>.json; {source} holds no such file")
+    traces = []
+    for path in paths:
+        data = path.read_bytes()
+        trace = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        if "labkit" not in trace or "baseTimeNanoseconds" not in trace:
+            raise ValueError(f"labkit.trace reads what labkit.trace.record wrote; {path} is another kind of file")
+        traces.append(trace)
+    return sorted(traces, key=lambda trace: trace["labkit"]["rank"])
+
+
+def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
+    """The rows of one rank: actions, communication, marks, and what else it computed."""
+    rank = trace["labkit"]["rank"]
+    events = [{**event, "ts": event["ts"] + shift_us} for event in trace["traceEvents"] if "dur" in event]
+    notes = [event for event in events if event.get("cat") == "user_annotation"]
+    gloo = [event for event in notes if event["name"].startswith("gloo:")]
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    for event in notes:
+        match = ACTION.fullmatch(event["name"])
+        start_us, end_us = _without_messages(event, gloo) if match else (event["ts"], event["ts"] + event["dur"])
+        if match:
+            yield rank, COMPUTE, match[1], event["name"], start_us, end_us, 0
+        elif not event["name"].startswith(("gloo:", "nccl:", "ProfilerStep")):
+            yield rank, "mark", "mark", event["name"], start_us, end_us, 0
+    for event in gloo + [kernel for kernel in kernels if "nccl" in kernel["name"]]:
+        kind = event["args"].get("Collective name") or event["name"].removeprefix("gloo:")
+        yield rank, COMM, kind, kind, event["ts"], event["ts"] + event["dur"], _num_bytes(event["args"])
+    work = [kernel for kernel in kernels if "nccl" not in kernel["name"]]
+    for start_us, end_us, name in _merged(work or [event for event in events if event.get("cat") == "cpu_op"]):
+        yield rank, COMPUTE, COMPUTE, name, start_us, end_us, 0
+
+
+def _without_messages(action: dict, gloo: list[dict]) -> tuple[float, float]:
+    """An action from the end of the last message it received to the start of the first one it sent.
+
+    A pipeline by hand may receive and send inside its label; torch's runtime does neither.
+    """
+    start_us, end_us = action["ts"], action["ts"] + action["dur"]
+    inside = [e for e in gloo if start_us <= e["ts"] and e["ts"] + e["dur"] <= end_us and e["tid"] == action["tid"]]
+    received_us = max((e["ts"] + e["dur"] for e in inside if "recv" in e["name"]), default=start_us)
+    sent_us = min((e["ts"] for e in inside if "send" in e["name"] and e["ts"] >= received_us), default=end_us)
+    return received_us, sent_us
+
+
+def _merged(work: list[dict]) -> Iterator[tuple[float, float, str]]:
+    """Outermost operators, c10d left out, neighbours as one span under the name of its longest operator."""
+    span: list = []
+    outer_end_us = dict[Any, float]()
+    for event in sorted(work, key=lambda e: (e["ts"], -e["dur"])):
+        start_us, end_us, name = event["ts"], event["ts"] + event["dur"], event["name"]
+        if start_us < outer_end_us.get(event["tid"], -1.0):
+            continue
+        outer_end_us[event["tid"]] = end_us
+        if name.startswith("c10d::"):
+            continue
+        if span and start_us - span[1] <= GAP_US:
+            longest = (event["dur"], name) if event["dur"] > span[2][0] else span[2]
+            span = [span[0], max(span[1], end_us), longest]
+        else:
+            if span:
+                yield span[0], span[1], span[2][1].removeprefix("aten::")
+            span = [start_us, end_us, (event["dur"], name)]
+    if span:
+        yield span[0], span[1], span[2][1].removeprefix("aten::")
+
+
+def _num_bytes(args: dict) -> int:
+    """The payload of one message or collective on this rank: what NCCL says it takes in, or gloo's input tensors."""
+    if "In msg nelems" in args:
+        return int(args["In msg nelems"]) * BYTES_OF_TYPE.get(args.get("dtype", "").lower(), 1)
+    total = 0
+    for shape, kind in zip(args.get("Input Dims", []), args.get("Input type", []), strict=False):
+        for dims in shape if shape and isinstance(shape[0], list) else [shape]:
+            total += math.prod(dims) * BYTES_OF_TYPE.get(kind.lower(), 1)
+    return total
