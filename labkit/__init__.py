@@ -1,8 +1,9 @@
 """labkit: real ranks from a notebook, drawn beside what theory predicts.
 
-Read the floors in order: words (``units``, ``timeline``), theory (``schedule``, ``simulate``), machine (``launcher``, ``trace``, ...),
-pictures (``scene``, ``svg``, ``mpl``, ``text``), hands (``widgets``, ``check``). Importing labkit imports none of them:
-the names below load their room when they are first used, so that ``import labkit`` stays quick and free of torch.
+Read the floors in order: words (``units``, ``timeline``), theory (``schedule``, ``simulate``), machine (``launcher``,
+``trace``, ...), pictures (``scene``, ``svg``, ``mpl``, ``text``), hands (``widgets``, ``check``). Importing labkit
+imports none of them: the names below load their room when they are first used, so that ``import labkit`` stays quick
+and free of torch.
 """
 
 import importlib
@@ -14,7 +15,7 @@ _EXPORTS = {
     "launch_script": "script",
     "start": "launcher",
     "warm": "launcher",
-    "Job": "launcher",
+    "Job": "job",
     "Run": "run",
     "LaunchError": "verdict",
     "RankFailed": "verdict",
@@ -29,8 +30,10 @@ __all__ = ["__version__", *_EXPORTS]
 def __getattr__(name: str) -> object:
     if name in _EXPORTS:
         return getattr(importlib.import_module(f"labkit.{_EXPORTS[name]}"), name)
-    raise AttributeError(f"labkit exports {', '.join(_EXPORTS)}; {name!r} is not among them. Rooms are imported by name: "
-                         f"from labkit import schedule")
+    raise AttributeError(
+        f"labkit exports {', '.join(_EXPORTS)}; {name!r} is not among them. Rooms are imported by name: "
+        f"from labkit import schedule"
+    )
 
 
 def __dir__() -> list[str]:

@@ -1,302 +1,64 @@
-"""Start real ranks, watch them, judge how they ended: ``launch`` waits for the result, ``start`` gives a Job in the background.
+"""Start real ranks: ``launch`` waits for the result, ``start`` gives a Job in the background.
 
-Ranks are forked from a zygote that has imported torch already (``labkit.server``), so a launch takes tens of milliseconds.
-Whatever happens to them - an exception, a signal, a deadlock, the stop button - ends as one exception, with no process left.
+Ranks are forked from a zygote that has imported torch already (``labkit.server``), so a launch takes tens of
+milliseconds.
 """
 
-import contextlib
-import multiprocessing.connection
 import os
-import pickle
-import selectors
-import signal
 import socket
 import sys
-import threading
-import time
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 
-from labkit import machine, ops, payload, server, verdict, wire
-from labkit.run import Run, remove, tail
+from labkit import machine, payload, server
+from labkit.job import Job, listeners
+from labkit.run import Run
+from labkit.verdict import Refused
 
-GRACE_S = 0.3  # how long the others may still speak after the first failure
-POLL_S = 0.2  # how often running ranks are asked where they are
+__all__ = ["Job", "launch", "listeners", "start", "warm"]
+
 RANK_BYTES = 120e6  # private memory of one idle rank (measured: 60-100 MB with torch imported)
-listeners: list[Callable[["Job"], None]] = []  # called in the thread that waits, several times a second
 
 
-@dataclass(kw_only=True)
-class _Peer:
-    """The notebook's view of one rank."""
-
-    rank: int
-    sock: socket.socket
-    how: str = "stuck"
-    at: float = 0.0
-    said: dict = field(default_factory=dict)
-    report: dict = field(default_factory=dict)
-    progress: dict = field(default_factory=dict)
-    status: int | None = None
-
-
-class Job:
-    """A run under way. ``wait`` returns its Run or raises its verdict, ``stop`` ends it, ``stacks`` tells where the ranks are."""
-
-    def __init__(self, request: dict, server_: server.Server, *, timeout_s: float, hang_s: float) -> None:
-        self.num_ranks, self.began = request["ranks"], time.monotonic()
-        self.timeout_s, self.hang_s = timeout_s, hang_s
-        self._request, self._server, self._folder = request, server_, Path(request["folder"])
-        self._peers: list[_Peer] = []
-        self._control: socket.socket | None = None
-        self._over, self._stopping = threading.Event(), threading.Event()
-        self._wake_read, self._wake = socket.socketpair()
-        self._outcome: Run | BaseException | None = None
-        self._life, self._lived_at, self._asked_at, self._proof = None, self.began, self.began, None
-        threading.Thread(target=self._watch, daemon=True, name="labkit-watch").start()
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended, well or badly."""
-        return self._over.is_set()
-
-    @property
-    def seconds(self) -> float:
-        """Since the call, in seconds."""
-        return time.monotonic() - self.began
-
-    @property
-    def progress(self) -> list[dict]:
-        """One row per rank: rank, state, and what is known of step, loss and where it is."""
-        return [{"rank": p.rank, "state": "running" if p.how == "stuck" else p.how, **p.progress,
-                 "where": p.report.get("where", {})} for p in self._peers]
-
-    def wait(self) -> Run:
-        """Blocks until the end. Returns the Run; raises RankFailed, Deadlock, Timeout or, if it was stopped, Stopped."""
-        try:
-            while not self._over.wait(0.1 if listeners else 1.0):
-                for listener in listeners:
-                    listener(self)
-            for listener in listeners:
-                listener(self)
-        except KeyboardInterrupt:
-            self.stop()
-            raise
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome.with_traceback(None)
-        return self._outcome
-
-    def stop(self) -> None:
-        """Kills every rank and returns when they are gone. Stopping a job that has ended does nothing."""
-        self._stopping.set()
-        with contextlib.suppress(OSError):
-            self._wake.send(b"x")
-        self._over.wait(3)
-
-    def stacks(self) -> dict[int, str]:
-        """The Python stack of every running rank, also of one that is deep in native code."""
-        running = [p.rank for p in self._peers if p.how == "stuck"]
-        before = {r: self._stack_file(r).stat().st_size for r in running if self._stack_file(r).exists()}
-        self._signal(signal.SIGUSR1, running)
-        deadline = time.monotonic() + 0.5
-        while time.monotonic() < deadline and any(self._stack_file(r).stat().st_size <= size for r, size in before.items()):
-            time.sleep(0.01)
-        stacks = {r: self._stack_file(r).read_text()[size:] for r, size in before.items()}
-        for file, (name, _) in self._request["sources"].items():
-            stacks = {r: text.replace(file, name) for r, text in stacks.items()}
-        return stacks
-
-    def _stack_file(self, rank: int) -> Path:
-        return self._folder / f"stack-{rank}.txt"
-
-    def _signal(self, number: int, ranks: list[int]) -> None:
-        if self._control is not None:
-            with contextlib.suppress(OSError):
-                wire.send(self._control, {"kill": int(number), "ranks": ranks})
-
-    def _watch(self) -> None:
-        """The watching thread: from the fork to the outcome."""
-        outcome: Run | BaseException
-        try:
-            self._control, socks = self._server.fork(self._request)
-            self._lived_at = self._asked_at = time.monotonic()
-            self._peers = [_Peer(rank=rank, sock=sock) for rank, sock in enumerate(socks)]
-            outcome = self._follow()
-        except BaseException as error:
-            outcome = error
-        finally:
-            self._end()
-        if isinstance(outcome, Run):
-            weakref.finalize(outcome, remove, self._folder)
-        else:
-            remove(self._folder)
-        self._outcome = outcome
-        self._over.set()
-
-    def _follow(self) -> Run | BaseException:
-        """Listens and judges until there is an outcome."""
-        selector = selectors.DefaultSelector()
-        selector.register(self._wake_read, selectors.EVENT_READ, None)
-        selector.register(self._control, selectors.EVENT_READ, None)
-        for peer in self._peers:
-            selector.register(peer.sock, selectors.EVENT_READ, peer)
-        with selector:
-            while True:
-                for key, _ in selector.select(timeout=0.05 if self.seconds > GRACE_S else 0.01):
-                    if key.fileobj is self._wake_read:
-                        continue
-                    message, _ = wire.receive(key.fileobj)
-                    if message is None:
-                        selector.unregister(key.fileobj)
-                    if key.data is not None:
-                        self._hear(key.data, message)
-                    elif message is None:
-                        return verdict.RankFailed("the process that starts ranks died, and the ranks with it: most likely "
-                                                  "memory ran out. Launch again; a new one is started.", self._endings(), self._logs())
-                    elif "exited" in message:
-                        self._bury(self._peers[message["exited"]], message["status"])
-                outcome = self._judge()
-                if outcome is not None:
-                    return outcome
-
-    def _hear(self, peer: _Peer, message: dict | None) -> None:
-        event = message.get("event") if message else None
-        if event in ("returned", "failed"):
-            peer.how, peer.said, peer.at = event, message, message["at"]
-        elif event == "report":
-            peer.report = message
-        elif event == "progress":
-            peer.progress = {name: message[name] for name in ("step", "loss") if message[name] is not None}
-        if event in ("progress", "started", "returned"):
-            self._lived_at = time.monotonic()
-
-    def _bury(self, peer: _Peer, status: int) -> None:
-        peer.status = status
-        while peer.how == "stuck":  # what it said before it died may still be on its way
-            message = wire.receive(peer.sock)[0] if _readable(peer.sock) else None
-            if message is None:
-                peer.how, peer.at = "died", time.monotonic()
-                break
-            self._hear(peer, message)
-
-    def _judge(self) -> Run | BaseException | None:
-        """The outcome if there is one now."""
-        now, hows = time.monotonic(), [peer.how for peer in self._peers]
-        if self._stopping.is_set():
-            return verdict.Stopped(f"stopped after {self.seconds:.1f} s", self._endings(), self._logs())
-        if all(how == "returned" for how in hows):
-            return self._collect()
-        bad = [peer.at for peer in self._peers if peer.how in ("failed", "died")]
-        if bad:
-            if "stuck" in hows and now < min(bad) + GRACE_S:
-                return None
-            return verdict.judge_failure(self._endings(), self._logs())
-        if self.seconds > self.timeout_s:
-            return self._silence(f"the run was given {self.timeout_s:g} s (timeout_s) and is not done. Where its ranks are:")
-        if now - self._asked_at > POLL_S:
-            return self._ask(now)
-        return None
-
-    def _ask(self, now: float) -> BaseException | None:
-        """Every POLL_S: judges the last reports, asks for new ones."""
-        self._asked_at = now
-        endings = self._endings()
-        proof = verdict.early_return(endings) or verdict.mismatch(endings)
-        if proof and proof == self._proof:
-            return verdict.Deadlock(proof, endings, self._logs())
-        self._proof = proof
-        life = ([p.report.get("last") for p in self._peers], [p.how for p in self._peers], [f.stat().st_size for f in self._log_files()])
-        if life != self._life:
-            self._life, self._lived_at = life, now
-        if now - self._lived_at > self.hang_s:
-            return self._silence(f"no sign of life for {self.hang_s:g} s (hang_s): no collective, no output, no progress call. "
-                                 "Where the ranks are:")
-        for peer in self._peers:
-            if peer.how == "stuck":
-                with contextlib.suppress(OSError):
-                    wire.send(peer.sock, {"report": True})
-        return None
-
-    def _silence(self, why: str) -> BaseException:
-        stacks = self.stacks()
-        for peer in self._peers:
-            if peer.report.get("at", 0) < time.monotonic() - 5 * POLL_S - 1:
-                peer.report = {}  # an old answer is no answer
-        return verdict.judge_silence(self._endings(stacks), self._logs(), why)
-
-    def _endings(self, stacks: dict[int, str] | None = None) -> list[verdict.Ending]:
-        """What is known of every rank, in the words of the verdicts."""
-        logs, endings = self._logs(), []
-        last = {p.rank: (p.said if p.how == "returned" else p.report).get("last", {}) for p in self._peers}
-        for p in self._peers:
-            groups = p.report.get("groups", {})
-            pending = tuple({**work, "ranks": groups.get(work["group"], []), "last": {r: s.get(work["group"], 0) for r, s in last.items()}}
-                            for work in p.report.get("pending", []))
-            endings.append(verdict.Ending(
-                rank=p.rank, how=p.how, at=p.at, status=p.status, error=p.said if p.how == "failed" else {},
-                where=p.report.get("where", {}), stack=(stacks or {}).get(p.rank, ""), pending=pending,
-                last_output=tail(logs[p.rank])))
-        return endings
-
-    def _log_files(self) -> list[Path]:
-        return [path for p in self._peers if (path := self._folder / f"log-{p.rank}.txt").exists()]
-
-    def _logs(self) -> list[str]:
-        files = [self._folder / f"log-{p.rank}.txt" for p in self._peers]
-        return [file.read_text(errors="replace") if file.exists() else "" for file in files]
-
-    def _collect(self) -> Run:
-        """Every rank's result, once all have returned."""
-        results = tuple(pickle.loads((self._folder / f"result-{p.rank}.pkl").read_bytes()) for p in self._peers)
-        notes = tuple(dict.fromkeys(note for p in self._peers for note in p.said["notes"]))
-        return Run(results=results, logs=tuple(self._logs()), seconds=self.seconds, backend=self._request["backend"], notes=notes,
-                   peak_rss_bytes=tuple(p.said["peak_rss_bytes"] for p in self._peers), machine=machine.summary(), folder=self._folder)
-
-    def _end(self) -> None:
-        """Leaves no process: ranks that returned are told bye, all others are killed."""
-        for peer in self._peers:
-            with contextlib.suppress(OSError):
-                wire.send(peer.sock, {"bye": True})
-        alive = [p for p in self._peers if p.status is None and p.how != "returned"]
-        self._signal(signal.SIGKILL, [p.rank for p in alive])
-        for sock in (*(p.sock for p in self._peers), self._wake_read, self._wake):
-            sock.close()
-        if self._control is not None:
-            self._await_exits({p.rank for p in self._peers if p.status is None})
-            self._control.close()
-
-    def _await_exits(self, waited: set[int]) -> None:
-        deadline = time.monotonic() + 1.0
-        while waited and time.monotonic() < deadline and _readable(self._control, deadline - time.monotonic()):
-            message, _ = wire.receive(self._control)
-            if message is None:
-                return
-            waited.discard(message.get("exited"))
-
-
-def start(fn: Callable, *args: object, ranks: int = 2, backend: str | None = None, seed: int = 0, timeout_s: float = 600,
-          hang_s: float = 60, **kwargs: object) -> Job:
+def start(
+    fn: Callable,
+    *args: object,
+    ranks: int = 2,
+    backend: str | None = None,
+    seed: int = 0,
+    timeout_s: float = 600,
+    hang_s: float = 60,
+    **kwargs: object,
+) -> Job:
     """Starts ``fn(*args, **kwargs)`` on ``ranks`` real processes and returns at once.
 
-    ``backend`` is "nccl" or "gloo" (default: nccl when there is a GPU for each rank, else gloo on the CPU). Rank r's random numbers
-    start from ``seed + r``. A run without a sign of life (a collective, a line of output, ``rank.current().progress``) for ``hang_s``
-    seconds, or longer than ``timeout_s``, is ended. Raises Refused before anything starts when the machine can't do it.
+    ``backend`` is "nccl" or "gloo" (default: nccl when there is a GPU for each rank, else gloo on the CPU). Rank r's
+    random numbers start from ``seed + r``. A run without a sign of life (a collective, a line of output,
+    ``rank.current().progress``) for ``hang_s`` seconds, or longer than ``timeout_s``, is ended. Raises Refused before
+    anything starts when the machine can't do it.
     """
     body = payload.pack(fn, args, kwargs)
     backend = _checked(ranks, backend, len(body))
     home = server.running()
     folder = home.new_folder()
     (folder / "payload.pkl").write_bytes(body)
-    request = {"ranks": ranks, "backend": backend, "seed": seed, "folder": str(folder), "payload": str(folder / "payload.pkl"),
-               "threads": max(1, machine.cores() // ranks), "cwd": os.getcwd(), "sys_path": [entry or os.getcwd() for entry in sys.path],
-               "environ": _environ(ranks), "sources": payload.cell_sources()}
+    request = {
+        "ranks": ranks,
+        "backend": backend,
+        "seed": seed,
+        "folder": str(folder),
+        "payload": str(folder / "payload.pkl"),
+        "threads": max(1, machine.cores() // ranks),
+        "cwd": os.getcwd(),
+        "sys_path": [entry or os.getcwd() for entry in sys.path],
+        "environ": _environ(ranks, home.environ),
+        "sources": payload.cell_sources(),
+    }
     return Job(request, home, timeout_s=timeout_s, hang_s=hang_s)
 
 
 def launch(fn: Callable, *args: object, ranks: int = 2, **options: object) -> Run:
-    """Runs ``fn(*args)`` on ``ranks`` real processes and waits. Takes what ``start`` takes; returns a Run, ``run[r]`` per rank.
+    """Runs ``fn(*args)`` on ``ranks`` real processes and waits. Takes what ``start`` takes; returns a Run, ``run[r]``
+    per rank.
 
     Raises RankFailed, Deadlock, Timeout, or Stopped (a KeyboardInterrupt) after the stop button; no rank outlives it.
     """
@@ -304,7 +66,8 @@ def launch(fn: Callable, *args: object, ranks: int = 2, **options: object) -> Ru
 
 
 def warm() -> None:
-    """Starts the process that forks ranks, in the background: the first launch then need not wait for ``import torch``."""
+    """Starts the process that forks ranks, in the background: the first launch then need not wait for ``import
+    torch``."""
     server.running()
 
 
@@ -312,31 +75,36 @@ def _checked(ranks: int, backend: str | None, payload_bytes: int) -> str:
     """The backend to use. Raises Refused for what this machine can't do."""
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise Refused(f"ranks is a whole number, 1 or more; got {ranks!r}")
-    most, needed, there = max(16, 8 * machine.cores()), ranks * (RANK_BYTES + payload_bytes), machine.available_bytes()
-    if ranks > most or needed > there:
-        raise Refused(f"{ranks} ranks need about {needed / 1e9:.1f} GB and, to be of use, {-(-ranks // 8)} cores; this machine has "
-                      f"{there / 1e9:.1f} GB free and {machine.cores()} cores. Ask for at most "
-                      f"{max(1, min(most, int(there // (RANK_BYTES + payload_bytes))))} ranks.")
+    each, most, there = RANK_BYTES + payload_bytes, max(16, 8 * machine.cores()), machine.available_bytes()
+    if ranks > most or ranks * each > there:
+        raise Refused(
+            f"{ranks} ranks need about {ranks * each / 1e9:.1f} GB and, to be of use, {-(-ranks // 8)} cores; this machine "
+            f"has {there / 1e9:.1f} GB free and {machine.cores()} cores. "
+            f"Ask for at most {max(1, min(most, int(there // each)))} ranks."
+        )
     gpus = machine.num_gpus()
     if backend == "nccl" and gpus < ranks:
-        raise Refused(f"nccl needs a GPU for each rank; asked for {ranks} ranks, this machine has {gpus} GPUs. Leave backend out: "
-                      "labkit then uses gloo on the CPU.")
+        raise Refused(
+            f"nccl needs a GPU for each rank; asked for {ranks} ranks, this machine has {gpus} GPUs. Leave backend out: "
+            "labkit then uses gloo on the CPU."
+        )
     if backend not in (None, "nccl", "gloo"):
         raise Refused(f'backend is "nccl", "gloo" or None; got {backend!r}')
     return backend or ("nccl" if gpus >= ranks else "gloo")
 
 
-def _environ(ranks: int) -> dict[str, str]:
-    """The notebook's environment as it is now, with what torch programs expect of a launcher. No port is opened: it is only named."""
+def _environ(ranks: int, rooms: dict[str, str]) -> dict[str, str]:
+    """The notebook's environment as it is now, with what torch programs expect of a launcher. Its port is only a name."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     threads = str(max(1, machine.cores() // ranks))
-    ours = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": threads}
+    ours = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": threads,
+    }
     loopback = {"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {}
-    return {**loopback, **({} if machine.num_gpus() else ops.environment()), **os.environ, **ours}
-
-
-def _readable(sock: socket.socket, timeout_s: float = 0.0) -> bool:
-    return bool(multiprocessing.connection.wait([sock], timeout=max(0.0, timeout_s)))
+    return {**loopback, **rooms, **os.environ, **ours}

@@ -1,7 +1,7 @@
 """A rank's side of a run: what happens between the fork and the exit of one real process.
 
-The function that a learner launches finds an ordinary torch program around it: RANK, WORLD_SIZE and the like are set and the
-default process group is up. ``current()`` tells a rank about its run.
+The function that a learner launches finds an ordinary torch program around it: RANK, WORLD_SIZE and the like are set
+and the default process group is up. ``current()`` tells a rank about its run.
 """
 
 import contextlib
@@ -30,7 +30,9 @@ _current: "Rank | None" = None
 class Rank:
     """What a rank knows about its run, and its way to tell the notebook something."""
 
-    def __init__(self, rank: int, world_size: int, folder: Path | None, tell: Callable[[dict], None] | None = None) -> None:
+    def __init__(
+        self, rank: int, world_size: int, folder: Path | None, tell: Callable[[dict], None] | None = None
+    ) -> None:
         self.rank, self.world_size, self.folder = rank, world_size, folder
         self.notes: list[str] = []
         self._tell = tell or (lambda message: None)
@@ -50,12 +52,15 @@ def current() -> Rank:
     global _current
     if _current is None:
         folder = os.environ.get("LABKIT_RUN_DIR")
-        _current = Rank(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), Path(folder) if folder else None)
+        _current = Rank(
+            int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), Path(folder) if folder else None
+        )
     return _current
 
 
 def main(sock: socket.socket, index: int, request: dict) -> None:
-    """Runs one rank to its end. Never returns: torch's own teardown aborts now and then after success, so it leaves by _exit."""
+    """Runs one rank to its end. Never returns: torch's own teardown aborts now and then after success, so it leaves
+    by _exit."""
     started = time.monotonic()
     lock = threading.Lock()
 
@@ -72,8 +77,15 @@ def main(sock: socket.socket, index: int, request: dict) -> None:
         peak_rss_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         Path(request["folder"], f"result-{index}.pkl").write_bytes(result)
         _flush()
-        tell({"event": "returned", "notes": current().notes, "peak_rss_bytes": peak_rss_bytes,
-              "seconds": time.monotonic() - started, **_collectives(active=True)})
+        tell(
+            {
+                "event": "returned",
+                "notes": current().notes,
+                "peak_rss_bytes": peak_rss_bytes,
+                "seconds": time.monotonic() - started,
+                **_collectives(active=True),
+            }
+        )
         bye.wait()  # the answering thread ends the process when the notebook says bye
     except BaseException as error:
         _flush()
@@ -82,7 +94,8 @@ def main(sock: socket.socket, index: int, request: dict) -> None:
 
 
 def _settle(index: int, request: dict) -> None:
-    """Makes the fork a process of its own: session, death with its parent, output files, environment, threads, seeds."""
+    """Makes the fork a process of its own: session, death with its parent, output files, environment, threads,
+    seeds."""
     import numpy as np
     import torch
 
@@ -129,7 +142,8 @@ def _run(index: int, request: dict, tell: Callable[[dict], None]) -> bytes:
 
 
 def _adopt_main() -> None:
-    """Classes defined in a cell live in this process's ``__main__`` too, where torch.save and all_gather_object look for them."""
+    """Classes defined in a cell live in this process's ``__main__`` too, where torch.save and all_gather_object look
+    for them."""
     from cloudpickle import cloudpickle
 
     for cls in list(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS):
@@ -154,13 +168,16 @@ def _pack(result: object, index: int) -> bytes:
     try:
         Pickler(buffer, protocol=5).dump(result)
     except Exception as error:
-        raise TypeError(f"a rank's result must be picklable; rank {index} returned a {type(result).__name__}, which is not "
-                        f"({error}). Return numbers, tensors, or a state_dict instead.") from None
+        raise TypeError(
+            f"a rank's result must be picklable; rank {index} returned a {type(result).__name__}, which is not "
+            f"({error}). Return numbers, tensors, or a state_dict instead."
+        ) from None
     return buffer.getvalue()
 
 
 def _answer(sock: socket.socket, tell: Callable[[dict], None], sources: dict) -> None:
-    """A thread: answers "where are you?" while the rank works or waits, and ends the process on bye or when the notebook is gone."""
+    """A thread: answers "where are you?" while the rank works or waits, and ends the process on bye or when the
+    notebook is gone."""
     main_thread = threading.main_thread().ident
     while True:
         message, _ = wire.receive(sock)
@@ -184,10 +201,20 @@ def _collectives(active: bool) -> dict:
     if not dist.is_initialized():
         return {"pending": [], "groups": {}}
     recorded = json.loads(_dump_fr_trace_json(True, active))
-    pending = [{"group": entry["process_group"][0], "seq": entry["collective_seq_id"],
-                "op": entry["profiling_name"].split(":")[-1], "shapes": entry["input_sizes"], "dtypes": entry["input_dtypes"]}
-               for entry in recorded.get("entries", []) if not entry["retired"] and not entry["is_p2p"]]
-    names = {str(group.group_name): sorted(ranks) for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items()}
+    pending = [
+        {
+            "group": entry["process_group"][0],
+            "seq": entry["collective_seq_id"],
+            "op": entry["profiling_name"].split(":")[-1],
+            "shapes": entry["input_sizes"],
+            "dtypes": entry["input_dtypes"],
+        }
+        for entry in recorded.get("entries", [])
+        if not entry["retired"] and not entry["is_p2p"]
+    ]
+    # a rank outside a group has a number for it, not a group
+    members = dist.distributed_c10d._world.pg_group_ranks.items()
+    names = {str(group.group_name): sorted(ranks) for group, ranks in members if hasattr(group, "group_name")}
     last = {key: int(status["last_enqueued_collective"]) for key, status in recorded.get("pg_status", {}).items()}
     return {"pending": pending, "groups": names, "last": last}
 
@@ -208,8 +235,9 @@ def _where(frame: types.FrameType | None, sources: dict) -> dict:
 
 
 def _is_learners(file: str, sources: dict) -> bool:
-    return file in sources or not (file.startswith(("<frozen", sys.base_prefix, os.path.dirname(__file__)))
-                                   or "site-packages" in file)
+    return file in sources or not (
+        file.startswith(("<frozen", sys.base_prefix, os.path.dirname(__file__))) or "site-packages" in file
+    )
 
 
 def _describe(error: BaseException, sources: dict) -> dict:
@@ -218,13 +246,32 @@ def _describe(error: BaseException, sources: dict) -> dict:
     first = next((i for i, frame in enumerate(frames) if _is_learners(frame.filename, sources)), 0)
     shown = traceback.TracebackException.from_exception(error)
     shown.stack = traceback.StackSummary.from_list(
-        [traceback.FrameSummary(sources.get(f.filename, (f.filename,))[0], f.lineno, f.name, line=f.line, lookup_line=False)
-         for f in frames[first:] if not f.filename.endswith("c10d_logger.py")])
+        [
+            traceback.FrameSummary(
+                sources.get(f.filename, (f.filename,))[0], f.lineno, f.name, line=f.line, lookup_line=False
+            )
+            for f in frames[first:]
+            if not f.filename.endswith("c10d_logger.py")
+        ]
+    )
     mine = [f for f in frames if _is_learners(f.filename, sources)]
-    where = {"file": sources.get(mine[-1].filename, (os.path.basename(mine[-1].filename),))[0], "line": mine[-1].lineno,
-             "function": mine[-1].name, "text": mine[-1].line} if mine else {}
-    return {"type": type(error).__name__, "message": str(error), "traceback": "".join(shown.format()), "where": where,
-            **_collectives(active=True)}
+    where = (
+        {
+            "file": sources.get(mine[-1].filename, (os.path.basename(mine[-1].filename),))[0],
+            "line": mine[-1].lineno,
+            "function": mine[-1].name,
+            "text": mine[-1].line,
+        }
+        if mine
+        else {}
+    )
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(shown.format()),
+        "where": where,
+        **_collectives(active=True),
+    }
 
 
 def _flush() -> None:

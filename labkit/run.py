@@ -51,15 +51,18 @@ class Run:
         return f"Run({len(self)} ranks, {self.origin}, {', '.join(self.notes)}, {self.seconds:.2f} s)"
 
     def timeline(self) -> Timeline:
-        """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when they recorded nothing."""
+        """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when they recorded
+        nothing."""
         if self.folder and (saved := self.folder / "timeline.json").exists():
             return replace(Timeline.load(saved), origin=self.origin)
         from labkit import trace
 
         traces = sorted(self.folder.glob("trace-*")) if self.folder else []
         if not traces:
-            raise ValueError("a timeline needs a recording; these ranks recorded none. Wrap the part to be seen in "
-                             "`with trace.record():` inside the launched function.")
+            raise ValueError(
+                "a timeline needs a recording; these ranks recorded none. Wrap the part to be seen in "
+                "`with trace.record():` inside the launched function."
+            )
         return trace.read(traces)
 
     def memory(self) -> list[dict]:
@@ -67,14 +70,17 @@ class Run:
         return [{"rank": rank, "peak_rss_bytes": num_bytes} for rank, num_bytes in enumerate(self.peak_rss_bytes)]
 
     def save(self, folder: str | Path) -> Path:
-        """Writes the run as JSON, npz and safetensors, with its timeline. Returns the folder, which must be new or empty.
+        """Writes the run as JSON, npz and safetensors, with its timeline. Returns the folder, which must be new or
+        empty.
 
         A result that fits none of these formats is kept as its repr, and ``run.json`` names it under ``kept_as_repr``.
         """
         folder = Path(folder)
         if folder.exists() and any(folder.iterdir()):
-            raise ValueError(f"a run is saved into a new or empty folder; {folder} holds {next(folder.iterdir()).name}. "
-                             "Choose another name or delete it first.")
+            raise ValueError(
+                f"a run is saved into a new or empty folder; {folder} holds {next(folder.iterdir()).name}. "
+                "Choose another name or delete it first."
+            )
         folder.mkdir(parents=True, exist_ok=True)
         arrays: dict = {}
         tensors: dict = {}
@@ -86,29 +92,46 @@ class Run:
             from safetensors.torch import save_file
 
             save_file(tensors, folder / "tensors.safetensors")
-        about = {name: getattr(self, name) for name in ("logs", "seconds", "backend", "notes", "peak_rss_bytes", "machine", "started")}
-        (folder / "run.json").write_text(json.dumps({**about, "results": results, "kept_as_repr": reprs}, indent=1, ensure_ascii=False))
+        about = {
+            name: getattr(self, name)
+            for name in ("logs", "seconds", "backend", "notes", "peak_rss_bytes", "machine", "started")
+        }
+        (folder / "run.json").write_text(
+            json.dumps({**about, "results": results, "kept_as_repr": reprs}, indent=1, ensure_ascii=False)
+        )
         if self.folder and (any(self.folder.glob("trace-*")) or (self.folder / "timeline.json").exists()):
             self.timeline().save(folder / "timeline.json")
         return folder
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
-        """Reads what ``save`` wrote; unpickles nothing. Its origin is "recorded". Raises ValueError for any other folder."""
+        """Reads what ``save`` wrote; unpickles nothing. Its origin is "recorded". Raises ValueError for any other
+        folder."""
         folder = Path(folder)
         if not (folder / "run.json").exists():
             raise ValueError(f"a saved run is a folder with a run.json; {folder} has none")
         about = json.loads((folder / "run.json").read_text())
-        arrays: dict = dict(np.load(folder / "arrays.npz", allow_pickle=False)) if (folder / "arrays.npz").exists() else {}
+        arrays: dict = (
+            dict(np.load(folder / "arrays.npz", allow_pickle=False)) if (folder / "arrays.npz").exists() else {}
+        )
         tensors: dict = {}
         if (folder / "tensors.safetensors").exists():
             from safetensors.torch import load_file
 
             tensors = load_file(folder / "tensors.safetensors")
         results = tuple(_decode(result, arrays, tensors) for result in about["results"])
-        return cls(results=results, logs=tuple(about["logs"]), seconds=about["seconds"], backend=about["backend"],
-                   notes=tuple(about["notes"]), peak_rss_bytes=tuple(about["peak_rss_bytes"]), machine=about["machine"],
-                   started=about["started"], folder=folder, origin="recorded")
+        return cls(
+            results=results,
+            logs=tuple(about["logs"]),
+            seconds=about["seconds"],
+            backend=about["backend"],
+            notes=tuple(about["notes"]),
+            peak_rss_bytes=tuple(about["peak_rss_bytes"]),
+            machine=about["machine"],
+            started=about["started"],
+            folder=folder,
+            origin="recorded",
+        )
 
 
 def remove(folder: Path) -> None:
@@ -118,7 +141,7 @@ def remove(folder: Path) -> None:
 
 def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[str]) -> object:
     """JSON for a value; arrays and tensors go into their own files, named by where they stand in the result."""
-    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, Unsaved):
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, Unsaved)):
         return value
     if isinstance(value, np.generic):
         return value.item()
@@ -132,8 +155,12 @@ def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[st
         items = [_encode(item, f"{key}.{i}", arrays, tensors, reprs) for i, item in enumerate(value)]
         return items if type(value) is list else {"$tuple": items}
     if isinstance(value, dict) and type(value).__name__ in ("dict", "OrderedDict"):
-        return {"$dict": [[_encode(k, f"{key}.key{i}", arrays, tensors, reprs), _encode(v, f"{key}.{k}", arrays, tensors, reprs)]
-                          for i, (k, v) in enumerate(value.items())]}
+        return {
+            "$dict": [
+                [_encode(k, f"{key}.key{i}", arrays, tensors, reprs), _encode(v, f"{key}.{k}", arrays, tensors, reprs)]
+                for i, (k, v) in enumerate(value.items())
+            ]
+        }
     reprs.append(key)
     return {"$repr": str(value) if isinstance(value, Unsaved) else repr(value)}
 
@@ -143,7 +170,7 @@ def _decode(value: object, arrays: dict, tensors: dict) -> object:
         return [_decode(item, arrays, tensors) for item in value]
     if not isinstance(value, dict):
         return value
-    (tag, content), = value.items()
+    ((tag, content),) = value.items()
     if tag == "$npz":
         return arrays[content]
     if tag == "$safetensors":

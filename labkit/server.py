@@ -28,12 +28,25 @@ class Server:
         self.num_runs = 0
         ours, theirs = socket.socketpair()
         self.control, self._ready = ours, False
-        environ = {**({} if machine.num_gpus() else ops.environment()), **os.environ, "OPENBLAS_NUM_THREADS": "1", "LABKIT_GPUS": str(machine.num_gpus()),
-                   "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self.environ = {} if machine.num_gpus() else ops.environment()  # what ranks need to find DeepSpeed's ops
+        environ = {
+            **self.environ,
+            **os.environ,
+            "OPENBLAS_NUM_THREADS": "1",
+            "LABKIT_GPUS": str(machine.num_gpus()),
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
         with open(self.folder / "zygote.txt", "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "labkit.zygote", str(theirs.fileno()), str(self.folder)], env=environ, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, pass_fds=[theirs.fileno()], start_new_session=True)
+                [sys.executable, "-m", "labkit.zygote", str(theirs.fileno()), str(self.folder)],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         theirs.close()
 
     @property
@@ -48,8 +61,10 @@ class Server:
             if message is None:
                 log = self.folder / "zygote.txt"
                 text = log.read_text() if log.exists() else ""
-                raise LaunchError(f"the process that starts ranks ended before it was ready. Its output:\n{text[-2000:]}\n"
-                                  "`python -m labkit doctor` tells what is missing.")
+                raise LaunchError(
+                    f"the process that starts ranks ended before it was ready. Its output:\n{text[-2000:]}\n"
+                    "`python -m labkit doctor` tells what is missing."
+                )
             self._ready = True
 
     def new_folder(self) -> Path:

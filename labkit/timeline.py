@@ -1,4 +1,5 @@
-"""The one noun of the project: what every rank did, and when. Theory predicts a Timeline, real ranks produce a Timeline.
+"""The one noun of the project: what every rank did, and when. Theory predicts a Timeline, real ranks produce a
+Timeline.
 
 A Timeline is columns of equal length, one row per span. Times are microseconds on one clock shared by all ranks.
 """
@@ -48,8 +49,10 @@ class Timeline:
             raise ValueError(f"a Timeline's columns have one length; got {sorted(lengths)}")
         if np.any(self.end_us < self.start_us):
             bad = int(np.argmax(self.end_us < self.start_us))
-            raise ValueError(f"a span ends after it starts; {self.label[bad]!r} on rank {self.rank[bad]} starts at "
-                             f"{self.start_us[bad]} us and ends at {self.end_us[bad]} us")
+            raise ValueError(
+                f"a span ends after it starts; {self.label[bad]!r} on rank {self.rank[bad]} starts at "
+                f"{self.start_us[bad]} us and ends at {self.end_us[bad]} us"
+            )
         if len(self.rank) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
             raise ValueError(f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}")
 
@@ -82,10 +85,22 @@ class Timeline:
 
     def to_chrome(self) -> dict:
         """Chrome trace events (``ts`` and ``dur`` in microseconds), one process per rank: opens in Perfetto."""
-        events = [{"name": "process_name", "ph": "M", "pid": r, "args": {"name": f"rank {r}"}} for r in range(self.num_ranks)]
+        events = [
+            {"name": "process_name", "ph": "M", "pid": r, "args": {"name": f"rank {r}"}} for r in range(self.num_ranks)
+        ]
         for rank, lane, kind, label, start_us, end_us, num_bytes in self._rows():
-            events.append({"name": label, "cat": kind, "ph": "X", "pid": rank, "tid": lane, "ts": start_us,
-                           "dur": end_us - start_us, "args": {"bytes": num_bytes}})
+            events.append(
+                {
+                    "name": label,
+                    "cat": kind,
+                    "ph": "X",
+                    "pid": rank,
+                    "tid": lane,
+                    "ts": start_us,
+                    "dur": end_us - start_us,
+                    "args": {"bytes": num_bytes},
+                }
+            )
         labkit = {"num_ranks": self.num_ranks, "origin": self.origin, "notes": list(self.notes)}
         return {"traceEvents": events, "displayTimeUnit": "ms", "labkit": labkit}
 
@@ -102,29 +117,50 @@ class Timeline:
         trace = json.loads(Path(path).read_text())
         if "labkit" not in trace:
             raise ValueError(f"{path} was not written by Timeline.save; a Kineto trace is read by labkit.trace.read")
-        rows = [(e["pid"], e["tid"], e["cat"], e["name"], e["ts"], e["ts"] + e["dur"], e["args"]["bytes"])
-                for e in trace["traceEvents"] if e["ph"] == "X"]
+        rows = [
+            (e["pid"], e["tid"], e["cat"], e["name"], e["ts"], e["ts"] + e["dur"], e["args"]["bytes"])
+            for e in trace["traceEvents"]
+            if e["ph"] == "X"
+        ]
         about = trace["labkit"]
         return from_rows(rows, num_ranks=about["num_ranks"], origin=about["origin"], notes=about["notes"])
 
     def _rows(self) -> Iterable[tuple]:
-        return zip(self.rank.tolist(), self.lane.tolist(), self.kind.tolist(), self.label.tolist(), self.start_us.tolist(),
-                   self.end_us.tolist(), self.num_bytes.tolist(), strict=True)
+        return zip(
+            self.rank.tolist(),
+            self.lane.tolist(),
+            self.kind.tolist(),
+            self.label.tolist(),
+            self.start_us.tolist(),
+            self.end_us.tolist(),
+            self.num_bytes.tolist(),
+            strict=True,
+        )
 
 
 def from_rows(rows: Iterable[tuple], *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Timeline:
     """A Timeline from rows (rank, lane, kind, label, start_us, end_us, num_bytes)."""
     columns = list(zip(*rows, strict=True)) or [()] * 7
     rank, lane, kind, label, start_us, end_us, num_bytes = columns
-    return Timeline(rank=np.array(rank, dtype=np.int64), lane=np.array(lane, dtype=str), kind=np.array(kind, dtype=str),
-                    label=np.array(label, dtype=str), start_us=np.array(start_us, dtype=float),
-                    end_us=np.array(end_us, dtype=float), num_bytes=np.array(num_bytes, dtype=np.int64),
-                    num_ranks=num_ranks, origin=origin, notes=tuple(notes))
+    return Timeline(
+        rank=np.array(rank, dtype=np.int64),
+        lane=np.array(lane, dtype=str),
+        kind=np.array(kind, dtype=str),
+        label=np.array(label, dtype=str),
+        start_us=np.array(start_us, dtype=float),
+        end_us=np.array(end_us, dtype=float),
+        num_bytes=np.array(num_bytes, dtype=np.int64),
+        num_ranks=num_ranks,
+        origin=origin,
+        notes=tuple(notes),
+    )
 
 
 def busy_us(timeline: Timeline, lane: str = COMPUTE) -> np.ndarray:
     """Time each rank spends in a lane, overlapping spans counted once. Shape (num_ranks,), microseconds."""
-    return np.array([sum(e - s for s, e in _union(timeline, rank, lane)) for rank in range(timeline.num_ranks)], dtype=float)
+    return np.array(
+        [sum(e - s for s, e in _union(timeline, rank, lane)) for rank in range(timeline.num_ranks)], dtype=float
+    )
 
 
 def bubble(timeline: Timeline, over: str = "total") -> float:
@@ -142,7 +178,8 @@ def bubble(timeline: Timeline, over: str = "total") -> float:
 
 
 def hidden_comm(timeline: Timeline) -> float:
-    """The share of communication time that lies under compute of the same rank (denominator: all communication time)."""
+    """The share of communication time that lies under compute of the same rank (denominator: all communication
+    time)."""
     hidden_us = total_us = 0.0
     for rank in range(timeline.num_ranks):
         compute = _union(timeline, rank, COMPUTE)

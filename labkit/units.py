@@ -1,4 +1,5 @@
-"""Numbers with units, as people read them: 12.3 ms, 1.5 GB. Base 10 throughout (1 kB = 1000 bytes), as the field reports them."""
+"""Numbers with units, as people read them: 12.3 ms, 1.5 GB. Base 10 throughout (1 kB = 1000 bytes), as the field
+reports them."""
 
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))

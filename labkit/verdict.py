@@ -20,7 +20,8 @@ class Ending:
     rank: int
     """which rank"""
     how: str
-    """"returned", "failed" (an exception), "died" (a signal or an exit), "stuck" (still running when the run was judged)"""
+    """"returned", "failed" (an exception), "died" (a signal or an exit), "stuck" (still running when the run was
+    judged)"""
     at: float = 0.0
     """when, in seconds of the machine's monotonic clock"""
     error: dict = field(default_factory=dict)
@@ -89,14 +90,16 @@ def early_return(endings: list[Ending]) -> str | None:
             if gone:
                 waiting = [e for e in endings if e.how == "stuck" and e.pending]
                 them, verb = _ranks([e.rank for e in waiting]), "wait" if len(waiting) > 1 else "waits"
-                return (f"{_ranks(gone)} already returned; {them} {verb} for {'it' if len(gone) == 1 else 'them'} in "
-                        f"{_place(waiting[0])}.\nEvery rank of a group must call every collective of that group: look for an "
-                        f"`if rank ...` or a loop that is shorter on {_ranks(gone)}.")
+                return (
+                    f"{_ranks(gone)} already returned; {them} {verb} for {'it' if len(gone) == 1 else 'them'} in "
+                    f"{_place(waiting[0])}.\nEvery rank of a group must call every collective of that group: look for "
+                    f"an `if rank ...` or a loop that is shorter on {_ranks(gone)}."
+                )
     return None
 
 
 def mismatch(endings: list[Ending]) -> str | None:
-    """Proof that ranks are in different collectives at the same place of one group's sequence; None while there is none."""
+    """Proof that ranks are in different collectives at one place of a group's sequence; None while there is none."""
     seen: dict[tuple, dict[int, tuple[Ending, dict]]] = {}
     for ending in endings:
         for work in ending.pending if ending.how == "stuck" else ():
@@ -104,8 +107,10 @@ def mismatch(endings: list[Ending]) -> str | None:
     for (_, seq), by_rank in sorted(seen.items(), key=lambda item: item[0][1]):
         if len({(w["op"], str(w["shapes"]) if w["op"] != "broadcast" else "") for _, w in by_rank.values()}) > 1:
             lines = [f"ranks call different collectives as number {seq} of their group:"]
-            lines += [f"  rank {rank}: {work['op']} of {work['shapes']} {'/'.join(work['dtypes'])} at {_line(ending.where)}"
-                      for rank, (ending, work) in sorted(by_rank.items())]
+            lines += [
+                f"  rank {rank}: {work['op']} of {work['shapes']} {'/'.join(work['dtypes'])} at {_line(ending.where)}"
+                for rank, (ending, work) in sorted(by_rank.items())
+            ]
             lines.append("Every rank must call the same collectives in the same order, with the same shapes.")
             return "\n".join(lines)
     return None
@@ -128,15 +133,25 @@ def _first_cause(endings: list[Ending], logs: list[str]) -> Ending:
 
 def _is_echo(ending: Ending) -> bool:
     text = ending.error.get("message", "")
-    return ending.how == "failed" and any(words in text for words in (
-        "Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited", "Socket closed"))
+    return ending.how == "failed" and any(
+        words in text
+        for words in (
+            "Connection closed by peer",
+            "Connection reset by peer",
+            "Broken pipe",
+            "remote process exited",
+            "Socket closed",
+        )
+    )
 
 
 def _cause(ending: Ending, log: str) -> str:
     if ending.how == "failed":
         place = _line(ending.error["where"])
-        return (f"rank {ending.rank} failed at {place}: {ending.error['type']}: {ending.error['message']}\n\n"
-                f"{ending.error['traceback']}")
+        return (
+            f"rank {ending.rank} failed at {place}: {ending.error['type']}: {ending.error['message']}\n\n"
+            f"{ending.error['traceback']}"
+        )
     reason = _gloo_reason(log)
     text = f"rank {ending.rank} {_death(ending.status)}"
     if reason:
@@ -162,7 +177,9 @@ def _one_line(ending: Ending) -> str:
     if ending.how == "died":
         return _death(ending.status)
     if ending.how == "failed":
-        noticed = "noticed that a peer was gone" if _is_echo(ending) else f"{ending.error['type']}: {ending.error['message']}"
+        noticed = (
+            "noticed that a peer was gone" if _is_echo(ending) else f"{ending.error['type']}: {ending.error['message']}"
+        )
         return f"{noticed.splitlines()[0]} (at {_line(ending.error['where'])})"
     if ending.where:
         return f"in {_place(ending)}"

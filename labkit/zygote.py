@@ -1,11 +1,12 @@
 """The zygote: a server process that has imported torch once and forks fresh ranks for every run.
 
-Started by ``labkit.launcher`` as ``python -m labkit.zygote FD FOLDER``. It runs no tensor code and no thread, so a fork of it is
-safe and takes milliseconds, and no state leaks from one run into the next. It lives as long as the notebook's end of its socket:
-when that closes, it kills every rank, removes the folder and goes.
+Started by ``labkit.launcher`` as ``python -m labkit.zygote FD FOLDER``. It runs no tensor code and no thread, so a
+fork of it is safe and takes milliseconds, and no state leaks from one run into the next. It lives as long as the
+notebook's end of its socket: when that closes, it kills every rank, removes the folder and goes.
 
-One message starts a run: ``{"ranks": ..., "request": ...}`` with file descriptors (the run's own socket, then one per rank). Over
-the run's socket it answers ``{"pids": [...]}``, later ``{"exited": rank, "status": ...}``, and takes ``{"kill": signal, "ranks": [...]}``.
+One message starts a run: ``{"ranks": ..., "request": ...}`` with file descriptors (the run's own socket, then one per
+rank). Over the run's socket it answers ``{"pids": [...]}``, later ``{"exited": rank, "status": ...}``, and takes
+``{"kill": signal, "ranks": [...]}``.
 """
 
 import contextlib
@@ -18,13 +19,25 @@ import shutil
 import signal
 import socket
 import sys
+import traceback
 
 from labkit import rank as rank_side
 from labkit import wire
 
-PRELOADED = ("torch", "torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
-             "torch.distributed.pipelining", "torch.distributed.checkpoint", "torch.profiler", "torch._dynamo", "torch.optim",
-             "numpy", "cloudpickle")
+PRELOADED = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
+    "torch.profiler",
+    "torch._dynamo",
+    "torch.optim",
+    "numpy",
+    "cloudpickle",
+)
 CPU_ONLY = ("accelerate", "deepspeed", "deepspeed.pipe")
 
 
@@ -67,8 +80,13 @@ class Zygote:
         for index, fd in enumerate(fds[1:]):
             pid = os.fork()
             if pid == 0:
-                self.leave([other for other in fds[1:] if other != fd])
-                rank_side.main(socket.socket(fileno=fd), index, request)
+                try:
+                    self.leave([other for other in fds[1:] if other != fd])
+                    rank_side.main(socket.socket(fileno=fd), index, request)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(70)  # nothing above this frame may ever run in a rank
             pids[pid] = index
         for fd in fds[1:]:
             os.close(fd)
@@ -133,7 +151,8 @@ class Zygote:
 
 
 def _next_ended() -> tuple[int, int] | None:
-    """(pid, exit code) of a rank that ended, its process group killed before its pid can be used again; None when there is none."""
+    """(pid, exit code) of a rank that ended, its process group killed before its pid can be used again; None when
+    there is none."""
     try:
         if hasattr(os, "waitid"):  # not on macOS before Python 3.13
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
