@@ -1,8 +1,8 @@
 """Live bytes, read out of real ranks: what autograd holds for the backward, and the largest memory of the process.
 
 What is counted: the storages of the tensors that autograd saves during a forward, each storage once, parameters left
-out, from the moment autograd saves them to the moment it lets them go. A stage's input is among them where an operator needs
-it. What is not: the outputs that the pipeline runtime keeps to send, gradients, and the loss (computed outside of
+out, from the moment autograd saves them to the moment it lets them go. A stage's input is among them where an operator
+needs it. What is not: the outputs that the pipeline runtime keeps to send, gradients, and the loss (computed outside of
 ``forward_one_chunk``).
 """
 

@@ -110,7 +110,7 @@ def _labelled(stage: Any) -> Iterator[None]:
     elif hasattr(stage, "_INSTRUCTION_MAP"):
         wrapped = {"_INSTRUCTION_MAP": _label_instructions(stage)}
     else:
-        raise ValueError(f"record(...) labels a PipelineStage or a DeepSpeed PipelineEngine; got {type(stage).__name__}")
+        raise ValueError(f"record(...) labels PipelineStage or DeepSpeed PipelineEngine; got {type(stage).__name__}")
     before = {name: vars(stage).get(name) for name in wrapped}
     vars(stage).update(wrapped)
     try:
