@@ -11,8 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
+from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
-from labkit.style import IDLE, WORDS, shade, style
+from labkit.style import IDLE, shade, style
 
 INK, PAPER = "#1f2328", "#ffffff"
 _CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans GB", "Microsoft YaHei",
@@ -30,13 +31,14 @@ def figure(scene: Scene) -> Figure:
     """The picture as a Figure of 9 inches; in English where a Chinese scene finds no font."""
     if scene.in_english and not chinese_font():
         scene = scene.in_english()
-    height_px = scene.bottom_px + 66
+    height_px = layout.height_px(scene)
     fig = Figure(figsize=(WIDTH_PX / 100, height_px / 100), dpi=100, facecolor=PAPER)
     FigureCanvasAgg(fig)
     ax = fig.add_axes((0.012, 0, 0.976, 1), xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     ax.set_axis_off()
     for paint in (_head, _axis, _boxes, _names, _legend):
         paint(ax, scene)
+    ax.set(xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     return fig
 
 
@@ -68,7 +70,7 @@ def _words(ax: Axes, x: float, y: float, text: str, size_px: float = 12, **more:
 
 def _head(ax: Axes, scene: Scene) -> None:
     _words(ax, 0, 18, scene.heading, 16, weight="bold")
-    _words(ax, WIDTH_PX, 18, scene.badge, ha="right", style="italic", alpha=0.8)
+    _words(ax, WIDTH_PX, 18, "" if scene.headings else scene.badge, ha="right", alpha=0.8)
     x = 0.0
     for name, value in scene.numbers:
         x = _words(ax, _words(ax, x, 41, name, 13, alpha=0.72) + 6, 41, value, 13, weight="bold") + 18
@@ -78,39 +80,41 @@ def _head(ax: Axes, scene: Scene) -> None:
 
 
 def _axis(ax: Axes, scene: Scene) -> None:
-    ticks, unit = scene.ticks()
+    ticks, unit = layout.ticks(scene)
     top, bottom = min((row.top_px for row in scene.rows), default=62) - 3, scene.bottom_px
     ax.vlines([scene.x_px(at) for at, _ in ticks], top, bottom, color=INK, alpha=0.13, lw=0.7, zorder=0)
     ax.vlines([scene.x_px(at) for at in scene.marks_us], top, bottom, color=INK, alpha=0.7, lw=0.7, ls=(0, (4, 4)), zorder=0)
     ax.hlines(bottom, LEFT_PX, LEFT_PX + PLOT_PX, color=INK, alpha=0.5, lw=0.7)
     for at, text in ticks:
         _words(ax, scene.x_px(at), bottom + 16, text, 11, ha="center", alpha=0.8)
-    _words(ax, LEFT_PX + PLOT_PX + 8, bottom + 16, unit, 11, alpha=0.8)
+    _words(ax, LEFT_PX + PLOT_PX + 20, bottom + 16, unit, 11, alpha=0.8)
 
 
 def _boxes(ax: Axes, scene: Scene) -> None:
+    scene = layout.merged(scene)
     num_chunks = int(scene.chunk.max(initial=0)) + 1
-    texts, middle = scene.fitted(), scene.x_px((scene.x0_us + scene.x1_us) / 2)
-    for i in (i for i, text in enumerate(texts) if text):
-        row = scene.rows[scene.row[i]]
-        _words(ax, middle[i], row.top_px + row.height_px / 2 + 4, texts[i], 11, ha="center", zorder=4)
-    scene = scene.merged()
     x0, x1 = scene.x_px(scene.x0_us), scene.x_px(scene.x1_us)
-    top = np.array([row.top_px for row in scene.rows])[scene.row] if len(scene.row) else x0
-    end = top + np.array([row.height_px for row in scene.rows])[scene.row] if len(scene.row) else x0
-    corners = np.stack([np.stack([x0, top], 1), np.stack([x1, top], 1), np.stack([x1, end], 1), np.stack([x0, end], 1)], axis=1)
+    top = np.array([row.top_px for row in scene.rows] or [0.0])[scene.row]
+    end = top + np.array([row.height_px for row in scene.rows] or [0.0])[scene.row]
+    corners = np.stack([x0, top, x1, top, x1, end, x0, end], axis=1).reshape(-1, 4, 2)
     for kind in scene.kinds:
         for chunk in np.unique(scene.chunk[scene.kind == kind]).tolist():
-            _paint(ax, kind, chunk, num_chunks, corners[(scene.kind == kind) & (scene.chunk == chunk)])
-    wide = (x1 - x0 > 3) & (scene.kind != IDLE)
-    ax.add_collection(LineCollection(corners[wide][:, [0, 3]] + (0.4, 0), colors=INK, alpha=0.5, linewidths=0.58), autolim=False)
+            mine = (scene.kind == kind) & (scene.chunk == chunk)
+            for wide in (True, False):
+                _paint(ax, kind, chunk, num_chunks, corners[mine & ((x1 - x0 > 3) == wide)], hatched=wide)
+    edged = corners[(x1 - x0 > 3) & (scene.kind != IDLE)][:, [0, 3]] + (0.4, 0)
+    ax.add_collection(LineCollection(edged, colors=INK, alpha=0.5, linewidths=0.58), autolim=False)
+    for i, text in enumerate(layout.fitted(scene)):
+        if text:
+            _words(ax, (x0[i] + x1[i]) / 2, (top[i] + end[i]) / 2 + 4, text, 11, ha="center", zorder=4)
 
 
-def _paint(ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray) -> None:
+def _paint(ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray, hatched: bool = True) -> None:
     look = style(kind)
-    fill = shade(look.colour, chunk, num_chunks) if look.colour else "#f2f2f3"
-    ax.add_collection(PolyCollection(corners, facecolors=fill, edgecolors="#a6a9ad" if kind == IDLE else "#00000060", linewidths=0,
-                                     hatch=3 * look.hatch or None, zorder=1), autolim=False)
+    fill = shade(look.colour, chunk, num_chunks) if look.colour else "#f2f2f3" if hatched else "#e4e5e7"
+    line = "#00000060" if look.colour else "#a6a9ad"
+    ax.add_collection(PolyCollection(corners, facecolors=fill, edgecolors=line, linewidths=0, zorder=1,
+                                     hatch=3 * look.hatch if hatched and look.hatch else None), autolim=False)
 
 
 def _names(ax: Axes, scene: Scene) -> None:
@@ -119,20 +123,15 @@ def _names(ax: Axes, scene: Scene) -> None:
         middle = row.top_px + row.height_px / 2
         _words(ax, LEFT_PX - 8, middle + 4, row.name, 11.5, ha="right")
         _words(ax, left + 66, middle + 4, row.side_text, 11.5, ha="left")
-        bar = [(left, middle - 0.3 * row.height_px), (left + 60 * row.side, middle - 0.3 * row.height_px),
-               (left + 60 * row.side, middle + 0.3 * row.height_px), (left, middle + 0.3 * row.height_px)]
-        ax.add_collection(PolyCollection([bar], facecolors=INK, alpha=0.38, linewidths=0), autolim=False)
+        ax.barh(middle, 60 * row.side, 0.6 * row.height_px, left=left, color=INK, alpha=0.38)
     if scene.rows:
-        _words(ax, left, 54, scene.side_name, 11, alpha=0.8)
+        _words(ax, left, scene.rows[0].top_px - 8, scene.side_name, 11, alpha=0.8)
 
 
 def _legend(ax: Axes, scene: Scene) -> None:
-    y, legend = scene.bottom_px + 46, scene.legend()
-    for x, kind, words in legend:
+    for x, y, kind, words in layout.legend(scene):
         if kind:
             _paint(ax, kind, 0, 1, np.array([[(x, y - 8), (x + 22, y - 8), (x + 22, y + 8), (x, y + 8)]]))
         if kind and style(kind).letter.isupper():
             _words(ax, x + 11, y + 4, style(kind).letter, 11, ha="center", zorder=4)
         _words(ax, x + (28 if kind else 0), y + 4, words, ha="left")
-    if not legend:
-        _words(ax, LEFT_PX, y, WORDS[scene.language]["nothing"], ha="left")

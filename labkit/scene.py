@@ -1,6 +1,6 @@
-"""Data to drawing: a Scene is boxes, rows, kinds and words, laid out once. ``svg``, ``mpl`` and ``text`` paint the same Scene.
+"""Data to drawing: a Scene is boxes, rows, kinds and words, laid out once; ``svg``, ``mpl`` and ``text`` paint it.
 
-Lengths are pixels of a picture WIDTH_PX wide; times are microseconds. A box is exactly as wide as its time: nothing is inflated.
+Lengths are pixels of a picture WIDTH_PX wide; times are microseconds. A box is exactly as wide as its time.
 """
 
 import re
@@ -16,7 +16,6 @@ from labkit.units import format_share, format_us
 
 WIDTH_PX, LEFT_PX, RIGHT_PX = 900, 58, 112
 PLOT_PX = WIDTH_PX - LEFT_PX - RIGHT_PX
-MAX_BOXES, MAX_BLOCKS = 2000, 18_000
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
@@ -28,6 +27,8 @@ class Row:
     """what stands left of it; "" for the thin strips of communication"""
     rank: int
     """the rank it belongs to"""
+    lane: str
+    """"compute" or "comm" """
     top_px: float
     """its upper edge"""
     height_px: float
@@ -113,72 +114,25 @@ class Scene:
         """Where a time lies across the picture."""
         return LEFT_PX + (time_us - self.start_us) * PLOT_PX / (self.end_us - self.start_us)
 
-    def ticks(self) -> tuple[list[tuple[float, str]], str]:
-        """Round times for the axis as (microseconds, text), and their unit."""
-        factor, unit = next((f, u) for f, u in ((1e6, "s"), (1e3, "ms"), (1.0, "µs"), (0, "µs")) if self.end_us >= 5 * f)
-        factor = factor or 1.0
-        raw = (self.end_us - self.start_us) / factor / 8
-        power = 10 ** np.floor(np.log10(raw))
-        step = next(s for s in (1, 2, 5, 10) if s * power >= raw * 0.999) * power
-        counts = np.arange(np.ceil(self.start_us / factor / step - 1e-9), self.end_us / factor / step + 1e-9)
-        return [(float(n * step * factor), f"{n * step + 0.0:g}") for n in counts], unit
-
-    def fitted(self, advance: float = 6.7, pad: float = 3.0, unit: float = 1.0) -> list[str]:
-        """The text of each box: per kind the longest form that fits a usual box of that kind, "" where it does not fit."""
-        width = (self.x1_us - self.x0_us) * PLOT_PX / (self.end_us - self.start_us) / unit
-        out = np.full(len(self.kind), "", dtype=object)
-        tall = np.array([row.height_px >= 13 for row in self.rows], dtype=bool)[self.row]
-        for kind in self.kinds:
-            mine = np.flatnonzero((self.kind == kind) & tall)
-            for texts in self.texts[mine].T if len(mine) else ():
-                need = np.array([advance * len(text) + pad for text in texts])
-                if need.max() <= np.median(width[mine]):
-                    out[mine] = np.where(need <= width[mine], texts, "")
-                    break
-        return out.tolist()
-
-    def legend(self) -> list[tuple[float, str, str]]:
-        """What the colours mean, as (left edge in pixels, kind, words); kind "" for a remark."""
-        words = [(kind, style(kind).words[self.language]) for kind in self.kinds]
-        if self.chunk.any():
-            words.append(("", WORDS[self.language]["chunk"]))
-        out, x = [], float(LEFT_PX)
-        for kind, text in words:
-            out.append((x, kind, text))
-            x += sum(12.5 if ord(c) > 0x2E80 else 6.6 for c in text) + (28 if kind else 0) + 20
-        return out
-
-    def merged(self) -> "Scene":
-        """The same with boxes narrower than a pixel joined: one block per pixel and kind, so that every share stays.
-
-        Up to MAX_BOXES nothing is joined. Above, the pixel widens where many rows would still make too many blocks.
-        """
-        if len(self.row) <= MAX_BOXES:
-            return self
-        pixel_us = (self.end_us - self.start_us) / PLOT_PX * max(1.0, 3 * PLOT_PX * len(self.rows) / MAX_BLOCKS)
-        narrow = self.x1_us - self.x0_us < pixel_us
-        _, kind = np.unique(self.kind, return_inverse=True)
-        segment = np.cumsum(~narrow) * 2 + narrow  # narrow boxes between the same two wide ones, and each wide one
-        pixel = np.where(narrow, (self.x0_us + self.x1_us) / 2 // pixel_us, 0)
-        keys = np.stack([self.row, segment, pixel, kind, self.chunk])
-        block, place = np.unique(keys[:3], axis=1, return_inverse=True)
-        _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-        width = np.bincount(group, self.x1_us - self.x0_us)
-        left = np.full(block.shape[1], np.inf)
-        np.minimum.at(left, place, self.x0_us)
-        before = np.cumsum(width) - width
-        start_of = place[first]
-        x0_us = left[start_of] + before - before[np.searchsorted(start_of, start_of)]
-        return replace(self, row=self.row[first], kind=self.kind[first], chunk=self.chunk[first], texts=self.texts[first],
-                       x0_us=x0_us, x1_us=x0_us + width)
-
 
 def timeline(tl: Timeline, *, title: str | None = None, span_us: float | None = None, language: str = "en") -> Scene:
-    """What every rank did and when: compute, a thin strip of communication under it, idle time hatched, a bar per rank beside it.
+    """What every rank did and when: compute, communication in thin strips under it, idle time hatched, a bar beside it.
 
-    ``span_us`` lengthens the axis, so that several pictures share one scale.
+    The bar counts activations held at the peak (pipelines) or the busy share (anything else). ``span_us`` lengthens the
+    axis, so that several pictures share one scale.
     """
-    return _both(lambda words: _build([(tl.shifted(), "")], title or words["timeline"], _numbers(tl, words), span_us, words), language)
+
+    def build(words: dict[str, str]) -> Scene:
+        pipeline = _is_pipeline(tl)
+        share = words["of"].format(format_share(bubble(tl)))
+        numbers = [(words["bubble" if pipeline else "idle"], share), (words["span"], format_us(tl.span_us))]
+        if pipeline:
+            numbers.append((words["in_flight"], str(max(simulate.in_flight(tl)))))
+        elif (tl.lane == COMM).any():
+            numbers.append((words["hidden"], format_share(hidden_comm(tl))))
+        return _build([(tl.shifted(), "")], title or words["timeline"], tuple(numbers), span_us, words)
+
+    return _in(language, build)
 
 
 def compare(predicted: Timeline, measured: Timeline, *, title: str | None = None, language: str = "en") -> Scene:
@@ -189,43 +143,35 @@ def compare(predicted: Timeline, measured: Timeline, *, title: str | None = None
         numbers = ((words["bubble"], f"{format_share(shares[0])} → {format_share(shares[1])}"),
                    (words["difference"], words["points"].format(f"{100 * (shares[1] - shares[0]):+.1f}")))
         panels = [(predicted.shifted(), words["predicted"]), (measured.shifted(), words["measured"].capitalize())]
-        return replace(_build(panels, title or words["compare"], numbers, None, words), marks_us=(predicted.span_us,))
+        scene = _build(panels, title or words["compare"], numbers, None, words)
+        return replace(scene, marks_us=(predicted.span_us,))
 
-    return _both(build, language)
+    return _in(language, build)
 
 
-def _both(build: Callable[[dict[str, str]], Scene], language: str) -> Scene:
+def _in(language: str, build: Callable[[dict[str, str]], Scene]) -> Scene:
     if language not in WORDS:
         raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
     scene = build(WORDS[language])
     return scene if language == "en" else replace(scene, in_english=lambda: build(WORDS["en"]))
 
 
-def _numbers(tl: Timeline, words: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    numbers = [(words["bubble"], words["of"].format(format_share(bubble(tl)))), (words["span"], format_us(tl.span_us))]
-    if _is_pipeline(tl):
-        numbers.append((words["in_flight"], f"{max(simulate.in_flight(tl))}"))
-    elif (tl.lane == COMM).any():
-        numbers.append((words["hidden"], format_share(hidden_comm(tl))))
-    return tuple(numbers)
-
-
 def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, span_us: float | None, words: dict) -> Scene:
     rows: list[Row] = []
-    boxes, headings, tables, summaries, y_px = [], [], [], [], 62.0
+    boxes, headings, tables, summaries, badges, y_px = [], [], [], [], [], 62.0
     height_px = min(26.0, max(4.0, 440 / max(1, sum(tl.num_ranks for tl, _ in panels))))
-    for tl, name in panels:
-        badge = ", ".join(words.get(note, note) for note in (tl.origin, *tl.notes))
+    sides = _sides([tl for tl, _ in panels])
+    for (tl, name), side in zip(panels, sides, strict=True):
+        badges.append(", ".join(words.get(note, note) for note in (tl.origin, *tl.notes)))
         if name:
-            y_px += 30
-            headings.append(Heading(text=name, detail=f"{format_share(bubble(tl))} {words['bubble']} · {format_us(tl.span_us)} · {badge}",
-                                    bottom_px=y_px - 8))
-        new_rows, y_px = _rows(tl, y_px, height_px, words)
+            y_px += 28 if rows else 14
+            detail = f"{format_share(bubble(tl))} {words['bubble']} · {format_us(tl.span_us)} · {badges[-1]}"
+            headings.append(Heading(text=name, detail=detail, bottom_px=y_px - 8))
+        new_rows, y_px = _rows(tl, side, y_px, height_px)
         boxes += _boxes(tl, new_rows, len(rows))
         rows += [row for row, _ in new_rows]
-        table = _table(tl, words)
-        tables += [(name, *line) if name else line for line in (table[1:] if tables else table)]
-        summaries.append((f"{name}: " if name else "") + _summary(tl, badge, words))
+        tables += [(name, *line) if name else line for line in _table(tl, side, words)[bool(tables) :]]
+        summaries.append((f"{name}: " if name else "") + _summary(tl, badges[-1], words))
     if headings:
         tables[0] = (words["timeline"], *tables[0][1:])
     boxes.sort(key=lambda box: (box[0], box[4], -box[5]))
@@ -235,58 +181,56 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
                  texts=np.array(texts, dtype=str).reshape(-1, 3), x0_us=np.array(x0_us, dtype=float),
                  x1_us=np.array(x1_us, dtype=float), rows=tuple(rows), headings=tuple(headings),
                  start_us=min(float(tl.start_us.min(initial=0.0)) for tl, _ in panels), end_us=end_us or 1000.0,
-                 heading=heading, numbers=numbers, badge="" if headings else badge, summary=" ".join(summaries),
-                 table=tuple(tables), side_name=words["in_flight" if _is_pipeline(panels[0][0]) else "busy"], language=words["code"])
+                 heading=heading, numbers=numbers, badge=" / ".join(badges), summary=" ".join(summaries),
+                 table=tuple(tables), side_name=words["in_flight" if _is_pipeline(panels[0][0]) else "busy"],
+                 language=words["code"])
 
 
-def _rows(tl: Timeline, y_px: float, height_px: float, words: dict) -> tuple[list[tuple[Row, list[int]]], float]:
-    """The strips of a timeline, each with the spans that lie on it, and where the next panel may begin."""
-    rows, sides = [], _sides(tl)
-    every = int(np.ceil(12 / height_px))
+def _rows(tl: Timeline, sides: list[tuple[float, str]], y_px: float, height_px: float) -> tuple[list, float]:
+    """The strips of a timeline as (row, indices of its spans), and where the next panel may begin."""
+    rows, every = [], int(np.ceil(12 / height_px))
     for rank in range(tl.num_ranks):
         for index, spans in enumerate(_strips(tl, rank)):
-            named = index == 0 and rank % every == 0
+            named, (side, text) = index == 0 and rank % every == 0, sides[rank] if index == 0 else (0.0, "")
             strip_px = height_px if index == 0 else max(2.0, 0.3 * height_px)
-            rows.append((Row(name=f"rank {rank}" if named else "", rank=rank, top_px=y_px, height_px=strip_px,
-                             side=sides[rank][0] if index == 0 else 0.0, side_text=sides[rank][1] if named else ""), spans))
+            rows.append((Row(name=f"rank {rank}" if named else "", rank=rank, lane=COMM if index else COMPUTE, top_px=y_px,
+                             height_px=strip_px, side=side, side_text=text if named else ""), spans))
             y_px += strip_px + min(1.0, 0.05 * height_px)
         y_px += 0.12 * height_px
     return rows, y_px
 
 
 def _strips(tl: Timeline, rank: int) -> list[list[int]]:
-    """Compute first; then communication on as many strips (three at most) as it takes for none to cover another."""
-    on_rank = tl.rank == rank
-    tracks: list[list[int]] = []
-    for span in sorted(np.flatnonzero(on_rank & (tl.lane != COMPUTE)).tolist(), key=lambda i: tl.start_us[i]):
+    """Compute; then communication on as many strips (three at most) as it takes for none to cover another."""
+    on_rank, tracks = tl.rank == rank, []
+    for span in sorted(np.flatnonzero(on_rank & (tl.lane != COMPUTE)).tolist(), key=tl.start_us.__getitem__):
         free = next((track for track in tracks if tl.end_us[track[-1]] <= tl.start_us[span] + 1e-6), None)
         if free is None and len(tracks) < 3:
-            tracks.append(free := [])
-        (tracks[-1] if free is None else free).append(span)
+            tracks.append([span])
+        else:
+            (tracks[-1] if free is None else free).append(span)
     return [np.flatnonzero(on_rank & (tl.lane == COMPUTE)).tolist(), *tracks]
 
 
 def _boxes(tl: Timeline, rows: list[tuple[Row, list[int]]], first: int) -> list[tuple]:
     """One tuple (row, kind, chunk, texts, start, end) per span, and one per idle gap of a compute strip."""
-    parsed = [_ACTION.fullmatch(label) for label in tl.label.tolist()]
-    stages = [sorted({int(m[1]) for m, rank in zip(parsed, tl.rank.tolist(), strict=True) if m and rank == r})
-              for r in range(tl.num_ranks)]
-    several = any(len(on_rank) > 1 for on_rank in stages)
+    start_us, end_us, kinds, labels = tl.start_us.tolist(), tl.end_us.tolist(), tl.kind.tolist(), tl.label.tolist()
     boxes: list[tuple] = []
     for index, (row, spans) in enumerate(rows, first):
-        covered_us = 0.0
-        for i in sorted(spans, key=lambda i: tl.start_us[i]):
-            kind, label, match = str(tl.kind[i]), str(tl.label[i]), parsed[i]
-            texts, chunk = (label, style(kind).letter, ""), 0
-            if match and tl.lane[i] == COMPUTE:
-                texts = (label, match[2] + match[3], match[3]) if several else (match[2] + match[3], match[3], "")
-                chunk = stages[row.rank].index(int(match[1]))
-            if tl.lane[i] == COMPUTE and tl.start_us[i] > covered_us + 1e-6:
-                boxes.append((index, IDLE, 0, ("", "", ""), covered_us, tl.start_us[i]))
-            covered_us = max(covered_us, tl.end_us[i])
-            boxes.append((index, kind, chunk, texts, tl.start_us[i], tl.end_us[i]))
-        if row.height_px >= rows[0][0].height_px and covered_us < tl.span_us - 1e-6:
-            boxes.append((index, IDLE, 0, ("", "", ""), covered_us, tl.span_us))
+        parsed = {i: match for i in spans if row.lane == COMPUTE and (match := _ACTION.fullmatch(labels[i]))}
+        stages = sorted({int(match[1]) for match in parsed.values()})
+        idle_us = 0.0
+        for i in sorted(spans, key=start_us.__getitem__):
+            texts, chunk = (labels[i], style(kinds[i]).letter, ""), 0
+            if match := parsed.get(i):
+                short = (match[2] + match[3], match[3])
+                texts, chunk = ((labels[i], *short) if len(stages) > 1 else (*short, "")), stages.index(int(match[1]))
+            if row.lane == COMPUTE and start_us[i] > idle_us + 1e-6:
+                boxes.append((index, IDLE, 0, ("", "", ""), idle_us, start_us[i]))
+            idle_us = max(idle_us, end_us[i])
+            boxes.append((index, kinds[i], chunk, texts, start_us[i], end_us[i]))
+        if row.lane == COMPUTE and idle_us < tl.span_us - 1e-6:
+            boxes.append((index, IDLE, 0, ("", "", ""), idle_us, tl.span_us))
     return boxes
 
 
@@ -294,22 +238,22 @@ def _is_pipeline(tl: Timeline) -> bool:
     return bool(np.isin(tl.kind, ("F", "B", "I")).any())
 
 
-def _sides(tl: Timeline) -> list[tuple[float, str]]:
-    """Per rank, the bar beside its row: activations held at the peak in a pipeline, the busy share elsewhere."""
-    if _is_pipeline(tl):
-        peaks = simulate.in_flight(tl)
-        return [(float(peak / max(1, peaks.max())), f"{peak:g}") for peak in peaks]
-    return [(share, f"{100 * share:.0f} %") for share in (busy_us(tl) / (tl.span_us or 1.0)).tolist()]
+def _sides(timelines: list[Timeline]) -> list[list[tuple[float, str]]]:
+    """Per timeline and rank, the bar beside its row as (length, text); one scale for all of them."""
+    if any(_is_pipeline(tl) for tl in timelines):
+        peaks = [simulate.in_flight(tl).tolist() for tl in timelines]
+        most = max(1, *(peak for of_one in peaks for peak in of_one))
+        return [[(peak / most, f"{peak:g}") for peak in of_one] for of_one in peaks]
+    return [[(share, f"{100 * share:.0f} %") for share in (busy_us(tl) / (tl.span_us or 1.0)).tolist()] for tl in timelines]
 
 
-def _table(tl: Timeline, words: dict) -> list[tuple[str, ...]]:
-    pipeline = _is_pipeline(tl)
-    lines = [("rank", words["busy"], words["idle"], words["share"], words["comm"], *([words["in_flight"]] if pipeline else []))]
-    columns = busy_us(tl), busy_us(tl, COMM), _sides(tl)
-    for rank, (busy, comm, (_, text)) in enumerate(zip(*columns, strict=True)):
+def _table(tl: Timeline, sides: list[tuple[float, str]], words: dict) -> list[tuple[str, ...]]:
+    last = words["in_flight"] if _is_pipeline(tl) else words["busy"]
+    lines = [("rank", words["compute"], words["idle"], words["share"], words["comm"], last)]
+    for rank, (busy, comm, (_, text)) in enumerate(zip(busy_us(tl), busy_us(tl, COMM), sides, strict=True)):
         idle = max(0.0, tl.span_us - busy)
-        lines.append((str(rank), format_us(busy), format_us(idle), format_share(idle / (tl.span_us or 1.0)), format_us(comm),
-                      *([text] if pipeline else [])))
+        lines.append((str(rank), format_us(busy), format_us(idle), format_share(idle / (tl.span_us or 1.0)),
+                      format_us(comm), text))
     return lines
 
 
@@ -317,5 +261,5 @@ def _summary(tl: Timeline, badge: str, words: dict) -> str:
     if not len(tl):
         return words["nothing"]
     idle = 1 - busy_us(tl) / (tl.span_us or 1.0)
-    return words["summary"].format(ranks=tl.num_ranks, span=format_us(tl.span_us), badge=badge, bubble=format_share(bubble(tl)),
-                                   worst=int(idle.argmax()), most=format_share(float(idle.max())))
+    return words["summary"].format(ranks=tl.num_ranks, span=format_us(tl.span_us), badge=badge,
+                                   bubble=format_share(bubble(tl)), worst=int(idle.argmax()), most=format_share(idle.max()))

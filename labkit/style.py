@@ -23,16 +23,18 @@ def _kind(letter: str, colour: str, hatch: str, en: str, zh: str) -> Kind:
 
 IDLE = "idle"
 KINDS = {
-    "F": _kind("F", "#5aa9e6", "", "forward", "前向"),
-    "B": _kind("B", "#ee8a3c", "", "backward", "反向"),
-    "I": _kind("I", "#f2bd4b", "", "input gradient", "输入梯度"),
-    "W": _kind("W", "#4db892", ".", "weight gradient", "权重梯度"),
-    "compute": _kind("C", "#5aa9e6", "", "compute", "计算"),
-    "send": _kind("s", "#c98bbd", "", "send", "发送"),
-    "recv": _kind("r", "#9a8fd8", "\\", "receive", "接收"),
-    "all_reduce": _kind("a", "#d9728a", "x", "all-reduce", "all-reduce"),
-    "all_gather": _kind("g", "#b59a5b", "|", "all-gather", "all-gather"),
-    "reduce_scatter": _kind("e", "#8fb04a", "-", "reduce-scatter", "reduce-scatter"),
+    "F": _kind("F", "#4f9fe3", "", "forward", "前向"),
+    "B": _kind("B", "#f2954b", "", "backward", "反向"),
+    "I": _kind("I", "#f6cf65", "\\", "backward for inputs", "对输入的反向"),
+    "W": _kind("W", "#43b08a", ".", "backward for weights", "对权重的反向"),
+    "compute": _kind("C", "#4f9fe3", "", "compute", "计算"),
+    "optimizer": _kind("O", "#43b08a", ".", "optimizer", "优化器"),
+    "send": _kind("s", "#cf8fc2", "", "send", "发送"),
+    "recv": _kind("r", "#9a8fdc", "\\", "receive", "接收"),
+    "all_reduce": _kind("a", "#e0788f", "x", "all-reduce", "all-reduce"),
+    "all_gather": _kind("g", "#bfa45f", "|", "all-gather", "all-gather"),
+    "reduce_scatter": _kind("e", "#95b552", "-", "reduce-scatter", "reduce-scatter"),
+    "broadcast": _kind("b", "#6fb7b7", ".", "broadcast", "broadcast"),
     "wait": _kind("w", "#a3a8b0", "+", "wait", "等待"),
     IDLE: _kind(".", "", "/", "idle (bubble)", "空闲（气泡）"),
 }
@@ -52,6 +54,7 @@ _WORDS = (
     ("difference", "difference", "相差"),
     ("points", "{} points", "{} 个百分点"),
     ("busy", "busy", "忙碌"),
+    ("compute", "compute", "计算"),
     ("idle", "idle", "空闲"),
     ("share", "idle share", "空闲占比"),
     ("comm", "communication", "通信"),
@@ -65,11 +68,16 @@ WORDS = {"en": {"code": "en"} | {key: en for key, en, _ in _WORDS}, "zh": {"code
 
 
 def style(kind: str) -> Kind:
-    """How a kind looks; a kind this table does not know is grey and marked by its first letter."""
-    return KINDS.get(kind) or _kind(kind[:1].upper() or "?", "#a3a8b0", "", kind, kind)
+    """How a kind looks; a kind this table does not know is grey, its letter a question mark."""
+    return KINDS.get(kind) or _kind("?", "#a3a8b0", "", kind, kind)
 
 
 def shade(colour: str, chunk: int, num_chunks: int) -> str:
     """A kind's colour for a rank's stage number ``chunk``: each later one is lighter."""
     white = 0.45 * chunk / max(1, num_chunks - 1)
     return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * (1 - white) + 255 * white):02x}" for i in (1, 3, 5))
+
+
+def text_px(text: str, size_px: float = 12.0) -> float:
+    """About how wide a text is: a Chinese character is as wide as it is high, a Latin one a little over half."""
+    return size_px * sum(1.02 if ord(character) > 0x2E80 else 0.58 for character in text)

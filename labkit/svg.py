@@ -9,29 +9,31 @@ from html import escape
 
 import numpy as np
 
-from labkit.scene import LEFT_PX, PLOT_PX, RIGHT_PX, WIDTH_PX, Scene
+from labkit import layout
+from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.style import IDLE, WORDS, shade, style
 
 INK = "#10161f"  # text on a coloured box, in both themes
 _FONT = ("system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', 'Noto Sans CJK SC', "
          "sans-serif")
-_HATCHES = {  # strokes of one tile: size, path, rotation
-    "/": (6, "M0 0V6", 45), "\\": (5, "M0 0V5", -45), "x": (5, "M0 0V5M0 0H5", 45), "|": (4, "M2 0V4", 0), "-": (4, "M0 2H4", 0),
-    "+": (6, "M3 0V6M0 3H6", 0), ".": (6, "M2 3h1.6", 45),
+_HATCHES = {  # one tile: size in pixels, path of its strokes
+    "/": (6, "M-1 1l2-2M0 6l6-6M5 7l2-2"), "\\": (8, "M-1 7l2 2M0 0l8 8M7-1l2 2"), "x": (6, "M0 6l6-6M0 0l6 6"), "|": (4, "M2 0v4"),
+    "-": (4, "M0 2h4"), "+": (6, "M3 0v6M0 3h6"), ".": (6, "M1 1h1.6M4 4h1.6"),
 }
 
 
 def render(scene: Scene, uid: str | None = None) -> str:
     """The picture as one ``<svg>``. ``uid`` makes its ids unique in the page; by default it is random."""
     uid = uid or f"lk{secrets.token_hex(4)}"
-    height_px = scene.bottom_px + 66
+    height_px = layout.height_px(scene)
+    shown = layout.merged(scene)
     return "".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {_n(height_px)}" width="{WIDTH_PX}" role="img" ',
         f'aria-labelledby="{uid}-t {uid}-d" font-family="{_FONT}" font-size="12" fill="currentColor" ',
         'style="max-width:100%;height:auto;font-variant-numeric:tabular-nums">',
         f'<title id="{uid}-t">{escape(scene.title)}</title><desc id="{uid}-d">{escape(scene.summary)}</desc>',
-        _patterns(scene, uid), _head(scene), _axis(scene), _boxes(scene, uid), _texts(scene), _names(scene), _legend(scene, uid),
-        "</svg>"))
+        _patterns(scene, uid), _head(scene), _axis(scene), _boxes(shown, uid), _edges(shown), _texts(shown), _names(scene),
+        _legend(scene, uid), "</svg>"))
 
 
 def html(scene: Scene) -> str:
@@ -53,24 +55,36 @@ def _text(x: float, y: float, words: str, more: str = "") -> str:
     return f'<text x="{_n(x)}" y="{_n(y)}"{more and " " + more}>{escape(words)}</text>'
 
 
+def _looks(scene: Scene) -> list[tuple[str, int]]:
+    """The kinds in the picture, each with the chunks it occurs in; chunk 0 always, for the legend."""
+    return [(kind, chunk) for kind in scene.kinds for chunk in sorted({0, *scene.chunk[scene.kind == kind].tolist()})]
+
+
 def _patterns(scene: Scene, uid: str) -> str:
-    parts = []
-    for kind in scene.kinds:
-        hatch = style(kind).hatch
-        if hatch:
-            size, path, angle = _HATCHES[hatch]
-            ink = "currentColor" if kind == IDLE else INK
-            parts.append(f'<pattern id="{uid}-{ord(style(kind).letter)}" width="{size}" height="{size}" '
-                         f'patternUnits="userSpaceOnUse" patternTransform="rotate({angle})"><path d="{path}" stroke="{ink}" '
-                         f'stroke-width="1.1" stroke-opacity=".38" fill="none"/></pattern>')
+    """Hatched kinds are painted with a tile that holds their colour and their strokes."""
+    parts, num_chunks = [], int(scene.chunk.max(initial=0)) + 1
+    for kind, chunk in _looks(scene):
+        look = style(kind)
+        if look.hatch:
+            size, path = _HATCHES[look.hatch]
+            fill = f'fill="{shade(look.colour, chunk, num_chunks)}"' if look.colour else 'fill="currentColor" fill-opacity=".05"'
+            ink = (INK, ".34") if look.colour else ("currentColor", ".3")
+            parts.append(f'<pattern id="{uid}-{kind}{chunk}" width="{size}" height="{size}" patternUnits="userSpaceOnUse">'
+                         f'<path d="M0 0h{size}v{size}h-{size}z" {fill}/>'
+                         f'<path d="{path}" fill="none" stroke="{ink[0]}" stroke-opacity="{ink[1]}" stroke-width="1.1"/></pattern>')
     return f"<defs>{''.join(parts)}</defs>" if parts else ""
+
+
+def _paint(kind: str, chunk: int, num_chunks: int, uid: str) -> str:
+    look = style(kind)
+    return f"url(#{uid}-{kind}{chunk})" if look.hatch else shade(look.colour, chunk, num_chunks)
 
 
 def _head(scene: Scene) -> str:
     numbers = "".join(f'<tspan dx="{0 if i == 0 else 18}" opacity=".72">{escape(name)}</tspan>'
                       f'<tspan dx="6" font-weight="600">{escape(value)}</tspan>' for i, (name, value) in enumerate(scene.numbers))
     parts = [_text(0, 18, scene.heading, 'font-size="16" font-weight="600"'), f'<text x="0" y="41" font-size="13">{numbers}</text>',
-             _text(WIDTH_PX, 18, scene.badge, 'text-anchor="end" font-style="italic" opacity=".8"') if scene.badge else ""]
+             _text(WIDTH_PX, 18, scene.badge, 'text-anchor="end" opacity=".8"') if not scene.headings else ""]
     for heading in scene.headings:
         parts.append(f'<text x="{LEFT_PX}" y="{_n(heading.bottom_px)}"><tspan font-weight="600">{escape(heading.text)}</tspan>'
                      f'<tspan dx="10" opacity=".78">{escape(heading.detail)}</tspan></text>')
@@ -78,7 +92,7 @@ def _head(scene: Scene) -> str:
 
 
 def _axis(scene: Scene) -> str:
-    ticks, unit = scene.ticks()
+    ticks, unit = layout.ticks(scene)
     bottom = scene.bottom_px
     top = min((row.top_px for row in scene.rows), default=62) - 3
     grid = "".join(f"M{_n(scene.x_px(at))} {_n(top)}V{_n(bottom)}" for at, _ in ticks)
@@ -88,7 +102,7 @@ def _axis(scene: Scene) -> str:
              f'<path d="{marks}" stroke="currentColor" stroke-opacity=".7" stroke-dasharray="3 3"/>' if marks else "",
              '<g text-anchor="middle" font-size="11" opacity=".8">']
     parts += [_text(scene.x_px(at), bottom + 16, text) for at, text in ticks]
-    parts += ["</g>", _text(LEFT_PX + PLOT_PX + 8, bottom + 16, unit, 'font-size="11" opacity=".8"')]
+    parts += ["</g>", _text(LEFT_PX + PLOT_PX + 20, bottom + 16, unit, 'font-size="11" opacity=".8"')]
     return "".join(parts)
 
 
@@ -103,39 +117,33 @@ def _strokes(x0_px: Iterable[float], x1_px: Iterable[float]) -> str:
 
 
 def _boxes(scene: Scene, uid: str) -> str:
-    scene = scene.merged()
     x0_px, x1_px = scene.x_px(scene.x0_us), scene.x_px(scene.x1_us)
     num_chunks = int(scene.chunk.max(initial=0)) + 1
     parts = []
-    for kind in scene.kinds:
-        for chunk in np.unique(scene.chunk[scene.kind == kind]).tolist():
-            mine = (scene.kind == kind) & (scene.chunk == chunk)
-            paths = ""
-            for row in np.unique(scene.row[mine]).tolist():
-                strip, here = scene.rows[row], mine & (scene.row == row)
-                middle = strip.top_px + strip.height_px / 2
-                paths += (f'<path stroke-width="{_n(strip.height_px)}" '
-                          f'd="M0 {_n(middle)}{_strokes(x0_px[here].tolist(), x1_px[here].tolist())}"/>')
-            parts.append(_painted(kind, chunk, num_chunks, paths, uid))
-    wide = np.flatnonzero((x1_px - x0_px > 3) & (scene.kind != IDLE))
-    edges = "".join(f"M{_n(x0_px[i] + 0.4)} {_n(scene.rows[scene.row[i]].top_px)}v{_n(scene.rows[scene.row[i]].height_px)}"
-                    for i in wide.tolist())
-    return "".join(parts) + f'<path d="{edges}" stroke="{INK}" stroke-opacity=".5" stroke-width=".8"/>'
+    for kind, chunk in _looks(scene):
+        mine = (scene.kind == kind) & (scene.chunk == chunk)
+        parts.append(f'<g data-kind="{escape(kind)}" stroke="{escape(_paint(kind, chunk, num_chunks, uid))}">')
+        for row in np.unique(scene.row[mine]).tolist():
+            strip, here = scene.rows[row], mine & (scene.row == row)
+            parts.append(f'<path stroke-width="{_n(strip.height_px)}" d="M0 {_n(strip.top_px + strip.height_px / 2)}'
+                         f'{_strokes(x0_px[here].tolist(), x1_px[here].tolist())}"/>')
+        parts.append("</g>")
+    return "".join(parts)
 
 
-def _painted(kind: str, chunk: int, num_chunks: int, paths: str, uid: str) -> str:
-    look = style(kind)
-    if not look.colour:
-        return (f'<g data-kind="{escape(kind)}" stroke="currentColor" stroke-opacity=".06">{paths}</g>'
-                f'<g stroke="url(#{uid}-{ord(look.letter)})">{paths}</g>')
-    plain = f'<g data-kind="{escape(kind)}" stroke="{shade(look.colour, chunk, num_chunks)}">{paths}</g>'
-    return plain + (f'<g stroke="url(#{uid}-{ord(look.letter)})">{paths}</g>' if look.hatch else "")
+def _edges(scene: Scene) -> str:
+    """A hairline at the left of every box wide enough to bear one."""
+    x0_px, rows = scene.x_px(scene.x0_us), scene.rows
+    wide = (scene.x_px(scene.x1_us) - x0_px > 3) & (scene.kind != IDLE)
+    lines = "".join(f"M{_n(x0_px[i] + 0.4)} {_n(rows[scene.row[i]].top_px)}v{_n(rows[scene.row[i]].height_px)}"
+                    for i in np.flatnonzero(wide).tolist())
+    return f'<path d="{lines}" stroke="{INK}" stroke-opacity=".5" stroke-width=".8"/>'
 
 
 def _texts(scene: Scene) -> str:
     middle = scene.x_px((scene.x0_us + scene.x1_us) / 2)
     parts = [_text(middle[i], scene.rows[scene.row[i]].top_px + scene.rows[scene.row[i]].height_px / 2 + 4, text)
-             for i, text in enumerate(scene.fitted()) if text]
+             for i, text in enumerate(layout.fitted(scene)) if text]
     return f'<g text-anchor="middle" font-size="11" fill="{INK}">{"".join(parts)}</g>'
 
 
@@ -150,18 +158,18 @@ def _names(scene: Scene) -> str:
         if row.side:
             bars.append(f'<path d="M{left} {_n(middle)}h{_n(60 * row.side)}" stroke-width="{_n(0.6 * row.height_px)}"/>')
     if bars:
-        parts.append(_text(left, 54, scene.side_name, 'font-size="11" opacity=".8"'))
+        parts.append(_text(left, scene.rows[0].top_px - 8, scene.side_name, 'font-size="11" opacity=".8"'))
     return "".join(parts) + f'<g stroke="currentColor" stroke-opacity=".38">{"".join(bars)}</g>'
 
 
 def _legend(scene: Scene, uid: str) -> str:
-    y, parts = scene.bottom_px + 46, []
-    for x, kind, words in scene.legend():
-        if not kind:
+    parts = []
+    for x, y, kind, words in layout.legend(scene):
+        if kind:
+            parts.append(f'<path stroke="{_paint(kind, 0, 1, uid)}" stroke-width="16" d="M{_n(x)} {_n(y)}h22"/>')
+            parts.append(_text(x + 28, y + 4, words))
+        else:
             parts.append(_text(x, y + 4, words, 'opacity=".75"'))
-            continue
-        parts.append(_painted(kind, 0, 1, f'<path stroke-width="16" d="M{_n(x)} {_n(y)}h22"/>', uid))
-        if style(kind).letter.isupper():
+        if kind and style(kind).letter.isupper():
             parts.append(_text(x + 11, y + 4, style(kind).letter, f'text-anchor="middle" font-size="11" fill="{INK}"'))
-        parts.append(_text(x + 28, y + 4, words))
-    return "".join(parts) or _text(LEFT_PX, y, WORDS[scene.language]["nothing"])
+    return "".join(parts)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from labkit import layout
 from labkit.scene import Scene
 from labkit.style import IDLE, style
 
@@ -17,7 +18,7 @@ def render(scene: Scene, width: int = 100) -> str:
             lines.append(f"{heading.text}: {heading.detail}")
         name = f"rank {row.rank}" if index == 0 or scene.rows[index - 1].rank != row.rank else ""
         lines.append(f"{name:<9} {''.join(_cells(scene, index, columns))}".rstrip())
-    ticks, unit = scene.ticks()
+    ticks, unit = layout.ticks(scene)
     lines += [" " * 10 + _ruler(scene, ticks, columns) + f" {unit}", "",
               "   ".join(f"{style(kind).letter} {style(kind).words[scene.language]}" for kind in scene.kinds), ""]
     widths = [max(len(line[i]) for line in scene.table) for i in range(len(scene.table[0]))]

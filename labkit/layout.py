@@ -1,0 +1,115 @@
+"""What every painter must decide alike: round times on the axis, labels that fit, the legend, the level of detail."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.style import WORDS, style, text_px
+
+MAX_BOXES, MAX_BLOCKS = 2000, 24_000
+
+
+def ticks(scene: Scene) -> tuple[list[tuple[float, str]], str]:
+    """Round times for the axis as (microseconds, text), at most nine, and their unit."""
+    factor, unit = next(((f, u) for f, u in ((1e6, "s"), (1e3, "ms")) if scene.end_us >= f), (1.0, "µs"))
+    raw = (scene.end_us - scene.start_us) / factor / 8
+    power = 10.0 ** np.floor(np.log10(raw))
+    step = next(s * power for s in (1, 2, 5, 10) if s * power >= 0.999 * raw)
+    first, last = np.ceil(scene.start_us / factor / step - 1e-9), np.floor(scene.end_us / factor / step + 1e-9)
+    return [(float(n * step * factor), f"{n * step + 0.0:.10g}") for n in np.arange(first, last + 1)], unit
+
+
+def fitted(scene: Scene, advance: float = 6.7, pad: float = 3.0, unit_px: float = 1.0) -> list[str]:
+    """The text of each box: per kind the longest form that fits its usual box, "" where none does.
+
+    No kind speaks more than one form longer than another, so that a picture does not mix "3" and "0B3". ``unit_px``
+    is the width of what ``advance`` counts: a pixel, or a character cell.
+    """
+    width = (scene.x1_us - scene.x0_us) * PLOT_PX / (scene.end_us - scene.start_us) / unit_px
+    need = np.where(scene.texts == "", 0.0, advance * np.strings.str_len(scene.texts) + pad)
+    groups = [np.flatnonzero((scene.kind == kind) & (need[:, 0] > 0)) for kind in scene.kinds]
+    groups = [mine for mine in groups if len(mine)]
+    levels = [next((i for i in range(3) if need[mine, i].max() <= np.median(width[mine])), 2) for mine in groups]
+    out = np.full(len(scene.kind), "", dtype=object)
+    for mine, level in zip(groups, levels, strict=True):
+        form = max(level, max(levels) - 1)
+        out[mine] = np.where(need[mine, form] <= width[mine], scene.texts[mine, form], "")
+    tall = np.array([row.height_px >= 13 for row in scene.rows], dtype=bool)
+    return [text if tall[row] else "" for text, row in zip(out.tolist(), scene.row.tolist(), strict=True)]
+
+
+def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
+    """What the colours mean, as (left, middle, kind, words) in pixels; kind "" for a remark."""
+    words = [(kind, style(kind).words[scene.language]) for kind in scene.kinds]
+    if scene.chunk.any():
+        words.append(("", WORDS[scene.language]["chunk"]))
+    if not words:
+        words.append(("", WORDS[scene.language]["nothing"]))
+    out, x, y = [], float(LEFT_PX), scene.bottom_px + 46
+    for kind, text in words:
+        width = text_px(text) + (28 if kind else 0)
+        if x + width > WIDTH_PX:
+            x, y = float(LEFT_PX), y + 24
+        out.append((x, y, kind, text))
+        x += width + 20
+    return out
+
+
+def height_px(scene: Scene) -> float:
+    """The height of the whole picture, legend included."""
+    return legend(scene)[-1][1] + 14
+
+
+def merged(scene: Scene) -> Scene:
+    """The level of detail: with more than MAX_BOXES boxes, some under a pixel, each pixel of a row shows one kind.
+
+    Which one is chosen by carrying what a pixel could not show to the next (error diffusion), so that along a row the
+    share of every kind stays what it was, to a pixel. Runs of equal pixels become one box.
+    """
+    span_us = scene.end_us - scene.start_us
+    width_us = scene.x1_us - scene.x0_us
+    if len(width_us) <= MAX_BOXES or (len(width_us) <= 4 * MAX_BOXES and width_us.min() >= span_us / PLOT_PX):
+        return scene
+    num_pixels = int(PLOT_PX / np.ceil(PLOT_PX * len(scene.rows) / MAX_BLOCKS))
+    looks, look = np.unique(np.stack([np.unique(scene.kind, return_inverse=True)[1], scene.chunk]), axis=1, return_inverse=True)
+    edges_us = np.linspace(scene.start_us, scene.end_us, num_pixels + 1)
+    cover = np.zeros((num_pixels, len(scene.rows), looks.shape[1] + 1))  # the last column is paper
+    for row in range(len(scene.rows)):
+        for number in range(looks.shape[1]):
+            mine = (scene.row == row) & (look == number)
+            cover[:, row, number] = _covered(scene.x0_us[mine], scene.x1_us[mine], edges_us)
+    cover *= num_pixels / span_us
+    cover /= np.maximum(1.0, cover.sum(axis=2, keepdims=True))
+    cover[:, :, -1] = 1 - cover.sum(axis=2)
+    owed, shown = np.zeros(cover.shape[1:]), np.zeros(cover.shape[:2], dtype=np.int64)
+    for pixel in range(num_pixels):
+        owed += cover[pixel]
+        shown[pixel] = owed.argmax(axis=1)
+        owed[np.arange(len(scene.rows)), shown[pixel]] -= 1
+    return _runs(scene, shown.T, look, edges_us)
+
+
+def _covered(x0_us: np.ndarray, x1_us: np.ndarray, edges_us: np.ndarray) -> np.ndarray:
+    """How much of each pixel the boxes cover, from the running total of covered time at the pixel's edges."""
+    if not len(x0_us):
+        return np.zeros(len(edges_us) - 1)
+    times = np.concatenate([x0_us, x1_us])
+    order = np.argsort(times, kind="stable")
+    times, slope = times[order], np.cumsum(np.repeat([1.0, -1.0], len(x0_us))[order])
+    total = np.concatenate([[0.0], np.cumsum(np.diff(times) * slope[:-1])])
+    return np.diff(np.interp(edges_us, times, total))
+
+
+def _runs(scene: Scene, shown: np.ndarray, look: np.ndarray, edges_us: np.ndarray) -> Scene:
+    """Boxes from a grid (rows, pixels) of looks; the highest number is paper and becomes no box."""
+    first = np.ones(shown.shape, dtype=bool)
+    first[:, 1:] = shown[:, 1:] != shown[:, :-1]
+    row, start = np.nonzero(first)
+    end = np.append(np.where(row[1:] == row[:-1], start[1:], shown.shape[1]), shown.shape[1])
+    number = shown[row, start]
+    example = np.searchsorted(np.sort(look), number)
+    keep = number <= look.max()
+    example = np.argsort(look, kind="stable")[example[keep]]
+    return replace(scene, row=row[keep], kind=scene.kind[example], chunk=scene.chunk[example],
+                   texts=np.full((int(keep.sum()), 3), ""), x0_us=edges_us[start[keep]], x1_us=edges_us[end[keep]])
