@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.trace import replaced
+
 
 class Activations:
     """Counts saved activations of one rank. ``with held.chunk(2): y = stage(x)`` counts one forward."""
@@ -78,17 +80,11 @@ class _Held:
 def activations(*stages: Any) -> Iterator[Activations]:
     """Counts the activations of this rank's ``PipelineStage`` objects together, while the block runs."""
     held = Activations(parameter for stage in stages for parameter in stage.submod.parameters())
-    before = [vars(stage).get("forward_one_chunk") for stage in stages]
-    for stage in stages:
-        stage.forward_one_chunk = _counted(stage.forward_one_chunk, held, stage.stage_index)
-    try:
+    with contextlib.ExitStack() as restored:
+        for stage in stages:
+            counted = _counted(stage.forward_one_chunk, held, stage.stage_index)
+            restored.enter_context(replaced(stage, forward_one_chunk=counted))
         yield held
-    finally:
-        for stage, method in zip(stages, before, strict=True):
-            if method is None:
-                del stage.forward_one_chunk
-            else:
-                stage.forward_one_chunk = method
 
 
 def peak_rss_bytes() -> int:

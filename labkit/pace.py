@@ -63,18 +63,15 @@ def stage(stage: Any, *, forward_us: float, backward_us: float | None = None, in
     backward_us = 2 * forward_us if backward_us is None else backward_us
     input_us = backward_us / 2 if input_us is None else input_us
     weight_us = backward_us / 2 if weight_us is None else weight_us
-    for name, time_us in (("forward_us", forward_us), ("backward_us", backward_us), ("input_us", input_us),
-                          ("weight_us", weight_us)):
-        _check(name, time_us)
+    _check(forward_us, backward_us, input_us, weight_us)
     pace = Pace()
 
-    def backward_stated_us(*args: Any, full_backward: bool = True, **kwargs: Any) -> float:
-        full_backward = args[2] if len(args) > 2 else full_backward
+    def stated_backward_us(mb: int, loss: Any = None, full_backward: bool = True, **kwargs: Any) -> float:
         return backward_us if full_backward else input_us
 
-    stage.forward_one_chunk = _paced(stage.forward_one_chunk, pace, lambda *a, **k: forward_us)
-    stage.backward_one_chunk = _paced(stage.backward_one_chunk, pace, backward_stated_us)
-    stage.backward_weight_one_chunk = _paced(stage.backward_weight_one_chunk, pace, lambda *a, **k: weight_us)
+    stage.forward_one_chunk = _paced(stage.forward_one_chunk, pace, lambda *args, **kwargs: forward_us)
+    stage.backward_one_chunk = _paced(stage.backward_one_chunk, pace, stated_backward_us)
+    stage.backward_weight_one_chunk = _paced(stage.backward_weight_one_chunk, pace, lambda *args, **kwargs: weight_us)
     _note("paced")
     return pace
 
@@ -87,65 +84,35 @@ class Paced(nn.Module):
 
     def __init__(self, module: nn.Module, *, forward_us: float, backward_us: float | None = None) -> None:
         super().__init__()
-        self.module = module
-        self.forward_us = _check("forward_us", forward_us)
-        self.backward_us = _check("backward_us", 2 * forward_us if backward_us is None else backward_us)
-        self.pace = Pace()
+        self.module, self.pace = module, Pace()
+        self.forward_us, self.backward_us = forward_us, 2 * forward_us if backward_us is None else backward_us
+        _check(self.forward_us, self.backward_us)
 
     def forward(self, *inputs: Any) -> Tensor:
         """The module's own result, ``forward_us`` after the call."""
         _note("paced")
-        start_s, clock = time.perf_counter(), _Backward(self)
-        grows = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
-        if grows:
-            inputs = tuple(_Leave.apply(x, clock) if isinstance(x, Tensor) and x.requires_grad else x for x in inputs)
+        start_s = time.perf_counter()
+        takes_gradient = [isinstance(x, Tensor) and x.requires_grad for x in inputs]
+        begun_s: list[float] = []
+
+        def begin(grad: Tensor) -> None:
+            begun_s.append(time.perf_counter())
+            if not any(takes_gradient):  # the first module of a pipeline: its backward ends with autograd's pass
+                torch.autograd.Variable._execution_engine.queue_callback(end)
+
+        def end(grad: Tensor | None = None) -> None:
+            if begun_s:
+                self.pace.finish(begun_s.pop(), self.backward_us)
+
+        inputs = tuple(x.view_as(x) if takes else x for x, takes in zip(inputs, takes_gradient, strict=True))
+        for x, takes in zip(inputs, takes_gradient, strict=True):
+            if takes and torch.is_grad_enabled():
+                x.register_hook(end)
         y = self.module(*inputs)
         if y.requires_grad:
-            y = _Enter.apply(y, clock, not grows)
+            y.register_hook(begin)
         self.pace.finish(start_s, self.forward_us)
         return y
-
-
-class _Backward:
-    """One backward of one Paced module: when it began, and that it is counted once."""
-
-    def __init__(self, paced: Paced) -> None:
-        self.paced, self.start_s, self.done = paced, 0.0, False
-
-    def finish(self) -> None:
-        if not self.done:
-            self.done = True
-            self.paced.pace.finish(self.start_s, self.paced.backward_us)
-
-
-class _Enter(torch.autograd.Function):
-    """At the output: the backward begins here. Without inputs that take a gradient, it ends with autograd's pass."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, clock: _Backward, is_first: bool) -> Tensor:
-        ctx.clock, ctx.is_first = clock, is_first
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:
-        ctx.clock.start_s = time.perf_counter()
-        if ctx.is_first:
-            torch.autograd.Variable._execution_engine.queue_callback(ctx.clock.finish)
-        return grad, None, None
-
-
-class _Leave(torch.autograd.Function):
-    """At an input: the gradient waits here until the stated time is over."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, clock: _Backward) -> Tensor:
-        ctx.clock = clock
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:
-        ctx.clock.finish()
-        return grad, None
 
 
 def _paced(method: Callable, pace: Pace, stated_us: Callable[..., float]) -> Callable:
@@ -159,10 +126,9 @@ def _paced(method: Callable, pace: Pace, stated_us: Callable[..., float]) -> Cal
     return paced
 
 
-def _check(name: str, time_us: float) -> float:
-    if time_us < 0:
-        raise ValueError(f"a stated time is not negative; got {name}={time_us}")
-    return time_us
+def _check(*times_us: float) -> None:
+    if min(times_us) < 0:
+        raise ValueError(f"a stated time is 0 or more; got {min(times_us)} us")
 
 
 def _note(text: str) -> None:

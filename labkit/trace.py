@@ -11,6 +11,7 @@ compute, ``forward_one_chunk`` and the two backward ones, are labelled here: "2F
 import contextlib
 import functools
 import gzip
+import itertools
 import json
 import math
 import os
@@ -48,11 +49,17 @@ def record(*stages: Any, folder: str | Path | None = None) -> Iterator[None]:
     cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
     with contextlib.ExitStack() as restored:
         for stage in stages:
-            restored.enter_context(_labelled(stage))
-        with profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True) as profiler:
+            restored.enter_context(replaced(stage, **_labelled(stage)))
+        profiler = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
+        with _quiet():
+            profiler.start()
+        try:
             yield
             about = {"rank": here.rank, "num_ranks": here.world_size, "notes": list(here.notes)}
             profiler.add_metadata_json("labkit", json.dumps(about))
+        finally:
+            with _quiet():
+                profiler.stop()
     profiler.export_chrome_trace(os.fspath(Path(folder) / f"trace-{here.rank}.json"))
 
 
@@ -68,7 +75,7 @@ def read(source: str | Path | Iterable[str | Path]) -> Timeline:
     zero_ns = min(trace["baseTimeNanoseconds"] for trace in traces)
     rows = [row for trace in traces for row in _rows(trace, (trace["baseTimeNanoseconds"] - zero_ns) / 1e3)]
     if any(kind in "FBIW" for _, _, kind, *_ in rows):
-        rows = [row for row in rows if row[2] in "FBIW" or row[1] == COMM]
+        rows = _within_step(rows)
     earliest_us = min((row[4] for row in rows), default=0.0)
     rows = [(*row[:4], row[4] - earliest_us, row[5] - earliest_us, row[6]) for row in rows]
     notes = dict.fromkeys(note for trace in traces for note in trace["labkit"]["notes"])
@@ -99,28 +106,49 @@ def merge_chrome(source: str | Path | Iterable[str | Path], path: str | Path) ->
     return path
 
 
+def _within_step(rows: list[tuple]) -> list[tuple]:
+    """Actions, and the communication between the first and the last of them: no barrier before, no marks."""
+    actions = [row for row in rows if row[2] in "FBIW"]
+    begin_us, end_us = min(row[4] for row in actions), max(row[5] for row in actions)
+    return actions + [row for row in rows if row[1] == COMM and row[5] > begin_us and row[4] < end_us]
+
+
 @contextlib.contextmanager
-def _labelled(stage: Any) -> Iterator[None]:
-    """Labels the methods of one stage (or engine) on the instance, and takes the labels off again."""
-    if hasattr(stage, "forward_one_chunk"):
-        names = {"forward_one_chunk": lambda mb, *args, **kwargs: f"{stage.stage_index}F{mb}",
-                 "backward_one_chunk": functools.partial(_backward_label, stage.stage_index),
-                 "backward_weight_one_chunk": lambda mb, *args, **kwargs: f"{stage.stage_index}W{mb}"}
-        wrapped = {method: _label(getattr(stage, method), name) for method, name in names.items()}
-    elif hasattr(stage, "_INSTRUCTION_MAP"):
-        wrapped = {"_INSTRUCTION_MAP": _label_instructions(stage)}
-    else:
-        raise ValueError(f"record(...) labels PipelineStage or DeepSpeed PipelineEngine; got {type(stage).__name__}")
-    before = {name: vars(stage).get(name) for name in wrapped}
-    vars(stage).update(wrapped)
+def _quiet() -> Iterator[None]:
+    """Kineto writes two lines of no use to stderr, from C++, whenever it starts and stops."""
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
     try:
         yield
     finally:
-        for name, method in before.items():
-            if method is None:
-                del vars(stage)[name]
-            else:
-                vars(stage)[name] = method
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
+
+
+@contextlib.contextmanager
+def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
+    """Gives one object other attributes (wrapped methods, say) inside the block, and takes them off again."""
+    before = {name: vars(thing)[name] for name in attributes if name in vars(thing)}
+    vars(thing).update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            del vars(thing)[name]
+        vars(thing).update(before)
+
+
+def _labelled(stage: Any) -> dict[str, Any]:
+    """The methods of a stage (or engine) that compute, each with its label around it."""
+    if hasattr(stage, "_INSTRUCTION_MAP"):
+        return {"_INSTRUCTION_MAP": _label_instructions(stage)}
+    if not hasattr(stage, "forward_one_chunk"):
+        raise ValueError(f"record(...) labels PipelineStage or DeepSpeed PipelineEngine; got {type(stage).__name__}")
+    names = {"forward_one_chunk": lambda mb, *args, **kwargs: f"{stage.stage_index}F{mb}",
+             "backward_one_chunk": functools.partial(_backward_label, stage.stage_index),
+             "backward_weight_one_chunk": lambda mb, *args, **kwargs: f"{stage.stage_index}W{mb}"}
+    return {method: _label(getattr(stage, method), name) for method, name in names.items()}
 
 
 def _backward_label(index: int, mb: int, loss: Any = None, full_backward: bool = True, **kwargs: Any) -> str:
@@ -132,7 +160,7 @@ def _label_instructions(engine: Any) -> dict:
     kinds = {"ForwardPass": "F", "BackwardPass": "B"}
 
     def counted(method: Callable, kind: str) -> Callable:
-        counts = iter(range(10**9))
+        counts = itertools.count()
         return _label(method, lambda *args, **kwargs: f"{engine.stage_id}{kind}{next(counts)}")
 
     return {cmd: counted(method, kinds[cmd.__name__]) if cmd.__name__ in kinds else method
@@ -202,24 +230,20 @@ def _without_messages(action: dict, gloo: list[dict]) -> tuple[float, float]:
 
 def _merged(work: list[dict]) -> Iterator[tuple[float, float, str]]:
     """Outermost operators, c10d left out, neighbours as one span under the name of its longest operator."""
-    span: list = []
-    outer_end_us = dict[Any, float]()
+    spans: list[list] = []
+    outer_end_us: dict[Any, float] = {}
     for event in sorted(work, key=lambda e: (e["ts"], -e["dur"])):
-        start_us, end_us, name = event["ts"], event["ts"] + event["dur"], event["name"]
+        start_us, end_us, name = event["ts"], event["ts"] + event["dur"], event["name"].removeprefix("aten::")
         if start_us < outer_end_us.get(event["tid"], -1.0):
             continue
         outer_end_us[event["tid"]] = end_us
         if name.startswith("c10d::"):
             continue
-        if span and start_us - span[1] <= GAP_US:
-            longest = (event["dur"], name) if event["dur"] > span[2][0] else span[2]
-            span = [span[0], max(span[1], end_us), longest]
+        if not spans or start_us - spans[-1][1] > GAP_US:
+            spans.append([start_us, end_us, (event["dur"], name)])
         else:
-            if span:
-                yield span[0], span[1], span[2][1].removeprefix("aten::")
-            span = [start_us, end_us, (event["dur"], name)]
-    if span:
-        yield span[0], span[1], span[2][1].removeprefix("aten::")
+            spans[-1][1:] = max(spans[-1][1], end_us), max(spans[-1][2], (event["dur"], name))
+    yield from ((start_us, end_us, name) for start_us, end_us, (_, name) in spans)
 
 
 def _num_bytes(args: dict) -> int:
