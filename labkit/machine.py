@@ -181,7 +181,7 @@ def _memory_rows() -> Iterator[Row]:
               fix="close other programs: four ranks with DeepSpeed need about 4 GB")
     if sys.platform == "linux":
         shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
-        yield Row(name="/dev/shm", value=f"{format_bytes(shared)} free", ok=shared >= 256e6,
+        yield Row(name="/dev/shm", value=f"{format_bytes(shared)} free", ok=shared >= 256e6, required=False,
                   fix="large results pass through it. In a container: docker run --shm-size=1g")
 
 
@@ -228,9 +228,9 @@ def _cgroup_memory() -> Iterator[tuple[int, int]]:
     for folder in _cgroup_folders("memory"):
         limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
         used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
-        cached = re.search(r"^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"), re.M)
+        cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"), re.M)
         if limit.isdigit() and used.isdigit():
-            yield int(limit), int(limit) - int(used) + (int(cached[1]) if cached else 0)
+            yield int(limit), int(limit) - int(used) + max(map(int, cached), default=0)
 
 
 def _cgroup_folders(controller: str) -> Iterator[Path]:
