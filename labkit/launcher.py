@@ -78,15 +78,15 @@ def _checked(ranks: int, backend: str | None, payload_bytes: int) -> str:
     each, most, there = RANK_BYTES + payload_bytes, max(16, 8 * machine.cores()), machine.available_bytes()
     if ranks > most or ranks * each > there:
         raise Refused(
-            f"{ranks} ranks need about {ranks * each / 1e9:.1f} GB and, to be of use, {-(-ranks // 8)} cores; this machine "
-            f"has {there / 1e9:.1f} GB free and {machine.cores()} cores. "
+            f"{ranks} ranks need about {ranks * each / 1e9:.1f} GB and, to be of use, {-(-ranks // 8)} cores; this "
+            f"machine has {there / 1e9:.1f} GB free and {machine.cores()} cores. "
             f"Ask for at most {max(1, min(most, int(there // each)))} ranks."
         )
     gpus = machine.num_gpus()
     if backend == "nccl" and gpus < ranks:
         raise Refused(
-            f"nccl needs a GPU for each rank; asked for {ranks} ranks, this machine has {gpus} GPUs. Leave backend out: "
-            "labkit then uses gloo on the CPU."
+            f"nccl needs a GPU for each rank; asked for {ranks} ranks, this machine has {gpus} GPUs. Leave backend "
+            "out: labkit then uses gloo on the CPU."
         )
     if backend not in (None, "nccl", "gloo"):
         raise Refused(f'backend is "nccl", "gloo" or None; got {backend!r}')
@@ -94,7 +94,7 @@ def _checked(ranks: int, backend: str | None, payload_bytes: int) -> str:
 
 
 def _environ(ranks: int, rooms: dict[str, str]) -> dict[str, str]:
-    """The notebook's environment as it is now, with what torch programs expect of a launcher. Its port is only a name."""
+    """The notebook's environment as it is now, with what torch programs expect. Its port is only a name."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -42,6 +42,11 @@ class Rank:
         if text not in self.notes:
             self.notes.append(text)
 
+    def give(self, value: object) -> None:
+        """Hands over a script's result, where there is no return value: ``run[r]`` of ``launch_script``."""
+        if self.folder is not None:
+            (self.folder / f"result-{self.rank}.pkl").write_bytes(_pack(value, self.rank))
+
     def progress(self, *, step: int | None = None, loss: float | None = None) -> None:
         """Shows how far this rank is, in the live line of the notebook. Costs some microseconds."""
         self._tell({"event": "progress", "step": step, "loss": None if loss is None else float(loss)})

@@ -1,0 +1,64 @@
+"""Laws of saved runs: what goes in comes out, nothing is unpickled, what does not fit is named."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.run import Run, Unsaved
+from labkit.timeline import from_rows
+
+
+def a_run(*results, **fields):
+    notes = ("gloo", "paced")
+    return Run(results=results, logs=("hi",) * len(results), seconds=1.5, backend="gloo", notes=notes, **fields)
+
+
+def test_numbers_arrays_and_tensors_come_back_as_they_were(tmp_path):
+    value = {"loss": [1.0, 2.5], "shape": (2, 3), 7: None, "w": torch.arange(6).reshape(2, 3).T}
+    value["a"] = np.eye(2, dtype=np.float32)
+    loaded = Run.load(a_run(value, "text").save(tmp_path / "run"))
+    plain = {name: loaded[0][name] for name in ("loss", "shape", 7)}
+    assert loaded[1] == "text" and plain == {"loss": [1.0, 2.5], "shape": (2, 3), 7: None}
+    assert torch.equal(loaded[0]["w"], value["w"])
+    assert loaded[0]["a"].dtype == np.float32 and (loaded[0]["a"] == np.eye(2)).all()
+    assert loaded.origin == "recorded" and loaded.notes == ("gloo", "paced") and loaded.logs == ("hi", "hi")
+
+
+def test_what_fits_no_format_is_kept_as_its_repr_and_named(tmp_path):
+    folder = a_run({"odd": {1, 2}}, 3).save(tmp_path / "run")
+    assert json.loads((folder / "run.json").read_text())["kept_as_repr"] == ["rank0.odd"]
+    loaded = Run.load(folder)
+    assert isinstance(loaded[0]["odd"], Unsaved) and loaded[0]["odd"] == "{1, 2}"
+    again = Run.load(loaded.save(tmp_path / "again"))
+    assert isinstance(again[0]["odd"], Unsaved) and again[0]["odd"] == "{1, 2}"
+
+
+def test_no_pickle_is_written_or_read(tmp_path):
+    folder = a_run({"w": torch.ones(2), "a": np.ones(2), "o": object()}).save(tmp_path / "run")
+    assert {file.suffix for file in folder.iterdir()} == {".json", ".npz", ".safetensors"}
+    np.savez(folder / "arrays.npz", **{"rank0.a": np.array([object()], dtype=object)})
+    with pytest.raises(ValueError, match="allow_pickle"):
+        Run.load(folder)
+
+
+def test_a_timeline_is_saved_and_then_says_recorded(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    row = (0, "compute", "F", "0F0", 0.0, 5.0, 0)
+    from_rows([row], num_ranks=1, origin="measured", notes=("paced",)).save(source / "timeline.json")
+    run = a_run(1, folder=source)
+    assert run.timeline().badge == "measured, paced"
+    assert Run.load(run.save(tmp_path / "run")).timeline().badge == "recorded, paced"
+
+
+def test_errors_say_the_rule_and_the_way_out(tmp_path):
+    run = a_run(1)
+    run.save(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"new or empty folder; .* holds run\.json"):
+        run.save(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"a folder with a run\.json"):
+        Run.load(tmp_path)
+    with pytest.raises(ValueError, match=r"recorded none. Wrap the part"):
+        run.timeline()

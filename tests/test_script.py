@@ -1,0 +1,69 @@
+"""Laws of script launches: the real command runs, every rank's output and result come back, nothing outlives it."""
+
+import textwrap
+
+import psutil
+import pytest
+
+import labkit as lab
+from labkit import script
+
+GOOD = """
+import os, sys, torch, torch.distributed as dist
+{init}
+from labkit import rank
+x = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(x)
+print("rank", dist.get_rank(), "argument", sys.argv[-1], flush=True)
+rank.current().give(x.item())
+dist.barrier()
+os._exit(0)  # torch's teardown aborts now and then after success
+"""
+INIT = {
+    "torchrun": "dist.init_process_group('gloo')",
+    "accelerate": "from accelerate import Accelerator; Accelerator()",
+    "deepspeed": "import deepspeed; deepspeed.init_distributed()",
+}
+
+
+@pytest.mark.parametrize("using", script.LAUNCHERS)
+def test_the_same_run_comes_back_from_every_launcher(using, tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text(GOOD.format(init=INIT[using]))
+    run = lab.launch_script(path, "seven", ranks=2, using=using, timeout_s=120)
+    assert list(run) == [3.0, 3.0]
+    assert [f"rank {rank} argument seven" in log for rank, log in enumerate(run.logs)] == [True, True]
+    shown = capsys.readouterr().out
+    assert using in run.notes and shown.startswith("$") and f" {using} " in shown
+
+
+def test_a_failing_script_shows_the_guilty_ranks_traceback(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent("""
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 1:
+            raise KeyError("no such layer")
+        dist.all_reduce(torch.ones(1))
+    """)
+    )
+    with pytest.raises(lab.RankFailed, match=r"(?s)rank 1 of the script failed.*KeyError: 'no such layer'"):
+        lab.launch_script(path, ranks=2, timeout_s=120, show=False)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(path) in (p.info["cmdline"] or [])]
+
+
+def test_a_script_that_hangs_is_ended_with_all_its_ranks(tmp_path):
+    path = tmp_path / "hang.py"
+    path.write_text("import os, time, pathlib\nprint('waiting', os.getpid(), flush=True)\ntime.sleep(600)\n")
+    with pytest.raises(lab.Timeout, match="given 15 s") as caught:
+        lab.launch_script(path, ranks=2, timeout_s=15, show=False)
+    pids = [int(log.split()[-1]) for log in caught.value.logs]
+    assert len(pids) == 2 and not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_wrong_launcher_or_path_is_named(tmp_path):
+    with pytest.raises(ValueError, match="one of torchrun, accelerate, deepspeed; got 'mpirun'"):
+        lab.launch_script(__file__, using="mpirun")
+    with pytest.raises(ValueError, match=r"'nowhere\.py' is no file"):
+        lab.launch_script("nowhere.py")
