@@ -10,7 +10,6 @@ compute, ``forward_one_chunk`` and the two backward ones, are labelled here: "2F
 
 import contextlib
 import functools
-import gzip
 import itertools
 import json
 import math
@@ -181,13 +180,12 @@ def _label(method: Callable, name: Callable[..., str]) -> Callable:
 def _load(source: str | Path | Iterable[str | Path]) -> list[dict]:
     """The Kineto files, by rank. Raises ValueError where there are none, or one that ``record`` did not write."""
     paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
-    paths = [file for path in paths for file in (path.glob("trace-*.json*") if path.is_dir() else [path])]
+    paths = [file for path in paths for file in (path.glob("trace-*.json") if path.is_dir() else [path])]
     if not paths:
         raise ValueError(f"`with trace.record():` in a rank writes trace-<rank>.json; {source} holds no such file")
     traces = []
     for path in paths:
-        data = path.read_bytes()
-        trace = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        trace = json.loads(path.read_bytes())
         if "labkit" not in trace or "baseTimeNanoseconds" not in trace:
             raise ValueError(f"labkit.trace reads what labkit.trace.record wrote; {path} is another kind of file")
         traces.append(trace)
