@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import statistics
 from collections.abc import Iterable, Iterator
@@ -9,10 +10,10 @@ from pathlib import Path
 
 FLOORS = {
     0: ("units", "mesh", "timeline", "shards"),
-    1: ("order", "schedule", "simulate", "collectives", "memory", "plan"),
+    1: ("order", "schedule", "simulate", "residual", "collectives", "memory", "plan"),
     2: ("ops", "machine", "wire", "verdict", "rank", "zygote", "trace", "payload", "server", "run", "job", "launcher",
         "script", "pace", "meter", "model", "pipeline", "faults", "checkpoint"),
-    3: ("style", "scene", "svg", "mpl", "text"),
+    3: ("style", "scene", "layout", "svg", "mpl", "text"),
     4: ("export", "viewer", "widgets", "check", "demo", "__main__"),
 }
 """Imports go down; on one floor, towards the left. A new module gets its place here."""
@@ -44,10 +45,9 @@ def sources(package: Path) -> dict[str, str]:
 
 def files(root: Path) -> Iterator[Path]:
     """What stands in the tree, without what git ignores."""
-    for path in sorted(root.rglob("*")):
-        parts = path.relative_to(root).parts
-        if path.is_file() and not any(part in IGNORED or part.endswith(".egg-info") for part in parts):
-            yield path
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(name for name in below if name not in IGNORED and not name.endswith(".egg-info"))
+        yield from (Path(folder, name) for name in sorted(names))
 
 
 def room_of(name: str) -> str:

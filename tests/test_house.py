@@ -175,3 +175,10 @@ def test_ruff_finds_nothing_and_would():
     assert done.returncode == 0, done.stdout[-3000:]
     found = subprocess.run([*ruff, "-"], input="import os\n", cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "F401" in found.stdout
+
+
+def test_every_part_of_data_says_where_it_comes_from():
+    told = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+    parts = [path.name + "/" * path.is_dir() for path in (ROOT / "data").iterdir() if path.name != "README.md"]
+    assert "story.txt" in parts
+    assert [part for part in parts if f"| `{part}` |" not in told] == []
