@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
-from labkit.style import WORDS, style, text_px
+from labkit.style import WORDS, clipped, style, text_px
 
 MAX_BOXES, MAX_BLOCKS = 2000, 24_000
 
 
 def ticks(scene: Scene) -> tuple[list[tuple[float, str]], str]:
     """Round times for the axis as (microseconds, text), at most nine, and their unit."""
-    factor, unit = next(((f, u) for f, u in ((1e6, "s"), (1e3, "ms")) if scene.end_us >= f), (1.0, "µs"))
+    factor, unit = next(((f, u) for f, u in ((1e6, "s"), (1e3, "ms")) if scene.end_us >= f), (1.0, "us"))
     raw = (scene.end_us - scene.start_us) / factor / 8
     power = 10.0 ** np.floor(np.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= 0.999 * raw)
@@ -28,15 +28,15 @@ def fitted(scene: Scene, advance: float = 6.7, pad: float = 3.0, unit_px: float 
     """
     width = (scene.x1_us - scene.x0_us) * PLOT_PX / (scene.end_us - scene.start_us) / unit_px
     need = np.where(scene.texts == "", 0.0, advance * np.strings.str_len(scene.texts) + pad)
-    groups = [np.flatnonzero((scene.kind == kind) & (need[:, 0] > 0)) for kind in scene.kinds]
+    tall = np.array([row.height_px >= 13 for row in scene.rows], dtype=bool)[scene.row]
+    groups = [np.flatnonzero((scene.kind == kind) & (need[:, 0] > 0) & tall) for kind in scene.kinds]
     groups = [mine for mine in groups if len(mine)]
     levels = [next((i for i in range(3) if need[mine, i].max() <= np.median(width[mine])), 2) for mine in groups]
     out = np.full(len(scene.kind), "", dtype=object)
     for mine, level in zip(groups, levels, strict=True):
         form = max(level, max(levels) - 1)
         out[mine] = np.where(need[mine, form] <= width[mine], scene.texts[mine, form], "")
-    tall = np.array([row.height_px >= 13 for row in scene.rows], dtype=bool)
-    return [text if tall[row] else "" for text, row in zip(out.tolist(), scene.row.tolist(), strict=True)]
+    return out.tolist()
 
 
 def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
@@ -56,6 +56,11 @@ def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
     return out
 
 
+def heading(scene: Scene) -> str:
+    """What the picture shows, cut where the badge begins."""
+    return clipped(scene.heading, WIDTH_PX - 20 - (0 if scene.headings else text_px(scene.badge)), 16.5)
+
+
 def height_px(scene: Scene) -> float:
     """The height of the whole picture, legend included."""
     return legend(scene)[-1][1] + 14
@@ -72,11 +77,12 @@ def merged(scene: Scene) -> Scene:
     if len(width_us) <= MAX_BOXES or (len(width_us) <= 4 * MAX_BOXES and width_us.min() >= span_us / PLOT_PX):
         return scene
     num_pixels = int(PLOT_PX / np.ceil(PLOT_PX * len(scene.rows) / MAX_BLOCKS))
-    looks, look = np.unique(np.stack([np.unique(scene.kind, return_inverse=True)[1], scene.chunk]), axis=1, return_inverse=True)
+    kind = np.unique(scene.kind, return_inverse=True)[1]
+    looks, look = np.unique(kind * (1 + scene.chunk.max()) + scene.chunk, return_inverse=True)
     edges_us = np.linspace(scene.start_us, scene.end_us, num_pixels + 1)
-    cover = np.zeros((num_pixels, len(scene.rows), looks.shape[1] + 1))  # the last column is paper
+    cover = np.zeros((num_pixels, len(scene.rows), len(looks) + 1))  # the last column is paper
     for row in range(len(scene.rows)):
-        for number in range(looks.shape[1]):
+        for number in range(len(looks)):
             mine = (scene.row == row) & (look == number)
             cover[:, row, number] = _covered(scene.x0_us[mine], scene.x1_us[mine], edges_us)
     cover *= num_pixels / span_us

@@ -16,8 +16,8 @@ from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.style import IDLE, shade, style
 
 INK, PAPER = "#1f2328", "#ffffff"
-_CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans GB", "Microsoft YaHei",
-            "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
+_CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans GB",
+            "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
 
 
 @functools.cache
@@ -69,7 +69,7 @@ def _words(ax: Axes, x: float, y: float, text: str, size_px: float = 12, **more:
 
 
 def _head(ax: Axes, scene: Scene) -> None:
-    _words(ax, 0, 18, scene.heading, 16, weight="bold")
+    _words(ax, 0, 18, layout.heading(scene), 16, weight="bold")
     _words(ax, WIDTH_PX, 18, "" if scene.headings else scene.badge, ha="right", alpha=0.8)
     x = 0.0
     for name, value in scene.numbers:
@@ -83,7 +83,7 @@ def _axis(ax: Axes, scene: Scene) -> None:
     ticks, unit = layout.ticks(scene)
     top, bottom = min((row.top_px for row in scene.rows), default=62) - 3, scene.bottom_px
     ax.vlines([scene.x_px(at) for at, _ in ticks], top, bottom, color=INK, alpha=0.13, lw=0.7, zorder=0)
-    ax.vlines([scene.x_px(at) for at in scene.marks_us], top, bottom, color=INK, alpha=0.7, lw=0.7, ls=(0, (4, 4)), zorder=0)
+    ax.vlines([scene.x_px(at) for at in scene.marks_us], top, bottom, color=INK, alpha=0.7, lw=0.7, ls="--", zorder=0)
     ax.hlines(bottom, LEFT_PX, LEFT_PX + PLOT_PX, color=INK, alpha=0.5, lw=0.7)
     for at, text in ticks:
         _words(ax, scene.x_px(at), bottom + 16, text, 11, ha="center", alpha=0.8)
@@ -112,7 +112,7 @@ def _boxes(ax: Axes, scene: Scene) -> None:
 def _paint(ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray, hatched: bool = True) -> None:
     look = style(kind)
     fill = shade(look.colour, chunk, num_chunks) if look.colour else "#f2f2f3" if hatched else "#e4e5e7"
-    line = "#00000060" if look.colour else "#a6a9ad"
+    line = "#00000038" if look.colour else "#a6a9ad"
     ax.add_collection(PolyCollection(corners, facecolors=fill, edgecolors=line, linewidths=0, zorder=1,
                                      hatch=3 * look.hatch if hatched and look.hatch else None), autolim=False)
 

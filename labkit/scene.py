@@ -156,7 +156,8 @@ def _in(language: str, build: Callable[[dict[str, str]], Scene]) -> Scene:
     return scene if language == "en" else replace(scene, in_english=lambda: build(WORDS["en"]))
 
 
-def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, span_us: float | None, words: dict) -> Scene:
+def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, span_us: float | None,
+           words: dict) -> Scene:
     rows: list[Row] = []
     boxes, headings, tables, summaries, badges, y_px = [], [], [], [], [], 62.0
     height_px = min(26.0, max(4.0, 440 / max(1, sum(tl.num_ranks for tl, _ in panels))))
@@ -176,12 +177,13 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
         tables[0] = (words["timeline"], *tables[0][1:])
     boxes.sort(key=lambda box: (box[0], box[4], -box[5]))
     row, kind, chunk, texts, x0_us, x1_us = zip(*boxes, strict=True) if boxes else ((),) * 6
+    start_us = min(float(tl.start_us.min(initial=0.0)) for tl, _ in panels)
     end_us = max(span_us or 0.0, *(max(tl.span_us, float(tl.end_us.max(initial=0.0))) for tl, _ in panels))
-    return Scene(row=np.array(row, dtype=np.int64), kind=np.array(kind, dtype=str), chunk=np.array(chunk, dtype=np.int64),
-                 texts=np.array(texts, dtype=str).reshape(-1, 3), x0_us=np.array(x0_us, dtype=float),
-                 x1_us=np.array(x1_us, dtype=float), rows=tuple(rows), headings=tuple(headings),
-                 start_us=min(float(tl.start_us.min(initial=0.0)) for tl, _ in panels), end_us=end_us or 1000.0,
-                 heading=heading, numbers=numbers, badge=" / ".join(badges), summary=" ".join(summaries),
+    return Scene(row=np.array(row, dtype=np.int64), kind=np.array(kind, dtype=str),
+                 chunk=np.array(chunk, dtype=np.int64), texts=np.array(texts, dtype=str).reshape(-1, 3),
+                 x0_us=np.array(x0_us, dtype=float), x1_us=np.array(x1_us, dtype=float), rows=tuple(rows),
+                 headings=tuple(headings), start_us=start_us, end_us=end_us or 1000.0, heading=heading,
+                 numbers=numbers, badge=" / ".join(badges), summary=" ".join(summaries),
                  table=tuple(tables), side_name=words["in_flight" if _is_pipeline(panels[0][0]) else "busy"],
                  language=words["code"])
 
@@ -193,8 +195,9 @@ def _rows(tl: Timeline, sides: list[tuple[float, str]], y_px: float, height_px: 
         for index, spans in enumerate(_strips(tl, rank)):
             named, (side, text) = index == 0 and rank % every == 0, sides[rank] if index == 0 else (0.0, "")
             strip_px = height_px if index == 0 else max(2.0, 0.3 * height_px)
-            rows.append((Row(name=f"rank {rank}" if named else "", rank=rank, lane=COMM if index else COMPUTE, top_px=y_px,
-                             height_px=strip_px, side=side, side_text=text if named else ""), spans))
+            row = Row(name=f"rank {rank}" if named else "", rank=rank, lane=COMM if index else COMPUTE, top_px=y_px,
+                      height_px=strip_px, side=side, side_text=text if named else "")
+            rows.append((row, spans))
             y_px += strip_px + min(1.0, 0.05 * height_px)
         y_px += 0.12 * height_px
     return rows, y_px
@@ -244,7 +247,8 @@ def _sides(timelines: list[Timeline]) -> list[list[tuple[float, str]]]:
         peaks = [simulate.in_flight(tl).tolist() for tl in timelines]
         most = max(1, *(peak for of_one in peaks for peak in of_one))
         return [[(peak / most, f"{peak:g}") for peak in of_one] for of_one in peaks]
-    return [[(share, f"{100 * share:.0f} %") for share in (busy_us(tl) / (tl.span_us or 1.0)).tolist()] for tl in timelines]
+    shares = [(busy_us(tl) / (tl.span_us or 1.0)).tolist() for tl in timelines]
+    return [[(share, f"{100 * share:.0f} %" if share else "") for share in of_one] for of_one in shares]
 
 
 def _table(tl: Timeline, sides: list[tuple[float, str]], words: dict) -> list[tuple[str, ...]]:
@@ -262,4 +266,5 @@ def _summary(tl: Timeline, badge: str, words: dict) -> str:
         return words["nothing"]
     idle = 1 - busy_us(tl) / (tl.span_us or 1.0)
     return words["summary"].format(ranks=tl.num_ranks, span=format_us(tl.span_us), badge=badge,
-                                   bubble=format_share(bubble(tl)), worst=int(idle.argmax()), most=format_share(idle.max()))
+                                   bubble=format_share(bubble(tl)), worst=int(idle.argmax()),
+                                   most=format_share(idle.max()))

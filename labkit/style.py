@@ -64,7 +64,8 @@ _WORDS = (
     ("summary", "{ranks} ranks, {span}, {badge}: {bubble} of the ranks' time is idle, most on rank {worst} ({most}).",
      "{ranks} 个 rank，{span}，{badge}：空闲占 {bubble}，rank {worst} 最多（{most}）。"),
 )
-WORDS = {"en": {"code": "en"} | {key: en for key, en, _ in _WORDS}, "zh": {"code": "zh"} | {key: zh for key, _, zh in _WORDS}}
+WORDS = {"en": {"code": "en"} | {key: en for key, en, _ in _WORDS},
+         "zh": {"code": "zh"} | {key: zh for key, _, zh in _WORDS}}
 
 
 def style(kind: str) -> Kind:
@@ -74,8 +75,17 @@ def style(kind: str) -> Kind:
 
 def shade(colour: str, chunk: int, num_chunks: int) -> str:
     """A kind's colour for a rank's stage number ``chunk``: each later one is lighter."""
+    if not colour:
+        return "currentColor"
     white = 0.45 * chunk / max(1, num_chunks - 1)
     return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * (1 - white) + 255 * white):02x}" for i in (1, 3, 5))
+
+
+def clipped(text: str, width_px: float, size_px: float = 12.0) -> str:
+    """The text, or its beginning and an ellipsis where it is wider than ``width_px``."""
+    while text_px(text, size_px) > width_px:
+        text = text[:-2].rstrip() + "…"
+    return text
 
 
 def text_px(text: str, size_px: float = 12.0) -> float:

@@ -1,11 +1,11 @@
-"""A Scene as an SVG string. Text and axes take the page's colour (``currentColor``), so light and dark themes both work.
+"""A Scene as an SVG string. Text and axes take the page's colour (``currentColor``): light and dark themes both work.
 
-Boxes of one kind on one row are one ``<path>``: horizontal strokes as thick as the row, each exactly as long as its time.
+Boxes of one kind on one row are one ``<path>``: strokes as thick as the row, each exactly as long as its time.
 """
 
 import secrets
 from collections.abc import Iterable
-from html import escape
+from html import escape as escape_html
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.style import IDLE, WORDS, shade, style
 
 INK = "#10161f"  # text on a coloured box, in both themes
-_FONT = ("system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', 'Noto Sans CJK SC', "
-         "sans-serif")
+_FONT = ("system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
+         "'Noto Sans CJK SC', sans-serif")
 _HATCHES = {  # one tile: size in pixels, path of its strokes
-    "/": (6, "M-1 1l2-2M0 6l6-6M5 7l2-2"), "\\": (8, "M-1 7l2 2M0 0l8 8M7-1l2 2"), "x": (6, "M0 6l6-6M0 0l6 6"), "|": (4, "M2 0v4"),
-    "-": (4, "M0 2h4"), "+": (6, "M3 0v6M0 3h6"), ".": (6, "M1 1h1.6M4 4h1.6"),
+    "/": (6, "M-1 1l2-2M0 6l6-6M5 7l2-2"), "\\": (8, "M-1 7l2 2M0 0l8 8M7-1l2 2"),
+    "x": (6, "M0 6l6-6M0 0l6 6"), "|": (4, "M2 0v4"), "-": (4, "M0 2h4"), "+": (6, "M3 0v6M0 3h6"),
+    ".": (6, "M1 1h1.6M4 4h1.6"),
 }
 
 
@@ -28,12 +29,12 @@ def render(scene: Scene, uid: str | None = None) -> str:
     height_px = layout.height_px(scene)
     shown = layout.merged(scene)
     return "".join((
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {_n(height_px)}" width="{WIDTH_PX}" role="img" ',
-        f'aria-labelledby="{uid}-t {uid}-d" font-family="{_FONT}" font-size="12" fill="currentColor" ',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {_n(height_px)}" width="{WIDTH_PX}" ',
+        f'role="img" aria-labelledby="{uid}-t {uid}-d" font-family="{_FONT}" font-size="12" fill="currentColor" ',
         'style="max-width:100%;height:auto;font-variant-numeric:tabular-nums">',
         f'<title id="{uid}-t">{escape(scene.title)}</title><desc id="{uid}-d">{escape(scene.summary)}</desc>',
-        _patterns(scene, uid), _head(scene), _axis(scene), _boxes(shown, uid), _edges(shown), _texts(shown), _names(scene),
-        _legend(scene, uid), "</svg>"))
+        _patterns(scene, uid), _head(scene), _axis(scene), _boxes(shown, uid), _edges(shown), _texts(shown),
+        _names(scene), _legend(scene, uid), "</svg>"))
 
 
 def html(scene: Scene) -> str:
@@ -41,8 +42,14 @@ def html(scene: Scene) -> str:
     head, *lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line)
                     for tag, line in zip(("th", *["td"] * len(scene.table)), scene.table, strict=False))
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return (f'<div>{render(scene)}<details style="font-size:12px;opacity:.85"><summary>{WORDS[scene.language]["table"]}</summary>'
-            f'<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details></div>')
+    summary = WORDS[scene.language]["table"]
+    return (f'<div>{render(scene)}<details style="font-size:12px;opacity:.85"><summary>{summary}</summary><table>'
+            f'<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details></div>')
+
+
+def escape(text: str) -> str:
+    """Text as XML takes it: markup escaped, control characters dropped."""
+    return escape_html("".join(character for character in text if character.isprintable()))
 
 
 def _n(number: float) -> str:
@@ -67,11 +74,12 @@ def _patterns(scene: Scene, uid: str) -> str:
         look = style(kind)
         if look.hatch:
             size, path = _HATCHES[look.hatch]
-            fill = f'fill="{shade(look.colour, chunk, num_chunks)}"' if look.colour else 'fill="currentColor" fill-opacity=".05"'
-            ink = (INK, ".34") if look.colour else ("currentColor", ".3")
-            parts.append(f'<pattern id="{uid}-{kind}{chunk}" width="{size}" height="{size}" patternUnits="userSpaceOnUse">'
-                         f'<path d="M0 0h{size}v{size}h-{size}z" {fill}/>'
-                         f'<path d="{path}" fill="none" stroke="{ink[0]}" stroke-opacity="{ink[1]}" stroke-width="1.1"/></pattern>')
+            fill, ink = f'fill="{shade(look.colour, chunk, num_chunks)}"', f'stroke="{INK}" stroke-opacity=".22"'
+            if not look.colour:
+                fill, ink = 'fill-opacity=".05"', 'stroke="currentColor" stroke-opacity=".3"'
+            parts.append(f'<pattern id="{uid}-{kind}{chunk}" width="{size}" height="{size}" '
+                         f'patternUnits="userSpaceOnUse"><path d="M0 0h{size}v{size}h-{size}z" {fill}/>'
+                         f'<path d="{path}" fill="none" {ink} stroke-width="1.1"/></pattern>')
     return f"<defs>{''.join(parts)}</defs>" if parts else ""
 
 
@@ -82,11 +90,14 @@ def _paint(kind: str, chunk: int, num_chunks: int, uid: str) -> str:
 
 def _head(scene: Scene) -> str:
     numbers = "".join(f'<tspan dx="{0 if i == 0 else 18}" opacity=".72">{escape(name)}</tspan>'
-                      f'<tspan dx="6" font-weight="600">{escape(value)}</tspan>' for i, (name, value) in enumerate(scene.numbers))
-    parts = [_text(0, 18, scene.heading, 'font-size="16" font-weight="600"'), f'<text x="0" y="41" font-size="13">{numbers}</text>',
-             _text(WIDTH_PX, 18, scene.badge, 'text-anchor="end" opacity=".8"') if not scene.headings else ""]
+                      f'<tspan dx="6" font-weight="600">{escape(value)}</tspan>'
+                      for i, (name, value) in enumerate(scene.numbers))
+    parts = [_text(0, 18, layout.heading(scene), 'font-size="16" font-weight="600"'),
+             f'<text x="0" y="41" font-size="13">{numbers}</text>',
+             "" if scene.headings else _text(WIDTH_PX, 18, scene.badge, 'text-anchor="end" opacity=".8"')]
     for heading in scene.headings:
-        parts.append(f'<text x="{LEFT_PX}" y="{_n(heading.bottom_px)}"><tspan font-weight="600">{escape(heading.text)}</tspan>'
+        parts.append(f'<text x="{LEFT_PX}" y="{_n(heading.bottom_px)}">'
+                     f'<tspan font-weight="600">{escape(heading.text)}</tspan>'
                      f'<tspan dx="10" opacity=".78">{escape(heading.detail)}</tspan></text>')
     return "".join(parts)
 
@@ -156,7 +167,8 @@ def _names(scene: Scene) -> str:
         if row.side_text:
             parts.append(_text(left + 66, middle + 4, row.side_text, 'font-size="11.5"'))
         if row.side:
-            bars.append(f'<path d="M{left} {_n(middle)}h{_n(60 * row.side)}" stroke-width="{_n(0.6 * row.height_px)}"/>')
+            size = f'stroke-width="{_n(0.6 * row.height_px)}"'
+            bars.append(f'<path {size} d="M{left} {_n(middle)}h{_n(60 * row.side)}"/>')
     if bars:
         parts.append(_text(left, scene.rows[0].top_px - 8, scene.side_name, 'font-size="11" opacity=".8"'))
     return "".join(parts) + f'<g stroke="currentColor" stroke-opacity=".38">{"".join(bars)}</g>'

@@ -1,4 +1,4 @@
-"""A Scene as characters, for terminals and screen readers: a capital letter begins a box, small letters continue it, dots are idle."""
+"""A Scene as characters, for terminals: a capital letter begins a box, small letters continue it, dots are idle."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def render(scene: Scene, width: int = 100) -> str:
             heading = headings.pop(0)
             lines.append(f"{heading.text}: {heading.detail}")
         name = f"rank {row.rank}" if index == 0 or scene.rows[index - 1].rank != row.rank else ""
-        lines.append(f"{name:<9} {''.join(_cells(scene, index, columns))}".rstrip())
+        lines.append(f"{name:<9} {''.join(cells(scene, index, columns))}".rstrip())
     ticks, unit = layout.ticks(scene)
     lines += [" " * 10 + _ruler(scene, ticks, columns) + f" {unit}", "",
               "   ".join(f"{style(kind).letter} {style(kind).words[scene.language]}" for kind in scene.kinds), ""]
@@ -26,7 +26,7 @@ def render(scene: Scene, width: int = 100) -> str:
     return "\n".join([*lines, "", scene.summary])
 
 
-def _cells(scene: Scene, row: int, columns: int) -> list[str]:
+def cells(scene: Scene, row: int, columns: int) -> list[str]:
     """One character per column: the box that lies at the column's middle."""
     cells = [" "] * columns
     per_us = columns / (scene.end_us - scene.start_us)
