@@ -1,0 +1,80 @@
+"""Pictures that move without the kernel: all pages of one slider are sent at once and flipped in the browser by a link.
+
+Any other control needs the kernel. Until it has drawn, the browser says "kernel busy" by itself: each such control is
+linked to a stack whose children all say so, but for the one drawn last.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from html import escape
+
+import ipywidgets as w
+
+MAX_PAGES, MAX_BYTES = 64, 1_500_000  # a stack keeps its pages in memory; what is beyond is drawn when asked for
+_LATE = "<style>@keyframes labkit-late{from{opacity:0}}</style>"  # no flicker where the kernel is quick
+
+
+class Flipbook(w.VBox):
+    """One page per option of ``slider``, each for the present options of ``others``; all controls have an ``index``."""
+
+    def __init__(self, slider: w.Widget, others: Sequence[w.Widget], page: Callable[[int], str], busy: str) -> None:
+        self.slider, self.others, self._page = slider, tuple(others), page
+        self._busy = w.HTML(f'{_LATE}<em style="animation:labkit-late 0s .15s backwards">⏳ {escape(busy)}</em>')
+        self._clear, self._marks = w.HTML("&nbsp;"), [w.Stack() for _ in self.others]
+        self.pages, self._drawn = [w.HTML() for _ in slider.options[:MAX_PAGES]], set()
+        self.stack = w.Stack()
+        self._lock, self._edition = threading.RLock(), 0
+        super().__init__([*self._marks[:1], self.stack])
+        self.redraw(wait=True)
+        self.links = [w.jslink((slider, "index"), (self.stack, "selected_index"))]
+        self.links += [w.jslink((other, "index"), (mark, "selected_index"))
+                       for other, mark in zip(self.others, self._marks, strict=True)]
+        slider.observe(lambda _: self._ask(), "index")
+        for other in self.others:
+            other.observe(lambda _: self.redraw(), "index")
+
+    def redraw(self, *, wait: bool = False) -> None:
+        """Draws every page anew: the visible one now, the others after it, until a newer redraw overtakes this one."""
+        with self._lock:
+            self._edition += 1
+            self._drawn.clear()
+            self._ask()
+            rest = threading.Thread(target=self._draw_rest, args=(self._edition,), name="labkit-draw", daemon=True)
+        rest.start()
+        if wait:
+            rest.join()
+
+    def _ask(self) -> None:
+        """Draws the visible page if the browser does not have it."""
+        with self._lock:
+            if self.slider.index not in self._drawn:
+                self._draw(self.slider.index)
+                self._show()
+
+    def _draw(self, index: int) -> None:
+        self.pages[index].value = self._page(index)
+        self._drawn.add(index)
+
+    def _draw_rest(self, edition: int) -> None:
+        for index in sorted(range(len(self.pages)), key=lambda index: abs(index - self.slider.index)):
+            with self._lock:
+                if edition != self._edition:
+                    return
+                if index not in self._drawn and self.num_bytes < MAX_BYTES:
+                    self._draw(index)
+        with self._lock:
+            if edition == self._edition:
+                self._show()
+
+    @property
+    def num_bytes(self) -> int:
+        """What the pages that were sent weigh."""
+        return sum(len(self.pages[index].value.encode()) for index in self._drawn)
+
+    def _show(self) -> None:
+        """Puts the drawn pages into the stack, and the all-clear where the other controls stand."""
+        self.stack.children = [page if i in self._drawn else self._busy for i, page in enumerate(self.pages)]
+        inner = self._clear
+        for other, mark in reversed(list(zip(self.others, self._marks, strict=True))):
+            mark.children = [inner if i == other.index else self._busy for i in range(len(other.options))]
+            inner = mark

@@ -1,0 +1,82 @@
+"""The live panel: one line per rank while a launch runs, and a Stop button that stops."""
+
+import threading
+import time
+from html import escape
+
+import ipywidgets as w
+
+from labkit import job as jobs
+from labkit.job import Job
+from labkit.units import format_us
+from labkit.widgets.picture import answer_anytime
+
+PATIENCE_S = 1.0  # a launch that is over before needs no panel
+_WORDS = {"en": {"stop": "Stop", "step": "step", "loss": "loss", "line": "line", "running": "running"},
+          "zh": {"stop": "停止", "step": "步", "loss": "loss", "line": "行", "running": "运行中"}}
+
+
+class Panel(w.VBox):
+    """What each rank of a running Job is doing. ``refresh`` sends one message when a line has changed, else none."""
+
+    def __init__(self, job: Job, language: str = "en") -> None:
+        self.job, self._words = job, _WORDS[language]
+        self.lines = w.HTML()
+        self.stop = w.Button(description=self._words["stop"], icon="stop", button_style="danger")
+        self.stop.on_click(lambda _: job.stop())
+        super().__init__([self.lines, self.stop])
+        self.refresh()
+        answer_anytime(self.stop)
+
+    def refresh(self) -> None:
+        """Reads the job's progress and shows it."""
+        lines = [_line(row, self._words) for row in self.job.progress]
+        self.lines.value = f'<pre style="line-height:1.4">{escape(chr(10).join(lines))}</pre>'
+        self.stop.disabled = self.job.done
+
+
+def _line(row: dict, words: dict[str, str]) -> str:
+    parts = [f"rank {row['rank']}", words.get(row["state"], row["state"])]
+    if row.get("step") is not None:
+        parts.append(f"{words['step']} {row['step']}")
+    if row.get("loss") is not None:
+        parts.append(f"{words['loss']} {row['loss']:.3f}")
+    where = row.get("where") or {}
+    if row["state"] == "running" and where.get("line"):
+        parts.append(f"{words['line']} {where['line']}: {where.get('text', '').strip()}")
+    return "   ".join(parts)
+
+
+def watch(job: Job) -> None:
+    """Called several times a second by the thread that waits for a job: shows a panel, and takes it away at the end.
+
+    What stays in the notebook is one line of text: a panel without its kernel would be an error message.
+    """
+    from IPython.display import display
+
+    if threading.current_thread() is not threading.main_thread():
+        return
+    shown = _shown.get(id(job))
+    if shown is None:
+        if not job.done and time.monotonic() - job.began > PATIENCE_S:
+            panel = Panel(job)
+            _shown[id(job)] = panel, display(panel, display_id=True)
+        return
+    panel, handle = shown
+    panel.refresh()
+    if job.done:
+        del _shown[id(job)]
+        for widget in (*panel.children, panel):
+            widget.close()
+        handle.update({"text/plain": f"{job.num_ranks} ranks, {format_us(1e6 * job.seconds)}"}, raw=True)
+
+
+_shown: dict[int, tuple] = {}
+
+
+def install() -> None:
+    """Shows the panel for every launch of this kernel; does nothing outside of one."""
+    from IPython import get_ipython
+
+    if getattr(get_ipython(), "kernel", None) is not None and watch not in jobs.listeners:
+        jobs.listeners.append(watch)

@@ -1,0 +1,55 @@
+"""A Scene in a notebook: an SVG that follows the theme, and a PNG for everyone who may not show one."""
+
+import base64
+from html import escape
+
+import ipywidgets as w
+
+from labkit import mpl, svg, text
+from labkit.scene import Scene
+
+_SWAP = '<style>.labkit-live:has(svg)+img{display:none}</style>'
+
+
+def bundle(scene: Scene) -> dict[str, str]:
+    """The picture as a mime bundle: text/html, image/png, text/plain.
+
+    An untrusted notebook prefers HTML to the PNG, but strips the SVG out of it. So the HTML holds the PNG as well,
+    hidden by a style that is stripped together with the SVG; the SVG's words, which stay behind, have font size 0.
+    """
+    png = base64.b64encode(mpl.png(scene)).decode()
+    page = (f'<div style="font-size:0">{_SWAP}<div class="labkit-live">{svg.html(scene)}</div>'
+            f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{png}"></div>')
+    return {"text/html": page, "image/png": png, "text/plain": text.render(scene)}
+
+
+def show(scene: Scene) -> None:
+    """Displays a picture in the notebook; prints it as text where there is none."""
+    from IPython.display import display
+
+    display(bundle(scene), raw=True)
+
+
+class Board(w.VBox):
+    """Controls and a picture. Its output also holds the picture as PNG and text, for viewers without widgets."""
+
+    def scene(self) -> Scene | None:
+        """What it shows now; None where that is words only."""
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, **kwargs: object) -> dict:
+        found, scene = super()._repr_mimebundle_(**kwargs), self.scene()
+        data = found[0] if isinstance(found, tuple) else found
+        if scene is not None:
+            data |= {"image/png": base64.b64encode(mpl.png(scene)).decode(), "text/plain": text.render(scene)}
+        return found
+
+
+def answer_anytime(*controls: w.Widget) -> None:
+    """Lets controls be answered while a cell is running, in JupyterLab 4.4 and ipykernel 7 or newer.
+
+    There the messages of widgets go to a thread of their own, but the first one to a widget that a cell has made goes
+    to the cell's thread: a Stop button would wait for the launch it is to stop. Older versions answer after the cell.
+    """
+    for control in controls:
+        vars(control.comm).pop("_reply_subshell_id", None)

@@ -1,0 +1,235 @@
+"""``pipeline_parallelism()``: predict a pipeline's timeline, run the same one on real ranks, see both on one axis."""
+
+import threading
+import time
+from dataclasses import dataclass
+from html import escape
+
+import ipywidgets as w
+
+from labkit import pipeline, svg
+from labkit.job import Job
+from labkit.launcher import start
+from labkit.run import Run
+from labkit.scene import Scene, compare, timeline
+from labkit.schedule import SCHEDULES, TITLES
+from labkit.simulate import Cost, bubble_formula, simulate
+from labkit.timeline import Timeline
+from labkit.units import format_share, format_us
+from labkit.widgets.flipbook import Flipbook
+from labkit.widgets.live import Panel
+from labkit.widgets.picture import Board, answer_anytime
+
+FORWARD_US = 50_000.0  # stated: long enough beside a message for the measured bubble to be within 2 points
+MICROBATCHES = (*range(1, 17), 20, 24, 28, 32)
+_WORDS = {
+    "en": {"schedule": "schedule", "ranks": "ranks (p)", "microbatches": "microbatches (m)",
+           "ratio": "backward/forward", "message": "message", "run": "Run it on real ranks",
+           "busy": "kernel busy: not drawn yet", "title": "{}, {} ranks, {} microbatches",
+           "formula": "Closed form of the literature: bubble {}.",
+           "off": "Off: {}.", "none": "No such schedule: {}.",
+           "residual": "All ranks together idle {} longer than predicted:",
+           "shorter": "All ranks together idle {} less than predicted:",
+           "durations": "actions took other than stated", "messages": "messages took longer than predicted",
+           "start-up": "ranks began late", "runtime": "loss, sends and Python between actions"},
+    "zh": {"schedule": "调度", "ranks": "rank 数 (p)", "microbatches": "微批次数 (m)", "ratio": "反向/前向",
+           "message": "消息时间", "run": "在真实 rank 上运行", "busy": "内核忙碌：尚未绘制",
+           "title": "{}，{} 个 rank，{} 个微批次", "formula": "文献中的闭式公式：气泡 {}。",
+           "off": "不可运行：{}。", "none": "没有这样的调度：{}。",
+           "residual": "所有 rank 合计比预测多空闲 {}：", "shorter": "所有 rank 合计比预测少空闲 {}：",
+           "durations": "动作用时与设定不同", "messages": "消息比预测慢",
+           "start-up": "rank 开始得晚", "runtime": "动作之间的 loss、发送与 Python"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One position of all controls."""
+
+    schedule: str
+    """a key of SCHEDULES"""
+    num_ranks: int
+    """p, the length of the pipeline"""
+    num_microbatches: int
+    """m, the pieces of the batch"""
+    backward_ratio: float
+    """backward over forward time"""
+    message_us: float
+    """what a message is predicted to take, in microseconds"""
+
+    def predict(self) -> tuple[Timeline, float | None]:
+        """The simulated timeline and the literature's bubble. Raises ValueError where there is no such schedule."""
+        schedule = SCHEDULES[self.schedule](self.num_ranks, self.num_microbatches)
+        cost = self.cost(schedule.num_stages // schedule.num_ranks)
+        return simulate(schedule, cost), None if self.message_us else bubble_formula(schedule, cost=cost)
+
+    def cost(self, num_chunks: int) -> Cost:
+        """What each action takes, where a rank holds ``num_chunks`` stages."""
+        return pipeline.cost(num_chunks, forward_us=FORWARD_US, backward_ratio=self.backward_ratio,
+                             message_us=self.message_us)
+
+
+class PipelineBoard(Board):
+    """The widget. ``controls`` by name, ``predicted`` and ``measured`` timelines, ``run()`` to launch and wait."""
+
+    def __init__(self, language: str = "en", **start: object) -> None:
+        if language not in _WORDS:
+            raise ValueError(f"a widget's language is one of {', '.join(_WORDS)}; got {language!r}")
+        self.language, self._words = language, _WORDS[language]
+        self.controls = _controls(self._words, **start)
+        self.runs: dict[Setting, Run] = {}
+        self.error: BaseException | None = None
+        self._timelines: dict[Setting, Timeline] = {}
+        self._job: Job | None = None
+        self.button = w.Button(description=self._words["run"], icon="play", layout=w.Layout(width="auto"))
+        self.button.on_click(lambda _: self._start())
+        self.reason, self.live = w.HTML(), w.VBox()
+        others = [control for name, control in self.controls.items() if name != "microbatches"]
+        self.book = Flipbook(self.controls["microbatches"], others, self._page, self._words["busy"])
+        box = w.Box(list(self.controls.values()), layout=w.Layout(flex_flow="row wrap"))
+        super().__init__([box, self.book, w.HBox([self.button, self.reason]), self.live])
+        for control in self.controls.values():
+            control.observe(lambda _: self._allow(), "index")
+        self._allow()
+        answer_anytime(*self.controls.values(), self.button)
+
+    # --- what it shows ----------------------------------------------------------------------------------------------
+
+    @property
+    def setting(self) -> Setting:
+        """Where the controls stand."""
+        return self._setting(self.controls["microbatches"].index)
+
+    @property
+    def predicted(self) -> Timeline:
+        """The simulated timeline of the setting."""
+        return self.setting.predict()[0]
+
+    @property
+    def measured(self) -> Timeline | None:
+        """The measured timeline of the setting, once it has been run."""
+        return self._timelines.get(self.setting)
+
+    def scene(self) -> Scene | None:
+        """The picture as it stands."""
+        try:
+            return self._scene(self.setting)
+        except ValueError:
+            return None
+
+    def _setting(self, index: int) -> Setting:
+        c = self.controls
+        return Setting(schedule=c["schedule"].value, num_ranks=c["ranks"].value, num_microbatches=MICROBATCHES[index],
+                       backward_ratio=c["ratio"].value, message_us=c["message"].value)
+
+    def _scene(self, setting: Setting) -> Scene:
+        predicted, _ = setting.predict()
+        title = self._words["title"].format(TITLES[setting.schedule], setting.num_ranks, setting.num_microbatches)
+        if setting in self._timelines:
+            return compare(predicted, self._timelines[setting], title=title, language=self.language)
+        return timeline(predicted, title=title, language=self.language)
+
+    def _page(self, index: int) -> str:
+        """The picture and its words, for one count of microbatches."""
+        setting = self._setting(index)
+        try:
+            predicted, formula = setting.predict()
+        except ValueError as error:
+            return f"<p>{escape(self._words['none'].format(error))}</p>"
+        notes = [self._words["formula"].format(format_share(formula))] if formula is not None else []
+        if setting in self._timelines:
+            notes += _explain(pipeline.residual(predicted, self._timelines[setting]), self._words)
+        return svg.html(self._scene(setting)) + "".join(f"<div>{escape(note)}</div>" for note in notes)
+
+    def _allow(self) -> None:
+        """The button is on where torch runs the setting; otherwise the reason stands beside it."""
+        setting = self.setting
+        reason = pipeline.refusal(setting.schedule, setting.num_ranks, setting.num_microbatches)
+        self.button.disabled = reason is not None or self._job is not None
+        self.reason.value = escape(self._words["off"].format(reason)) if reason else ""
+
+    # --- the real run -----------------------------------------------------------------------------------------------
+
+    def run(self) -> Run:
+        """Launches the setting on real ranks and waits. Raises ValueError where torch refuses, or the run's verdict."""
+        setting = self.setting
+        self._follow(setting, self._launch(setting))
+        if self.error:
+            raise self.error
+        return self.runs[setting]
+
+    def _start(self) -> None:
+        """The button: the same in the background, so that everything stays alive meanwhile."""
+        setting = self.setting
+        if self._job is None and not self.button.disabled:
+            try:
+                job = self._launch(setting)
+            except ValueError as error:
+                self._tell(error)
+                return
+            threading.Thread(target=self._follow, args=(setting, job), daemon=True).start()
+
+    def _launch(self, setting: Setting) -> Job:
+        reason = pipeline.refusal(setting.schedule, setting.num_ranks, setting.num_microbatches)
+        if reason:
+            raise ValueError(reason)
+        schedule = SCHEDULES[setting.schedule](setting.num_ranks, setting.num_microbatches)
+        training = pipeline.Training(forward_us=FORWARD_US, backward_ratio=setting.backward_ratio)
+        self.error, self.button.disabled = None, True
+        self._job = start(pipeline._train, schedule, training, ranks=setting.num_ranks, timeout_s=120)
+        return self._job
+
+    def _follow(self, setting: Setting, job: Job) -> None:
+        """Shows the job's progress until it ends, then its timeline or its verdict."""
+        panel = Panel(job, self.language)
+        self.live.children = [panel]
+        try:
+            while not job.done:
+                time.sleep(0.1)
+                panel.refresh()
+            run = job.wait()
+            measured = run.timeline()
+        except BaseException as error:
+            job.stop()
+            self._tell(error)
+        else:
+            self.runs[setting], self._timelines[setting] = run, measured
+            self.live.children = []
+        finally:
+            self._job = None
+            for widget in (*panel.children, panel):
+                widget.close()
+            self.book.redraw()
+            self._allow()
+
+    def _tell(self, error: BaseException) -> None:
+        self.error = error
+        self.live.children = [w.HTML(f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>")]
+
+
+def pipeline_parallelism(language: str = "en", *, schedule: str = "gpipe", num_ranks: int = 4,
+                         num_microbatches: int = 8) -> PipelineBoard:
+    """Pipeline parallelism, predicted beside measured, for every schedule of ``SCHEDULES``; in English or "zh"."""
+    return PipelineBoard(language, schedule=schedule, num_ranks=num_ranks, num_microbatches=num_microbatches)
+
+
+def _controls(words: dict[str, str], schedule: str, num_ranks: int, num_microbatches: int) -> dict[str, w.Widget]:
+    style, layout = {"description_width": "auto"}, w.Layout(width="300px")
+
+    def slider(name: str, options: list, value: object) -> w.SelectionSlider:
+        return w.SelectionSlider(options=options, value=value, description=words[name], style=style, layout=layout)
+
+    return {"schedule": w.Dropdown(options=[(TITLES[name], name) for name in SCHEDULES], value=schedule,
+                                   description=words["schedule"], style=style, layout=layout),
+            "ranks": slider("ranks", list(range(2, 9)), num_ranks),
+            "microbatches": slider("microbatches", list(MICROBATCHES), num_microbatches),
+            "ratio": slider("ratio", [1.0, 1.5, 2.0, 2.5, 3.0], 2.0),
+            "message": slider("message", [(format_us(t), t) for t in (0.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4)], 0.0)}
+
+
+def _explain(causes_us: dict[str, float], words: dict[str, str]) -> list[str]:
+    """The residual in words, the largest cause first."""
+    total_us = causes_us["total"]
+    head = words["residual" if total_us >= 0 else "shorter"].format(format_us(abs(total_us)))
+    parts = sorted(((us, name) for name, us in causes_us.items() if name != "total"), key=lambda p: -abs(p[0]))
+    listed = "; ".join(f"{words[name]} {'+' if us >= 0 else '−'}{format_us(abs(us))}" for us, name in parts)
+    return [f"{head} {listed}"]

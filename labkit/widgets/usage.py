@@ -1,0 +1,99 @@
+"""``timeline(run)``: what every rank did and when, and how much of its time was compute, communication and idle."""
+
+from dataclasses import dataclass, replace
+from html import escape
+
+import ipywidgets as w
+import numpy as np
+
+from labkit import scene, style, svg
+from labkit.run import Run
+from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
+from labkit.units import format_share, format_us
+from labkit.widgets.picture import Board, answer_anytime
+
+_WORDS = {"en": {"window": "window", "compute": "compute", "exposed": "communication not hidden", "idle": "idle",
+                 "hidden": "communication under compute"},
+          "zh": {"window": "时间窗", "compute": "计算", "exposed": "未被掩盖的通信", "idle": "空闲",
+                 "hidden": "计算之下的通信"}}
+_FILLS = {"compute": f"background:{style.KINDS['compute'].colour}",
+          "exposed": f"background:{style.KINDS['send'].colour}",
+          "idle": "background:repeating-linear-gradient(135deg,currentColor 0 1px,#0000 1px 6px)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Where one rank's time went, in microseconds; compute + exposed + idle is the whole."""
+
+    compute_us: float
+    """computing"""
+    exposed_us: float
+    """communicating while nothing was computed"""
+    hidden_us: float
+    """communicating under compute"""
+    idle_us: float
+    """neither"""
+
+
+def usage(timeline: Timeline) -> list[Usage]:
+    """Where every rank's time went, between the first start and the last end of all ranks."""
+    if not len(timeline):
+        return []
+    whole_us, rows = float(timeline.end_us.max() - timeline.start_us.min()), []
+    for rank in range(timeline.num_ranks):
+        mine = timeline.select(timeline.rank == rank)
+        compute_us, comm_us = (float(busy_us(mine, lane)[rank]) for lane in (COMPUTE, COMM))
+        hidden_us = hidden_comm(mine) * comm_us
+        rows.append(Usage(compute_us=compute_us, exposed_us=comm_us - hidden_us, hidden_us=hidden_us,
+                          idle_us=whole_us - compute_us - comm_us + hidden_us))
+    return rows
+
+
+class TimelineBoard(Board):
+    """The widget: a picture of a window of time, and the shares of each rank in that window."""
+
+    def __init__(self, timeline: Timeline, language: str = "en") -> None:
+        if language not in _WORDS:
+            raise ValueError(f"a widget's language is one of {', '.join(_WORDS)}; got {language!r}")
+        self.timeline, self.language, self._words = timeline, language, _WORDS[language]
+        begin_us = float(timeline.start_us.min()) if len(timeline) else 0.0
+        stops_us = np.linspace(begin_us, float(timeline.end_us.max(initial=begin_us)), 101).tolist()
+        self.window = w.SelectionRangeSlider(options=[(format_us(t - begin_us), t) for t in stops_us], index=(0, 100),
+                                             description=self._words["window"], layout=w.Layout(width="600px"))
+        self.page = w.HTML()
+        super().__init__([self.page, self.window])
+        self._draw()
+        self.window.observe(lambda _: self._draw(), "index")
+        answer_anytime(self.window)
+
+    @property
+    def shown(self) -> Timeline:
+        """What lies in the window; spans that cross its edges are cut there."""
+        start_us, end_us = self.window.value
+        inside = self.timeline.select((self.timeline.end_us >= start_us) & (self.timeline.start_us <= end_us))
+        return replace(inside, start_us=np.maximum(inside.start_us, start_us), end_us=np.minimum(inside.end_us, end_us))
+
+    def scene(self) -> scene.Scene:
+        """The picture of the window."""
+        return scene.timeline(self.shown, language=self.language)
+
+    def _draw(self) -> None:
+        head = "".join(f"<th>{escape(self._words[name])}</th>" for name in ("compute", "exposed", "idle", "hidden"))
+        rows = "".join(_row(rank, used) for rank, used in enumerate(usage(self.shown)))
+        self.page.value = f"{svg.html(self.scene())}<table><tr><th></th><th></th>{head}</tr>{rows}</table>"
+
+
+def _row(rank: int, used: Usage) -> str:
+    """A bar of compute, communication and idle time, and their shares of the whole."""
+    times_us = {"compute": used.compute_us, "exposed": used.exposed_us, "idle": used.idle_us}
+    whole_us = sum(times_us.values()) or 1.0
+    bar = "".join(f'<div style="width:{100 * us / whole_us:.2f}%;{_FILLS[name]}"></div>' for name, us in times_us.items())
+    cells = "".join(f"<td>{format_share(us / whole_us)}</td>" for us in (*times_us.values(), used.hidden_us))
+    return (f'<tr><td style="white-space:nowrap">rank {rank}</td>'
+            f'<td><div style="display:flex;width:300px;height:12px">{bar}</div></td>{cells}</tr>')
+
+
+def timeline(run_or_timeline: Run | Timeline, language: str = "en") -> TimelineBoard:
+    """Compute, communication and idle time of every rank, for any run or timeline, in English or Chinese ("zh")."""
+    found = run_or_timeline if isinstance(run_or_timeline, Timeline) else run_or_timeline.timeline()
+    return TimelineBoard(found, language)
