@@ -1,13 +1,17 @@
 """The house rules hold; and each rule, shown a thing that breaks it, says so."""
 
+import contextlib
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
+import conftest
 import house
 import pytest
 
@@ -182,3 +186,45 @@ def test_every_part_of_data_says_where_it_comes_from():
     parts = [path.name + "/" * path.is_dir() for path in (ROOT / "data").iterdir() if path.name != "README.md"]
     assert "story.txt" in parts
     assert [part for part in parts if f"| `{part}` |" not in told] == []
+
+
+FAKE_PYTHON = """#!/bin/sh
+echo "$*" >> calls
+case "$*" in
+    *"-m venv"*) for folder; do :; done; mkdir -p "$folder/bin"; cp "$0" "$folder/bin/python";;
+    *"-m pip"*) test ! -e no-network;;
+esac
+"""
+
+
+def test_make_env_repairs_what_an_interrupted_call_left_and_follows_the_pins(tmp_path):
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / "python").write_text(FAKE_PYTHON)
+    (tmp_path / "python").chmod(0o755)
+
+    def env() -> tuple[int, list[str]]:
+        (tmp_path / "calls").write_text("")
+        done = subprocess.run(["make", "env", "PYTHON=./python"], cwd=tmp_path, capture_output=True, timeout=30)
+        return done.returncode, re.findall(r"-m (venv --clear|venv|pip|labkit ops)", (tmp_path / "calls").read_text())
+
+    (tmp_path / "no-network").touch()
+    assert env() == (2, ["venv --clear", "pip"])
+    (tmp_path / "no-network").unlink()
+    assert env() == (0, ["venv --clear", "pip", "labkit ops"])
+    assert env() == (0, ["labkit ops"])
+    os.utime(tmp_path / "pyproject.toml", (2**33, 2**33))  # the pins change
+    assert env() == (0, ["venv", "pip", "labkit ops"])
+
+
+@pytest.mark.parametrize(("mark", "ci", "outcome"), [
+    ("browser", "", pytest.skip.Exception), ("gpu", "true", pytest.skip.Exception),
+    ("browser", "true", pytest.fail.Exception), ("notebooks", "true", None)])
+def test_a_browser_test_without_a_browser_skips_with_a_reason_and_fails_in_ci(monkeypatch, mark, ci, outcome):
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(conftest, "chromium", lambda: None)
+    monkeypatch.setattr(conftest.machine, "num_gpus", lambda: 0)
+    item = types.SimpleNamespace(get_closest_marker=lambda name: name == mark)
+    expected = pytest.raises(outcome, match="needs") if outcome else contextlib.nullcontext()
+    with expected:
+        conftest.pytest_runtest_setup(item)

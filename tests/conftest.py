@@ -1,0 +1,17 @@
+"""What a marked test needs. On a person's machine it skips and says why; in CI a test that needs a browser must run."""
+
+import os
+
+import pytest
+from browser.lab import chromium
+
+from labkit import machine
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips or fails a test whose machine lacks what its mark names."""
+    if item.get_closest_marker("browser") and chromium() is None:
+        stop = pytest.fail if os.environ.get("CI") else pytest.skip
+        stop("needs Chromium: apt-get install chromium fonts-noto-cjk")
+    if item.get_closest_marker("gpu") and machine.num_gpus() == 0:
+        pytest.skip("needs a GPU and torch's CUDA build")
