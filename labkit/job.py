@@ -14,29 +14,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit import machine, server, verdict, wire
-from labkit.run import Run, remove, tail
+from labkit.peer import Peer
+from labkit.run import Run, remove
 
 GRACE_S = 0.3  # how long the others may still speak after the first failure
 POLL_S = 0.2  # how often running ranks are asked where they are
 listeners: list[Callable[["Job"], None]] = []  # called in the thread that waits, several times a second
-
-
-@dataclass(kw_only=True)
-class _Peer:
-    """The notebook's view of one rank."""
-
-    rank: int
-    sock: socket.socket
-    how: str = "stuck"
-    at: float = 0.0
-    said: dict = field(default_factory=dict)
-    report: dict = field(default_factory=dict)
-    progress: dict = field(default_factory=dict)
-    status: int | None = None
 
 
 class Job:
@@ -47,7 +33,7 @@ class Job:
         self.num_ranks, self.began = request["ranks"], time.monotonic()
         self.timeout_s, self.hang_s = timeout_s, hang_s
         self._request, self._server, self._folder = request, server_, Path(request["folder"])
-        self._peers: list[_Peer] = []
+        self._peers: list[Peer] = []
         self._control: socket.socket | None = None
         self._over, self._stopping = threading.Event(), threading.Event()
         self._wake_read, self._wake = socket.socketpair()
@@ -130,7 +116,7 @@ class Job:
         try:
             self._control, socks = self._server.fork(self._request)
             self._lived_at = self._asked_at = time.monotonic()
-            self._peers = [_Peer(rank=rank, sock=sock) for rank, sock in enumerate(socks)]
+            self._peers = [Peer(rank=rank, sock=sock, folder=self._folder) for rank, sock in enumerate(socks)]
             outcome = self._follow()
         except BaseException as error:
             outcome = error
@@ -174,18 +160,11 @@ class Job:
                 if outcome is not None:
                     return outcome
 
-    def _hear(self, peer: _Peer, message: dict | None) -> None:
-        event = message.get("event") if message else None
-        if event in ("returned", "failed"):
-            peer.how, peer.said, peer.at = event, message, message["at"]
-        elif event == "report":
-            peer.report = message
-        elif event == "progress":
-            peer.progress = {name: message[name] for name in ("step", "loss") if message[name] is not None}
-        if event in ("progress", "started", "returned"):
+    def _hear(self, peer: Peer, message: dict | None) -> None:
+        if peer.hear(message):
             self._lived_at = time.monotonic()
 
-    def _bury(self, peer: _Peer, status: int) -> None:
+    def _bury(self, peer: Peer, status: int) -> None:
         peer.status = status
         while peer.how == "stuck":  # what it said before it died may still be on its way
             message = wire.receive(peer.sock)[0] if _readable(peer.sock) else None
@@ -222,11 +201,7 @@ class Job:
         if proof and proof == self._proof:
             return verdict.Deadlock(proof, endings, self._logs())
         self._proof = proof
-        life = (
-            [p.report.get("last") for p in self._peers],
-            [p.how for p in self._peers],
-            [f.stat().st_size for f in self._log_files()],
-        )
+        life = [(p.how, p.last, p.log_file.stat().st_size if p.log_file.exists() else 0) for p in self._peers]
         if life != self._life:
             self._life, self._lived_at = life, now
         if now - self._lived_at > self.hang_s:
@@ -249,43 +224,15 @@ class Job:
 
     def _endings(self, stacks: dict[int, str] | None = None) -> list[verdict.Ending]:
         """What is known of every rank, in the words of the verdicts."""
-        logs, endings = self._logs(), []
-        last = {p.rank: (p.said if p.how == "returned" else p.report).get("last", {}) for p in self._peers}
-        for p in self._peers:
-            groups = p.report.get("groups", {})
-            pending = tuple(
-                {
-                    **work,
-                    "ranks": groups.get(work["group"], []),
-                    "last": {r: s.get(work["group"], 0) for r, s in last.items()},
-                }
-                for work in p.report.get("pending", [])
-            )
-            endings.append(
-                verdict.Ending(
-                    rank=p.rank,
-                    how=p.how,
-                    at=p.at,
-                    status=p.status,
-                    error=p.said if p.how == "failed" else {},
-                    where=p.report.get("where", {}),
-                    stack=(stacks or {}).get(p.rank, ""),
-                    pending=pending,
-                    last_output=tail(logs[p.rank]),
-                )
-            )
-        return endings
-
-    def _log_files(self) -> list[Path]:
-        return [path for p in self._peers if (path := self._folder / f"log-{p.rank}.txt").exists()]
+        last = {peer.rank: peer.last for peer in self._peers}
+        return [peer.ending(last, (stacks or {}).get(peer.rank, "")) for peer in self._peers]
 
     def _logs(self) -> list[str]:
-        files = [self._folder / f"log-{p.rank}.txt" for p in self._peers]
-        return [file.read_text(errors="replace") if file.exists() else "" for file in files]
+        return [peer.log for peer in self._peers]
 
     def _collect(self) -> Run:
         """Every rank's result, once all have returned."""
-        results = tuple(pickle.loads((self._folder / f"result-{p.rank}.pkl").read_bytes()) for p in self._peers)
+        results = tuple(pickle.loads(p.result_file.read_bytes()) for p in self._peers)
         notes = tuple(dict.fromkeys(note for p in self._peers for note in p.said["notes"]))
         return Run(
             results=results,

@@ -50,7 +50,7 @@ class Timeline:
         if np.any(self.end_us < self.start_us):
             bad = int(np.argmax(self.end_us < self.start_us))
             raise ValueError(
-                f"a span ends after it starts; {self.label[bad]!r} on rank {self.rank[bad]} starts at "
+                f"a span ends after it starts; {str(self.label[bad])!r} on rank {self.rank[bad]} starts at "
                 f"{self.start_us[bad]} us and ends at {self.end_us[bad]} us"
             )
         if len(self.rank) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
