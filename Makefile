@@ -25,10 +25,11 @@ bench: env
 env: $(STAMP)
 	@$(BIN)/python -m labkit ops
 
-# The stamp is written last. Without it an earlier attempt did not finish, and the environment is made anew.
+# The stamp is written last. Without it an earlier attempt did not finish, and .venv is made anew; with it only the pins
+# are followed, by the Python that is in there.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "labkit needs Python 3.11 or newer: make env PYTHON=python3.11")'
-	$(PYTHON) -m venv $(if $(wildcard $(STAMP)),,--clear) $(VENV)
+	$(if $(wildcard $(STAMP)),,$(PYTHON) -m venv --clear $(VENV))
 	@rm -f $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[test]'
 	@touch $(STAMP)
