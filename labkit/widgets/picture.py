@@ -38,11 +38,10 @@ class Board(w.VBox):
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
-        found, scene = super()._repr_mimebundle_(**kwargs), self.scene()
-        data = found[0] if isinstance(found, tuple) else found
+        data, scene = super()._repr_mimebundle_(**kwargs), self.scene()
         if scene is not None:
             data |= {"image/png": base64.b64encode(mpl.png(scene)).decode(), "text/plain": text.render(scene)}
-        return found
+        return data
 
 
 def answer_anytime(*controls: w.Widget) -> None:

@@ -87,7 +87,8 @@ def _row(rank: int, used: Usage) -> str:
     """A bar of compute, communication and idle time, and their shares of the whole."""
     times_us = {"compute": used.compute_us, "exposed": used.exposed_us, "idle": used.idle_us}
     whole_us = sum(times_us.values()) or 1.0
-    bar = "".join(f'<div style="width:{100 * us / whole_us:.2f}%;{_FILLS[name]}"></div>' for name, us in times_us.items())
+    bar = "".join(f'<div style="width:{100 * us / whole_us:.2f}%;{_FILLS[name]}"></div>'
+                  for name, us in times_us.items())
     cells = "".join(f"<td>{format_share(us / whole_us)}</td>" for us in (*times_us.values(), used.hidden_us))
     return (f'<tr><td style="white-space:nowrap">rank {rank}</td>'
             f'<td><div style="display:flex;width:300px;height:12px">{bar}</div></td>{cells}</tr>')
