@@ -116,7 +116,7 @@ class Job:
         try:
             self._control, socks = self._server.fork(self._request)
             self._lived_at = self._asked_at = time.monotonic()
-            self._peers = [Peer(rank=rank, sock=sock, folder=self._folder) for rank, sock in enumerate(socks)]
+            self._peers = [Peer(rank, sock, self._folder) for rank, sock in enumerate(socks)]
             outcome = self._follow()
         except BaseException as error:
             outcome = error

@@ -107,4 +107,4 @@ def _environ(ranks: int, rooms: dict[str, str]) -> dict[str, str]:
         "OMP_NUM_THREADS": threads,
     }
     loopback = {"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {}
-    return {**loopback, **rooms, **os.environ, **ours}
+    return {**loopback, **rooms, **os.environ, **ours, "PATH": rooms.get("PATH", os.environ.get("PATH", os.defpath))}

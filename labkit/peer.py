@@ -1,7 +1,6 @@
 """The notebook's view of one rank: what it said, what it printed, how it ended."""
 
 import socket
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.verdict import Ending
@@ -9,28 +8,19 @@ from labkit.verdict import Ending
 LAST_LINES = 12  # of a rank's output, in a verdict
 
 
-@dataclass(kw_only=True)
 class Peer:
-    """One rank, as far as the notebook knows it. Changes while the run goes on."""
+    """One rank, as far as the notebook knows it. Changes while the run goes on.
 
-    rank: int
-    """which rank"""
-    sock: socket.socket
-    """the way to it"""
-    folder: Path
-    """the run's folder"""
-    how: str = "stuck"
-    """"stuck" while it runs; "returned", "failed" or "died" once it has ended"""
-    at: float = 0.0
-    """when it ended, in seconds of the monotonic clock"""
-    said: dict = field(default_factory=dict)
-    """its last word: what came with its result, or its exception"""
-    report: dict = field(default_factory=dict)
-    """its last answer to "where are you?\""""
-    progress: dict = field(default_factory=dict)
-    """step and loss, where it told them"""
-    status: int | None = None
-    """exit code of its process, once that is gone"""
+    ``how`` is "stuck" while it runs, then "returned", "failed" or "died"; ``at`` is when that was (monotonic seconds);
+    ``said`` its last word, ``report`` its last answer to "where are you?", ``status`` its process's exit code.
+    """
+
+    def __init__(self, rank: int, sock: socket.socket, folder: Path) -> None:
+        self.rank, self.sock, self.folder = rank, sock, folder
+        self.how, self.at, self.status = "stuck", 0.0, None
+        self.said: dict = {}
+        self.report: dict = {}
+        self.progress: dict = {}
 
     def hear(self, message: dict | None) -> bool:
         """Takes in one message. True if it is a sign of life (an answer to a question is none)."""

@@ -62,30 +62,31 @@ def launch_script(
     process is left. torchrun's own store listens on every interface while it runs: the one place where labkit leaves
     the loopback.
     """
-    home = server.running()
+    home, began = server.running(), time.monotonic()
     folder = home.new_folder()
     line = command(path, *map(str, args), ranks=ranks, using=using, logs=folder / "logs")
     if show:
         print("$", *(f"{name}={value}" for name, value in _needs(ranks, using).items()), end=" ")
         print(shlex.join(command(path, *map(str, args), ranks=ranks, using=using)), flush=True)
-    began = time.monotonic()
     try:
         code = _follow(line, folder, ranks, {**home.environ, **_needs(ranks, using)}, timeout_s)
-        logs = _rank_logs(folder, ranks)
-        given = [(folder / f"result-{rank}.pkl").exists() for rank in range(ranks)]
-        if code and not all(given):  # torch aborts now and then at exit, after success: a result counts for more
-            raise _failure(folder, logs, using, code)
+        run = _collect(folder, ranks, using, code, time.monotonic() - began)
     except BaseException:
         remove(folder)
         raise
-    results = tuple(
-        pickle.loads(file.read_bytes()) if (file := folder / f"result-{rank}.pkl").exists() else None
-        for rank in range(ranks)
-    )
+    weakref.finalize(run, remove, folder)
+    return run
+
+
+def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) -> Run:
+    """What the script's ranks left. torch aborts now and then at exit, after success: a result counts for more."""
+    logs = _rank_logs(folder, ranks)
+    files = [folder / f"result-{rank}.pkl" for rank in range(ranks)]
+    if code and not all(file.exists() for file in files):
+        raise _failure(folder, logs, using, code)
     backend = "nccl" if machine.num_gpus() >= ranks else "gloo"
-    seconds = time.monotonic() - began
-    run = Run(
-        results=results,
+    return Run(
+        results=tuple(pickle.loads(file.read_bytes()) if file.exists() else None for file in files),
         logs=logs,
         seconds=seconds,
         backend=backend,
@@ -93,8 +94,6 @@ def launch_script(
         machine=machine.summary(),
         folder=folder,
     )
-    weakref.finalize(run, remove, folder)
-    return run
 
 
 def _needs(ranks: int, using: str) -> dict[str, str]:

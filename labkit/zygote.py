@@ -175,6 +175,8 @@ def _preload() -> list[str]:
             importlib.import_module(name)
         except ImportError:
             missing.append(name)
+    if not gpus:
+        sys.modules["torch"].manual_seed(0)  # the first call imports the devices' modules; a rank then need not
     return missing
 
 
