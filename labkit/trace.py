@@ -30,28 +30,23 @@ BYTES_OF_TYPE = {"double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c
 
 
 @contextlib.contextmanager
-def record(*stages: Any, folder: str | Path | None = None) -> Iterator[None]:
+def record(*stages: Any, operators: bool | None = None, folder: str | Path | None = None) -> Iterator[None]:
     """Records this rank while the block runs, into ``trace-<rank>.json`` of the run's folder (or of ``folder``).
 
-    ``stages``: PipelineStage objects, after ``pace`` has wrapped them, or a DeepSpeed PipelineEngine. One recording per
+    ``stages``: PipelineStage objects, after ``pace`` has wrapped them, or a DeepSpeed PipelineEngine. ``operators``:
+    every operator too, at some 5 us each; by default only without stages, for those have labels. One recording per
     rank and run: a later one replaces it. Raises ValueError where there is no folder to write to.
     """
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
     from labkit import rank
 
     here = rank.current()
     folder = folder or here.folder
     if folder is None:
         raise ValueError("a recording needs a folder; outside a launch give record(folder=...) or set LABKIT_RUN_DIR")
-    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
     with contextlib.ExitStack() as restored:
         for stage in stages:
             restored.enter_context(replaced(stage, **_labelled(stage)))
-        profiler = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
-        with _quiet():
-            profiler.start()
+        profiler = _started(not stages if operators is None else operators)
         try:
             yield
             about = {"rank": here.rank, "num_ranks": here.world_size, "notes": list(here.notes)}
@@ -60,6 +55,22 @@ def record(*stages: Any, folder: str | Path | None = None) -> Iterator[None]:
             with _quiet():
                 profiler.stop()
     profiler.export_chrome_trace(os.fspath(Path(folder) / f"trace-{here.rank}.json"))
+
+
+def _started(operators: bool) -> Any:
+    """A running profiler. Without operators it keeps to labels and messages (a scope that torch offers privately)."""
+    import torch
+    from torch._C._profiler import RecordScope
+    from torch.autograd import profiler as kineto
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    profiler = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
+    scopes = set() if operators else {RecordScope.USER_SCOPE}
+    enable = functools.partial(kineto._enable_profiler, scopes=scopes)
+    with replaced(kineto, _enable_profiler=enable), _quiet():
+        profiler.start()
+    return profiler
 
 
 def read(source: str | Path | Iterable[str | Path]) -> Timeline:
@@ -83,23 +94,20 @@ def read(source: str | Path | Iterable[str | Path]) -> Timeline:
 
 
 def merge_chrome(source: str | Path | Iterable[str | Path], path: str | Path) -> Path:
-    """Everything Kineto recorded on all ranks in one Chrome trace for Perfetto, a process per rank."""
-    traces = _load(source)
+    """Everything Kineto recorded on all ranks in one Chrome trace for Perfetto, processes named after ranks."""
+    traces, merged = _load(source), []
     zero_ns = min(trace["baseTimeNanoseconds"] for trace in traces)
-    merged = []
     for trace in traces:
         rank, shift_us = trace["labkit"]["rank"], (trace["baseTimeNanoseconds"] - zero_ns) / 1e3
-        pids = {}
+        pids: dict[Any, int] = {}
         for event in trace["traceEvents"]:
-            if event["ph"] == "M" and event["name"].startswith("process_"):
-                continue
-            pid = pids.setdefault(event["pid"], f"{rank}.{len(pids)}" if pids else str(rank))
-            event = {**event, "pid": pid, "ts": event.get("ts", 0) + shift_us}
-            merged.append({**event, "id": f"{rank}.{event['id']}"} if "id" in event else event)
-        for kineto, pid in pids.items():
-            name = f"rank {rank}" if pid == str(rank) else f"rank {rank}: {kineto}"
-            merged.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
-            merged.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": rank}})
+            event["pid"] = 1000 * rank + pids.setdefault(event["pid"], len(pids))
+            event["ts"] = event.get("ts", 0) + shift_us
+            if "id" in event:
+                event["id"] = f"{rank}.{event['id']}"
+            if event["name"] == "process_name":
+                event["args"] = {"name": f"rank {rank}: {event['args']['name']}"}
+            merged.append(event)
     path = Path(path)
     path.write_text(json.dumps({"traceEvents": merged, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero_ns}))
     return path
@@ -250,6 +258,6 @@ def _num_bytes(args: dict) -> int:
         return int(args["In msg nelems"]) * BYTES_OF_TYPE.get(args.get("dtype", "").lower(), 1)
     total = 0
     for shape, kind in zip(args.get("Input Dims", []), args.get("Input type", []), strict=False):
-        for dims in shape if shape and isinstance(shape[0], list) else [shape]:
-            total += math.prod(dims) * BYTES_OF_TYPE.get(kind.lower(), 1)
+        shapes = shape if shape and isinstance(shape[0], list) else [shape]  # a list of tensors, or one
+        total += sum(map(math.prod, shapes)) * BYTES_OF_TYPE.get(kind.lower(), 1)
     return total
