@@ -19,7 +19,7 @@ class Flipbook(w.VBox):
 
     def __init__(self, slider: w.Widget, others: Sequence[w.Widget], page: Callable[[int], str], busy: str) -> None:
         self.slider, self.others, self._page = slider, tuple(others), page
-        self._busy = w.HTML(f'{_LATE}<em style="animation:labkit-late 0s .15s backwards">⏳ {escape(busy)}</em>')
+        self._busy = w.HTML(f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>')
         self._clear, self._marks = w.HTML("&nbsp;"), [w.Stack() for _ in self.others]
         self.pages, self._drawn = [w.HTML() for _ in slider.options[:MAX_PAGES]], set()
         self.stack = w.Stack()

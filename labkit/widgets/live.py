@@ -9,18 +9,18 @@ import ipywidgets as w
 from labkit import job as jobs
 from labkit.job import Job
 from labkit.units import format_us
-from labkit.widgets.picture import answer_anytime
+from labkit.widgets.picture import answer_anytime, spoken
 
 PATIENCE_S = 1.0  # a launch that is over before needs no panel
-_WORDS = {"en": {"stop": "Stop", "step": "step", "loss": "loss", "line": "line", "running": "running"},
-          "zh": {"stop": "停止", "step": "步", "loss": "loss", "line": "行", "running": "运行中"}}
+_WORDS = (("stop", "Stop", "停止"), ("step", "step", "步"), ("loss", "loss", "loss"), ("line", "line", "行"),
+          ("running", "running", "运行中"))
 
 
 class Panel(w.VBox):
     """What each rank of a running Job is doing. ``refresh`` sends one message when a line has changed, else none."""
 
     def __init__(self, job: Job, language: str = "en") -> None:
-        self.job, self._words = job, _WORDS[language]
+        self.job, self._words = job, spoken(_WORDS, language)
         self.lines = w.HTML()
         self.stop = w.Button(description=self._words["stop"], icon="stop", button_style="danger")
         self.stop.on_click(lambda _: job.stop())

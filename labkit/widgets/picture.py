@@ -44,6 +44,13 @@ class Board(w.VBox):
         return data
 
 
+def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, str]:
+    """Words by their key, from rows (key, English, Chinese). Raises ValueError for any language but "en" and "zh"."""
+    if language not in ("en", "zh"):
+        raise ValueError(f"a widget's language is one of en, zh; got {language!r}")
+    return {key: english if language == "en" else chinese for key, english, chinese in rows}
+
+
 def answer_anytime(*controls: w.Widget) -> None:
     """Lets controls be answered while a cell is running, in JupyterLab 4.4 and ipykernel 7 or newer.
 

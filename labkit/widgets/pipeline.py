@@ -18,27 +18,30 @@ from labkit.timeline import Timeline
 from labkit.units import format_share, format_us
 from labkit.widgets.flipbook import Flipbook
 from labkit.widgets.live import Panel
-from labkit.widgets.picture import Board, answer_anytime
+from labkit.widgets.picture import Board, answer_anytime, spoken
 
 FORWARD_US = 50_000.0  # stated: long enough beside a message for the measured bubble to be within 2 points
 MICROBATCHES = (*range(1, 17), 20, 24, 28, 32)
-_WORDS = {
-    "en": {"schedule": "schedule", "ranks": "ranks (p)", "microbatches": "microbatches (m)",
-           "ratio": "backward/forward", "message": "message", "run": "Run it on real ranks",
-           "busy": "kernel busy: not drawn yet", "title": "{}, {} ranks, {} microbatches",
-           "formula": "Closed form of the literature: bubble {}.",
-           "off": "Off: {}.", "none": "No such schedule: {}.",
-           "residual": "All ranks together idle {} longer than predicted:",
-           "shorter": "All ranks together idle {} less than predicted:",
-           "durations": "actions took other than stated", "messages": "messages took longer than predicted",
-           "start-up": "ranks began late", "runtime": "loss, sends and Python between actions"},
-    "zh": {"schedule": "调度", "ranks": "rank 数 (p)", "microbatches": "微批次数 (m)", "ratio": "反向/前向",
-           "message": "消息时间", "run": "在真实 rank 上运行", "busy": "内核忙碌：尚未绘制",
-           "title": "{}，{} 个 rank，{} 个微批次", "formula": "文献中的闭式公式：气泡 {}。",
-           "off": "不可运行：{}。", "none": "没有这样的调度：{}。",
-           "residual": "所有 rank 合计比预测多空闲 {}：", "shorter": "所有 rank 合计比预测少空闲 {}：",
-           "durations": "动作用时与设定不同", "messages": "消息比预测慢",
-           "start-up": "rank 开始得晚", "runtime": "动作之间的 loss、发送与 Python"}}
+_WORDS = (
+    ("schedule", "schedule", "调度"),
+    ("ranks", "ranks (p)", "rank 数 (p)"),
+    ("microbatches", "microbatches (m)", "微批次数 (m)"),
+    ("ratio", "backward/forward", "反向/前向"),
+    ("message", "message", "消息时间"),
+    ("run", "Run it on real ranks", "在真实 rank 上运行"),
+    ("busy", "kernel busy: the new settings are not drawn yet", "内核忙碌：新设置尚未绘制"),
+    ("title", "{}, {} ranks, {} microbatches", "{}，{} 个 rank，{} 个微批次"),
+    ("formula", "Closed form of the literature: bubble {}.", "文献中的闭式公式：气泡 {}。"),
+    ("own", "It counts each rank from its own first action to its last.", "它从每个 rank 自己的首个动作数到末个。"),
+    ("off", "Off: {}.", "不可运行：{}。"),
+    ("none", "No such schedule: {}.", "没有这样的调度：{}。"),
+    ("longer", "All ranks together idle {} longer than predicted:", "所有 rank 合计比预测多空闲 {}："),
+    ("shorter", "All ranks together idle {} less than predicted:", "所有 rank 合计比预测少空闲 {}："),
+    ("durations", "actions took other than stated", "动作用时与设定不同"),
+    ("messages", "messages took longer than predicted", "消息比预测慢"),
+    ("start-up", "ranks began late", "rank 开始得晚"),
+    ("runtime", "loss, sends and Python between actions", "动作之间的 loss、发送与 Python"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +75,7 @@ class PipelineBoard(Board):
     """The widget. ``controls`` by name, ``predicted`` and ``measured`` timelines, ``run()`` to launch and wait."""
 
     def __init__(self, language: str = "en", **start: object) -> None:
-        if language not in _WORDS:
-            raise ValueError(f"a widget's language is one of {', '.join(_WORDS)}; got {language!r}")
-        self.language, self._words = language, _WORDS[language]
+        self.language, self._words = language, spoken(_WORDS, language)
         self.controls = _controls(self._words, **start)
         self.runs: dict[Setting, Run] = {}
         self.error: BaseException | None = None
@@ -136,6 +137,7 @@ class PipelineBoard(Board):
         except ValueError as error:
             return f"<p>{escape(self._words['none'].format(error))}</p>"
         notes = [self._words["formula"].format(format_share(formula))] if formula is not None else []
+        notes += [self._words["own"]] if notes and setting.schedule == "zbv" else []
         if setting in self._timelines:
             notes += _explain(pipeline.residual(predicted, self._timelines[setting]), self._words)
         return svg.html(self._scene(setting)) + "".join(f"<div>{escape(note)}</div>" for note in notes)
@@ -213,7 +215,7 @@ def pipeline_parallelism(language: str = "en", *, schedule: str = "gpipe", num_r
 
 
 def _controls(words: dict[str, str], schedule: str, num_ranks: int, num_microbatches: int) -> dict[str, w.Widget]:
-    style, layout = {"description_width": "auto"}, w.Layout(width="300px")
+    style, layout = {"description_width": "auto"}, w.Layout(width="290px", margin="2px 18px 2px 0")
 
     def slider(name: str, options: list, value: object) -> w.SelectionSlider:
         return w.SelectionSlider(options=options, value=value, description=words[name], style=style, layout=layout)
@@ -229,7 +231,7 @@ def _controls(words: dict[str, str], schedule: str, num_ranks: int, num_microbat
 def _explain(causes_us: dict[str, float], words: dict[str, str]) -> list[str]:
     """The residual in words, the largest cause first."""
     total_us = causes_us["total"]
-    head = words["residual" if total_us >= 0 else "shorter"].format(format_us(abs(total_us)))
+    head = words["longer" if total_us >= 0 else "shorter"].format(format_us(abs(total_us)))
     parts = sorted(((us, name) for name, us in causes_us.items() if name != "total"), key=lambda p: -abs(p[0]))
     listed = "; ".join(f"{words[name]} {'+' if us >= 0 else '−'}{format_us(abs(us))}" for us, name in parts)
     return [f"{head} {listed}"]

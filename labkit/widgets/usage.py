@@ -10,12 +10,15 @@ from labkit import scene, style, svg
 from labkit.run import Run
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
 from labkit.units import format_share, format_us
-from labkit.widgets.picture import Board, answer_anytime
+from labkit.widgets.picture import Board, answer_anytime, spoken
 
-_WORDS = {"en": {"window": "window", "compute": "compute", "exposed": "communication not hidden", "idle": "idle",
-                 "hidden": "communication under compute"},
-          "zh": {"window": "时间窗", "compute": "计算", "exposed": "未被掩盖的通信", "idle": "空闲",
-                 "hidden": "计算之下的通信"}}
+_WORDS = (
+    ("window", "window", "时间窗"),
+    ("compute", "compute", "计算"),
+    ("exposed", "communicating or waiting", "通信或等待"),
+    ("idle", "idle", "空闲"),
+    ("hidden", "communicating under compute", "计算之下的通信"),
+)
 _FILLS = {"compute": f"background:{style.KINDS['compute'].colour}",
           "exposed": f"background:{style.KINDS['send'].colour}",
           "idle": "background:repeating-linear-gradient(135deg,currentColor 0 1px,#0000 1px 6px)"}
@@ -28,7 +31,7 @@ class Usage:
     compute_us: float
     """computing"""
     exposed_us: float
-    """communicating while nothing was computed"""
+    """sending, receiving or waiting to receive, while nothing was computed"""
     hidden_us: float
     """communicating under compute"""
     idle_us: float
@@ -53,9 +56,7 @@ class TimelineBoard(Board):
     """The widget: a picture of a window of time, and the shares of each rank in that window."""
 
     def __init__(self, timeline: Timeline, language: str = "en") -> None:
-        if language not in _WORDS:
-            raise ValueError(f"a widget's language is one of {', '.join(_WORDS)}; got {language!r}")
-        self.timeline, self.language, self._words = timeline, language, _WORDS[language]
+        self.timeline, self.language, self._words = timeline, language, spoken(_WORDS, language)
         begin_us = float(timeline.start_us.min()) if len(timeline) else 0.0
         stops_us = np.linspace(begin_us, float(timeline.end_us.max(initial=begin_us)), 101).tolist()
         self.window = w.SelectionRangeSlider(options=[(format_us(t - begin_us), t) for t in stops_us], index=(0, 100),
@@ -78,7 +79,8 @@ class TimelineBoard(Board):
         return scene.timeline(self.shown, language=self.language)
 
     def _draw(self) -> None:
-        head = "".join(f"<th>{escape(self._words[name])}</th>" for name in ("compute", "exposed", "idle", "hidden"))
+        head = "".join(f'<th style="padding:0 12px">{escape(self._words[name])}</th>'
+                       for name in ("compute", "exposed", "idle", "hidden"))
         rows = "".join(_row(rank, used) for rank, used in enumerate(usage(self.shown)))
         self.page.value = f"{svg.html(self.scene())}<table><tr><th></th><th></th>{head}</tr>{rows}</table>"
 
@@ -89,7 +91,8 @@ def _row(rank: int, used: Usage) -> str:
     whole_us = sum(times_us.values()) or 1.0
     bar = "".join(f'<div style="width:{100 * us / whole_us:.2f}%;{_FILLS[name]}"></div>'
                   for name, us in times_us.items())
-    cells = "".join(f"<td>{format_share(us / whole_us)}</td>" for us in (*times_us.values(), used.hidden_us))
+    cells = "".join(f'<td style="padding:0 12px">{format_share(us / whole_us)}</td>'
+                    for us in (*times_us.values(), used.hidden_us))
     return (f'<tr><td style="white-space:nowrap">rank {rank}</td>'
             f'<td><div style="display:flex;width:300px;height:12px">{bar}</div></td>{cells}</tr>')
 

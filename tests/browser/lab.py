@@ -61,15 +61,15 @@ class Server:
 
 
 @contextmanager
-def serve(*notebooks: Path, dark: bool = False) -> Iterator[Server]:
-    """Starts JupyterLab over copies of ``notebooks``; ends it and its kernels on leaving."""
+def serve(*notebooks: Path, dark: bool = False, settings: dict | None = None) -> Iterator[Server]:
+    """Starts JupyterLab over copies of ``notebooks``, with these settings too; ends it and its kernels on leaving."""
     with tempfile.TemporaryDirectory(prefix="labkit-jupyter-", ignore_cleanup_errors=True) as folder:
         home, root = Path(folder) / "home", Path(folder) / "root"
         root.mkdir()
         for notebook in notebooks:
             shutil.copy(notebook, root)
         theme = {"@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark"}} if dark else {}
-        for name, setting in (SETTINGS | theme).items():
+        for name, setting in (SETTINGS | theme | (settings or {})).items():
             path = home / "settings" / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(setting))
@@ -144,17 +144,26 @@ class Page:
 
 
 @contextmanager
-def browse(server: Server, name: str, **viewport: int) -> Iterator[Page]:
-    """Opens a notebook of ``server`` in a fresh browser."""
+def browser() -> Iterator[object]:
+    """A Chromium of Playwright's, one at a time."""
     from playwright.sync_api import sync_playwright
 
-    size = {"width": 1280, "height": 1000} | viewport
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGS, timeout=60_000)
+        running = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGS, timeout=60_000)
         try:
-            yield Page(browser.new_page(viewport=size), server, name)
+            yield running
         finally:
-            browser.close()
+            running.close()
+
+
+@contextmanager
+def browse(running: object, server: Server, name: str) -> Iterator[Page]:
+    """Opens a notebook of ``server`` in a browser without memory of earlier ones."""
+    context = running.new_context(viewport={"width": 1280, "height": 1000})
+    try:
+        yield Page(context.new_page(), server, name)
+    finally:
+        context.close()
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from lab import browse, serve
+from lab import browse, browser, serve
 
 
 def main() -> None:
@@ -15,7 +15,8 @@ def main() -> None:
     parser.add_argument("--no-run", action="store_true", help="show it as it is saved")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that all cells may take together")
     arguments = parser.parse_args()
-    with serve(arguments.notebook, dark=arguments.dark) as server, browse(server, arguments.notebook.name) as page:
+    with (serve(arguments.notebook, dark=arguments.dark) as server, browser() as running,
+          browse(running, server, arguments.notebook.name) as page):
         if not arguments.no_run:
             page.run_all(arguments.timeout)
             page.page.wait_for_timeout(1000)
