@@ -8,7 +8,6 @@ paced carries the note "paced"; a stated time that was not kept is counted, and 
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,16 +19,16 @@ LATE = 0.05
 """A stated time counts as overrun beyond this share of it."""
 
 
-@dataclass(kw_only=True)
 class Pace:
-    """How well one stage or module kept its stated times."""
+    """How well one stage or module keeps its stated times: it counts what was paced, and what took longer."""
 
-    num_actions: int = 0
-    """actions paced so far"""
-    num_overruns: int = 0
-    """actions that took over 5 % longer than stated"""
-    overrun_us: float = 0.0
-    """time beyond the stated one, summed over those actions, in microseconds"""
+    def __init__(self) -> None:
+        self.num_actions = 0
+        self.num_overruns = 0
+        self.overrun_us = 0.0
+
+    def __repr__(self) -> str:
+        return f"Pace({self.num_overruns} of {self.num_actions} actions overran, by {self.overrun_us:.0f} us in all)"
 
     def finish(self, start_s: float, stated_us: float) -> None:
         """Sleeps until ``stated_us`` after ``start_s`` (a ``perf_counter`` reading) and counts an overrun."""

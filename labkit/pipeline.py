@@ -105,13 +105,15 @@ def refusal(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 
     return None
 
 
-def calibrate(num_ranks: int, *, num_chunks: int = 1, forward_us: float = 20_000.0, **training: Any) -> float:
+def calibrate(num_ranks: int, *, name: str = "gpipe", num_chunks: int = 2, forward_us: float = 20_000.0,
+              **training: Any) -> float:
     """What a message between stages costs here, in microseconds, from a run of its own: never the one it predicts.
 
-    A paced GPipe run of the same model and ranks; the median time from the end of an action to the start of the one on
-    the next rank that waited for it.
+    A paced run of the same model on as many ranks, with as many microbatches as ranks; the median time from the end of
+    an action to the start of one on another rank that waited for it.
     """
-    return message_us(run("gpipe", num_ranks, num_ranks, forward_us=forward_us, **training).timeline())
+    small = run(name, num_ranks, num_ranks, num_chunks=num_chunks, forward_us=forward_us, **training)
+    return message_us(small.timeline())
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------
@@ -120,9 +122,8 @@ def calibrate(num_ranks: int, *, num_chunks: int = 1, forward_us: float = 20_000
 def _train(schedule: Schedule, training: Training) -> dict:
     """One rank: builds its stages, warms up, then trains at the stated pace and records the last step."""
     import torch
-    import torch.distributed as dist
 
-    from labkit import meter, model, pace, rank, trace
+    from labkit import meter, model, pace, trace
 
     torch.manual_seed(training.seed)
     whole = model.Transformer(training.num_layers or schedule.num_stages, training.dim, training.num_heads,
@@ -130,36 +131,40 @@ def _train(schedule: Schedule, training: Training) -> dict:
     stages = _stages(whole, schedule)
     runtime = _runtime(schedule, stages)
     optimizer = torch.optim.SGD([p for stage in stages for p in stage.submod.parameters()], lr=training.learning_rate)
-    batches = _batches(schedule, training, stages)
-    losses = []
-
-    def step() -> float:
-        inputs, targets = next(batches)
-        each: list = []
-        optimizer.zero_grad()
-        dist.barrier()
-        start_s = time.perf_counter()
-        runtime.step(*inputs, target=targets, losses=each, return_outputs=False)
-        seconds = time.perf_counter() - start_s
-        losses.extend([sum(loss.item() for loss in each) / len(each)] if each else [])
-        rank.current().progress(step=len(losses), loss=losses[-1] if losses else None)
-        return seconds
-
+    losses: list[float] = []
+    steps = (_step(runtime, optimizer, *batch, losses) for batch in enumerate(_batches(schedule, training, stages)))
     with meter.activations(*stages) as held:
-        step()
-    optimizer.step()
+        next(steps)
     paces = [pace.stage(stage, **_stated(schedule, training)) for stage in stages] if training.forward_us else []
     for _ in range(training.num_steps - 1):
-        step()
-        optimizer.step()
+        next(steps)
     with trace.record(*stages):
-        step_s = step()
+        step_s = next(steps)
     gradients = {f"layers.{name}": p.grad for stage in stages for name, p in stage.submod.named_parameters()}
-    optimizer.step()
     return {"losses": losses, "step_s": step_s, "peak_activation_bytes": held.peak_bytes,
             "peak_in_flight": held.peak_chunks, "peak_rss_bytes": meter.peak_rss_bytes(),
             "num_overruns": sum(each.num_overruns for each in paces),
             **({"gradients": gradients} if training.keep_gradients else {})}
+
+
+def _step(runtime: Any, optimizer: Any, index: int, batch: tuple, losses: list[float]) -> float:
+    """One training step, all ranks beginning together. Returns the seconds of the pipeline, without the optimizer."""
+    import torch.distributed as dist
+
+    from labkit import rank
+
+    inputs, targets = batch
+    each: list = []
+    optimizer.zero_grad()
+    dist.barrier()
+    start_s = time.perf_counter()
+    runtime.step(*inputs, target=targets, losses=each, return_outputs=False)
+    seconds = time.perf_counter() - start_s
+    optimizer.step()
+    if each:
+        losses.append(sum(loss.item() for loss in each) / len(each))
+    rank.current().progress(step=index + 1, loss=losses[-1] if losses else None)
+    return seconds
 
 
 def _stages(whole: Any, schedule: Schedule) -> list:

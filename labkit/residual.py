@@ -5,6 +5,11 @@ from statistics import median
 
 from labkit.order import Action, Key, Schedule, walk
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us
+from labkit.units import format_us
+
+CAUSES = {"durations": "actions that took longer than stated", "messages": "messages slower than predicted",
+          "start-up": "ranks that began late", "runtime": "time between actions (the loss, waits for sends, Python)"}
+"""what each cause of a residual is, in words"""
 
 
 def residual(predicted: Timeline, measured: Timeline) -> dict[str, float]:
@@ -28,6 +33,14 @@ def residual(predicted: Timeline, measured: Timeline) -> dict[str, float]:
         after_us = _retraced_idle_us(order, took_us, messages_us, known)
         idle_us[cause], before_us = after_us - before_us, after_us
     return {**idle_us, "total": _idle_us(measured) - _idle_us(predicted)}
+
+
+def words(why: dict[str, float]) -> str:
+    """A residual as one sentence, the largest cause first, small ones left out."""
+    large = [cause for cause in CAUSES if abs(why[cause]) >= 0.05 * abs(why["total"])]
+    told = [f"{CAUSES[cause]}: {format_us(why[cause])}" for cause in sorted(large, key=lambda cause: -abs(why[cause]))]
+    more = "more" if why["total"] >= 0 else "less"
+    return f"The ranks together idled {format_us(abs(why['total']))} {more} than predicted: {'; '.join(told)}."
 
 
 def message_us(measured: Timeline) -> float:

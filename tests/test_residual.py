@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labkit.residual import message_us, residual
+from labkit.residual import message_us, residual, words
 from labkit.schedule import SCHEDULES
 from labkit.simulate import Cost, simulate
 from labkit.timeline import busy_us
@@ -59,6 +59,13 @@ def test_one_disturbance_has_one_cause():
                             (moved(predicted, last_rank, 300, 300), "start-up")):
         why = residual(predicted, measured)
         assert why["total"] == pytest.approx(why[cause]) and why["total"] > 0, cause
+
+
+def test_words_name_the_largest_cause_first_and_leave_small_ones_out():
+    why = {"durations": 40.0, "messages": 2_000.0, "start-up": 500.0, "runtime": -1_000.0, "total": 1_540.0}
+    assert words(why) == (
+        "The ranks together idled 1.54 ms more than predicted: messages slower than predicted: 2.00 ms; time between "
+        "actions (the loss, waits for sends, Python): -1.00 ms; ranks that began late: 500 us.")
 
 
 def test_the_cost_of_a_message_is_read_off_a_timeline():
