@@ -246,37 +246,23 @@ def _is_learners(file: str, sources: dict) -> bool:
 
 
 def _describe(error: BaseException, sources: dict) -> dict:
-    """An exception as text, from the learner's first own frame on, with the cells named as the notebook names them."""
+    """An exception as text: the learner's own frames and the last one, cells named as in the notebook."""
     frames = traceback.extract_tb(error.__traceback__)
-    first = next((i for i, frame in enumerate(frames) if _is_learners(frame.filename, sources)), 0)
+    mine = [frame for frame in frames if _is_learners(frame.filename, sources)]
+    kept = [*mine, *frames[-1:]] if frames[-1:] != mine[-1:] else mine
     shown = traceback.TracebackException.from_exception(error)
-    shown.stack = traceback.StackSummary.from_list(
-        [
-            traceback.FrameSummary(
-                sources.get(f.filename, (f.filename,))[0], f.lineno, f.name, line=f.line, lookup_line=False
-            )
-            for f in frames[first:]
-            if not f.filename.endswith("c10d_logger.py")
-        ]
-    )
-    mine = [f for f in frames if _is_learners(f.filename, sources)]
-    where = (
-        {
-            "file": sources.get(mine[-1].filename, (os.path.basename(mine[-1].filename),))[0],
-            "line": mine[-1].lineno,
-            "function": mine[-1].name,
-            "text": mine[-1].line,
-        }
-        if mine
-        else {}
-    )
-    return {
-        "type": type(error).__name__,
-        "message": str(error),
-        "traceback": "".join(shown.format()),
-        "where": where,
-        **_collectives(active=True),
-    }
+    shown.stack = traceback.StackSummary.from_list((_name(f, sources), f.lineno, f.name, f.line) for f in kept)
+    where = {}
+    if mine:
+        last = mine[-1]
+        file = os.path.basename(_name(last, sources))
+        where = {"file": file, "line": last.lineno, "function": last.name, "text": last.line}
+    said = {"type": type(error).__name__, "message": str(error), "traceback": "".join(shown.format()), "where": where}
+    return {**said, **_collectives(active=True)}
+
+
+def _name(frame: traceback.FrameSummary, sources: dict) -> str:
+    return sources.get(frame.filename, (frame.filename,))[0]
 
 
 def _flush() -> None:
