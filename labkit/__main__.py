@@ -24,8 +24,8 @@ def _parser() -> argparse.ArgumentParser:
     for name, run, text in _COMMANDS:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
-        if name == "runs":
-            command.add_argument("folder", nargs="?", default="out", help="where to look (default: %(default)s)")
+        if name in ("runs", "demo"):
+            command.add_argument("folder", nargs="?", default="out", help="which folder (default: %(default)s)")
     return parser
 
 
@@ -47,9 +47,10 @@ def _ops(_: argparse.Namespace) -> int:
     return 0 if ops.build(lambda text: print(text, end="", flush=True)) else 1
 
 
-def _demo(_: argparse.Namespace) -> int:
+def _demo(chosen: argparse.Namespace) -> int:
     from labkit import demo
-    return demo.main() or 0
+    demo.main(chosen.folder)
+    return 0
 
 
 def _runs(chosen: argparse.Namespace) -> int:

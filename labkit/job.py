@@ -73,7 +73,7 @@ class Job:
                     listener(self)
             for listener in listeners:
                 listener(self)
-        except KeyboardInterrupt:
+        except BaseException:  # the stop button, or an alarm: no rank outlives the cell that waits for it
             self.stop()
             raise
         if isinstance(self._outcome, BaseException):
