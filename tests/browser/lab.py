@@ -192,14 +192,14 @@ def _await_server(server: Server, process: subprocess.Popen, log: Path, timeout_
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends the server and the kernels it started, and nothing else."""
+    """Ends the server and the kernels it started, and nothing else; what has not ended in 3 s is killed."""
     if process.poll() is None:
         started = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         try:
-            process.wait(15)
+            process.wait(3)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(5)
-        for kernel in psutil.wait_procs(started, timeout=5)[1]:
+        for kernel in psutil.wait_procs(started, timeout=1)[1]:
             kernel.kill()
