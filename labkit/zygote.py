@@ -5,7 +5,8 @@ fork of it is safe and takes milliseconds, and no state leaks from one run into 
 notebook's end of its socket: when that closes, it kills every rank, removes the folder and goes.
 
 One message starts a run: ``{"ranks": ..., "request": ...}`` with file descriptors (the run's own socket, then one per
-rank). Over the run's socket it answers ``{"pids": [...]}``, later ``{"exited": rank, "status": ...}``, and takes
+rank). A few spares are forked ahead, in quiet moments; an order makes one of them a rank. Over the run's socket the
+zygote answers ``{"pids": [...]}``, later ``{"exited": rank, "status": ...}``, and takes
 ``{"kill": signal, "ranks": [...]}``.
 """
 
@@ -38,15 +39,18 @@ PRELOADED = (
     "numpy",
     "cloudpickle",
 )
+FIRST_SPARES, MOST_SPARES, REST_S = 4, 8, 0.05
 CPU_ONLY = ("accelerate", "deepspeed", "deepspeed.pipe")
 
 
 class Zygote:
-    """The server's whole state: its socket to the notebook, and the runs whose ranks are alive."""
+    """The server's whole state: its socket to the notebook, the runs whose ranks are alive, and spare processes."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
+        self.spares: list[tuple[int, socket.socket]] = []  # forked ahead of their order
+        self.num_spares = FIRST_SPARES
         self.selector = selectors.DefaultSelector()
         self.selector.register(control, selectors.EVENT_READ)
         self.wakeup, self._wakeup_write = socket.socketpair()
@@ -60,7 +64,11 @@ class Zygote:
         """Forks, reaps and kills until the notebook is gone."""
         parent = os.getppid()
         while os.getppid() == parent:
-            for key, _ in self.selector.select(timeout=1.0):
+            lacking = len(self.spares) < self.num_spares and not self.runs
+            events = self.selector.select(timeout=REST_S if lacking else 1.0)
+            if lacking and not events:  # a quiet moment: no rank is disturbed
+                self.spares.append(self.spare())
+            for key, _ in events:
                 if key.fileobj is self.wakeup:
                     with contextlib.suppress(BlockingIOError):
                         self.wakeup.recv(4096)
@@ -74,35 +82,46 @@ class Zygote:
             self.reap()
 
     def fork(self, request: dict, fds: list[int]) -> None:
-        """Forks one process per rank; the child never returns from here."""
+        """Gives each rank's order to a spare."""
         run, pids = socket.socket(fileno=fds[0]), {}
         self.runs[run] = pids
         for index, fd in enumerate(fds[1:]):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    self.leave([other for other in fds[1:] if other != fd])
-                    rank_side.main(socket.socket(fileno=fd), index, request)
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(70)  # nothing above this frame may ever run in a rank
+            pid, order = self.spares.pop() if self.spares else self.spare()
             pids[pid] = index
-        for fd in fds[1:]:
+            with contextlib.suppress(OSError), order:
+                wire.send(order, {"rank": index, "request": request}, fds=(fd,))
             os.close(fd)
+        self.num_spares = min(max(len(pids), self.num_spares), MOST_SPARES)
         self.selector.register(run, selectors.EVENT_READ)
         self.tell(run, {"pids": list(pids)})
 
-    def leave(self, fds: list[int]) -> None:
-        """In a new rank: forget everything that belongs to the server or to the other ranks."""
+    def spare(self) -> tuple[int, socket.socket]:
+        """Forks a process that waits for its order, is one rank of one run, and ends: (pid, its order's socket)."""
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.leave(ours)
+                order, fds = wire.receive(theirs)
+                theirs.close()
+                if order is not None:
+                    rank_side.main(socket.socket(fileno=fds[0]), order["rank"], order["request"])
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(70)  # nothing above this frame may ever run in a rank
+        theirs.close()
+        return pid, ours
+
+    def leave(self, ours: socket.socket) -> None:
+        """In a new process: forget everything that belongs to the server or to the other ranks."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         self.selector.close()
-        for sock in (self.control, self.wakeup, self._wakeup_write, *self.runs):
+        others = (order for _, order in self.spares)
+        for sock in (ours, self.control, self.wakeup, self._wakeup_write, *self.runs, *others):
             sock.close()
-        for fd in fds:
-            os.close(fd)
 
     def obey(self, run: socket.socket) -> None:
         """A signal for some ranks of a run; a closed socket means: kill them all."""
@@ -126,6 +145,7 @@ class Zygote:
         """Reports ranks that ended, after killing whatever they left behind in their process group."""
         while (ended := _next_ended()) is not None:
             pid, status = ended
+            self.spares = [spare for spare in self.spares if spare[0] != pid]
             for run, pids in list(self.runs.items()):
                 if pid in pids:
                     self.tell(run, {"exited": pids.pop(pid), "status": status})
