@@ -96,12 +96,6 @@ def contrast(colour, background):
     return (light + 0.05) / (dark + 0.05)
 
 
-def busy(lab, seconds):
-    """Keeps the kernel's main thread busy, as a running cell does."""
-    lab.page.evaluate("""code => { window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel
-        .requestExecute({code}) }""", f"import time; time.sleep({seconds})")
-
-
 def test_the_picture_moves_with_the_keyboard(opened):
     board = first_board(opened)
     before, drawn = title(board), pixels(board)
@@ -181,7 +175,7 @@ def plain(chrome, tmp_path):
 def test_a_busy_kernel_freezes_no_picture_and_says_that_it_is_busy(plain):
     board = first_board(plain)
     comes(plain, board, "8 microbatches")
-    busy(plain, 6)
+    plain.execute("import time; time.sleep(6)")
     plain.page.wait_for_timeout(300)
     slider(board, "microbatches").focus()
     for _ in range(3):

@@ -5,12 +5,14 @@ linked to a stack whose children all say so, but for the one drawn last.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from html import escape
 
 import ipywidgets as w
 
 MAX_PAGES, MAX_BYTES = 64, 1_500_000  # a stack keeps its pages in memory; what is beyond is drawn when asked for
+REST_S = 0.2  # the pages not seen wait this long: the visible one is on its way, and the next key may be too
 _LATE = "<style>@keyframes labkit-late{from{opacity:0}}</style>"  # no flicker where the kernel is quick
 
 
@@ -39,10 +41,10 @@ class Flipbook(w.VBox):
             self._edition += 1
             self._drawn.clear()
             self._ask()
-            rest = threading.Thread(target=self._draw_rest, args=(self._edition,), name="labkit-draw", daemon=True)
-        rest.start()
         if wait:
-            rest.join()
+            self._draw_rest(self._edition)
+        else:
+            threading.Thread(target=self._rest, args=(self._edition,), name="labkit-draw", daemon=True).start()
 
     def _ask(self) -> None:
         """Draws the visible page if the browser does not have it."""
@@ -54,6 +56,10 @@ class Flipbook(w.VBox):
     def _draw(self, index: int) -> None:
         self.pages[index].value = self._page(index)
         self._drawn.add(index)
+
+    def _rest(self, edition: int) -> None:
+        time.sleep(REST_S)
+        self._draw_rest(edition)
 
     def _draw_rest(self, edition: int) -> None:
         for index in sorted(range(len(self.pages)), key=lambda index: abs(index - self.slider.index)):

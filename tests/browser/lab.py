@@ -115,6 +115,11 @@ class Page:
         """Waits until no cell is running."""
         self.page.wait_for_function(KERNEL_IDLE, timeout=timeout_s * 1000)
 
+    def execute(self, code: str) -> None:
+        """Has the kernel run code as a cell would, without waiting for its end."""
+        self.page.evaluate("""code => { window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel
+            .requestExecute({code}) }""", code)
+
     def save(self) -> None:
         """Saves the notebook and waits until it is on disk."""
         self.command("docmanager:save")
