@@ -20,7 +20,7 @@ book: env
 	$(BIN)/python notebooks/build.py
 
 bench: env
-	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+	$(BIN)/python benchmarks/report.py
 
 env: $(STAMP)
 	@$(BIN)/python -m labkit ops

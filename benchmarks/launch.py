@@ -1,13 +1,14 @@
-"""How long from the call to the result of one all-reduce? labkit beside torchrun, mp.spawn and accelerate's notebook_launcher.
+"""How long from the call to the result of one all-reduce? labkit beside torchrun, mp.spawn and notebook_launcher.
 
     python benchmarks/launch.py [--json] [--runs 7] [--ranks 2,4,8]
 
-Every launcher is asked in turn, so that a busy minute hits all of them. Times are medians over the runs. labkit, mp.spawn and
-notebook_launcher are called in a process that has imported all it needs; torchrun is a command and starts from nothing each time.
-A run that does not end within two minutes is stopped and counted in the column "hung".
+Every launcher is asked in turn, so that a busy minute hits all of them. Times are medians over the runs. labkit,
+mp.spawn and accelerate's notebook_launcher are called in a process that has imported all it needs; torchrun is a
+command and starts from nothing each time. A run that does not end within two minutes is stopped and counted in "hung".
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -27,7 +28,9 @@ def reduce_once(rank: int, num_ranks: int, folder: str) -> float:
     import torch.distributed as dist
 
     if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", num_ranks), rank=rank, world_size=num_ranks)
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(f"{folder}/store", num_ranks), rank=rank, world_size=num_ranks
+        )
     x = torch.full((1,), float(rank))
     dist.all_reduce(x)
     Path(folder, f"result-{rank}").write_text(str(x.item()))
@@ -72,9 +75,21 @@ def call(peer: str, num_ranks: int, folder: str) -> None:
         for index, value in enumerate(lab.launch(rank, ranks=num_ranks)):
             Path(folder, f"result-{index}").write_text(str(value))
     elif peer == "torchrun":
-        line = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", str(num_ranks), __file__]
-        subprocess.run([*line, "--script"], env={**os.environ, "BENCH_FOLDER": folder, "OMP_NUM_THREADS": "1"}, check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LIMIT_S)
+        line = [
+            str(Path(sys.executable).with_name("torchrun")),
+            "--standalone",
+            "--nproc-per-node",
+            str(num_ranks),
+            __file__,
+        ]
+        subprocess.run(
+            [*line, "--script"],
+            env={**os.environ, "BENCH_FOLDER": folder, "OMP_NUM_THREADS": "1"},
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+        )
     elif peer == "spawn":
         import torch.multiprocessing as mp
 
@@ -92,9 +107,8 @@ def serve(peer: str) -> None:
 
         server.seconds_to_ready()
     elif peer != "torchrun":
-        import accelerate  # noqa: F401
-        import torch  # noqa: F401
-        import torch.distributed  # noqa: F401
+        importlib.import_module("accelerate")
+        importlib.import_module("torch.distributed")
     print("ready", file=sys.stderr, flush=True)
     for line in sys.stdin:
         num_ranks = int(line)
@@ -117,8 +131,15 @@ class Peer:
         """Seconds of one launch, or None when it hung."""
         if self.process is None:
             environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-            self.process = subprocess.Popen([sys.executable, __file__, "--serve", self.name], stdin=subprocess.PIPE, text=True,
-                                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ, start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, "--serve", self.name],
+                stdin=subprocess.PIPE,
+                text=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=environ,
+                start_new_session=True,
+            )
             self.expect("ready")
         self.process.stdin.write(f"{num_ranks}\n")
         self.process.stdin.flush()
@@ -155,7 +176,7 @@ class Peer:
 
 
 def measure(num_runs: int, ranks: list[int]) -> list[dict]:
-    """One row per number of ranks: the median of every launcher in seconds, and how much faster labkit is than torchrun."""
+    """One row per number of ranks: every launcher's median in seconds, and torchrun's time over labkit's."""
     peers, rows = [Peer(name) for name in PEERS], []
     try:
         for num_ranks in ranks:

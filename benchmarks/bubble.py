@@ -1,0 +1,71 @@
+"""Does a real pipeline idle as much as theory says? Formula, simulated and measured bubble of every schedule.
+
+    python benchmarks/bubble.py [--json] [--runs 3] [--ranks 4,8]
+
+Real ranks, real messages, torch's own schedules. Every stage's forward is stated (50 ms, backward 100 ms) and slept out,
+so that eight ranks need not have eight cores. What a message costs is calibrated in a run of its own under the same
+schedule, never the one it predicts. The bubble is the idle share of total time. A row holds the median of the runs, and
+the largest distance of any run from the simulation.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+
+from labkit import pipeline
+from labkit.schedule import SCHEDULES, TITLES
+from labkit.simulate import bubble_formula, simulate
+from labkit.timeline import bubble
+
+STAGE_US = 50_000.0
+MICROBATCHES = {4: 8, 8: 16}
+
+
+def row(name: str, num_ranks: int, num_runs: int) -> dict:
+    """One schedule at one size."""
+    num_microbatches = MICROBATCHES[num_ranks] if name != "naive" else 4
+    schedule = SCHEDULES[name](num_ranks, num_microbatches)
+    num_chunks = schedule.num_stages // num_ranks
+    forward_us = STAGE_US * num_chunks
+    cost = pipeline.cost(num_chunks, forward_us=forward_us, message_us=pipeline.calibrate(num_ranks, name=name))
+    simulated = bubble(simulate(schedule, cost))
+    formula = bubble_formula(schedule, cost=cost)
+    runs = [pipeline.run(name, num_ranks, num_microbatches, forward_us=forward_us) for _ in range(num_runs)]
+    measured = [bubble(run.timeline()) for run in runs]
+    return {
+        "schedule": TITLES[name],
+        "stages": schedule.num_stages,
+        "ranks": num_ranks,
+        "microbatches": num_microbatches,
+        "formula": None if formula is None else round(formula, 4),
+        "simulated": round(simulated, 4),
+        "measured": round(statistics.median(measured), 4),
+        "difference": round(statistics.median(measured) - simulated, 4),
+        "worst": round(max(abs(each - simulated) for each in measured), 4),
+        "message_us": round(cost.message_us),
+        "overruns": sum(rank["num_overruns"] for run in runs for rank in run),
+        "paced": True,
+        "runs": num_runs,
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--ranks", default="4,8")
+    parser.add_argument("--schedules", default=",".join(SCHEDULES))
+    options = parser.parse_args()
+    rows = []
+    for num_ranks in map(int, options.ranks.split(",")):
+        for name in options.schedules.split(","):
+            rows.append(row(name, num_ranks, options.runs))
+            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), file=sys.stderr, flush=True)
+    if options.json:
+        print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Runs benchmarks and keeps their last results: ``results/NAME.json``, and the tables of README.md written from them.
+
+    python benchmarks/report.py [NAME ...]     all of them if none is named; --tables only rewrites README.md
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from labkit import machine
+
+HERE = Path(__file__).resolve().parent
+NAMES = ("launch", "bubble", "tracing", "widget")
+HEAD = """# Benchmarks
+
+Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the machine, the date.
+Run one with `python benchmarks/NAME.py`; keep its result with `python benchmarks/report.py NAME`; all: `make bench`.
+"""
+
+
+def keep(name: str) -> None:
+    """Runs one benchmark and writes its rows with the machine and the date."""
+    print(f"{name} ...", flush=True)
+    line = [sys.executable, HERE / f"{name}.py", "--json"]
+    ended = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
+    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine.summary(), "rows": json.loads(ended.stdout)}
+    (HERE / "results").mkdir(exist_ok=True)
+    (HERE / "results" / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def table(name: str) -> str:
+    """One benchmark's section: what it asks, and its rows."""
+    file = HERE / "results" / f"{name}.json"
+    source = (HERE / f"{name}.py").read_text(encoding="utf-8")
+    question = source.removeprefix('"""').partition('"""')[0]
+    title, _, about = question.partition("\n")
+    about = "\n".join(line for line in about.strip().splitlines() if not line.startswith("    "))
+    if not file.exists():
+        return f"## {name}\n\n{title}\n{about}\n\nNo result yet.\n"
+    result = json.loads(file.read_text(encoding="utf-8"))
+    columns = list(result["rows"][0])
+    lines = [f"| {' | '.join(columns)} |", f"| {' | '.join('---' for _ in columns)} |"]
+    lines += [f"| {' | '.join(_cell(row.get(column)) for column in columns)} |" for row in result["rows"]]
+    where = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    return "\n".join([f"## {name}", "", f"**{title}**", "", about, "", f"{result['date']}: {where}", "", *lines, ""])
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def main(arguments: list[str]) -> None:
+    """Runs what is named, then writes README.md."""
+    for name in () if arguments == ["--tables"] else arguments or NAMES:
+        keep(name)
+    (HERE / "README.md").write_text("\n".join([HEAD, *map(table, NAMES)]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
