@@ -2,7 +2,7 @@
 
     python benchmarks/bubble.py [--json] [--runs 3] [--ranks 4,8]
 
-Real ranks, real messages, torch's own schedules. Every stage's forward is stated (50 ms, backward 100 ms) and slept out,
+Real ranks, real messages, torch's own schedules. The forward of a stage is stated (50 ms, backward 100 ms), slept out
 so that eight ranks need not have eight cores. What a message costs is calibrated in a run of its own under the same
 schedule, never the one it predicts. The bubble is the idle share of total time. A row holds the median of the runs, and
 the largest distance of any run from the simulation.

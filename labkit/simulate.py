@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkit.order import Action, Schedule, validate, walk
-from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
+from labkit.timeline import COMM, COMPUTE, Timeline, from_columns
 
 PerStage = float | tuple[float, ...]
 
@@ -54,7 +54,8 @@ def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
     """
     durations_us = (cost or Cost()).table(schedule.num_stages)
     message_us, holder = durations_us["message"], schedule.stage_rank
-    free_us, end_us, rows, messages = [0.0] * schedule.num_ranks, {}, [], []
+    free_us, end_us, messages = [0.0] * schedule.num_ranks, {}, []
+    ranks, kinds, labels, starts, ends = [], [], [], [], []
     for rank, action, key, need in walk(schedule):
         stage, kind, _ = action
         start = free_us[rank]
@@ -62,13 +63,15 @@ def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
             sender = need[0]
             start = max(start, end_us[need] + (message_us[sender] if holder[sender] != rank else 0.0))
         end = free_us[rank] = end_us[key] = start + durations_us[kind][stage]
-        label = str(action)
-        rows.append((rank, COMPUTE, kind, label, start, end, 0))
+        ranks.append(rank), kinds.append(kind), labels.append(str(action)), starts.append(start), ends.append(end)
         if message_us[stage] and _leaves_rank(action, holder):
-            messages.append((rank, COMM, "send", label, end, end + message_us[stage], 0))
-    if len(rows) < sum(map(len, schedule.orders)):
+            messages.append((rank, COMM, "send", labels[-1], end, end + message_us[stage], 0))
+    if len(ranks) < sum(map(len, schedule.orders)):
         validate(schedule)
-    return from_rows(rows + messages, num_ranks=schedule.num_ranks, origin="simulated")
+    work = (ranks, [COMPUTE] * len(ranks), kinds, labels, starts, ends, [0] * len(ranks))
+    sent = list(zip(*messages, strict=True)) or [()] * 7
+    columns = [[*one, *other] for one, other in zip(work, sent, strict=True)]
+    return from_columns(columns, num_ranks=schedule.num_ranks, origin="simulated")
 
 
 def _leaves_rank(action: Action, holder: tuple[int, ...]) -> bool:
