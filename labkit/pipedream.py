@@ -1,4 +1,4 @@
-"""PipeDream (Narayanan et al. 2018, arXiv 1806.03377) at toy size: 1F1B that never flushes, on real ranks.
+"""PipeDream (Harlap, Narayanan et al. 2018, arXiv 1806.03377) at toy size: 1F1B that never flushes, on real ranks.
 
 A stage stashes the weights that a microbatch's forward used and uses them again in its backward ("weight stashing",
 section 3.3): the gradient belongs to its forward, but it is applied to weights that have been updated since.
@@ -58,36 +58,39 @@ def steady(timeline: Timeline) -> Timeline:
 class _Stage:
     """One rank's part. A new version is new tensors: an old one lives as long as a microbatch in flight needs it."""
 
-    def __init__(self, num_layers: int, forward_us: float) -> None:
-        self.me, self.last, self.forward_us, self.pace = dist.get_rank(), dist.get_world_size() - 1, forward_us, Pace()
+    def __init__(self, num_layers: int, forward_us: float, learning_rate: float, per_update: int) -> None:
+        self.me, self.last = dist.get_rank(), dist.get_world_size() - 1
+        self.forward_us, self.learning_rate, self.per_update, self.pace = forward_us, learning_rate, per_update, Pace()
         self.module = model.split(model.Transformer(num_layers, DIM, 2, max_len=LENGTH), self.last + 1)[self.me]
         self.weights = {name: weight.detach().requires_grad_() for name, weight in self.module.named_parameters()}
-        self.version, self.flying, self.versions, self.peak_versions, self.sent = 0, {}, [], 0, []
+        self.version, self.flying, self.versions, self.peak_versions, self.gradients, self.sent = 0, {}, [], 0, [], []
 
     def forward(self, k: int, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.receive(self.me - 1).requires_grad_() if self.me else tokens
         with self.timed(f"{self.me}F{k}", self.forward_us):
             y = torch.func.functional_call(self.module, self.weights, x)
-        y = model.loss(y, targets) if self.me == self.last else self.send(y, self.me + 1)
+            y = model.loss(y, targets) if self.me == self.last else y
         self.flying[k] = x, y, self.weights, self.version
         self.peak_versions = max(self.peak_versions, len({version for *_, version in self.flying.values()}))
-        return y
+        return y if self.me == self.last else self.send(y, self.me + 1)
 
-    def backward(self, k: int) -> tuple[Tensor, ...]:
+    def backward(self, k: int) -> None:
         x, y, weights, version = self.flying.pop(k)
+        self.versions.append((version, self.version))
         grad = self.receive(self.me + 1) if self.me < self.last else None
         with self.timed(f"{self.me}B{k}", 2 * self.forward_us):
             found = torch.autograd.grad(y, [*weights.values(), *([x] if self.me else [])], grad)
+            self.gradients.append(found[: len(weights)])
+            if len(self.gradients) == self.per_update:
+                self.update()
         if self.me:
             self.send(found[-1], self.me - 1)
-        self.versions.append((version, self.version))
-        return found[: len(weights)]
 
-    def update(self, gradients: list[tuple[Tensor, ...]], learning_rate: float) -> None:
-        means = [sum(each) / len(gradients) for each in zip(*gradients, strict=True)]
-        self.weights = {name: (weight - learning_rate * mean).detach().requires_grad_()
+    def update(self) -> None:
+        means = [sum(each) / self.per_update for each in zip(*self.gradients, strict=True)]
+        self.weights = {name: (weight - self.learning_rate * mean).detach().requires_grad_()
                         for (name, weight), mean in zip(self.weights.items(), means, strict=True)}
-        self.version += 1
+        self.version, self.gradients = self.version + 1, []
 
     @contextlib.contextmanager
     def timed(self, label: str, stated_us: float) -> Iterator[None]:
@@ -112,23 +115,20 @@ def _train(num_microbatches: int, group: int, per_update: int, forward_us: float
     """One rank: 1F1B over each group of microbatches, a new version of its weights after ``per_update`` backwards."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # tensors this small gain nothing from more
-    stage, losses, gradients = _Stage(num_layers, forward_us), [], []
+    stage, losses = _Stage(num_layers, forward_us, learning_rate, per_update), []
     tokens, targets = model.story_tokens(num_microbatches, LENGTH)
     order = one_f_one_b(stage.last + 1, group).orders[stage.me]
     if forward_us:
         rank.current().note("paced")
     dist.barrier()
-    with trace.record() if forward_us else contextlib.nullcontext():
+    with trace.record(operators=False) if forward_us else contextlib.nullcontext():
         for start, action in itertools.product(range(0, num_microbatches, group), order):
             k = start + action.microbatch
-            if action.kind == "F":
-                y = stage.forward(k, tokens[k, None], targets[k, None])
-                losses += [y.item()] if stage.me == stage.last else []
-            else:
-                gradients.append(stage.backward(k))
-            if len(gradients) == per_update:
-                stage.update(gradients, learning_rate)
-                gradients = []
+            if action.kind == "B":
+                stage.backward(k)
+                continue
+            y = stage.forward(k, tokens[k, None], targets[k, None])
+            losses += [y.item()] if stage.me == stage.last else []
         for work, _ in stage.sent:
             work.wait()
     return {"versions": stage.versions, "peak_versions": stage.peak_versions, "losses": losses,
