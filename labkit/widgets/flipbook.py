@@ -7,6 +7,7 @@ linked to a stack whose children all say so, but for the one drawn last.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 
 import ipywidgets as w
@@ -17,10 +18,15 @@ _LATE = "<style>@keyframes labkit-late{from{opacity:0}}</style>"  # no flicker w
 
 
 class Flipbook(w.VBox):
-    """One page per option of ``slider``, each for the present options of ``others``; all controls have an ``index``."""
+    """One page per option of ``slider``, each for the present options of ``others``; all controls have an ``index``.
 
-    def __init__(self, slider: w.Widget, others: Sequence[w.Widget], page: Callable[[int], str], busy: str) -> None:
-        self.slider, self.others, self._page = slider, tuple(others), page
+    ``page(slider_index, *other_indices)`` is the HTML of one; ``moved`` is called after a control has moved.
+    """
+
+    def __init__(self, slider: w.Widget, others: Sequence[w.Widget], page: Callable[..., str], busy: str,
+                 moved: Callable[[], None] = lambda: None) -> None:
+        self.slider, self.others, self._page, self._after = slider, tuple(others), page, moved
+        self.at = {control: control.index for control in (slider, *self.others)}
         self._busy = w.HTML(f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>')
         self._clear, self._marks = w.HTML("&nbsp;"), [w.Stack() for _ in self.others]
         self.pages, self._drawn = [w.HTML() for _ in slider.options[:MAX_PAGES]], set()
@@ -28,12 +34,22 @@ class Flipbook(w.VBox):
         self._lock, self._edition = threading.RLock(), 0
         super().__init__([*self._marks[:1], self.stack])
         self.redraw(wait=True)
-        self.links = [w.jslink((slider, "index"), (self.stack, "selected_index"))]
-        self.links += [w.jslink((other, "index"), (mark, "selected_index"))
-                       for other, mark in zip(self.others, self._marks, strict=True)]
-        slider.observe(lambda _: self._ask(), "index")
-        for other in self.others:
-            other.observe(lambda _: self.redraw(), "index")
+        pairs = [(slider, self.stack), *zip(self.others, self._marks, strict=True)]
+        self.links = [w.jslink((control, "index"), (stack, "selected_index")) for control, stack in pairs]
+        for control, stack in pairs:  # of the two messages of a key, the link's comes first: drawing begins with it
+            control.observe(partial(self._move, control), "index")
+            stack.observe(partial(self._move, control), "selected_index")
+
+    def _move(self, control: w.Widget, change: dict) -> None:
+        with self._lock:
+            if change["new"] is None or change["new"] == self.at[control]:
+                return
+            self.at[control] = change["new"]
+            if control is self.slider:
+                self._ask()
+            else:
+                self.redraw()
+        self._after()
 
     def redraw(self, *, wait: bool = False) -> None:
         """Draws every page anew: the visible one now, the others after it, until a newer redraw overtakes this one."""
@@ -49,12 +65,12 @@ class Flipbook(w.VBox):
     def _ask(self) -> None:
         """Draws the visible page if the browser does not have it."""
         with self._lock:
-            if self.slider.index not in self._drawn:
-                self._draw(self.slider.index)
+            if self.at[self.slider] not in self._drawn:
+                self._draw(self.at[self.slider])
                 self._show()
 
     def _draw(self, index: int) -> None:
-        self.pages[index].value = self._page(index)
+        self.pages[index].value = self._page(index, *map(self.at.get, self.others))
         self._drawn.add(index)
 
     def _rest(self, edition: int) -> None:
@@ -62,7 +78,7 @@ class Flipbook(w.VBox):
         self._draw_rest(edition)
 
     def _draw_rest(self, edition: int) -> None:
-        for index in sorted(range(len(self.pages)), key=lambda index: abs(index - self.slider.index)):
+        for index in sorted(range(len(self.pages)), key=lambda index: abs(index - self.at[self.slider])):
             with self._lock:
                 if edition != self._edition:
                     return
@@ -82,5 +98,5 @@ class Flipbook(w.VBox):
         self.stack.children = [page if i in self._drawn else self._busy for i, page in enumerate(self.pages)]
         inner = self._clear
         for other, mark in reversed(list(zip(self.others, self._marks, strict=True))):
-            mark.children = [inner if i == other.index else self._busy for i in range(len(other.options))]
+            mark.children = [inner if i == self.at[other] else self._busy for i in range(len(other.options))]
             inner = mark

@@ -22,6 +22,8 @@ from labkit.widgets.picture import Board, answer_anytime, spoken
 
 FORWARD_US = 50_000.0  # stated: long enough beside a message for the measured bubble to be within 2 points
 MICROBATCHES = (*range(1, 17), 20, 24, 28, 32)
+_OPTIONS = {"microbatches": MICROBATCHES, "schedule": tuple(SCHEDULES), "ranks": range(2, 9),
+            "ratio": (1.0, 1.5, 2.0, 2.5, 3.0), "message": (0.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4)}
 _WORDS = (
     ("schedule", "schedule", "调度"),
     ("ranks", "ranks (p)", "rank 数 (p)"),
@@ -84,12 +86,10 @@ class PipelineBoard(Board):
         self.button = w.Button(description=self._words["run"], icon="play", layout=w.Layout(width="auto"))
         self.button.on_click(lambda _: self._start())
         self.reason, self.live = w.HTML(), w.VBox()
-        others = [control for name, control in self.controls.items() if name != "microbatches"]
-        self.book = Flipbook(self.controls["microbatches"], others, self._page, self._words["busy"])
-        box = w.Box(list(self.controls.values()), layout=w.Layout(flex_flow="row wrap"))
+        slider, *others = self.controls.values()
+        self.book = Flipbook(slider, others, self._page, self._words["busy"], self._allow)
+        box = w.Box([*others[:2], slider, *others[2:]], layout=w.Layout(flex_flow="row wrap"))
         super().__init__([box, self.book, w.HBox([self.button, self.reason]), self.live])
-        for control in self.controls.values():
-            control.observe(lambda _: self._allow(), "index")
         self._allow()
         answer_anytime(*self.controls.values(), self.button)
 
@@ -98,7 +98,7 @@ class PipelineBoard(Board):
     @property
     def setting(self) -> Setting:
         """Where the controls stand."""
-        return self._setting(self.controls["microbatches"].index)
+        return _setting(*self.book.at.values())
 
     @property
     def predicted(self) -> Timeline:
@@ -117,11 +117,6 @@ class PipelineBoard(Board):
         except ValueError:
             return None
 
-    def _setting(self, index: int) -> Setting:
-        c = self.controls
-        return Setting(schedule=c["schedule"].value, num_ranks=c["ranks"].value, num_microbatches=MICROBATCHES[index],
-                       backward_ratio=c["ratio"].value, message_us=c["message"].value)
-
     def _scene(self, setting: Setting) -> Scene:
         predicted, _ = setting.predict()
         title = self._words["title"].format(TITLES[setting.schedule], setting.num_ranks, setting.num_microbatches)
@@ -129,9 +124,9 @@ class PipelineBoard(Board):
             return compare(predicted, self._timelines[setting], title=title, language=self.language)
         return timeline(predicted, title=title, language=self.language)
 
-    def _page(self, index: int) -> str:
-        """The picture and its words, for one count of microbatches."""
-        setting = self._setting(index)
+    def _page(self, *indices: int) -> str:
+        """The picture and its words, for one position of all controls."""
+        setting = _setting(*indices)
         try:
             predicted, formula = setting.predict()
         except ValueError as error:
@@ -215,17 +210,21 @@ def pipeline_parallelism(language: str = "en", *, schedule: str = "gpipe", num_r
 
 
 def _controls(words: dict[str, str], schedule: str, num_ranks: int, num_microbatches: int) -> dict[str, w.Widget]:
+    """The controls by name, in the order of ``_OPTIONS``."""
+    start = (num_microbatches, schedule, num_ranks, 2.0, 0.0)
+    shown = {"schedule": TITLES.get, "message": format_us}
     style, layout = {"description_width": "auto"}, w.Layout(width="290px", margin="2px 18px 2px 0")
+    return {name: (w.Dropdown if name == "schedule" else w.SelectionSlider)(
+                options=[(shown.get(name, str)(option), option) for option in options], value=value,
+                description=words[name], style=style, layout=layout)
+            for (name, options), value in zip(_OPTIONS.items(), start, strict=True)}
 
-    def slider(name: str, options: list, value: object) -> w.SelectionSlider:
-        return w.SelectionSlider(options=options, value=value, description=words[name], style=style, layout=layout)
 
-    return {"schedule": w.Dropdown(options=[(TITLES[name], name) for name in SCHEDULES], value=schedule,
-                                   description=words["schedule"], style=style, layout=layout),
-            "ranks": slider("ranks", list(range(2, 9)), num_ranks),
-            "microbatches": slider("microbatches", list(MICROBATCHES), num_microbatches),
-            "ratio": slider("ratio", [1.0, 1.5, 2.0, 2.5, 3.0], 2.0),
-            "message": slider("message", [(format_us(t), t) for t in (0.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4)], 0.0)}
+def _setting(*indices: int) -> Setting:
+    """What the controls say when they stand at these indices."""
+    chosen = {name: options[index] for (name, options), index in zip(_OPTIONS.items(), indices, strict=True)}
+    return Setting(num_microbatches=chosen["microbatches"], schedule=chosen["schedule"], num_ranks=chosen["ranks"],
+                   backward_ratio=chosen["ratio"], message_us=chosen["message"])
 
 
 def _explain(causes_us: dict[str, float], words: dict[str, str]) -> list[str]:
