@@ -71,17 +71,18 @@ class Job:
             while not self._over.wait(0.1 if listeners else 1.0):
                 for listener in listeners:
                     listener(self)
+        finally:  # also after the stop button or an alarm: no rank outlives the cell that waits for it
+            self.stop()
             for listener in listeners:
                 listener(self)
-        except BaseException:  # the stop button, or an alarm: no rank outlives the cell that waits for it
-            self.stop()
-            raise
         if isinstance(self._outcome, BaseException):
             raise self._outcome.with_traceback(None)
         return self._outcome
 
     def stop(self) -> None:
         """Kills every rank and returns when they are gone. Stopping a job that has ended does nothing."""
+        if self._over.is_set():
+            return
         self._stopping.set()
         with contextlib.suppress(OSError):
             self._wake.send(b"x")

@@ -18,6 +18,7 @@ from labkit.schedule import SCHEDULES
 from labkit.simulate import Cost
 
 if TYPE_CHECKING:
+    from labkit.job import Job
     from labkit.run import Run
 
 TORCH_CLASSES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved_1f1b": "ScheduleInterleaved1F1B",
@@ -25,7 +26,7 @@ TORCH_CLASSES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved_
                  "zbv": "ScheduleZBVZeroBubble"}
 """The schedule classes of torch; any other order is given to the runtime that interprets orders."""
 
-__all__ = ["TORCH_CLASSES", "Training", "calibrate", "cost", "execute", "refusal", "residual", "run"]
+__all__ = ["TORCH_CLASSES", "Training", "calibrate", "cost", "execute", "refusal", "residual", "run", "start"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +76,15 @@ def run(name: str, num_ranks: int, num_microbatches: int, *, num_chunks: int = 2
 
 def execute(schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0, **training: Any) -> "Run":
     """The same for any Schedule, one of your own included: torch's interpreting runtime follows its orders."""
-    from labkit.launcher import launch
+    return start(schedule, timeout_s=timeout_s, hang_s=hang_s, **training).wait()
 
-    return launch(_train, schedule, Training(**training), ranks=schedule.num_ranks, timeout_s=timeout_s, hang_s=hang_s)
+
+def start(schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0, **training: Any) -> "Job":
+    """The same in the background: returns a Job at once."""
+    from labkit import launcher
+
+    options = {"ranks": schedule.num_ranks, "timeout_s": timeout_s, "hang_s": hang_s}
+    return launcher.start(_train, schedule, Training(**training), **options)
 
 
 def cost(num_chunks: int, *, forward_us: float, backward_ratio: float = 2.0, input_share: float = 0.5,

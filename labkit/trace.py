@@ -114,10 +114,11 @@ def merge_chrome(source: str | Path | Iterable[str | Path], path: str | Path) ->
 
 
 def _within_step(rows: list[tuple]) -> list[tuple]:
-    """Actions, and the communication between the first and the last of them: no barrier before, no marks."""
+    """Actions, and the communication between the first and the last of them: no barriers, no marks."""
     actions = [row for row in rows if row[2] in "FBIW"]
     begin_us, end_us = min(row[4] for row in actions), max(row[5] for row in actions)
-    return actions + [row for row in rows if row[1] == COMM and row[5] > begin_us and row[4] < end_us]
+    messages = (row for row in rows if row[1] == COMM and row[2] != "barrier")
+    return actions + [row for row in messages if row[5] > begin_us and row[4] < end_us]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import ipywidgets as w
 
 from labkit import pipeline, svg
 from labkit.job import Job
-from labkit.launcher import start
 from labkit.run import Run
 from labkit.scene import Scene, compare, timeline
 from labkit.schedule import SCHEDULES, TITLES
@@ -170,9 +169,8 @@ class PipelineBoard(Board):
         if reason:
             raise ValueError(reason)
         schedule = SCHEDULES[setting.schedule](setting.num_ranks, setting.num_microbatches)
-        training = pipeline.Training(forward_us=FORWARD_US, backward_ratio=setting.backward_ratio)
         self.error, self.button.disabled = None, True
-        self._job = start(pipeline._train, schedule, training, ranks=setting.num_ranks, timeout_s=120)
+        self._job = pipeline.start(schedule, forward_us=FORWARD_US, backward_ratio=setting.backward_ratio)
         return self._job
 
     def _follow(self, setting: Setting, job: Job) -> None:
