@@ -26,6 +26,8 @@
 
 # %%
 import labkit as lab
+
+lab.warm()  # starts the process that forks ranks, while the rest loads
 from labkit import model, pipedream, pipeline, scene, widgets
 from labkit.check import pipeline as check
 from labkit.schedule import SCHEDULES, TITLES, gpipe, one_f_one_b, parse, validate
@@ -34,7 +36,6 @@ from labkit.timeline import bubble
 
 LANGUAGE = "en"
 check.language(LANGUAGE)
-lab.warm()
 
 
 def draw(timeline, title, **options):
@@ -142,39 +143,45 @@ except lab.RankFailed as verdict:
     print(str(verdict).partition("\n")[0])
 
 # %% [markdown]
-# With a loss it runs. Here are its forwards, one row for each of the two **devices** (both are driven by the one process): cut into microbatches, and yet the devices take turns. Microbatches help only if somebody starts the next one while the last is still under way. Two processes do that by themselves; one process would need asynchronous launches in the right order.
+# With a loss it runs. Here are its forwards, one row for each of the two **devices** (both are driven by the one process): cut into microbatches, and yet the devices take turns. Microbatches help only if a stage starts the next one while the other stage still works on the last. Which stage does what when is a **schedule**, and schedules are what this chapter is about. (On two GPUs, where a call returns before its work is done, some forwards may happen to overlap; nothing in this loop sees to it.)
 
-# %% [markdown] lang="zh" of="09d10deb"
-# 换成损失函数就能跑了。下面是它的前向，每行是一台**设备**（都由同一个进程驱动）：虽然切成了微批次，两台设备还是轮流干活。微批次要有用，就得有人在上一个还没算完时启动下一个。两个进程自然会这样；一个进程则要按正确的顺序异步启动。
+# %% [markdown] lang="zh" of="cf9ca19c"
+# 换成损失函数就能跑了。下面是它的前向，每行是一台**设备**（都由同一个进程驱动）：虽然切成了微批次，两台设备还是轮流干活。微批次要有用，就得让一个 stage 在另一个还在算上一个微批次时，先开始下一个。谁在什么时候做什么，叫作调度（schedule），也就是这一章要讲的事。（换成两块 GPU，调用不等算完就返回，有些前向可能碰巧重叠；但这个循环里没有任何安排。）
 
 # %%
 from dataclasses import replace
 
-s7 = lab.launch(textbook_s7, False, ranks=1, backend="gloo", timeout_s=30).timeline()
-s7 = s7.select(s7.lane == "compute")
+
+def boxes(run):
+    """What a run computed, without its messages."""
+    timeline = run.timeline()
+    return timeline.select(timeline.lane == "compute")
+
+
+s7 = boxes(lab.launch(textbook_s7, False, ranks=1, backend="gloo", timeout_s=30))
 stage_of_box = torch.tensor([int(label[0]) for label in s7.label]).numpy()
 draw(replace(s7, rank=stage_of_box, num_ranks=2), "S7: 1 process, rank 0 = dev0, rank 1 = dev1")
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages, one microbatch at a time
 #
-# **What "paced" means.** Four ranks on two cores would fight for the cores, and the picture would show that fight. So every stage does its real work and then sleeps until a stated time has passed: here a forward takes 30 ms and a backward twice that. Processes, messages and order are real; only the durations are stated. Every picture says "paced" where that was done.
+# **What "paced" means.** Four ranks on two cores would fight for the cores, and the picture would show that fight. So every stage does its real work and then sleeps until a stated time has passed: here a forward takes `FORWARD_US` microseconds and a backward twice that. Processes, messages and order are real; only the durations are stated. Every picture says "paced" where that was done.
 #
 # The thin strips below a rank are its messages. A send lasts until somebody looks whether it has arrived; torch looks late.
 #
 # This is the **naive** pipeline: one microbatch in flight. How many of four ranks work at any moment?
 
-# %% [markdown] lang="zh" of="1b1bd6ae"
+# %% [markdown] lang="zh" of="44efb30d"
 # ## 四段，一次只走一个微批次
 #
-# **什么是“定速”（paced）。** 四个 rank 挤在两个核上会抢核，画出来的就是抢核的样子。所以每个 stage 先做真实的计算，再睡到规定的时间：这里前向 30 毫秒，反向是它的两倍。进程、消息、顺序都是真的，只有时长是规定的。凡是这样做过的图都标着“定速”。
+# **什么是“定速”（paced）。** 四个 rank 挤在两个核上会抢核，画出来的就是抢核的样子。所以每个 stage 先做真实的计算，再睡到规定的时间：这里前向是 `FORWARD_US` 微秒，反向是它的两倍。进程、消息、顺序都是真的，只有时长是规定的。凡是这样做过的图都标着“定速”。
 #
 # 每个 rank 下方的细条是它的消息。发送条一直画到有人去确认它已送达为止，而 torch 确认得很晚。
 #
 # 下面是朴素（naive）流水线：同一时刻只有一个微批次在路上。四个 rank 里，任一时刻有几个在干活？
 
 # %%
-FORWARD_US = 30_000
+FORWARD_US = 25_000
 runs = {"naive": pipeline.run("naive", 4, 2, forward_us=FORWARD_US, timeout_s=50)}
 draw(runs["naive"].timeline(), "naive, p = 4")
 
@@ -211,7 +218,7 @@ my_bubble = None
 # **Simulate.** A schedule is only an order per rank: `2F0` means stage 2, forward, microbatch 0. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline.
 
 # %% [markdown] lang="zh" of="7f5ad306"
-# **模拟。** 调度（schedule）只是每个 rank 的动作顺序：`2F0` 表示 stage 2、前向、微批次 0。给每个动作一个时长，rank 有空、输入也到了就立刻开始，顺序就变成了时间线。
+# **模拟。** 调度只是每个 rank 的动作顺序：`2F0` 表示 stage 2、前向、微批次 0。给每个动作一个时长，rank 有空、输入也到了就立刻开始，顺序就变成了时间线。
 
 # %%
 print(gpipe(4, 8))
@@ -312,7 +319,8 @@ CHARTS = {"8.6.1 naive": "F0 .  F1 .  F2 .  F3 .  .  . | .  F0 .  F1 .  F2 .  F3
           "10.3.2 1F1B": "|".join(". " * rank + "F0 F1 F2 F3 B0 B1 B2 B3" for rank in range(4)),
           "19.3.2 GPipe": "|".join(". " * rank + "F0 F1 F2 F3 B3 B2 B1 B0" for rank in range(4))}
 rows = [row.split() for row in CHARTS["8.6.1 naive"].split("|")]
-print("ranks at work in each step:", *(sum(box != "." for box in step) for step in zip(*rows)))
+at_work = [sum(box != "." for box in step) for step in zip(*rows)]
+print(f"ranks at work in each step: {at_work}, idle as drawn: {1 - sum(at_work) / 40:.0%}")
 
 # %% [markdown]
 # Two ranks work at once: that chart is a pipeline already (without backward), and its bubble is not the 75 % written under it.
@@ -368,7 +376,7 @@ draw(replace(possible, start_us=possible.start_us * 1000, end_us=possible.end_us
 for name in ("interleaved_1f1b", "zb_h1", "interleaved_zb", "zbv"):
     runs[name] = pipeline.run(name, 4, 8, forward_us=FORWARD_US, timeout_s=50)
 zbv = SCHEDULES["zbv"](4, 8)
-widgets.show(scene.compare(simulate(zbv, pipeline.cost(2, forward_us=FORWARD_US)), runs["zbv"].timeline(),
+widgets.show(scene.compare(simulate(zbv, pipeline.cost(2, forward_us=FORWARD_US)), boxes(runs["zbv"]),
                            title="ZBV, p = 4, m = 8", language=LANGUAGE))
 
 # %%
@@ -510,7 +518,7 @@ def deepspeed_pipeline(num_steps, forward_us, config, arguments):
 
 
 # %%
-by_deepspeed = lab.launch(deepspeed_pipeline, 2, FORWARD_US / 2, {}, {}, ranks=4, backend="gloo", timeout_s=55)
+by_deepspeed = lab.launch(deepspeed_pipeline, 2, 10_000, {}, {}, ranks=4, backend="gloo", timeout_s=55)
 print(*by_torch[3], "torch", sep="  ")
 print(*by_deepspeed[3][0], "DeepSpeed", sep="  ")
 draw(by_deepspeed.timeline(), "DeepSpeed PipelineModule, p = 4, m = 8")
@@ -554,29 +562,31 @@ for name in ("model", "core/pipeline_parallel"):
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## PipeDream: no flush, and weights of several versions
 #
-# PipeDream does not wait for the last gradient of a batch. It runs 1F1B for ever and updates a stage after each of its backwards. Twelve microbatches, once without flush and once with a flush after every four:
+# PipeDream does not wait for the last gradient of a batch. It runs 1F1B for ever and updates a stage after each of its backwards. Eight microbatches, once without a flush and once with one after every four:
 
-# %% [markdown] lang="zh" of="7be55d30"
+# %% [markdown] lang="zh" of="d96a2240"
 # ## PipeDream：不冲刷，权重有好几个版本
 #
-# PipeDream 不等一批里最后一个梯度。它一直跑 1F1B，每个 stage 每做完一次反向就更新一次。十二个微批次，一次不冲刷（flush），一次每四个冲刷一下：
+# PipeDream 不等一批里最后一个梯度。它一直跑 1F1B，每个 stage 每做完一次反向就更新一次。八个微批次，一次不冲刷（flush），一次每四个冲刷一下：
 
 # %%
-endless = pipedream.run(4, 12, forward_us=20_000, timeout_s=40)
-flushed = pipedream.run(4, 12, flush_every=4, forward_us=20_000, timeout_s=40)
-for run, title in ((endless, "PipeDream"), (flushed, "1F1B + flush, m = 4")):
-    boxes = run.timeline()
-    draw(boxes.select(boxes.lane == "compute"), title, span_us=flushed.timeline().span_us)
+endless = pipedream.run(4, 8, forward_us=20_000, timeout_s=40)
+flushed = pipedream.run(4, 8, flush_every=4, forward_us=20_000, timeout_s=40)
+draw(boxes(endless), "PipeDream", span_us=boxes(flushed).span_us)
+draw(boxes(flushed), "1F1B + flush, m = 4")
 
 # %% [markdown]
-# From rank 0's first backward to its last forward the pipeline is full. In this **steady state** PipeDream has no bubble but messages; a flush pays $(p-1)/(m+p-1)$ every time.
+# From rank 0's first backward to its last forward the pipeline is full. In this **steady state** PipeDream has no bubble; what is measured are messages, two of which stand in the way of every microbatch. A flush pays $(p-1)/(m+p-1)$ each time.
 
-# %% [markdown] lang="zh" of="c2762c36"
-# 从 rank 0 的第一个反向到它最后一个前向，流水线是满的。在这段稳态（steady state）里，PipeDream 除了消息没有气泡；而每冲刷一次就要付一次 $(p-1)/(m+p-1)$。
+# %% [markdown] lang="zh" of="dd100c95"
+# 从 rank 0 的第一个反向到它最后一个前向，流水线是满的。在这段稳态（steady state）里，PipeDream 没有气泡；实测到的那一点是消息，每个微批次都要等两条。而每冲刷一次，就要付一次 $(p-1)/(m+p-1)$。
 
 # %%
-print(f"PipeDream, steady state  {bubble(pipedream.steady(endless.timeline())):.3f}")
-print(f"1F1B with flush          {bubble(flushed.timeline()):.3f}   formula {3 / 7:.3f}")
+ideal = simulate(one_f_one_b(4, 8))  # PipeDream's order is that of 1F1B with one endless batch
+print(f"PipeDream, steady state  simulated {bubble(pipedream.steady(ideal)):.3f}  "
+      f"measured {bubble(pipedream.steady(endless.timeline())):.3f}")
+print(f"1F1B with flush, m = 4   simulated {bubble(simulate(one_f_one_b(4, 4))):.3f}  "
+      f"measured {bubble(flushed.timeline()):.3f}")
 
 # %% [markdown]
 # The price: between a microbatch's forward and its backward, the stage has been updated by others. To compute the gradient that belongs to that forward, the stage must keep the weights it used: **weight stashing**. Stage s holds p - s versions, and its gradients come p - 1 - s updates late:
@@ -585,30 +595,30 @@ print(f"1F1B with flush          {bubble(flushed.timeline()):.3f}   formula {3 /
 # 代价在这里：一个微批次的前向和反向之间，这个 stage 已经被别的微批次更新过了。要算出与那次前向相配的梯度，就得留着当时用的权重，这叫权重暂存（weight stashing）。stage s 要留 p - s 个版本，它的梯度迟到 p - 1 - s 次更新：
 
 # %%
-print("stage  versions held  p - s   microbatch 9: forward with version, newest at its backward")
+print("stage  versions held  p - s   microbatch 7: forward with version, newest at its backward")
 for stage in range(4):
-    used, newest = endless[stage]["versions"][9]
+    used, newest = endless[stage]["versions"][7]
     print(f"{stage:5}  {endless[stage]['peak_versions']:13}  {4 - stage:5}   {used:12} {newest:5}")
 
 # %% [markdown]
-# Stage 0 corrects version 9 with a gradient that was computed for version 6: the weights are **stale**. What does that cost? The same 64 microbatches, learning rate 0.3, mean loss of the first and last 16. The first line is one process, where nothing is stale.
+# Look at stage 0: it corrects its newest version with a gradient that was computed for one three updates older. The weights are **stale**. What does that cost? The same 48 microbatches, learning rate 0.3, mean loss of the first and last 16. The first line is one process, where nothing is stale.
 
-# %% [markdown] lang="zh" of="32b9ca43"
-# stage 0 拿为第 6 版算出的梯度去改第 9 版：用的是过时（stale）的权重。这要付出什么？同样的 64 个微批次，学习率 0.3，取最初 16 个和最后 16 个的平均损失。第一行只有一个进程，没有过时可言。
+# %% [markdown] lang="zh" of="f3fa1f46"
+# 看 stage 0：梯度是按三次更新之前的版本算的，却用来改最新的版本。这样的权重是过时（stale）的。这要付出什么？同样的 48 个微批次，学习率 0.3，取最初 16 个和最后 16 个的平均损失。第一行只有一个进程，没有过时可言。
 
 # %%
 for name, num_ranks, flush in (("1 process", 1, None), ("PipeDream", 4, None), ("1F1B + flush", 4, 8)):
-    run = pipedream.run(num_ranks, 64, flush_every=flush, learning_rate=0.3, timeout_s=40)
+    run = pipedream.run(num_ranks, 48, flush_every=flush, learning_rate=0.3, timeout_s=40)
     losses = run[num_ranks - 1]["losses"]
-    print(f"{name:<13} {64 // (flush or 1):3} updates   {sum(losses[:16]) / 16:.3f} -> {sum(losses[-16:]) / 16:.3f}")
+    print(f"{name:<13} {48 // (flush or 1):3} updates   {sum(losses[:16]) / 16:.3f} -> {sum(losses[-16:]) / 16:.3f}")
 
 # %% [markdown]
-# Staleness costs a little here; updating once per microbatch instead of once per eight gains more. But the result now depends on the number of stages, and no longer equals that of one process. Megatron's paper keeps the flush for this reason: "strict optimizer semantics".
+# With four stages and so small a model staleness makes little difference; updating once per microbatch instead of once per eight makes a large one. But the first two lines are not equal: the result now depends on the number of stages. Megatron's paper keeps the flush for this reason: "strict optimizer semantics".
 #
 # So there are two methods under the name 1F1B. With flush: the bubble of GPipe, less memory, one version, exact. Without (PipeDream): no bubble once full, p - s versions, stale.
 
-# %% [markdown] lang="zh" of="a08ffb9c"
-# 在这里，过时只让结果差一点；每个微批次更新一次、而不是每八个一次，得到的更多。但结果从此与 stage 的个数有关，不再等于单个进程的结果。Megatron 的论文正因此保留冲刷，称为“严格的优化器语义”（strict optimizer semantics）。
+# %% [markdown] lang="zh" of="fe4d122e"
+# 只有四个 stage、模型又这么小，过时的影响不大；每个微批次更新一次还是每八个更新一次，差别却很大。但前两行并不相等：结果从此与 stage 的个数有关。Megatron 的论文正因此保留冲刷，称为“严格的优化器语义”（strict optimizer semantics）。
 #
 # 可见 1F1B 这个名字下有两种方法。有冲刷的：气泡与 GPipe 相同，内存更少，一个版本，结果精确。无冲刷的（PipeDream）：填满之后没有气泡，要 p - s 个版本，权重过时。
 
