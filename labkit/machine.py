@@ -4,6 +4,7 @@ Nothing here imports torch into the calling process. Versions come from package 
 prove is tried in a process of its own, so that a broken installation is a row of the report, not a broken notebook.
 """
 
+import functools
 import glob
 import html
 import importlib.metadata
@@ -205,6 +206,7 @@ def _probe() -> dict[str, dict]:
     return dict(json.loads(line) for line in lines)
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -218,6 +220,7 @@ def _torch_has_cuda() -> bool:
     return re.search(r"^cuda\b.*= *'", text, re.M) is not None
 
 
+@functools.cache
 def _cpu_model() -> str:
     found = re.search(r"^model name\s*: (.*)$", _read(Path("/proc/cpuinfo")), re.M)
     return found[1] if found else platform.processor() or platform.machine()
