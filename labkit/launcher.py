@@ -31,8 +31,9 @@ def start(
 ) -> Job:
     """Starts ``fn(*args, **kwargs)`` on ``ranks`` real processes and returns at once.
 
-    ``backend`` is "nccl" or "gloo" (default: nccl when there is a GPU for each rank, else gloo on the CPU). Rank r's
-    random numbers start from ``seed + r``. A run without a sign of life (a collective, a line of output,
+    ``backend`` is "nccl" or "gloo" (default: nccl when there is a GPU for each rank, else gloo on the CPU). Under
+    nccl a rank's tensors are made on its GPU where nothing else is said (torch.set_default_device). Rank r's random
+    numbers start from ``seed + r``. A run without a sign of life (a collective, a line of output,
     ``rank.current().progress``) for ``hang_s`` seconds, or longer than ``timeout_s``, is ended. Raises Refused before
     anything starts when the machine can't do it.
     """

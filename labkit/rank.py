@@ -140,6 +140,7 @@ def _run(index: int, request: dict, tell: Callable[[dict], None]) -> bytes:
     _adopt_main()
     if request["backend"] == "nccl":
         torch.cuda.set_device(index)
+        torch.set_default_device(torch.device("cuda", index))  # the same cell then runs on CPU and GPU
     store = dist.FileStore(str(folder / "store"), request["ranks"])
     dist.init_process_group(request["backend"], store=store, rank=index, world_size=request["ranks"])
     tell({"event": "started"})
