@@ -3,9 +3,9 @@
     python benchmarks/bubble.py [--json] [--runs 3] [--ranks 4,8]
 
 Real ranks, real messages, torch's own schedules. The forward of a stage is stated (50 ms, backward 100 ms), slept out
-so that eight ranks need not have eight cores. What a message costs is calibrated in a run of its own under the same
-schedule, never the one it predicts. The bubble is the idle share of total time. A row holds the median of the runs, and
-the largest distance of any run from the simulation.
+so that eight ranks need not have eight cores. What a message costs, and the runtime's pause between two actions, are
+calibrated in a run of its own under the same schedule, never the one they predict. The bubble is the idle share of
+total time. A row holds the median of the runs, and the largest distance of any run from the simulation.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def row(name: str, num_ranks: int, num_runs: int) -> dict:
     schedule = SCHEDULES[name](num_ranks, num_microbatches)
     num_chunks = schedule.num_stages // num_ranks
     forward_us = STAGE_US * num_chunks
-    cost = pipeline.cost(num_chunks, forward_us=forward_us, message_us=pipeline.calibrate(num_ranks, name=name))
+    cost = pipeline.cost(num_chunks, forward_us=forward_us, **pipeline.calibrate(num_ranks, name=name))
     simulated = bubble(simulate(schedule, cost))
     formula = bubble_formula(schedule, cost=cost)
     runs = [pipeline.run(name, num_ranks, num_microbatches, forward_us=forward_us) for _ in range(num_runs)]
@@ -44,6 +44,7 @@ def row(name: str, num_ranks: int, num_runs: int) -> dict:
         "difference": round(statistics.median(measured) - simulated, 4),
         "worst": round(max(abs(each - simulated) for each in measured), 4),
         "message_us": round(cost.message_us),
+        "gap_us": round(cost.gap_us),
         "overruns": sum(rank["num_overruns"] for run in runs for rank in run),
         "paced": True,
         "runs": num_runs,

@@ -27,9 +27,9 @@ def main(folder: str | Path = "out") -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     say(f"measuring what a message between {NUM_RANKS} ranks costs here ...")
-    message_us = pipeline.calibrate(NUM_RANKS)
-    say(f"  {format_us(message_us)}")
-    cost = pipeline.cost(1, forward_us=FORWARD_US, message_us=message_us)
+    calibrated = pipeline.calibrate(NUM_RANKS)
+    say(f"  {format_us(calibrated['message_us'])}, and {format_us(calibrated['gap_us'])} between two actions")
+    cost = pipeline.cost(1, forward_us=FORWARD_US, **calibrated)
     rows = [one(name, cost, folder) for name in NAMES]
     print_table(rows)
     say(f"written to {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labkit.order import Schedule
-from labkit.residual import message_us, residual
+from labkit.residual import gap_us, message_us, residual
 from labkit.schedule import SCHEDULES
 from labkit.simulate import Cost
 
@@ -88,12 +88,12 @@ def start(schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0,
 
 
 def cost(num_chunks: int, *, forward_us: float, backward_ratio: float = 2.0, input_share: float = 0.5,
-         message_us: float = 0.0) -> Cost:
+         message_us: float = 0.0, gap_us: float = 0.0) -> Cost:
     """The stated times of ``run`` as simulate takes them: per stage, of which a rank holds ``num_chunks``."""
     forward_us = forward_us / num_chunks
     backward_us = backward_ratio * forward_us
     return Cost(forward_us=forward_us, backward_us=backward_us, input_us=input_share * backward_us,
-                weight_us=(1 - input_share) * backward_us, message_us=message_us)
+                weight_us=(1 - input_share) * backward_us, message_us=message_us, gap_us=gap_us)
 
 
 def refusal(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> str | None:
@@ -113,14 +113,14 @@ def refusal(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 
 
 
 def calibrate(num_ranks: int, *, name: str = "gpipe", num_chunks: int = 2, forward_us: float = 20_000.0,
-              **training: Any) -> float:
-    """What a message between stages costs here, in microseconds, from a run of its own: never the one it predicts.
+              **training: Any) -> dict[str, float]:
+    """What ``cost`` must know of this machine: message_us and gap_us, from a run of its own, never the one it predicts.
 
-    A paced run of the same model on as many ranks, with as many microbatches as ranks; the median time from the end of
-    an action to the start of one on another rank that waited for it.
+    A paced run of the same model on as many ranks, with as many microbatches as ranks. Medians: from the end of an
+    action to the start of one on another rank that waited for it; between two actions of a rank that had all it needed.
     """
     small = run(name, num_ranks, num_ranks, num_chunks=num_chunks, forward_us=forward_us, **training)
-    return message_us(small.timeline())
+    return {"message_us": message_us(small.timeline()), "gap_us": gap_us(small.timeline())}
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------

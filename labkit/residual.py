@@ -21,16 +21,17 @@ def residual(predicted: Timeline, measured: Timeline) -> dict[str, float]:
     timelines hold different actions.
     """
     order, took_us, messages_us = _order(measured), _durations(measured), _messages(predicted)
+    pause_us = _pause_us(predicted)
     if took_us.keys() != _durations(predicted).keys():
         raise ValueError("a residual compares two timelines of one configuration; these two hold different actions")
-    lags = list(_lags(measured, messages_us))
+    lags = list(_lags(measured, messages_us, pause_us))
     causes = {"durations": {}, "messages": {action: lag for action, lag, waited, first in lags if waited and not first},
               "start-up": {action: lag for action, lag, _, first in lags if first},
               "runtime": {action: lag for action, lag, waited, first in lags if not waited and not first}}
     idle_us, known, before_us = {}, {}, _idle_us(predicted)
     for cause, more in causes.items():
         known = known | more
-        after_us = _retraced_idle_us(order, took_us, messages_us, known)
+        after_us = _retraced_idle_us(order, took_us, messages_us, pause_us, known)
         idle_us[cause], before_us = after_us - before_us, after_us
     return {**idle_us, "total": _idle_us(measured) - _idle_us(predicted)}
 
@@ -46,30 +47,52 @@ def words(why: dict[str, float]) -> str:
 def message_us(measured: Timeline) -> float:
     """What a message cost in a pipeline, in microseconds: the median time from the end of an action to the start of
     one on another rank that waited for it."""
-    waits_us = [lag for _, lag, waited, _ in _lags(measured, {}) if waited]
+    waits_us = [lag for _, lag, waited, _ in _lags(measured, {}, 0.0) if waited]
     if not waits_us:
         raise ValueError("a message's cost shows where one rank waits for another; in this timeline none does")
     return median(waits_us)
 
 
-def _lags(measured: Timeline, messages_us: dict[Key, float]) -> Iterator[tuple[Action, float, bool, bool]]:
+def gap_us(measured: Timeline) -> float:
+    """The runtime's own time between two actions of a rank, in microseconds: the median where it waited for nothing.
+
+    0.0 where every action waited for a message.
+    """
+    wait_us = message_us(measured)
+    every = {(a.stage, a.kind.replace("I", "B"), a.microbatch): wait_us for _, a, *_ in _actions(measured)}
+    gaps_us = [lag for _, lag, waited, first in _lags(measured, every, 0.0) if not waited and not first]
+    return max(0.0, median(gaps_us)) if gaps_us else 0.0
+
+
+def _pause_us(predicted: Timeline) -> float:
+    """The gap that a prediction was made with: the least pause between two actions of a rank."""
+    ends_us, pauses_us = {}, [float("inf")]
+    for start, rank, end in sorted((start, rank, end) for rank, _, start, end in _actions(predicted)):
+        pauses_us.append(start - ends_us.get(rank, -float("inf")))
+        ends_us[rank] = end
+    return least if (least := max(0.0, min(pauses_us))) < float("inf") else 0.0
+
+
+def _lags(measured: Timeline, messages_us: dict[Key, float],
+          pause_us: float) -> Iterator[tuple[Action, float, bool, bool]]:
     """Per action: how long after it could start it did, whether a message decided that, whether its rank began so."""
     start_us = {action: start for _, action, start, _ in _actions(measured.shifted())}
-    traced = _retrace(_order(measured), _durations(measured), messages_us, lambda action, _: start_us[action])
+    order, took_us = _order(measured), _durations(measured)
+    traced = _retrace(order, took_us, messages_us, pause_us, lambda action, _: start_us[action])
     for action, ready_us, start, waited, first in traced:
         yield action, start - ready_us, waited, first
 
 
-def _retraced_idle_us(order: Schedule, took_us: dict[Action, float], messages_us: dict[Key, float],
+def _retraced_idle_us(order: Schedule, took_us: dict[Action, float], messages_us: dict[Key, float], pause_us: float,
                       lags: dict[Action, float]) -> float:
     """Idle time of all ranks if actions take ``took_us`` and start ``lags`` after they could."""
-    traced = _retrace(order, took_us, messages_us, lambda action, ready_us: ready_us + lags.get(action, 0.0))
+    traced = _retrace(order, took_us, messages_us, pause_us, lambda action, ready_us: ready_us + lags.get(action, 0.0))
     starts_us = {action: start for action, _, start, *_ in traced}
     ends_us = [start + took_us[action] for action, start in starts_us.items()]
     return order.num_ranks * (max(ends_us) - min(starts_us.values())) - sum(took_us.values())
 
 
-def _retrace(order: Schedule, took_us: dict[Action, float], messages_us: dict[Key, float],
+def _retrace(order: Schedule, took_us: dict[Action, float], messages_us: dict[Key, float], pause_us: float,
              start_of: Callable[[Action, float], float]) -> Iterator[tuple[Action, float, float, bool, bool]]:
     """Goes through a schedule in time: action, when it could start, when it does, and the two flags of ``_lags``."""
     free_us, done_us, begun = [0.0] * order.num_ranks, {}, set()
@@ -81,7 +104,8 @@ def _retrace(order: Schedule, took_us: dict[Action, float], messages_us: dict[Ke
         start_us = start_of(action, ready_us)
         yield action, ready_us, start_us, arrived_us > free_us[rank], rank not in begun
         begun.add(rank)
-        free_us[rank] = done_us[key] = start_us + took_us[action]
+        done_us[key] = start_us + took_us[action]
+        free_us[rank] = done_us[key] + pause_us
 
 
 def _order(timeline: Timeline) -> Schedule:

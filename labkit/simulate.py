@@ -24,6 +24,8 @@ class Cost:
     """W: the backward for the weights; unless given, half of backward_us"""
     message_us: PerStage = 0.0
     """a message from this stage to one on another rank, between the producer's end and the consumer's start"""
+    gap_us: float = 0.0
+    """a rank's pause between two actions: what the runtime itself takes, in microseconds"""
 
     def table(self, num_stages: int) -> dict[str, list[float]]:
         """Per stage, the duration of "F", "B", "I", "W" and "message". Raises ValueError for a wrong count or sign."""
@@ -48,11 +50,13 @@ class Cost:
 def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
     """When every action runs, if ranks keep to their orders and start each action as soon as they can.
 
-    An action starts when its rank is free and what it needs is there: at once from a stage on the same rank,
-    ``message_us`` after the producer's end from another. Sending holds nobody up, and messages do not queue.
+    An action starts when its rank is free, ``gap_us`` after its last action, and what it needs is there: at once from a
+    stage on the same rank, ``message_us`` after the producer's end from another. Sending holds nobody up, and messages
+    do not queue.
     Raises ValueError, with the grid of ``validate``, for an order that deadlocks.
     """
-    durations_us = (cost or Cost()).table(schedule.num_stages)
+    cost = cost or Cost()
+    durations_us, gap_us = cost.table(schedule.num_stages), cost.gap_us
     message_us, holder = durations_us["message"], schedule.stage_rank
     free_us, end_us, messages = [0.0] * schedule.num_ranks, {}, []
     ranks, kinds, labels, starts, ends = [], [], [], [], []
@@ -62,7 +66,8 @@ def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
         if need is not None:
             sender = need[0]
             start = max(start, end_us[need] + (message_us[sender] if holder[sender] != rank else 0.0))
-        end = free_us[rank] = end_us[key] = start + durations_us[kind][stage]
+        end = end_us[key] = start + durations_us[kind][stage]
+        free_us[rank] = end + gap_us
         ranks.append(rank), kinds.append(kind), labels.append(str(action)), starts.append(start), ends.append(end)
         if message_us[stage] and _leaves_rank(action, holder):
             messages.append((rank, COMM, "send", labels[-1], end, end + message_us[stage], 0))
