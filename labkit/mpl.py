@@ -8,8 +8,13 @@ import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as MplPath
+from matplotlib.textpath import TextPath
+from matplotlib.transforms import Affine2D
 
 from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
@@ -42,7 +47,7 @@ def figure(scene: Scene) -> Figure:
     return fig
 
 
-def png(scene: Scene, dpi: int = 144) -> bytes:
+def png(scene: Scene, dpi: int = 120) -> bytes:
     """The picture as PNG; at 100 dpi it is 900 pixels wide."""
     out = io.BytesIO()
     figure(scene).savefig(out, format="png", dpi=dpi, metadata={"Software": None, "Title": scene.title})
@@ -104,17 +109,29 @@ def _boxes(ax: Axes, scene: Scene) -> None:
                 _paint(ax, kind, chunk, num_chunks, corners[mine & ((x1 - x0 > 3) == wide)], hatched=wide)
     edged = corners[(x1 - x0 > 3) & (scene.kind != IDLE)][:, [0, 3]] + (0.4, 0)
     ax.add_collection(LineCollection(edged, colors=INK, alpha=0.5, linewidths=0.58), autolim=False)
-    for i, text in enumerate(layout.fitted(scene)):
-        if text:
-            _words(ax, (x0[i] + x1[i]) / 2, (top[i] + end[i]) / 2 + 4, text, 11, ha="center", zorder=4)
+    _labels(ax, np.array(layout.fitted(scene), dtype=str), np.stack([(x0 + x1) / 2, (top + end) / 2 + 4], axis=1))
+
+
+def _labels(ax: Axes, texts: np.ndarray, at: np.ndarray, size_px: float = 11) -> None:
+    """The same few words in many boxes: each is outlined once and stamped, which is ten times faster than text."""
+    inches = Affine2D().scale(1 / 72) + ax.figure.dpi_scale_trans
+    for text in np.unique(texts[texts != ""]).tolist():
+        outline = TextPath((0, 0), text, size=size_px * 0.68, prop=FontProperties(family="DejaVu Sans"))
+        middle = Affine2D().translate(-outline.get_extents().width / 2, 0)
+        stamps = PathCollection([middle.transform_path(outline)], offsets=at[texts == text], zorder=4,
+                                facecolors=INK, linewidths=0, offset_transform=ax.transData)
+        stamps.set_transform(inches)
+        ax.add_collection(stamps, autolim=False)
 
 
 def _paint(ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray, hatched: bool = True) -> None:
     look = style(kind)
     fill = shade(look.colour, chunk, num_chunks) if look.colour else "#f2f2f3" if hatched else "#e4e5e7"
     line = "#00000038" if look.colour else "#a6a9ad"
-    ax.add_collection(PolyCollection(corners, facecolors=fill, edgecolors=line, linewidths=0, zorder=1,
-                                     hatch=3 * look.hatch if hatched and look.hatch else None), autolim=False)
+    ax.add_collection(PolyCollection(corners, facecolors=fill, linewidths=0, zorder=1), autolim=False)
+    if hatched and look.hatch and len(corners):  # one path for all boxes: its hatch is drawn once
+        outline = MplPath.make_compound_path_from_polys(corners)
+        ax.add_patch(PathPatch(outline, facecolor="none", edgecolor=line, linewidth=0, zorder=1, hatch=3 * look.hatch))
 
 
 def _names(ax: Axes, scene: Scene) -> None:
