@@ -32,6 +32,8 @@ $(STAMP): pyproject.toml
 	$(if $(wildcard $(STAMP)),,$(PYTHON) -m venv --clear $(VENV))
 	@rm -f $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $$($(BIN)/python -c \
+		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["labkit"]["no-deps"])')
 	@touch $(STAMP)
 
 clean:

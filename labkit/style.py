@@ -35,6 +35,7 @@ KINDS = {
     "all_gather": _kind("g", "#bfa45f", "|", "all-gather", "all-gather"),
     "reduce_scatter": _kind("e", "#95b552", "-", "reduce-scatter", "reduce-scatter"),
     "broadcast": _kind("b", "#6fb7b7", ".", "broadcast", "broadcast"),
+    "barrier": _kind("|", "#a3a8b0", "", "barrier", "同步点"),
     "wait": _kind("w", "#a3a8b0", "+", "wait", "等待"),
     IDLE: _kind(".", "", "/", "idle (bubble)", "空闲（气泡）"),
 }
@@ -46,6 +47,7 @@ _WORDS = (
     ("simulated", "simulated", "模拟"),
     ("recorded", "recorded", "录制"),
     ("paced", "paced", "定速"),
+    ("overran", "overran", "超出定速"),
     ("bubble", "bubble", "气泡"),
     ("of", "{} of total time", "占总时间 {}"),
     ("span", "span", "总时长"),

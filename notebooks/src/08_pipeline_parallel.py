@@ -570,8 +570,8 @@ for name in ("model", "core/pipeline_parallel"):
 # PipeDream 不等一批里最后一个梯度。它一直跑 1F1B，每个 stage 每做完一次反向就更新一次。八个微批次，一次不冲刷（flush），一次每四个冲刷一下：
 
 # %%
-endless = pipedream.run(4, 8, forward_us=20_000, timeout_s=40)
-flushed = pipedream.run(4, 8, flush_every=4, forward_us=20_000, timeout_s=40)
+endless = pipedream.run(4, 8, forward_us=15_000, timeout_s=40)
+flushed = pipedream.run(4, 8, flush_every=4, forward_us=15_000, timeout_s=40)
 draw(boxes(endless), "PipeDream", span_us=boxes(flushed).span_us)
 draw(boxes(flushed), "1F1B + flush, m = 4")
 
