@@ -57,10 +57,11 @@ WATCH = """output => {
 def press(lab: Page, num_presses: int, pause_ms: int, patience_s: float) -> list[float]:
     """Presses right and left in turn; the time of each until it is painted, in milliseconds, up to one that is not."""
     times_ms: list[float] = []
+    before = lab.page.evaluate("window.painted.length")
     for turn in range(num_presses):
         lab.page.keyboard.press("ArrowLeft" if turn % 2 else "ArrowRight")
         try:
-            lab.page.wait_for_function("n => window.painted.length > n", arg=len(times_ms), timeout=1000 * patience_s)
+            lab.page.wait_for_function("n => window.painted.length > n", arg=before + len(times_ms), timeout=1000 * patience_s)
         except Exception as error:
             if "Timeout" not in str(error):
                 raise
