@@ -61,7 +61,8 @@ def press(lab: Page, num_presses: int, pause_ms: int, patience_s: float) -> list
     for turn in range(num_presses):
         lab.page.keyboard.press("ArrowLeft" if turn % 2 else "ArrowRight")
         try:
-            lab.page.wait_for_function("n => window.painted.length > n", arg=before + len(times_ms), timeout=1000 * patience_s)
+            painted = before + len(times_ms)
+            lab.page.wait_for_function("n => window.painted.length > n", arg=painted, timeout=1000 * patience_s)
         except Exception as error:
             if "Timeout" not in str(error):
                 raise
