@@ -8,7 +8,7 @@ STAMP := $(VENV)/.stamp
 .PHONY: lab test demo book bench env clean
 
 lab: env
-	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start_here.ipynb
 
 test: env
 	$(BIN)/python -m pytest

@@ -103,7 +103,7 @@ def doctor() -> Report:
 def summary() -> dict[str, str | int]:
     """What the record of a run keeps of the machine: not its name, and no path on it."""
     return {"cpu": _cpu_model(), "cores": cores(), "memory_bytes": total_bytes(), "gpus": num_gpus(),
-            "os": f"{platform.system()} {platform.release()} {platform.machine()}", "python": platform.python_version(),
+            "os": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
             "torch": _version("torch") or "none"}
 
 

@@ -52,7 +52,12 @@ def seconds_of(fn, error, **options):
     return time.monotonic() - began, caught.value
 
 
-def test_results_come_back_by_rank():
+GPUS = machine.num_gpus()
+NCCL = pytest.param("nccl", max(GPUS, 1), marks=[pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="no GPU here")])
+
+
+@pytest.mark.parametrize(("backend", "num_ranks"), [("gloo", 3), NCCL])
+def test_results_come_back_by_rank(backend, num_ranks):
     def total(factor):
         import torch
         import torch.distributed as dist
@@ -61,10 +66,10 @@ def test_results_come_back_by_rank():
         dist.all_reduce(x)
         return dist.get_rank(), x
 
-    run = lab.launch(total, 10, ranks=3)
-    assert [run[r][0] for r in range(3)] == [0, 1, 2]
-    assert all(run[r][1].tolist() == [30.0] * 3 for r in range(3))
-    assert run.backend == "gloo" and "gloo" in run.notes and len(run) == 3
+    run = lab.launch(total, 10, ranks=num_ranks, backend=backend)
+    assert [run[r][0] for r in range(num_ranks)] == list(range(num_ranks))
+    assert all(run[r][1].tolist() == [5.0 * num_ranks * (num_ranks - 1)] * 3 for r in range(num_ranks))
+    assert run.backend == backend and backend in run.notes and len(run) == num_ranks
 
 
 def test_a_rank_is_an_ordinary_torch_program():
