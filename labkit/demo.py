@@ -3,10 +3,12 @@
     python -m labkit demo [folder]
 """
 
+import shutil
 import sys
 from pathlib import Path
 
 from labkit import mpl, pipeline, scene, svg, text, trace
+from labkit.job import Job, listeners
 from labkit.run import Run
 from labkit.schedule import SCHEDULES, TITLES
 from labkit.simulate import Cost, in_flight, simulate
@@ -30,7 +32,11 @@ def main(folder: str | Path = "out") -> Path:
     calibrated = pipeline.calibrate(NUM_RANKS)
     say(f"  {format_us(calibrated['message_us'])}, and {format_us(calibrated['gap_us'])} between two actions")
     cost = pipeline.cost(1, forward_us=FORWARD_US, **calibrated)
-    rows = [one(name, cost, folder) for name in NAMES]
+    listeners.append(live)
+    try:
+        rows = [one(name, cost, folder) for name in NAMES]
+    finally:
+        listeners.remove(live)
     print_table(rows)
     say(f"written to {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     return folder
@@ -70,6 +76,16 @@ def print_table(rows: list[tuple[str, Timeline, Timeline, Run]]) -> None:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     badges = {measured.badge for _, _, measured, _ in rows}
     say(f"predicted: simulated. measured: {'; '.join(sorted(badges))}. Bubble: idle share of total time.")
+
+
+def live(job: Job) -> None:
+    """The live line of a terminal: what each rank is doing, once a launch has taken a second; cleared at its end."""
+    if job.seconds < 1 or not sys.stderr.isatty():
+        return
+    rows = [] if job.done else job.progress
+    words = "   ".join(f"rank {row['rank']} {row['state']} step {row.get('step', '-')}" for row in rows)
+    line = words[: shutil.get_terminal_size().columns - 1]
+    print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def say(line: str) -> None:

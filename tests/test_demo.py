@@ -1,10 +1,13 @@
 """The demo writes what it promises, and what it prints comes from the runs it saved."""
 
 import json
+import sys
+import time
 
 import pytest
 
-from labkit import demo
+import labkit as lab
+from labkit import demo, job
 from labkit.run import Run
 from labkit.timeline import bubble
 from labkit.units import format_share
@@ -40,3 +43,14 @@ def test_the_table_is_made_of_the_saved_runs(folder, capsys):
 def test_gpipe_holds_every_microbatch_and_1f1b_only_as_many_as_stages(folder):
     held = {name: Run.load(folder / "runs" / f"{name}-1")[0]["peak_activation_bytes"] for name in demo.NAMES}
     assert held["gpipe"] == pytest.approx(held["1f1b"] * demo.NUM_MICROBATCHES / demo.NUM_RANKS, rel=0.05)
+
+
+def test_a_terminal_sees_each_rank_while_it_runs_and_a_clean_line_afterwards(monkeypatch, capsys):
+    def work():
+        time.sleep(1.5)
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(job, "listeners", [demo.live])
+    lab.launch(work, ranks=2)
+    seen = capsys.readouterr().err
+    assert "rank 0 running" in seen and "rank 1 running" in seen and seen.endswith("\r\x1b[K")
