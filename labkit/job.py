@@ -92,7 +92,7 @@ class Job:
         """The Python stack of every running rank, also of one that is deep in native code."""
         running = [p.rank for p in self._peers if p.how == "stuck"]
         before = {r: self._stack_file(r).stat().st_size for r in running if self._stack_file(r).exists()}
-        self._signal(signal.SIGUSR1, running)
+        self._signal(signal.SIGUSR1, list(before))
         deadline = time.monotonic() + 0.5
         while time.monotonic() < deadline and any(
             self._stack_file(r).stat().st_size <= size for r, size in before.items()
@@ -155,6 +155,8 @@ class Job:
                             self._endings(),
                             self._logs(),
                         )
+                    elif len(message.get("pids", self._peers)) < self.num_ranks:
+                        return verdict.RankFailed("the system had no room for another process; ask for fewer ranks")
                     elif "exited" in message:
                         self._bury(self._peers[message["exited"]], message["status"])
                 outcome = self._judge()
@@ -211,7 +213,8 @@ class Job:
                 "Where the ranks are:"
             )
         for peer in self._peers:
-            if peer.how == "stuck":
+            if peer.how == "stuck" and not peer.asked:  # one open question at a time: nobody blocks who is not heard
+                peer.asked = True
                 with contextlib.suppress(OSError):
                     wire.send(peer.sock, {"report": True})
         return None

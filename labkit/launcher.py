@@ -45,12 +45,12 @@ def start(
     request = {
         "ranks": ranks,
         "backend": backend,
-        "seed": seed,
+        "seed": int(seed),
         "folder": str(folder),
         "payload": str(folder / "payload.pkl"),
         "threads": max(1, machine.cores() // ranks),
         "cwd": os.getcwd(),
-        "sys_path": [entry or os.getcwd() for entry in sys.path],
+        "sys_path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
         "environ": _environ(ranks, home.environ),
         "sources": payload.cell_sources(),
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from labkit.verdict import Ending
 
-LAST_LINES = 12  # of a rank's output, in a verdict
+LAST_LINES, TAIL_BYTES = 12, 16384  # of a rank's output, in a verdict
 
 
 class Peer:
@@ -17,7 +17,7 @@ class Peer:
 
     def __init__(self, rank: int, sock: socket.socket, folder: Path) -> None:
         self.rank, self.sock, self.folder = rank, sock, folder
-        self.how, self.at, self.status = "stuck", 0.0, None
+        self.how, self.at, self.status, self.asked = "stuck", 0.0, None, False
         self.said: dict = {}
         self.report: dict = {}
         self.progress: dict = {}
@@ -28,7 +28,7 @@ class Peer:
         if event in ("returned", "failed"):
             self.how, self.said, self.at = event, message, message["at"]
         elif event == "report":
-            self.report = message
+            self.report, self.asked = message, False
         elif event == "progress":
             self.progress = {name: message[name] for name in ("step", "loss") if message[name] is not None}
         return event in ("progress", "started", "returned")
@@ -53,11 +53,20 @@ class Peer:
         """What it has printed so far."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
+    @property
+    def tail(self) -> str:
+        """The end of what it has printed: a log can be long, and this is asked several times a second."""
+        if not self.log_file.exists():
+            return ""
+        with self.log_file.open("rb") as file:
+            file.seek(max(0, self.log_file.stat().st_size - TAIL_BYTES))
+            return file.read().decode(errors="replace")
+
     def ending(self, last: dict[int, dict], stack: str) -> Ending:
         """How it ended, or where it is stuck. ``last``: each rank's last sequence numbers, to set beside its own."""
         groups, pending = self.report.get("groups", {}), []
         for work in self.report.get("pending", []):
-            reached = {rank: groups_of.get(work["group"], 0) for rank, groups_of in last.items()}
+            reached = {rank: (seqs or {}).get(work["group"]) for rank, seqs in last.items()}
             pending.append({**work, "ranks": groups.get(work["group"], []), "last": reached})
         return Ending(
             rank=self.rank,
@@ -68,5 +77,5 @@ class Peer:
             where=self.report.get("where", {}),
             stack=stack,
             pending=tuple(pending),
-            last_output="\n".join(self.log.strip().splitlines()[-LAST_LINES:]),
+            last_output="\n".join(self.tail.strip().splitlines()[-LAST_LINES:]),
         )

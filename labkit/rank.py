@@ -49,7 +49,8 @@ class Rank:
 
     def progress(self, *, step: int | None = None, loss: float | None = None) -> None:
         """Shows how far this rank is, in the live line of the notebook. Costs some microseconds."""
-        self._tell({"event": "progress", "step": step, "loss": None if loss is None else float(loss)})
+        numbers = {"step": None if step is None else int(step), "loss": None if loss is None else float(loss)}
+        self._tell({"event": "progress", **numbers})
 
 
 def current() -> Rank:
@@ -190,8 +191,11 @@ def _answer(sock: socket.socket, tell: Callable[[dict], None], sources: dict) ->
         if message is None or message.get("bye"):
             _flush()
             os._exit(0 if message else 1)
-        where = _where(sys._current_frames().get(main_thread), sources)
-        tell({"event": "report", "where": where, **_collectives(active=True)})
+        report = {"where": {}, "pending": [], "groups": {}, "last": None}
+        with contextlib.suppress(Exception):  # the main thread moves on while we look
+            report["where"] = _where(sys._current_frames().get(main_thread), sources)
+            report |= _collectives(active=True)
+        tell({"event": "report", **report})
 
 
 def _collectives(active: bool) -> dict:
@@ -205,7 +209,7 @@ def _collectives(active: bool) -> dict:
     from torch._C._distributed_c10d import _dump_fr_trace_json
 
     if not dist.is_initialized():
-        return {"pending": [], "groups": {}}
+        return {"pending": [], "groups": {}, "last": None}  # unknown, which is not zero
     recorded = json.loads(_dump_fr_trace_json(True, active))
     pending = [
         {
@@ -219,9 +223,10 @@ def _collectives(active: bool) -> dict:
         if not entry["retired"] and not entry["is_p2p"]
     ]
     # a rank outside a group has a number for it, not a group
-    members = dist.distributed_c10d._world.pg_group_ranks.items()
-    names = {str(group.group_name): sorted(ranks) for group, ranks in members if hasattr(group, "group_name")}
-    last = {key: int(status["last_enqueued_collective"]) for key, status in recorded.get("pg_status", {}).items()}
+    members = list(dist.distributed_c10d._world.pg_group_ranks.items())  # for a group without this rank: a number
+    mine = {group: ranks for group, ranks in members if hasattr(group, "group_name")}
+    names = {str(group.group_name): sorted(ranks) for group, ranks in mine.items()}
+    last = {str(group.group_name): group._get_sequence_number_for_group() for group in mine}
     return {"pending": pending, "groups": names, "last": last}
 
 

@@ -143,7 +143,7 @@ def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[st
     """JSON for a value; arrays and tensors go into their own files, named by where they stand in the result."""
     if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, Unsaved)):
         return value
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float, str)):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype != object:
         arrays[key] = value
@@ -155,12 +155,11 @@ def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[st
         items = [_encode(item, f"{key}.{i}", arrays, tensors, reprs) for i, item in enumerate(value)]
         return items if type(value) is list else {"$tuple": items}
     if isinstance(value, dict) and type(value).__name__ in ("dict", "OrderedDict"):
-        return {
-            "$dict": [
-                [_encode(k, f"{key}.key{i}", arrays, tensors, reprs), _encode(v, f"{key}.{k}", arrays, tensors, reprs)]
-                for i, (k, v) in enumerate(value.items())
-            ]
-        }
+        pairs = []
+        for i, (k, v) in enumerate(value.items()):  # a key may hold a dot, 1 is not "1": the number keeps names apart
+            named = ((k, f"{key}.key{i}"), (v, f"{key}.{k}#{i}"))
+            pairs.append([_encode(part, name, arrays, tensors, reprs) for part, name in named])
+        return {"$dict": pairs}
     reprs.append(key)
     return {"$repr": str(value) if isinstance(value, Unsaved) else repr(value)}
 

@@ -82,7 +82,8 @@ def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) ->
     """What the script's ranks left. torch aborts now and then at exit, after success: a result counts for more."""
     logs = _rank_logs(folder, ranks)
     files = [folder / f"result-{rank}.pkl" for rank in range(ranks)]
-    if code and not all(file.exists() for file in files):
+    raised = any("Traceback (most recent call" in log for log in logs)  # an abort at exit prints none
+    if code and (raised or not all(file.exists() for file in files)):
         raise _failure(folder, logs, using, code)
     backend = "nccl" if machine.num_gpus() >= ranks else "gloo"
     return Run(
@@ -173,12 +174,12 @@ def _rank_logs(folder: Path, ranks: int) -> tuple[str, ...]:
 def _failure(folder: Path, logs: tuple[str, ...], using: str, code: int) -> verdict.RankFailed:
     """The verdict on a script: the traceback of the rank that is to blame, else the launcher's own last words."""
     spoken = {rank: log[log.index("Traceback") :] for rank, log in enumerate(logs) if "Traceback" in log}
-    own = {rank: text for rank, text in spoken.items() if "closed by peer" not in text and "reset by peer" not in text}
-    for rank, text in (own or spoken).items():
+    own = {rank: text for rank, text in spoken.items() if not any(words in text for words in verdict.PEER_GONE)}
+    for rank, text in own.items():
         return verdict.RankFailed(
             f"rank {rank} of the script failed ({using} ended with exit code {code}):\n{text}", (), logs
         )
-    said = tail((folder / "launcher.txt").read_text(errors="replace"), 20)
+    said = tail((folder / "launcher.txt").read_text(errors="replace"), 40)
     return verdict.RankFailed(f"{using} ended with exit code {code}. Its last words:\n{said}", (), logs)
 
 

@@ -11,6 +11,16 @@ _LIKELY = {
     "SIGTERM": "someone asked it to end",
     "SIGBUS": "a mapped file or shared memory ran out of room",
 }
+PEER_GONE = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+    "Socket closed",
+)
+"""What gloo says in a rank whose peer went: an echo of another rank's failure."""
+_ALIKE = ("all_reduce", "reduce", "all_gather", "gather", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base")
+"""Collectives to which every rank brings the same shape; in the others shapes may differ and prove nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +96,10 @@ def early_return(endings: list[Ending]) -> str | None:
     returned = [e for e in endings if e.how == "returned"]
     for ending in endings:
         for work in ending.pending if ending.how == "stuck" else ():
-            gone = [e.rank for e in returned if e.rank in work["ranks"] and work["last"].get(e.rank, 0) < work["seq"]]
+            reached = {e.rank: work["last"].get(e.rank) for e in returned if e.rank in work["ranks"]}
+            gone = [rank for rank, seq in reached.items() if seq is not None and seq < work["seq"]]
             if gone:
-                waiting = [e for e in endings if e.how == "stuck" and e.pending]
+                waiting = [e for e in endings if e.how == "stuck" and _is_in(e, work["group"])]
                 them, verb = _ranks([e.rank for e in waiting]), "wait" if len(waiting) > 1 else "waits"
                 return (
                     f"{_ranks(gone)} already returned; {them} {verb} for {'it' if len(gone) == 1 else 'them'} in "
@@ -98,6 +109,10 @@ def early_return(endings: list[Ending]) -> str | None:
     return None
 
 
+def _is_in(ending: Ending, group: str) -> bool:
+    return any(work["group"] == group for work in ending.pending)
+
+
 def mismatch(endings: list[Ending]) -> str | None:
     """Proof that ranks are in different collectives at one place of a group's sequence; None while there is none."""
     seen: dict[tuple, dict[int, tuple[Ending, dict]]] = {}
@@ -105,7 +120,7 @@ def mismatch(endings: list[Ending]) -> str | None:
         for work in ending.pending if ending.how == "stuck" else ():
             seen.setdefault((work["group"], work["seq"]), {})[ending.rank] = (ending, work)
     for (_, seq), by_rank in sorted(seen.items(), key=lambda item: item[0][1]):
-        if len({(w["op"], str(w["shapes"]) if w["op"] != "broadcast" else "") for _, w in by_rank.values()}) > 1:
+        if len({(w["op"], str(w["shapes"]) if w["op"] in _ALIKE else "") for _, w in by_rank.values()}) > 1:
             lines = [f"ranks call different collectives as number {seq} of their group:"]
             lines += [
                 f"  rank {rank}: {work['op']} of {work['shapes']} {'/'.join(work['dtypes'])} at {_line(ending.where)}"
@@ -133,16 +148,7 @@ def _first_cause(endings: list[Ending], logs: list[str]) -> Ending:
 
 def _is_echo(ending: Ending) -> bool:
     text = ending.error.get("message", "")
-    return ending.how == "failed" and any(
-        words in text
-        for words in (
-            "Connection closed by peer",
-            "Connection reset by peer",
-            "Broken pipe",
-            "remote process exited",
-            "Socket closed",
-        )
-    )
+    return ending.how == "failed" and any(words in text for words in PEER_GONE)
 
 
 def _cause(ending: Ending, log: str) -> str:

@@ -67,7 +67,8 @@ class Zygote:
             lacking = len(self.spares) < self.num_spares and not self.runs
             events = self.selector.select(timeout=REST_S if lacking else 1.0)
             if lacking and not events:  # a quiet moment: no rank is disturbed
-                self.spares.append(self.spare())
+                with contextlib.suppress(OSError):
+                    self.spares.append(self.spare())
             for key, _ in events:
                 if key.fileobj is self.wakeup:
                     with contextlib.suppress(BlockingIOError):
@@ -86,10 +87,11 @@ class Zygote:
         run, pids = socket.socket(fileno=fds[0]), {}
         self.runs[run] = pids
         for index, fd in enumerate(fds[1:]):
-            pid, order = self.spares.pop() if self.spares else self.spare()
-            pids[pid] = index
-            with contextlib.suppress(OSError), order:
-                wire.send(order, {"rank": index, "request": request}, fds=(fd,))
+            with contextlib.suppress(OSError):  # where no process is to be had, the rank's closed socket tells
+                pid, order = self.spares.pop() if self.spares else self.spare()
+                pids[pid] = index
+                with order:
+                    wire.send(order, {"rank": index, "request": request}, fds=(fd,))
             os.close(fd)
         self.num_spares = min(max(len(pids), self.num_spares), MOST_SPARES)
         self.selector.register(run, selectors.EVENT_READ)
@@ -118,7 +120,8 @@ class Zygote:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        self.selector.close()
+        with contextlib.suppress(OSError):
+            self.selector.close()
         others = (order for _, order in self.spares)
         for sock in (ours, self.control, self.wakeup, self._wakeup_write, *self.runs, *others):
             sock.close()
@@ -203,7 +206,8 @@ def _preload() -> list[str]:
 def main() -> None:
     """Imports everything once, says ready, serves."""
     control, folder = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGUSR1):  # a rank takes SIGUSR1 for its stack once it has settled
+        signal.signal(number, signal.SIG_IGN)
     missing = _preload()
     threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
     assert threads == 1, f"the zygote must be single-threaded to fork safely; it has {threads} threads"

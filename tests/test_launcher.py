@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import labkit as lab
-from labkit import launcher, machine, server
+from labkit import job, launcher, machine, server
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -205,6 +205,59 @@ def test_a_slow_collective_of_others_is_no_deadlock():
         return "fine"
 
     assert list(lab.launch(slow_pair, ranks=3)) == ["fine"] * 3
+
+
+@pytest.mark.parametrize("program", ["uneven", "subgroup", "destroyed"])
+def test_correct_programs_with_a_late_rank_are_no_deadlock(program):
+    def late(name):
+        import torch
+        import torch.distributed as dist
+
+        rank, size = dist.get_rank(), dist.get_world_size()
+        group = None
+        if name == "subgroup":
+            dist.new_group([0, 1])
+            group = dist.new_group([0, 2, 3])
+        if rank == size - 1:
+            time.sleep(1.5)
+        if name == "uneven":
+            x = torch.ones(size * (rank + 1))
+            dist.all_to_all_single(torch.empty(6), x, [1, 2, 3], [rank + 1] * size)
+        elif name == "destroyed" or rank != 1:
+            num = 3
+            dist.gather(torch.ones(1), [torch.ones(1)] * num if rank == 0 else None, dst=0, group=group)
+        if name == "destroyed" and rank:
+            dist.destroy_process_group()
+        return "fine"
+
+    assert set(lab.launch(late, program, ranks=4 if program == "subgroup" else 3)) == {"fine"}
+
+
+def test_a_rank_that_does_not_listen_cannot_hold_up_the_verdict(monkeypatch):
+    def deaf():
+        import torch.distributed as dist
+
+        if dist.get_rank() == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            print("busy")
+            time.sleep(0.05)
+
+    monkeypatch.setattr(job, "POLL_S", 0.002)  # more questions in two seconds than a socket holds
+    seconds, _ = seconds_of(deaf, lab.Timeout, ranks=2, timeout_s=2)
+    assert seconds < 10
+
+
+def test_stacks_of_ranks_that_only_begin_do_no_harm():
+    def work():
+        time.sleep(0.3)
+        return 1
+
+    job = lab.start(work, ranks=3)
+    while len(job.progress) < 3:
+        time.sleep(0.001)
+    job.stacks()
+    assert list(job.wait()) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("shapes", [False, True], ids=["ops", "shapes"])

@@ -26,9 +26,17 @@ def test_numbers_arrays_and_tensors_come_back_as_they_were(tmp_path):
     assert loaded.origin == "recorded" and loaded.notes == ("gloo", "paced") and loaded.logs == ("hi", "hi")
 
 
+def test_keys_that_look_alike_stay_apart(tmp_path):
+    value = {1: torch.zeros(2), "1": torch.ones(2), "a.b": np.full(2, 7), "a": {"b": np.full(2, 8)}}
+    loaded = Run.load(a_run(value, np.complex64(1j)).save(tmp_path / "run"))
+    assert loaded[0][1].tolist() == [0, 0] and loaded[0]["1"].tolist() == [1, 1]
+    assert loaded[0]["a.b"].tolist() == [7, 7] and loaded[0]["a"]["b"].tolist() == [8, 8]
+    assert isinstance(loaded[1], Unsaved)
+
+
 def test_what_fits_no_format_is_kept_as_its_repr_and_named(tmp_path):
     folder = a_run({"odd": {1, 2}}, 3).save(tmp_path / "run")
-    assert json.loads((folder / "run.json").read_text())["kept_as_repr"] == ["rank0.odd"]
+    assert json.loads((folder / "run.json").read_text())["kept_as_repr"] == ["rank0.odd#0"]
     loaded = Run.load(folder)
     assert isinstance(loaded[0]["odd"], Unsaved) and loaded[0]["odd"] == "{1, 2}"
     again = Run.load(loaded.save(tmp_path / "again"))
@@ -38,7 +46,7 @@ def test_what_fits_no_format_is_kept_as_its_repr_and_named(tmp_path):
 def test_no_pickle_is_written_or_read(tmp_path):
     folder = a_run({"w": torch.ones(2), "a": np.ones(2), "o": object()}).save(tmp_path / "run")
     assert {file.suffix for file in folder.iterdir()} == {".json", ".npz", ".safetensors"}
-    np.savez(folder / "arrays.npz", **{"rank0.a": np.array([object()], dtype=object)})
+    np.savez(folder / "arrays.npz", **{"rank0.a#1": np.array([object()], dtype=object)})
     with pytest.raises(ValueError, match="allow_pickle"):
         Run.load(folder)
 

@@ -53,6 +53,28 @@ def test_a_failing_script_shows_the_guilty_ranks_traceback(tmp_path):
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(path) in (p.info["cmdline"] or [])]
 
 
+AFTER = {"raises": 'raise ValueError("the check after training failed")', "is killed": "os.kill(os.getpid(), 9)"}
+
+
+@pytest.mark.parametrize("ending", AFTER)
+def test_a_failure_after_or_without_a_result_is_a_failure(ending, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(f"""
+        import os, torch, torch.distributed as dist
+        from labkit import rank
+        dist.init_process_group("gloo")
+        dist.barrier()
+        if dist.get_rank() == 1:
+            rank.current().give(1)
+            {AFTER[ending]}
+        rank.current().give(0)
+        dist.all_reduce(torch.ones(1))
+    """))
+    with pytest.raises(lab.RankFailed) as caught:
+        lab.launch_script(path, ranks=2, timeout_s=120, show=False)
+    assert ("rank 1 of the script failed" if ending == "raises" else "exitcode  : -9") in str(caught.value)
+
+
 def test_a_script_that_hangs_is_ended_with_all_its_ranks(tmp_path):
     path = tmp_path / "hang.py"
     path.write_text("import os, time, pathlib\nprint('waiting', os.getpid(), flush=True)\ntime.sleep(600)\n")
