@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 FLOORS = {
-    0: ("units", "mesh", "timeline", "shards"),
-    1: ("order", "schedule", "simulate", "residual", "collectives", "memory", "plan"),
-    2: ("ops", "machine", "wire", "verdict", "rank", "zygote", "trace", "payload", "server", "peer", "run", "job",
-        "launcher", "script", "pace", "meter", "model", "pipeline", "pipedream", "faults", "checkpoint"),
-    3: ("style", "scene", "layout", "svg", "mpl", "text"),
+    0: ("units", "mesh", "timeline", "shards", "topology"),
+    1: ("order", "schedule", "simulate", "residual", "collectives", "network", "buckets", "memory", "plan"),
+    2: ("ops", "machine", "hardware", "wire", "verdict", "rank", "zygote", "trace", "payload", "server", "peer", "run",
+        "job", "launcher", "script", "traffic", "pace", "meter", "model", "pipeline", "pipedream", "exchange",
+        "calibrate", "data_parallel", "faults", "checkpoint"),
+    3: ("style", "scene", "sketch", "chart", "diagram", "layout", "svg", "mpl", "text"),
     4: ("export", "viewer", "widgets", "check", "demo", "__main__"),
 }
 """Imports go down; on one floor, towards the left. A new module gets its place here."""

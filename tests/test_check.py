@@ -1,5 +1,6 @@
 """Every answer, however bad, becomes a verdict; the right ones pass, and the exercises catch the typical mistakes."""
 
+import importlib
 import json
 import math
 import time
@@ -258,9 +259,15 @@ def test_html_escapes_and_follows_the_theme():
     assert "<pre" not in room.Verdict(state="passed")._repr_html_()
 
 
-def test_every_exercise_has_its_hints_in_both_languages():
-    hints = json.loads((Path(room.__file__).parent / "hints.json").read_text(encoding="utf-8"))
-    assert set(hints) == set(room._history) == set(EXERCISES)
+HINTS = sorted(Path(room.__file__).with_name("hints").glob("*.json"))
+
+
+@pytest.mark.parametrize("file", HINTS, ids=lambda file: file.stem)
+def test_every_exercise_has_its_hints_in_both_languages(file):
+    module = importlib.import_module(f"labkit.check.{file.stem}")
+    hints = json.loads(file.read_text(encoding="utf-8"))
+    exercises = {name for name in module.__all__ if name in room._history}
+    assert set(hints) == exercises == set(module.__all__) - {"hint", "language", "status"}
     for name, both in hints.items():
         assert len(both["en"]) == len(both["zh"]) in (2, 3), name
         assert not any("一" <= letter <= "鿿" for text in both["en"] for letter in text), name

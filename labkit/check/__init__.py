@@ -22,7 +22,8 @@ _STATES = {  # worst first: sign, colour, Chinese name, what it means in English
     "wrong": ("✗", "#d9534f", "不对", "This case goes wrong:", "下面的情形不对："),
     "over budget": ("△", "#d98e04", "超出预算", "Right, but it costs more than it must:", "正确，但代价超出必要："),
     "passed": ("✓", "#2e9e6b", "通过", "Right, and within budget, in all hidden cases.", "所有情形都正确且不超预算。")}
-_HINTS = json.loads(Path(__file__).with_name("hints.json").read_text(encoding="utf-8"))
+_HINTS = {name: both for file in sorted(Path(__file__).with_name("hints").glob("*.json"))
+          for name, both in json.loads(file.read_text(encoding="utf-8")).items()}
 Grade = Callable[[Callable], Iterator[tuple[str, str]]]  # answer -> ("wrong" or "over budget", the case) ...
 _history: dict[str, list[str]] = {}  # per exercise, the states of its verdicts
 _language = "en"
@@ -73,7 +74,7 @@ def say(en: str, zh: str) -> str:
 
 
 def exercise(grade: Grade) -> Callable[[Callable], Verdict]:
-    """Registers an exercise, whose hints stand in hints.json. Whatever an answer does becomes a Verdict, the worst."""
+    """Registers an exercise; its hints stand in hints/<subject>.json. Whatever an answer does becomes a Verdict."""
     name = grade.__name__
     _history[name] = []
 
