@@ -138,7 +138,7 @@ def test_the_button_is_off_exactly_where_torch_refuses_and_says_why():
         board.controls["microbatches"].value = num_microbatches
         reason = pipeline.refusal("1f1b", 4, num_microbatches)
         assert board.button.disabled == (num_microbatches < 4) == (reason is not None)
-        assert board.reason.value == (f"Off: {escape(reason)}." if reason else "")
+        assert board.why_off.value == (f"Off: {escape(reason)}." if reason else "")
     board.controls["microbatches"].value = 2
     with pytest.raises(ValueError, match="fewer than 4 stages"):
         board.run()

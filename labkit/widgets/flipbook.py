@@ -21,15 +21,18 @@ class Flipbook(w.VBox):
     """One page per option of ``slider``, each for the present options of ``others``; all controls have an ``index``.
 
     ``page(slider_index, *other_indices)`` is the HTML of one; ``moved`` is called after a control has moved.
+    ``num_pages(*other_indices)``, where it gives a number, is how many positions the slider has then: 0, 1, ...
     """
 
     def __init__(self, slider: w.Widget, others: Sequence[w.Widget], page: Callable[..., str], busy: str,
-                 moved: Callable[[], None] = lambda: None) -> None:
+                 moved: Callable[[], None] = lambda: None,
+                 num_pages: Callable[..., int | None] = lambda *_: None) -> None:
         self.slider, self.others, self._page, self._after = slider, tuple(others), page, moved
+        self._num_pages = num_pages
         self.at = {control: control.index for control in (slider, *self.others)}
         self._busy = w.HTML(f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>')
         self._clear, self._marks = w.HTML("&nbsp;"), [w.Stack() for _ in self.others]
-        self.pages, self._drawn = [w.HTML() for _ in slider.options[:MAX_PAGES]], set()
+        self.pages, self._drawn = [], set()
         self.stack = w.Stack()
         self._lock, self._edition = threading.RLock(), 0
         super().__init__([*self._marks[:1], self.stack])
@@ -56,11 +59,21 @@ class Flipbook(w.VBox):
         with self._lock:
             self._edition += 1
             self._drawn.clear()
+            self._resize()
             self._ask()
         if wait:
             self._draw_rest(self._edition)
         else:
             threading.Thread(target=self._rest, args=(self._edition,), name="labkit-draw", daemon=True).start()
+
+    def _resize(self) -> None:
+        """As many pages as the slider has positions."""
+        wanted = self._num_pages(*map(self.at.get, self.others))
+        if wanted is not None and wanted != len(self.slider.options):
+            self.at[self.slider] = 0
+            self.slider.options = [(str(index), index) for index in range(wanted)]
+        num_pages = min(MAX_PAGES, len(self.slider.options))
+        self.pages = self.pages[:num_pages] + [w.HTML() for _ in range(num_pages - len(self.pages))]
 
     def _ask(self) -> None:
         """Draws the visible page if the browser does not have it."""

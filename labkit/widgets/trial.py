@@ -1,0 +1,166 @@
+"""What the boards that predict and then run on real ranks have in common: controls, a flipbook, a button, a verdict."""
+
+import threading
+import time
+from collections.abc import Hashable, Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets as w
+
+from labkit.job import Job
+from labkit.run import Run
+from labkit.timeline import Timeline
+from labkit.widgets.flipbook import Flipbook
+from labkit.widgets.live import Panel
+from labkit.widgets.picture import Board, answer_anytime, spoken
+
+_WORDS = (
+    ("run", "Run it on real ranks", "在真实 rank 上运行"),
+    ("busy", "kernel busy: the new settings are not drawn yet", "内核忙碌：新设置尚未绘制"),
+    ("off", "Off: {}.", "不可运行：{}。"),
+)
+
+
+class Trial(Board):
+    """A board that predicts each setting and, at a button, runs it for real. The first control is flipped through.
+
+    A subclass says what a ``setting`` of the controls is, draws its ``page``, ``begin``s its run, and may have a
+    ``reason`` why a setting can't run, or a number of pages that depends on the other controls (``num_pages``).
+    """
+
+    def __init__(self, language: str, words: tuple, controls: dict[str, w.Widget], around: Sequence[w.Widget] = ()
+                 ) -> None:
+        self.language, self._words = language, spoken((*_WORDS, *words), language)
+        self.controls = controls
+        self.runs: dict[Hashable, Run] = {}
+        self.error: BaseException | None = None
+        self._timelines: dict[Hashable, Timeline] = {}
+        self._job: Job | None = None
+        self.button = w.Button(description=self._words["run"], icon="play", layout=w.Layout(width="auto"))
+        self.button.on_click(lambda _: self._start())
+        self.why_off, self.live = w.HTML(), w.VBox()
+        slider, *others = controls.values()
+        self.book = Flipbook(slider, others, self._page, self._words["busy"], self._allow, self._num_pages)
+        box = w.Box([*others[:2], slider, *around, *others[2:]], layout=w.Layout(flex_flow="row wrap"))
+        super().__init__([box, self.book, w.HBox([self.button, self.why_off]), self.live])
+        self._allow()
+        answer_anytime(*controls.values(), *around, self.button)
+
+    # --- what a subclass says -------------------------------------------------------------------------------------
+
+    def setting_at(self, *indices: int) -> Hashable:
+        """What the controls mean when they stand at these indices, in the order of ``controls``."""
+        raise NotImplementedError
+
+    def page(self, setting: Any) -> str:
+        """The picture of a setting and its words, as HTML."""
+        raise NotImplementedError
+
+    def begin(self, setting: Any) -> Job:
+        """Starts the setting on real ranks."""
+        raise NotImplementedError
+
+    def reason(self, setting: Any) -> str | None:
+        """Why a setting can't be run; None where it can."""
+        return None
+
+    def key(self, setting: Any) -> Hashable:
+        """What of a setting a run depends on."""
+        return setting
+
+    num_pages = None
+    """where pages come and go with the other controls: a method from their indices to how many there are"""
+
+    # --- where it stands ------------------------------------------------------------------------------------------
+
+    @property
+    def setting(self) -> Any:
+        """What the controls say now."""
+        return self.setting_at(*self.book.at.values())
+
+    @property
+    def measured(self) -> Timeline | None:
+        """The measured timeline of the setting, once it has been run."""
+        return self.timeline_of(self.setting)
+
+    def timeline_of(self, setting: Any) -> Timeline | None:
+        """The measured timeline of any setting, once it has been run."""
+        return self._timelines.get(self.key(setting))
+
+    def _page(self, *indices: int) -> str:
+        return self.page(self.setting_at(*indices))
+
+    def _num_pages(self, *indices: int) -> int | None:
+        return self.num_pages(*indices) if self.num_pages else None
+
+    def _allow(self) -> None:
+        """The button is on where the setting can run; otherwise the reason stands beside it."""
+        reason = self.reason(self.setting)
+        self.button.disabled = reason is not None or self._job is not None
+        self.why_off.value = escape(self._words["off"].format(reason)) if reason else ""
+
+    # --- the real run ---------------------------------------------------------------------------------------------
+
+    def run(self) -> Run:
+        """Launches the setting on real ranks and waits. Raises ValueError where it can't run, or the run's verdict."""
+        setting = self.setting
+        self._follow(setting, self._launch(setting))
+        if self.error:
+            raise self.error
+        return self.runs[self.key(setting)]
+
+    def _start(self) -> None:
+        """The button: the same in the background, so that everything stays alive meanwhile."""
+        setting = self.setting
+        if self._job is None and not self.button.disabled:
+            try:
+                job = self._launch(setting)
+            except ValueError as error:
+                self._tell(error)
+                return
+            threading.Thread(target=self._follow, args=(setting, job), daemon=True).start()
+
+    def _launch(self, setting: Any) -> Job:
+        if reason := self.reason(setting):
+            raise ValueError(reason)
+        self.error, self.button.disabled = None, True
+        self._job = self.begin(setting)
+        return self._job
+
+    def _follow(self, setting: Any, job: Job) -> None:
+        """Shows the job's progress until it ends, then its timeline or its verdict."""
+        panel = Panel(job, self.language)
+        self.live.children = [panel]
+        try:
+            while not job.done:
+                time.sleep(0.1)
+                panel.refresh()
+            run = job.wait()
+            measured = run.timeline()
+        except BaseException as error:
+            job.stop()
+            self._tell(error)
+        else:
+            self.runs[self.key(setting)], self._timelines[self.key(setting)] = run, measured
+            self.live.children = []
+        finally:
+            self._job = None
+            for widget in (*panel.children, panel):
+                widget.close()
+            self.book.redraw()
+            self._allow()
+
+    def _tell(self, error: BaseException) -> None:
+        self.error = error
+        self.live.children = [w.HTML(f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>")]
+
+
+def selectors(options: dict[str, Sequence], start: dict[str, Any], words: dict[str, str], shown: dict,
+              dropdowns: Sequence[str] = ()) -> dict[str, w.Widget]:
+    """One control per entry of ``options``, slider or dropdown; ``shown`` says how its values are written."""
+    style, layout = {"description_width": "auto"}, w.Layout(width="290px", margin="2px 18px 2px 0")
+    return {name: (w.Dropdown if name in dropdowns else w.SelectionSlider)(
+                options=[(shown.get(name, str)(value), value) for value in values], value=start[name],
+                description=words[name], style=style, layout=layout)
+            for name, values in options.items()}
