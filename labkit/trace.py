@@ -27,6 +27,7 @@ GAP_US = 50.0
 BYTES_OF_TYPE = {"double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c10::bfloat16": 2, "c10::half": 2,
                  "bfloat16": 2, "half": 2}
 """Element sizes by the names that Kineto writes, for gloo and for NCCL, in lower case; any other type is one byte."""
+_spans: list[dict] | None = None  # what ``span`` added to the recording under way
 
 
 @contextlib.contextmanager
@@ -39,6 +40,7 @@ def record(*stages: Any, operators: bool | None = None, folder: str | Path | Non
     """
     from labkit import rank
 
+    global _spans
     here = rank.current()
     folder = folder or here.folder
     if folder is None:
@@ -47,14 +49,26 @@ def record(*stages: Any, operators: bool | None = None, folder: str | Path | Non
         for stage in stages:
             restored.enter_context(replaced(stage, **_labelled(stage)))
         profiler = _started(not stages if operators is None else operators)
+        _spans = []
         try:
             yield
-            about = {"rank": here.rank, "num_ranks": here.world_size, "notes": list(here.notes)}
+            about = {"rank": here.rank, "num_ranks": here.world_size, "notes": list(here.notes), "spans": _spans}
             profiler.add_metadata_json("labkit", json.dumps(about))
         finally:
+            _spans = None
             with _quiet():
                 profiler.stop()
     profiler.export_chrome_trace(os.fspath(Path(folder) / f"trace-{here.rank}.json"))
+
+
+def span(kind: str, label: str, start_ns: int, end_ns: int, num_bytes: int = 0) -> None:
+    """Adds a span on the comm lane to this rank's recording: what a stated link took. Without a recording, nothing.
+
+    Times are ``time.time_ns()``, which is Kineto's clock. Reading puts it in the place of the ``gloo:*`` spans that it
+    meets. May be called from any thread, before the recording ends.
+    """
+    if _spans is not None:
+        _spans.append({"kind": kind, "label": label, "start_ns": start_ns, "end_ns": end_ns, "num_bytes": num_bytes})
 
 
 def _started(operators: bool) -> Any:
@@ -78,8 +92,9 @@ def read(source: str | Path | Iterable[str | Path]) -> Timeline:
 
     The compute lane holds a pipeline's actions; in a run without any, the operators that are not communication, or the
     GPU's kernels where there are some. The comm lane holds what ``gloo:*`` and NCCL spans say: a send or receive lasts
-    from its posting to the end of its wait. Lane "mark" holds your own ``record_function`` labels, where there are no
-    actions. Across machines the clocks are those machines' own.
+    from its posting to the end of its wait; and what ``span`` added, in place of the gloo spans under it. Lane "mark"
+    holds your own ``record_function`` labels, where there are no actions. Across machines the clocks are those
+    machines' own.
     """
     traces = _load(source)
     zero_ns = min(trace["baseTimeNanoseconds"] for trace in traces)
@@ -197,8 +212,17 @@ def _load(source: str | Path | Iterable[str | Path]) -> list[dict]:
         trace = json.loads(path.read_bytes())
         if "labkit" not in trace or "baseTimeNanoseconds" not in trace:
             raise ValueError(f"labkit.trace reads what labkit.trace.record wrote; {path} is another kind of file")
+        trace["traceEvents"] += _link_events(trace)
         traces.append(trace)
     return sorted(traces, key=lambda trace: trace["labkit"]["rank"])
+
+
+def _link_events(trace: dict) -> list[dict]:
+    """What ``span`` added, as events of that rank's process on a thread "links"."""
+    zero_ns, pid = trace["baseTimeNanoseconds"], next((e["pid"] for e in trace["traceEvents"] if "dur" in e), 0)
+    return [{"ph": "X", "cat": "link", "name": each["label"], "pid": pid, "tid": "links",
+             "ts": (each["start_ns"] - zero_ns) / 1e3, "dur": (each["end_ns"] - each["start_ns"]) / 1e3,
+             "args": {"kind": each["kind"], "bytes": each["num_bytes"]}} for each in trace["labkit"].get("spans", [])]
 
 
 def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
@@ -215,6 +239,10 @@ def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
             yield rank, COMPUTE, match[1], event["name"], start_us, end_us, 0
         elif not event["name"].startswith(("gloo:", "nccl:", "ProfilerStep")):
             yield rank, "mark", "mark", event["name"], start_us, end_us, 0
+    links = [(e["ts"], e["ts"] + e["dur"], e) for e in events if e.get("cat") == "link"]
+    for start_us, end_us, event in links:
+        yield rank, COMM, event["args"]["kind"], event["name"], start_us, end_us, event["args"]["bytes"]
+    gloo = [e for e in gloo if not any(start < e["ts"] + e["dur"] and e["ts"] < end for start, end, _ in links)]
     for event in gloo + [kernel for kernel in kernels if "nccl" in kernel["name"]]:
         kind = event["args"].get("Collective name") or event["name"].removeprefix("gloo:")
         yield rank, COMM, kind, kind, event["ts"], event["ts"] + event["dur"], _num_bytes(event["args"])

@@ -133,6 +133,37 @@ def test_waiting_inside_a_label_is_not_computing():
     assert np.all(busy_us(timeline) >= 30_000) and np.all(busy_us(timeline) < 55_000)
 
 
+def send_over_a_stated_link():
+    """A span around a labelled block that really sends; one that no recording sees; and a message beside both."""
+    x, other = torch.ones(100), 1 - dist.get_rank()
+    send, recv = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
+    trace.span("send", "too early", time.time_ns(), time.time_ns(), 1)
+    dist.barrier()
+    with trace.record():
+        start_ns = time.time_ns()
+        with torch.profiler.record_function("block"):
+            send(x, other)
+            time.sleep(0.03)
+        trace.span("send", "0>1", start_ns, time.time_ns(), 400)
+        time.sleep(0.01)
+        recv(x, other)
+
+
+def test_an_added_span_stands_for_the_message_under_it_on_the_same_clock(tmp_path):
+    run = lab.launch(send_over_a_stated_link, ranks=2)
+    timeline = run.timeline()
+    added, block = timeline.select(timeline.label == "0>1"), timeline.select(timeline.label == "block")
+    assert added.rank.tolist() == block.rank.tolist() == [0, 1]
+    assert set(added.kind.tolist()) == {"send"} and set(added.lane.tolist()) == {"comm"}
+    assert added.num_bytes.tolist() == [400, 400]
+    assert np.all(np.abs(added.end_us - block.end_us) < 5_000)
+    assert np.min(np.abs(added.start_us - block.start_us)) < 1_000
+    beside = timeline.select((timeline.lane == "comm") & (timeline.label != "0>1"))
+    assert sorted(zip(beside.rank.tolist(), beside.kind.tolist(), strict=True)) == [(0, "recv"), (1, "send")]
+    events = json.loads(trace.merge_chrome(run.folder, tmp_path / "merged.json").read_text())["traceEvents"]
+    assert [event["args"]["bytes"] for event in events if event["name"] == "0>1"] == [400, 400]
+
+
 def test_stages_are_recorded_without_every_operator_unless_asked(alone):
     class Working(Stage):
         def forward_one_chunk(self, mb):
