@@ -1,0 +1,391 @@
+"""Collective communication as plans: who sends which chunk to whom, step by step. Time is for ``labkit.network``.
+
+Every rank has a buffer of ``num_chunks`` equal chunks. A step's messages go at once and carry what stood there before
+the step; in a step a rank sends at most one message and receives at most one (one port, both directions at once).
+"""
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Move(NamedTuple):
+    """One message: chunks of one rank that replace ("copy") or are added to ("add") the same chunks of another."""
+
+    src: int
+    dst: int
+    chunks: tuple[int, ...]
+    op: str
+
+
+Steps = tuple[tuple[Move, ...], ...]
+"""per step, its messages"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A collective as steps of messages. ``str(plan)`` reads "0>1 [2] add", one step a line."""
+
+    primitive: str
+    """a key of ALGORITHMS: broadcast, reduce, all_reduce, all_gather, reduce_scatter, all_to_all, send_recv"""
+    algorithm: str
+    """a key of ALGORITHMS[primitive], or a name of your own"""
+    num_ranks: int
+    """how many ranks take part"""
+    num_chunks: int
+    """into how many equal chunks every rank's buffer is cut"""
+    steps: Steps
+    """the messages of each step"""
+    root: int = 0
+    """the rank that a broadcast starts from and a reduce ends on"""
+
+    def __str__(self) -> str:
+        head = f"{self.primitive}, {self.algorithm}: {self.num_ranks} ranks, {self.num_chunks} chunks"
+        rows = (", ".join(f"{m.src}>{m.dst} {list(m.chunks)} {m.op}" for m in step) for step in self.steps)
+        return "\n".join([head, *(f"step {number}: {row}" for number, row in enumerate(rows))])
+
+    def chunk_bytes(self, num_bytes: float) -> float:
+        """The size of one chunk, where ``num_bytes`` is the collective's size as nccl-tests counts it.
+
+        That is a rank's whole buffer; the gathered result of an all-gather, the input of a reduce-scatter. An
+        all-to-all's is what one rank starts with (and ends with): N of its N*N chunks.
+        """
+        return num_bytes / (self.num_ranks if self.primitive == "all_to_all" else self.num_chunks)
+
+
+def plan(primitive: str, algorithm: str, num_ranks: int, **options: object) -> Plan:
+    """The plan of ALGORITHMS[primitive][algorithm], its options checked.
+
+    ``root``: of a broadcast or reduce. ``order``: the ring's ranks in turn. ``num_segments``: into how many pieces a
+    tree or chain cuts the buffer (each half of it, for a double tree), to have several under way. ``island_size``: how
+    many neighbouring ranks reduce among themselves first. Raises ValueError with what exists.
+    """
+    builder = ALGORITHMS.get(primitive, {}).get(algorithm)
+    if builder is None:
+        known = "; ".join(f"{name}: {', '.join(builders)}" for name, builders in ALGORITHMS.items())
+        raise ValueError(f"a plan is one of {known}; got {primitive!r}, {algorithm!r}")
+    takes = list(inspect.signature(builder).parameters)[1:]
+    ring = options.get("order")
+    rules = ((num_ranks >= 1, f"a collective has at least 1 rank; got {num_ranks}"),
+             (set(options) <= set(takes), f"{primitive} {algorithm} takes {', '.join(takes) or 'no option'}; "
+                                          f"got {', '.join(options)}"),
+             (0 <= options.get("root", 0) < max(num_ranks, 1),
+              f"root is one of {num_ranks} ranks, counted from 0; got {options.get('root')}"),
+             (options.get("num_segments", 1) >= 1, f"num_segments is at least 1; got {options.get('num_segments')}"),
+             (ring is None or sorted(ring) == list(range(num_ranks)),
+              f"order names each of {num_ranks} ranks once; got {ring}"))
+    for holds, text in rules:
+        if not holds:
+            raise ValueError(text)
+    return builder(num_ranks, **options)
+
+
+def ring_all_reduce(num_ranks: int, order: Sequence[int] | None = None) -> Plan:
+    """Reduce-scatter around the ring, then all-gather around it: 2(N-1) steps (Patarasuk and Yuan 2009)."""
+    ring, blocks = _ring(num_ranks, order), _blocks(num_ranks, order)
+    steps = _scatter(ring, blocks) + _gather(ring, blocks)
+    return Plan(primitive="all_reduce", algorithm="ring", num_ranks=num_ranks, num_chunks=num_ranks, steps=steps)
+
+
+def ring_reduce_scatter(num_ranks: int, order: Sequence[int] | None = None) -> Plan:
+    """Partial sums travel once around the ring; each ends, whole, on its owner: N-1 steps."""
+    steps = _scatter(_ring(num_ranks, order), _blocks(num_ranks, order))
+    return Plan(primitive="reduce_scatter", algorithm="ring", num_ranks=num_ranks, num_chunks=num_ranks, steps=steps)
+
+
+def ring_all_gather(num_ranks: int, order: Sequence[int] | None = None) -> Plan:
+    """Every chunk travels once around the ring: N-1 steps."""
+    steps = _gather(_ring(num_ranks, order), _blocks(num_ranks, order))
+    return Plan(primitive="all_gather", algorithm="ring", num_ranks=num_ranks, num_chunks=num_ranks, steps=steps)
+
+
+def hierarchical(num_ranks: int, island_size: int | None = None) -> Plan:
+    """Reduce-scatter inside each island, all-reduce across (ranks of one place in their islands), all-gather inside.
+
+    Only 1/island_size of the data crosses. Islands are neighbouring ranks; unless given, island_size is the greatest
+    divisor of num_ranks not above its square root. Raises ValueError for a size that does not divide.
+    """
+    divisors = [size for size in range(1, num_ranks + 1) if num_ranks % size == 0]
+    size = island_size or max(divisor for divisor in divisors if divisor ** 2 <= num_ranks)
+    if size not in divisors:
+        raise ValueError(f"island_size divides {num_ranks} ranks: {', '.join(map(str, divisors))}; got {size}")
+    places, num_islands = range(size), num_ranks // size
+    islands = [range(island * size, (island + 1) * size) for island in range(num_islands)]
+    blocks = [tuple(range(place * num_islands, (place + 1) * num_islands)) for place in places]
+    across = [(range(place, num_ranks, size), [(chunk,) for chunk in blocks[place]]) for place in places]
+    steps = (_together(_scatter(island, blocks) for island in islands)
+             + _together(_scatter(*group) + _gather(*group) for group in across)
+             + _together(_gather(island, blocks) for island in islands))
+    return Plan(primitive="all_reduce", algorithm="hierarchical", num_ranks=num_ranks, num_chunks=num_ranks,
+                steps=steps)
+
+
+def pairwise(num_ranks: int) -> Plan:
+    """In step s every rank sends to the rank s further on: N-1 steps, no message passed on."""
+    steps = tuple(tuple(Move(src, dst, (src * num_ranks + dst,), "copy")
+                        for src in range(num_ranks) for dst in [(src + shift) % num_ranks])
+                  for shift in range(1, num_ranks))
+    return Plan(primitive="all_to_all", algorithm="pairwise", num_ranks=num_ranks, num_chunks=num_ranks ** 2,
+                steps=steps)
+
+
+def direct(num_ranks: int) -> Plan:
+    """Rank 0 sends its buffer to rank 1."""
+    steps = ((Move(0, 1, (0,), "copy"),),) if num_ranks > 1 else ()
+    return Plan(primitive="send_recv", algorithm="direct", num_ranks=num_ranks, num_chunks=1, steps=steps)
+
+
+def star(primitive: str, num_ranks: int, root: int = 0) -> Plan:
+    """The root sends to, or hears from, each of the others in turn."""
+    return _rooted(primitive, "star", num_ranks, [[(0, rank) for rank in range(1, num_ranks)]], root=root)
+
+
+def tree(primitive: str, num_ranks: int, num_segments: int = 1, root: int = 0) -> Plan:
+    """A binomial tree: ceil(log2 N) steps from the root, or to it (Thakur, Rabenseifner and Gropp 2005, section 4).
+
+    With several segments the tree is binary: a binomial root would send each of them log2 N times.
+    """
+    edges = _binomial(num_ranks) if num_segments == 1 else _binary(num_ranks)
+    return _rooted(primitive, "tree", num_ranks, [edges], num_segments, root)
+
+
+def chain(primitive: str, num_ranks: int, num_segments: int | None = None, order: Sequence[int] | None = None,
+          root: int = 0) -> Plan:
+    """N segments, unless given, follow one another along the ring cut open at the root: N-2+num_segments steps."""
+    ring = [(rank - root) % num_ranks for rank in _ring(num_ranks, order)]
+    ring = ring[ring.index(0):] + ring[:ring.index(0)]
+    return _rooted(primitive, "ring", num_ranks, [list(itertools.pairwise(ring))], num_segments or num_ranks, root)
+
+
+def parameter_server(num_ranks: int) -> Plan:
+    """Everything to rank 0, which adds, and back."""
+    return _rooted("all_reduce", "parameter_server", num_ranks, [[(0, rank) for rank in range(1, num_ranks)]])
+
+
+def double_tree(num_ranks: int, num_segments: int = 4) -> Plan:
+    """Two binary trees, half of the buffer up and down each (Sanders, Speck and Traeff 2009; NCCL since 2.4).
+
+    With an even number of ranks each is a leaf of one tree and interior in the other, so that all of them send and
+    receive about 2S; with an odd number rank 0 is interior in both. Each half is cut into num_segments pieces.
+    """
+    edges = _binary(num_ranks)
+    other = [num_ranks - 1 - place if num_ranks % 2 == 0 else (place + 1) % num_ranks for place in range(num_ranks)]
+    return _rooted("all_reduce", "double_tree", num_ranks, [edges, [(other[p], other[c]) for p, c in edges]],
+                   num_segments)
+
+
+def _rooted(primitive: str, algorithm: str, num_ranks: int, trees: Sequence[Sequence[tuple[int, int]]],
+            num_segments: int = 1, root: int = 0) -> Plan:
+    """Segments up or down or up and down trees of (parent, child) edges, the top ones first; rank 0 becomes root."""
+    moves = []
+    for segment in range(num_segments):
+        for number, edges in enumerate(trees):
+            chunks = (number * num_segments + segment,)
+            ends = [((parent + root) % num_ranks, (child + root) % num_ranks) for parent, child in edges]
+            if primitive != "broadcast":
+                moves += [Move(child, parent, chunks, "add") for parent, child in reversed(ends)]
+            if primitive != "reduce":
+                moves += [Move(parent, child, chunks, "copy") for parent, child in ends]
+    return Plan(primitive=primitive, algorithm=algorithm, num_ranks=num_ranks, num_chunks=num_segments * len(trees),
+                steps=_pack(moves), root=root)
+
+
+def _pack(moves: Iterable[Move]) -> Steps:
+    """Moves, given in an order that is right one by one, each put into the first step where both ports are free.
+
+    A chunk is sent in a later step than it was written, and written no earlier than it was last sent.
+    """
+    steps, wrote, sent, busy = [], {}, {}, set()
+    for move in moves:
+        ends = [(rank, chunk) for chunk in move.chunks for rank in (move.src, move.dst)]
+        at = max(max(wrote.get(end, -1) + 1 for end in ends), max(sent.get(end, 0) for end in ends[1::2]))
+        while busy & {(at, "out", move.src), (at, "in", move.dst)}:
+            at += 1
+        busy |= {(at, "out", move.src), (at, "in", move.dst)}
+        wrote |= dict.fromkeys(ends[1::2], at)
+        sent |= {end: max(at, sent.get(end, 0)) for end in ends[::2]}
+        steps += [[] for _ in range(at + 1 - len(steps))]
+        steps[at].append(move)
+    return tuple(map(tuple, steps))
+
+
+def _binomial(num_ranks: int) -> list[tuple[int, int]]:
+    reach = [1 << level for level in reversed(range((num_ranks - 1).bit_length()))]
+    return [(rank, rank + far) for far in reach for rank in range(0, num_ranks - far, 2 * far)]
+
+
+def _binary(num_ranks: int) -> list[tuple[int, int]]:
+    """The in-order binary tree of 1 to N-1, odd ranks its leaves, with rank 0 on top (Sanders et al. 2009)."""
+    edges = []
+    for child in sorted(range(1, num_ranks), key=lambda rank: -(rank & -rank)):
+        low = child & -child
+        up = child - low if child & 2 * low else child + low
+        edges.append((up if up < num_ranks else child - low, child))
+    return edges
+
+
+def _ring(num_ranks: int, order: Sequence[int] | None) -> list[int]:
+    return list(range(num_ranks) if order is None else order)
+
+
+def _blocks(num_ranks: int, order: Sequence[int] | None) -> list[tuple[int]]:
+    return [(rank,) for rank in _ring(num_ranks, order)]
+
+
+def _scatter(ring: Sequence[int], blocks: Sequence[tuple[int, ...]]) -> Steps:
+    """Around the ring until the rank in place p holds the whole sum of blocks[p]."""
+    size = len(ring)
+    return tuple(tuple(Move(ring[p], ring[(p + 1) % size], blocks[(p - step - 1) % size], "add") for p in range(size))
+                 for step in range(size - 1))
+
+
+def _gather(ring: Sequence[int], blocks: Sequence[tuple[int, ...]]) -> Steps:
+    """Around the ring until all hold all, where the rank in place p begins with blocks[p]."""
+    size = len(ring)
+    return tuple(tuple(Move(ring[p], ring[(p + 1) % size], blocks[(p - step) % size], "copy") for p in range(size))
+                 for step in range(size - 1))
+
+
+def _together(groups: Iterable[Steps]) -> Steps:
+    return tuple(tuple(move for moves in step for move in moves) for step in zip(*groups, strict=True))
+
+
+def _for(primitive: str, build: Callable[..., Plan]) -> Callable[..., Plan]:
+    return functools.partial(build, primitive)
+
+
+ALGORITHMS: dict[str, dict[str, Callable[..., Plan]]] = {
+    **{name: {"star": _for(name, star), "tree": _for(name, tree), "ring": _for(name, chain)}
+       for name in ("broadcast", "reduce")},
+    "all_reduce": {"parameter_server": parameter_server, "ring": ring_all_reduce,
+                   "tree": _for("all_reduce", tree), "double_tree": double_tree, "hierarchical": hierarchical},
+    "all_gather": {"ring": ring_all_gather}, "reduce_scatter": {"ring": ring_reduce_scatter},
+    "all_to_all": {"pairwise": pairwise}, "send_recv": {"direct": direct}}
+"""Per primitive, its algorithms: builders of (num_ranks, **options)."""
+TITLES: dict[str, str] = {
+    "broadcast": "Broadcast", "reduce": "Reduce", "all_reduce": "All-reduce", "all_gather": "All-gather",
+    "reduce_scatter": "Reduce-scatter", "all_to_all": "All-to-all", "send_recv": "Send and receive",
+    "parameter_server": "Parameter server", "ring": "Ring", "tree": "Tree", "double_tree": "Double binary tree",
+    "hierarchical": "Hierarchical", "star": "Star", "pairwise": "Pairwise", "direct": "Direct"}
+"""Words for every primitive and algorithm"""
+
+Holdings = list[list[frozenset[int]]]
+"""[rank][chunk] -> the ranks whose contribution it holds"""
+
+
+def holdings(plan: Plan, num_steps: int | None = None) -> Holdings:
+    """[rank][chunk] -> the ranks whose contribution stands there after num_steps steps (all of them, unless given)."""
+    held = _begin(plan)
+    for step in plan.steps[:num_steps]:
+        held = _after(held, step)
+    return held
+
+
+def validate(plan: Plan) -> None:
+    """Checks that a plan does what its primitive promises, and that no step uses a port twice.
+
+    Raises ValueError for the first thing wrong: a port used twice, a chunk sent that is not there, a contribution added
+    twice, a chunk sent to a rank that holds the same, a result missing at the end.
+    """
+    held = _begin(plan)
+    for number, step in enumerate(plan.steps):
+        for fault in _faults(plan, held, step):
+            raise ValueError(f"step {number}: {fault}")
+        held = _after(held, step)
+    for rank, wanted in enumerate(_end(plan)):
+        for chunk, ranks in enumerate(wanted):
+            if ranks is not None and held[rank][chunk] != ranks:
+                raise ValueError(f"at the end of {plan.primitive} rank {rank} holds chunk {chunk} of ranks "
+                                 f"{sorted(held[rank][chunk])}; it should be of {sorted(ranks)}")
+
+
+def _faults(plan: Plan, held: Holdings, step: Sequence[Move]) -> Iterator[str]:
+    for number, move in enumerate(step):
+        src, dst, chunks, op = move
+        rivals = step[:number]
+        if not (src != dst and {src, dst} <= set(range(plan.num_ranks)) and op in ("copy", "add")
+                and chunks and len(set(chunks)) == len(chunks) and set(chunks) <= set(range(plan.num_chunks))):
+            yield (f"a message goes from one of {plan.num_ranks} ranks to another, to copy or add some of "
+                   f"{plan.num_chunks} chunks; got {move}")
+        elif any(rival.src == src or rival.dst == dst for rival in rivals):
+            yield f"a rank sends one message and receives one in a step; {src}>{dst} is one too many"
+        else:
+            yield from (f"{src}>{dst} chunk {chunk} {why}" for chunk in chunks
+                        if (why := _refusal(held[src][chunk], held[dst][chunk], op)))
+
+
+def _refusal(sent: frozenset[int], there: frozenset[int], op: str) -> str:
+    if not sent:
+        return "is sent before it is there"
+    if op == "copy":
+        return "is sent to a rank that holds the same" if sent == there else ""
+    if not there:
+        return "is added to nothing: copy it"
+    return f"adds what ranks {sorted(sent & there)} gave a second time" if sent & there else ""
+
+
+def _after(held: Holdings, step: Sequence[Move]) -> Holdings:
+    new = [list(chunks) for chunks in held]
+    for src, dst, chunks, op in step:
+        for chunk in chunks:
+            new[dst][chunk] = held[src][chunk] | (held[dst][chunk] if op == "add" else frozenset())
+    return new
+
+
+def _owners(plan: Plan) -> list[int]:
+    """Per chunk, the rank it belongs to: that gathers or scatters it, or that it comes from."""
+    return [chunk * plan.num_ranks // plan.num_chunks for chunk in range(plan.num_chunks)]
+
+
+def _begin(plan: Plan) -> Holdings:
+    owners = _owners(plan)
+    has = {"broadcast": lambda rank, chunk: rank == plan.root, "send_recv": lambda rank, chunk: rank == 0,
+           "all_gather": lambda rank, chunk: rank == owners[chunk],
+           "all_to_all": lambda rank, chunk: rank == owners[chunk]}.get(plan.primitive, lambda rank, chunk: True)
+    return [[frozenset([rank] if has(rank, chunk) else []) for chunk in range(plan.num_chunks)]
+            for rank in range(plan.num_ranks)]
+
+
+def _end(plan: Plan) -> list[list[frozenset[int] | None]]:
+    """What must stand at the end, None for what may be anything."""
+    owners, every = _owners(plan), frozenset(range(plan.num_ranks))
+    wanted = {"broadcast": lambda rank, chunk: frozenset([plan.root]),
+              "reduce": lambda rank, chunk: every if rank == plan.root else None,
+              "all_reduce": lambda rank, chunk: every,
+              "all_gather": lambda rank, chunk: frozenset([owners[chunk]]),
+              "reduce_scatter": lambda rank, chunk: every if rank == owners[chunk] else None,
+              "all_to_all": lambda rank, chunk: frozenset([owners[chunk]]) if chunk % plan.num_ranks == rank else None,
+              "send_recv": lambda rank, chunk: frozenset([0]) if rank == 1 else None}[plan.primitive]
+    return [[wanted(rank, chunk) for chunk in range(plan.num_chunks)] for rank in range(plan.num_ranks)]
+
+
+def sent_bytes(plan: Plan, num_bytes: float) -> np.ndarray:
+    """What each rank sends, in bytes, shape (num_ranks,). ``num_bytes`` as ``Plan.chunk_bytes`` reads it."""
+    return _volume(plan, num_bytes, "src")
+
+
+def received_bytes(plan: Plan, num_bytes: float) -> np.ndarray:
+    """What each rank receives, in bytes, shape (num_ranks,). ``num_bytes`` as ``Plan.chunk_bytes`` reads it."""
+    return _volume(plan, num_bytes, "dst")
+
+
+def _volume(plan: Plan, num_bytes: float, end: str) -> np.ndarray:
+    counts = np.zeros(plan.num_ranks)
+    for move in (move for step in plan.steps for move in step):
+        counts[getattr(move, end)] += len(move.chunks)
+    return counts * plan.chunk_bytes(num_bytes)
+
+
+def lower_bound_bytes(primitive: str, num_ranks: int, num_bytes: float) -> float:
+    """The least that the busiest rank must send or receive, in bytes, whatever the algorithm.
+
+    All-reduce: Patarasuk and Yuan 2009. The others: Chan, Heimlich, Purkayastha and van de Geijn 2007, table 1.
+    """
+    shares = {"broadcast": 1.0, "reduce": 1.0, "all_reduce": 2 * (num_ranks - 1) / num_ranks, "send_recv": 1.0}
+    share = shares.get(primitive, (num_ranks - 1) / num_ranks)
+    return share * num_bytes if num_ranks > 1 else 0.0
