@@ -36,7 +36,8 @@ class Layer:
                              f"bytes, forward {self.forward_us} us, backward {self.backward_us} us")
 
 
-def assign(layer_bytes: Sequence[int], bucket_bytes: int, first_bytes: int | None = None) -> tuple[tuple[int, ...], ...]:
+def assign(layer_bytes: Sequence[int], bucket_bytes: int,
+           first_bytes: int | None = None) -> tuple[tuple[int, ...], ...]:
     """Which gradients share a bucket: indices per bucket, in the order in which the buckets become ready.
 
     DDP's own rule: from the last gradient to the first, a bucket closes as soon as it holds ``bucket_bytes`` or more,

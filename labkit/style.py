@@ -27,6 +27,8 @@ KINDS = {
     "B": _kind("B", "#f2954b", "", "backward", "反向"),
     "I": _kind("I", "#f6cf65", "\\", "backward for inputs", "对输入的反向"),
     "W": _kind("W", "#43b08a", ".", "backward for weights", "对权重的反向"),
+    "forward": _kind("→", "#4f9fe3", "", "forward", "前向"),
+    "backward": _kind("←", "#f2954b", "", "backward", "反向"),
     "compute": _kind("C", "#4f9fe3", "", "compute", "计算"),
     "optimizer": _kind("O", "#43b08a", ".", "optimizer", "优化器"),
     "send": _kind("s", "#cf8fc2", "", "send", "发送"),
