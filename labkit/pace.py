@@ -2,16 +2,23 @@
 
 Four ranks on two cores fight for the cores, and every timeline would show that fight. Pacing does the real work and
 sleeps out the rest: processes, schedule and messages stay real, only the duration of a layer is stated. Whatever was
-paced carries the note "paced"; a stated time that was not kept is counted, and noted as well.
+paced carries the note "paced"; a stated time that was not kept is counted, and noted as well. ``link`` states the
+time of DistributedDataParallel's all-reduces in the same way, noted "paced links".
 """
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
+
+from labkit import trace
 
 SPIN_S = 150e-6
 """The end of every sleep is spun, because sleep() wakes up 60 us late and more; at 50 ms this burns 0.3 % of a core."""
@@ -34,7 +41,10 @@ class Pace:
         """Sleeps until ``stated_us`` after ``start_s`` (a ``perf_counter`` reading) and counts an overrun."""
         deadline_s = start_s + stated_us * 1e-6
         sleep_until(deadline_s)
-        late_us = (time.perf_counter() - deadline_s) * 1e6
+        self.count((time.perf_counter() - deadline_s) * 1e6, stated_us)
+
+    def count(self, late_us: float, stated_us: float) -> None:
+        """Counts one action that ended ``late_us`` after its stated end; an overrun if that is much."""
         self.num_actions += 1
         if late_us > LATE * stated_us:
             if not self.num_overruns:
@@ -76,42 +86,145 @@ def stage(stage: Any, *, forward_us: float, backward_us: float | None = None, in
 
 
 class Paced(nn.Module):
-    """A module whose forward and backward take stated times: for DeepSpeed's PipelineModule and pipelines by hand.
+    """A module whose forward and backward take stated times: for DeepSpeed's PipelineModule, DDP, pipelines by hand.
 
-    The backward's time counts from the gradient's arrival at the output; no gradient leaves at the inputs earlier.
+    The backward's time counts from the gradient's arrival at the output; before it is over no gradient leaves, neither
+    at the inputs nor into a parameter. With a ``name`` both are labelled in a recording: "F3" and "B3" for name "3".
     """
 
-    def __init__(self, module: nn.Module, *, forward_us: float, backward_us: float | None = None) -> None:
+    def __init__(self, module: nn.Module, *, forward_us: float, backward_us: float | None = None,
+                 name: str | None = None) -> None:
         super().__init__()
-        self.module, self.pace = module, Pace()
+        self.module, self.pace, self.name = module, Pace(), name
         self.forward_us, self.backward_us = forward_us, 2 * forward_us if backward_us is None else backward_us
         _check(self.forward_us, self.backward_us)
 
     def forward(self, *inputs: Any) -> Tensor:
         """The module's own result, ``forward_us`` after the call."""
         _note("paced")
-        start_s = time.perf_counter()
-        takes_gradient = [isinstance(x, Tensor) and x.requires_grad for x in inputs]
-        begun_s: list[float] = []
+        taking = [x for x in (*inputs, *self.module.parameters()) if isinstance(x, Tensor) and x.requires_grad]
+        if taking and torch.is_grad_enabled():
+            return _Stated.apply(self, inputs, *taking)
+        with self.taking("F", self.forward_us):
+            return self.module(*inputs)
 
-        def begin(grad: Tensor) -> None:
-            begun_s.append(time.perf_counter())
-            if not any(takes_gradient):  # the first module of a pipeline: its backward ends with autograd's pass
-                torch.autograd.Variable._execution_engine.queue_callback(end)
+    @contextlib.contextmanager
+    def taking(self, kind: str, stated_us: float) -> Iterator[None]:
+        """Makes the block last ``stated_us``, under the label of its kind (F or B) if the module has a name."""
+        label = contextlib.nullcontext() if self.name is None else torch.profiler.record_function(kind + self.name)
+        with label:
+            start_s = time.perf_counter()
+            yield
+            self.pace.finish(start_s, stated_us)
 
-        def end(grad: Tensor | None = None) -> None:
-            if begun_s:
-                self.pace.finish(begun_s.pop(), self.backward_us)
 
-        inputs = tuple(x.view_as(x) if takes else x for x, takes in zip(inputs, takes_gradient, strict=True))
-        for x, takes in zip(inputs, takes_gradient, strict=True):
-            if takes and torch.is_grad_enabled():
-                x.register_hook(end)
-        y = self.module(*inputs)
-        if y.requires_grad:
-            y.register_hook(begin)
-        self.pace.finish(start_s, self.forward_us)
-        return y
+class _Stated(torch.autograd.Function):
+    """A module as one step of autograd, with a graph of its own inside: what leaves it leaves at the stated time."""
+
+    @staticmethod
+    def forward(ctx: Any, paced: Paced, inputs: tuple, *taking: Tensor) -> Tensor:
+        ctx.paced = paced
+        with paced.taking("F", paced.forward_us), torch.enable_grad():
+            fresh = {id(x): x.detach().requires_grad_() for x in inputs if isinstance(x, Tensor) and x.requires_grad}
+            ctx.sources = [fresh.get(id(x), x) for x in taking]
+            ctx.result = paced.module(*(fresh.get(id(x), x) for x in inputs))
+        return ctx.result.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple:
+        with ctx.paced.taking("B", ctx.paced.backward_us):
+            gradients = torch.autograd.grad(ctx.result, ctx.sources, gradient, allow_unused=True)
+        return None, None, *gradients
+
+
+class _Message:
+    """One bucket on its way: its bytes, when this rank had it, and the result that DDP waits for."""
+
+    def __init__(self, bucket: dist.GradBucket, num_bytes: int) -> None:
+        self.bucket, self.num_bytes, self.result = bucket, num_bytes, Future()
+        self.ready_ns = self.done_ns = time.time_ns()
+        self.real: Future | None = None
+
+    def send(self, hook: Callable, state: Any) -> None:
+        """Starts the real communication."""
+        self.real = hook(state, self.bucket).then(self._done)
+
+    def _done(self, real: Future) -> Any:
+        self.done_ns = time.time_ns()
+        return real.value()
+
+
+def link(ddp: nn.parallel.DistributedDataParallel, all_reduce_us: Callable[[int], float] | None, *,
+         overlap: bool = True, hook: Callable | None = None, state: Any = None,
+         sent_bytes: Callable[[dist.GradBucket], int] | None = None) -> Pace:
+    """Makes the all-reduces of a DistributedDataParallel take stated times: ``all_reduce_us(num_bytes)`` per bucket.
+
+    Each bucket is really reduced, and its gradients are there when the one link of the rank has been busy for its
+    time: from when all ranks had it and the link was free, one bucket after another, as ``buckets.simulate`` does.
+    ``overlap=False`` starts all of them after the last. ``None`` states nothing: the machine's own time. ``hook`` is
+    another communication hook (one that compresses) with its ``state``; ``sent_bytes(bucket)`` are then the bytes that
+    it really sends. All is settled when the last bucket is ready: DDP looks at no gradient before that. Spans are
+    recorded; a real all-reduce that is not done by its stated end counts as overrun.
+    """
+    group = ddp.process_group
+    if dist.get_backend(group) != "gloo":
+        raise ValueError(f"links are paced on the CPU, under gloo; this group runs {dist.get_backend(group)}. "
+                         "Launch with backend=\"gloo\"")
+    pace, messages = Pace(), []
+    hook, state = (hook, state) if hook else (allreduce_hook, group)
+
+    def stated(_: Any, bucket: dist.GradBucket) -> Future:
+        if bucket.index() == 0:
+            messages.clear()  # what a failed step left
+        messages.append(_Message(bucket, sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes))
+        if overlap:
+            messages[-1].send(hook, state)
+        if bucket.is_last():
+            results = [_received(message, hook, state) for message in messages]
+            _settle(messages, _latest_ns(messages, group), all_reduce_us, overlap, pace)
+            for message, result in zip(messages, results, strict=True):
+                message.result.set_result(result)
+        return messages[-1].result
+
+    ddp.register_comm_hook(None, stated)
+    if all_reduce_us is not None:
+        _note("paced links")
+    return pace
+
+
+def _received(message: _Message, hook: Callable, state: Any) -> Any:
+    """Waits for the real communication of a bucket; starts it where that was put off."""
+    if message.real is None:
+        message.send(hook, state)
+    return message.real.wait()
+
+
+def _latest_ns(messages: list[_Message], group: dist.ProcessGroup) -> list[int]:
+    """Per bucket, when the last rank had it: one small message, past c10d, so that nobody counts it as the program's.
+
+    Ranks share a clock on one machine. Where they do not, a bucket counts as there when its real message was done.
+    """
+    ready_ns, options = torch.tensor([message.ready_ns for message in messages]), dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    group._get_backend(torch.device("cpu")).allreduce([ready_ns], options).wait()
+    messages[-1].done_ns = time.time_ns()
+    return [min(latest, message.done_ns) for latest, message in zip(ready_ns.tolist(), messages, strict=True)]
+
+
+def _settle(messages: list[_Message], latest_ns: list[int], all_reduce_us: Callable | None, overlap: bool,
+            pace: Pace) -> None:
+    """Sends the buckets over the stated link, one after another, and sleeps until the last has come through."""
+    free_ns = 0
+    for index, message in enumerate(messages):
+        first = index if overlap else -1
+        start_ns, begin_ns = max(messages[first].ready_ns, free_ns), max(latest_ns[first], free_ns)
+        stated_us = 0.0 if all_reduce_us is None else all_reduce_us(message.num_bytes)
+        stated_ns = begin_ns + round(1000 * stated_us)
+        free_ns = max(stated_ns, message.done_ns)
+        if all_reduce_us is not None:
+            pace.count((free_ns - stated_ns) / 1e3, stated_us)
+        trace.span("all_reduce", f"bucket {index}", start_ns, free_ns, message.num_bytes)
+    sleep_until(time.perf_counter() + (free_ns - time.time_ns()) * 1e-9)
 
 
 def _paced(method: Callable, pace: Pace, stated_us: Callable[..., float]) -> Callable:

@@ -21,7 +21,10 @@ from typing import Any
 
 from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
 
-ACTION = re.compile(r"\d+([FBIW])\d+")
+ACTION = re.compile(r"(?:\d+([FBIW])|([FB]))\d+")
+LAYER = {"F": "forward", "B": "backward"}
+"""The kinds of labels without a stage: "F3" and "B3", forward and backward of layer 3, in data parallelism."""
+ACTIONS = {"F", "B", "I", "W", *LAYER.values()}
 GAP_US = 50.0
 """Operators closer than this are drawn as one span: the Python between them is work too."""
 BYTES_OF_TYPE = {"double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c10::bfloat16": 2, "c10::half": 2,
@@ -99,7 +102,7 @@ def read(source: str | Path | Iterable[str | Path]) -> Timeline:
     traces = _load(source)
     zero_ns = min(trace["baseTimeNanoseconds"] for trace in traces)
     rows = [row for trace in traces for row in _rows(trace, (trace["baseTimeNanoseconds"] - zero_ns) / 1e3)]
-    if any(kind in "FBIW" for _, _, kind, *_ in rows):
+    if any(kind in ACTIONS for _, _, kind, *_ in rows):
         rows = _within_step(rows)
     earliest_us = min((row[4] for row in rows), default=0.0)
     rows = [(*row[:4], row[4] - earliest_us, row[5] - earliest_us, row[6]) for row in rows]
@@ -129,9 +132,11 @@ def merge_chrome(source: str | Path | Iterable[str | Path], path: str | Path) ->
 
 
 def _within_step(rows: list[tuple]) -> list[tuple]:
-    """Actions, and the communication between the first and the last of them: no barriers, no marks."""
-    actions = [row for row in rows if row[2] in "FBIW"]
+    """Actions, and the communication between the first and the last of them: no barriers, no marks. What layers
+    reduce may come after the last."""
+    actions = [row for row in rows if row[2] in ACTIONS]
     begin_us, end_us = min(row[4] for row in actions), max(row[5] for row in actions)
+    end_us = math.inf if any(row[2] in LAYER.values() for row in actions) else end_us
     messages = (row for row in rows if row[1] == COMM and row[2] != "barrier")
     return actions + [row for row in messages if row[5] > begin_us and row[4] < end_us]
 
@@ -236,7 +241,7 @@ def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
         match = ACTION.fullmatch(event["name"])
         start_us, end_us = _without_messages(event, gloo) if match else (event["ts"], event["ts"] + event["dur"])
         if match:
-            yield rank, COMPUTE, match[1], event["name"], start_us, end_us, 0
+            yield rank, COMPUTE, match[1] or LAYER[match[2]], event["name"], start_us, end_us, 0
         elif not event["name"].startswith(("gloo:", "nccl:", "ProfilerStep")):
             yield rank, "mark", "mark", event["name"], start_us, end_us, 0
     links = [(e["ts"], e["ts"] + e["dur"], e) for e in events if e.get("cat") == "link"]
