@@ -107,13 +107,12 @@ def ring_all_gather(num_ranks: int, order: Sequence[int] | None = None) -> Plan:
 def hierarchical(num_ranks: int, island_size: int | None = None) -> Plan:
     """Reduce-scatter inside each island, all-reduce across (ranks of one place in their islands), all-gather inside.
 
-    Only 1/island_size of the data crosses. Islands are neighbouring ranks; unless given, island_size is the greatest
-    divisor of num_ranks not above its square root. Raises ValueError for a size that does not divide.
+    Only 1/island_size of the data crosses. Islands are neighbouring ranks, of ``square_island`` unless given.
+    Raises ValueError for a size that does not divide.
     """
-    divisors = [size for size in range(1, num_ranks + 1) if num_ranks % size == 0]
-    size = island_size or max(divisor for divisor in divisors if divisor ** 2 <= num_ranks)
-    if size not in divisors:
-        raise ValueError(f"island_size divides {num_ranks} ranks: {', '.join(map(str, divisors))}; got {size}")
+    size = square_island(num_ranks) if island_size is None else island_size
+    if size not in _divisors(num_ranks):
+        raise ValueError(f"island_size divides {num_ranks} ranks: it is one of {_divisors(num_ranks)}; got {size}")
     places, num_islands = range(size), num_ranks // size
     islands = [range(island * size, (island + 1) * size) for island in range(num_islands)]
     blocks = [tuple(range(place * num_islands, (place + 1) * num_islands)) for place in places]
@@ -123,6 +122,15 @@ def hierarchical(num_ranks: int, island_size: int | None = None) -> Plan:
              + _together(_gather(island, blocks) for island in islands))
     return Plan(primitive="all_reduce", algorithm="hierarchical", num_ranks=num_ranks, num_chunks=num_ranks,
                 steps=steps)
+
+
+def square_island(num_ranks: int) -> int:
+    """The greatest divisor of num_ranks not above its square root: as many islands as ranks in one, or a few more."""
+    return max(size for size in _divisors(num_ranks) if size ** 2 <= num_ranks)
+
+
+def _divisors(num_ranks: int) -> list[int]:
+    return [size for size in range(1, num_ranks + 1) if num_ranks % size == 0]
 
 
 def pairwise(num_ranks: int) -> Plan:
@@ -387,5 +395,7 @@ def lower_bound_bytes(primitive: str, num_ranks: int, num_bytes: float) -> float
     All-reduce: Patarasuk and Yuan 2009. The others: Chan, Heimlich, Purkayastha and van de Geijn 2007, table 1.
     """
     shares = {"broadcast": 1.0, "reduce": 1.0, "all_reduce": 2 * (num_ranks - 1) / num_ranks, "send_recv": 1.0}
+    if primitive not in ALGORITHMS:
+        raise ValueError(f"a primitive is one of {', '.join(ALGORITHMS)}; got {primitive!r}")
     share = shares.get(primitive, (num_ranks - 1) / num_ranks)
     return share * num_bytes if num_ranks > 1 else 0.0
