@@ -173,7 +173,7 @@ def link(ddp: nn.parallel.DistributedDataParallel, all_reduce_us: Callable[[int]
     pace, messages = Pace(), []
     hook, state = (hook, state) if hook else (allreduce_hook, group)
 
-    def stated(_: Any, bucket: dist.GradBucket) -> Future:
+    def stated(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
         if bucket.index() == 0:
             messages.clear()  # what a failed step left
         messages.append(_Message(bucket, sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes))

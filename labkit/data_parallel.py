@@ -1,0 +1,147 @@
+"""DistributedDataParallel on real ranks, layer by layer at a stated pace: the very step that ``buckets`` simulates.
+
+    layers = [buckets.Layer(name=f"layer {i}", num_bytes=4_000_000, forward_us=10_000) for i in range(6)]
+    run = data_parallel.run(layers, 4, bucket_mb=4, link=Link(alpha_us=100, bandwidth_gb_per_s=0.3))
+    predicted = data_parallel.predict(layers, 4, bucket_mb=4, link=Link(alpha_us=100, bandwidth_gb_per_s=0.3))
+
+Gradients have the stated sizes, are really reduced and really checked. A warm-up step comes first, at the machine's own
+pace: DDP rebuilds its buckets after it.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from labkit import buckets, network
+from labkit.buckets import Layer
+from labkit.network import Link
+from labkit.timeline import Timeline
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from labkit.run import Run
+
+
+def run(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0, link: Link | None = None,
+        overlap: bool = True, num_steps: int = 3, slow: Mapping[int, float] | None = None, accumulate: int = 1,
+        timeout_s: float = 60.0) -> "Run":
+    """Trains real DDP over paced layers; a bucket takes the ring's time on ``link``, or the machine's own without one.
+
+    ``bucket_mb`` is DDP's ``bucket_cap_mb`` (MiB). ``slow``: rank -> factor on the times of its layers.
+    ``accumulate``: microbatches per step, all but the last under ``no_sync``. ``run[r]`` is a dict: step_us (per step),
+    bucket_bytes (as DDP reports them), overruns, max_error (of the gradients against the mean over the ranks, relative
+    to the largest). ``run.timeline()`` is the last step, labelled as ``buckets.simulate`` labels it. Raises ValueError
+    for gradients that are no whole number of float32 values.
+    """
+    from labkit.launcher import launch
+
+    odd = [layer for layer in layers if layer.num_bytes % 4]
+    if odd or not layers:
+        raise ValueError("gradients are float32, so that a layer's num_bytes is a multiple of 4; got "
+                         + (f"{odd[0].num_bytes} for {odd[0].name!r}" if odd else "no layers"))
+    if num_steps < 1 or accumulate < 1:
+        raise ValueError(f"a run has a step, and a step a microbatch; got {num_steps} steps, {accumulate} microbatches")
+    return launch(_train, tuple(layers), bucket_mb, link, overlap, num_steps, dict(slow or {}), accumulate,
+                  ranks=num_ranks, timeout_s=timeout_s, backend="gloo")
+
+
+def predict(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0, link: Link, overlap: bool = True,
+            slow: Mapping[int, float] | None = None, accumulate: int = 1) -> Timeline:
+    """The step that ``run`` would take, simulated."""
+    plan = buckets.assign([layer.num_bytes for layer in layers], int(bucket_mb * buckets.MIB))
+    return buckets.simulate(layers, plan, ring_us(num_ranks, link), num_ranks=num_ranks, overlap=overlap, slow=slow,
+                            accumulate=accumulate)
+
+
+def ring_us(num_ranks: int, link: Link) -> Callable[[int], float]:
+    """How long a ring all-reduce of so many bytes takes on links like this one: what ``pace.link`` wants to know."""
+    return lambda num_bytes: network.formula_us("all_reduce", "ring", num_ranks, num_bytes, link)
+
+
+# --- in the ranks ---------------------------------------------------------------------------------------------------
+
+
+def _train(layers: tuple[Layer, ...], bucket_mb: float, link: Link | None, overlap: bool, num_steps: int,
+           slow: dict[int, float], accumulate: int) -> dict:
+    """One rank: warms up, then steps at the stated pace, records the last step and checks its gradients."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from labkit import pace, trace
+
+    model, size = _model(layers), dist.get_world_size()
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    _step(ddp, accumulate)
+    factor = slow.get(dist.get_rank(), 1.0)
+    for paced, layer in zip(model, layers, strict=True):
+        paced.forward_us, paced.backward_us = factor * layer.forward_us, factor * layer.backward_us
+    paces = [pace.link(ddp, ring_us(size, link) if link else None, overlap=overlap), *(paced.pace for paced in model)]
+    for each in paces:
+        each.num_overruns = 0  # those of the warm-up
+    step_us = [_step(ddp, accumulate) for _ in range(num_steps - 1)]
+    with trace.record(operators=False):
+        step_us.append(_step(ddp, accumulate))
+    sizes = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    return {"step_us": step_us, "bucket_bytes": [int(each) for each in sizes.split(",")],
+            "overruns": sum(each.num_overruns for each in paces), "max_error": _max_error(model, accumulate)}
+
+
+def _model(layers: tuple[Layer, ...]) -> "nn.Sequential":
+    """Layers that have a gradient of the stated size and little to compute: h -> tanh(h + w.a), a this rank's data."""
+    import torch
+    from torch import nn
+
+    from labkit.pace import Paced
+
+    class Neuron(nn.Module):
+        def __init__(self, data: "Tensor") -> None:
+            super().__init__()
+            self.data = data
+            self.weight = nn.Parameter(torch.randn(len(data)) / len(data))
+
+        def forward(self, h: "Tensor") -> "Tensor":
+            return torch.tanh(h + self.weight @ self.data)
+
+    data = torch.randn(max(layer.num_bytes for layer in layers) // 4)
+    return nn.Sequential(*(Paced(Neuron(data[: layer.num_bytes // 4]), forward_us=0, name=str(index))
+                           for index, layer in enumerate(layers)))
+
+
+def _step(ddp: "nn.Module", accumulate: int) -> float:
+    """One training step without an optimizer, all ranks beginning together. Returns its microseconds."""
+    import torch.distributed as dist
+
+    ddp.zero_grad()
+    dist.barrier()
+    start_s = time.perf_counter()
+    for index, microbatch in enumerate(_microbatches(accumulate)):
+        with ddp.no_sync() if index < accumulate - 1 else contextlib.nullcontext():
+            ddp(microbatch).sum().backward()
+    return (time.perf_counter() - start_s) * 1e6
+
+
+def _microbatches(accumulate: int) -> "Iterator[Tensor]":
+    """What goes into the first layer: other values on each rank."""
+    import torch
+    import torch.distributed as dist
+
+    yield from (torch.tensor([0.1 * (dist.get_rank() + 1) + 0.01 * index]) for index in range(accumulate))
+
+
+def _max_error(model: "nn.Sequential", accumulate: int) -> float:
+    """How far the gradients are from the mean of what every rank computes alone, over the largest of the mean."""
+    import torch
+    import torch.distributed as dist
+
+    for paced in model:
+        paced.forward_us = paced.backward_us = 0.0
+    weights = list(model.parameters())
+    each = [torch.autograd.grad(model(h).sum(), weights) for h in _microbatches(accumulate)]
+    errors = []
+    for weight, *mine in zip(weights, *each, strict=True):
+        mean = sum(mine) / dist.get_world_size()
+        dist.all_reduce(mean)
+        errors.append(((weight.grad - mean).abs().max() / mean.abs().max()).item())
+    return max(errors)
