@@ -4,11 +4,12 @@ Every rank has a buffer of ``num_chunks`` equal chunks. A step's messages go at 
 the step; in a step a rank sends at most one message and receives at most one (one port, both directions at once).
 """
 
-import functools
+import collections
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -85,23 +86,13 @@ def plan(primitive: str, algorithm: str, num_ranks: int, **options: object) -> P
     return builder(num_ranks, **options)
 
 
-def ring_all_reduce(num_ranks: int, order: Sequence[int] | None = None) -> Plan:
-    """Reduce-scatter around the ring, then all-gather around it: 2(N-1) steps (Patarasuk and Yuan 2009)."""
-    ring, blocks = _ring(num_ranks, order), _blocks(num_ranks, order)
-    steps = _scatter(ring, blocks) + _gather(ring, blocks)
-    return Plan(primitive="all_reduce", algorithm="ring", num_ranks=num_ranks, num_chunks=num_ranks, steps=steps)
-
-
-def ring_reduce_scatter(num_ranks: int, order: Sequence[int] | None = None) -> Plan:
-    """Partial sums travel once around the ring; each ends, whole, on its owner: N-1 steps."""
-    steps = _scatter(_ring(num_ranks, order), _blocks(num_ranks, order))
-    return Plan(primitive="reduce_scatter", algorithm="ring", num_ranks=num_ranks, num_chunks=num_ranks, steps=steps)
-
-
-def ring_all_gather(num_ranks: int, order: Sequence[int] | None = None) -> Plan:
-    """Every chunk travels once around the ring: N-1 steps."""
-    steps = _gather(_ring(num_ranks, order), _blocks(num_ranks, order))
-    return Plan(primitive="all_gather", algorithm="ring", num_ranks=num_ranks, num_chunks=num_ranks, steps=steps)
+def ring(primitive: str, num_ranks: int, order: Sequence[int] | None = None) -> Plan:
+    """Partial sums once around the ring, each ending whole on its owner (reduce-scatter, N-1 steps); then the sums once
+    around (all-gather, N-1 steps); an all-reduce does both (Patarasuk and Yuan 2009, section 3)."""
+    ranks = _ring(num_ranks, order)
+    ops = {"reduce_scatter": ["add"], "all_gather": ["copy"], "all_reduce": ["add", "copy"]}[primitive]
+    steps = sum((_around(ranks, [(rank,) for rank in ranks], op) for op in ops), ())
+    return Plan(primitive=primitive, algorithm="ring", num_ranks=num_ranks, num_chunks=num_ranks, steps=steps)
 
 
 def hierarchical(num_ranks: int, island_size: int | None = None) -> Plan:
@@ -113,13 +104,14 @@ def hierarchical(num_ranks: int, island_size: int | None = None) -> Plan:
     size = square_island(num_ranks) if island_size is None else island_size
     if size not in _divisors(num_ranks):
         raise ValueError(f"island_size divides {num_ranks} ranks: it is one of {_divisors(num_ranks)}; got {size}")
-    places, num_islands = range(size), num_ranks // size
-    islands = [range(island * size, (island + 1) * size) for island in range(num_islands)]
-    blocks = [tuple(range(place * num_islands, (place + 1) * num_islands)) for place in places]
-    across = [(range(place, num_ranks, size), [(chunk,) for chunk in blocks[place]]) for place in places]
-    steps = (_together(_scatter(island, blocks) for island in islands)
-             + _together(_scatter(*group) + _gather(*group) for group in across)
-             + _together(_gather(island, blocks) for island in islands))
+    num_islands = num_ranks // size
+    islands = [range(first, first + size) for first in range(0, num_ranks, size)]
+    blocks = [tuple(range(place * num_islands, (place + 1) * num_islands)) for place in range(size)]
+    across = [(range(place, num_ranks, size), [(chunk,) for chunk in blocks[place]]) for place in range(size)]
+    phases = [[_around(island, blocks, "add") for island in islands],
+              *([_around(*group, op) for group in across] for op in ("add", "copy")),
+              [_around(island, blocks, "copy") for island in islands]]
+    steps = tuple(tuple(itertools.chain(*step)) for groups in phases for step in zip(*groups, strict=True))
     return Plan(primitive="all_reduce", algorithm="hierarchical", num_ranks=num_ranks, num_chunks=num_ranks,
                 steps=steps)
 
@@ -165,9 +157,9 @@ def tree(primitive: str, num_ranks: int, num_segments: int = 1, root: int = 0) -
 def chain(primitive: str, num_ranks: int, num_segments: int | None = None, order: Sequence[int] | None = None,
           root: int = 0) -> Plan:
     """N segments, unless given, follow one another along the ring cut open at the root: N-2+num_segments steps."""
-    ring = [(rank - root) % num_ranks for rank in _ring(num_ranks, order)]
-    ring = ring[ring.index(0):] + ring[:ring.index(0)]
-    return _rooted(primitive, "ring", num_ranks, [list(itertools.pairwise(ring))], num_segments or num_ranks, root)
+    ranks = [(rank - root) % num_ranks for rank in _ring(num_ranks, order)]
+    ranks = ranks[ranks.index(0):] + ranks[:ranks.index(0)]
+    return _rooted(primitive, "ring", num_ranks, [list(itertools.pairwise(ranks))], num_segments or num_ranks, root)
 
 
 def parameter_server(num_ranks: int) -> Plan:
@@ -189,16 +181,23 @@ def double_tree(num_ranks: int, num_segments: int = 4) -> Plan:
 
 def _rooted(primitive: str, algorithm: str, num_ranks: int, trees: Sequence[Sequence[tuple[int, int]]],
             num_segments: int = 1, root: int = 0) -> Plan:
-    """Segments up or down or up and down trees of (parent, child) edges, the top ones first; rank 0 becomes root."""
-    moves = []
-    for segment in range(num_segments):
-        for number, edges in enumerate(trees):
-            chunks = (number * num_segments + segment,)
-            ends = [((parent + root) % num_ranks, (child + root) % num_ranks) for parent, child in edges]
-            if primitive != "broadcast":
-                moves += [Move(child, parent, chunks, "add") for parent, child in reversed(ends)]
-            if primitive != "reduce":
-                moves += [Move(parent, child, chunks, "copy") for parent, child in ends]
+    """Segments up, or down, or up and down trees of (parent, child) edges, top ones first; rank 0 becomes root.
+
+    The ports serve waves: in turn, segment s crosses the edges that are w hops from where it began in wave s + w.
+    """
+    waves = []
+    for number, edges in enumerate(trees):
+        depth = collections.Counter()
+        for parent, child in edges:
+            depth[child] = depth[parent] + 1
+        top = max(depth.values(), default=0)
+        up = [(top - depth[child], child, parent, "add") for parent, child in reversed(edges)]
+        down = [(top + depth[parent], parent, child, "copy") for parent, child in edges]
+        hops = {"reduce": up, "broadcast": down}.get(primitive, up + down)
+        waves += [(segment + hop, Move((src + root) % num_ranks, (dst + root) % num_ranks,
+                                       (number * num_segments + segment,), op))
+                  for segment in range(num_segments) for hop, src, dst, op in hops]
+    moves = [move for _, move in sorted(waves, key=lambda wave: wave[0])]
     return Plan(primitive=primitive, algorithm=algorithm, num_ranks=num_ranks, num_chunks=num_segments * len(trees),
                 steps=_pack(moves), root=root)
 
@@ -241,38 +240,19 @@ def _ring(num_ranks: int, order: Sequence[int] | None) -> list[int]:
     return list(range(num_ranks) if order is None else order)
 
 
-def _blocks(num_ranks: int, order: Sequence[int] | None) -> list[tuple[int]]:
-    return [(rank,) for rank in _ring(num_ranks, order)]
-
-
-def _scatter(ring: Sequence[int], blocks: Sequence[tuple[int, ...]]) -> Steps:
-    """Around the ring until the rank in place p holds the whole sum of blocks[p]."""
-    size = len(ring)
-    return tuple(tuple(Move(ring[p], ring[(p + 1) % size], blocks[(p - step - 1) % size], "add") for p in range(size))
+def _around(ranks: Sequence[int], blocks: Sequence[tuple[int, ...]], op: str) -> Steps:
+    """Once around a ring: "add" until the rank in place p holds the sum of blocks[p]; "copy" from there on."""
+    size, late = len(ranks), op == "add"
+    return tuple(tuple(Move(ranks[p], ranks[(p + 1) % size], blocks[(p - step - late) % size], op) for p in range(size))
                  for step in range(size - 1))
-
-
-def _gather(ring: Sequence[int], blocks: Sequence[tuple[int, ...]]) -> Steps:
-    """Around the ring until all hold all, where the rank in place p begins with blocks[p]."""
-    size = len(ring)
-    return tuple(tuple(Move(ring[p], ring[(p + 1) % size], blocks[(p - step) % size], "copy") for p in range(size))
-                 for step in range(size - 1))
-
-
-def _together(groups: Iterable[Steps]) -> Steps:
-    return tuple(tuple(move for moves in step for move in moves) for step in zip(*groups, strict=True))
-
-
-def _for(primitive: str, build: Callable[..., Plan]) -> Callable[..., Plan]:
-    return functools.partial(build, primitive)
 
 
 ALGORITHMS: dict[str, dict[str, Callable[..., Plan]]] = {
-    **{name: {"star": _for(name, star), "tree": _for(name, tree), "ring": _for(name, chain)}
+    **{name: {"star": partial(star, name), "tree": partial(tree, name), "ring": partial(chain, name)}
        for name in ("broadcast", "reduce")},
-    "all_reduce": {"parameter_server": parameter_server, "ring": ring_all_reduce,
-                   "tree": _for("all_reduce", tree), "double_tree": double_tree, "hierarchical": hierarchical},
-    "all_gather": {"ring": ring_all_gather}, "reduce_scatter": {"ring": ring_reduce_scatter},
+    "all_reduce": {"parameter_server": parameter_server, "ring": partial(ring, "all_reduce"),
+                   "tree": partial(tree, "all_reduce"), "double_tree": double_tree, "hierarchical": hierarchical},
+    "all_gather": {"ring": partial(ring, "all_gather")}, "reduce_scatter": {"ring": partial(ring, "reduce_scatter")},
     "all_to_all": {"pairwise": pairwise}, "send_recv": {"direct": direct}}
 """Per primitive, its algorithms: builders of (num_ranks, **options)."""
 TITLES: dict[str, str] = {
@@ -305,11 +285,12 @@ def validate(plan: Plan) -> None:
         for fault in _faults(plan, held, step):
             raise ValueError(f"step {number}: {fault}")
         held = _after(held, step)
-    for rank, wanted in enumerate(_end(plan)):
-        for chunk, ranks in enumerate(wanted):
-            if ranks is not None and held[rank][chunk] != ranks:
-                raise ValueError(f"at the end of {plan.primitive} rank {rank} holds chunk {chunk} of ranks "
-                                 f"{sorted(held[rank][chunk])}; it should be of {sorted(ranks)}")
+    for rank, chunk in itertools.product(range(plan.num_ranks), range(plan.num_chunks)):
+        origin, target = _path(plan, chunk)
+        wanted = set(range(plan.num_ranks)) if origin is None else {origin}
+        if target in (None, rank) and held[rank][chunk] != wanted:
+            raise ValueError(f"at the end of {plan.primitive} rank {rank} holds chunk {chunk} of ranks "
+                             f"{sorted(held[rank][chunk])}; it should be of {sorted(wanted)}")
 
 
 def _faults(plan: Plan, held: Holdings, step: Sequence[Move]) -> Iterator[str]:
@@ -345,31 +326,18 @@ def _after(held: Holdings, step: Sequence[Move]) -> Holdings:
     return new
 
 
-def _owners(plan: Plan) -> list[int]:
-    """Per chunk, the rank it belongs to: that gathers or scatters it, or that it comes from."""
-    return [chunk * plan.num_ranks // plan.num_chunks for chunk in range(plan.num_chunks)]
+def _path(plan: Plan, chunk: int) -> tuple[int | None, int | None]:
+    """The rank a chunk comes from, None if all give a part; the rank where it must stand at the end, None for all."""
+    owner = chunk * plan.num_ranks // plan.num_chunks
+    origin = {"broadcast": plan.root, "send_recv": 0, "all_gather": owner, "all_to_all": owner}
+    target = {"reduce": plan.root, "send_recv": 1, "reduce_scatter": owner, "all_to_all": chunk % plan.num_ranks}
+    return origin.get(plan.primitive), target.get(plan.primitive)
 
 
 def _begin(plan: Plan) -> Holdings:
-    owners = _owners(plan)
-    has = {"broadcast": lambda rank, chunk: rank == plan.root, "send_recv": lambda rank, chunk: rank == 0,
-           "all_gather": lambda rank, chunk: rank == owners[chunk],
-           "all_to_all": lambda rank, chunk: rank == owners[chunk]}.get(plan.primitive, lambda rank, chunk: True)
-    return [[frozenset([rank] if has(rank, chunk) else []) for chunk in range(plan.num_chunks)]
+    origins = [_path(plan, chunk)[0] for chunk in range(plan.num_chunks)]
+    return [[frozenset([rank] if origin in (None, rank) else []) for origin in origins]
             for rank in range(plan.num_ranks)]
-
-
-def _end(plan: Plan) -> list[list[frozenset[int] | None]]:
-    """What must stand at the end, None for what may be anything."""
-    owners, every = _owners(plan), frozenset(range(plan.num_ranks))
-    wanted = {"broadcast": lambda rank, chunk: frozenset([plan.root]),
-              "reduce": lambda rank, chunk: every if rank == plan.root else None,
-              "all_reduce": lambda rank, chunk: every,
-              "all_gather": lambda rank, chunk: frozenset([owners[chunk]]),
-              "reduce_scatter": lambda rank, chunk: every if rank == owners[chunk] else None,
-              "all_to_all": lambda rank, chunk: frozenset([owners[chunk]]) if chunk % plan.num_ranks == rank else None,
-              "send_recv": lambda rank, chunk: frozenset([0]) if rank == 1 else None}[plan.primitive]
-    return [[wanted(rank, chunk) for chunk in range(plan.num_chunks)] for rank in range(plan.num_ranks)]
 
 
 def sent_bytes(plan: Plan, num_bytes: float) -> np.ndarray:
@@ -383,10 +351,8 @@ def received_bytes(plan: Plan, num_bytes: float) -> np.ndarray:
 
 
 def _volume(plan: Plan, num_bytes: float, end: str) -> np.ndarray:
-    counts = np.zeros(plan.num_ranks)
-    for move in (move for step in plan.steps for move in step):
-        counts[getattr(move, end)] += len(move.chunks)
-    return counts * plan.chunk_bytes(num_bytes)
+    chunks = [getattr(move, end) for step in plan.steps for move in step for _ in move.chunks]
+    return np.bincount(np.array(chunks, dtype=int), minlength=plan.num_ranks) * plan.chunk_bytes(num_bytes)
 
 
 def lower_bound_bytes(primitive: str, num_ranks: int, num_bytes: float) -> float:
