@@ -9,7 +9,6 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,9 @@ class Move(NamedTuple):
 
 
 Steps = tuple[tuple[Move, ...], ...]
-"""per step, its messages"""
+"""Per step, its messages"""
+Cut = tuple[int, Steps]
+"""What a builder makes of a collective: the number of chunks, and the steps"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,32 +71,32 @@ def plan(primitive: str, algorithm: str, num_ranks: int, **options: object) -> P
     if builder is None:
         known = "; ".join(f"{name}: {', '.join(builders)}" for name, builders in ALGORITHMS.items())
         raise ValueError(f"a plan is one of {known}; got {primitive!r}, {algorithm!r}")
-    takes = list(inspect.signature(builder).parameters)[1:]
-    ring = options.get("order")
+    takes, ring_order = list(inspect.signature(builder).parameters)[2:], options.get("order")
     rules = ((num_ranks >= 1, f"a collective has at least 1 rank; got {num_ranks}"),
-             (set(options) <= set(takes), f"{primitive} {algorithm} takes {', '.join(takes) or 'no option'}; "
-                                          f"got {', '.join(options)}"),
-             (0 <= options.get("root", 0) < max(num_ranks, 1),
+             (set(options) <= set(takes), f"{primitive} {algorithm} takes {', '.join(takes) or 'no option'}; got "
+                                          f"{', '.join(options)}"),
+             (options.get("root", 0) in range(max(num_ranks, 1)),
               f"root is one of {num_ranks} ranks, counted from 0; got {options.get('root')}"),
              (options.get("num_segments", 1) >= 1, f"num_segments is at least 1; got {options.get('num_segments')}"),
-             (ring is None or sorted(ring) == list(range(num_ranks)),
-              f"order names each of {num_ranks} ranks once; got {ring}"))
+             (ring_order is None or sorted(ring_order) == list(range(num_ranks)),
+              f"order names each of {num_ranks} ranks once; got {ring_order}"))
     for holds, text in rules:
         if not holds:
             raise ValueError(text)
-    return builder(num_ranks, **options)
+    num_chunks, steps = builder(primitive, num_ranks, **options)
+    return Plan(primitive=primitive, algorithm=algorithm, num_ranks=num_ranks, num_chunks=num_chunks, steps=steps,
+                root=options.get("root", 0))
 
 
-def ring(primitive: str, num_ranks: int, order: Sequence[int] | None = None) -> Plan:
+def ring(primitive: str, num_ranks: int, order: Sequence[int] | None = None) -> Cut:
     """Partial sums once around the ring, each ending whole on its owner (reduce-scatter, N-1 steps); then the sums once
     around (all-gather, N-1 steps); an all-reduce does both (Patarasuk and Yuan 2009, section 3)."""
-    ranks = _ring(num_ranks, order)
+    ranks = order or range(num_ranks)
     ops = {"reduce_scatter": ["add"], "all_gather": ["copy"], "all_reduce": ["add", "copy"]}[primitive]
-    steps = sum((_around(ranks, [(rank,) for rank in ranks], op) for op in ops), ())
-    return Plan(primitive=primitive, algorithm="ring", num_ranks=num_ranks, num_chunks=num_ranks, steps=steps)
+    return num_ranks, sum((_around(ranks, [(rank,) for rank in ranks], op) for op in ops), ())
 
 
-def hierarchical(num_ranks: int, island_size: int | None = None) -> Plan:
+def hierarchical(primitive: str, num_ranks: int, island_size: int | None = None) -> Cut:
     """Reduce-scatter inside each island, all-reduce across (ranks of one place in their islands), all-gather inside.
 
     Only 1/island_size of the data crosses. Islands are neighbouring ranks, of ``square_island`` unless given.
@@ -105,15 +106,12 @@ def hierarchical(num_ranks: int, island_size: int | None = None) -> Plan:
     if size not in _divisors(num_ranks):
         raise ValueError(f"island_size divides {num_ranks} ranks: it is one of {_divisors(num_ranks)}; got {size}")
     num_islands = num_ranks // size
-    islands = [range(first, first + size) for first in range(0, num_ranks, size)]
     blocks = [tuple(range(place * num_islands, (place + 1) * num_islands)) for place in range(size)]
+    inside = [(range(first, first + size), blocks) for first in range(0, num_ranks, size)]
     across = [(range(place, num_ranks, size), [(chunk,) for chunk in blocks[place]]) for place in range(size)]
-    phases = [[_around(island, blocks, "add") for island in islands],
-              *([_around(*group, op) for group in across] for op in ("add", "copy")),
-              [_around(island, blocks, "copy") for island in islands]]
-    steps = tuple(tuple(itertools.chain(*step)) for groups in phases for step in zip(*groups, strict=True))
-    return Plan(primitive="all_reduce", algorithm="hierarchical", num_ranks=num_ranks, num_chunks=num_ranks,
-                steps=steps)
+    phases = ((inside, "add"), (across, "add"), (across, "copy"), (inside, "copy"))
+    rounds = (zip(*(_around(*group, op) for group in groups), strict=True) for groups, op in phases)
+    return num_ranks, tuple(tuple(itertools.chain(*steps)) for steps in itertools.chain(*rounds))
 
 
 def square_island(num_ranks: int) -> int:
@@ -125,65 +123,58 @@ def _divisors(num_ranks: int) -> list[int]:
     return [size for size in range(1, num_ranks + 1) if num_ranks % size == 0]
 
 
-def pairwise(num_ranks: int) -> Plan:
+def pairwise(primitive: str, num_ranks: int) -> Cut:
     """In step s every rank sends to the rank s further on: N-1 steps, no message passed on."""
-    steps = tuple(tuple(Move(src, dst, (src * num_ranks + dst,), "copy")
-                        for src in range(num_ranks) for dst in [(src + shift) % num_ranks])
-                  for shift in range(1, num_ranks))
-    return Plan(primitive="all_to_all", algorithm="pairwise", num_ranks=num_ranks, num_chunks=num_ranks ** 2,
-                steps=steps)
+    ranks = range(num_ranks)
+    ends = ([(src, (src + shift) % num_ranks) for src in ranks] for shift in ranks[1:])
+    return num_ranks ** 2, tuple(tuple(Move(src, dst, (src * num_ranks + dst,), "copy") for src, dst in step)
+                                 for step in ends)
 
 
-def direct(num_ranks: int) -> Plan:
+def direct(primitive: str, num_ranks: int) -> Cut:
     """Rank 0 sends its buffer to rank 1."""
-    steps = ((Move(0, 1, (0,), "copy"),),) if num_ranks > 1 else ()
-    return Plan(primitive="send_recv", algorithm="direct", num_ranks=num_ranks, num_chunks=1, steps=steps)
+    return 1, ((Move(0, 1, (0,), "copy"),),) if num_ranks > 1 else ()
 
 
-def star(primitive: str, num_ranks: int, root: int = 0) -> Plan:
-    """The root sends to, or hears from, each of the others in turn."""
-    return _rooted(primitive, "star", num_ranks, [[(0, rank) for rank in range(1, num_ranks)]], root=root)
+def star(primitive: str, num_ranks: int, root: int = 0) -> Cut:
+    """The root hears from each of the others in turn, sends to each of them, or first one and then the other."""
+    return _rooted(primitive, num_ranks, [[(0, rank) for rank in range(1, num_ranks)]], root=root)
 
 
-def tree(primitive: str, num_ranks: int, num_segments: int = 1, root: int = 0) -> Plan:
+def tree(primitive: str, num_ranks: int, num_segments: int = 1, root: int = 0) -> Cut:
     """A binomial tree: ceil(log2 N) steps from the root, or to it (Thakur, Rabenseifner and Gropp 2005, section 4).
 
     With several segments the tree is binary: a binomial root would send each of them log2 N times.
     """
     edges = _binomial(num_ranks) if num_segments == 1 else _binary(num_ranks)
-    return _rooted(primitive, "tree", num_ranks, [edges], num_segments, root)
+    return _rooted(primitive, num_ranks, [edges], num_segments, root)
 
 
 def chain(primitive: str, num_ranks: int, num_segments: int | None = None, order: Sequence[int] | None = None,
-          root: int = 0) -> Plan:
+          root: int = 0) -> Cut:
     """N segments, unless given, follow one another along the ring cut open at the root: N-2+num_segments steps."""
-    ranks = [(rank - root) % num_ranks for rank in _ring(num_ranks, order)]
+    ranks = [(rank - root) % num_ranks for rank in order or range(num_ranks)]
     ranks = ranks[ranks.index(0):] + ranks[:ranks.index(0)]
-    return _rooted(primitive, "ring", num_ranks, [list(itertools.pairwise(ranks))], num_segments or num_ranks, root)
+    return _rooted(primitive, num_ranks, [list(itertools.pairwise(ranks))], num_segments or num_ranks, root)
 
 
-def parameter_server(num_ranks: int) -> Plan:
-    """Everything to rank 0, which adds, and back."""
-    return _rooted("all_reduce", "parameter_server", num_ranks, [[(0, rank) for rank in range(1, num_ranks)]])
-
-
-def double_tree(num_ranks: int, num_segments: int = 4) -> Plan:
+def double_tree(primitive: str, num_ranks: int, num_segments: int = 4) -> Cut:
     """Two binary trees, half of the buffer up and down each (Sanders, Speck and Traeff 2009; NCCL since 2.4).
 
-    With an even number of ranks each is a leaf of one tree and interior in the other, so that all of them send and
-    receive about 2S; with an odd number rank 0 is interior in both. Each half is cut into num_segments pieces.
+    With an even number of ranks each is a leaf of one tree and interior in the other, so that no port has more to do
+    than 2S, half of it in either tree; with an odd number rank 0 is interior in both. Each half is cut into
+    num_segments pieces.
     """
     edges = _binary(num_ranks)
     other = [num_ranks - 1 - place if num_ranks % 2 == 0 else (place + 1) % num_ranks for place in range(num_ranks)]
-    return _rooted("all_reduce", "double_tree", num_ranks, [edges, [(other[p], other[c]) for p, c in edges]],
-                   num_segments)
+    return _rooted(primitive, num_ranks, [edges, [(other[p], other[c]) for p, c in edges]], num_segments)
 
 
-def _rooted(primitive: str, algorithm: str, num_ranks: int, trees: Sequence[Sequence[tuple[int, int]]],
-            num_segments: int = 1, root: int = 0) -> Plan:
+def _rooted(primitive: str, num_ranks: int, trees: Sequence[Sequence[tuple[int, int]]], num_segments: int = 1,
+            root: int = 0) -> Cut:
     """Segments up, or down, or up and down trees of (parent, child) edges, top ones first; rank 0 becomes root.
 
-    The ports serve waves: in turn, segment s crosses the edges that are w hops from where it began in wave s + w.
+    They move in waves: in wave s + w segment s crosses the edges that are w hops from where it began.
     """
     waves = []
     for number, edges in enumerate(trees):
@@ -193,32 +184,29 @@ def _rooted(primitive: str, algorithm: str, num_ranks: int, trees: Sequence[Sequ
         top = max(depth.values(), default=0)
         up = [(top - depth[child], child, parent, "add") for parent, child in reversed(edges)]
         down = [(top + depth[parent], parent, child, "copy") for parent, child in edges]
-        hops = {"reduce": up, "broadcast": down}.get(primitive, up + down)
         waves += [(segment + hop, Move((src + root) % num_ranks, (dst + root) % num_ranks,
                                        (number * num_segments + segment,), op))
-                  for segment in range(num_segments) for hop, src, dst, op in hops]
-    moves = [move for _, move in sorted(waves, key=lambda wave: wave[0])]
-    return Plan(primitive=primitive, algorithm=algorithm, num_ranks=num_ranks, num_chunks=num_segments * len(trees),
-                steps=_pack(moves), root=root)
+                  for segment in range(num_segments)
+                  for hop, src, dst, op in {"reduce": up, "broadcast": down}.get(primitive, up + down)]
+    moves = (move for _, move in sorted(waves, key=lambda wave: wave[0]))
+    return num_segments * len(trees), _pack(moves)
 
 
 def _pack(moves: Iterable[Move]) -> Steps:
-    """Moves, given in an order that is right one by one, each put into the first step where both ports are free.
+    """Moves, given in an order that is right one by one, each in the first step where it is whole and both ports free.
 
-    A chunk is sent in a later step than it was written, and written no earlier than it was last sent.
+    Nothing is overwritten before it was sent: a sum comes back down only after its parts have gone up.
     """
-    steps, wrote, sent, busy = [], {}, {}, set()
+    steps, whole, busy = collections.defaultdict(list), {}, set()
     for move in moves:
-        ends = [(rank, chunk) for chunk in move.chunks for rank in (move.src, move.dst)]
-        at = max(max(wrote.get(end, -1) + 1 for end in ends), max(sent.get(end, 0) for end in ends[1::2]))
+        source, target = (move.src, move.chunks), (move.dst, move.chunks)
+        at = max(whole.get(source, 0), whole.get(target, 0))
         while busy & {(at, "out", move.src), (at, "in", move.dst)}:
             at += 1
         busy |= {(at, "out", move.src), (at, "in", move.dst)}
-        wrote |= dict.fromkeys(ends[1::2], at)
-        sent |= {end: max(at, sent.get(end, 0)) for end in ends[::2]}
-        steps += [[] for _ in range(at + 1 - len(steps))]
+        whole[target] = at + 1
         steps[at].append(move)
-    return tuple(map(tuple, steps))
+    return tuple(tuple(steps[at]) for at in sorted(steps))
 
 
 def _binomial(num_ranks: int) -> list[tuple[int, int]]:
@@ -236,10 +224,6 @@ def _binary(num_ranks: int) -> list[tuple[int, int]]:
     return edges
 
 
-def _ring(num_ranks: int, order: Sequence[int] | None) -> list[int]:
-    return list(range(num_ranks) if order is None else order)
-
-
 def _around(ranks: Sequence[int], blocks: Sequence[tuple[int, ...]], op: str) -> Steps:
     """Once around a ring: "add" until the rank in place p holds the sum of blocks[p]; "copy" from there on."""
     size, late = len(ranks), op == "add"
@@ -247,14 +231,15 @@ def _around(ranks: Sequence[int], blocks: Sequence[tuple[int, ...]], op: str) ->
                  for step in range(size - 1))
 
 
-ALGORITHMS: dict[str, dict[str, Callable[..., Plan]]] = {
-    **{name: {"star": partial(star, name), "tree": partial(tree, name), "ring": partial(chain, name)}
-       for name in ("broadcast", "reduce")},
-    "all_reduce": {"parameter_server": parameter_server, "ring": partial(ring, "all_reduce"),
-                   "tree": partial(tree, "all_reduce"), "double_tree": double_tree, "hierarchical": hierarchical},
-    "all_gather": {"ring": partial(ring, "all_gather")}, "reduce_scatter": {"ring": partial(ring, "reduce_scatter")},
-    "all_to_all": {"pairwise": pairwise}, "send_recv": {"direct": direct}}
-"""Per primitive, its algorithms: builders of (num_ranks, **options)."""
+ROOTED: dict[str, Callable[..., Cut]] = {"star": star, "tree": tree, "ring": chain}
+"""Algorithms from one rank, or to it"""
+ALGORITHMS: dict[str, dict[str, Callable[..., Cut]]] = {
+    "broadcast": ROOTED, "reduce": ROOTED,
+    "all_reduce": {"parameter_server": star, "ring": ring, "tree": tree, "double_tree": double_tree,
+                   "hierarchical": hierarchical},
+    "all_gather": {"ring": ring}, "reduce_scatter": {"ring": ring}, "all_to_all": {"pairwise": pairwise},
+    "send_recv": {"direct": direct}}
+"""Per primitive, its algorithms: builders of (primitive, num_ranks, **options)"""
 TITLES: dict[str, str] = {
     "broadcast": "Broadcast", "reduce": "Reduce", "all_reduce": "All-reduce", "all_gather": "All-gather",
     "reduce_scatter": "Reduce-scatter", "all_to_all": "All-to-all", "send_recv": "Send and receive",

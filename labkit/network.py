@@ -6,6 +6,7 @@ Lengths are bytes, times microseconds, bandwidths GB/s to base 10: 1 GB/s = 1000
 
 import heapq
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 
 import numpy as np
 
@@ -93,40 +94,31 @@ def simulate(plan: Plan, network: Network, num_bytes: float) -> Timeline:
         raise ValueError(f"a plan of {plan.num_ranks} ranks needs a network of as many; {network.name} has "
                          f"{network.num_ranks}")
     moves, needs = _dependencies(plan)
-    followers = [[] for _ in moves]
-    for number, before in enumerate(needs):
-        for earlier in before:
-            followers[earlier].append(number)
-    waiting, ready = list(map(len, needs)), [(0.0, number) for number, before in enumerate(needs) if not before]
-    rows, end_us, free_us = [], [0.0] * len(moves), {}
-    while ready:
+    order, ready = TopologicalSorter(needs), []
+    order.prepare()
+    rows, end_us, free_us = [], {}, {}
+    while order.is_active():
+        for number in order.get_ready():
+            heapq.heappush(ready, (max((end_us[before] for before in needs[number]), default=0.0), number))
         start_us, number = heapq.heappop(ready)
         src, dst, chunks, _ = moves[number]
         link, size = network.link(src, dst), len(chunks) * plan.chunk_bytes(num_bytes)
-        if link.wire:
-            start_us = max(start_us, free_us.get(link.wire, 0.0))
+        start_us = max(start_us, free_us.get(link.wire, 0.0)) if link.wire else start_us
         end_us[number] = free_us[link.wire] = start_us + link.us(size)
         rows += [(rank, COMM, kind, f"{src}>{dst}", start_us, end_us[number], round(size))
                  for rank, kind in ((src, "send"), (dst, "recv"))]
-        for follower in followers[number]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                heapq.heappush(ready, (max(end_us[before] for before in needs[follower]), follower))
+        order.done(number)
     return from_rows(rows, num_ranks=plan.num_ranks, origin="simulated")
 
 
-def _dependencies(plan: Plan) -> tuple[list[Move], list[set[int]]]:
-    """All messages, and for each the ones that its two ends do in their last steps before it."""
-    moves, needs, last = [], [], [set() for _ in range(plan.num_ranks)]
+def _dependencies(plan: Plan) -> tuple[list[Move], dict[int, set[int]]]:
+    """All messages, and for each the ones that its two ends have in their last steps before it."""
+    moves, needs, last = [], {}, [set() for _ in range(plan.num_ranks)]
     for step in plan.steps:
-        now: dict[int, set[int]] = {}
-        for number, move in enumerate(step, start=len(moves)):
-            needs.append(last[move.src] | last[move.dst])
-            for rank in (move.src, move.dst):
-                now.setdefault(rank, set()).add(number)
+        needs |= {number: last[move.src] | last[move.dst] for number, move in enumerate(step, start=len(moves))}
+        for rank in {rank for move in step for rank in move[:2]}:
+            last[rank] = {number for number, move in enumerate(step, start=len(moves)) if rank in move[:2]}
         moves += step
-        for rank, numbers in now.items():
-            last[rank] = numbers
     return moves, needs
 
 
