@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from labkit import sketch
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
-from labkit.style import WORDS, clipped, style, text_px
+from labkit.sketch import Box, Line, Sketch
+from labkit.style import WORDS, clipped, shade, style, text_px
 
 MAX_BOXES, MAX_BLOCKS = 2000, 24_000
 
@@ -13,11 +15,8 @@ MAX_BOXES, MAX_BLOCKS = 2000, 24_000
 def ticks(scene: Scene) -> tuple[list[tuple[float, str]], str]:
     """Round times for the axis as (microseconds, text), at most nine, and their unit."""
     factor, unit = next(((f, u) for f, u in ((1e6, "s"), (1e3, "ms")) if scene.end_us >= f), (1.0, "us"))
-    raw = (scene.end_us - scene.start_us) / factor / 8
-    power = 10.0 ** np.floor(np.log10(raw))
-    step = next(s * power for s in (1, 2, 5, 10) if s * power >= 0.999 * raw)
-    first, last = np.ceil(scene.start_us / factor / step - 1e-9), np.floor(scene.end_us / factor / step + 1e-9)
-    return [(float(n * step * factor), f"{n * step + 0.0:.10g}") for n in np.arange(first, last + 1)], unit
+    round_times = sketch.ticks(scene.start_us / factor, scene.end_us / factor)
+    return [(float(time * factor), f"{time + 0.0:.10g}") for time in round_times], unit
 
 
 def fitted(scene: Scene, advance: float = 6.7, pad: float = 3.0, unit_px: float = 1.0) -> list[str]:
@@ -56,14 +55,45 @@ def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
     return out
 
 
-def heading(scene: Scene) -> str:
+def heading(scene: Scene | Sketch) -> str:
     """What the picture shows, cut where the badge begins."""
     return clipped(scene.heading, WIDTH_PX - 20 - (0 if scene.headings else text_px(scene.badge)), 16.5)
 
 
-def height_px(scene: Scene) -> float:
+def height_px(scene: Scene | Sketch) -> float:
     """The height of the whole picture, legend included."""
-    return legend(scene)[-1][1] + 14
+    return scene.height_px if isinstance(scene, Sketch) else legend(scene)[-1][1] + 14
+
+
+def fills(drawn: Sketch) -> dict[tuple[str, str], list[tuple[float, float, float, float]]]:
+    """Per colour and hatch, the rectangles (x, y, width, height) it fills, pale remainders included."""
+    out = {}
+    for x, y, width, height, colour, hatch, _, fill, _ in drawn.only(Box):
+        if colour and fill < 1:
+            out.setdefault((shade(colour, 3, 3), ""), []).append((x, y, width, height))
+        if colour and fill > 0:
+            out.setdefault((colour, hatch), []).append((x, y, fill * width, height))
+    return out
+
+
+def middles(drawn: Sketch) -> list[tuple[float, float, str, bool]]:
+    """What stands in boxes: (middle, baseline, the longest text that fits, whether on a colour)."""
+    return [(box.x_px + box.width_px / 2, box.y_px + box.height_px / 2 + 4, text, bool(box.colour))
+            for box in drawn.only(Box) if box.height_px >= 13
+            for text in [next((t for t in box.texts if text_px(t, 11) <= box.width_px - 3), "")] if text]
+
+
+def solids(line: Line) -> list[list[tuple[float, float]]]:
+    """The filled polygons of a line: its marks, or its arrow head."""
+    if line.arrow:
+        (x0, y0), (x, y) = line.points_px[-2:]
+        away = np.array([x0 - x, y0 - y]) / (np.hypot(x0 - x, y0 - y) or 1.0) * (5 + 2 * line.width_px)
+        side = 0.42 * away[::-1] * (1, -1)
+        return [[(x, y), *((away + way * side + (x, y)).tolist() for way in (1, -1))]]
+    sides, turn = {"o": (16, 0.0), "s": (4, 0.5), "^": (3, 0.5), "D": (4, 0.0)}.get(line.mark, (0, 0.0))
+    angles = 2 * np.pi * (np.arange(sides) + turn) / max(1, sides)
+    ring = 2.4 * line.width_px * np.stack([np.sin(angles), np.cos(angles)], axis=1)
+    return [(ring + point).tolist() for point in line.points_px] if sides else []
 
 
 def merged(scene: Scene) -> Scene:

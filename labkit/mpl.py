@@ -1,7 +1,9 @@
-"""A Scene on a matplotlib Figure, for PNG, PDF and pages that show nothing else. No pyplot, so no global state."""
+"""A Scene or a Sketch on a matplotlib Figure, for PNG, PDF and pages that show nothing else. No pyplot: no global
+state."""
 
 import functools
 import io
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from matplotlib.transforms import Affine2D
 
 from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.sketch import Box, Line, Sketch, Words
 from labkit.style import IDLE, shade, style
 
 INK, PAPER = "#1f2328", "#ffffff"
@@ -32,7 +35,7 @@ def chinese_font() -> str | None:
     return next((name for name in _CHINESE if name in installed), None)
 
 
-def figure(scene: Scene) -> Figure:
+def figure(scene: Scene | Sketch) -> Figure:
     """The picture as a Figure of 9 inches; in English where a Chinese scene finds no font."""
     if scene.in_english and not chinese_font():
         scene = scene.in_english()
@@ -41,20 +44,20 @@ def figure(scene: Scene) -> Figure:
     FigureCanvasAgg(fig)
     ax = fig.add_axes((0.012, 0, 0.976, 1), xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     ax.set_axis_off()
-    for paint in (_head, _axis, _boxes, _names, _legend):
+    for paint in (_head, _sketch) if isinstance(scene, Sketch) else (_head, _axis, _boxes, _names, _legend):
         paint(ax, scene)
     ax.set(xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     return fig
 
 
-def png(scene: Scene, dpi: int = 120) -> bytes:
+def png(scene: Scene | Sketch, dpi: int = 120) -> bytes:
     """The picture as PNG; at 100 dpi it is 900 pixels wide."""
     out = io.BytesIO()
     figure(scene).savefig(out, format="png", dpi=dpi, metadata={"Software": None, "Title": scene.title})
     return out.getvalue()
 
 
-def save(scene: Scene, path: str | Path) -> Path:
+def save(scene: Scene | Sketch, path: str | Path) -> Path:
     """Writes the picture as the file name says: .png, .pdf, .svg or another format matplotlib knows."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +76,7 @@ def _words(ax: Axes, x: float, y: float, text: str, size_px: float = 12, **more:
     return float(ax.transData.inverted().transform((box.x1, 0))[0])
 
 
-def _head(ax: Axes, scene: Scene) -> None:
+def _head(ax: Axes, scene: Scene | Sketch) -> None:
     _words(ax, 0, 18, layout.heading(scene), 16, weight="bold")
     _words(ax, WIDTH_PX, 18, "" if scene.headings else scene.badge, ha="right", alpha=0.8)
     x = 0.0
@@ -106,7 +109,7 @@ def _boxes(ax: Axes, scene: Scene) -> None:
         for chunk in np.unique(scene.chunk[scene.kind == kind]).tolist():
             mine = (scene.kind == kind) & (scene.chunk == chunk)
             for wide in (True, False):
-                _paint(ax, kind, chunk, num_chunks, corners[mine & ((x1 - x0 > 3) == wide)], hatched=wide)
+                _kind(ax, kind, chunk, num_chunks, corners[mine & ((x1 - x0 > 3) == wide)], hatched=wide)
     edged = corners[(x1 - x0 > 3) & (scene.kind != IDLE)][:, [0, 3]] + (0.4, 0)
     ax.add_collection(LineCollection(edged, colors=INK, alpha=0.5, linewidths=0.58), autolim=False)
     _labels(ax, np.array(layout.fitted(scene), dtype=str), np.stack([(x0 + x1) / 2, (top + end) / 2 + 4], axis=1))
@@ -116,7 +119,8 @@ def _labels(ax: Axes, texts: np.ndarray, at: np.ndarray, size_px: float = 11) ->
     """The same few words in many boxes: each is outlined once and stamped, which is ten times faster than text."""
     inches = Affine2D().scale(1 / 72) + ax.figure.dpi_scale_trans
     for text in np.unique(texts[texts != ""]).tolist():
-        outline = TextPath((0, 0), text, size=size_px * 0.68, prop=FontProperties(family="DejaVu Sans"))
+        family = (max(text) > "\u2e80" and chinese_font()) or "DejaVu Sans"
+        outline = TextPath((0, 0), text, size=size_px * 0.68, prop=FontProperties(family=family))
         middle = Affine2D().translate(-outline.get_extents().width / 2, 0)
         stamps = PathCollection([middle.transform_path(outline)], offsets=at[texts == text], zorder=4,
                                 facecolors=INK, linewidths=0, offset_transform=ax.transData)
@@ -124,14 +128,43 @@ def _labels(ax: Axes, texts: np.ndarray, at: np.ndarray, size_px: float = 11) ->
         ax.add_collection(stamps, autolim=False)
 
 
-def _paint(ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray, hatched: bool = True) -> None:
+def _kind(ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray, hatched: bool = True) -> None:
     look = style(kind)
     fill = shade(look.colour, chunk, num_chunks) if look.colour else "#f2f2f3" if hatched else "#e4e5e7"
-    line = "#00000038" if look.colour else "#a6a9ad"
+    _paint(ax, fill, look.hatch if hatched else "", corners, "#00000038" if look.colour else "#a6a9ad")
+
+
+def _paint(ax: Axes, fill: str, hatch: str, corners: np.ndarray, ink: str = "#00000038") -> None:
     ax.add_collection(PolyCollection(corners, facecolors=fill, linewidths=0, zorder=1), autolim=False)
-    if hatched and look.hatch and len(corners):  # one path for all boxes: its hatch is drawn once
+    if hatch and len(corners):  # one path for all boxes: its hatch is drawn once
         outline = MplPath.make_compound_path_from_polys(corners)
-        ax.add_patch(PathPatch(outline, facecolor="none", edgecolor=line, linewidth=0, zorder=1, hatch=3 * look.hatch))
+        ax.add_patch(PathPatch(outline, facecolor="none", edgecolor=ink, linewidth=0, zorder=1, hatch=3 * hatch))
+
+
+def _corners(boxes: Iterable[tuple[float, float, float, float]]) -> np.ndarray:
+    return np.array([[(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+                     for x, y, width, height in boxes], dtype=float).reshape(-1, 4, 2)
+
+
+def _sketch(ax: Axes, drawn: Sketch) -> None:
+    for (colour, hatch), boxes in layout.fills(drawn).items():
+        _paint(ax, colour, hatch, _corners(boxes))
+    for marked, look in ((False, {"linewidths": 0.58, "alpha": 0.45}), (True, {"linewidths": 1.4})):
+        edges = _corners(box[:4] for box in drawn.only(Box) if box.marked == marked)
+        ax.add_collection(PolyCollection(edges, facecolors="none", edgecolors=INK, zorder=1.5, **look), autolim=False)
+    for line in drawn.only(Line):
+        colour, points = line.colour or INK, [] if line.mark else [line.points_px]
+        dash = (0, [length / line.width_px for length in line.dash]) if line.dash else "solid"
+        ax.add_collection(LineCollection(points, colors=colour, linewidths=0.72 * line.width_px, linestyles=[dash],
+                                         alpha=line.opacity, zorder=2), autolim=False)
+        ax.add_collection(PolyCollection(layout.solids(line), facecolors=colour, linewidths=0, alpha=line.opacity,
+                                         zorder=2), autolim=False)
+    if inside := layout.middles(drawn):
+        x, y, texts, _ = zip(*inside, strict=True)
+        _labels(ax, np.array(texts), np.stack([x, y], axis=1))
+    align = {"start": "left", "middle": "center", "end": "right"}
+    for x, y, text, anchor, size, bold, opacity in drawn.only(Words):
+        _words(ax, x, y, text, size, ha=align[anchor], weight="bold" if bold else "normal", alpha=opacity)
 
 
 def _names(ax: Axes, scene: Scene) -> None:
@@ -148,7 +181,7 @@ def _names(ax: Axes, scene: Scene) -> None:
 def _legend(ax: Axes, scene: Scene) -> None:
     for x, y, kind, words in layout.legend(scene):
         if kind:
-            _paint(ax, kind, 0, 1, np.array([[(x, y - 8), (x + 22, y - 8), (x + 22, y + 8), (x, y + 8)]]))
+            _kind(ax, kind, 0, 1, _corners([(x, y - 8, 22, 16)]))
         if kind and style(kind).letter.isupper():
             _words(ax, x + 11, y + 4, style(kind).letter, 11, ha="center", zorder=4)
         _words(ax, x + (28 if kind else 0), y + 4, words, ha="left")

@@ -132,7 +132,7 @@ def timeline(tl: Timeline, *, title: str | None = None, span_us: float | None = 
             numbers.append((words["hidden"], format_share(hidden_comm(tl))))
         return _build([(tl.shifted(), "")], title or words["timeline"], tuple(numbers), span_us, words)
 
-    return _in(language, build)
+    return speaking(language, build)
 
 
 def compare(predicted: Timeline, measured: Timeline, *, title: str | None = None, language: str = "en") -> Scene:
@@ -146,10 +146,14 @@ def compare(predicted: Timeline, measured: Timeline, *, title: str | None = None
         scene = _build(panels, title or words["compare"], numbers, None, words)
         return replace(scene, marks_us=(predicted.span_us,))
 
-    return _in(language, build)
+    return speaking(language, build)
 
 
-def _in(language: str, build: Callable[[dict[str, str]], Scene]) -> Scene:
+def speaking(language: str, build: Callable[[dict[str, str]], "Scene"]) -> "Scene":
+    """What ``build`` makes of a language's words, told how it would be in English.
+
+    It may be any data class with ``in_english``. Raises ValueError for a language that is neither "en" nor "zh".
+    """
     if language not in WORDS:
         raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
     scene = build(WORDS[language])

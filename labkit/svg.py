@@ -1,4 +1,5 @@
-"""A Scene as an SVG string. Text and axes take the page's colour (``currentColor``): light and dark themes both work.
+"""A Scene or a Sketch as an SVG string. Text and axes take the page's colour (``currentColor``), so that light and dark
+themes both work.
 
 Boxes of one kind on one row are one ``<path>``: strokes as thick as the row, each exactly as long as its time.
 """
@@ -11,6 +12,7 @@ import numpy as np
 
 from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.sketch import Box, Line, Sketch, Words
 from labkit.style import IDLE, WORDS, shade, style
 
 INK = "#10161f"  # text on a coloured box, in both themes
@@ -23,21 +25,20 @@ _HATCHES = {  # one tile: size in pixels, path of its strokes
 }
 
 
-def render(scene: Scene, uid: str | None = None) -> str:
+def render(scene: Scene | Sketch, uid: str | None = None) -> str:
     """The picture as one ``<svg>``. ``uid`` makes its ids unique in the page; by default it is random."""
     uid = uid or f"lk{secrets.token_hex(4)}"
     height_px = layout.height_px(scene)
-    shown = layout.merged(scene)
+    body = _sketch(scene, uid) if isinstance(scene, Sketch) else _timeline(scene, uid)
     return "".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {_n(height_px)}" width="{WIDTH_PX}" ',
         f'role="img" aria-labelledby="{uid}-t {uid}-d" font-family="{_FONT}" font-size="12" fill="currentColor" ',
         'style="max-width:100%;height:auto;font-variant-numeric:tabular-nums">',
         f'<title id="{uid}-t">{escape(scene.title)}</title><desc id="{uid}-d">{escape(scene.summary)}</desc>',
-        _patterns(scene, uid), _head(scene), _axis(scene), _boxes(shown, uid), _edges(shown), _texts(shown),
-        _names(scene), _legend(scene, uid), "</svg>"))
+        _head(scene), body, "</svg>"))
 
 
-def html(scene: Scene) -> str:
+def html(scene: Scene | Sketch) -> str:
     """The picture, and under it its numbers as a table that opens on a click: for screen readers and for copying."""
     head, *lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line)
                     for tag, line in zip(("th", *["td"] * len(scene.table)), scene.table, strict=False))
@@ -50,6 +51,50 @@ def html(scene: Scene) -> str:
 def escape(text: str) -> str:
     """Text as XML takes it: markup escaped, control characters dropped."""
     return escape_html("".join(character for character in text if character.isprintable()))
+
+
+def _timeline(scene: Scene, uid: str) -> str:
+    shown = layout.merged(scene)
+    return "".join((_patterns(scene, uid), _axis(scene), _boxes(shown, uid), _edges(shown), _texts(shown),
+                    _names(scene), _legend(scene, uid)))
+
+
+def _sketch(drawn: Sketch, uid: str) -> str:
+    parts = []
+    for number, ((colour, hatch), boxes) in enumerate(layout.fills(drawn).items()):
+        paint = f"url(#{uid}-{number})" if hatch else escape(colour)
+        parts += [_pattern(f"{uid}-{number}", colour, hatch) if hatch else "",
+                  f'<path data-colour="{escape(colour)}" fill="{paint}" d="{_rectangles(boxes)}"/>']
+    for marked, look in ((False, 'stroke-opacity=".45" stroke-width=".8"'), (True, 'stroke-width="2"')):
+        edges = _rectangles([box[:4] for box in drawn.only(Box) if box.marked == marked])
+        parts.append(f'<path d="{edges}" fill="none" stroke="currentColor" {look}/>' if edges else "")
+    parts += [_line(line) for line in drawn.only(Line)]
+    for on_colour, ink in ((True, f' fill="{INK}"'), (False, "")):
+        inside = [_text(x, y, text) for x, y, text, coloured in layout.middles(drawn) if coloured == on_colour]
+        parts.append(f'<g text-anchor="middle" font-size="11"{ink}>{"".join(inside)}</g>' if inside else "")
+    for x, y, text, anchor, size, bold, opacity in drawn.only(Words):
+        looks = (("text-anchor", anchor, "start"), ("font-size", _n(size), "12"), ("opacity", _n(opacity), "1"),
+                 ("font-weight", "600" if bold else "", ""))
+        parts.append(_text(x, y, text, " ".join(f'{name}="{value}"' for name, value, usual in looks if value != usual)))
+    return "".join(parts)
+
+
+def _rectangles(boxes: Iterable[tuple[float, ...]]) -> str:
+    return "".join(f"M{_n(x)} {_n(y)}h{_n(width)}v{_n(height)}h-{_n(width)}z" for x, y, width, height in boxes)
+
+
+def _points(points: Iterable[Iterable[float]]) -> str:
+    return "M" + "L".join(" ".join(map(_n, point)) for point in points)
+
+
+def _line(line: Line) -> str:
+    colour = escape(line.colour or "currentColor")
+    fade = f' opacity="{_n(line.opacity)}"' if line.opacity < 1 else ""
+    dash = f' stroke-dasharray="{" ".join(map(_n, line.dash))}"' if line.dash else ""
+    solid = "".join(_points(corners) + "z" for corners in layout.solids(line))
+    return (("" if line.mark else f'<path d="{_points(line.points_px)}" fill="none" stroke="{colour}" '
+             f'stroke-width="{_n(line.width_px)}" stroke-linejoin="round"{dash}{fade}/>')
+            + (f'<path d="{solid}" fill="{colour}"{fade}/>' if solid else ""))
 
 
 def _n(number: float) -> str:
@@ -73,14 +118,19 @@ def _patterns(scene: Scene, uid: str) -> str:
     for kind, chunk in _looks(scene):
         look = style(kind)
         if look.hatch:
-            size, path = _HATCHES[look.hatch]
-            fill, ink = f'fill="{shade(look.colour, chunk, num_chunks)}"', f'stroke="{INK}" stroke-opacity=".22"'
-            if not look.colour:
-                fill, ink = 'fill-opacity=".05"', 'stroke="currentColor" stroke-opacity=".3"'
-            parts.append(f'<pattern id="{uid}-{kind}{chunk}" width="{size}" height="{size}" '
-                         f'patternUnits="userSpaceOnUse"><path d="M0 0h{size}v{size}h-{size}z" {fill}/>'
-                         f'<path d="{path}" fill="none" {ink} stroke-width="1.1"/></pattern>')
+            colour = look.colour and shade(look.colour, chunk, num_chunks)
+            parts.append(_pattern(f"{uid}-{kind}{chunk}", colour, look.hatch))
     return f"<defs>{''.join(parts)}</defs>" if parts else ""
+
+
+def _pattern(name: str, colour: str, hatch: str) -> str:
+    size, path = _HATCHES[hatch]
+    fill, ink = f'fill="{colour}"', f'stroke="{INK}" stroke-opacity=".22"'
+    if not colour:
+        fill, ink = 'fill-opacity=".05"', 'stroke="currentColor" stroke-opacity=".3"'
+    return (f'<pattern id="{name}" width="{size}" height="{size}" patternUnits="userSpaceOnUse">'
+            f'<path d="M0 0h{size}v{size}h-{size}z" {fill}/>'
+            f'<path d="{path}" fill="none" {ink} stroke-width="1.1"/></pattern>')
 
 
 def _paint(kind: str, chunk: int, num_chunks: int, uid: str) -> str:
@@ -88,7 +138,7 @@ def _paint(kind: str, chunk: int, num_chunks: int, uid: str) -> str:
     return f"url(#{uid}-{kind}{chunk})" if look.hatch else shade(look.colour, chunk, num_chunks)
 
 
-def _head(scene: Scene) -> str:
+def _head(scene: Scene | Sketch) -> str:
     numbers = "".join(f'<tspan dx="{0 if i == 0 else 18}" opacity=".72">{escape(name)}</tspan>'
                       f'<tspan dx="6" font-weight="600">{escape(value)}</tspan>'
                       for i, (name, value) in enumerate(scene.numbers))

@@ -1,17 +1,26 @@
-"""A Scene as characters, for terminals: a capital letter begins a box, small letters continue it, dots are idle."""
+"""A Scene as characters, for terminals; a Sketch as its table.
+
+A capital letter begins a box, small letters continue it, dots are idle.
+"""
 
 import numpy as np
 
 from labkit import layout
 from labkit.scene import Scene
+from labkit.sketch import Sketch
 from labkit.style import IDLE, style
 
 
-def render(scene: Scene, width: int = 100) -> str:
-    """The picture in ``width`` columns, then what the letters mean, then the numbers per rank."""
-    columns = max(20, width - 10)
-    lines = [scene.title, ""]
-    headings = list(scene.headings)
+def render(scene: Scene | Sketch, width: int = 100) -> str:
+    """The picture in ``width`` columns, then what the letters mean, then its numbers."""
+    strips = [] if isinstance(scene, Sketch) else _strips(scene, max(20, width - 10))
+    widths = [max(map(len, column)) for column in zip(*scene.table, strict=True)]
+    table = ("  ".join(cell.rjust(size) for cell, size in zip(line, widths, strict=True)) for line in scene.table)
+    return "\n".join([scene.title, "", *strips, *table, "", scene.summary])
+
+
+def _strips(scene: Scene, columns: int) -> list[str]:
+    lines, headings = [], list(scene.headings)
     for index, row in enumerate(scene.rows):
         if headings and headings[0].bottom_px < row.top_px:
             heading = headings.pop(0)
@@ -19,11 +28,8 @@ def render(scene: Scene, width: int = 100) -> str:
         name = f"rank {row.rank}" if index == 0 or scene.rows[index - 1].rank != row.rank else ""
         lines.append(f"{name:<9} {''.join(cells(scene, index, columns))}".rstrip())
     ticks, unit = layout.ticks(scene)
-    lines += [" " * 10 + _ruler(scene, ticks, columns) + f" {unit}", "",
-              "   ".join(f"{style(kind).letter} {style(kind).words[scene.language]}" for kind in scene.kinds), ""]
-    widths = [max(len(line[i]) for line in scene.table) for i in range(len(scene.table[0]))]
-    lines += ["  ".join(cell.rjust(size) for cell, size in zip(line, widths, strict=True)) for line in scene.table]
-    return "\n".join([*lines, "", scene.summary])
+    kinds = (f"{style(kind).letter} {style(kind).words[scene.language]}" for kind in scene.kinds)
+    return [*lines, " " * 10 + _ruler(scene, ticks, columns) + f" {unit}", "", "   ".join(kinds), ""]
 
 
 def cells(scene: Scene, row: int, columns: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A Scene in a notebook: an SVG that follows the theme, and a PNG for everyone who may not show one."""
+"""A Scene or a Sketch in a notebook: an SVG that follows the theme, and a PNG for everyone who may not show one."""
 
 import base64
 from html import escape
@@ -7,11 +7,12 @@ import ipywidgets as w
 
 from labkit import mpl, svg, text
 from labkit.scene import Scene
+from labkit.sketch import Sketch
 
 _SWAP = '<style>.labkit-live:has(svg)+img{display:none}</style>'
 
 
-def bundle(scene: Scene) -> dict[str, str]:
+def bundle(scene: Scene | Sketch) -> dict[str, str]:
     """The picture as a mime bundle: text/html, image/png, text/plain.
 
     An untrusted notebook prefers HTML to the PNG, but strips the SVG out of it. So the HTML holds the PNG as well,
@@ -23,7 +24,7 @@ def bundle(scene: Scene) -> dict[str, str]:
     return {"text/html": page, "image/png": png, "text/plain": text.render(scene)}
 
 
-def show(scene: Scene) -> None:
+def show(scene: Scene | Sketch) -> None:
     """Displays a picture in the notebook; prints it as text where there is none."""
     from IPython.display import display
 
@@ -33,7 +34,7 @@ def show(scene: Scene) -> None:
 class Board(w.VBox):
     """Controls and a picture. Its output also holds the picture as PNG and text, for viewers without widgets."""
 
-    def scene(self) -> Scene | None:
+    def scene(self) -> Scene | Sketch | None:
         """What it shows now; None where that is words only."""
         raise NotImplementedError
 
