@@ -64,14 +64,15 @@ def record(*stages: Any, operators: bool | None = None, folder: str | Path | Non
     profiler.export_chrome_trace(os.fspath(Path(folder) / f"trace-{here.rank}.json"))
 
 
-def span(kind: str, label: str, start_ns: int, end_ns: int, num_bytes: int = 0) -> None:
+def span(kind: str, label: str, start_ns: int, end_ns: int, num_bytes: int = 0, waited_ns: int = 0) -> None:
     """Adds a span on the comm lane to this rank's recording: what a stated link took. Without a recording, nothing.
 
     Times are ``time.time_ns()``, which is Kineto's clock. Reading puts it in the place of the ``gloo:*`` spans that it
-    meets. May be called from any thread, before the recording ends.
+    meets, also while it waited for its link: ``waited_ns`` before its start. For any thread, until the recording ends.
     """
     if _spans is not None:
-        _spans.append({"kind": kind, "label": label, "start_ns": start_ns, "end_ns": end_ns, "num_bytes": num_bytes})
+        _spans.append({"kind": kind, "label": label, "start_ns": start_ns, "end_ns": end_ns, "num_bytes": num_bytes,
+                       "waited_ns": waited_ns})
 
 
 def _started(operators: bool) -> Any:
@@ -227,7 +228,8 @@ def _link_events(trace: dict) -> list[dict]:
     zero_ns, pid = trace["baseTimeNanoseconds"], next((e["pid"] for e in trace["traceEvents"] if "dur" in e), 0)
     return [{"ph": "X", "cat": "link", "name": each["label"], "pid": pid, "tid": "links",
              "ts": (each["start_ns"] - zero_ns) / 1e3, "dur": (each["end_ns"] - each["start_ns"]) / 1e3,
-             "args": {"kind": each["kind"], "bytes": each["num_bytes"]}} for each in trace["labkit"].get("spans", [])]
+             "args": {"kind": each["kind"], "bytes": each["num_bytes"], "waited_us": each["waited_ns"] / 1e3}}
+            for each in trace["labkit"].get("spans", [])]
 
 
 def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
@@ -247,7 +249,8 @@ def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
     links = [(e["ts"], e["ts"] + e["dur"], e) for e in events if e.get("cat") == "link"]
     for start_us, end_us, event in links:
         yield rank, COMM, event["args"]["kind"], event["name"], start_us, end_us, event["args"]["bytes"]
-    gloo = [e for e in gloo if not any(start < e["ts"] + e["dur"] and e["ts"] < end for start, end, _ in links)]
+    taken = [(start_us - event["args"]["waited_us"], end_us) for start_us, end_us, event in links]
+    gloo = [e for e in gloo if not any(start < e["ts"] + e["dur"] and e["ts"] < end for start, end in taken)]
     for event in gloo + [kernel for kernel in kernels if "nccl" in kernel["name"]]:
         kind = event["args"].get("Collective name") or event["name"].removeprefix("gloo:")
         yield rank, COMM, kind, kind, event["ts"], event["ts"] + event["dur"], _num_bytes(event["args"])
