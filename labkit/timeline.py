@@ -5,6 +5,7 @@ A Timeline is columns of equal length, one row per span. Times are microseconds 
 """
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,9 +68,12 @@ class Timeline:
 
     @property
     def span_us(self) -> float:
-        """From the first compute span's start to the last compute span's end, over all ranks, in microseconds."""
-        compute = self.lane == COMPUTE
-        return float(self.end_us[compute].max() - self.start_us[compute].min()) if compute.any() else 0.0
+        """From the first compute span's start to the last compute span's end, over all ranks, in microseconds.
+
+        Where nobody computes: from the first span's start to the last span's end.
+        """
+        spans = self.select(self.lane == COMPUTE) if (self.lane == COMPUTE).any() else self
+        return float(spans.end_us.max() - spans.start_us.min()) if len(spans) else 0.0
 
     def select(self, mask: np.ndarray) -> "Timeline":
         """The rows where ``mask`` (bool, shape (num_spans,)) is true."""
@@ -151,8 +155,9 @@ def from_columns(columns: Sequence, *, num_ranks: int, origin: str, notes: Itera
     return Timeline(**arrays, num_ranks=num_ranks, origin=origin, notes=tuple(notes))
 
 
-def busy_us(timeline: Timeline, lane: str = COMPUTE) -> np.ndarray:
-    """Time each rank spends in a lane, overlapping spans counted once. Shape (num_ranks,), microseconds."""
+def busy_us(timeline: Timeline, lane: str | tuple[str, ...] = COMPUTE) -> np.ndarray:
+    """Time each rank spends in a lane (or in several), overlapping spans counted once. Shape (num_ranks,),
+    microseconds."""
     return np.array(
         [sum(e - s for s, e in _union(timeline, rank, lane)) for rank in range(timeline.num_ranks)], dtype=float
     )
@@ -162,30 +167,58 @@ def bubble(timeline: Timeline, over: str = "total") -> float:
     """The share of time that ranks do not compute, between the first and the last compute span.
 
     ``over="total"``: idle / (ranks x span), which is (p-1)/(m+p-1) for GPipe. ``over="ideal"``: idle / busy, which is
-    (p-1)/m: the number in Megatron's papers (Narayanan et al. 2021, section 2.2.1). Raises ValueError for another word.
+    (p-1)/m: the number in Megatron's papers (Narayanan et al. 2021, section 2.2.1); infinite where nobody computes.
+    Raises ValueError for another word.
     """
     if over not in ("total", "ideal"):
         raise ValueError(f'a bubble is taken over "total" or "ideal" time; got {over!r}')
     busy, total = float(busy_us(timeline).sum()), timeline.num_ranks * timeline.span_us
     if total == 0:
         return 0.0
-    return (total - busy) / (total if over == "total" else busy)
+    denominator = total if over == "total" else busy
+    return (total - busy) / denominator if denominator else float("inf")
 
 
 def hidden_comm(timeline: Timeline) -> float:
-    """The share of communication time that lies under compute of the same rank (denominator: all communication
-    time)."""
-    hidden_us = total_us = 0.0
-    for rank in range(timeline.num_ranks):
-        compute = _union(timeline, rank, COMPUTE)
-        for start, end in _union(timeline, rank, COMM):
-            total_us += end - start
-            hidden_us += sum(max(0.0, min(end, e) - max(start, s)) for s, e in compute)
-    return hidden_us / total_us if total_us else 0.0
+    """Hidden time / all communication time, over all ranks: the share that lies under compute of the same rank.
+
+    Communication time of a rank is the time in which at least one of its messages or collectives is under way.
+    """
+    total_us = float(busy_us(timeline, COMM).sum())
+    return 1.0 - float(exposed_comm_us(timeline).sum()) / total_us if total_us else 0.0
 
 
-def _union(timeline: Timeline, rank: int, lane: str) -> list[tuple[float, float]]:
-    mine = (timeline.rank == rank) & (timeline.lane == lane)
+def exposed_comm_us(timeline: Timeline) -> np.ndarray:
+    """Communication time of each rank under which it computes nothing. Shape (num_ranks,), microseconds.
+
+    Divided by ``busy_us(timeline, "comm")`` it is the exposed share: 1 - hidden share.
+    """
+    return np.maximum(0.0, busy_us(timeline, (COMPUTE, COMM)) - busy_us(timeline))
+
+
+def straggler(timeline: Timeline) -> tuple[int, float]:
+    """The rank that the others wait for most, and how long they did, their times added up, in microseconds.
+
+    In each collective (the k-th of its kind on every rank) the others wait for the rank that enters last: each from its
+    own start until then, or to its own end if it leaves before that (the root of a broadcast, say). Messages between
+    two ranks are left out, and collectives of a part of the ranks would be paired wrongly. A collective under compute
+    waits while its rank does not. 0.0: nobody waited, and the rank means nothing.
+    """
+    rows, calls, seen = timeline.select(timeline.lane == COMM), defaultdict(list), Counter()
+    columns = (column.tolist() for column in (rows.start_us, rows.rank, rows.kind, rows.end_us))
+    for start, rank, kind, end in sorted(zip(*columns, strict=True)):
+        if not kind.startswith(("send", "recv")):
+            calls[kind, seen[kind, rank]].append((start, rank, end))
+            seen[kind, rank] += 1
+    waited_us = np.zeros(timeline.num_ranks)
+    for spans in calls.values():
+        entered_us, last, _ = spans[-1]
+        waited_us[last] += sum(min(end, entered_us) - start for start, _, end in spans)
+    return int(waited_us.argmax()), float(waited_us.max())
+
+
+def _union(timeline: Timeline, rank: int, lane: str | tuple[str, ...]) -> list[tuple[float, float]]:
+    mine = (timeline.rank == rank) & np.isin(timeline.lane, lane)
     merged: list[tuple[float, float]] = []
     for start, end in sorted(zip(timeline.start_us[mine].tolist(), timeline.end_us[mine].tolist(), strict=True)):
         if merged and start <= merged[-1][1]:

@@ -5,13 +5,20 @@ import json
 import numpy as np
 import pytest
 
-from labkit.timeline import Timeline, bubble, busy_us, from_rows, hidden_comm
+from labkit import buckets
+from labkit.timeline import Timeline, bubble, busy_us, exposed_comm_us, from_rows, hidden_comm, straggler
 
 
 def compute(*spans: tuple, num_ranks: int = 2, origin: str = "measured", notes: tuple = ()) -> Timeline:
     """A Timeline of compute spans (rank, start_us, end_us)."""
     rows = [(rank, "compute", "F", f"{rank}F{i}", start, end, 0) for i, (rank, start, end) in enumerate(spans)]
     return from_rows(rows, num_ranks=num_ranks, origin=origin, notes=notes)
+
+
+def collectives(*spans: tuple, num_ranks: int = 3) -> Timeline:
+    """A Timeline of communication (rank, kind, start_us, end_us)."""
+    rows = [(rank, "comm", kind, kind, start, end, 8) for rank, kind, start, end in spans]
+    return from_rows(rows, num_ranks=num_ranks, origin="measured")
 
 
 MIXED = from_rows([(0, "compute", "F", "0F0", 5.0, 15.0, 0), (0, "comm", "send", "0F0", 12.0, 22.0, 4096),
@@ -34,6 +41,7 @@ def test_an_empty_timeline_survives_too(tmp_path):
     assert len(empty) == 0 and same(Timeline.load(empty.save(tmp_path / "empty.json")), empty)
     assert empty.span_us == 0 and bubble(empty) == 0 and busy_us(empty).tolist() == [0, 0]
     assert same(empty.shifted(), empty) and hidden_comm(empty) == 0
+    assert exposed_comm_us(empty).tolist() == [0, 0] and straggler(empty)[1] == 0.0
 
 
 def test_the_file_is_a_chrome_trace():
@@ -71,6 +79,13 @@ def test_wrong_timelines_are_refused():
 
 def test_the_span_counts_compute_and_not_messages():
     assert MIXED.span_us == 40.0
+    assert MIXED.select(MIXED.rank == 0).span_us == 10.0
+
+
+def test_where_nobody_computes_the_span_is_that_of_all_spans():
+    messages = collectives((0, "send", 3.0, 8.0), (1, "recv", 4.0, 9.0), (0, "send", 8.0, 9.5))
+    assert messages.span_us == 6.5 and messages.shifted().end_us.max() == 6.5
+    assert bubble(messages) == 1.0 and bubble(messages, "ideal") == float("inf")
 
 
 def test_shifting_starts_the_first_compute_at_zero_and_keeps_durations():
@@ -102,6 +117,46 @@ def test_hidden_communication_is_the_part_under_compute_of_the_same_rank():
     elsewhere = from_rows([(0, "comm", "send", "x", 0.0, 10.0, 1), (1, "compute", "F", "1F0", 0.0, 10.0, 0)],
                           num_ranks=2, origin="measured")
     assert hidden_comm(elsewhere) == 0.0
+
+
+def test_communication_is_hidden_or_exposed_and_nothing_else():
+    rows = [(0, "compute", "B", "0B0", 0.0, 30.0, 0), (0, "compute", "B", "0B1", 35.0, 40.0, 0),
+            (0, "comm", "all_reduce", "a", 20.0, 38.0, 1), (0, "comm", "all_reduce", "b", 25.0, 50.0, 1),
+            (1, "comm", "all_reduce", "a", 20.0, 38.0, 1), (2, "compute", "F", "2F0", 0.0, 10.0, 0)]
+    mixed = from_rows(rows, num_ranks=4, origin="simulated")
+    assert exposed_comm_us(mixed).tolist() == [5.0 + 10.0, 18.0, 0.0, 0.0]
+    assert busy_us(mixed, "comm").tolist() == [30.0, 18.0, 0.0, 0.0]
+    assert hidden_comm(mixed) == pytest.approx(15 / 48)
+    covered = from_rows([*rows, (1, "compute", "F", "1F0", 0.0, 60.0, 0), (0, "compute", "F", "0F9", 0.0, 60.0, 0)],
+                        num_ranks=4, origin="simulated")
+    assert hidden_comm(covered) == 1.0 and exposed_comm_us(covered).sum() == 0
+
+
+def test_the_straggler_is_the_rank_that_the_others_wait_for_most():
+    one = collectives((0, "all_reduce", 0.0, 12.0), (1, "all_reduce", 10.0, 12.0), (2, "all_reduce", 4.0, 12.0))
+    assert straggler(one) == (1, 10.0 + 6.0)
+    # rank 2 is last once, by more than rank 1 is each time, and by less than rank 1 is in all
+    more = collectives((2, "all_reduce", 31.0, 40.0), (0, "all_reduce", 20.0, 40.0), (1, "all_reduce", 20.0, 40.0),
+                       (0, "all_reduce", 0.0, 12.0), (1, "all_reduce", 10.0, 12.0), (2, "all_reduce", 4.0, 12.0),
+                       (0, "barrier", 45.0, 50.0), (1, "barrier", 50.0, 50.0), (2, "barrier", 44.0, 50.0))
+    assert straggler(more) == (1, 16.0 + 11.0)
+    assert straggler(more.select(more.kind == "all_reduce")) == (2, 11.0 + 11.0)
+
+
+def test_who_leaves_a_collective_early_waits_no_longer_and_messages_have_no_straggler():
+    broadcast = collectives((0, "broadcast", 0.0, 2.0), (1, "broadcast", 1.0, 11.0), (2, "broadcast", 10.0, 11.0))
+    assert straggler(broadcast) == (2, 2.0 + 9.0)
+    assert straggler(collectives((0, "send", 0.0, 9.0), (1, "recv", 8.0, 9.0), (2, "recvAnySource", 3, 4)))[1] == 0.0
+    together = collectives(*[(rank, "all_reduce", 5.0, 9.0) for rank in range(3)])
+    assert straggler(together)[1] == 0.0
+
+
+def test_a_slow_rank_of_a_simulated_step_is_the_straggler():
+    layers = [buckets.Layer(name=f"{i}", num_bytes=1000, forward_us=100.0) for i in range(4)]
+    for slow in range(3):
+        step = buckets.simulate(layers, [(3, 2), (1, 0)], lambda num_bytes: 50.0, num_ranks=3, slow={slow: 1.5})
+        # two ranks enter 800 us after the start, and again when the link is free: the slow one at 1200 and 1800
+        assert straggler(step) == (slow, 2 * (1200.0 - 800.0) + 2 * (1800.0 - 1250.0))
 
 
 def test_select_keeps_the_masked_rows_and_the_rest_of_the_facts():
