@@ -37,12 +37,12 @@ def run(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0,
     """
     from labkit.launcher import launch
 
-    odd = [layer for layer in layers if layer.num_bytes % 4]
-    if odd or not layers:
-        raise ValueError("gradients are float32, so that a layer's num_bytes is a multiple of 4; got "
-                         + (f"{odd[0].num_bytes} for {odd[0].name!r}" if odd else "no layers"))
-    if num_steps < 1 or accumulate < 1:
-        raise ValueError(f"a run has a step, and a step a microbatch; got {num_steps} steps, {accumulate} microbatches")
+    for layer in layers:
+        if layer.num_bytes % 4:
+            raise ValueError(f"a gradient is float32 values, 4 bytes each; {layer.name!r} has {layer.num_bytes} bytes")
+    if min(len(layers), num_steps, accumulate) < 1:
+        raise ValueError(f"a run has a layer, a step and in it a microbatch; got {len(layers)}, {num_steps}, "
+                         f"{accumulate}")
     return launch(_train, tuple(layers), bucket_mb, link, overlap, num_steps, dict(slow or {}), accumulate,
                   ranks=num_ranks, timeout_s=timeout_s, backend="gloo")
 
@@ -71,21 +71,20 @@ def _train(layers: tuple[Layer, ...], bucket_mb: float, link: Link | None, overl
 
     from labkit import pace, trace
 
-    model, size = _model(layers), dist.get_world_size()
+    model = _model(layers)
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
     _step(ddp, accumulate)
     factor = slow.get(dist.get_rank(), 1.0)
     for paced, layer in zip(model, layers, strict=True):
         paced.forward_us, paced.backward_us = factor * layer.forward_us, factor * layer.backward_us
-    paces = [pace.link(ddp, ring_us(size, link) if link else None, overlap=overlap), *(paced.pace for paced in model)]
-    for each in paces:
-        each.num_overruns = 0  # those of the warm-up
+    linked = pace.link(ddp, ring_us(dist.get_world_size(), link) if link else None, overlap=overlap)
     step_us = [_step(ddp, accumulate) for _ in range(num_steps - 1)]
     with trace.record(operators=False):
         step_us.append(_step(ddp, accumulate))
-    sizes = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]
-    return {"step_us": step_us, "bucket_bytes": [int(each) for each in sizes.split(",")],
-            "overruns": sum(each.num_overruns for each in paces), "max_error": _max_error(model, accumulate)}
+    sizes = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(",")
+    return {"step_us": step_us, "bucket_bytes": [int(num_bytes) for num_bytes in sizes],
+            "overruns": linked.num_overruns + sum(paced.pace.num_overruns for paced in model),
+            "max_error": _max_error(model, accumulate)}
 
 
 def _model(layers: tuple[Layer, ...]) -> "nn.Sequential":

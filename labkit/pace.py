@@ -44,9 +44,9 @@ class Pace:
         self.count((time.perf_counter() - deadline_s) * 1e6, stated_us)
 
     def count(self, late_us: float, stated_us: float) -> None:
-        """Counts one action that ended ``late_us`` after its stated end; an overrun if that is much."""
+        """Counts one action that ended ``late_us`` late: an overrun if that is much. Stating 0 states nothing."""
         self.num_actions += 1
-        if late_us > LATE * stated_us:
+        if late_us > LATE * stated_us > 0:
             if not self.num_overruns:
                 _note("overran")
             self.num_overruns += 1
@@ -138,16 +138,12 @@ class _Stated(torch.autograd.Function):
 
 
 class _Message:
-    """One bucket on its way: its bytes, when this rank had it, and the result that DDP waits for."""
+    """One bucket on its way: its bytes, when this rank had it and got it back, and the result that DDP waits for."""
 
-    def __init__(self, bucket: dist.GradBucket, num_bytes: int) -> None:
-        self.bucket, self.num_bytes, self.result = bucket, num_bytes, Future()
+    def __init__(self, num_bytes: int, begin: Callable[[], Future]) -> None:
+        self.num_bytes, self.result = num_bytes, Future()
         self.ready_ns = self.done_ns = time.time_ns()
-        self.real: Future | None = None
-
-    def send(self, hook: Callable, state: Any) -> None:
-        """Starts the real communication."""
-        self.real = hook(state, self.bucket).then(self._done)
+        self.send = functools.cache(lambda: begin().then(self._done))  # really, at the first call
 
     def _done(self, real: Future) -> Any:
         self.done_ns = time.time_ns()
@@ -176,27 +172,18 @@ def link(ddp: nn.parallel.DistributedDataParallel, all_reduce_us: Callable[[int]
     def stated(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
         if bucket.index() == 0:
             messages.clear()  # what a failed step left
-        messages.append(_Message(bucket, sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes))
+        num_bytes = sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes
+        messages.append(_Message(num_bytes, lambda: hook(state, bucket)))
         if overlap:
-            messages[-1].send(hook, state)
+            messages[-1].send()
         if bucket.is_last():
-            results = [_received(message, hook, state) for message in messages]
-            _settle(messages, _latest_ns(messages, group), all_reduce_us, overlap, pace)
-            for message, result in zip(messages, results, strict=True):
-                message.result.set_result(result)
+            _settle(messages, group, all_reduce_us, overlap, pace)
         return messages[-1].result
 
     ddp.register_comm_hook(None, stated)
     if all_reduce_us is not None:
         _note("paced links")
     return pace
-
-
-def _received(message: _Message, hook: Callable, state: Any) -> Any:
-    """Waits for the real communication of a bucket; starts it where that was put off."""
-    if message.real is None:
-        message.send(hook, state)
-    return message.real.wait()
 
 
 def _latest_ns(messages: list[_Message], group: dist.ProcessGroup) -> list[int]:
@@ -211,20 +198,22 @@ def _latest_ns(messages: list[_Message], group: dist.ProcessGroup) -> list[int]:
     return [min(latest, message.done_ns) for latest, message in zip(ready_ns.tolist(), messages, strict=True)]
 
 
-def _settle(messages: list[_Message], latest_ns: list[int], all_reduce_us: Callable | None, overlap: bool,
+def _settle(messages: list[_Message], group: dist.ProcessGroup, all_reduce_us: Callable | None, overlap: bool,
             pace: Pace) -> None:
     """Sends the buckets over the stated link, one after another, and sleeps until the last has come through."""
-    free_ns = 0
+    values, free_ns = [message.send().wait() for message in messages], 0
+    latest_ns = _latest_ns(messages, group)
     for index, message in enumerate(messages):
-        first = index if overlap else -1
-        start_ns, begin_ns = max(messages[first].ready_ns, free_ns), max(latest_ns[first], free_ns)
-        stated_us = 0.0 if all_reduce_us is None else all_reduce_us(message.num_bytes)
+        needed = index if overlap else -1
+        start_ns, begin_ns = max(messages[needed].ready_ns, free_ns), max(latest_ns[needed], free_ns)
+        stated_us = all_reduce_us(message.num_bytes) if all_reduce_us else 0.0
         stated_ns = begin_ns + round(1000 * stated_us)
         free_ns = max(stated_ns, message.done_ns)
-        if all_reduce_us is not None:
-            pace.count((free_ns - stated_ns) / 1e3, stated_us)
+        pace.count((free_ns - stated_ns) / 1e3, stated_us)
         trace.span("all_reduce", f"bucket {index}", start_ns, free_ns, message.num_bytes)
     sleep_until(time.perf_counter() + (free_ns - time.time_ns()) * 1e-9)
+    for message, value in zip(messages, values, strict=True):
+        message.result.set_result(value)
 
 
 def _paced(method: Callable, pace: Pace, stated_us: Callable[..., float]) -> Callable:
