@@ -161,8 +161,8 @@ def chain(primitive: str, num_ranks: int, num_segments: int | None = None, order
 def double_tree(primitive: str, num_ranks: int, num_segments: int = 4) -> Cut:
     """Two binary trees, half of the buffer up and down each (Sanders, Speck and Traeff 2009; NCCL since 2.4).
 
-    With an even number of ranks each is a leaf of one tree and interior in the other, so that no port has more to do
-    than 2S, half of it in either tree; with an odd number rank 0 is interior in both. Each half is cut into
+    With an even number of ranks each is a leaf of one tree and interior in the other; with an odd number rank 0 is
+    interior in both. So no port carries more than 2S, where a binary tree's busiest carries 3S. Each half is cut into
     num_segments pieces.
     """
     edges = _binary(num_ranks)

@@ -153,15 +153,14 @@ def crossover_bytes(num_ranks: int, link: Link, long: str = "ring", short: str =
                     primitive: str = "all_reduce") -> float:
     """The size above which algorithm ``long`` is faster than ``short``, by their closed forms, in bytes.
 
-    0 where it is never slower, infinite where it is never faster. Raises ValueError where there is no closed form.
+    0 where it is never slower, infinite where long messages do not favour it. Raises ValueError without closed forms.
     """
     lines = [[formula_us(primitive, each, num_ranks, size, link) for size in (0, 1e9)] for each in (long, short)]
     if None in lines[0] + lines[1]:
         raise ValueError(f"a crossover needs two algorithms with a closed form; got {long!r} and {short!r}")
     (start_long, end_long), (start_short, end_short) = lines
-    gained = (end_short - start_short) - (end_long - start_long)
-    late = start_long - start_short
-    return max(0.0, late / gained * 1e9) if gained > 0 else (float("inf") if late > 0 else 0.0)
+    late, gained = start_long - start_short, round(end_short - start_short - end_long + start_long, 6)
+    return max(0.0, late / gained * 1e9) if gained > 0 else float("inf") if gained < 0 or late > 0 else 0.0
 
 
 def busbw_factor(primitive: str, num_ranks: int) -> float:
