@@ -22,6 +22,7 @@ from labkit.network import Network
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from labkit.job import Job
     from labkit.pace import Pace
     from labkit.run import Run
 
@@ -39,9 +40,15 @@ def run(plan: Plan, num_bytes: float, *, network: Network | None = None, num_run
     (payload), wire_sent_bytes, wire_received_bytes (what TCP counted, None where it does not) and max_error (largest
     difference from torch.distributed's own result); num_overruns (steps that took longer than stated, in all).
     """
+    return start(plan, num_bytes, network=network, num_runs=num_runs, timeout_s=timeout_s).wait()
+
+
+def start(plan: Plan, num_bytes: float, *, network: Network | None = None, num_runs: int = 1,
+          timeout_s: float = 60.0) -> "Job":
+    """``run`` in the background: returns at once."""
     from labkit import launcher
 
-    return launcher.launch(_measure, plan, num_bytes, network, num_runs, ranks=plan.num_ranks, timeout_s=timeout_s)
+    return launcher.start(_measure, plan, num_bytes, network, num_runs, ranks=plan.num_ranks, timeout_s=timeout_s)
 
 
 def execute(plan: Plan, tensor: "Tensor", network: Network | None = None, kept: "Pace | None" = None) -> "Tensor":
