@@ -11,7 +11,7 @@ from labkit.style import CYCLE, clipped, text_px
 
 Format = Callable[[float], str]
 _MARKS, _DASHES = "os^D", ((), (7.0, 3.0), (2.0, 2.5), (9.0, 3.0, 2.0, 3.0))
-_HATCHES = ("", "/", ".", "x", "-", "|", "\\", "+")
+_HATCHES = ("", "/", "x", "-", "\\", "|", "+", ".")
 _TOP_PX, _MOST_ROWS = 84.0, 60
 
 

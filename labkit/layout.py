@@ -65,15 +65,15 @@ def height_px(scene: Scene | Sketch) -> float:
     return scene.height_px if isinstance(scene, Sketch) else legend(scene)[-1][1] + 14
 
 
-def fills(drawn: Sketch) -> dict[tuple[str, str], list[tuple[float, float, float, float]]]:
-    """Per colour and hatch, the rectangles (x, y, width, height) it fills, pale remainders included."""
-    out = {}
+def fills(drawn: Sketch) -> list[tuple[str, str, list[tuple[float, float, float, float]]]]:
+    """(colour, hatch, the rectangles (x, y, width, height) of it); what is pale of partly filled boxes comes first."""
+    pale, full = {}, {}
     for x, y, width, height, colour, hatch, _, fill, _ in drawn.only(Box):
         if colour and fill < 1:
-            out.setdefault((shade(colour, 3, 3), ""), []).append((x, y, width, height))
+            pale.setdefault((shade(colour, 3, 3), ""), []).append((x, y, width, height))
         if colour and fill > 0:
-            out.setdefault((colour, hatch), []).append((x, y, fill * width, height))
-    return out
+            full.setdefault((colour, hatch), []).append((x, y, fill * width, height))
+    return [(*look, boxes) for part in (pale, full) for look, boxes in part.items()]
 
 
 def middles(drawn: Sketch) -> list[tuple[float, float, str, bool]]:

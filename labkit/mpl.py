@@ -147,7 +147,7 @@ def _corners(boxes: Iterable[tuple[float, float, float, float]]) -> np.ndarray:
 
 
 def _sketch(ax: Axes, drawn: Sketch) -> None:
-    for (colour, hatch), boxes in layout.fills(drawn).items():
+    for colour, hatch, boxes in layout.fills(drawn):
         _paint(ax, colour, hatch, _corners(boxes))
     for marked, look in ((False, {"linewidths": 0.58, "alpha": 0.45}), (True, {"linewidths": 1.4})):
         edges = _corners(box[:4] for box in drawn.only(Box) if box.marked == marked)

@@ -61,7 +61,7 @@ def _timeline(scene: Scene, uid: str) -> str:
 
 def _sketch(drawn: Sketch, uid: str) -> str:
     parts = []
-    for number, ((colour, hatch), boxes) in enumerate(layout.fills(drawn).items()):
+    for number, (colour, hatch, boxes) in enumerate(layout.fills(drawn)):
         paint = f"url(#{uid}-{number})" if hatch else escape(colour)
         parts += [_pattern(f"{uid}-{number}", colour, hatch) if hatch else "",
                   f'<path data-colour="{escape(colour)}" fill="{paint}" d="{_rectangles(boxes)}"/>']
