@@ -4,8 +4,8 @@
     run = data_parallel.run(layers, 4, bucket_mb=4, link=Link(alpha_us=100, bandwidth_gb_per_s=0.3))
     predicted = data_parallel.predict(layers, 4, bucket_mb=4, link=Link(alpha_us=100, bandwidth_gb_per_s=0.3))
 
-Gradients have the stated sizes, are really reduced and really checked. A warm-up step comes first, at the machine's own
-pace: DDP rebuilds its buckets after it.
+Gradients have the stated sizes, are really reduced and really checked. Two warm-up steps come first, at the machine's
+own pace: DDP begins with all gradients in one bucket, and rebuilds its buckets in the second step.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from labkit.timeline import Timeline
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from labkit.job import Job
     from labkit.run import Run
 
 
@@ -35,7 +36,15 @@ def run(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0,
     to the largest). ``run.timeline()`` is the last step, labelled as ``buckets.simulate`` labels it. Raises ValueError
     for gradients that are no whole number of float32 values.
     """
-    from labkit.launcher import launch
+    return start(layers, num_ranks, bucket_mb=bucket_mb, link=link, overlap=overlap, num_steps=num_steps, slow=slow,
+                 accumulate=accumulate, timeout_s=timeout_s).wait()
+
+
+def start(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0, link: Link | None = None,
+          overlap: bool = True, num_steps: int = 3, slow: Mapping[int, float] | None = None, accumulate: int = 1,
+          timeout_s: float = 60.0) -> "Job":
+    """``run`` in the background: returns at once."""
+    from labkit import launcher
 
     for layer in layers:
         if layer.num_bytes % 4:
@@ -43,8 +52,8 @@ def run(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0,
     if min(len(layers), num_steps, accumulate) < 1:
         raise ValueError(f"a run has a layer, a step and in it a microbatch; got {len(layers)}, {num_steps}, "
                          f"{accumulate}")
-    return launch(_train, tuple(layers), bucket_mb, link, overlap, num_steps, dict(slow or {}), accumulate,
-                  ranks=num_ranks, timeout_s=timeout_s, backend="gloo")
+    return launcher.start(_train, tuple(layers), bucket_mb, link, overlap, num_steps, dict(slow or {}), accumulate,
+                          ranks=num_ranks, timeout_s=timeout_s, backend="gloo")
 
 
 def predict(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0, link: Link, overlap: bool = True,
@@ -65,7 +74,7 @@ def ring_us(num_ranks: int, link: Link) -> Callable[[int], float]:
 
 def _train(layers: tuple[Layer, ...], bucket_mb: float, link: Link | None, overlap: bool, num_steps: int,
            slow: dict[int, float], accumulate: int) -> dict:
-    """One rank: warms up, then steps at the stated pace, records the last step and checks its gradients."""
+    """One rank: warms up, steps at the stated pace, records the last step and checks its gradients."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -73,7 +82,8 @@ def _train(layers: tuple[Layer, ...], bucket_mb: float, link: Link | None, overl
 
     model = _model(layers)
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
-    _step(ddp, accumulate)
+    for _ in range(2):
+        _step(ddp, accumulate)
     factor = slow.get(dist.get_rank(), 1.0)
     for paced, layer in zip(model, layers, strict=True):
         paced.forward_us, paced.backward_us = factor * layer.forward_us, factor * layer.backward_us
