@@ -1,0 +1,91 @@
+"""What this machine is made of, as far as it tells: cores, caches and memory from sysfs, GPUs from nvidia-smi."""
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from labkit import machine
+from labkit.topology import Cpu, Devices, Topology, parse_topo
+
+_SYSTEM = Path("/sys/devices/system")
+
+
+def topology() -> Topology:
+    """This machine. What it does not tell is left out, or is one group; nothing is raised.
+
+    Takes some milliseconds; with GPUs as long as nvidia-smi takes, twice (a second where no driver is held open).
+    """
+    nodes = {int(folder.name[4:]): folder for folder in sorted(_SYSTEM.glob("node/node[0-9]*"))}
+    return Topology(cpus=_cpus(nodes), num_usable=machine.cores(), node_bytes=_node_bytes(nodes), devices=_devices())
+
+
+def _cpus(nodes: dict[int, Path]) -> tuple[Cpu, ...]:
+    import psutil
+
+    allowed = sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    threads = max(1, (os.cpu_count() or 1) // (psutil.cpu_count(logical=False) or 1))
+    near = {cpu: node for node, folder in nodes.items() for cpu in _numbers(folder / "cpulist")}
+    whole = "topology/package_cpus_list", "topology/core_siblings_list"
+    package = _groups(allowed, whole, lambda cpu: allowed)
+    cache = _groups(allowed, ("cache/index3/shared_cpu_list", *whole), lambda cpu: allowed)
+    core = _groups(allowed, ("topology/core_cpus_list", "topology/thread_siblings_list"),
+                   lambda cpu: range(cpu - cpu % threads, cpu - cpu % threads + threads))
+    return tuple(Cpu(number=cpu, core=core[cpu], cache=cache[cpu], node=near.get(cpu, 0), package=package[cpu])
+                 for cpu in allowed)
+
+
+def _groups(cpus: list[int], files: Iterable[str], otherwise: Callable[[int], Iterable[int]]) -> dict[int, int]:
+    """Which group each is in: the first of a cpu's ``files`` that can be read lists those in it with the cpu."""
+    group: dict[int, int] = {}
+    count = itertools.count()
+    for cpu in cpus:
+        if cpu not in group:
+            listed = (_numbers(_SYSTEM / f"cpu/cpu{cpu}" / file) for file in files)
+            group |= dict.fromkeys([cpu, *(next(filter(None, listed), None) or otherwise(cpu))], next(count))
+    return group
+
+
+def _node_bytes(nodes: dict[int, Path]) -> dict[int, int]:
+    import psutil
+
+    found = {node: re.search(r"MemTotal: *(\d+) kB", _read(folder / "meminfo")) for node, folder in nodes.items()}
+    return {node: int(match[1]) * 1024 for node, match in found.items() if match} or {0: psutil.virtual_memory().total}
+
+
+def _devices() -> Devices:
+    listed = re.findall(r"^GPU (\d+): (.*?)(?: \(UUID.*)?$", _said("nvidia-smi", "-L"), re.MULTILINE)
+    models = {f"GPU{number}": model for number, model in listed}
+    try:
+        devices = parse_topo(_said("nvidia-smi", "topo", "-m"))
+    except ValueError:  # no GPU, or a driver that does not say, as in WSL
+        links = tuple(tuple("X" if one == other else "?" for other in models) for one in models)
+        devices = Devices(names=tuple(models), links=links, nodes=(None,) * len(models), models=("",) * len(models))
+    both = zip(devices.names, devices.models, strict=True)
+    return replace(devices, models=tuple(model or models.get(name, "") for name, model in both))
+
+
+def _said(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _numbers(path: Path) -> list[int]:
+    """What a list of sysfs names: 0-3,8 is 0, 1, 2, 3, 8."""
+    pairs = re.findall(r"(\d+)(?:-(\d+))?", _read(path))
+    return [number for first, last in pairs for number in range(int(first), int(last or first) + 1)]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
