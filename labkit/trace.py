@@ -94,11 +94,11 @@ def _started(operators: bool) -> Any:
 def read(source: str | Path | Iterable[str | Path]) -> Timeline:
     """The recordings of a run (its folder, or paths) as one measured Timeline, all ranks on one clock.
 
-    The compute lane holds a pipeline's actions; in a run without any, the operators that are not communication, or the
-    GPU's kernels where there are some. The comm lane holds what ``gloo:*`` and NCCL spans say: a send or receive lasts
-    from its posting to the end of its wait; and what ``span`` added, in place of the gloo spans under it. Lane "mark"
-    holds your own ``record_function`` labels, where there are no actions. Across machines the clocks are those
-    machines' own.
+    The compute lane holds a pipeline's actions ("2F0") or a model's layers ("F0"); in a run without any, the operators
+    that are not communication, or the GPU's kernels where there are some. The comm lane holds what ``gloo:*`` and NCCL
+    spans say: a send or receive lasts from its posting to the end of its wait; and what ``span`` added, in place of the
+    gloo spans under it. Lane "mark" holds your own ``record_function`` labels, where there are no actions. Across
+    machines the clocks are those machines' own.
     """
     traces = _load(source)
     zero_ns = min(trace["baseTimeNanoseconds"] for trace in traces)
