@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from labkit import wire
@@ -143,9 +143,25 @@ def _run(index: int, request: dict, tell: Callable[[dict], None]) -> bytes:
         torch.cuda.set_device(index)
         torch.set_default_device(torch.device("cuda", index))  # the same cell then runs on CPU and GPU
     store = dist.FileStore(str(folder / "store"), request["ranks"])
-    dist.init_process_group(request["backend"], store=store, rank=index, world_size=request["ranks"])
+    with _patient_threads():
+        dist.init_process_group(request["backend"], store=store, rank=index, world_size=request["ranks"])
     tell({"event": "started"})
     return _pack(fn(*args, **kwargs), index)
+
+
+@contextlib.contextmanager
+def _patient_threads() -> Iterator[None]:
+    """Threads begun inside, gloo's, do not interrupt a running one when they wake up (SCHED_BATCH).
+
+    gloo's event loop spins while another thread holds its lock; if it has taken that thread's core, both lose the rest
+    of a time slice, 3 to 4 ms. Measured with 4 ranks on 2 cores: an all-reduce of 1 kB takes 0.9 ms instead of 5.
+    """
+    if sys.platform == "linux":
+        before = os.sched_getscheduler(0)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    yield
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, before, os.sched_param(0))
 
 
 def _adopt_main() -> None:

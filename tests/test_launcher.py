@@ -502,3 +502,15 @@ def test_no_folder_is_left_after_a_failure():
         lab.launch(fail, ranks=1)
     assert set(server.running().folder.iterdir()) == before
     assert launcher.listeners == []
+
+
+def policies():
+    """This thread's policy, and those of the threads that gloo began and has named."""
+    named = {int(each): open(f"/proc/self/task/{each}/comm").read() for each in os.listdir("/proc/self/task")}
+    return os.sched_getscheduler(0), {os.sched_getscheduler(each) for each, name in named.items() if "gloo" in name}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies are Linux's")
+def test_gloos_threads_do_not_interrupt_a_running_one():
+    run = lab.launch(policies, ranks=2, backend="gloo")
+    assert list(run) == [(os.sched_getscheduler(0), {os.SCHED_BATCH})] * 2
