@@ -1,11 +1,9 @@
 """What this machine is made of, as far as it tells: cores, caches and memory from sysfs, GPUs from nvidia-smi."""
 
-import itertools
 import os
 import re
-import shutil
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,7 @@ _SYSTEM = Path("/sys/devices/system")
 
 
 def topology() -> Topology:
-    """This machine. What it does not tell is left out, or is one group; nothing is raised.
+    """This machine. What it does not tell is left out: all is one package, each thread a core; nothing is raised.
 
     Takes some milliseconds; with GPUs as long as nvidia-smi takes, twice (a second where no driver is held open).
     """
@@ -25,28 +23,23 @@ def topology() -> Topology:
 
 
 def _cpus(nodes: dict[int, Path]) -> tuple[Cpu, ...]:
-    import psutil
-
     allowed = sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    threads = max(1, (os.cpu_count() or 1) // (psutil.cpu_count(logical=False) or 1))
     near = {cpu: node for node, folder in nodes.items() for cpu in _numbers(folder / "cpulist")}
     whole = "topology/package_cpus_list", "topology/core_siblings_list"
-    package = _groups(allowed, whole, lambda cpu: allowed)
-    cache = _groups(allowed, ("cache/index3/shared_cpu_list", *whole), lambda cpu: allowed)
-    core = _groups(allowed, ("topology/core_cpus_list", "topology/thread_siblings_list"),
-                   lambda cpu: range(cpu - cpu % threads, cpu - cpu % threads + threads))
+    package, cache = (_groups(allowed, files, allowed) for files in (whole, ("cache/index3/shared_cpu_list", *whole)))
+    core = _groups(allowed, ("topology/core_cpus_list", "topology/thread_siblings_list"), [])
     return tuple(Cpu(number=cpu, core=core[cpu], cache=cache[cpu], node=near.get(cpu, 0), package=package[cpu])
                  for cpu in allowed)
 
 
-def _groups(cpus: list[int], files: Iterable[str], otherwise: Callable[[int], Iterable[int]]) -> dict[int, int]:
+def _groups(cpus: list[int], files: Iterable[str], otherwise: list[int]) -> dict[int, int]:
     """Which group each is in: the first of a cpu's ``files`` that can be read lists those in it with the cpu."""
     group: dict[int, int] = {}
-    count = itertools.count()
     for cpu in cpus:
         if cpu not in group:
             listed = (_numbers(_SYSTEM / f"cpu/cpu{cpu}" / file) for file in files)
-            group |= dict.fromkeys([cpu, *(next(filter(None, listed), None) or otherwise(cpu))], next(count))
+            together = next(filter(None, listed), otherwise)
+            group |= dict.fromkeys([cpu, *together], len(set(group.values())))
     return group
 
 
@@ -70,11 +63,9 @@ def _devices() -> Devices:
 
 
 def _said(*command: str) -> str:
-    if shutil.which(command[0]) is None:
-        return ""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError):
         return ""
 
 

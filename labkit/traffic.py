@@ -19,13 +19,14 @@ NCCL inside one machine uses no TCP: then payload is the only count.
 
 import contextlib
 import ctypes
+import functools
 import os
 import socket
 import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ CALLS = {"allreduce_": ("all_reduce", 0), "allreduce_coalesced_": ("all_reduce",
 TCP_INFO = struct.Struct("=128x Q 8x I 52x Q Q")
 """Of Linux's struct tcp_info (4.19 and later): bytes_received, notsent_bytes, bytes_sent, bytes_retrans."""
 _LOCK, _watching = threading.Lock(), contextlib.ExitStack()
+_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _open: list["Counted"] = []
 
 
@@ -99,32 +101,25 @@ def _watch() -> None:
     """
     library = _watching.enter_context(torch.library._scoped_library("c10d", "IMPL"))
     for operator, (name, position) in CALLS.items():
-        kernel = _counting(getattr(torch.ops.c10d, operator).default, name, position)
+        kernel = functools.partial(_count_call, getattr(torch.ops.c10d, operator).default, name, position)
         library.impl(operator, kernel, "BackendSelect", with_keyset=True)
 
 
-def _counting(operator: Any, name: str, position: int | None) -> Callable:
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-
-    def counting(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        num_bytes = 0 if position is None else _num_bytes(args[position])
-        if name == "scatter" and not num_bytes:  # not the root: it hands in only where its part will lie
-            num_bytes = _num_bytes(args[0])
-        with _LOCK:
-            for counted in _open:
-                counted.calls[name] += 1
-                counted.payload_bytes[name] += num_bytes
-        return operator.redispatch(keys & below, *args, **kwargs)
-
-    return counting
+def _count_call(operator: Any, name: str, position: int | None, keys: Any, *args: Any, **kwargs: Any) -> Any:
+    num_bytes = 0 if position is None else _num_bytes(args[position])
+    if name == "scatter" and not num_bytes:  # not the root: it hands in only where its part will lie
+        num_bytes = _num_bytes(args[0])
+    with _LOCK:
+        for counted in _open:
+            counted.calls[name] += 1
+            counted.payload_bytes[name] += num_bytes
+    return operator.redispatch(keys & _BELOW, *args, **kwargs)
 
 
 def _num_bytes(tensors: Any) -> int:
     if not isinstance(tensors, Tensor):
         return sum(map(_num_bytes, tensors))
-    if tensors.is_sparse:
-        return tensors._indices().nbytes + tensors._values().nbytes
-    return tensors.nbytes
+    return tensors._indices().nbytes + tensors._values().nbytes if tensors.is_sparse else tensors.nbytes
 
 
 def _tcp_bytes() -> dict[int, tuple[int, int]] | None:
