@@ -7,7 +7,7 @@ the step; in a step a rank sends at most one message and receives at most one (o
 import collections
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,10 +23,9 @@ class Move(NamedTuple):
     op: str
 
 
-Steps = tuple[tuple[Move, ...], ...]
-"""Per step, its messages"""
-Cut = tuple[int, Steps]
-"""What a builder makes of a collective: the number of chunks, and the steps"""
+Steps = tuple[tuple[Move, ...], ...]  # per step, its messages
+Cut = tuple[int, Steps]  # what a builder makes: the number of chunks, and the steps
+Holdings = list[list[frozenset[int]]]  # [rank][chunk] -> the ranks whose contribution stands there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +46,14 @@ class Plan:
     """the rank that a broadcast starts from and a reduce ends on"""
 
     def __str__(self) -> str:
-        head = f"{self.primitive}, {self.algorithm}: {self.num_ranks} ranks, {self.num_chunks} chunks"
-        rows = (", ".join(f"{m.src}>{m.dst} {list(m.chunks)} {m.op}" for m in step) for step in self.steps)
-        return "\n".join([head, *(f"step {number}: {row}" for number, row in enumerate(rows))])
+        rows = (", ".join(f"{src}>{dst} {list(chunks)} {op}" for src, dst, chunks, op in step) for step in self.steps)
+        return "\n".join([f"{self.primitive}, {self.algorithm}: {self.num_ranks} ranks, {self.num_chunks} chunks",
+                          *(f"step {number}: {row}" for number, row in enumerate(rows))])
 
     def chunk_bytes(self, num_bytes: float) -> float:
         """The size of one chunk, where ``num_bytes`` is the collective's size as nccl-tests counts it.
 
-        That is a rank's whole buffer; the gathered result of an all-gather, the input of a reduce-scatter. An
-        all-to-all's is what one rank starts with (and ends with): N of its N*N chunks.
+        That is a rank's whole buffer, but of an all-to-all what one rank starts with: N of the N*N chunks.
         """
         return num_bytes / (self.num_ranks if self.primitive == "all_to_all" else self.num_chunks)
 
@@ -63,29 +61,26 @@ class Plan:
 def plan(primitive: str, algorithm: str, num_ranks: int, **options: object) -> Plan:
     """The plan of ALGORITHMS[primitive][algorithm], its options checked.
 
-    ``root``: of a broadcast or reduce. ``order``: the ring's ranks in turn. ``num_segments``: into how many pieces a
-    tree or chain cuts the buffer (each half of it, for a double tree), to have several under way. ``island_size``: how
-    many neighbouring ranks reduce among themselves first. Raises ValueError with what exists.
+    ``root``; ``order``: a ring's ranks in turn; ``num_segments``: into how many pieces a tree or chain cuts the buffer,
+    to have several under way; ``island_size``: how many neighbours reduce first. Raises ValueError with what exists.
     """
     builder = ALGORITHMS.get(primitive, {}).get(algorithm)
     if builder is None:
         known = "; ".join(f"{name}: {', '.join(builders)}" for name, builders in ALGORITHMS.items())
         raise ValueError(f"a plan is one of {known}; got {primitive!r}, {algorithm!r}")
-    takes, ring_order = list(inspect.signature(builder).parameters)[2:], options.get("order")
+    takes, order = list(inspect.signature(builder).parameters)[2:], options.get("order") or range(num_ranks)
+    root, num_segments = options.get("root", 0), options.get("num_segments", 1)
     rules = ((num_ranks >= 1, f"a collective has at least 1 rank; got {num_ranks}"),
-             (set(options) <= set(takes), f"{primitive} {algorithm} takes {', '.join(takes) or 'no option'}; got "
-                                          f"{', '.join(options)}"),
-             (options.get("root", 0) in range(max(num_ranks, 1)),
-              f"root is one of {num_ranks} ranks, counted from 0; got {options.get('root')}"),
-             (options.get("num_segments", 1) >= 1, f"num_segments is at least 1; got {options.get('num_segments')}"),
-             (ring_order is None or sorted(ring_order) == list(range(num_ranks)),
-              f"order names each of {num_ranks} ranks once; got {ring_order}"))
+             (set(options) <= set(takes), f"{primitive} {algorithm} takes options {takes}; got {list(options)}"),
+             (root in range(num_ranks), f"root is one of {num_ranks} ranks, counted from 0; got {root}"),
+             (num_segments >= 1, f"num_segments is at least 1; got {num_segments}"),
+             (sorted(order) == [*range(num_ranks)], f"order names each of {num_ranks} ranks once; got {order}"))
     for holds, text in rules:
         if not holds:
             raise ValueError(text)
     num_chunks, steps = builder(primitive, num_ranks, **options)
     return Plan(primitive=primitive, algorithm=algorithm, num_ranks=num_ranks, num_chunks=num_chunks, steps=steps,
-                root=options.get("root", 0))
+                root=root)
 
 
 def ring(primitive: str, num_ranks: int, order: Sequence[int] | None = None) -> Cut:
@@ -99,12 +94,11 @@ def ring(primitive: str, num_ranks: int, order: Sequence[int] | None = None) -> 
 def hierarchical(primitive: str, num_ranks: int, island_size: int | None = None) -> Cut:
     """Reduce-scatter inside each island, all-reduce across (ranks of one place in their islands), all-gather inside.
 
-    Only 1/island_size of the data crosses. Islands are neighbouring ranks, of ``square_island`` unless given.
-    Raises ValueError for a size that does not divide.
+    Islands are neighbours, ``square_island`` of them unless given. Raises ValueError for a size that does not divide.
     """
     size = square_island(num_ranks) if island_size is None else island_size
-    if size not in _divisors(num_ranks):
-        raise ValueError(f"island_size divides {num_ranks} ranks: it is one of {_divisors(num_ranks)}; got {size}")
+    if size not in (divisors := [each for each in range(1, num_ranks + 1) if num_ranks % each == 0]):
+        raise ValueError(f"island_size divides {num_ranks} ranks: it is one of {divisors}; got {size}")
     num_islands = num_ranks // size
     blocks = [tuple(range(place * num_islands, (place + 1) * num_islands)) for place in range(size)]
     inside = [(range(first, first + size), blocks) for first in range(0, num_ranks, size)]
@@ -116,19 +110,14 @@ def hierarchical(primitive: str, num_ranks: int, island_size: int | None = None)
 
 def square_island(num_ranks: int) -> int:
     """The greatest divisor of num_ranks not above its square root: as many islands as ranks in one, or a few more."""
-    return max(size for size in _divisors(num_ranks) if size ** 2 <= num_ranks)
-
-
-def _divisors(num_ranks: int) -> list[int]:
-    return [size for size in range(1, num_ranks + 1) if num_ranks % size == 0]
+    return max(size for size in range(1, num_ranks + 1) if size ** 2 <= num_ranks and num_ranks % size == 0)
 
 
 def pairwise(primitive: str, num_ranks: int) -> Cut:
     """In step s every rank sends to the rank s further on: N-1 steps, no message passed on."""
     ranks = range(num_ranks)
-    ends = ([(src, (src + shift) % num_ranks) for src in ranks] for shift in ranks[1:])
-    return num_ranks ** 2, tuple(tuple(Move(src, dst, (src * num_ranks + dst,), "copy") for src, dst in step)
-                                 for step in ends)
+    return num_ranks ** 2, tuple(tuple(Move(src, dst, (src * num_ranks + dst,), "copy")
+                                       for src in ranks for dst in [(src + shift) % num_ranks]) for shift in ranks[1:])
 
 
 def direct(primitive: str, num_ranks: int) -> Cut:
@@ -146,8 +135,7 @@ def tree(primitive: str, num_ranks: int, num_segments: int = 1, root: int = 0) -
 
     With several segments the tree is binary: a binomial root would send each of them log2 N times.
     """
-    edges = _binomial(num_ranks) if num_segments == 1 else _binary(num_ranks)
-    return _rooted(primitive, num_ranks, [edges], num_segments, root)
+    return _rooted(primitive, num_ranks, [_edges(num_ranks, binary=num_segments > 1)], num_segments, root)
 
 
 def chain(primitive: str, num_ranks: int, num_segments: int | None = None, order: Sequence[int] | None = None,
@@ -159,24 +147,23 @@ def chain(primitive: str, num_ranks: int, num_segments: int | None = None, order
 
 
 def double_tree(primitive: str, num_ranks: int, num_segments: int = 4) -> Cut:
-    """Two binary trees, half of the buffer up and down each (Sanders, Speck and Traeff 2009; NCCL since 2.4).
+    """Two binary trees, half of the buffer (in num_segments pieces) each (Sanders, Speck and Traeff 2009).
 
     With an even number of ranks each is a leaf of one tree and interior in the other; with an odd number rank 0 is
-    interior in both. So no port carries more than 2S, where a binary tree's busiest carries 3S. Each half is cut into
-    num_segments pieces.
+    interior in both. So no port carries more than 2S, where a binary tree's busiest carries 3S.
     """
-    edges = _binary(num_ranks)
-    other = [num_ranks - 1 - place if num_ranks % 2 == 0 else (place + 1) % num_ranks for place in range(num_ranks)]
-    return _rooted(primitive, num_ranks, [edges, [(other[p], other[c]) for p, c in edges]], num_segments)
+    one = _edges(num_ranks, binary=True)
+    other = [[(rank + 1) % num_ranks if num_ranks % 2 else num_ranks - 1 - rank for rank in edge] for edge in one]
+    return _rooted(primitive, num_ranks, [one, other], num_segments)
 
 
 def _rooted(primitive: str, num_ranks: int, trees: Sequence[Sequence[tuple[int, int]]], num_segments: int = 1,
             root: int = 0) -> Cut:
     """Segments up, or down, or up and down trees of (parent, child) edges, top ones first; rank 0 becomes root.
 
-    They move in waves: in wave s + w segment s crosses the edges that are w hops from where it began.
+    In wave s + w segment s crosses the edges w hops from its start, each in the first step with both ports free.
     """
-    waves = []
+    waves, ranks = [], [(rank + root) % num_ranks for rank in range(num_ranks)]
     for number, edges in enumerate(trees):
         depth = collections.Counter()
         for parent, child in edges:
@@ -184,44 +171,27 @@ def _rooted(primitive: str, num_ranks: int, trees: Sequence[Sequence[tuple[int, 
         top = max(depth.values(), default=0)
         up = [(top - depth[child], child, parent, "add") for parent, child in reversed(edges)]
         down = [(top + depth[parent], parent, child, "copy") for parent, child in edges]
-        waves += [(segment + hop, Move((src + root) % num_ranks, (dst + root) % num_ranks,
-                                       (number * num_segments + segment,), op))
+        waves += [(segment + hop, ranks[src], ranks[dst], number * num_segments + segment, op)
                   for segment in range(num_segments)
                   for hop, src, dst, op in {"reduce": up, "broadcast": down}.get(primitive, up + down)]
-    moves = (move for _, move in sorted(waves, key=lambda wave: wave[0]))
-    return num_segments * len(trees), _pack(moves)
-
-
-def _pack(moves: Iterable[Move]) -> Steps:
-    """Moves, given in an order that is right one by one, each in the first step where it is whole and both ports free.
-
-    Nothing is overwritten before it was sent: a sum comes back down only after its parts have gone up.
-    """
-    steps, whole, busy = collections.defaultdict(list), {}, set()
-    for move in moves:
-        source, target = (move.src, move.chunks), (move.dst, move.chunks)
-        at = max(whole.get(source, 0), whole.get(target, 0))
-        while busy & {(at, "out", move.src), (at, "in", move.dst)}:
+    steps, whole, busy = collections.defaultdict(list), collections.Counter(), set()
+    for _, src, dst, chunk, op in sorted(waves, key=lambda wave: wave[0]):
+        at = max(whole[src, chunk], whole[dst, chunk])
+        while busy & (ports := {(at, "out", src), (at, "in", dst)}):
             at += 1
-        busy |= {(at, "out", move.src), (at, "in", move.dst)}
-        whole[target] = at + 1
-        steps[at].append(move)
-    return tuple(tuple(steps[at]) for at in sorted(steps))
+        busy |= ports
+        whole[dst, chunk] = at + 1
+        steps[at].append(Move(src, dst, (chunk,), op))
+    return num_segments * len(trees), tuple(tuple(steps[at]) for at in sorted(steps))
 
 
-def _binomial(num_ranks: int) -> list[tuple[int, int]]:
-    reach = [1 << level for level in reversed(range((num_ranks - 1).bit_length()))]
-    return [(rank, rank + far) for far in reach for rank in range(0, num_ranks - far, 2 * far)]
-
-
-def _binary(num_ranks: int) -> list[tuple[int, int]]:
-    """The in-order binary tree of 1 to N-1, odd ranks its leaves, with rank 0 on top (Sanders et al. 2009)."""
-    edges = []
-    for child in sorted(range(1, num_ranks), key=lambda rank: -(rank & -rank)):
-        low = child & -child
-        up = child - low if child & 2 * low else child + low
-        edges.append((up if up < num_ranks else child - low, child))
-    return edges
+def _edges(num_ranks: int, binary: bool) -> list[tuple[int, int]]:
+    """(parent, child) of a binomial tree, or of the binary tree of Sanders et al. 2009: 1 to N-1 in order from left to
+    right, odd ranks its leaves, with rank 0 on top. Those nearest to the top come first."""
+    low = {child: child & -child for child in range(1, num_ranks)}
+    right = {child for child in low if not child & 2 * low[child] and child + low[child] < num_ranks and binary}
+    return [(child + low[child] if child in right else child - low[child], child)
+            for child in sorted(low, key=lambda child: -low[child])]
 
 
 def _around(ranks: Sequence[int], blocks: Sequence[tuple[int, ...]], op: str) -> Steps:
@@ -231,10 +201,8 @@ def _around(ranks: Sequence[int], blocks: Sequence[tuple[int, ...]], op: str) ->
                  for step in range(size - 1))
 
 
-ROOTED: dict[str, Callable[..., Cut]] = {"star": star, "tree": tree, "ring": chain}
-"""Algorithms from one rank, or to it"""
 ALGORITHMS: dict[str, dict[str, Callable[..., Cut]]] = {
-    "broadcast": ROOTED, "reduce": ROOTED,
+    **{name: {"star": star, "tree": tree, "ring": chain} for name in ("broadcast", "reduce")},
     "all_reduce": {"parameter_server": star, "ring": ring, "tree": tree, "double_tree": double_tree,
                    "hierarchical": hierarchical},
     "all_gather": {"ring": ring}, "reduce_scatter": {"ring": ring}, "all_to_all": {"pairwise": pairwise},
@@ -247,13 +215,12 @@ TITLES: dict[str, str] = {
     "hierarchical": "Hierarchical", "star": "Star", "pairwise": "Pairwise", "direct": "Direct"}
 """Words for every primitive and algorithm"""
 
-Holdings = list[list[frozenset[int]]]
-"""[rank][chunk] -> the ranks whose contribution it holds"""
-
 
 def holdings(plan: Plan, num_steps: int | None = None) -> Holdings:
     """[rank][chunk] -> the ranks whose contribution stands there after num_steps steps (all of them, unless given)."""
-    held = _begin(plan)
+    origins = [_path(plan, chunk)[0] for chunk in range(plan.num_chunks)]
+    held = [[frozenset([rank] if origin in (None, rank) else []) for origin in origins]
+            for rank in range(plan.num_ranks)]
     for step in plan.steps[:num_steps]:
         held = _after(held, step)
     return held
@@ -262,10 +229,9 @@ def holdings(plan: Plan, num_steps: int | None = None) -> Holdings:
 def validate(plan: Plan) -> None:
     """Checks that a plan does what its primitive promises, and that no step uses a port twice.
 
-    Raises ValueError for the first thing wrong: a port used twice, a chunk sent that is not there, a contribution added
-    twice, a chunk sent to a rank that holds the same, a result missing at the end.
+    Raises ValueError for the first thing wrong: also a chunk that is not there, comes twice, or is missing at the end.
     """
-    held = _begin(plan)
+    held = holdings(plan, 0)
     for number, step in enumerate(plan.steps):
         for fault in _faults(plan, held, step):
             raise ValueError(f"step {number}: {fault}")
@@ -274,33 +240,27 @@ def validate(plan: Plan) -> None:
         origin, target = _path(plan, chunk)
         wanted = set(range(plan.num_ranks)) if origin is None else {origin}
         if target in (None, rank) and held[rank][chunk] != wanted:
-            raise ValueError(f"at the end of {plan.primitive} rank {rank} holds chunk {chunk} of ranks "
-                             f"{sorted(held[rank][chunk])}; it should be of {sorted(wanted)}")
+            raise ValueError(f"rank {rank} ends with chunk {chunk} of ranks {sorted(held[rank][chunk])}; in "
+                             f"{plan.primitive} it is of {sorted(wanted)}")
 
 
 def _faults(plan: Plan, held: Holdings, step: Sequence[Move]) -> Iterator[str]:
-    for number, move in enumerate(step):
-        src, dst, chunks, op = move
-        rivals = step[:number]
-        if not (src != dst and {src, dst} <= set(range(plan.num_ranks)) and op in ("copy", "add")
-                and chunks and len(set(chunks)) == len(chunks) and set(chunks) <= set(range(plan.num_chunks))):
+    for number, (src, dst, chunks, op) in enumerate(step):
+        real = len(set(chunks) & set(range(plan.num_chunks)))
+        if len({src, dst} & set(range(plan.num_ranks))) < 2 or op not in ("copy", "add") or not 0 < real == len(chunks):
             yield (f"a message goes from one of {plan.num_ranks} ranks to another, to copy or add some of "
-                   f"{plan.num_chunks} chunks; got {move}")
-        elif any(rival.src == src or rival.dst == dst for rival in rivals):
+                   f"{plan.num_chunks} chunks; got {step[number]}")
+            return
+        if any(rival.src == src or rival.dst == dst for rival in step[:number]):
             yield f"a rank sends one message and receives one in a step; {src}>{dst} is one too many"
-        else:
-            yield from (f"{src}>{dst} chunk {chunk} {why}" for chunk in chunks
-                        if (why := _refusal(held[src][chunk], held[dst][chunk], op)))
-
-
-def _refusal(sent: frozenset[int], there: frozenset[int], op: str) -> str:
-    if not sent:
-        return "is sent before it is there"
-    if op == "copy":
-        return "is sent to a rank that holds the same" if sent == there else ""
-    if not there:
-        return "is added to nothing: copy it"
-    return f"adds what ranks {sorted(sent & there)} gave a second time" if sent & there else ""
+        for chunk in chunks:
+            sent, there = held[src][chunk], held[dst][chunk]
+            if not sent:
+                yield f"{src}>{dst} chunk {chunk} is sent before it is there"
+            elif op == "add" and not there:
+                yield f"{src}>{dst} chunk {chunk} is added to nothing: copy it"
+            elif sent == there if op == "copy" else sent & there:
+                yield f"{src}>{dst} chunk {chunk} brings what ranks {sorted(sent & there)} gave a second time"
 
 
 def _after(held: Holdings, step: Sequence[Move]) -> Holdings:
@@ -319,34 +279,22 @@ def _path(plan: Plan, chunk: int) -> tuple[int | None, int | None]:
     return origin.get(plan.primitive), target.get(plan.primitive)
 
 
-def _begin(plan: Plan) -> Holdings:
-    origins = [_path(plan, chunk)[0] for chunk in range(plan.num_chunks)]
-    return [[frozenset([rank] if origin in (None, rank) else []) for origin in origins]
-            for rank in range(plan.num_ranks)]
-
-
 def sent_bytes(plan: Plan, num_bytes: float) -> np.ndarray:
     """What each rank sends, in bytes, shape (num_ranks,). ``num_bytes`` as ``Plan.chunk_bytes`` reads it."""
-    return _volume(plan, num_bytes, "src")
+    chunks = [move.src for step in plan.steps for move in step for _ in move.chunks]
+    return np.bincount(np.array(chunks, dtype=int), minlength=plan.num_ranks) * plan.chunk_bytes(num_bytes)
 
 
 def received_bytes(plan: Plan, num_bytes: float) -> np.ndarray:
     """What each rank receives, in bytes, shape (num_ranks,). ``num_bytes`` as ``Plan.chunk_bytes`` reads it."""
-    return _volume(plan, num_bytes, "dst")
-
-
-def _volume(plan: Plan, num_bytes: float, end: str) -> np.ndarray:
-    chunks = [getattr(move, end) for step in plan.steps for move in step for _ in move.chunks]
+    chunks = [move.dst for step in plan.steps for move in step for _ in move.chunks]
     return np.bincount(np.array(chunks, dtype=int), minlength=plan.num_ranks) * plan.chunk_bytes(num_bytes)
 
 
 def lower_bound_bytes(primitive: str, num_ranks: int, num_bytes: float) -> float:
-    """The least that the busiest rank must send or receive, in bytes, whatever the algorithm.
-
-    All-reduce: Patarasuk and Yuan 2009. The others: Chan, Heimlich, Purkayastha and van de Geijn 2007, table 1.
-    """
-    shares = {"broadcast": 1.0, "reduce": 1.0, "all_reduce": 2 * (num_ranks - 1) / num_ranks, "send_recv": 1.0}
+    """The least the busiest rank sends or receives, in bytes (Patarasuk and Yuan 2009; Chan et al. 2007, table 1)."""
     if primitive not in ALGORITHMS:
         raise ValueError(f"a primitive is one of {', '.join(ALGORITHMS)}; got {primitive!r}")
-    share = shares.get(primitive, (num_ranks - 1) / num_ranks)
-    return share * num_bytes if num_ranks > 1 else 0.0
+    once = (num_ranks - 1) / num_ranks
+    shares = {"broadcast": 1.0, "reduce": 1.0, "send_recv": 1.0, "all_reduce": 2 * once}
+    return shares.get(primitive, once) * num_bytes if num_ranks > 1 else 0.0
