@@ -10,7 +10,7 @@ own pace: DDP begins with all gradients in one bucket, and rebuilds its buckets 
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from labkit import buckets, network
@@ -49,9 +49,8 @@ def start(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.
     for layer in layers:
         if layer.num_bytes % 4:
             raise ValueError(f"a gradient is float32 values, 4 bytes each; {layer.name!r} has {layer.num_bytes} bytes")
-    if min(len(layers), num_steps, accumulate) < 1:
-        raise ValueError(f"a run has a layer, a step and in it a microbatch; got {len(layers)}, {num_steps}, "
-                         f"{accumulate}")
+    if not layers or accumulate < 1:
+        raise ValueError(f"a step has a layer and a microbatch or more; got {len(layers)} and {accumulate}")
     return launcher.start(_train, tuple(layers), bucket_mb, link, overlap, num_steps, dict(slow or {}), accumulate,
                           ranks=num_ranks, timeout_s=timeout_s, backend="gloo")
 
@@ -75,26 +74,27 @@ def ring_us(num_ranks: int, link: Link) -> Callable[[int], float]:
 def _train(layers: tuple[Layer, ...], bucket_mb: float, link: Link | None, overlap: bool, num_steps: int,
            slow: dict[int, float], accumulate: int) -> dict:
     """One rank: warms up, steps at the stated pace, records the last step and checks its gradients."""
+    import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from labkit import pace, trace
 
-    model = _model(layers)
+    model, me = _model(layers), dist.get_rank()
+    inputs = [torch.tensor([0.1 * (me + 1) + 0.01 * index]) for index in range(accumulate)]
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
     for _ in range(2):
-        _step(ddp, accumulate)
-    factor = slow.get(dist.get_rank(), 1.0)
+        _step(ddp, inputs)
     for paced, layer in zip(model, layers, strict=True):
-        paced.forward_us, paced.backward_us = factor * layer.forward_us, factor * layer.backward_us
+        paced.forward_us, paced.backward_us = (slow.get(me, 1.0) * us for us in (layer.forward_us, layer.backward_us))
     linked = pace.link(ddp, ring_us(dist.get_world_size(), link) if link else None, overlap=overlap)
-    step_us = [_step(ddp, accumulate) for _ in range(num_steps - 1)]
+    step_us = [_step(ddp, inputs) for _ in range(num_steps - 1)]
     with trace.record(operators=False):
-        step_us.append(_step(ddp, accumulate))
+        step_us.append(_step(ddp, inputs))
     sizes = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(",")
     return {"step_us": step_us, "bucket_bytes": [int(num_bytes) for num_bytes in sizes],
             "overruns": linked.num_overruns + sum(paced.pace.num_overruns for paced in model),
-            "max_error": _max_error(model, accumulate)}
+            "max_error": _max_error(model, inputs)}
 
 
 def _model(layers: tuple[Layer, ...]) -> "nn.Sequential":
@@ -105,41 +105,32 @@ def _model(layers: tuple[Layer, ...]) -> "nn.Sequential":
     from labkit.pace import Paced
 
     class Neuron(nn.Module):
-        def __init__(self, data: "Tensor") -> None:
+        def __init__(self, num_values: int) -> None:
             super().__init__()
-            self.data = data
-            self.weight = nn.Parameter(torch.randn(len(data)) / len(data))
+            self.weight = nn.Parameter(torch.randn(num_values) / num_values)
 
         def forward(self, h: "Tensor") -> "Tensor":
-            return torch.tanh(h + self.weight @ self.data)
+            return torch.tanh(h + self.weight @ data[: len(self.weight)])
 
     data = torch.randn(max(layer.num_bytes for layer in layers) // 4)
-    return nn.Sequential(*(Paced(Neuron(data[: layer.num_bytes // 4]), forward_us=0, name=str(index))
+    return nn.Sequential(*(Paced(Neuron(layer.num_bytes // 4), forward_us=0, name=str(index))
                            for index, layer in enumerate(layers)))
 
 
-def _step(ddp: "nn.Module", accumulate: int) -> float:
+def _step(ddp: "nn.Module", inputs: "list[Tensor]") -> float:
     """One training step without an optimizer, all ranks beginning together. Returns its microseconds."""
     import torch.distributed as dist
 
     ddp.zero_grad()
     dist.barrier()
     start_s = time.perf_counter()
-    for index, microbatch in enumerate(_microbatches(accumulate)):
-        with ddp.no_sync() if index < accumulate - 1 else contextlib.nullcontext():
+    for index, microbatch in enumerate(inputs, 1):
+        with ddp.no_sync() if index < len(inputs) else contextlib.nullcontext():
             ddp(microbatch).sum().backward()
     return (time.perf_counter() - start_s) * 1e6
 
 
-def _microbatches(accumulate: int) -> "Iterator[Tensor]":
-    """What goes into the first layer: other values on each rank."""
-    import torch
-    import torch.distributed as dist
-
-    yield from (torch.tensor([0.1 * (dist.get_rank() + 1) + 0.01 * index]) for index in range(accumulate))
-
-
-def _max_error(model: "nn.Sequential", accumulate: int) -> float:
+def _max_error(model: "nn.Sequential", inputs: "list[Tensor]") -> float:
     """How far the gradients are from the mean of what every rank computes alone, over the largest of the mean."""
     import torch
     import torch.distributed as dist
@@ -147,7 +138,7 @@ def _max_error(model: "nn.Sequential", accumulate: int) -> float:
     for paced in model:
         paced.forward_us = paced.backward_us = 0.0
     weights = list(model.parameters())
-    each = [torch.autograd.grad(model(h).sum(), weights) for h in _microbatches(accumulate)]
+    each = [torch.autograd.grad(model(h).sum(), weights) for h in inputs]
     errors = []
     for weight, *mine in zip(weights, *each, strict=True):
         mean = sum(mine) / dist.get_world_size()

@@ -103,10 +103,7 @@ class Paced(nn.Module):
         """The module's own result, ``forward_us`` after the call."""
         _note("paced")
         taking = [x for x in (*inputs, *self.module.parameters()) if isinstance(x, Tensor) and x.requires_grad]
-        if taking and torch.is_grad_enabled():
-            return _Stated.apply(self, inputs, *taking)
-        with self.taking("F", self.forward_us):
-            return self.module(*inputs)
+        return _Stated.apply(self, inputs, torch.is_grad_enabled(), *taking)
 
     @contextlib.contextmanager
     def taking(self, kind: str, stated_us: float) -> Iterator[None]:
@@ -122,9 +119,9 @@ class _Stated(torch.autograd.Function):
     """A module as one step of autograd, with a graph of its own inside: what leaves it leaves at the stated time."""
 
     @staticmethod
-    def forward(ctx: Any, paced: Paced, inputs: tuple, *taking: Tensor) -> Tensor:
+    def forward(ctx: Any, paced: Paced, inputs: tuple, grad_enabled: bool, *taking: Tensor) -> Tensor:
         ctx.paced = paced
-        with paced.taking("F", paced.forward_us), torch.enable_grad():
+        with paced.taking("F", paced.forward_us), torch.set_grad_enabled(grad_enabled):
             fresh = {id(x): x.detach().requires_grad_() for x in inputs if isinstance(x, Tensor) and x.requires_grad}
             ctx.sources = [fresh.get(id(x), x) for x in taking]
             ctx.result = paced.module(*(fresh.get(id(x), x) for x in inputs))
@@ -134,7 +131,7 @@ class _Stated(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple:
         with ctx.paced.taking("B", ctx.paced.backward_us):
             gradients = torch.autograd.grad(ctx.result, ctx.sources, gradient, allow_unused=True)
-        return None, None, *gradients
+        return None, None, None, *gradients
 
 
 class _Message:
@@ -170,15 +167,14 @@ def link(ddp: nn.parallel.DistributedDataParallel, all_reduce_us: Callable[[int]
     hook, state = (hook, state) if hook else (allreduce_hook, group)
 
     def stated(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
-        if bucket.index() == 0:
-            messages.clear()  # what a failed step left
         num_bytes = sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes
         messages.append(_Message(num_bytes, lambda: hook(state, bucket)))
         if overlap:
             messages[-1].send()
+        result = messages[-1].result
         if bucket.is_last():
             _settle(messages, group, all_reduce_us, overlap, pace)
-        return messages[-1].result
+        return result
 
     ddp.register_comm_hook(None, stated)
     if all_reduce_us is not None:
@@ -212,8 +208,8 @@ def _settle(messages: list[_Message], group: dist.ProcessGroup, all_reduce_us: C
         pace.count((free_ns - stated_ns) / 1e3, stated_us)
         trace.span("all_reduce", f"bucket {index}", start_ns, free_ns, message.num_bytes)
     sleep_until(time.perf_counter() + (free_ns - time.time_ns()) * 1e-9)
-    for message, value in zip(messages, values, strict=True):
-        message.result.set_result(value)
+    while messages:
+        messages.pop().result.set_result(values.pop())
 
 
 def _paced(method: Callable, pace: Pace, stated_us: Callable[..., float]) -> Callable:
