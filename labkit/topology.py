@@ -34,7 +34,7 @@ class Devices:
     names: tuple[str, ...] = ()
     """GPU0, GPU1, ..., then NIC0, ... (older drivers: mlx5_0, ...)"""
     links: tuple[tuple[str, ...], ...] = ()
-    """links[i][j]: the way from device i to j, a word of WAYS (NV with its number), or "?" where nothing says"""
+    """links[i][j]: the way from device i to j, a word of WAYS (NV with its number), or "?" for anything else"""
     nodes: tuple[int | None, ...] = ()
     """the NUMA node that each is near to; None where nothing says, as for network cards"""
     models: tuple[str, ...] = ()
@@ -70,6 +70,7 @@ def parse_topo(text: str) -> Devices:
         raise ValueError("`nvidia-smi topo -m` prints a row and a column for each device; got " + repr(text[:200]))
     models = dict(re.findall(r"^\s*(NIC\d+): *(\S+)", text, re.MULTILINE))
     near = [rows[name][len(names) + 1 :][:1] for name in names]
-    return Devices(names=tuple(names), links=tuple(tuple(rows[name][: len(names)]) for name in names),
+    words = [[word if word.rstrip("0123456789") in WAYS else "?" for word in rows[name][: len(names)]] for name in names]
+    return Devices(names=tuple(names), links=tuple(map(tuple, words)),
                    nodes=tuple(int(cell[0]) if cell and cell[0].isdigit() else None for cell in near),
                    models=tuple(models.get(name, "") for name in names))

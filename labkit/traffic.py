@@ -14,7 +14,7 @@ functional collectives, DeepSpeed. Objects (``all_gather_object``) count as the 
 included, TCP/IP's not. gloo runs reduce-scatter as an all-reduce and so sends twice what a true one would; a broadcast
 sends from some ranks and not from others. Every TCP socket of the process counts. Ranks that labkit starts have none
 besides gloo's (their store is a file); under torchrun the TCPStore's counts too, some hundred bytes for each new group.
-NCCL inside one machine uses no TCP: then payload is the only count.
+NCCL moves data inside one machine without TCP: then payload is the only count.
 """
 
 import contextlib

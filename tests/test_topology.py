@@ -68,6 +68,10 @@ def test_a_node_that_is_no_number_is_none():
     assert parse_topo(text).nodes == (None,) and parse_topo(SINGLE.replace("\t0-15\t0\t\tN/A", "")).nodes == (None,)
 
 
+def test_a_word_that_nobody_has_told_us_is_a_question():
+    assert parse_topo(PAIR.replace("PHB", "NEW")).links == (("X", "?"), ("?", "X"))
+
+
 @pytest.mark.parametrize("text", [dgx_a100(), PAIR, SINGLE], ids=["a100", "pair", "single"])
 def test_a_matrix_is_square_symmetric_and_of_known_words(text):
     found = parse_topo(text)
