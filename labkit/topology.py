@@ -70,7 +70,7 @@ def parse_topo(text: str) -> Devices:
         raise ValueError("`nvidia-smi topo -m` prints a row and a column for each device; got " + repr(text[:200]))
     models = dict(re.findall(r"^\s*(NIC\d+): *(\S+)", text, re.MULTILINE))
     near = [rows[name][len(names) + 1 :][:1] for name in names]
-    words = [[word if word.rstrip("0123456789") in WAYS else "?" for word in rows[name][: len(names)]] for name in names]
-    return Devices(names=tuple(names), links=tuple(map(tuple, words)),
+    links = [[way if way.rstrip("0123456789") in WAYS else "?" for way in rows[name][: len(names)]] for name in names]
+    return Devices(names=tuple(names), links=tuple(map(tuple, links)),
                    nodes=tuple(int(cell[0]) if cell and cell[0].isdigit() else None for cell in near),
                    models=tuple(models.get(name, "") for name in names))
