@@ -1,4 +1,5 @@
-"""Who holds what, who sends what to whom, and who is linked with whom: collectives and networks as sketches."""
+"""Who holds what, who sends what to whom, and who is linked with whom: collectives, networks and
+machines as sketches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,8 +9,9 @@ import numpy as np
 from labkit.collectives import TITLES, Plan, holdings, lower_bound_bytes, sent_bytes
 from labkit.network import Network, time_us
 from labkit.scene import WIDTH_PX, speaking
-from labkit.sketch import Box, Line, Shape, Sketch, Words, legend
-from labkit.style import CYCLE, KINDS
+from labkit.sketch import Box, Line, Shape, Sketch, Words, legend, moved
+from labkit.style import CYCLE, KINDS, text_px
+from labkit.topology import WAYS, Devices, Topology
 from labkit.units import format_bytes, format_us
 
 _LEFT_PX, _TOP_PX, _GAP_PX = 82.0, 162.0, 8.0  # a collective's first column, its upper end, and between two
@@ -156,3 +158,144 @@ def _state(plan: Plan, step: int, words: dict[str, str]) -> tuple[tuple[str, ...
         whole = sum(len(chunk) == num_parts for chunk in held[rank])
         lines.append((str(rank), ", ".join(sent), ", ".join(came), str(whole)))
     return tuple(lines)
+
+
+def network(links: Network, *, order: Sequence[int] = (), language: str = "en") -> Sketch:
+    """Who is linked with whom, and how fast: thick lines are fast, thin and broken ones slow.
+
+    Ranks that the fastest links join stand in one island; a line between two islands stands for all of its kind between
+    them. ``order`` draws a ring's way, with arrows.
+    """
+    found = {(a, b): (-link.bandwidth_gb_per_s, link.alpha_us, bool(link.wire))
+             for a, row in enumerate(links.links) for b, link in enumerate(row) if link}
+    kinds = sorted(set(found.values()))
+    home = _islands(links.num_ranks, [pair for pair, kind in sorted(found.items()) if kind == kinds[0]])
+    boxes = _placed(home)
+    joined = {(*sorted((a, b) if home[a] == home[b] else (home[a], home[b]), key=str), kind)
+              for (a, b), kind in found.items()}
+    scale = max(0.35, min(1.0, 30 / max(1, len(joined))))
+    looks = [{"width_px": scale * width, "dash": dash, "colour": CYCLE[number][0]}
+             for number, (width, dash) in enumerate(_LOOKS)]
+    shapes = [*boxes.values(), *(_between(boxes[a], boxes[b])._replace(**looks[min(3, kinds.index(kind))])
+                                 for a, b, kind in sorted(joined, key=str))]
+    shapes += [_between(boxes[a], boxes[b])._replace(width_px=2.2, arrow=True)
+               for a, b in zip(order, [*order[1:], *order[:1]], strict=True)]
+
+    def build(words: dict[str, str]) -> Sketch:
+        speeds = [f"{-bandwidth:g} GB/s, {format_us(alpha)}{wire * words['shared']}"
+                  for bandwidth, alpha, wire in kinds]
+        samples = [((Line(((0, 0), (22, 0)), **looks[min(3, number)]),), text) for number, text in enumerate(speeds)]
+        more, end_px = legend(samples, 0, 364)
+        way = ((words["ring_order"], " → ".join(map(str, order))),) if order else ()
+        table = [(str(a), *(speeds[kinds.index(found[a, b])] if (a, b) in found else "" for b in home)) for a in home]
+        return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=links.name, badge=words["stated"],
+                      numbers=((words["islands"], str(len(set(home.values())))),) * (len(kinds) > 1) + way,
+                      summary=f"{links.name}: {'; '.join(speeds)}.", table=(("rank", *map(str, home)), *table),
+                      language=words["code"])
+
+    return speaking(language, build)
+
+
+def _islands(num_ranks: int, pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    """Per rank, all those that pairs join it with, directly or through others."""
+    label = list(range(num_ranks))
+    for a, b in pairs:
+        label = [label[a] if each == label[b] else each for each in label]
+    return {rank: tuple(np.flatnonzero(np.array(label) == label[rank]).tolist()) for rank in range(num_ranks)}
+
+
+def _placed(home: dict[int, tuple[int, ...]]) -> dict[int | tuple[int, ...], Box]:
+    """The frame of each island, then the box of each rank: islands on an ellipse, ranks on a smaller one."""
+    islands = list(dict.fromkeys(home.values()))
+    wide, high = (min(150, 340 / len(islands)), min(85, 180 / len(islands))) if len(islands) > 1 else (390, 118)
+    frames, boxes = {}, {}
+    for island, (x, y) in zip(islands, _around(len(islands), WIDTH_PX / 2, 206, 424 - wide, 136 - high), strict=True):
+        if len(islands) > 1:
+            frames[island] = Box(x - wide - 24, y - high - 14, 2 * wide + 48, 2 * high + 28)
+        for rank, (at_x, at_y) in zip(island, _around(len(island), x, y, wide, high), strict=True):
+            boxes[rank] = Box(at_x - 16, at_y - 10, 32, 20, KINDS["wait"].colour, texts=(str(rank),))
+    return frames | boxes
+
+
+def _around(count: int, x: float, y: float, wide: float, high: float) -> list[tuple[float, float]]:
+    """Places on an ellipse, clockwise from the left; one alone is in the middle."""
+    turns = np.pi + 2 * np.pi * np.arange(count) / count
+    return [(x + wide * np.cos(turn), y + high * np.sin(turn)) for turn in turns.tolist()] if count > 1 else [(x, y)]
+
+
+def _between(a: Box, b: Box) -> Line:
+    """A line from the edge of one box to the edge of another."""
+    ax, ay, bx, by = (value for box in (a, b) for value in (box.x_px + box.width_px / 2, box.y_px + box.height_px / 2))
+    dx, dy = (bx - ax) or 1e-9, (by - ay) or 1e-9
+    out = [min(box.width_px / 2 / abs(dx), box.height_px / 2 / abs(dy)) for box in (a, b)]
+    return Line(((ax + dx * out[0], ay + dy * out[0]), (bx - dx * out[1], by - dy * out[1])))
+
+
+def topology(machine: Topology, *, language: str = "en") -> Sketch:
+    """One machine: per NUMA node its memory, its hardware threads and its GPUs; below, the way between any two devices.
+
+    Threads that touch are of one core; threads of one colour share a third-level cache.
+    """
+    devices, threads, cores = machine.devices, len(machine.cpus), len({cpu.core for cpu in machine.cpus})
+    sizes = (str(cores), str(threads), format_bytes(sum(machine.node_bytes.values())))
+
+    def build(words: dict[str, str]) -> Sketch:
+        shapes, end_px = _nodes(machine, words)
+        halves = (Box(0, -8, 11, 16, CYCLE[0][0]), Box(11, -8, 11, 16, CYCLE[0][0]))
+        keys = [(halves, words["one_core"])] * (cores < threads) + [(halves[:1], words["one_cache"])]
+        more, end_px = legend(keys, 0, end_px)
+        ways, end_px = _ways(devices, end_px + 6, words) if devices.names else ([], end_px)
+        heads = words["cores"], words["threads"], words["memory"]
+        numbers = (*zip(heads, sizes, strict=True), (words["usable"], str(machine.num_usable)),
+                   ("GPU", str(machine.num_gpus)))
+        rows = (tuple(line) for line in zip(devices.names, devices.models, *zip(*devices.links, strict=True), strict=True))
+        return Sketch(shapes=(*shapes, *more, *ways), height_px=end_px, heading=words["machine"], numbers=numbers,
+                      badge=words["reported"], summary=f"{words['machine']}: {', '.join(map(' '.join, numbers))}.",
+                      table=(("", "", *devices.names), *rows) if devices.names else (heads, sizes),
+                      language=words["code"])
+
+    return speaking(language, build)
+
+
+def _nodes(machine: Topology, words: dict[str, str]) -> tuple[list[Shape], float]:
+    """A frame per NUMA node, in two columns where there are more than two; and where they end."""
+    nodes = sorted({*machine.node_bytes, *(cpu.node for cpu in machine.cpus)})
+    num_columns = 1 + (len(nodes) > 2)
+    shapes, bottoms = [], [60.0] * num_columns
+    for number, node in enumerate(nodes):
+        cpus = sorted((cpu.cache, cpu.core, cpu.number) for cpu in machine.cpus if cpu.node == node)
+        x, top, room = 452.0 * (number % num_columns), bottoms[number % num_columns], 900 / num_columns - 22
+        thick, at, y, before, boxes = max(24.0, min(60.0, room / max(1, len(cpus)) - 3)), 0.0, 28.0, None, []
+        for cache, core, cpu in cpus:
+            at += 0 if before in (None, (cache, core)) else 3 if before[0] == cache else 9
+            if at + thick > room:
+                at, y = 0.0, y + 27
+            boxes.append(Box(at + 10, y, thick, 22, *CYCLE[cache % 16], (str(cpu),)))
+            at, before = at + thick, (cache, core)
+        near = [name for name, home in zip(machine.devices.names, machine.devices.nodes, strict=True) if home == node]
+        y += 27 if cpus else 0
+        boxes += [Box(10 + 64 * place, y + 4, 60, 22, KINDS["wait"].colour, texts=(name,))
+                  for place, name in enumerate(near)]
+        y += 30 if near else 0
+        label = words["node"].format(node, format_bytes(machine.node_bytes.get(node, 0)))
+        wide = 10 + max(14 + text_px(label), *(box.x_px + box.width_px for box in boxes), 0)
+        shapes += [moved(each, x, top) for each in (Box(0, 0, wide, y + 6), *boxes, Words(10, 19, label))]
+        bottoms[number % num_columns] += y + 14
+    return shapes, max(bottoms)
+
+
+def _ways(devices: Devices, top: float, words: dict[str, str]) -> tuple[list[Shape], float]:
+    """The matrix of ways between devices, a colour per kind of way, and what the words mean."""
+    kinds, size, shapes = list(WAYS), len(devices.names), []
+    width = min(64.0, (WIDTH_PX - 70) / size)
+    for row, name in enumerate(devices.names):
+        shapes += [Words(62, top + 34 + 21 * row, name, "end", 11),
+                   Words(70 + width * (row + 0.5), top + 14, name if width > 40 else str(row), "middle", 11)]
+        for column, way in enumerate(devices.links[row]):
+            look = ("", "") if way == "X" or way[:2] == "?" else CYCLE[kinds.index("NV" if way[:2] == "NV" else way)]
+            shapes.append(Box(70 + width * column, top + 20 + 21 * row, width - 2, 19, *look, (way,)))
+    present = {way.rstrip("0123456789") for row in devices.links for way in row}
+    keys = [((Box(0, -8, 22, 16, *CYCLE[number]),), f"{kind}: {words[kind]}")
+            for number, kind in enumerate(kinds) if number and kind in present]
+    more, end_px = legend(keys, 0, top + 26 + 21 * size)
+    return shapes + more, end_px
