@@ -156,8 +156,10 @@ def link(ddp: nn.parallel.DistributedDataParallel, all_reduce_us: Callable[[int]
     time: from when all ranks had it and the link was free, one bucket after another, as ``buckets.simulate`` does.
     ``overlap=False`` starts all of them after the last. ``None`` states nothing: the machine's own time. ``hook`` is
     another communication hook (one that compresses) with its ``state``; ``sent_bytes(bucket)`` are then the bytes that
-    it really sends. All is settled when the last bucket is ready: DDP looks at no gradient before that. Spans are
-    recorded; a real all-reduce that is not done by its stated end counts as overrun.
+    it really sends. A hook that sends again from a callback, as PowerSGD does, needs one bucket or ``overlap=False``:
+    under gloo the callbacks of several buckets race, with or without this link. All is settled when the last bucket is
+    ready: DDP looks at no gradient before that. Spans are recorded; a real all-reduce that is not done by its stated
+    end counts as overrun.
     """
     group = ddp.process_group
     if dist.get_backend(group) != "gloo":

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit as lab
@@ -251,6 +252,21 @@ def test_a_compressing_hook_is_paced_by_what_it_sends():
         assert took_s >= half * 20e-6 and sent_bytes == half and set(dtypes) == {"torch.float32"}
     timeline = run.timeline()
     assert timeline.num_bytes[timeline.kind == "all_reduce"].sum() == 2 * half
+
+
+def low_rank():
+    """Six steps of PowerSGD, the last three compressed, with several buckets."""
+    torch.manual_seed(0)
+    state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=4)
+    ddp, kept = linked(overlap=False, all_reduce_us=lambda num_bytes: 1000.0, hook=powerSGD_hook, state=state)
+    for _ in range(6):
+        step(ddp)
+    return kept.num_actions, gradients(ddp)
+
+
+def test_hooks_that_send_twice_take_turns_without_overlap():
+    (num_actions, one), (_, other) = lab.launch(low_rank, ranks=2, hang_s=20, timeout_s=60)
+    assert num_actions == 6 * 3 and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def broken(failing):
