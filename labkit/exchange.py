@@ -124,6 +124,8 @@ def _transfer(moves: Sequence[Move], chunks: Sequence["Tensor"], me: int) -> lis
     posts = [dist.P2POp(way, tensor, peer) for (way, peer), tensor in zip(ways, data, strict=True)]
     for work in dist.batch_isend_irecv(sorted(posts, key=lambda post: post.op is dist.isend)):
         work.wait()
+    if data[0].is_cuda:
+        torch.cuda.synchronize()
     for move, places, arrived in zip(moves, pieces, data, strict=True):
         for place, part in zip(places, arrived.split(list(map(len, places))), strict=True):
             if move.dst == me:

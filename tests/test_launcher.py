@@ -506,7 +506,7 @@ def test_no_folder_is_left_after_a_failure():
 
 def policies():
     """This thread's policy, and those of the threads that gloo began and has named."""
-    named = {int(each): open(f"/proc/self/task/{each}/comm").read() for each in os.listdir("/proc/self/task")}
+    named = {int(each): Path(f"/proc/self/task/{each}/comm").read_text() for each in os.listdir("/proc/self/task")}
     return os.sched_getscheduler(0), {os.sched_getscheduler(each) for each, name in named.items() if "gloo" in name}
 
 
