@@ -1,0 +1,80 @@
+"""Can a collective's time be predicted? Calibrated on a quarter of the sizes, tested on the others; and bytes counted.
+
+    python benchmarks/collectives.py [--json] [--ranks 2,4,8] [--primitives all_reduce,...]
+
+28 sizes from 1 kB to 8.8 MB, torch.distributed's own collectives, each call after a barrier, the slowest rank, the
+median of 15. A line per primitive and number of ranks is fitted to a quarter of the sizes, in a launch of its own; an
+error is that of a predicted time over the measured one, at a size that the line has not seen. Then one call of 1 MB:
+payload_exact, whether the counted payload of the library's call is what was handed in on every rank and that of our own
+ring by send and receive is the formula's on every rank; formula_bytes, what a ring sends, all ranks together;
+wire_bytes, what TCP counted of the library's call; ring_wire_bytes, of our own ring's (for a broadcast, a chain).
+"""
+
+import argparse
+import json
+import sys
+
+import numpy as np
+
+import labkit as lab
+from labkit import calibrate, collectives, exchange
+
+PRIMITIVES = "all_reduce,all_gather,reduce_scatter,broadcast"
+NUM_BYTES = 1_000_000
+
+
+def called(primitive: str) -> tuple[int, int]:
+    """A rank: the payload and the wire's bytes of one call of the library."""
+    import torch
+
+    from labkit import traffic
+
+    tensor = torch.ones(NUM_BYTES // 4)
+    exchange.library(primitive, tensor)  # connects the ranks
+    with traffic.count() as counted:
+        exchange.library(primitive, tensor)
+    return counted.payload_bytes[primitive], counted.sent_bytes
+
+
+def bytes_of(primitive: str, num_ranks: int) -> dict:
+    """The counted bytes of one call, beside the formula."""
+    library = lab.launch(called, primitive, ranks=num_ranks)
+    plan = collectives.plan(primitive, "ring", num_ranks)
+    by_hand = exchange.run(plan, NUM_BYTES)
+    handed_in = NUM_BYTES // num_ranks if primitive == "all_gather" else NUM_BYTES
+    exact = [payload == handed_in for payload, _ in library]
+    exact += [own["sent_bytes"] == sent for own, sent in zip(
+        by_hand, collectives.sent_bytes(plan, NUM_BYTES), strict=True)]
+    return {"payload_exact": all(exact), "formula_bytes": round(collectives.sent_bytes(plan, NUM_BYTES).sum()),
+            "wire_bytes": sum(sent for _, sent in library),
+            "ring_wire_bytes": sum(own["wire_sent_bytes"] for own in by_hand)}
+
+
+def row(primitive: str, num_ranks: int) -> dict:
+    """One primitive on one number of ranks."""
+    fit = calibrate.fit(calibrate.sweep(primitive, [num_ranks], calibrate.QUARTER))
+    unseen = calibrate.sweep(primitive, [num_ranks], sorted(set(calibrate.SIZES) - set(calibrate.QUARTER)))
+    errors = np.array([abs(fit.us(point.num_bytes) / point.time_us - 1) for point in unseen])
+    return {"primitive": primitive, "ranks": num_ranks, "alpha_us": round(fit.alpha_us),
+            "gb_per_s": round(fit.bandwidth_gb_per_s, 2), "median_error": round(float(np.median(errors)), 3),
+            "p90_error": round(float(np.percentile(errors, 90)), 3), **bytes_of(primitive, num_ranks)}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    parser.add_argument("--ranks", default="2,4,8")
+    parser.add_argument("--primitives", default=PRIMITIVES)
+    options = parser.parse_args()
+    rows = []
+    for primitive in options.primitives.split(","):
+        for num_ranks in map(int, options.ranks.split(",")):
+            rows.append(row(primitive, num_ranks))
+            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), file=sys.stderr, flush=True)
+    if options.json:
+        print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
