@@ -95,8 +95,8 @@ def library(primitive: str, tensor: "Tensor", root: int = 0) -> "Tensor":
     me, num_ranks = dist.get_rank(), dist.get_world_size()
     mine, rows = tensor.tensor_split(num_ranks)[me], (num_ranks, num_ranks, -1)
     {"all_reduce": lambda: dist.all_reduce(tensor), "broadcast": lambda: dist.broadcast(tensor, root),
-     "reduce": lambda: dist.reduce(tensor, root), "all_gather": lambda: dist.all_gather_into_tensor(tensor, mine),
-     "reduce_scatter": lambda: dist.reduce_scatter_tensor(mine, tensor),
+     "reduce": lambda: dist.reduce(tensor, root), "all_gather": lambda: dist.all_gather_single(tensor, mine),
+     "reduce_scatter": lambda: dist.reduce_scatter_single(mine, tensor),
      "all_to_all": lambda: dist.all_to_all(list(tensor.view(rows)[:, me]), list(tensor.view(rows)[me])),
      "send_recv": lambda: (dist.send, dist.recv, lambda *_: None)[min(me, 2)](tensor, 1 - me)}[primitive]()
     return _result(primitive, tensor, root)

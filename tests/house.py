@@ -23,7 +23,7 @@ FLOORS = {
 
 PLACE = {room: (floor, position) for floor, rooms in FLOORS.items() for position, room in enumerate(rooms)}
 FLOOR_NAMES = ("words", "theory", "machine", "pictures", "hands")
-FILE_LINES, FUNCTION_LINES, MEDIAN_LINES, HOUSE_LINES = 300, 40, 12, 4500
+FILE_LINES, FUNCTION_LINES, MEDIAN_LINES, HOUSE_LINES = 300, 40, 12, 5000
 CHAPTERS, CHAPTER_LINES = 19, 120
 BAD_WORDS = {"manager", "helper", "helpers", "base", "util", "utils", "common", "core"}
 ENGINES = {"torch", "accelerate", "deepspeed", "transformers"}
@@ -31,7 +31,8 @@ DEPRECATED = ("torch.cuda.amp", "torch.distributed.launch", "torch.distributed.p
               "torch.distributed._tensor", "torch.distributed.reduce_op",
               "torch.distributed._all_gather_base", "torch.distributed._reduce_scatter_base",
               "torch.distributed.checkpoint.save_state_dict", "torch.distributed.checkpoint.load_state_dict",
-              "torch.distributed.all_gather_multigpu", "torch.nn.parallel.DataParallel", "torch.nn.DataParallel")
+              "torch.distributed.all_gather_multigpu", "torch.distributed.all_gather_into_tensor",
+              "torch.distributed.reduce_scatter_tensor", "torch.nn.parallel.DataParallel", "torch.nn.DataParallel")
 FOREIGN_PATH = re.compile(r"(?<![\w.:/~-])/(?:home|root|Users|work)/")
 IGNORED = {".git", ".venv", "out", "build", "__pycache__", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"}
 FREE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

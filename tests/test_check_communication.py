@@ -74,8 +74,8 @@ def sparse(gradient, memory, k, feedback=True, index=torch.int32, num_sent=None,
     size = dist.get_world_size()
     values = corrected.new_empty(size * len(chosen))
     indices = torch.empty(size * len(chosen), dtype=index)
-    dist.all_gather_into_tensor(values, corrected[chosen])
-    dist.all_gather_into_tensor(indices, chosen.to(index))
+    dist.all_gather_single(values, corrected[chosen])
+    dist.all_gather_single(indices, chosen.to(index))
     mean = torch.zeros_like(gradient).index_add_(0, indices.long(), values / size)
     if not keep:
         corrected[chosen] = 0

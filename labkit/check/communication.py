@@ -82,7 +82,7 @@ def error_feedback(answer: Callable) -> Iterator[tuple[str, str]]:
             yield "over budget", f"{case}: {sent:g} bytes handed to collectives per call, allowed are {8 * k}"
 
 
-def _descended(answer: Callable, size: int, k: int, num_steps: int = 400) -> tuple[str, float, float, float]:
+def _descended(answer: Callable, size: int, k: int, num_steps: int = 250) -> tuple[str, float, float, float]:
     """A rank's side: what goes wrong in the sums; the loss at the end, and without compression; bytes per call."""
     import torch
     from torch import distributed as dist
