@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.scene import WIDTH_PX, speaking
+from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Line, Numbers, Said, Shape, Sketch, Words, legend, moved, origin, said, short, ticks
-from labkit.style import CYCLE, clipped, text_px
+from labkit.style import CYCLE, clipped, speaking, text_px
 
 Format = Callable[[float], str]
 _MARKS, _DASHES = "os^D", ((), (7.0, 3.0), (2.0, 2.5), (9.0, 3.0, 2.0, 3.0))

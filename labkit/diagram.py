@@ -8,9 +8,9 @@ import numpy as np
 
 from labkit.collectives import TITLES, Plan, holdings, lower_bound_bytes, sent_bytes
 from labkit.network import Network, time_us
-from labkit.scene import WIDTH_PX, speaking
-from labkit.sketch import Box, Line, Shape, Sketch, Words, legend, moved
-from labkit.style import CYCLE, KINDS, text_px
+from labkit.scene import WIDTH_PX
+from labkit.sketch import Box, Line, Shape, Sketch, Words, legend
+from labkit.style import CYCLE, KINDS, speaking
 from labkit.topology import WAYS, Devices, Topology
 from labkit.units import format_bytes, format_us
 
@@ -125,7 +125,7 @@ def _meters(plan: Plan, step: int, num_bytes: float | None, network: Network | N
     """(name, so far, in all, bound, format) of volume and time."""
     begun, size = replace(plan, steps=plan.steps[:step]), num_bytes or 1.0
     form: Callable = format_bytes if num_bytes else lambda part: f"{part:.3g} S"
-    meters = [(words["sent_most"], *(float(sent_bytes(each, size).max()) for each in (begun, plan)),
+    meters = [(words["busiest"], *(float(sent_bytes(each, size).max()) for each in (begun, plan)),
                lower_bound_bytes(plan.primitive, plan.num_ranks, size), form)]
     if network and num_bytes:
         meters.append((words["time"], *(time_us(each, network, num_bytes) for each in (begun, plan)), 0.0, format_us))
@@ -237,65 +237,58 @@ def topology(machine: Topology, *, language: str = "en") -> Sketch:
     Threads that touch are of one core; threads of one colour share a third-level cache.
     """
     devices, threads, cores = machine.devices, len(machine.cpus), len({cpu.core for cpu in machine.cpus})
-    sizes = (str(cores), str(threads), format_bytes(sum(machine.node_bytes.values())))
+    sizes = (str(cores), str(threads), format_bytes(sum(machine.node_bytes.values())), str(machine.num_usable),
+             str(machine.num_gpus))
 
     def build(words: dict[str, str]) -> Sketch:
         shapes, end_px = _nodes(machine, words)
-        halves = (Box(0, -8, 11, 16, CYCLE[0][0]), Box(11, -8, 11, 16, CYCLE[0][0]))
-        keys = [(halves, words["one_core"])] * (cores < threads) + [(halves[:1], words["one_cache"])]
+        half = Box(0, -8, 11, 16, CYCLE[0][0])
+        keys = [((half, half._replace(x_px=11)), words["one_core"])] * (cores < threads)
+        keys.append(((half._replace(width_px=22),), words["one_cache"]))
         more, end_px = legend(keys, 0, end_px)
         ways, end_px = _ways(devices, end_px + 6, words) if devices.names else ([], end_px)
-        heads = words["cores"], words["threads"], words["memory"]
-        numbers = (*zip(heads, sizes, strict=True), (words["usable"], str(machine.num_usable)),
-                   ("GPU", str(machine.num_gpus)))
-        rows = (tuple(line) for line in zip(devices.names, devices.models, *zip(*devices.links, strict=True), strict=True))
+        heads = (*(words[key] for key in ("cores", "threads", "memory", "usable")), "GPU")
+        numbers, matrix = tuple(zip(heads, sizes, strict=True)), zip(devices.names, devices.links, strict=True)
+        table = (("", *devices.names), *((name, *row) for name, row in matrix)) if devices.names else (heads, sizes)
         return Sketch(shapes=(*shapes, *more, *ways), height_px=end_px, heading=words["machine"], numbers=numbers,
                       badge=words["reported"], summary=f"{words['machine']}: {', '.join(map(' '.join, numbers))}.",
-                      table=(("", "", *devices.names), *rows) if devices.names else (heads, sizes),
-                      language=words["code"])
+                      table=table, language=words["code"])
 
     return speaking(language, build)
 
 
 def _nodes(machine: Topology, words: dict[str, str]) -> tuple[list[Shape], float]:
-    """A frame per NUMA node, in two columns where there are more than two; and where they end."""
-    nodes = sorted({*machine.node_bytes, *(cpu.node for cpu in machine.cpus)})
-    num_columns = 1 + (len(nodes) > 2)
-    shapes, bottoms = [], [60.0] * num_columns
-    for number, node in enumerate(nodes):
-        cpus = sorted((cpu.cache, cpu.core, cpu.number) for cpu in machine.cpus if cpu.node == node)
-        x, top, room = 452.0 * (number % num_columns), bottoms[number % num_columns], 900 / num_columns - 22
-        thick, at, y, before, boxes = max(24.0, min(60.0, room / max(1, len(cpus)) - 3)), 0.0, 28.0, None, []
-        for cache, core, cpu in cpus:
-            at += 0 if before in (None, (cache, core)) else 3 if before[0] == cache else 9
-            if at + thick > room:
-                at, y = 0.0, y + 27
-            boxes.append(Box(at + 10, y, thick, 22, *CYCLE[cache % 16], (str(cpu),)))
-            at, before = at + thick, (cache, core)
+    """A frame per NUMA node; and where they end."""
+    shapes, y = [], 60.0
+    for node in sorted({*machine.node_bytes, *(cpu.node for cpu in machine.cpus)}):
+        cpus = sorted((cpu.cache, cpu.core, cpu.number, cpu.package) for cpu in machine.cpus if cpu.node == node)
+        thick, x, before, top = max(24.0, min(60.0, 870 / max(1, len(cpus)) - 3)), 10.0, cpus[:1], y
+        y, label = y + 28, words["node"].format(node, format_bytes(machine.node_bytes.get(node, 0)))
+        for each in cpus:
+            x += 9 if each[0] != before[0][0] else 3 if each[1] != before[0][1] else 0
+            x, y = (10.0, y + 27) if x + thick > WIDTH_PX - 8 else (x, y)
+            shapes.append(Box(x, y, thick, 22, *CYCLE[each[0] % 16], (str(each[2]),)))
+            x, before = x + thick, [each]
         near = [name for name, home in zip(machine.devices.names, machine.devices.nodes, strict=True) if home == node]
-        y += 27 if cpus else 0
-        boxes += [Box(10 + 64 * place, y + 4, 60, 22, KINDS["wait"].colour, texts=(name,))
-                  for place, name in enumerate(near)]
-        y += 30 if near else 0
-        label = words["node"].format(node, format_bytes(machine.node_bytes.get(node, 0)))
-        wide = 10 + max(14 + text_px(label), *(box.x_px + box.width_px for box in boxes), 0)
-        shapes += [moved(each, x, top) for each in (Box(0, 0, wide, y + 6), *boxes, Words(10, 19, label))]
-        bottoms[number % num_columns] += y + 14
-    return shapes, max(bottoms)
+        y += 28 * bool(cpus)
+        shapes += [Box(10 + 64 * place, y, 60, 22, KINDS["wait"].colour, texts=(name,))
+                   for place, name in enumerate(near)]
+        y += 28 * bool(near)
+        shapes += [Box(1, top, WIDTH_PX - 2, y - top), Words(10, top + 19, label)]
+        y += 8
+    return shapes, y
 
 
 def _ways(devices: Devices, top: float, words: dict[str, str]) -> tuple[list[Shape], float]:
     """The matrix of ways between devices, a colour per kind of way, and what the words mean."""
-    kinds, size, shapes = list(WAYS), len(devices.names), []
-    width = min(64.0, (WIDTH_PX - 70) / size)
-    for row, name in enumerate(devices.names):
-        shapes += [Words(62, top + 34 + 21 * row, name, "end", 11),
-                   Words(70 + width * (row + 0.5), top + 14, name if width > 40 else str(row), "middle", 11)]
-        for column, way in enumerate(devices.links[row]):
-            look = ("", "") if way == "X" or way[:2] == "?" else CYCLE[kinds.index("NV" if way[:2] == "NV" else way)]
-            shapes.append(Box(70 + width * column, top + 20 + 21 * row, width - 2, 19, *look, (way,)))
+    shapes, width = [], min(64.0, (WIDTH_PX - 70) / len(devices.names))
+    looks = {kind: CYCLE[number] for number, kind in enumerate(WAYS) if kind != "X"}
+    for row, (name, ways) in enumerate(zip(devices.names, devices.links, strict=True)):
+        y = top + 20 + 21 * row
+        shapes += [Words(62, y + 14, name, "end", 11), Words(70 + width * (row + 0.5), top + 14, name, "middle", 11)]
+        shapes += [Box(70 + width * column, y, width - 2, 19, *looks.get(way.rstrip("0123456789"), ("", "")), (way,))
+                   for column, way in enumerate(ways)]
     present = {way.rstrip("0123456789") for row in devices.links for way in row}
-    keys = [((Box(0, -8, 22, 16, *CYCLE[number]),), f"{kind}: {words[kind]}")
-            for number, kind in enumerate(kinds) if number and kind in present]
-    more, end_px = legend(keys, 0, top + 26 + 21 * size)
+    keys = [((Box(0, -8, 22, 16, *look),), f"{kind}: {words[kind]}") for kind, look in looks.items() if kind in present]
+    more, end_px = legend(keys, 0, top + 26 + 21 * len(devices.names))
     return shapes + more, end_px

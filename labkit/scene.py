@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from labkit import simulate
-from labkit.style import IDLE, KINDS, WORDS, style
-from labkit.timeline import COMM, COMPUTE, Timeline, bubble, busy_us, hidden_comm
-from labkit.units import format_share, format_us
+from labkit.style import IDLE, KINDS, speaking, style
+from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
+from labkit.units import format_bytes, format_share, format_us
 
 WIDTH_PX, LEFT_PX, RIGHT_PX = 900, 58, 112
 PLOT_PX = WIDTH_PX - LEFT_PX - RIGHT_PX
@@ -123,14 +123,7 @@ def timeline(tl: Timeline, *, title: str | None = None, span_us: float | None = 
     """
 
     def build(words: dict[str, str]) -> Scene:
-        pipeline = _is_pipeline(tl)
-        share = words["of"].format(format_share(bubble(tl)))
-        numbers = [(words["bubble" if pipeline else "idle"], share), (words["span"], format_us(tl.span_us))]
-        if pipeline:
-            numbers.append((words["in_flight"], str(max(simulate.in_flight(tl)))))
-        elif (tl.lane == COMM).any():
-            numbers.append((words["hidden"], format_share(hidden_comm(tl))))
-        return _build([(tl.shifted(), "")], title or words["timeline"], tuple(numbers), span_us, words)
+        return _build([(tl.shifted(), "")], title or words["timeline"], _numbers(tl, words), span_us, words)
 
     return speaking(language, build)
 
@@ -139,25 +132,29 @@ def compare(predicted: Timeline, measured: Timeline, *, title: str | None = None
     """The prediction above the measurement on one axis; a dashed line carries the predicted end down."""
 
     def build(words: dict[str, str]) -> Scene:
-        shares = bubble(predicted), bubble(measured)
-        numbers = ((words["bubble"], f"{format_share(shares[0])} → {format_share(shares[1])}"),
-                   (words["difference"], words["points"].format(f"{100 * (shares[1] - shares[0]):+.1f}")))
+        (before, after), spans = (_idle(tl) for tl in (predicted, measured)), (_span_us(predicted), _span_us(measured))
+        numbers = ((words["bubble"], f"{format_share(before)} → {format_share(after)}"),
+                   (words["difference"], words["points"].format(f"{100 * (after - before):+.1f}")))
+        if not _is_pipeline(predicted):
+            numbers = ((words["span"], " → ".join(map(format_us, spans))),
+                       (words["difference"], f"{100 * (spans[1] / (spans[0] or 1.0) - 1):+.1f} %"))
         panels = [(predicted.shifted(), words["predicted"]), (measured.shifted(), words["measured"].capitalize())]
         scene = _build(panels, title or words["compare"], numbers, None, words)
-        return replace(scene, marks_us=(predicted.span_us,))
+        return replace(scene, marks_us=spans[:1])
 
     return speaking(language, build)
 
 
-def speaking(language: str, build: Callable[[dict[str, str]], "Scene"]) -> "Scene":
-    """What ``build`` makes of a language's words, told how it would be in English.
-
-    It may be any data class with ``in_english``. Raises ValueError for a language that is neither "en" nor "zh".
-    """
-    if language not in WORDS:
-        raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
-    scene = build(WORDS[language])
-    return scene if language == "en" else replace(scene, in_english=lambda: build(WORDS["en"]))
+def _numbers(tl: Timeline, words: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    pipeline, lanes, numbers = _is_pipeline(tl), set(tl.lane.tolist()), [(words["span"], format_us(_span_us(tl)))]
+    if lanes == {COMM}:
+        return *numbers, (words["busiest"], format_bytes(_rank_bytes(tl).max()))
+    idle = words["bubble" if pipeline else "idle"], words["of"].format(format_share(_idle(tl)))
+    if pipeline:
+        numbers.append((words["in_flight"], str(max(simulate.in_flight(tl)))))
+    elif COMM in lanes:
+        numbers.append((words["hidden"], format_share(hidden_comm(tl))))
+    return idle, *numbers
 
 
 def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, span_us: float | None,
@@ -170,7 +167,7 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
         badges.append(", ".join(words.get(note, note) for note in (tl.origin, *tl.notes)))
         if name:
             y_px += 28 if rows else 14
-            detail = f"{format_share(bubble(tl))} {words['bubble']} · {format_us(tl.span_us)} · {badges[-1]}"
+            detail = " · ".join([*map(" ".join, _numbers(tl, words)), badges[-1]])
             headings.append(Heading(text=name, detail=detail, bottom_px=y_px - 8))
         new_rows, y_px = _rows(tl, side, y_px, height_px)
         boxes += _boxes(tl, new_rows, len(rows))
@@ -182,7 +179,7 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
     boxes.sort(key=lambda box: (box[0], box[4], -box[5]))
     row, kind, chunk, texts, x0_us, x1_us = zip(*boxes, strict=True) if boxes else ((),) * 6
     start_us = min(float(tl.start_us.min(initial=0.0)) for tl, _ in panels)
-    end_us = max(span_us or 0.0, *(max(tl.span_us, float(tl.end_us.max(initial=0.0))) for tl, _ in panels))
+    end_us = max(span_us or 0.0, *(max(_span_us(tl), float(tl.end_us.max(initial=0.0))) for tl, _ in panels))
     return Scene(row=np.array(row, dtype=np.int64), kind=np.array(kind, dtype=str),
                  chunk=np.array(chunk, dtype=np.int64), texts=np.array(texts, dtype=str).reshape(-1, 3),
                  x0_us=np.array(x0_us, dtype=float), x1_us=np.array(x1_us, dtype=float), rows=tuple(rows),
@@ -194,13 +191,15 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
 
 def _rows(tl: Timeline, sides: list[tuple[float, str]], y_px: float, height_px: float) -> tuple[list, float]:
     """The strips of a timeline as (row, indices of its spans), and where the next panel may begin."""
-    rows, every = [], int(np.ceil(12 / height_px))
+    rows, every, computes = [], int(np.ceil(12 / height_px)), COMPUTE in tl.lane or not len(tl)
     for rank in range(tl.num_ranks):
-        for index, spans in enumerate(_strips(tl, rank)):
+        strips = _strips(tl, rank) if computes else _strips(tl, rank)[1:] or [[]]
+        for index, spans in enumerate(strips):
             named, (side, text) = index == 0 and rank % every == 0, sides[rank] if index == 0 else (0.0, "")
             strip_px = height_px if index == 0 else max(2.0, 0.3 * height_px)
-            row = Row(name=f"rank {rank}" if named else "", rank=rank, lane=COMM if index else COMPUTE, top_px=y_px,
-                      height_px=strip_px, side=side, side_text=text if named else "")
+            strip_px = strip_px if computes else 2 * height_px / (1 + len(strips))
+            row = Row(name=f"rank {rank}" if named else "", rank=rank, lane=COMPUTE if computes and not index else COMM,
+                      top_px=y_px, height_px=strip_px, side=side, side_text=text if named else "")
             rows.append((row, spans))
             y_px += strip_px + min(1.0, 0.05 * height_px)
         y_px += 0.12 * height_px
@@ -210,7 +209,8 @@ def _rows(tl: Timeline, sides: list[tuple[float, str]], y_px: float, height_px: 
 def _strips(tl: Timeline, rank: int) -> list[list[int]]:
     """Compute; then communication on as many strips (three at most) as it takes for none to cover another."""
     on_rank, tracks = tl.rank == rank, []
-    for span in sorted(np.flatnonzero(on_rank & (tl.lane != COMPUTE)).tolist(), key=tl.start_us.__getitem__):
+    in_turn = np.lexsort((tl.kind == "recv", tl.start_us))
+    for span in in_turn[(on_rank & (tl.lane != COMPUTE))[in_turn]].tolist():
         free = next((track for track in tracks if tl.end_us[track[-1]] <= tl.start_us[span] + 1e-6), None)
         if free is None and len(tracks) < 3:
             tracks.append([span])
@@ -236,13 +236,33 @@ def _boxes(tl: Timeline, rows: list[tuple[Row, list[int]]], first: int) -> list[
                 boxes.append((index, IDLE, 0, ("", "", ""), idle_us, start_us[i]))
             idle_us = max(idle_us, end_us[i])
             boxes.append((index, kinds[i], chunk, texts, start_us[i], end_us[i]))
-        if row.lane == COMPUTE and idle_us < tl.span_us - 1e-6:
-            boxes.append((index, IDLE, 0, ("", "", ""), idle_us, tl.span_us))
+        if row.lane == COMPUTE and idle_us < _span_us(tl) - 1e-6:
+            boxes.append((index, IDLE, 0, ("", "", ""), idle_us, _span_us(tl)))
     return boxes
 
 
 def _is_pipeline(tl: Timeline) -> bool:
     return bool(np.isin(tl.kind, ("F", "B", "I")).any())
+
+
+def _span_us(tl: Timeline) -> float:
+    """A pipeline's bubble counts from the first to the last compute; anything else to the end of its last message."""
+    return tl.span_us if _is_pipeline(tl) or not len(tl) else float(tl.end_us.max() - tl.start_us.min())
+
+
+def _busy(tl: Timeline) -> np.ndarray:
+    """Each rank's share of the span: of computing, or of communicating where nobody computes."""
+    return busy_us(tl, COMPUTE if COMPUTE in tl.lane else COMM) / (_span_us(tl) or 1.0)
+
+
+def _idle(tl: Timeline) -> float:
+    return 1 - float(_busy(tl).mean()) if len(tl) else 0.0
+
+
+def _rank_bytes(tl: Timeline) -> np.ndarray:
+    """What each rank sends; where nothing is called a send, the payload of what it takes part in."""
+    counted = tl.kind == "send" if "send" in tl.kind else tl.lane == COMM
+    return np.bincount(tl.rank[counted], tl.num_bytes[counted], tl.num_ranks)
 
 
 def _sides(timelines: list[Timeline]) -> list[list[tuple[float, str]]]:
@@ -251,24 +271,25 @@ def _sides(timelines: list[Timeline]) -> list[list[tuple[float, str]]]:
         peaks = [simulate.in_flight(tl).tolist() for tl in timelines]
         most = max(1, *(peak for of_one in peaks for peak in of_one))
         return [[(peak / most, f"{peak:g}") for peak in of_one] for of_one in peaks]
-    shares = [(busy_us(tl) / (tl.span_us or 1.0)).tolist() for tl in timelines]
+    shares = [_busy(tl).tolist() for tl in timelines]
     return [[(share, f"{100 * share:.0f} %" if share else "") for share in of_one] for of_one in shares]
 
 
 def _table(tl: Timeline, sides: list[tuple[float, str]], words: dict) -> list[tuple[str, ...]]:
     last = words["in_flight"] if _is_pipeline(tl) else words["busy"]
-    lines = [("rank", words["compute"], words["idle"], words["share"], words["comm"], last)]
-    for rank, (busy, comm, (_, text)) in enumerate(zip(busy_us(tl), busy_us(tl, COMM), sides, strict=True)):
-        idle = max(0.0, tl.span_us - busy)
-        lines.append((str(rank), format_us(busy), format_us(idle), format_share(idle / (tl.span_us or 1.0)),
-                      format_us(comm), text))
+    lines = [("rank", words["compute"], words["idle"], words["share"], words["comm"], words["bytes"], last)]
+    for rank, (_, text) in enumerate(sides):
+        busy, comm = (float(busy_us(tl, lane)[rank]) for lane in (COMPUTE, COMM))
+        idle = max(0.0, _span_us(tl) - busy)
+        lines.append((str(rank), format_us(busy), format_us(idle), format_share(idle / (_span_us(tl) or 1.0)),
+                      format_us(comm), format_bytes(_rank_bytes(tl)[rank]), text))
     return lines
 
 
 def _summary(tl: Timeline, badge: str, words: dict) -> str:
     if not len(tl):
         return words["nothing"]
-    idle = 1 - busy_us(tl) / (tl.span_us or 1.0)
-    return words["summary"].format(ranks=tl.num_ranks, span=format_us(tl.span_us), badge=badge,
-                                   bubble=format_share(bubble(tl)), worst=int(idle.argmax()),
-                                   most=format_share(idle.max()))
+    worst, sender, key = _busy(tl).argmin(), _rank_bytes(tl).argmax(), "" if COMPUTE in tl.lane else "_comm"
+    return words["summary" + key].format(
+        ranks=tl.num_ranks, span=format_us(_span_us(tl)), badge=badge, bubble=format_share(_idle(tl)), worst=worst,
+        most=format_share(1 - _busy(tl)[worst]), sender=sender, bytes=format_bytes(_rank_bytes(tl)[sender]))

@@ -1,6 +1,8 @@
 """How kinds of work look and what they are called, in English and Chinese: the words and colours of every picture."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +70,13 @@ _WORDS = (
     ("chunk", "lighter: later stage of the rank", "较浅：该 rank 靠后的 stage"),
     ("nothing", "Nothing to show: no spans.", "没有可显示的内容。"),
     ("table", "The same as a table", "同样内容的表格"),
+    ("busiest", "sent by the busiest rank", "最忙的 rank 发送"),
+    ("bytes", "bytes", "字节"),
+    ("summary_comm", "{ranks} ranks, {span}, {badge}: rank {sender} sends most, {bytes}.",
+     "{ranks} 个 rank，{span}，{badge}：rank {sender} 发送最多，{bytes}。"),
     ("plan", "{}: {}, {} ranks", "{}：{}，{} 个 rank"),
     ("step", "step", "步骤"),
     ("of_steps", "{} of {}", "{} / {}"),
-    ("sent_most", "sent by the busiest rank", "最忙的 rank 已发送"),
     ("bound", "lower bound", "下界"),
     ("time", "time", "用时"),
     ("add", "+ added to the receiver's", "+ 与接收方相加"),
@@ -101,6 +106,17 @@ _WORDS = (
 )
 WORDS = {"en": {"code": "en"} | {key: en for key, en, _ in _WORDS},
          "zh": {"code": "zh"} | {key: zh for key, _, zh in _WORDS}}
+
+
+def speaking(language: str, build: Callable[[dict[str, str]], Any]) -> Any:
+    """The picture that ``build`` makes of a language's words; it can also make itself ``in_english``.
+
+    Raises ValueError for a language that is neither "en" nor "zh".
+    """
+    if language not in WORDS:
+        raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
+    picture = build(WORDS[language])
+    return picture if language == "en" else replace(picture, in_english=lambda: build(WORDS["en"]))
 
 
 def style(kind: str) -> Kind:
