@@ -236,14 +236,14 @@ print(f"{my_ranks_that_return = }; fixed:", *lab.launch(textbook_s11, True, rank
 #
 # ### Every collective, step by step
 #
-# Choose a collective and an algorithm; each press of the slider is one step. Colours say whose contributions a chunk holds.
+# Choose a collective and an algorithm, and step through it. A colour is a chunk; the fuller its box, the more ranks' contributions it holds. The button does the same on real ranks.
 
-# %% [markdown] lang="zh" of="b7255d34"
+# %% [markdown] lang="zh" of="8913b02e"
 # 这个例子只在两个 rank 时成立。第三个等着一条没人发的消息。每个 `recv` 都要有自己的 `send`：应写 `elif rank == 1`。
 #
 # ### 每种集合通信，一步一步看
 #
-# 选一种集合通信和一种算法，滑块每动一格就是一步。颜色表示一块数据里有谁的贡献。
+# 选一种集合通信和一种算法，一步一步地走。一种颜色是一块数据；格子越满，里面含有的 rank 的贡献就越多。按钮会在真实的 rank 上做同样的事。
 
 # %%
 widgets.collectives(language=LANGUAGE)
@@ -429,12 +429,12 @@ print(f"least for the busiest  {lower_bound_bytes('all_reduce', 4, 1.6):8.2f} MB
       f"{max(rank['max_error'] for run in runs.values() for rank in run):.0e}")
 
 # %% [markdown]
-# The volume of **all** ranks together is the same everywhere, 2(N-1) S. What differs is who carries it. Behind a parameter server it is rank 0: it sends the buffer N - 1 times, and the others stand in line at its door. In the ring all carry the same, and nobody less than the bound allows.
+# The volume of **all** ranks together is the same everywhere, 2(N-1) S. What differs is who carries it. Behind a parameter server it is rank 0: it sends the buffer N - 1 times, and the others stand in line at its door. In the ring all carry the same, exactly the bound.
 #
 # Small messages are another story. The ring needs as long as the parameter server, 2(N-1) messages one after another; the tree is faster. (Two groups of two, the hierarchical way, have the best of both here: four steps, and small messages.) The parameter server and the ring, predicted above, measured below:
 
-# %% [markdown] lang="zh" of="dd9ba1a3"
-# **所有** rank 加起来，通信量到处都一样，是 2(N-1) S。差别在于由谁来扛。参数服务器全压在 rank 0 上：它要把缓冲区发 N - 1 遍，别人在它门口排队。环里人人一样多，而且没有人能比下界更少。
+# %% [markdown] lang="zh" of="70fa26a4"
+# **所有** rank 加起来，通信量到处都一样，是 2(N-1) S。差别在于由谁来扛。参数服务器全压在 rank 0 上：它要把缓冲区发 N - 1 遍，别人在它门口排队。环里人人一样多，正好等于下界。
 #
 # 消息小的时候是另一回事。环要的时间与参数服务器一样，2(N-1) 条消息一条接一条；树更快。（两组、每组两个的分层做法在这里两头都占：只有四步，消息也小。）下面是参数服务器和环，各自上面是预测，下面是实测：
 
@@ -633,9 +633,9 @@ curves(series, "all-reduce: alpha + S / B", "recorded", x_name="S", y_name="T", 
 #
 # ### 1. Ring all-reduce for any length
 #
-# The ring above needs a length that divides by the number of ranks, and nobody's gradients do. Leave the sum over all ranks in `tensor`, a 1-D tensor of any length, with `send`, `recv`, `isend` or `irecv` of `torch.distributed`. It runs on real ranks. Budget: 2(N-1) steps, and no more bytes than a ring of chunks that are as equal as possible.
+# The ring above needs a length that divides by the number of ranks; gradients seldom have one. Leave the sum over all ranks in `tensor`, a 1-D tensor of any length, with `send`, `recv`, `isend` or `irecv` of `torch.distributed`. It runs on real ranks. Budget: 2(N-1) steps, and no more bytes than a ring of chunks that are as equal as possible.
 
-# %% [markdown] lang="zh" of="21369f64"
+# %% [markdown] lang="zh" of="cd247e19"
 # ## 练习
 #
 # 检查不会中断笔记本。它用没有展示过的规模试你的答案，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
