@@ -102,15 +102,16 @@ def primitives():
     dist.all_gather_single(gathered, mine[rank : rank + 1])
     dist.reduce_scatter_single(part, mine)
     dist.all_to_all_single(exchanged, mine)
-    return {"(before)": mine, "broadcast": copied, "reduce": reduced, "all_reduce": summed,
-            "all_gather": gathered, "reduce_scatter": part, "all_to_all": exchanged}
+    results = {"(before)": mine, "broadcast": copied, "reduce": reduced, "all_reduce": summed,
+               "all_gather": gathered, "reduce_scatter": part, "all_to_all": exchanged}
+    return {name: tensor.tolist() for name, tensor in results.items()}
 
 
 # %%
 run = lab.launch(primitives, ranks=4, timeout_s=30)
 print(" " * 16, *(f"rank {rank}".center(19) for rank in range(4)), sep=" | ")
 for name in run[0]:
-    cells = (" ".join(f"{number:04}" for number in result[name].tolist()) for result in run)
+    cells = (" ".join(f"{number:04}" for number in result[name]) for result in run)
     print(f"{name:<16}", *(cell.center(19) for cell in cells), sep=" | ")
 
 # %% [markdown]
@@ -183,12 +184,12 @@ for name in run[0]:
           f" {lower_bound_bytes(name, 4, 4e6) / 1e6:12.2f} MB")
 
 # %% [markdown]
-# The last column is a law of nature, see [below](#Why-the-ring-is-optimal): the busiest rank of any algorithm sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: gloo has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
+# The last column no algorithm can beat, see [below](#Why-the-ring-is-optimal): its busiest rank sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: gloo has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
 #
 # Section 8.9.1 puts "O(N)" beside most collectives, "O(2N)" beside all-reduce and "O(N×P)" beside all-gather. It is not said whether that is per rank or in all, nor whether N is the buffer before or after. With S as above, per rank, nothing grows without bound:
 
-# %% [markdown] lang="zh" of="a51c537d"
-# 最后一列是自然规律，理由见[下文](#环为什么最优)：不管什么算法，最忙的 rank 至少要收或发这么多。gloo 的 all-reduce、all-gather 和 all-to-all 正好做到。它的 broadcast 是一棵树，root 把整个缓冲区发了两遍。而它的 **reduce-scatter** 发了必需量的两倍：gloo 没有自己的 reduce-scatter，先做一次 all-reduce，再留下结果的四分之一。载荷和线上是两个问题，说的时候要讲清是哪一个。
+# %% [markdown] lang="zh" of="4dd79052"
+# 最后一列是任何算法都突破不了的，理由见[下文](#环为什么最优)：最忙的 rank 至少要收或发这么多。gloo 的 all-reduce、all-gather 和 all-to-all 正好做到。它的 broadcast 是一棵树，root 把整个缓冲区发了两遍。而它的 **reduce-scatter** 发了必需量的两倍：gloo 没有自己的 reduce-scatter，先做一次 all-reduce，再留下结果的四分之一。载荷和线上是两个问题，说的时候要讲清是哪一个。
 #
 # 8.9.1 节给多数操作写“O(N)”，给 all-reduce 写“O(2N)”，给 all-gather 写“O(N×P)”。既没说是每个 rank 还是合计，也没说 N 是操作之前还是之后的缓冲区。按上面的 S、按每个 rank 来算，没有哪个会无限增长：
 
@@ -461,7 +462,7 @@ lines["double_tree"] = [time_us(plan("all_reduce", "double_tree", n, num_segment
 dots = {name: [race(name, 4_000, uniform(n, SLOW))[2] for n in few] for name in ("ring", "tree")}
 curves([Series(TITLES[name], counts, times) for name, times in lines.items()]
        + [Series(TITLES[name], few, times, points=True) for name, times in dots.items()],
-       "4 kB", "measured, paced links / simulated", x_name="N", y_name="ms")
+       {"en": "All-reduce of 4 kB", "zh": "4 kB 的 all-reduce"}, "measured, paced links / simulated", x_name="N", y_name="ms")
 print(*(f"{TITLES[name]}: {times[-1] / times[0]:.0f} times as long on 64 ranks as on 2" for name, times in lines.items()), sep="\n")
 
 # %% [markdown]
@@ -486,7 +487,8 @@ lines = {name: [formula_us("all_reduce", name, 4, size, SLOW) / 1e3 for size in 
 dots = {name: [race(name, size, uniform(4, SLOW))[2] for size in tried] for name in lines}
 curves([Series(TITLES[name], sizes, times) for name, times in lines.items()]
        + [Series(TITLES[name], tried, times, points=True) for name, times in dots.items()],
-       "N = 4", "measured, paced links / simulated", x_name="S", y_name="ms", x_format=format_bytes)
+       {"en": "All-reduce on 4 ranks", "zh": "4 个 rank 的 all-reduce"}, "measured, paced links / simulated",
+       x_name="S", y_name="ms", x_format=format_bytes)
 
 # %%
 ring_fit, tree_fit = (network.fit("all_reduce", 4, tried, [1e3 * ms for ms in dots[name]]) for name in ("ring", "tree"))
@@ -522,7 +524,8 @@ infiniband, sizes = Link(alpha_us=5, bandwidth_gb_per_s=25), [8.0**k * 1000 for 
 lines = {name: [formula_us("all_reduce", name, 64, size, infiniband) for size in sizes] for name in ("ring", "tree")}
 pieces = [plan("all_reduce", "double_tree", 64, num_segments=num_pieces) for num_pieces in (1, 4, 16)]
 lines["double_tree"] = [min(time_us(each, uniform(64, infiniband), size) for each in pieces) for size in sizes]
-curves([Series(TITLES[name], sizes, times) for name, times in lines.items()], "N = 64, 5 us, 25 GB/s", "simulated",
+curves([Series(TITLES[name], sizes, times) for name, times in lines.items()],
+       {"en": "All-reduce on 64 ranks, InfiniBand", "zh": "64 个 rank 的 all-reduce，InfiniBand"}, "simulated",
        x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
 for size, *times in zip(sizes, *lines.values()):
     print(f"{format_bytes(size):>8}: {TITLES[list(lines)[times.index(min(times))]]}")
@@ -593,7 +596,7 @@ series = []
 for num_ranks in (2, 4):
     mine = [point for point in points if point.num_ranks == num_ranks]
     series += judge(f"N = {num_ranks}", num_ranks, [p.num_bytes for p in mine], [p.time_us for p in mine])
-curves(series, "all-reduce: alpha + S / B", "measured", x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
+curves(series, "All-reduce: T = alpha + S / B", "measured", x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
 
 # %% [markdown]
 # Two numbers predict most of a thousandfold range of sizes. They hold for this machine and for **one** number of ranks: ranks that outnumber the cores have to take turns, so alpha grows faster than any count of steps. `calibrate.links()` keeps such fits in your cache folder, with the date and the machine.
@@ -618,7 +621,7 @@ for size, time in list(zip(a100_sizes, A100_US))[::6]:
     print(f"{format_bytes(size):>9} {format_us(time):>10} {network.algbw(size, time):9.1f}"
           f" {network.busbw('all_reduce', 8, size, time):9.1f}")
 series = judge("8 x A100", 8, a100_sizes, A100_US)
-curves(series, "all-reduce: alpha + S / B", "recorded", x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
+curves(series, "All-reduce: T = alpha + S / B", "recorded", x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
 
 # %% [markdown]
 # The busbw of large buffers is to be compared with the 300 GB/s per direction of the beginning, not with 600. And the dots leave the line in places: NCCL changes algorithm and protocol on the way (look at 1 to 4 MB, where four times the bytes cost nothing), and one line is the model of **one** algorithm.
