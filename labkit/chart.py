@@ -82,7 +82,8 @@ def _plot(series: Sequence[Series], names: list[str], formats: tuple[Format, For
         x_px, x_ticks = _axis([each.x for each in series], formats[0], logs[0], left, right)
         lines = [_look(names, name, each.points)._replace(points_px=tuple(zip(x_px(each.x), y_px(each.y), strict=True)))
                  for each, name in zip(series, names, strict=True)]
-        ends = {name: max(line.points_px) for name, line in zip(names, lines, strict=True)}
+        ends = {name: max(max(line.points_px) for other, line in zip(names, lines, strict=True) if other == name)
+                for name in names}
         apart = np.diff(sorted(y for _, y in ends.values())).min(initial=99)
         if wide < 240 and apart > 13 and min(ends.values())[0] > 0.9 * right:
             break

@@ -16,7 +16,7 @@ def ticks(scene: Scene) -> tuple[list[tuple[float, str]], str]:
     """Round times for the axis as (microseconds, text), at most nine, and their unit."""
     factor, unit = next(((f, u) for f, u in ((1e6, "s"), (1e3, "ms")) if scene.end_us >= f), (1.0, "us"))
     round_times = sketch.ticks(scene.start_us / factor, scene.end_us / factor)
-    return [(float(time * factor), f"{time + 0.0:.10g}") for time in round_times], unit
+    return [(float(time * factor), f"{time:.10g}") for time in round_times], unit
 
 
 def fitted(scene: Scene, advance: float = 6.7, pad: float = 3.0, unit_px: float = 1.0) -> list[str]:

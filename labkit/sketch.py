@@ -158,7 +158,7 @@ def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarr
     raw = (high - low) / most
     power = 10.0 ** np.floor(np.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= 0.999 * raw)
-    return step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1)
+    return step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) + 0.0  # no -0
 
 
 def short(text: str) -> str:
