@@ -80,6 +80,7 @@ def _train(layers: tuple[Layer, ...], bucket_mb: float, link: Link | None, overl
 
     from labkit import pace, trace
 
+    torch.set_num_threads(1)  # layers with so little to compute gain nothing from more, and lose their pace
     model, me = _model(layers), dist.get_rank()
     inputs = [torch.tensor([0.1 * (me + 1) + 0.01 * index]) for index in range(accumulate)]
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)

@@ -252,7 +252,7 @@ def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
     taken = [(start_us - event["args"]["waited_us"], end_us) for start_us, end_us, event in links]
     gloo = [e for e in gloo if not any(start < e["ts"] + e["dur"] and e["ts"] < end for start, end in taken)]
     for event in gloo + [kernel for kernel in kernels if "nccl" in kernel["name"]]:
-        kind = event["args"].get("Collective name") or event["name"].removeprefix("gloo:")
+        kind = event["args"].get("Collective name") or event["name"].removeprefix("gloo:").removesuffix("AnySource")
         yield rank, COMM, kind, kind, event["ts"], event["ts"] + event["dur"], _num_bytes(event["args"])
     work = [kernel for kernel in kernels if "nccl" not in kernel["name"]]
     for start_us, end_us, name in _merged(work or [event for event in events if event.get("cat") == "cpu_op"]):
