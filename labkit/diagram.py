@@ -207,7 +207,7 @@ def _islands(num_ranks: int, pairs: Sequence[tuple[int, int]]) -> dict[int, tupl
 def _placed(home: dict[int, tuple[int, ...]]) -> dict[int | tuple[int, ...], Box]:
     """The frame of each island, then the box of each rank: islands on an ellipse, ranks on a smaller one."""
     islands = list(dict.fromkeys(home.values()))
-    wide, high = (min(150, 340 / len(islands)), min(85, 180 / len(islands))) if len(islands) > 1 else (390, 118)
+    wide, high = (min(150, 340 / len(islands)), min(85, 150 / len(islands))) if len(islands) > 1 else (390, 118)
     frames, boxes = {}, {}
     for island, (x, y) in zip(islands, _around(len(islands), WIDTH_PX / 2, 206, 424 - wide, 136 - high), strict=True):
         if len(islands) > 1:

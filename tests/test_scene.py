@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from labkit import layout, scene, schedule, simulate
+from labkit import collectives, layout, network, scene, schedule, simulate
 from labkit.style import IDLE, KINDS, WORDS
 from labkit.timeline import COMM, COMPUTE, Timeline, bubble, from_rows
 
@@ -81,6 +81,34 @@ def test_bars_and_table_give_the_activations_in_flight() -> None:
     assert [row.side_text for row in drawn.rows] == ["4", "3", "2", "1"]
     assert [row.side for row in drawn.rows] == [1.0, 0.75, 0.5, 0.25]
     assert [line[-1] for line in drawn.table[1:]] == ["4", "3", "2", "1"]
+
+
+def sent(num_ranks: int = 4) -> Timeline:
+    link = network.Link(alpha_us=100.0, bandwidth_gb_per_s=1.0)
+    return network.simulate(collectives.plan("all_reduce", "ring", num_ranks), network.uniform(num_ranks, link), 4e6)
+
+
+def test_messages_alone_have_the_whole_height_and_numbers_of_their_own() -> None:
+    drawn = scene.timeline(sent(), title="Ring")
+    assert drawn.title == "Ring: span 6.60 ms, sent by the busiest rank 6.00 MB (simulated)"
+    assert {row.lane for row in drawn.rows} == {COMM} and IDLE not in drawn.kinds
+    assert all(row.height_px >= 13 for row in drawn.rows) and any(layout.fitted(drawn)), "there is room for words"
+    for row in range(8):
+        assert set(drawn.kind[drawn.row == row]) == {"send" if row % 2 == 0 else "recv"}
+    assert [row.side_text for row in drawn.rows] == ["100 %", ""] * 4 and drawn.side_name == "busy"
+    assert [line[4:6] for line in drawn.table[1:]] == [("6.60 ms", "6.00 MB")] * 4
+    assert "bubble" not in drawn.title + drawn.summary and "最忙的 rank 发送" in scene.timeline(sent(), language="zh").title
+    both = scene.compare(sent(), sent())
+    assert both.numbers == (("span", "6.60 ms → 6.60 ms"), ("difference", "+0.0 %"))
+
+
+def test_a_step_ends_with_its_last_message() -> None:
+    rows = [(0, COMPUTE, "forward", "F0", 0, 100, 0), (0, COMPUTE, "backward", "B0", 100, 300, 0),
+            (0, COMM, "all_reduce", "bucket 0", 300, 400, 8_000)]
+    drawn = scene.timeline(from_rows(rows, num_ranks=1, origin="simulated"))
+    assert drawn.numbers == (("idle", "25.0 % of total time"), ("span", "400 us"), ("communication hidden", "0.0 %"))
+    assert [KINDS[kind].colour for kind in drawn.kinds[:2]] == [KINDS["F"].colour, KINDS["B"].colour]
+    assert drawn.x1_us[drawn.kind == IDLE].tolist() == [400.0] and drawn.table[1][5] == "8.00 kB"
 
 
 @pytest.mark.parametrize("num_boxes", [4_000, 40_000])
