@@ -78,6 +78,17 @@ def test_a_message_has_its_bytes_and_lasts_until_it_was_received(acted):
     assert received.end_us[0] - received.start_us[0] >= 50_000
 
 
+def receive_from_whoever_comes():
+    x = torch.zeros(250)
+    with trace.record(operators=False):
+        dist.send(x, 0) if dist.get_rank() else dist.recv(x)
+
+
+def test_a_receive_from_whoever_comes_is_a_receive():
+    timeline = lab.launch(receive_from_whoever_comes, ranks=2, backend="gloo").timeline()
+    assert timeline.select(timeline.rank == 0).kind.tolist() == ["recv"]
+
+
 def test_labels_come_off_again(acted):
     assert acted[0] == acted[1] == []
 
