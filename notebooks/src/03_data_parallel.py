@@ -1,0 +1,1137 @@
+# ---
+# jupyter:
+#   labkit:
+#     sections: ["8.3.1", "19.2.1", "19.2.2a", "10.2.1", "10.2.2", "10.2.4", "S1", "S2", "S12"]
+#     needs: ["two CPU cores"]
+#     minutes: 75
+# ---
+
+# %% [markdown]
+# # Data parallelism
+#
+# *Sections 8.3.1, 10.2.1, 10.2.2, 10.2.4, 19.2.1, the buckets and asynchronous part of 19.2.2, S1, S2 and S12 of the source material. About 75 minutes. No GPU is needed.*
+#
+# Every rank holds the whole model and works on its own part of the batch. The gradients are averaged, and every rank makes the same update. That is all; the rest of this chapter is about doing it in few messages, under the backward, on the right data, and without waiting for the slowest.
+#
+# You will write it by hand, replace it piece by piece by `DistributedDataParallel`, run a complete training script under `torchrun`, and then give up waiting: a parameter server with late gradients, and Local SGD.
+
+# %% [markdown] lang="zh" of="f29e756a"
+# # 数据并行
+#
+# *对应原资料 8.3.1、10.2.1、10.2.2、10.2.4、19.2.1、19.2.2 的分桶与异步部分，以及 S1、S2、S12，约 75 分钟。不需要 GPU。*
+#
+# 数据并行（data parallelism）让每个 rank 都拿着整个模型，各算一批数据里自己的那一份；梯度求平均，大家做同样的更新。道理就这么多。本章其余的内容是：怎样用很少的消息做到，怎样把通信藏在反向之下，怎样不拿错数据，怎样不必等最慢的那个。
+#
+# 先手写一遍，再一块块换成 `DistributedDataParallel`，用 `torchrun` 跑一份完整的训练脚本。最后干脆不等：带着迟到梯度的参数服务器，以及 Local SGD。
+
+# %%
+import labkit as lab
+
+lab.warm()  # starts the process that forks ranks, while the rest loads
+import torch
+import torch.distributed as dist
+from labkit import buckets, chart, data_parallel, machine, model, scene, widgets
+from labkit.chart import Series
+from labkit.check import data_parallel as check
+from labkit.network import Link
+from labkit.units import format_bytes
+
+LANGUAGE = "en"
+check.language(LANGUAGE)
+
+
+def difference(ours, theirs):
+    """The largest difference between two dicts of tensors."""
+    return max((ours[name] - theirs[name]).abs().max().item() for name in theirs)
+
+# %% [markdown] sections="10.2.1, 19.2.1"
+# ## Six steps by hand
+#
+# Section 10.2.1 lists six steps; section 19.2.1 draws them. Here they are as one rank function, numbered. Each rank computes the mean loss of its own share, so the gradients are summed over the ranks and divided by their number.
+
+# %% [markdown] lang="zh" of="b01ff5b2"
+# ## 手写六个步骤
+#
+# 10.2.1 节列了六个步骤，19.2.1 节把它们画成了图。下面写成一个 rank 函数，按步骤编号。每个 rank 算的是自己那一份的平均损失，所以梯度要在各 rank 间求和，再除以 rank 数。
+
+
+# %%
+def six_steps(num_steps):
+    import torch
+    import torch.distributed as dist
+    from labkit import model
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)  # 2 the same weights everywhere: the seed is the same
+    for step in range(num_steps):
+        batch = model.story_tokens(8, 32, seed=step)
+        tokens, targets = (part.chunk(size)[rank] for part in batch)  # 1 other data everywhere
+        loss = model.loss(net(tokens), targets)  # 3 forward
+        loss.backward()  # 4 backward
+        for weight in net.parameters():  # 5 average the gradients
+            dist.all_reduce(weight.grad)
+            weight.grad /= size
+        with torch.no_grad():  # 6 the same update everywhere
+            for weight in net.parameters():
+                weight -= 0.5 * weight.grad
+        net.zero_grad()
+    return net.state_dict()
+
+# %% [markdown]
+# With `ranks=1` the same function is ordinary training on the whole batch of 8. **Predict.** After three steps, how far are the weights of 2 and of 4 ranks from those of the one process?
+
+# %% [markdown] lang="zh" of="f5fd976e"
+# `ranks=1` 时，同一个函数就是在整批 8 条数据上的普通训练。**先猜。** 训练三步之后，2 个和 4 个 rank 得到的权重，与单进程的最多相差多少？
+
+# %%
+my_difference = None
+
+# %%
+runs = {size: lab.launch(six_steps, 3, ranks=size, backend="gloo", timeout_s=40) for size in (1, 2, 4)}
+torch.manual_seed(0)
+start = model.Transformer(2, 32, 2, max_len=32).state_dict()
+print(f"{my_difference = }; three steps moved a weight by up to {difference(runs[1][0], start):.3f}")
+for size in (2, 4):
+    print(f"{size} ranks - 1 process: {difference(runs[size][0], runs[1][0]):.1e}"
+          f"   rank {size - 1} - rank 0: {difference(runs[size][size - 1], runs[size][0]):g}")
+
+# %% [markdown]
+# Rounding, no more: a sum of four parts is added up in another order. Between ranks there is no difference at all, for all of them got the same bytes from the all-reduce. That is why data parallelism needs no broadcast of weights after the first step.
+#
+# ### The mean of means
+#
+# It worked because the shares are equal. Let rank 0 have six of the eight sequences and rank 1 two. `1 / size` gives both ranks the same weight in the mean, hence each sequence of rank 1 three times the weight of one of rank 0. `share / 8` is right.
+
+# %% [markdown] lang="zh" of="5151fb5a"
+# 只差舍入误差：四部分相加，次序与单进程不同。rank 之间则毫无差别，因为大家从 all-reduce 拿到的字节完全相同。所以数据并行除了开头，不必再广播权重。
+#
+# ### 平均值的平均值
+#
+# 能成功是因为各份一样大。现在让 rank 0 拿八条里的六条，rank 1 拿两条。`1 / size` 给两个 rank 同样的分量，于是 rank 1 的每一条数据分量是 rank 0 的三倍。`share / 8` 才对。
+
+
+# %%
+def unequal_shares():
+    import torch
+    import torch.distributed as dist
+    from labkit import model
+
+    rank, shares, found = dist.get_rank(), (6, 2), {}
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)
+    batch = model.story_tokens(8, 32)
+    for name, factor in (("whole batch", None), ("1 / size", 1 / 2), ("share / 8", shares[rank] / 8)):
+        tokens, targets = (part if factor is None else part.split(shares)[rank] for part in batch)
+        net.zero_grad()
+        model.loss(net(tokens), targets).backward()
+        for weight in net.parameters() if factor else ():
+            weight.grad *= factor
+            dist.all_reduce(weight.grad)
+        found[name] = {name: weight.grad.clone() for name, weight in net.named_parameters()}
+    return found
+
+
+# %%
+found = lab.launch(unequal_shares, ranks=2, backend="gloo", timeout_s=40)[0]
+largest = max(grad.abs().max().item() for grad in found["whole batch"].values())
+for name in ("1 / size", "share / 8"):
+    print(f"{name:>9}: off by up to {difference(found[name], found['whole batch']):.1e}, largest gradient {largest:.2f}")
+
+# %% [markdown] sections="S1"
+# ## nn.DataParallel, and why not
+#
+# Section S1 wraps the model in `nn.DataParallel`. It is one process that drives all GPUs: in every forward it copies the weights to each of them, runs the copies in threads and collects the outputs on the first GPU; the gradients come back the same way. What its own documentation says, and what it does on this machine (without at least two GPUs: nothing, it calls the module):
+
+# %% [markdown] lang="zh" of="91a13b4c"
+# ## nn.DataParallel，以及为什么不用它
+#
+# S1 节用 `nn.DataParallel` 包住模型。它用一个进程驱动所有 GPU：每次前向都把权重拷给每块 GPU，用线程跑这些副本，再把输出收到第一块 GPU 上；梯度原路返回。先看它自己的文档怎么说，再看它在这台机器上做什么（不到两块 GPU 时什么也不做，直接调用原模块）：
+
+# %%
+import inspect
+
+DataParallel = vars(torch.nn)["DataParallel"]  # not deprecated, but kept only for old code
+print(" ".join(inspect.getdoc(DataParallel).partition(".. warning::")[2].split()[:18]), "...")
+device = "cuda" if torch.cuda.is_available() else "cpu"
+net = model.Transformer(2, 32, 2, max_len=32).to(device)
+wrapped, (tokens, targets) = DataParallel(net), model.story_tokens(8, 32)
+same = torch.equal(wrapped(tokens.to(device)), net(tokens.to(device)))
+print(f"GPUs it uses here: {wrapped.device_ids}; output equal to the bare module's: {same}")
+
+# %% [markdown]
+# Two reasons against it can be counted anywhere. First, threads of one Python process take turns: one lock, the GIL. Below, two equal shares of Python work, such as a tokenizer or the launching of kernels. The best of three tries:
+
+# %% [markdown] lang="zh" of="24867053"
+# 反对它的理由里，有两条在任何机器上都能数出来。第一，一个 Python 进程里的线程要轮流执行，因为只有一把锁，即 GIL（全局解释器锁）。下面是两份同样多的 Python 工作，好比分词，或者一个个地启动 GPU 核函数。各试三次，取最好的：
+
+# %%
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+
+def think():
+    """Python work; returns its seconds."""
+    began = time.perf_counter()
+    sum(i * i for i in range(600_000))
+    return time.perf_counter() - began
+
+
+def best_of_three(work):
+    return min(work() for _ in range(3))
+
+
+def think_in_rank():
+    return best_of_three(think)
+
+
+# %%
+def two_threads():
+    began = time.perf_counter()
+    list(ThreadPoolExecutor(2).map(lambda _: think(), range(2)))
+    return time.perf_counter() - began
+
+
+one = best_of_three(think)
+rows = {"one after the other": 2 * one, "two threads": best_of_three(two_threads),
+        "two ranks": max(lab.launch(think_in_rank, ranks=2, backend="gloo", timeout_s=40))}
+for name, seconds in rows.items():
+    print(f"{name:<19} {seconds / one:.1f} times one share")
+
+# %% [markdown]
+# Two threads take as long as one after the other; two ranks, on two free cores, as long as one. Second, everything passes through the first GPU. Bytes that leave and reach it in a step (weights out, gradients in), in multiples of the model, beside what a rank of a ring all-reduce sends and receives:
+
+# %% [markdown] lang="zh" of="771945d4"
+# 两个线程和先后做一样慢；两个 rank 只要有两个空闲的核，就和做一份一样快。第二，所有数据都要经过第一块 GPU。下面以模型大小为单位，列出一步里进出它的字节（权重出、梯度进），旁边是环形 all-reduce 里一个 rank 收发的量：
+
+# %%
+from labkit.collectives import plan, received_bytes, sent_bytes
+
+print("  N   nn.DataParallel, GPU 0   ring, each rank")
+for size in (2, 4, 8):
+    star = sent_bytes(plan("broadcast", "star", size), 1)[0] + received_bytes(plan("reduce", "star", size), 1)[0]
+    ring = plan("all_reduce", "ring", size)
+    print(f"{size:3} {star:24.2f} {sent_bytes(ring, 1)[0] + received_bytes(ring, 1)[0]:17.2f}")
+
+# %% [markdown] sections="19.2.2a"
+# ## From one message per weight to buckets
+#
+# `six_steps` sends one message per weight, and each pays the latency. A **bucket** is several gradients in one message. Here it closes when it holds `bucket_bytes` or more; it is filled from the last weight to the first, the order in which the backward finishes them.
+
+# %% [markdown] lang="zh" of="7ae0f658"
+# ## 从每个权重一条消息，到分桶
+#
+# `six_steps` 每个权重发一条消息，每条都要付一次延迟。桶（bucket）就是把几个梯度装进一条消息。下面的桶装到不少于 `bucket_bytes` 就封上；从最后一个权重往前装，这正是反向算完它们的次序。
+
+
+# %%
+def average(tensors):
+    """Replaces tensors by their means over the ranks, in one message; returns its bytes."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for tensor, piece in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+        tensor.copy_(piece.view_as(tensor))
+    return flat.nbytes
+
+
+# %%
+def one_by_one(weights):
+    for weight in weights:
+        average([weight.grad])
+
+
+def in_buckets(weights, bucket_bytes=256 * 1024):
+    bucket = []
+    for weight in reversed(weights):
+        bucket.append(weight.grad)
+        if sum(grad.nbytes for grad in bucket) >= bucket_bytes or weight is weights[0]:
+            average(bucket)
+            bucket = []
+
+# %% [markdown]
+# The third way is `DistributedDataParallel` with buckets of the same size (`bucket_cap_mb` counts in MiB). All three on the same weights and data; the third step of each is counted and timed. **Predict** the number of all-reduces of each. The model has 53 weights and 0.94 MB of gradients.
+
+# %% [markdown] lang="zh" of="bf75fad2"
+# 第三种做法是 `DistributedDataParallel`（DDP），桶的大小相同（`bucket_cap_mb` 以 MiB 计）。三种做法用同样的权重和数据；各数一数、计一计它的第三步。**先猜**每种各有几次 all-reduce。模型有 53 个权重，梯度共 0.94 MB。
+
+# %%
+my_calls = {"per weight": None, "buckets": None, "DDP": None}
+
+
+# %%
+def three_ways():
+    import copy
+    import time
+    import torch.distributed as dist
+    from labkit import model, traffic
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())  # other data on each rank
+    net, found = model.Transformer(4, 64, 4, max_len=32), {}
+    for weight in net.parameters():
+        dist.broadcast(weight.detach(), 0)  # the same weights; DDP does it by itself
+    for name, average in (("per weight", one_by_one), ("buckets", in_buckets), ("DDP", None)):
+        mine = copy.deepcopy(net)
+        run = mine if average else DDP(mine, bucket_cap_mb=0.25)
+        for step in range(3):
+            mine.zero_grad()
+            dist.barrier()
+            began = time.perf_counter()
+            with traffic.count() as counted:
+                model.loss(run(tokens), targets).backward()
+                if average: average(list(mine.parameters()))
+            ms = 1e3 * (time.perf_counter() - began)
+        found[name] = counted, ms, {name: weight.grad for name, weight in mine.named_parameters()}
+    return found
+
+
+# %%
+found = lab.launch(three_ways, ranks=2, backend="gloo", timeout_s=40)[0]
+print(f"{my_calls = }\n             all-reduces      payload   on the wire   step      difference")
+for name, (counted, ms, grads) in found.items():
+    print(f"{name:<12} {counted.calls['all_reduce']:11} {counted.payload_bytes['all_reduce']:12,} "
+          f"{counted.sent_bytes or 0:13,} {ms:5.0f} ms {difference(grads, found['per weight'][2]):12.1e}")
+
+# %% [markdown]
+# The same bytes, the same gradients. What differs is the number of messages; on the wire each adds a header. And DDP sends its buckets while the backward still runs. Autograd has a hook for that, which fires as soon as a gradient is complete. With it, overlap by hand takes one line:
+
+# %% [markdown] lang="zh" of="c95e6c38"
+# 字节一样，梯度也一样。不同的是消息的条数；在线路上，每条消息还要多一个头部。另外，DDP 在反向还没做完时就开始发桶。autograd 为此提供了钩子，某个梯度一算完就触发。有了它，手写重叠只要一行：
+
+
+# %%
+def during_the_backward():
+    import torch.distributed as dist
+    from labkit import model
+
+    net, under_way = model.Transformer(4, 64, 4, max_len=32), []
+    tokens, targets = model.story_tokens(4, 32)
+    for name, weight in net.named_parameters():
+        weight.register_post_accumulate_grad_hook(
+            lambda weight, name=name: under_way.append((name, dist.all_reduce(weight.grad, async_op=True))))
+    model.loss(net(tokens), targets).backward()
+    started = len(under_way)  # before anybody waited
+    for _, work in under_way:
+        work.wait()
+    return started, [name for name, _ in under_way]
+
+
+started, names = lab.launch(during_the_backward, ranks=2, backend="gloo", timeout_s=40)[0]
+print(f"started when the backward ended: {started} of {len(names)}")
+print("first:", *names[:4], "\nlast: ", *names[-4:])
+
+# %% [markdown]
+# ### Which gradients share a bucket
+#
+# A communication hook sees each bucket as it leaves. DDP's defaults (1 MiB for the first bucket, 25 MiB for the others), a somewhat larger model, three steps:
+
+# %% [markdown] lang="zh" of="f6ef1346"
+# ### 哪些梯度同坐一桶
+#
+# 通信钩子能看到每个桶离开的样子。用 DDP 的默认值（第一桶 1 MiB，其余 25 MiB），模型稍大一点，走三步：
+
+
+# %%
+def watch_buckets(num_steps):
+    import torch.distributed as dist
+    from labkit import model
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    net, steps = model.Transformer(2, 192, 4, max_len=32), []
+    names = {weight.data_ptr(): name for name, weight in net.named_parameters()}
+    tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
+
+    def watch(group, bucket):
+        steps[-1].append((bucket.buffer().nbytes, [names[weight.data_ptr()] for weight in bucket.parameters()]))
+        return allreduce_hook(group, bucket)
+
+    ddp = DDP(net)
+    ddp.register_comm_hook(None, watch)
+    for _ in range(num_steps):
+        steps.append([])
+        model.loss(ddp(tokens), targets).backward()
+    return steps
+
+
+# %%
+for step, seen in enumerate(lab.launch(watch_buckets, 3, ranks=2, backend="gloo", timeout_s=40)[0]):
+    for num_bytes, names in seen:
+        print(f"step {step}: {format_bytes(num_bytes):>8}, {len(names):2} gradients:", *names[:2], "...", *names[-2:])
+
+# %% [markdown]
+# In the first step DDP knows nothing of the model's order and sends one bucket. It notes in which order the gradients became ready, rank 0 tells the others, and from the second step on the buckets follow that order: `logits` before `norm`, which the model registered the other way round. The first bucket is kept small, so that something is under way early.
+#
+# ### How large should a bucket be?
+#
+# A stated step, small enough to draw: 12 layers, 0.5 MiB of gradients each; forward 3 ms, backward 6 ms a layer; two ranks on a link of 0.08 GB/s and 2.5 ms latency. **Predict.** Which bucket size gives the shortest step: 0.5, 1, 2, 3 or 6 MiB?
+
+# %% [markdown] lang="zh" of="bf993de3"
+# 第一步时 DDP 还不知道模型的次序，只发一个桶。它记下各梯度就绪的先后，由 rank 0 告诉大家，从第二步起就照这个次序分桶：`logits` 排在 `norm` 之前，模型登记它们的次序正相反。第一桶故意做小，好让通信早点开始。
+#
+# ### 桶该多大？
+#
+# 规定这样一步，小到画得下：12 层，每层梯度 0.5 MiB，前向 3 毫秒，反向 6 毫秒；两个 rank，链路 0.08 GB/s，延迟 2.5 毫秒。**先猜。** 桶取 0.5、1、2、3、6 MiB 中的哪一个，一步最短？
+
+# %%
+my_bucket_mb = None
+
+# %% [markdown]
+# **Simulate.** A bucket's all-reduce starts when its last gradient is there and the link is free. **Run.** Real DDP with real gradients of these sizes; layers sleep out their stated times, each real all-reduce its stated time on the link ("paced").
+
+# %% [markdown] lang="zh" of="7ad6e002"
+# **模拟。** 桶里最后一个梯度到齐、链路又空着，这个桶的 all-reduce 就开始。**运行。** 真实的 DDP，真实大小的梯度；各层睡满规定的时间，每次真实的 all-reduce 也睡满它在这条链路上该花的时间，这叫定速（paced）。
+
+# %%
+layers = [buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=3000) for i in range(12)]
+link, sizes_mb = Link(alpha_us=2500, bandwidth_gb_per_s=0.08), (0.5, 1, 2, 3, 6)
+predicted = {mb: data_parallel.predict(layers, 2, bucket_mb=mb, link=link) for mb in sizes_mb}
+measured = {mb: data_parallel.run(layers, 2, bucket_mb=mb, link=link, num_steps=1, timeout_s=50) for mb in (0.5, 2, 6)}
+ms = [{mb: buckets.step_us(step) / 1000 for mb, step in steps.items()}
+      for steps in (predicted, {mb: run.timeline() for mb, run in measured.items()})]
+widgets.show(chart.curves([Series("DDP", list(each), list(each.values()), points=each is ms[1]) for each in ms],
+                          title={"en": "One step, by bucket size", "zh": "一步的时间与桶的大小"}, log_x=True,
+                          x_name="MiB", y_name="ms", badge="measured, paced, gloo / simulated", language=LANGUAGE))
+print(f"{my_bucket_mb = }, simulated best: {min(ms[0], key=ms[0].get)} MiB")
+
+# %% [markdown]
+# **Compare** the two ends. Small buckets: the link is busy all the time, with latency. One large bucket: it can only start when the backward is over.
+
+# %% [markdown] lang="zh" of="0df5071e"
+# **对照**两个极端。桶太小：链路一直在忙，忙的是延迟。只有一个大桶：要等反向全部结束才能开始。
+
+# %%
+for mb in (0.5, 6):
+    widgets.show(scene.compare(predicted[mb], measured[mb].timeline(), title=f"{mb} MiB", language=LANGUAGE))
+
+# %% [markdown] sections="8.3.1"
+# ### Turn the knobs
+#
+# Bucket size, layer sizes, link, ranks, overlap on or off. The button runs the same setting with real DDP and lays the measurement under the prediction.
+
+# %% [markdown] lang="zh" of="26313c3d"
+# ### 自己动手调
+#
+# 桶的大小、各层大小、链路、rank 数、要不要重叠，都可以调。按钮会用真实的 DDP 运行同样的设置，并把实测画在预测下面。
+
+# %%
+widgets.ddp_communication(language=LANGUAGE)
+
+# %% [markdown] sections="8.3.1"
+# ## Other data on each rank: DistributedSampler
+#
+# `DistributedSampler` deals the indices of a dataset. Here are 8 samples on 2 ranks for three epochs, first as in section 8.3.1 with `set_epoch`, then without it:
+
+# %% [markdown] lang="zh" of="3980b3ac"
+# ## 各拿各的数据：DistributedSampler
+#
+# `DistributedSampler` 负责发数据集的下标。下面把 8 个样本发给 2 个 rank，共三个 epoch；先像 8.3.1 节那样调用 `set_epoch`，再不调用：
+
+# %%
+from torch.utils.data import DistributedSampler
+
+
+def deal(num_samples, num_ranks, epoch=None, **options):
+    """The indices of every rank."""
+    samplers = [DistributedSampler(range(num_samples), num_ranks, rank, **options) for rank in range(num_ranks)]
+    for sampler in samplers:
+        if epoch is not None: sampler.set_epoch(epoch)
+    return [list(sampler) for sampler in samplers]
+
+
+for epoch in range(3):
+    print(f"epoch {epoch}   set_epoch: {deal(8, 2, epoch)}   without: {deal(8, 2)}")
+
+# %% [markdown]
+# Without `set_epoch` every epoch has the same order. Section 10.2.4 calls it "so that different processes use different data". That is not what it does: in both columns the two ranks share nothing; the sampler's `rank` sees to that. `set_epoch` makes **epochs** differ.
+#
+# ### Without a sampler
+#
+# Nothing fails if it is forgotten. Every rank then draws the same batch. **Predict:** of which batch is the averaged gradient?
+
+# %% [markdown] lang="zh" of="f0025565"
+# 不调用 `set_epoch`，每个 epoch 的次序都一样。10.2.4 节说调用它是“以确保不同进程使用不同数据”。它不管这个：两列里的两个 rank 都没有重叠，那是采样器的 `rank` 参数做到的。`set_epoch` 让不同的 **epoch** 各不相同。
+#
+# ### 忘了采样器
+#
+# 忘了也不报错。每个 rank 取到的是同样的一批。**先猜**：求平均之后，得到的是哪一批数据的梯度？
+
+
+# %%
+def four_sequences_each(with_sampler):
+    import torch
+    import torch.distributed as dist
+    from labkit import model
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    torch.manual_seed(0)
+    net, data = model.Transformer(2, 32, 2, max_len=32), TensorDataset(*model.story_tokens(8, 32))
+    sampler = DistributedSampler(data, shuffle=False) if with_sampler else None
+    tokens, targets = next(iter(DataLoader(data, batch_size=4, sampler=sampler)))
+    ddp = DDP(net)  # with its name: nothing but the wrapper keeps the all-reduces alive until the backward
+    model.loss(ddp(tokens), targets).backward()
+    return {name: weight.grad for name, weight in net.named_parameters()}
+
+
+# %%
+def one_process(batch):
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)
+    model.loss(net(batch[0]), batch[1]).backward()
+    return {name: weight.grad for name, weight in net.named_parameters()}
+
+
+eight = model.story_tokens(8, 32)
+for with_sampler in (True, False):
+    grads = lab.launch(four_sequences_each, with_sampler, ranks=2, backend="gloo", timeout_s=40)[0]
+    print(f"sampler: {with_sampler!s:5}   off the gradient of all 8: {difference(grads, one_process(eight)):.0e}"
+          f"   of the first 4: {difference(grads, one_process([part[:4] for part in eight])):.0e}")
+
+# %% [markdown]
+# Two ranks at work, and the result of a batch half as large, as if there were one.
+#
+# ### Ten samples on four ranks
+#
+# Every rank must take the same number of steps, or the all-reduces do not match. So the sampler pads with samples that it gives out twice, or drops some. In training that hardly matters. In evaluation it makes the number wrong. Let a model be right on all of 10 samples but the first, the second and the last:
+
+# %% [markdown] lang="zh" of="cbfe7cd7"
+# 两个 rank 在干活，结果却和只有一个 rank、一批只有一半大时一样。
+#
+# ### 十个样本，四个 rank
+#
+# 各 rank 的步数必须相同，否则 all-reduce 对不上。所以采样器要么补齐，把几个样本发两遍，要么丢掉几个。训练时关系不大，评估时数字就错了。设一个模型在 10 个样本里只答错第一个、第二个和最后一个：
+
+# %%
+right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0])
+shares = {"padded (default)": deal(10, 4, shuffle=False), "drop_last=True": deal(10, 4, shuffle=False, drop_last=True),
+          "range(rank, 10, 4)": [list(range(rank, 10, 4)) for rank in range(4)]}
+for name, dealt in shares.items():
+    used = sum(dealt, [])
+    print(f"{name:<19} accuracy {right[used].sum()}/{len(used)} = {right[used].float().mean():.1%}   {dealt}")
+
+# %% [markdown]
+# Seven of ten is right. The last line is the cure for evaluation: uneven shares, no gradient, and one all-reduce of two numbers at the end, (correct, count). Training on uneven shares is the second exercise.
+
+# %% [markdown] lang="zh" of="e36b622a"
+# 对的是十分之七。评估就该用最后一行的办法：份额可以不等，反正没有梯度，最后对两个数（答对数、总数）做一次 all-reduce。份额不等时怎样训练，是第二道练习。
+
+# %% [markdown] sections="10.2.4"
+# ## no_sync: four microbatches, one all-reduce
+#
+# With gradient accumulation only the sum of several backwards is needed, so only the last one has to communicate. `ddp.no_sync()` turns the all-reduces off inside its block. Three variants; the third puts only the backward into the block. **Predict** their all-reduces (the model fits in one bucket).
+
+# %% [markdown] lang="zh" of="ee425425"
+# ## no_sync：四个微批次，一次 all-reduce
+#
+# 梯度累积（gradient accumulation）只需要几次反向的和，所以只有最后一次需要通信。在 `ddp.no_sync()` 的块里，all-reduce 是关掉的。下面有三种写法，第三种只把反向放进块里。**先猜**各有几次 all-reduce（整个模型装得进一个桶）。
+
+
+# %%
+def accumulate(name):
+    import contextlib
+    import torch
+    import torch.distributed as dist
+    from labkit import model, traffic
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    torch.manual_seed(0)
+    ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
+    tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
+    with traffic.count() as counted:
+        for k, (x, y) in enumerate(zip(tokens.chunk(4), targets.chunk(4))):
+            quiet = k < 3 and name != "plain"
+            with ddp.no_sync() if quiet and name == "no_sync" else contextlib.nullcontext():
+                loss = model.loss(ddp(x), y) / 4
+                with ddp.no_sync() if quiet else contextlib.nullcontext():
+                    loss.backward()
+    return counted, {name: weight.grad for name, weight in ddp.named_parameters()}
+
+
+# %%
+my_calls = {"plain": None, "no_sync": None, "backward only": None}
+
+# %%
+found = {name: lab.launch(accumulate, name, ranks=2, backend="gloo", timeout_s=40)[0] for name in my_calls}
+for name, (counted, grads) in found.items():
+    print(f"{name:<14} {counted.calls['all_reduce']} all-reduces, {counted.payload_bytes['all_reduce']:7,} bytes, "
+          f"difference {difference(grads, found['plain'][1]):.0e}")
+
+# %% [markdown]
+# The forward belongs into the block, too: it is in the forward that DDP decides whether the coming backward communicates.
+
+# %% [markdown] lang="zh" of="fcf2a937"
+# 前向也要放进块里：DDP 正是在前向时决定，接下来的反向要不要通信。
+
+# %% [markdown] sections="10.2.4, S12"
+# ## A whole training run
+#
+# The template: seed, data, sampler, loader, DDP, optimizer; a loop that logs the loss of **all** ranks and lets rank 0 save. Sections 10.2.4 and S12 have the same frame. (S12's mixed precision is chapter 05's subject; its `torch.cuda.amp` is today's `torch.amp`.)
+
+# %% [markdown] lang="zh" of="63a32ab3"
+# ## 一次完整的训练
+#
+# 模板：随机种子、数据、采样器、加载器、DDP、优化器；循环里记录**所有** rank 的平均损失，由 rank 0 存盘。10.2.4 和 S12 两节也是这个框架。（S12 的混合精度放在第 05 章；它用的 `torch.cuda.amp` 现在叫 `torch.amp`。）
+
+
+# %%
+def train(num_epochs, folder):
+    import torch
+    import torch.distributed as dist
+    from labkit import model
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    torch.manual_seed(0)
+    data, logged = TensorDataset(*model.story_tokens(64, 32)), []
+    sampler = DistributedSampler(data)  # shuffles; asks the process group for rank and size
+    ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
+    for epoch in range(num_epochs):
+        sampler.set_epoch(epoch)
+        losses = []
+        for tokens, targets in DataLoader(data, batch_size=8, sampler=sampler):
+            optimizer.zero_grad()
+            losses.append(model.loss(ddp(tokens), targets))
+            losses[-1].backward()
+            optimizer.step()
+        mean = torch.stack(losses).detach().mean()
+        dist.all_reduce(mean)  # for the log; gradients have been averaged by DDP
+        logged.append((losses[-1].item(), mean.item() / dist.get_world_size()))
+        if dist.get_rank() == 0: torch.save({"model": ddp.module.state_dict(), "epoch": epoch}, f"{folder}/last.pt")
+        dist.barrier()  # nobody goes on, or looks for the file, before it is there
+    return logged, next(iter(ddp.state_dict()))
+
+
+# %%
+import tempfile
+from pathlib import Path
+
+folder = tempfile.TemporaryDirectory()
+by_launch = lab.launch(train, 3, folder.name, ranks=2, backend="gloo", timeout_s=40)
+print("epoch   last batch, rank 0   rank 1   mean of all")
+for epoch, (ours, theirs) in enumerate(zip(by_launch[0][0], by_launch[1][0])):
+    print(f"{epoch:5} {ours[0]:20.3f} {theirs[0]:8.3f} {ours[1]:13.3f}")
+
+# %% [markdown]
+# Section 10.2.4 prints `loss.item()` on rank 0: the first column, the loss of one batch of one rank. The last column is the epoch's.
+#
+# S12 saves `model.state_dict()` of the wrapped model. Every name in it begins with `module.`, so the bare model does not take it:
+
+# %% [markdown] lang="zh" of="281fe8a6"
+# 10.2.4 节在 rank 0 上打印 `loss.item()`，也就是第一列：一个 rank 的一个批次的损失。最后一列才是整个 epoch 的。
+#
+# S12 存的是包装后的 `model.state_dict()`。里面每个名字都以 `module.` 开头，裸模型读不进去：
+
+# %%
+saved = torch.load(Path(folder.name, "last.pt"))
+print("a name in ddp.state_dict():       ", by_launch[0][1])
+print("a name in ddp.module.state_dict():", next(iter(saved["model"])))
+print(model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved["model"]))
+
+# %% [markdown] sections="S2"
+# ### The same under torchrun
+#
+# As a script, the function needs what `lab.launch` did for it: a process group. `torchrun` starts the processes and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`; `init_process_group` reads them (`env://` is its default). On GPUs, `"nccl"` and `torch.cuda.set_device(local_rank)`.
+
+# %% [markdown] lang="zh" of="66fc9f5a"
+# ### 用 torchrun 跑同样的代码
+#
+# 写成脚本时，要补上 `lab.launch` 代劳的那一件事：建立进程组。`torchrun` 启动各进程，并设好 `RANK`、`LOCAL_RANK`、`WORLD_SIZE`、`MASTER_ADDR` 和 `MASTER_PORT`；`init_process_group` 会去读它们（默认就是 `env://`）。在 GPU 上改用 `"nccl"`，并调用 `torch.cuda.set_device(local_rank)`。
+
+# %%
+MAIN = '''
+if __name__ == "__main__":
+    import sys
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    logged, _ = train(3, sys.argv[1])
+    if dist.get_rank() == 0:
+        print(*(f"{mean:.3f}" for _, mean in logged))
+    dist.destroy_process_group()
+'''
+script = Path(folder.name, "train.py")
+script.write_text(inspect.getsource(train) + MAIN)
+by_torchrun = lab.launch_script(script, folder.name, ranks=2, timeout_s=55)
+print("torchrun:  ", by_torchrun.logs[0].split("\n")[-2])
+print("lab.launch:", *(f"{mean:.3f}" for _, mean in by_launch[0][0]))
+
+# %% [markdown]
+# On several machines the same command runs on each, with one number different. Section S2's command, read by torchrun's own parser:
+
+# %% [markdown] lang="zh" of="3dcf73f9"
+# 有几台机器时，每台都运行同一条命令，只有一个数不同。S2 节的命令，交给 torchrun 自己的解析器来读：
+
+# %%
+from torch.distributed.run import get_args_parser
+
+COMMAND = "--nproc_per_node=8 --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --master_port=29500 train.py"
+parser = get_args_parser()
+chosen = vars(parser.parse_args(COMMAND.split()))
+for action in parser._actions:
+    if f"--{action.dest}=" in COMMAND:
+        print(f"{action.dest:<15} {chosen[action.dest]!s:<10} {' '.join(action.help.split()).partition('. ')[0]}")
+print(f"16 ranks: node 1, local rank 3 is rank {1 * 8 + 3}")
+
+# %% [markdown]
+# `node_rank` is the number that differs. `RANK` counts over all nodes, `LOCAL_RANK` within one. S2 and S12 print and save `if local_rank == 0`: on two nodes, that is two writers of one file. Choose the GPU by `LOCAL_RANK`, the writer by `RANK`.
+
+# %% [markdown] lang="zh" of="7e59c6b4"
+# 各机器不同的那个数是 `node_rank`。`RANK` 在所有节点上统一编号，`LOCAL_RANK` 只在一个节点内编号。S2 和 S12 用 `if local_rank == 0` 来打印和存盘：两个节点就有两个进程写同一个文件。选 GPU 看 `LOCAL_RANK`，选谁来写看 `RANK`。
+
+# %% [markdown] sections="8.3.1"
+# ### The start of section 8.3.1
+#
+# Section 8.3.1 starts its processes by `mp.spawn` and calls `init_process_group(init_method="env://", rank=rank, world_size=world_size)`. `mp.spawn` gives its children no `MASTER_ADDR` and no `MASTER_PORT`. Two ranks in that situation; then with both set:
+
+# %% [markdown] lang="zh" of="bfa1efc8"
+# ### 8.3.1 节的启动方式
+#
+# 8.3.1 节用 `mp.spawn` 启动进程，再调用 `init_process_group(init_method="env://", rank=rank, world_size=world_size)`。可是 `mp.spawn` 不会给子进程设 `MASTER_ADDR` 和 `MASTER_PORT`。下面让两个 rank 处在这种情形，然后把两个变量设上再试：
+
+
+# %%
+def by_environment(port):
+    import os
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    try:
+        dist.init_process_group("gloo", init_method="env://", rank=rank, world_size=size)
+    except ValueError as error:
+        said = str(error)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", init_method="env://", rank=rank, world_size=size)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return said, f"with both set, {total.item():g} ranks answer"
+
+
+print(*lab.launch(by_environment, machine.free_port(), ranks=2, backend="gloo", timeout_s=40)[0], sep="\n")
+
+# %% [markdown] sections="10.2.2"
+# ## Without waiting: a parameter server
+#
+# So far every step waits for the slowest rank. The alternative of section 10.2.2: one rank holds the weights and **serves**. A worker sends a gradient and gets the newest weights back. Who gets an answer when is one number, the `bound`: how many steps a worker may be ahead of the slowest.
+#
+# - 0: all wait for all. This is the **synchronous** method.
+# - infinite: an answer at once. **Asynchronous**.
+# - in between: **stale-synchronous** (Ho et al. 2013).
+#
+# Weights have a version, the number of times the server has given some out. A gradient that was computed with version 5 and arrives at version 8 is late by 3: its **staleness**.
+
+# %% [markdown] lang="zh" of="fa48697a"
+# ## 不再等待：参数服务器
+#
+# 到这里为止，每一步都要等最慢的 rank。10.2.2 节的另一条路是：由一个 rank 拿着权重当**服务器**，工作进程（worker）送来梯度，拿走最新的权重。什么时候答复谁，由一个数 `bound` 决定：一个 worker 最多能比最慢的领先几步。
+#
+# - 0：大家等大家，就是**同步**（synchronous）。
+# - 无穷大：来一个答一个，就是**异步**（asynchronous）。
+# - 介于两者之间：**有界陈旧同步**（stale-synchronous，Ho 等，2013）。
+#
+# 权重带版本号，即服务器发放过几次。用版本 5 算出的梯度，到达时已是版本 8，就迟了 3，这叫陈旧度（staleness）。
+
+
+# %%
+def stamped(vector, version):
+    """A vector and a version in one message."""
+    return torch.cat([vector, torch.tensor([float(version)])])
+
+
+# %%
+def serve(weights, total, bound, learning_rate):
+    """Rank 0: adds up `total` gradients; returns how late each of them was."""
+    steps, waiting, late, version = dict.fromkeys(range(1, dist.get_world_size()), 0), [], [], 0
+    message = stamped(weights, 0)
+    while len(late) < total or len(waiting) < len(steps):
+        waiting.append(dist.recv(message))  # from whoever comes first
+        steps[waiting[-1]] += 1
+        if len(late) < total:
+            weights -= learning_rate * message[:-1]
+            late.append(version - int(message[-1]))
+        go = [each for each in waiting if len(late) < total and steps[each] - min(steps.values()) <= bound]
+        waiting, version = [each for each in waiting if each not in go], version + bool(go)
+        for worker in go:
+            dist.send(stamped(weights, version), worker)
+    return late
+
+# %% [markdown]
+# Three workers. Worker 3 takes four times as long as the others (paced): a **straggler**. 24 gradients in all, in every mode.
+
+# %% [markdown] lang="zh" of="f0b65b75"
+# 三个 worker，其中 worker 3 用时是别人的四倍（定速），是个**掉队者**（straggler）。每种方式都一共用 24 个梯度。
+
+
+# %%
+def serve_or_work(total, bound):
+    import torch
+    import torch.distributed as dist
+    from labkit import model, pace, trace
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    torch.manual_seed(0)
+    rank, net, step, version, late = dist.get_rank(), model.Transformer(1, 32, 2, max_len=32), 0, 0, []
+    paced = pace.Paced(net, forward_us=32_000 if rank == 3 else 8_000, name=str(rank))
+    weights = parameters_to_vector(net.parameters()).detach()
+    net(model.story_tokens(4, 32)[0]).sum().backward()  # warm up
+    dist.barrier()
+    with trace.record(operators=False):
+        if rank == 0:
+            late, version = serve(weights, total, bound, 0.5 / 3), -1
+            for worker in (1, 2, 3): dist.send(stamped(weights, -1), worker)  # the end
+        while version >= 0:
+            tokens, targets = model.story_tokens(4, 32, seed=3 * step + rank)
+            gradients = torch.autograd.grad(model.loss(paced(tokens), targets), list(net.parameters()))
+            message, step = stamped(torch.cat([gradient.flatten() for gradient in gradients]), version), step + 1
+            dist.send(message, 0), dist.recv(message, 0)
+            weights, version = message[:-1], int(message[-1])
+            vector_to_parameters(weights, net.parameters())
+    return late, step, weights
+
+
+# %%
+modes = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
+runs = {name: lab.launch(serve_or_work, 24, bound, ranks=4, timeout_s=50, backend="gloo") for name, bound in modes.items()}
+span_us = max(run.timeline().span_us for run in runs.values())
+for name in ("synchronous", "asynchronous"):
+    widgets.show(scene.timeline(runs[name].timeline(), title=name, span_us=span_us, language=LANGUAGE))
+
+# %% [markdown]
+# Rank 0 serves and computes nothing. Above, ranks 1 and 2 wait for rank 3 in every step; below, nobody waits. The price is the staleness:
+
+# %% [markdown] lang="zh" of="35431d78"
+# rank 0 是服务器，什么也不算。上图里，rank 1 和 2 每一步都在等 rank 3；下图里谁也不等。代价是陈旧度：
+
+# %%
+from collections import Counter
+
+
+def loss_of(weights):
+    net, (tokens, targets) = model.Transformer(1, 32, 2, max_len=32), model.story_tokens(64, 32, seed=10**6)
+    torch.nn.utils.vector_to_parameters(weights, net.parameters())
+    return model.loss(net(tokens), targets).item()
+
+
+print("               span     steps of 1, 2, 3   late by: how many            loss")
+for name, run in runs.items():
+    late = " ".join(f"{by}:{many}" for by, many in sorted(Counter(run[0][0]).items()))
+    print(f"{name:<13} {run.timeline().span_us / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
+          f"{loss_of(run[0][2]):.3f}")
+
+# %% [markdown]
+# The bound keeps the straggler from falling behind for ever: nobody may be more than 2 steps ahead. Is the synchronous row really ordinary training? The same 24 batches in one process, three to a step:
+
+# %% [markdown] lang="zh" of="8d74763f"
+# 有了上界，掉队者就不会被越甩越远：谁也不能领先超过 2 步。同步那一行真的就是普通训练吗？同样的 24 个批次，放在一个进程里，每步三个：
+
+# %%
+torch.manual_seed(0)
+net = model.Transformer(1, 32, 2, max_len=32)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+for step in range(8):
+    optimizer.zero_grad()
+    for worker in (1, 2, 3):
+        tokens, targets = model.story_tokens(4, 32, seed=3 * step + worker)
+        (model.loss(net(tokens), targets) / 3).backward()
+    optimizer.step()
+by_one = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
+print(f"synchronous - one process: {(runs['synchronous'][0][2] - by_one).abs().max():.0e}")
+
+# %% [markdown]
+# ### What late gradients do
+#
+# In 24 updates at a modest learning rate, little. Section 10.2.2 says that asynchronous training may need a smaller one. On the simplest of all losses, $x^2/2$, it can be computed: gradient descent whose gradients are `late` updates old. Below, $|x|$ after 200 updates from 1. The limit of the learning rate is $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976).
+
+# %% [markdown] lang="zh" of="7df3880d"
+# ### 迟到的梯度有什么害处
+#
+# 学习率不大、只更新 24 次，看不出什么。10.2.2 节说，异步训练可能需要更小的学习率。在最简单的损失 $x^2/2$ 上，这可以算出来：做梯度下降，但每个梯度都是 `late` 次更新之前的。下面是从 1 出发、更新 200 次后的 $|x|$。学习率的上限是 $2\sin\frac{\pi}{4\,late+2}$（Levin 与 May，1976）。
+
+
+# %%
+def descend(rate, late, num_updates=200):
+    xs = [1.0] * (late + 1)
+    for _ in range(num_updates):
+        xs.append(xs[-1] - rate * xs[-1 - late])
+    return abs(xs[-1])
+
+
+from math import pi, sin
+
+rates = (0.05, 0.2, 0.5, 0.9, 1.5)
+print("late    limit   |x| for learning rate:", *(f"{rate:8}" for rate in rates))
+for late in (0, 1, 2, 5, 11):
+    print(f"{late:4} {2 * sin(pi / (4 * late + 2)):8.3f} {'':22}", *(f"{descend(rate, late):8.0e}" for rate in rates))
+
+# %% [markdown]
+# Where the learning rate is above the limit, $|x|$ grows. Staleness 11, a dozen workers, takes a learning rate about a fifteenth of the one that works without. *Hogwild!* (section 19.2.2) goes one step further and drops even the server's order: workers write into shared weights without locks, which is harmless where each update touches few of them, and is not where it touches all, as here.
+
+# %% [markdown] lang="zh" of="0442d20b"
+# 学习率超过上限的地方，$|x|$ 越来越大。陈旧度 11，相当于十来个 worker，能用的学习率只有不迟到时的约十五分之一。19.2.2 节的 *Hogwild!* 更进一步，连服务器的先后次序也不要：大家不加锁地写同一份共享权重。每次更新只碰少数几个权重时，这没有什么害处；像这里每次都碰所有权重，就不是了。
+
+# %% [markdown] sections="19.2.2a"
+# ## Local SGD: talk less often
+#
+# Every rank trains alone for H steps; then the **weights** are averaged. H = 1 is ordinary data parallelism (with plain SGD: exactly). The bytes fall by a factor of H. What happens to the loss?
+#
+# Three experiments, always the same number of samples, model, learning rate and seeds. *shuffled*: both ranks draw from the whole story. *own data*: rank 1 reads the story in capitals, and the loss is the mean over both kinds. *accumulate*: the other way to save bytes, one update with the mean gradient of H batches. The model is a small MLP that guesses a byte from the eight before it.
+
+# %% [markdown] lang="zh" of="1b07e575"
+# ## Local SGD：少说几次
+#
+# 每个 rank 独自训练 H 步，然后对**权重**求平均。H = 1 就是普通的数据并行（用朴素 SGD 时完全相等）。字节数降到 1/H，损失会怎样？
+#
+# 三组实验，样本数、模型、学习率和随机种子都相同。*shuffled*：两个 rank 都从整个故事里取。*own data*：rank 1 读的是全大写的故事，损失取两种文本的平均。*accumulate*：另一种省字节的办法，H 个批次的梯度求平均，只更新一次。模型是一个小 MLP，从前面八个字节猜下一个。
+
+
+# %%
+def passages(num_passages, seed, capitals):
+    """Eight bytes of the story, and the next one."""
+    tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
+    text = torch.cat([tokens, targets[:, -1:]], dim=1)
+    if capitals: text = torch.where((text >= ord("a")) & (text <= ord("z")), text - 32, text)
+    return text[:, :-1], text[:, -1]
+
+
+def small_mlp(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Flatten(), torch.nn.Linear(128, 64), torch.nn.Tanh(),
+                               torch.nn.Linear(64, 256))
+
+
+# %%
+def local_sgd(kind, every, seed, num_steps=64):
+    """Bytes handed to all_reduce by this rank, and the weights at the end."""
+    net, rank, late, sent_bytes = small_mlp(seed), dist.get_rank(), kind == "accumulate", 0
+    optimizer, weights = torch.optim.SGD(net.parameters(), lr=0.5), list(net.parameters())
+    for step in range(1, num_steps + 1):
+        x, y = passages(16, 1000 * seed + 2 * step + rank, capitals=kind == "own data" and rank == 1)
+        (torch.nn.functional.cross_entropy(net(x), y) / (every if late else 1)).backward()
+        if late and step % every == 0:
+            sent_bytes += average([weight.grad for weight in weights])
+        if not late or step % every == 0:
+            optimizer.step(), optimizer.zero_grad()
+        if not late and step % every == 0:
+            sent_bytes += average([weight.detach() for weight in weights])
+    return sent_bytes, net.state_dict()
+
+
+# %%
+def sweep(num_seeds):
+    return {(kind, every): [local_sgd(kind, every, seed) for seed in range(num_seeds)]
+            for kind in ("shuffled", "own data", "accumulate") for every in (1, 4, 16, 64)}
+
+
+def final_loss(weights, kind):
+    """On other passages; for own data, the mean over small letters and capitals."""
+    net = small_mlp(0)
+    net.load_state_dict(weights)
+    tests = [passages(1000, 10**6, capitals) for capitals in ((False, True) if kind == "own data" else (False,))]
+    return sum(torch.nn.functional.cross_entropy(net(x), y).item() for x, y in tests) / len(tests)
+
+
+# %%
+swept = lab.launch(sweep, 2, ranks=2, backend="gloo", timeout_s=55)[0]
+losses = {(kind, every): [final_loss(weights, kind) for _, weights in runs] for (kind, every), runs in swept.items()}
+series = {kind: [(swept[key][0][0] / 1e6, loss) for key in swept if key[0] == kind for loss in losses[key]]
+          for kind in ("shuffled", "own data", "accumulate")}
+widgets.show(chart.curves([Series(kind, *zip(*dots), points=True) for kind, dots in series.items()], log_x=True,
+                          title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
+                          x_name="MB", y_name="loss", badge="measured, gloo", language=LANGUAGE))
+print("  H       MB   " + "".join(f"{kind:<16}" for kind in series))
+for every in (1, 4, 16, 64):
+    spoken = ["  ".join(f"{loss:.3f}" for loss in losses[kind, every]) for kind in series]
+    print(f"{every:3} {swept['shuffled', every][0][0] / 1e6:8.2f}   " + "".join(f"{text:<16}" for text in spoken))
+
+# %% [markdown]
+# Read downwards. With shuffled data H costs no more than another seed does; the claim of section 19.2.2 holds here. With own data the ranks drift apart between two averages, and a long H costs more: "under suitable conditions" means data that is alike on all ranks. Accumulating sends the same bytes and does worst at this learning rate, because it makes H times fewer updates; a larger learning rate would win some of it back (chapter 12).
+
+# %% [markdown] lang="zh" of="012b7367"
+# 竖着看。数据打乱时，H 的影响不超过换一个随机种子，19.2.2 节的说法在这里成立。各读各的数据时，两次平均之间各 rank 越走越远，H 大了就要付出更多：所谓“在适当的条件下”，就是各 rank 的数据要相似。梯度累积发的字节一样多，在这个学习率下却最差，因为它的更新次数只有 1/H；调大学习率能挽回一些（第 12 章）。
+
+# %% [markdown] sections="10.2.1"
+# ## Ideal and measured speed-up
+#
+# N ranks share one batch, so each computes 1/N of it. Section 10.2.1: ideally N times as fast, less the communication. A stated step again: 12 layers, 180 ms for the whole batch on one rank; a link of 0.3 GB/s and 0.2 ms. **Predict** the speed-up of 4 ranks.
+
+# %% [markdown] lang="zh" of="72af16ba"
+# ## 理想的加速比与实测的加速比
+#
+# N 个 rank 分一批数据，每个只算 1/N。10.2.1 节说：理想情况下快 N 倍，要扣掉通信。再规定一步：12 层，一个 rank 算完整批要 180 毫秒；链路 0.3 GB/s，延迟 0.2 毫秒。**先猜** 4 个 rank 的加速比。
+
+# %%
+my_speedup = None
+
+
+# %%
+def layers_of(share):
+    return [buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=5000 * share) for i in range(12)]
+
+
+options = {"bucket_mb": 1, "link": Link(alpha_us=200, bandwidth_gb_per_s=0.3)}
+counts = (1, 2, 3, 4, 6, 8)
+fixed = [buckets.step_us(data_parallel.predict(layers_of(1 / n), n, **options)) for n in counts]
+grown = [buckets.step_us(data_parallel.predict(layers_of(1), n, **options)) for n in counts]
+tried = {n: data_parallel.run(layers_of(1 / n), n, **options, timeout_s=50) for n in (1, 2, 4)}
+taken = [min(run[0]["step_us"]) for run in tried.values()]  # the best of three steps
+
+# %%
+names = ({"en": "ideal", "zh": "理想"}, {"en": "one batch, shared", "zh": "分一批数据"},
+         {"en": "batch grows with N", "zh": "批随 N 增大"})
+widgets.show(chart.curves([
+    Series(names[0], counts, counts), Series(names[1], counts, [fixed[0] / us for us in fixed]),
+    Series(names[1], list(tried), [taken[0] / us for us in taken], points=True),
+    Series(names[2], counts, [n * grown[0] / us for n, us in zip(counts, grown)])],
+    title={"en": "Speed-up", "zh": "加速比"}, x_name="N", badge="measured, paced, gloo / simulated", language=LANGUAGE))
+print(f"{my_speedup = }; 4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured {taken[0] / taken[2]:.2f}, ideal 4")
+
+# %% [markdown]
+# Compute shrinks with N, and the bytes of a ring all-reduce do not: at some N there is nothing left to hide them under, and from then on more ranks gain nothing. That is why large clusters take larger batches: if every rank keeps its share, the backward stays long enough, and the line "batch grows with N" (samples per second) stays near the ideal.
+
+# %% [markdown] lang="zh" of="8158b15b"
+# 计算随 N 变小，环形 all-reduce 的字节却不变小：到了某个 N，就没有足够的计算可以藏住通信了，再加 rank 也没有好处。所以大集群要用更大的批：每个 rank 的那一份不变，反向就够长，“批随 N 增大”那条线（按每秒样本数算）就一直贴近理想。
+
+# %% [markdown]
+# ## Exercises
+#
+# A check never stops the notebook. It tries your answer at sizes that are not shown, on real ranks where there is something to send, and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
+#
+# ### 1. Deal the samples
+#
+# List the samples of one rank in one epoch. Every sample goes to exactly one rank, with no padding and no dropping; shares differ by one at most; every epoch is dealt anew, so that a rank does not see the same samples each time. No communication, and leave torch's and Python's global random generators as they are.
+
+# %% [markdown] lang="zh" of="01da3b3f"
+# ## 练习
+#
+# 检查不会中断笔记本。它用没有展示过的规模试你的答案，需要通信的就在真实的 rank 上试，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
+#
+# ### 1. 发样本
+#
+# 列出一个 rank 在一个 epoch 里的样本。每个样本恰好属于一个 rank，不补也不丢；各份最多相差一个；每个 epoch 重新发一次，使一个 rank 不会每次都看到同样的样本。不许通信，也不要动 torch 和 Python 的全局随机数生成器。
+
+
+# %%
+def my_indices(num_samples, rank, num_ranks, epoch):
+    """The samples of this rank, in its order, as a list of whole numbers."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(epoch)
+    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
+    ### END SOLUTION
+
+
+# %%
+check.shard_indices(my_indices)
+
+# %%
+check.hint("shard_indices")
+
+# %% [markdown]
+# ### 2. Unequal shares
+#
+# The backward is done: the gradients in `model` are those of the mean loss over this rank's `num_samples`. A rank may have none; then it did no backward, and its gradients are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
+
+# %% [markdown] lang="zh" of="6f1923d2"
+# ### 2. 份额不等
+#
+# 反向已经做完：`model` 里的梯度，对应本 rank 那 `num_samples` 个样本的平均损失。有的 rank 可能一个样本也没有，没做反向，梯度都是 None。冻结的参数（`requires_grad=False`）在哪里都是 None，保持不变。请让每个 rank 都得到全部样本平均损失的梯度；发送量只能比一份梯度多一点点。
+
+
+# %%
+def my_average(model, num_samples):
+    """Leaves in model the gradient of the mean over all samples of all ranks."""
+    ### BEGIN SOLUTION
+    total = torch.tensor([float(num_samples)])
+    dist.all_reduce(total)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            weight.grad = grad * (num_samples / total.item())
+            dist.all_reduce(weight.grad)
+    ### END SOLUTION
+
+
+# %%
+check.average_uneven(my_average)
+
+# %%
+check.hint("average_uneven")
+
+# %% [markdown]
+# ### 3. Buckets within a budget
+#
+# Average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and none waits in a message that is longer than `bucket_bytes` by a whole gradient. Two layers of `model` share a weight, and some parameters are frozen. `in_buckets` above is a start; it would not survive these two.
+
+# %% [markdown] lang="zh" of="15db08ba"
+# ### 3. 在预算内分桶
+#
+# 用不超过 $\lceil$ 梯度总字节数 / `bucket_bytes` $\rceil$ 条消息，对所有 rank 的梯度求平均。每个梯度只走一次；任何消息都不得比 `bucket_bytes` 长出整整一个梯度。`model` 里有两层共用一个权重，还有些参数是冻结的。上面的 `in_buckets` 可作起点，但它过不了这两关。
+
+
+# %%
+def my_buckets(model, bucket_bytes):
+    """Replaces every gradient by its mean over the ranks."""
+    ### BEGIN SOLUTION
+    grads = [weight.grad for weight in reversed(list(model.parameters())) if weight.grad is not None]
+    bucket = []
+    for number, grad in enumerate(grads, start=1):
+        bucket.append(grad)
+        if sum(each.nbytes for each in bucket) >= bucket_bytes or number == len(grads):
+            average(bucket)
+            bucket = []
+    ### END SOLUTION
+
+
+# %%
+check.bucket_gradients(my_buckets)
+
+# %%
+check.hint("bucket_gradients")
+
+# %% [markdown]
+# ## Summary
+#
+# - Same weights, other data, averaged gradients: equal to one process with the whole batch, if the shares are equal. Otherwise weigh them.
+# - Buckets save messages, not bytes. DDP fills them in the order in which gradients become ready, and reduces them under the backward. Too small pays latency, too large loses overlap.
+# - `DistributedSampler` gives each rank other data, `set_epoch` gives each epoch another order. Padded samples spoil an accuracy.
+# - `no_sync` around forward and backward of all microbatches but the last: one all-reduce per step.
+# - A log needs the mean over all ranks; a checkpoint needs one writer, by `RANK`, and names without `module.`.
+# - Synchronous waits for the slowest. Asynchronous does not, and its gradients are late; a bound limits both. Local SGD sends H times less.
+#
+# ## Sources
+#
+# - Data parallelism in PyTorch: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704)
+# - Stale-synchronous: Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NIPS
+# - Hogwild!: Niu, Recht, Ré and Wright 2011, [arXiv 1106.5730](https://arxiv.org/abs/1106.5730)
+# - Local SGD: Stich 2018, [arXiv 1805.09767](https://arxiv.org/abs/1805.09767)
+# - The limit with late gradients: Levin and May 1976, *A note on difference-delay equations*, Theoretical Population Biology 9
+#
+# Where you stand:
+
+# %% [markdown] lang="zh" of="58942d26"
+# ## 小结
+#
+# - 权重相同、数据不同、梯度求平均：各份相等时，与单进程算整批完全等价；不等时要加权。
+# - 分桶省的是消息条数，不是字节。DDP 按梯度就绪的先后装桶，并在反向之下做 all-reduce。桶太小要付延迟，太大就失去重叠。
+# - `DistributedSampler` 让各 rank 的数据不同，`set_epoch` 让各 epoch 的次序不同。补齐的样本会让准确率出错。
+# - 除最后一个微批次外，把前向和反向都放进 `no_sync`：每步只需一次 all-reduce。
+# - 日志要用所有 rank 的平均；检查点只能有一个写者，按 `RANK` 选，名字里不带 `module.`。
+# - 同步要等最慢的；异步不等，但梯度会迟到；上界对两者都加以限制。Local SGD 少发 H 倍。
+#
+# ## 出处
+#
+# - PyTorch 的数据并行：Li 等，2020，[arXiv 2006.15704](https://arxiv.org/abs/2006.15704)
+# - 有界陈旧同步：Ho 等，2013，*More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*，NIPS
+# - Hogwild!：Niu、Recht、Ré、Wright，2011，[arXiv 1106.5730](https://arxiv.org/abs/1106.5730)
+# - Local SGD：Stich，2018，[arXiv 1805.09767](https://arxiv.org/abs/1805.09767)
+# - 梯度迟到时的上限：Levin 与 May，1976，*A note on difference-delay equations*，Theoretical Population Biology 9
+#
+# 你做到了哪里：
+
+# %%
+check.status()
