@@ -132,7 +132,7 @@ def compare(predicted: Timeline, measured: Timeline, *, title: str | None = None
     """The prediction above the measurement on one axis; a dashed line carries the predicted end down."""
 
     def build(words: dict[str, str]) -> Scene:
-        (before, after), spans = (_idle(tl) for tl in (predicted, measured)), (_span_us(predicted), _span_us(measured))
+        (before, after), spans = map(_idle, (predicted, measured)), tuple(map(_span_us, (predicted, measured)))
         numbers = ((words["bubble"], f"{format_share(before)} → {format_share(after)}"),
                    (words["difference"], words["points"].format(f"{100 * (after - before):+.1f}")))
         if not _is_pipeline(predicted):
@@ -208,15 +208,20 @@ def _rows(tl: Timeline, sides: list[tuple[float, str]], y_px: float, height_px: 
 
 def _strips(tl: Timeline, rank: int) -> list[list[int]]:
     """Compute; then communication on as many strips (three at most) as it takes for none to cover another."""
-    on_rank, tracks = tl.rank == rank, []
-    in_turn = np.lexsort((tl.kind == "recv", tl.start_us))
-    for span in in_turn[(on_rank & (tl.lane != COMPUTE))[in_turn]].tolist():
+    compute, order, tracks = (tl.rank == rank) & (tl.lane == COMPUTE), np.argsort(tl.start_us, kind="stable"), []
+    spans = order[((tl.rank == rank) & ~compute)[order]]
+    both = [spans[tl.kind[spans] == kind] for kind in ("send", "recv")]
+    for split in ([spans], both):  # sends and receives that overlap have a strip each
+        gaps = (tl.start_us[mine[1:]] - tl.end_us[mine[:-1]] for mine in split)
+        if sum(map(len, split)) == len(spans) and min(gap.min(initial=0) for gap in gaps) >= -1e-6:
+            return [np.flatnonzero(compute).tolist(), *(mine.tolist() for mine in split if len(mine))]
+    for span in spans.tolist():
         free = next((track for track in tracks if tl.end_us[track[-1]] <= tl.start_us[span] + 1e-6), None)
         if free is None and len(tracks) < 3:
             tracks.append([span])
         else:
             (tracks[-1] if free is None else free).append(span)
-    return [np.flatnonzero(on_rank & (tl.lane == COMPUTE)).tolist(), *tracks]
+    return [np.flatnonzero(compute).tolist(), *tracks]
 
 
 def _boxes(tl: Timeline, rows: list[tuple[Row, list[int]]], first: int) -> list[tuple]:
@@ -279,10 +284,10 @@ def _table(tl: Timeline, sides: list[tuple[float, str]], words: dict) -> list[tu
     last = words["in_flight"] if _is_pipeline(tl) else words["busy"]
     lines = [("rank", words["compute"], words["idle"], words["share"], words["comm"], words["bytes"], last)]
     for rank, (_, text) in enumerate(sides):
-        busy, comm = (float(busy_us(tl, lane)[rank]) for lane in (COMPUTE, COMM))
-        idle = max(0.0, _span_us(tl) - busy)
-        lines.append((str(rank), format_us(busy), format_us(idle), format_share(idle / (_span_us(tl) or 1.0)),
-                      format_us(comm), format_bytes(_rank_bytes(tl)[rank]), text))
+        compute, comm = (format_us(busy_us(tl, lane)[rank]) for lane in (COMPUTE, COMM))
+        idle = 1 - _busy(tl)[rank]
+        lines.append((str(rank), compute, format_us(idle * _span_us(tl)), format_share(idle), comm,
+                      format_bytes(_rank_bytes(tl)[rank]), text))
     return lines
 
 

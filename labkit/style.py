@@ -54,6 +54,7 @@ _WORDS = (
     ("simulated", "simulated", "模拟"),
     ("recorded", "recorded", "录制"),
     ("paced", "paced", "定速"),
+    ("paced links", "paced links", "定速链路"),
     ("overran", "overran", "超出定速"),
     ("bubble", "bubble", "气泡"),
     ("of", "{} of total time", "占总时间 {}"),

@@ -58,6 +58,15 @@ def test_communication_never_covers_communication() -> None:
         assert (drawn.x0_us[drawn.row == row][1:] >= drawn.x1_us[drawn.row == row][:-1]).all()
 
 
+def test_sends_and_receives_that_overlap_have_a_strip_each() -> None:
+    rows = [(0, COMM, kind, kind, start, start + 10, 8) for kind, start in
+            (("send", 0), ("recv", 5), ("recv", 16), ("send", 18), ("send", 30))]
+    drawn = scene.timeline(from_rows(rows, num_ranks=1, origin="measured"))
+    assert [set(drawn.kind[drawn.row == row]) for row in (0, 1)] == [{"send"}, {"recv"}]
+    apart = scene.timeline(from_rows([rows[0], rows[2], rows[4]], num_ranks=1, origin="measured"))
+    assert len(apart.rows) == 1, "one strip is enough where none covers another"
+
+
 def test_title_carries_the_numbers_and_the_origin() -> None:
     assert scene.timeline(predicted(), title="GPipe").title == \
         "GPipe: bubble 27.3 % of total time, span 33.0 ms, peak in flight 8 (simulated)"
@@ -96,8 +105,9 @@ def test_messages_alone_have_the_whole_height_and_numbers_of_their_own() -> None
     for row in range(8):
         assert set(drawn.kind[drawn.row == row]) == {"send" if row % 2 == 0 else "recv"}
     assert [row.side_text for row in drawn.rows] == ["100 %", ""] * 4 and drawn.side_name == "busy"
-    assert [line[4:6] for line in drawn.table[1:]] == [("6.60 ms", "6.00 MB")] * 4
-    assert "bubble" not in drawn.title + drawn.summary and "最忙的 rank 发送" in scene.timeline(sent(), language="zh").title
+    assert [line[1:6] for line in drawn.table[1:]] == [("0 us", "0 us", "0.0 %", "6.60 ms", "6.00 MB")] * 4
+    assert "bubble" not in drawn.title + drawn.summary
+    assert "最忙的 rank 发送" in scene.timeline(sent(), language="zh").title
     both = scene.compare(sent(), sent())
     assert both.numbers == (("span", "6.60 ms → 6.60 ms"), ("difference", "+0.0 %"))
 
