@@ -176,10 +176,11 @@ def network(links: Network, *, order: Sequence[int] = (), language: str = "en") 
     scale = max(0.35, min(1.0, 30 / max(1, len(joined))))
     looks = [{"width_px": scale * width, "dash": dash, "colour": CYCLE[number][0]}
              for number, (width, dash) in enumerate(_LOOKS)]
-    shapes = [*boxes.values(), *(_between(boxes[a], boxes[b])._replace(**looks[min(3, kinds.index(kind))])
-                                 for a, b, kind in sorted(joined, key=str))]
-    shapes += [_between(boxes[a], boxes[b])._replace(width_px=2.2, arrow=True)
-               for a, b in zip(order, [*order[1:], *order[:1]], strict=True)]
+    lines = [_between(boxes[a], boxes[b])._replace(**looks[min(3, kinds.index(kind))])
+             for a, b, kind in sorted(joined, key=str)]
+    lines += [_between(boxes[a], boxes[b])._replace(width_px=2.2, arrow=True)
+              for a, b in zip(order, [*order[1:], *order[:1]], strict=True)]
+    shapes = [*(box for key, box in boxes.items() if key not in home), *lines, *(boxes[rank] for rank in home)]
 
     def build(words: dict[str, str]) -> Sketch:
         speeds = [f"{-bandwidth:g} GB/s, {format_us(alpha)}{wire * words['shared']}"
@@ -212,14 +213,14 @@ def _placed(home: dict[int, tuple[int, ...]]) -> dict[int | tuple[int, ...], Box
     for island, (x, y) in zip(islands, _around(len(islands), WIDTH_PX / 2, 206, 424 - wide, 136 - high), strict=True):
         if len(islands) > 1:
             frames[island] = Box(x - wide - 24, y - high - 14, 2 * wide + 48, 2 * high + 28)
-        for rank, (at_x, at_y) in zip(island, _around(len(island), x, y, wide, high), strict=True):
+        for rank, (at_x, at_y) in zip(island, _around(len(island), x, y, wide, high, 0.15 * bool(frames)), strict=True):
             boxes[rank] = Box(at_x - 16, at_y - 10, 32, 20, KINDS["wait"].colour, texts=(str(rank),))
     return frames | boxes
 
 
-def _around(count: int, x: float, y: float, wide: float, high: float) -> list[tuple[float, float]]:
-    """Places on an ellipse, clockwise from the left; one alone is in the middle."""
-    turns = np.pi + 2 * np.pi * np.arange(count) / count
+def _around(count: int, x: float, y: float, wide: float, high: float, tilt: float = 0.0) -> list[tuple[float, float]]:
+    """Places on an ellipse, clockwise from the left (tilted: a little above); one alone is in the middle."""
+    turns = np.pi + tilt + 2 * np.pi * np.arange(count) / count
     return [(x + wide * np.cos(turn), y + high * np.sin(turn)) for turn in turns.tolist()] if count > 1 else [(x, y)]
 
 
