@@ -3,8 +3,10 @@
     python benchmarks/collectives.py [--json] [--ranks 2,4,8] [--primitives all_reduce,...]
 
 28 sizes from 1 kB to 8.8 MB, torch.distributed's own collectives, each call after a barrier, the slowest rank, the
-median of 15. A line per primitive and number of ranks is fitted to a quarter of the sizes, in a launch of its own; an
-error is that of a predicted time over the measured one, at a size that the line has not seen. Then one call of 1 MB:
+median of 20 calls in 5 launches. A line per primitive and number of ranks is fitted to a quarter of the sizes; an error
+is that of a predicted time over the measured one, at a size that the line has not seen. later_error: the median error
+of the same line at its own sizes in 5 launches afterwards (launches differ: the cores that threads get, who else is
+busy). Then one call of 1 MB:
 payload_exact, whether the counted payload of the library's call is what was handed in on every rank and that of our own
 ring by send and receive is the formula's on every rank; formula_bytes, what a ring sends, all ranks together;
 wire_bytes, what TCP counted of the library's call; ring_wire_bytes, of our own ring's (for a broadcast, a chain).
@@ -52,12 +54,15 @@ def bytes_of(primitive: str, num_ranks: int) -> dict:
 
 def row(primitive: str, num_ranks: int) -> dict:
     """One primitive on one number of ranks."""
-    fit = calibrate.fit(calibrate.sweep(primitive, [num_ranks], calibrate.QUARTER))
-    unseen = calibrate.sweep(primitive, [num_ranks], sorted(set(calibrate.SIZES) - set(calibrate.QUARTER)))
-    errors = np.array([abs(fit.us(point.num_bytes) / point.time_us - 1) for point in unseen])
+    points = calibrate.sweep(primitive, [num_ranks])
+    fit = calibrate.fit(points[3::4])
+    unseen, later = ([abs(fit.us(point.num_bytes) / point.time_us - 1) for point in group] for group in (
+        [point for place, point in enumerate(points) if place % 4 != 3],
+        calibrate.sweep(primitive, [num_ranks], calibrate.QUARTER)))
     return {"primitive": primitive, "ranks": num_ranks, "alpha_us": round(fit.alpha_us),
-            "gb_per_s": round(fit.bandwidth_gb_per_s, 2), "median_error": round(float(np.median(errors)), 3),
-            "p90_error": round(float(np.percentile(errors, 90)), 3), **bytes_of(primitive, num_ranks)}
+            "gb_per_s": round(fit.bandwidth_gb_per_s, 2), "median_error": round(float(np.median(unseen)), 3),
+            "p90_error": round(float(np.percentile(unseen, 90)), 3),
+            "later_error": round(float(np.median(later)), 3), **bytes_of(primitive, num_ranks)}
 
 
 def main() -> None:

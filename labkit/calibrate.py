@@ -1,6 +1,6 @@
 """What collectives cost on this machine: swept over sizes and numbers of ranks, fitted, kept for later predictions.
 
-    cost = calibrate.links((2, 4))           # measured once (1 s per number of ranks), then read from the cache
+    cost = calibrate.links((2, 4))           # measured once (1 or 2 s for each), then read from the cache
     cost[4].us(1e6)                          # an all-reduce of 1 MB on 4 ranks, in microseconds
 
 A line T(S) = alpha + S / bandwidth, one for each primitive and number of ranks: on few cores alpha grows faster than
@@ -37,23 +37,24 @@ class Point:
     num_bytes: int
     """its size, as nccl-tests counts it (see ``Plan.chunk_bytes``)"""
     time_us: float
-    """the slowest rank's time, in microseconds, the median of several"""
+    """the slowest rank's time, in microseconds, the median over launches and calls"""
 
 
 def sweep(primitive: str = "all_reduce", ranks: Iterable[int] = (2, 4), sizes: Sequence[float] = SIZES, *,
-          num_repeats: int = 15, timeout_s: float = 60.0) -> list[Point]:
-    """Times torch.distributed's collective on real ranks, each call after a barrier; one launch per number of ranks.
+          num_launches: int = 5, num_repeats: int = 4, timeout_s: float = 60.0) -> list[Point]:
+    """Times torch.distributed's collective on real ranks, each call after a barrier, several times in several launches.
 
-    Sizes are taken in turn, up and down, so that a busy moment hits all of them, and rounded to whole float32 for every
-    rank.
+    Launches differ in alpha by a third: it depends on the cores that the system gives to their threads. Sizes are taken
+    in turn, up and down, so that a busy moment hits all of them, and rounded to whole float32 for every rank.
     """
     from labkit import launcher
 
     points = []
     for num_ranks in ranks:
         lengths = [num_ranks * max(1, round(size / 4 / num_ranks)) for size in sizes]
-        run = launcher.launch(_time, primitive, lengths, num_repeats, ranks=num_ranks, timeout_s=timeout_s)
-        times_us = np.median(np.max(list(run), axis=0), axis=0)  # (rank, repeat, size): the slowest rank, the median
+        runs = [list(launcher.launch(_time, primitive, lengths, num_repeats, ranks=num_ranks, timeout_s=timeout_s))
+                for _ in range(num_launches)]
+        times_us = np.median(np.max(runs, axis=1), axis=(0, 1))  # (launch, rank, repeat, size): the slowest rank's
         points += [Point(primitive=primitive, num_ranks=num_ranks, num_bytes=4 * length, time_us=float(time_us))
                    for length, time_us in zip(lengths, times_us, strict=True)]
     return points
