@@ -271,16 +271,16 @@ def three_ways():
     net, found = model.Transformer(4, 64, 4, max_len=32), {}
     for weight in net.parameters():
         dist.broadcast(weight.detach(), 0)  # the same weights; DDP does it by itself
-    for name, average in (("per weight", one_by_one), ("buckets", in_buckets), ("DDP", None)):
+    for name, afterwards in (("per weight", one_by_one), ("buckets", in_buckets), ("DDP", None)):
         mine = copy.deepcopy(net)
-        run = mine if average else DDP(mine, bucket_cap_mb=0.25)
+        run = mine if afterwards else DDP(mine, bucket_cap_mb=0.25)
         for step in range(3):
             mine.zero_grad()
             dist.barrier()
             began = time.perf_counter()
             with traffic.count() as counted:
                 model.loss(run(tokens), targets).backward()
-                if average: average(list(mine.parameters()))
+                if afterwards: afterwards(list(mine.parameters()))
             ms = 1e3 * (time.perf_counter() - began)
         found[name] = counted, ms, {name: weight.grad for name, weight in mine.named_parameters()}
     return found
@@ -294,10 +294,10 @@ for name, (counted, ms, grads) in found.items():
           f"{counted.sent_bytes or 0:13,} {ms:5.0f} ms {difference(grads, found['per weight'][2]):12.1e}")
 
 # %% [markdown]
-# The same bytes, the same gradients. What differs is the number of messages; on the wire each adds a header. And DDP sends its buckets while the backward still runs. Autograd has a hook for that, which fires as soon as a gradient is complete. With it, overlap by hand takes one line:
+# The same bytes, the same gradients. What differs is the number of messages; on the wire each adds a header. (Ring or tree is not DDP's choice but the backend's: chapter 02.) And DDP sends its buckets while the backward still runs. Autograd has a hook for that, which fires as soon as a gradient is complete. With it, overlap by hand takes one line:
 
-# %% [markdown] lang="zh" of="c95e6c38"
-# 字节一样，梯度也一样。不同的是消息的条数；在线路上，每条消息还要多一个头部。另外，DDP 在反向还没做完时就开始发桶。autograd 为此提供了钩子，某个梯度一算完就触发。有了它，手写重叠只要一行：
+# %% [markdown] lang="zh" of="e1c4d346"
+# 字节一样，梯度也一样。不同的是消息的条数；在线路上，每条消息还要多一个头部。（用环还是用树，不由 DDP 决定，由后端决定，见第 02 章。）另外，DDP 在反向还没做完时就开始发桶。autograd 为此提供了钩子，某个梯度一算完就触发。有了它，手写重叠只要一行：
 
 
 # %%
@@ -388,12 +388,14 @@ layers = [buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_u
 link, sizes_mb = Link(alpha_us=2500, bandwidth_gb_per_s=0.08), (0.5, 1, 2, 3, 6)
 predicted = {mb: data_parallel.predict(layers, 2, bucket_mb=mb, link=link) for mb in sizes_mb}
 measured = {mb: data_parallel.run(layers, 2, bucket_mb=mb, link=link, num_steps=1, timeout_s=50) for mb in (0.5, 2, 6)}
-ms = [{mb: buckets.step_us(step) / 1000 for mb, step in steps.items()}
-      for steps in (predicted, {mb: run.timeline() for mb, run in measured.items()})]
-widgets.show(chart.curves([Series("DDP", list(each), list(each.values()), points=each is ms[1]) for each in ms],
+
+# %%
+steps = predicted, {mb: run.timeline() for mb, run in measured.items()}
+ms = [[buckets.step_us(step) / 1000 for step in some.values()] for some in steps]
+widgets.show(chart.curves([Series("DDP", list(predicted), ms[0]), Series("DDP", list(measured), ms[1], points=True)],
                           title={"en": "One step, by bucket size", "zh": "一步的时间与桶的大小"}, log_x=True,
                           x_name="MiB", y_name="ms", badge="measured, paced, gloo / simulated", language=LANGUAGE))
-print(f"{my_bucket_mb = }, simulated best: {min(ms[0], key=ms[0].get)} MiB")
+print(f"{my_bucket_mb = }, simulated best: {sizes_mb[ms[0].index(min(ms[0]))]} MiB")
 
 # %% [markdown]
 # **Compare** the two ends. Small buckets: the link is busy all the time, with latency. One large bucket: it can only start when the backward is over.
@@ -626,9 +628,14 @@ for epoch, (ours, theirs) in enumerate(zip(by_launch[0][0], by_launch[1][0])):
 
 # %%
 saved = torch.load(Path(folder.name, "last.pt"))
-print("a name in ddp.state_dict():       ", by_launch[0][1])
-print("a name in ddp.module.state_dict():", next(iter(saved["model"])))
-print(model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved["model"]))
+print("a name in ddp.state_dict():", by_launch[0][1])
+for prefix in ("", "module."):
+    weights = {prefix + name: weight for name, weight in saved["model"].items()}
+    try:
+        said = model.Transformer(2, 32, 2, max_len=32).load_state_dict(weights)
+    except RuntimeError as error:
+        said = str(error).split("\n\t")[1].split(",")[0]
+    print(f"loading {next(iter(weights))}: {said}")
 
 # %% [markdown] sections="S2"
 # ### The same under torchrun
@@ -762,10 +769,13 @@ def serve(weights, total, bound, learning_rate):
     return late
 
 # %% [markdown]
-# Three workers. Worker 3 takes four times as long as the others (paced): a **straggler**. 24 gradients in all, in every mode.
+# Three workers. A step takes 24 ms, and on worker 3 four times as long (paced): a **straggler**. 24 gradients in all, in every mode. **Predict:** how many milliseconds will that take, synchronously and asynchronously?
 
-# %% [markdown] lang="zh" of="f0b65b75"
-# 三个 worker，其中 worker 3 用时是别人的四倍（定速），是个**掉队者**（straggler）。每种方式都一共用 24 个梯度。
+# %% [markdown] lang="zh" of="c52482d6"
+# 三个 worker。一步要 24 毫秒，worker 3 要四倍的时间（定速），是个**掉队者**（straggler）。每种方式都一共用 24 个梯度。**先猜**：同步和异步各要多少毫秒？
+
+# %%
+my_ms = {"synchronous": None, "asynchronous": None}
 
 
 # %%
@@ -803,10 +813,10 @@ for name in ("synchronous", "asynchronous"):
     widgets.show(scene.timeline(runs[name].timeline(), title=name, span_us=span_us, language=LANGUAGE))
 
 # %% [markdown]
-# Rank 0 serves and computes nothing. Above, ranks 1 and 2 wait for rank 3 in every step; below, nobody waits. The price is the staleness:
+# Rank 0 serves and computes nothing. Above, ranks 1 and 2 wait for rank 3 in every step; below, nobody waits, until at the end the server lets the gradients still under way arrive, and drops them. The price is the staleness:
 
-# %% [markdown] lang="zh" of="35431d78"
-# rank 0 是服务器，什么也不算。上图里，rank 1 和 2 每一步都在等 rank 3；下图里谁也不等。代价是陈旧度：
+# %% [markdown] lang="zh" of="877d291b"
+# rank 0 是服务器，什么也不算。上图里，rank 1 和 2 每一步都在等 rank 3；下图里谁也不等，只是到了最后，服务器要等还在路上的梯度到齐，然后丢掉它们。代价是陈旧度：
 
 # %%
 from collections import Counter
@@ -823,6 +833,7 @@ for name, run in runs.items():
     late = " ".join(f"{by}:{many}" for by, many in sorted(Counter(run[0][0]).items()))
     print(f"{name:<13} {run.timeline().span_us / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
           f"{loss_of(run[0][2]):.3f}")
+print(f"{my_ms = }; without messages: synchronous {8 * 96} ms, asynchronous {24 / (2 / 24 + 1 / 96):.0f} ms")
 
 # %% [markdown]
 # The bound keeps the straggler from falling behind for ever: nobody may be more than 2 steps ahead. Is the synchronous row really ordinary training? The same 24 batches in one process, three to a step:
@@ -855,14 +866,15 @@ print(f"synchronous - one process: {(runs['synchronous'][0][2] - by_one).abs().m
 
 
 # %%
+from math import pi, sin
+
+
 def descend(rate, late, num_updates=200):
     xs = [1.0] * (late + 1)
     for _ in range(num_updates):
         xs.append(xs[-1] - rate * xs[-1 - late])
     return abs(xs[-1])
 
-
-from math import pi, sin
 
 rates = (0.05, 0.2, 0.5, 0.9, 1.5)
 print("late    limit   |x| for learning rate:", *(f"{rate:8}" for rate in rates))
@@ -943,7 +955,8 @@ series = {kind: [(swept[key][0][0] / 1e6, loss) for key in swept if key[0] == ki
           for kind in ("shuffled", "own data", "accumulate")}
 widgets.show(chart.curves([Series(kind, *zip(*dots), points=True) for kind, dots in series.items()], log_x=True,
                           title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
-                          x_name="MB", y_name="loss", badge="measured, gloo", language=LANGUAGE))
+                          x_name={"en": "MB handed to all_reduce by a rank", "zh": "一个 rank 交给 all_reduce 的 MB"},
+                          y_name={"en": "loss", "zh": "损失"}, badge="measured, gloo", language=LANGUAGE))
 print("  H       MB   " + "".join(f"{kind:<16}" for kind in series))
 for every in (1, 4, 16, 64):
     spoken = ["  ".join(f"{loss:.3f}" for loss in losses[kind, every]) for kind in series]
@@ -1117,7 +1130,7 @@ check.hint("bucket_gradients")
 # ## 小结
 #
 # - 权重相同、数据不同、梯度求平均：各份相等时，与单进程算整批完全等价；不等时要加权。
-# - 分桶省的是消息条数，不是字节。DDP 按梯度就绪的先后装桶，并在反向之下做 all-reduce。桶太小要付延迟，太大就失去重叠。
+# - 分桶省的是消息条数，不是字节。DDP 按梯度就绪的先后装桶，反向还没结束就开始 all-reduce。桶太小要付延迟，太大就失去重叠。
 # - `DistributedSampler` 让各 rank 的数据不同，`set_epoch` 让各 epoch 的次序不同。补齐的样本会让准确率出错。
 # - 除最后一个微批次外，把前向和反向都放进 `no_sync`：每步只需一次 all-reduce。
 # - 日志要用所有 rank 的平均；检查点只能有一个写者，按 `RANK` 选，名字里不带 `module.`。
