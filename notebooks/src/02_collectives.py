@@ -568,14 +568,14 @@ for name in ("parameter_server", "ring", "tree", "hierarchical"):
 # %% [markdown] sections="8.9.1"
 # ## A cost model for this machine
 #
-# Now without stated links: how long does the library's all-reduce take on *this* machine? `calibrate.sweep` calls it on real ranks, 1 kB to 9 MB, and takes the median over several rounds.
+# Now without stated links: how long does the library's all-reduce take on *this* machine? `calibrate.sweep` calls it on real ranks, 1 kB to 9 MB, and takes the median over three launches: alpha differs from launch to launch.
 #
 # **Fit.** A whole collective as one line, $T(S) = \alpha + S/B$, through every fourth size. **Predict** the sizes that the fit has not seen. **Compare**: dots on the line?
 
-# %% [markdown] lang="zh" of="8b1cf438"
+# %% [markdown] lang="zh" of="eb20ce28"
 # ## 这台机器的代价模型
 #
-# 现在不规定链路了：库的 all-reduce 在**这台**机器上要多久？`calibrate.sweep` 在真实的 rank 上调用它，从 1 kB 到 9 MB，跑若干轮取中位数。
+# 现在不规定链路了：库的 all-reduce 在**这台**机器上要多久？`calibrate.sweep` 在真实的 rank 上调用它，从 1 kB 到 9 MB，启动三次取中位数：每次启动，alpha 都不一样。
 #
 # **拟合。** 把整个集合通信当成一条直线 $T(S) = \alpha + S/B$，只用每第四个大小。**预测**拟合没见过的大小。**对照**：点在线上吗？
 
@@ -591,7 +591,7 @@ def judge(name, num_ranks, sizes, times_us):
 
 
 # %%
-points = calibrate.sweep("all_reduce", ranks=(2, 4), num_repeats=9)
+points = calibrate.sweep("all_reduce", ranks=(2, 4), num_launches=3)
 series = []
 for num_ranks in (2, 4):
     mine = [point for point in points if point.num_ranks == num_ranks]
