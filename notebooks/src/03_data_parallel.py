@@ -151,7 +151,8 @@ for name in ("1 / size", "share / 8"):
 # %%
 import inspect
 
-DataParallel = vars(torch.nn)["DataParallel"]  # not deprecated, but kept only for old code
+from torch.nn import DataParallel  # not deprecated, but kept only for old code
+
 print(" ".join(inspect.getdoc(DataParallel).partition(".. warning::")[2].split()[:18]), "...")
 device = "cuda" if torch.cuda.is_available() else "cpu"
 net = model.Transformer(2, 32, 2, max_len=32).to(device)
