@@ -96,6 +96,12 @@ def test_memory_without_cores_is_a_node_too(built):
     assert built(files, range(32)).node_bytes[7] == 1_024_000
 
 
+def test_the_only_node_has_all_the_memory(built):
+    files = {name: text for name, text in epyc().items() if not name.startswith("node/")}
+    files |= {"node/node0/cpulist": "0-31", "node/node0/meminfo": "Node 0 MemTotal: 1000 kB"}
+    assert built(files, range(32)).node_bytes == {0: psutil.virtual_memory().total}
+
+
 @pytest.mark.parametrize("drop", ["node/", "cache/", "topology/package", "topology/core", "meminfo", "cpu/"])
 def test_whatever_a_container_hides_leaves_a_topology(built, drop):
     found = built({name: text for name, text in epyc().items() if drop not in name}, range(32))
