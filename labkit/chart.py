@@ -1,4 +1,4 @@
-"""Curves and bars as sketches: dots are measured, lines predicted; every axis names its unit, every bar its value."""
+"""Curves and bars as sketches: dots were measured (or recorded), lines predicted; axes name units, bars values."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -53,7 +53,8 @@ def curves(series: Sequence[Series], *, title: Said, badge: str, x_name: Said = 
         x_words, y_words = said(x_name, words["code"]), said(y_name, words["code"])
         shapes, entries = _plot(series, names, (x_format, y_format), (log_x, log_y), bottom)
         if len({each.points for each in series}) > 1:
-            entries += [(_sample(mark="o"), words["measured"]), (_sample(), words["predicted"].lower())]
+            seen = words["recorded" if badge.startswith("recorded") else "measured"]
+            entries += [(_sample(mark="o"), seen), (_sample(), words["predicted"].lower())]
         shapes += [Words(0, _TOP_PX - 14, y_words, opacity=0.8),
                    Words(WIDTH_PX / 2, bottom + 36, x_words, "middle", opacity=0.8)]
         more, end_px = legend(entries, 60, bottom + 44)

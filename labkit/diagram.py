@@ -35,6 +35,7 @@ def collective(plan: Plan, step: int, *, num_bytes: float | None = None, network
     def build(words: dict[str, str]) -> Sketch:
         num_rows, _, height = _grid(plan)
         shapes = [*_names(plan, words), *_buffers(plan, step), *_messages(plan, step)]
+        shapes += [] if step else [Words(WIDTH_PX / 2, 116, words["nothing_sent"], "middle", opacity=0.8)]
         bottom = _TOP_PX + num_rows * height + 14 * (plan.primitive == "all_to_all")
         numbers = [(words["step"], words["of_steps"].format(step, len(plan.steps)))]
         for name, so_far, total, bound, form in _meters(plan, step, num_bytes, network, words):

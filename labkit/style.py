@@ -78,6 +78,7 @@ _WORDS = (
     ("plan", "{}: {}, {} ranks", "{}：{}，{} 个 rank"),
     ("step", "step", "步骤"),
     ("of_steps", "{} of {}", "{} / {}"),
+    ("nothing_sent", "nothing has been sent yet", "还没有发送任何东西"),
     ("bound", "lower bound", "下界"),
     ("time", "time", "用时"),
     ("add", "+ added to the receiver's", "+ 与接收方相加"),

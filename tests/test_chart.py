@@ -52,6 +52,7 @@ def test_measured_is_dots_and_predicted_a_line_of_the_same_colour() -> None:
     assert ring.colour == dots.colour != tree.colour and ring.dash != tree.dash, "told apart without colour too"
     assert words_of(drawn)[-2:] == ["measured", "predicted"] and "measured" not in words_of(chart.curves(
         [Series("ring", [1, 2], [3, 4])], **NAMED))
+    assert words_of(raced(badge="recorded"))[-2:] == ["recorded", "predicted"]
     root = ET.fromstring(svg.render(drawn))
     assert sum(path.get("stroke") == ring.colour for path in root.iter(f"{NS}path")) == 1, "dots are not joined"
 

@@ -59,6 +59,8 @@ def test_messages_go_from_the_senders_column_to_the_receivers() -> None:
         assert [x for x, _ in line.points_px] == [middle[f"rank {move.src}"], middle[f"rank {move.dst}"]]
     assert {line.dash for line in arrows(drawn)} == {()} != {line.dash for line in arrows(diagram.collective(steps, 5))}
     assert [box.texts[0] for box in drawn.only(Box) if box.y_px == 74] == [f"+ {m.chunks[0]}" for m in steps.steps[1]]
+    said = [any("nothing" in words.text for words in diagram.collective(steps, n).only(Words)) for n in range(7)]
+    assert said == [True] + 6 * [False]
 
 
 def test_a_chunk_says_how_many_contributions_it_holds_and_shows_it_in_the_pixels() -> None:
