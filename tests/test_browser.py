@@ -162,6 +162,34 @@ def test_every_theme_can_be_read(opened, dark):
     opened.dark(False)
 
 
+def test_collectives_and_buckets_step_play_and_run(chrome, tmp_path):
+    path = notebook(tmp_path, "from labkit import widgets\nwidgets.collectives()", "widgets.ddp_communication('zh')")
+    with serve(path) as server, browse(chrome, server, path.name) as lab:
+        lab.run_all()
+        board = first_board(lab)
+        comes(lab, board, "All-reduce: Ring, 4 ranks: step 0 of 6")
+        slider(board, "step").focus()
+        lab.page.keyboard.press("ArrowRight")
+        comes(lab, board, "step 1 of 6")
+        board.locator(".widget-play button").first.click()
+        comes(lab, board, "step 6 of 6")
+        board.locator("select").first.select_option("All-reduce: Tree")
+        comes(lab, board, "All-reduce: Tree, 4 ranks")
+        board.locator("button:has-text('Run it'):enabled").click()
+        board.locator("svg >> nth=1").wait_for(timeout=60_000)
+        assert "paced links" in board.locator("svg").nth(1).text_content()
+        assert "Measured:" in board.text_content()
+        ddp = lab.page.locator(".jp-OutputArea-output:has(select:has-text('6 个等大的层'))").first
+        ddp.scroll_into_view_if_needed()
+        before = comes(lab, ddp, "个桶，4 个 rank")
+        assert before.startswith("6 ")
+        slider(ddp, "桶").focus()
+        lab.page.keyboard.press("ArrowRight")
+        comes(lab, ddp, "3 个桶")
+        ddp.locator("button:enabled").last.click()
+        comes(lab, ddp, "实测", timeout_s=60)
+
+
 @pytest.fixture
 def plain(chrome, tmp_path):
     """A board in a JupyterLab that sends widgets' messages to the one thread that runs cells, as older ones do."""
