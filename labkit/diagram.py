@@ -190,9 +190,10 @@ def network(links: Network, *, order: Sequence[int] = (), language: str = "en") 
         more, end_px = legend(samples, 0, 364)
         way = ((words["ring_order"], " → ".join(map(str, order))),) if order else ()
         table = [(str(a), *(speeds[kinds.index(found[a, b])] if (a, b) in found else "" for b in home)) for a in home]
-        return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=links.name, badge=words["stated"],
+        heading = words["network"].format(links.num_ranks)
+        return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, badge=words["stated"],
                       numbers=((words["islands"], str(len(set(home.values())))),) * (len(kinds) > 1) + way,
-                      summary=f"{links.name}: {'; '.join(speeds)}.", table=(("rank", *map(str, home)), *table),
+                      summary=f"{heading}: {'; '.join(speeds)}.", table=(("rank", *map(str, home)), *table),
                       language=words["code"])
 
     return speaking(language, build)

@@ -91,6 +91,8 @@ _WORDS = (
     ("out_in", "out in", "发 收"),
     ("shared", ", one wire for all", "，共用一条线路"),
     ("stated", "stated", "给定"),
+    ("drawn", "drawn", "照原图"),
+    ("network", "{} ranks and their links", "{} 个 rank 与它们的链路"),
     ("islands", "islands", "岛"),
     ("ring_order", "ring", "环"),
     ("machine", "This machine", "本机"),

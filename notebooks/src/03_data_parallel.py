@@ -834,7 +834,8 @@ for name, run in runs.items():
     late = " ".join(f"{by}:{many}" for by, many in sorted(Counter(run[0][0]).items()))
     print(f"{name:<13} {run.timeline().span_us / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
           f"{loss_of(run[0][2]):.3f}")
-print(f"{my_ms = }; without messages: synchronous {8 * 96} ms, asynchronous {24 / (2 / 24 + 1 / 96):.0f} ms")
+print(f"{my_ms = }\nwithout messages: synchronous {8 * 96} ms; asynchronous {24 / (2 / 24 + 1 / 96):.0f} ms, "
+      "then up to 96 more until the last gradients, not used, are in")
 
 # %% [markdown]
 # The bound keeps the straggler from falling behind for ever: nobody may be more than 2 steps ahead. Is the synchronous row really ordinary training? The same 24 batches in one process, three to a step:
