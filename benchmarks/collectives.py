@@ -6,7 +6,7 @@
 median of 20 calls in 5 launches. A line per primitive and number of ranks is fitted to a quarter of the sizes; an error
 is that of a predicted time over the measured one, at a size that the line has not seen. later_error: the median error
 of the same line at its own sizes in 5 launches afterwards (launches differ: the cores that threads get, who else is
-busy). Then one call of 1 MB:
+busy). The last row has the errors of all. Then one call of 1 MB:
 payload_exact, whether the counted payload of the library's call is what was handed in on every rank and that of our own
 ring by send and receive is the formula's on every rank; formula_bytes, what a ring sends, all ranks together;
 wire_bytes, what TCP counted of the library's call; ring_wire_bytes, of our own ring's (for a broadcast, a chain).
@@ -52,17 +52,22 @@ def bytes_of(primitive: str, num_ranks: int) -> dict:
             "ring_wire_bytes": sum(own["wire_sent_bytes"] for own in by_hand)}
 
 
-def row(primitive: str, num_ranks: int) -> dict:
-    """One primitive on one number of ranks."""
+def shown(unseen: list[float], later: list[float]) -> dict:
+    """The quantiles of errors."""
+    return {"median_error": round(float(np.median(unseen)), 3), "p90_error": round(float(np.percentile(unseen, 90)), 3),
+            "later_error": round(float(np.median(later)), 3)}
+
+
+def row(primitive: str, num_ranks: int) -> tuple[dict, list[float], list[float]]:
+    """One primitive on one number of ranks; and its errors, at sizes not seen and later."""
     points = calibrate.sweep(primitive, [num_ranks])
     fit = calibrate.fit(points[3::4])
     unseen, later = ([abs(fit.us(point.num_bytes) / point.time_us - 1) for point in group] for group in (
         [point for place, point in enumerate(points) if place % 4 != 3],
         calibrate.sweep(primitive, [num_ranks], calibrate.QUARTER)))
     return {"primitive": primitive, "ranks": num_ranks, "alpha_us": round(fit.alpha_us),
-            "gb_per_s": round(fit.bandwidth_gb_per_s, 2), "median_error": round(float(np.median(unseen)), 3),
-            "p90_error": round(float(np.percentile(unseen, 90)), 3),
-            "later_error": round(float(np.median(later)), 3), **bytes_of(primitive, num_ranks)}
+            "gb_per_s": round(fit.bandwidth_gb_per_s, 2), **shown(unseen, later),
+            **bytes_of(primitive, num_ranks)}, unseen, later
 
 
 def main() -> None:
@@ -72,11 +77,15 @@ def main() -> None:
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--primitives", default=PRIMITIVES)
     options = parser.parse_args()
-    rows = []
+    rows, unseen, later = [], [], []
     for primitive in options.primitives.split(","):
         for num_ranks in map(int, options.ranks.split(",")):
-            rows.append(row(primitive, num_ranks))
-            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), file=sys.stderr, flush=True)
+            told, *errors = row(primitive, num_ranks)
+            rows.append(told)
+            unseen, later = unseen + errors[0], later + errors[1]
+            print("  ".join(f"{key} {value}" for key, value in told.items()), file=sys.stderr, flush=True)
+    rows.append({"primitive": "all", "ranks": options.ranks, **shown(unseen, later)})
+    print(rows[-1], file=sys.stderr)
     if options.json:
         print(json.dumps(rows, indent=1))
 
