@@ -43,6 +43,11 @@ def accumulated(ddp, microbatches, divide=True, sync_all=False):
     (mse_loss(ddp(x), y) / (len(microbatches) if divide else 1)).backward()
 
 
+def updates_too(ddp, microbatches):
+    accumulated(ddp, microbatches)
+    torch.optim.SGD(ddp.parameters(), lr=0.1).step()
+
+
 def never_synchronised(ddp, microbatches):
     with ddp.no_sync():
         for x, y in microbatches:
@@ -137,7 +142,8 @@ def test_the_stub_is_not_attempted_and_the_reference_passes(name):
 
 @pytest.mark.parametrize(("name", "answer", "words"), [
     ("accumulate", lambda ddp, parts: accumulated(ddp, parts, divide=False), "it is 4 times that"),
-    ("accumulate", never_synchronised, "2 ranks, 4 microbatches, rank 0: 0.weight.grad is not that of the whole batch"),
+    ("accumulate", never_synchronised, "rank 0: update 0, 0.weight.grad is not that of the whole batch"),
+    ("accumulate", updates_too, "rank 0: update 1, 0.weight.grad is not that of the whole batch"),
     ("accumulate", lambda ddp, parts: reduced_half_way(ddp, parts, average=False), "is not that of the whole batch"),
     ("accumulate", lambda ddp, parts: None, "0.weight.grad is None"),
     ("error_feedback", lambda g, m, k: sparse(g, m, k, feedback=False), "after call 2, sent so far + mean mem"),

@@ -19,6 +19,8 @@ _KINDS = {"none": (0, 1.0), "fp16": (300, 0.5), "top-k 1 %": (2500, 0.02), "powe
 def accumulate(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(ddp, microbatches)`` leaves in ``ddp`` the gradients of the whole batch, after one all-reduce of them.
 
+    Three updates are made with them, and each gradient is compared with that of one process that trains on all of it.
+
     ``ddp`` is a DistributedDataParallel, a microbatch a pair (inputs, targets), all of one size, different on every
     rank. The loss is ``mse_loss`` over all samples of all microbatches and ranks. Run on real ranks.
     """
@@ -35,6 +37,8 @@ def accumulate(answer: Callable) -> Iterator[tuple[str, str]]:
 
 def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
     """A rank's side: what is wrong with the gradients, the bytes it communicated, and those of one all-reduce."""
+    import copy
+
     import torch
     from torch import distributed as dist
     from torch import nn
@@ -43,15 +47,22 @@ def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
 
     torch.manual_seed(0)
     model, mse = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)), nn.functional.mse_loss
-    inputs, targets = (torch.randn(dist.get_world_size(), num_parts, 3, width) for width in (6, 2))
-    mse(model(inputs), targets).backward()
-    right = {name: weight.grad for name, weight in model.named_parameters()}
-    model.zero_grad()
-    ddp = nn.parallel.DistributedDataParallel(model)
-    with traffic.count() as counted:
-        answer(ddp, list(zip(inputs[dist.get_rank()], targets[dist.get_rank()], strict=True)))
+    alone, ddp, faults, sent_bytes = copy.deepcopy(model), nn.parallel.DistributedDataParallel(model), [], []
+    for step in range(3):
+        inputs, targets = (torch.randn(dist.get_world_size(), num_parts, 3, width) for width in (6, 2))
+        for net in (model, alone):
+            net.zero_grad()
+        mse(alone(inputs), targets).backward()
+        right = {name: weight.grad for name, weight in alone.named_parameters()}
+        with traffic.count() as counted:
+            answer(ddp, list(zip(inputs[dist.get_rank()], targets[dist.get_rank()], strict=True)))
+        sent_bytes.append(counted.payload_bytes.total())
+        if fault := _difference(model, right):
+            faults.append(f"update {step}, {fault}")
+        for net in (model, alone):
+            torch.optim.SGD(net.parameters(), lr=0.1).step()
     least = sum(grad.nbytes for grad in right.values())
-    return _difference(model, right), counted.payload_bytes.total(), least
+    return faults[0] if faults else "", sent_bytes[0], least
 
 
 def _difference(model: object, right: dict) -> str:

@@ -28,7 +28,7 @@
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
-from labkit import calibrate, chart, diagram, exchange, hardware, network, scene, widgets
+from labkit import calibrate, chart, diagram, exchange, hardware, machine, network, scene, widgets
 from labkit.chart import Series
 from labkit.check import collectives as check
 from labkit.collectives import ALGORITHMS, TITLES, lower_bound_bytes, plan, sent_bytes
@@ -120,17 +120,17 @@ for name in run[0]:
 # - **All-reduce**: all have the sum. For gradients under DDP.
 # - **All-gather**: each brought one number (its r-th), all have all four. For the weights of FSDP.
 # - **Reduce-scatter**: the sum, but rank r gets only its r-th number. For the gradients of FSDP. An all-gather of these would complete an all-reduce; remember that.
-# - **All-to-all**: rank r gets everyone's r-th number: a transposed table. For experts.
+# - **All-to-all**: rank r gets everyone's r-th number: a transposed table. For mixtures of experts.
 #
 # `dist.all_gather` and `dist.reduce_scatter`, which the sources use, do the same with lists of tensors instead of one large one.
 
-# %% [markdown] lang="zh" of="1d416e32"
+# %% [markdown] lang="zh" of="f7ce2804"
 # - 广播（broadcast）：人人都有 rank 0 带来的数。用于开始时分发权重。
 # - 归约（reduce）：rank 0 得到总和。别的 rank 上是库用剩的东西，只有 root 的结果有定义。
 # - 全归约（all-reduce）：人人得到总和。用于 DDP 的梯度。
 # - 全收集（all-gather）：每个 rank 带来一个数（它的第 r 个），人人都有四个。用于 FSDP 的权重。
 # - 归约分发（reduce-scatter）：求和，但 rank r 只得到第 r 个数。用于 FSDP 的梯度。把这些结果再 all-gather 一次，就成了 all-reduce；记住这一点。
-# - 全交换（all-to-all）：rank r 得到所有人的第 r 个数，相当于把表转置。用于专家模型。
+# - 全交换（all-to-all）：rank r 得到所有人的第 r 个数，相当于把表转置。用于混合专家模型（MoE）。
 #
 # 原资料用的 `dist.all_gather` 和 `dist.reduce_scatter` 做的是同样的事，只是用一列张量代替一整块。
 
@@ -184,12 +184,12 @@ for name in run[0]:
           f" {lower_bound_bytes(name, 4, 4e6) / 1e6:12.2f} MB")
 
 # %% [markdown]
-# The last column no algorithm can beat, see [below](#Why-the-ring-is-optimal): its busiest rank sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: gloo has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
+# The last column no algorithm can beat, see [below](#Why-the-ring-is-optimal): its busiest rank sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: torch's gloo backend has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
 #
 # Section 8.9.1 puts "O(N)" beside most collectives, "O(2N)" beside all-reduce and "O(N×P)" beside all-gather. It is not said whether that is per rank or in all, nor whether N is the buffer before or after. With S as above, per rank, nothing grows without bound:
 
-# %% [markdown] lang="zh" of="4dd79052"
-# 最后一列是任何算法都突破不了的，理由见[下文](#环为什么最优)：最忙的 rank 至少要收或发这么多。gloo 的 all-reduce、all-gather 和 all-to-all 正好做到。它的 broadcast 是一棵树，root 把整个缓冲区发了两遍。而它的 **reduce-scatter** 发了必需量的两倍：gloo 没有自己的 reduce-scatter，先做一次 all-reduce，再留下结果的四分之一。载荷和线上是两个问题，说的时候要讲清是哪一个。
+# %% [markdown] lang="zh" of="4621fb00"
+# 最后一列是任何算法都突破不了的，理由见[下文](#环为什么最优)：最忙的 rank 至少要收或发这么多。gloo 的 all-reduce、all-gather 和 all-to-all 正好做到。它的 broadcast 是一棵树，root 把整个缓冲区发了两遍。而它的 **reduce-scatter** 发了必需量的两倍：torch 的 gloo 后端没有自己的 reduce-scatter，先做一次 all-reduce，再留下结果的四分之一。载荷和线上是两个问题，说的时候要讲清是哪一个。
 #
 # 8.9.1 节给多数操作写“O(N)”，给 all-reduce 写“O(2N)”，给 all-gather 写“O(N×P)”。既没说是每个 rank 还是合计，也没说 N 是操作之前还是之后的缓冲区。按上面的 S、按每个 rank 来算，没有哪个会无限增长：
 
@@ -227,10 +227,11 @@ def textbook_s11(fixed):
 
 # %%
 try:
-    lab.launch(textbook_s11, False, ranks=3, timeout_s=20, hang_s=1.5)
+    lab.launch(textbook_s11, False, ranks=3, backend="gloo", timeout_s=20, hang_s=1.5)
 except lab.Timeout as verdict:
     print(verdict)
-print(f"{my_ranks_that_return = }; fixed:", *lab.launch(textbook_s11, True, ranks=3, timeout_s=20))
+fixed = lab.launch(textbook_s11, True, ranks=3, backend="gloo", timeout_s=20)
+print(f"{my_ranks_that_return = }; fixed:", *fixed)
 
 # %% [markdown]
 # The example works with two ranks only. A third one waits for a message that nobody sends. Every `recv` needs its own `send`: say `elif rank == 1`.
@@ -286,12 +287,12 @@ for to_the_letter in (True, False):
     print(*(" ".join(f"{number:05}" for number in result) for result in run), sep="   ")
 
 # %% [markdown]
-# Right would be `1111 2222 3333 4444` at least somewhere. To the letter, one chunk is added to all of them. In the second reading rank 1 has `00013` in its first place: its own 1 and rank 0's, three times; of ranks 2 and 3 nothing has arrived. A rank that sends the *same* chunk each time never passes on what it has received, and nothing gets further than one neighbour.
+# Right would be one finished sum on each rank after these steps: a `1111`, a `2222`, a `3333`, a `4444`. To the letter, one chunk is added to all of them. In the second reading rank 1 has `00013` in its first place: its own 1 and rank 0's, three times; of ranks 2 and 3 nothing has arrived. A rank that sends the *same* chunk each time never passes on what it has received, and nothing gets further than one neighbour.
 #
 # In step s send chunk $(r - s) \bmod N$: the one you added to last. Add what arrives to chunk $(r - s - 1) \bmod N$. After N - 1 steps every rank holds one finished sum (a reduce-scatter); N - 1 more steps hand the sums round (an all-gather, which the pseudocode leaves as `pass`).
 
-# %% [markdown] lang="zh" of="482c7e1f"
-# 正确的话，至少该有某处出现 `1111 2222 3333 4444`。照字面，是把一块加到了所有块上。第二种读法里，rank 1 的第一个数是 `00013`：自己的一个 1，加上 rank 0 的那个 1，重复了三次；rank 2 和 rank 3 的什么也没到。每次都发**同一块**，就从不转交收到的东西，什么也传不出一个邻居之外。
+# %% [markdown] lang="zh" of="e4d3637c"
+# 正确的话，走完这几步，每个 rank 上应各有一块凑齐的和：`1111`、`2222`、`3333`、`4444` 各出现一次。照字面，是把一块加到了所有块上。第二种读法里，rank 1 的第一个数是 `00013`：自己的一个 1，加上 rank 0 的那个 1，重复了三次；rank 2 和 rank 3 的什么也没到。每次都发**同一块**，就从不转交收到的东西，什么也传不出一个邻居之外。
 #
 # 第 s 步该发块 $(r - s) \bmod N$，也就是刚刚加过的那一块；收到的加进块 $(r - s - 1) \bmod N$。N - 1 步之后，每个 rank 手里有一块的总和（这是 reduce-scatter）；再用 N - 1 步把这些和传一圈（这是 all-gather，伪代码里写的是 `pass`）。
 
@@ -374,16 +375,16 @@ for size in (2, 4):
 # %% [markdown] sections="8.3.2"
 # ## Parameter server, ring, tree: the race
 #
-# The same all-reduce can be done in other ways. **Parameter server**: all send their buffer to rank 0, which adds and sends the sum back. **Tree**: neighbours add in pairs, then the pairs' winners, and so on up; then down again. A **double binary tree** runs two trees at once, half of the buffer on each; a rank that adds in one is a leaf in the other. **Hierarchical**: a reduce-scatter inside a group, an all-reduce between the groups, an all-gather inside.
+# The same all-reduce can be done in other ways. **Parameter server**: all send their buffer to rank 0, which adds and sends the sum back. **Tree**: neighbours add in pairs, then the ranks that hold those sums, and so on up; then down again. A **double binary tree** runs two trees at once, half of the buffer on each; a rank that adds in one is a leaf in the other. **Hierarchical**: a reduce-scatter inside a group, an all-reduce between the groups, an all-gather inside.
 #
 # Section 8.3.2 compares volume and latency: parameter server "O(2N × P)" and high, ring "O(2N)" and **low**, hence "large-scale training".
 #
 # **Predict.** Four ranks, a buffer of 1.6 MB. How many megabytes does rank 0 send as a parameter server? And which way is the fastest for a buffer of only 4 kB?
 
-# %% [markdown] lang="zh" of="74c84ca4"
+# %% [markdown] lang="zh" of="bfb7a7ca"
 # ## 参数服务器、环、树：赛跑
 #
-# 同一个 all-reduce 有别的做法。参数服务器（parameter server）：大家把缓冲区发给 rank 0，它求和再发回来。树（tree）：两两相加，胜出者再两两相加，一层层往上，然后一层层往下。双二叉树（double binary tree）：两棵树同时跑，各管一半缓冲区；在一棵里做加法的 rank，在另一棵里是叶子。分层（hierarchical）：组内 reduce-scatter，组间 all-reduce，组内 all-gather。
+# 同一个 all-reduce 有别的做法。参数服务器（parameter server）：大家把缓冲区发给 rank 0，它求和再发回来。树（tree）：两两相加，拿着部分和的 rank 再两两相加，一层层往上，然后一层层往下。双二叉树（double binary tree）：两棵树同时跑，各管一半缓冲区；在一棵里做加法的 rank，在另一棵里是叶子。分层（hierarchical）：组内 reduce-scatter，组间 all-reduce，组内 all-gather。
 #
 # 8.3.2 节比较了通信量和延迟：参数服务器“O(2N × P)”、延迟高；环“O(2N)”、延迟**低**，因而适合“大规模训练”。
 #
@@ -497,10 +498,10 @@ print(f"they cross at {format_bytes(crossover_bytes(4, SLOW))} by formula, "
       f"at {format_bytes(crossing * 1e3)} where lines through the measured dots do")
 
 # %% [markdown]
-# So "trees below 256 kB, rings above" (section 19.1.2) can be no constant. The crossing is proportional to $\alpha B$ and grows with N. For three kinds of links, with alphas and bandwidths of the usual order of magnitude:
+# So "usually trees below 256 kB, rings above" (section 19.1.2) can be no constant. The crossing is proportional to $\alpha B$ and grows with N. For three kinds of links, with alphas and bandwidths of the usual order of magnitude:
 
-# %% [markdown] lang="zh" of="83142d6c"
-# 可见“小于 256 kB 用树，更大用环”（19.1.2 节）不可能是常数。交点与 $\alpha B$ 成正比，还随 N 增长。三种链路，alpha 和带宽取常见的数量级：
+# %% [markdown] lang="zh" of="43f102f2"
+# 可见“通常小于 256 kB 用树，更大用环”（19.1.2 节）里的界线不可能是常数。交点与 $\alpha B$ 成正比，还随 N 增长。三种链路，alpha 和带宽取常见的数量级：
 
 # %%
 links = {"NVLink: 2 us, 300 GB/s": (2, 300), "InfiniBand: 5 us, 25 GB/s": (5, 25), "10G Ethernet: 50 us, 1.25 GB/s": (50, 1.25)}
@@ -510,12 +511,12 @@ for name, (alpha_us, bandwidth) in links.items():
     print(f"{name:<32}", *(f"{format_bytes(crossover_bytes(n, link)):<10}" for n in (2, 4, 8, 64, 512)))
 
 # %% [markdown]
-# From nothing to tens of megabytes. What NCCL does: for every size it estimates the time of each algorithm in each of its protocols on the topology that it found, and takes the least ([NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, existed in version 2.4 and was removed in 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)). On a machine with NVSwitches of the third generation and later, a further algorithm (NVLS) lets the switch add; a published log of eight H200 shows ring up to 1 MiB, NVLS from 2 MiB, and no tree at all (reported, not run here). What is chosen on your cluster, `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` tells.
+# From nothing to tens of megabytes. What NCCL does: for every size it estimates the time of each algorithm in each of its protocols on the topology that it found, and takes the least ([NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, existed in version 2.4 and was removed in 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)). On a machine with NVSwitches of the third generation and later, a further algorithm (NVLS) lets the switch add. What is chosen on your cluster, `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` tells.
 #
 # The same choice by our model, between ring, tree and a double tree that cuts its halves into as many pieces as is best. 64 ranks on InfiniBand:
 
-# %% [markdown] lang="zh" of="f5798a66"
-# 从零到几十兆字节都有。NCCL 的做法是：对每个大小，在它探测到的拓扑上估算每种算法配每种协议的时间，取最小的（[NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)）。可以自己设的阈值 `NCCL_TREE_THRESHOLD` 只存在于 2.4，2.5 就删了；而且 2.4 只在节点之间用树（[issue 211](https://github.com/NVIDIA/nccl/issues/211)）。在第三代及以后的 NVSwitch 上，还有一种让交换芯片做加法的算法（NVLS）；一份公开的八块 H200 的日志里，1 MiB 以下用环，2 MiB 起用 NVLS，根本没有树（据报道，这里没有跑过）。你的集群上选了什么，看 `NCCL_DEBUG=INFO` 加 `NCCL_DEBUG_SUBSYS=TUNING`。
+# %% [markdown] lang="zh" of="76a907c5"
+# 从零到几十兆字节都有。NCCL 的做法是：对每个大小，在它探测到的拓扑上估算每种算法配每种协议的时间，取最小的（[NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)）；大小增长时，可能在树和环之间来回换好几次（[issue 754](https://github.com/NVIDIA/nccl/issues/754)）。可以自己设的阈值 `NCCL_TREE_THRESHOLD` 只存在于 2.4，2.5 就删了；而且 2.4 只在节点之间用树（[issue 211](https://github.com/NVIDIA/nccl/issues/211)）。在第三代及以后的 NVSwitch 上，还有一种让交换芯片做加法的算法（NVLS）。你的集群上选了什么，看 `NCCL_DEBUG=INFO` 加 `NCCL_DEBUG_SUBSYS=TUNING`。
 #
 # 用我们的模型来做同样的选择：环、树，以及把两半切成最合适的段数的双二叉树。InfiniBand 上的 64 个 rank：
 
@@ -531,10 +532,10 @@ for size, *times in zip(sizes, *lines.values()):
     print(f"{format_bytes(size):>8}: {TITLES[list(lines)[times.index(min(times))]]}")
 
 # %% [markdown]
-# The double tree is never far from the better of the two: few steps when the buffer is small, both ports of almost every rank busy when it is large. In the middle it wins.
+# At these sizes the double tree never takes twice as long as the better of the two: it has far fewer steps than a ring when the buffer is small, and both ports of almost every rank are busy when it is large. In the middle it wins.
 
-# %% [markdown] lang="zh" of="9e772282"
-# 双二叉树离两者中较好的那个总不远：缓冲区小时步数少，缓冲区大时几乎每个 rank 的收发端口都忙着。在中间一段它最快。
+# %% [markdown] lang="zh" of="c075802a"
+# 在这些大小上，双二叉树的用时从不到较好那个的两倍：缓冲区小时，步数比环少得多；缓冲区大时，几乎每个 rank 的收发端口都忙着。在中间一段它最快。
 
 # %% [markdown] sections="19.1.1"
 # ## Topology: fast inside, slow between
@@ -560,10 +561,10 @@ for name in ("parameter_server", "ring", "tree", "hierarchical"):
           f" {predicted:14.0f} {measured:8.0f}")
 
 # %% [markdown]
-# A ring that does not know of the islands crosses in every step. The hierarchical way first adds inside the islands: as little crosses as in a tree, and both ways at once. That is what "topology-aware" buys: the same library call, another plan. (A ring in which neighbours are not neighbours would cross more often; chapter 11 tries it.)
+# Even in the best order, which this is, a ring crosses in every step. The hierarchical way first adds inside the islands: as little crosses as in a tree, and both ways at once. That is what "topology-aware" buys: the same library call, another plan. (A ring whose neighbours sit on different islands crosses more often; chapter 11 tries it.)
 
-# %% [markdown] lang="zh" of="1268e3db"
-# 不知道有岛的环，每一步都要跨岛。分层的做法先在岛内相加：跨岛的字节与树一样少，而且两个方向同时走。这就是“拓扑感知”换来的：同一个库调用，背后是另一个方案。（如果环上的邻居不在同一个岛，跨岛会更多；第 11 章会试。）
+# %% [markdown] lang="zh" of="16eb6844"
+# 环即使按最好的顺序排（这里就是），每一步也要跨岛。分层的做法先在岛内相加：跨岛的字节与树一样少，而且两个方向同时走。这就是“拓扑感知”换来的：同一个库调用，背后是另一个方案。（如果环上的邻居不在同一个岛，跨岛会更多；第 11 章会试。）
 
 # %% [markdown] sections="8.9.1"
 # ## A cost model for this machine
@@ -577,7 +578,7 @@ for name in ("parameter_server", "ring", "tree", "hierarchical"):
 #
 # 现在不规定链路了：库的 all-reduce 在**这台**机器上要多久？`calibrate.sweep` 在真实的 rank 上调用它，从 1 kB 到 9 MB，启动三次取中位数：每次启动，alpha 都不一样。
 #
-# **拟合。** 把整个集合通信当成一条直线 $T(S) = \alpha + S/B$，只用每第四个大小。**预测**拟合没见过的大小。**对照**：点在线上吗？
+# **拟合。** 把整个集合通信当成一条直线 $T(S) = \alpha + S/B$，每四个大小取一个来拟合。**预测**拟合没见过的大小。**对照**：点在线上吗？
 
 
 # %%
@@ -595,18 +596,19 @@ points = calibrate.sweep("all_reduce", ranks=(2, 4), num_launches=3)
 series = []
 for num_ranks in (2, 4):
     mine = [point for point in points if point.num_ranks == num_ranks]
-    series += judge(f"N = {num_ranks}", num_ranks, [p.num_bytes for p in mine], [p.time_us for p in mine])
+    backend = "nccl" if machine.num_gpus() >= num_ranks else "gloo"
+    series += judge(f"N = {num_ranks}, {backend}", num_ranks, [p.num_bytes for p in mine], [p.time_us for p in mine])
 curves(series, "All-reduce: T = alpha + S / B", "measured", x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
 
 # %% [markdown]
-# Two numbers predict most of a thousandfold range of sizes. They hold for this machine and for **one** number of ranks: ranks that outnumber the cores have to take turns, so alpha grows faster than any count of steps. `calibrate.links()` keeps such fits in your cache folder, with the date and the machine.
+# Two numbers give the times over almost the whole range, to the errors printed. They hold for this machine and for **one** number of ranks: where ranks outnumber the cores they take turns, and alpha grows faster than the ring's 2(N-1) steps. `calibrate.links()` keeps such fits in your cache folder, with the date and the machine.
 #
 # ### algbw and busbw
 #
 # Size over time is called *algbw*. It falls with N even on perfect links, since every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes *busbw*: what a link really carried, to be compared with its data sheet. nccl-tests prints both. Here is such a table for eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*): time in microseconds for 32 KiB, 64 KiB, ... 16 GiB.
 
-# %% [markdown] lang="zh" of="6a00ebe6"
-# 两个数就能预测上千倍的大小范围里的大部分。它们只对这台机器、**一种** rank 数成立：rank 比核多，就得轮流上核，alpha 长得比步数还快。`calibrate.links()` 会把这样的拟合连同日期和机器存进缓存文件夹。
+# %% [markdown] lang="zh" of="801c5c22"
+# 两个数就给出了几乎整个范围里的用时，误差如上所印。它们只对这台机器、**一种** rank 数成立：rank 比核多时要轮流上核，alpha 长得比环的 2(N-1) 步还快。`calibrate.links()` 会把这样的拟合连同日期和机器存进缓存文件夹。
 #
 # ### algbw 与 busbw
 #

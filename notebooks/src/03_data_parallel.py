@@ -161,10 +161,10 @@ same = torch.equal(wrapped(tokens.to(device)), net(tokens.to(device)))
 print(f"GPUs it uses here: {wrapped.device_ids}; output equal to the bare module's: {same}")
 
 # %% [markdown]
-# Two reasons against it can be counted anywhere. First, threads of one Python process take turns: one lock, the GIL. Below, two equal shares of Python work, such as a tokenizer or the launching of kernels. The best of three tries:
+# Two reasons against it can be counted anywhere. First, threads of one Python process take turns: one lock, the GIL. Below, two equal shares of pure Python work, as between the torch calls of a forward. The best of three tries:
 
-# %% [markdown] lang="zh" of="24867053"
-# 反对它的理由里，有两条在任何机器上都能数出来。第一，一个 Python 进程里的线程要轮流执行，因为只有一把锁，即 GIL（全局解释器锁）。下面是两份同样多的 Python 工作，好比分词，或者一个个地启动 GPU 核函数。各试三次，取最好的：
+# %% [markdown] lang="zh" of="d89964af"
+# 反对它的理由里，有两条在任何机器上都能数出来。第一，一个 Python 进程里的线程要轮流执行，因为只有一把锁，即 GIL（全局解释器锁）。下面是两份同样多的纯 Python 工作，好比前向里两次 torch 调用之间的那些代码。各试三次，取最好的：
 
 # %%
 import time
@@ -200,15 +200,15 @@ for name, seconds in rows.items():
     print(f"{name:<19} {seconds / one:.1f} times one share")
 
 # %% [markdown]
-# Two threads take as long as one after the other; two ranks, on two free cores, as long as one. Second, everything passes through the first GPU. Bytes that leave and reach it in a step (weights out, gradients in), in multiples of the model, beside what a rank of a ring all-reduce sends and receives:
+# Two threads take as long as one after the other; two ranks, on two free cores, as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL torch broadcasts and reduces instead: about 2 for any N), beside what a rank of a ring all-reduce sends and receives:
 
-# %% [markdown] lang="zh" of="771945d4"
-# 两个线程和先后做一样慢；两个 rank 只要有两个空闲的核，就和做一份一样快。第二，所有数据都要经过第一块 GPU。下面以模型大小为单位，列出一步里进出它的字节（权重出、梯度进），旁边是环形 all-reduce 里一个 rank 收发的量：
+# %% [markdown] lang="zh" of="b8beffbe"
+# 两个线程和先后做一样慢；两个 rank 只要有两个空闲的核，就和做一份一样快。第二，每一步都从第一块 GPU 开始，又在那里结束：它先发完权重，前向才能开始，然后收齐所有输出和梯度，这些都不能藏在反向之下。下面以模型大小为单位，列出权重出、梯度进的字节，假定逐块 GPU 拷贝（有 NCCL 时，torch 改用广播和归约，N 为多少都约是 2）；旁边是环形 all-reduce 里一个 rank 收发的量：
 
 # %%
 from labkit.collectives import plan, received_bytes, sent_bytes
 
-print("  N   nn.DataParallel, GPU 0   ring, each rank")
+print("  N   GPU 0, copy by copy      ring, each rank")
 for size in (2, 4, 8):
     star = sent_bytes(plan("broadcast", "star", size), 1)[0] + received_bytes(plan("reduce", "star", size), 1)[0]
     ring = plan("all_reduce", "ring", size)
@@ -291,14 +291,15 @@ def three_ways():
 found = lab.launch(three_ways, ranks=2, backend="gloo", timeout_s=40)[0]
 print(f"{my_calls = }\n             all-reduces      payload   on the wire   step      difference")
 for name, (counted, ms, grads) in found.items():
+    wire = "unknown" if counted.sent_bytes is None else f"{counted.sent_bytes:,}"  # only Linux counts it
     print(f"{name:<12} {counted.calls['all_reduce']:11} {counted.payload_bytes['all_reduce']:12,} "
-          f"{counted.sent_bytes or 0:13,} {ms:5.0f} ms {difference(grads, found['per weight'][2]):12.1e}")
+          f"{wire:>13} {ms:5.0f} ms {difference(grads, found['per weight'][2]):12.1e}")
 
 # %% [markdown]
 # The same bytes, the same gradients. What differs is the number of messages; on the wire each adds a header. (Ring or tree is not DDP's choice but the backend's: chapter 02.) And DDP sends its buckets while the backward still runs. Autograd has a hook for that, which fires as soon as a gradient is complete. With it, overlap by hand takes one line:
 
 # %% [markdown] lang="zh" of="e1c4d346"
-# 字节一样，梯度也一样。不同的是消息的条数；在线路上，每条消息还要多一个头部。（用环还是用树，不由 DDP 决定，由后端决定，见第 02 章。）另外，DDP 在反向还没做完时就开始发桶。autograd 为此提供了钩子，某个梯度一算完就触发。有了它，手写重叠只要一行：
+# 字节一样，梯度也一样。不同的是消息的条数；在线路上，每条消息还要多一个报头。（用环还是用树，不由 DDP 决定，由后端决定，见第 02 章。）另外，DDP 在反向还没做完时就开始发桶。autograd 为此提供了钩子，某个梯度一算完就触发。有了它，手写重叠只要一行：
 
 
 # %%
@@ -328,9 +329,9 @@ print("first:", *names[:4], "\nlast: ", *names[-4:])
 # A communication hook sees each bucket as it leaves. DDP's defaults (1 MiB for the first bucket, 25 MiB for the others), a somewhat larger model, three steps:
 
 # %% [markdown] lang="zh" of="f6ef1346"
-# ### 哪些梯度同坐一桶
+# ### 哪些梯度装进同一个桶
 #
-# 通信钩子能看到每个桶离开的样子。用 DDP 的默认值（第一桶 1 MiB，其余 25 MiB），模型稍大一点，走三步：
+# 通信钩子（communication hook）在每个桶发出时都能看到它。用 DDP 的默认值（第一桶 1 MiB，其余 25 MiB），模型稍大一点，走三步：
 
 
 # %%
@@ -429,7 +430,7 @@ widgets.ddp_communication(language=LANGUAGE)
 # %% [markdown] lang="zh" of="3980b3ac"
 # ## 各拿各的数据：DistributedSampler
 #
-# `DistributedSampler` 负责发数据集的下标。下面把 8 个样本发给 2 个 rank，共三个 epoch；先像 8.3.1 节那样调用 `set_epoch`，再不调用：
+# `DistributedSampler` 负责分发数据集的下标。下面把 8 个样本分给 2 个 rank，共三个 epoch；先像 8.3.1 节那样调用 `set_epoch`，再不调用：
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -526,7 +527,7 @@ for name, dealt in shares.items():
 # With gradient accumulation only the sum of several backwards is needed, so only the last one has to communicate. `ddp.no_sync()` turns the all-reduces off inside its block. Three variants; the third puts only the backward into the block. **Predict** their all-reduces (the model fits in one bucket).
 
 # %% [markdown] lang="zh" of="ee425425"
-# ## no_sync：四个微批次，一次 all-reduce
+# ## no_sync：四个微批次（microbatch），一次 all-reduce
 #
 # 梯度累积（gradient accumulation）只需要几次反向的和，所以只有最后一次需要通信。在 `ddp.no_sync()` 的块里，all-reduce 是关掉的。下面有三种写法，第三种只把反向放进块里。**先猜**各有几次 all-reduce（整个模型装得进一个桶）。
 
@@ -608,6 +609,9 @@ def train(num_epochs, folder):
 
 
 # %%
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -684,10 +688,42 @@ for action in parser._actions:
 print(f"16 ranks: node 1, local rank 3 is rank {1 * 8 + 3}")
 
 # %% [markdown]
-# `node_rank` is the number that differs. `RANK` counts over all nodes, `LOCAL_RANK` within one. S2 and S12 print and save `if local_rank == 0`: on two nodes, that is two writers of one file. Choose the GPU by `LOCAL_RANK`, the writer by `RANK`.
+# `node_rank` is the number that differs. `RANK` counts over all nodes, `LOCAL_RANK` within one. S2 and S12 print, and S12 saves, `if local_rank == 0`. Here are two nodes on this machine, each with an agent and a rank of its own:
 
-# %% [markdown] lang="zh" of="7e59c6b4"
-# 各机器不同的那个数是 `node_rank`。`RANK` 在所有节点上统一编号，`LOCAL_RANK` 只在一个节点内编号。S2 和 S12 用 `if local_rank == 0` 来打印和存盘：两个节点就有两个进程写同一个文件。选 GPU 看 `LOCAL_RANK`，选谁来写看 `RANK`。
+# %% [markdown] lang="zh" of="32b49bd5"
+# 各机器不同的那个数是 `node_rank`。`RANK` 在所有节点上统一编号，`LOCAL_RANK` 只在一个节点内编号。S2 和 S12 用 `if local_rank == 0` 来打印，S12 还用它来存盘。下面在这台机器上起两个节点，各有自己的代理进程（agent）和一个 rank：
+
+# %%
+TWO_NODES = '''
+import os, torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+if os.environ["LOCAL_RANK"] == "0":
+    print(f"node {os.environ['GROUP_RANK']}: I am rank {dist.get_rank()}, and we are {total.item():g}")
+dist.destroy_process_group()
+'''
+script = Path(folder.name, "two_nodes.py")
+script.write_text(TWO_NODES)
+line = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", "--nnodes=2",
+        "--master_addr=127.0.0.1", f"--master_port={machine.free_port()}"]  # torchrun is a name for the first three words
+
+# %%
+environment = os.environ | ({"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {})
+nodes = [subprocess.Popen([*line, f"--node_rank={node}", script], env=environment, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node in range(2)]
+try:
+    print(*(node.communicate(timeout=50)[0] for node in nodes), sep="")
+finally:
+    for node in nodes: node.terminate()  # does nothing where all went well
+
+# %% [markdown]
+# One job of two ranks, and both are local rank 0: every line of S2 comes twice, and S12's two processes write one file. Choose the GPU by `LOCAL_RANK`, the writer by `RANK`.
+
+# %% [markdown] lang="zh" of="711393a1"
+# 一个作业，两个 rank，都是本节点的 0 号：S2 的每一行都印两遍，S12 则有两个进程写同一个文件。选 GPU 看 `LOCAL_RANK`，选谁来写看 `RANK`。
 
 # %% [markdown] sections="8.3.1"
 # ### The start of section 8.3.1
@@ -884,10 +920,10 @@ for late in (0, 1, 2, 5, 11):
     print(f"{late:4} {2 * sin(pi / (4 * late + 2)):8.3f} {'':22}", *(f"{descend(rate, late):8.0e}" for rate in rates))
 
 # %% [markdown]
-# Where the learning rate is above the limit, $|x|$ grows. Staleness 11, a dozen workers, takes a learning rate about a fifteenth of the one that works without. *Hogwild!* (section 19.2.2) goes one step further and drops even the server's order: workers write into shared weights without locks, which is harmless where each update touches few of them, and is not where it touches all, as here.
+# Where the learning rate is above the limit, $|x|$ grows. Staleness 11, a dozen workers, takes a learning rate about a fifteenth of the one that works without. *Hogwild!* (section 19.2.2) goes one step further and drops even the server's order: workers write into shared weights without locks, and the proof that this converges needs updates that each touch few of the weights; where every update touches all, as here, it promises nothing (not run here).
 
-# %% [markdown] lang="zh" of="0442d20b"
-# 学习率超过上限的地方，$|x|$ 越来越大。陈旧度 11，相当于十来个 worker，能用的学习率只有不迟到时的约十五分之一。19.2.2 节的 *Hogwild!* 更进一步，连服务器的先后次序也不要：大家不加锁地写同一份共享权重。每次更新只碰少数几个权重时，这没有什么害处；像这里每次都碰所有权重，就不是了。
+# %% [markdown] lang="zh" of="c952eb23"
+# 学习率超过上限的地方，$|x|$ 越来越大。陈旧度 11，相当于十来个 worker，能用的学习率只有不迟到时的约十五分之一。19.2.2 节的 *Hogwild!* 更进一步，连服务器的先后次序也不要：大家不加锁地写同一份共享权重。它的收敛证明要求每次更新只碰少数几个权重；像这里每次都碰所有权重，就没有保证了（这里没有运行）。
 
 # %% [markdown] sections="19.2.2a"
 # ## Local SGD: talk less often
@@ -897,7 +933,7 @@ for late in (0, 1, 2, 5, 11):
 # Three experiments, always the same number of samples, model, learning rate and seeds. *shuffled*: both ranks draw from the whole story. *own data*: rank 1 reads the story in capitals, and the loss is the mean over both kinds. *accumulate*: the other way to save bytes, one update with the mean gradient of H batches. The model is a small MLP that guesses a byte from the eight before it.
 
 # %% [markdown] lang="zh" of="1b07e575"
-# ## Local SGD：少说几次
+# ## Local SGD：少通信几次
 #
 # 每个 rank 独自训练 H 步，然后对**权重**求平均。H = 1 就是普通的数据并行（用朴素 SGD 时完全相等）。字节数降到 1/H，损失会怎样？
 #
@@ -965,10 +1001,10 @@ for every in (1, 4, 16, 64):
     print(f"{every:3} {swept['shuffled', every][0][0] / 1e6:8.2f}   " + "".join(f"{text:<16}" for text in spoken))
 
 # %% [markdown]
-# Read downwards. With shuffled data H costs no more than another seed does; the claim of section 19.2.2 holds here. With own data the ranks drift apart between two averages, and a long H costs more: "under suitable conditions" means data that is alike on all ranks. Accumulating sends the same bytes and does worst at this learning rate, because it makes H times fewer updates; a larger learning rate would win some of it back (chapter 12).
+# Read downwards. With shuffled data H costs no more than another seed does; the claim of section 19.2.2 holds here. With own data the ranks drift apart between two averages, and a long H costs more: one of the "suitable conditions" is data that is alike on all ranks. Accumulating sends the same bytes and does worst at this learning rate, because it makes H times fewer updates; a larger learning rate would win some of it back (chapter 12).
 
-# %% [markdown] lang="zh" of="012b7367"
-# 竖着看。数据打乱时，H 的影响不超过换一个随机种子，19.2.2 节的说法在这里成立。各读各的数据时，两次平均之间各 rank 越走越远，H 大了就要付出更多：所谓“在适当的条件下”，就是各 rank 的数据要相似。梯度累积发的字节一样多，在这个学习率下却最差，因为它的更新次数只有 1/H；调大学习率能挽回一些（第 12 章）。
+# %% [markdown] lang="zh" of="a4d48075"
+# 竖着看。数据打乱时，H 的影响不超过换一个随机种子，19.2.2 节的说法在这里成立。各读各的数据时，两次平均之间各 rank 越走越远，H 大了就要付出更多：所谓“在适当的条件下”，其中一条就是各 rank 的数据要相似。梯度累积发的字节一样多，在这个学习率下却最差，因为它的更新次数只有 1/H；调大学习率能挽回一些（第 12 章）。
 
 # %% [markdown] sections="10.2.1"
 # ## Ideal and measured speed-up
@@ -1026,7 +1062,7 @@ print(f"{my_speedup = }; 4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured 
 #
 # 检查不会中断笔记本。它用没有展示过的规模试你的答案，需要通信的就在真实的 rank 上试，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
 #
-# ### 1. 发样本
+# ### 1. 分发样本
 #
 # 列出一个 rank 在一个 epoch 里的样本。每个样本恰好属于一个 rank，不补也不丢；各份最多相差一个；每个 epoch 重新发一次，使一个 rank 不会每次都看到同样的样本。不许通信，也不要动 torch 和 Python 的全局随机数生成器。
 
@@ -1135,8 +1171,8 @@ check.hint("bucket_gradients")
 # - 分桶省的是消息条数，不是字节。DDP 按梯度就绪的先后装桶，反向还没结束就开始 all-reduce。桶太小要付延迟，太大就失去重叠。
 # - `DistributedSampler` 让各 rank 的数据不同，`set_epoch` 让各 epoch 的次序不同。补齐的样本会让准确率出错。
 # - 除最后一个微批次外，把前向和反向都放进 `no_sync`：每步只需一次 all-reduce。
-# - 日志要用所有 rank 的平均；检查点只能有一个写者，按 `RANK` 选，名字里不带 `module.`。
-# - 同步要等最慢的；异步不等，但梯度会迟到；上界对两者都加以限制。Local SGD 少发 H 倍。
+# - 日志要用所有 rank 的平均；检查点（checkpoint）只由一个进程写，按 `RANK` 选定；权重名不带 `module.`。
+# - 同步要等最慢的；异步不等，但梯度会迟到；设一个上界，等待和迟到就都有了限度。Local SGD 的发送量降到 1/H。
 #
 # ## 出处
 #

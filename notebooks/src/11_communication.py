@@ -202,12 +202,12 @@ for k, run in runs.items():
 draw(runs[8].timeline(), "k = 8")
 
 # %% [markdown]
-# Messages and bytes per sample fall as 1/k. The time can fall no further than computation, so most is gained by the first steps.
+# Messages and bytes per sample fall as 1/k. The time can fall no further than computation, so most is gained from k = 1 to 4.
 #
 # What does it do to **convergence** (19.8.2)? k microbatches are one large batch: fewer updates, each from a better estimate. The same 64 microbatches on each of two ranks, once with one learning rate for all, once with the rate times k (linear scaling, chapter 12 looks closer):
 
-# %% [markdown] lang="zh" of="889a8fe8"
-# 每个样本的消息数和字节数按 1/k 下降。时间再少也少不过计算，所以开头几步收益最大。
+# %% [markdown] lang="zh" of="8876c304"
+# 每个样本的消息数和字节数按 1/k 下降。时间再少也少不过计算，所以从 k = 1 到 4 收益最大。
 #
 # 它对**收敛**有什么影响（19.8.2）？k 个微批次就是一个大批次：更新次数变少，每次的估计更准。两个 rank 各用同样的 64 个微批次训练，一组学习率都相同，一组学习率乘以 k（线性缩放，第 12 章再细看）：
 
@@ -259,7 +259,7 @@ for (k, rate), loss in zip(settings, losses):
 # %% [markdown] lang="zh" of="4ae607e5"
 # ## 少发一些：压缩
 #
-# DDP 允许用**通信钩子**（communication hook）替换它的 all-reduce：`hook(state, bucket)` 拿到一桶梯度，返回一个 Future，里面是它们的平均。下面一个函数就能在任何钩子下训练一个小 transformer：两个 rank，慢链路（定速），并统计每一步发了多少。“交出”（handed in）指交给集合通信的张量大小，“线上”（wire）指系统在套接字上数到的字节，包括 gloo 自己的头。只有两个 rank 时，环形 all-reduce 和 all-gather 发出的正好都等于交出的。
+# DDP 允许用**通信钩子**（communication hook）替换它的 all-reduce：`hook(state, bucket)` 拿到一桶梯度，返回一个 Future，里面是它们的平均。下面一个函数就能在任何钩子下训练一个小 transformer：两个 rank，慢链路（定速），并统计每一步发了多少。“交出”（handed in）指交给集合通信的张量大小，“线上”（wire）指系统在套接字上数到的字节，包括 gloo 自己的报头。只有两个 rank 时，环形 all-reduce 和 all-gather 发出的正好都等于交出的。
 
 
 # %%
@@ -334,10 +334,10 @@ def power_sgd(state, bucket):
 print(compress("fp16", fp16), compress("PowerSGD, rank 1", power_sgd, rank=1), sep="\n")
 
 # %% [markdown]
-# A weight of m rows and n columns costs (m + n) numbers for each rank, instead of m n. Biases and norms, which are vectors, are sent whole; so is a matrix that this would not at least halve. From the model's shapes, beside the count above for rank 1:
+# A weight of m rows and n columns costs r (m + n) numbers at rank r, instead of m n. Biases and norms, which are vectors, are sent whole; so is a matrix that this would not at least halve. From the model's shapes, beside the count above for rank 1:
 
-# %% [markdown] lang="zh" of="2b968a99"
-# 一个 m 行 n 列的权重，秩每加 1 就多发 (m + n) 个数，而不是 m n 个。偏置和归一化是向量，原样发送；压缩后连一半都省不下的矩阵也原样发送。下面由模型的形状算出，秩 1 的可与上面数到的对照：
+# %% [markdown] lang="zh" of="306beacb"
+# 一个 m 行 n 列的权重，秩为 r 时发 r (m + n) 个数，而不是 m n 个。偏置和归一化是向量，原样发送；压缩后连一半都省不下的矩阵也原样发送。下面由模型的形状算出，秩 1 的可与上面数到的对照：
 
 # %%
 from labkit import model
@@ -550,12 +550,12 @@ print(compress("8 bits, stochastic", quantised, levels=127, stochastic=True),
 # %% [markdown]
 # At four bits, rounding to the nearest loses most of the gradient, and stochastic rounding does not. (At eight bits, try it: either will do for a model as small as this.)
 #
-# Gathering has its price again: the more ranks, the more is passed on. Sent bytes per rank, as a share of a float32 ring all-reduce (formulas). "In two steps" is how large systems do it: all-to-all of bytes, add up, quantise again, all-gather of bytes.
+# Gathering has its price again: the more ranks, the more is passed on. Sent bytes per rank, as a share of a float32 ring all-reduce (formulas). "In two steps" is how 1-bit Adam does it: all-to-all of bytes, add up, quantise again, all-gather of bytes.
 
-# %% [markdown] lang="zh" of="6173c35c"
+# %% [markdown] lang="zh" of="b8f8b328"
 # 四位时，就近舍入把大部分梯度都丢了，随机舍入没有。（八位可以自己试：模型这么小，两种舍入都行。）
 #
-# 收集照样有代价：rank 越多，要转发的越多。下面是每个 rank 发出的字节，占 float32 环形 all-reduce 的比例（按公式）。“两步”（in two steps）是大系统的做法：先 all-to-all 字节，加起来，再量化一次，然后 all-gather 字节。
+# 收集照样有代价：rank 越多，要转发的越多。下面是每个 rank 发出的字节，占 float32 环形 all-reduce 的比例（按公式）。“两步”（in two steps）是 1-bit Adam 的做法：先 all-to-all 字节，加起来，再量化一次，然后 all-gather 字节。
 
 # %%
 print("ranks   top-1 %   8 bits gathered   8 bits in two steps")
@@ -592,18 +592,18 @@ for name, result in results.items():
           f"{sum(result['loss'][-3:]) / 3:6.2f} {result['ms']:11.1f}")
 
 # %% [markdown]
-# The time includes the small model's computation. The loss is that of one run, a mean over its last three readings. Other seeds move it; but whatever throws information away for good (10.4.3, top-1 % without feedback, four bits to the nearest) stays behind the rest.
+# The time includes the small model's computation. The loss is that of one run, a mean over its last three readings. Other seeds move it. What drops small values in every step and never makes up for it (10.4.3, top-1 % without feedback, four bits to the nearest) is behind. fp16 and stochastic rounding lose bits as well, but with little or no bias.
 #
 # ### When compression does not pay
 #
-# Compressing takes time too. It pays as long as the link needs longer for the saved bytes than the processor for compressing. Measured on this machine, 4 million values, two ranks:
+# Compressing takes time too. It pays as long as the link needs longer for the saved bytes than the processor for compressing. The compressing is timed here, in the notebook's own process, with 4 million values; the bytes saved are those of two ranks:
 
-# %% [markdown] lang="zh" of="3e037567"
-# 这里的时间包含小模型的计算。损失来自一次运行，取最后三次读数的平均。换个种子会有出入；但凡是把信息永远丢掉的（10.4.3、没有反馈的 top-1%、四位就近舍入），始终落在其余几种后面。
+# %% [markdown] lang="zh" of="6e0659ae"
+# 这里的时间包含小模型的计算。损失来自一次运行，取最后三次读数的平均。换个种子会有出入。每一步都丢掉小的值、又从不补回的（10.4.3、没有反馈的 top-1%、四位就近舍入）落在后面。fp16 和随机舍入也丢了一些位，但偏差很小，或没有偏差。
 #
 # ### 压缩什么时候不划算
 #
-# 压缩本身也要花时间。只要链路传那些省下的字节，比处理器做压缩更久，压缩就划算。在这台机器上实测，四百万个值，两个 rank：
+# 压缩本身也要花时间。只要链路传那些省下的字节，比处理器做压缩更久，压缩就划算。下面在笔记本自己的进程里测压缩四百万个值的时间；省下的字节按两个 rank 计：
 
 # %%
 import time
@@ -646,12 +646,12 @@ widgets.show(diagram.network(two_machines, language=LANGUAGE))
 # %% [markdown]
 # The ring may go through the ranks in any order. Which is faster, 0 1 2 3 4 5 6 7 or 0 4 1 5 2 6 3 7? A third way is **hierarchical**: reduce-scatter inside each machine, all-reduce across, all-gather inside. An all-reduce of 0.8 MB, simulated, and run on real processes over paced links:
 #
-# **Predict** how many times longer the worse ring takes.
+# **Predict:** how many times as long does the worse ring take?
 
-# %% [markdown] lang="zh" of="705198b4"
+# %% [markdown] lang="zh" of="0069939b"
 # 环可以按任何顺序穿过各个 rank。0 1 2 3 4 5 6 7 和 0 4 1 5 2 6 3 7，哪个快？第三种办法是**分层**（hierarchical）：机内 reduce-scatter，跨机 all-reduce，机内 all-gather。对 0.8 MB 做 all-reduce，先模拟，再在真实进程上走定速链路运行：
 #
-# **先猜**：差的那个环要多花几倍时间？
+# **先猜**：较差的环用时是另一个的几倍？
 
 # %%
 my_times_longer = None
@@ -674,7 +674,7 @@ widgets.show(diagram.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), langu
 # And if every pair had a cable of its own? Simulated:
 
 # %% [markdown] lang="zh" of="43fee17c"
-# 第一个环的八条链路里有两条跨机，一来一回各一条。第二个环八条全都跨机，每个方向四条，电缆只能一条一条地运：每个 rank 交出的一样多，电缆上的流量是四倍。分层的走法让电缆运得更少。NCCL 会自己搜索这样的顺序：机内成环成树，跨机尽量少。
+# 第一个环的八条链路里有两条跨机，一来一回各一条。第二个环八条全都跨机，每个方向四条，电缆只能一条一条地运：每个 rank 交出的一样多，电缆上的流量是四倍。分层的走法让电缆运得更少。NCCL 会自己搜索这样的顺序：机内连成环或树，跨机尽量少。
 #
 # 如果每一对之间都有自己的电缆呢？模拟一下：
 
@@ -702,7 +702,8 @@ for name, plan in PLANS.items():
 
 # %%
 def two_jobs(shift_ms, compute_ms=30, send_ms=20, num_steps=4):
-    took_ms = send_ms if shift_ms >= send_ms else 2 * send_ms  # two at a time have half of the link each
+    assert shift_ms == 0 or send_ms <= shift_ms <= compute_ms, "only these cases are worked out"
+    took_ms = send_ms if shift_ms else 2 * send_ms  # two at a time have half of the link each
     rows = []
     for job in range(2):
         for step in range(num_steps):
@@ -745,7 +746,7 @@ print(f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a ste
 # | --- | --- | --- | --- |
 # | `NCCL_DEBUG` | WARN, INFO, ...: what NCCL says about itself | silent | INFO is right for looking, too much for every day |
 # | `NCCL_IB_DISABLE` | 1 forbids InfiniBand and RoCE | allowed | 0 changes nothing: InfiniBand is used where there is one |
-# | `NCCL_SOCKET_IFNAME` | prefixes of the network interfaces to use | chosen: not lo, not docker | `eth0` is a guess at this machine's interfaces, and a prefix; `=eth0` is the name |
+# | `NCCL_SOCKET_IFNAME` | prefixes of the network interfaces to use | chosen: lo and docker only if there is no other | `eth0` is a guess at this machine's interfaces, and a prefix; `=eth0` is the name |
 # | `NCCL_P2P_LEVEL` | how far apart two GPUs may be for direct (P2P) messages | chosen | NVL enables nothing: pairs without NVLink lose P2P |
 # | `NCCL_ALGO` | which algorithms: Ring, Tree, NVLS, ... | chosen by size and topology | not used |
 # | `NCCL_PROTO` | which protocols: LL, LL128, Simple | chosen | not used; LL128 forced where unsupported can corrupt data |
@@ -754,7 +755,7 @@ print(f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a ste
 #
 # NVIDIA lists all of these but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script. Two of the section's four can be looked at without a GPU. What would `NCCL_SOCKET_IFNAME` select on this machine?
 
-# %% [markdown] lang="zh" of="4bc8a7a1"
+# %% [markdown] lang="zh" of="7681d8b9"
 # ## NCCL 的设置
 #
 # NCCL 在建立第一个通信器时读环境变量；之后再设就没有用了。下面是 8.9.2 节的几个，再加几个（依据 NVIDIA 的文档，见出处）：
@@ -763,12 +764,12 @@ print(f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a ste
 # | --- | --- | --- | --- |
 # | `NCCL_DEBUG` | WARN、INFO 等：NCCL 报告自己的情况 | 不出声 | INFO 适合查看，日常太吵 |
 # | `NCCL_IB_DISABLE` | 设为 1 就禁用 InfiniBand 和 RoCE | 允许 | 设为 0 等于没设：有 InfiniBand 本来就会用 |
-# | `NCCL_SOCKET_IFNAME` | 使用哪些网络接口，按前缀匹配 | 自动选，不选 lo 和 docker | `eth0` 只是猜测，机器上未必有；而且它是前缀，`=eth0` 才是全名 |
+# | `NCCL_SOCKET_IFNAME` | 使用哪些网络接口，按前缀匹配 | 自动选；只有没有别的接口时才用 lo 和 docker | `eth0` 只是猜测，机器上未必有；而且它是前缀，`=eth0` 才是全名 |
 # | `NCCL_P2P_LEVEL` | 两块 GPU 相距多远还允许直接通信（P2P） | 自动选 | NVL 不会启用任何东西：没有 NVLink 的一对反而失去 P2P |
 # | `NCCL_ALGO` | 允许哪些算法：Ring、Tree、NVLS 等 | 按大小和拓扑选 | 没有用到 |
 # | `NCCL_PROTO` | 允许哪些协议：LL、LL128、Simple | 自动选 | 没有用到；在不支持的机器上强开 LL128 会损坏数据 |
 # | `NCCL_NVLS_ENABLE` | 在 NVLink 交换机里做归约 | 2：支持就用 | 没有用到 |
-# | `NCCL_DEBUG_SUBSYS` | INFO 时哪些部分说话 | INIT、BOOTSTRAP、ENV | 没有用到 |
+# | `NCCL_DEBUG_SUBSYS` | INFO 时输出哪些模块的信息 | INIT、BOOTSTRAP、ENV | 没有用到 |
 #
 # 除了接口和调试用的几个，NVIDIA 把它们都归在“调试”一类：做实验可以，不该留在脚本里。这一节的四个里，有两个没有 GPU 也能看。`NCCL_SOCKET_IFNAME` 在这台机器上会选中什么？
 
@@ -815,7 +816,7 @@ for level in ("LOC", "NVL", "PHB", "SYS"):
 # %% [markdown] lang="zh" of="c6d3aab6"
 # NVL 几乎是最严的一档。有 NVLink 的两对本来就有 P2P；其余的现在只好绕道主机内存。
 #
-# 怎样看 NCCL 到底做了什么：设 `NCCL_DEBUG=INFO`，再设 `NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING`，找这几类行：网络（"Using network"）、读到的变量（"set by environment"）、环和树（"Channel"、"Ring"、"Trees"）。有 GPU 时，下面的格子就这样做。
+# 怎样看 NCCL 到底做了什么：设 `NCCL_DEBUG=INFO`，再设 `NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING`，找这几类行：网络（"Using network"）、读到的变量（"set by environment"）、环和树（"Channel"、"Ring"、"Trees"）。有 GPU 时，下面的单元格就这样做。
 
 
 # %%
@@ -845,16 +846,16 @@ else:
 #
 # ### 1. Accumulate (19.8.2)
 #
-# `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once.
+# `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once. The check makes three updates with them: training converges as it does with the large batch.
 
-# %% [markdown] lang="zh" of="5b5eb9b7"
+# %% [markdown] lang="zh" of="e114fbda"
 # ## 练习
 #
 # 检查不会中断笔记本。它用没有展示过的规模试你的答案，并给出第一个不对的情形；“超出预算”的意思是：对，但浪费。每试一次，`check.hint(名字)` 会多说一点。
 #
 # ### 1. 累积（19.8.2）
 #
-# `ddp` 是 `DistributedDataParallel`，`microbatches` 是 (输入, 目标) 对的列表，大小都相同。做完之后，`ddp` 里应留下**整批**（所有微批次、所有 rank）均方误差的梯度，而且只 all-reduce 一次。
+# `ddp` 是 `DistributedDataParallel`，`microbatches` 是 (输入, 目标) 对的列表，大小都相同。做完之后，`ddp` 里应留下**整批**（所有微批次、所有 rank）均方误差的梯度，而且只 all-reduce 一次。检查会用它们更新三次：训练的收敛与用大批次时一样。
 
 
 # %%
@@ -987,14 +988,14 @@ check.hint("experiment")
 #
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
 # - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599); Karimireddy et al. 2019, [arXiv 1901.09847](https://arxiv.org/abs/1901.09847). Top-k in practice: Lin et al. 2017, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)
-# - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). Reduction in two steps of quantised messages: ZeRO++, Wang et al. 2023, [arXiv 2306.10209](https://arxiv.org/abs/2306.10209)
+# - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). Reduction in two steps of compressed messages: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
 # - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
 # - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
 # - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
 #
 # Where you stand:
 
-# %% [markdown] lang="zh" of="958fcd79"
+# %% [markdown] lang="zh" of="6d367ede"
 # ## 小结
 #
 # - 只要链路跟得上反向，重叠能藏住除最后一个以外的所有桶。`no_sync` 该包住除最后一个以外的所有微批次。
@@ -1008,7 +1009,7 @@ check.hint("experiment")
 #
 # - DDP、桶与钩子：Li 等，2020，[arXiv 2006.15704](https://arxiv.org/abs/2006.15704)；[DDP 通信钩子](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
 # - 误差反馈：Stich 等，2018，[arXiv 1809.07599](https://arxiv.org/abs/1809.07599)；Karimireddy 等，2019，[arXiv 1901.09847](https://arxiv.org/abs/1901.09847)。实用的 top-k：Lin 等，2017，[arXiv 1712.01887](https://arxiv.org/abs/1712.01887)
-# - 梯度的随机舍入（QSGD）：Alistarh 等，2016，[arXiv 1610.02132](https://arxiv.org/abs/1610.02132)。量化消息的两步归约：ZeRO++，Wang 等，2023，[arXiv 2306.10209](https://arxiv.org/abs/2306.10209)
+# - 梯度的随机舍入（QSGD）：Alistarh 等，2016，[arXiv 1610.02132](https://arxiv.org/abs/1610.02132)。压缩消息的两步归约：1-bit Adam，Tang 等，2021，[arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
 # - PowerSGD：Vogels 等，2019，[arXiv 1905.13727](https://arxiv.org/abs/1905.13727)。压缩何时划算：Agarwal 等，2021，[arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
 # - 轮流使用链路的作业：CASSINI，Rajasekaran 等，2023，[arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
 # - NVIDIA，NCCL 用户指南：[环境变量](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)、[日志](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
