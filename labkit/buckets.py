@@ -69,6 +69,9 @@ def simulate(layers: Sequence[Layer], buckets: Sequence[Sequence[int]], all_redu
     """
     if sorted(index for bucket in buckets for index in bucket) != list(range(len(layers))):
         raise ValueError(f"every layer's gradient is in one bucket; {len(layers)} layers, buckets {tuple(buckets)}")
+    if min(num_ranks, accumulate) < 1 or not all(each in range(num_ranks) and slow[each] >= 0 for each in slow or ()):
+        raise ValueError(f"a step has 1 rank and 1 microbatch or more, and slow gives its ranks factors of 0 or more; "
+                         f"got {num_ranks} ranks, {accumulate} microbatches, slow {slow}")
     factors = [(slow or {}).get(rank, 1.0) for rank in range(num_ranks)]
     rows = [(rank, COMPUTE, *row, 0) for rank, factor in enumerate(factors)
             for row in _compute(layers, factor, accumulate)]

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit import machine, network
+from labkit.collectives import ALGORITHMS
 
 SIZES = tuple(round(1000 * 1.4**step) for step in range(28))
 """1 kB to 8.8 MB, in bytes"""
@@ -49,6 +50,8 @@ def sweep(primitive: str = "all_reduce", ranks: Iterable[int] = (2, 4), sizes: S
     """
     from labkit import launcher
 
+    if primitive not in ALGORITHMS or min(ranks := [*ranks], default=1) < 1:
+        raise ValueError(f"a sweep times {', '.join(ALGORITHMS)} on 1 rank or more; got {primitive!r} on {ranks}")
     points = []
     for num_ranks in ranks:
         lengths = [num_ranks * max(1, round(size / 4 / num_ranks)) for size in sizes]
@@ -72,8 +75,8 @@ def links(ranks: Iterable[int] = (2, 4), primitive: str = "all_reduce", fresh: b
 def fit(points: Iterable[Point]) -> network.Fit:
     """The line through points of one primitive and number of ranks."""
     points = list(points)
-    return network.fit(points[0].primitive, points[0].num_ranks, [point.num_bytes for point in points],
-                       [point.time_us for point in points])
+    primitive, num_ranks = (points[0].primitive, points[0].num_ranks) if points else ("", 0)
+    return network.fit(primitive, num_ranks, *np.array([(p.num_bytes, p.time_us) for p in points]).reshape(-1, 2).T)
 
 
 def stored(primitive: str, num_ranks: int) -> list[Point]:

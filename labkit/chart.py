@@ -53,8 +53,8 @@ def curves(series: Sequence[Series], *, title: Said, badge: str, x_name: Said = 
         x_words, y_words = said(x_name, words["code"]), said(y_name, words["code"])
         shapes, entries = _plot(series, names, (x_format, y_format), (log_x, log_y), bottom)
         if len({each.points for each in series}) > 1:
-            seen = words["recorded" if badge.startswith("recorded") else "measured"]
-            entries += [(_sample(mark="o"), seen), (_sample(), words["predicted"].lower())]
+            entries += [(_sample(mark="o"), words["recorded" if badge.startswith("recorded") else "measured"]),
+                        (_sample(), words["predicted"].lower())]
         shapes += [Words(0, _TOP_PX - 14, y_words, opacity=0.8),
                    Words(WIDTH_PX / 2, bottom + 36, x_words, "middle", opacity=0.8)]
         more, end_px = legend(entries, 60, bottom + 44)
@@ -135,10 +135,11 @@ def _sample(colour: str = "", dash: tuple[float, ...] = (), mark: str = "") -> t
 
 def _table(series: Sequence[Series], names: list[str], x_format: Format, y_format: Format, x_name: str) -> tuple:
     """A row per x, or every so many."""
-    columns = [dict(zip(map(float, each.x), each.y, strict=True)) for each in series]
+    columns = [{x: " / ".join(y_format(y) for at, y in zip(each.x, each.y, strict=True) if at == x)
+                for x in map(float, each.x)} for each in series]
     places = sorted(set().union(*columns))
     heads = [f"{name} {'●' if each.points else '—'}" for name, each in zip(names, series, strict=True)]
-    return ((x_name, *heads), *((x_format(x), *(y_format(column[x]) if x in column else "" for column in columns))
+    return ((x_name, *heads), *((x_format(x), *(column.get(x, "") for column in columns))
                                 for x in places[:: -(-len(places) // _MOST_ROWS)]))
 
 
@@ -152,8 +153,8 @@ def bars(rows: Sequence[tuple[Said, float | Mapping[str, float]]], *, title: Sai
     """
     groups = [value if isinstance(value, Mapping) else {"": value} for _, value in rows]
     values = [value for group in groups for value in group.values()]
-    if not values or not all(np.isfinite(value) and value >= 0 for value in values):
-        raise ValueError(f"bars have finite lengths of 0 or more, and there is at least one; got {values}")
+    if not values or not all(np.isfinite(value) and value >= 0 for value in (*values, *(value for _, value in marks))):
+        raise ValueError(f"bars and marks lie at finite values of 0 or more, and there is a bar; got {values}, {marks}")
 
     def build(words: dict[str, str]) -> Sketch:
         names = [said(name, words["code"]) for name, _ in rows]

@@ -110,7 +110,7 @@ def hierarchical(primitive: str, num_ranks: int, island_size: int | None = None)
 
 def square_island(num_ranks: int) -> int:
     """The greatest divisor of num_ranks not above its square root: as many islands as ranks in one, or a few more."""
-    return max(size for size in range(1, num_ranks + 1) if size ** 2 <= num_ranks and num_ranks % size == 0)
+    return max((size for size in range(1, num_ranks + 1) if size**2 <= num_ranks and num_ranks % size == 0), default=1)
 
 
 def pairwise(primitive: str, num_ranks: int) -> Cut:
@@ -293,8 +293,8 @@ def received_bytes(plan: Plan, num_bytes: float) -> np.ndarray:
 
 def lower_bound_bytes(primitive: str, num_ranks: int, num_bytes: float) -> float:
     """The least the busiest rank sends or receives, in bytes (Patarasuk and Yuan 2009; Chan et al. 2007, table 1)."""
-    if primitive not in ALGORITHMS:
-        raise ValueError(f"a primitive is one of {', '.join(ALGORITHMS)}; got {primitive!r}")
+    if primitive not in ALGORITHMS or num_ranks < 1:
+        raise ValueError(f"{', '.join(ALGORITHMS)} are done by 1 rank or more; got {primitive!r}, {num_ranks} ranks")
     once = (num_ranks - 1) / num_ranks
     shares = {"broadcast": 1.0, "reduce": 1.0, "send_recv": 1.0, "all_reduce": 2 * once}
     return shares.get(primitive, once) * num_bytes if num_ranks > 1 else 0.0

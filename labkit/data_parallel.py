@@ -46,18 +46,21 @@ def start(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.
     """``run`` in the background: returns at once."""
     from labkit import launcher
 
-    for layer in layers:
-        if layer.num_bytes % 4:
-            raise ValueError(f"a gradient is float32 values, 4 bytes each; {layer.name!r} has {layer.num_bytes} bytes")
-    if not layers or accumulate < 1:
-        raise ValueError(f"a step has a layer and a microbatch or more; got {len(layers)} and {accumulate}")
+    if odd := [f"{layer.name!r} has {layer.num_bytes} bytes" for layer in layers if layer.num_bytes % 4]:
+        raise ValueError(f"a gradient is float32 values, 4 bytes each; {', '.join(odd)}")
+    if not layers or num_steps < 1:
+        raise ValueError(f"a run has a layer and a step or more; got {len(layers)} and {num_steps}")
+    predict(layers, num_ranks, bucket_mb=bucket_mb, link=link or Link(alpha_us=0.0, bandwidth_gb_per_s=1.0), slow=slow,
+            accumulate=accumulate)  # what it can't take raises ValueError here
     return launcher.start(_train, tuple(layers), bucket_mb, link, overlap, num_steps, dict(slow or {}), accumulate,
                           ranks=num_ranks, timeout_s=timeout_s, backend="gloo")
 
 
 def predict(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0, link: Link, overlap: bool = True,
             slow: Mapping[int, float] | None = None, accumulate: int = 1) -> Timeline:
-    """The step that ``run`` would take, simulated."""
+    """The step that ``run`` would take, simulated. Raises ValueError for what is no step: see ``buckets.simulate``."""
+    if not 0 <= bucket_mb < 1e9:
+        raise ValueError(f"a bucket holds 0 to 1e9 MiB; got {bucket_mb}")
     plan = buckets.assign([layer.num_bytes for layer in layers], int(bucket_mb * buckets.MIB))
     return buckets.simulate(layers, plan, ring_us(num_ranks, link), num_ranks=num_ranks, overlap=overlap, slow=slow,
                             accumulate=accumulate)

@@ -34,8 +34,7 @@ def collective(plan: Plan, step: int, *, num_bytes: float | None = None, network
 
     def build(words: dict[str, str]) -> Sketch:
         num_rows, _, height = _grid(plan)
-        shapes = [*_names(plan, words), *_buffers(plan, step), *_messages(plan, step)]
-        shapes += [] if step else [Words(WIDTH_PX / 2, 116, words["nothing_sent"], "middle", opacity=0.8)]
+        shapes = [*_names(plan, words), *_buffers(plan, step), *_messages(plan, step, words)]
         bottom = _TOP_PX + num_rows * height + 14 * (plan.primitive == "all_to_all")
         numbers = [(words["step"], words["of_steps"].format(step, len(plan.steps)))]
         for name, so_far, total, bound, form in _meters(plan, step, num_bytes, network, words):
@@ -106,8 +105,8 @@ def _buffers(plan: Plan, step: int) -> list[Box]:
     return boxes
 
 
-def _messages(plan: Plan, step: int) -> list[Shape]:
-    pitch, shapes = _grid(plan)[1], []
+def _messages(plan: Plan, step: int, words: dict[str, str]) -> list[Shape]:
+    pitch, shapes = _grid(plan)[1], [Words(WIDTH_PX / 2, 116, words["nothing_sent"], "middle", opacity=0.8)][step:]
     for src, dst, chunks, op in plan.steps[step - 1] if step else ():
         x0, x1 = (_LEFT_PX + pitch * rank + (pitch - _GAP_PX) / 2 for rank in (src, dst))
         look = _chunk(plan, chunks[0])[1] if len(chunks) == 1 else ("", "")
@@ -165,8 +164,10 @@ def network(links: Network, *, order: Sequence[int] = (), language: str = "en") 
     """Who is linked with whom, and how fast: thick lines are fast, thin and broken ones slow.
 
     Ranks that the fastest links join stand in one island; a line between two islands stands for all of its kind between
-    them. ``order`` draws a ring's way, with arrows.
+    them. ``order`` draws a ring's way, with arrows. Raises ValueError for one that does not name every rank once.
     """
+    if order and sorted(order) != [*range(links.num_ranks)]:
+        raise ValueError(f"order names each of {links.num_ranks} ranks once; got {order}")
     found = {(a, b): (-link.bandwidth_gb_per_s, link.alpha_us, bool(link.wire))
              for a, row in enumerate(links.links) for b, link in enumerate(row) if link}
     kinds = sorted(set(found.values()))

@@ -48,6 +48,9 @@ def start(plan: Plan, num_bytes: float, *, network: Network | None = None, num_r
     """``run`` in the background: returns at once."""
     from labkit import launcher
 
+    if not (0 <= num_bytes < float("inf")) or num_runs < 1 or (network and network.num_ranks != plan.num_ranks):
+        raise ValueError(f"a run has 0 bytes, 1 execution or more and a network of its plan's {plan.num_ranks} ranks; "
+                         f"got {num_bytes}, {num_runs} and {network.num_ranks if network else None}")
     return launcher.start(_measure, plan, num_bytes, network, num_runs, ranks=plan.num_ranks, timeout_s=timeout_s)
 
 
@@ -98,7 +101,7 @@ def library(primitive: str, tensor: "Tensor", root: int = 0) -> "Tensor":
      "reduce": lambda: dist.reduce(tensor, root), "all_gather": lambda: dist.all_gather_single(tensor, mine),
      "reduce_scatter": lambda: dist.reduce_scatter_single(mine, tensor),
      "all_to_all": lambda: dist.all_to_all(list(tensor.view(rows)[:, me]), list(tensor.view(rows)[me])),
-     "send_recv": lambda: (dist.send, dist.recv, lambda *_: None)[min(me, 2)](tensor, 1 - me)}[primitive]()
+     "send_recv": lambda: (dist.send, dist.recv)[me](tensor, 1 - me) if me < 2 <= num_ranks else None}[primitive]()
     return _result(primitive, tensor, root)
 
 

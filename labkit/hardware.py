@@ -46,9 +46,9 @@ def _groups(cpus: list[int], files: Iterable[str], otherwise: list[int]) -> dict
 def _node_bytes(nodes: dict[int, Path]) -> dict[int, int]:
     import psutil
 
-    if len(nodes) < 2:  # a virtual machine's only node does not always know of memory that was added later
-        nodes = {}
-    found = {node: re.search(r"MemTotal: *(\d+) kB", _read(folder / "meminfo")) for node, folder in nodes.items()}
+    # a virtual machine's only node does not always know of memory that was added later
+    found = {node: re.search(r"MemTotal: *(\d+) kB", _read(folder / "meminfo"))
+             for node, folder in nodes.items() if len(nodes) > 1}
     return {node: int(match[1]) * 1024 for node, match in found.items() if match} or {0: psutil.virtual_memory().total}
 
 

@@ -50,7 +50,7 @@ class Network:
 
     def link(self, src: int, dst: int) -> Link:
         """The link from src to dst. Raises ValueError where there is none."""
-        found = self.links[src][dst]
+        found = self.links[src][dst] if {src, dst} <= set(range(self.num_ranks)) else None
         if found is None:
             raise ValueError(f"{self.name} has no link from rank {src} to {dst}; choose another algorithm or order")
         return found
@@ -136,6 +136,9 @@ def formula_us(primitive: str, algorithm: str, num_ranks: int, num_bytes: float,
     (Thakur, Rabenseifner and Gropp 2005, section 4); star (N-1) T(S), parameter server 2(N-1) T(S); chain of k segments
     (N-2+k) T(S/k); hierarchical 2(L-1) T(S/L) + 2(G-1) T(S/N) on G islands of L ranks. None for trees of segments.
     """
+    if num_ranks < 1 or num_ranks % (island_size or 1) or (num_segments or 1) < 1:
+        raise ValueError(f"1 rank or more, of which island_size is a divisor, and 1 segment or more; got {num_ranks}, "
+                         f"{island_size} and {num_segments}")
     hops, log, k = num_ranks - 1, (num_ranks - 1).bit_length(), num_segments or num_ranks
     size = island_size or square_island(num_ranks)
     both = 2 if primitive == "all_reduce" else 1
@@ -144,7 +147,8 @@ def formula_us(primitive: str, algorithm: str, num_ranks: int, num_bytes: float,
              "hierarchical": [(2 * (size - 1), 1 / size), (2 * (num_ranks // size - 1), 1 / num_ranks)]}
     if primitive in ("broadcast", "reduce"):
         steps["ring"] = [(num_ranks - 2 + k if hops else 0, 1 / k)]
-    if algorithm not in steps or (algorithm == "tree" and (num_segments or 1) > 1):
+    known = {*ALGORITHMS.get(primitive, ())} & {*steps} - ({"tree"} if (num_segments or 1) > 1 else set())
+    if algorithm not in known:
         return None
     return sum(count * link.us(share * num_bytes) for count, share in steps[algorithm])
 
@@ -172,7 +176,9 @@ def busbw_factor(primitive: str, num_ranks: int) -> float:
 
 
 def algbw(num_bytes: float, time_us: float) -> float:
-    """Size over time, in GB/s."""
+    """Size over time, in GB/s. Raises ValueError for a time that is not above 0."""
+    if not time_us > 0:
+        raise ValueError(f"algbw is size over a time above 0 us; got {time_us}")
     return num_bytes / time_us / 1e3
 
 
@@ -212,12 +218,13 @@ class Fit:
 def fit(primitive: str, num_ranks: int, num_bytes: np.ndarray, times_us: np.ndarray) -> Fit:
     """The line through measured times of several sizes, both of shape (num_points,): least squares of relative error.
 
-    Neither alpha nor the time per byte falls below 0. Raises ValueError for fewer than two sizes, or a time of 0.
+    Neither alpha nor the time per byte falls below 0. Raises ValueError for fewer than two sizes, a time of 0, or
+    an unknown primitive.
     """
     sizes, times = np.asarray(num_bytes, dtype=float), np.asarray(times_us, dtype=float)
-    if len(set(sizes)) < 2 or sizes.shape != times.shape or not (times > 0).all():
-        raise ValueError(f"a fit needs a time above 0 for each of two sizes or more; got sizes {sizes.tolist()}, times "
-                         f"{times.tolist()}")
+    if primitive not in ALGORITHMS or len({*sizes}) < 2 or sizes.shape != times.shape or not (times > 0 * sizes).all():
+        raise ValueError(f"a fit of {', '.join(ALGORITHMS)} needs a time above 0 for each of two sizes or more; got "
+                         f"{primitive!r}, sizes {sizes.tolist()}, times {times.tolist()}")
     columns = np.stack([1 / times, sizes / times], axis=1)
     scale = np.linalg.norm(columns, axis=0)
     alpha, per_byte = np.linalg.lstsq(columns / scale, np.ones(len(sizes)))[0] / scale

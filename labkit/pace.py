@@ -100,10 +100,12 @@ class Paced(nn.Module):
         _check(self.forward_us, self.backward_us)
 
     def forward(self, *inputs: Any) -> Tensor:
-        """The module's own result, ``forward_us`` after the call."""
+        """The module's own result, ``forward_us`` after the call. Raises ValueError for a tuple, list or dict."""
+        if held := [type(x).__name__ for x in inputs if isinstance(x, (tuple, list, dict))]:
+            raise ValueError(f"a paced module takes each tensor as an argument of its own; got {', '.join(held)}")
         _note("paced")
         taking = [x for x in (*inputs, *self.module.parameters()) if isinstance(x, Tensor) and x.requires_grad]
-        return _Stated.apply(self, inputs, torch.is_grad_enabled(), *taking)
+        return _Stated.apply(self, inputs, torch.is_grad_enabled(), *{id(x): x for x in taking}.values())
 
     @contextlib.contextmanager
     def taking(self, kind: str, stated_us: float) -> Iterator[None]:
@@ -161,6 +163,8 @@ def link(ddp: nn.parallel.DistributedDataParallel, all_reduce_us: Callable[[int]
     ready: DDP looks at no gradient before that. Spans are recorded; a real all-reduce that is not done by its stated
     end counts as overrun.
     """
+    if not isinstance(ddp, nn.parallel.DistributedDataParallel):
+        raise ValueError(f"only the all-reduces of a DistributedDataParallel are paced; got {type(ddp).__name__}")
     group = ddp.process_group
     if dist.get_backend(group) != "gloo":
         raise ValueError(f"links are paced on the CPU, under gloo; this group runs {dist.get_backend(group)}. "

@@ -146,3 +146,7 @@ def test_what_cannot_be_is_refused():
         simulate(layers(4, 4), [(1,)], lambda n: 1.0, num_ranks=1)
     with pytest.raises(ValueError, match="limit is 0 bytes or more; got -1"):
         assign([4], -1)
+    for wrong in ({"num_ranks": 0}, {"num_ranks": 1, "accumulate": 0}, {"num_ranks": 2, "slow": {2: 1.5}},
+                  {"num_ranks": 2, "slow": {0: -1.0}}):
+        with pytest.raises(ValueError, match="1 rank and 1 microbatch or more"):
+            simulate(layers(4), [(0,)], lambda n: 1.0, **wrong)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import calibrate, machine
+from labkit import calibrate, launcher, machine
 from labkit.calibrate import Point
 
 
@@ -32,6 +32,21 @@ def test_a_sweep_times_every_size_on_real_ranks(primitive):
     assert [(point.primitive, point.num_ranks, point.num_bytes) for point in points] == [
         (primitive, 2, 8), (primitive, 2, 1000), (primitive, 2, 40_000)]
     assert all(1 < point.time_us < 5e6 for point in points)
+
+
+def test_a_point_is_the_slowest_ranks_time_in_the_median_of_launches_and_calls(monkeypatch):
+    told = iter([[[[1.0], [9.0]], [[5.0], [2.0]]], [[[1.0], [7.0]], [[3.0], [1.0]]]])  # launch, rank, call, size
+    monkeypatch.setattr(launcher, "launch", lambda *_, **__: next(told))
+    points = calibrate.sweep("all_reduce", [2], [1000], num_launches=2, num_repeats=2)
+    assert [point.time_us for point in points] == [6.0]  # of 5, 9, 3, 7
+
+
+@pytest.mark.parametrize(("primitive", "ranks"), [("gossip", [2]), ("all_reduce", [0])])
+def test_what_cannot_be_swept_is_refused(primitive, ranks):
+    with pytest.raises(ValueError, match=f"on 1 rank or more; got '{primitive}' on"):
+        calibrate.sweep(primitive, ranks)
+    with pytest.raises(ValueError, match="two sizes or more"):
+        calibrate.fit([])
 
 
 def test_more_bytes_take_longer_and_the_fit_follows():

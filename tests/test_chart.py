@@ -80,6 +80,13 @@ def test_any_curves_stay_in_the_picture_and_no_word_covers_another(num: int, log
         assert ("series 0" in words_of(drawn)) == (language == "en")
 
 
+def test_points_above_one_another_share_a_cell() -> None:
+    drawn = chart.curves([Series("a", [1, 1, 2], [3, 4, 5], points=True)], **NAMED)
+    assert [row[1:] for row in drawn.table[1:]] == [("3 / 4",), ("5",)]
+    with pytest.raises(ValueError, match="finite values"):
+        chart.bars([("a", 1.0)], title="t", badge="b", marks=[("bound", float("nan"))])
+
+
 def test_table_holds_every_value() -> None:
     drawn = raced()
     assert drawn.table[0] == ("size", "ring —", "tree —", "ring ●")
@@ -137,7 +144,7 @@ def test_series_of_bars_differ_in_colour_and_hatch_and_have_a_legend() -> None:
 
 @pytest.mark.parametrize("rows", [[], [("a", -1.0)], [("a", float("nan"))]])
 def test_bars_of_no_length_are_refused(rows: list) -> None:
-    with pytest.raises(ValueError, match="finite lengths of 0 or more"):
+    with pytest.raises(ValueError, match="finite values of 0 or more"):
         chart.bars(rows, title="Bytes", badge="measured")
 
 

@@ -1,10 +1,12 @@
 """The exercises of chapter 02: right answers pass, typical mistakes and deadlocks get their words, waste its price."""
 
 import time
+from datetime import timedelta
 
 import pytest
 import torch
 from torch import distributed as dist
+from torch.distributed import P2POp, irecv, isend
 
 from labkit import check as room
 from labkit.check import collectives as check
@@ -96,7 +98,15 @@ def pairwise(rank, num_ranks, tensor):
         tensor.tensor_split(num_ranks)[left].copy_(received)
 
 
-@pytest.mark.parametrize("answer", [batched, pairwise])
+def imported(rank, num_ranks, tensor):
+    """Names of its own for isend and irecv, and waits with a limit."""
+    def swap(send, received, right, left):
+        for work in dist.batch_isend_irecv([P2POp(irecv, received, left), P2POp(isend, send.contiguous(), right)]):
+            work.wait(timeout=timedelta(seconds=20))
+    ring(rank, num_ranks, tensor, swap)
+
+
+@pytest.mark.parametrize("answer", [batched, pairwise, imported])
 def test_other_optimal_ways_pass_too(answer):
     assert repr(check.ring_all_reduce(answer)) == repr(room.Verdict(state="passed"))
 
@@ -136,6 +146,12 @@ def nobody(rank, num_ranks, tensor, root):
     pass
 
 
+def beyond(rank, num_ranks, tensor, root):
+    """Forgets that the last step is not full."""
+    if rank == root:
+        dist.send(tensor, num_ranks)
+
+
 def from_anyone(rank, num_ranks, tensor, root):
     if rank == root:
         for peer in range(num_ranks):
@@ -151,11 +167,14 @@ def from_anyone(rank, num_ranks, tensor, root):
     ("ring_all_reduce", library, "only; you called all_reduce"),
     ("tree_broadcast", root_is_zero, "5 ranks, 3 numbers, root 3: rank r"),
     ("tree_broadcast", nobody, "rank 1 ends with [10, 20, 30]\nright is         [1, 2, 3]"),
+    ("tree_broadcast", beyond, "ranks are 0 to 3; got 4"),
     ("tree_broadcast", from_anyone, "say from which rank you receive"),
     ("least_bytes", lambda name, n, s: s if n > 1 else 0,
      "answer('all_reduce', 4, 1000) is 1000: true, but no algorithm gets by with less than 1500"),
     ("least_bytes", lambda name, n, s: 2 * s, "answer('all_reduce', 2, 1000) is 2000: a ring gets by with 1000"),
     ("least_bytes", lambda name, n, s: least("all_reduce", n, s), "answer('reduce_scatter', 2, 1000) is 1000.0"),
+    ("least_bytes", lambda *_: float("nan"), "is nan"),
+    ("least_bytes", lambda name, n, s: int(least(name, n, s)), "answer('all_reduce', 3, 1000) is 1333"),
     ("choose_algorithm", lambda *_: "parameter_server", "is 'parameter_server'; choose \"ring\" or \"tree\""),
     ("choose_algorithm", lambda *_: None, "is None; choose"),
 ])
@@ -194,6 +213,13 @@ def star(rank, num_ranks, tensor, root):
             dist.recv(tensor, root) if rank == peer else None
 
 
+def imported_star(rank, num_ranks, tensor, root):
+    if rank != root:
+        irecv(tensor, root).wait()
+    for peer in {*range(num_ranks)} - {root} if rank == root else ():
+        isend(tensor, peer).wait()
+
+
 def around(rank, num_ranks, tensor, root):
     """From neighbour to neighbour."""
     if rank != root:
@@ -207,6 +233,7 @@ def around(rank, num_ranks, tensor, root):
     ("ring_all_reduce", in_turns, "a rank sends up to 28 bytes, a ring 32; the messages take 4 steps, a ring's 2"),
     ("tree_broadcast", star, "4 ranks, 3 numbers, root 0: 3 steps, a tree takes 2; 36 bytes in all, a tree sends 36"),
     ("tree_broadcast", around, "3 steps, a tree takes 2"),
+    ("tree_broadcast", imported_star, "3 steps, a tree takes 2"),
     ("choose_algorithm", lambda *_: "ring", "answer(8, 10000, 50, 1) is 'ring': 10.0 kB take 718 us, by tree 360 us"),
     ("choose_algorithm", lambda *_: "tree", "answer(8, 200000, 50, 1) is 'tree': 200 kB take 1.50 ms, by ring 1.05 ms"),
     ("choose_algorithm", lambda n, size, *_: "tree" if size < 256e3 else "ring", "answer(8, 200000, 50, 1) is 'tree'"),

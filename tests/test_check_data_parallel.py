@@ -105,6 +105,26 @@ def unseeded(n, rank, num_ranks, epoch):
     return random.Random().sample(range(n), n)[rank::num_ranks]
 
 
+def two_decks(n, rank, num_ranks, epoch):
+    return deal(n, rank, num_ranks, epoch % 2)
+
+
+def seeding(n, rank, num_ranks, epoch):
+    random.seed(epoch)
+    return random.sample(range(n), n)[rank::num_ranks]
+
+
+def moody():
+    """An answer that deals rank 0 another order when it asks again."""
+    asked = {}
+
+    def answer(n, rank, num_ranks, epoch):
+        share = deal(n, rank, num_ranks, epoch)
+        asked[n, rank, epoch] = asked.get((n, rank, epoch), 0) + 1
+        return share[::-1] if asked[n, rank, epoch] > 1 else share
+    return answer
+
+
 def mean_of_means(model, num_samples):
     for weight in model.parameters():
         if weight.requires_grad:
@@ -135,6 +155,10 @@ def undivided(model, bucket_bytes):
     ("shard_indices", own_share, "rank 0 has the same samples in epochs 0 and 1, reordered"),
     ("shard_indices", reseeding, "12 samples, 2 ranks, epoch 0: the global random generator was used"),
     ("shard_indices", unseeded, "12 samples, 2 ranks, epoch 0: sample "),
+    ("shard_indices", two_decks, "epochs 0 and 2 are dealt in the same order"),
+    ("shard_indices", seeding, "epoch 0: the global random generator was used"),
+    ("shard_indices", moody(), "rank 0 gets another list when it asks again"),
+    ("average_uneven", lambda model, n: [weight.grad.to_sparse().exp() for weight in model.parameters()], "rank 0"),
     ("average_uneven", mean_of_means, "the ranks have (5, 2) samples, rank 0: 0.weight.grad is not the mean over all"),
     ("average_uneven", lambda model, n: None, "rank 0: 0.weight.grad is not the mean over all samples"),
     ("average_uneven", thawing, "rank 0: 0.bias.grad is set, though the parameter is frozen"),
@@ -165,6 +189,14 @@ def one_each(model, bucket_bytes):
     in_buckets(model, 0)
 
 
+def two_alone(model, bucket_bytes):
+    """Few enough messages, but nearly everything in the last of them."""
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    gradients.sort(key=lambda grad: grad.nbytes)
+    for bucket in gradients[:1], gradients[1:2], gradients[2:]:
+        average(bucket)
+
+
 def all_in_one(model, bucket_bytes):
     in_buckets(model, 10**9)
 
@@ -183,7 +215,8 @@ def layer_by_layer(model, bucket_bytes):
     ("bucket_gradients", one_each, "2 ranks, buckets of 1000 bytes: 7 messages for 2424 bytes of gradients; 3 are"),
     ("bucket_gradients", layer_by_layer, "8 messages for 2424 bytes of gradients; 3 are enough"),
     ("bucket_gradients", lambda *args: in_buckets(*args, early=True), "messages for 2424 bytes of gradients; "),
-    ("bucket_gradients", all_in_one, "2424 bytes in 1 message(s); the first gradients wait for the last"),
+    ("bucket_gradients", all_in_one, "2424 bytes in one message; the first gradients wait for the last"),
+    ("bucket_gradients", two_alone, "bytes in one message; the first gradients wait for the last"),
 ])
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)

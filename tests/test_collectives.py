@@ -250,8 +250,10 @@ def test_a_wrong_choice_is_told_what_there_is(arguments, options, words):
 
 
 def test_a_bound_is_known_for_the_primitives_only():
-    with pytest.raises(ValueError, match=r"one of broadcast, reduce, .*; got 'gossip'"):
+    with pytest.raises(ValueError, match=r"broadcast, reduce, .*; got 'gossip'"):
         lower_bound_bytes("gossip", 4, 1.0)
+    with pytest.raises(ValueError, match="1 rank or more; got 'reduce', 0 ranks"):
+        lower_bound_bytes("reduce", 0, 1.0)
 
 
 def test_every_primitive_and_algorithm_has_a_title():

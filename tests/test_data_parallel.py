@@ -111,7 +111,16 @@ def test_gradients_that_are_not_the_mean_are_seen():
 def test_what_cannot_run_is_refused():
     with pytest.raises(ValueError, match="'odd' has 6 bytes"):
         data_parallel.run([Layer(name="odd", num_bytes=6, forward_us=1.0)])
-    with pytest.raises(ValueError, match="a layer and a microbatch or more; got 0"):
+    with pytest.raises(ValueError, match="a layer and a step or more; got 0"):
         data_parallel.run([])
-    with pytest.raises(ValueError, match="got 3 and 0"):
-        data_parallel.run(LAYERS, accumulate=0)
+    for wrong, words in ({"accumulate": 0}, "0 microbatches"), ({"num_steps": 0}, "got 3 and 0"), (
+            {"slow": {4: 2.0}}, "slow {4: 2.0}"), ({"slow": {1: -2.0}}, "slow {1: -2.0}"), (
+            {"bucket_mb": -1}, "0 to 1e9 MiB; got -1"), ({"bucket_mb": float("nan")}, "got nan"):
+        with pytest.raises(ValueError, match=words):
+            data_parallel.run(LAYERS, **wrong)
+
+
+def test_stated_times_that_were_not_kept_are_told():
+    hasty = [Layer(name="layer 0", num_bytes=LAYER_BYTES, forward_us=0.1)]
+    run = data_parallel.run(hasty, 2, link=Link(alpha_us=0.001, bandwidth_gb_per_s=1e6), num_steps=1)
+    assert all(each["overruns"] >= 2 for each in run) and "overran" in run.timeline().notes

@@ -135,6 +135,11 @@ def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, isl
     assert widths[()] == max(widths.values()) > min(widths.values()) and faults(drawn) == []
 
 
+def test_a_ring_that_leaves_a_rank_out_is_refused() -> None:
+    with pytest.raises(ValueError, match="each of 4 ranks once"):
+        diagram.network(uniform(4, LINK), order=(0, 1, 9))
+
+
 def test_any_links_have_a_picture_and_a_ring_its_way() -> None:
     links = tuple(tuple(None if a == b or {a, b} == {0, 3} else SLOW if {a, b} == {1, 2} else LINK for b in range(4))
                   for a in range(4))

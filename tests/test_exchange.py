@@ -1,6 +1,7 @@
 """Plans on real ranks: the results of torch.distributed, the bytes of theory, and over stated links its times."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -154,6 +155,23 @@ def test_a_stated_time_that_was_not_kept_is_counted_and_noted():
     assert "overran" in run.timeline().notes
     took_us = run.timeline().end_us - run.timeline().start_us
     assert np.all(took_us > 10)
+
+
+def test_a_plan_that_leaves_something_out_is_told_by_its_error():
+    whole = collectives.plan("all_reduce", "ring", 2)
+    run = exchange.run(replace(whole, steps=whole.steps[:-1]), 1000)
+    assert max(each["max_error"] for each in run) > 0.1
+
+
+def test_a_send_to_nobody_ends_at_once():
+    assert exchange.run(collectives.plan("send_recv", "direct", 1), 1000, timeout_s=20)[0]["sent_bytes"] == 0
+
+
+@pytest.mark.parametrize("wrong", [{"num_runs": 0}, {"num_bytes": -1}, {"num_bytes": float("nan")},
+                                   {"network": network.uniform(3, SLOW)}])
+def test_a_run_that_cannot_be_is_refused_before_it_starts(wrong):
+    with pytest.raises(ValueError, match="a network of its plan's 2 ranks"):
+        exchange.run(collectives.plan("all_reduce", "ring", 2), **{"num_bytes": 1000} | wrong)
 
 
 @pytest.fixture

@@ -279,10 +279,25 @@ def test_a_fit_keeps_alpha_and_the_time_per_byte_at_0_or_more():
 
 
 @pytest.mark.parametrize(("sizes", "times"), [([1e3], [5.0]), ([1e3, 1e3], [5.0, 6.0]), ([1e3, 1e4], [5.0]),
-                                              ([1e3, 1e4], [5.0, 0.0])])
+                                              ([1e3, 1e4], [5.0, 0.0]), ([1e3, float("nan")], [5.0, 6.0])])
 def test_a_fit_needs_two_sizes_and_times(sizes, times):
     with pytest.raises(ValueError, match="a time above 0 for each of two sizes or more"):
         fit("all_reduce", 4, sizes, times)
+
+
+def test_what_there_is_no_formula_for_has_none_and_nonsense_is_refused():
+    link = Link(alpha_us=10, bandwidth_gb_per_s=1)
+    assert formula_us("gossip", "ring", 4, 100, link) is None and formula_us("all_gather", "tree", 4, 1, link) is None
+    for wrong in ({"island_size": 3}, {"num_segments": -1}):
+        with pytest.raises(ValueError, match="a divisor"):
+            formula_us("all_reduce", "hierarchical", 8, 1e3, link, **wrong)
+    with pytest.raises(ValueError, match="above 0"):
+        algbw(1e3, 0)
+    for pair in ((0, 9), (0, -1)):
+        with pytest.raises(ValueError, match="no link from rank 0"):
+            uniform(4, link).link(*pair)
+    with pytest.raises(ValueError, match="got 'gossip'"):
+        fit("gossip", 4, [1e3, 1e4], [5.0, 6.0])
 
 
 def test_a_link_has_two_ends():

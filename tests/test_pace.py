@@ -40,6 +40,26 @@ def test_a_paced_module_computes_what_the_module_computes():
         assert torch.equal(a, b)
 
 
+class Product(nn.Module):
+    def forward(self, x, y):
+        return x * y
+
+
+def test_a_tensor_handed_in_twice_gets_its_gradient_once():
+    x, paced = torch.tensor(3.0, requires_grad=True), pace.Paced(Product(), forward_us=1)
+    assert torch.autograd.grad(paced(x, x), x)[0] == 6
+    with pytest.raises(ValueError, match="an argument of its own; got tuple"):
+        paced((x, x))
+
+
+def test_an_action_is_an_overrun_from_a_twentieth_of_its_stated_time_on(notes):
+    kept = pace.Pace()
+    kept.count(49.0, 1000.0)
+    assert (kept.num_actions, kept.num_overruns) == (1, 0)
+    kept.count(51.0, 1000.0)
+    assert (kept.num_actions, kept.num_overruns) == (2, 1)
+
+
 @pytest.mark.parametrize("takes_gradient", [True, False])
 def test_forward_and_backward_take_the_stated_time(takes_gradient, notes):
     paced = pace.Paced(nn.Linear(3, 3), forward_us=20_000, backward_us=60_000)
@@ -318,5 +338,8 @@ def test_a_real_all_reduce_slower_than_its_stated_time_is_an_overrun():
 
 def test_links_are_paced_under_gloo_only(monkeypatch):
     monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", SimpleNamespace)
     with pytest.raises(ValueError, match="under gloo; this group runs nccl"):
         pace.link(SimpleNamespace(process_group=None), None)
+    with pytest.raises(ValueError, match="a DistributedDataParallel are paced; got Linear"):
+        pace.link(nn.Linear(1, 1), None)

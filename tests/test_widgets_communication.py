@@ -117,6 +117,25 @@ def test_a_run_that_fails_tells_its_verdict(monkeypatch):
     assert "ZeroDivisionError" in board.live.children[0].value and not board.button.disabled
 
 
+def test_a_start_that_fails_leaves_the_button_and_a_second_run_is_refused(monkeypatch):
+    board = widgets.ddp_communication(num_ranks=2)
+    monkeypatch.setattr(ddp.data_parallel, "start", lambda *_, **__: (_ for _ in ()).throw(OSError("no processes")))
+    board._start()
+    assert "no processes" in board.live.children[0].value and not board.button.disabled and board._job is None
+    board._job = object()
+    with pytest.raises(ValueError, match="this board is running"):
+        board.run()
+
+
+@pytest.mark.parametrize(("make", "start", "words"), [
+    (widgets.ddp_communication, {"bucket_mb": 3}, "bucket is one of 0.1, 0.5, .*; got 3"),
+    (widgets.ddp_communication, {"layers": "x"}, "layers is one of even"),
+    (widgets.collectives, {"num_ranks": 40}, "ranks is one of 2, 3, .*; got 40")])
+def test_a_start_that_the_controls_do_not_have_says_what_there_is(make, start, words):
+    with pytest.raises(ValueError, match=words):
+        make(**start)
+
+
 def test_boards_hold_a_picture_for_viewers_without_widgets():
     for board in (widgets.collectives(), widgets.ddp_communication("zh")):
         bundle = board._repr_mimebundle_()

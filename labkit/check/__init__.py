@@ -130,8 +130,9 @@ def _raised(error: BaseException, answer: Callable) -> Verdict:
     """The verdict on an answer that raised, here or in a rank: the last line of it, and the line it came from."""
     if isinstance(error, KeyboardInterrupt):
         raise error
-    ranks = {ending.error.get("type") for ending in error.endings} if isinstance(error, LaunchError) else set()
-    if isinstance(error, NotImplementedError) or "NotImplementedError" in ranks:
+    ranks = {(ending.error.get("type"), ending.error.get("message", "")[:9]) for ending in error.endings} if isinstance(
+        error, LaunchError) else set()
+    if ("NotImplementedError", "your turn") in {(type(error).__name__, str(error)[:9]), *ranks}:
         return Verdict(state="not attempted")
     file = getattr(getattr(answer, "__code__", None), "co_filename", None)
     mine = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file][-1:]

@@ -25,8 +25,8 @@ Log = list[tuple[str, int]]
 def ring_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(rank, num_ranks, tensor)`` leaves in ``tensor`` (1-D, any length) the sum over all ranks.
 
-    By torch.distributed's send, recv, isend, irecv or batch_isend_irecv. Budget: 2(N-1) steps, and the bytes of a ring
-    whose chunks differ by at most one number.
+    By torch.distributed's send, recv, isend, irecv or batch_isend_irecv. Budget: 2(N-1) steps (messages
+    count in the order in which they are posted), and the bytes of a ring whose chunks differ by at most one number.
     """
     for num_ranks, size in ((2, 7), (3, 12), (5, 13)):
         results, counts, num_steps = _on_ranks(answer, num_ranks, size)
@@ -79,7 +79,7 @@ def _watched(answer: Callable, size: int, *more: int) -> tuple[list[int], int, L
 
     me, log = dist.get_rank(), []
     tensor = (torch.arange(size) % 9 + 1.0) * 10**me
-    _log(log)
+    _log(log, answer)
     with traffic.count() as counted:
         answer(me, dist.get_world_size(), tensor, *more)
     if others := set(counted.calls) - {"send", "recv"}:
@@ -87,23 +87,29 @@ def _watched(answer: Callable, size: int, *more: int) -> tuple[list[int], int, L
     return [round(value) for value in tensor.tolist()], counted.payload_bytes["send"], log
 
 
-def _log(log: Log) -> None:
+def _log(log: Log, answer: Callable) -> None:
     """From now on this rank's messages are logged: send, recv and batch_isend_irecv all call isend and irecv."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as inner
 
     for name in ("isend", "irecv"):
-        logged = _logged(getattr(inner, name), name[1:], log)
-        vars(inner)[name] = vars(dist)[name] = logged  # one object: P2POp compares
+        plain = getattr(inner, name)
+        logged = vars(inner)[name] = vars(dist)[name] = _logged(plain, name[1:], log)  # one object: P2POp compares
+        mine = getattr(answer, "__globals__", {})  # where the notebook says: from torch.distributed import isend
+        mine |= {key: logged for key, value in mine.items() if value is plain}
 
 
 def _logged(function: Callable, kind: str, log: Log) -> Callable:
+    from torch.distributed import distributed_c10d as inner
+
     @functools.wraps(function)
     def post(tensor: Any, peer: int | None = None, *args: Any, **kwargs: Any) -> "_Work":
         named = [peer, *(kwargs.get(name) for name in ("src", "dst", "group_src", "group_dst"))]
         other = next((each for each in named if each is not None), None)
         if other is None:
             raise ValueError("say from which rank you receive (src=)")
+        if not 0 <= other < inner.get_world_size():  # gloo would crash
+            raise ValueError(f"ranks are 0 to {inner.get_world_size() - 1}; got {other}")
         log.append((kind, other))
         return _Work(function(tensor, *([] if peer is None else [peer]), *args, **kwargs), log, len(log) - 1)
     return post
@@ -115,8 +121,8 @@ class _Work:
     def __init__(self, work: Any, log: Log, number: int) -> None:
         self._work, self._log, self._number = work, log, number
 
-    def wait(self, *args: Any) -> Any:
-        done = self._work.wait(*args)
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        done = self._work.wait(*args, **kwargs)
         self._log.append(("wait", self._number))
         return done
 
@@ -158,9 +164,9 @@ def least_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
     whole buffer (gathered, or before it is scattered).
     """
     for primitive in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
-        for num_ranks, num_bytes in ((2, 1000), (4, 1000), (5, 1000), (64, 6400), (1, 1000)):
+        for num_ranks, num_bytes in ((2, 1000), (4, 1000), (3, 1000), (64, 6400), (1, 1000)):
             given, right = answer(primitive, num_ranks, num_bytes), lower_bound_bytes(primitive, num_ranks, num_bytes)
-            if abs(given - right) > 1e-6 * num_bytes:
+            if not abs(given - right) <= 1e-6 * num_bytes:
                 why = (f"a ring gets by with {right:g}" if given > right else
                        f"true, but no algorithm gets by with less than {right:g}")
                 yield "wrong", f"answer({primitive!r}, {num_ranks}, {num_bytes}) is {given!r:.40}: {why}"

@@ -42,8 +42,9 @@ def shard_indices(answer: Callable) -> Iterator[tuple[str, str]]:
             if sizes[-1] > sizes[0] + 1:
                 yield "over budget", f"{case}: the shares have {sizes} samples; every step waits for the largest"
             dealt.append(shares)
-        if n > 10 and dealt[0] == dealt[1]:
-            yield "wrong", f"{n} samples, {num_ranks} ranks: epochs 0 and 1 are dealt in the same order"
+        for a, b in ((0, 1), (0, 2), (1, 2)):
+            if n > 10 and dealt[a] == dealt[b]:
+                yield "wrong", f"{n} samples, {num_ranks} ranks: epochs {a} and {b} are dealt in the same order"
         if n > 40 and set(dealt[0][0]) == set(dealt[1][0]):
             yield "wrong", f"{n} samples, {num_ranks} ranks: rank 0 has the same samples in epochs 0 and 1, reordered"
 
@@ -59,7 +60,7 @@ def average_uneven(answer: Callable) -> Iterator[tuple[str, str]]:
         run = _on_ranks(len(shares), _uneven, answer, shares)
         case = f"the ranks have {shares} samples"
         yield from _faults(case, run)
-        most = max(sent for _, _, sent, _ in run)
+        most = max(sent for _, _, sent, *_ in run)
         if most > run[0][3] + 64:
             yield "over budget", f"{case}: {most} bytes handed to collectives; the gradients have {run[0][3]}"
 
@@ -76,14 +77,14 @@ def bucket_gradients(answer: Callable) -> Iterator[tuple[str, str]]:
         run = _on_ranks(num_ranks, _bucketed, answer, bucket_bytes)
         case = f"{num_ranks} ranks, buckets of {bucket_bytes} bytes"
         yield from _faults(case, run)
-        _, calls, sent, total, largest = run[0]
+        _, calls, sent, total, longest, largest = run[0]
         if calls > ceil(total / bucket_bytes):
             yield "over budget", (f"{case}: {calls} messages for {total} bytes of gradients; "
                                   f"{ceil(total / bucket_bytes)} are enough")
         if sent != total:
             yield "over budget", f"{case}: {sent} bytes handed to collectives; the gradients have {total}"
-        if calls * (bucket_bytes + largest) < total:
-            yield "over budget", f"{case}: {total} bytes in {calls} message(s); the first gradients wait for the last"
+        if longest >= bucket_bytes + largest:
+            yield "over budget", f"{case}: {longest} bytes in one message; the first gradients wait for the last"
 
 
 def _on_ranks(num_ranks: int, *work: object) -> Run:
@@ -140,6 +141,16 @@ def _bucketed(answer: Callable, bucket_bytes: int) -> tuple[str, int, int, int, 
     return *_counted(lambda: answer(model, bucket_bytes), model, right), largest
 
 
+class _Largest(Counter):
+    """Bytes by collective, and the largest call."""
+
+    largest = 0
+
+    def __setitem__(self, name: str, num_bytes: int) -> None:
+        self.largest = max(self.largest, num_bytes - self[name])
+        super().__setitem__(name, num_bytes)
+
+
 def _counted(work: Callable, model: "nn.Module", right: "Mapping[str, Tensor]") -> tuple[str, int, int, int]:
     """Runs an answer: what is wrong with the model's gradients, calls, bytes sent, bytes of the right gradients."""
     import torch
@@ -147,6 +158,7 @@ def _counted(work: Callable, model: "nn.Module", right: "Mapping[str, Tensor]") 
     from labkit import traffic
 
     with traffic.count() as counted:
+        counted.payload_bytes = _Largest()
         work()
     given, fault = _gradients(model), ""
     for name, _ in model.named_parameters():
@@ -158,7 +170,8 @@ def _counted(work: Callable, model: "nn.Module", right: "Mapping[str, Tensor]") 
             exact = torch.allclose(mine, factor * true, rtol=1e-3, atol=1e-5)
             fault = fault or (f"{name}.grad is not the mean over all samples of all ranks"
                               + (f", it is {factor:.3g} times that" if exact else ""))
-    return fault, counted.calls.total(), counted.payload_bytes.total(), sum(each.nbytes for each in right.values())
+    return (fault, counted.calls.total(), counted.payload_bytes.total(), sum(each.nbytes for each in right.values()),
+            counted.payload_bytes.largest)
 
 
 def _gradients(model: "nn.Module") -> "dict[str, Tensor]":

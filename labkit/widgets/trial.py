@@ -116,7 +116,7 @@ class Trial(Board):
         if self._job is None and not self.button.disabled:
             try:
                 job = self._launch(setting)
-            except ValueError as error:
+            except Exception as error:  # a setting that can't be, no memory, no processes
                 self._tell(error)
                 return
             threading.Thread(target=self._follow, args=(setting, job), daemon=True).start()
@@ -124,8 +124,10 @@ class Trial(Board):
     def _launch(self, setting: Any) -> Job:
         if reason := self.reason(setting):
             raise ValueError(reason)
-        self.error, self.button.disabled = None, True
-        self._job = self.begin(setting)
+        if self._job is not None:
+            raise ValueError("this board is running; wait until it ends, or stop it")
+        self.error, self._job = None, self.begin(setting)
+        self._allow()
         return self._job
 
     def _follow(self, setting: Any, job: Job) -> None:
@@ -158,7 +160,13 @@ class Trial(Board):
 
 def selectors(options: dict[str, Sequence], start: dict[str, Any], words: dict[str, str], shown: dict,
               dropdowns: Sequence[str] = ()) -> dict[str, w.Widget]:
-    """One control per entry of ``options``, slider or dropdown; ``shown`` says how its values are written."""
+    """One control per entry of ``options``, slider or dropdown; ``shown`` says how its values are written.
+
+    Raises ValueError for a ``start`` that is none of the options.
+    """
+    for name, values in options.items():
+        if start[name] not in values:
+            raise ValueError(f"{name} is one of {', '.join(map(str, values))}; got {start[name]!r}")
     style, layout = {"description_width": "auto"}, w.Layout(width="290px", margin="2px 18px 2px 0")
     return {name: (w.Dropdown if name in dropdowns else w.SelectionSlider)(
                 options=[(shown.get(name, str)(value), value) for value in values], value=start[name],

@@ -638,16 +638,16 @@ curves(series, "All-reduce: T = alpha + S / B", "recorded", x_name="S", y_name="
 #
 # ### 1. Ring all-reduce for any length
 #
-# The ring above needs a length that divides by the number of ranks; gradients seldom have one. Leave the sum over all ranks in `tensor`, a 1-D tensor of any length, with `send`, `recv`, `isend` or `irecv` of `torch.distributed`. It runs on real ranks. Budget: 2(N-1) steps, and no more bytes than a ring of chunks that are as equal as possible.
+# The ring above needs a length that divides by the number of ranks; gradients seldom have one. Leave the sum over all ranks in `tensor`, a 1-D tensor of any length, with `send`, `recv`, `isend` or `irecv` of `torch.distributed`. It runs on real ranks. Budget: 2(N-1) steps (messages count in the order in which you post them), and no more bytes than a ring of chunks that are as equal as possible.
 
-# %% [markdown] lang="zh" of="cd247e19"
+# %% [markdown] lang="zh" of="96c8a09d"
 # ## 练习
 #
 # 检查不会中断笔记本。它用没有展示过的规模试你的答案，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
 #
 # ### 1. 任意长度的环形 all-reduce
 #
-# 上面的环要求长度能被 rank 数整除，而真实的梯度不会这么巧。用 `torch.distributed` 的 `send`、`recv`、`isend` 或 `irecv`，把所有 rank 之和留在 `tensor` 里，它是任意长度的一维张量。答案在真实的 rank 上运行。预算：2(N-1) 步；字节不多于“各块尽量相等的环”。
+# 上面的环要求长度能被 rank 数整除，而真实的梯度不会这么巧。用 `torch.distributed` 的 `send`、`recv`、`isend` 或 `irecv`，把所有 rank 之和留在 `tensor` 里，它是任意长度的一维张量。答案在真实的 rank 上运行。预算：2(N-1) 步（按消息发起的先后计步）；字节不多于“各块尽量相等的环”。
 
 
 # %%
