@@ -227,7 +227,7 @@ def _strips(tl: Timeline, rank: int) -> list[list[int]]:
 def _boxes(tl: Timeline, rows: list[tuple[Row, list[int]]], first: int) -> list[tuple]:
     """One tuple (row, kind, chunk, texts, start, end) per span, and one per idle gap of a compute strip."""
     start_us, end_us, kinds, labels = tl.start_us.tolist(), tl.end_us.tolist(), tl.kind.tolist(), tl.label.tolist()
-    boxes: list[tuple] = []
+    boxes, span_us = [], _span_us(tl)
     for index, (row, spans) in enumerate(rows, first):
         parsed = {i: match for i in spans if row.lane == COMPUTE and (match := _ACTION.fullmatch(labels[i]))}
         stages = sorted({int(match[1]) for match in parsed.values()})
@@ -241,8 +241,8 @@ def _boxes(tl: Timeline, rows: list[tuple[Row, list[int]]], first: int) -> list[
                 boxes.append((index, IDLE, 0, ("", "", ""), idle_us, start_us[i]))
             idle_us = max(idle_us, end_us[i])
             boxes.append((index, kinds[i], chunk, texts, start_us[i], end_us[i]))
-        if row.lane == COMPUTE and idle_us < _span_us(tl) - 1e-6:
-            boxes.append((index, IDLE, 0, ("", "", ""), idle_us, _span_us(tl)))
+        if row.lane == COMPUTE and idle_us < span_us - 1e-6:
+            boxes.append((index, IDLE, 0, ("", "", ""), idle_us, span_us))
     return boxes
 
 
@@ -283,18 +283,18 @@ def _sides(timelines: list[Timeline]) -> list[list[tuple[float, str]]]:
 def _table(tl: Timeline, sides: list[tuple[float, str]], words: dict) -> list[tuple[str, ...]]:
     last = words["in_flight"] if _is_pipeline(tl) else words["busy"]
     lines = [("rank", words["compute"], words["idle"], words["share"], words["comm"], words["bytes"], last)]
-    for rank, (_, text) in enumerate(sides):
-        compute, comm = (format_us(busy_us(tl, lane)[rank]) for lane in (COMPUTE, COMM))
-        idle = 1 - _busy(tl)[rank]
-        lines.append((str(rank), compute, format_us(idle * _span_us(tl)), format_share(idle), comm,
-                      format_bytes(_rank_bytes(tl)[rank]), text))
+    span_us, columns = _span_us(tl), (busy_us(tl, COMPUTE), busy_us(tl, COMM), 1 - _busy(tl), _rank_bytes(tl), sides)
+    for rank, (compute_us, comm_us, idle, num_bytes, (_, text)) in enumerate(zip(*columns, strict=True)):
+        lines.append((str(rank), format_us(compute_us), format_us(idle * span_us), format_share(idle),
+                      format_us(comm_us), format_bytes(num_bytes), text))
     return lines
 
 
 def _summary(tl: Timeline, badge: str, words: dict) -> str:
     if not len(tl):
         return words["nothing"]
-    worst, sender, key = _busy(tl).argmin(), _rank_bytes(tl).argmax(), "" if COMPUTE in tl.lane else "_comm"
+    busy, sent_bytes, key = _busy(tl), _rank_bytes(tl), "" if COMPUTE in tl.lane else "_comm"
     return words["summary" + key].format(
-        ranks=tl.num_ranks, span=format_us(_span_us(tl)), badge=badge, bubble=format_share(_idle(tl)), worst=worst,
-        most=format_share(1 - _busy(tl)[worst]), sender=sender, bytes=format_bytes(_rank_bytes(tl)[sender]))
+        ranks=tl.num_ranks, span=format_us(_span_us(tl)), badge=badge, bubble=format_share(1 - busy.mean()),
+        worst=busy.argmin(), most=format_share(1 - busy.min()), sender=sent_bytes.argmax(),
+        bytes=format_bytes(sent_bytes.max()))

@@ -158,9 +158,8 @@ def from_columns(columns: Sequence, *, num_ranks: int, origin: str, notes: Itera
 def busy_us(timeline: Timeline, lane: str | tuple[str, ...] = COMPUTE) -> np.ndarray:
     """Time each rank spends in a lane (or in several), overlapping spans counted once. Shape (num_ranks,),
     microseconds."""
-    return np.array(
-        [sum(e - s for s, e in _union(timeline, rank, lane)) for rank in range(timeline.num_ranks)], dtype=float
-    )
+    spans = timeline.select(np.isin(timeline.lane, lane))
+    return np.array([sum(e - s for s, e in _union(spans, rank)) for rank in range(timeline.num_ranks)], dtype=float)
 
 
 def bubble(timeline: Timeline, over: str = "total") -> float:
@@ -217,8 +216,8 @@ def straggler(timeline: Timeline) -> tuple[int, float]:
     return int(waited_us.argmax()), float(waited_us.max())
 
 
-def _union(timeline: Timeline, rank: int, lane: str | tuple[str, ...]) -> list[tuple[float, float]]:
-    mine = (timeline.rank == rank) & np.isin(timeline.lane, lane)
+def _union(timeline: Timeline, rank: int) -> list[tuple[float, float]]:
+    mine = timeline.rank == rank
     merged: list[tuple[float, float]] = []
     for start, end in sorted(zip(timeline.start_us[mine].tolist(), timeline.end_us[mine].tolist(), strict=True)):
         if merged and start <= merged[-1][1]:
