@@ -47,7 +47,7 @@ def _node_bytes(nodes: dict[int, Path]) -> dict[int, int]:
     import psutil
 
     # a virtual machine's only node does not always know of memory that was added later
-    found = {node: re.search(r"MemTotal: *(\d+) kB", _read(folder / "meminfo"))
+    found = {node: re.search(r"MemTotal: *(\d+) kB", machine.read_text(folder / "meminfo"))
              for node, folder in nodes.items() if len(nodes) > 1}
     return {node: int(match[1]) * 1024 for node, match in found.items() if match} or {0: psutil.virtual_memory().total}
 
@@ -73,12 +73,5 @@ def _said(*command: str) -> str:
 
 def _numbers(path: Path) -> list[int]:
     """What a list of sysfs names: 0-3,8 is 0, 1, 2, 3, 8."""
-    pairs = re.findall(r"(\d+)(?:-(\d+))?", _read(path))
+    pairs = re.findall(r"(\d+)(?:-(\d+))?", machine.read_text(path))
     return [number for first, last in pairs for number in range(int(first), int(last or first) + 1)]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

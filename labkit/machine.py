@@ -111,8 +111,8 @@ def cores() -> int:
     """Cores this process may use: its CPU affinity, or its cgroup's quota where that is less."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _cgroup_folders("cpu"):
-        version_1 = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-        quota, period = _read(folder / "cpu.max").split() or version_1
+        version_1 = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
+        quota, period = read_text(folder / "cpu.max").split() or version_1
         if quota.isdigit():
             allowed = min(allowed, max(1, int(quota) // int(period)))
     return allowed
@@ -136,6 +136,14 @@ def num_gpus() -> int:
         return 0
     found, visible = len(glob.glob("/dev/nvidia[0-9]*")), os.environ.get("CUDA_VISIBLE_DEVICES")
     return found if visible is None else min(found, sum(d.strip() not in ("", "-1") for d in visible.split(",")))
+
+
+def read_text(path: Path) -> str:
+    """What a small file of the system holds, without the spaces around it; nothing where it can't be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def threads(num_ranks: int) -> int:
@@ -228,38 +236,31 @@ def _version(package: str) -> str | None:
 
 def _torch_has_cuda() -> bool:
     spec = importlib.util.find_spec("torch")  # finds it without importing it
-    text = _read(Path(spec.origin).with_name("version.py")) if spec and spec.origin else ""
+    text = read_text(Path(spec.origin).with_name("version.py")) if spec and spec.origin else ""
     return re.search(r"^cuda\b.*= *'", text, re.M) is not None
 
 
 @functools.cache
 def _cpu_model() -> str:
-    found = re.search(r"^model name\s*: (.*)$", _read(Path("/proc/cpuinfo")), re.M)
+    found = re.search(r"^model name\s*: (.*)$", read_text(Path("/proc/cpuinfo")), re.M)
     return found[1] if found else platform.processor() or platform.machine()
 
 
 def _cgroup_memory() -> Iterator[tuple[int, int]]:
     """(limit, what is left) in bytes of each cgroup around this process; cached pages can be given back: left."""
     for folder in _cgroup_folders("memory"):
-        limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
-        used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
-        cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"), re.M)
+        limit = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes")
+        used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")
+        cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", read_text(folder / "memory.stat"), re.M)
         if limit.isdigit() and used.isdigit():
             yield int(limit), int(limit) - int(used) + max(map(int, cached), default=0)
 
 
 def _cgroup_folders(controller: str) -> Iterator[Path]:
     """This process's cgroup and those above it: version 2 (its line names no controller) and version 1."""
-    for line in _read(_PROC_CGROUP).splitlines():
+    for line in read_text(_PROC_CGROUP).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             top = _CGROUP / controller if controllers else _CGROUP
             folder = top / path.lstrip("/")
             yield from (f for f in (folder, *folder.parents) if f.is_relative_to(top) and f.is_dir())
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from labkit import simulate
+from labkit import buckets, simulate
 from labkit.style import IDLE, KINDS, speaking, style
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
 from labkit.units import format_bytes, format_share, format_us
@@ -252,7 +252,7 @@ def _is_pipeline(tl: Timeline) -> bool:
 
 def _span_us(tl: Timeline) -> float:
     """A pipeline's bubble counts from the first to the last compute; anything else to the end of its last message."""
-    return tl.span_us if _is_pipeline(tl) or not len(tl) else float(tl.end_us.max() - tl.start_us.min())
+    return tl.span_us if _is_pipeline(tl) else buckets.step_us(tl)
 
 
 def _busy(tl: Timeline) -> np.ndarray:

@@ -5,10 +5,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-WAYS = {"X": "itself", "NV": "NVLink", "PIX": "at most one PCIe bridge", "PXB": "several PCIe bridges",
-        "PHB": "PCIe and the host bridge of a CPU", "NODE": "PCIe and several host bridges of one NUMA node",
-        "SYS": "PCIe and the link between NUMA nodes"}
-"""The words of ``nvidia-smi topo -m``, the nearest first; NV12 is a bond of 12 NVLinks."""
+WAYS = ("X", "NV", "PIX", "PXB", "PHB", "NODE", "SYS")
+"""The words of ``nvidia-smi topo -m``, the nearest first; X is the device itself, NV12 a bond of 12 NVLinks. What the
+others mean stands in ``style``."""
 
 
 @dataclass(frozen=True, kw_only=True)
