@@ -76,7 +76,8 @@ def fit(points: Iterable[Point]) -> network.Fit:
     """The line through points of one primitive and number of ranks."""
     points = list(points)
     primitive, num_ranks = (points[0].primitive, points[0].num_ranks) if points else ("", 0)
-    return network.fit(primitive, num_ranks, *np.array([(p.num_bytes, p.time_us) for p in points]).reshape(-1, 2).T)
+    return network.fit(primitive, num_ranks, [point.num_bytes for point in points],
+                       [point.time_us for point in points])
 
 
 def stored(primitive: str, num_ranks: int) -> list[Point]:

@@ -135,11 +135,13 @@ def _sample(colour: str = "", dash: tuple[float, ...] = (), mark: str = "") -> t
 
 def _table(series: Sequence[Series], names: list[str], x_format: Format, y_format: Format, x_name: str) -> tuple:
     """A row per x, or every so many."""
-    columns = [{x: " / ".join(y_format(y) for at, y in zip(each.x, each.y, strict=True) if at == x)
-                for x in map(float, each.x)} for each in series]
+    columns = [{} for _ in series]
+    for column, each in zip(columns, series, strict=True):
+        for x, y in zip(map(float, each.x), each.y, strict=True):
+            column.setdefault(x, []).append(y_format(y))
     places = sorted(set().union(*columns))
     heads = [f"{name} {'●' if each.points else '—'}" for name, each in zip(names, series, strict=True)]
-    return ((x_name, *heads), *((x_format(x), *(column.get(x, "") for column in columns))
+    return ((x_name, *heads), *((x_format(x), *(" / ".join(column.get(x, ())) for column in columns))
                                 for x in places[:: -(-len(places) // _MOST_ROWS)]))
 
 

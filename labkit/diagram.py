@@ -106,7 +106,8 @@ def _buffers(plan: Plan, step: int) -> list[Box]:
 
 
 def _messages(plan: Plan, step: int, words: dict[str, str]) -> list[Shape]:
-    pitch, shapes = _grid(plan)[1], [Words(WIDTH_PX / 2, 116, words["nothing_sent"], "middle", opacity=0.8)][step:]
+    pitch = _grid(plan)[1]
+    shapes = [] if step else [Words(WIDTH_PX / 2, 116, words["nothing_sent"], "middle", opacity=0.8)]
     for src, dst, chunks, op in plan.steps[step - 1] if step else ():
         x0, x1 = (_LEFT_PX + pitch * rank + (pitch - _GAP_PX) / 2 for rank in (src, dst))
         look = _chunk(plan, chunks[0])[1] if len(chunks) == 1 else ("", "")

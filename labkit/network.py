@@ -147,8 +147,9 @@ def formula_us(primitive: str, algorithm: str, num_ranks: int, num_bytes: float,
              "hierarchical": [(2 * (size - 1), 1 / size), (2 * (num_ranks // size - 1), 1 / num_ranks)]}
     if primitive in ("broadcast", "reduce"):
         steps["ring"] = [(num_ranks - 2 + k if hops else 0, 1 / k)]
-    known = {*ALGORITHMS.get(primitive, ())} & {*steps} - ({"tree"} if (num_segments or 1) > 1 else set())
-    if algorithm not in known:
+    if (num_segments or 1) > 1:
+        del steps["tree"]
+    if algorithm not in steps or algorithm not in ALGORITHMS.get(primitive, ()):
         return None
     return sum(count * link.us(share * num_bytes) for count, share in steps[algorithm])
 
@@ -222,7 +223,8 @@ def fit(primitive: str, num_ranks: int, num_bytes: np.ndarray, times_us: np.ndar
     an unknown primitive.
     """
     sizes, times = np.asarray(num_bytes, dtype=float), np.asarray(times_us, dtype=float)
-    if primitive not in ALGORITHMS or len({*sizes}) < 2 or sizes.shape != times.shape or not (times > 0 * sizes).all():
+    usable = np.isfinite(sizes).all() and (times > 0).all()
+    if primitive not in ALGORITHMS or len(set(sizes)) < 2 or sizes.shape != times.shape or not usable:
         raise ValueError(f"a fit of {', '.join(ALGORITHMS)} needs a time above 0 for each of two sizes or more; got "
                          f"{primitive!r}, sizes {sizes.tolist()}, times {times.tolist()}")
     columns = np.stack([1 / times, sizes / times], axis=1)
