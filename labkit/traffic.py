@@ -57,6 +57,8 @@ class Counted:
         """how often each collective was called on this rank"""
         self.payload_bytes: Counter[str] = Counter()
         """bytes of the tensors handed in on this rank, by the collective called"""
+        self.largest_bytes: Counter[str] = Counter()
+        """of those, the bytes of the largest call"""
         self.sent_bytes: int | None = None
         """bytes handed to TCP; None where the system does not say (macOS)"""
         self.received_bytes: int | None = None
@@ -113,6 +115,7 @@ def _count_call(operator: Any, name: str, position: int | None, keys: Any, *args
         for counted in _open:
             counted.calls[name] += 1
             counted.payload_bytes[name] += num_bytes
+            counted.largest_bytes[name] = max(counted.largest_bytes[name], num_bytes)
     return operator.redispatch(keys & _BELOW, *args, **kwargs)
 
 

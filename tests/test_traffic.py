@@ -294,6 +294,18 @@ def test_blocks_nest_survive_an_exception_and_leave_torch_as_it_was():
             assert outer.sent_bytes > inner.sent_bytes > 0
 
 
+def test_the_largest_call_is_told_beside_the_sum_of_all():
+    def uneven():
+        import torch.distributed as dist
+
+        with traffic.count() as counted:
+            for length in (3, 10, 1):
+                dist.all_reduce(torch.ones(length))
+        return dict(counted.payload_bytes), dict(counted.largest_bytes)
+
+    assert list(lab.launch(uneven, ranks=2)) == 2 * [({"all_reduce": 56}, {"all_reduce": 40})]
+
+
 def test_where_the_system_does_not_say_the_wire_is_none_not_zero(monkeypatch):
     with traffic.count() as counted:
         assert counted.sent_bytes is None

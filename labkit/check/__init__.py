@@ -14,8 +14,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from labkit.launcher import launch
+from labkit.run import Run
 from labkit.verdict import LaunchError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _STATES = {  # worst first: sign, colour, Chinese name, what it means in English and Chinese
     "not attempted": ("○", "#8a8f98", "未作答", "Replace the stub's line by your own.", "请把占位的那一行换成你的。"),
@@ -124,6 +130,23 @@ def limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler)
+
+
+def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 4.0) -> Run:
+    """Runs the ranks' side of an exercise on the CPU; what an answer leaves waiting is noticed after ``hang_s``."""
+    with limit(120.0):  # launch has its own
+        return launch(work, *args, ranks=num_ranks, backend="gloo", hang_s=hang_s, timeout_s=30)
+
+
+def unlike(mine: "Tensor", right: "Tensor", what: str) -> str:
+    """What a gradient is not, if it is not ``right``; and by which factor it is off, if it is one. Else nothing."""
+    import torch
+
+    if torch.allclose(mine, right, rtol=1e-4, atol=1e-6):
+        return ""
+    factor = float((mine * right).sum() / right.square().sum())
+    exact = torch.allclose(mine, factor * right, rtol=1e-3, atol=1e-5)
+    return f"is not {what}" + (f", it is {factor:.3g} times that" if exact else "")
 
 
 def _raised(error: BaseException, answer: Callable) -> Verdict:

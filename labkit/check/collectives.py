@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log2
 from typing import Any
 
-from labkit.check import exercise, hint, language, limit, status
+from labkit.check import exercise, hint, language, on_ranks, status
 from labkit.collectives import lower_bound_bytes, plan
-from labkit.launcher import launch
 from labkit.network import Link, time_us, uniform
 from labkit.units import format_bytes, format_us
 
@@ -29,7 +28,7 @@ def ring_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
     count in the order in which they are posted), and the bytes of a ring whose chunks differ by at most one number.
     """
     for num_ranks, size in ((2, 7), (3, 12), (5, 13)):
-        results, counts, num_steps = _on_ranks(answer, num_ranks, size)
+        results, counts, num_steps = _exchange(answer, num_ranks, size)
         case = f"{num_ranks} ranks, {size} numbers"
         yield from _faults(case, results, [(i % 9 + 1) * int("1" * num_ranks) for i in range(size)])
         most, least = max(counts), 2 * (size - size // num_ranks) * 4
@@ -45,7 +44,7 @@ def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
     Budget: ceil(log2 N) steps, in each of which a rank sends one message at most; N-1 times the tensor in all.
     """
     for num_ranks, root in ((4, 0), (5, 3), (6, 1)):
-        results, counts, num_steps = _on_ranks(answer, num_ranks, 3, root)
+        results, counts, num_steps = _exchange(answer, num_ranks, 3, root)
         case = f"{num_ranks} ranks, 3 numbers, root {root}"
         yield from _faults(case, results, [10**root * value for value in (1, 2, 3)])
         least, sent, fewest = 12 * (num_ranks - 1), sum(counts), ceil(log2(num_ranks))
@@ -54,11 +53,9 @@ def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
                                   f"{sent} bytes in all, a tree sends {least}")
 
 
-def _on_ranks(answer: Callable, num_ranks: int, size: int, *more: int) -> tuple[list, list[int], int]:
+def _exchange(answer: Callable, num_ranks: int, size: int, *more: int) -> tuple[list, list[int], int]:
     """Runs an answer: each rank's numbers and bytes sent, and the steps of all messages."""
-    with limit(120.0):  # launch has its own
-        run = launch(_watched, answer, size, *more, ranks=num_ranks, backend="gloo", hang_s=4, timeout_s=30)
-    results, counts, logs = zip(*run, strict=True)
+    results, counts, logs = zip(*on_ranks(num_ranks, _watched, answer, size, *more), strict=True)
     return list(results), list(counts), _num_steps(logs)
 
 

@@ -6,8 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from labkit.check import exercise, hint, language, limit, status
-from labkit.launcher import launch
+from labkit.check import exercise, hint, language, on_ranks, status, unlike
 
 __all__ = ["accumulate", "error_feedback", "experiment", "hint", "language", "ring_order", "status"]
 
@@ -25,8 +24,7 @@ def accumulate(answer: Callable) -> Iterator[tuple[str, str]]:
     rank. The loss is ``mse_loss`` over all samples of all microbatches and ranks. Run on real ranks.
     """
     for num_ranks, num_parts in ((2, 4), (2, 1), (3, 5)):
-        with limit(120.0):  # launch has its own
-            run = launch(_accumulated, answer, num_parts, ranks=num_ranks, backend="gloo", hang_s=4, timeout_s=30)
+        run = on_ranks(num_ranks, _accumulated, answer, num_parts)
         case = f"{num_ranks} ranks, {num_parts} microbatches"
         for rank, (fault, sent, least) in enumerate(run):
             if fault:
@@ -66,16 +64,12 @@ def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
 
 
 def _difference(model: object, right: dict) -> str:
-    """The first gradient that is not the right one, and by which factor, if it is one."""
-    import torch
-
+    """The first gradient that is not the right one."""
     for name, weight in model.named_parameters():
         if weight.grad is None:
             return f"{name}.grad is None"
-        if not torch.allclose(weight.grad, right[name], rtol=1e-4, atol=1e-6):
-            factor = float((weight.grad * right[name]).sum() / right[name].square().sum())
-            exact = torch.allclose(weight.grad, factor * right[name], rtol=1e-3, atol=1e-5)
-            return f"{name}.grad is not that of the whole batch" + (f", it is {factor:.3g} times that" if exact else "")
+        if fault := unlike(weight.grad, right[name], "that of the whole batch"):
+            return f"{name}.grad {fault}"
     return ""
 
 
@@ -87,8 +81,7 @@ def error_feedback(answer: Callable) -> Iterator[tuple[str, str]]:
     many values a rank may send in one call, with at most 8 bytes for each. ``mean``: what the optimizer uses.
     """
     for num_ranks, size, k in ((2, 40, 2), (3, 30, 1)):
-        with limit(120.0):
-            run = launch(_descended, answer, size, k, ranks=num_ranks, backend="gloo", hang_s=4, timeout_s=30)
+        run = on_ranks(num_ranks, _descended, answer, size, k)
         case = f"{num_ranks} ranks, {size} weights, k = {k}"
         fault, loss, least, sent = max(run, key=lambda of_rank: (bool(of_rank[0]), of_rank[3]))
         if fault or loss > 1.02 * least:

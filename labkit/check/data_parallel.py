@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, hint, language, limit, status
-from labkit.launcher import launch
+from labkit.check import exercise, hint, language, on_ranks, status, unlike
 from labkit.run import Run
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def average_uneven(answer: Callable) -> Iterator[tuple[str, str]]:
     parameters have none anywhere, and get none. Budget: the gradients once, and a few numbers. Run on real ranks.
     """
     for shares in ((5, 2), (1, 0, 4), (0, 3)):
-        run = _on_ranks(len(shares), _uneven, answer, shares)
+        run = on_ranks(len(shares), _uneven, answer, shares)
         case = f"the ranks have {shares} samples"
         yield from _faults(case, run)
         most = max(sent for _, _, sent, *_ in run)
@@ -74,7 +73,7 @@ def bucket_gradients(answer: Callable) -> Iterator[tuple[str, str]]:
     bucket_bytes by a whole gradient.
     """
     for num_ranks, bucket_bytes in ((2, 1000), (3, 400), (2, 40), (2, 100_000)):
-        run = _on_ranks(num_ranks, _bucketed, answer, bucket_bytes)
+        run = on_ranks(num_ranks, _bucketed, answer, bucket_bytes)
         case = f"{num_ranks} ranks, buckets of {bucket_bytes} bytes"
         yield from _faults(case, run)
         _, calls, sent, total, longest, largest = run[0]
@@ -87,11 +86,6 @@ def bucket_gradients(answer: Callable) -> Iterator[tuple[str, str]]:
             yield "over budget", f"{case}: {longest} bytes in one message; the first gradients wait for the last"
 
 
-def _on_ranks(num_ranks: int, *work: object) -> Run:
-    with limit(120.0):  # launch has its own
-        return launch(*work, ranks=num_ranks, backend="gloo", hang_s=4, timeout_s=30)
-
-
 def _faults(case: str, run: Run) -> Iterator[tuple[str, str]]:
     """The first rank's fault: what it returned first."""
     for rank, (fault, *_) in enumerate(run):
@@ -102,8 +96,8 @@ def _faults(case: str, run: Run) -> Iterator[tuple[str, str]]:
 # --- in the ranks ---------------------------------------------------------------------------------------------------
 
 
-def _uneven(answer: Callable, shares: Sequence[int]) -> tuple[str, int, int, int]:
-    """What is wrong, calls, bytes handed to collectives, bytes of the gradients."""
+def _uneven(answer: Callable, shares: Sequence[int]) -> tuple[str, int, int, int, int]:
+    """What is wrong, calls, bytes handed to collectives, bytes of the gradients, bytes of the largest call."""
     import torch
     from torch import distributed as dist
     from torch import nn
@@ -121,7 +115,7 @@ def _uneven(answer: Callable, shares: Sequence[int]) -> tuple[str, int, int, int
     return _counted(lambda: answer(model, len(mine[0])), model, right)
 
 
-def _bucketed(answer: Callable, bucket_bytes: int) -> tuple[str, int, int, int, int]:
+def _bucketed(answer: Callable, bucket_bytes: int) -> tuple[str, int, int, int, int, int]:
     """As ``_uneven``, and the bytes of the largest gradient."""
     import torch
     from torch import distributed as dist
@@ -141,37 +135,21 @@ def _bucketed(answer: Callable, bucket_bytes: int) -> tuple[str, int, int, int, 
     return *_counted(lambda: answer(model, bucket_bytes), model, right), largest
 
 
-class _Largest(Counter):
-    """Bytes by collective, and the largest call."""
-
-    largest = 0
-
-    def __setitem__(self, name: str, num_bytes: int) -> None:
-        self.largest = max(self.largest, num_bytes - self[name])
-        super().__setitem__(name, num_bytes)
-
-
-def _counted(work: Callable, model: "nn.Module", right: "Mapping[str, Tensor]") -> tuple[str, int, int, int]:
-    """Runs an answer: what is wrong with the model's gradients, calls, bytes sent, bytes of the right gradients."""
-    import torch
-
+def _counted(work: Callable, model: "nn.Module", right: "Mapping[str, Tensor]") -> tuple[str, int, int, int, int]:
+    """Runs an answer: what is wrong with the gradients; calls; bytes of all, of the right gradients, of the largest."""
     from labkit import traffic
 
     with traffic.count() as counted:
-        counted.payload_bytes = _Largest()
         work()
     given, fault = _gradients(model), ""
     for name, _ in model.named_parameters():
         mine, true = given.get(name), right.get(name)
         if (mine is None) != (true is None):
             fault = fault or f"{name}.grad is " + ("None" if mine is None else "set, though the parameter is frozen")
-        elif true is not None and not torch.allclose(mine, true, rtol=1e-4, atol=1e-6):
-            factor = float((mine * true).sum() / true.square().sum())
-            exact = torch.allclose(mine, factor * true, rtol=1e-3, atol=1e-5)
-            fault = fault or (f"{name}.grad is not the mean over all samples of all ranks"
-                              + (f", it is {factor:.3g} times that" if exact else ""))
+        elif true is not None and (found := unlike(mine, true, "the mean over all samples of all ranks")):
+            fault = fault or f"{name}.grad {found}"
     return (fault, counted.calls.total(), counted.payload_bytes.total(), sum(each.nbytes for each in right.values()),
-            counted.payload_bytes.largest)
+            max(counted.largest_bytes.values(), default=0))
 
 
 def _gradients(model: "nn.Module") -> "dict[str, Tensor]":

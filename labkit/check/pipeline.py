@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 
-from labkit.check import exercise, hint, language, limit, status
-from labkit.launcher import launch
+from labkit.check import exercise, hint, language, limit, on_ranks, status
 from labkit.schedule import SCHEDULES, Action, Schedule, gpipe, naive, one_f_one_b, validate
 from labkit.simulate import Cost, in_flight, simulate
 from labkit.timeline import bubble
@@ -110,8 +109,7 @@ def real_pipeline(answer: Callable) -> Iterator[tuple[str, str]]:
     message is (len(microbatch), width). It leaves in both stages the gradients of the mean squared error of the batch.
     """
     for m, size, width in ((4, 2, 8), (1, 3, 5), (6, 1, 4)):
-        with limit(120.0):  # launch has its own
-            run = launch(_two_stages, answer, m, size, width, ranks=2, backend="gloo", hang_s=5, timeout_s=30)
+        run = on_ranks(2, _two_stages, answer, m, size, width, hang_s=5)
         case, orders = f"{m} microbatches of {size}, width {width}", [actions for _, actions in run]
         if faults := run[0][0] + run[1][0]:
             yield "wrong", "\n".join([case, *faults])
