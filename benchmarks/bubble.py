@@ -9,9 +9,9 @@ total time. A row holds the median of the runs, and the largest distance of any 
 """
 
 import argparse
-import json
 import statistics
-import sys
+
+from report import tell
 
 from labkit import pipeline
 from labkit.schedule import SCHEDULES, TITLES
@@ -59,13 +59,8 @@ def main() -> None:
     parser.add_argument("--ranks", default="4,8")
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     options = parser.parse_args()
-    rows = []
-    for num_ranks in map(int, options.ranks.split(",")):
-        for name in options.schedules.split(","):
-            rows.append(row(name, num_ranks, options.runs))
-            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), file=sys.stderr, flush=True)
-    if options.json:
-        print(json.dumps(rows, indent=1))
+    tell((row(name, num_ranks, options.runs) for num_ranks in map(int, options.ranks.split(","))
+          for name in options.schedules.split(",")), options.json)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ wire_bytes, what TCP counted of the library's call; ring_wire_bytes, of our own 
 """
 
 import argparse
-import json
-import sys
+from collections.abc import Iterator
 
 import numpy as np
+from report import tell
 
 import labkit as lab
 from labkit import calibrate, collectives, exchange
@@ -70,6 +70,17 @@ def row(primitive: str, num_ranks: int) -> tuple[dict, list[float], list[float]]
             **bytes_of(primitive, num_ranks)}, unseen, later
 
 
+def rows(primitives: list[str], ranks: str) -> Iterator[dict]:
+    """One for each primitive and number of ranks; then one of all errors."""
+    unseen, later = [], []
+    for primitive in primitives:
+        for num_ranks in map(int, ranks.split(",")):
+            told, *errors = row(primitive, num_ranks)
+            unseen, later = unseen + errors[0], later + errors[1]
+            yield told
+    yield {"primitive": "all", "ranks": ranks, **shown(unseen, later)}
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -77,17 +88,7 @@ def main() -> None:
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--primitives", default=PRIMITIVES)
     options = parser.parse_args()
-    rows, unseen, later = [], [], []
-    for primitive in options.primitives.split(","):
-        for num_ranks in map(int, options.ranks.split(",")):
-            told, *errors = row(primitive, num_ranks)
-            rows.append(told)
-            unseen, later = unseen + errors[0], later + errors[1]
-            print("  ".join(f"{key} {value}" for key, value in told.items()), file=sys.stderr, flush=True)
-    rows.append({"primitive": "all", "ranks": options.ranks, **shown(unseen, later)})
-    print(rows[-1], file=sys.stderr)
-    if options.json:
-        print(json.dumps(rows, indent=1))
+    tell(rows(options.primitives.split(","), options.ranks), options.json)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ measured one is the median over the runs. "error" is measured over simulated min
 """
 
 import argparse
-import json
 import statistics
-import sys
+
+from report import tell
 
 from labkit import data_parallel
 from labkit.buckets import MIB, Layer, step_us
@@ -62,13 +62,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=4)
     options = parser.parse_args()
-    rows = []
-    for speed in LINKS:
-        for bucket in BUCKETS_MB:
-            rows.append(row(speed, bucket, options.ranks, options.runs))
-            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), file=sys.stderr, flush=True)
-    if options.json:
-        print(json.dumps(rows, indent=1))
+    tell((row(speed, bucket, options.ranks, options.runs) for speed in LINKS for bucket in BUCKETS_MB), options.json)
 
 
 if __name__ == "__main__":

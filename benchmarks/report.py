@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from labkit import machine
@@ -18,6 +19,16 @@ HEAD = """# Benchmarks
 Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the machine, the date.
 Run one with `python benchmarks/NAME.py`; keep its result with `python benchmarks/report.py NAME`; all: `make bench`.
 """
+
+
+def tell(rows: Iterable[dict], as_json: bool) -> None:
+    """For a benchmark that takes minutes: each row on stderr once it is there; all on stdout as JSON, if asked."""
+    kept = []
+    for row in rows:
+        kept.append(row)
+        print("  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
+    if as_json:
+        print(json.dumps(kept, indent=1))
 
 
 def keep(name: str) -> None:
