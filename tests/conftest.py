@@ -1,11 +1,12 @@
 """What a marked test needs. On a person's machine it skips and says why; in CI a test that needs a browser must run."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from browser.lab import chromium
 
-from labkit import machine
+from labkit import check, machine
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -15,3 +16,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         stop("needs Chromium: apt-get install chromium fonts-noto-cjk")
     if item.get_closest_marker("gpu") and machine.num_gpus() == 0:
         pytest.skip("needs a GPU and torch's CUDA build")
+
+
+@pytest.fixture
+def a_fresh_learner(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody has tried an exercise yet; verdicts speak English again afterwards."""
+    monkeypatch.setattr(check, "_history", {name: [] for name in check._history})
+    yield
+    check.language("en")

@@ -15,14 +15,8 @@ from labkit import check as room
 from labkit import schedule
 from labkit.check import pipeline as check
 
+pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("one_f_one_b_order", "choose_microbatches", "chart_fault", "real_pipeline")
-
-
-@pytest.fixture(autouse=True)
-def a_fresh_learner(monkeypatch):
-    monkeypatch.setattr(room, "_history", {name: [] for name in room._history})
-    yield
-    check.language("en")
 
 
 def stub(*_):

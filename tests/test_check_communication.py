@@ -8,15 +8,10 @@ import torch
 from torch import distributed as dist
 from torch.nn.functional import mse_loss
 
-from labkit import check as room
 from labkit.check import communication as check
 
+pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("accumulate", "error_feedback", "ring_order", "experiment")
-
-
-@pytest.fixture(autouse=True)
-def a_fresh_learner(monkeypatch):
-    monkeypatch.setattr(room, "_history", {name: [] for name in room._history})
 
 
 def stub(*_):

@@ -6,15 +6,10 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from labkit import check as room
 from labkit.check import data_parallel as check
 
+pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("shard_indices", "average_uneven", "bucket_gradients")
-
-
-@pytest.fixture(autouse=True)
-def a_fresh_learner(monkeypatch):
-    monkeypatch.setattr(room, "_history", {name: [] for name in room._history})
 
 
 def stub(*_):
