@@ -41,7 +41,7 @@ class Trial(Board):
         self.button.on_click(lambda _: self._start())
         self.why_off, self.live = w.HTML(), w.VBox()
         slider, *others = controls.values()
-        self.book = Flipbook(slider, others, self._page, self._words["busy"], self._allow, self._num_pages)
+        self.book = Flipbook(slider, others, self._page, self._words["busy"], self._allow, self.num_pages)
         box = w.Box([*others[:2], slider, *around, *others[2:]], layout=w.Layout(flex_flow="row wrap"))
         super().__init__([box, self.book, w.HBox([self.button, self.why_off]), self.live])
         self._allow()
@@ -69,8 +69,9 @@ class Trial(Board):
         """What of a setting a run depends on."""
         return setting
 
-    num_pages = None
-    """where pages come and go with the other controls: a method from their indices to how many there are"""
+    def num_pages(self, *indices: int) -> int | None:
+        """How many pages there are where the other controls stand at these indices; None: one for each option."""
+        return None
 
     # --- where it stands ------------------------------------------------------------------------------------------
 
@@ -90,9 +91,6 @@ class Trial(Board):
 
     def _page(self, *indices: int) -> str:
         return self.page(self.setting_at(*indices))
-
-    def _num_pages(self, *indices: int) -> int | None:
-        return self.num_pages(*indices) if self.num_pages else None
 
     def _allow(self) -> None:
         """The button is on where the setting can run; otherwise the reason stands beside it."""
