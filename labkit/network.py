@@ -143,13 +143,12 @@ def formula_us(primitive: str, algorithm: str, num_ranks: int, num_bytes: float,
     size = island_size or square_island(num_ranks)
     both = 2 if primitive == "all_reduce" else 1
     steps = {"parameter_server": [(2 * hops, 1.0)], "star": [(hops, 1.0)], "direct": [(min(hops, 1), 1.0)],
-             "tree": [(both * log, 1.0)], "pairwise": [(hops, 1 / num_ranks)], "ring": [(both * hops, 1 / num_ranks)],
+             "tree": [(both * log, 1.0)] if (num_segments or 1) == 1 else None,
+             "pairwise": [(hops, 1 / num_ranks)], "ring": [(both * hops, 1 / num_ranks)],
              "hierarchical": [(2 * (size - 1), 1 / size), (2 * (num_ranks // size - 1), 1 / num_ranks)]}
     if primitive in ("broadcast", "reduce"):
         steps["ring"] = [(num_ranks - 2 + k if hops else 0, 1 / k)]
-    if (num_segments or 1) > 1:
-        del steps["tree"]
-    if algorithm not in steps or algorithm not in ALGORITHMS.get(primitive, ()):
+    if not steps.get(algorithm) or algorithm not in ALGORITHMS.get(primitive, ()):
         return None
     return sum(count * link.us(share * num_bytes) for count, share in steps[algorithm])
 
