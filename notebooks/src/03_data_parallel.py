@@ -845,7 +845,7 @@ def serve_or_work(total, bound):
 # %%
 modes = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
 runs = {name: lab.launch(serve_or_work, 24, bound, ranks=4, timeout_s=50, backend="gloo") for name, bound in modes.items()}
-span_us = max(run.timeline().span_us for run in runs.values())
+span_us = max(buckets.step_us(run.timeline()) for run in runs.values())
 for name in ("synchronous", "asynchronous"):
     widgets.show(scene.timeline(runs[name].timeline(), title=name, span_us=span_us, language=LANGUAGE))
 
@@ -868,7 +868,7 @@ def loss_of(weights):
 print("               span     steps of 1, 2, 3   late by: how many            loss")
 for name, run in runs.items():
     late = " ".join(f"{by}:{many}" for by, many in sorted(Counter(run[0][0]).items()))
-    print(f"{name:<13} {run.timeline().span_us / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
+    print(f"{name:<13} {buckets.step_us(run.timeline()) / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
           f"{loss_of(run[0][2]):.3f}")
 print(f"{my_ms = }\nwithout messages: synchronous {8 * 96} ms; asynchronous {24 / (2 / 24 + 1 / 96):.0f} ms, "
       "then up to 96 more until the last gradients, not used, are in")
