@@ -603,29 +603,29 @@ curves(series, "All-reduce: T = alpha + S / B", "measured", x_name="S", y_name="
 # %% [markdown]
 # Two numbers give the times over almost the whole range, to the errors printed. They hold for this machine and for **one** number of ranks: where ranks outnumber the cores they take turns, and alpha grows faster than the ring's 2(N-1) steps.
 #
-# `calibrate.links()` keeps such fits in your cache folder, with the date and the machine; it measures only what is not there. Later predictions, and their measurements, at sizes that no fit has seen:
+# `calibrate.links()` keeps such fits in your cache folder, with the date and the machine; it measures only what is not there. So a kept line comes from other launches, perhaps of another day. How well does it predict the dots above?
 
-# %% [markdown] lang="zh" of="da56722e"
+# %% [markdown] lang="zh" of="bd11ccfb"
 # 两个数就给出了几乎整个范围里的用时，误差如上所印。它们只对这台机器、**一种** rank 数成立：rank 比核多时要轮流上核，alpha 长得比环的 2(N-1) 步还快。
 #
-# `calibrate.links()` 会把这样的拟合连同日期和机器存进缓存文件夹，只测还没有的。下面是之后的预测和实测，用的大小哪次拟合都没见过：
+# `calibrate.links()` 会把这样的拟合连同日期和机器存进缓存文件夹，只测还没有的。所以存下的直线来自别的几次启动，也许是另一天的。用它来预测上面的点，准不准？
 
 # %%
-print("           size  predicted  measured")
 for num_ranks, cost in calibrate.links((2, 4)).items():
-    for point in calibrate.sweep("all_reduce", [num_ranks], [3e4, 3e5, 3e6], num_launches=3):
-        print(f"N = {num_ranks} {format_bytes(point.num_bytes):>9} {format_us(cost.us(point.num_bytes)):>10} "
-              f"{format_us(point.time_us):>9}  {point.time_us / cost.us(point.num_bytes) - 1:+5.0%}")
+    dots = [point for point in points if point.num_ranks == num_ranks]
+    errors = sorted(abs(cost.us(dot.num_bytes) / dot.time_us - 1) for k, dot in enumerate(dots) if k % 4 != 3)
+    print(f"N = {num_ranks}, kept: alpha {format_us(cost.alpha_us)}, B {cost.bandwidth_gb_per_s:.3g} GB/s; off on the "
+          f"{len(errors)} dots it has not seen by {errors[len(errors) // 2]:.0%} in the median")
 
 # %% [markdown]
-# Where the two are far apart, the machine was busy then, or is now; `fresh=True` measures again.
+# Where it is far off, the machine was busy then, or is now; `fresh=True` measures again.
 #
 # ### algbw and busbw
 #
 # Size over time is called *algbw*. It falls with N even on perfect links, since every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes *busbw*: what a link really carried, to be compared with its data sheet. nccl-tests prints both. Here is such a table for eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*): time in microseconds for 32 KiB, 64 KiB, ... 16 GiB.
 
-# %% [markdown] lang="zh" of="a355872a"
-# 两者相差很大时，要么当时机器正忙，要么现在正忙；`fresh=True` 会重新测量。
+# %% [markdown] lang="zh" of="73877bca"
+# 差得很远时，要么当时机器正忙，要么现在正忙；`fresh=True` 会重新测量。
 #
 # ### algbw 与 busbw
 #
