@@ -1,0 +1,184 @@
+"""How many bytes a rank needs, as theory sees it: model states by recipe and ZeRO stage, activations, and what a step
+has to communicate.
+
+Base 10 (1 GB = 1e9 bytes), as the papers count. ``partition`` says which slice lies where, ``footprint`` what a step
+adds on top.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labkit.shards import CATEGORIES, ITEMSIZE
+
+STAGES = (0, 1, 2, 3)
+"""What data parallelism shards: 0 nothing (DDP), 1 optimizer states, 2 gradients too, 3 parameters too (ZeRO, section
+5)."""
+SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}
+"""The first stage that shards a part of the bill."""
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """In which types a training recipe keeps its states."""
+
+    name: str
+    """a key of RECIPES"""
+    dtypes: Mapping[str, str]
+    """kind of state -> type of its elements; one element per parameter each"""
+    what: str
+    """in words"""
+    source: str
+    """who counts so"""
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """Bytes of all states of one parameter on one rank, nothing sharded."""
+        return sum(ITEMSIZE[dtype] for dtype in self.dtypes.values())
+
+
+_ADAM = {"master": "float32", "exp_avg": "float32", "exp_avg_sq": "float32"}
+RECIPES = {recipe.name: recipe for recipe in (
+    Recipe(name="sgd", dtypes={"parameter": "float32", "gradient": "float32", "momentum": "float32"},
+           what="fp32, SGD with momentum", source="torch.optim.SGD"),
+    Recipe(name="fp32", dtypes={"parameter": "float32", "gradient": "float32", "exp_avg": "float32",
+                                "exp_avg_sq": "float32"}, what="fp32, Adam", source="torch.optim.AdamW"),
+    Recipe(name="mixed", dtypes={"parameter": "bfloat16", "gradient": "bfloat16", **_ADAM},
+           what="16 bit, fp32 master copy and Adam", source="Rajbhandari et al. 2020 (ZeRO), section 3.1"),
+    Recipe(name="deepspeed", dtypes={"parameter": "bfloat16", "gradient": "float32", **_ADAM},
+           what="16 bit, fp32 gradients for the step", source="DeepSpeed's estimator of ZeRO-3: 18 bytes"),
+    Recipe(name="accumulate", dtypes={"parameter": "bfloat16", "gradient": "bfloat16", "main_grad": "float32", **_ADAM},
+           what="16 bit, gradients accumulated in fp32", source="DeepSpeed's estimator of ZeRO-2: 2 + 18 bytes"),
+    Recipe(name="megatron", dtypes={"parameter": "bfloat16", "main_grad": "float32", **_ADAM},
+           what="16 bit, gradients in fp32; with stage 1: 6 + 12/N",
+           source="Megatron-LM, distributed optimizer: bf16 parameters, fp32 gradients"),
+    Recipe(name="bf16", dtypes={"parameter": "bfloat16", "gradient": "bfloat16", "exp_avg": "bfloat16",
+                                "exp_avg_sq": "bfloat16"}, what="bf16 throughout, no master copy",
+           source="torch.optim.AdamW over a bf16 model"))}
+"""Recipes by name: 12, 16, 16, 18, 20, 18 and 8 bytes per parameter."""
+
+
+def recipe(name: str) -> Recipe:
+    """A recipe by its name. Raises ValueError for one that there is not."""
+    if name not in RECIPES:
+        raise ValueError(f"a recipe is one of {', '.join(RECIPES)}; got {name!r}")
+    return RECIPES[name]
+
+
+def is_sharded(kind: str, stage: int) -> bool:
+    """Whether a stage shards this kind of state. Raises ValueError for a stage that is none of 0 to 3."""
+    if stage not in STAGES:
+        raise ValueError(f"a stage is 0 (DDP), 1, 2 or 3; got {stage!r}")
+    return stage >= SHARDED_FROM.get(CATEGORIES.get(kind, kind), 4)
+
+
+def state_bytes(num_params: float, num_ranks: int = 1, stage: int = 0, recipe_name: str = "mixed") -> dict[str, float]:
+    """Bytes of each kind of state on one rank: all of it, or a part in ``num_ranks`` where the stage shards it.
+
+    With "mixed": 16 P, (4 + 12/N) P, (2 + 14/N) P and 16 P/N for the stages 0 to 3 (Rajbhandari et al. 2020, "ZeRO",
+    section 5 and table 1). Nothing is rounded: real partitions are padded, see ``partition``.
+    """
+    if num_params < 0 or num_ranks < 1:
+        raise ValueError(f"a model has 0 parameters or more, on 1 rank or more; got {num_params} on {num_ranks}")
+    return {kind: num_params * ITEMSIZE[dtype] / (num_ranks if is_sharded(kind, stage) else 1)
+            for kind, dtype in recipe(recipe_name).dtypes.items()}
+
+
+def by_category(kinds: Mapping[str, float]) -> dict[str, float]:
+    """The bill by its parts (parameters, gradients, optimizer, ...) from bytes by kind."""
+    found: dict[str, float] = {}
+    for kind, num_bytes in kinds.items():
+        found[CATEGORIES.get(kind, kind)] = found.get(CATEGORIES.get(kind, kind), 0) + num_bytes
+    return found
+
+
+def largest_model(device_bytes: float, num_ranks: int = 1, stage: int = 0, recipe_name: str = "mixed") -> float:
+    """How many parameters fit if nothing but model states lay on the device (ZeRO, table 2, "theoretical max")."""
+    return device_bytes / sum(state_bytes(1, num_ranks, stage, recipe_name).values())
+
+
+def ranks_needed(num_params: float, device_bytes: float, stage: int, recipe_name: str = "mixed",
+                 extra_bytes: float = 0.0, most: int = 1 << 20) -> int | None:
+    """The fewest ranks whose devices hold the states and ``extra_bytes`` each (activations, say); None where no number
+    up to ``most`` is enough, because what the stage does not shard is too large."""
+    def fits(num_ranks: int) -> bool:
+        return sum(state_bytes(num_params, num_ranks, stage, recipe_name).values()) + extra_bytes <= device_bytes
+
+    if not fits(most):
+        return None
+    low, high = 0, most  # fits(high), and not fits(low) or low is none
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def deepspeed_estimate(num_params: int, num_ranks: int, stage: int, largest_layer: int = 0) -> int:
+    """What DeepSpeed's own estimators say of a device without offload, in bytes: stage 2 or 3.
+
+    ``estimate_zero2_model_states_mem_needs`` counts 2 P + 18 P/N, that is "accumulate"; its sister for stage 3 counts
+    18 P/N, that is "deepspeed", and 4 bytes for each parameter of the largest layer. DeepSpeed's page on memory says
+    4 P + 16 P/N for stage 2: that is an older count, and its printed example still shows it.
+    """
+    if stage not in (2, 3):
+        raise ValueError(f"DeepSpeed estimates stages 2 and 3; got {stage!r}")
+    types = recipe("accumulate" if stage == 2 else "deepspeed").dtypes
+    sizes = {kind: ITEMSIZE[dtype] for kind, dtype in types.items()}
+    whole = sum(size for kind, size in sizes.items() if not is_sharded(kind, stage))
+    sharded = sum(sizes.values()) - whole
+    return whole * num_params + int(sharded * num_params / num_ranks) + (4 * largest_layer if stage == 3 else 0)
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+def layer_activation_bytes(seq_len: int, batch: int, hidden: int, heads: int, *, recompute: str = "none",
+                           flash: bool = False, tensor_parallel: int = 1, sequence_parallel: bool = False) -> float:
+    """What one GPT layer keeps for its backward, in bytes: 16 bit, dropout on (Korthikanti et al. 2022, "Reducing
+    Activation Recomputation", equations 1 to 4 and section 5).
+
+    s b h (34 + 5 a s/h) for one rank; s b h (10 + 24/t + 5 a s/(h t)) with tensor parallelism of t, all of it divided
+    by t with sequence parallelism too. Selective recomputation drops the term with s squared, and so does flash
+    attention, which never stores the attention matrix. Full recomputation keeps the layer's input: 2 s b h.
+    """
+    if recompute not in RECOMPUTE:
+        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}; got {recompute!r}")
+    if min(seq_len, batch, hidden, heads, tensor_parallel) < 1:
+        raise ValueError(f"sizes are 1 or more; got {seq_len=}, {batch=}, {hidden=}, {heads=}, {tensor_parallel=}")
+    sbh, t = seq_len * batch * hidden, tensor_parallel
+    if recompute == "full":
+        return 2 * sbh / (t if sequence_parallel else 1)
+    squared = 0 if flash or recompute == "selective" else 5 * heads * seq_len / hidden
+    return sbh * ((34 + squared) / t if sequence_parallel else 10 + (24 + squared) / t)
+
+
+def block_activation_bytes(batch: int, seq_len: int, dim: int, heads: int, itemsize: int = 4) -> int:
+    """What a ``model.Block`` of this project keeps, in bytes: counted tensor by tensor, with torch's flash attention.
+
+    Elements per token: the input 1 (in D), its norm 1, q, k, v 3, attention 1, the stream 1, its norm 1, the MLP's
+    hidden layer before and after GELU 8, together 16; beside them mean and deviation of both norms (in the model's type
+    on a CPU), and in fp32 the log of the softmax's sum per head. No dropout, hence 32 s b h and not 34 for 16 bit.
+    """
+    return batch * seq_len * ((16 * dim + 4) * itemsize + 4 * heads)
+
+
+# --- communication --------------------------------------------------------------------------------------------------
+
+
+def step_volume(num_bytes: float, num_ranks: int, stage: int, num_microbatches: int = 1,
+                reshard: bool = True) -> dict[str, float]:
+    """What each rank sends in a step, in bytes, by collective: all of them at their lower bound.
+
+    ``num_bytes``: the gradients of the whole model, as many as the parameters have. An all-reduce is a reduce-scatter
+    and an all-gather: 2 (N-1)/N of it, for DDP as for ZeRO 1 and 2. Stage 3 gathers the parameters for the forward and
+    again for the backward: 3 (N-1)/N, half as much again (Rajbhandari et al. 2020, section 7.2). ``reshard=False``
+    keeps them from the forward to the backward. DDP and stage 1 reduce once per step, stages 2 and 3 in each
+    microbatch; stage 3 also gathers in each.
+    """
+    is_sharded("parameter", stage)
+    part = num_bytes * (num_ranks - 1) / num_ranks
+    if stage == 0:
+        return {"all_reduce": 2 * part}
+    gathers = num_microbatches * (2 if reshard else 1) if stage == 3 else 1
+    return {"reduce_scatter": part * (num_microbatches if stage > 1 else 1), "all_gather": part * gathers}
+

@@ -1,0 +1,157 @@
+"""The noun for bytes: which rank holds which slice of which tensor, in which type, on which device.
+
+Theory predicts Shards, real ranks hold Shards, and one drawing shows both. Shards are columns of equal length, one row
+per slice. A slice is a range [start, stop) of the flattened tensor, in elements.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+ORIGINS = ("predicted", "measured", "recorded")
+COLUMNS = ("rank", "kind", "tensor", "start", "stop", "dtype", "device")
+ITEMSIZE = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1,
+            "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+"""Bytes of one element, by the name of its type."""
+PADDING = "(padding)"
+"""The tensor's name in rows that hold no element of any tensor: what rounds a partition up."""
+UNUSED = "(unused)"
+"""The same in rows that an engine keeps without need: the rest of a tensor of which it needs a slice."""
+NO_TENSOR = (PADDING, UNUSED)
+CATEGORIES = {"parameter": "parameters", "gradient": "gradients", "main_grad": "gradients", "master": "optimizer",
+              "exp_avg": "optimizer", "exp_avg_sq": "optimizer", "momentum": "optimizer", "step": "optimizer",
+              "buffer": "buffers"}
+"""The part of the bill that a kind belongs to; any other kind is a part of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shards:
+    """Slices of tensors on ranks. Every column has shape (num_slices,)."""
+
+    rank: np.ndarray
+    """int64: the rank that holds it"""
+    kind: np.ndarray
+    """str: what it is: "parameter", "gradient", "master" (the fp32 copy), "exp_avg", "exp_avg_sq", "buffer", ..."""
+    tensor: np.ndarray
+    """str: the parameter's name; "(padding)" and "(unused)" for bytes that belong to none"""
+    start: np.ndarray
+    """int64: first element of the flattened tensor"""
+    stop: np.ndarray
+    """int64: one past the last element"""
+    dtype: np.ndarray
+    """str: type of the elements, a key of ITEMSIZE"""
+    device: np.ndarray
+    """str: where it lies: "cpu", "cuda:0"; "host" for what was moved off the device"""
+    num_ranks: int
+    """how many ranks there are, those that hold nothing included"""
+    origin: str
+    """"predicted", "measured" or "recorded\""""
+    notes: tuple[str, ...] = ()
+    """what must be said with it: "gloo", a machine's name"""
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            raise ValueError(f"the origin of Shards is one of {', '.join(ORIGINS)}; got {self.origin!r}")
+        lengths = {len(getattr(self, name)) for name in COLUMNS}
+        if len(lengths) != 1:
+            raise ValueError(f"the columns of Shards have one length; got {sorted(lengths)}")
+        if (self.stop < self.start).any() or (self.start < 0).any():
+            bad = int(np.argmax((self.stop < self.start) | (self.start < 0)))
+            raise ValueError(f"a slice begins at 0 or later and ends where it begins or later; {self.tensor[bad]} on "
+                             f"rank {self.rank[bad]} is [{self.start[bad]}, {self.stop[bad]})")
+        if len(self) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
+            raise ValueError(f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}")
+        if unknown := sorted(set(self.dtype.tolist()) - set(ITEMSIZE)):
+            raise ValueError(f"an element's type is one of {', '.join(ITEMSIZE)}; got {unknown[0]!r}")
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def badge(self) -> str:
+        """Where it comes from, in one line for every picture."""
+        return ", ".join((self.origin, *self.notes))
+
+    @property
+    def num_bytes(self) -> np.ndarray:
+        """Bytes of each slice, int64, shape (num_slices,)."""
+        sizes = np.array([ITEMSIZE[dtype] for dtype in self.dtype.tolist()], dtype=np.int64)
+        return (self.stop - self.start) * sizes
+
+    def select(self, mask: np.ndarray) -> "Shards":
+        """The rows where ``mask`` (bool, shape (num_slices,)) is true."""
+        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
+
+    def rows(self) -> list[tuple]:
+        """(rank, kind, tensor, start, stop, dtype, device) of each slice."""
+        return list(zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True))
+
+    def bytes_by(self, column: str = "kind") -> dict[str, np.ndarray]:
+        """Bytes per rank, int64 of shape (num_ranks,), for each value of a column; "category" sums kinds up."""
+        keys = getattr(self, "kind" if column == "category" else column).tolist()
+        keys = [CATEGORIES.get(key, key) for key in keys] if column == "category" else keys
+        found = {key: np.zeros(self.num_ranks, dtype=np.int64) for key in dict.fromkeys(keys)}
+        for key, rank, num_bytes in zip(keys, self.rank.tolist(), self.num_bytes.tolist(), strict=True):
+            found[key][rank] += num_bytes
+        return found
+
+    @property
+    def rank_bytes(self) -> np.ndarray:
+        """Bytes that each rank holds, int64, shape (num_ranks,)."""
+        return np.bincount(self.rank, self.num_bytes, self.num_ranks).astype(np.int64)
+
+
+def from_rows(rows: Iterable[Sequence], *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Shards:
+    """Shards from (rank, kind, tensor, start, stop, dtype, device) rows. Slices of one tensor that touch become one,
+    empty ones are left out, and rows stand in the order of ranks and kinds: two that say the same are equal."""
+    merged: list[list] = []
+    order = {kind: place for place, kind in enumerate(CATEGORIES)}
+    fixed = sorted((row for row in map(tuple, rows) if row[3] != row[4]), key=lambda row: (
+        row[0], order.get(row[1], 99), row[1], row[2] in NO_TENSOR, row[2], row[5], row[6], row[3]))
+    for rank, kind, tensor, start, stop, dtype, device in fixed:
+        last = merged[-1] if merged else None
+        if last and tuple(last[:3]) == (rank, kind, tensor) and last[5:] == [dtype, device]:
+            if tensor in NO_TENSOR:  # no place of its own: only its size counts
+                start, stop = last[4], last[4] + stop - start
+            if start == last[4]:
+                last[4] = stop
+                continue
+        elif tensor in NO_TENSOR:
+            start, stop = 0, stop - start
+        merged.append([rank, kind, tensor, start, stop, dtype, device])
+    columns = zip(*merged, strict=True) if merged else ((),) * len(COLUMNS)
+    types = {"rank": np.int64, "start": np.int64, "stop": np.int64}
+    arrays = {name: np.array(column, dtype=types.get(name, str)) for name, column in zip(COLUMNS, columns, strict=True)}
+    return Shards(**arrays, num_ranks=num_ranks, origin=origin, notes=tuple(notes))
+
+
+def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
+    """Where the slices of a kind do not tile a tensor: an element that no rank holds, or one held more often than the
+    first. ``num_elements``: the size of each tensor. Empty when every element of each is held equally often."""
+    faults = []
+    for kind in dict.fromkeys(shards.kind.tolist()):
+        rows = [row for row in shards.rows() if row[1] == kind and row[2] not in NO_TENSOR]
+        held = {name: np.zeros(size, dtype=np.int64) for name, size in num_elements.items()}
+        for _, _, tensor, start, stop, _, _ in rows:
+            if tensor not in held or stop > num_elements[tensor]:
+                faults.append(f"{kind}: {tensor} has no elements [{start}, {stop})")
+            else:
+                held[tensor][start:stop] += 1
+        for tensor, counts in held.items():
+            if len(counts) and (counts.min() == 0 or counts.min() != counts.max()):
+                odd = int(np.argmax(counts != (counts.max() if counts.min() == 0 else counts[0])))
+                faults.append(f"{kind}: element {odd} of {tensor} is held by {counts[odd]} ranks, others by "
+                              f"{counts.max() if counts.min() == 0 else counts[0]}")
+    return faults
+
+
+def differences(ours: Shards, theirs: Shards, kinds: Iterable[str] = ()) -> list[str]:
+    """Each slice that only one of two holds, as a line of text; of some kinds only, if they are named."""
+    chosen, lines = set(kinds), []
+    rows = [[row for row in each.rows() if not chosen or row[1] in chosen] for each in (ours, theirs)]
+    for mine, other, each in ((*rows, ours), (*rows[::-1], theirs)):
+        lines += [f"only {each.origin}: rank {rank}, {kind} {tensor} [{start}, {stop}) {dtype} on {device}"
+                  for rank, kind, tensor, start, stop, dtype, device in mine
+                  if (rank, kind, tensor, start, stop, dtype, device) not in set(other)]
+    return lines
