@@ -155,3 +155,13 @@ def differences(ours: Shards, theirs: Shards, kinds: Iterable[str] = ()) -> list
                   for rank, kind, tensor, start, stop, dtype, device in mine
                   if (rank, kind, tensor, start, stop, dtype, device) not in set(other)]
     return lines
+
+
+def join(parts: Iterable[Shards]) -> Shards:
+    """What several ranks hold, from what each of them has told. Raises ValueError where there are none."""
+    parts = list(parts)
+    if not parts:
+        raise ValueError("Shards are joined from one part or more; got none")
+    notes = dict.fromkeys(note for part in parts for note in part.notes)
+    return from_rows([row for part in parts for row in part.rows()], num_ranks=parts[0].num_ranks,
+                     origin=parts[0].origin, notes=notes)
