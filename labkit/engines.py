@@ -135,7 +135,7 @@ def _deepspeed(engine: Any) -> Iterator[Piece]:
     elif isinstance(optimizer, torch.optim.Optimizer):
         yield from _plain(engine.module.named_parameters(), optimizer)
     else:
-        raise ValueError(f"the live tensors of DeepSpeed's ZeRO 0 to 3 can be read; this engine's optimizer is a "
+        raise ValueError(f"the live tensors of DeepSpeed's ZeRO 0 to 3 can be read; the optimizer of this engine is "
                          f"{type(optimizer).__name__}")
     for name, buffer in engine.module.named_buffers():
         yield Piece("buffer", name, 0, buffer.numel(), buffer)
@@ -204,7 +204,7 @@ def _cut(spans: list[tuple[int, int, str]], begin: int, size: int) -> Iterator[t
 
 def _gradients12(optimizer: Any, index: int, names: dict[int, str], part: dict[str, tuple[int, int]]
                  ) -> Iterator[Piece]:
-    """Gradients between microbatches and before the step. Where this rank needs a slice, stage 2 keeps whole tensors."""
+    """Gradients between microbatches and before the step. A tensor of which a rank needs a slice is kept whole."""
     for parameter in optimizer.bit16_groups[index]:
         for tensor in (parameter.grad, getattr(parameter, "grad_accum", None)):
             if tensor is not None:

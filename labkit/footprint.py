@@ -10,12 +10,13 @@ tensors, as torch 2.13 and DeepSpeed 0.19.8 allocate them. The step is the last 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from labkit import partition
 from labkit.memory import block_activation_bytes, recipe
-from labkit.shards import ITEMSIZE
+from labkit.shards import ITEMSIZE, Shards
 
 PARTS = ("parameters", "gradients", "optimizer", "buffers", "gathered", "activations", "temporary")
 """Parts of the bill: what stays between steps, then what a step adds."""
@@ -67,6 +68,17 @@ def from_moments(moments: Iterable[Moment], origin: str, notes: Iterable[str] = 
                      origin=origin, notes=tuple(notes))
 
 
+class Gradient(NamedTuple):
+    """What is there when the gradients of some parameters of a unit have just been made."""
+
+    names: tuple[str, ...]
+    """the parameters, without the unit's prefix"""
+    kept: float
+    """elements of the unit's activations that are still kept then"""
+    work: float
+    """elements of other tensors that live then, weight gradients left out"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Unit:
     """A part of the model that is gathered, computed and freed together: a layer."""
@@ -74,119 +86,205 @@ class Unit:
     name: str
     """prefix of its parameters' names: "layers.1\""""
     shapes: Mapping[str, tuple[int, ...]]
-    """parameter -> shape, full names"""
-    kept: float
-    """elements that its forward keeps for the backward, without those in ``kept_bytes``"""
+    """parameter -> shape, names without the prefix"""
+    gradients: tuple[Gradient, ...]
+    """in the order of the backward; the first one's ``kept`` is all that the forward keeps"""
     kept_bytes: int = 0
     """bytes kept whose type does not depend on the model's"""
-    work: float = 0
-    """elements that live at once in its backward beside what is kept, weight gradients left out"""
     forward_work: float = 0
-    """the same for the forward"""
+    """elements that live at once in its forward beside what is kept"""
 
     @property
-    def num_elements(self) -> int:
-        """Parameters in it."""
-        return sum(map(math.prod, self.shapes.values()))
+    def sizes(self) -> dict[str, int]:
+        """Elements of each parameter."""
+        return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
     @property
     def largest(self) -> int:
         """Elements of its largest parameter."""
-        return max(map(math.prod, self.shapes.values()))
+        return max(self.sizes.values())
 
 
-def transformer(*, num_layers: int, dim: int, num_heads: int, batch: int, seq_len: int, vocab_size: int = 256,
-                max_len: int | None = None) -> list[Unit]:
+def transformer(*, num_layers: int, dim: int, num_heads: int, batch: int, seq_len: int,
+                vocab_size: int = 256) -> list[Unit]:
     """The units of ``model.Transformer``: embedding, blocks, head, with what each keeps (``block_activation_bytes``).
 
     The head keeps its input, its norm and the logarithm of its softmax, in fp32: the loss is reckoned among it.
     """
-    tokens, length = batch * seq_len, max_len or seq_len
+    tokens, wide = batch * seq_len, batch * seq_len * dim
     block = {"norm1.weight": (dim,), "norm1.bias": (dim,), "norm2.weight": (dim,), "norm2.bias": (dim,),
              "qkv.weight": (3 * dim, dim), "qkv.bias": (3 * dim,), "out.weight": (dim, dim), "out.bias": (dim,),
              "up.weight": (4 * dim, dim), "up.bias": (4 * dim,), "down.weight": (dim, 4 * dim), "down.bias": (dim,)}
-    kept = (block_activation_bytes(batch, seq_len, dim, num_heads, 4) - 4 * tokens * num_heads) / 4
-    embed = {"token.weight": (vocab_size, dim), "position.weight": (length, dim)}
-    head = {"norm.weight": (dim,), "norm.bias": (dim,), "logits.weight": (vocab_size, dim)}
-
-    def named(index: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        return {f"layers.{index}.{name}": shape for name, shape in shapes.items()}
-
-    return [Unit(name="layers.0", shapes=named(0, embed), kept=0, kept_bytes=16 * tokens + 8 * seq_len,
-                 work=tokens * dim, forward_work=2 * tokens * dim),
-            *(Unit(name=f"layers.{index}", shapes=named(index, block), kept=kept, kept_bytes=4 * tokens * num_heads,
-                   work=5 * tokens * dim, forward_work=tokens * dim) for index in range(1, num_layers + 1)),
-            Unit(name=f"layers.{num_layers + 1}", shapes=named(num_layers + 1, head), kept=tokens * (2 * dim + 2),
-                 kept_bytes=4 * tokens * vocab_size, work=tokens * (dim + vocab_size),
-                 forward_work=tokens * vocab_size)]
+    order = (("down", 16, 5), ("up", 8, 5), ("norm2", 6, 3), ("out", 6, 4), ("qkv", 2, 5), ("norm1", 1, 2))
+    gradients = tuple(Gradient((f"{name}.bias", f"{name}.weight"), kept * wide + 4 * tokens, work * wide)
+                      for name, kept, work in order)
+    assert gradients[0].kept * 4 + 4 * tokens * num_heads == block_activation_bytes(batch, seq_len, dim, num_heads, 4)
+    embed = Unit(name="layers.0", shapes={"token.weight": (vocab_size, dim), "position.weight": (seq_len, dim)},
+                 gradients=(Gradient(("position.weight",), 0, wide), Gradient(("token.weight",), 0, wide)),
+                 kept_bytes=16 * tokens + 8 * seq_len, forward_work=2 * wide)
+    blocks = [Unit(name=f"layers.{index}", shapes=block, gradients=gradients, kept_bytes=4 * tokens * num_heads,
+                   forward_work=wide) for index in range(1, num_layers + 1)]
+    softmax = tokens * vocab_size
+    head = Unit(name=f"layers.{num_layers + 1}", kept_bytes=4 * softmax, forward_work=softmax,
+                shapes={"norm.weight": (dim,), "norm.bias": (dim,), "logits.weight": (vocab_size, dim)},
+                gradients=(Gradient(("logits.weight",), 2 * wide + 2 * tokens, wide + softmax),
+                           Gradient(("norm.bias", "norm.weight"), wide, 2 * wide)))
+    return [embed, *blocks, head]
 
 
 def shapes(units: Sequence[Unit]) -> dict[str, tuple[int, ...]]:
-    """All parameters of the units, in order."""
-    return {name: shape for unit in units for name, shape in unit.shapes.items()}
+    """All parameters of the units, in order, by their full names."""
+    return {f"{unit.name}.{name}": shape for unit in units for name, shape in unit.shapes.items()}
+
+
+def groups(units: Sequence[Unit]) -> list[list[str]]:
+    """The full names of each unit's parameters."""
+    return [[f"{unit.name}.{name}" for name in unit.shapes] for unit in units]
 
 
 def predict(engine: str, units: Sequence[Unit], num_ranks: int, *, rank: int = 0, recipe_name: str | None = None,
             offload: str = "none", bucket_size: int = 0, shard_size: int | None = None) -> Footprint:
     """The step of one rank. Arguments as in ``partition.predict``; ``bucket_size`` is DeepSpeed's reduce_bucket_size.
 
-    Host and device are counted together: on a CPU they are one memory.
+    Host and device are counted together: on a CPU they are one memory. Raises ValueError for a bucket of DeepSpeed's
+    that does not hold the largest gradient, and for FSDP 1, of which only the states are predicted.
     """
+    largest = max(unit.largest for unit in units)
+    if engine.startswith("zero") and engine != "zero0" and bucket_size < largest:
+        raise ValueError(f"a footprint is predicted where a bucket holds every gradient; the largest has {largest} "
+                         f"elements, reduce_bucket_size is {bucket_size}")
+    if engine in ("fsdp1", "zero0"):
+        raise ValueError(f"the footprint of a step is predicted for DDP, ZeRO 1 to 3 and FSDP 2; got {engine}")
     held = partition.predict(engine, shapes(units), num_ranks, recipe_name=recipe_name, offload=offload,
-                             bucket_size=bucket_size, shard_size=shard_size,
-                             units=[list(unit.shapes) for unit in units])
-    rest = {part: float(per_rank[rank]) for part, per_rank in held.bytes_by("category").items()}
+                             bucket_size=bucket_size, shard_size=shard_size, units=groups(units))
     dtypes = recipe(recipe_name or ("mixed" if engine.startswith("zero") else "fp32")).dtypes
-    step = _Step(units, rest, ITEMSIZE[dtypes["parameter"]])
-    if engine.startswith("fsdp"):
-        size = (shard_size or num_ranks // 2) if engine == "fsdp_hybrid" else num_ranks
-        moments = _fsdp(step, size, engine != "fsdp_grad_op")
-    elif STAGED.get(engine):
-        moments = STAGED[engine](step, num_ranks, bucket_size)
-    else:
+    step = _Step(units=units, itemsize=ITEMSIZE[dtypes["parameter"]],
+                 rest={part: float(per_rank[rank]) for part, per_rank in held.bytes_by("category").items()})
+    if engine == "ddp":
         moments = _ddp(step)
+    elif engine.startswith("fsdp"):
+        size = (shard_size or num_ranks // 2) if engine == "fsdp_hybrid" else num_ranks
+        moments = _fsdp(step, size, engine != "fsdp_grad_op", size < num_ranks)
+    else:
+        moments = _zero(step, int(engine[-1]), held.select(held.rank == rank), bucket_size, offload != "none")
     return from_moments(moments, "predicted")
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Step:
-    """A step's activations and its rest, for the engines to add to."""
+    """What all engines have in common: what lies there between steps, and what the units keep."""
 
-    def __init__(self, units: Sequence[Unit], rest: Mapping[str, float], itemsize: int) -> None:
-        self.units, self.rest, self.itemsize = units, rest, itemsize
-        self.kept = np.cumsum([unit.kept * itemsize + unit.kept_bytes for unit in units]).tolist()
+    units: Sequence[Unit]
+    rest: Mapping[str, float]
+    itemsize: int
 
-    def at(self, label: str, index: int | None, **more: float) -> Moment:
-        """The rest, what the units up to ``index`` keep, and more."""
-        parts = dict(self.rest)
-        parts["activations"] = 0 if index is None else self.kept[index]
+    def kept(self, index: int) -> float:
+        """Bytes that the units up to ``index`` keep for the backward."""
+        return sum(unit.gradients[0].kept * self.itemsize + unit.kept_bytes for unit in self.units[: index + 1])
+
+    def at(self, label: str, activations: float = 0, **more: float) -> Moment:
+        """The rest and something on top."""
+        parts = {**self.rest, "activations": activations}
         for part, num_bytes in more.items():
             parts[part] = parts.get(part, 0) + num_bytes
         return label, parts
 
+    def backward(self) -> Iterator[tuple[int, Gradient, float, float]]:
+        """Each group of gradients as it is made: (unit, group, activations kept, other bytes beside it)."""
+        for index in reversed(range(len(self.units))):
+            for group in self.units[index].gradients:
+                beside = self.units[index].kept_bytes if group.kept > 2 * group.work / 5 else 0
+                last = index == len(self.units) - 1  # the softmax is used up before the first gradient
+                yield (index, group, self.kept(index - 1) + group.kept * self.itemsize + beside * (not last),
+                       group.work * self.itemsize)
 
-def _forward(step: _Step) -> Iterator[Moment]:
-    for index, unit in enumerate(step.units):
-        yield step.at(f"F{index}", index, temporary=unit.forward_work * step.itemsize)
-    logits = step.units[-1].forward_work
-    yield step.at("loss", len(step.units) - 1, temporary=2 * logits * 4)
+    def forward(self) -> Iterator[Moment]:
+        """Where nothing is gathered."""
+        for index, unit in enumerate(self.units):
+            yield self.at(f"F{index}", self.kept(index), temporary=unit.forward_work * self.itemsize)
+        yield self.loss()
+
+    def loss(self, **more: float) -> Moment:
+        """Two more tensors as large as the logits, in fp32."""
+        more["temporary"] = more.get("temporary", 0) + 8 * self.units[-1].forward_work
+        return self.at("loss", self.kept(len(self.units) - 1), **more)
 
 
 def _ddp(step: _Step) -> Iterator[Moment]:
-    """Everything stays; each weight's gradient is made beside its bucket and added to it. AdamW needs two temporary
+    """Everything stays; a weight's gradient is made beside its bucket and added to it. AdamW needs two temporary
     tensors as large as the parameter that it updates."""
-    yield from _forward(step)
-    for index in reversed(range(len(step.units))):
-        unit = step.units[index]
-        yield _backward(step, index, (unit.largest + unit.work) * step.itemsize)
-    yield step.at("step", None, temporary=2 * max(unit.largest for unit in step.units) * step.itemsize)
+    yield from step.forward()
+    for index, group, kept, work in step.backward():
+        made = max(step.units[index].sizes[name] for name in group.names) * step.itemsize
+        yield step.at(f"B{index}", kept, temporary=made + work)
+    yield step.at("step", temporary=2 * max(unit.largest for unit in step.units) * step.itemsize)
 
 
-def _backward(step: _Step, index: int, temporary: float, **more: float) -> Moment:
-    """The backward of a unit, when it has just begun: what the softmax kept is gone then."""
-    label, parts = step.at(f"B{index}", index, temporary=temporary, **more)
-    if index == len(step.units) - 1:
-        parts["activations"] -= step.units[index].kept_bytes
-    return label, parts
+def _zero(step: _Step, stage: int, held: Shards, bucket_size: int, offloaded: bool) -> Iterator[Moment]:
+    """Stages 2 and 3 reduce in buckets: one more copy of a full bucket, and in stage 2 the bucket itself and a second
+    set of this rank's gradients, which is then added to the first. The update takes the partition's gradients once
+    more, in 16 bit and in fp32; offloaded, it takes nothing, but stage 2 measures each gradient in fp64."""
+    master = held.kind == "master"
+    size, part = step.itemsize, int((held.stop - held.start)[master].sum())
+    mine = set(held.tensor[held.kind == "gradient"].tolist())
+    for index, unit in enumerate(step.units):
+        yield step.at(f"F{index}", step.kept(index), temporary=unit.forward_work * size,
+                      gathered=2 * unit.largest * size * (stage == 3))
+    yield step.loss()
+    bucket, fresh, filling = bucket_size * size * (stage == 2), 0.0, []
+    for index, group, kept, work in step.backward():
+        for name in group.names:
+            made, label = step.units[index].sizes[name], f"B{index}"
+            gathered = made * size * (stage == 3)
+            yield step.at(label, kept, temporary=work + made * size + bucket + fresh, gathered=2 * gathered)
+            if stage > 1 and sum(filled for _, filled in filling) + made > bucket_size:
+                copied = sum(filled for _, filled in filling) * size
+                measured = max((8 * filled for each, filled in filling if each in mine), default=0)
+                copied += measured * (offloaded and stage == 2)
+                yield step.at(label, kept, temporary=work + copied + bucket + fresh, gathered=gathered)
+                if stage == 2 and not offloaded and any(each in mine for each, _ in filling):
+                    fresh = step.rest["gradients"]
+                filling = []
+            filling.append((f"{step.units[index].name}.{name}", made))
+    label, parts = step.at("step", temporary=0 if offloaded else part * (size + 4))
+    if stage == 1:  # whole gradients and bucket are gone; the tensors of which this rank needs a slice are left
+        names = set(held.tensor[master].tolist())
+        parts["buffers"] -= bucket_size * size
+        touched = sum(math.prod(shape) for name, shape in shapes(step.units).items() if name in names)
+        parts["gradients"] = part * 4 if offloaded else touched * size
+    yield label, parts
 
 
-STAGED: dict = {}
+def _fsdp(step: _Step, size: int, reshard: bool, replicated: bool) -> Iterator[Moment]:
+    """``fully_shard`` gathers a unit into a flat buffer and copies out of it; in the forward the buffer stays until the
+    next unit has been copied. The backward gathers the next unit early, and reduces a unit's gradients out of a flat
+    copy that stays until the next one's. Hybrid keeps what is then reduced between the groups to the end."""
+    full = [sum(math.ceil((shape or (1,))[0] / size) * math.prod(shape[1:]) for shape in unit.shapes.values())
+            * size * step.itemsize for unit in step.units]
+    whole, flat = 0.0, 0.0
+    for index, unit in enumerate(step.units):
+        before = step.kept(index - 1) if index else 0.0
+        yield step.at(f"F{index}", before, gathered=whole + full[index], temporary=flat + full[index])
+        flat = full[index]
+        yield step.at(f"F{index}", step.kept(index), gathered=whole + full[index],
+                      temporary=flat + unit.forward_work * step.itemsize)
+        whole += 0 if reshard else full[index]
+    yield step.loss(gathered=whole)
+    reducing, between, units = 0.0, 0.0, step.units
+    for index, group, kept, work in step.backward():
+        names = [name for each in units[index].gradients for name in each.names]
+        made = sum(units[index].sizes[name] for name in names[: names.index(group.names[-1]) + 1]) * step.itemsize
+        ahead = full[index - 1] if index and reshard else 0.0
+        gathered = full[index] if reshard else sum(full[: index + 1])
+        if group is units[index].gradients[0]:
+            early = ahead if index == len(units) - 1 else 0.0
+            yield step.at(f"B{index}", kept, gathered=gathered,
+                          temporary=full[index] * reshard + early + reducing + between)
+        yield step.at(f"B{index}", kept, gathered=gathered, temporary=ahead + made + reducing + between + work)
+        if group is units[index].gradients[-1]:
+            reducing = full[index]
+            yield step.at(f"B{index}", kept, gathered=gathered - reducing,
+                          temporary=ahead + 2 * reducing + between + work)
+            between += reducing / size * replicated
+    largest = max(math.ceil(shape[0] / size) * math.prod(shape[1:]) for unit in units for shape in unit.shapes.values())
+    yield step.at("step", temporary=2 * largest * step.itemsize)

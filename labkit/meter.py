@@ -2,14 +2,14 @@
 backward, and the largest memory of the process.
 
     meter.shards(model, optimizer)                      # slices of parameters, gradients, optimizer states
-    with meter.watch(model.layers) as watched:          # every storage over a step, by part of the bill
-        train_step()
+    with meter.watch() as watched:                      # every storage over a step, by part of the bill
+        ...
     watched.footprint().peak_bytes
 
-What ``activations`` counts: the storages of the tensors that autograd saves during a forward, each storage once, parameters left
-out, from the moment autograd saves them to the moment it lets them go. A stage's input is among them where an operator
-needs it. What is not: the outputs that the pipeline runtime keeps to send, gradients, and the loss (computed outside of
-``forward_one_chunk``).
+What ``activations`` counts: the storages of the tensors that autograd saves during a forward, each storage once,
+parameters left out, from the moment autograd saves them to the moment it lets them go. A stage's input is among them
+where an operator needs it. What is not: the outputs that the pipeline runtime keeps to send, gradients, and the loss
+(computed outside of ``forward_one_chunk``).
 """
 
 import contextlib
@@ -134,12 +134,22 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        for each in tree_iter((args, kwargs, made)):
-            if isinstance(each, Tensor) and each.device.type != "meta":
+        foreign = set()  # made below torch's operators
+        for each in tree_iter((args, kwargs)):
+            if isinstance(each, nn.Parameter) and each.device.type != "meta":
                 number = self._see(each)
-                if isinstance(each, nn.Parameter) and self._parts[number] == "temporary":
+                if self._parts[number] == "temporary":
                     self._parts[number] = "gathered"
+            elif isinstance(each, Tensor) and _key(each) not in self._alive:
+                foreign.add(_key(each))
+        for each in tree_iter(made):
+            if isinstance(each, Tensor) and each.device.type != "meta" and _key(each) not in foreign:
+                self._see(each)
         return made
+
+
+def _key(tensor: Tensor) -> int:
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata
 
 
 @contextlib.contextmanager
@@ -147,8 +157,9 @@ def watch() -> Iterator[Watch]:
     """Counts the bytes of every storage on this rank while the block runs, by part of the bill.
 
     ``layers`` makes moments of layers; ``claim`` names what the engine holds, at least once while it holds it; ``kept``
-    is called where the forward ends. Whatever is left is "gathered" (a parameter for a while) or "temporary". What
-    libraries allocate below torch's operators (gloo's own buffers) is not seen. Some 20 us an operator.
+    is called where the forward ends. Whatever is left is "gathered" (a parameter for a while) or "temporary". Not
+    seen is what was there before, until it is claimed, and what libraries allocate below torch's operators, such as
+    the copy with which gloo emulates a reduce-scatter. Some 20 us an operator.
     """
     watched, resize = Watch(), torch.UntypedStorage.resize_
 

@@ -61,7 +61,8 @@ def _check(engine: str, num_ranks: int, offload: str, shard_size: int | None) ->
         raise ValueError(f"a run has 1 rank or more; got {num_ranks}")
     if offload not in OFFLOADS:
         raise ValueError(f"offload is one of {', '.join(OFFLOADS)}; got {offload!r}")
-    if offload != "none" and engine not in ("zero1", "zero2", "zero3") or offload == "all" and engine != "zero3":
+    able = {"zero1": ("optimizer",), "zero2": ("optimizer",), "zero3": ("optimizer", "all")}.get(engine, ())
+    if offload != "none" and offload not in able:
         raise ValueError(f"ZeRO 1 to 3 offload optimizer states, and ZeRO 3 parameters; got {offload!r} for {engine}")
     size = shard_size or max(1, num_ranks // 2)
     if engine == "fsdp_hybrid" and (num_ranks % size or size < 1):

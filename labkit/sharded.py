@@ -68,7 +68,7 @@ def predicted(setting: Setting) -> Shards:
     """What the ranks should hold between two microbatches."""
     units = setting.units()
     return partition.predict(setting.engine, footprint.shapes(units), setting.num_ranks, offload=setting.offload,
-                             bucket_size=setting.bucket_size, units=[list(unit.shapes) for unit in units])
+                             bucket_size=setting.bucket_size, units=footprint.groups(units))
 
 
 def predicted_footprint(setting: Setting, rank: int = 0) -> Footprint:
@@ -129,6 +129,7 @@ def _train(setting: Setting) -> dict:
         tokens, targets = (each.clone() for each in batch)
 
         def between(index: int) -> None:
+            dist.barrier()  # or gloo's thread may still hold the last message
             if index == max(0, setting.num_microbatches - 2):
                 watched.claim(trainer.engine, trainer.optimizer)
                 found.update(shards=meter.shards(trainer.engine, trainer.optimizer), live_bytes=watched.live_bytes)
@@ -142,7 +143,8 @@ def _train(setting: Setting) -> dict:
     with trace.record(operators=False):
         loss = trainer.train(setting.num_microbatches, tokens, targets)
     return {**found, "footprint": watched.footprint(), "loss": loss, "step_us": (time.perf_counter() - began) * 1e6,
-            "calls": dict(counted.calls), "payload_bytes": dict(counted.payload_bytes), "sent_bytes": counted.sent_bytes}
+            "calls": {name: num for name, num in counted.calls.items() if name != "barrier"},
+            "payload_bytes": dict(+counted.payload_bytes), "sent_bytes": counted.sent_bytes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +188,11 @@ class Trainer:
         return value
 
     def _synchronised(self, last: bool) -> contextlib.AbstractContextManager:
-        """DDP reduces in the last microbatch alone."""
-        return contextlib.nullcontext() if last or not hasattr(self.engine, "no_sync") or not self.optimizer \
-            else self.engine.no_sync()
+        """DDP reduces in the last microbatch alone. FSDP in each: its gradients would have to stay whole."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        waits = isinstance(self.engine, DistributedDataParallel) and not last
+        return self.engine.no_sync() if waits else contextlib.nullcontext()
 
 
 def wrap(setting: Setting, net: "nn.Module") -> Trainer:

@@ -2,10 +2,13 @@
 
 import gc
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from labkit import meter
+from labkit.footprint import PARTS
 
 
 def saved_by(fn, parameters=()):
@@ -73,3 +76,76 @@ def test_resident_memory_never_falls_below_what_was_used():
     block = torch.ones(20_000_000)
     assert meter.peak_rss_bytes() >= before
     assert meter.peak_rss_bytes() > block.nbytes
+
+
+def test_a_watch_counts_every_storage_once_and_forgets_what_is_dropped():
+    with meter.watch() as watched:
+        first = torch.zeros(1000)
+        view = first[10:20]
+        watched.mark("F0")
+        second = torch.zeros(500)
+        del second
+        watched.mark("B0")
+        third = view + 1
+    footprint = watched.footprint()
+    assert footprint.labels == ("F0", "B0") and footprint.totals.tolist() == [6000, 4040]
+    assert watched.live_bytes == 4040 and footprint.peak == "F0" and third.numel() == 10
+
+
+def test_a_watch_sees_resizing_without_an_operator():
+    with meter.watch() as watched:
+        tensor = torch.zeros(100)
+        tensor.untyped_storage().resize_(0)
+        freed = watched.live_bytes
+        tensor.untyped_storage().resize_(80)
+    assert (freed, watched.live_bytes) == (0, 80)
+    other = torch.zeros(7)
+    other.untyped_storage().resize_(0)  # the patch is gone with the watch
+    assert watched.live_bytes == 80
+
+
+def test_what_the_forward_leaves_is_kept_what_has_a_name_is_not():
+    torch.manual_seed(0)
+    with meter.watch() as watched:
+        layer = nn.Linear(8, 4, bias=False)
+        optimizer = torch.optim.AdamW(layer.parameters())
+        watched.claim(layer, optimizer)
+        watched.layers([layer])
+        loss = layer(torch.ones(2, 8)).tanh().sum()
+        watched.kept()
+        watched.mark("loss")
+        loss.backward()
+        watched.claim(layer, optimizer)
+    parts = dict(zip(PARTS, watched.footprint().num_bytes[watched.footprint().labels.index("loss")], strict=True))
+    assert parts["parameters"] == 8 * 4 * 4 and parts["activations"] >= 2 * 4 * 4
+
+
+def test_a_storage_from_below_torchs_operators_is_not_counted():
+    foreign = torch.from_numpy(np.zeros(100, dtype=np.float32))
+    with meter.watch() as watched:
+        foreign.view(10, 10)
+        assert watched.live_bytes == 0
+        made = foreign * 2
+    assert watched.live_bytes == made.nbytes
+
+
+def test_live_shards_of_a_plain_model_and_of_sgd():
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, lr=0.1)
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    shards = meter.shards(model, optimizer)
+    rows = {row[1:3]: row[3:] for row in shards.rows()}
+    assert rows["momentum", "0.weight"] == rows["gradient", "0.weight"] == (0, 6, "float32", "cpu")
+    assert rows["buffer", "1.num_batches_tracked"] == (0, 1, "int64", "cpu") and shards.num_ranks == 1
+
+
+def test_an_engine_that_nobody_can_read_is_refused():
+    class Engine(nn.Module):
+        def zero_optimization_stage(self):
+            return 9
+
+    engine = Engine()
+    engine.module, engine.optimizer = nn.Linear(1, 1), object()
+    with pytest.raises(ValueError, match="ZeRO 0 to 3 can be read; the optimizer of this engine is object"):
+        meter.shards(engine)
