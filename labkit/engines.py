@@ -236,7 +236,7 @@ def _stage3(engine: Any, optimizer: Any, names: dict[int, str]) -> Iterator[Piec
             start = min(rank * size, parameter.ds_numel)
             stop = min(start + size, parameter.ds_numel)
             gradient = partitions[optimizer.get_param_id(parameter)]
-            tensors = [("parameter", parameter.ds_tensor, host_params), ("gradient", gradient, host_params),
+            tensors = [("parameter", parameter.ds_tensor, host_params), ("gradient", gradient, host),
                        *((kind, tensor, host) for kind, tensor in kept if tensor.dim())]
             for kind, tensor, offloaded in tensors:
                 yield Piece(kind, name, start, stop, tensor, offloaded)

@@ -7,6 +7,7 @@ adds on top.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from labkit.shards import CATEGORIES, ITEMSIZE
 
@@ -182,3 +183,42 @@ def step_volume(num_bytes: float, num_ranks: int, stage: int, num_microbatches: 
     gathers = num_microbatches * (2 if reshard else 1) if stage == 3 else 1
     return {"reduce_scatter": part * (num_microbatches if stage > 1 else 1), "all_gather": part * gathers}
 
+
+
+class Move(NamedTuple):
+    """Bytes that one rank moves between its device and the host's memory in a step."""
+
+    phase: str
+    """"forward", "backward" or "step\""""
+    what: str
+    """"parameters" or "gradients\""""
+    to_host: bool
+    """False: to the device"""
+    num_bytes: float
+    """in the whole step"""
+
+
+def offload_moves(num_params: float, num_ranks: int, stage: int, offload: str = "optimizer", num_microbatches: int = 1
+                  ) -> list[Move]:
+    """What crosses the link to the host when DeepSpeed offloads (read off its code, 0.19.8), per rank and step.
+
+    Optimizer states on the host: this rank's gradients go there as fp32, 4 P/N bytes, and its updated parameters come
+    back in 16 bit, 2 P/N (the ZeRO-Offload paper counts 2 P/N both ways: Ren et al. 2021, section 4.1). Stage 3 also
+    keeps its 16-bit gradients there: 2 P/N down in each microbatch, and up again in all but the first. "all" keeps the
+    parameters there, too: 2 P/N up for each forward and each backward, and nothing after the step.
+    """
+    if stage not in (1, 2, 3) or offload not in ("optimizer", "all") or (offload == "all" and stage < 3):
+        raise ValueError(f"ZeRO 1 to 3 offload the optimizer, and ZeRO 3 all; got {offload!r} for stage {stage!r}")
+    part, later = 2 * num_params / num_ranks, num_microbatches - 1
+    moves = []
+    if offload == "all":
+        moves += [Move("forward", "parameters", False, part * num_microbatches),
+                  Move("backward", "parameters", False, part * num_microbatches)]
+    if stage == 3 or later:
+        moves.append(Move("backward", "gradients", True, part * num_microbatches))
+    if later:
+        moves.append(Move("backward", "gradients", False, part * later))
+    moves.append(Move("backward", "gradients", True, 2 * part))
+    if offload == "optimizer":
+        moves.append(Move("step", "parameters", False, part))
+    return moves

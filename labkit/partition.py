@@ -129,8 +129,8 @@ def cut(sizes: Mapping[str, int], begin: int, size: int) -> Iterator[Slice]:
 def _each(shapes: Mapping[str, Shape], num_ranks: int, dtypes: Mapping[str, str], offload: str, bucket_size: int
           ) -> Iterator[tuple]:
     """ZeRO 3: each parameter in equal parts, the last ones padded; all states alike."""
-    host, host_params = (offload != "none"), (offload == "all")
-    kinds = [(kind, dtype, host if kind in OPTIMIZER else host_params) for kind, dtype in dtypes.items()]
+    host = offload != "none"
+    kinds = [(kind, dtype, offload == "all" if kind == "parameter" else host) for kind, dtype in dtypes.items()]
     kinds += [("main_grad", "float32", True)] * host
     for rank in range(num_ranks):
         for name, shape in shapes.items():

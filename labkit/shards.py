@@ -104,11 +104,13 @@ class Shards:
 
 def from_rows(rows: Iterable[Sequence], *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Shards:
     """Shards from (rank, kind, tensor, start, stop, dtype, device) rows. Slices of one tensor that touch become one,
-    empty ones are left out, and rows stand in the order of ranks and kinds: two that say the same are equal."""
+    empty ones are left out, rows stand in the order of ranks, kinds and of the tensors as they first came."""
     merged: list[list] = []
-    order = {kind: place for place, kind in enumerate(CATEGORIES)}
-    fixed = sorted((row for row in map(tuple, rows) if row[3] != row[4]), key=lambda row: (
-        row[0], order.get(row[1], 99), row[1], row[2] in NO_TENSOR, row[2], row[5], row[6], row[3]))
+    full = [tuple(row) for row in rows if row[3] != row[4]]
+    kinds = {kind: place for place, kind in enumerate(CATEGORIES)}
+    order = {tensor: place for place, tensor in enumerate(dict.fromkeys(row[2] for row in full))}
+    fixed = sorted(full, key=lambda row: (row[0], kinds.get(row[1], 99), row[1], row[2] in NO_TENSOR, order[row[2]],
+                                          *row[5:], row[3]))
     for rank, kind, tensor, start, stop, dtype, device in fixed:
         last = merged[-1] if merged else None
         if last and tuple(last[:3]) == (rank, kind, tensor) and last[5:] == [dtype, device]:

@@ -4,11 +4,14 @@ Importing it in a notebook also gives every launch that takes longer than a seco
 """
 
 from labkit.widgets.ddp import ddp_communication
+from labkit.widgets.fsdp import fsdp_sharding
 from labkit.widgets.live import install
 from labkit.widgets.picture import show
 from labkit.widgets.pipeline import pipeline_parallelism
 from labkit.widgets.primitives import collectives
 from labkit.widgets.usage import timeline
+from labkit.widgets.zero import offload_flow, zero_stages
 
-__all__ = ["collectives", "ddp_communication", "pipeline_parallelism", "show", "timeline"]
+__all__ = ["collectives", "ddp_communication", "fsdp_sharding", "offload_flow", "pipeline_parallelism", "show",
+           "timeline", "zero_stages"]
 install()
