@@ -39,8 +39,8 @@ def accumulate_tokens(answer: Callable) -> Iterator[tuple[str, str]]:
 def scaled_step(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(master, grad, scale, rate, max_norm)`` makes a step on this rank's fp32 slice; returns the next scale.
 
-    ``grad`` is the slice of the averaged gradient times ``scale``, in fp16. It is clipped by the norm over all ranks; an
-    infinity or a NaN on any rank stops all of them and halves the scale. Budget: 64 bytes.
+    ``grad`` is the slice of the averaged gradient times ``scale``, in fp16. It is clipped by the norm over all ranks;
+    an infinity or a NaN on any rank stops all of them and halves the scale. Budget: 64 bytes.
     """
     for name, (scale, *_, lengths, _) in _STEPS.items():
         run, case = on_ranks(len(lengths), _stepped, answer, name), f"{name}, slices of {lengths}, scale {scale:g}"
@@ -95,8 +95,9 @@ def _accumulated(answer: Callable, lengths: Sequence[Sequence[int]]) -> tuple[st
     with traffic.count() as counted:
         answer(ddp, every[dist.get_rank()])
     for name, weight in model.named_parameters():
-        found = "is None" if weight.grad is None else unlike(weight.grad, right[name], "that of the mean over all tokens")
-        fault = fault or found and f"{name}.grad {found}"
+        grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        found = unlike(grad, right[name], "that of the mean over all tokens")
+        fault = fault or (found and f"{name}.grad {found}")
     return fault, counted.payload_bytes.total(), sum(grad.nbytes for grad in right.values())
 
 
@@ -150,10 +151,11 @@ def _checkpointed(answer: Callable) -> list[tuple[list[int], list[int], int, Any
         best = [min(_peak(blocks, chosen) for chosen in combinations(numbers, num)) for num in (*numbers, len(blocks))]
         for budget in (*dict.fromkeys(best), best[0] - 4, best[-1] - 4):
             chosen, peak = answer(list(kept), list(inputs), budget), None
-            if isinstance(chosen, list) and len(set(chosen)) == len(chosen) and set(chosen) <= set(numbers):
+            if isinstance(chosen, list) and len(chosen) == sum(number in chosen for number in numbers):
                 peak = _peak(blocks, chosen)
             fewest = next((num for num, least in enumerate(best) if least <= budget), None)
-            rows.append((kept, inputs, budget, chosen if peak is not None or chosen is None else str(chosen), peak, fewest))
+            shown = str(chosen) if chosen is not None and peak is None else chosen  # rubbish may not travel
+            rows.append((kept, inputs, budget, shown, peak, fewest))
     return rows
 
 

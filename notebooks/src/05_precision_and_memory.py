@@ -879,14 +879,14 @@ print(f"{my_segment = }; the formula is least at s = sqrt(L * {inputs / whole:.3
 #
 # ### The time paid
 #
-# One more forward. A backward takes about two forwards, so 4 instead of 3 if all is recomputed, and for k of L blocks the part k/L of that. Six larger blocks, so that arithmetic outweighs calls; k = 0, 3, 6 take turns, and the best of each counts. It is time on the processor, so that other programs count less. The prediction is made from the forward and backward of the same run. **Predict** the ratio for all six.
+# One more forward. A backward takes about two forwards, so 4 instead of 3 if all is recomputed, and for k of L blocks the part k/L of that. Six wide blocks and few tokens, so that arithmetic outweighs calls and memory; k = 0, 3, 6 take turns, and the best of each counts. It is time on the processor, so that other programs count less. The prediction is made from the forward and backward of the same run. **Predict** the ratio for all six.
 
-# %% [markdown] lang="zh" of="79582af3"
+# %% [markdown] lang="zh" of="1ac1c65c"
 # 深度一般的模型，逐个 block 做就对了。
 #
 # ### 付出的时间
 #
-# 多做一次前向。反向约等于两次前向，所以全部重算时是 4 比 3；L 个 block 里只重算 k 个，就只付其中的 k/L。下面换六个大些的 block，使计算量远大于调用开销；k = 0、3、6 轮流跑，各取最快的一次；计的是处理器时间，少受其他程序干扰。预测用的是同一次运行里测得的前向和反向时间。**先猜**六个全做时的倍数。
+# 多做一次前向。反向约等于两次前向，所以全部重算时是 4 比 3；L 个 block 里只重算 k 个，就只付其中的 k/L。下面换六个宽的 block，token 取少些，使矩阵运算的时间远大于调用和内存的开销；k = 0、3、6 轮流跑，各取最快的一次；计的是处理器时间，少受其他程序干扰。预测用的是同一次运行里测得的前向和反向时间。**先猜**六个全做时的倍数。
 
 # %%
 my_ratio = None
@@ -907,13 +907,13 @@ def paid(counts, num_tries):
         y.sum().backward()
         return middle - began, time.thread_time() - middle
 
-    chain, x = [model.Block(128, 4) for _ in range(6)], torch.randn(8, 128, 128, requires_grad=True)
+    chain, x = [model.Block(256, 4) for _ in range(6)], torch.randn(2, 64, 256, requires_grad=True)
     tries = [{k: seconds(k) for k in counts} for _ in range(num_tries)]
     return {k: min((each[k] for each in tries), key=sum) for k in counts}
 
 
 # %%
-taken = lab.launch(paid, (0, 3, 6), 4, ranks=2, backend="gloo", timeout_s=50)[0]  # two ranks: one thread each
+taken = lab.launch(paid, (0, 3, 6), 6, ranks=2, backend="gloo", timeout_s=50)[0]  # two ranks: one thread each
 forward, backward = taken[0]
 for k, parts in taken.items():
     print(f"{k} of 6: measured {sum(parts) / (forward + backward):.2f}, "
