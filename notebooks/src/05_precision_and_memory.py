@@ -11,16 +11,16 @@
 #
 # *Sections 10.2.3, 10.7.4, 19.2.3, 19.4.2, S3, S4 and S9 of the source material. About 60 minutes. No GPU is needed.*
 #
-# Half the bits are half the bytes and, on a GPU, several times the speed. They also lose small updates, small gradients and, when a number grows too large, the whole step. On several ranks one thing more is asked: all of them must agree that the step is lost.
+# Half the bits are half the bytes and, on a GPU with units for it, more speed as well. They also lose small updates, small gradients and, when a number grows too large, the whole step. On several ranks one thing more is asked: all of them must agree that the step is lost.
 #
 # First the three formats and what each loses; then masters, `autocast` and loss scaling on real ranks. After that the two ways to save memory that change no result: gradient accumulation and activation checkpointing.
 
-# %% [markdown] lang="zh" of="2d4f32f1"
+# %% [markdown] lang="zh" of="291ef869"
 # # 精度与显存
 #
 # *对应原资料 10.2.3、10.7.4、19.2.3、19.4.2、S3、S4、S9 各节，约 60 分钟。不需要 GPU。*
 #
-# 位数减半，字节就减半，在 GPU 上还能快好几倍。代价是：小的更新会丢，小的梯度会丢；数一旦太大，整步都要作废。多个 rank 一起训练时还多一个要求：这一步作废与否，大家必须意见一致。
+# 位数减半，字节就减半；GPU 上若有专门的计算单元，还会更快。代价是：小的更新会丢，小的梯度会丢；数一旦太大，整步都要作废。多个 rank 一起训练时还多一个要求：这一步作废与否，大家必须意见一致。
 #
 # 先看三种格式各会丢什么，再在真实的 rank 上做主权重（master weights）、`autocast` 和损失缩放（loss scaling）。然后是两种不改变结果的省显存办法：梯度累积（gradient accumulation）与激活检查点（activation checkpointing）。
 
@@ -29,6 +29,7 @@ import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
 import contextlib
+import itertools
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -67,10 +68,10 @@ for name, dtype in TYPES.items():
           f"{info.smallest_normal:17.1e} {info.smallest_normal * info.eps:10.1e}   1 + {info.eps:.1e}")
 
 # %% [markdown]
-# bf16 has the range of fp32 and few digits; fp16 has more digits and a small range. The same as a picture: the gap between a number and the next larger one, read out of the bit patterns. A number moves only if it is pushed by at least half its gap.
+# bf16 has the range of fp32 and few digits; fp16 has more digits and a small range. The same as a picture: the gap between a number and the next larger one, read out of the bit patterns. A number moves only if it is pushed by at least half the gap on that side.
 
-# %% [markdown] lang="zh" of="818e7d2f"
-# bf16 的范围与 fp32 相同，但有效数字少；fp16 的有效数字多一些，范围却小。画成图：一个数与下一个更大的数之间的间隔，直接从位模式里读出来。推它的力量不到间隔的一半，这个数就纹丝不动。
+# %% [markdown] lang="zh" of="b9a15b35"
+# bf16 的范围与 fp32 相同，但有效数字少；fp16 的有效数字多一些，范围却小。画成图：一个数与下一个更大的数之间的间隔，直接从位模式里读出来。一次推动若不到那一侧间隔的一半，这个数就纹丝不动。
 
 
 # %%
@@ -83,8 +84,8 @@ def gaps(dtype):
 
 
 widgets.show(chart.curves([Series(name, *gaps(dtype)) for name, dtype in TYPES.items()], log_x=True, log_y=True,
-                          title={"en": "Gap to the next number", "zh": "到下一个数的间隔"}, x_name={"en": "number", "zh": "数"},
-                          y_name={"en": "gap", "zh": "间隔"}, badge="measured", language=LANGUAGE))
+                          title={"en": "Gap to the next number", "zh": "到下一个数的间隔"}, y_name={"en": "gap", "zh": "间隔"},
+                          x_name={"en": "number", "zh": "数"}, badge="measured", language=LANGUAGE))
 
 # %% [markdown]
 # fp16 ends on the right (above 65504 is infinity) and flattens on the left: below 6e-5 its gap no longer shrinks, and below half the last gap everything is zero.
@@ -172,22 +173,24 @@ def flat(tensors):
 
 
 found = lab.launch(train, ("fp32", "bf16", "bf16 + masters"), 120, ranks=2, backend="gloo", timeout_s=50)[0]
-means = {kind: losses.unflatten(0, (-1, 12)).mean(1).tolist() for kind, (losses, _) in found.items()}  # of 12 steps each
-widgets.show(chart.curves([Series(kind, range(12, 121, 12), line, points=True) for kind, line in means.items()],
-                          title={"en": "Loss of three trainings", "zh": "三次训练的损失"}, x_name={"en": "step", "zh": "步"},
-                          y_name={"en": "loss, mean of 12 steps", "zh": "损失，12 步的平均"}, badge="measured, gloo",
+means = {kind: losses.unflatten(0, (-1, 12)).mean(1) for kind, (losses, _) in found.items()}  # of 12 steps each
+widgets.show(chart.curves([Series(kind, range(12, 121, 12), (line - means["fp32"]).tolist(), points=True)
+                           for kind, line in means.items() if kind != "fp32"],
+                          title={"en": "Loss above that of fp32", "zh": "损失比 fp32 高多少"}, badge="measured, gloo",
+                          x_name={"en": "step", "zh": "步"}, y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
                           language=LANGUAGE))
+print("loss of the last 12 steps:", {kind: f"{line[-1]:.3f}" for kind, line in means.items()})
 print(f"{my_share = }; unchanged by the last step:", {kind: format_share(share) for kind, (_, share) in found.items()})
 
 # %% [markdown]
-# With masters the bf16 run lies on top of fp32: what was lost is not the digits of the forward and backward but those of the update. The smaller the learning rate, the more updates fall under half a gap, so pure bf16 is worst at the end of a training.
+# With masters bf16 trains as fp32 does: what hurts is not the digits that the forward and backward lack but those that the update lacks. The smaller the learning rate, the more updates fall under half a gap.
 #
-# What do masters cost? The bytes of one parameter on one rank, by recipe, and 7 billion of them ("computed": nothing of it was allocated):
+# What do masters cost? The bytes of one parameter on one rank, by recipe, nothing sharded, and 7 billion of them (computed; nothing was allocated):
 
-# %% [markdown] lang="zh" of="c364917f"
-# 加了主权重，bf16 的曲线与 fp32 重合：伤害训练的不是前向和反向里少掉的有效数字，而是更新里少掉的。学习率越小，不到半个间隔的更新越多，所以全部 bf16 在训练后期吃亏最大。
+# %% [markdown] lang="zh" of="9be6b5b6"
+# 加了主权重，bf16 训练得和 fp32 一样好：有害的不是前向和反向里少掉的有效数字，而是更新里少掉的。学习率越小，不到半个间隔的更新就越多。
 #
-# 主权重要花多少字节？下面按配方列出一个 rank 上一个参数的字节数，以及 70 亿个参数的总数（这是算出来的，并没有真的分配）：
+# 主权重要花多少字节？下面按配方列出不分片时一个 rank 上一个参数的字节数，以及 70 亿个参数的总数（算出来的，并没有真的分配）：
 
 # %%
 print(f"{'recipe':<9} {'bytes':>5}  {'7 B parameters':>14}   {'without masters':>15}")
@@ -255,7 +258,8 @@ for name, module in [*net.layers[1].named_children(), ("block", net.layers[1]), 
 with torch.autocast("cpu", dtype=torch.bfloat16):
     loss = model.loss(net(tokens), targets)
 loss.backward()
-print({name: str(dtype)[6:] for name, dtype in {**seen, "loss": loss.dtype}.items()})
+short = {dtype: name for name, dtype in TYPES.items()}
+print(*(f"{name} {short[dtype]}" for name, dtype in {**seen, "loss": loss.dtype}.items()), sep=", ")
 print("weight:", net.layers[1].up.weight.dtype, "  its gradient:", net.layers[1].up.weight.grad.dtype)
 
 # %% [markdown]
@@ -326,13 +330,13 @@ def scaled_gradients(scale, dtype=torch.float16):
 
 
 optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
-for step in range(150):
+for step in range(100):
     optimizer.zero_grad()
     model.loss(net((batch := model.story_tokens(8, 32, seed=step))[0]), batch[1]).backward()
     optimizer.step()
 
 # %%
-right, scales = scaled_gradients(1, torch.float32), [2.0**power for power in range(0, 31, 2)]
+right, scales = scaled_gradients(1, torch.float32), [2.0**power for power in range(0, 31, 3)]
 zeros, broken, wrong = [], [], []
 for scale in scales:
     logits, weights = scaled_gradients(scale)
@@ -342,8 +346,10 @@ for scale in scales:
 names = {"en": "logits: became zero", "zh": "logits：变成零"}, {"en": "weights: inf or NaN", "zh": "权重：inf 或 NaN"}
 widgets.show(chart.curves([Series(names[0], scales, zeros, points=True), Series(names[1], scales, broken, points=True)],
                           title={"en": "Gradients lost, by loss scale", "zh": "丢掉的梯度与缩放系数"}, log_x=True,
-                          x_name={"en": "loss scale", "zh": "缩放系数"}, y_format=format_share, badge="measured", language=LANGUAGE))
-print(f"{my_scale = }; off the fp32 gradient:", *(f"2^{log2(scale):.0f} {error:.4f}" for scale, error in zip(scales, wrong)))
+                          x_name={"en": "loss scale", "zh": "缩放系数"}, y_format=format_share, badge="measured",
+                          language=LANGUAGE))
+print(f"{my_scale = }; off the fp32 gradient:",
+      *(f"2^{log2(scale):.0f}: {error:.4f}" for scale, error in list(zip(scales, wrong))[::2]), sep="  ")
 
 # %% [markdown]
 # There is a window, and it moves while the model learns. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it: its range is that of fp32.
@@ -373,11 +379,14 @@ def overflow(num_steps):
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.nn.parallel import DistributedDataParallel as DDP
 
-    rank, own, log = dist.get_rank(), [], []
     torch.manual_seed(0)
-    ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
-    ddp.register_comm_hook(None, lambda group, bucket: (
-        own.append(bool(bucket.buffer().isfinite().all())), allreduce_hook(group, bucket))[1])
+    ddp, rank, own, log = DDP(model.Transformer(2, 32, 2, max_len=32)), dist.get_rank(), [], []
+
+    def look(group, bucket):
+        own.append(bool(bucket.buffer().isfinite().all()))
+        return allreduce_hook(group, bucket)
+
+    ddp.register_comm_hook(None, look)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=3)
     for step in range(num_steps):
@@ -446,11 +455,14 @@ def sharded(agree, num_steps):
 
 # %%
 runs = {agree: lab.launch(sharded, agree, 5, ranks=2, backend="gloo", timeout_s=40) for agree in (False, True)}
-print("step   alone: rank 0        rank 1         agreed: rank 0       rank 1")
+print("step   alone: rank 0        rank 1   agreed: rank 0         rank 1")
 for step in range(5):
     cells = [run[rank][0][step] for run in runs.values() for rank in range(2)]
-    print(f"{step:4}  ", *(f"{scale:7.0f} {'skip' if found else 'step':<11}" for scale, found in cells))
-print(f"weights alone off weights agreed: {off(runs[False][0][1], runs[True][0][1]):.1e}")
+    print(f"{step:4} ", *(f"{scale:10.0f} {'skip' if found else 'step'}" for scale, found in cells))
+torch.manual_seed(0)
+start = flat(model.Transformer(2, 32, 2, max_len=32).parameters())
+moved = [run[0][1] - start for run in runs.values()]
+print(f"alone, what the training moved is off by {format_share(off(*moved))}")
 
 # %% [markdown]
 # Alone, rank 0 updates its half of the model in step 2 and rank 1 does not. From then on their scales differ, and every sum adds gradients of two scales: each half is wrong by a factor of its own, silently, for the rest of the training. One number cures it. FSDP2 sends it by itself; here an infinity stands in the slice of rank 1 only, and plain `GradScaler` is used. (For the older FSDP1 there is `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`.)
@@ -485,14 +497,17 @@ for rank, words in enumerate(lab.launch(fsdp2_agrees, ranks=2, backend="gloo", t
 #
 # A backward adds to `.grad`. So a batch can be taken in microbatches, one after the other: each loss divided by their number, one update at the end. Sections 10.2.3 and 19.4.2 say that this equals the big batch. On N ranks: DDP averages over the ranks, and all but the last microbatch go into `no_sync` (chapter 03).
 #
-# 16 sequences on 1, 2 and 4 ranks, in 1, 2 and 4 microbatches, against one process with all 16. **Predict.** The difference will be small. How do you find out whether it is rounding or a small mistake?
+# 16 sequences on 1, 2 and 4 ranks, in 1, 2 and 4 microbatches, against one process with all 16. A small difference may be rounding, or a small mistake: so the same in fp64. **Predict** the order of magnitude of both differences.
 
-# %% [markdown] lang="zh" of="42de61d0"
+# %% [markdown] lang="zh" of="7e593577"
 # ## 累积等于大批次
 #
 # 反向是往 `.grad` 上加的。所以一批数据可以拆成几个微批次（microbatch）先后算：每个损失除以微批次的个数，最后更新一次。10.2.3 和 19.4.2 两节说这等价于大批次。有 N 个 rank 时，DDP 负责在 rank 间求平均，除最后一个微批次外都放进 `no_sync`（第 03 章）。
 #
-# 16 条序列，分给 1、2、4 个 rank，各拆成 1、2、4 个微批次，与一个进程一次算完 16 条比较。**先猜。** 差别肯定很小。怎样才能知道那是舍入误差，还是一个小错？
+# 16 条序列，分给 1、2、4 个 rank，各拆成 1、2、4 个微批次，与一个进程一次算完 16 条比较。很小的差别可能是舍入误差，也可能是个小错，所以再用 fp64 算一遍。**先猜**两种差别各是什么数量级。
+
+# %%
+my_difference = {"fp32": None, "fp64": None}
 
 
 # %%
@@ -530,21 +545,21 @@ def table(counts):
 # %%
 found = {ranks: lab.launch(table, (1, 2, 4), ranks=ranks, backend="gloo", timeout_s=40)[0] for ranks in (1, 2, 4)}
 (whole32, _, _), (whole64, _, _) = found[1][1][0]  # one process, one microbatch: the big batch
-print("ranks microbatches   off it in fp32   in fp64   kept at once   sent, no_sync   without")
+print(f"{my_difference = }\nranks microbatches   off it in fp32   in fp64   kept at once   sent, no_sync   without")
 for ranks, rows in found.items():
     for num, ((single, double), loud) in rows.items():
         print(f"{ranks:5} {num:12} {off(single[0], whole32):16.1e} {off(double[0], whole64):9.1e} "
               f"{format_bytes(single[1]):>14} {format_bytes(single[2]):>15} {format_bytes(loud[2]):>9}")
 
 # %% [markdown]
-# In fp64 the difference falls by a factor of about $2^{29}$, and that is the ratio of the two roundings. A wrong formula would stay as wrong as it was. So it is equal, and the activations kept at one time fall with the size of a microbatch. (One rank hands its gradients to the all-reduce as well; nothing travels.)
+# In fp64 the difference is some $10^8$ times smaller, as the gap between two numbers is ($2^{29}$). A wrong formula would stay as wrong as it was. So it is equal, and the activations kept at one time fall with the size of a microbatch. (One rank hands its gradients to the all-reduce as well; nothing travels.)
 #
 # ### Where it is not equal
 #
 # Three things break it. First, layers that look at the whole batch. BatchNorm normalises with the mean and variance of what it is given: four microbatches, four means. LayerNorm looks at one token.
 
-# %% [markdown] lang="zh" of="cc37c0a8"
-# 换成 fp64，差别缩小到约 $2^{-29}$ 倍，正好是两种格式舍入误差之比。要是公式错了，换什么格式都一样错。所以确实相等；而同一时刻留着的激活随微批次变小。（只有一个 rank 时也照样把梯度交给 all-reduce，只是什么都不用传。）
+# %% [markdown] lang="zh" of="9451ae9c"
+# 换成 fp64，差别小了约 $10^8$ 倍，两种格式的间隔也差这么多（$2^{29}$ 倍）。要是公式错了，换什么格式都一样错。所以确实相等；而同一时刻留着的激活随微批次变小。（只有一个 rank 时也照样把梯度交给 all-reduce，只是什么都不用传。）
 #
 # ### 什么时候不相等
 #
@@ -555,7 +570,8 @@ for norm in (torch.nn.LayerNorm, torch.nn.BatchNorm1d):
     grads = []
     for num in (1, 4):
         torch.manual_seed(0)
-        small, x, y = torch.nn.Sequential(torch.nn.Linear(8, 16), norm(16), torch.nn.Linear(16, 1)), torch.randn(32, 8), torch.randn(32, 1)
+        small = torch.nn.Sequential(torch.nn.Linear(8, 16), norm(16), torch.nn.Linear(16, 1))
+        x, y = torch.randn(32, 8), torch.randn(32, 1)
         for part, want in zip(x.chunk(num), y.chunk(num)):
             (F.mse_loss(small(part), want) / num).backward()
         grads.append(flat([weight.grad for weight in small.parameters()]))
@@ -596,9 +612,11 @@ def mean_of_means(lengths):
 def all_tokens(lengths):
     """One process, one mean over every real token."""
     torch.manual_seed(0)
-    whole, batches = model.Transformer(2, 32, 2, max_len=32), [
-        padded(4, length, seed=10 * rank + number) for rank, row in enumerate(lengths) for number, length in enumerate(row)]
-    model.loss(whole(torch.cat([tokens for tokens, _ in batches])), torch.cat([targets for _, targets in batches])).backward()
+    whole = model.Transformer(2, 32, 2, max_len=32)
+    batches = [padded(4, length, seed=10 * rank + number)
+               for rank, row in enumerate(lengths) for number, length in enumerate(row)]
+    tokens, targets = map(torch.cat, zip(*batches))
+    model.loss(whole(tokens), targets).backward()
     return flat([weight.grad for weight in whole.parameters()])
 
 
@@ -610,17 +628,17 @@ for lengths in (((32, 32), (32, 32)), ((32, 24), (16, 8)), ((32, 32), (32, 2))):
 # %% [markdown]
 # The cure is one number from each rank, and the first exercise.
 #
-# Third, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. So DeepSpeed and Megatron can keep a **main gradient** in fp32. Here real gradients of up to 256 microbatches are added three ways; "exact" is fp64.
+# Third, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. So DeepSpeed and Megatron can keep a **main gradient** in fp32. Here real gradients of up to 256 microbatches are rounded to bf16 and added up in bf16, or in fp32, and held against the sum of the unrounded ones in fp64.
 
-# %% [markdown] lang="zh" of="78f85e75"
+# %% [markdown] lang="zh" of="956b2524"
 # 治法是每个 rank 出一个数，这就是第一道练习。
 #
-# 第三，累加所用的类型。累加的和比要加的数大得多时，bf16 会把小的那个丢掉。所以 DeepSpeed 和 Megatron 都能另存一份 fp32 的主梯度（main gradient）。下面取多达 256 个微批次的真实梯度，用三种办法相加；fp64 算作精确值。
+# 第三，累加所用的类型。累加的和比要加的数大得多时，bf16 会把小的那个丢掉。所以 DeepSpeed 和 Megatron 都能另存一份 fp32 的主梯度（main gradient）。下面取多达 256 个微批次的真实梯度，先舍入成 bf16，再分别用 bf16 和 fp32 累加，与未舍入的梯度用 fp64 求的和比较。
 
 
 # %%
 def microbatch_gradients(num_microbatches):
-    """The gradient of one weight matrix of the net that was trained above, by microbatch, in fp32."""
+    """Gradients of one weight matrix of the net that was trained above, in fp32."""
     for number in range(num_microbatches):
         net.zero_grad()
         tokens, targets = model.story_tokens(2, 32, seed=5000 + number)
@@ -628,16 +646,19 @@ def microbatch_gradients(num_microbatches):
         yield net.layers[1].up.weight.grad.clone()
 
 
-sums = {"bf16 into bf16": torch.bfloat16, "bf16 into fp32": torch.float32, "exact": torch.float64}
-sums, errors = {name: torch.zeros((), dtype=dtype) for name, dtype in sums.items()}, {}
+# %%
+types, errors = {"bf16 into bf16": torch.bfloat16, "bf16 into fp32": torch.float32}, []
+sums, exact = {name: 0 for name in types}, 0
 for number, grad in enumerate(microbatch_gradients(256), start=1):
-    for name, total in sums.items():
-        sums[name] = total + (grad.double() if name == "exact" else grad.bfloat16()).to(total.dtype)
-    if number & (number - 1) == 0:
-        for name in list(sums)[:2]: errors.setdefault(name, []).append((number, off(sums[name], sums["exact"])))
-widgets.show(chart.curves([Series(name, *zip(*dots), points=True) for name, dots in errors.items()], log_x=True, log_y=True,
-                          title={"en": "Error of an accumulated gradient", "zh": "累积梯度的误差"}, language=LANGUAGE,
-                          x_name={"en": "microbatches", "zh": "微批次数"}, badge="measured"))
+    exact = exact + grad.double()
+    sums = {name: total + grad.bfloat16().to(types[name]) for name, total in sums.items()}
+    if number & (number - 1) == 0:  # a power of two
+        errors.append((number, *(off(total, exact) for total in sums.values())))
+numbers, *columns = zip(*errors)
+widgets.show(chart.curves([Series(name, numbers, column, points=True) for name, column in zip(types, columns)],
+                          title={"en": "Error of an accumulated gradient", "zh": "累积梯度的误差"}, log_x=True, log_y=True,
+                          x_name={"en": "microbatches", "zh": "微批次数"}, badge="measured", language=LANGUAGE,
+                          y_name={"en": "relative to fp64", "zh": "相对于 fp64"}))
 
 # %% [markdown] sections="S9"
 # ## Clipping, once and at the right place
@@ -722,8 +743,9 @@ for order, run in found.items():
 
 # %%
 slices = right.chunk(2)
-print("norms of the slices:", *(f"{each.norm():.4f}" for each in slices), f"  their sum: {sum(each.norm() for each in slices):.4f}",
-      f"  root of the sum of squares: {sum(each.square().sum() for each in slices).sqrt():.4f}", f"  whole: {right.norm():.4f}")
+norms = torch.stack([each.norm() for each in slices])
+print(f"norms of the slices: {norms[0]:.4f} {norms[1]:.4f}   their sum: {norms.sum():.4f}   "
+      f"root of the sum of squares: {norms.square().sum().sqrt():.4f}   whole: {right.norm():.4f}")
 
 # %% [markdown] sections="19.4.2"
 # ## Activation checkpointing
@@ -787,15 +809,18 @@ def step(run, k=L):
     return kept, held.peak_bytes, flat([weight.grad for weight in blocks.parameters()])
 
 
+# %%
 plain, measured = step(None, 0), [step(Recompute.apply, k) for k in range(L + 1)]
+predicted = [formulas(k) for k in range(L + 1)]
 names = {"en": "kept after forward", "zh": "前向后留着"}, {"en": "peak of the step", "zh": "整步的峰值"}
-widgets.show(chart.curves([Series(names[n], range(L + 1), column, points=points) for points, rows in (
-    (False, [formulas(k) for k in range(L + 1)]), (True, measured)) for n, column in enumerate(list(zip(*rows))[:2])],
-    title={"en": "Bytes of activations", "zh": "激活的字节"}, x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"},
-    y_format=format_bytes, badge="measured / simulated", language=LANGUAGE))
-print(f"{my_number_of_checkpoints = }; largest difference to the formulas:",
-      max(abs(mine - true) for k, row in enumerate(measured) for mine, true in zip(row, formulas(k))), "bytes; gradients the same:",
-      all(torch.equal(row[2], plain[2]) for row in measured))
+widgets.show(chart.curves([Series(name, range(L + 1), [row[n] for row in rows], points=rows is measured)
+                           for rows in (predicted, measured) for n, name in enumerate(names)],
+                          title={"en": "Bytes of activations", "zh": "激活的字节"}, y_format=format_bytes,
+                          x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"}, badge="measured / simulated",
+                          language=LANGUAGE))
+gap = max(abs(mine - true) for row, formula in zip(measured, predicted) for mine, true in zip(row, formula))
+print(f"{my_number_of_checkpoints = }; largest difference to the formulas: {gap} bytes;",
+      f"gradients the same: {all(torch.equal(row[2], plain[2]) for row in measured)}")
 
 # %% [markdown]
 # Equal to the byte, and not one gradient differs. The last block saves nothing: when the backward begins, its recomputation is needed at once, and in full. Seven of eight is the best, and section S4 does just that.
@@ -819,26 +844,32 @@ print(f"kept: ours {format_bytes(measured[L - 1][0])}, torch's {format_bytes(the
       f" gradients the same: {torch.equal(theirs[2], plain[2])}")
 
 # %% [markdown] sections="S4"
-# S4 calls `checkpoint(layer, x)` without `use_reentrant`, and its input is data, which needs no gradient. **Predict.** Which of its five layers get a gradient? Here is its loop:
+# S4 calls `checkpoint(layer, x)` without `use_reentrant`, and its input is data, which needs no gradient. **Predict.** Which of its five layers get a gradient?
 
-# %% [markdown] lang="zh" of="47beb142"
-# S4 调用 `checkpoint(layer, x)` 时没有给 `use_reentrant`，而且输入是数据，不需要梯度。**先猜**：五层里哪几层得到了梯度？照它的循环跑一遍：
+# %% [markdown] lang="zh" of="bf79c51e"
+# S4 调用 `checkpoint(layer, x)` 时没有给 `use_reentrant`，而且输入是数据，不需要梯度。**先猜**：五层里哪几层得到了梯度？
+
+# %%
+my_layers = None
 
 # %%
 import warnings
 
-which_layers = None
-for options in ({}, {"use_reentrant": False}):
-    five = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(5))
+
+def s4(**options):
+    """Which layers get a gradient, and what torch says."""
+    five, x = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(5)), torch.randn(2, 4)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        x = torch.randn(2, 4)
         for i, layer in enumerate(five):
             x = checkpoint(layer, x, **options) if i < len(five) - 1 else layer(x)
     x.sum().backward()
-    print(options, "gradients:", [layer.weight.grad is not None for layer in five], f"warnings: {len(said)}")
-    print(*{f"   {str(each.message)[:100]} ..." for each in said}, sep="\n")
-print(f"{which_layers = }")
+    return [layer.weight.grad is not None for layer in five], *sorted({str(each.message).partition(". ")[0] for each in said})
+
+
+# %%
+print(f"{my_layers = }\nas in S4:", *s4(), sep="\n  ")
+print("use_reentrant=False:", *s4(use_reentrant=False), sep="\n  ")
 
 # %% [markdown]
 # The old, reentrant way finds no input that needs a gradient and cuts the graph: four of five layers are never trained, with a warning and without an error. Always say `use_reentrant=False`.
@@ -871,18 +902,19 @@ def segments(size):
 
 for size in (1, 2, 4, 8):
     print(f"s = {size}: formula {format_bytes((L // size - 1) * inputs + size * whole)}, measured {format_bytes(segments(size))}")
-print(f"{my_segment = }; the formula is least at s = sqrt(L * {inputs / whole:.3f}): "
-      + ", ".join(f"L = {layers}: {(layers * inputs / whole) ** 0.5:.1f}" for layers in (8, 32, 96, 256)))
+print(f"{my_segment = }\n    L   sqrt(L)   least for this block")
+for layers in (8, 32, 96, 256):
+    print(f"{layers:5} {layers**0.5:9.1f} {(layers * inputs / whole) ** 0.5:10.1f}")
 
 # %% [markdown]
-# Block by block is right for models of ordinary depth.
+# The peak is (L/s - 1) inputs and s blocks; it is least at s = $\sqrt{L \cdot input / block}$, a quarter of $\sqrt L$ for a transformer. Up to some 32 blocks it is best to checkpoint each alone.
 #
 # ### The time paid
 #
 # One more forward. A backward takes about two forwards, so 4 instead of 3 if all is recomputed, and for k of L blocks the part k/L of that. Six wide blocks and few tokens, so that arithmetic outweighs calls and memory; k = 0, 3, 6 take turns, and the best of each counts. It is time on the processor, so that other programs count less. The prediction is made from the forward and backward of the same run. **Predict** the ratio for all six.
 
-# %% [markdown] lang="zh" of="1ac1c65c"
-# 深度一般的模型，逐个 block 做就对了。
+# %% [markdown] lang="zh" of="ef551968"
+# 峰值是 (L/s - 1) 个输入加 s 个 block，在 s = $\sqrt{L \cdot 输入 / block}$ 处最小，对 transformer 就是 $\sqrt L$ 的四分之一。32 个 block 以内，逐个做检查点最好。
 #
 # ### 付出的时间
 #
@@ -951,23 +983,27 @@ for name, run in {"plain": layer, "checkpoint": lambda x: checkpoint(layer, x, u
 # 对于 16 位、带 dropout 的一层 GPT，Korthikanti 等数出 $34\,sbh + 5\,as^2b$ 字节：s 个 token，b 条序列，宽 h，a 个头。选择性重算（selective）只重算注意力矩阵，即带 $s^2$ 的那一项；flash attention 根本不存它。完全重算（full）只留输入。下面是该论文中四个模型的全部层，s = 2048，b = 1，放在一个设备上（是算出来的，没有运行）：
 
 # %%
-print("model   layers   keep all   selective      full   as checkpoints of 16-bit weights")
+print("model   layers   keep all   selective      full   16-bit weights")
 for name, num_layers, hidden, heads in (("22B", 48, 6144, 64), ("175B", 96, 12288, 96), ("530B", 105, 20480, 128),
                                         ("1T", 128, 25600, 160)):
-    every, selective, full = (num_layers * memory.layer_activation_bytes(2048, 1, hidden, heads, recompute=recompute)
-                              for recompute in memory.RECOMPUTE)
-    print(f"{name:>5} {num_layers:8} {format_bytes(every):>10} {format_bytes(selective):>11} {format_bytes(full):>9}"
-          f"   full is {full / (2 * 12 * num_layers * hidden**2):.2%} of the weights")
+    kept = (num_layers * memory.layer_activation_bytes(2048, 1, hidden, heads, recompute=recompute)
+            for recompute in memory.RECOMPUTE)
+    weights = 2 * 12 * num_layers * hidden**2  # 12 h^2 parameters a layer
+    print(f"{name:>5} {num_layers:8}" + "".join(f"{format_bytes(num):>11}" for num in kept)
+          + f"{format_bytes(weights):>16}")
 
 # %% [markdown] sections="10.7.4"
 # ## Everything together
 #
-# Exercise 10.7.4 asks how to combine distributed training with mixed precision. On two ranks: DDP, bf16 `autocast`, four microbatches with one all-reduce, all blocks but the last checkpointed, one clipping at the end. The same training without microbatches and checkpoints beside it. **Predict** what the two savings do to the loss.
+# Exercise 10.7.4 asks how to combine distributed training with mixed precision. On two ranks: DDP, bf16 `autocast`, four microbatches with one all-reduce, all blocks but the last checkpointed, one clipping at the end. Beside it the same training without microbatches, without checkpoints, without both. **Predict** how far the two savings change a loss.
 
-# %% [markdown] lang="zh" of="d464e4c8"
+# %% [markdown] lang="zh" of="1d8f7219"
 # ## 合在一起
 #
-# 练习 10.7.4 问：分布式训练怎样与混合精度结合。下面在两个 rank 上：DDP，bf16 的 `autocast`，四个微批次只做一次 all-reduce，除最后一个外所有 block 都做检查点，最后裁剪一次。旁边是不分微批次、不做检查点的同一个训练。**先猜**这两种省法对损失有什么影响。
+# 练习 10.7.4 问：分布式训练怎样与混合精度结合。下面在两个 rank 上：DDP，bf16 的 `autocast`，四个微批次只做一次 all-reduce，除最后一个外所有 block 都做检查点，最后裁剪一次。旁边是同一个训练，但不分微批次、不做检查点，或者两样都不用。**先猜**这两种省法会让损失改变多少。
+
+# %%
+my_change = {"checkpoints": None, "microbatches": None}
 
 
 # %%
@@ -999,13 +1035,13 @@ def everything(num_microbatches, checkpointed, num_steps=10):
 # %%
 rows = {(num, with_checkpoints): lab.launch(everything, num, with_checkpoints, ranks=2, backend="gloo", timeout_s=40)[0]
         for num in (1, 4) for with_checkpoints in (False, True)}
-print("microbatches   checkpoints   kept at once   loss of step 1 ...  10    largest difference")
+print(f"{my_change = }\nmicrobatches   checkpoints   kept by a forward   loss of step 1    of step 10   largest change")
 for (num, with_checkpoints), (kept, losses) in rows.items():
-    print(f"{num:12} {with_checkpoints!s:>13} {format_bytes(kept):>14} {losses[0]:14.4f} {losses[-1]:12.4f} "
-          f"{(losses - rows[1, False][1]).abs().max():14.1e}")
+    print(f"{num:12} {with_checkpoints!s:>13} {format_bytes(kept):>19} {losses[0]:16.4f} {losses[-1]:13.4f} "
+          f"{(losses - rows[1, False][1]).abs().max():16.1e}")
 
 # %% [markdown]
-# Checkpoints change nothing at all. Microbatches change the order of the sums, and in bf16 that can be seen in the last digits, no more. Both multiply.
+# Checkpoints change nothing at all. Microbatches change the order of the sums, and in bf16 that can be seen in the last digits, no more. The savings multiply. On a GPU the loop is the same, with `"cuda"` in `autocast`; with fp16, add the scaler.
 #
 # ## Exercises
 #
@@ -1015,8 +1051,8 @@ for (num, with_checkpoints), (kept, losses) in rows.items():
 #
 # `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may have no others. Leave in the weights the gradient of the mean loss over **all** real tokens of all microbatches of all ranks, and send the gradients once.
 
-# %% [markdown] lang="zh" of="a78de843"
-# 检查点不改变任何数。微批次改变求和的次序，在 bf16 里末几位看得出来，仅此而已。两种省法可以叠加。
+# %% [markdown] lang="zh" of="9fb83a9e"
+# 检查点不改变任何数。微批次改变求和的次序，在 bf16 里末几位看得出来，仅此而已。两种省法的倍数相乘。在 GPU 上循环不变，只是 `autocast` 里写 `"cuda"`；若用 fp16，再加上 `GradScaler`。
 #
 # ## 练习
 #
@@ -1101,8 +1137,6 @@ def my_blocks(kept_bytes, input_bytes, budget_bytes):
     return None
     ### END SOLUTION
 
-
-import itertools
 
 # %%
 check.checkpoint_blocks(my_blocks)
