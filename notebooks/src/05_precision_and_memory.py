@@ -42,9 +42,15 @@ LANGUAGE = "en"
 check.language(LANGUAGE)
 
 
+# %%
 def off(ours, theirs):
     """How far a gradient is from another: the length of the difference in lengths of the other."""
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
+
+
+def flat(tensors):
+    """Many tensors as one long copy."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 # %% [markdown]
 # ## Three formats
@@ -167,14 +173,9 @@ def train(kinds, num_steps):
 
 
 # %%
-def flat(tensors):
-    """Many tensors as one long copy."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
-found = lab.launch(train, ("fp32", "bf16", "bf16 + masters"), 120, ranks=2, backend="gloo", timeout_s=50)[0]
+found = lab.launch(train, ("fp32", "bf16", "bf16 + masters"), 96, ranks=2, backend="gloo", timeout_s=50)[0]
 means = {kind: losses.unflatten(0, (-1, 12)).mean(1) for kind, (losses, _) in found.items()}  # of 12 steps each
-widgets.show(chart.curves([Series(kind, range(12, 121, 12), (line - means["fp32"]).tolist(), points=True)
+widgets.show(chart.curves([Series(kind, range(12, 97, 12), (line - means["fp32"]).tolist(), points=True)
                            for kind, line in means.items() if kind != "fp32"],
                           title={"en": "Loss above that of fp32", "zh": "损失比 fp32 高多少"}, badge="measured, gloo",
                           x_name={"en": "step", "zh": "步"}, y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
@@ -391,14 +392,13 @@ def overflow(num_steps):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=3)
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + rank)
-        optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model.loss(ddp(tokens), targets) * (1e6 if (step, rank) == (3, 1) else 1)
         scale, before = scaler.get_scale(), flat(ddp.parameters())
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=1.0)
-        scaler.step(optimizer), scaler.update()
+        scaler.step(optimizer), scaler.update(), optimizer.zero_grad()
         log.append((scale, own[-1], norm.isfinite().item(), not torch.equal(before, flat(ddp.parameters()))))
     return log, flat(ddp.parameters())
 
@@ -945,7 +945,7 @@ def paid(counts, num_tries):
 
 
 # %%
-taken = lab.launch(paid, (0, 3, 6), 6, ranks=2, backend="gloo", timeout_s=50)[0]  # two ranks: one thread each
+taken = lab.launch(paid, (0, 3, 6), 5, ranks=2, backend="gloo", timeout_s=50)[0]  # two ranks: one thread each
 forward, backward = taken[0]
 for k, parts in taken.items():
     print(f"{k} of 6: measured {sum(parts) / (forward + backward):.2f}, "
