@@ -160,6 +160,11 @@ def all_if_any_fits(kept_bytes, input_bytes, budget_bytes):
     return None if blocks(kept_bytes, input_bytes, budget_bytes) is None else list(range(len(kept_bytes)))
 
 
+def all_at_once(ddp, microbatches):
+    """Right, but it is the big batch again."""
+    accumulate(ddp, [tuple(map(torch.cat, zip(*microbatches, strict=True)))])
+
+
 def gathering(master, grad, scale, rate, max_norm):
     """Right, but every rank gets every slice."""
     slices = [None] * dist.get_world_size()
@@ -173,6 +178,7 @@ def gathering(master, grad, scale, rate, max_norm):
 
 @pytest.mark.parametrize(("name", "answer", "words"), [
     ("accumulate_tokens", lambda *args: accumulate(*args, quiet=False), "bytes handed to collectives; the grad"),
+    ("accumulate_tokens", all_at_once, "bytes of activations held at once; those of a microbatch have "),
     ("scaled_step", gathering, "bytes handed to collectives; a few numbers are enough"),
     ("checkpoint_blocks", the_first_ones, "recomputes "),
     ("checkpoint_blocks", all_if_any_fits, "[0, 1, 2, 3, 4] recomputes 5 blocks; 0 are enough"),

@@ -24,15 +24,19 @@ _CHAINS = (((8, 32),) * 5, ((8, 64), (8, 8), (8, 48), (8, 8), (8, 24), (8, 8)), 
 def accumulate_tokens(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(ddp, microbatches)`` leaves the gradient of the mean over all real tokens of all ranks in the weights.
 
-    Targets of -100 count for nothing; a microbatch may hold no others. Budget: the gradients once, and a few numbers.
+    Targets of -100 count for nothing; a microbatch may hold no others. Budget: the gradients once and a few numbers
+    sent, and little more than the activations of one microbatch held.
     """
     for lengths in (((5, 9), (2, 16)), ((16, 1, 3), (4, 16, 16), (1, 2, 16)), ((8, 0), (3, 12))):
         case = f"{len(lengths)} ranks, real tokens per sequence, by microbatch: {lengths}"
         run = on_ranks(len(lengths), _accumulated, answer, lengths)
         yield from _faults(case, run)
-        most, whole = max(sent for _, sent, _ in run), run[0][2]
+        most, whole = max(sent for _, sent, *_ in run), run[0][2]
         if most > whole + 64:
             yield "over budget", f"{case}: {most} bytes handed to collectives; the gradients have {whole}"
+        held, one = max(held for *_, held, _ in run), run[0][4]
+        if held > 1.5 * one:
+            yield "over budget", f"{case}: {held} bytes of activations held at once; those of a microbatch have {one}"
 
 
 @exercise
@@ -75,14 +79,15 @@ def _faults(case: str, run: Sequence[tuple]) -> Iterator[tuple[str, str]]:
 # --- in the ranks ---------------------------------------------------------------------------------------------------
 
 
-def _accumulated(answer: Callable, lengths: Sequence[Sequence[int]]) -> tuple[str, int, int]:
-    """What is wrong, bytes handed to collectives, bytes of the gradients."""
+def _accumulated(answer: Callable, lengths: Sequence[Sequence[int]]) -> tuple[str, int, int, int, int]:
+    """What is wrong; bytes handed to collectives, of the gradients, of activations held, of one microbatch's."""
     import torch
     from torch import distributed as dist
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
     from labkit import traffic
+    from labkit.meter import Activations
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 11))
@@ -91,14 +96,18 @@ def _accumulated(answer: Callable, lengths: Sequence[Sequence[int]]) -> tuple[st
     nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
     right = {name: weight.grad for name, weight in model.named_parameters()}
     model.zero_grad()
+    one, held = Activations(model.parameters()), Activations(model.parameters())
+    with one.chunk("one"):
+        nn.functional.cross_entropy(model(every[0][0][0]).flatten(0, 1), every[0][0][1].flatten())
     ddp, fault = DistributedDataParallel(model), ""
-    with traffic.count() as counted:
+    with traffic.count() as counted, held.chunk("all"):
         answer(ddp, every[dist.get_rank()])
     for name, weight in model.named_parameters():
         grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
         found = unlike(grad, right[name], "that of the mean over all tokens")
         fault = fault or (found and f"{name}.grad {found}")
-    return fault, counted.payload_bytes.total(), sum(grad.nbytes for grad in right.values())
+    sent, whole = counted.payload_bytes.total(), sum(grad.nbytes for grad in right.values())
+    return fault, sent, whole, held.peak_bytes, one.peak_bytes
 
 
 def _tokens(length: int) -> "tuple[Tensor, Tensor]":

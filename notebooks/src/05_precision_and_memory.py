@@ -40,6 +40,7 @@ from labkit.units import format_bytes, format_share
 
 LANGUAGE = "en"
 check.language(LANGUAGE)
+torch.set_num_threads(1)  # here in the notebook: its models are tiny, and ranks want the other cores
 
 
 # %%
@@ -206,29 +207,32 @@ for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
 #
 # ### All-reduce in 16 bits
 #
-# "All-reduce in FP16 or FP32", says section 19.2.3. 16 bits halve the bytes. The sum of N ranks is N times as large as a gradient, and fp16 has little room above. **Predict** the mean of 40000 and 40000 on two ranks in fp16, summed first and divided first:
+# "All-reduce in FP16 or FP32", says section 19.2.3. 16 bits halve the bytes. The sum of N ranks is N times as large as a gradient, and fp16 has little room above. **Predict** the mean of 40000 and 40000 on two ranks in fp16, summed first and divided first. And which of the two does DDP do?
 
-# %% [markdown] lang="zh" of="012a2419"
+# %% [markdown] lang="zh" of="5cc6bfc8"
 # 混合精度（mixed precision）并不能让模型状态变小：2 + 2 + 4 + 8 是 16 字节，与 fp32 加 Adam 一样多。它省的是激活、消息和时间。8.1.1 节给 70 亿参数算的账是 14 + 56 + 14 GB，里面没有主权重这一项；加上它就是 “mixed” 那一行的 112 GB。
 #
 # ### 用 16 位做 all-reduce
 #
-# 19.2.3 节说“AllReduce 在 FP16 或 FP32 空间进行”。用 16 位，字节减半；可是 N 个 rank 的和是单个梯度的 N 倍，而 fp16 上面没有多少余地。**先猜**：两个 rank 上各有一个 40000，用 fp16 求平均，先加后除是多少？先除后加呢？
+# 19.2.3 节说“AllReduce 在 FP16 或 FP32 空间进行”。用 16 位，字节减半；可是 N 个 rank 的和是单个梯度的 N 倍，而 fp16 上面没有多少余地。**先猜**：两个 rank 上各有一个 40000，用 fp16 求平均，先加后除是多少？先除后加呢？DDP 用的是哪一种？
 
 # %%
-my_mean = {"sum, divide": None, "divide, sum": None}
+my_mean = {"sum, divide": None, "divide, sum": None, "DDP": None}
 
 
 # %%
 def mean_in_fp16():
     import torch
     import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
 
     late, early = (torch.tensor([40000.0], dtype=torch.float16) for _ in range(2))
     dist.all_reduce(late)
     early /= dist.get_world_size()
     dist.all_reduce(early)
-    return {"sum, divide": (late / dist.get_world_size()).item(), "divide, sum": early.item()}
+    line = torch.nn.Linear(1, 1, bias=False, dtype=torch.float16)
+    DDP(line)(torch.tensor([[40000.0]], dtype=torch.float16)).sum().backward()  # a gradient of 40000
+    return {"sum, divide": (late / dist.get_world_size()).item(), "divide, sum": early.item(), "DDP": line.weight.grad.item()}
 
 
 print(f"{my_mean = }\n     run = {lab.launch(mean_in_fp16, ranks=2, backend='gloo', timeout_s=40)[0]}")
@@ -304,14 +308,14 @@ for kind, numbers in found.items():
 #
 # ## Small gradients and the loss scale
 #
-# In fp16 the backward has another trouble. The loss is a mean over all tokens, so the more tokens there are, the smaller each gradient is. Here the model is trained a little; then one backward of 4096 tokens is run under `autocast` in fp16, the loss multiplied by a scale beforehand. Counted are zeros in the gradient of the logits that are none in fp32, and infinities and NaNs in the gradients of the weights. **Predict** a scale at which there is neither.
+# In fp16 the backward has another trouble. The loss is a mean over all tokens, so the more tokens there are, the smaller each gradient is. Here the model is trained a little; then one backward of 2048 tokens is run under `autocast` in fp16, the loss multiplied by a scale beforehand. (A scale of 1/2 does what twice as many tokens would do.) Counted are zeros in the gradient of the logits that are none in fp32, and infinities and NaNs in the gradients of the weights. **Predict** a scale at which there is neither.
 
-# %% [markdown] lang="zh" of="e84ae75a"
+# %% [markdown] lang="zh" of="31bcab8e"
 # autocast 省不到一半：归一化和残差流还是 fp32，权重转换出来的副本也要留着（批越大，这部分占比越小）。消息则一点没少，因为梯度是 fp32。要减半，可以用 `ddp.register_comm_hook(None, bf16_compress_hook)`（见第 11 章）。
 #
 # ## 小梯度与损失缩放
 #
-# 用 fp16 做反向还有一个麻烦。损失是对所有 token 求平均，token 越多，每个梯度就越小。下面先把模型训练一会儿，再在 fp16 的 `autocast` 下对 4096 个 token 做一次反向，事先给损失乘上一个缩放系数（scale）。数两样东西：logits 的梯度里，fp32 时不为零、这里却成了零的；权重的梯度里，成了无穷或 NaN 的。**先猜**一个两样都没有的缩放系数。
+# 用 fp16 做反向还有一个麻烦。损失是对所有 token 求平均，token 越多，每个梯度就越小。下面先把模型训练一会儿，再在 fp16 的 `autocast` 下对 2048 个 token 做一次反向，事先给损失乘上一个缩放系数（scale）。（系数取 1/2，就相当于 token 多一倍。）数两样东西：logits 的梯度里，fp32 时不为零、这里却成了零的；权重的梯度里，成了无穷或 NaN 的。**先猜**一个两样都没有的缩放系数。
 
 # %%
 my_scale = None
@@ -320,7 +324,7 @@ my_scale = None
 # %%
 def scaled_gradients(scale, dtype=torch.float16):
     """The gradient of the logits and of all weights, for a loss times ``scale``."""
-    found, (tokens, targets) = [], model.story_tokens(128, 32, seed=1000)
+    found, (tokens, targets) = [], model.story_tokens(64, 32, seed=1000)
     net.zero_grad()
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
         logits = net(tokens)
@@ -337,7 +341,7 @@ for step in range(100):
     optimizer.step()
 
 # %%
-right, scales = scaled_gradients(1, torch.float32), [2.0**power for power in range(0, 31, 3)]
+right, scales = scaled_gradients(1, torch.float32), [2.0**power for power in range(-9, 31, 3)]
 zeros, broken, wrong = [], [], []
 for scale in scales:
     logits, weights = scaled_gradients(scale)
@@ -350,7 +354,7 @@ widgets.show(chart.curves([Series(names[0], scales, zeros, points=True), Series(
                           x_name={"en": "loss scale", "zh": "缩放系数"}, y_format=format_share, badge="measured",
                           language=LANGUAGE))
 print(f"{my_scale = }; off the fp32 gradient:",
-      *(f"2^{log2(scale):.0f}: {error:.4f}" for scale, error in list(zip(scales, wrong))[::2]), sep="  ")
+      *(f"2^{log2(scale):.0f}: {error:.4f}" for scale, error in list(zip(scales, wrong))[1::2]), sep="  ")
 
 # %% [markdown]
 # There is a window, and it moves while the model learns. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it: its range is that of fp32.
@@ -732,12 +736,12 @@ for order, run in found.items():
     print(f"{order:<22} {run[0][1].norm():8.4f} {off(run[0][1], right):15.2f}       {norms}")
 
 # %% [markdown]
-# Only "right" shows one norm, and the same on both ranks. Before `unscale_` the norm is 4096 times too large, so everything is clipped and the update nearly vanishes. The two others clip parts, each by its own factor, and the sum of parts points elsewhere.
+# After the all-reduce both ranks see one norm, the same. Before `unscale_` it is 4096 times too large, so everything is clipped and the update nearly vanishes. The last two clip parts, each by a factor of its own, and their sum is another gradient.
 #
 # Where the gradient is sharded, a rank knows the norm of its slice only. The squares add up, the norms do not: one more all-reduce of one number.
 
-# %% [markdown] lang="zh" of="ee698c6d"
-# 只有 “right” 那一行只有一个范数，而且两个 rank 相同。放在 `unscale_` 之前，范数大了 4096 倍，什么都会被裁，更新几乎归零。另外两种是分别裁各个部分，各乘各的系数，加起来方向就变了。
+# %% [markdown] lang="zh" of="37de35ec"
+# all-reduce 之后，两个 rank 看到的是同一个范数。放在 `unscale_` 之前，它大了 4096 倍，什么都会被裁，更新几乎归零。最后两种是分别裁各个部分，各乘各的系数，加起来就是另一个梯度了。
 #
 # 梯度分片之后，每个 rank 只知道自己那一段的范数。能相加的是平方，不是范数：所以还要一次只含一个数的 all-reduce。
 
@@ -1049,9 +1053,9 @@ for (num, with_checkpoints), (kept, losses) in rows.items():
 #
 # ### 1. The mean over all real tokens
 #
-# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may have no others. Leave in the weights the gradient of the mean loss over **all** real tokens of all microbatches of all ranks, and send the gradients once.
+# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may have no others. Leave in the weights the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send the gradients once, and keep the activations of one microbatch at a time.
 
-# %% [markdown] lang="zh" of="9fb83a9e"
+# %% [markdown] lang="zh" of="5fe0e966"
 # 检查点不改变任何数。微批次改变求和的次序，在 bf16 里末几位看得出来，仅此而已。两种省法的倍数相乘。在 GPU 上循环不变，只是 `autocast` 里写 `"cuda"`；若用 fp16，再加上 `GradScaler`。
 #
 # ## 练习
@@ -1060,7 +1064,7 @@ for (num, with_checkpoints), (kept, losses) in rows.items():
 #
 # ### 1. 对所有真正的 token 求平均
 #
-# `ddp` 是用 DDP 包好的模型，`microbatches` 是本 rank 的一列 (tokens, targets)，各 rank 个数相同。等于 -100 的 target 不算数，有的微批次可能全是 -100。请让权重里的梯度等于所有 rank、所有微批次中**全部**真正 token 的平均损失的梯度，梯度只能发一次。
+# `ddp` 是用 DDP 包好的模型，`microbatches` 是本 rank 的一列 (tokens, targets)，各 rank 个数相同。等于 -100 的 target 不算数，有的微批次可能全是 -100。请让权重里的梯度等于所有 rank、所有微批次中**全部**真正 token 的平均损失的梯度。梯度只能发一次，同一时刻只留一个微批次的激活。
 
 
 # %%
