@@ -95,12 +95,12 @@ widgets.show(chart.curves([Series(name, *gaps(dtype)) for name, dtype in TYPES.i
                           x_name={"en": "number", "zh": "数"}, badge="measured", language=LANGUAGE))
 
 # %% [markdown]
-# fp16 ends on the right (above 65504 is infinity) and flattens on the left: below 6e-5 its gap no longer shrinks, and below half the last gap everything is zero.
+# fp16 ends early on the right, where infinity begins, and flattens on the left: below its smallest normal number the gap no longer shrinks, and below half of that gap everything is zero.
 #
 # **Predict.** A weight of 0.1 gets 100 updates of -0.0001 each. What is it afterwards in each format?
 
-# %% [markdown] lang="zh" of="9a61b1c7"
-# fp16 在右边到 65504 为止，再大就是无穷；在左边变平：6e-5 以下间隔不再缩小，比最后那个间隔的一半还小的数全都成了零。
+# %% [markdown] lang="zh" of="8f7d4d04"
+# fp16 在右边早早到头，再大就是无穷；在左边变平：比最小的正规数（normal number）还小时，间隔不再缩小，不到这个间隔一半的数全都成了零。
 #
 # **先猜。** 一个等于 0.1 的权重，连着更新 100 次，每次 -0.0001。三种格式下它最后各是多少？
 
@@ -195,22 +195,22 @@ print(f"{my_share = }; unchanged by the last step:", {kind: format_share(share) 
 # 主权重要花多少字节？下面按配方列出不分片时一个 rank 上一个参数的字节数，以及 70 亿个参数的总数（算出来的，并没有真的分配）：
 
 # %%
-print(f"{'recipe':<9} {'bytes':>5}  {'7 B parameters':>14}   {'without masters':>15}")
+print(f"{'recipe':<10} {'bytes':>5}  {'7 B parameters':>14}   {'without masters':>15}")
 for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
     kinds = memory.state_bytes(7e9, recipe_name=name)
     bare = sum(kinds.values()) - kinds.get("master", 0)
-    print(f"{name:<9} {memory.RECIPES[name].bytes_per_parameter:5}  {format_bytes(sum(kinds.values())):>14}   "
+    print(f"{name:<10} {memory.RECIPES[name].bytes_per_parameter:5}  {format_bytes(sum(kinds.values())):>14}   "
           f"{format_bytes(bare):>15}   {memory.RECIPES[name].what}")
 
 # %% [markdown]
-# Mixed precision does not make the states smaller: 2 + 2 + 4 + 8 is 16 bytes, as is fp32 with Adam. It saves activations, messages and time. The bill of section 8.1.1 for 7 B parameters, 14 + 56 + 14 GB, has no line for the masters: with them it is the 112 GB of "mixed".
+# Mixed precision does not make the states smaller: weight, gradient, master and two moments take as much as fp32 with Adam. It saves activations, messages and time. The bill of section 8.1.1 for 7 B parameters, "14 + 56 + 14 GB", has no line for the masters: it is the last column of "mixed", and the one before it is right.
 #
 # ### All-reduce in 16 bits
 #
 # "All-reduce in FP16 or FP32", says section 19.2.3. 16 bits halve the bytes. The sum of N ranks is N times as large as a gradient, and fp16 has little room above. **Predict** the mean of 40000 and 40000 on two ranks in fp16, summed first and divided first. And which of the two does DDP do?
 
-# %% [markdown] lang="zh" of="5cc6bfc8"
-# 混合精度（mixed precision）并不能让模型状态变小：2 + 2 + 4 + 8 是 16 字节，与 fp32 加 Adam 一样多。它省的是激活、消息和时间。8.1.1 节给 70 亿参数算的账是 14 + 56 + 14 GB，里面没有主权重这一项；加上它就是 “mixed” 那一行的 112 GB。
+# %% [markdown] lang="zh" of="aff51295"
+# 混合精度（mixed precision）并不能让模型状态变小：权重、梯度、主权重加两个动量，与 fp32 加 Adam 一样多。它省的是激活、消息和时间。8.1.1 节给 70 亿参数算的账是“14 + 56 + 14 GB”，里面没有主权重这一项：那是 “mixed” 一行的最后一列，前一列才对。
 #
 # ### 用 16 位做 all-reduce
 #
@@ -238,10 +238,10 @@ def mean_in_fp16():
 print(f"{my_mean = }\n     run = {lab.launch(mean_in_fp16, ranks=2, backend='gloo', timeout_s=40)[0]}")
 
 # %% [markdown]
-# DDP divides first. That costs at the other end of the range: what is divided by N loses digits below 6e-5. bf16 has the range of fp32 and knows neither trouble, at the price of fewer digits in the sum.
+# DDP divides first. That costs at the other end of the range: a small gradient, divided by N, may fall below the smallest normal number and lose digits. bf16 has the range of fp32 and knows neither trouble, at the price of fewer digits in the sum.
 
-# %% [markdown] lang="zh" of="362068c2"
-# DDP 是先除后加，代价在范围的另一头：除以 N 之后小于 6e-5 的数会丢有效数字。bf16 的范围和 fp32 一样，两头都没有这个麻烦，只是和的有效数字少。
+# %% [markdown] lang="zh" of="cdc094f9"
+# DDP 是先除后加，代价在范围的另一头：小的梯度除以 N 之后，可能比最小的正规数还小，就会丢有效数字。bf16 的范围和 fp32 一样，两头都没有这个麻烦，只是和的有效数字少。
 
 # %% [markdown] sections="S3"
 # ## autocast
@@ -357,10 +357,10 @@ print(f"{my_scale = }; off the fp32 gradient:",
       *(f"2^{log2(scale):.0f}: {error:.4f}" for scale, error in list(zip(scales, wrong))[1::2]), sep="  ")
 
 # %% [markdown]
-# There is a window, and it moves while the model learns. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it: its range is that of fp32.
+# There is a window, and more tokens move it to the right. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it: its range is that of fp32.
 
-# %% [markdown] lang="zh" of="5cbfd19b"
-# 可用的是中间一个窗口，而且会随着训练移动。所以缩放系数要靠试：隔一阵加倍；一出现无穷就减半，并作废那一步。这叫动态损失缩放（dynamic loss scaling），由 `torch.amp.GradScaler` 来做。bf16 完全用不着，它的范围与 fp32 相同。
+# %% [markdown] lang="zh" of="d349e20a"
+# 可用的是中间一个窗口，token 越多，它越靠右。所以缩放系数要靠试：隔一阵加倍；一出现无穷就减半，并作废那一步。这叫动态损失缩放（dynamic loss scaling），由 `torch.amp.GradScaler` 来做。bf16 完全用不着，它的范围与 fp32 相同。
 
 # %% [markdown] sections="S3, 19.2.3"
 # ## An overflow on one rank
@@ -418,11 +418,11 @@ print("weights of both ranks the same:", torch.equal(run[0][1], run[1][1]))
 # %% [markdown]
 # Infinity plus anything is infinity or NaN. So the all-reduce of the gradients carries the news to everybody, and all skip, and all halve, without one extra message. Nothing is rolled back ("all GPUs roll back", says section 19.2.3): the step has not been made yet.
 #
-# ### Sharded gradients must be told
+# ### Sharded gradients: the others must be told
 #
 # With ZeRO and FSDP each rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then an infinity reaches just the rank that owns it. By hand: a reduce-scatter, a step on this rank's slice of the masters, an all-gather. In step 2 one element, in the slice of rank 1, overflows. Once without a word between the ranks, once with one all-reduce (MAX) of one number.
 
-# %% [markdown] lang="zh" of="4bc62495"
+# %% [markdown] lang="zh" of="862a48d4"
 # 无穷加上任何数，不是无穷就是 NaN。所以梯度的 all-reduce 自己就把消息带给了所有人：大家都跳过，都减半，一条额外的消息也不用发。也没有什么要“回滚”的（19.2.3 节说“所有 GPU 回滚”）：这一步根本还没走。
 #
 # ### 梯度分片之后必须互相通知
@@ -469,10 +469,10 @@ moved = [run[0][1] - start for run in runs.values()]
 print(f"alone, what the training moved is off by {format_share(off(*moved))}")
 
 # %% [markdown]
-# Alone, rank 0 updates its half of the model in step 2 and rank 1 does not. From then on their scales differ, and every sum adds gradients of two scales: each half is wrong by a factor of its own, silently, for the rest of the training. One number cures it. FSDP2 sends it by itself; here an infinity stands in the slice of rank 1 only, and plain `GradScaler` is used. (For the older FSDP1 there is `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`.)
+# Alone, rank 0 updates its half of the model in step 2 and rank 1 does not. From then on their scales differ, and every sum adds gradients of two scales: in each half of the model the two ranks have unequal weight, and nothing says so. One number cures it. FSDP2 sends it by itself; here an infinity stands in the slice of rank 1 only, and plain `GradScaler` is used. (For the older FSDP1 there is `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`.)
 
-# %% [markdown] lang="zh" of="2e1a2615"
-# 不通气时，第 2 步里 rank 0 更新了它那一半模型，rank 1 没有。从此两边的缩放系数不同，每次求和都把两种系数的梯度加在一起：两半各错一个倍数，不报错，一直错到训练结束。一个数就能治好。FSDP2 会自己发这个数：下面只在 rank 1 的那一段里放一个无穷，用的是普通的 `GradScaler`。（更早的 FSDP1 则有 `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`。）
+# %% [markdown] lang="zh" of="d74b6d74"
+# 不通气时，第 2 步里 rank 0 更新了它那一半模型，rank 1 没有。从此两边的缩放系数不同，每次求和都把两种系数的梯度加在一起：在模型的每一半里，两个 rank 的分量都不相等，而且没有任何提示。一个数就能治好。FSDP2 会自己发这个数：下面只在 rank 1 的那一段里放一个无穷，用的是普通的 `GradScaler`。（更早的 FSDP1 则有 `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`。）
 
 
 # %%
@@ -880,14 +880,14 @@ print("use_reentrant=False:", *s4(use_reentrant=False), sep="\n  ")
 #
 # ### Square root of L?
 #
-# One can keep even fewer inputs: one per **segment** of s blocks. Then a whole segment is recomputed at once. The well-known answer is s = $\sqrt L$ (Chen et al. 2016), for a chain in which a layer keeps as much as its input. A transformer block keeps 16 times its input. **Predict** the best s for eight blocks.
+# One can keep even fewer inputs: one per **segment** of s blocks. Then a whole segment is recomputed at once. The well-known answer is s = $\sqrt L$ (Chen et al. 2016), for a chain in which a layer keeps as much as its input. A transformer block keeps some 16 times its input. **Predict** the best s for eight blocks.
 
-# %% [markdown] lang="zh" of="5f33cf6d"
+# %% [markdown] lang="zh" of="bcd983e2"
 # 旧的可重入（reentrant）写法发现没有一个输入需要梯度，就把计算图断开了：五层里有四层永远得不到训练，只有警告，没有报错。所以一定要写 `use_reentrant=False`。
 #
 # ### 根号 L？
 #
-# 还可以留得更少：每**段**（segment）s 个 block 只留一个输入，重算时整段一起算。众所周知的答案是 s = $\sqrt L$（Chen 等，2016），前提是链上每层留下的和它的输入一样大。而 transformer 的一个 block 留下的是输入的 16 倍。**先猜**八个 block 时最好的 s。
+# 还可以留得更少：每**段**（segment）s 个 block 只留一个输入，重算时整段一起算。常见的答案是 s = $\sqrt L$（Chen 等，2016），前提是链上每层留下的和它的输入一样大。而 transformer 的一个 block 留下的约是输入的 16 倍。**先猜**八个 block 时最好的 s。
 
 # %%
 my_segment = None
@@ -1056,7 +1056,7 @@ for (num, with_checkpoints), (kept, losses) in rows.items():
 # `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may have no others. Leave in the weights the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send the gradients once, and keep the activations of one microbatch at a time.
 
 # %% [markdown] lang="zh" of="5fe0e966"
-# 检查点不改变任何数。微批次改变求和的次序，在 bf16 里末几位看得出来，仅此而已。两种省法的倍数相乘。在 GPU 上循环不变，只是 `autocast` 里写 `"cuda"`；若用 fp16，再加上 `GradScaler`。
+# 检查点不改变任何数。微批次改变求和的次序，在 bf16 里末几位看得出来，仅此而已。两种办法省下的倍数相乘。在 GPU 上循环不变，只是 `autocast` 里写 `"cuda"`；若用 fp16，再加上 `GradScaler`。
 #
 # ## 练习
 #
@@ -1086,7 +1086,7 @@ check.accumulate_tokens(my_accumulate)
 # %%
 check.hint("accumulate_tokens")
 
-# %% [markdown]
+# %% [markdown] sections="10.7.4"
 # ### 2. One step of sharded mixed precision
 #
 # `grad` is this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`. `master` is its slice of the weights, in fp32. Slices differ in length, and one may be empty. Make one step of SGD with learning rate `rate`, in place, on the gradient clipped to `max_norm` (the norm of the gradient of **all** ranks, without the scale). If any rank has an infinity or a NaN, nobody moves, and the scale is halved. Return the scale of the next step. Send no more than a few numbers.
