@@ -160,6 +160,16 @@ def all_if_any_fits(kept_bytes, input_bytes, budget_bytes):
     return None if blocks(kept_bytes, input_bytes, budget_bytes) is None else list(range(len(kept_bytes)))
 
 
+def largest_savings(kept_bytes, input_bytes, budget_bytes):
+    """Takes the blocks in the order of what each saves, the last one too."""
+    order = sorted(range(len(kept_bytes)), key=lambda i: input_bytes[i] - kept_bytes[i])
+    for num in range(len(order) + 1):
+        held = [input_bytes[i] if i in order[:num] else kept for i, kept in enumerate(kept_bytes)]
+        if max(sum(held[:i]) + kept for i, kept in enumerate(kept_bytes)) <= budget_bytes:
+            return order[:num]
+    return None
+
+
 def all_at_once(ddp, microbatches):
     """Right, but it is the big batch again."""
     accumulate(ddp, [tuple(map(torch.cat, zip(*microbatches, strict=True)))])
@@ -181,6 +191,7 @@ def gathering(master, grad, scale, rate, max_norm):
     ("accumulate_tokens", all_at_once, "bytes of activations held at once; those of a microbatch have "),
     ("scaled_step", gathering, "bytes handed to collectives; a few numbers are enough"),
     ("checkpoint_blocks", the_first_ones, "recomputes "),
+    ("checkpoint_blocks", largest_savings, "recomputes 2 blocks; 1 are enough"),
     ("checkpoint_blocks", all_if_any_fits, "[0, 1, 2, 3, 4] recomputes 5 blocks; 0 are enough"),
 ])
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):

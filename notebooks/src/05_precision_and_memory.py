@@ -268,27 +268,29 @@ print(*(f"{name} {short[dtype]}" for name, dtype in {**seen, "loss": loss.dtype}
 print("weight:", net.layers[1].up.weight.dtype, "  its gradient:", net.layers[1].up.weight.grad.dtype)
 
 # %% [markdown]
-# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? Third row: a model converted to bf16 as above.
+# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; torch allows `bf16_compress_hook` with NCCL only); the fourth is a model converted to bf16 as above.
 
-# %% [markdown] lang="zh" of="65570013"
-# 矩阵乘法用 bf16；归一化、残差流、损失、权重和梯度都是 fp32。**先猜。** 与 fp32 相比，前向为反向留下的字节是几成？DDP 的 all-reduce 传的字节是几成？第三行是像上面那样整个转成 bf16 的模型。
+# %% [markdown] lang="zh" of="015a39cc"
+# 矩阵乘法用 bf16；归一化、残差流、损失、权重和梯度都是 fp32。**先猜。** 与 fp32 相比，前向为反向留下的字节是几成？DDP 的 all-reduce 传的字节是几成？第三行加了一个以 16 位发送的通信钩子（communication hook；这里用 fp16，torch 只允许 `bf16_compress_hook` 搭配 NCCL）；第四行是像上面那样整个转成 bf16 的模型。
 
 # %%
-my_activations, my_messages = None, None
+my_activations, my_messages = None, None  # of autocast
 
 
 # %%
 def kept_and_sent():
     import torch
     from labkit import meter, model, traffic
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     tokens, targets = model.story_tokens(8, 32)
     found = {}
-    for kind in ("fp32", "autocast bf16", "bf16 model"):
+    for kind in ("fp32", "autocast", "autocast, hook", "bf16 model"):
         net = model.Transformer(2, 32, 2, max_len=32).to(torch.bfloat16 if kind == "bf16 model" else torch.float32)
         ddp, held = DDP(net), meter.Activations(net.parameters())
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == "autocast bf16"), held.chunk(0):
+        if kind == "autocast, hook": ddp.register_comm_hook(None, fp16_compress_hook)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind.startswith("autocast")), held.chunk(0):
             loss = model.loss(ddp(tokens), targets)
         with traffic.count() as counted:
             loss.backward()
@@ -304,14 +306,14 @@ for kind, numbers in found.items():
     print(f"{kind:<14} kept for the backward {kept}   handed to all_reduce {sent}")
 
 # %% [markdown]
-# autocast saves less than half: the norms and the stream stay in fp32, and the casts of the weights are kept, too (their share falls as the batch grows). And the messages stay whole, because the gradients are fp32. `ddp.register_comm_hook(None, bf16_compress_hook)` would halve them (chapter 11).
+# autocast saves less than half: the norms and the stream stay in fp32, and the casts of the weights are kept, too (their share falls as the batch grows). And the messages stay whole, because the gradients are fp32; the hook rounds them for the journey (chapter 11 has more of these).
 #
 # ## Small gradients and the loss scale
 #
 # In fp16 the backward has another trouble. The loss is a mean over all tokens, so the more tokens there are, the smaller each gradient is. Here the model is trained a little; then one backward of 2048 tokens is run under `autocast` in fp16, the loss multiplied by a scale beforehand. (A scale of 1/2 does what twice as many tokens would do.) Counted are zeros in the gradient of the logits that are none in fp32, and infinities and NaNs in the gradients of the weights. **Predict** a scale at which there is neither.
 
-# %% [markdown] lang="zh" of="31bcab8e"
-# autocast 省不到一半：归一化和残差流还是 fp32，权重转换出来的副本也要留着（批越大，这部分占比越小）。消息则一点没少，因为梯度是 fp32。要减半，可以用 `ddp.register_comm_hook(None, bf16_compress_hook)`（见第 11 章）。
+# %% [markdown] lang="zh" of="7e542f95"
+# autocast 省不到一半：归一化和残差流还是 fp32，权重转换出来的副本也要留着（批越大，这部分占比越小）。消息则一点没少，因为梯度是 fp32；通信钩子只在路上把它舍入成 16 位（第 11 章还有别的钩子）。
 #
 # ## 小梯度与损失缩放
 #
