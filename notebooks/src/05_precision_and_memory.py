@@ -138,10 +138,10 @@ def update(weights, masters, optimizer):
             weight.copy_(master)
 
 # %% [markdown]
-# Now a real training on two ranks, three times with the same data: everything in fp32; everything in bf16, the optimizer as well; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
+# Now a real training on two ranks, four times with the same data: everything in fp32; everything in bf16, the optimizer as well; bf16 weights and an optimizer that computes in fp32, but keeps no master; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
 
-# %% [markdown] lang="zh" of="0431e2f3"
-# 下面在两个 rank 上真正训练三遍，数据相同：全部 fp32；全部 bf16，包括优化器；bf16 加 fp32 主权重。最后一步还数一数：有梯度的权重里，有多少被优化器更新之后一点没变。**先猜**全部 bf16 时这个比例是多少。
+# %% [markdown] lang="zh" of="65e73ad5"
+# 下面在两个 rank 上真正训练四遍，数据相同：全部 fp32；全部 bf16，包括优化器；bf16 权重，优化器用 fp32 算，但不留主权重；bf16 加 fp32 主权重。最后一步还数一数：有梯度的权重里，有多少被优化器更新之后一点没变。**先猜**全部 bf16 时这个比例是多少。
 
 # %%
 my_share = None
@@ -160,7 +160,7 @@ def train(kinds, num_steps):
         net, losses = model.Transformer(2, 32, 2, max_len=32), []
         ddp = DDP(net if kind == "fp32" else net.bfloat16())
         weights = list(net.parameters())
-        masters = [weight.detach().float() for weight in weights] if kind == "bf16 + masters" else weights
+        masters = weights if kind in ("fp32", "bf16") else [weight.detach().float() for weight in weights]
         optimizer = torch.optim.AdamW(masters, lr=5e-4)
         for step in range(num_steps):
             tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
@@ -168,15 +168,17 @@ def train(kinds, num_steps):
             losses[-1].backward()
             before, has_grad = flat(masters), flat([weight.grad for weight in weights]) != 0
             update(weights, masters, optimizer)
+            for weight, master in zip(weights, masters) if kind == "bf16, fp32 Adam" else ():
+                master.copy_(weight.detach())  # forgets what was rounded away
         dist.all_reduce(losses := torch.stack(losses).detach())
         found[kind] = losses / dist.get_world_size(), (before == flat(masters))[has_grad].float().mean().item()
     return found
 
 
 # %%
-found = lab.launch(train, ("fp32", "bf16", "bf16 + masters"), 96, ranks=2, backend="gloo", timeout_s=50)[0]
+found = lab.launch(train, ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters"), 84, ranks=2, backend="gloo", timeout_s=55)[0]
 means = {kind: losses.unflatten(0, (-1, 12)).mean(1) for kind, (losses, _) in found.items()}  # of 12 steps each
-widgets.show(chart.curves([Series(kind, range(12, 97, 12), (line - means["fp32"]).tolist(), points=True)
+widgets.show(chart.curves([Series(kind, range(12, 85, 12), (line - means["fp32"]).tolist(), points=True)
                            for kind, line in means.items() if kind != "fp32"],
                           title={"en": "Loss above that of fp32", "zh": "损失比 fp32 高多少"}, badge="measured, gloo",
                           x_name={"en": "step", "zh": "步"}, y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
@@ -185,12 +187,12 @@ print("loss of the last 12 steps:", {kind: f"{line[-1]:.3f}" for kind, line in m
 print(f"{my_share = }; unchanged by the last step:", {kind: format_share(share) for kind, (_, share) in found.items()})
 
 # %% [markdown]
-# With masters bf16 trains as fp32 does: what hurts is not the digits that the forward and backward lack but those that the update lacks. The smaller the learning rate, the more updates fall under half a gap.
+# With masters bf16 trains as fp32 does: what hurts is not the digits that the forward and backward lack. Adam in fp32 alone gains little: what hurts most is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
 #
 # What do masters cost? The bytes of one parameter on one rank, by recipe, nothing sharded, and 7 billion of them (computed; nothing was allocated):
 
-# %% [markdown] lang="zh" of="9be6b5b6"
-# 加了主权重，bf16 训练得和 fp32 一样好：有害的不是前向和反向里少掉的有效数字，而是更新里少掉的。学习率越小，不到半个间隔的更新就越多。
+# %% [markdown] lang="zh" of="302a85e7"
+# 加了主权重，bf16 训练得和 fp32 一样好，可见有害的不是前向和反向里少掉的有效数字。只让 Adam 用 fp32 起色不大：害处主要来自每次更新后对权重的舍入。学习率越小，不到半个间隔的更新就越多。
 #
 # 主权重要花多少字节？下面按配方列出不分片时一个 rank 上一个参数的字节数，以及 70 亿个参数的总数（算出来的，并没有真的分配）：
 
@@ -268,10 +270,10 @@ print(*(f"{name} {short[dtype]}" for name, dtype in {**seen, "loss": loss.dtype}
 print("weight:", net.layers[1].up.weight.dtype, "  its gradient:", net.layers[1].up.weight.grad.dtype)
 
 # %% [markdown]
-# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; torch allows `bf16_compress_hook` with NCCL only); the fourth is a model converted to bf16 as above.
+# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; torch refuses `bf16_compress_hook` with gloo); the fourth is a model converted to bf16 as above.
 
-# %% [markdown] lang="zh" of="015a39cc"
-# 矩阵乘法用 bf16；归一化、残差流、损失、权重和梯度都是 fp32。**先猜。** 与 fp32 相比，前向为反向留下的字节是几成？DDP 的 all-reduce 传的字节是几成？第三行加了一个以 16 位发送的通信钩子（communication hook；这里用 fp16，torch 只允许 `bf16_compress_hook` 搭配 NCCL）；第四行是像上面那样整个转成 bf16 的模型。
+# %% [markdown] lang="zh" of="55ccea5e"
+# 矩阵乘法用 bf16；归一化、残差流、损失、权重和梯度都是 fp32。**先猜。** 与 fp32 相比，前向为反向留下的字节是几成？DDP 的 all-reduce 传的字节是几成？第三行加了一个以 16 位发送的通信钩子（communication hook；这里用 fp16，因为 torch 不让 `bf16_compress_hook` 搭配 gloo）；第四行是像上面那样整个转成 bf16 的模型。
 
 # %%
 my_activations, my_messages = None, None  # of autocast
@@ -666,6 +668,12 @@ widgets.show(chart.curves([Series(name, numbers, column, points=True) for name, 
                           x_name={"en": "microbatches", "zh": "微批次数"}, badge="measured", language=LANGUAGE,
                           y_name={"en": "relative to fp64", "zh": "相对于 fp64"}))
 
+# %% [markdown]
+# In bf16 the error grows with the number of microbatches. In fp32 the roundings of the parts average out instead, and the sum is better than any part.
+
+# %% [markdown] lang="zh" of="fa86dcfe"
+# 用 bf16 累加，误差随微批次数增长。用 fp32 累加则相反：各部分的舍入误差互相抵消，总和比任何一个部分都准。
+
 # %% [markdown] sections="S9"
 # ## Clipping, once and at the right place
 #
@@ -735,7 +743,7 @@ right = found["right"][0][1]
 print(f"{my_lengths = }\n{'order':<22} {'length':>8}   off the right one   norms that clipping saw: rank 0 | rank 1")
 for order, run in found.items():
     norms = " | ".join(" ".join(f"{norm:.4g}" for norm in seen) for seen, _ in run)
-    print(f"{order:<22} {run[0][1].norm():8.4f} {off(run[0][1], right):15.2f}       {norms}")
+    print(f"{order:<22} {run[0][1].norm():8.2g} {off(run[0][1], right):15.2f}       {norms}")
 
 # %% [markdown]
 # After the all-reduce both ranks see one norm, the same. Before `unscale_` it is 4096 times too large, so everything is clipped and the update nearly vanishes. The last two clip parts, each by a factor of its own, and their sum is another gradient.
