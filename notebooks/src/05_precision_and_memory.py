@@ -157,7 +157,7 @@ def train(kinds, num_steps):
     found = {}
     for kind in kinds:
         torch.manual_seed(0)
-        net, losses = model.Transformer(2, 32, 2, max_len=32), []
+        net, losses = model.Transformer(1, 32, 2, max_len=32), []
         ddp = DDP(net if kind == "fp32" else net.bfloat16())
         weights = list(net.parameters())
         masters = weights if kind in ("fp32", "bf16") else [weight.detach().float() for weight in weights]
@@ -187,12 +187,12 @@ print("loss of the last 12 steps:", {kind: f"{line[-1]:.3f}" for kind, line in m
 print(f"{my_share = }; unchanged by the last step:", {kind: format_share(share) for kind, (_, share) in found.items()})
 
 # %% [markdown]
-# With masters bf16 trains as fp32 does: what hurts is not the digits that the forward and backward lack. Adam in fp32 alone gains little: what hurts most is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
+# With masters bf16 trains as fp32 does: what hurts is not the digits that the forward and backward lack. Adam in fp32 alone wins back the smaller part: what hurts most is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
 #
 # What do masters cost? The bytes of one parameter on one rank, by recipe, nothing sharded, and 7 billion of them (computed; nothing was allocated):
 
-# %% [markdown] lang="zh" of="302a85e7"
-# 加了主权重，bf16 训练得和 fp32 一样好，可见有害的不是前向和反向里少掉的有效数字。只让 Adam 用 fp32 起色不大：害处主要来自每次更新后对权重的舍入。学习率越小，不到半个间隔的更新就越多。
+# %% [markdown] lang="zh" of="5dc19132"
+# 加了主权重，bf16 训练得和 fp32 一样好，可见有害的不是前向和反向里少掉的有效数字。只让 Adam 用 fp32，补回的是一小部分：害处主要来自每次更新后对权重的舍入。学习率越小，不到半个间隔的更新就越多。
 #
 # 主权重要花多少字节？下面按配方列出不分片时一个 rank 上一个参数的字节数，以及 70 亿个参数的总数（算出来的，并没有真的分配）：
 
@@ -341,7 +341,7 @@ def scaled_gradients(scale, dtype=torch.float16):
 optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
 for step in range(100):
     optimizer.zero_grad()
-    model.loss(net((batch := model.story_tokens(8, 32, seed=step))[0]), batch[1]).backward()
+    model.loss(net((batch := model.story_tokens(4, 32, seed=step))[0]), batch[1]).backward()
     optimizer.step()
 
 # %%
