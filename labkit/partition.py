@@ -64,9 +64,10 @@ def _check(engine: str, num_ranks: int, offload: str, shard_size: int | None) ->
     able = {"zero1": ("optimizer",), "zero2": ("optimizer",), "zero3": ("optimizer", "all")}.get(engine, ())
     if offload != "none" and offload not in able:
         raise ValueError(f"ZeRO 1 to 3 offload optimizer states, and ZeRO 3 parameters; got {offload!r} for {engine}")
-    size = shard_size or max(1, num_ranks // 2)
-    if engine == "fsdp_hybrid" and (num_ranks % size or size < 1):
-        raise ValueError(f"sharding groups are of one size; {num_ranks} ranks are not groups of {size}")
+    size = num_ranks / 2 if shard_size is None else shard_size
+    if engine == "fsdp_hybrid" and (size < 1 or size % 1 or num_ranks % size):
+        raise ValueError(f"sharding groups are of one size, by default two groups; {num_ranks} ranks are not groups of "
+                         f"{size:g}")
 
 
 def _stepped(engine: str, shapes: Mapping[str, Shape], units: Sequence[Sequence[str]] | None) -> Iterable[str]:

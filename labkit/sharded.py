@@ -8,6 +8,7 @@ beside what ``partition`` and ``footprint`` predict.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +78,32 @@ def predicted_footprint(setting: Setting, rank: int = 0) -> Footprint:
                              bucket_size=setting.bucket_size)
 
 
+def predicted_payload(setting: Setting) -> dict[str, int]:
+    """Bytes that a rank hands to each collective in a step, as ``traffic`` counts them: the whole tensor to an
+    all-reduce and a reduce-scatter, its own part to an all-gather. Padding included, DeepSpeed's few bytes of norm and
+    overflow not. DeepSpeed's stages 1 and 2 call all-reduce where a reduce-scatter would do.
+    """
+    shapes, count = footprint.shapes(setting.units()), setting.num_microbatches
+    num_ranks, engine = setting.num_ranks, setting.engine
+    total = sum(map(math.prod, shapes.values()))
+    if engine in ("ddp", "zero0"):
+        return {"all_reduce": total * (4 if engine == "ddp" else 2)}
+    if engine in ("zero1", "zero2"):
+        part = math.ceil(total / (2 * num_ranks)) * 2
+        return {"all_reduce": 2 * total * (count if engine == "zero2" else 1), "all_gather": 2 * part}
+    size = num_ranks // 2 if engine == "fsdp_hybrid" else num_ranks
+    if engine == "zero3":
+        part = 2 * sum(math.ceil(math.prod(shape) / size) for shape in shapes.values())
+    elif engine == "fsdp1":
+        groups = footprint.groups(setting.units())
+        part = 4 * sum(math.ceil(sum(math.prod(shapes[name]) for name in names) / size) for names in groups)
+    else:
+        part = 4 * sum(math.ceil(shape[0] / size) * math.prod(shape[1:]) for shape in shapes.values())
+    gathers = 1 if engine == "fsdp_grad_op" else 2
+    found = {"all_gather": gathers * count * part, "reduce_scatter": count * size * part}
+    return found | ({"all_reduce": count * part} if engine == "fsdp_hybrid" else {})
+
+
 def run(setting: Setting, *, timeout_s: float = 60.0) -> "Run":
     """Trains two steps with the real engine. ``run[r]`` is a dict: shards (between the microbatches of the second
     step), footprint, live_bytes (all that torch holds at that moment, by another count), payload_bytes and sent_bytes
@@ -117,10 +144,12 @@ def deepspeed_config(setting: Setting) -> dict:
 
 def _train(setting: Setting) -> dict:
     """One rank: a step that makes the optimizer's states, a watched one, a recorded one."""
+    import torch
     import torch.distributed as dist
 
     from labkit import meter, model, trace, traffic
 
+    torch.manual_seed(0)  # FSDP takes each rank's part of that rank's own weights
     found: dict = {}
     with meter.watch() as watched:
         net = model.Transformer(setting.num_layers, setting.dim, setting.num_heads, max_len=setting.seq_len)

@@ -53,6 +53,7 @@ _WORDS = (
     ("measured", "measured", "实测"),
     ("simulated", "simulated", "模拟"),
     ("recorded", "recorded", "录制"),
+    ("computed", "computed", "计算值"),
     ("paced", "paced", "定速"),
     ("paced links", "paced links", "定速链路"),
     ("overran", "overran", "超出定速"),

@@ -21,7 +21,7 @@ _WORDS = (("parameters", "parameters", "参数"), ("gradients", "gradients", "�
           ("quiet", "no communication", "无通信"), ("device", "device", "设备"), ("memory", "host memory", "主机内存"),
           ("link", "link", "链路"), ("down", "down", "下行"), ("up", "up", "上行"), ("forward", "forward", "前向"),
           ("backward", "backward", "反向"), ("step", "update", "更新"), ("flow", "A step with offload", "一步中的卸载"),
-          ("both", "both ways", "双向合计"), ("computed", "computed", "计算值"))
+          ("both", "both ways", "双向合计"))
 WORDS = {"en": {key: en for key, en, _ in _WORDS}, "zh": {key: zh for key, _, zh in _WORDS}}
 _LEFT_PX = 64.0
 
@@ -121,7 +121,7 @@ def flow(moves: Sequence[Move], device: Mapping[str, float], host: Mapping[str, 
         rows = [(names[move.phase], names[move.what], names["down" if move.to_host else "up"],
                  f"{move.num_bytes:,.0f}") for move in moves]
         return Sketch(shapes=tuple(shapes), height_px=bottom + (32 if notes else 10), heading=heading,
-                      badge=names["computed"], numbers=numbers, table=(("", "", "", "B"), *rows),
+                      badge=words["computed"], numbers=numbers, table=(("", "", "", "B"), *rows),
                       summary=f"{heading}: {', '.join(map(' '.join, numbers))}.", language=words["code"])
 
     return speaking(language, build)

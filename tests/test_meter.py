@@ -149,3 +149,36 @@ def test_an_engine_that_nobody_can_read_is_refused():
     engine.module, engine.optimizer = nn.Linear(1, 1), object()
     with pytest.raises(ValueError, match="ZeRO 0 to 3 can be read; the optimizer of this engine is object"):
         meter.shards(engine)
+
+
+def test_torchs_own_tracker_sees_the_same_peak():
+    """MemTracker is private and takes one step at a time; where it can look, it is a second opinion."""
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    from labkit import model
+
+    def step():
+        net = model.Transformer(2, 32, 2, max_len=16)
+        tokens, targets = model.story_tokens(2, 16)
+        loss = model.loss(net(tokens), targets)
+        loss.backward()
+
+    with MemTracker() as tracker:
+        step()
+    theirs = sum(device["Total"] for device in tracker.get_tracker_snapshot("peak").values())
+    with meter.watch() as watched:
+        watched.mark("step")
+        step()
+    assert watched.footprint().peak_bytes == pytest.approx(theirs, rel=0.02)
+
+
+@pytest.mark.gpu
+def test_cudas_allocator_sees_the_same_peak():
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with meter.watch() as watched:
+        watched.mark("step")
+        net = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8))).cuda()
+        net(torch.randn(256, 1024, device="cuda")).sum().backward()
+    theirs = torch.cuda.max_memory_allocated() - before
+    assert watched.footprint().peak_bytes == pytest.approx(theirs, rel=0.05)

@@ -830,7 +830,7 @@ names = {"en": "kept after forward", "zh": "前向后留着"}, {"en": "peak of t
 widgets.show(chart.curves([Series(name, range(L + 1), [row[n] for row in rows], points=rows is measured)
                            for rows in (predicted, measured) for n, name in enumerate(names)],
                           title={"en": "Bytes of activations", "zh": "激活的字节"}, y_format=format_bytes,
-                          x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"}, badge="measured / simulated",
+                          x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"}, badge="measured / computed",
                           language=LANGUAGE))
 gap = max(abs(mine - true) for row, formula in zip(measured, predicted) for mine, true in zip(row, formula))
 print(f"{my_number_of_checkpoints = }; largest difference to the formulas: {gap} bytes;",
