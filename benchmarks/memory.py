@@ -43,7 +43,7 @@ def row(engine: str, offload: str, num_ranks: int) -> dict:
         "unnamed_bytes": live_bytes - int(measured.rank_bytes[fullest]),
         "predicted_peak_bytes": peak,
         "measured_peak_bytes": footprint.peak_bytes,
-        "peak_error": round(peak / footprint.peak_bytes - 1, 4),
+        "peak_error": round(peak / footprint.peak_bytes - 1, 4) + 0.0,
         "at": footprint.peak,
     }
 

@@ -240,7 +240,7 @@ def _zero(step: _Step, stage: int, held: Shards, bucket_size: int, offloaded: bo
             if stage > 1 and sum(filled for _, filled in filling) + made > bucket_size:
                 copied = sum(filled for _, filled in filling) * size
                 measured = max((8 * filled for each, filled in filling if each in mine), default=0)
-                copied += measured * (offloaded and stage == 2)
+                copied = max(copied, measured * (offloaded and stage == 2))
                 yield step.at(label, kept, temporary=work + copied + bucket + fresh, gathered=gathered)
                 if stage == 2 and not offloaded and any(each in mine for each, _ in filling):
                     fresh = step.rest["gradients"]

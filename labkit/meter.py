@@ -46,7 +46,14 @@ def shards(model: nn.Module, optimizer: Any = None) -> Shards:
     rows = [(rank, piece.kind, piece.name, piece.start, piece.stop, str(piece.held.dtype).removeprefix("torch."),
              "host" if piece.offloaded else str(piece.held.device))
             for piece in (*found, *engines.unclaimed(found))]
-    return from_rows(rows, num_ranks=size, origin="measured")
+    return from_rows(rows, num_ranks=size, origin="measured", notes=_backend())
+
+
+def _backend() -> list[str]:
+    """What must be said with a measurement."""
+    import torch.distributed as dist
+
+    return [dist.get_backend()] if dist.is_initialized() else []
 
 
 class Watch(TorchDispatchMode):
@@ -93,7 +100,7 @@ class Watch(TorchDispatchMode):
 
     def footprint(self) -> Footprint:
         """Bytes by part at the highest point of each moment; what came before the first mark is left out."""
-        return from_moments(self._moments(), "measured")
+        return from_moments(self._moments(), "measured", _backend())
 
     def _moments(self) -> Iterator[Moment]:
         held, total, marks = Counter(), 0, [*self._marks, (len(self._changes), "")]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from labkit.footprint import Footprint
+from labkit.shards import Shards, from_rows
 from labkit.timeline import Timeline
 
 
@@ -160,6 +162,10 @@ def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[st
             named = ((k, f"{key}.key{i}"), (v, f"{key}.{k}#{i}"))
             pairs.append([_encode(part, name, arrays, tensors, reprs) for part, name in named])
         return {"$dict": pairs}
+    if isinstance(value, Shards):
+        return {"$shards": [value.rows(), value.num_ranks, value.notes]}
+    if isinstance(value, Footprint):
+        return {"$footprint": [value.labels, value.num_bytes.tolist(), value.notes]}
     reprs.append(key)
     return {"$repr": str(value) if isinstance(value, Unsaved) else repr(value)}
 
@@ -174,6 +180,13 @@ def _decode(value: object, arrays: dict, tensors: dict) -> object:
         return arrays[content]
     if tag == "$safetensors":
         return tensors[content]
+    if tag == "$shards":
+        rows, num_ranks, notes = content
+        return from_rows(rows, num_ranks=num_ranks, origin="recorded", notes=notes)
+    if tag == "$footprint":
+        labels, num_bytes, notes = content
+        return Footprint(labels=tuple(labels), num_bytes=np.array(num_bytes, dtype=np.int64), origin="recorded",
+                         notes=tuple(notes))
     if tag == "$tuple":
         return tuple(_decode(item, arrays, tensors) for item in content)
     if tag == "$dict":

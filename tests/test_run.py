@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from labkit import footprint, shards
 from labkit.run import Run, Unsaved
 from labkit.timeline import from_rows
 
@@ -49,6 +50,18 @@ def test_no_pickle_is_written_or_read(tmp_path):
     np.savez(folder / "arrays.npz", **{"rank0.a#1": np.array([object()], dtype=object)})
     with pytest.raises(ValueError, match="allow_pickle"):
         Run.load(folder)
+
+
+def test_shards_and_footprints_come_back_and_then_say_recorded(tmp_path):
+    held = shards.from_rows([(0, "parameter", "w", 0, 6, "float32", "cpu")], num_ranks=2, origin="measured",
+                            notes=["gloo"])
+    step = footprint.from_moments([("F0", {"parameters": 24, "temporary": 8})], "measured", ["gloo"])
+    folder = a_run({"shards": held, "footprint": step}).save(tmp_path / "run")
+    assert not json.loads((folder / "run.json").read_text())["kept_as_repr"]
+    again = Run.load(folder)[0]
+    assert not shards.differences(again["shards"], held) and again["shards"].badge == "recorded, gloo"
+    assert again["footprint"].labels == ("F0",) and again["footprint"].num_bytes.tolist() == step.num_bytes.tolist()
+    assert again["footprint"].badge == "recorded, gloo"
 
 
 def test_a_timeline_is_saved_and_then_says_recorded(tmp_path):
