@@ -11,13 +11,16 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from labkit import footprint, partition
 from labkit import shards as shards_
 from labkit.footprint import Footprint, Unit
 from labkit.shards import Shards
+from labkit.timeline import COMM, Timeline
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -106,8 +109,9 @@ def predicted_payload(setting: Setting) -> dict[str, int]:
 
 def run(setting: Setting, *, timeout_s: float = 60.0) -> "Run":
     """Trains two steps with the real engine. ``run[r]`` is a dict: shards (between the microbatches of the second
-    step), footprint, live_bytes (all that torch holds at that moment, by another count), payload_bytes and sent_bytes
-    (of the second step, see ``traffic``), calls, step_us, loss. ``run.timeline()`` is a third step, unwatched."""
+    step), footprint, live_bytes (all that torch holds at that moment, by another count), calls, payload_bytes and
+    sent_bytes (of the second step, see ``traffic``), step_us, loss, and order: (collective, bytes) of each call of a
+    third step, unwatched, which ``timeline`` draws."""
     return start(setting, timeout_s=timeout_s).wait()
 
 
@@ -121,6 +125,22 @@ def start(setting: Setting, *, timeout_s: float = 60.0) -> "Job":
 def measured(run: "Run") -> Shards:
     """What the ranks of a run held between two microbatches."""
     return shards_.join(result["shards"] for result in run)
+
+
+def timeline(run: "Run") -> Timeline:
+    """The third step as recorded, its collectives under the names they were called by.
+
+    gloo runs a reduce-scatter as an all-reduce, and its recording says so. The calls of a rank are matched with its
+    spans one by one, in order; where their numbers differ the names stay as recorded.
+    """
+    line = run.timeline()
+    kind, label = (column.astype(object) for column in (line.kind, line.label))
+    for rank, result in enumerate(run):
+        spans = np.flatnonzero((line.rank == rank) & (line.lane == COMM))
+        spans = spans[np.argsort(line.start_us[spans], kind="stable")]
+        if len(spans) == len(result["order"]):
+            kind[spans] = label[spans] = [name for name, _ in result["order"]]
+    return replace(line, kind=kind.astype(str), label=label.astype(str))
 
 
 def deepspeed_config(setting: Setting) -> dict:
@@ -169,11 +189,11 @@ def _train(setting: Setting) -> dict:
             trainer.train(setting.num_microbatches, tokens, targets, watched, between)
         watched.claim(trainer.engine, trainer.optimizer)
     began = time.perf_counter()
-    with trace.record(operators=False):
+    with trace.record(operators=False), traffic.count() as recorded:
         loss = trainer.train(setting.num_microbatches, tokens, targets)
     return {**found, "footprint": watched.footprint(), "loss": loss, "step_us": (time.perf_counter() - began) * 1e6,
             "calls": {name: num for name, num in counted.calls.items() if name != "barrier"},
-            "payload_bytes": dict(+counted.payload_bytes), "sent_bytes": counted.sent_bytes}
+            "payload_bytes": dict(+counted.payload_bytes), "sent_bytes": counted.sent_bytes, "order": recorded.order}
 
 
 @dataclass(frozen=True, kw_only=True)

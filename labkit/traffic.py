@@ -59,6 +59,8 @@ class Counted:
         """bytes of the tensors handed in on this rank, by the collective called"""
         self.largest_bytes: Counter[str] = Counter()
         """of those, the bytes of the largest call"""
+        self.order: list[tuple[str, int]] = []
+        """each call as it was made: the collective, and its bytes"""
         self.sent_bytes: int | None = None
         """bytes handed to TCP; None where the system does not say (macOS)"""
         self.received_bytes: int | None = None
@@ -114,6 +116,7 @@ def _count_call(operator: Any, name: str, position: int | None, keys: Any, *args
     with _LOCK:
         for counted in _open:
             counted.calls[name] += 1
+            counted.order.append((name, num_bytes))
             counted.payload_bytes[name] += num_bytes
             counted.largest_bytes[name] = max(counted.largest_bytes[name], num_bytes)
     return operator.redispatch(keys & _BELOW, *args, **kwargs)

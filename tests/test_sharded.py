@@ -23,6 +23,17 @@ def test_the_payload_of_a_step_is_predicted_to_the_byte(engine, ranks):
     assert {"all_reduce", "all_gather"} & set(line.kind.tolist()) and line.origin == "measured"
 
 
+def test_the_timeline_names_collectives_as_they_were_called_in_the_order_of_layers():
+    run = sharded.run(Setting(engine="fsdp", num_layers=2, dim=32, num_microbatches=1))
+    line = sharded.timeline(run)
+    for rank in range(2):
+        mine = line.select((line.rank == rank) & (line.lane == "comm"))
+        kinds = mine.kind[mine.start_us.argsort()].tolist()
+        gather, scatter = "all_gather", "reduce_scatter"  # head, then block 2 is gathered before head is reduced ...
+        assert kinds == [gather] * 4 + [gather] * 2 + [scatter] + [gather, scatter] * 2 + [scatter]
+    assert "all_reduce" in run.timeline().kind.tolist()  # gloo's own name for it
+
+
 def test_all_engines_in_fp32_make_the_same_step():
     """Same weights, same data, the same loss after two steps; DeepSpeed's run in bf16, so near it."""
     losses = {engine: [result["loss"] for result in sharded.run(Setting(engine=engine, num_layers=2, dim=32))]

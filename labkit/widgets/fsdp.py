@@ -8,7 +8,6 @@ from labkit.job import Job
 from labkit.scene import Scene
 from labkit.shards import differences
 from labkit.sketch import Sketch
-from labkit.timeline import COMM
 from labkit.units import format_bytes
 from labkit.widgets.picture import spoken
 from labkit.widgets.trial import Trial, selectors
@@ -28,10 +27,10 @@ _WORDS = (
      "实测峰值 {}，在 {}，与预测相差 {:+.2f} %；{}。"),
     ("same", "every live slice is the predicted one", "每一片都与预测相同"),
     ("other", "{} live slices are not the predicted ones", "有 {} 片与预测不同"),
-    ("order", "Collectives of rank 0 in the second microbatch, as recorded: {}.",
-     "rank 0 在第二个微批次的集合通信，按录下的先后：{}。"),
-    ("gloo", "gloo runs a reduce-scatter as an all-reduce, and its trace calls it so.",
-     "gloo 把 reduce-scatter 当作 all-reduce 来做，录制里也这么叫它。"),
+    ("order", "Collectives that rank 0 called in the second microbatch, in order, with what it handed in: {}.",
+     "rank 0 在第二个微批次依次调用的集合通信，以及它交出的字节：{}。"),
+    ("gloo", "gloo runs a reduce-scatter as an all-reduce: on the wire it costs twice as much.",
+     "gloo 把 reduce-scatter 当作 all-reduce 来做：线路上的代价是两倍。"),
     ("even", "hybrid needs an even number of ranks", "hybrid 需要偶数个 rank"),
 )
 
@@ -112,10 +111,7 @@ class FsdpBoard(Trial):
         say, measured = self._words, run[0]["footprint"]
         off = len(differences(sharded.predicted(setting.real), sharded.measured(run)))
         shares = 100 * (measured.peak_bytes / predicted.peak_bytes - 1)
-        line = self.timeline_of(setting)
-        mine = line.select((line.rank == 0) & (line.lane == COMM) & (line.kind != "barrier"))
-        calls = [f"{kind} {format_bytes(num)}" for _, kind, num in sorted(
-            zip(mine.start_us.tolist(), mine.kind.tolist(), mine.num_bytes.tolist(), strict=True))]
+        calls = [f"{name} {format_bytes(num)}" for name, num in run[0]["order"]]
         calls = calls if setting.strategy == "ddp" else calls[len(calls) // 2:]
         shown = ", ".join(calls[:20]) + (f" … ({len(calls)})" if len(calls) > 20 else "")
         return [say["measured"].format(format_bytes(measured.peak_bytes), measured.peak, shares,
