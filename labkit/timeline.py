@@ -93,18 +93,8 @@ class Timeline:
             {"name": "process_name", "ph": "M", "pid": r, "args": {"name": f"rank {r}"}} for r in range(self.num_ranks)
         ]
         for rank, lane, kind, label, start_us, end_us, num_bytes in self._rows():
-            events.append(
-                {
-                    "name": label,
-                    "cat": kind,
-                    "ph": "X",
-                    "pid": rank,
-                    "tid": lane,
-                    "ts": start_us,
-                    "dur": end_us - start_us,
-                    "args": {"bytes": num_bytes},
-                }
-            )
+            events.append({"name": label, "cat": kind, "ph": "X", "pid": rank, "tid": lane, "ts": start_us,
+                           "dur": end_us - start_us, "args": {"bytes": num_bytes}})
         labkit = {"num_ranks": self.num_ranks, "origin": self.origin, "notes": list(self.notes)}
         return {"traceEvents": events, "displayTimeUnit": "ms", "labkit": labkit}
 
@@ -130,16 +120,7 @@ class Timeline:
         return from_rows(rows, num_ranks=about["num_ranks"], origin=about["origin"], notes=about["notes"])
 
     def _rows(self) -> Iterable[tuple]:
-        return zip(
-            self.rank.tolist(),
-            self.lane.tolist(),
-            self.kind.tolist(),
-            self.label.tolist(),
-            self.start_us.tolist(),
-            self.end_us.tolist(),
-            self.num_bytes.tolist(),
-            strict=True,
-        )
+        return zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)
 
 
 def from_rows(rows: Iterable[tuple], *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Timeline:
