@@ -46,6 +46,7 @@ def shards(predicted: Shards, measured: Shards | None = None, *, title: Said = "
     if len({each.num_ranks for each in both}) > 1:
         raise ValueError(f"two pictures of one run have as many ranks; got {[each.num_ranks for each in both]}")
     offsets, columns = _offsets(both), _columns(both)
+    slices = [_grouped(each) for each in both]
 
     def build(words: dict[str, str]) -> Sketch:
         names = WORDS[words["code"]]
@@ -54,9 +55,9 @@ def shards(predicted: Shards, measured: Shards | None = None, *, title: Said = "
         y = _TOP_PX
         for rank in range(predicted.num_ranks):
             shapes.append(Words(_LEFT_PX - 8, y + height * len(both) / 2 + 4, f"rank {rank}", "end", 11))
-            for each in both:
+            for each, mine in zip(both, slices, strict=True):
                 for kind, x in places.items():
-                    shapes += _strip(each, kind, rank, offsets, x, y, height - 1.5, scale)
+                    shapes += _strip(mine.get((rank, kind), []), kind, offsets, x, y, height - 1.5, scale)
                 shapes.append(Words(WIDTH_PX - _RIGHT_PX + 8, y + height / 2 + 3, _total(each, both, rank), size_px=11))
                 y += height
             y += 6
@@ -86,12 +87,11 @@ def _offsets(both: list[Shards]) -> dict[str, int]:
 def _columns(both: list[Shards]) -> dict[str, float]:
     """Kind of state -> width of its column in bytes: the whole model, and room for what belongs to no tensor."""
     model, widths = _offsets(both)[""], {}
+    sized = [(row, num) for each in both for row, num in zip(each.rows(), each.num_bytes.tolist(), strict=True)]
     for kind in CATEGORIES:
-        rows = [(row, each.num_bytes[number]) for each in both for number, row in enumerate(each.rows())
-                if row[1] == kind != "step"]
+        rows = [(row, num) for row, num in sized if row[1] == kind != "step"]
         if rows and kind == "buffer":
-            widths[kind] = float(max(each.bytes_by().get(kind, [0])[rank] for each in both
-                                     for rank in range(each.num_ranks)))
+            widths[kind] = float(max(each.bytes_by()[kind].max() for each in both if (each.kind == kind).any()))
         elif rows:
             spare = max((int(size) for row, size in rows if row[2] in NO_TENSOR), default=0)
             widths[kind] = float(model * max(ITEMSIZE[row[5]] for row, _ in rows) + spare)
@@ -112,11 +112,18 @@ def _heads(columns: Mapping[str, float], names: Mapping[str, str]) -> tuple[list
     return shapes, scale, places
 
 
-def _strip(held: Shards, kind: str, rank: int, offsets: Mapping[str, int], x: float, y: float, height: float,
+def _grouped(held: Shards) -> dict[tuple[int, str], list[tuple]]:
+    """The rows of each rank and kind."""
+    found: dict[tuple[int, str], list[tuple]] = {}
+    for row in held.rows():
+        found.setdefault(row[:2], []).append(row)
+    return found
+
+
+def _strip(rows: Sequence[tuple], kind: str, offsets: Mapping[str, int], x: float, y: float, height: float,
            scale: float) -> list[Shape]:
     """One rank's column: a frame for the whole model, boxes for what it holds; boxes that touch on the screen are
     one."""
-    rows = [row for row in held.rows() if row[0] == rank and row[1] == kind]
     if not rows:
         return []
     size, look = ITEMSIZE[rows[0][5]], LOOKS[CATEGORIES[kind]]
@@ -181,10 +188,12 @@ def _keys(both: list[Shards], columns: Iterable[str], names: Mapping[str, str]) 
 
 def _table(both: list[Shards], names: Mapping[str, str], words: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """A row per rank and origin: bytes of each kind."""
-    kinds = [kind for kind in CATEGORIES if any(kind in each.bytes_by() for each in both)]
+    sums = [each.bytes_by() for each in both]
+    kinds = [kind for kind in CATEGORIES if any(kind in each for each in sums)]
     rows = [(str(rank), words.get(each.origin, each.origin),
-             *(f"{int(each.bytes_by().get(kind, [0] * each.num_ranks)[rank]):,}" for kind in kinds),
-             f"{int(each.rank_bytes[rank]):,}") for rank in range(both[0].num_ranks) for each in both]
+             *(f"{int(mine[kind][rank]) if kind in mine else 0:,}" for kind in kinds),
+             f"{int(each.rank_bytes[rank]):,}") for rank in range(both[0].num_ranks)
+            for each, mine in zip(both, sums, strict=True)]
     return (("rank", "", *(names.get(kind, kind) for kind in kinds), names["total"]), *rows)
 
 

@@ -41,7 +41,7 @@ _WORDS = (
     ("large", "a model of {} is here to be looked at: choose the small one", "{} 的模型只供查看：请选小模型"),
     ("many", "a run starts up to {} ranks", "一次运行最多启动 {} 个 rank"),
     ("one", "DeepSpeed runs the recipe mixed here", "这里的 DeepSpeed 只运行 mixed 配方"),
-    ("phase", "phase", "阶段"), ("all", "the whole step", "整步"), ("forward", "forward", "前向"),
+    ("phase", "phase", "阶段"), ("all", "all", "全部"), ("forward", "forward", "前向"),
     ("backward", "backward", "反向"), ("step", "update", "更新"), ("mode", "offloaded", "卸载"),
     ("zero2", "ZeRO 2: optimizer", "ZeRO 2：优化器"), ("zero3", "ZeRO 3: optimizer", "ZeRO 3：优化器"),
     ("zero3 all", "ZeRO 3: optimizer and parameters", "ZeRO 3：优化器与参数"), ("link", "link (GB/s)", "链路 (GB/s)"),
