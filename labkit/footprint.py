@@ -77,6 +77,8 @@ class Gradient(NamedTuple):
     """elements of the unit's activations that are still kept then"""
     work: float
     """elements of other tensors that live then, weight gradients left out"""
+    kept_bytes: int = 0
+    """what is still kept then whose type does not depend on the model's"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +118,21 @@ def transformer(*, num_layers: int, dim: int, num_heads: int, batch: int, seq_le
              "qkv.weight": (3 * dim, dim), "qkv.bias": (3 * dim,), "out.weight": (dim, dim), "out.bias": (dim,),
              "up.weight": (4 * dim, dim), "up.bias": (4 * dim,), "down.weight": (dim, 4 * dim), "down.bias": (dim,)}
     order = (("down", 16, 5), ("up", 8, 5), ("norm2", 6, 3), ("out", 6, 4), ("qkv", 2, 5), ("norm1", 1, 2))
-    gradients = tuple(Gradient((f"{name}.bias", f"{name}.weight"), kept * wide + 4 * tokens, work * wide)
-                      for name, kept, work in order)
-    assert gradients[0].kept * 4 + 4 * tokens * num_heads == block_activation_bytes(batch, seq_len, dim, num_heads, 4)
+    softmax = 4 * tokens * num_heads  # of the attention, per head: gone when q, k and v have their gradients
+    gradients = tuple(Gradient((f"{name}.bias", f"{name}.weight"), kept * wide + 4 * tokens, work * wide,
+                               softmax * (kept > 2)) for name, kept, work in order)
+    assert gradients[0].kept * 4 + softmax == block_activation_bytes(batch, seq_len, dim, num_heads, 4)
+    numbers = 16 * tokens + 8 * seq_len  # tokens, targets and positions, int64
     embed = Unit(name="layers.0", shapes={"token.weight": (vocab_size, dim), "position.weight": (seq_len, dim)},
-                 gradients=(Gradient(("position.weight",), 0, wide), Gradient(("token.weight",), 0, wide)),
-                 kept_bytes=16 * tokens + 8 * seq_len, forward_work=2 * wide)
-    blocks = [Unit(name=f"layers.{index}", shapes=block, gradients=gradients, kept_bytes=4 * tokens * num_heads,
+                 gradients=(Gradient(("position.weight",), 0, wide, numbers),
+                            Gradient(("token.weight",), 0, wide, numbers)),
+                 kept_bytes=numbers, forward_work=2 * wide)
+    blocks = [Unit(name=f"layers.{index}", shapes=block, gradients=gradients, kept_bytes=softmax,
                    forward_work=wide) for index in range(1, num_layers + 1)]
-    softmax = tokens * vocab_size
-    head = Unit(name=f"layers.{num_layers + 1}", kept_bytes=4 * softmax, forward_work=softmax,
+    logits = tokens * vocab_size
+    head = Unit(name=f"layers.{num_layers + 1}", kept_bytes=4 * logits, forward_work=logits,
                 shapes={"norm.weight": (dim,), "norm.bias": (dim,), "logits.weight": (vocab_size, dim)},
-                gradients=(Gradient(("logits.weight",), 2 * wide + 2 * tokens, wide + softmax),
+                gradients=(Gradient(("logits.weight",), 2 * wide + 2 * tokens, wide + logits),
                            Gradient(("norm.bias", "norm.weight"), wide, 2 * wide)))
     return [embed, *blocks, head]
 
@@ -193,9 +198,7 @@ class _Step:
         """Each group of gradients as it is made: (unit, group, activations kept, other bytes beside it)."""
         for index in reversed(range(len(self.units))):
             for group in self.units[index].gradients:
-                beside = self.units[index].kept_bytes if group.kept > 2 * group.work / 5 else 0
-                last = index == len(self.units) - 1  # the softmax is used up before the first gradient
-                yield (index, group, self.kept(index - 1) + group.kept * self.itemsize + beside * (not last),
+                yield (index, group, self.kept(index - 1) + group.kept * self.itemsize + group.kept_bytes,
                        group.work * self.itemsize)
 
     def forward(self) -> Iterator[Moment]:
