@@ -1,0 +1,1021 @@
+# ---
+# jupyter:
+#   labkit:
+#     sections: ["8.4.1", "8.4.2", "8.4.3", "8.4.4", "S6", "D-fsdp"]
+#     needs: ["two CPU cores"]
+#     minutes: 75
+# ---
+
+# %% [markdown]
+# # FSDP
+#
+# *Sections 8.4.1 to 8.4.4, S6 and the FSDP set-up of the demo project (D-fsdp) of the source material. About 75 minutes. No GPU is needed.*
+#
+# Data parallelism keeps the whole model, its gradients and its optimizer states on every rank. Fully sharded data parallelism (FSDP) keeps a slice of them on each, and puts a layer together only while it computes.
+#
+# You will write it by hand in thirty lines, read its collectives from a trace, and replace it by `fully_shard` (FSDP2). Then the names of `FullyShardedDataParallel` (FSDP1) that the source uses, each beside what does the same today; wrapping, mixed precision, offload and activation checkpointing, measured; and the same through Accelerate.
+
+# %% [markdown] lang="zh" of="x"
+# # FSDP
+#
+# *对应原资料 8.4.1 至 8.4.4、S6 以及示例项目的 FSDP 配置（D-fsdp），约 75 分钟。不需要 GPU。*
+#
+# 数据并行让每个 rank 都存一整份模型、梯度和优化器状态。完全分片的数据并行（fully sharded data parallel，FSDP）让每个 rank 只存一片，要算到哪一层，才临时把那一层拼完整。
+#
+# 先用三十来行手写一个，从轨迹（trace）里读出它的集合通信，再换成 `fully_shard`（即 FSDP2）。然后把原资料用的 `FullyShardedDataParallel`（FSDP1）的各个名字，和今天做同样事情的写法一一对上；包装、混合精度、卸载（offload）、激活检查点（activation checkpointing）都实测一遍；最后通过 Accelerate 再做一次。
+
+# %%
+import labkit as lab
+
+lab.warm()  # starts the process that forks ranks, while the rest loads
+import math
+import torch
+import torch.distributed as dist
+from labkit import chart, footprint, memory, meter, model, scene, sharded, traffic, widgets
+from labkit.chart import Series
+from labkit.check import fsdp as check
+from labkit.sharded import Setting
+from labkit.units import format_bytes
+
+LANGUAGE = "en"
+check.language(LANGUAGE)
+
+# %% [markdown] sections="8.4.1"
+# ## What a rank holds
+#
+# Section 8.4.1 has a table: a DDP rank needs O(M) memory, an FSDP rank O(M/N). Below a small transformer, AdamW in fp32, on four ranks, read out of the live engines while all gradients are there. **Predict** the bytes of an FSDP rank, as a share of a DDP rank's.
+
+# %% [markdown] lang="zh" of="x"
+# ## 一个 rank 上存着什么
+#
+# 8.4.1 节有一张表：DDP 的一个 rank 要 O(M) 的显存，FSDP 要 O(M/N)。下面是一个小 transformer，用 fp32 的 AdamW，四个 rank；在梯度都在的时刻，从运行中的引擎里读出来。**先猜**：FSDP 的一个 rank 存的字节，是 DDP 的几分之几？
+
+# %%
+my_share = None
+
+# %%
+settings = {name: Setting(engine=name, num_ranks=4) for name in ("ddp", "fsdp")}
+runs = {name: sharded.run(setting, timeout_s=50) for name, setting in settings.items()}
+held = {name: sharded.measured(run) for name, run in runs.items()}
+for name, shards in held.items():
+    parts = {part: per_rank[0] for part, per_rank in shards.bytes_by("category").items()}
+    print(f"{name:<5}", *(f"{part} {format_bytes(num_bytes):<9}" for part, num_bytes in parts.items()),
+          "ranks:", *(format_bytes(num_bytes) for num_bytes in shards.rank_bytes))
+print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_bytes.max():.4f}")
+
+# %% [markdown]
+# Parameters, gradients and both of Adam's moments: all of it a quarter, down to some padding. Which rank holds what, predicted beside measured:
+
+# %% [markdown] lang="zh" of="x"
+# 参数、梯度、Adam 的两个动量，全部只剩四分之一，多出来的一点是补齐。哪个 rank 存了什么，预测与实测并列：
+
+# %%
+widgets.show(bill.shards(sharded.predicted(settings["fsdp"]), held["fsdp"], title="FSDP", language=LANGUAGE))
+
+# %% [markdown]
+# But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward.
+
+# %% [markdown] lang="zh" of="x"
+# 不过，这只是两次计算**之间**存着的东西。激活不算在 M 里；而要计算，一层就必须是完整的。下面是同一次运行里整整一步的情形：每一条是一个时刻的最高点，`F3` 是第 3 层的前向，`B3` 是它的反向。
+
+# %%
+predicted = sharded.predicted_footprint(settings["fsdp"])
+widgets.show(bill.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE))
+
+# %%
+print("peak          states     peak      share of DDP's peak   predicted peak, at")
+for name, setting in settings.items():
+    found, expected = runs[name][0]["footprint"], sharded.predicted_footprint(setting)
+    print(f"{name:<10} {format_bytes(held[name].rank_bytes[0]):>9} {format_bytes(found.peak_bytes):>9} "
+          f"{found.peak_bytes / runs['ddp'][0]['footprint'].peak_bytes:18.2f} "
+          f"{format_bytes(expected.peak_bytes):>18}, {expected.peak}")
+
+# %% [markdown]
+# So O(M/N) is right for the states, and the peak is O(M/N) + activations + about three times the largest unit that is gathered at once. "Unit" is the word that decides; it comes back under *wrapping*.
+#
+# ## By hand
+#
+# One layer, three moves: **all-gather** its slices into the whole, **compute**, **reduce-scatter** the gradient. Autograd can be told that the second is the derivative of the first:
+
+# %% [markdown] lang="zh" of="x"
+# 所以，O(M/N) 对状态成立；峰值是 O(M/N) 加上激活，再加上大约三份“一次拼出来的最大单元”。关键在“单元”二字，后面讲包装时还会遇到它。
+#
+# ## 手写 FSDP
+#
+# 一层，三个动作：用 **all-gather** 把各片拼成整体，**计算**，再用 **reduce-scatter** 归约梯度并重新切开。可以告诉 autograd：后者就是前者的导数。
+
+# %%
+class Gather(torch.autograd.Function):
+    """Forward: everybody's slice in, the whole out. Backward: the whole gradient in, my slice of the mean out."""
+
+    @staticmethod
+    def forward(ctx, mine):
+        whole = mine.new_empty(mine.numel() * dist.get_world_size())
+        dist.all_gather_single(whole, mine)
+        ctx.storage = whole.untyped_storage()
+        return whole
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.storage.resize_(0)  # the last use of these weights is over
+        mine = gradient.new_empty(gradient.numel() // dist.get_world_size())
+        dist.reduce_scatter_single(mine, gradient)
+        return mine / dist.get_world_size()
+
+# %% [markdown]
+# A layer's parameters lie behind each other in one flat tensor, padded to a multiple of the number of ranks; each rank keeps one part of it, and that is its only parameter. In the forward the layer works on views into the gathered tensor.
+
+# %% [markdown] lang="zh" of="x"
+# 一层的所有参数首尾相接，排成一个展平的张量（flat parameter），补齐到 rank 数的整数倍；每个 rank 只留一段，这一段就是它唯一的参数。前向时，这一层用的是拼好的张量上的视图。
+
+
+# %%
+def views(flat, shapes):
+    """The parameters in a flat tensor, by name."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), flat[:sum(sizes)].split(sizes))}
+
+
+class Kept(torch.nn.Module):
+    """A layer that is gathered in its forward, and stays whole until its backward is over."""
+
+    def __init__(self, layer):
+        super().__init__()
+        size, flat = dist.get_world_size(), torch.cat([weight.detach().flatten() for weight in layer.parameters()])
+        self.shapes = {name: weight.shape for name, weight in layer.named_parameters()}
+        parts = torch.nn.functional.pad(flat, (0, -len(flat) % size)).chunk(size)
+        self.mine, self.layer = torch.nn.Parameter(parts[dist.get_rank()].clone()), [layer.to("meta")]
+
+    def forward(self, x):
+        return torch.func.functional_call(self.layer[0], views(Gather.apply(self.mine), self.shapes), (x,))
+
+# %% [markdown]
+# That is complete, and correct. But from the forward of a layer to its backward its weights lie there whole, and at the end of the forward that is the whole model. Autograd has saved views of them; it does not notice if the memory under them goes away in between and comes back:
+
+# %% [markdown] lang="zh" of="x"
+# 这就已经完整、正确了。只是从一层的前向到它的反向，权重一直完整地放着；前向结束时，整个模型都在。autograd 存的是这些权重的视图；中途把视图下面的内存还掉、用之前再要回来，它并不知情：
+
+
+# %%
+class Freed(Kept):
+    """The same, freed after the forward and gathered again when its backward begins."""
+
+    def forward(self, x):
+        whole = Gather.apply(self.mine)
+        output = torch.func.functional_call(self.layer[0], views(whole, self.shapes), (x,))
+        storage, data, num_bytes = whole.untyped_storage(), whole.data, whole.nbytes
+
+        def again(gradient):
+            storage.resize_(num_bytes)
+            dist.all_gather_single(data, self.mine.data)
+
+        output.register_hook(again)  # runs when the gradient of the output is there
+        storage.resize_(0)
+        return output
+
+# %% [markdown]
+# **Predict.** After three steps of SGD with momentum, how far are the weights of `Kept` and `Freed` from DDP's? And where in the step will each of the three need the most memory?
+
+# %% [markdown] lang="zh" of="x"
+# **先猜。** 用带动量的 SGD 走三步之后，`Kept` 和 `Freed` 的权重与 DDP 的相差多少？三者各在一步的什么时候最费内存？
+
+# %%
+my_difference = None
+
+
+# %%
+def train(wrapper, num_steps):
+    """The weights of each layer as one tensor, and the bytes of the last step."""
+    import torch
+    import torch.distributed as dist
+    from labkit import meter, model
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    torch.manual_seed(0)
+    with meter.watch() as watched:
+        net = engine = model.Transformer(4, 64, 4, max_len=32)
+        if wrapper is DDP: engine = DDP(net)
+        else: net.layers = torch.nn.ModuleList(wrapper(layer) for layer in net.layers)
+        optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
+        for step in range(num_steps):
+            if step == num_steps - 1: watched.layers(net.layers)
+            batch = model.story_tokens(8, 32, seed=step)
+            tokens, targets = (part.chunk(dist.get_world_size())[dist.get_rank()].clone() for part in batch)
+            loss = model.loss(engine(tokens), targets)
+            loss.backward()
+            optimizer.step(), optimizer.zero_grad()
+    whole = [torch.cat([Gather.apply(each).detach() if wrapper is not DDP else each.detach().flatten()
+                        for each in layer.parameters()]) for layer in net.layers]
+    return whole, watched.footprint()
+
+
+# %%
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+by_hand = {wrapper.__name__: lab.launch(train, wrapper, 3, ranks=4, backend="gloo", timeout_s=40)[0]
+           for wrapper in (DDP, Kept, Freed)}
+right = by_hand["DistributedDataParallel"][0]
+print(f"{my_difference = }")
+for name, (weights, _) in by_hand.items():
+    off = max((ours[:len(theirs)] - theirs).abs().max().item() for ours, theirs in zip(weights, right))
+    print(f"{name:<23} off DDP's weights by up to {off:.0e}")
+
+# %%
+labels = by_hand["Freed"][1].labels
+widgets.show(chart.curves([Series(name, range(len(labels)), found.totals.tolist()) for name, (_, found) in by_hand.items()],
+                          title={"en": "Bytes of rank 0 over a step", "zh": "rank 0 在一步之内的字节"}, badge="measured, gloo",
+                          x_format=lambda x: labels[round(x)], y_format=format_bytes, language=LANGUAGE))
+
+# %% [markdown]
+# Equal to rounding. `Kept` climbs through the forward to the whole model and comes down through the backward; `Freed` climbs only by the activations. These two are FSDP's two main strategies: **SHARD_GRAD_OP** and **FULL_SHARD**. The price of the lower curve is one more all-gather per layer.
+
+# %% [markdown] lang="zh" of="x"
+# 只差舍入误差。`Kept` 在前向里一路涨到整个模型，反向时再落下来；`Freed` 涨的只是激活。这正是 FSDP 的两种主要策略：**SHARD_GRAD_OP** 和 **FULL_SHARD**。曲线低下来的代价，是每层多一次 all-gather。
+
+# %% [markdown] sections="8.4.1"
+# ## What a step says
+#
+# DDP all-reduces the gradients once: $2\frac{N-1}{N}M$ bytes sent per rank. FSDP gathers the parameters twice and reduce-scatters the gradients once. **Predict:** how many times DDP's bytes does FSDP send?
+
+# %% [markdown] lang="zh" of="x"
+# ## 一步里说了多少话
+#
+# DDP 对梯度做一次 all-reduce，每个 rank 发送 $2\frac{N-1}{N}M$ 字节。FSDP 把参数拼两次，对梯度做一次 reduce-scatter。**先猜**：FSDP 发的字节是 DDP 的几倍？
+
+# %%
+my_ratio = None
+
+# %% [markdown]
+# Two counts, and both are true. **Payload**: the bytes handed to the collectives that were *called*, turned into what a ring sends for them (an all-gather of slices of $b$ bytes: $(N-1)b$; a reduce-scatter of $b$: $\frac{N-1}{N}b$; an all-reduce: twice that). **Wire**: what really went into TCP.
+
+# %% [markdown] lang="zh" of="x"
+# 有两种数法，两种都对。**载荷**（payload）：交给所*调用*的集合通信的字节，折算成环形算法为此发送的量（各片 $b$ 字节的 all-gather 是 $(N-1)b$；$b$ 字节的 reduce-scatter 是 $\frac{N-1}{N}b$；all-reduce 是它的两倍）。**线路**（wire）：真正交给 TCP 的字节。
+
+# %%
+def ring_bytes(payload, n):
+    """What a rank of a ring sends for these collectives."""
+    factors = {"all_gather": n - 1, "reduce_scatter": (n - 1) / n, "all_reduce": 2 * (n - 1) / n}
+    return sum(factors[name] * payload.get(name, 0) for name in factors)
+
+
+one = {name: sharded.run(Setting(engine=name, num_ranks=2, num_microbatches=1), timeout_s=50)[0]
+       for name in ("ddp", "fsdp", "fsdp_grad_op")}
+num_bytes = 4 * sum(math.prod(shape) for shape in footprint.shapes(Setting().units()).values())
+print(f"{my_ratio = }; in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
+for name, found in one.items():
+    theory = memory.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
+    sums = [sum(theory.values()), ring_bytes(found["payload_bytes"], 2), found["sent_bytes"]]
+    print(f"{name:<13} predicted {sums[0] / num_bytes:.3f}   payload {sums[1] / num_bytes:.3f}   "
+          f"wire {sums[2] / num_bytes:.3f}   calls {found['calls']}")
+
+# %% [markdown]
+# By payload 1.5 times, exactly, and with the parameters kept (`fsdp_grad_op`) as much as DDP: an all-reduce *is* a reduce-scatter and an all-gather. The wire says 2.0 and 1.5, and that is gloo's doing: it has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. NCCL has one. (A DDP step may also broadcast some hundred bytes: the order of its buckets.)
+#
+# ### In which order
+#
+# `fully_shard` labels its doings in a trace. In the line printed for each run, `g3` is the all-gather of layer 3, `F3` and `B3` the ends of its forward and backward, `r3` the reduction of its gradients. The second run has `set_modules_to_forward_prefetch`, the third looks two layers ahead in the backward, too.
+
+# %% [markdown] lang="zh" of="x"
+# 按载荷数，不多不少正是 1.5 倍；参数留着不放（`fsdp_grad_op`）时，和 DDP 一样多，因为一次 all-reduce *就是*一次 reduce-scatter 加一次 all-gather。线路上却是 2.0 和 1.5，这是 gloo 造成的：它没有自己的 reduce-scatter，用 all-reduce 代替，发送量翻倍。NCCL 有自己的实现。（DDP 的一步里还可能广播几百个字节，那是分桶的次序。）
+#
+# ### 先后次序
+#
+# `fully_shard` 会在轨迹里给自己的动作打上标签。下面为每次运行印一行：`g3` 是第 3 层的 all-gather，`F3`、`B3` 是它前向、反向的结束，`r3` 是归约它的梯度。第二次运行用了 `set_modules_to_forward_prefetch`，第三次在反向里也往前多看两层。
+
+
+# %%
+def recorded(forward_ahead, backward_ahead):
+    """A step of FSDP2 that gathers some layers early. Returns the highest points of forward and backward, in bytes."""
+    import torch
+    import torch.distributed as dist
+    from labkit import meter, model, trace
+    from torch.distributed.fsdp import fully_shard
+
+    net = model.Transformer(3, 64, 4, max_len=32)
+    tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
+    for layer in [*net.layers, net]: fully_shard(layer)
+    layers = list(net.layers)
+    for index, layer in enumerate(layers):
+        if forward_ahead: layer.set_modules_to_forward_prefetch(layers[index + 1 : index + 1 + forward_ahead])
+        if backward_ahead: layer.set_modules_to_backward_prefetch(layers[max(0, index - backward_ahead) : index][::-1])
+    model.loss(net(tokens), targets).backward()
+    dist.barrier()
+    with trace.record(operators=False):
+        model.loss(net(tokens), targets).backward()
+    with meter.watch() as watched:
+        watched.mark("forward")
+        loss = model.loss(net(tokens), targets)
+        watched.mark("backward")
+        loss.backward()
+    return watched.footprint().totals.tolist()
+
+
+# %%
+import re
+
+LETTERS = {"all_gather": "g", "post_forward": "F", "post_backward_accumulate": "B", "post_backward_reduce": "r"}
+
+
+def order(timeline):
+    """What rank 0 did, in order."""
+    rows = sorted(zip(timeline.start_us, timeline.label, timeline.rank))
+    found = [re.fullmatch(r"FSDP::(\w+) \(layers\.(\d)\)", label) for _, label, rank in rows if rank == 0]
+    return " ".join(LETTERS[each[1]] + each[2] for each in found if each and each[1] in LETTERS)
+
+
+traces = {ahead: lab.launch(recorded, *ahead, ranks=2, backend="gloo", timeout_s=40) for ahead in ((0, 0), (1, 0), (1, 2))}
+for ahead, run in traces.items():
+    print(f"ahead {ahead}: forward {format_bytes(run[0][0])}, backward {format_bytes(run[0][1])} beside the states\n"
+          f"  {order(run.timeline())}")
+
+# %% [markdown]
+# Read the first line. Forward: gather, compute, next. In the backward `g` stands *before* `B` of the layer above: FSDP gathers the next layer before it computes this one, without being asked. That is prefetch, and FSDP1 calls it `BackwardPrefetch.BACKWARD_PRE`. In the forward it must be asked for (FSDP1: `forward_prefetch=True`). Each layer ahead is one more whole layer in memory.
+#
+# (The last layer is gathered again right after its forward, for nothing; the root, if it has parameters, is not: `fully_shard` keeps it.)
+#
+# What prefetch gains is time under which a message can hide. It needs messages that run beside the computation. Here they do not:
+
+# %% [markdown] lang="zh" of="x"
+# 看第一行。前向：拼一层，算一层，再下一层。反向里，`g` 总排在上一层的 `B` *之前*：不用吩咐，FSDP 在算这一层之前，就先去拼下一层了。这叫预取（prefetch），FSDP1 的名字是 `BackwardPrefetch.BACKWARD_PRE`。前向的预取要自己打开（FSDP1：`forward_prefetch=True`）。每多看一层，内存里就多一个完整的层。
+#
+# （最后一层刚做完前向就又拼一次，白费力气；根模块若有参数则不会这样，`fully_shard` 会留着它。）
+#
+# 预取换来的是时间，消息可以藏在这段时间里。前提是消息能和计算同时进行。这里做不到：
+
+# %%
+def waited_for(timeline):
+    """All-gathers that lie wholly inside the call that issued them, and all of them."""
+    inside = [(start, end) for start, end, label in zip(timeline.start_us, timeline.end_us, timeline.label)
+              if label.startswith("FSDP::all_gather (")]
+    gathers = timeline.select(timeline.kind == "all_gather")
+    done = [any(a <= start and end <= b for a, b in inside) for start, end in zip(gathers.start_us, gathers.end_us)]
+    return sum(done), len(done)
+
+
+step = traces[0, 0].timeline()
+print("all-gathers for which the caller waited: %d of %d" % waited_for(step))
+print("messages in the trace:", sorted(set(step.kind[step.lane == "comm"].tolist())))
+
+# %% [markdown]
+# With gloo on a CPU the thread that issues an all-gather waits for it. On a GPU it goes to a stream of its own, and the computation runs on. And once more: no reduce-scatter in the trace. It was called; what ran is an all-reduce.
+#
+# The board shows the three moves for any number of ranks and layers; its button runs the setting.
+
+# %% [markdown] lang="zh" of="x"
+# 用 CPU 上的 gloo，发起 all-gather 的线程要等它做完。在 GPU 上，它走另一条流（stream），计算照常进行。再看一眼：轨迹里没有 reduce-scatter。调用的是它，跑的却是 all-reduce。
+#
+# 下面的面板展示这三个动作，rank 数和层数都可以调；按钮会真的运行一次。
+
+# %%
+widgets.fsdp_sharding(language=LANGUAGE)
+
+# %% [markdown] sections="8.4.2"
+# ## fully_shard
+#
+# torch has two of them. `FullyShardedDataParallel` (FSDP1, 2022) wraps a module and flattens its parameters, as `Kept` did. `fully_shard` (FSDP2) changes the module in place and cuts every parameter along its first dimension into a `DTensor`; names and shapes stay. FSDP1 is in maintenance; this chapter uses FSDP2 and maps the names. Three ranks, so that not everything divides:
+
+# %% [markdown] lang="zh" of="x"
+# ## fully_shard
+#
+# torch 里有两个 FSDP。`FullyShardedDataParallel`（FSDP1，2022 年）把模块包起来，并把参数展平，和上面的 `Kept` 一样。`fully_shard`（FSDP2）就地改造模块，把每个参数沿第一维切开，变成 `DTensor`；名字和形状都不变。FSDP1 只做维护，本章用 FSDP2，并对照旧名字。下面用三个 rank，好让有些参数除不尽：
+
+
+# %%
+def look():
+    from labkit import model
+    from torch.distributed.fsdp import fully_shard
+
+    net = model.Transformer(2, 64, 4, max_len=32)
+    for layer in net.layers: fully_shard(layer)
+    fully_shard(net)
+    weight = net.layers[1].qkv.weight
+    return type(weight).__name__, str(weight.placements), {
+        name: (tuple(each.shape), tuple(each.to_local().shape)) for name, each in net.layers[1].named_parameters()}
+
+
+found = lab.launch(look, ranks=3, backend="gloo", timeout_s=40)
+print(*found[0][:2])
+for name in ("qkv.weight", "out.weight", "norm1.bias"):
+    print(f"{name:<11} {found[0][2][name][0]!s:<10} on ranks 0, 1, 2:", *(rank[2][name][1] for rank in found))
+
+# %% [markdown]
+# 64 rows on three ranks: 22, 22 and 20, as `torch.chunk` cuts; for the message the last part is padded to 22.
+#
+# ### Wrapping
+#
+# Each call makes its module a **unit**: all of its parameters that no inner call has taken. A unit is gathered with one message, and freed as one. So children first, the root last. Section 8.4.2 does it by `auto_wrap_policy`; `fully_shard` takes a loop. Four ways for a model of eight blocks. **Predict:** which needs the least memory, and which the fewest messages?
+
+# %% [markdown] lang="zh" of="x"
+# 64 行分给三个 rank：22、22、20，切法和 `torch.chunk` 一样；发消息时，最后一份补齐到 22 行。
+#
+# ### 包装
+#
+# 每次调用都把一个模块变成一个**单元**（unit）：它的参数里还没被内层调用拿走的那些。一个单元用一条消息拼起来，也一起放掉。所以先子模块，最后才是根模块。8.4.2 节用的是 `auto_wrap_policy`；用 `fully_shard`，写个循环就行。下面是八个 block 的模型，四种包法。**先猜**：哪种最省内存，哪种消息最少？
+
+# %%
+my_leanest, my_quietest = None, None
+
+
+# %%
+def wrapped(ways):
+    import torch
+    import torch.distributed as dist
+    from labkit import meter, model, traffic
+    from torch.distributed.fsdp import fully_shard
+
+    found = {}
+    for way in ways:
+        torch.manual_seed(0)
+        tokens, targets = (each.clone() for each in model.story_tokens(1, 32, seed=dist.get_rank()))
+        with meter.watch() as watched:
+            net = model.Transformer(8, 64, 4, max_len=32)
+            units = {"the root": [], "pairs of layers": [list(net.layers[i : i + 2]) for i in range(0, 10, 2)],
+                     "each layer": net.layers, "each Linear": [each for each in net.modules() if type(each) is torch.nn.Linear]}
+            for unit in [*units[way], net]: fully_shard(unit)
+            watched.layers(net.layers)
+            for step in range(2):
+                watched.mark("step")
+                with traffic.count() as counted: model.loss(net(tokens), targets).backward()
+            watched.claim(net)
+        table = watched.footprint().num_bytes[1:]
+        found[way] = table.sum(1).max(), table[:, 4].max(), counted.calls["all_gather"], counted.payload_bytes["all_gather"]
+    return found
+
+
+# %%
+ways = ("the root", "pairs of layers", "each layer", "each Linear")
+print(f"{my_leanest = }, {my_quietest = }\n\nunits              peak    gathered at once   all-gathers   their payload")
+for way, numbers in lab.launch(wrapped, ways, ranks=2, backend="gloo", timeout_s=50)[0].items():
+    print(f"{way:<16} {format_bytes(numbers[0]):>7} {format_bytes(numbers[1]):>14} {numbers[2]:15} "
+          f"{format_bytes(numbers[3]):>15}")
+
+# %% [markdown]
+# With the root alone everything is gathered at once, and stays (a root is not freed after the forward): one message, the most memory. This is what the set-ups of S6, if its policy existed, and of the demo project come to: they name no layers. Each `Linear` alone saves little more, for the activations are still there, and every small message pays its latency. One unit per block is the usual choice. `fully_shard` also takes a list of modules as one unit (`pairs of layers`); the second exercise is about that.
+#
+# ### Mixed precision
+#
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)`: in which type the parameters are gathered and computed with, and in which the gradients are reduced. The slices, and so the optimizer, stay in fp32: this is the master copy, and it is sharded. The loss is divided by 1024, as in an accumulation of so many microbatches. **Predict** what bf16 does to the bytes of an all-gather, and to those of the states.
+
+# %% [markdown] lang="zh" of="x"
+# 只包根模块，就一次拼出全部，而且一直放着（根模块在前向之后不释放）：一条消息，最费内存。S6（就算它的策略存在）和示例项目的配置，其实都是这种情形：它们没有指定任何层。每个 `Linear` 单独包，也省不了多少，因为激活还在，而每条小消息都要付一次延迟。通常一个 block 一个单元。`fully_shard` 也接受一列模块，合成一个单元（`pairs of layers`），第二道练习就用到它。
+#
+# ### 混合精度
+#
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` 规定：参数用什么类型去拼、去算，梯度用什么类型归约。各自的那一片，连同优化器，仍是 fp32：这就是主副本（master copy），而且是分片的。损失除以 1024，相当于累积这么多个微批次。**先猜**：改用 bf16，all-gather 的字节会怎样，状态的字节又会怎样？
+
+# %%
+my_gather_factor, my_state_factor = None, None
+
+
+# %%
+def in_16_bit(policies):
+    import torch
+    import torch.distributed as dist
+    from labkit import meter, model, traffic
+    from torch.distributed.fsdp import fully_shard
+
+    found, right = {}, None
+    for name, policy in policies.items():
+        torch.manual_seed(0)
+        net, seen = model.Transformer(2, 64, 4, max_len=32), []
+        for layer in [*net.layers, net]: fully_shard(layer, mp_policy=policy)
+        net.layers[1].up.register_forward_hook(lambda layer, given, made: seen.append((layer.weight.dtype, made.dtype)))
+        tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
+        with traffic.count() as counted: (model.loss(net(tokens).float(), targets) / 1024).backward()
+        whole = torch.cat([weight.grad.full_tensor().flatten() for weight in net.parameters()])
+        right = whole if right is None else right
+        lost = ((whole == 0) & (right != 0)).sum() / (right != 0).sum()
+        found[name] = (str(seen[0][0])[6:], net.layers[1].up.weight.dtype, counted.payload_bytes, meter.shards(net).rank_bytes,
+                       ((whole - right).norm() / right.norm()).item(), lost.item())
+    return found
+
+
+# %%
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+half, bf16, fp32 = torch.float16, torch.bfloat16, torch.float32
+policies = {"none": MixedPrecisionPolicy(), "bf16, fp32": MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32),
+            "bf16, bf16": MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=bf16),
+            "fp16, fp16": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)}
+print(f"{my_gather_factor = }, {my_state_factor = }\n")
+print("params, reduce   computes in  keeps     all-gather  reduce-scatter  states    gradient off by   lost (now 0)")
+for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", timeout_s=50)[0].items():
+    sent = [format_bytes(numbers[2][each]) for each in ("all_gather", "reduce_scatter")]
+    print(f"{name:<16} {numbers[0]:<12} {str(numbers[1])[6:]:<9} {sent[0]:<11} {sent[1]:<15} "
+          f"{format_bytes(numbers[3][0]):<9} {numbers[4]:<17.1%} {numbers[5]:.3%}")
+
+# %% [markdown]
+# Messages halve, states do not. The last column matters for S6 and the demo project, which take fp16: many gradients fall below fp16's smallest number and become 0. fp16 needs a loss scaler (chapter 05), and neither has one; bf16 does not. Section 8.4.2's bf16 for both is sound, and fp32 for the sum over many ranks sounder.
+#
+# ## FSDP1's names
+#
+# Section 8.4.2 lists four strategies. Beside each the arguments of `fully_shard` that do the same; four ranks train with both, and we compare live bytes (with AdamW), calls and payload. Two notes in the source are wrong: S6 calls NO_SHARD "Stage 1", and SHARD_GRAD_OP "Stage 2". **Predict:** how many quarters of the states does a rank hold under NO_SHARD?
+
+# %% [markdown] lang="zh" of="x"
+# 消息减半，状态不变。最后一列与 S6 和示例项目有关，它们用 fp16：许多梯度小于 fp16 能表示的最小数，变成了 0。fp16 需要损失缩放（loss scaler，第 05 章），两处都没有；bf16 不需要。8.4.2 节两者都用 bf16，可行；rank 多的时候，求和用 fp32 更稳妥。
+#
+# ## FSDP1 的名字
+#
+# 8.4.2 节列了四种策略。下面在每种旁边写上 `fully_shard` 里作用相同的参数；四个 rank 用两种写法各训练一遍，比较存着的字节（含 AdamW）、调用次数和载荷。原资料有两处注释不对：S6 把 NO_SHARD 叫作“Stage 1”，把 SHARD_GRAD_OP 叫作“Stage 2”。**先猜**：用 NO_SHARD 时，一个 rank 存着全部状态的几个四分之一？
+
+# %%
+my_quarters = None
+FSDP2 = {"FULL_SHARD": {"reshard_after_forward": True}, "SHARD_GRAD_OP": {"reshard_after_forward": False},
+         "NO_SHARD": {"mesh": (4, 1)}, "HYBRID_SHARD": {"mesh": (2, 2), "reshard_after_forward": True}}
+
+
+# %%
+def both(strategies):
+    import torch, warnings
+    import torch.distributed as dist
+    from labkit import meter, model, traffic
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    found, said, tokens = {}, "", model.story_tokens(2, 32, seed=dist.get_rank())
+    for name, version in [(name, version) for name in strategies for version in (1, 2)]:
+        torch.manual_seed(0)
+        net, options = model.Transformer(2, 64, 4, max_len=32), dict(strategies[name])
+        shape = options.pop("mesh", (4,))
+        mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape):])
+        if version == 1:
+            with warnings.catch_warnings(record=True) as caught:
+                net = FullyShardedDataParallel(net, device_id=torch.device("cpu"), sharding_strategy=ShardingStrategy[name],
+                                               device_mesh=mesh if name == "HYBRID_SHARD" else None,
+                                               auto_wrap_policy=ModuleWrapPolicy({type(layer) for layer in net.layers}))
+            said = str(caught[0].message) if caught else said
+        else:
+            for layer in [*net.layers, net]: fully_shard(layer, mesh=mesh, **options)
+        optimizer = torch.optim.AdamW(net.parameters())
+        with traffic.count() as counted: model.loss(net(tokens[0]), tokens[1]).backward()
+        optimizer.step()
+        held = meter.shards(net, optimizer).rank_bytes[dist.get_rank()]
+        found[name, version] = held, counted.calls, counted.payload_bytes
+    return found, said
+
+
+# %%
+found, said = lab.launch(both, FSDP2, ranks=4, backend="gloo", timeout_s=55)[0]
+whole = found["NO_SHARD", 2][0]
+print(f"{my_quarters = }\n")
+for name, arguments in FSDP2.items():
+    (one, *sent), (two, *same) = found[name, 1], found[name, 2]
+    print(f"{name:<14} {4 * one / whole:.2f} quarters, {dict(sent[0])}\n{'':14} fully_shard(..., "
+          f"{', '.join(f'{key}={value}' for key, value in arguments.items())}): {4 * two / whole:.2f} quarters, "
+          f"calls and payload {'the same' if sent == same else 'others: ' + str(same)}")
+print("ZeRO stages 0 to 3:", *(f"{4 * sum(memory.state_bytes(1, 4, stage, 'fp32').values()) / 16:.2f}" for stage in range(4)))
+print(f"torch on NO_SHARD: {said}")
+
+# %% [markdown]
+# - **NO_SHARD** is DDP, stage 0: everything whole, one all-reduce per unit. No strategy has the 2.5 quarters of ZeRO-1: FSDP has no such thing; torch's is `ZeroRedundancyOptimizer`.
+# - **SHARD_GRAD_OP** resembles ZeRO-2: from forward to backward the parameters are whole. Between steps they are not, and that ZeRO-2 does not do.
+# - **HYBRID_SHARD** shards within a group (a node, with its fast links) and replicates between groups: half of the states here, and an all-reduce of the slices between the groups. `reshard_after_forward=` a whole number is the variant in between: after the forward, slices for so many ranks.
+# - FSDP1's `HYBRID_SHARD` here got its mesh by hand; by default it makes one group per node.
+#
+# The remaining arguments of section 8.4.2 and S6, by name:
+#
+# | FSDP1 | FSDP2 |
+# | --- | --- |
+# | `auto_wrap_policy=` | `fully_shard` on each unit, then on the root |
+# | `MixedPrecision(param_dtype, reduce_dtype, buffer_dtype)` | `MixedPrecisionPolicy(param_dtype, reduce_dtype)`; buffers: `net.to(...)` |
+# | `backward_prefetch=BACKWARD_PRE` | always; more by `set_modules_to_backward_prefetch` |
+# | `forward_prefetch=True` | `set_modules_to_forward_prefetch` |
+# | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
+# | `device_id=` | the mesh's device |
+# | `no_sync()` | `set_requires_gradient_sync(False)` |
+# | `net.clip_grad_norm_(1.0)` | `torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)` |
+
+# %% [markdown] lang="zh" of="x"
+# - **NO_SHARD** 就是 DDP，即 stage 0：什么都是整份，每个单元一次 all-reduce。没有哪种策略是 ZeRO-1 的 2.5 个四分之一：FSDP 没有 ZeRO-1；torch 里的 ZeRO-1 是 `ZeroRedundancyOptimizer`。
+# - **SHARD_GRAD_OP** 近似 ZeRO-2：从前向到反向，参数是整份的；两步之间却不是，这一点 ZeRO-2 做不到。
+# - **HYBRID_SHARD** 在组内分片（一组是一个节点，内部链路快），组间复制：这里每个 rank 存一半状态，另外组与组之间对切片做 all-reduce。`reshard_after_forward=` 一个整数是中间的办法：前向之后，按这么多个 rank 来切。
+# - 这里 FSDP1 的 `HYBRID_SHARD` 用的是手工给的网格（mesh）；默认每个节点一组。
+#
+# 8.4.2 节和 S6 的其余参数，逐个对照：
+#
+# | FSDP1 | FSDP2 |
+# | --- | --- |
+# | `auto_wrap_policy=` | 对每个单元调用 `fully_shard`，最后对根模块 |
+# | `MixedPrecision(param_dtype, reduce_dtype, buffer_dtype)` | `MixedPrecisionPolicy(param_dtype, reduce_dtype)`；缓冲区用 `net.to(...)` |
+# | `backward_prefetch=BACKWARD_PRE` | 一直如此；想再多，用 `set_modules_to_backward_prefetch` |
+# | `forward_prefetch=True` | `set_modules_to_forward_prefetch` |
+# | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
+# | `device_id=` | 网格所在的设备 |
+# | `no_sync()` | `set_requires_gradient_sync(False)` |
+# | `net.clip_grad_norm_(1.0)` | `torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)` |
+
+# %% [markdown] sections="S6"
+# ## The loop of section S6
+#
+# Section S6 uses five names. Here each is tried, on a real rank:
+
+# %% [markdown] lang="zh" of="x"
+# ## S6 节的训练循环
+#
+# S6 节用了五个名字。在真实的 rank 上逐个试一试：
+
+
+# %%
+def tried():
+    import torch
+    from labkit import model
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from torch.distributed.fsdp import ShardingStrategy
+
+    fsdp_model, said = FSDP(model.Transformer(1, 32, 2), device_id=torch.device("cpu")), {}
+    for line in ("from torch.distributed.fsdp.wrap import default_auto_wrap_policy", "MixedPrecision",
+                 "from torch.distributed.fsdp import BackwardPrefetch; BackwardPrefetch.PRE_FORWARD",
+                 "fsdp_model.backward", "fsdp_model.step"):
+        try:
+            exec(line, {"fsdp_model": fsdp_model})
+        except Exception as error:
+            said[line] = f"{type(error).__name__}: {str(error).partition(' (')[0]}"
+    return said
+
+
+for line, error in lab.launch(tried, ranks=1, backend="gloo", timeout_s=40)[0].items():
+    print(f"{line}\n    {error}")
+
+# %% [markdown]
+# `backward` and `step` are methods of a DeepSpeed engine. With FSDP the loop is torch's own: `loss.backward()`, `optimizer.step()`. Four lines of order matter, numbered below.
+
+# %% [markdown] lang="zh" of="x"
+# `backward` 和 `step` 是 DeepSpeed 引擎的方法。用 FSDP 时，循环就是 torch 自己的：`loss.backward()`、`optimizer.step()`。有四处顺序要紧，下面标了号。
+
+
+# %%
+def s6(num_steps):
+    import torch
+    import torch.distributed as dist
+    from labkit import model
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    net, losses = model.Transformer(2, 32, 2, max_len=32), []
+    for layer in [*net.layers, net]: fully_shard(layer)  # 1 children, then the root
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)  # 2 after sharding: of the slices
+    for step in range(num_steps):
+        batch = model.story_tokens(8, 32, seed=step)
+        tokens, targets = (part.chunk(dist.get_world_size())[dist.get_rank()] for part in batch)
+        loss = model.loss(net(tokens), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        own = torch.stack([weight.grad.to_local().norm() for weight in net.parameters()]).norm()
+        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)  # 3 of the whole gradient
+        optimizer.step()
+        losses.append((loss.item(), own.item(), norm.full_tensor().item()))
+    return losses, get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))  # 4 all ranks
+
+
+# %%
+one, two = (lab.launch(s6, 4, ranks=size, backend="gloo", timeout_s=40) for size in (1, 2))
+print("step   loss, mean of 2 ranks   1 process   norm of own slices, ranks 0, 1   of all   1 process")
+for step, ((loss, _, norm), first, second) in enumerate(zip(one[0][0], two[0][0], two[1][0])):
+    print(f"{step:4} {(first[0] + second[0]) / 2:23.4f} {loss:11.4f} {first[1]:18.4f} {second[1]:8.4f} "
+          f"{first[2]:14.4f} {norm:11.4f}")
+print(f"weights to save: rank 0 has {len(two[0][1])}, rank 1 has {len(two[1][1])}")
+
+# %% [markdown]
+# 2: an optimizer made before `fully_shard` holds the old, whole parameters, and trains nothing. 3: `clip_grad_norm_` on DTensors sums over all ranks; the norm of one's own slices is smaller, and differs between ranks. 4: saving gathers, so every rank must call it; the weights arrive on rank 0 alone. The third exercise repairs a loop.
+#
+# ### Accumulation
+#
+# DDP's `no_sync` has a sister: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches. **Predict** the reduce-scatters of both, and where the price is paid:
+
+# %% [markdown] lang="zh" of="x"
+# 2：在 `fully_shard` 之前建的优化器，拿的是旧的、完整的参数，什么也训练不到。3：对 DTensor 调用 `clip_grad_norm_`，会在所有 rank 间求和；自己那几片的范数偏小，各 rank 还不一样。4：保存时要收集，所以每个 rank 都得调用；权重只到 rank 0。第三道练习就是修一个循环。
+#
+# ### 梯度累积
+#
+# DDP 的 `no_sync` 在这里叫 `set_requires_gradient_sync(False)`：这个微批次的梯度先不归约。四个微批次，**先猜**两种写法各有几次 reduce-scatter，以及代价在哪里：
+
+# %%
+my_reduce_scatters = {True: None, False: None}
+
+
+# %%
+def accumulate(every):
+    import torch
+    import torch.distributed as dist
+    from labkit import meter, model, traffic
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
+    with meter.watch() as watched, traffic.count() as counted:
+        net = model.Transformer(4, 64, 4, max_len=32)
+        for layer in [*net.layers, net]: fully_shard(layer)
+        watched.mark("step")
+        for k in range(4):
+            net.set_requires_gradient_sync(every or k == 3)
+            (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
+    grads = {name: weight.grad.full_tensor() for name, weight in net.named_parameters()}
+    return counted.calls, watched.footprint().peak_bytes, grads
+
+
+# %%
+found = {every: lab.launch(accumulate, every, ranks=2, backend="gloo", timeout_s=40)[0] for every in (True, False)}
+print(f"{my_reduce_scatters = }")
+for every, (calls, peak, grads) in found.items():
+    off = max((grad - found[True][2][name]).abs().max().item() for name, grad in grads.items())
+    print(f"reduce each: {every!s:5} {dict(calls)}, peak {format_bytes(peak)}, gradients off by {off:.0e}")
+
+# %% [markdown]
+# Fewer messages, and the gradients lie there whole until the last microbatch: that is what sharding was to save.
+
+# %% [markdown] lang="zh" of="x"
+# 消息少了，可是梯度要完整地放到最后一个微批次：分片本来就是为了省下这一块。
+
+# %% [markdown] sections="D-fsdp"
+# ## The demo project's set-up
+#
+# The demo project has a function `setup_fsdp_model`. Read it with what was measured above: `SHARD_GRAD_OP` without its class is a NameError; no wrapping, so one unit, gathered at once; fp16 everywhere, and no scaler in its loop. Its loop also all-reduces the *loss* after `backward`: that is for the log, gradients are reduced without it. The same in FSDP2, put right:
+
+# %% [markdown] lang="zh" of="x"
+# ## 示例项目的配置
+#
+# 示例项目里有个函数 `setup_fsdp_model`。对照上面的测量来读：`SHARD_GRAD_OP` 前面没写类名，是 NameError；没有包装，所以只有一个单元，一次全拼出来；处处用 fp16，循环里却没有缩放器。它的循环还在 `backward` 之后对 *loss* 做 all-reduce，那只是为了记日志，梯度的归约不靠它。改正后，用 FSDP2 写出来：
+
+
+# %%
+def setup_fsdp_model(net, units):
+    """Shards the model in place: one unit per layer, kept whole from forward to backward, bf16 with fp32 sums."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for unit in [*units, net]:
+        fully_shard(unit, mp_policy=policy, reshard_after_forward=False)  # SHARD_GRAD_OP
+    return net
+
+
+def demo(num_steps):
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)
+    net, logged = setup_fsdp_model(net, net.layers), []
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    for step in range(num_steps):
+        tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
+        loss = model.loss(net(tokens).float(), targets)
+        loss.backward()
+        optimizer.step(), optimizer.zero_grad()
+        mean = loss.detach()
+        dist.all_reduce(mean)
+        logged.append(mean.item() / dist.get_world_size())
+    return logged
+
+
+print("loss:", *(f"{loss:.3f}" for loss in lab.launch(demo, 10, ranks=2, backend="gloo", timeout_s=40)[0]))
+
+# %% [markdown] sections="8.4.4"
+# ## Activation checkpointing
+#
+# Sharding does nothing for activations. **Activation checkpointing** keeps only a block's input, and computes the block again in the backward. Section 8.4.4 uses `apply_activation_checkpointing` from a module whose name begins with an underscore; the public way is `torch.utils.checkpoint`. Both, beside none, on a batch that makes activations the largest part. **Predict** the time of a step with checkpointing, in multiples of one without. (A backward costs about two forwards.)
+
+# %% [markdown] lang="zh" of="x"
+# ## 激活检查点
+#
+# 分片对激活毫无帮助。**激活检查点**只留下一个 block 的输入，反向时把这个 block 重算一遍。8.4.4 节用的 `apply_activation_checkpointing` 来自一个以下划线开头的模块；公开的写法是 `torch.utils.checkpoint`。下面两种都试，并与不用的对照，批量取得让激活占大头。**先猜**：用了之后，一步的时间是不用时的几倍？（反向大约相当于两次前向。）
+
+# %%
+my_time_factor = None
+
+
+# %%
+def checkpointed(ways):
+    import functools, time, torch
+    import torch.distributed as dist
+    from labkit import meter, model, traffic
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+    from torch.distributed.fsdp import fully_shard
+    from torch.utils.checkpoint import checkpoint
+
+    found, (tokens, targets) = {}, (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank()))
+    for way in ways:
+        torch.manual_seed(0)
+        with meter.watch() as watched, traffic.count() as counted:
+            net, seconds = model.Transformer(4, 64, 4, max_len=64), []
+            for block in net.layers[1:-1] if way == "checkpoint" else ():
+                block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+            for layer in [*net.layers, net]: fully_shard(layer)
+            if way == "apply": apply_activation_checkpointing(net, check_fn=lambda layer: isinstance(layer, model.Block))
+            watched.mark("forward"), (loss := model.loss(net(tokens), targets))
+            watched.kept(), watched.mark("backward"), loss.backward(), watched.claim(net)
+        for _ in range(5):
+            began = time.perf_counter()
+            model.loss(net(tokens), targets).backward(), seconds.append(time.perf_counter() - began)
+        found[way] = watched.footprint().num_bytes.max(0)[5], watched.footprint().peak_bytes, min(seconds), counted.calls
+    return found
+
+
+# %%
+found = lab.launch(checkpointed, ("none", "checkpoint", "apply"), ranks=2, backend="gloo", timeout_s=50)[0]
+kept = 4 * memory.block_activation_bytes(4, 64, 64, 4)
+print(f"{my_time_factor = }; theory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
+      f"the compute 4/3\n\n{'':11} activations   peak      time   calls")
+for way, (activations, peak, seconds, calls) in found.items():
+    print(f"{way:<11} {format_bytes(activations):>11} {format_bytes(peak):>9} {seconds / found['none'][2]:8.2f}   {dict(calls)}")
+
+# %% [markdown]
+# Most of the activations are gone, for about a third more compute; here messages take their share of the time as well, so the factor moves from run to run. The second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping.
+#
+# ## CPU offload
+#
+# `offload_policy=CPUOffloadPolicy()` keeps slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, its gradient back after the reduce-scatter, and the optimizer runs on the host. Section 8.4.4 says: another 30 % saved, 20 to 40 % slower. On this machine without a GPU the policy runs and moves nothing: **the host stands for the device**. What would leave the device can still be read from the measured step above, part by part:
+
+# %% [markdown] lang="zh" of="x"
+# 大部分激活没有了，代价是大约三分之一的计算；这里消息也占了一部分时间，所以倍数每次都有些出入。重算发生在这个 block 为反向而拼好的时候，所以不论包装的次序如何，都不多一次 all-gather。
+#
+# ## CPU 卸载
+#
+# `offload_policy=CPUOffloadPolicy()` 把切片、它们的梯度和优化器都放在主机内存里。每次 all-gather 之前，切片拷到设备上；reduce-scatter 之后，梯度拷回来；优化器在主机上跑。8.4.4 节说：再省 30 %，慢 20 % 到 40 %。这台机器没有 GPU，策略照样能跑，但什么也没搬：**主机代替了设备**。不过从上面实测的那一步里，可以按部分读出哪些会离开设备：
+
+# %%
+def on_device(found):
+    """The highest point of a step without what offload takes away: parameters, gradients, optimizer."""
+    return found.num_bytes[:, 3:].sum(1).max()
+
+
+print("engine   ranks     peak   on the device with offload    saved")
+for name, found in (("fsdp", runs["fsdp"][0]["footprint"]), ("fsdp", sharded.predicted_footprint(Setting(engine="fsdp", num_ranks=16)))):
+    ranks = 4 if found.origin == "measured" else 16
+    print(f"{name:<8} {ranks:5} {format_bytes(found.peak_bytes):>8} {format_bytes(on_device(found)):>28} "
+          f"{1 - on_device(found) / found.peak_bytes:8.0%}   {found.origin}")
+
+# %% [markdown]
+# So "30 %" is no constant: the more ranks, the less is left to move away, for activations and gathered layers stay. Nor is "20 to 40 %". Per step $P/N$ parameters go up twice and come down once, 4 bytes each; the compute is $6P$ times the tokens of the rank. $P$ cancels. With a link of 25 GB/s (PCIe 4) and 200 TFLOP/s of real compute, if nothing overlaps:
+
+# %% [markdown] lang="zh" of="x"
+# 所以“30 %”不是常数：rank 越多，可搬走的越少，因为激活和拼好的层还在。“20 % 到 40 %”也不是。每一步有 $P/N$ 个参数上去两次、下来一次，每个 4 字节；计算量是 $6P$ 乘以这个 rank 的 token 数，$P$ 约掉了。设链路 25 GB/s（PCIe 4），真实算力 200 TFLOP/s，并且完全不重叠：
+
+# %%
+print("copies / compute; tokens per rank and step:", *(f"{tokens:8}" for tokens in (1024, 4096, 16384, 65536)))
+for ranks in (1, 4, 8, 64):
+    print(f"{ranks:3} ranks {'':33}", *(f"{3 * 4 / ranks / 25e9 / (6 * tokens / 200e12):8.0%}"
+                                        for tokens in (1024, 4096, 16384, 65536)))
+
+# %% [markdown]
+# And the optimizer on the host comes on top. With a GPU, the next cell measures both claims; without one it shows that the policy trains, and says that nothing moved.
+
+# %% [markdown] lang="zh" of="x"
+# 主机上跑优化器的时间还要另算。有 GPU 时，下面这格把两种说法都测出来；没有时，只说明这个策略能训练，并注明什么也没搬。
+
+
+# %%
+def offloaded(device):
+    import time, torch
+    import torch.distributed as dist
+    from labkit import model
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+    found, tokens = {}, [each.to(device) for each in model.story_tokens(4, 128)]
+    mesh = dist.init_device_mesh(device, (dist.get_world_size(),))
+    for policy in (OffloadPolicy(), CPUOffloadPolicy(pin_memory=device == "cuda")):
+        torch.manual_seed(0)
+        net, losses = model.Transformer(4, 1024 if device == "cuda" else 64, 4), []
+        for layer in [*net.layers, net]: fully_shard(layer, mesh=mesh, offload_policy=policy)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        for step in range(4):
+            began = time.perf_counter()
+            losses.append(model.loss(net(tokens[0]), tokens[1]))
+            losses[-1].backward(), optimizer.step(), optimizer.zero_grad(), losses[-1].item()
+            seconds = time.perf_counter() - began
+            if device == "cuda" and step == 1: torch.cuda.reset_peak_memory_stats()
+        peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+        found[type(policy).__name__] = seconds, peak, losses[-1].item(), str(next(net.parameters()).device)
+        del net, optimizer, losses
+    return found
+
+
+# %%
+device = "cuda" if torch.cuda.is_available() else "cpu"
+ranks, backend = (1, "nccl") if device == "cuda" else (2, "gloo")
+found = lab.launch(offloaded, device, ranks=ranks, backend=backend, timeout_s=55)[0]
+for name, (seconds, peak, loss, place) in found.items():
+    print(f"{name:<17} slices on {place}, loss {loss:.4f}, " + ("no device beside the host: nothing moved" if peak is None else
+          f"step {seconds * 1e3:.0f} ms, peak on the device {format_bytes(peak)}"))
+
+# %% [markdown]
+# ### What is no offload
+#
+# Section 8.11.1 offers `fsdp_cpu_ram_efficient_loading` as "CPU offload". It is about **loading**: only rank 0 reads the weights; the others build the model on the `meta` device, which holds no bytes, and get their slices from rank 0. The same by hand, the largest live bytes while loading, and then the states of a training step:
+
+# %% [markdown] lang="zh" of="x"
+# ### 什么不是卸载
+#
+# 8.11.1 节把 `fsdp_cpu_ram_efficient_loading` 当作“CPU Offload”。它管的是**加载**：只有 rank 0 读权重；其余 rank 在 `meta` 设备上建模型，不占字节，再从 rank 0 拿到自己的那几片。下面照样手写一遍，列出加载时最多占多少字节，以及之后训练时的状态：
+
+
+# %%
+def load(efficient):
+    import torch
+    import torch.distributed as dist
+    from labkit import meter, model
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    with meter.watch() as watched:
+        watched.mark("load")
+        torch.manual_seed(0)
+        read = dist.get_rank() == 0 or not efficient
+        weights = model.Transformer(4, 64, 4, max_len=32).state_dict() if read else {}
+        with torch.device("meta"):
+            net = model.Transformer(4, 64, 4, max_len=32)
+        for layer in [*net.layers, net]: fully_shard(layer)
+        net.to_empty(device="cpu")
+        set_model_state_dict(net, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=efficient))
+        del weights
+    optimizer = torch.optim.AdamW(net.parameters())
+    loss = model.loss(net(model.story_tokens(1, 32)[0]), model.story_tokens(1, 32)[1])
+    loss.backward(), optimizer.step()
+    return watched.footprint().peak_bytes, meter.shards(net, optimizer).rank_bytes[dist.get_rank()], loss.item()
+
+
+for efficient in (False, True):
+    found = lab.launch(load, efficient, ranks=2, backend="gloo", timeout_s=40)
+    print(f"only rank 0 reads: {efficient!s:5}  while loading: {format_bytes(found[0][0])} on rank 0, "
+          f"{format_bytes(found[1][0])} on rank 1; in training {format_bytes(found[0][1])}; loss {found[0][2]:.4f}")
+
+# %% [markdown] sections="8.4.3"
+# ## Through Accelerate
+#
+# Section 8.4.3 gives the settings to `Accelerator` as a dict. It says:
+
+# %% [markdown] lang="zh" of="x"
+# ## 通过 Accelerate 使用
+#
+# 8.4.3 节把设置写成字典交给 `Accelerator`。它的回答是：
+
+# %%
+from accelerate import Accelerator
+
+try:
+    Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})
+except TypeError as error:
+    print("TypeError:", error)
+
+# %% [markdown]
+# It takes a `FullyShardedDataParallelPlugin`, or none: then `accelerate launch` hands over what a configuration file says. Section 8.4.3's file is for FSDP1; with `fsdp_version: 2` the strategy becomes `fsdp_reshard_after_forward`, and the prefetch policy and `fsdp_sharding_strategy` have no place.
+#
+# One trap. On a machine without a GPU, Accelerate 1.15 ignores the FSDP part of the file, without a word. The script says what it found, and then tells Accelerate that its ranks may be treated like GPUs'; on GPUs that line does nothing.
+
+# %% [markdown] lang="zh" of="x"
+# 它要的是 `FullyShardedDataParallelPlugin`；也可以什么都不给，那时 `accelerate launch` 会把配置文件里写的交给它。8.4.3 节的文件是给 FSDP1 的；写上 `fsdp_version: 2`，策略就换成 `fsdp_reshard_after_forward`，预取策略和 `fsdp_sharding_strategy` 也就没有位置了。
+#
+# 有个陷阱：在没有 GPU 的机器上，Accelerate 1.15 会忽略文件里的 FSDP 部分，一声不吭。脚本先把它认出的类型印出来，再告诉它这些 rank 可以当 GPU 的来对待；有 GPU 时，那一行什么也不做。
+
+# %%
+CONFIG = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_transformer_layer_cls_to_wrap: Block
+  fsdp_cpu_ram_efficient_loading: false
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 2
+"""
+
+# %%
+SCRIPT = """\
+import torch, torch.distributed as dist
+from accelerate import Accelerator, PartialState
+from labkit import meter, model, traffic
+
+state = PartialState(cpu=not torch.cuda.is_available())
+seen, state.distributed_type = state.distributed_type, "MULTI_GPU"
+accelerator = Accelerator()
+torch.manual_seed(0)
+net = model.Transformer(4, 64, 4, max_len=32)
+net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=0.01))
+tokens, targets = (each.to(accelerator.device) for each in model.story_tokens(2, 32, seed=dist.get_rank()))
+for step in range(2):
+    with traffic.count() as counted:
+        loss = model.loss(net(tokens), targets)
+        accelerator.backward(loss)
+    accelerator.clip_grad_norm_(net.parameters(), 1.0)
+    optimizer.step()
+held = meter.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
+print(f"found {seen}, then {accelerator.distributed_type}; a {type(net).__name__}; states {held:,} bytes, {dict(counted.calls)}")
+dist.destroy_process_group()
+"""
+
+# %%
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from labkit import machine
+
+folder = tempfile.TemporaryDirectory()
+for name, text in (("fsdp.yaml", CONFIG), ("train.py", SCRIPT)):
+    Path(folder.name, name).write_text(text)
+line = ["-m", "accelerate.commands.launch", "--config_file", f"{folder.name}/fsdp.yaml", "--main_process_port",
+        str(machine.free_port()), f"{folder.name}/train.py"]  # in a terminal: accelerate launch --config_file ... train.py
+done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=55)
+print(*[said for said in done.stdout.splitlines() if "found" in said] or [done.stderr[-2000:]], sep="\n")
