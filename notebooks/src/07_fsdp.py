@@ -15,7 +15,7 @@
 #
 # You will write it by hand in thirty lines, read its collectives from a trace, and replace it by `fully_shard` (FSDP2). Then the names of `FullyShardedDataParallel` (FSDP1) that the source uses, each beside what does the same today; wrapping, mixed precision, offload and activation checkpointing, measured; and the same through Accelerate.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="53cf2a70"
 # # FSDP
 #
 # *对应原资料 8.4.1 至 8.4.4、S6 以及示例项目的 FSDP 配置（D-fsdp），约 75 分钟。不需要 GPU。*
@@ -31,7 +31,7 @@ lab.warm()  # starts the process that forks ranks, while the rest loads
 import math
 import torch
 import torch.distributed as dist
-from labkit import chart, footprint, memory, meter, model, scene, sharded, traffic, widgets
+from labkit import bill, chart, footprint, memory, meter, model, scene, sharded, traffic, widgets
 from labkit.chart import Series
 from labkit.check import fsdp as check
 from labkit.sharded import Setting
@@ -45,7 +45,7 @@ check.language(LANGUAGE)
 #
 # Section 8.4.1 has a table: a DDP rank needs O(M) memory, an FSDP rank O(M/N). Below a small transformer, AdamW in fp32, on four ranks, read out of the live engines while all gradients are there. **Predict** the bytes of an FSDP rank, as a share of a DDP rank's.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="6f599aa9"
 # ## 一个 rank 上存着什么
 #
 # 8.4.1 节有一张表：DDP 的一个 rank 要 O(M) 的显存，FSDP 要 O(M/N)。下面是一个小 transformer，用 fp32 的 AdamW，四个 rank；在梯度都在的时刻，从运行中的引擎里读出来。**先猜**：FSDP 的一个 rank 存的字节，是 DDP 的几分之几？
@@ -66,7 +66,7 @@ print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_
 # %% [markdown]
 # Parameters, gradients and both of Adam's moments: all of it a quarter, down to some padding. Which rank holds what, predicted beside measured:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="b7fa70e1"
 # 参数、梯度、Adam 的两个动量，全部只剩四分之一，多出来的一点是补齐。哪个 rank 存了什么，预测与实测并列：
 
 # %%
@@ -75,7 +75,7 @@ widgets.show(bill.shards(sharded.predicted(settings["fsdp"]), held["fsdp"], titl
 # %% [markdown]
 # But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="c80cf14d"
 # 不过，这只是两次计算**之间**存着的东西。激活不算在 M 里；而要计算，一层就必须是完整的。下面是同一次运行里整整一步的情形：每一条是一个时刻的最高点，`F3` 是第 3 层的前向，`B3` 是它的反向。
 
 # %%
@@ -97,7 +97,7 @@ for name, setting in settings.items():
 #
 # One layer, three moves: **all-gather** its slices into the whole, **compute**, **reduce-scatter** the gradient. Autograd can be told that the second is the derivative of the first:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="23e35600"
 # 所以，O(M/N) 对状态成立；峰值是 O(M/N) 加上激活，再加上大约三份“一次拼出来的最大单元”。关键在“单元”二字，后面讲包装时还会遇到它。
 #
 # ## 手写 FSDP
@@ -125,7 +125,7 @@ class Gather(torch.autograd.Function):
 # %% [markdown]
 # A layer's parameters lie behind each other in one flat tensor, padded to a multiple of the number of ranks; each rank keeps one part of it, and that is its only parameter. In the forward the layer works on views into the gathered tensor.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="aeae6f41"
 # 一层的所有参数首尾相接，排成一个展平的张量（flat parameter），补齐到 rank 数的整数倍；每个 rank 只留一段，这一段就是它唯一的参数。前向时，这一层用的是拼好的张量上的视图。
 
 
@@ -152,7 +152,7 @@ class Kept(torch.nn.Module):
 # %% [markdown]
 # That is complete, and correct. But from the forward of a layer to its backward its weights lie there whole, and at the end of the forward that is the whole model. Autograd has saved views of them; it does not notice if the memory under them goes away in between and comes back:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="65a47698"
 # 这就已经完整、正确了。只是从一层的前向到它的反向，权重一直完整地放着；前向结束时，整个模型都在。autograd 存的是这些权重的视图；中途把视图下面的内存还掉、用之前再要回来，它并不知情：
 
 
@@ -176,7 +176,7 @@ class Freed(Kept):
 # %% [markdown]
 # **Predict.** After three steps of SGD with momentum, how far are the weights of `Kept` and `Freed` from DDP's? And where in the step will each of the three need the most memory?
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="fe6475eb"
 # **先猜。** 用带动量的 SGD 走三步之后，`Kept` 和 `Freed` 的权重与 DDP 的相差多少？三者各在一步的什么时候最费内存？
 
 # %%
@@ -229,7 +229,7 @@ widgets.show(chart.curves([Series(name, range(len(labels)), found.totals.tolist(
 # %% [markdown]
 # Equal to rounding. `Kept` climbs through the forward to the whole model and comes down through the backward; `Freed` climbs only by the activations. These two are FSDP's two main strategies: **SHARD_GRAD_OP** and **FULL_SHARD**. The price of the lower curve is one more all-gather per layer.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="1770944f"
 # 只差舍入误差。`Kept` 在前向里一路涨到整个模型，反向时再落下来；`Freed` 涨的只是激活。这正是 FSDP 的两种主要策略：**SHARD_GRAD_OP** 和 **FULL_SHARD**。曲线低下来的代价，是每层多一次 all-gather。
 
 # %% [markdown] sections="8.4.1"
@@ -237,7 +237,7 @@ widgets.show(chart.curves([Series(name, range(len(labels)), found.totals.tolist(
 #
 # DDP all-reduces the gradients once: $2\frac{N-1}{N}M$ bytes sent per rank. FSDP gathers the parameters twice and reduce-scatters the gradients once. **Predict:** how many times DDP's bytes does FSDP send?
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="3ec50dfb"
 # ## 一步里说了多少话
 #
 # DDP 对梯度做一次 all-reduce，每个 rank 发送 $2\frac{N-1}{N}M$ 字节。FSDP 把参数拼两次，对梯度做一次 reduce-scatter。**先猜**：FSDP 发的字节是 DDP 的几倍？
@@ -248,7 +248,7 @@ my_ratio = None
 # %% [markdown]
 # Two counts, and both are true. **Payload**: the bytes handed to the collectives that were *called*, turned into what a ring sends for them (an all-gather of slices of $b$ bytes: $(N-1)b$; a reduce-scatter of $b$: $\frac{N-1}{N}b$; an all-reduce: twice that). **Wire**: what really went into TCP.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="90ff5c72"
 # 有两种数法，两种都对。**载荷**（payload）：交给所*调用*的集合通信的字节，折算成环形算法为此发送的量（各片 $b$ 字节的 all-gather 是 $(N-1)b$；$b$ 字节的 reduce-scatter 是 $\frac{N-1}{N}b$；all-reduce 是它的两倍）。**线路**（wire）：真正交给 TCP 的字节。
 
 # %%
@@ -275,7 +275,7 @@ for name, found in one.items():
 #
 # `fully_shard` labels its doings in a trace. In the line printed for each run, `g3` is the all-gather of layer 3, `F3` and `B3` the ends of its forward and backward, `r3` the reduction of its gradients. The second run has `set_modules_to_forward_prefetch`, the third looks two layers ahead in the backward, too.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="972c8f3e"
 # 按载荷数，不多不少正是 1.5 倍；参数留着不放（`fsdp_grad_op`）时，和 DDP 一样多，因为一次 all-reduce *就是*一次 reduce-scatter 加一次 all-gather。线路上却是 2.0 和 1.5，这是 gloo 造成的：它没有自己的 reduce-scatter，用 all-reduce 代替，发送量翻倍。NCCL 有自己的实现。（DDP 的一步里还可能广播几百个字节，那是分桶的次序。）
 #
 # ### 先后次序
@@ -335,7 +335,7 @@ for ahead, run in traces.items():
 #
 # What prefetch gains is time under which a message can hide. It needs messages that run beside the computation. Here they do not:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="9aa65203"
 # 看第一行。前向：拼一层，算一层，再下一层。反向里，`g` 总排在上一层的 `B` *之前*：不用吩咐，FSDP 在算这一层之前，就先去拼下一层了。这叫预取（prefetch），FSDP1 的名字是 `BackwardPrefetch.BACKWARD_PRE`。前向的预取要自己打开（FSDP1：`forward_prefetch=True`）。每多看一层，内存里就多一个完整的层。
 #
 # （最后一层刚做完前向就又拼一次，白费力气；根模块若有参数则不会这样，`fully_shard` 会留着它。）
@@ -361,7 +361,7 @@ print("messages in the trace:", sorted(set(step.kind[step.lane == "comm"].tolist
 #
 # The board shows the three moves for any number of ranks and layers; its button runs the setting.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="ec9de865"
 # 用 CPU 上的 gloo，发起 all-gather 的线程要等它做完。在 GPU 上，它走另一条流（stream），计算照常进行。再看一眼：轨迹里没有 reduce-scatter。调用的是它，跑的却是 all-reduce。
 #
 # 下面的面板展示这三个动作，rank 数和层数都可以调；按钮会真的运行一次。
@@ -374,7 +374,7 @@ widgets.fsdp_sharding(language=LANGUAGE)
 #
 # torch has two of them. `FullyShardedDataParallel` (FSDP1, 2022) wraps a module and flattens its parameters, as `Kept` did. `fully_shard` (FSDP2) changes the module in place and cuts every parameter along its first dimension into a `DTensor`; names and shapes stay. FSDP1 is in maintenance; this chapter uses FSDP2 and maps the names. Three ranks, so that not everything divides:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="e428d457"
 # ## fully_shard
 #
 # torch 里有两个 FSDP。`FullyShardedDataParallel`（FSDP1，2022 年）把模块包起来，并把参数展平，和上面的 `Kept` 一样。`fully_shard`（FSDP2）就地改造模块，把每个参数沿第一维切开，变成 `DTensor`；名字和形状都不变。FSDP1 只做维护，本章用 FSDP2，并对照旧名字。下面用三个 rank，好让有些参数除不尽：
@@ -405,7 +405,7 @@ for name in ("qkv.weight", "out.weight", "norm1.bias"):
 #
 # Each call makes its module a **unit**: all of its parameters that no inner call has taken. A unit is gathered with one message, and freed as one. So children first, the root last. Section 8.4.2 does it by `auto_wrap_policy`; `fully_shard` takes a loop. Four ways for a model of eight blocks. **Predict:** which needs the least memory, and which the fewest messages?
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="3554f88e"
 # 64 行分给三个 rank：22、22、20，切法和 `torch.chunk` 一样；发消息时，最后一份补齐到 22 行。
 #
 # ### 包装
@@ -456,7 +456,7 @@ for way, numbers in lab.launch(wrapped, ways, ranks=2, backend="gloo", timeout_s
 #
 # `MixedPrecisionPolicy(param_dtype, reduce_dtype)`: in which type the parameters are gathered and computed with, and in which the gradients are reduced. The slices, and so the optimizer, stay in fp32: this is the master copy, and it is sharded. The loss is divided by 1024, as in an accumulation of so many microbatches. **Predict** what bf16 does to the bytes of an all-gather, and to those of the states.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="ff9562a3"
 # 只包根模块，就一次拼出全部，而且一直放着（根模块在前向之后不释放）：一条消息，最费内存。S6（就算它的策略存在）和示例项目的配置，其实都是这种情形：它们没有指定任何层。每个 `Linear` 单独包，也省不了多少，因为激活还在，而每条小消息都要付一次延迟。通常一个 block 一个单元。`fully_shard` 也接受一列模块，合成一个单元（`pairs of layers`），第二道练习就用到它。
 #
 # ### 混合精度
@@ -511,7 +511,7 @@ for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", ti
 #
 # Section 8.4.2 lists four strategies. Beside each the arguments of `fully_shard` that do the same; four ranks train with both, and we compare live bytes (with AdamW), calls and payload. Two notes in the source are wrong: S6 calls NO_SHARD "Stage 1", and SHARD_GRAD_OP "Stage 2". **Predict:** how many quarters of the states does a rank hold under NO_SHARD?
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="f9952898"
 # 消息减半，状态不变。最后一列与 S6 和示例项目有关，它们用 fp16：许多梯度小于 fp16 能表示的最小数，变成了 0。fp16 需要损失缩放（loss scaler，第 05 章），两处都没有；bf16 不需要。8.4.2 节两者都用 bf16，可行；rank 多的时候，求和用 fp32 更稳妥。
 #
 # ## FSDP1 的名字
@@ -585,7 +585,7 @@ print(f"torch on NO_SHARD: {said}")
 # | `no_sync()` | `set_requires_gradient_sync(False)` |
 # | `net.clip_grad_norm_(1.0)` | `torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)` |
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="d5085f75"
 # - **NO_SHARD** 就是 DDP，即 stage 0：什么都是整份，每个单元一次 all-reduce。没有哪种策略是 ZeRO-1 的 2.5 个四分之一：FSDP 没有 ZeRO-1；torch 里的 ZeRO-1 是 `ZeroRedundancyOptimizer`。
 # - **SHARD_GRAD_OP** 近似 ZeRO-2：从前向到反向，参数是整份的；两步之间却不是，这一点 ZeRO-2 做不到。
 # - **HYBRID_SHARD** 在组内分片（一组是一个节点，内部链路快），组间复制：这里每个 rank 存一半状态，另外组与组之间对切片做 all-reduce。`reshard_after_forward=` 一个整数是中间的办法：前向之后，按这么多个 rank 来切。
@@ -609,7 +609,7 @@ print(f"torch on NO_SHARD: {said}")
 #
 # Section S6 uses five names. Here each is tried, on a real rank:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="5d729285"
 # ## S6 节的训练循环
 #
 # S6 节用了五个名字。在真实的 rank 上逐个试一试：
@@ -639,7 +639,7 @@ for line, error in lab.launch(tried, ranks=1, backend="gloo", timeout_s=40)[0].i
 # %% [markdown]
 # `backward` and `step` are methods of a DeepSpeed engine. With FSDP the loop is torch's own: `loss.backward()`, `optimizer.step()`. Four lines of order matter, numbered below.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="0da0b13b"
 # `backward` 和 `step` 是 DeepSpeed 引擎的方法。用 FSDP 时，循环就是 torch 自己的：`loss.backward()`、`optimizer.step()`。有四处顺序要紧，下面标了号。
 
 
@@ -683,7 +683,7 @@ print(f"weights to save: rank 0 has {len(two[0][1])}, rank 1 has {len(two[1][1])
 #
 # DDP's `no_sync` has a sister: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches. **Predict** the reduce-scatters of both, and where the price is paid:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="c5ccc046"
 # 2：在 `fully_shard` 之前建的优化器，拿的是旧的、完整的参数，什么也训练不到。3：对 DTensor 调用 `clip_grad_norm_`，会在所有 rank 间求和；自己那几片的范数偏小，各 rank 还不一样。4：保存时要收集，所以每个 rank 都得调用；权重只到 rank 0。第三道练习就是修一个循环。
 #
 # ### 梯度累积
@@ -724,7 +724,7 @@ for every, (calls, peak, grads) in found.items():
 # %% [markdown]
 # Fewer messages, and the gradients lie there whole until the last microbatch: that is what sharding was to save.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="1dfc5f83"
 # 消息少了，可是梯度要完整地放到最后一个微批次：分片本来就是为了省下这一块。
 
 # %% [markdown] sections="D-fsdp"
@@ -732,7 +732,7 @@ for every, (calls, peak, grads) in found.items():
 #
 # The demo project has a function `setup_fsdp_model`. Read it with what was measured above: `SHARD_GRAD_OP` without its class is a NameError; no wrapping, so one unit, gathered at once; fp16 everywhere, and no scaler in its loop. Its loop also all-reduces the *loss* after `backward`: that is for the log, gradients are reduced without it. The same in FSDP2, put right:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="fa1a583e"
 # ## 示例项目的配置
 #
 # 示例项目里有个函数 `setup_fsdp_model`。对照上面的测量来读：`SHARD_GRAD_OP` 前面没写类名，是 NameError；没有包装，所以只有一个单元，一次全拼出来；处处用 fp16，循环里却没有缩放器。它的循环还在 `backward` 之后对 *loss* 做 all-reduce，那只是为了记日志，梯度的归约不靠它。改正后，用 FSDP2 写出来：
@@ -772,7 +772,7 @@ print("loss:", *(f"{loss:.3f}" for loss in lab.launch(demo, 10, ranks=2, backend
 #
 # Sharding does nothing for activations. **Activation checkpointing** keeps only a block's input, and computes the block again in the backward. Section 8.4.4 uses `apply_activation_checkpointing` from a module whose name begins with an underscore; the public way is `torch.utils.checkpoint`. Both, beside none, on a batch that makes activations the largest part. **Predict** the time of a step with checkpointing, in multiples of one without. (A backward costs about two forwards.)
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="730e0b4b"
 # ## 激活检查点
 #
 # 分片对激活毫无帮助。**激活检查点**只留下一个 block 的输入，反向时把这个 block 重算一遍。8.4.4 节用的 `apply_activation_checkpointing` 来自一个以下划线开头的模块；公开的写法是 `torch.utils.checkpoint`。下面两种都试，并与不用的对照，批量取得让激活占大头。**先猜**：用了之后，一步的时间是不用时的几倍？（反向大约相当于两次前向。）
@@ -823,7 +823,7 @@ for way, (activations, peak, seconds, calls) in found.items():
 #
 # `offload_policy=CPUOffloadPolicy()` keeps slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, its gradient back after the reduce-scatter, and the optimizer runs on the host. Section 8.4.4 says: another 30 % saved, 20 to 40 % slower. On this machine without a GPU the policy runs and moves nothing: **the host stands for the device**. What would leave the device can still be read from the measured step above, part by part:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="1a4b0c58"
 # 大部分激活没有了，代价是大约三分之一的计算；这里消息也占了一部分时间，所以倍数每次都有些出入。重算发生在这个 block 为反向而拼好的时候，所以不论包装的次序如何，都不多一次 all-gather。
 #
 # ## CPU 卸载
@@ -845,7 +845,7 @@ for name, found in (("fsdp", runs["fsdp"][0]["footprint"]), ("fsdp", sharded.pre
 # %% [markdown]
 # So "30 %" is no constant: the more ranks, the less is left to move away, for activations and gathered layers stay. Nor is "20 to 40 %". Per step $P/N$ parameters go up twice and come down once, 4 bytes each; the compute is $6P$ times the tokens of the rank. $P$ cancels. With a link of 25 GB/s (PCIe 4) and 200 TFLOP/s of real compute, if nothing overlaps:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="8d61e2bd"
 # 所以“30 %”不是常数：rank 越多，可搬走的越少，因为激活和拼好的层还在。“20 % 到 40 %”也不是。每一步有 $P/N$ 个参数上去两次、下来一次，每个 4 字节；计算量是 $6P$ 乘以这个 rank 的 token 数，$P$ 约掉了。设链路 25 GB/s（PCIe 4），真实算力 200 TFLOP/s，并且完全不重叠：
 
 # %%
@@ -857,7 +857,7 @@ for ranks in (1, 4, 8, 64):
 # %% [markdown]
 # And the optimizer on the host comes on top. With a GPU, the next cell measures both claims; without one it shows that the policy trains, and says that nothing moved.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="9ea1a9da"
 # 主机上跑优化器的时间还要另算。有 GPU 时，下面这格把两种说法都测出来；没有时，只说明这个策略能训练，并注明什么也没搬。
 
 
@@ -900,7 +900,7 @@ for name, (seconds, peak, loss, place) in found.items():
 #
 # Section 8.11.1 offers `fsdp_cpu_ram_efficient_loading` as "CPU offload". It is about **loading**: only rank 0 reads the weights; the others build the model on the `meta` device, which holds no bytes, and get their slices from rank 0. The same by hand, the largest live bytes while loading, and then the states of a training step:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="726d4393"
 # ### 什么不是卸载
 #
 # 8.11.1 节把 `fsdp_cpu_ram_efficient_loading` 当作“CPU Offload”。它管的是**加载**：只有 rank 0 读权重；其余 rank 在 `meta` 设备上建模型，不占字节，再从 rank 0 拿到自己的那几片。下面照样手写一遍，列出加载时最多占多少字节，以及之后训练时的状态：
@@ -941,7 +941,7 @@ for efficient in (False, True):
 #
 # Section 8.4.3 gives the settings to `Accelerator` as a dict. It says:
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="cd2d120f"
 # ## 通过 Accelerate 使用
 #
 # 8.4.3 节把设置写成字典交给 `Accelerator`。它的回答是：
@@ -959,7 +959,7 @@ except TypeError as error:
 #
 # One trap. On a machine without a GPU, Accelerate 1.15 ignores the FSDP part of the file, without a word. The script says what it found, and then tells Accelerate that its ranks may be treated like GPUs'; on GPUs that line does nothing.
 
-# %% [markdown] lang="zh" of="x"
+# %% [markdown] lang="zh" of="c1f3ce77"
 # 它要的是 `FullyShardedDataParallelPlugin`；也可以什么都不给，那时 `accelerate launch` 会把配置文件里写的交给它。8.4.3 节的文件是给 FSDP1 的；写上 `fsdp_version: 2`，策略就换成 `fsdp_reshard_after_forward`，预取策略和 `fsdp_sharding_strategy` 也就没有位置了。
 #
 # 有个陷阱：在没有 GPU 的机器上，Accelerate 1.15 会忽略文件里的 FSDP 部分，一声不吭。脚本先把它认出的类型印出来，再告诉它这些 rank 可以当 GPU 的来对待；有 GPU 时，那一行什么也不做。
@@ -1019,3 +1019,210 @@ line = ["-m", "accelerate.commands.launch", "--config_file", f"{folder.name}/fsd
         str(machine.free_port()), f"{folder.name}/train.py"]  # in a terminal: accelerate launch --config_file ... train.py
 done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=55)
 print(*[said for said in done.stdout.splitlines() if "found" in said] or [done.stderr[-2000:]], sep="\n")
+
+# %% [markdown]
+# The FSDP wrapper, the sharded states (half of DDP's on two ranks), and nine all-gathers for five units: `Block` is wrapped four times, the rest is the root, which is not freed after the forward.
+#
+# ## Does LLaMA-13B fit on four A100 of 40 GB?
+#
+# Section 8.10 says so, with FSDP and activation checkpointing. **Predict** the states per GPU, in GB. Then count them, for the recipes with 16-bit training:
+
+# %% [markdown] lang="zh" of="ef901ca2"
+# 用上了 FSDP 的包装，状态也分了片（两个 rank，各是 DDP 的一半）；五个单元九次 all-gather：`Block` 包了四个，其余归根模块，根模块前向之后不释放。
+#
+# ## 四块 40 GB 的 A100 装得下 LLaMA-13B 吗？
+#
+# 8.10 节说装得下，用 FSDP 加激活检查点。**先猜**每块 GPU 上的状态有多少 GB。然后按 16 位训练的几种配方（recipe）来数：
+
+# %%
+my_gigabytes = None
+
+# %%
+print(f"{my_gigabytes = }; 13e9 parameters, FSDP, 40 GB")
+for name in ("mixed", "bf16"):
+    bill_4 = sum(memory.state_bytes(13e9, 4, 3, name).values())
+    print(f"{memory.RECIPES[name].bytes_per_parameter:2} bytes ({memory.RECIPES[name].what}): {bill_4 / 1e9:.0f} GB on each of 4; "
+          f"states alone fit from {memory.ranks_needed(13e9, 40e9, 3, name)} GPUs on")
+
+# %% [markdown]
+# With a master copy it does not fit, and activations, gathered layers and the reduce-scatter's buffers come on top. It fits in pure bf16, where small updates are lost (chapter 05), with offload, or on more GPUs. (The same section calls the effective batch 32: $2 \cdot 16 \cdot 4 = 128$ sequences.)
+#
+# ## Exercises
+#
+# A check never stops the notebook. It runs your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
+#
+# ### 1. A step in slices
+#
+# No autograd function this time, and rows that do not divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter per weight, and never more than a few whole weights alive.
+
+# %% [markdown] lang="zh" of="3d8932b6"
+# 有主副本就装不下，何况还有激活、拼好的层和 reduce-scatter 的缓冲区。纯 bf16 装得下，但小的更新会丢（第 05 章）；或者用卸载，或者多几块 GPU。（同一节说有效批大小是 32，其实是 $2 \cdot 16 \cdot 4 = 128$ 条。）
+#
+# ## 练习
+#
+# 检查不会中断笔记本。它在真实的 rank 上，用没有展示过的规模跑你的答案，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
+#
+# ### 1. 切开来走一步
+#
+# 这次不用 autograd 函数，行数也除不尽。`shards[i]` 是本 rank 在第 i 个权重里的那几行，按 `torch.chunk` 切 `num_rows[i]` 行的切法：最后几个 rank 可能少些，甚至没有。一层是 `x = torch.tanh(x @ weight.T)`，损失是最后那个 `x` 的均方。返回每个 shard 的梯度，取各 rank 的平均。每个权重两次 all-gather、一次 reduce-scatter；任何时候活着的完整权重只能有几个。
+
+
+# %%
+def my_step(shards, num_rows, x):
+    """The gradient of each shard: the mean over all ranks."""
+    ### BEGIN SOLUTION
+    size, kept, found, pad = dist.get_world_size(), [], [], torch.nn.functional.pad
+
+    def whole(mine, rows):
+        most = math.ceil(rows / size)
+        everyone = mine.new_empty(most * size, mine.shape[1])
+        dist.all_gather_single(everyone, pad(mine, (0, 0, 0, most - len(mine))))
+        return everyone[:rows]
+
+    for mine, rows in zip(shards, num_rows):
+        kept.append(x)
+        x = torch.tanh(x @ whole(mine, rows).T)
+    gradient = 2 * x / x.numel()
+    for mine, rows, x in reversed(list(zip(shards, num_rows, kept))):
+        weight, x, out = whole(mine, rows).requires_grad_(), x.requires_grad_(), mine.new_empty(math.ceil(rows / size), len(x.T))
+        to_weight, gradient = torch.autograd.grad(torch.tanh(x @ weight.T), (weight, x), gradient)
+        dist.reduce_scatter_single(out, pad(to_weight, (0, 0, 0, len(out) * size - rows)))
+        found.append(out[: len(mine)] / size)
+    return found[::-1]
+    ### END SOLUTION
+
+
+# %%
+check.sharded_step(my_step)
+
+# %%
+check.hint("sharded_step")
+
+# %% [markdown]
+# ### 2. Wrap within a budget
+#
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that never more than `budget_bytes` of parameters are gathered at a time (each layer alone fits), with as few all-gathers per step as units of consecutive layers allow. Gradients must come out right, and every parameter sharded.
+
+# %% [markdown] lang="zh" of="8a512bb3"
+# ### 2. 在预算内包装
+#
+# `net` 是一个 `nn.Sequential`，各层大小不一。请调用 `fully_shard`，使任何时候拼好的参数都不超过 `budget_bytes`（单独一层总装得下），同时每步的 all-gather 尽量少；一个单元只能由相邻的层组成。梯度要对，每个参数都要分片。
+
+
+# %%
+def my_wrap(net, budget_bytes):
+    """Shards net in place."""
+    ### BEGIN SOLUTION
+    from torch.distributed.fsdp import fully_shard
+
+    units, room = [], 0
+    for layer in net:
+        num_bytes = sum(weight.nbytes for weight in layer.parameters())
+        if num_bytes > room:
+            units.append([])
+            room = budget_bytes
+        units[-1].append(layer)
+        room -= num_bytes
+    for unit in units:
+        fully_shard(unit, reshard_after_forward=True)
+    fully_shard(net)
+    ### END SOLUTION
+
+
+# %%
+check.wrap_within(my_wrap)
+
+# %%
+check.hint("wrap_within")
+
+# %% [markdown]
+# ### 3. Repair a loop
+#
+# The loop below has the order of section S6 and four mistakes. It runs, and trains nothing. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`; `net` an `nn.Sequential`, sharded in place.
+
+# %% [markdown] lang="zh" of="0d78ade6"
+# ### 3. 修好一个循环
+#
+# 下面的循环沿用 S6 节的次序，有四处错误。它能跑，但什么也训练不到。`steps` 里，每次更新对应本 rank 的一列微批次。请把它写对：SGD，学习率 0.1，动量 0.9；损失是 `mse_loss` 对微批次、对 rank 的平均；梯度作为一个整体裁剪到 `max_norm`；`net` 是 `nn.Sequential`，要就地分片。
+
+
+# %%
+def broken(net, steps, max_norm):
+    from torch.distributed.fsdp import fully_shard
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for layer in [*net, net]: fully_shard(layer)
+    for microbatches in steps:
+        for x, y in microbatches:
+            torch.nn.functional.mse_loss(net(x), y).backward()
+        own = [weight.grad.to_local() for weight in net.parameters()]
+        factor = max_norm / torch.stack([each.norm() for each in own]).norm()
+        for each in own: each *= factor.clamp(max=1)
+        optimizer.step()
+
+
+# %%
+def my_training(net, steps, max_norm):
+    """Shards net in place, and trains it."""
+    ### BEGIN SOLUTION
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in [*net, net]: fully_shard(layer)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for microbatches in steps:
+        optimizer.zero_grad()
+        for x, y in microbatches:
+            (torch.nn.functional.mse_loss(net(x), y) / len(microbatches)).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm)
+        optimizer.step()
+    ### END SOLUTION
+
+
+# %%
+check.train_sharded(my_training)
+
+# %%
+check.hint("train_sharded")
+
+# %% [markdown]
+# ## Summary
+#
+# - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. Weights come out as DDP's.
+# - The states are M/N. The peak is that, plus activations, plus about three times the largest unit. So wrap per block.
+# - 1.5 times DDP's bytes with FULL_SHARD, as many as DDP's with SHARD_GRAD_OP. gloo sends more, because it emulates reduce-scatter.
+# - NO_SHARD is DDP, SHARD_GRAD_OP is like ZeRO-2, FULL_SHARD like ZeRO-3, HYBRID_SHARD is both at once on a mesh of two axes. There is no ZeRO-1.
+# - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clip over all ranks, `optimizer.step()`.
+# - Mixed precision halves messages, not states. Checkpointing takes activations away for a third more compute. Offload takes states off the device, and what it costs depends on the tokens per step.
+#
+# ## Sources
+#
+# - FSDP: Zhao et al. 2023, *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, [arXiv 2304.11277](https://arxiv.org/abs/2304.11277)
+# - ZeRO: Rajbhandari et al. 2020, [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
+# - [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html), in the documentation of PyTorch
+# - Checkpointing: Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
+# - [FSDP1 and FSDP2 in Accelerate](https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2)
+#
+# Where you stand:
+
+# %% [markdown] lang="zh" of="d8f759b6"
+# ## 小结
+#
+# - FSDP 就是切成片的数据并行：把一个单元 all-gather 起来，计算，放掉，再 reduce-scatter 它的梯度。权重与 DDP 的相同。
+# - 状态是 M/N。峰值要再加激活，再加大约三份最大的单元。所以要按 block 来包。
+# - FULL_SHARD 的字节是 DDP 的 1.5 倍，SHARD_GRAD_OP 与 DDP 一样多。gloo 发得更多，因为它用 all-reduce 代替 reduce-scatter。
+# - NO_SHARD 就是 DDP，SHARD_GRAD_OP 近似 ZeRO-2，FULL_SHARD 近似 ZeRO-3，HYBRID_SHARD 在两个轴的网格上兼用分片与复制。没有 ZeRO-1。
+# - 先对子模块、最后对根模块调用 `fully_shard`；然后建优化器；然后 `loss.backward()`，在所有 rank 上裁剪，`optimizer.step()`。
+# - 混合精度让消息减半，状态不减。激活检查点用三分之一的计算换掉激活。卸载把状态搬出设备，代价取决于每步的 token 数。
+#
+# ## 出处
+#
+# - FSDP：Zhao 等，2023，*PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*，[arXiv 2304.11277](https://arxiv.org/abs/2304.11277)
+# - ZeRO：Rajbhandari 等，2020，[arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
+# - PyTorch 文档里的 [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)
+# - 激活检查点：Chen 等，2016，*Training Deep Nets with Sublinear Memory Cost*，[arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
+# - [Accelerate 里的 FSDP1 与 FSDP2](https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2)
+#
+# 你做到了哪里：
+
+# %%
+check.status()
