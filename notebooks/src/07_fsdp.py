@@ -13,16 +13,16 @@
 #
 # Data parallelism keeps the whole model, its gradients and its optimizer states on every rank. Fully sharded data parallelism (FSDP) keeps a slice of them on each, and puts a layer together only while it computes.
 #
-# You will write it by hand in thirty lines, read its collectives from a trace, and replace it by `fully_shard` (FSDP2). Then the names of `FullyShardedDataParallel` (FSDP1) that the source uses, each beside what does the same today; wrapping, mixed precision, offload and activation checkpointing, measured; and the same through Accelerate.
+# You will write it by hand in fewer than fifty lines, read its collectives from a trace, and replace it by `fully_shard` (FSDP2). Then the names of `FullyShardedDataParallel` (FSDP1) that the source uses, each beside what does the same today; wrapping, mixed precision, offload and activation checkpointing, measured; and the same through Accelerate.
 
-# %% [markdown] lang="zh" of="53cf2a70"
+# %% [markdown] lang="zh" of="c60f2d51"
 # # FSDP
 #
 # *对应原资料 8.4.1 至 8.4.4、S6 以及示例项目的 FSDP 配置（D-fsdp），约 75 分钟。不需要 GPU。*
 #
 # 数据并行让每个 rank 都存一整份模型、梯度和优化器状态。完全分片的数据并行（fully sharded data parallel，FSDP）让每个 rank 只存一片，要算到哪一层，才临时把那一层拼完整。
 #
-# 先用三十来行手写一个，从轨迹（trace）里读出它的集合通信，再换成 `fully_shard`（即 FSDP2）。然后把原资料用的 `FullyShardedDataParallel`（FSDP1）的各个名字，和今天做同样事情的写法一一对上；包装、混合精度、卸载（offload）、激活检查点（activation checkpointing）都实测一遍；最后通过 Accelerate 再做一次。
+# 先用不到五十行手写一个，从轨迹（trace）里读出它的集合通信，再换成 `fully_shard`（即 FSDP2）。然后把原资料用的 `FullyShardedDataParallel`（FSDP1）的各个名字，和今天做同样事情的写法一一对上；包装、混合精度、卸载（offload）、激活检查点（activation checkpointing）都实测一遍；最后通过 Accelerate 再做一次。
 
 # %%
 import labkit as lab
@@ -83,22 +83,24 @@ predicted = sharded.predicted_footprint(settings["fsdp"])
 widgets.show(bill.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE))
 
 # %%
-print("peak          states     peak      share of DDP's peak   predicted peak, at")
+largest = 4 * max(sum(unit.sizes.values()) for unit in settings["fsdp"].units())
+print(f"at the peak   states   activations   the rest, in largest layers ({format_bytes(largest)})   all   predicted, at")
 for name, setting in settings.items():
     found, expected = runs[name][0]["footprint"], sharded.predicted_footprint(setting)
-    print(f"{name:<10} {format_bytes(held[name].rank_bytes[0]):>9} {format_bytes(found.peak_bytes):>9} "
-          f"{found.peak_bytes / runs['ddp'][0]['footprint'].peak_bytes:18.2f} "
-          f"{format_bytes(expected.peak_bytes):>18}, {expected.peak}")
+    parts = dict(zip(footprint.PARTS, found.num_bytes[found.totals.argmax()]))
+    rest = parts["gathered"] + parts["temporary"]
+    print(f"{name:<11} {format_bytes(found.peak_bytes - rest - parts['activations']):>8} {format_bytes(parts['activations']):>13} "
+          f"{rest / largest:20.1f} {format_bytes(found.peak_bytes):>23} {format_bytes(expected.peak_bytes):>10}, {expected.peak}")
 
 # %% [markdown]
-# So O(M/N) is right for the states, and the peak is O(M/N) + activations + about three times the largest unit that is gathered at once. "Unit" is the word that decides; it comes back under *wrapping*.
+# So O(M/N) is right for the states. The peak has activations on top, and about four times the largest layer: its weights, its gradients, the next layer, which is gathered already, and the copy out of which gradients are reduced. How large a "layer" is, you decide; see *wrapping*.
 #
 # ## By hand
 #
 # One layer, three moves: **all-gather** its slices into the whole, **compute**, **reduce-scatter** the gradient. Autograd can be told that the second is the derivative of the first:
 
-# %% [markdown] lang="zh" of="23e35600"
-# 所以，O(M/N) 对状态成立；峰值是 O(M/N) 加上激活，再加上大约三份“一次拼出来的最大单元”。关键在“单元”二字，后面讲包装时还会遇到它。
+# %% [markdown] lang="zh" of="b68c3ca7"
+# 所以，O(M/N) 对状态成立。峰值还要加上激活，再加上大约四份最大的层：它的权重、它的梯度、已经提前拼好的下一层，以及归约梯度时用的那份副本。“一层”有多大，由你决定，见后面的*包装*。
 #
 # ## 手写 FSDP
 #
@@ -199,7 +201,7 @@ def train(wrapper, num_steps):
         optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
         for step in range(num_steps):
             if step == num_steps - 1: watched.layers(net.layers)
-            batch = model.story_tokens(8, 32, seed=step)
+            batch = model.story_tokens(6, 32, seed=step)
             tokens, targets = (part.chunk(dist.get_world_size())[dist.get_rank()].clone() for part in batch)
             loss = model.loss(engine(tokens), targets)
             loss.backward()
@@ -212,7 +214,7 @@ def train(wrapper, num_steps):
 # %%
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-by_hand = {wrapper.__name__: lab.launch(train, wrapper, 3, ranks=4, backend="gloo", timeout_s=40)[0]
+by_hand = {wrapper.__name__: lab.launch(train, wrapper, 3, ranks=3, backend="gloo", timeout_s=40)[0]
            for wrapper in (DDP, Kept, Freed)}
 right = by_hand["DistributedDataParallel"][0]
 print(f"{my_difference = }")
@@ -372,12 +374,12 @@ widgets.fsdp_sharding(language=LANGUAGE)
 # %% [markdown] sections="8.4.2"
 # ## fully_shard
 #
-# torch has two of them. `FullyShardedDataParallel` (FSDP1, 2022) wraps a module and flattens its parameters, as `Kept` did. `fully_shard` (FSDP2) changes the module in place and cuts every parameter along its first dimension into a `DTensor`; names and shapes stay. FSDP1 is in maintenance; this chapter uses FSDP2 and maps the names. Three ranks, so that not everything divides:
+# torch has two of them. `FullyShardedDataParallel` (FSDP1, 2022) wraps a module and flattens its parameters, as `Kept` did. `fully_shard` (FSDP2) changes the module in place and cuts every parameter along its first dimension into a `DTensor`; names and shapes stay. The source uses FSDP1; this chapter uses FSDP2 and maps the names. Three ranks, so that not everything divides:
 
-# %% [markdown] lang="zh" of="e428d457"
+# %% [markdown] lang="zh" of="4828ad7a"
 # ## fully_shard
 #
-# torch 里有两个 FSDP。`FullyShardedDataParallel`（FSDP1，2022 年）把模块包起来，并把参数展平，和上面的 `Kept` 一样。`fully_shard`（FSDP2）就地改造模块，把每个参数沿第一维切开，变成 `DTensor`；名字和形状都不变。FSDP1 只做维护，本章用 FSDP2，并对照旧名字。下面用三个 rank，好让有些参数除不尽：
+# torch 里有两个 FSDP。`FullyShardedDataParallel`（FSDP1，2022 年）把模块包起来，并把参数展平，和上面的 `Kept` 一样。`fully_shard`（FSDP2）就地改造模块，把每个参数沿第一维切开，变成 `DTensor`；名字和形状都不变。原资料用 FSDP1，本章用 FSDP2，并对照旧名字。下面用三个 rank，好让有些参数除不尽：
 
 
 # %%
@@ -403,14 +405,14 @@ for name in ("qkv.weight", "out.weight", "norm1.bias"):
 #
 # ### Wrapping
 #
-# Each call makes its module a **unit**: all of its parameters that no inner call has taken. A unit is gathered with one message, and freed as one. So children first, the root last. Section 8.4.2 does it by `auto_wrap_policy`; `fully_shard` takes a loop. Four ways for a model of eight blocks. **Predict:** which needs the least memory, and which the fewest messages?
+# Each call makes its module a **unit**: all of its parameters that no inner call has taken. A unit is gathered with one message, and freed as one. So children first, the root last. Section 8.4.2 does it by `auto_wrap_policy`; `fully_shard` takes a loop. Four ways for a model of six blocks. **Predict:** which needs the least memory, and which the fewest messages?
 
-# %% [markdown] lang="zh" of="3554f88e"
+# %% [markdown] lang="zh" of="8f9638e3"
 # 64 行分给三个 rank：22、22、20，切法和 `torch.chunk` 一样；发消息时，最后一份补齐到 22 行。
 #
 # ### 包装
 #
-# 每次调用都把一个模块变成一个**单元**（unit）：它的参数里还没被内层调用拿走的那些。一个单元用一条消息拼起来，也一起放掉。所以先子模块，最后才是根模块。8.4.2 节用的是 `auto_wrap_policy`；用 `fully_shard`，写个循环就行。下面是八个 block 的模型，四种包法。**先猜**：哪种最省内存，哪种消息最少？
+# 每次调用都把一个模块变成一个**单元**（unit）：它的参数里还没被内层调用拿走的那些。一个单元用一条消息拼起来，也一起放掉。所以先子模块，最后才是根模块。8.4.2 节用的是 `auto_wrap_policy`；用 `fully_shard`，写个循环就行。下面是六个 block 的模型，四种包法。**先猜**：哪种最省内存，哪种消息最少？
 
 # %%
 my_leanest, my_quietest = None, None
@@ -428,8 +430,8 @@ def wrapped(ways):
         torch.manual_seed(0)
         tokens, targets = (each.clone() for each in model.story_tokens(1, 32, seed=dist.get_rank()))
         with meter.watch() as watched:
-            net = model.Transformer(8, 64, 4, max_len=32)
-            units = {"the root": [], "pairs of layers": [list(net.layers[i : i + 2]) for i in range(0, 10, 2)],
+            net = model.Transformer(6, 64, 4, max_len=32)
+            units = {"the root": [], "pairs of layers": [list(net.layers[i : i + 2]) for i in range(0, 8, 2)],
                      "each layer": net.layers, "each Linear": [each for each in net.modules() if type(each) is torch.nn.Linear]}
             for unit in [*units[way], net]: fully_shard(unit)
             watched.layers(net.layers)
@@ -509,14 +511,14 @@ for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", ti
 #
 # ## FSDP1's names
 #
-# Section 8.4.2 lists four strategies. Beside each the arguments of `fully_shard` that do the same; four ranks train with both, and we compare live bytes (with AdamW), calls and payload. Two notes in the source are wrong: S6 calls NO_SHARD "Stage 1", and SHARD_GRAD_OP "Stage 2". **Predict:** how many quarters of the states does a rank hold under NO_SHARD?
+# Section 8.4.2 lists four strategies. Beside each the arguments of `fully_shard` that do the same (a mesh of two axes: replicate, shard); four ranks train with both, and we compare live bytes (with AdamW), calls and payload. Two notes in the source are wrong: S6 calls NO_SHARD "Stage 1", and SHARD_GRAD_OP "Stage 2". **Predict:** how many quarters of the states does a rank hold under NO_SHARD?
 
-# %% [markdown] lang="zh" of="f9952898"
+# %% [markdown] lang="zh" of="5a652b63"
 # 消息减半，状态不变。最后一列与 S6 和示例项目有关，它们用 fp16：许多梯度小于 fp16 能表示的最小数，变成了 0。fp16 需要损失缩放（loss scaler，第 05 章），两处都没有；bf16 不需要。8.4.2 节两者都用 bf16，可行；rank 多的时候，求和用 fp32 更稳妥。
 #
 # ## FSDP1 的名字
 #
-# 8.4.2 节列了四种策略。下面在每种旁边写上 `fully_shard` 里作用相同的参数；四个 rank 用两种写法各训练一遍，比较存着的字节（含 AdamW）、调用次数和载荷。原资料有两处注释不对：S6 把 NO_SHARD 叫作“Stage 1”，把 SHARD_GRAD_OP 叫作“Stage 2”。**先猜**：用 NO_SHARD 时，一个 rank 存着全部状态的几个四分之一？
+# 8.4.2 节列了四种策略。下面在每种旁边写上 `fully_shard` 里作用相同的参数（两个轴的网格：复制，分片）；四个 rank 用两种写法各训练一遍，比较存着的字节（含 AdamW）、调用次数和载荷。原资料有两处注释不对：S6 把 NO_SHARD 叫作“Stage 1”，把 SHARD_GRAD_OP 叫作“Stage 2”。**先猜**：用 NO_SHARD 时，一个 rank 存着全部状态的几个四分之一？
 
 # %%
 my_quarters = None
@@ -526,8 +528,7 @@ FSDP2 = {"FULL_SHARD": {"reshard_after_forward": True}, "SHARD_GRAD_OP": {"resha
 
 # %%
 def both(strategies):
-    import torch, warnings
-    import torch.distributed as dist
+    import torch, warnings, torch.distributed as dist
     from labkit import meter, model, traffic
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -535,7 +536,7 @@ def both(strategies):
     found, said, tokens = {}, "", model.story_tokens(2, 32, seed=dist.get_rank())
     for name, version in [(name, version) for name in strategies for version in (1, 2)]:
         torch.manual_seed(0)
-        net, options = model.Transformer(2, 64, 4, max_len=32), dict(strategies[name])
+        net, options = model.Transformer(1, 64, 4, max_len=32), dict(strategies[name])
         shape = options.pop("mesh", (4,))
         mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape):])
         if version == 1:
@@ -607,12 +608,12 @@ print(f"torch on NO_SHARD: {said}")
 # %% [markdown] sections="S6"
 # ## The loop of section S6
 #
-# Section S6 uses five names. Here each is tried, on a real rank:
+# Section S6 uses five names that its imports do not bring, and the demo project one (the last line). Each is tried on a real rank:
 
-# %% [markdown] lang="zh" of="5d729285"
+# %% [markdown] lang="zh" of="2dd76a64"
 # ## S6 节的训练循环
 #
-# S6 节用了五个名字。在真实的 rank 上逐个试一试：
+# S6 节用了五个它并没有导入、或者根本不存在的名字，示例项目有一个（最后一行）。在真实的 rank 上逐个试一试：
 
 
 # %%
@@ -625,7 +626,7 @@ def tried():
     fsdp_model, said = FSDP(model.Transformer(1, 32, 2), device_id=torch.device("cpu")), {}
     for line in ("from torch.distributed.fsdp.wrap import default_auto_wrap_policy", "MixedPrecision",
                  "from torch.distributed.fsdp import BackwardPrefetch; BackwardPrefetch.PRE_FORWARD",
-                 "fsdp_model.backward", "fsdp_model.step"):
+                 "fsdp_model.backward", "fsdp_model.step", "SHARD_GRAD_OP"):
         try:
             exec(line, {"fsdp_model": fsdp_model})
         except Exception as error:
@@ -722,17 +723,17 @@ for every, (calls, peak, grads) in found.items():
     print(f"reduce each: {every!s:5} {dict(calls)}, peak {format_bytes(peak)}, gradients off by {off:.0e}")
 
 # %% [markdown]
-# Fewer messages, and the gradients lie there whole until the last microbatch: that is what sharding was to save.
+# A quarter of the reduce-scatters, and the gradients lie there whole until the last microbatch: that is what sharding was to save.
 
-# %% [markdown] lang="zh" of="1dfc5f83"
-# 消息少了，可是梯度要完整地放到最后一个微批次：分片本来就是为了省下这一块。
+# %% [markdown] lang="zh" of="08681553"
+# reduce-scatter 只剩四分之一，可是梯度要完整地放到最后一个微批次：分片本来就是为了省下这一块。
 
 # %% [markdown] sections="D-fsdp"
 # ## The demo project's set-up
 #
-# The demo project has a function `setup_fsdp_model`. Read it with what was measured above: `SHARD_GRAD_OP` without its class is a NameError; no wrapping, so one unit, gathered at once; fp16 everywhere, and no scaler in its loop. Its loop also all-reduces the *loss* after `backward`: that is for the log, gradients are reduced without it. The same in FSDP2, put right:
+# The demo project has a function `setup_fsdp_model`. Read it with what was measured above: `SHARD_GRAD_OP` without its class is that NameError; no wrapping, so one unit, gathered at once; fp16 everywhere, and no scaler in its loop. Its loop also all-reduces the *loss* after `backward`: that is for the log, gradients are reduced without it. The same in FSDP2, put right:
 
-# %% [markdown] lang="zh" of="fa1a583e"
+# %% [markdown] lang="zh" of="d5544258"
 # ## 示例项目的配置
 #
 # 示例项目里有个函数 `setup_fsdp_model`。对照上面的测量来读：`SHARD_GRAD_OP` 前面没写类名，是 NameError；没有包装，所以只有一个单元，一次全拼出来；处处用 fp16，循环里却没有缩放器。它的循环还在 `backward` 之后对 *loss* 做 all-reduce，那只是为了记日志，梯度的归约不靠它。改正后，用 FSDP2 写出来：
@@ -770,12 +771,12 @@ print("loss:", *(f"{loss:.3f}" for loss in lab.launch(demo, 10, ranks=2, backend
 # %% [markdown] sections="8.4.4"
 # ## Activation checkpointing
 #
-# Sharding does nothing for activations. **Activation checkpointing** keeps only a block's input, and computes the block again in the backward. Section 8.4.4 uses `apply_activation_checkpointing` from a module whose name begins with an underscore; the public way is `torch.utils.checkpoint`. Both, beside none, on a batch that makes activations the largest part. **Predict** the time of a step with checkpointing, in multiples of one without. (A backward costs about two forwards.)
+# Sharding does nothing for activations. **Activation checkpointing** keeps only a block's input, and computes the block again in the backward. Section 8.4.4 uses `apply_activation_checkpointing` from a module whose name begins with an underscore; the public way is `torch.utils.checkpoint`. Both, beside none, on a batch that makes activations the largest part. **Predict** the processor time of forward and backward with checkpointing, in multiples of those without. (A backward costs about two forwards.)
 
-# %% [markdown] lang="zh" of="730e0b4b"
+# %% [markdown] lang="zh" of="f0fa0988"
 # ## 激活检查点
 #
-# 分片对激活毫无帮助。**激活检查点**只留下一个 block 的输入，反向时把这个 block 重算一遍。8.4.4 节用的 `apply_activation_checkpointing` 来自一个以下划线开头的模块；公开的写法是 `torch.utils.checkpoint`。下面两种都试，并与不用的对照，批量取得让激活占大头。**先猜**：用了之后，一步的时间是不用时的几倍？（反向大约相当于两次前向。）
+# 分片对激活毫无帮助。**激活检查点**只留下一个 block 的输入，反向时把这个 block 重算一遍。8.4.4 节用的 `apply_activation_checkpointing` 来自一个以下划线开头的模块；公开的写法是 `torch.utils.checkpoint`。下面两种都试，并与不用的对照，批量取得让激活占大头。**先猜**：用了之后，前向加反向的处理器时间是不用时的几倍？（反向大约相当于两次前向。）
 
 # %%
 my_time_factor = None
@@ -802,8 +803,8 @@ def checkpointed(ways):
             watched.mark("forward"), (loss := model.loss(net(tokens), targets))
             watched.kept(), watched.mark("backward"), loss.backward(), watched.claim(net)
         for _ in range(5):
-            began = time.perf_counter()
-            model.loss(net(tokens), targets).backward(), seconds.append(time.perf_counter() - began)
+            began = time.process_time()
+            model.loss(net(tokens), targets).backward(), seconds.append(time.process_time() - began)
         found[way] = watched.footprint().num_bytes.max(0)[5], watched.footprint().peak_bytes, min(seconds), counted.calls
     return found
 
@@ -817,14 +818,14 @@ for way, (activations, peak, seconds, calls) in found.items():
     print(f"{way:<11} {format_bytes(activations):>11} {format_bytes(peak):>9} {seconds / found['none'][2]:8.2f}   {dict(calls)}")
 
 # %% [markdown]
-# Most of the activations are gone, for about a third more compute; here messages take their share of the time as well, so the factor moves from run to run. The second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping.
+# Most of the activations are gone, for about a third more compute at the most; handling messages and gathered weights takes a part of the time that does not grow. The second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping.
 #
 # ## CPU offload
 #
 # `offload_policy=CPUOffloadPolicy()` keeps slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, its gradient back after the reduce-scatter, and the optimizer runs on the host. Section 8.4.4 says: another 30 % saved, 20 to 40 % slower. On this machine without a GPU the policy runs and moves nothing: **the host stands for the device**. What would leave the device can still be read from the measured step above, part by part:
 
-# %% [markdown] lang="zh" of="1a4b0c58"
-# 大部分激活没有了，代价是大约三分之一的计算；这里消息也占了一部分时间，所以倍数每次都有些出入。重算发生在这个 block 为反向而拼好的时候，所以不论包装的次序如何，都不多一次 all-gather。
+# %% [markdown] lang="zh" of="0941cf1d"
+# 大部分激活没有了，代价至多是大约三分之一的计算；处理消息和拼接权重也占一部分时间，那部分不变。重算发生在这个 block 为反向而拼好的时候，所以不论包装的次序如何，都不多一次 all-gather。
 #
 # ## CPU 卸载
 #
@@ -980,7 +981,7 @@ num_processes: 2
 """
 
 # %%
-SCRIPT = """\
+SET_UP = """\
 import torch, torch.distributed as dist
 from accelerate import Accelerator, PartialState
 from labkit import meter, model, traffic
@@ -991,15 +992,20 @@ accelerator = Accelerator()
 torch.manual_seed(0)
 net = model.Transformer(4, 64, 4, max_len=32)
 net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=0.01))
+"""
+
+# %%
+LOOP = """\
 tokens, targets = (each.to(accelerator.device) for each in model.story_tokens(2, 32, seed=dist.get_rank()))
 for step in range(2):
+    optimizer.zero_grad()
     with traffic.count() as counted:
         loss = model.loss(net(tokens), targets)
         accelerator.backward(loss)
     accelerator.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
 held = meter.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
-print(f"found {seen}, then {accelerator.distributed_type}; a {type(net).__name__}; states {held:,} bytes, {dict(counted.calls)}")
+accelerator.print(f"found {seen}, then {accelerator.distributed_type}; a {type(net).__name__}; states {held:,} bytes, {dict(counted.calls)}")
 dist.destroy_process_group()
 """
 
@@ -1013,7 +1019,7 @@ import yaml
 from labkit import machine
 
 folder = tempfile.TemporaryDirectory()
-for name, text in (("fsdp.yaml", CONFIG), ("train.py", SCRIPT)):
+for name, text in (("fsdp.yaml", CONFIG), ("train.py", SET_UP + LOOP)):
     Path(folder.name, name).write_text(text)
 line = ["-m", "accelerate.commands.launch", "--config_file", f"{folder.name}/fsdp.yaml", "--main_process_port",
         str(machine.free_port()), f"{folder.name}/train.py"]  # in a terminal: accelerate launch --config_file ... train.py
@@ -1188,7 +1194,7 @@ check.hint("train_sharded")
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. Weights come out as DDP's.
-# - The states are M/N. The peak is that, plus activations, plus about three times the largest unit. So wrap per block.
+# - The states are M/N. The peak is that, plus activations, plus about four times the largest unit. So wrap per block.
 # - 1.5 times DDP's bytes with FULL_SHARD, as many as DDP's with SHARD_GRAD_OP. gloo sends more, because it emulates reduce-scatter.
 # - NO_SHARD is DDP, SHARD_GRAD_OP is like ZeRO-2, FULL_SHARD like ZeRO-3, HYBRID_SHARD is both at once on a mesh of two axes. There is no ZeRO-1.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clip over all ranks, `optimizer.step()`.
@@ -1204,11 +1210,11 @@ check.hint("train_sharded")
 #
 # Where you stand:
 
-# %% [markdown] lang="zh" of="d8f759b6"
+# %% [markdown] lang="zh" of="37b26569"
 # ## 小结
 #
 # - FSDP 就是切成片的数据并行：把一个单元 all-gather 起来，计算，放掉，再 reduce-scatter 它的梯度。权重与 DDP 的相同。
-# - 状态是 M/N。峰值要再加激活，再加大约三份最大的单元。所以要按 block 来包。
+# - 状态是 M/N。峰值要再加激活，再加大约四份最大的单元。所以要按 block 来包。
 # - FULL_SHARD 的字节是 DDP 的 1.5 倍，SHARD_GRAD_OP 与 DDP 一样多。gloo 发得更多，因为它用 all-reduce 代替 reduce-scatter。
 # - NO_SHARD 就是 DDP，SHARD_GRAD_OP 近似 ZeRO-2，FULL_SHARD 近似 ZeRO-3，HYBRID_SHARD 在两个轴的网格上兼用分片与复制。没有 ZeRO-1。
 # - 先对子模块、最后对根模块调用 `fully_shard`；然后建优化器；然后 `loss.backward()`，在所有 rank 上裁剪，`optimizer.step()`。
