@@ -31,7 +31,7 @@ lab.warm()  # starts the process that forks ranks, while the rest loads
 import math
 import torch
 import torch.distributed as dist
-from labkit import bill, chart, footprint, memory, meter, model, scene, sharded, traffic, widgets
+from labkit import bill, chart, footprint, memory, model, scene, sharded, timeline, widgets
 from labkit.chart import Series
 from labkit.check import fsdp as check
 from labkit.sharded import Setting
@@ -138,6 +138,7 @@ def views(flat, shapes):
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), flat[:sum(sizes)].split(sizes))}
 
 
+# %%
 class Kept(torch.nn.Module):
     """A layer that is gathered in its forward, and stays whole until its backward is over."""
 
@@ -148,8 +149,11 @@ class Kept(torch.nn.Module):
         parts = torch.nn.functional.pad(flat, (0, -len(flat) % size)).chunk(size)
         self.mine, self.layer = torch.nn.Parameter(parts[dist.get_rank()].clone()), [layer.to("meta")]
 
+    def gather(self):
+        return Gather.apply(self.mine)
+
     def forward(self, x):
-        return torch.func.functional_call(self.layer[0], views(Gather.apply(self.mine), self.shapes), (x,))
+        return torch.func.functional_call(self.layer[0], views(self.gather(), self.shapes), (x,))
 
 # %% [markdown]
 # That is complete, and correct. But from the forward of a layer to its backward its weights lie there whole, and at the end of the forward that is the whole model. Autograd has saved views of them; it does not notice if the memory under them goes away in between and comes back:
@@ -162,14 +166,16 @@ class Kept(torch.nn.Module):
 class Freed(Kept):
     """The same, freed after the forward and gathered again when its backward begins."""
 
+    def fill(self, whole):
+        dist.all_gather_single(whole, self.mine.data)
+
     def forward(self, x):
-        whole = Gather.apply(self.mine)
+        whole = self.gather()
         output = torch.func.functional_call(self.layer[0], views(whole, self.shapes), (x,))
         storage, data, num_bytes = whole.untyped_storage(), whole.data, whole.nbytes
-
         def again(gradient):
             storage.resize_(num_bytes)
-            dist.all_gather_single(data, self.mine.data)
+            self.fill(data)
 
         output.register_hook(again)  # runs when the gradient of the output is there
         storage.resize_(0)
@@ -359,13 +365,32 @@ print("all-gathers for which the caller waited: %d of %d" % waited_for(step))
 print("messages in the trace:", sorted(set(step.kind[step.lane == "comm"].tolist())))
 
 # %% [markdown]
-# With gloo on a CPU the thread that issues an all-gather waits for it. On a GPU it goes to a stream of its own, and the computation runs on. And once more: no reduce-scatter in the trace. It was called; what ran is an all-reduce.
-#
+# With gloo on a CPU the thread that issues an all-gather waits for it. On a GPU it goes to a stream of its own, and the computation runs on. And once more: no reduce-scatter in the trace. It was called; what ran is an all-reduce. The step as a picture; a layer computes between two doings of FSDP:
+
+# %% [markdown] lang="zh" of="15d76955"
+# 用 CPU 上的 gloo，发起 all-gather 的线程要等它做完。在 GPU 上，它走另一条流（stream），计算照常进行。再看一眼：轨迹里没有 reduce-scatter。调用的是它，跑的却是 all-reduce。把这一步画出来；FSDP 的两个动作之间，就是一层在计算：
+
+# %%
+def with_compute(line):
+    """The messages of a recorded step, and what lies between two of FSDP's labels."""
+    columns = (line.rank, line.lane, line.kind, line.label, line.start_us, line.end_us, line.num_bytes)
+    rows = [row for row in zip(*(column.tolist() for column in columns)) if row[1] == "comm"]
+    for rank in range(line.num_ranks):
+        mine, done = line.select(line.rank == rank), 0.0
+        for start, end, label in sorted(zip(mine.start_us.tolist(), mine.end_us.tolist(), mine.label.tolist())):
+            if found := re.fullmatch(r"FSDP::post_(forward|backward_accumulate) \(layers\.(\d)\)", label):
+                kind = "F" if found[1] == "forward" else "B"
+                rows.append((rank, "compute", kind, kind + found[2], done, start, 0))
+            done = max(done, end) if "(layers." in label else done
+    return timeline.from_rows(rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes).shifted()
+
+
+widgets.show(scene.timeline(with_compute(step), title="fully_shard", language=LANGUAGE))
+
+# %% [markdown]
 # The board shows the three moves for any number of ranks and layers; its button runs the setting.
 
-# %% [markdown] lang="zh" of="ec9de865"
-# 用 CPU 上的 gloo，发起 all-gather 的线程要等它做完。在 GPU 上，它走另一条流（stream），计算照常进行。再看一眼：轨迹里没有 reduce-scatter。调用的是它，跑的却是 all-reduce。
-#
+# %% [markdown] lang="zh" of="c691b98a"
 # 下面的面板展示这三个动作，rank 数和层数都可以调；按钮会真的运行一次。
 
 # %%
@@ -401,14 +426,14 @@ for name in ("qkv.weight", "out.weight", "norm1.bias"):
     print(f"{name:<11} {found[0][2][name][0]!s:<10} on ranks 0, 1, 2:", *(rank[2][name][1] for rank in found))
 
 # %% [markdown]
-# 64 rows on three ranks: 22, 22 and 20, as `torch.chunk` cuts; for the message the last part is padded to 22.
+# It cuts as `torch.chunk` does: the last part may be shorter, and is padded for the message.
 #
 # ### Wrapping
 #
 # Each call makes its module a **unit**: all of its parameters that no inner call has taken. A unit is gathered with one message, and freed as one. So children first, the root last. Section 8.4.2 does it by `auto_wrap_policy`; `fully_shard` takes a loop. Four ways for a model of six blocks. **Predict:** which needs the least memory, and which the fewest messages?
 
-# %% [markdown] lang="zh" of="8f9638e3"
-# 64 行分给三个 rank：22、22、20，切法和 `torch.chunk` 一样；发消息时，最后一份补齐到 22 行。
+# %% [markdown] lang="zh" of="77ecc723"
+# 切法和 `torch.chunk` 一样：最后一份可能短一些，发消息时再补齐。
 #
 # ### 包装
 #
@@ -638,9 +663,9 @@ for line, error in lab.launch(tried, ranks=1, backend="gloo", timeout_s=40)[0].i
     print(f"{line}\n    {error}")
 
 # %% [markdown]
-# `backward` and `step` are methods of a DeepSpeed engine. With FSDP the loop is torch's own: `loss.backward()`, `optimizer.step()`. Four lines of order matter, numbered below.
+# `backward` and `step` are methods of a DeepSpeed engine. With FSDP the loop is torch's own: `loss.backward()`, `optimizer.step()`. Four places matter, numbered below.
 
-# %% [markdown] lang="zh" of="0da0b13b"
+# %% [markdown] lang="zh" of="d178adcd"
 # `backward` 和 `step` 是 DeepSpeed 引擎的方法。用 FSDP 时，循环就是 torch 自己的：`loss.backward()`、`optimizer.step()`。有四处顺序要紧，下面标了号。
 
 
@@ -783,7 +808,7 @@ my_time_factor = None
 
 
 # %%
-def checkpointed(ways):
+def checkpointed(ways, num_rounds=8):
     import functools, time, torch
     import torch.distributed as dist
     from labkit import meter, model, traffic
@@ -791,45 +816,148 @@ def checkpointed(ways):
     from torch.distributed.fsdp import fully_shard
     from torch.utils.checkpoint import checkpoint
 
-    found, (tokens, targets) = {}, (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank()))
+    found, nets, (tokens, targets) = {}, {}, (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank()))
     for way in ways:
-        torch.manual_seed(0)
         with meter.watch() as watched, traffic.count() as counted:
-            net, seconds = model.Transformer(4, 64, 4, max_len=64), []
+            nets[way] = net = model.Transformer(4, 64, 4, max_len=64)
             for block in net.layers[1:-1] if way == "checkpoint" else ():
                 block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
             for layer in [*net.layers, net]: fully_shard(layer)
             if way == "apply": apply_activation_checkpointing(net, check_fn=lambda layer: isinstance(layer, model.Block))
             watched.mark("forward"), (loss := model.loss(net(tokens), targets))
             watched.kept(), watched.mark("backward"), loss.backward(), watched.claim(net)
-        for _ in range(5):
-            began = time.process_time()
-            model.loss(net(tokens), targets).backward(), seconds.append(time.process_time() - began)
-        found[way] = watched.footprint().num_bytes.max(0)[5], watched.footprint().peak_bytes, min(seconds), counted.calls
+        found[way] = watched.footprint().num_bytes.max(0)[5], watched.footprint().peak_bytes, counted.calls, []
+    for way in num_rounds * list(ways):  # in turn: what else the machine does meets all of them
+        began = time.process_time()
+        model.loss(nets[way](tokens), targets).backward()
+        found[way][-1].append(time.process_time() - began)
     return found
 
 
 # %%
+from statistics import median
+
 found = lab.launch(checkpointed, ("none", "checkpoint", "apply"), ranks=2, backend="gloo", timeout_s=50)[0]
 kept = 4 * memory.block_activation_bytes(4, 64, 64, 4)
 print(f"{my_time_factor = }; theory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
       f"the compute 4/3\n\n{'':11} activations   peak      time   calls")
-for way, (activations, peak, seconds, calls) in found.items():
-    print(f"{way:<11} {format_bytes(activations):>11} {format_bytes(peak):>9} {seconds / found['none'][2]:8.2f}   {dict(calls)}")
+for way, (activations, peak, calls, seconds) in found.items():
+    factor = median(mine / none for mine, none in zip(seconds, found["none"][-1]))
+    print(f"{way:<11} {format_bytes(activations):>11} {format_bytes(peak):>9} {factor:8.2f}   {dict(calls)}")
 
 # %% [markdown]
-# Most of the activations are gone, for about a third more compute at the most; handling messages and gathered weights takes a part of the time that does not grow. The second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping.
+# Most of the activations are gone. The compute grows by a third, the handling of messages does not, so the factor stays near 4/3 or below. The second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping.
 #
 # ## CPU offload
 #
-# `offload_policy=CPUOffloadPolicy()` keeps slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, its gradient back after the reduce-scatter, and the optimizer runs on the host. Section 8.4.4 says: another 30 % saved, 20 to 40 % slower. On this machine without a GPU the policy runs and moves nothing: **the host stands for the device**. What would leave the device can still be read from the measured step above, part by part:
+# `offload_policy=CPUOffloadPolicy()` keeps slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, its gradient back after the reduce-scatter, and the optimizer runs on the host. Section 8.4.4 says: another 30 % saved, 20 to 40 % slower.
+#
+# Without a GPU there is one memory only, and the policy moves nothing. So first by hand, with two processes: rank 0 is the device, rank 1 is the **host**. Only the way in which `Freed` gets its weights changes:
 
-# %% [markdown] lang="zh" of="0941cf1d"
-# 大部分激活没有了，代价至多是大约三分之一的计算；处理消息和拼接权重也占一部分时间，那部分不变。重算发生在这个 block 为反向而拼好的时候，所以不论包装的次序如何，都不多一次 all-gather。
+# %% [markdown] lang="zh" of="fef23fb7"
+# 大部分激活没有了。计算多了三分之一，处理消息的时间没有变，所以倍数在 4/3 左右或更低。重算发生在这个 block 为反向而拼好的时候，所以不论包装的次序如何，都不多一次 all-gather。
 #
 # ## CPU 卸载
 #
-# `offload_policy=CPUOffloadPolicy()` 把切片、它们的梯度和优化器都放在主机内存里。每次 all-gather 之前，切片拷到设备上；reduce-scatter 之后，梯度拷回来；优化器在主机上跑。8.4.4 节说：再省 30 %，慢 20 % 到 40 %。这台机器没有 GPU，策略照样能跑，但什么也没搬：**主机代替了设备**。不过从上面实测的那一步里，可以按部分读出哪些会离开设备：
+# `offload_policy=CPUOffloadPolicy()` 把切片、它们的梯度和优化器都放在主机内存里。每次 all-gather 之前，切片拷到设备上；reduce-scatter 之后，梯度拷回来；优化器在主机上跑。8.4.4 节说：再省 30 %，慢 20 % 到 40 %。
+#
+# 没有 GPU，就只有一种内存，这个策略什么也搬不动。所以先手写，用两个进程：rank 0 当设备，rank 1 当**主机**。与 `Freed` 不同的只是权重从哪里来：
+
+
+# %%
+class Fetch(torch.autograd.Function):
+    """Forward: the weights from the host. Backward: their gradient to the host."""
+
+    @staticmethod
+    def forward(ctx, anchor, num_elements):
+        whole = torch.empty(num_elements)
+        dist.recv(whole, 1)
+        ctx.storage = whole.untyped_storage()
+        return whole
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.storage.resize_(0)
+        dist.send(gradient, 1)
+        return None, None
+
+# %%
+class Fetched(Freed):
+    """A layer whose weights come from the host, for the forward and again for the backward."""
+
+    def __init__(self, layer):
+        torch.nn.Module.__init__(self)
+        self.shapes = {name: weight.shape for name, weight in layer.named_parameters()}
+        self.num_elements, self.layer = sum(map(math.prod, self.shapes.values())), [layer.to("meta")]
+        self.anchor = torch.zeros((), requires_grad=True)  # or autograd would not come back here
+
+    def gather(self):
+        return Fetch.apply(self.anchor, self.num_elements)
+
+    def fill(self, whole):
+        dist.recv(whole, 1)
+
+
+# %%
+def serve(net, num_steps):
+    """The host: weights out in the order of the forward, then of the backward; gradients in; the update."""
+    flats = [torch.cat([weight.detach().flatten() for weight in layer.parameters()]) for layer in net.layers]
+    optimizer = torch.optim.AdamW(flats, lr=1e-3)
+    for _ in range(num_steps):
+        for flat in flats: dist.send(flat, 0)
+        for flat in reversed(flats):
+            dist.send(flat, 0)
+            flat.grad = torch.empty_like(flat)
+            dist.recv(flat.grad, 0)
+        optimizer.step()
+
+# %% [markdown]
+# **Predict:** by which factor does a step take longer with 64 tokens, and with 1024?
+
+# %% [markdown] lang="zh" of="1aa7b07f"
+# **先猜**：64 个 token 时，一步慢几倍？1024 个时呢？
+
+# %%
+my_slower = {64: None, 1024: None}
+
+
+# %%
+def two_memories(batch, on_host, num_steps=4):
+    """Of rank 0: the most live bytes, the shortest step in seconds, the last loss."""
+    import time, torch
+    import torch.distributed as dist
+    from labkit import meter, model
+
+    torch.manual_seed(0)
+    (tokens, targets), seconds = model.story_tokens(batch, 64), []
+    with meter.watch() as watched:
+        net = model.Transformer(2, 256, 4, max_len=64)
+        if dist.get_rank() == 1: return serve(net, num_steps) if on_host else None
+        if on_host: net.layers = torch.nn.ModuleList(map(Fetched, net.layers))
+        optimizer = None if on_host else torch.optim.AdamW(net.parameters(), lr=1e-3)
+        watched.mark("step")
+        for step in range(num_steps):
+            began = time.perf_counter()
+            loss = model.loss(net(tokens), targets)
+            loss.backward()
+            if optimizer: optimizer.step(), optimizer.zero_grad()
+            seconds.append(time.perf_counter() - began)
+    return watched.footprint().peak_bytes, min(seconds), loss.item()
+
+
+# %%
+print(f"{my_slower = }\n\ntokens   peak on the device   with offload   saved   step, times   losses")
+for batch in (1, 16):
+    here, there = (lab.launch(two_memories, batch, on_host, ranks=2, backend="gloo", timeout_s=50)[0]
+                   for on_host in (False, True))
+    print(f"{64 * batch:6} {format_bytes(here[0]):>20} {format_bytes(there[0]):>14} {1 - there[0] / here[0]:7.0%} "
+          f"{there[1] / here[1]:13.2f}   {here[2]:.4f} {there[2]:.4f}")
+
+# %% [markdown]
+# The same losses, and two claims refuted: what is saved is the share of the states, which falls as the batch grows; what is paid is the copies, which do not grow, so their share falls as well. And the more ranks, the less there is to move away. From the footprint of FSDP above, without its states:
+
+# %% [markdown] lang="zh" of="c0c03a2e"
+# 损失一样，而两个说法都站不住：省下的是状态的占比，批越大占比越小；付出的是拷贝，拷贝量不随批增大，所以占比也变小。另外，rank 越多，可搬走的越少。从上面 FSDP 那一步的字节里去掉状态来看：
 
 # %%
 def on_device(found):
@@ -844,10 +972,10 @@ for name, found in (("fsdp", runs["fsdp"][0]["footprint"]), ("fsdp", sharded.pre
           f"{1 - on_device(found) / found.peak_bytes:8.0%}   {found.origin}")
 
 # %% [markdown]
-# So "30 %" is no constant: the more ranks, the less is left to move away, for activations and gathered layers stay. Nor is "20 to 40 %". Per step $P/N$ parameters go up twice and come down once, 4 bytes each; the compute is $6P$ times the tokens of the rank. $P$ cancels. With a link of 25 GB/s (PCIe 4) and 200 TFLOP/s of real compute, if nothing overlaps:
+# Activations and gathered layers stay. Now the time on GPUs, as an estimate: per step $P/N$ parameters go up twice and come down once, 4 bytes each; the compute is $6P$ times the tokens of the rank. $P$ cancels. With a link of 25 GB/s (PCIe 4) and 200 TFLOP/s of real compute, if nothing overlaps (**predicted**):
 
-# %% [markdown] lang="zh" of="8d61e2bd"
-# 所以“30 %”不是常数：rank 越多，可搬走的越少，因为激活和拼好的层还在。“20 % 到 40 %”也不是。每一步有 $P/N$ 个参数上去两次、下来一次，每个 4 字节；计算量是 $6P$ 乘以这个 rank 的 token 数，$P$ 约掉了。设链路 25 GB/s（PCIe 4），真实算力 200 TFLOP/s，并且完全不重叠：
+# %% [markdown] lang="zh" of="729b376d"
+# 激活和拼好的层还在。再估一估 GPU 上的时间：每一步有 $P/N$ 个参数上去两次、下来一次，每个 4 字节；计算量是 $6P$ 乘以这个 rank 的 token 数，$P$ 约掉了。设链路 25 GB/s（PCIe 4），真实算力 200 TFLOP/s，并且完全不重叠（**预测**）：
 
 # %%
 print("copies / compute; tokens per rank and step:", *(f"{tokens:8}" for tokens in (1024, 4096, 16384, 65536)))
@@ -856,10 +984,10 @@ for ranks in (1, 4, 8, 64):
                                         for tokens in (1024, 4096, 16384, 65536)))
 
 # %% [markdown]
-# And the optimizer on the host comes on top. With a GPU, the next cell measures both claims; without one it shows that the policy trains, and says that nothing moved.
+# And the optimizer on the host comes on top. Last the policy itself. With a GPU, the next cell measures bytes and time; without one it shows that the policy trains, and says that nothing moved.
 
-# %% [markdown] lang="zh" of="9ea1a9da"
-# 主机上跑优化器的时间还要另算。有 GPU 时，下面这格把两种说法都测出来；没有时，只说明这个策略能训练，并注明什么也没搬。
+# %% [markdown] lang="zh" of="1f871bd9"
+# 主机上跑优化器的时间还要另算。最后是这个策略本身。有 GPU 时，下面这格测出字节和时间；没有时，只说明这个策略能训练，并注明什么也没搬。
 
 
 # %%
