@@ -477,14 +477,14 @@ for way, numbers in lab.launch(wrapped, ways, ranks=2, backend="gloo", timeout_s
           f"{format_bytes(numbers[3]):>15}")
 
 # %% [markdown]
-# With the root alone everything is gathered at once, and stays (a root is not freed after the forward): one message, the most memory. This is what the set-ups of S6, if its policy existed, and of the demo project come to: they name no layers. Each `Linear` alone saves little more, for the activations are still there, and every small message pays its latency. One unit per block is the usual choice. `fully_shard` also takes a list of modules as one unit (`pairs of layers`); the second exercise is about that.
+# With the root alone everything is gathered at once, and stays (a root is not freed after the forward): one message, the most memory. The demo project's set-up comes to this: it names no layers. Each `Linear` alone saves little more, for the activations are still there, and every small message pays its latency. One unit per block is the usual choice. `fully_shard` also takes a list of modules as one unit (`pairs of layers`); the second exercise is about that.
 #
 # ### Mixed precision
 #
 # `MixedPrecisionPolicy(param_dtype, reduce_dtype)`: in which type the parameters are gathered and computed with, and in which the gradients are reduced. The slices, and so the optimizer, stay in fp32: this is the master copy, and it is sharded. The loss is divided by 1024, as in an accumulation of so many microbatches. **Predict** what bf16 does to the bytes of an all-gather, and to those of the states.
 
-# %% [markdown] lang="zh" of="ff9562a3"
-# 只包根模块，就一次拼出全部，而且一直放着（根模块在前向之后不释放）：一条消息，最费内存。S6（就算它的策略存在）和示例项目的配置，其实都是这种情形：它们没有指定任何层。每个 `Linear` 单独包，也省不了多少，因为激活还在，而每条小消息都要付一次延迟。通常一个 block 一个单元。`fully_shard` 也接受一列模块，合成一个单元（`pairs of layers`），第二道练习就用到它。
+# %% [markdown] lang="zh" of="fc2407a1"
+# 只包根模块，就一次拼出全部，而且一直放着（根模块在前向之后不释放）：一条消息，最费内存。示例项目的配置其实就是这种情形：它没有指定任何层。每个 `Linear` 单独包，也省不了多少，因为激活还在，而每条小消息都要付一次延迟。通常一个 block 一个单元。`fully_shard` 也接受一列模块，合成一个单元（`pairs of layers`），第二道练习就用到它。
 #
 # ### 混合精度
 #
@@ -1084,14 +1084,31 @@ except TypeError as error:
     print("TypeError:", error)
 
 # %% [markdown]
-# It takes a `FullyShardedDataParallelPlugin`, or none: then `accelerate launch` hands over what a configuration file says. Section 8.4.3's file is for FSDP1; with `fsdp_version: 2` the strategy becomes `fsdp_reshard_after_forward`, and the prefetch policy and `fsdp_sharding_strategy` have no place.
-#
-# One trap. On a machine without a GPU, Accelerate 1.15 ignores the FSDP part of the file, without a word. The script says what it found, and then tells Accelerate that its ranks may be treated like GPUs'; on GPUs that line does nothing.
+# It takes a `FullyShardedDataParallelPlugin`. What that says to the settings of section 8.4.3 if it is to use FSDP2:
 
-# %% [markdown] lang="zh" of="c1f3ce77"
-# 它要的是 `FullyShardedDataParallelPlugin`；也可以什么都不给，那时 `accelerate launch` 会把配置文件里写的交给它。8.4.3 节的文件是给 FSDP1 的；写上 `fsdp_version: 2`，策略就换成 `fsdp_reshard_after_forward`，预取策略和 `fsdp_sharding_strategy` 也就没有位置了。
+# %% [markdown] lang="zh" of="91e09d45"
+# 它要的是 `FullyShardedDataParallelPlugin`。要它用 FSDP2 时，它对 8.4.3 节的各项设置怎么说：
+
+# %%
+from accelerate import FullyShardedDataParallelPlugin
+
+for options in ({"sharding_strategy": "FULL_SHARD"}, {"forward_prefetch": True}, {"backward_prefetch": "BACKWARD_PRE"},
+                {"reshard_after_forward": True, "transformer_cls_names_to_wrap": ["Block"]}):
+    try:
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2, **options)
+        print(f"{options}: becomes {[getattr(plugin, name) for name in options]}")
+    except ValueError as error:
+        print(f"{options}: {error}")
+
+# %% [markdown]
+# Without a plugin, `accelerate launch` hands over what a configuration file says: section 8.4.3's file, for FSDP2.
 #
-# 有个陷阱：在没有 GPU 的机器上，Accelerate 1.15 会忽略文件里的 FSDP 部分，一声不吭。脚本先把它认出的类型印出来，再告诉它这些 rank 可以当 GPU 的来对待；有 GPU 时，那一行什么也不做。
+# One trap. On a machine without a GPU, Accelerate 1.15 ignores the FSDP part of the file, without a word, and trains with DDP. The script prints what Accelerate found, and then tells it to treat its ranks as it would GPUs'.
+
+# %% [markdown] lang="zh" of="78856719"
+# 不给插件时，`accelerate launch` 会把配置文件里写的交给它。下面是 8.4.3 节的那个文件，改成 FSDP2 的写法。
+#
+# 有个陷阱：在没有 GPU 的机器上，Accelerate 1.15 会忽略文件里的 FSDP 部分，一声不吭地用 DDP 训练。脚本先印出 Accelerate 认出的类型，再告诉它：把这些 rank 当作 GPU 的来对待。
 
 # %%
 CONFIG = """\
@@ -1111,11 +1128,13 @@ num_processes: 2
 # %%
 SET_UP = """\
 import torch, torch.distributed as dist
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator, DistributedType, PartialState
 from labkit import meter, model, traffic
 
 state = PartialState(cpu=not torch.cuda.is_available())
-seen, state.distributed_type = state.distributed_type, "MULTI_GPU"
+seen = state.distributed_type
+if seen == DistributedType.MULTI_CPU:
+    state.distributed_type = DistributedType.MULTI_GPU
 accelerator = Accelerator()
 torch.manual_seed(0)
 net = model.Transformer(4, 64, 4, max_len=32)
