@@ -379,10 +379,12 @@ def with_compute(line):
         mine, done = line.select(line.rank == rank), 0.0
         for start, end, label in sorted(zip(mine.start_us.tolist(), mine.end_us.tolist(), mine.label.tolist())):
             if found := re.fullmatch(r"FSDP::post_(forward|backward_accumulate) \(layers\.(\d)\)", label):
-                kind = "F" if found[1] == "forward" else "B"
-                rows.append((rank, "compute", kind, kind + found[2], done, start, 0))
+                kind = "forward" if found[1] == "forward" else "backward"
+                rows.append((rank, "compute", kind, kind[0].upper() + found[2], done, start, 0))
             done = max(done, end) if "(layers." in label else done
-    return timeline.from_rows(rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes).shifted()
+    began = min(row[4] for row in rows)
+    rows.append((0, "compute", "forward", "", began, began, 0))  # of no length: the axis begins with the first message
+    return timeline.from_rows(rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes)
 
 
 widgets.show(scene.timeline(with_compute(step), title="fully_shard", language=LANGUAGE))
