@@ -25,6 +25,9 @@
 # 先用不到五十行手写一个，从轨迹（trace）里读出它的集合通信，再换成 `fully_shard`（即 FSDP2）。然后把原资料用的 `FullyShardedDataParallel`（FSDP1）的各个名字，和今天做同样事情的写法一一对上；包装、混合精度、卸载（offload）、激活检查点（activation checkpointing）都实测一遍；最后通过 Accelerate 再做一次。
 
 # %%
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # ranks are CPU processes here; fully_shard would take a GPU where there is one
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
@@ -64,10 +67,10 @@ for name, shards in held.items():
 print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_bytes.max():.4f}")
 
 # %% [markdown]
-# Parameters, gradients and both of Adam's moments: all of it a quarter, down to some padding. Which rank holds what, predicted beside measured:
+# Parameters, gradients and both of Adam's moments: all of it a quarter, but for some padding. Which rank holds what, predicted beside measured:
 
-# %% [markdown] lang="zh" of="b7fa70e1"
-# 参数、梯度、Adam 的两个动量，全部只剩四分之一，多出来的一点是补齐。哪个 rank 存了什么，预测与实测并列：
+# %% [markdown] lang="zh" of="4250a63c"
+# 参数、梯度、Adam 的一阶矩和二阶矩，全部只剩四分之一，顶多差一点补齐。哪个 rank 存了什么，预测与实测并列：
 
 # %%
 widgets.show(bill.shards(sharded.predicted(settings["fsdp"]), held["fsdp"], title="FSDP", language=LANGUAGE))
@@ -241,12 +244,12 @@ widgets.show(chart.curves([Series(name, range(len(labels)), found.totals.tolist(
 # 只差舍入误差。`Kept` 在前向里一路涨到整个模型，反向时再落下来；`Freed` 涨的只是激活。这正是 FSDP 的两种主要策略：**SHARD_GRAD_OP** 和 **FULL_SHARD**。曲线低下来的代价，是每层多一次 all-gather。
 
 # %% [markdown] sections="8.4.1"
-# ## What a step says
+# ## What a step sends
 #
 # DDP all-reduces the gradients once: $2\frac{N-1}{N}M$ bytes sent per rank. FSDP gathers the parameters twice and reduce-scatters the gradients once. **Predict:** how many times DDP's bytes does FSDP send?
 
-# %% [markdown] lang="zh" of="3ec50dfb"
-# ## 一步里说了多少话
+# %% [markdown] lang="zh" of="57b9539b"
+# ## 一步要发送多少
 #
 # DDP 对梯度做一次 all-reduce，每个 rank 发送 $2\frac{N-1}{N}M$ 字节。FSDP 把参数拼两次，对梯度做一次 reduce-scatter。**先猜**：FSDP 发的字节是 DDP 的几倍？
 
@@ -390,10 +393,10 @@ def with_compute(line):
 widgets.show(scene.timeline(with_compute(step), title="fully_shard", language=LANGUAGE))
 
 # %% [markdown]
-# The board shows the three moves for any number of ranks and layers; its button runs the setting.
+# No message runs under a computation here. The board shows the three moves, moment by moment, with the bytes below; its button runs the setting.
 
-# %% [markdown] lang="zh" of="c691b98a"
-# 下面的面板展示这三个动作，rank 数和层数都可以调；按钮会真的运行一次。
+# %% [markdown] lang="zh" of="98d7a5b7"
+# 这里没有一条消息藏在计算之下。下面的面板按时刻展示这三个动作，下方是当时的字节；按钮会真的运行一次。
 
 # %%
 widgets.fsdp_sharding(language=LANGUAGE)
@@ -401,12 +404,12 @@ widgets.fsdp_sharding(language=LANGUAGE)
 # %% [markdown] sections="8.4.2"
 # ## fully_shard
 #
-# torch has two of them. `FullyShardedDataParallel` (FSDP1, 2022) wraps a module and flattens its parameters, as `Kept` did. `fully_shard` (FSDP2) changes the module in place and cuts every parameter along its first dimension into a `DTensor`; names and shapes stay. The source uses FSDP1; this chapter uses FSDP2 and maps the names. Three ranks, so that not everything divides:
+# torch has two of them. `FullyShardedDataParallel` (FSDP1) wraps a module and flattens its parameters, as `Kept` did. `fully_shard` (FSDP2) changes the module in place and cuts every parameter along its first dimension into a `DTensor`; names and shapes stay. The source uses FSDP1; this chapter uses FSDP2 and maps the names. Three ranks, so that not everything divides:
 
-# %% [markdown] lang="zh" of="4828ad7a"
+# %% [markdown] lang="zh" of="bcfa84f0"
 # ## fully_shard
 #
-# torch 里有两个 FSDP。`FullyShardedDataParallel`（FSDP1，2022 年）把模块包起来，并把参数展平，和上面的 `Kept` 一样。`fully_shard`（FSDP2）就地改造模块，把每个参数沿第一维切开，变成 `DTensor`；名字和形状都不变。原资料用 FSDP1，本章用 FSDP2，并对照旧名字。下面用三个 rank，好让有些参数除不尽：
+# torch 里有两个 FSDP。`FullyShardedDataParallel`（FSDP1）把模块包起来，并把参数展平，和上面的 `Kept` 一样。`fully_shard`（FSDP2）就地改造模块，把每个参数沿第一维切开，变成 `DTensor`；名字和形状都不变。原资料用 FSDP1，本章用 FSDP2，并对照旧名字。下面用三个 rank，好让有些参数除不尽：
 
 
 # %%
@@ -538,14 +541,14 @@ for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", ti
 #
 # ## FSDP1's names
 #
-# Section 8.4.2 lists four strategies. Beside each the arguments of `fully_shard` that do the same (a mesh of two axes: replicate, shard); four ranks train with both, and we compare live bytes (with AdamW), calls and payload. Two notes in the source are wrong: S6 calls NO_SHARD "Stage 1", and SHARD_GRAD_OP "Stage 2". **Predict:** how many quarters of the states does a rank hold under NO_SHARD?
+# Section 8.4.2 lists four strategies. Beside each the arguments of `fully_shard` that do the same (a mesh of two axes: replicate, shard); four ranks train with both, and we compare live bytes (with AdamW), calls and payload. S6 calls NO_SHARD "Stage 1", which is wrong, and SHARD_GRAD_OP "Stage 2", which is nearly right. **Predict:** how many quarters of the states does a rank hold under NO_SHARD?
 
-# %% [markdown] lang="zh" of="5a652b63"
+# %% [markdown] lang="zh" of="ea275c00"
 # 消息减半，状态不变。最后一列与 S6 和示例项目有关，它们用 fp16：许多梯度小于 fp16 能表示的最小数，变成了 0。fp16 需要损失缩放（loss scaler，第 05 章），两处都没有；bf16 不需要。8.4.2 节两者都用 bf16，可行；rank 多的时候，求和用 fp32 更稳妥。
 #
 # ## FSDP1 的名字
 #
-# 8.4.2 节列了四种策略。下面在每种旁边写上 `fully_shard` 里作用相同的参数（两个轴的网格：复制，分片）；四个 rank 用两种写法各训练一遍，比较存着的字节（含 AdamW）、调用次数和载荷。原资料有两处注释不对：S6 把 NO_SHARD 叫作“Stage 1”，把 SHARD_GRAD_OP 叫作“Stage 2”。**先猜**：用 NO_SHARD 时，一个 rank 存着全部状态的几个四分之一？
+# 8.4.2 节列了四种策略。下面在每种旁边写上 `fully_shard` 里作用相同的参数（两个轴的网格：复制，分片）；四个 rank 用两种写法各训练一遍，比较存着的字节（含 AdamW）、调用次数和载荷。S6 把 NO_SHARD 叫作“Stage 1”，不对；把 SHARD_GRAD_OP 叫作“Stage 2”，差不多对。**先猜**：用 NO_SHARD 时，一个 rank 存着全部状态的几个四分之一？
 
 # %%
 my_quarters = None
@@ -668,7 +671,7 @@ for line, error in lab.launch(tried, ranks=1, backend="gloo", timeout_s=40)[0].i
 # `backward` and `step` are methods of a DeepSpeed engine. With FSDP the loop is torch's own: `loss.backward()`, `optimizer.step()`. Four places matter, numbered below.
 
 # %% [markdown] lang="zh" of="d178adcd"
-# `backward` 和 `step` 是 DeepSpeed 引擎的方法。用 FSDP 时，循环就是 torch 自己的：`loss.backward()`、`optimizer.step()`。有四处顺序要紧，下面标了号。
+# `backward` 和 `step` 是 DeepSpeed 引擎的方法。用 FSDP 时，循环就是 torch 自己的：`loss.backward()`、`optimizer.step()`。有四处要紧，下面标了号。
 
 
 # %%
@@ -956,10 +959,10 @@ for batch in (1, 16):
           f"{there[1] / here[1]:13.2f}   {here[2]:.4f} {there[2]:.4f}")
 
 # %% [markdown]
-# The same losses, and two claims refuted: what is saved is the share of the states, which falls as the batch grows; what is paid is the copies, which do not grow, so their share falls as well. And the more ranks, the less there is to move away. From the footprint of FSDP above, without its states:
+# The same losses, and neither number is a constant: what is saved is the share of the states, which falls as the batch grows; what is paid is the copies (over the loopback here), which do not grow, so their share falls as well. And the more ranks, the less there is to move away. From the footprint of FSDP above, without its states:
 
-# %% [markdown] lang="zh" of="c0c03a2e"
-# 损失一样，而两个说法都站不住：省下的是状态的占比，批越大占比越小；付出的是拷贝，拷贝量不随批增大，所以占比也变小。另外，rank 越多，可搬走的越少。从上面 FSDP 那一步的字节里去掉状态来看：
+# %% [markdown] lang="zh" of="8cd18063"
+# 损失一样，而两个数都不是常数：省下的是状态的占比，批越大占比越小；付出的是拷贝（这里走本机回环），拷贝量不随批增大，所以占比也变小。另外，rank 越多，可搬走的越少。从上面 FSDP 那一步的字节里去掉状态来看：
 
 # %%
 def on_device(found):
@@ -986,45 +989,35 @@ for ranks in (1, 4, 8, 64):
                                         for tokens in (1024, 4096, 16384, 65536)))
 
 # %% [markdown]
-# And the optimizer on the host comes on top. Last the policy itself. With a GPU, the next cell measures bytes and time; without one it shows that the policy trains, and says that nothing moved.
+# And the optimizer on the host comes on top. Last the policy itself: the same loss, and on this chapter's CPU ranks it moves nothing. On GPUs the slices would be told as `cpu`, and the layers would compute on `cuda`.
 
-# %% [markdown] lang="zh" of="1f871bd9"
-# 主机上跑优化器的时间还要另算。最后是这个策略本身。有 GPU 时，下面这格测出字节和时间；没有时，只说明这个策略能训练，并注明什么也没搬。
+# %% [markdown] lang="zh" of="5fd2a118"
+# 主机上跑优化器的时间还要另算。最后是这个策略本身：损失相同；本章的 rank 都在 CPU 上，所以什么也没搬。换成 GPU，切片的位置会显示 `cpu`，各层则在 `cuda` 上计算。
 
 
 # %%
-def offloaded(device):
-    import time, torch
+def with_policy(num_steps):
+    import torch
     import torch.distributed as dist
     from labkit import model
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
-    found, tokens = {}, [each.to(device) for each in model.story_tokens(4, 128)]
-    mesh = dist.init_device_mesh(device, (dist.get_world_size(),))
-    for policy in (OffloadPolicy(), CPUOffloadPolicy(pin_memory=device == "cuda")):
+    found, (tokens, targets) = {}, model.story_tokens(2, 32, seed=dist.get_rank())
+    for policy in (OffloadPolicy(), CPUOffloadPolicy(pin_memory=False)):  # pinned memory is for copies to a GPU
         torch.manual_seed(0)
-        net, losses = model.Transformer(4, 1024 if device == "cuda" else 64, 4), []
-        for layer in [*net.layers, net]: fully_shard(layer, mesh=mesh, offload_policy=policy)
+        net = model.Transformer(2, 64, 4, max_len=32)
+        for layer in [*net.layers, net]: fully_shard(layer, offload_policy=policy)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-        for step in range(4):
-            began = time.perf_counter()
-            losses.append(model.loss(net(tokens[0]), tokens[1]))
-            losses[-1].backward(), optimizer.step(), optimizer.zero_grad(), losses[-1].item()
-            seconds = time.perf_counter() - began
-            if device == "cuda" and step == 1: torch.cuda.reset_peak_memory_stats()
-        peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
-        found[type(policy).__name__] = seconds, peak, losses[-1].item(), str(next(net.parameters()).device)
-        del net, optimizer, losses
+        for step in range(num_steps):
+            optimizer.zero_grad()
+            loss = model.loss(net(tokens), targets)
+            loss.backward(), optimizer.step()
+        found[type(policy).__name__] = loss.item(), str(next(net.parameters()).device)
     return found
 
 
-# %%
-device = "cuda" if torch.cuda.is_available() else "cpu"
-ranks, backend = (1, "nccl") if device == "cuda" else (2, "gloo")
-found = lab.launch(offloaded, device, ranks=ranks, backend=backend, timeout_s=55)[0]
-for name, (seconds, peak, loss, place) in found.items():
-    print(f"{name:<17} slices on {place}, loss {loss:.4f}, " + ("no device beside the host: nothing moved" if peak is None else
-          f"step {seconds * 1e3:.0f} ms, peak on the device {format_bytes(peak)}"))
+for name, (loss, place) in lab.launch(with_policy, 4, ranks=2, backend="gloo", timeout_s=50)[0].items():
+    print(f"{name:<17} loss {loss:.4f}, slices on {place}")
 
 # %% [markdown]
 # ### What is no offload
@@ -1105,12 +1098,12 @@ for options in ({"sharding_strategy": "FULL_SHARD"}, {"forward_prefetch": True},
 # %% [markdown]
 # Without a plugin, `accelerate launch` hands over what a configuration file says: section 8.4.3's file, for FSDP2.
 #
-# One trap. On a machine without a GPU, Accelerate 1.15 ignores the FSDP part of the file, without a word, and trains with DDP. The script prints what Accelerate found, and then tells it to treat its ranks as it would GPUs'.
+# One trap. On a machine without a GPU, Accelerate 1.15 ignores the FSDP part of the file, without a word, and trains with DDP. The script prints what Accelerate found, and then tells it to treat its ranks as it would GPUs'. On GPUs leave out the two lines with `state`.
 
-# %% [markdown] lang="zh" of="78856719"
+# %% [markdown] lang="zh" of="78bd741a"
 # 不给插件时，`accelerate launch` 会把配置文件里写的交给它。下面是 8.4.3 节的那个文件，改成 FSDP2 的写法。
 #
-# 有个陷阱：在没有 GPU 的机器上，Accelerate 1.15 会忽略文件里的 FSDP 部分，一声不吭地用 DDP 训练。脚本先印出 Accelerate 认出的类型，再告诉它：把这些 rank 当作 GPU 的来对待。
+# 有个陷阱：在没有 GPU 的机器上，Accelerate 1.15 会忽略文件里的 FSDP 部分，一声不吭地用 DDP 训练。脚本先印出 Accelerate 认出的类型，再告诉它：把这些 rank 当作 GPU 的来对待。在 GPU 上，带 `state` 的两行不用写。
 
 # %%
 CONFIG = """\
@@ -1133,10 +1126,8 @@ import torch, torch.distributed as dist
 from accelerate import Accelerator, DistributedType, PartialState
 from labkit import meter, model, traffic
 
-state = PartialState(cpu=not torch.cuda.is_available())
-seen = state.distributed_type
-if seen == DistributedType.MULTI_CPU:
-    state.distributed_type = DistributedType.MULTI_GPU
+state = PartialState(cpu=True)
+seen, state.distributed_type = state.distributed_type, DistributedType.MULTI_GPU
 accelerator = Accelerator()
 torch.manual_seed(0)
 net = model.Transformer(4, 64, 4, max_len=32)
@@ -1172,7 +1163,9 @@ for name, text in (("fsdp.yaml", CONFIG), ("train.py", SET_UP + LOOP)):
     Path(folder.name, name).write_text(text)
 line = ["-m", "accelerate.commands.launch", "--config_file", f"{folder.name}/fsdp.yaml", "--main_process_port",
         str(machine.free_port()), f"{folder.name}/train.py"]  # in a terminal: accelerate launch --config_file ... train.py
-done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=55)
+loopback = {"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {}
+done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=55,
+                      env=os.environ | loopback | {"OMP_NUM_THREADS": "1"})
 print(*[said for said in done.stdout.splitlines() if "found" in said] or [done.stderr[-2000:]], sep="\n")
 
 # %% [markdown]
