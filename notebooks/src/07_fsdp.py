@@ -985,14 +985,14 @@ for name, found in (("fsdp", runs["fsdp"][0]["footprint"]), ("fsdp", sharded.pre
 # %%
 print("copies / compute; tokens per rank and step:", *(f"{tokens:8}" for tokens in (1024, 4096, 16384, 65536)))
 for ranks in (1, 4, 8, 64):
-    print(f"{ranks:3} ranks {'':33}", *(f"{3 * 4 / ranks / 25e9 / (6 * tokens / 200e12):8.0%}"
+    print(f"N = {ranks:<3} {'':35}", *(f"{3 * 4 / ranks / 25e9 / (6 * tokens / 200e12):8.0%}"
                                         for tokens in (1024, 4096, 16384, 65536)))
 
 # %% [markdown]
-# And the optimizer on the host comes on top. Last the policy itself: the same loss, and on this chapter's CPU ranks it moves nothing. On GPUs the slices would be told as `cpu`, and the layers would compute on `cuda`.
+# And the optimizer on the host comes on top. Last the policy itself: the same loss, and on this chapter's CPU ranks it moves nothing. On GPUs the slices would lie on `cpu`, and the layers compute on `cuda`.
 
-# %% [markdown] lang="zh" of="5fd2a118"
-# 主机上跑优化器的时间还要另算。最后是这个策略本身：损失相同；本章的 rank 都在 CPU 上，所以什么也没搬。换成 GPU，切片的位置会显示 `cpu`，各层则在 `cuda` 上计算。
+# %% [markdown] lang="zh" of="f719e772"
+# 主机上跑优化器的时间还要另算。最后是这个策略本身：损失相同；本章的 rank 都在 CPU 上，所以什么也没搬。换成 GPU，切片会放在 `cpu` 上，各层则在 `cuda` 上计算。
 
 
 # %%
@@ -1020,11 +1020,11 @@ for name, (loss, place) in lab.launch(with_policy, 4, ranks=2, backend="gloo", t
     print(f"{name:<17} loss {loss:.4f}, slices on {place}")
 
 # %% [markdown]
-# ### What is no offload
+# ### What is not offload
 #
 # Section 8.11.1 offers `fsdp_cpu_ram_efficient_loading` as "CPU offload". It is about **loading**: only rank 0 reads the weights; the others build the model on the `meta` device, which holds no bytes, and get their slices from rank 0. The same by hand, the largest live bytes while loading, and then the states of a training step:
 
-# %% [markdown] lang="zh" of="726d4393"
+# %% [markdown] lang="zh" of="ed93df77"
 # ### 什么不是卸载
 #
 # 8.11.1 节把 `fsdp_cpu_ram_efficient_loading` 当作“CPU Offload”。它管的是**加载**：只有 rank 0 读权重；其余 rank 在 `meta` 设备上建模型，不占字节，再从 rank 0 拿到自己的那几片。下面照样手写一遍，列出加载时最多占多少字节，以及之后训练时的状态：
@@ -1085,8 +1085,11 @@ except TypeError as error:
 # 它要的是 `FullyShardedDataParallelPlugin`。要它用 FSDP2 时，它对 8.4.3 节的各项设置怎么说：
 
 # %%
+import logging
+
 from accelerate import FullyShardedDataParallelPlugin
 
+logging.getLogger("accelerate").setLevel(logging.ERROR)  # the table says it
 for options in ({"sharding_strategy": "FULL_SHARD"}, {"forward_prefetch": True}, {"backward_prefetch": "BACKWARD_PRE"},
                 {"reshard_after_forward": True, "transformer_cls_names_to_wrap": ["Block"]}):
     try:
@@ -1286,12 +1289,12 @@ check.hint("wrap_within")
 # %% [markdown]
 # ### 3. Repair a loop
 #
-# The loop below has the order of section S6 and four mistakes. It runs, and trains nothing. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`; `net` an `nn.Sequential`, sharded in place.
+# The loop below has four mistakes. It runs, and trains nothing. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`; `net` an `nn.Sequential`, sharded in place.
 
-# %% [markdown] lang="zh" of="0d78ade6"
+# %% [markdown] lang="zh" of="641a28c6"
 # ### 3. 修好一个循环
 #
-# 下面的循环沿用 S6 节的次序，有四处错误。它能跑，但什么也训练不到。`steps` 里，每次更新对应本 rank 的一列微批次。请把它写对：SGD，学习率 0.1，动量 0.9；损失是 `mse_loss` 对微批次、对 rank 的平均；梯度作为一个整体裁剪到 `max_norm`；`net` 是 `nn.Sequential`，要就地分片。
+# 下面的循环有四处错误。它能跑，但什么也训练不到。`steps` 里，每次更新对应本 rank 的一列微批次。请把它写对：SGD，学习率 0.1，动量 0.9；损失是 `mse_loss` 对微批次、对 rank 的平均；梯度作为一个整体裁剪到 `max_norm`；`net` 是 `nn.Sequential`，要就地分片。
 
 
 # %%
