@@ -84,8 +84,11 @@ def predicted_footprint(setting: Setting, rank: int = 0) -> Footprint:
 def predicted_payload(setting: Setting) -> dict[str, int]:
     """Bytes that a rank hands to each collective in a step, as ``traffic`` counts them: the whole tensor to an
     all-reduce and a reduce-scatter, its own part to an all-gather. Padding included, DeepSpeed's few bytes of norm and
-    overflow not. DeepSpeed's stages 1 and 2 call all-reduce where a reduce-scatter would do.
+    overflow not. DeepSpeed's stages 1 and 2 call all-reduce where a reduce-scatter would do. Raises ValueError for one
+    rank: engines then leave out what nobody needs.
     """
+    if setting.num_ranks < 2:
+        raise ValueError(f"a payload is predicted for 2 ranks or more; got {setting.num_ranks}")
     shapes, count = footprint.shapes(setting.units()), setting.num_microbatches
     num_ranks, engine = setting.num_ranks, setting.engine
     total = sum(map(math.prod, shapes.values()))

@@ -72,3 +72,8 @@ def test_the_configuration_says_what_the_setting_says(engine, offload, keys):
 def test_what_cannot_be_trained_is_refused_before_any_rank_starts(wrong, words):
     with pytest.raises(ValueError, match=words):
         Setting(**wrong)
+
+
+def test_the_payload_of_one_rank_is_not_predicted():
+    with pytest.raises(ValueError, match="2 ranks or more; got 1"):
+        predicted_payload(Setting(num_ranks=1))
