@@ -215,6 +215,7 @@ class Trainer:
         DDP's gradients are zeroed, not dropped: a gradient made anew under ``no_sync`` lies beside its bucket, and all
         of them once more in memory.
         """
+        import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
 
         from labkit import model
@@ -224,6 +225,7 @@ class Trainer:
             with self._synchronised(last):
                 loss = model.loss(self.engine(tokens).float(), targets)
                 if watched:
+                    dist.barrier()  # or gloo's thread may still hold what it has gathered
                     watched.kept()
                     watched.mark("loss")
                 value = loss.item()
