@@ -61,10 +61,8 @@ class Run:
 
         traces = sorted(self.folder.glob("trace-*")) if self.folder else []
         if not traces:
-            raise ValueError(
-                "a timeline needs a recording; these ranks recorded none. Wrap the part to be seen in "
-                "`with trace.record():` inside the launched function."
-            )
+            raise ValueError("a timeline needs a recording; these ranks recorded none. Wrap the part to be seen in "
+                             "`with trace.record():` inside the launched function.")
         return trace.read(traces)
 
     def memory(self) -> list[dict]:

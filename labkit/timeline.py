@@ -51,10 +51,8 @@ class Timeline:
             raise ValueError(f"a Timeline's columns have one length; got {sorted(lengths)}")
         if np.any(self.end_us < self.start_us):
             bad = int(np.argmax(self.end_us < self.start_us))
-            raise ValueError(
-                f"a span ends after it starts; {str(self.label[bad])!r} on rank {self.rank[bad]} starts at "
-                f"{self.start_us[bad]} us and ends at {self.end_us[bad]} us"
-            )
+            raise ValueError(f"a span ends after it starts; {str(self.label[bad])!r} on rank {self.rank[bad]} starts "
+                             f"at {self.start_us[bad]} us and ends at {self.end_us[bad]} us")
         if len(self.rank) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
             raise ValueError(f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}")
 
