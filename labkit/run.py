@@ -77,10 +77,8 @@ class Run:
         """
         folder = Path(folder)
         if folder.exists() and any(folder.iterdir()):
-            raise ValueError(
-                f"a run is saved into a new or empty folder; {folder} holds {next(folder.iterdir()).name}. "
-                "Choose another name or delete it first."
-            )
+            raise ValueError(f"a run is saved into a new or empty folder; {folder} holds "
+                             f"{next(folder.iterdir()).name}. Choose another name or delete it first.")
         folder.mkdir(parents=True, exist_ok=True)
         arrays: dict = {}
         tensors: dict = {}
@@ -120,18 +118,9 @@ class Run:
 
             tensors = load_file(folder / "tensors.safetensors")
         results = tuple(_decode(result, arrays, tensors) for result in about["results"])
-        return cls(
-            results=results,
-            logs=tuple(about["logs"]),
-            seconds=about["seconds"],
-            backend=about["backend"],
-            notes=tuple(about["notes"]),
-            peak_rss_bytes=tuple(about["peak_rss_bytes"]),
-            machine=about["machine"],
-            started=about["started"],
-            folder=folder,
-            origin="recorded",
-        )
+        lists = {name: tuple(about[name]) for name in ("logs", "notes", "peak_rss_bytes")}
+        rest = {name: about[name] for name in ("seconds", "backend", "machine", "started")}
+        return cls(results=results, folder=folder, origin="recorded", **lists, **rest)
 
 
 def remove(folder: Path) -> None:

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import importlib
 import importlib.util
+import json
 import os
 import selectors
 import shutil
@@ -40,7 +41,7 @@ PRELOADED = (
     "cloudpickle",
 )
 FIRST_SPARES, MOST_SPARES, REST_S = 4, 8, 0.05
-CPU_ONLY = ("accelerate", "deepspeed", "deepspeed.pipe")
+CPU_ONLY = ("accelerate", "deepspeed", "deepspeed.pipe", "deepspeed.runtime.zero.muon.original_muon")
 
 
 class Zygote:
@@ -189,7 +190,7 @@ def _next_ended() -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def _preload() -> list[str]:
+def _preload(folder: str) -> list[str]:
     gpus = os.environ.get("LABKIT_GPUS", "0") != "0"
     names = PRELOADED if gpus else (*PRELOADED, *CPU_ONLY)
     missing = []
@@ -200,7 +201,27 @@ def _preload() -> list[str]:
             missing.append(name)
     if not gpus:
         sys.modules["torch"].manual_seed(0)  # the first call imports the devices' modules; a rank then need not
+        _remember_cpu(folder)
     return missing
+
+
+def _remember_cpu(folder: str) -> None:
+    """DeepSpeed asks cpuinfo twice for every engine and waits a second each time: the first rank's answer is kept."""
+    try:
+        cpuinfo = importlib.import_module("cpuinfo")
+    except ImportError:
+        return
+    ask, kept = cpuinfo.get_cpu_info, os.path.join(folder, "cpuinfo.json")
+
+    def told() -> dict:
+        if not os.path.exists(kept):
+            with open(f"{kept}.{os.getpid()}", "w", encoding="utf-8") as file:
+                json.dump(ask(), file)
+            os.replace(file.name, kept)
+        with open(kept, encoding="utf-8") as file:
+            return json.load(file)
+
+    cpuinfo.get_cpu_info = told
 
 
 def main() -> None:
@@ -208,7 +229,7 @@ def main() -> None:
     control, folder = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     for number in (signal.SIGINT, signal.SIGUSR1):  # a rank takes SIGUSR1 for its stack once it has settled
         signal.signal(number, signal.SIG_IGN)
-    missing = _preload()
+    missing = _preload(folder)
     threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
     assert threads == 1, f"the zygote must be single-threaded to fork safely; it has {threads} threads"
     gc.collect()
