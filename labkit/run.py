@@ -90,13 +90,9 @@ class Run:
             from safetensors.torch import save_file
 
             save_file(tensors, folder / "tensors.safetensors")
-        about = {
-            name: getattr(self, name)
-            for name in ("logs", "seconds", "backend", "notes", "peak_rss_bytes", "machine", "started")
-        }
-        (folder / "run.json").write_text(
-            json.dumps({**about, "results": results, "kept_as_repr": reprs}, indent=1, ensure_ascii=False)
-        )
+        names = ("logs", "seconds", "backend", "notes", "peak_rss_bytes", "machine", "started")
+        about = {name: getattr(self, name) for name in names} | {"results": results, "kept_as_repr": reprs}
+        (folder / "run.json").write_text(json.dumps(about, indent=1, ensure_ascii=False))
         if self.folder and (any(self.folder.glob("trace-*")) or (self.folder / "timeline.json").exists()):
             self.timeline().save(folder / "timeline.json")
         return folder

@@ -414,10 +414,10 @@ for name, (loss, _, _, _) in engines[0].items():
     print(f"{name:<17} second loss of rank 0: {loss:.5f}")
 
 # %% [markdown]
-# In fp32 the loss after an update is the same to the last digit, nothing sharded or everything. In 16 bit stages 1 and 2 agree, stage 3 differs by rounding, and stage 0 takes other steps: DeepSpeed hands it to another class, its `FP16_Optimizer`. Compare trainings within the sharded stages, or in fp32.
+# In fp32 the loss after an update is the same to the last digit, nothing sharded or everything. In 16 bit the sharded stages agree, to rounding, and stage 0 takes other steps: DeepSpeed hands it to another class, its `FP16_Optimizer`. Compare trainings within the sharded stages, or in fp32.
 
-# %% [markdown] lang="zh" of="2b6cca52"
-# fp32 时，分片也好，不分片也好，更新一次之后的损失一位不差。16 位时，阶段 1 和 2 一致，阶段 3 只差舍入；阶段 0 走的却是别的步子：DeepSpeed 把它交给了另一个类 `FP16_Optimizer`。要比较训练结果，就在分片的几个阶段之间比，或者用 fp32 比。
+# %% [markdown] lang="zh" of="49d7c8ea"
+# fp32 时，分片也好，不分片也好，更新一次之后的损失一位不差。16 位时，分片的几个阶段一致，至多差在舍入；阶段 0 走的却是别的步子：DeepSpeed 把它交给了另一个类 `FP16_Optimizer`。要比较训练结果，就在分片的几个阶段之间比，或者用 fp32 比。
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ### Who holds what
@@ -676,10 +676,10 @@ paths = {name: Path(folder.name, name) for name in texts}
 print("wrote", *(f"{name} ({paths[name].write_text(text)} characters)" for name, text in texts.items()))
 
 # %% [markdown]
-# `accelerate launch` reads what to start from a file of its own, as in the section. Both commands run at the same time, two ranks each. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
+# `accelerate launch` reads what to start from a file of its own, as in the section. Both commands run at the same time, `deepspeed` on two ranks, the Trainer on one: importing it is most of the wait. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
 
-# %% [markdown] lang="zh" of="89f0ec6c"
-# `accelerate launch` 要启动什么，写在它自己的文件里，与原资料相同。两条命令同时运行，各两个 rank。有 GPU 时就写 `deepspeed --num_gpus 4 train.py ...`；没有 GPU 的机器，用 `DS_ACCELERATOR=cpu` 告诉它。
+# %% [markdown] lang="zh" of="1e035c98"
+# `accelerate launch` 要启动什么，写在它自己的文件里，与原资料相同。两条命令同时运行：`deepspeed` 用两个 rank，Trainer 只用一个，因为光是导入它就要等好几秒。有 GPU 时就写 `deepspeed --num_gpus 4 train.py ...`；没有 GPU 的机器，用 `DS_ACCELERATOR=cpu` 告诉它。
 
 # %%
 import os
@@ -693,7 +693,7 @@ yaml = Path(folder.name, "accelerate.yaml")
 yaml.write_text(f"""distributed_type: DEEPSPEED
 deepspeed_config: {{deepspeed_config_file: {paths["auto.json"]}, zero3_init_flag: false}}
 num_machines: 1
-num_processes: 2
+num_processes: 1
 main_process_port: {machine.free_port()}
 """)
 environment = os.environ | ({} if machine.num_gpus() > 1 else ops.environment()) | {"OMP_NUM_THREADS": "1"}
