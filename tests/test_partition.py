@@ -62,7 +62,7 @@ def test_uneven_and_empty_slices_of_fully_shard():
 def test_a_gradient_of_which_a_rank_needs_a_slice_is_kept_whole():
     shards = predict("zero2", {"w": (10,), "v": (2,)}, 2)
     mine = [row[2:5] for row in shards.rows() if row[0] == 1 and row[1] == "gradient"]
-    assert mine == [("v", 0, 2), ("w", 6, 10), ("(unused)", 0, 6)]
+    assert mine == [("w", 6, 10), ("v", 0, 2), ("(unused)", 0, 6)]
 
 
 def test_offloaded_states_lie_on_the_host():
