@@ -481,6 +481,7 @@ def test_interrupt_ends_the_run_and_is_passed_on(tmp_path):
         def forever():
             time.sleep(600)
         if __name__ == "__main__":
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start its background jobs without
             lab.launch(print, ranks=1)
             threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             try:
