@@ -5,12 +5,14 @@ Every engine keeps its shards under names of its own, most of them private: this
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from labkit.partition import cut
 from labkit.shards import PADDING, UNUSED
 
 
@@ -178,7 +180,9 @@ def _stage12(optimizer: Any, names: dict[int, str]) -> Iterator[Piece]:
             yield Piece("parameter", PADDING, 0, rest, flat)
         master = optimizer.single_partition_of_fp32_groups[index]
         begin = torch.distributed.get_rank(optimizer.real_dp_process_group[index]) * master.numel()
-        part = list(_cut(spans, begin, master.numel()))
+        sizes = {name: size for _, size, name in spans}
+        assert [start for start, *_ in spans] == [0, *accumulate(sizes.values())][:-1], "parameters with gaps between"
+        part = list(cut(sizes, begin, master.numel()))
         kept = _kept(optimizer.optimizer, master) + [("main_grad", master.grad)] * (master.grad is not None)
         for kind, tensor in kept:
             slices = part if tensor.dim() else [("(flat)", 0, 1)]
@@ -189,17 +193,6 @@ def _stage12(optimizer: Any, names: dict[int, str]) -> Iterator[Piece]:
         kept = getattr(optimizer, attribute, None)
         for tensor in kept if isinstance(kept, list) else [kept] * (kept is not None):
             yield Piece("buffer", attribute, 0, tensor.numel(), tensor, "gpu" not in attribute)
-
-
-def _cut(spans: list[tuple[int, int, str]], begin: int, size: int) -> Iterator[tuple[str, int, int]]:
-    """What of a flat tensor's parameters (offset, size, name) lies in [begin, begin + size); the rest is padding."""
-    for offset, numel, name in spans:
-        start, stop = max(0, begin - offset), min(numel, begin + size - offset)
-        if start < stop:
-            yield name, start, stop
-    used = sum(max(0, min(o + n, begin + size) - max(o, begin)) for o, n, _ in spans)
-    if used < size:
-        yield PADDING, 0, size - used
 
 
 def _gradients12(optimizer: Any, index: int, names: dict[int, str], part: dict[str, tuple[int, int]]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit import partition
-from labkit.memory import block_activation_bytes, recipe
+from labkit.memory import block_activation_bytes
 from labkit.shards import ITEMSIZE, Shards
 
 PARTS = ("parameters", "gradients", "optimizer", "buffers", "gathered", "activations", "temporary")
@@ -102,6 +102,11 @@ class Unit:
         return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
     @property
+    def num_params(self) -> int:
+        """Elements of all its parameters."""
+        return sum(self.sizes.values())
+
+    @property
     def largest(self) -> int:
         """Elements of its largest parameter."""
         return max(self.sizes.values())
@@ -162,13 +167,12 @@ def predict(engine: str, units: Sequence[Unit], num_ranks: int, *, rank: int = 0
         raise ValueError(f"the footprint of a step is predicted for DDP, ZeRO 1 to 3 and FSDP 2; got {engine}")
     held = partition.predict(engine, shapes(units), num_ranks, recipe_name=recipe_name, offload=offload,
                              bucket_size=bucket_size, shard_size=shard_size, units=groups(units))
-    dtypes = recipe(recipe_name or ("mixed" if engine.startswith("zero") else "fp32")).dtypes
-    step = _Step(units=units, itemsize=ITEMSIZE[dtypes["parameter"]],
+    step = _Step(units=units, itemsize=ITEMSIZE[partition.state_dtypes(engine, recipe_name)["parameter"]],
                  rest={part: float(per_rank[rank]) for part, per_rank in held.bytes_by("category").items()})
     if engine == "ddp":
         moments = _ddp(step)
     elif engine.startswith("fsdp"):
-        size = (shard_size or num_ranks // 2) if engine == "fsdp_hybrid" else num_ranks
+        size = partition.group_size(engine, num_ranks, shard_size)
         moments = _fsdp(step, size, engine != "fsdp_grad_op", size < num_ranks)
     else:
         moments = _zero(step, int(engine[-1]), held.select(held.rank == rank), bucket_size, offload != "none")
@@ -262,8 +266,8 @@ def _fsdp(step: _Step, size: int, reshard: bool, replicated: bool) -> Iterator[M
     """``fully_shard`` gathers a unit into a flat buffer and copies out of it; in the forward the buffer stays until the
     next unit has been copied. The backward gathers the next unit early, and reduces a unit's gradients out of a flat
     copy that stays until the next one's. Hybrid keeps what is then reduced between the groups to the end."""
-    full = [sum(math.ceil((shape or (1,))[0] / size) * math.prod(shape[1:]) for shape in unit.shapes.values())
-            * size * step.itemsize for unit in step.units]
+    full = [sum(partition.rows_elements(shape, size) for shape in unit.shapes.values()) * size * step.itemsize
+            for unit in step.units]
     whole, flat = 0.0, 0.0
     for index, unit in enumerate(step.units):
         before = step.kept(index - 1) if index else 0.0
@@ -289,5 +293,5 @@ def _fsdp(step: _Step, size: int, reshard: bool, replicated: bool) -> Iterator[M
             yield step.at(f"B{index}", kept, gathered=gathered - reducing,
                           temporary=ahead + 2 * reducing + between + work)
             between += reducing / size * replicated
-    largest = max(math.ceil(shape[0] / size) * math.prod(shape[1:]) for unit in units for shape in unit.shapes.values())
+    largest = max(partition.rows_elements(shape, size) for unit in units for shape in unit.shapes.values())
     yield step.at("step", temporary=2 * largest * step.itemsize)

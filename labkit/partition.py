@@ -35,8 +35,7 @@ def predict(engine: str, shapes: Mapping[str, Shape], num_ranks: int, *, recipe_
     Raises ValueError for what no engine does.
     """
     _check(engine, num_ranks, offload, shard_size)
-    deepspeed = engine.startswith("zero")
-    dtypes = dict(recipe(recipe_name or ("mixed" if deepspeed else "fp32")).dtypes)
+    dtypes = state_dtypes(engine, recipe_name)
     if engine in ("zero1", "zero2"):
         rows = _flat(shapes, num_ranks, STAGES[engine], dtypes, offload != "none", bucket_size)
     elif engine == "zero3":
@@ -44,14 +43,28 @@ def predict(engine: str, shapes: Mapping[str, Shape], num_ranks: int, *, recipe_
     elif engine == "fsdp1":
         rows = _units(shapes, num_ranks, dtypes, units or [list(shapes)])
     elif engine.startswith("fsdp"):
-        size = shard_size or num_ranks // 2 if engine == "fsdp_hybrid" else num_ranks
-        rows = _rows(shapes, num_ranks, dtypes, size)
+        rows = _rows(shapes, num_ranks, dtypes, group_size(engine, num_ranks, shard_size))
     else:
         rows = ((rank, kind, name, 0, math.prod(shape), dtype, "cpu") for rank in range(num_ranks)
                 for name, shape in shapes.items() for kind, dtype in dtypes.items())
-    steps = [] if deepspeed else [(rank, "step", name, 0, 1, "float32", "cpu") for rank in range(num_ranks)
-                                  for name in _stepped(engine, shapes, units)]
+    counted = () if engine.startswith("zero") else _stepped(engine, shapes, units)
+    steps = [(rank, "step", name, 0, 1, "float32", "cpu") for rank in range(num_ranks) for name in counted]
     return from_rows([*rows, *steps], num_ranks=num_ranks, origin="predicted")
+
+
+def state_dtypes(engine: str, recipe_name: str | None = None) -> dict[str, str]:
+    """Kind of state -> type, by a recipe of ``memory.RECIPES``; by default the one that the engine runs here."""
+    return dict(recipe(recipe_name or ("mixed" if engine.startswith("zero") else "fp32")).dtypes)
+
+
+def group_size(engine: str, num_ranks: int, shard_size: int | None = None) -> int:
+    """Among how many ranks an engine deals out the states: all, or (hybrid) ``shard_size``, by default half."""
+    return (shard_size or num_ranks // 2) if engine == "fsdp_hybrid" else num_ranks
+
+
+def rows_elements(shape: Shape, size: int) -> int:
+    """Elements of the longest of ``size`` shards that ``fully_shard`` cuts along the first dimension."""
+    return math.ceil((shape or (1,))[0] / size) * math.prod(shape[1:])
 
 
 def _check(engine: str, num_ranks: int, offload: str, shard_size: int | None) -> None:
@@ -150,13 +163,12 @@ def _rows(shapes: Mapping[str, Shape], num_ranks: int, dtypes: Mapping[str, str]
     long as the longest, so that all gather alike; what a short one lacks is padding."""
     for rank in range(num_ranks):
         for name, shape in shapes.items():
-            length, row = (shape or (1,))[0], math.prod(shape[1:])
-            rows = math.ceil(length / shard_size)
-            start, stop = (min(length, rows * each) for each in (rank % shard_size, rank % shard_size + 1))
+            longest, place = rows_elements(shape, shard_size), rank % shard_size
+            start, stop = (min(math.prod(shape), longest * each) for each in (place, place + 1))
             for kind, dtype in dtypes.items():
-                yield rank, kind, name, start * row, stop * row, dtype, "cpu"
+                yield rank, kind, name, start, stop, dtype, "cpu"
                 if kind in ("parameter", "gradient"):
-                    yield rank, kind, PADDING, 0, (rows - (stop - start)) * row, dtype, "cpu"
+                    yield rank, kind, PADDING, 0, longest - (stop - start), dtype, "cpu"
 
 
 def _units(shapes: Mapping[str, Shape], num_ranks: int, dtypes: Mapping[str, str], units: Sequence[Sequence[str]]

@@ -8,7 +8,6 @@ beside what ``partition`` and ``footprint`` predict.
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -89,22 +88,14 @@ def predicted_payload(setting: Setting) -> dict[str, int]:
     """
     if setting.num_ranks < 2:
         raise ValueError(f"a payload is predicted for 2 ranks or more; got {setting.num_ranks}")
-    shapes, count = footprint.shapes(setting.units()), setting.num_microbatches
-    num_ranks, engine = setting.num_ranks, setting.engine
-    total = sum(map(math.prod, shapes.values()))
+    engine, count = setting.engine, setting.num_microbatches
+    held = {kind: int(per_rank[0]) for kind, per_rank in predicted(setting).bytes_by().items()}
     if engine in ("ddp", "zero0"):
-        return {"all_reduce": total * (4 if engine == "ddp" else 2)}
+        return {"all_reduce": held["gradient"]}
     if engine in ("zero1", "zero2"):
-        part = math.ceil(total / (2 * num_ranks)) * 2
-        return {"all_reduce": 2 * total * (count if engine == "zero2" else 1), "all_gather": 2 * part}
-    size = num_ranks // 2 if engine == "fsdp_hybrid" else num_ranks
-    if engine == "zero3":
-        part = 2 * sum(math.ceil(math.prod(shape) / size) for shape in shapes.values())
-    elif engine == "fsdp1":
-        groups = footprint.groups(setting.units())
-        part = 4 * sum(math.ceil(sum(math.prod(shapes[name]) for name in names) / size) for names in groups)
-    else:
-        part = 4 * sum(math.ceil(shape[0] / size) * math.prod(shape[1:]) for shape in shapes.values())
+        total = sum(unit.num_params for unit in setting.units())  # in bf16, of which a part is 2/4 of its fp32 copy
+        return {"all_reduce": 2 * total * (count if engine == "zero2" else 1), "all_gather": held["master"] // 2}
+    part, size = held["parameter"], partition.group_size(engine, setting.num_ranks)
     gathers = 1 if engine == "fsdp_grad_op" else 2
     found = {"all_gather": gathers * count * part, "reduce_scatter": count * size * part}
     return found | ({"all_reduce": count * part} if engine == "fsdp_hybrid" else {})
@@ -268,7 +259,8 @@ def wrap(setting: Setting, net: "nn.Module") -> Trainer:
         engine = fsdp.FullyShardedDataParallel(net, device_id=torch.device("cpu"),
                                                auto_wrap_policy=ModuleWrapPolicy({type(each) for each in net.layers}))
     else:
-        groups = (2, setting.num_ranks // 2) if setting.engine == "fsdp_hybrid" else (setting.num_ranks,)
+        size = partition.group_size(setting.engine, setting.num_ranks)
+        groups = (setting.num_ranks // size, size) if setting.engine == "fsdp_hybrid" else (size,)
         names = ("replicate", "shard")[-len(groups):]
         mesh, engine = dist.init_device_mesh("cpu", groups, mesh_dim_names=names), net
         for layer in [*net.layers, net]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from labkit.bill import LOOKS
 from labkit.memory import Move
+from labkit.partition import group_size
 from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Line, Said, Sketch, Words, legend, said
 from labkit.style import clipped, speaking
@@ -33,7 +34,7 @@ def layers(unit_bytes: Mapping[str, int], num_ranks: int, moment: str, *, strate
     ``unit_bytes``: layer -> bytes of its parameters. ``strategy``: "ddp", "fsdp", "fsdp_grad_op" or "fsdp_hybrid", that
     shards in groups of ``shard_size`` ranks (half of them by default).
     """
-    names, size = list(unit_bytes), (shard_size or num_ranks // 2) if strategy == "fsdp_hybrid" else num_ranks
+    names, size = list(unit_bytes), group_size(strategy, num_ranks, shard_size)
     there, events = _at(moment, len(names), strategy)
 
     def build(words: dict[str, str]) -> Sketch:

@@ -87,7 +87,7 @@ def test_two_runs_of_unlike_size_are_refused():
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp_grad_op", "fsdp_hybrid"])
 def test_layers_are_whole_when_the_footprint_has_them_gathered(strategy):
-    sizes = {unit.name: 4 * sum(unit.sizes.values()) for unit in UNITS}
+    sizes = {unit.name: 4 * unit.num_params for unit in UNITS}
     step = footprint.predict(strategy, UNITS, 4)
     for label, row in zip(step.labels, step.num_bytes, strict=True):
         for language in ("en", "zh"):
@@ -101,7 +101,7 @@ def test_layers_are_whole_when_the_footprint_has_them_gathered(strategy):
 
 
 def test_the_collectives_of_a_step_are_the_ones_that_fully_shard_calls():
-    sizes = {unit.name: 4 * sum(unit.sizes.values()) for unit in UNITS}
+    sizes = {unit.name: 4 * unit.num_params for unit in UNITS}
     for strategy, wanted in (("fsdp", (10, 5)), ("fsdp_grad_op", (5, 5)), ("ddp", (0, 0))):
         headings = [transfer.layers(sizes, 2, label, strategy=strategy).heading
                     for label in footprint.predict("fsdp", UNITS, 2).labels]

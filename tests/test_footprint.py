@@ -43,7 +43,7 @@ def test_what_resharding_saves_is_the_gathered_model():
     gathered = PARTS.index("gathered")
     model = sum(size for unit in units for size in unit.sizes.values()) * 4
     assert kept.num_bytes[:, gathered].max() == model
-    assert full.num_bytes[:, gathered].max() == max(sum(unit.sizes.values()) for unit in units) * 4
+    assert full.num_bytes[:, gathered].max() == max(unit.num_params for unit in units) * 4
 
 
 def test_of_two_moments_with_one_label_the_higher_counts():

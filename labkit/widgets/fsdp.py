@@ -97,7 +97,7 @@ class FsdpBoard(Trial):
         """Layers above, bytes below, and what a run said."""
         predicted, say = sharded.predicted_footprint(setting.real), self._words
         names = ("embed", *(f"block {index + 1}" for index in range(setting.num_layers)), "head")
-        sizes = (4 * sum(unit.sizes.values()) for unit in setting.real.units())
+        sizes = (4 * unit.num_params for unit in setting.real.units())
         above = transfer.layers(dict(zip(names, sizes, strict=True)), setting.num_ranks,
                                 predicted.labels[setting.moment], strategy=setting.strategy, language=self.language)
         between = format_bytes(int(sharded.predicted(setting.real).rank_bytes[0]))

@@ -27,7 +27,7 @@ def num_stages(strategy: str, num_ranks: int) -> int:
 
 def num_params() -> int:
     """How many parameters the model has."""
-    return sum(map(_size, small_units(1)))
+    return sum(unit.num_params for unit in small_units(1))
 
 
 def start(strategy: str, num_ranks: int, batch: int) -> "Job":
@@ -46,11 +46,6 @@ def _fsdp(num_ranks: int, batch: int) -> sharded.Setting:
     return sharded.Setting(engine="fsdp", num_ranks=num_ranks, num_microbatches=1, batch=batch // num_ranks, **SMALL)
 
 
-def _size(unit: Unit) -> int:
-    """How many parameters a layer has."""
-    return sum(unit.sizes.values())
-
-
 def predicted(strategy: str, num_ranks: int, batch: int) -> list[tuple[dict[str, float], dict[str, float]]]:
     """Per rank what it should hold after a backward, by PARTS, and the payload of its step, by collective."""
     stages, found = num_stages(strategy, num_ranks), []
@@ -67,7 +62,7 @@ def predicted(strategy: str, num_ranks: int, batch: int) -> list[tuple[dict[str,
         kept = sum(4 * unit.gradients[0].kept + unit.kept_bytes for unit in mine) + 4 * (stage == stages - 1)
         labels = 8 * SMALL["seq_len"] * share // chunks  # the last stage keeps them, footprint counts them to the first
         kept += labels * ((stage == stages - 1) - (stage == 0))
-        weights = 4 * sum(map(_size, mine))
+        weights = 4 * sum(unit.num_params for unit in mine)
         message = 4 * share * SMALL["dim"] * SMALL["seq_len"]
         handed = sharded.predicted_payload(_fsdp(num_ranks, batch)) if strategy == "sharded" else {
             "all_reduce": weights * (replicas > 1), "send": message * ((stage > 0) + (stage < stages - 1))}

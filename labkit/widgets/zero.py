@@ -130,7 +130,7 @@ class ZeroBoard(_Engines):
         return partition.stage_shards(self._size(setting), setting.ranks, setting.stage, setting.recipe)
 
     def _size(self, setting: Setting) -> int:
-        return MODELS[setting.model] or sum(sum(unit.sizes.values()) for unit in setting.real.units())
+        return MODELS[setting.model] or sum(unit.num_params for unit in setting.real.units())
 
     def reason(self, setting: Setting) -> str | None:
         """Also: DeepSpeed here runs one recipe."""
@@ -203,7 +203,7 @@ class OffloadBoard(_Engines):
 
     def _scene(self, setting: Offload) -> Sketch:
         real, say = setting.real, self._words
-        size = MODELS[setting.model] or sum(sum(unit.sizes.values()) for unit in real.units())
+        size = MODELS[setting.model] or sum(unit.num_params for unit in real.units())
         stage = int(real.engine[-1])
         states = memory.by_category(memory.state_bytes(size, setting.ranks, stage))
         step = 4 * size / setting.ranks  # gradients in fp32, for the host's update

@@ -86,7 +86,7 @@ predicted = sharded.predicted_footprint(settings["fsdp"])
 widgets.show(bill.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE))
 
 # %%
-largest = 4 * max(sum(unit.sizes.values()) for unit in settings["fsdp"].units())
+largest = 4 * max(unit.num_params for unit in settings["fsdp"].units())
 print(f"at the peak   states   activations   the rest, in largest layers ({format_bytes(largest)})   all   predicted, at")
 for name, setting in settings.items():
     found, expected = runs[name][0]["footprint"], sharded.predicted_footprint(setting)
