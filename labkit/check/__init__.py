@@ -138,6 +138,11 @@ def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 4.0)
         return launch(work, *args, ranks=num_ranks, backend="gloo", hang_s=hang_s, timeout_s=30)
 
 
+def faults(case: str, run: Run) -> Iterator[tuple[str, str]]:
+    """Each rank's fault, where it has one: what it returned first."""
+    yield from (("wrong", f"{case}, rank {rank}: {fault}") for rank, (fault, *_) in enumerate(run) if fault)
+
+
 def unlike(mine: "Tensor", right: "Tensor", what: str) -> str:
     """What a gradient is not, if it is not ``right``; and by which factor it is off, if it is one. Else nothing."""
     import torch

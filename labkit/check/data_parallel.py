@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, hint, language, on_ranks, status, unlike
-from labkit.run import Run
+from labkit.check import exercise, faults, hint, language, on_ranks, status, unlike
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,7 +57,7 @@ def average_uneven(answer: Callable) -> Iterator[tuple[str, str]]:
     for shares in ((5, 2), (1, 0, 4), (0, 3)):
         run = on_ranks(len(shares), _uneven, answer, shares)
         case = f"the ranks have {shares} samples"
-        yield from _faults(case, run)
+        yield from faults(case, run)
         most = max(sent for _, _, sent, *_ in run)
         if most > run[0][3] + 64:
             yield "over budget", f"{case}: {most} bytes handed to collectives; the gradients have {run[0][3]}"
@@ -75,7 +74,7 @@ def bucket_gradients(answer: Callable) -> Iterator[tuple[str, str]]:
     for num_ranks, bucket_bytes in ((2, 1000), (3, 400), (2, 40), (2, 100_000)):
         run = on_ranks(num_ranks, _bucketed, answer, bucket_bytes)
         case = f"{num_ranks} ranks, buckets of {bucket_bytes} bytes"
-        yield from _faults(case, run)
+        yield from faults(case, run)
         _, calls, sent, total, longest, largest = run[0]
         if calls > ceil(total / bucket_bytes):
             yield "over budget", (f"{case}: {calls} messages for {total} bytes of gradients; "
@@ -84,13 +83,6 @@ def bucket_gradients(answer: Callable) -> Iterator[tuple[str, str]]:
             yield "over budget", f"{case}: {sent} bytes handed to collectives; the gradients have {total}"
         if longest >= bucket_bytes + largest:
             yield "over budget", f"{case}: {longest} bytes in one message; the first gradients wait for the last"
-
-
-def _faults(case: str, run: Run) -> Iterator[tuple[str, str]]:
-    """The first rank's fault: what it returned first."""
-    for rank, (fault, *_) in enumerate(run):
-        if fault:
-            yield "wrong", f"{case}, rank {rank}: {fault}"
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, hint, language, on_ranks, status, unlike
+from labkit.check import exercise, faults, hint, language, on_ranks, status, unlike
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,9 +24,7 @@ def sharded_step(answer: Callable) -> Iterator[tuple[str, str]]:
     for num_ranks, sizes in ((2, (6, 4, 8)), (3, (5, 7, 2, 4)), (4, (3, 5, 9, 1)), (2, (48,) * 14)):
         run = on_ranks(num_ranks, _step, answer, sizes)
         case = f"{num_ranks} ranks, weights of {', '.join(map(str, sizes[1:5]))}{', ...' * (len(sizes) > 5)} rows"
-        for rank, (fault, *_) in enumerate(run):
-            if fault:
-                yield "wrong", f"{case}, rank {rank}: {fault}"
+        yield from faults(case, run)
         _, payload, most, peak, room = run[0]
         for name in {*payload, *most}:
             if payload.get(name, 0) > most.get(name, 0):
@@ -48,9 +46,7 @@ def wrap_within(answer: Callable) -> Iterator[tuple[str, str]]:
         budget = int(max(sizes) * layers)
         run = on_ranks(num_ranks, _wrapped, answer, widths, budget)
         case = f"{num_ranks} ranks, layers of {', '.join(map(str, sizes))} bytes, budget {budget}"
-        for rank, (fault, *_) in enumerate(run):
-            if fault:
-                yield "wrong", f"{case}, rank {rank}: {fault}"
+        yield from faults(case, run)
         _, gathered, calls = run[0]
         if gathered > budget:
             yield "over budget", f"{case}: {gathered} bytes of parameters gathered at one time"

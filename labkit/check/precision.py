@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
-from labkit.check import exercise, hint, language, on_ranks, status, unlike
+from labkit.check import exercise, faults, hint, language, on_ranks, status, unlike
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,7 +31,7 @@ def accumulate_tokens(answer: Callable) -> Iterator[tuple[str, str]]:
     for lengths in (((5, 9), (2, 16)), ((16, 1, 3), (4, 16, 16), (1, 2, 16)), ((8, 0), (3, 12))):
         case = f"{len(lengths)} ranks, real tokens per sequence, by microbatch: {lengths}"
         run = on_ranks(len(lengths), _accumulated, answer, lengths)
-        yield from _faults(case, run)
+        yield from faults(case, run)
         most, whole = max(sent for _, sent, *_ in run), run[0][2]
         if most > whole + 64:
             yield "over budget", f"{case}: {most} bytes handed to collectives; the gradients have {whole}"
@@ -49,7 +49,7 @@ def scaled_step(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for name, (scale, *_, lengths, _) in _STEPS.items():
         run, case = on_ranks(len(lengths), _stepped, answer, name), f"{name}, slices of {lengths}, scale {scale:g}"
-        yield from _faults(case, run)
+        yield from faults(case, run)
         if (most := max(sent for _, sent in run)) > 64:
             yield "over budget", f"{case}: {most} bytes handed to collectives; a few numbers are enough"
 
@@ -71,10 +71,6 @@ def checkpoint_blocks(answer: Callable) -> Iterator[tuple[str, str]]:
             yield "wrong", f"{case}: with {chosen} checkpointed the step held {peak} bytes"
         elif chosen is not None and len(chosen) > fewest:
             yield "over budget", f"{case}: {chosen} recomputes {len(chosen)} blocks; {fewest} are enough"
-
-
-def _faults(case: str, run: Sequence[tuple]) -> Iterator[tuple[str, str]]:
-    yield from (("wrong", f"{case}, rank {rank}: {fault}") for rank, (fault, *_) in enumerate(run) if fault)
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """``ddp_communication()``: buckets and overlap in a step of data parallelism, predicted and then run."""
 
 from dataclasses import dataclass
-from html import escape
 
 from labkit import buckets, data_parallel, svg
 from labkit.buckets import Layer, step_us
@@ -10,8 +9,8 @@ from labkit.network import Link
 from labkit.scene import Scene, compare, timeline
 from labkit.timeline import Timeline, exposed_comm_us, hidden_comm
 from labkit.units import format_bytes, format_share, format_us
-from labkit.widgets.picture import spoken
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.picture import paragraphs, spoken
+from labkit.widgets.trial import Trial, chosen, selectors
 
 ALPHA_US, FORWARD_US, TOTAL_BYTES = 1000.0, 10_000.0, 24 * buckets.MIB
 SHAPES = {"even": (1,) * 6, "head": (1, 1, 1, 1, 1, 7), "embedding": (7, 1, 1, 1, 1, 1), "many": (1,) * 24}
@@ -77,8 +76,7 @@ class DdpBoard(Trial):
 
     def setting_at(self, *indices: int) -> Setting:
         """What the controls say when they stand at these indices."""
-        chosen = [options[index] for options, index in zip(_OPTIONS.values(), indices, strict=True)]
-        return Setting(**dict(zip(Setting.__dataclass_fields__, chosen, strict=True)))
+        return chosen(Setting, _OPTIONS, indices)
 
     @property
     def predicted(self) -> Timeline:
@@ -106,7 +104,7 @@ class DdpBoard(Trial):
             notes.append(_figures(say["measured"], measured))
         notes += [say["buckets"].format(", ".join(filled[:8]) + (" ..." if len(filled) > 8 else "")),
                   say["stated"].format(format_us(6 * FORWARD_US), format_us(12 * FORWARD_US), format_us(ALPHA_US))]
-        return svg.html(self._scene(setting)) + "".join(f"<div>{escape(note)}</div>" for note in notes)
+        return svg.html(self._scene(setting)) + paragraphs(*notes)
 
     def begin(self, setting: Setting) -> Job:
         """The setting with real DDP, real gradients and paced layers."""

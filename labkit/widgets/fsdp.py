@@ -1,7 +1,6 @@
 """``fsdp_sharding()``: layers gathered, computed, freed and reduced, moment by moment, the bytes below; then run."""
 
 from dataclasses import dataclass
-from html import escape
 
 from labkit import bill, footprint, sharded, svg, transfer
 from labkit.job import Job
@@ -9,7 +8,7 @@ from labkit.scene import Scene
 from labkit.shards import differences
 from labkit.sketch import Sketch
 from labkit.units import format_bytes
-from labkit.widgets.picture import spoken
+from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
 
 STRATEGIES = ("fsdp", "fsdp_grad_op", "fsdp_hybrid", "ddp")
@@ -104,7 +103,7 @@ class FsdpBoard(Trial):
         notes = [say["peak"].format(format_bytes(predicted.peak_bytes), predicted.peak, between)]
         if (run := self.runs.get(setting.real)) is not None:
             notes += self._told(setting, run, predicted)
-        words = "".join(f"<div>{escape(note)}</div>" for note in notes)
+        words = paragraphs(*notes)
         return svg.html(above) + svg.html(self._bytes(setting)) + words
 
     def _told(self, setting: Setting, run: object, predicted: footprint.Footprint) -> list[str]:

@@ -4,7 +4,6 @@ read out of real ranks."""
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from labkit import footprint, launcher, machine, memory, partition, sharded, svg
 from labkit.job import Job
@@ -13,8 +12,8 @@ from labkit.sketch import Sketch
 from labkit.style import speaking
 from labkit.units import format_bytes, format_share
 from labkit.widgets.models import DEVICES, MODELS, PARTS, stacked
-from labkit.widgets.picture import spoken
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.picture import paragraphs, spoken
+from labkit.widgets.trial import Trial, chosen, selectors
 
 RECIPES, ATTENTION, BATCHES = ("mixed", "fp32", "bf16", "sgd"), ("flash", "stored", "recompute"), (1, 2, 4, 8, 16, 32)
 SMALL = {"num_layers": 4, "dim": 64, "num_heads": 4, "seq_len": 32}
@@ -100,8 +99,7 @@ class NeedBoard(Trial):
 
     def setting_at(self, *indices: int) -> Setting:
         """What the controls say when they stand at these indices."""
-        chosen = [options[index] for options, index in zip(_OPTIONS.values(), indices, strict=True)]
-        return Setting(**dict(zip(_OPTIONS, chosen, strict=True)))
+        return chosen(Setting, _OPTIONS, indices)
 
     def key(self, setting: Setting) -> tuple:
         """A run depends on the recipe and the batch: the model is the small one."""
@@ -137,12 +135,12 @@ class NeedBoard(Trial):
             listed = (say["need"].format(stage, f"{num:,}" if num else say["none"]) for stage, num in needed)
             notes = [say["not"].format(total / setting.device_bytes, say["and"].join(listed))]
         notes += [say["own"].format(setting.batch, MODELS[setting.model].seq_len), say["estimate"]]
-        page = svg.html(self._scene(setting)) + "".join(f"<div>{escape(note)}</div>" for note in notes)
+        page = svg.html(self._scene(setting)) + paragraphs(*notes)
         if (run := self.runs.get(self.key(setting))) is None:
             return page
         ran = say["ran"].format(f"{run[0]['num_params']:,}", len(run),
                                 memory.recipe(setting.recipe).bytes_per_parameter)
-        return page + svg.html(self._measured(setting)) + f"<div>{escape(ran)}</div>"
+        return page + svg.html(self._measured(setting)) + paragraphs(ran)
 
     def _measured(self, setting: Setting) -> Sketch:
         """The small model's bill: predicted, and what each rank held."""

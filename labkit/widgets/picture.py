@@ -52,6 +52,11 @@ def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, s
     return {key: english if language == "en" else chinese for key, english, chinese in rows}
 
 
+def paragraphs(*notes: str) -> str:
+    """Lines of words under a picture, as HTML."""
+    return "".join(f"<div>{escape(note)}</div>" for note in notes)
+
+
 def answer_anytime(*controls: w.Widget) -> None:
     """Lets controls be answered while a cell is running, in JupyterLab 4.4 and ipykernel 7 or newer.
 

@@ -10,7 +10,7 @@ from labkit.schedule import SCHEDULES, TITLES
 from labkit.simulate import Cost, bubble_formula, simulate
 from labkit.timeline import Timeline
 from labkit.units import format_share, format_us
-from labkit.widgets.picture import spoken
+from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
 
 FORWARD_US = 50_000.0  # stated: long enough beside a message for the measured bubble to be within 2 points
@@ -106,7 +106,7 @@ class PipelineBoard(Trial):
         notes += [self._words["own"]] if notes and setting.schedule == "zbv" else []
         if (measured := self.timeline_of(setting)) is not None:
             notes += _explain(pipeline.residual(predicted, measured), self._words)
-        return svg.html(self._scene(setting)) + "".join(f"<div>{escape(note)}</div>" for note in notes)
+        return svg.html(self._scene(setting)) + paragraphs(*notes)
 
     def reason(self, setting: Setting) -> str | None:
         """What torch refuses to run."""

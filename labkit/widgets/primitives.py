@@ -1,7 +1,6 @@
 """``collectives()``: every collective and algorithm step by step, its volume and time; then the same on real ranks."""
 
 from dataclasses import dataclass
-from html import escape
 
 import ipywidgets as w
 
@@ -12,7 +11,7 @@ from labkit.network import Link, Network, formula_us, islands, simulate, time_us
 from labkit.scene import compare
 from labkit.sketch import Sketch
 from labkit.units import format_bytes, format_share, format_us
-from labkit.widgets.picture import spoken
+from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
 
 NVLINK, INFINIBAND = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0), Link(alpha_us=5.0, bandwidth_gb_per_s=25.0)
@@ -137,7 +136,7 @@ class CollectivesBoard(Trial):
                 format_us(measured.span_us), format_share(measured.span_us / predicted.span_us),
                 " – ".join(format_bytes(num) for num in dict.fromkeys((sent[0], sent[-1])))))
             below = svg.html(compare(predicted, measured, title=self._title(setting), language=self.language))
-        words = "".join(f"<div>{escape(note)}</div>" for note in notes)
+        words = paragraphs(*notes)
         return svg.html(self._scene(setting)) + words + below
 
     def _title(self, setting: Setting) -> str:

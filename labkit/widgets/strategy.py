@@ -14,9 +14,9 @@ from labkit.style import speaking
 from labkit.units import format_bytes, format_share
 from labkit.widgets.models import DEVICES, MODELS, PARTS, stacked
 from labkit.widgets.need import _WORDS as _BILL
-from labkit.widgets.picture import spoken
+from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.split import held, num_params, num_stages, payload, predicted, start
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.trial import Trial, chosen, selectors
 
 STRATEGIES = ("data", "sharded", "layers", "hybrid")
 MAX_REAL_RANKS, MAX_REAL_BATCH = 4, 16
@@ -108,8 +108,7 @@ class StrategiesBoard(Trial):
 
     def setting_at(self, *indices: int) -> Setting:
         """What the controls say when they stand at these indices."""
-        chosen = [options[index] for options, index in zip(_OPTIONS.values(), indices, strict=True)]
-        return Setting(**dict(zip(Setting.__dataclass_fields__, chosen, strict=True)))
+        return chosen(Setting, _OPTIONS, indices)
 
     def key(self, setting: Setting) -> tuple:
         """A run depends on these: the model is the small one."""
@@ -131,7 +130,7 @@ class StrategiesBoard(Trial):
         bills = stacked([(say[each.strategy], each.bill()) for each in every], say, title=say["each"],
                         badge=say["computed"], mark=(setting.device, DEVICES[setting.device]), code=self.language)
         page = svg.html(self._scene(setting)) + svg.html(bills) + _table(every, setting.strategy, say)
-        page += f"<div>{escape(say['how'].format(setting.batch))}</div>"
+        page += paragraphs(say['how'].format(setting.batch))
         if (run := self.runs.get(self.key(setting))) is None:
             return page
         expected = predicted(*self.key(setting))
@@ -147,7 +146,7 @@ class StrategiesBoard(Trial):
         words = say["handed"].format(
             f"{num_params():,}", busiest, _listed(payload(run[busiest])),
             _listed(expected[busiest][1]), say["uncounted"] if wire is None else f"{wire:,}")
-        return page + svg.html(drawn) + f"<div>{escape(words)}</div>"
+        return page + svg.html(drawn) + paragraphs(words)
 
     def reason(self, setting: Setting) -> str | None:
         """Two cores bear so much."""

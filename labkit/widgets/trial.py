@@ -170,3 +170,9 @@ def selectors(options: dict[str, Sequence], start: dict[str, Any], words: dict[s
                 options=[(shown.get(name, str)(value), value) for value in values], value=start[name],
                 description=words[name], style=style, layout=layout)
             for name, values in options.items()}
+
+
+def chosen(kind: type, options: dict[str, Sequence], indices: Sequence[int]) -> Any:
+    """A setting whose fields are, in their order, the options that controls at these indices stand for."""
+    values = [values[index] for values, index in zip(options.values(), indices, strict=True)]
+    return kind(**dict(zip(kind.__dataclass_fields__, values, strict=True)))

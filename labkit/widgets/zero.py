@@ -2,7 +2,6 @@
 DeepSpeed engine."""
 
 from dataclasses import dataclass
-from html import escape
 
 from labkit import bill, memory, partition, sharded, svg, transfer
 from labkit.job import Job
@@ -10,8 +9,8 @@ from labkit.scene import Scene
 from labkit.shards import Shards, differences
 from labkit.sketch import Sketch
 from labkit.units import format_bytes
-from labkit.widgets.picture import spoken
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.picture import paragraphs, spoken
+from labkit.widgets.trial import Trial, chosen, selectors
 
 MODELS = {"small": 0, "7B": 7_000_000_000, "70B": 70_000_000_000, "175B": 175_000_000_000}
 """Parameters of the models to look at; "small" is the one that runs here, tensor by tensor."""
@@ -120,8 +119,7 @@ class ZeroBoard(_Engines):
 
     def setting_at(self, *indices: int) -> Setting:
         """What the controls say when they stand at these indices."""
-        chosen = [options[index] for options, index in zip(_STAGES.values(), indices, strict=True)]
-        return Setting(**dict(zip(_STAGES, chosen, strict=True)))
+        return chosen(Setting, _STAGES, indices)
 
     def predicted(self, setting: Setting) -> Shards:
         """Tensor by tensor for the small model under the recipe that runs, else one tensor of the model's size."""
@@ -158,7 +156,7 @@ class ZeroBoard(_Engines):
         if setting.ranks > 1:
             notes.append(say["sends"].format(format_bytes(sent[0]), sent[0] / sent[1]))
         notes += self._told(setting) if setting.recipe == "mixed" else []
-        return svg.html(self._scene(setting)) + "".join(f"<div>{escape(note)}</div>" for note in notes)
+        return svg.html(self._scene(setting)) + paragraphs(*notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +192,7 @@ class OffloadBoard(_Engines):
 
     def setting_at(self, *indices: int) -> Offload:
         """What the controls say when they stand at these indices."""
-        chosen = [options[index] for options, index in zip(_OFFLOADS.values(), indices, strict=True)]
-        return Offload(**dict(zip(Offload.__dataclass_fields__, chosen, strict=True)))
+        return chosen(Offload, _OFFLOADS, indices)
 
     def scene(self) -> Sketch | Scene:
         """The picture as it stands."""
@@ -223,7 +220,7 @@ class OffloadBoard(_Engines):
         if (held := self._held(setting)) is not None:
             notes += self._told(setting)
             more = svg.html(bill.shards(sharded.predicted(setting.real), held, language=self.language))
-        return svg.html(self._scene(setting)) + more + "".join(f"<div>{escape(note)}</div>" for note in notes)
+        return svg.html(self._scene(setting)) + more + paragraphs(*notes)
 
 
 def zero_stages(language: str = "en", *, stage: int = 2, num_ranks: int = 4, model: str = "small",
