@@ -28,11 +28,12 @@ class LaunchError(RuntimeError):
         self, message: str, endings: Iterable[Ending] = (), logs: Iterable[str] = (), finding: Finding | None = None
     ) -> None:
         super().__init__(message)
-        self.endings, self.logs, self.finding = tuple(endings), tuple(logs), finding
+        self.endings, self.logs, self.finding, self._drawn = tuple(endings), tuple(logs), finding, False
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows this instead of the launcher's own frames."""
-        if LaunchError.draw:
+        if LaunchError.draw and not self._drawn:  # IPython asks twice
+            self._drawn = True
             LaunchError.draw(self)
         return [f"\x1b[0;31m{type(self).__name__}\x1b[0m: {self}"]
 
