@@ -2,6 +2,7 @@
 shown."""
 
 import contextlib
+import json
 import os
 import pickle
 import shlex
@@ -23,23 +24,29 @@ LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _LEASH = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1,15); os.execv(sys.argv[1],sys.argv[1:])"
 
 
-def command(path: str | Path, *args: str, ranks: int, using: str, logs: Path | None = None) -> list[str]:
+def command(path: str | Path, *args: str, ranks: int, using: str, logs: Path | None = None,
+            config: str | Path | None = None) -> list[str]:
     """The command line that starts ``path`` on ``ranks`` ranks. With ``logs``, each rank's output goes to files there.
 
-    Raises ValueError for an unknown launcher or a script that does not exist.
+    Raises ValueError for an unknown launcher, a script that does not exist, or a ``config`` that its launcher has no
+    use for.
     """
     if using not in LAUNCHERS:
         raise ValueError(f"a script is launched using one of {', '.join(LAUNCHERS)}; got {using!r}")
     if not Path(path).is_file():
         raise ValueError(f"launch_script takes the path of a script; {str(path)!r} is no file (folder: {os.getcwd()})")
+    if config is not None and using != "accelerate":
+        raise ValueError(f"a configuration file is accelerate's; {using} takes none: give the script its path instead")
     if using == "torchrun":
         line = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
         line += ["--log-dir", str(logs), "--redirects", "3"] if logs else []
     elif using == "accelerate":
-        line = ["accelerate", "launch", "--num_processes", str(ranks), "--num_machines", "1", "--mixed_precision", "no"]
-        line += ["--dynamo_backend", "no", "--main_process_port", str(machine.free_port())]
-        # its only launcher of several processes; ACCELERATE_USE_CPU makes them CPU's
-        line += ["--multi_gpu"] if ranks > 1 else []
+        line = ["accelerate", "launch", *(["--config_file", str(config)] if config is not None else [])]
+        line += ["--num_processes", str(ranks), "--main_process_port", str(machine.free_port())]
+        if config is None:
+            line += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+            # its only launcher of several processes; ACCELERATE_USE_CPU makes them CPU's
+            line += ["--multi_gpu"] if ranks > 1 else []
         line += ["--log_dir", str(logs), "--tee", "3"] if logs else []
     else:
         line = ["deepspeed", "--num_gpus", str(ranks)]
@@ -55,20 +62,25 @@ def launch_script(
     using: str = "torchrun",
     timeout_s: float = 600,
     show: bool = True,
+    config: str | Path | dict | None = None,
 ) -> Run:
     """Runs a script on ``ranks`` ranks by torchrun, accelerate or deepspeed, and waits. The command is printed first.
 
-    ``run.logs[r]`` is what rank r printed; ``run[r]`` is what it gave to ``labkit.rank.current().give``, else None.
-    Raises RankFailed with the guilty rank's traceback, Timeout, or KeyboardInterrupt after the stop button; no
-    process is left. torchrun's own store listens on every interface while it runs: the one place where labkit leaves
-    the loopback.
+    ``config`` is accelerate's configuration file, or a dict that becomes one beside the script; ``ranks`` counts for
+    more than its num_processes. ``run.logs[r]`` is what rank r printed; ``run[r]`` is what it gave to
+    ``labkit.rank.current().give``, else None. Raises RankFailed with the guilty rank's traceback, Timeout, or
+    KeyboardInterrupt after the stop button; no process is left. torchrun's own store listens on every interface while
+    it runs: the one place where labkit leaves the loopback.
     """
     home, began = server.running(), time.monotonic()
     folder = home.new_folder()
-    line = command(path, *map(str, args), ranks=ranks, using=using, logs=folder / "logs")
+    if isinstance(config, dict):
+        text, config = json.dumps(config, indent=1), Path(path).with_suffix(".json")
+        config.write_text(text)
+    line = command(path, *map(str, args), ranks=ranks, using=using, logs=folder / "logs", config=config)
     if show:
         print("$", *(f"{name}={value}" for name, value in _needs(ranks, using).items()), end=" ")
-        print(shlex.join(command(path, *map(str, args), ranks=ranks, using=using)), flush=True)
+        print(shlex.join(command(path, *map(str, args), ranks=ranks, using=using, config=config)), flush=True)
     try:
         code = _follow(line, folder, ranks, {**home.environ, **_needs(ranks, using)}, timeout_s)
         run = _collect(folder, ranks, using, code, time.monotonic() - began)

@@ -1,5 +1,6 @@
 """Laws of script launches: the real command runs, every rank's output and result come back, nothing outlives it."""
 
+import json
 import textwrap
 
 import psutil
@@ -89,3 +90,19 @@ def test_a_wrong_launcher_or_path_is_named(tmp_path):
         lab.launch_script(__file__, using="mpirun")
     with pytest.raises(ValueError, match=r"'nowhere\.py' is no file"):
         lab.launch_script("nowhere.py")
+
+
+def test_accelerate_takes_its_configuration_from_a_file_or_a_dict(tmp_path, capsys):
+    path, config = tmp_path / "train.py", {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU",
+                                           "num_machines": 1, "num_processes": 4, "mixed_precision": "bf16"}
+    path.write_text("import os\nfrom accelerate import Accelerator\nfrom labkit import rank\na = Accelerator()\n"
+                    "rank.current().give((a.mixed_precision, a.num_processes))\na.wait_for_everyone()\nos._exit(0)\n")
+    run = lab.launch_script(path, ranks=2, using="accelerate", config=config, timeout_s=120)
+    assert list(run) == [("bf16", 2)] * 2  # ranks counts for more than num_processes
+    assert json.loads((tmp_path / "train.json").read_text()) == config
+    shown = capsys.readouterr().out
+    assert f"--config_file {tmp_path / 'train.json'}" in shown and "--mixed_precision" not in shown
+    line = script.command(path, ranks=2, using="accelerate", config="mine.yaml")
+    assert line[:4] == ["accelerate", "launch", "--config_file", "mine.yaml"]
+    with pytest.raises(ValueError, match="a configuration file is accelerate's; torchrun takes none"):
+        script.command(path, ranks=2, using="torchrun", config="mine.yaml")
