@@ -16,7 +16,8 @@ FLOORS = {
         "footprint", "plan", "diagnosis"),
     2: ("ops", "machine", "hardware", "wire", "verdict", "witness", "rank", "zygote", "trace", "payload", "server",
         "peer", "run", "job", "launcher", "script", "traffic", "pace", "engines", "meter", "model", "pipeline",
-        "pipedream", "exchange", "calibrate", "data_parallel", "sharded", "health", "faults", "checkpoint"),
+        "pipedream", "exchange", "calibrate", "data_parallel", "sharded", "accelerated", "health", "faults",
+        "checkpoint"),
     3: ("style", "scene", "sketch", "chart", "diagram", "bill", "transfer", "report", "layout", "svg", "mpl", "text"),
     4: ("export", "viewer", "widgets", "check", "demo", "__main__"),
 }
