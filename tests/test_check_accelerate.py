@@ -110,7 +110,7 @@ def mean_of_means(accelerator, net, loader):
     ("accumulate_and_clip", lambda *args: accumulated(*args, part=8), "2 ranks, accumulation over 2, rank 0: layers.0"),
     ("accumulate_and_clip", lambda *args: accumulated(*args, late=True), "accumulation over 2, rank 0: layers.0"),
     ("accumulate_and_clip", lambda *args: None, "accumulation over 2, rank 0: layers.0.token.weight is not what one"),
-    ("exact_accuracy", lambda *args: accuracy(*args, collect="gather"), "11 samples, 3 ranks, batches of 2, rank 0: re"),
+    ("exact_accuracy", lambda *args: accuracy(*args, collect="gather"), "11 samples, 3 ranks, batches of 2, rank 0: "),
     ("exact_accuracy", each_its_own, "11 samples, 3 ranks, batches of 2, rank "),
     ("exact_accuracy", mean_of_means, "of all samples 0.5455 are right"),
     ("exact_accuracy", for_the_main_one, "rank 1: returned NoneType, not a number"),

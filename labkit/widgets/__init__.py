@@ -3,6 +3,7 @@
 Importing it in a notebook also gives every launch that takes longer than a second its live panel.
 """
 
+from labkit.widgets.accelerate import accelerate_workflow
 from labkit.widgets.crossing import architectures
 from labkit.widgets.ddp import ddp_communication
 from labkit.widgets.fsdp import fsdp_sharding
@@ -15,6 +16,7 @@ from labkit.widgets.strategy import strategies
 from labkit.widgets.usage import timeline
 from labkit.widgets.zero import offload_flow, zero_stages
 
-__all__ = ["architectures", "collectives", "ddp_communication", "fsdp_sharding", "offload_flow",
-           "pipeline_parallelism", "report", "show", "strategies", "timeline", "training_need", "zero_stages"]
+__all__ = ["accelerate_workflow", "architectures", "collectives", "ddp_communication", "fsdp_sharding",
+           "offload_flow", "pipeline_parallelism", "report", "show", "strategies", "timeline", "training_need",
+           "zero_stages"]
 install()
