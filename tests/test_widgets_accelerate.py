@@ -19,6 +19,8 @@ def test_every_page_shows_its_prediction(engine):
     rows = room.predicted(board.setting)
     assert [row["backward"]["calls"].get("all_reduce", 0) for row in rows] == {
         "one process": [0, 0], "ddp": [0, 2], "fsdp": [0, 0], "zero2": [1, 2]}[engine]
+    assert ("done in backward" in board.book.pages[0].value) == (engine == "zero2")
+    assert len({key for key, _, _ in room._WORDS}) == len(room._WORDS)
     assert isinstance(board.scene(), Sketch) and board.book.num_bytes < 1_500_000
     assert board.scene().table[1][0] == "loss = f(net(tokens))" and len(board.scene().table) == 6
 

@@ -30,7 +30,7 @@ _WORDS = (
     ("sync", "sync_gradients {}", "sync_gradients {}"),
     ("quiet", "no message", "无消息"), ("skip", "does nothing", "什么也不做"), ("out", "not called", "未调用"),
     ("update", "weights change", "权重改变"), ("clear", "gradients dropped", "丢掉梯度"),
-    ("reads", "reads the norm only", "只读出范数"), ("inside", "done in backward", "已在 backward 里完成"),
+    ("reads", "reads the norm only", "只读出范数"), ("done", "done in backward", "已在 backward 里完成"),
     ("guess", "collectives predicted", "预测的集合通信"), ("seen", "measured", "实测"),
     ("key", "3 = 3: predicted = measured", "3 = 3：预测 = 实测"),
     ("thick", "thick edge: the line changed the weights", "粗边：这一行改变了权重"),
@@ -196,7 +196,7 @@ def _cell(setting: Setting, line: str, row: Mapping, found: Mapping | None, say:
         words.append(f"{name} {sign.join(map(str, counts))}")
     zero, updates = setting.engine == "zero2", "clip" in row
     if line in ("step", "zero_grad") and (zero or not updates):
-        return [*words, say["inside"] if zero and updates else say["skip"]], False, moved
+        return [*words, say["done"] if zero and updates else say["skip"]], False, moved
     if line == "clip" and zero:
         return [*words, say["reads"]], False, moved
     words += [say["update"]] * moved + [say["clear"]] * (line == "zero_grad")
