@@ -48,12 +48,12 @@ def difference(ours, theirs):
 # %% [markdown] sections="8.2.1"
 # ## One script
 #
-# An ordinary script, and what Accelerate adds to it: an `Accelerator`, `prepare` around the objects, `accelerator.backward` in place of `loss.backward`. `accumulate`, `sync_gradients` and `clip_grad_norm_` are explained below. The batch size is the script's argument. The first half sets up:
+# An ordinary script, and what Accelerate adds to it: an `Accelerator`, `prepare` around the objects, `accelerator.backward` in place of `loss.backward`. `accumulate`, `sync_gradients` and `clip_grad_norm_` are explained below. The batch size is the script's argument. (AdamW divides by the size of a gradient; the larger `eps` keeps it from blowing up rounding where that is nearly 0.) The first half sets up:
 
-# %% [markdown] lang="zh" of="56da69ea"
+# %% [markdown] lang="zh" of="34390311"
 # ## 一份脚本
 #
-# 一份普通的脚本，加上 Accelerate 的几样东西：一个 `Accelerator`；用 `prepare` 包住各个对象；用 `accelerator.backward` 代替 `loss.backward`。`accumulate`、`sync_gradients` 和 `clip_grad_norm_` 下面再解释。批大小是脚本的参数。前一半做准备：
+# 一份普通的脚本，加上 Accelerate 的几样东西：一个 `Accelerator`；用 `prepare` 包住各个对象；用 `accelerator.backward` 代替 `loss.backward`。`accumulate`、`sync_gradients` 和 `clip_grad_norm_` 下面再解释。批大小是脚本的参数。（AdamW 要除以梯度的大小；`eps` 取大一些，免得在梯度接近 0 的地方放大舍入误差。）前一半做准备：
 
 # %%
 SET_UP = """\
@@ -65,7 +65,7 @@ from labkit import model
 accelerator = Accelerator()
 torch.manual_seed(0)
 net = model.Transformer(2, 32, 2, max_len=32)
-optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-4)
 loader = DataLoader(TensorDataset(*model.story_tokens(64, 32)), batch_size=int(sys.argv[1]))
 net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
 """
@@ -87,7 +87,6 @@ for tokens, targets in loader:
         optimizer.step()
         optimizer.zero_grad()
 print(f"rank {accelerator.process_index} of {accelerator.num_processes}, {accelerator.mixed_precision}, {loss.item():.6f}")
-accelerator.end_training()
 """
 script = Path(folder.name, "train.py")
 print(script.write_text(SET_UP + LOOP), "characters")
@@ -132,17 +131,17 @@ for name, more in VARIANTS.items():
     variant.write_text(COMMON + CONFIGS["bf16"] + more)  # a key given twice: the later one counts
     try:
         config = load_config_from_file(str(variant))
-        print(f"{name:13} {config.distributed_type}, mixed_precision {config.mixed_precision!r}")
+        print(f"{name:13} {config.distributed_type.value}, mixed_precision {config.mixed_precision!r}")
     except ValueError as error:
         print(f"{name:13} ValueError: {str(error).partition(' had ')[2][:60] or error}")
 
 # %% [markdown]
-# A key that the file does not know is refused: accumulation is no top-level key. And `no` without quotes is YAML's word for False, not the string that `mixed_precision` needs: the file is read without complaint, and the launch would fail later.
+# A key that the file does not know is refused: accumulation is no top-level key. And `no` without quotes is YAML's word for False, not the string that `mixed_precision` needs: the file is read without complaint.
 #
 # What does `accelerate launch` do with a file? It turns it into environment variables and starts the script under torch's own launcher. The function below asks the launcher's own code for those variables:
 
-# %% [markdown] lang="zh" of="cc65af3a"
-# 不认识的键会被拒绝：累积步数不是顶层的键。不加引号的 `no` 在 YAML 里是 False，而不是 `mixed_precision` 需要的字符串：读文件时不报错，启动时才会失败。
+# %% [markdown] lang="zh" of="e4d82888"
+# 不认识的键会被拒绝：累积步数不是顶层的键。不加引号的 `no` 在 YAML 里是 False，而不是 `mixed_precision` 需要的字符串：读文件时并不报错。
 #
 # `accelerate launch` 拿到文件后做什么？把它变成环境变量，再用 torch 自己的启动器启动脚本。下面的函数就向启动器自己的代码要这些变量：
 
@@ -160,10 +159,17 @@ def handed_over(name, *flags):
     return {key: value for key, value in given.items() if key.startswith(("ACCELERATE_", "FSDP_"))}
 
 
+quiet = ("DYNAMO", "false", "CONFIG_DS")
 for name, flags in (("bf16", ()), ("bf16", ("--mixed_precision", "no")), ("fsdp", ()), ("zero2", ())):
-    quiet = ("DYNAMO", "false", "CONFIG_DS")
-    print(name, *flags, {key: value for key, value in handed_over(name, *flags).items() if not any(
-        word in f"{key} {value}" for word in quiet)})
+    given = [f"   {key}={value}" for key, value in handed_over(name, *flags).items()]
+    print(" ".join((name, *flags)), *(each for each in given if not any(word in each for word in quiet)), sep="\n")
+
+# %%
+variant.write_text(COMMON + CONFIGS["bf16"] + VARIANTS["no"])
+try:
+    handed_over("variant")
+except AttributeError as error:
+    print("no without quotes: AttributeError:", error)
 
 # %% [markdown]
 # A flag counts for more than the file. The script never sees the file; it sees variables, and `Accelerator()` reads them.
@@ -182,12 +188,12 @@ print(*launched.logs, sep="")
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## Six ways
 #
-# From here on ranks start in the notebook, in a fraction of a second. Each runs the same file with the variables that `accelerate launch` would have set. Without GPUs, Accelerate 1.15 needs a push: it uses FSDP and DeepSpeed only where it has found GPUs. So for these two it is told that it has (last lines; with GPUs leave them out).
+# From here on ranks start in the notebook, in a fraction of a second. Each runs the same file with the variables that `accelerate launch` would have set. Without GPUs, Accelerate 1.15 needs a push: it uses FSDP and DeepSpeed only where it has found GPUs. So for these two it is told that it has (the lines with `engine`; with GPUs leave them out).
 
-# %% [markdown] lang="zh" of="5bf11b1a"
+# %% [markdown] lang="zh" of="0a3ed450"
 # ## 六种方式
 #
-# 从这里起，rank 由笔记本启动，只要零点几秒。每个 rank 运行同一个文件，环境变量就是 `accelerate launch` 会设的那些。没有 GPU 时，Accelerate 1.15 要推一把：它只在找到 GPU 时才用 FSDP 和 DeepSpeed。所以对这两种，要告诉它“找到了”（见 `if` 那几行；有 GPU 时不用写）。
+# 从这里起，rank 由笔记本启动，只要零点几秒。每个 rank 运行同一个文件，环境变量就是 `accelerate launch` 会设的那些。没有 GPU 时，Accelerate 1.15 要推一把：它只在找到 GPU 时才用 FSDP 和 DeepSpeed。所以对这两种，要告诉它“找到了”（带 `engine` 的那几行；有 GPU 时不用写）。
 
 
 # %%
@@ -200,7 +206,8 @@ def run_as(path, batch_size, environment, alone=False):
     if alone:  # as `python train.py` starts it: it is told nothing of ranks
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             os.environ.pop(name, None)
-    if environment.keys() & {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"}:
+    engine = environment.keys() & {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"}
+    if engine and "ACCELERATE_USE_CPU" not in environment:
         PartialState(cpu=True).distributed_type = DistributedType.MULTI_GPU
     names = runpy.run_path(path)
     accelerator, net, optimizer = (names[name] for name in ("accelerator", "net", "optimizer"))
@@ -255,27 +262,30 @@ for name, run in runs.items():
 #
 # ### What the promise does not cover
 #
-# Section 8.2.2 calls the loop "identical to a single GPU's". The code is. But keep the batch size of 8 as well, start four ranks, and every update takes 32 passages: a quarter of the updates, another model. And start two ranks on a machine without GPUs, but forget `ACCELERATE_USE_CPU`:
+# Section 8.2.2 calls the loop "identical to a single GPU's". The code is. But keep the batch size of 8 as well, start four ranks, and every update takes 32 passages: a quarter of the updates, another model. Or start two ranks on a machine without GPUs, but forget `ACCELERATE_USE_CPU`. Or do not forget it, and ask for FSDP or DeepSpeed:
 
-# %% [markdown] lang="zh" of="5528be54"
+# %% [markdown] lang="zh" of="77e5f6fa"
 # 每次都是同一个文件。四个 rank、累积、FSDP、DeepSpeed 训练出的模型与单进程相同；bf16 的尾数只有 8 位，差得更多。
 #
 # ### 承诺之外的事
 #
-# 8.2.2 节说训练循环“与单 GPU 完全相同”。代码确实相同。可是批大小也照旧用 8，启动四个 rank，每次更新就用了 32 段文本：更新次数只剩四分之一，得到的是另一个模型。再看：在没有 GPU 的机器上启动两个 rank，却忘了 `ACCELERATE_USE_CPU`：
+# 8.2.2 节说训练循环“与单 GPU 完全相同”。代码确实相同。可是批大小也照旧用 8，启动四个 rank，每次更新就用了 32 段文本：更新次数只剩四分之一，得到的是另一个模型。又比如：在没有 GPU 的机器上启动两个 rank，却忘了 `ACCELERATE_USE_CPU`。或者没忘，但要的是 FSDP 或 DeepSpeed：
 
 # %%
-for name, ranks, given in (("batch size 8 on four ranks", 4, CPU), ("two ranks, no GPU, no variable", 2, {})):
-    run = lab.launch(run_as, str(script), 8, given, ranks=ranks, backend="gloo", timeout_s=40)
+TRAPS = {"batch size 8 on four ranks": (4, 8, CPU), "no GPU, no variable": (2, 4, {}),
+         "FSDP's file, the variable": (2, 4, CPU | handed_over("fsdp")),
+         "DeepSpeed's, the variable": (2, 4, CPU | handed_over("zero2"))}
+for name, (ranks, size, given) in TRAPS.items():
+    run = lab.launch(run_as, str(script), size, given, ranks=ranks, backend="gloo", timeout_s=40)
     far = difference(run[0]["weights"], runs["one process"]["weights"])
-    print(f"{name}: {run[0]['updates']} updates, {far:.1e} from one process; "
+    print(f"{name:27} {run[0]['type']:10} {run[0]['net']:24} {run[0]['updates']:2} updates, {far:.1e} from one process; "
           f"num_processes {[each['size'] for each in run]}")
 
 # %% [markdown]
-# In the second, each rank believes that it is alone (on a machine with GPUs it would have taken one). Nothing is averaged: the job costs twice as much and trains the same model two times. Print `accelerator.state` at the start of a script and read it.
+# In the second, each rank believes that it is alone (on a machine with GPUs it would have taken one). Nothing is averaged: the job costs twice as much and trains the same model two times. In the last two the type says it: plain DDP, whatever the file asked for. No warning in any of them. Print `accelerator.state` at the start of a script and read it.
 
-# %% [markdown] lang="zh" of="1da9b69b"
-# 第二种情形里，每个 rank 都以为只有自己（在有 GPU 的机器上，它会去用 GPU）。什么都没有平均：花了两倍的钱，把同一个模型训练了两遍。所以脚本开头要打印 `accelerator.state`，并且看一眼。
+# %% [markdown] lang="zh" of="de0443eb"
+# 第二种情形里，每个 rank 都以为只有自己（在有 GPU 的机器上，它会去用 GPU）。什么都没有平均：花了两倍的钱，把同一个模型训练了两遍。后两种看类型就知道：不管文件要什么，用的都是普通的 DDP。哪一种都没有警告。所以脚本开头要打印 `accelerator.state`，并且看一眼。
 
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
@@ -297,15 +307,15 @@ for row, before in found["ddp"]["before"].items():
 # %% [markdown]
 # The model is wrapped (DDP, DeepSpeed) or its weights are cut (FSDP: a `DTensor`, half of the elements here). The loader deals batches out, so it is half as long. On GPUs the batches and the model would also have moved: `batch on`.
 #
-# "Mixed precision" is three things. With DDP the weights stay in fp32, `autocast` computes in bf16, and the output is turned back into fp32. FSDP keeps its shards in fp32 and gathers, computes and returns bf16. DeepSpeed keeps bf16 weights, and an fp32 copy in its optimizer. What is sent differs, too. **Predict**, for each engine: is a rank's payload in bf16 half of that in fp32?
+# "Mixed precision" is three things. With DDP the weights stay in fp32, `autocast` computes in bf16, and the output is turned back into fp32. FSDP keeps its shards in fp32 and gathers, computes and returns bf16. DeepSpeed keeps bf16 weights, and an fp32 copy in its optimizer. What is sent differs, too. **Predict** for DDP and FSDP: is the payload of a rank in bf16 half of that in fp32?
 
-# %% [markdown] lang="zh" of="1db3260a"
+# %% [markdown] lang="zh" of="2ca69df4"
 # 模型被包了起来（DDP、DeepSpeed），或者权重被切开（FSDP：`DTensor`，这里只有一半元素）。加载器把批次分给各 rank，所以长度减半。有 GPU 时，批次和模型还会搬到 GPU 上，即 `batch on` 一行。
 #
-# “混合精度”（mixed precision）其实有三种。DDP：权重仍是 fp32，由 `autocast` 用 bf16 计算，输出再转回 fp32。FSDP：自己的片存 fp32，收齐、计算、返回都用 bf16。DeepSpeed：权重是 bf16，优化器里另有一份 fp32。发送的量也不同。**先猜**：对每种引擎，bf16 时一个 rank 交给集合通信的字节是不是 fp32 时的一半？
+# “混合精度”（mixed precision）其实有三种。DDP：权重仍是 fp32，由 `autocast` 用 bf16 计算，输出再转回 fp32。FSDP：自己的片存 fp32，收齐、计算、返回都用 bf16。DeepSpeed：权重是 bf16，优化器里另有一份 fp32。发送的量也不同。**先猜**：对 DDP 和 FSDP，bf16 时一个 rank 交给集合通信的字节是不是 fp32 时的一半？
 
 # %%
-my_halves = {"ddp": None, "fsdp": None, "zero2": None}
+my_halves = {"ddp": None, "fsdp": None}
 
 
 # %%
@@ -313,23 +323,22 @@ def payload(result):
     return sum(sum(line["payload_bytes"].values()) for batch in result["lines"] for line in batch.values())
 
 
-print(f"{my_halves = }\nbytes of an update  {'no':>12}{'bf16':>12}{'fp16':>12}")
-for engine, result in found.items():
-    others = [payload(lab.launch(accelerated.step, engine, kind, ranks=2, backend="gloo", timeout_s=40)[0])
-              for kind in (("no", "fp16") if engine == "ddp" else ("no",))]
-    print(f"{engine:20}{others[0]:12,}{payload(result):12,}" + "".join(f"{each:12,}" for each in others[1:]))
-fp16 = lab.launch(accelerated.step, "ddp", "fp16", ranks=2, backend="gloo", timeout_s=40)[0]["after"]
-print(f'mixed_precision="fp16" on the CPU: a block computes in {fp16["inside"]}')
+print(f"{my_halves = }\nbytes of an update{'no':>12}{'bf16':>12}")
+for engine in my_halves:
+    full = lab.launch(accelerated.step, engine, "no", ranks=2, backend="gloo", timeout_s=40)[0]
+    print(f"{engine:18}{payload(full):12,}{payload(found[engine]):12,}")
+fp16 = lab.launch(accelerated.step, "ddp", "fp16", ranks=2, backend="gloo", timeout_s=40)[0]
+print(f'mixed_precision="fp16" on the CPU: a block computes in {fp16["after"]["inside"]}')
 
 # %% [markdown]
-# With DDP the gradients stay fp32, and so do the messages: mixed precision there saves compute and activations, not communication. And `--mixed_precision fp16`, the flag of section 8.2.2, does nothing at all on a CPU, without a word. On a GPU it adds a `GradScaler` (chapter 05).
+# With DDP the gradients stay fp32, and so do the messages: mixed precision there saves compute and activations, not communication. FSDP gathers and reduces in bf16. And `--mixed_precision fp16`, the flag of section 8.2.2, does nothing at all on a CPU, without a word. On a GPU it adds a `GradScaler` (chapter 05).
 #
 # ### Which samples a rank gets
 #
 # Four ranks, batches of 2, samples 0 to 9. **Predict**: how many samples do the four ranks work through in an epoch?
 
-# %% [markdown] lang="zh" of="3c74be12"
-# DDP 的梯度仍是 fp32，消息也就一样大：混合精度在那里省的是计算和激活，不是通信。而 8.2.2 节的 `--mixed_precision fp16` 在 CPU 上什么也不做，也不提醒一声。在 GPU 上，它会加上 `GradScaler`（第 05 章）。
+# %% [markdown] lang="zh" of="285b5948"
+# DDP 的梯度仍是 fp32，消息也就一样大：混合精度在那里省的是计算和激活，不是通信。FSDP 则用 bf16 收齐和归约。而 8.2.2 节的 `--mixed_precision fp16` 在 CPU 上什么也不做，也不提醒一声。在 GPU 上，它会加上 `GradScaler`（第 05 章）。
 #
 # ### 每个 rank 拿到哪些样本
 #
@@ -340,35 +349,34 @@ my_samples = None
 
 
 # %%
-def deal(num_samples, num_epochs=1, shuffle=False, **options):
+def deal(num_samples, num_epochs=1, batch_size=2, shuffle=False, options=None):
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
     from torch.utils.data import DataLoader
 
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
-    loader = accelerator.prepare(DataLoader(range(num_samples), batch_size=2 * (4 if options.get("split_batches") else 1),
-                                            shuffle=shuffle))
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**(options or {})))
+    loader = accelerator.prepare(DataLoader(range(num_samples), batch_size=batch_size, shuffle=shuffle))
     return [[batch.tolist() for batch in loader] for _ in range(num_epochs)]
 
 
-for options in ({}, {"even_batches": False}, {"split_batches": True}):
-    dealt = [each[0] for each in lab.launch(deal, 10, **options, ranks=4, backend="gloo", timeout_s=40)] if not options else [
-        each[0] for each in lab.launch(lambda: deal(10, **options), ranks=4, backend="gloo", timeout_s=40)]
-    print(options or f"{my_samples = }; default", "->", sum(len(batch) for rank in dealt for batch in rank), "samples")
+print(f"{my_samples = }")
+for size, options in ((2, {}), (2, {"even_batches": False}), (8, {"split_batches": True})):
+    dealt = [each[0] for each in lab.launch(deal, 10, 1, size, False, options, ranks=4, backend="gloo", timeout_s=40)]
+    print(f"batch size {size}, {options}: {sum(len(batch) for batches in dealt for batch in batches)} samples")
     print(*(f"   rank {rank}: {batches}" for rank, batches in enumerate(dealt)), sep="\n")
 
 # %% [markdown]
-# Batches are dealt out like cards, rank 0 the first. What is missing at the end is filled up with the first samples, so that all ranks do equally many steps: an epoch of 10 samples has 16. Without that (`even_batches=False`) ranks do unlike numbers of steps, and DDP would wait for ever. With `split_batches=True` the batch size is that of all ranks together: then the number of updates no longer depends on the ranks.
+# Batches are dealt out like cards, rank 0 the first. What is missing at the end is filled up with the first samples, so that all ranks do equally many steps: an epoch of 10 samples has 16. Without that (`even_batches=False`) ranks do unlike numbers of steps, and training needs `accelerator.join_uneven_inputs`, or one waits for another that has finished. With `split_batches=True` the batch size is that of all ranks together: then the number of updates no longer depends on the ranks.
 #
 # With `shuffle=True` all ranks shuffle alike. Rank 0 sends its generator's state around at the start of every epoch:
 
-# %% [markdown] lang="zh" of="2b361239"
-# 批次像发牌一样分出去，从 rank 0 开始。末尾缺的用最前面的样本补上，好让各 rank 的步数相同：10 个样本的 epoch 实际算了 16 个。不补（`even_batches=False`），各 rank 的步数就不同，DDP 会一直等下去。`split_batches=True` 时，批大小是所有 rank 合起来的：更新次数不再随 rank 数变化。
+# %% [markdown] lang="zh" of="5f860eef"
+# 批次像发牌一样分出去，从 rank 0 开始。末尾缺的用最前面的样本补上，好让各 rank 的步数相同：10 个样本的 epoch 实际算了 16 个。不补（`even_batches=False`），各 rank 的步数就不同，训练时要用 `accelerator.join_uneven_inputs`，否则会有 rank 一直等着已经结束的那个。`split_batches=True` 时，批大小是所有 rank 合起来的：更新次数不再随 rank 数变化。
 #
 # `shuffle=True` 时，各 rank 洗出同样的牌。每个 epoch 开始时，rank 0 会把自己随机数生成器的状态发给大家：
 
 # %%
-dealt = lab.launch(deal, 16, 2, True, ranks=4, backend="gloo", timeout_s=40)
+dealt = lab.launch(deal, 16, 2, 2, True, ranks=4, backend="gloo", timeout_s=40)
 for epoch in range(2):
     order = [sample for step in range(2) for rank in dealt for sample in rank[epoch][step]]
     print(f"epoch {epoch}: {order}, each once: {sorted(order) == list(range(16))}")
@@ -535,13 +543,14 @@ def report():
     tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
     loss = model.loss(net(tokens), targets).detach()
     every = accelerator.gather(loss)  # a collective: all ranks call it
-    accelerator.print(f"rank 0 has {loss:.4f}; gathered {every.tolist()}, mean {every.mean():.4f}")
-    accelerator.print(f"reduce: {accelerator.reduce(loss, 'mean'):.4f}")
-    return accelerator.is_main_process
+    mean = accelerator.reduce(loss, "mean")
+    accelerator.print(f"mine {loss:.4f}, mean of gather {every.mean():.4f}, reduce {mean:.4f}")
+    return accelerator.is_main_process, loss.item()
 
 
 run = lab.launch(report, ranks=4, backend="gloo", timeout_s=40)
-print(*(f"rank {rank}, main: {main}, printed: {log!r}" for rank, (main, log) in enumerate(zip(run, run.logs))), sep="\n")
+for rank, (main, loss) in enumerate(run):
+    print(f"rank {rank}, main process: {main}, loss {loss:.4f}, printed: {run.logs[rank].strip()!r}")
 
 # %% [markdown]
 # The most frequent mistake is a collective that only the main process calls. The others go on, and it waits:
@@ -598,12 +607,12 @@ for name in my_accuracies:
 # %% [markdown] sections="8.2.2"
 # ## Saving
 #
-# Section 8.2.2 unwraps the model and saves it, on every process. With FSDP or ZeRO-3 the unwrapped model has only a part of each weight, or nothing. `accelerator.get_state_dict` gathers. Elements that rank 0 and rank 1 hold; the model has 42,880:
+# Section 8.2.2 unwraps the model and saves it, on every process. With FSDP or ZeRO-3 the unwrapped model has only a part of each weight, or nothing. `accelerator.get_state_dict` gathers. Below, the elements that each of two ranks holds, the first word of their names, and their type:
 
-# %% [markdown] lang="zh" of="f2dcb89a"
+# %% [markdown] lang="zh" of="3dd3bbe2"
 # ## 保存
 #
-# 8.2.2 节在每个进程上拆开模型的包装再保存。用 FSDP 或 ZeRO-3 时，拆开的模型里每个权重只有一片，甚至什么也没有。`accelerator.get_state_dict` 会收齐。下面是 rank 0 和 rank 1 手里的元素个数；模型共有 42,880 个：
+# 8.2.2 节在每个进程上拆开模型的包装再保存。用 FSDP 或 ZeRO-3 时，拆开的模型里每个权重只有一片，甚至什么也没有。`accelerator.get_state_dict` 会收齐。下面是两个 rank 各自手里的元素个数、名字的第一个词，以及类型：
 
 
 # %%
@@ -616,23 +625,28 @@ def elements(engine):
     net = model.Transformer(2, 32, 2, max_len=32)
     loader = DataLoader(TensorDataset(*model.story_tokens(8, 32)), batch_size=2)
     net, optimizer, loader = accelerator.prepare(net, torch.optim.AdamW(net.parameters()), loader)
-    found = (net.state_dict(), accelerator.unwrap_model(net).state_dict(), accelerator.get_state_dict(net))
-    return [(sum(getattr(each, "_local_tensor", each).numel() for each in weights.values()),
-             *(next(((name.split(".")[0], str(each.dtype)[6:]) for name, each in weights.items()), ()))) for weights in found]
+    found = net.state_dict(), accelerator.unwrap_model(net).state_dict(), accelerator.get_state_dict(net)
+    told = []
+    for weights in found:
+        sizes = [getattr(each, "_local_tensor", each).numel() for each in (weights or {}).values()]
+        first = next(iter((weights or {"nothing": None}).items()))
+        told.append(f"{sum(sizes):6,} {first[0].split('.')[0]} {str(getattr(first[1], 'dtype', ''))[6:]}")
+    return told
 
 
-print(f"{'':8}{'net.state_dict()':34}{'unwrap_model(net).state_dict()':34}get_state_dict(net)")
+# %%
+print(f"{'':8}{'net.state_dict()':26}{'unwrap_model(net)...':26}get_state_dict(net)")
 for engine in ("ddp", "fsdp", "zero3"):
-    for rank, found_here in enumerate(lab.launch(elements, engine, ranks=2, backend="gloo", timeout_s=40)):
-        print(f"{engine:6}{rank} " + "".join(f"{num:6,} {' '.join(words):27}" for num, *words in found_here))
+    for rank, told in enumerate(lab.launch(elements, engine, ranks=2, backend="gloo", timeout_s=40)):
+        print(f"{engine:6}{rank} " + "".join(f"{each:26}" for each in told))
 
 # %% [markdown]
-# So the pattern for every engine is: `weights = accelerator.get_state_dict(net)` on all ranks, for it is a collective; then `accelerator.save(weights, path)`, which writes on the main process only. FSDP gives the whole weights to rank 0 alone. DeepSpeed hands out its 16-bit weights; its fp32 copy stays in its own checkpoint.
+# So the pattern for every engine is: `weights = accelerator.get_state_dict(net)` on all ranks, for it is a collective; then `accelerator.save(weights, path)`, which writes on the main process only. FSDP and ZeRO-3 give the whole weights to rank 0 alone. DeepSpeed hands out its 16-bit weights; its fp32 copy stays in its own checkpoint.
 #
 # `save_state` saves what is needed to go on: weights, optimizer, random generators. It is called on all ranks. Eight batches in one go, and five, save, a new process, load, three more:
 
-# %% [markdown] lang="zh" of="00158c8a"
-# 所以对各种引擎都适用的写法是：在所有 rank 上调用 `weights = accelerator.get_state_dict(net)`，因为它是集合通信；然后 `accelerator.save(weights, path)`，它只在主进程写。FSDP 只把完整的权重给 rank 0。DeepSpeed 交出的是 16 位的权重，fp32 那份留在它自己的检查点里。
+# %% [markdown] lang="zh" of="6ca1439e"
+# 所以对各种引擎都适用的写法是：在所有 rank 上调用 `weights = accelerator.get_state_dict(net)`，因为它是集合通信；然后 `accelerator.save(weights, path)`，它只在主进程写。FSDP 和 ZeRO-3 只把完整的权重给 rank 0。DeepSpeed 交出的是 16 位的权重，fp32 那份留在它自己的检查点里。
 #
 # `save_state` 保存继续训练所需的一切：权重、优化器、随机数生成器。所有 rank 都要调用。下面一次训练八个批次；另一次训练五个，保存，换新的进程，载入，再训练三个：
 
