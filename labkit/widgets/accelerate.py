@@ -226,7 +226,9 @@ def _before_after(result: Mapping, say: Mapping[str, str]) -> str:
     rows = "".join(f"<tr><td>{escape(say[name])}</td><td>{escape(was)}</td>"
                    f"<td>{escape(now) if was == now else f'<b>{escape(now)}</b>'}</td></tr>"
                    for (name, was), now in changed)
-    return (f"<table><tr><th></th><th>{escape(say['before'])}</th><th>{escape(say['after'])}</th></tr>{rows}</table>")
+    look = "border-collapse:separate;border-spacing:14px 2px;text-align:left"
+    return (f'<table style="{look}"><tr><th></th><th>{escape(say["before"])}</th><th>{escape(say["after"])}</th></tr>'
+            f"{rows}</table>")
 
 
 def accelerate_workflow(language: str = "en", *, engine: str = "ddp", precision: str = "no", accumulation: int = 2,

@@ -25,15 +25,17 @@
 # 这个承诺只管代码。训练的内容仍可能悄悄改变，每一节都有一个例子。
 
 # %%
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this chapter shows machines without GPUs, also where there are some
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
-import os
 import tempfile
 from pathlib import Path
 
 import torch
-from labkit import accelerated, chart, model, widgets
+from labkit import accelerated, model, widgets
 from labkit.check import accelerate as check
 
 LANGUAGE = "en"
@@ -286,10 +288,39 @@ for name, (ranks, size, given) in TRAPS.items():
           f"num_processes {[each['size'] for each in run]}")
 
 # %% [markdown]
-# In the second, each rank believes that it is alone (on a machine with GPUs it would have taken one). Nothing is averaged: the job costs twice as much and trains the same model two times. In the last two the type says it: plain DDP, whatever the file asked for. No warning in any of them. Print `accelerator.state` at the start of a script and read it.
+# In the second, each rank believes that it is alone (where Accelerate finds GPUs, it takes them and counts them). Nothing is averaged: the job costs twice as much and trains the same model two times. In the last two the type says it: plain DDP, whatever the file asked for. No warning in any of them. Print `accelerator.state` at the start of a script and read it.
 
-# %% [markdown] lang="zh" of="de0443eb"
-# 第二种情形里，每个 rank 都以为只有自己（在有 GPU 的机器上，它会去用 GPU）。什么都没有平均：花了两倍的钱，把同一个模型训练了两遍。后两种看类型就知道：不管文件要什么，用的都是普通的 DDP。哪一种都没有警告。所以脚本开头要打印 `accelerator.state`，并且看一眼。
+# %% [markdown] lang="zh" of="9dd02570"
+# 第二种情形里，每个 rank 都以为只有自己（找到 GPU 时，Accelerate 会用上它们，也数得对）。什么都没有平均：花了两倍的钱，把同一个模型训练了两遍。后两种看类型就知道：不管文件要什么，用的都是普通的 DDP。哪一种都没有警告。所以脚本开头要打印 `accelerator.state`，并且看一眼。
+
+# %% [markdown]
+# One more. What the script passes to `Accelerator(...)` and what the launcher sets may differ. **Predict** who wins:
+
+# %% [markdown] lang="zh" of="031ab3ba"
+# 还有一处。脚本传给 `Accelerator(...)` 的，与启动器设的，可能不一样。**先猜**谁说了算：
+
+# %%
+my_winners = {"mixed_precision": None, "gradient_accumulation_steps": None}
+
+
+# %%
+def who_wins():
+    import os
+    from accelerate import Accelerator
+
+    os.environ |= {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
+    accelerator = Accelerator(cpu=True, mixed_precision="no", gradient_accumulation_steps=4)
+    return accelerator.mixed_precision, accelerator.gradient_accumulation_steps
+
+
+print(f'{my_winners = }\nthe launcher says ("bf16", 2), the script ("no", 4):',
+      lab.launch(who_wins, ranks=1, backend="gloo", timeout_s=40)[0])
+
+# %% [markdown]
+# The script for the precision, the launcher for the accumulation. Say each in one place only.
+
+# %% [markdown] lang="zh" of="acbae72e"
+# 精度听脚本的，累积步数听启动器的。所以每一样只在一处写。
 
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
@@ -647,12 +678,36 @@ for engine in ("ddp", "fsdp", "zero3"):
 # %% [markdown]
 # So the pattern for every engine is: `weights = accelerator.get_state_dict(net)` on all ranks, for it is a collective; then `accelerator.save(weights, path)`, which writes on the main process only. FSDP and ZeRO-3 give the whole weights to rank 0 alone. DeepSpeed hands out its 16-bit weights; its fp32 copy stays in its own checkpoint.
 #
-# `save_state` saves what is needed to go on: weights, optimizer, random generators. It is called on all ranks. Eight batches in one go, and five, save, a new process, load, three more:
+# The other ranks do not wait for the one that writes, unless they are told to. Below the disk of the main process is slow; then each rank looks for the file:
 
-# %% [markdown] lang="zh" of="6ca1439e"
+# %% [markdown] lang="zh" of="bfd7fba4"
 # 所以对各种引擎都适用的写法是：在所有 rank 上调用 `weights = accelerator.get_state_dict(net)`，因为它是集合通信；然后 `accelerator.save(weights, path)`，它只在主进程写。FSDP 和 ZeRO-3 只把完整的权重给 rank 0。DeepSpeed 交出的是 16 位的权重，fp32 那份留在它自己的检查点里。
 #
-# `save_state` 保存继续训练所需的一切：权重、优化器、随机数生成器。所有 rank 都要调用。下面一次训练八个批次；另一次训练五个，保存，换新的进程，载入，再训练三个：
+# 别的 rank 不会等那个正在写的，除非让它们等。下面主进程的磁盘很慢；写完后每个 rank 都去找这个文件：
+
+
+# %%
+def write_and_look(path, wait):
+    import time
+    from pathlib import Path
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    if accelerator.is_main_process: time.sleep(0.3)  # a slow disk
+    accelerator.save({"step": 5}, path)  # the main process only
+    if wait: accelerator.wait_for_everyone()
+    return Path(path).exists()
+
+
+for wait in (False, True):
+    seen = lab.launch(write_and_look, f"{folder.name}/{wait}.bin", wait, ranks=3, backend="gloo", timeout_s=40)
+    print(f"wait_for_everyone {wait!s:5}: the file is there for rank 0, 1, 2: {list(seen)}")
+
+# %% [markdown]
+# `save_state` saves what is needed to go on: weights, optimizer, random generators. It is called on all ranks. Eight batches in one go, and five, save, a new process, load, three more:
+
+# %% [markdown] lang="zh" of="b3106994"
+# `save_state` 保存继续训练所需的一切：权重、优化器、随机数生成器。所有 rank 都要调用。一次训练八个批次；另一次训练五个，保存，换新的进程，载入，再训练三个：
 
 
 # %%
