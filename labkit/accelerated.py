@@ -5,6 +5,7 @@ the only process, and says nothing. Here it is told what it would have found; th
 collectives are real.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ def step(engine: str = "ddp", precision: str = "no", accumulation: int = 1, max_
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit import model, trace, traffic
+    from labkit import model, trace
 
     torch.manual_seed(0)
     accelerate = accelerator(engine, precision=precision, accumulation=accumulation, max_norm=max_norm)
@@ -68,18 +69,10 @@ def step(engine: str = "ddp", precision: str = "no", accumulation: int = 1, max_
     before = described(*parts)
     net, optimizer, loader = accelerate.prepare(*parts)
     found: dict = {"before": before, "after": described(net, optimizer, loader), "sync": [], "lines": []}
-
-    def line(name: str, work: Callable) -> Any:
-        was = [held.clone() for held in _held(optimizer)]
-        with traffic.count() as counted:
-            made = work()
-        moved = not all(map(torch.equal, was, _held(optimizer)))
-        rows[name] = {"calls": dict(counted.calls), "payload_bytes": dict(counted.payload_bytes), "moved": moved}
-        return made
-
     with trace.record(operators=False):
         for tokens, targets in loader:
             rows: dict = {}
+            line = functools.partial(_watched, optimizer, rows)
             with accelerate.accumulate(net):
                 loss = line("forward", lambda: model.loss(net(tokens), targets))  # noqa: B023
                 line("backward", lambda: accelerate.backward(loss))  # noqa: B023
@@ -93,9 +86,25 @@ def step(engine: str = "ddp", precision: str = "no", accumulation: int = 1, max_
     return found | {"sync": found["sync"][last], "lines": found["lines"][last], "loss": loss.item()}
 
 
+def _watched(optimizer: Any, rows: dict, name: str, work: Callable) -> Any:
+    """Does a line's work and writes down what it called and whether the weights moved."""
+    import torch
+
+    from labkit import traffic
+
+    was = [held.clone() for held in _held(optimizer)]
+    with traffic.count() as counted:
+        made = work()
+    moved = not all(map(torch.equal, was, _held(optimizer)))
+    rows[name] = {"calls": dict(counted.calls), "payload_bytes": dict(counted.payload_bytes), "moved": moved}
+    return made
+
+
 def described(net: "nn.Module", optimizer: Any, loader: Any) -> dict[str, str]:
     """The types, sizes and places that ``prepare`` may change: "weights" with their number on this rank, "inside" what
     a block computes in. Draws a batch and runs a forward."""
+    import torch
+
     seen, inner = {}, net
     while not hasattr(inner, "layers"):
         inner = inner.module  # what is wrapped
@@ -104,7 +113,8 @@ def described(net: "nn.Module", optimizer: Any, loader: Any) -> dict[str, str]:
     kind, dtype = type(weights[0].data).__name__, _short(weights[0].dtype)
     here = sum(getattr(each, "_local_tensor", each).numel() for each in weights)
     tokens, _ = next(iter(loader))
-    made = net(tokens)
+    with torch.no_grad():
+        made = net(tokens)
     hook.remove()
     return {"model": type(net).__name__, "optimizer": type(optimizer).__name__, "loader": type(loader).__name__,
             "batch sampler": type(loader.batch_sampler).__name__, "batches": str(len(loader)),
