@@ -131,6 +131,8 @@ def _read(folder: Path) -> tuple[dict, dict, dict]:
     if (folder / "arrays.npz").exists():
         with np.load(folder / "arrays.npz", allow_pickle=False) as file:
             arrays = dict(file)
+        if odd := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"arrays.npz holds arrays only; got {odd[0]!r}")
     if (folder / "tensors.safetensors").exists():
         from safetensors import SafetensorError
         from safetensors.torch import load_file

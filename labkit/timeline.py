@@ -139,7 +139,10 @@ def check_mask(mask: np.ndarray, num_rows: int) -> None:
 def column(name: str, values: Sequence, kind: type) -> np.ndarray:
     """Values as an array of one type. Raises ValueError for what is not of it, or does not fit into 64 bits."""
     try:
-        return np.array(values, dtype=kind).reshape(len(values))
+        array = np.array(values, dtype=kind)
+        if array.shape != (len(values),):
+            raise ValueError("one value per row")
+        return array
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{name} holds what fits into {kind.__name__} ({error}); got {brief(values)}") from error
 
