@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit import machine, server, verdict
+from labkit import machine, ops, server, verdict
 from labkit.run import Run, remove, tail
 from labkit.units import check_real, check_whole, check_word
 
@@ -77,6 +77,9 @@ def launch_script(
     except BaseException:
         remove(folder)
         raise
+    finally:
+        if using == "deepspeed":
+            ops.free_shared_memory(line[line.index("--master_port") + 1])
     weakref.finalize(run, remove, folder)
     return run
 

@@ -9,6 +9,7 @@ import pickle
 import stat
 import subprocess
 import sys
+import textwrap
 import time
 import zipfile
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ import torch
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 import labkit as lab
+from labkit import machine, ops, server
 from labkit import run as run_room
-from labkit import server
 from labkit.run import Run
 from labkit.timeline import Timeline, from_rows
 
@@ -151,6 +152,21 @@ def test_nobody_else_reads_what_a_run_keeps():
         (home.folder / "go").unlink()
     finally:
         os.umask(before)
+
+
+def test_no_shared_memory_of_the_deepspeed_command_is_left(tmp_path):
+    (tmp_path / "train.py").write_text(textwrap.dedent("""
+        import glob, os, deepspeed
+        from labkit import rank
+        deepspeed.init_distributed("gloo")
+        deepspeed.comm.barrier()
+        rank.current().give(glob.glob(f"/dev/shm/deepspeed_*_{os.environ['MASTER_PORT']}_*"))
+        deepspeed.comm.barrier()
+    """))
+    buffers, _ = lab.launch_script(tmp_path / "train.py", ranks=2, using="deepspeed", show=False, timeout_s=50)
+    if not ops.missing() and not machine.num_gpus():
+        assert len(buffers) == 2  # what is looked for was there
+    assert [path for path in buffers if os.path.exists(path)] == []
 
 
 # --- what comes from elsewhere ----------------------------------------------------------------------------------------
