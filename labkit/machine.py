@@ -152,6 +152,21 @@ def threads(num_ranks: int) -> int:
     return max(1, cores() // num_ranks)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the system says that a process is stopped: by SIGSTOP, Ctrl-Z or a debugger."""
+    import psutil
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def num_oom_kills() -> int:
+    """How often the system has killed a process because memory ran out, since it started; 0 where it does not say."""
+    found = re.search(r"^oom_kill (\d+)$", read_text(Path("/proc/vmstat")), re.M)
+    return int(found[1]) if found else 0
+
+
 def free_port() -> int:
     """A port of the loopback that nobody listens on now."""
     with socket.socket() as probe:

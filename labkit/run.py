@@ -69,6 +69,15 @@ class Run:
                              "`with trace.record():` inside the launched function.")
         return trace.read(traces)
 
+    def calls(self) -> list[list[dict]]:
+        """The collectives that each rank called, in order, point-to-point messages left out: one list per rank.
+
+        Each is a dict of group, seq (its number in the group), op, shapes, dtypes, and file, line, function, text of
+        the line that called it. torch's flight recorder keeps the last 2,000. Empty for a script's ranks.
+        """
+        files = [self.folder / f"calls-{rank}.json" if self.folder else None for rank in range(len(self))]
+        return [json.loads(file.read_text()) if file and file.exists() else [] for file in files]
+
     def memory(self) -> list[dict]:
         """One row per rank: rank, peak_rss_bytes (largest resident memory of its process)."""
         return [{"rank": rank, "peak_rss_bytes": num_bytes} for rank, num_bytes in enumerate(self.peak_rss_bytes)]
@@ -99,6 +108,9 @@ class Run:
         (folder / "run.json").write_text(json.dumps(about, indent=1, ensure_ascii=False))
         if self.folder and (any(self.folder.glob("trace-*")) or (self.folder / "timeline.json").exists()):
             self.timeline().save(folder / "timeline.json")
+        for rank, calls in enumerate(self.calls()):
+            if calls:
+                (folder / f"calls-{rank}.json").write_text(json.dumps(calls))
         return folder
 
     @classmethod

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from labkit import machine, ops, server, verdict
+from labkit.ending import PEER_GONE
 from labkit.run import Run, remove, tail
 from labkit.units import check_real, check_whole, check_word
 
@@ -180,7 +181,7 @@ def _rank_logs(folder: Path, ranks: int) -> tuple[str, ...]:
 def _failure(folder: Path, logs: tuple[str, ...], using: str, code: int) -> verdict.RankFailed:
     """The verdict on a script: the traceback of the rank that is to blame, else the launcher's own last words."""
     spoken = {rank: log[log.index("Traceback") :] for rank, log in enumerate(logs) if "Traceback" in log}
-    own = {rank: text for rank, text in spoken.items() if not any(words in text for words in verdict.PEER_GONE)}
+    own = {rank: text for rank, text in spoken.items() if not any(words in text for words in PEER_GONE)}
     for rank, text in own.items():
         return verdict.RankFailed(
             f"rank {rank} of the script failed ({using} ended with exit code {code}):\n{text}", (), logs

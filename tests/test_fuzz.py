@@ -44,6 +44,7 @@ from labkit import (
     calibrate,
     chart,
     collectives,
+    ending,
     footprint,
     machine,
     memory,
@@ -76,7 +77,8 @@ GRADES = "takes a learner's function and runs it on ranks: its own test passes s
 BUILDER = "an entry of ALGORITHMS: ``plan`` calls it, and checks for it"
 PART = "a part of a board, made by it: the board's function is fuzzed"
 EXCUSED = {
-    **dict.fromkeys(("wire", "zygote", "server", "peer", "job", "rank", "health"), MACHINE),
+    **dict.fromkeys(("wire", "zygote", "server", "peer", "job", "rank", "health",
+                     "witness", "machine.is_stopped"), MACHINE),
     **dict.fromkeys(("verdict", "ending", "diagnosis"), WATCH),
     **dict.fromkeys(("engines", "meter", "model", "pace", "traffic", "payload", "faults", "checkpoint", "trace.record",
                      "trace.span", "trace.replaced", "exchange.execute", "exchange.library", "sharded.measured",
@@ -229,6 +231,8 @@ def nouns() -> dict[type, list]:
         machine.Row: [machine.Row(name="gloo", value="", ok=False, fix="make env")],
         machine.Report: [machine.Report(rows=())],
         run.Run: [run.Run(results=(1,), logs=("",), seconds=1.0, backend="gloo", notes=("gloo",))],
+        ending.Finding: [ending.Finding(fault="sigkill", ranks=(1,), text="rank 1 was killed")],
+        ending.Ending: [ending.Ending(rank=rank, how=how) for rank, how in enumerate(("returned", "died", "stuck"))],
         Path: [Path(name) for name in (*WRITTEN, ".")],
     }
 
@@ -407,8 +411,10 @@ def fault(thunk: Callable, given: dict, strict: bool) -> str | None:
     def stop(*_: object) -> None:
         raise TooSlow
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    timers = {signal.ITIMER_PROF: (signal.SIGPROF, SECONDS), signal.ITIMER_REAL: (signal.SIGALRM, 10 * SECONDS)}
+    before = {number: signal.signal(number, stop) for number, _ in timers.values()}
+    for timer, (_, seconds) in timers.items():  # of its own work; and on the clock, for one that waits
+        signal.setitimer(timer, seconds)
     try:
         result = thunk()
         if isinstance(result, Iterator):
@@ -431,8 +437,10 @@ def fault(thunk: Callable, given: dict, strict: bool) -> str | None:
     except BaseException as error:
         return f"{type(error).__name__}: {error}"[:300]
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in timers:
+            signal.setitimer(timer, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return None
 
 
