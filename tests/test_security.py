@@ -342,7 +342,8 @@ PRIVATE = "a rank's or its kernel's own file, in a folder that nobody else can e
 ALLOWED = {("notebooks/src/03_data_parallel.py", "torch.load"): "a file of the cell before; weights_only by default",
            ("notebooks/src/07_fsdp.py", "exec"): "the lines of a textbook that stand above it",
            ("labkit/rank.py", "pickle.loads"): PRIVATE, ("labkit/job.py", "pickle.loads"): PRIVATE,
-           ("labkit/script.py", "pickle.loads"): PRIVATE}
+           ("labkit/script.py", "pickle.loads"): PRIVATE,
+           ("labkit/witness.py", "pickle.loads"): "torch's flight recorder of this very process, from memory"}
 RUNS = {"pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.load", "cloudpickle.loads", "marshal.load",
         "marshal.loads", "shelve.open", "joblib.load", "dill.load", "dill.loads", "yaml.load", "eval", "exec",
         "os.system", "os.popen", "pandas.read_pickle", "runpy.run_path"}
