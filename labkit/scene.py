@@ -184,8 +184,8 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
                  x0_us=np.array(x0_us, dtype=float), x1_us=np.array(x1_us, dtype=float),
                  num_bytes=np.array(num_bytes, dtype=np.int64), rows=tuple(rows), headings=tuple(headings),
                  start_us=start_us, end_us=end_us or 1000.0, heading=heading, numbers=numbers,
-                 badge=" / ".join(badges), summary=" ".join(summaries), table=tuple(tables), side_name=words["in_flight" if _is_pipeline(panels[0][0]) else "busy"],
-                 language=words["code"])
+                 badge=" / ".join(badges), summary=" ".join(summaries), table=tuple(tables), language=words["code"],
+                 side_name=words["in_flight" if _is_pipeline(panels[0][0]) else "busy"])
 
 
 def _rows(tl: Timeline, sides: list[tuple[float, str]], y_px: float, height_px: float) -> tuple[list, float]:
