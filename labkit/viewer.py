@@ -90,15 +90,12 @@ def _looks(scene: Scene) -> list[tuple[str, int]]:
 
 
 def _flows(scene: Scene) -> list[list[int]]:
-    """Pairs of box numbers, from a send to its receive: the n-th "send→b" of rank a is the n-th "recv←a" of rank b."""
+    """Pairs of box numbers, from a send to its receive: the n-th send "0>1" and the n-th recv "0>1" of a panel."""
     kept = np.flatnonzero(scene.kind != style.IDLE)
     ends: dict[tuple, list[list[int]]] = {}
     for number, box in enumerate(kept.tolist()):
-        named = re.fullmatch(r"(send→|recv←)(\d+)", scene.texts[box, 0])
-        if named:
-            panel = sum(heading.bottom_px < scene.rows[scene.row[box]].top_px for heading in scene.headings)
-            here, there = scene.rows[scene.row[box]].rank, int(named[2])
-            sends = named[1] == "send→"
-            pair = ends.setdefault((panel, here, there) if sends else (panel, there, here), [[], []])
-            pair[0 if sends else 1].append(number)
+        kind, way, row = str(scene.kind[box]), str(scene.texts[box, 0]), scene.rows[scene.row[box]]
+        if kind in ("send", "recv") and re.fullmatch(r"\d+>\d+", way):
+            panel = sum(heading.bottom_px < row.top_px for heading in scene.headings)
+            ends.setdefault((panel, way), [[], []])[kind == "recv"].append(number)
     return [list(pair) for sent, received in ends.values() for pair in zip(sent, received, strict=False)]
