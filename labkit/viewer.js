@@ -39,9 +39,12 @@ export function within(data, row, start, end) {
   return [lo, first(lo, data.from[row + 1], i => data.x0[i] >= end)];
 }
 
+/** Boxes of this many pixels or more are drawn as they are, with edges on whole pixels. */
+export const LARGE = 3;
+
 /**
- * Level of detail of one row in a window of `width` pixels: boxes of a pixel or more as they are ({box, a, b} in pixels);
- * of smaller ones, how much of each pixel each look covers (`cover[look][pixel]`, 0 to 1), so that no share is lost.
+ * Level of detail of one row in a window of `width` pixels: large boxes as they are ({box, a, b} in pixels); of smaller ones, how
+ * much of each pixel each look covers (`cover[look][pixel]`, 0 to 1), so that no share is lost.
  */
 export function lod(data, row, start, end, width, numLooks) {
   const [lo, hi] = within(data, row, start, end), scale = width / (end - start);
@@ -49,11 +52,10 @@ export function lod(data, row, start, end, width, numLooks) {
   for (let i = lo; i < hi; i++) {
     const a = Math.max(0, (data.x0[i] - start) * scale), b = Math.min(width, (data.x1[i] - start) * scale);
     if (b <= a) continue;
-    if ((data.x1[i] - data.x0[i]) * scale >= 1) { large.push({box: i, a, b}); continue; }
+    if ((data.x1[i] - data.x0[i]) * scale >= LARGE) { large.push({box: i, a, b}); continue; }
     const mine = cover[data.look[i]] ??= new Float32Array(width);
-    const pixel = Math.min(width - 1, Math.floor(a)), edge = Math.min(b, pixel + 1);
-    mine[pixel] += edge - a;
-    if (b > edge && pixel + 1 < width) mine[pixel + 1] += b - edge;
+    for (let pixel = Math.min(width - 1, Math.floor(a)); pixel < Math.min(width, b); pixel++)
+      mine[pixel] += Math.min(b, pixel + 1) - Math.max(a, pixel);
   }
   return {large, cover};
 }
@@ -440,8 +442,8 @@ class Viewer {
       g.drawImage(sheet, 0, 0, width, height, left, top, width, height);
     }
     const dim = this.matches;
-    for (const {box, a, b} of large) {
-      const look = about.looks[data.look[box]];
+    for (const {box, a: from, b: to} of large) {
+      const look = about.looks[data.look[box]], a = Math.round(from), b = Math.round(to);
       g.globalAlpha = dim && !dim[data.label[box]] ? 0.25 : 1;
       g.fillStyle = look.colour;
       g.fillRect(left + a, top, b - a, height);
