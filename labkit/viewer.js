@@ -146,7 +146,7 @@ export function chrome(about, data) {
 const LEFT = 64, RIGHT = 8, AXIS = 26, TOP = 6, INK = "#10161f";
 const STYLE = `
 .labkit-viewer{font:12px system-ui,-apple-system,'Segoe UI','Noto Sans','PingFang SC','Noto Sans CJK SC',sans-serif;color:inherit}
-.labkit-viewer canvas{display:block;width:100%;cursor:crosshair;outline-offset:2px}
+.labkit-viewer canvas{display:block;width:100%;cursor:crosshair;outline-offset:-2px}
 .labkit-viewer header{display:flex;flex-wrap:wrap;gap:4px 12px;align-items:baseline;margin:4px 0}
 .labkit-viewer header b{font-size:15px}
 .labkit-viewer header span{opacity:.8}
@@ -156,7 +156,7 @@ const STYLE = `
 .labkit-viewer .swatch{display:inline-block;width:16px;height:11px;margin-right:5px;vertical-align:-1px;color:${INK};font:9px/11px monospace;text-align:center}
 .labkit-viewer table{border-collapse:collapse;margin-top:6px;font-variant-numeric:tabular-nums}
 .labkit-viewer td,.labkit-viewer th{padding:1px 10px 1px 0;text-align:right;border-top:1px solid #8886}
-.labkit-viewer .said{min-height:1.5em}`;
+.labkit-viewer .said{min-height:1.5em;margin:4px 0}`;
 
 class Viewer {
   constructor(element, about, data, tell = () => {}) {
