@@ -151,4 +151,5 @@ def _runs(scene: Scene, shown: np.ndarray, look: np.ndarray, edges_us: np.ndarra
     keep = number <= look.max()
     example = np.argsort(look, kind="stable")[example[keep]]
     return replace(scene, row=row[keep], kind=scene.kind[example], chunk=scene.chunk[example],
+                   num_bytes=scene.num_bytes[example],
                    texts=np.full((int(keep.sum()), 3), ""), x0_us=edges_us[start[keep]], x1_us=edges_us[end[keep]])

@@ -14,9 +14,10 @@ FLOORS = {
     0: ("units", "mesh", "timeline", "shards", "topology", "ending"),
     1: ("order", "schedule", "simulate", "residual", "collectives", "network", "buckets", "memory", "partition",
         "footprint", "plan", "diagnosis"),
-    2: ("ops", "machine", "hardware", "wire", "verdict", "witness", "rank", "zygote", "trace", "payload", "server",
-        "peer", "run", "job", "launcher", "script", "traffic", "pace", "engines", "meter", "model", "pipeline",
-        "pipedream", "exchange", "calibrate", "data_parallel", "sharded", "health", "faults", "checkpoint"),
+    2: ("ops", "machine", "hardware", "wire", "verdict", "witness", "rank", "zygote", "traffic", "labels", "trace",
+        "payload", "server", "peer", "run", "job", "launcher", "script", "pace", "engines", "meter", "model",
+        "pipeline", "pipedream", "exchange", "calibrate", "data_parallel", "sharded", "health", "faults",
+        "checkpoint"),
     3: ("style", "scene", "sketch", "chart", "diagram", "bill", "transfer", "report", "layout", "svg", "mpl", "text"),
     4: ("export", "viewer", "widgets", "check", "demo", "__main__"),
 }

@@ -81,7 +81,7 @@ EXCUSED = {
                      "witness", "machine.is_stopped"), MACHINE),
     **dict.fromkeys(("verdict", "ending", "diagnosis"), WATCH),
     **dict.fromkeys(("engines", "meter", "model", "pace", "traffic", "payload", "faults", "checkpoint", "trace.record",
-                     "trace.span", "trace.replaced", "exchange.execute", "exchange.library", "sharded.measured",
+                     "trace.span", "labels", "exchange.execute", "exchange.library", "sharded.measured",
                      "sharded.timeline", "sharded.Trainer", "sharded.wrap", "widgets.split", "widgets.need.train",
                      "widgets.need.measured_bills"), LIVE),
     "ops.free_shared_memory": "deletes files of /dev/shm: test_security",
