@@ -115,9 +115,10 @@ def leave_out_each(folder):
 # %%
 ran = lab.launch(leave_out_each, FOLDER / "parts", ranks=2, backend="gloo", timeout_s=40)
 apart = {part: [abs(a - b) for a, b in zip(*ran[1][part])] for part in PARTS}
-widgets.show(chart.curves([Series(part, range(21, 41), apart[part], points=True) for part in PARTS[1:]],
+widgets.show(chart.curves([Series(part, range(1, 21), apart[part], points=True) for part in PARTS[1:]],
                           title={"en": "How far the losses leave the undisturbed run", "zh": "损失偏离未受干扰的训练多少"},
-                          x_name={"en": "step", "zh": "步"}, y_name={"en": "difference of the losses", "zh": "损失之差"},
+                          x_name={"en": "steps after the checkpoint", "zh": "检查点之后的步数"},
+                          y_name={"en": "difference of the losses", "zh": "损失之差"},
                           badge="measured, gloo", language=LANGUAGE))
 print(f"{my_worst = }\nleft out          mean difference over 20 steps, rank 1")
 for part in PARTS:
@@ -166,25 +167,25 @@ opened = torch.load(file, weights_only=False)  # what the text's load does in an
 #
 # ## Four kinds
 #
-# Section 10.5.1 names four: **plain** (rank 0 collects everything, writes one file), **sharded** (each rank writes what it holds), **asynchronous** (the states are copied, and a thread writes the copy while training goes on), **incremental** (what has not changed is not written again). Here with FSDP2, whose ranks hold a half each of 1.0 million parameters, their gradients and two moments. Between two saves there is a training step; the best of three is told. **Predict.** A sharded save takes 1; for how long does training stand still in an asynchronous one?
+# Section 10.5.1 names four: **plain** (rank 0 collects everything, writes one file), **sharded** (each rank writes what it holds), **asynchronous** (the states are copied, and a thread writes the copy while training goes on), **incremental** (what has not changed is not written again). Here with FSDP2: each of two ranks holds half of the parameters and of Adam's two moments. Between two saves there is a training step; the better of two is told. **Predict.** A sharded save takes 1; for how long does training stand still in an asynchronous one?
 
-# %% [markdown] lang="zh" of="1e570561"
+# %% [markdown] lang="zh" of="127c099e"
 # `vars(args)` 是字典，说的是同样的事，而且无害。`torch.distributed.checkpoint` 里也有这样一处：它常用的 `FileSystemWriter` 用 pickle 写 `.metadata`，读的时候先打开的就是它。`labkit.checkpoint` 让它改写 safetensors 文件，`extra` 里若有非 unpickle 不可的东西，也不收。
 #
 # ## 四种检查点
 #
-# 10.5.1 节列了四种。**基本**（plain）：rank 0 收齐，写一个文件。**分片**（sharded）：每个 rank 写自己手里的。**异步**（asynchronous）：先拷一份状态，由一个线程去写，训练接着走。**增量**（incremental）：没变的不再写。下面用 FSDP2，两个 rank 各拿一半：100 万个参数，连同梯度和两个动量。两次存盘之间训练一步，报告三次里最好的。**先猜。** 设分片存盘用时为 1，异步存盘会让训练停多久？
+# 10.5.1 节列了四种。**基本**（plain）：rank 0 收齐，写一个文件。**分片**（sharded）：每个 rank 写自己手里的。**异步**（asynchronous）：先拷一份状态，由一个线程去写，训练接着走。**增量**（incremental）：没变的不再写。下面用 FSDP2：参数和 Adam 的两个动量，两个 rank 各拿一半。两次存盘之间训练一步，报告两次里较好的一次。**先猜。** 设分片存盘用时为 1，异步存盘会让训练停多久？
 
 # %%
 my_stop = None
 
 
 # %%
-def sharded_model(dim=128):
+def sharded_model(num_layers=4, dim=128):
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
-    net = model.Transformer(4, dim, 4, max_len=32)
+    net = model.Transformer(num_layers, dim, 4, max_len=32)
     for layer in [*net.layers, net]:
         fully_shard(layer, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
     return net, torch.optim.Adam(net.parameters(), lr=0.001)
@@ -199,7 +200,7 @@ def four_kinds(folder):
     (net, optimizer), told = sharded_model(), {}
     for kind in (*checkpoint.KINDS, "asynchronous"):
         times = []
-        for step in range(3):
+        for step in range(2):
             one_step(net, optimizer, step), dist.barrier()
             began = time.perf_counter()
             if kind == "asynchronous": saving = checkpoint.save_async(folder / kind, step, net, optimizer)
@@ -214,8 +215,9 @@ def four_kinds(folder):
 # %%
 kinds = lab.launch(four_kinds, FOLDER / "kinds", ranks=2, backend="gloo", timeout_s=40)[0]
 heads = ("training stands still", "until it is on the disk") if LANGUAGE == "en" else ("训练停住", "写到磁盘为止")
-widgets.show(chart.bars([(kind, {heads[0]: 1e3 * stood, heads[1]: 1e3 * done}) for kind, (stood, done, _) in kinds.items()],
-                        title={"en": "Four kinds of saves, ms", "zh": "四种存盘，毫秒"}, badge="measured, gloo", language=LANGUAGE))
+rows = [(kind, {heads[0]: 1e3 * stood, heads[1]: 1e3 * done}) for kind, (stood, done, _) in kinds.items()]
+widgets.show(chart.bars(rows, unit_format=lambda ms: f"{ms:.0f} ms",
+                        title={"en": "Four kinds of saves", "zh": "四种存盘"}, badge="measured, gloo", language=LANGUAGE))
 print(f"{my_stop = }; measured {kinds['asynchronous'][0] / kinds['sharded'][0]:.2f}\n{'':13} files   bytes written")
 for kind, (_, _, about) in kinds.items():
     print(f"{kind:<13}{len(about['files']):6} {about['written_bytes']:15,}")
@@ -291,7 +293,7 @@ def train_and_save(folder, die_at=None):
         rate.load_state_dict(found["extra"]["rate"])
     while position < 30:
         if position == die_at and dist.get_rank() == 1:
-            print(time.time(), flush=True)
+            print("killed at", time.time(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         losses[position] = time.time(), train(net, optimizer, rate, [position])[0]
         position += 1
@@ -330,14 +332,14 @@ widgets.show(chart.curves([Series(name, [step + 1 for step in ran], [loss for _,
                           y_name={"en": "loss", "zh": "损失"}, language=LANGUAGE))
 
 # %% [markdown]
-# What is lost are the steps since the last checkpoint, and nothing else. (Most of the five minutes goes into what is not here: finding a new machine, importing torch, reading a hundred gigabytes.) The section's code catches `NCCLError` and goes on in the same process; but after a rank is gone the others are in an unknown state, deep in a collective. Ending all of them and starting anew is what torchrun does, too.
+# What is lost are the steps since the last checkpoint, and nothing else. (Most of the five minutes goes into what is not here: finding a new machine, importing torch, reading a hundred gigabytes.) The section's code catches an `NCCLError` (torch has no such class; it raises `DistBackendError`) and goes on in the same process. But when a rank is gone the others are in an unknown state, deep in a collective. Ending all of them and starting anew is what torchrun does, too.
 #
 # ### A rank dies while it saves
 #
 # The dangerous moment is the save itself: `torch.save` onto the only good file, killed half-way, costs everything. Here rank 1 is killed when it is about to bring its part to the disk (`fsync`).
 
-# %% [markdown] lang="zh" of="8ff5d4e6"
-# 丢掉的只是上个检查点之后的那几步，别的都在。（五分钟大多花在这里没有的事上：找一台新机器，import torch，读上百 GB。）那一节的代码捕获 `NCCLError`，在同一个进程里接着训练；可是一个 rank 没了之后，其他 rank 还陷在集合通信里，状态说不清。全部结束、重新启动才稳妥，torchrun 也是这样做的。
+# %% [markdown] lang="zh" of="612010ea"
+# 丢掉的只是上个检查点之后的那几步，别的都在。（五分钟大多花在这里没有的事上：找一台新机器，import torch，读上百 GB。）那一节的代码捕获 `NCCLError`（torch 里没有这个类，抛出的是 `DistBackendError`），在同一个进程里接着训练；可是一个 rank 没了之后，其他 rank 还陷在集合通信里，状态说不清。全部结束、重新启动才稳妥，torchrun 也是这样做的。
 #
 # ### 死在存盘的时候
 #
@@ -407,16 +409,16 @@ def whole(net, optimizer):
 
 
 def save_shards(folder):
-    net, optimizer = sharded_model(dim=64)
+    net, optimizer = sharded_model(1, 64)
     one_step(net, optimizer, 0)
     checkpoint.save(folder, 1, net, optimizer)
     return whole(net, optimizer)
 
 
 def load_shards(folder, engine):
-    net, optimizer = sharded_model(dim=64)
+    net, optimizer = sharded_model(1, 64)
     if engine == "DDP":
-        net = torch.nn.parallel.DistributedDataParallel(model.Transformer(4, 64, 4, max_len=32))
+        net = torch.nn.parallel.DistributedDataParallel(model.Transformer(1, 64, 4, max_len=32))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
     found = checkpoint.load(folder, net, optimizer)
     return whole(net, optimizer), found["rng"]
@@ -532,19 +534,19 @@ torch.manual_seed(0)
 C, M, R = 60, 54 * 86400 / 419, 300
 minutes = [2 * 1.25**i for i in range(19)]
 young_min = sqrt(2 * C * M) / 60
-name = {"en": "time over useful time", "zh": "总时间 / 有用时间"}
-widgets.show(chart.curves([
-    Series(name, minutes, [check.slowdown(60 * each, C, M, R) for each in minutes]),
-    Series(name, minutes[::3], [lived_through(60 * each, C, M, R) for each in minutes[::3]], points=True)],
-    log_x=True, title={"en": "What saving and failing cost", "zh": "存盘与故障的代价"}, badge="simulated",
-    x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"}, language=LANGUAGE))
+names = ({"en": "formula", "zh": "公式"}, {"en": "played through", "zh": "逐次演过"})
+widgets.show(chart.curves([Series(name, minutes, [cost(60 * each, C, M, R) for each in minutes])
+                           for name, cost in zip(names, (check.slowdown, lived_through))], log_x=True, badge="simulated",
+                          title={"en": "What saving and failing cost", "zh": "存盘与故障的代价"},
+                          x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"},
+                          y_name={"en": "time over useful time", "zh": "总时间 / 有用时间"}, language=LANGUAGE))
 print(f"{my_minutes = }; a failure every {M / 3600:.1f} h; Young: every {young_min:.1f} minutes, "
       f"{check.slowdown(60 * young_min, C, M, R):.3f} times as long")
 for name in ("sharded", "asynchronous"):
     print(f"the model above, {name:<12} save: every {sqrt(2 * kinds[name][0] * M):.0f} s")
 
 # %% [markdown]
-# The line is Daly's complete formula (2006), $M e^{R/M}(e^{(T+C)/M}-1)/T$; the dots play failures through, one by one. The valley is flat: twice or half of the best interval costs little. And the interval grows only with the root of C: an asynchronous save, which stops training for a shorter time, may come more often, and then a failure loses less. Recovery time does not move the valley, it lifts it.
+# The formula is Daly's complete one (2006), $M e^{R/M}(e^{(T+C)/M}-1)/T$; beside it failures are played through, one by one. The valley is flat: twice or half of the best interval costs little. And the interval grows only with the root of C: an asynchronous save, which stops training for a shorter time, may come more often, and then a failure loses less. Recovery time does not move the valley, it lifts it.
 #
 # ## Exercises
 #
@@ -554,8 +556,8 @@ for name in ("sharded", "asynchronous"):
 #
 # Every rank calls your function; `net` is wrapped in DDP, `args` is an `argparse.Namespace`. Leave one file that `torch.load(file, weights_only=True)` reads: a dict of `model` (names without `module.`), `optimizer`, `scheduler`, `step`, `args` (a dict) and `rng` (a list: `torch.get_rng_state()` of every rank). Whenever a rank is killed, `file` must be the old one or the new one, whole; also after a power cut.
 
-# %% [markdown] lang="zh" of="3b826835"
-# 线是 Daly（2006）的完整公式 $M e^{R/M}(e^{(T+C)/M}-1)/T$；点是把故障一次次演过来的结果。谷底很平：间隔大一倍或小一半，代价都不大。最佳间隔只随 C 的平方根增长：异步存盘停得短，就可以存得勤些，故障丢的也就少些。恢复时间不会移动谷底，只会把它抬高。
+# %% [markdown] lang="zh" of="cdcc9143"
+# 公式是 Daly（2006）的完整公式 $M e^{R/M}(e^{(T+C)/M}-1)/T$；旁边是把故障一次次演过来的结果。谷底很平：间隔大一倍或小一半，代价都不大。最佳间隔只随 C 的平方根增长：异步存盘停得短，就可以存得勤些，故障丢的也就少些。恢复时间不会移动谷底，只会把它抬高。
 #
 # ## 练习
 #
@@ -620,14 +622,14 @@ check.hint("interval")
 #
 # Exercise 19.8.5: a device fails, training goes on. `training` is a run that will be disturbed: ranks are killed, in a step or in a save; some come back, some are gone for good; and once it is a bug, which no restart cures.
 #
-# Write two functions. `my_rank` runs in every rank: `training.build()` gives a model in DDP and its Adam, `training.step(net, optimizer, step)` trains step `step`, there are `training.num_steps`, and a checkpoint is due after every `training.every` steps, in `training.folder`. It returns the trained `state_dict`. `my_elastic` runs in the notebook: `training.launch(my_rank, training, ranks=...)` is `lab.launch`, `training.ranks_left()` is how many there are, and after `training.max_restarts` restarts the exception goes out. It returns the last run.
+# Write two functions. `my_rank` runs in every rank: `training.build()` gives a model in DDP and its Adam, `training.step(net, optimizer, step)` trains step `step`, there are `training.num_steps`, and a checkpoint is due after every `training.every` steps, in `training.folder`. It returns the trained `state_dict`. (The batch is the same for any number of ranks, each takes a larger part of it; so the learning rate stays.) `my_elastic` runs in the notebook: `training.launch(my_rank, training, ranks=...)` is `lab.launch`, `training.ranks_left()` is how many there are, and after `training.max_restarts` restarts the exception goes out. It returns the last run.
 
-# %% [markdown] lang="zh" of="dfdfd18c"
+# %% [markdown] lang="zh" of="a71c40d3"
 # ### 3. 一个简单的弹性训练
 #
 # 练习 19.8.5：设备坏了，训练继续。`training` 是一次会受干扰的训练：rank 会被杀，有的死在一步里，有的死在存盘时；有的能回来，有的再也回不来；还有一次是程序错误，重启多少次也没用。
 #
-# 写两个函数。`my_rank` 在每个 rank 里运行：`training.build()` 给出 DDP 下的模型和它的 Adam，`training.step(net, optimizer, step)` 训练第 `step` 步，一共 `training.num_steps` 步，每 `training.every` 步该存一次检查点，放在 `training.folder`。它返回训练好的 `state_dict`。`my_elastic` 在笔记本里运行：`training.launch(my_rank, training, ranks=...)` 就是 `lab.launch`，`training.ranks_left()` 是还剩几个 rank；重启满 `training.max_restarts` 次之后，让异常出去。它返回最后一次运行的结果。
+# 写两个函数。`my_rank` 在每个 rank 里运行：`training.build()` 给出 DDP 下的模型和它的 Adam，`training.step(net, optimizer, step)` 训练第 `step` 步，一共 `training.num_steps` 步，每 `training.every` 步该存一次检查点，放在 `training.folder`。它返回训练好的 `state_dict`。（不管有几个 rank，一批数据都是同一批，人少了每人多算一些，所以学习率不用改。）`my_elastic` 在笔记本里运行：`training.launch(my_rank, training, ranks=...)` 就是 `lab.launch`，`training.ranks_left()` 是还剩几个 rank；重启满 `training.max_restarts` 次之后，让异常出去。它返回最后一次运行的结果。
 
 
 # %%
