@@ -416,8 +416,9 @@ def save_shards(folder):
 
 
 def load_shards(folder, engine):
-    net, optimizer = sharded_model(1, 64)
-    if engine == "DDP":
+    if engine == "FSDP2":
+        net, optimizer = sharded_model(1, 64)
+    else:
         net = torch.nn.parallel.DistributedDataParallel(model.Transformer(1, 64, 4, max_len=32))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
     found = checkpoint.load(folder, net, optimizer)
@@ -434,16 +435,16 @@ for engine, num_ranks in (("FSDP2", 4), ("FSDP2", 2), ("DDP", 2)):
 # %% [markdown]
 # Tensors carry over to the bit. Random generators do not: there were four, and now there are two. And the same batch is now cut into two parts, so sums are rounded otherwise: with another number of ranks the losses agree closely, not to the bit. What must not depend on the ranks, such as the data, is best drawn from (seed, step).
 #
-# DeepSpeed's files know the number of their ranks, and it refuses another. Its way is a conversion in between: `engine.save_checkpoint`, then the command `ds_to_universal --inject_missing_state`, then a configuration with `"checkpoint": {"load_universal": true}`. (The tests do that for ZeRO 2 and 3: saved on 2 ranks, trained on with 1, 2 and 4.)
+# DeepSpeed's files know the number of their ranks, and it refuses another. Its way is a conversion in between: `engine.save_checkpoint`, then the command `ds_to_universal --inject_missing_state`, then a configuration with `"checkpoint": {"load_universal": true}`. (The tests do that for ZeRO 2 and 3: saved on 2 ranks, trained on with 1 and with 4.)
 #
 # ## torchrun restarts
 #
 # Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script only has to begin where the newest checkpoint ends.
 
-# %% [markdown] lang="zh" of="996b4766"
+# %% [markdown] lang="zh" of="b7120603"
 # 张量一位不差地带过来了。随机数生成器不行：原来有四个，现在只有两个。同一批数据现在只切成两份，求和的舍入也不同：rank 数变了，损失会很接近，但不会每一位都相同。凡是不该随 rank 数变化的，比如数据，最好由（种子，步数）抽出来。
 #
-# DeepSpeed 的文件认得自己有几个 rank，换个数就拒绝。它的办法是中间转换一次：先 `engine.save_checkpoint`，再运行命令 `ds_to_universal --inject_missing_state`，然后在配置里写 `"checkpoint": {"load_universal": true}`。（测试里对 ZeRO 2 和 3 做了：2 个 rank 存，用 1、2、4 个 rank 接着训练。）
+# DeepSpeed 的文件认得自己有几个 rank，换个数就拒绝。它的办法是中间转换一次：先 `engine.save_checkpoint`，再运行命令 `ds_to_universal --inject_missing_state`，然后在配置里写 `"checkpoint": {"load_universal": true}`。（测试里对 ZeRO 2 和 3 做了：2 个 rank 存，分别用 1 个和 4 个 rank 接着训练。）
 #
 # ## torchrun 的重启
 #
@@ -464,6 +465,7 @@ while step < 6:
         print("killed at", time.time(), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     net(torch.ones(2, 4)).sum().backward()
+    for weight in net.parameters(): dist.all_reduce(weight.grad)
     optimizer.step(), optimizer.zero_grad()
     step += 1
     if step % 3 == 0: checkpoint.save(sys.argv[1], step, net, optimizer)
