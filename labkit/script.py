@@ -38,24 +38,14 @@ def command(
     Of several nodes, the line for ``node``; they meet at ``port``, where node 0 listens. Raises ValueError for an
     unknown launcher, a script that does not exist, or restarts and nodes that are none.
     """
-    few, most = nodes
-    if not 1 <= few <= most or ranks % most or max_restarts < 0:
-        raise ValueError(
-            f"nodes are (fewest, most), 1 or more, with as many ranks each; got nodes={nodes}, ranks={ranks}, "
-            f"max_restarts={max_restarts}"
-        )
-    if using != "torchrun" and (most > 1 or max_restarts):
-        raise ValueError(f'torchrun alone restarts ranks; got using={using!r}. Leave nodes and max_restarts out')
     if using not in LAUNCHERS:
         raise ValueError(f"a script is launched using one of {', '.join(LAUNCHERS)}; got {using!r}")
     if not Path(path).is_file():
         raise ValueError(f"launch_script takes the path of a script; {str(path)!r} is no file (folder: {os.getcwd()})")
+    if using != "torchrun" and (nodes != (1, 1) or max_restarts):
+        raise ValueError(f"torchrun alone restarts ranks; got using={using!r}. Leave nodes and max_restarts out")
     if using == "torchrun":
-        conf = f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1"
-        meet = ["--nnodes", f"{few}:{most}", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
-        meet += ["--rdzv-conf", conf, "--local-addr", "127.0.0.1"]
-        line = ["torchrun", *(meet if most > 1 else ["--standalone"]), "--nproc-per-node", str(ranks // most)]
-        line += ["--max-restarts", str(max_restarts)] if max_restarts else []
+        line = _torchrun(ranks, max_restarts, nodes, node, port)
         line += ["--log-dir", str(logs / f"node-{node}"), "--redirects", "3"] if logs else []
     elif using == "accelerate":
         line = ["accelerate", "launch", "--num_processes", str(ranks), "--num_machines", "1", "--mixed_precision", "no"]
@@ -68,6 +58,20 @@ def command(
         line += ["--master_addr", "127.0.0.1", "--master_port", str(machine.free_port())]
         line += ["--enable_each_rank_log", str(logs)] if logs else []
     return [*line, str(path), *args]
+
+
+def _torchrun(ranks: int, max_restarts: int, nodes: tuple[int, int], node: int, port: int) -> list[str]:
+    few, most = nodes
+    if not 1 <= few <= most or ranks % most or max_restarts < 0:
+        raise ValueError(
+            f"nodes are (fewest, most), 1 or more, with as many ranks each; got nodes={nodes}, ranks={ranks}, "
+            f"max_restarts={max_restarts}"
+        )
+    conf = f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1"
+    meet = ["--nnodes", f"{few}:{most}", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    meet += ["--rdzv-conf", conf, "--local-addr", "127.0.0.1"]
+    line = ["torchrun", *(meet if most > 1 else ["--standalone"]), "--nproc-per-node", str(ranks // most)]
+    return line + (["--max-restarts", str(max_restarts)] if max_restarts else [])
 
 
 def launch_script(

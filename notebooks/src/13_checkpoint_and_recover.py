@@ -28,14 +28,9 @@
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
-import argparse
-import os
-import signal
-import tempfile
-import time
+import argparse, os, signal, tempfile, time
 from math import sqrt
 from pathlib import Path
-
 import torch
 import torch.distributed as dist
 from labkit import chart, checkpoint, model, script, widgets
@@ -71,6 +66,7 @@ def start():
     return net, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 10))
 
 
+# %%
 def train(net, optimizer, rate, positions):
     """Trains on the given batches; the loss of each, on this rank."""
     losses = []
@@ -196,6 +192,7 @@ def one_step(net, optimizer, seed):
     optimizer.zero_grad(), model.loss(net(tokens), targets).backward(), optimizer.step()
 
 
+# %%
 def four_kinds(folder):
     (net, optimizer), told = sharded_model(), {}
     for kind in (*checkpoint.KINDS, "asynchronous"):
@@ -451,27 +448,21 @@ for engine, num_ranks in (("FSDP2", 4), ("FSDP2", 2), ("DDP", 2)):
 # 离开笔记本，就得有谁来发现死亡并重新启动。`torchrun --max-restarts` 管这件事：一个 rank 死了，它结束其余的，全部重来。脚本只要从最新的检查点接着走就行。
 
 # %%
-TRAIN = '''
-import os, signal, sys, time, torch, torch.distributed as dist
+TRAIN = '''import os, sys, time, torch, torch.distributed as dist
 from labkit import checkpoint, rank
-
 dist.init_process_group("gloo")
-net = torch.nn.Linear(4, 4)
-optimizer = torch.optim.Adam(net.parameters())
+optimizer = torch.optim.Adam((net := torch.nn.Linear(4, 4)).parameters())
 step = checkpoint.load(sys.argv[1], net, optimizer)["step"] if checkpoint.checkpoints(sys.argv[1]) else 0
 rank.current().give((step, time.time()))
 while step < 6:
     if step == 4 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        print("killed at", time.time(), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        print("killed at", time.time(), flush=True), os.kill(os.getpid(), 9)
     net(torch.ones(2, 4)).sum().backward()
     for weight in net.parameters(): dist.all_reduce(weight.grad)
     optimizer.step(), optimizer.zero_grad()
     step += 1
     if step % 3 == 0: checkpoint.save(sys.argv[1], step, net, optimizer)
-dist.barrier()
-os._exit(0)
-'''
+dist.barrier(), os._exit(0)'''
 
 # %%
 file = FOLDER / "train.py"
