@@ -67,7 +67,7 @@ def _torchrun(ranks: int, max_restarts: int, nodes: tuple[int, int], node: int, 
             f"nodes are (fewest, most), 1 or more, with as many ranks each; got nodes={nodes}, ranks={ranks}, "
             f"max_restarts={max_restarts}"
         )
-    conf = f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=1"
+    conf = f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
     meet = ["--nnodes", f"{few}:{most}", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
     meet += ["--rdzv-conf", conf, "--local-addr", "127.0.0.1"]
     line = ["torchrun", *(meet if most > 1 else ["--standalone"]), "--nproc-per-node", str(ranks // most)]
