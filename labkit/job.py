@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit import machine, server, verdict, wire
+from labkit import diagnosis, machine, server, verdict, wire
 from labkit.peer import Peer
 from labkit.run import Run, remove
 
@@ -35,6 +35,7 @@ class Job:
         self._request, self._server, self._folder = request, server_, Path(request["folder"])
         self._peers: list[Peer] = []
         self._control: socket.socket | None = None
+        self._pids, self._oom_kills = [], machine.num_oom_kills()
         self._over, self._stopping = threading.Event(), threading.Event()
         self._wake_read, self._wake = socket.socketpair()
         self._outcome: Run | BaseException | None = None
@@ -155,8 +156,10 @@ class Job:
                             self._endings(),
                             self._logs(),
                         )
-                    elif len(message.get("pids", self._peers)) < self.num_ranks:
-                        return verdict.RankFailed("the system had no room for another process; ask for fewer ranks")
+                    elif "pids" in message:
+                        self._pids = message["pids"]
+                        if len(self._pids) < self.num_ranks:
+                            return verdict.RankFailed("the system had no room for another process; ask for fewer ranks")
                     elif "exited" in message:
                         self._bury(self._peers[message["exited"]], message["status"])
                 outcome = self._judge()
@@ -169,6 +172,8 @@ class Job:
 
     def _bury(self, peer: Peer, status: int) -> None:
         peer.status = status
+        if status == -signal.SIGKILL and machine.num_oom_kills() > self._oom_kills:
+            peer.state = "out of memory"
         while peer.how == "stuck":  # what it said before it died may still be on its way
             message = wire.receive(peer.sock)[0] if _readable(peer.sock) else None
             if message is None:
@@ -200,9 +205,9 @@ class Job:
         """Every POLL_S: judges the last reports, asks for new ones."""
         self._asked_at = now
         endings = self._endings()
-        proof = verdict.early_return(endings) or verdict.mismatch(endings)
-        if proof and proof == self._proof:
-            return verdict.Deadlock(proof, endings, self._logs())
+        proof = diagnosis.missing(endings) or diagnosis.different(endings)
+        if proof and self._proof and proof.text == self._proof.text:
+            return verdict.Deadlock(proof.text, endings, self._logs(), proof)
         self._proof = proof
         life = [(p.how, p.last, p.log_file.stat().st_size if p.log_file.exists() else 0) for p in self._peers]
         if life != self._life:
@@ -222,8 +227,9 @@ class Job:
     def _silence(self, why: str) -> BaseException:
         stacks = self.stacks()
         for peer in self._peers:
-            if peer.report.get("at", 0) < self._asked_at - 3 * POLL_S:
+            if peer.how == "stuck" and peer.report.get("at", 0) < self._asked_at - 3 * POLL_S:
                 peer.report = {}  # an old answer is no answer
+                peer.state = "stopped" if machine.is_stopped(self._pids[peer.rank]) else ""
         return verdict.judge_silence(self._endings(stacks), self._logs(), why)
 
     def _endings(self, stacks: dict[int, str] | None = None) -> list[verdict.Ending]:

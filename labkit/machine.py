@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import ops
-from labkit.units import format_bytes
+from labkit.units import check_whole, format_bytes
 
 _CGROUP, _PROC_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _REINSTALL = "run make env (conda: pip install -e .[test])"
@@ -148,7 +148,23 @@ def read_text(path: Path) -> str:
 
 def threads(num_ranks: int) -> int:
     """How many threads each of ``num_ranks`` ranks may use, so that together they do not fight for the cores."""
+    check_whole(num_ranks=num_ranks)
     return max(1, cores() // num_ranks)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the system says that a process is stopped: by SIGSTOP, Ctrl-Z or a debugger."""
+    import psutil
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def num_oom_kills() -> int:
+    """How often the system has killed a process because memory ran out, since it started; 0 where it does not say."""
+    found = re.search(r"^oom_kill (\d+)$", read_text(Path("/proc/vmstat")), re.M)
+    return int(found[1]) if found else 0
 
 
 def free_port() -> int:

@@ -1,9 +1,10 @@
 """The notebook's view of one rank: what it said, what it printed, how it ended."""
 
+import json
 import socket
 from pathlib import Path
 
-from labkit.verdict import Ending
+from labkit.ending import Ending
 
 LAST_LINES, TAIL_BYTES = 12, 16384  # of a rank's output, in a verdict
 
@@ -12,12 +13,13 @@ class Peer:
     """One rank, as far as the notebook knows it. Changes while the run goes on.
 
     ``how`` is "stuck" while it runs, then "returned", "failed" or "died"; ``at`` is when that was (monotonic seconds);
-    ``said`` its last word, ``report`` its last answer to "where are you?", ``status`` its process's exit code.
+    ``said`` its last word, ``report`` its last answer to "where are you?", ``status`` its process's exit code,
+    ``state`` what the system says of it.
     """
 
     def __init__(self, rank: int, sock: socket.socket, folder: Path) -> None:
         self.rank, self.sock, self.folder = rank, sock, folder
-        self.how, self.at, self.status, self.asked = "stuck", 0.0, None, False
+        self.how, self.at, self.status, self.asked, self.state = "stuck", 0.0, None, False, ""
         self.said: dict = {}
         self.report: dict = {}
         self.progress: dict = {}
@@ -54,6 +56,12 @@ class Peer:
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     @property
+    def calls(self) -> tuple[dict, ...]:
+        """The collectives that it has called, as far as it told."""
+        file = self.folder / f"calls-{self.rank}.json"
+        return tuple(json.loads(file.read_text())) if file.exists() else ()
+
+    @property
     def tail(self) -> str:
         """The end of what it has printed: a log can be long, and this is asked several times a second."""
         if not self.log_file.exists():
@@ -76,6 +84,9 @@ class Peer:
             error=self.said if self.how == "failed" else {},
             where=self.report.get("where", {}),
             stack=stack,
+            state=self.state,
             pending=tuple(pending),
+            calls=self.calls,
+            groups=groups,
             last_output="\n".join(self.tail.strip().splitlines()[-LAST_LINES:]),
         )

@@ -17,12 +17,11 @@ import socket
 import sys
 import threading
 import time
-import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from labkit import wire
+from labkit import wire, witness
 
 _current: "Rank | None" = None
 
@@ -82,6 +81,7 @@ def main(sock: socket.socket, index: int, request: dict) -> None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         peak_rss_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         Path(request["folder"], f"result-{index}.pkl").write_bytes(result)
+        witness.tell_calls(Path(request["folder"], f"calls-{index}.json"), request["sources"])
         _flush()
         tell(
             {
@@ -89,13 +89,15 @@ def main(sock: socket.socket, index: int, request: dict) -> None:
                 "notes": current().notes,
                 "peak_rss_bytes": peak_rss_bytes,
                 "seconds": time.monotonic() - started,
-                **_collectives(active=True),
+                **witness.collectives(),
             }
         )
         bye.wait()  # the answering thread ends the process when the notebook says bye
     except BaseException as error:
         _flush()
-        tell({"event": "failed", **_describe(error, request["sources"])})
+        with contextlib.suppress(Exception):
+            witness.tell_calls(Path(request["folder"], f"calls-{index}.json"), request["sources"])
+        tell({"event": "failed", **witness.describe(error, request["sources"])})
     os._exit(1)
 
 
@@ -201,7 +203,7 @@ def _pack(result: object, index: int) -> bytes:
 def _answer(sock: socket.socket, tell: Callable[[dict], None], sources: dict) -> None:
     """A thread: answers "where are you?" while the rank works or waits, and ends the process on bye or when the
     notebook is gone."""
-    main_thread = threading.main_thread().ident
+    main_thread, last, told = threading.main_thread().ident, None, None
     while True:
         message, _ = wire.receive(sock)
         if message is None or message.get("bye"):
@@ -209,82 +211,13 @@ def _answer(sock: socket.socket, tell: Callable[[dict], None], sources: dict) ->
             os._exit(0 if message else 1)
         report = {"where": {}, "pending": [], "groups": {}, "last": None}
         with contextlib.suppress(Exception):  # the main thread moves on while we look
-            report["where"] = _where(sys._current_frames().get(main_thread), sources)
-            report |= _collectives(active=True)
+            report["where"] = witness.where(sys._current_frames().get(main_thread), sources)
+            report |= witness.collectives()
+            if report["pending"] and report["last"] == last != told:  # it waits: time to say what came before
+                witness.tell_calls(current().folder / f"calls-{current().rank}.json", sources)
+                told = last
+            last = report["last"]
         tell({"event": "report", **report})
-
-
-def _collectives(active: bool) -> dict:
-    """From torch's flight recorder: collectives that are under way, and the last sequence number of each group.
-
-    gloo records them by default. Point-to-point messages are not in it.
-    """
-    import json
-
-    import torch.distributed as dist
-    from torch._C._distributed_c10d import _dump_fr_trace_json
-
-    if not dist.is_initialized():
-        return {"pending": [], "groups": {}, "last": None}  # unknown, which is not zero
-    recorded = json.loads(_dump_fr_trace_json(True, active))
-    pending = [
-        {
-            "group": entry["process_group"][0],
-            "seq": entry["collective_seq_id"],
-            "op": entry["profiling_name"].split(":")[-1],
-            "shapes": entry["input_sizes"],
-            "dtypes": entry["input_dtypes"],
-        }
-        for entry in recorded.get("entries", [])
-        if not entry["retired"] and not entry["is_p2p"]
-    ]
-    # a rank outside a group has a number for it, not a group
-    members = list(dist.distributed_c10d._world.pg_group_ranks.items())  # for a group without this rank: a number
-    mine = {group: ranks for group, ranks in members if hasattr(group, "group_name")}
-    names = {str(group.group_name): sorted(ranks) for group, ranks in mine.items()}
-    last = {str(group.group_name): group._get_sequence_number_for_group() for group in mine}
-    return {"pending": pending, "groups": names, "last": last}
-
-
-def _where(frame: types.FrameType | None, sources: dict) -> dict:
-    """The innermost torch.distributed call of a stack and the innermost line of the learner's own code."""
-    call = line = None
-    while frame is not None:
-        code, file = frame.f_code, frame.f_code.co_filename
-        if "/torch/distributed/" in file and line is None and not code.co_name.startswith(("wrapper", "_", "<")):
-            call = code.co_name
-        if line is None and _is_learners(file, sources):
-            name, lines = sources.get(file, (os.path.basename(file), None))
-            text = (lines[frame.f_lineno - 1] if lines else linecache.getline(file, frame.f_lineno)).strip()
-            line = {"file": name, "line": frame.f_lineno, "function": code.co_name, "text": text}
-        frame = frame.f_back
-    return {"call": call, **(line or {})}
-
-
-def _is_learners(file: str, sources: dict) -> bool:
-    return file in sources or not (
-        file.startswith(("<frozen", sys.base_prefix, os.path.dirname(__file__))) or "site-packages" in file
-    )
-
-
-def _describe(error: BaseException, sources: dict) -> dict:
-    """An exception as text: the learner's own frames and the last one, cells named as in the notebook."""
-    frames = traceback.extract_tb(error.__traceback__)
-    mine = [frame for frame in frames if _is_learners(frame.filename, sources)]
-    kept = [*mine, *frames[-1:]] if frames[-1:] != mine[-1:] else mine
-    shown = traceback.TracebackException.from_exception(error)
-    shown.stack = traceback.StackSummary.from_list((_name(f, sources), f.lineno, f.name, f.line) for f in kept)
-    where = {}
-    if mine:
-        last = mine[-1]
-        file = os.path.basename(_name(last, sources))
-        where = {"file": file, "line": last.lineno, "function": last.name, "text": last.line}
-    said = {"type": type(error).__name__, "message": str(error), "traceback": "".join(shown.format()), "where": where}
-    return {**said, **_collectives(active=True)}
-
-
-def _name(frame: traceback.FrameSummary, sources: dict) -> str:
-    return sources.get(frame.filename, (frame.filename,))[0]
 
 
 def _flush() -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from labkit import machine, server, verdict
+from labkit import machine, ops, server, verdict
+from labkit.ending import PEER_GONE
 from labkit.run import Run, remove, tail
+from labkit.units import check_real, check_whole, check_word
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 # SIGTERM when we die
@@ -38,8 +40,8 @@ def command(
     Of several nodes, the line for ``node``; they meet at ``port``, where node 0 listens. Raises ValueError for an
     unknown launcher, a script that does not exist, or restarts and nodes that are none.
     """
-    if using not in LAUNCHERS:
-        raise ValueError(f"a script is launched using one of {', '.join(LAUNCHERS)}; got {using!r}")
+    check_word(using, LAUNCHERS, "what a script is launched using")
+    check_whole(1, 4096, ranks=ranks)
     if not Path(path).is_file():
         raise ValueError(f"launch_script takes the path of a script; {str(path)!r} is no file (folder: {os.getcwd()})")
     if using != "torchrun" and (nodes != (1, 1) or max_restarts):
@@ -60,15 +62,22 @@ def command(
     return [*line, str(path), *args]
 
 
+def _num_nodes(nodes: tuple[int, int]) -> int:
+    """The most nodes there may be. Raises ValueError for what is no (fewest, most)."""
+    if not isinstance(nodes, tuple) or len(nodes) != 2:
+        raise ValueError(f"nodes are (fewest, most); got {nodes!r}")
+    check_whole(1, 64, most_nodes=nodes[1])
+    check_whole(1, nodes[1], fewest_nodes=nodes[0])
+    return nodes[1]
+
+
 def _torchrun(ranks: int, max_restarts: int, nodes: tuple[int, int], node: int, port: int) -> list[str]:
-    few, most = nodes
-    if not 1 <= few <= most or ranks % most or max_restarts < 0:
-        raise ValueError(
-            f"nodes are (fewest, most), 1 or more, with as many ranks each; got nodes={nodes}, ranks={ranks}, "
-            f"max_restarts={max_restarts}"
-        )
+    check_whole(0, 1000, max_restarts=max_restarts)
+    most = _num_nodes(nodes)
+    if ranks % most:
+        raise ValueError(f"every node has as many ranks; {ranks} ranks are not shared by {most} nodes: take a multiple")
     conf = f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
-    meet = ["--nnodes", f"{few}:{most}", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    meet = ["--nnodes", f"{nodes[0]}:{most}", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
     meet += ["--rdzv-conf", conf, "--local-addr", "127.0.0.1"]
     line = ["torchrun", *(meet if most > 1 else ["--standalone"]), "--nproc-per-node", str(ranks // most)]
     return line + (["--max-restarts", str(max_restarts)] if max_restarts else [])
@@ -95,22 +104,25 @@ def launch_script(
     two machines with half of the ranks each, and when one of them is killed with its ranks, the other goes on alone:
     fewer ranks, whose logs and results are those of the first ones; the others gave None.
     """
+    check_real(1e-3, 1e9, timeout_s=timeout_s)
+    how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes, "port": machine.free_port()}
+    needs, args = _needs(ranks, using, max_restarts > 0), tuple(map(str, args))
+    shown = [shlex.join(command(path, *args, node=node, **how)) for node in range(_num_nodes(nodes))]
     home, began = server.running(), time.monotonic()
-    folder, port, needs = home.new_folder(), machine.free_port(), _needs(ranks, using, max_restarts > 0)
-    how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes, "port": port}
+    folder = home.new_folder()
+    lines = [command(path, *args, logs=folder / "logs", node=node, **how) for node in range(len(shown))]
+    if show:
+        told = " ".join(["$", *(f"{name}={value}" for name, value in needs.items())])
+        print(*(f"{told} {line}" for line in shown), sep=" &\n", flush=True)
     try:
-        lines = [
-            command(path, *map(str, args), logs=folder / "logs", node=node, **how) for node in range(max(1, nodes[1]))
-        ]
-        for node in range(nodes[1] if show else 0):
-            print("$", *(f"{name}={value}" for name, value in needs.items()), end=" ")
-            line = shlex.join(command(path, *map(str, args), node=node, **how))
-            print(line + (" &" if node + 1 < nodes[1] else ""), flush=True)
         code = _follow(lines, folder, ranks, {**home.environ, **needs}, timeout_s)
         run = _collect(folder, ranks, using, code, time.monotonic() - began)
     except BaseException:
         remove(folder)
         raise
+    finally:
+        if using == "deepspeed":
+            ops.free_shared_memory(lines[0][lines[0].index("--master_port") + 1])
     weakref.finalize(run, remove, folder)
     return run
 
@@ -223,7 +235,7 @@ def _rank_logs(folder: Path, ranks: int) -> tuple[str, ...]:
 def _failure(folder: Path, logs: tuple[str, ...], using: str, code: int) -> verdict.RankFailed:
     """The verdict on a script: the traceback of the rank that is to blame, else the launcher's own last words."""
     spoken = {rank: log[log.index("Traceback") :] for rank, log in enumerate(logs) if "Traceback" in log}
-    own = {rank: text for rank, text in spoken.items() if not any(words in text for words in verdict.PEER_GONE)}
+    own = {rank: text for rank, text in spoken.items() if not any(words in text for words in PEER_GONE)}
     for rank, text in own.items():
         return verdict.RankFailed(
             f"rank {rank} of the script failed ({using} ended with exit code {code}):\n{text}", (), logs

@@ -142,6 +142,7 @@ def test_torchrun_goes_on_from_the_checkpoint_with_the_ranks_that_are_left(pids,
 def test_restarts_that_are_none_are_refused(tmp_path):
     with pytest.raises(ValueError, match="torchrun alone restarts ranks; got using='deepspeed'"):
         lab.launch_script(__file__, using="deepspeed", max_restarts=1)
-    for nodes, ranks in (((2, 1), 2), ((0, 1), 2), ((1, 2), 3)):
-        with pytest.raises(ValueError, match=r"nodes are \(fewest, most\), 1 or more, with as many ranks each"):
+    for nodes, ranks, words in (((2, 1), 2, "fewest_nodes"), ((0, 1), 2, "fewest_nodes"),
+                                (2, 2, r"\(fewest, most\); got 2"), ((1, 2), 3, "3 ranks are not shared by 2 nodes")):
+        with pytest.raises(ValueError, match=words):
             lab.launch_script(__file__, ranks=ranks, nodes=nodes)

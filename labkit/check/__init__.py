@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labkit import diagnosis
 from labkit.launcher import launch
 from labkit.run import Run
 from labkit.verdict import LaunchError
@@ -30,7 +31,7 @@ _STATES = {  # worst first: sign, colour, Chinese name, what it means in English
     "passed": ("✓", "#2e9e6b", "通过", "Right, and within budget, in all hidden cases.", "所有情形都正确且不超预算。")}
 _HINTS = {name: both for file in sorted(Path(__file__).with_name("hints").glob("*.json"))
           for name, both in json.loads(file.read_text(encoding="utf-8")).items()}
-Grade = Callable[[Callable], Iterator[tuple[str, str]]]  # answer -> ("wrong" or "over budget", the case) ...
+Grade = Callable[..., Iterator[tuple[str, str]]]  # answer -> ("wrong" or "over budget", the case) ...
 _history: dict[str, list[str]] = {}  # per exercise, the states of its verdicts
 _language = "en"
 
@@ -85,11 +86,11 @@ def exercise(grade: Grade) -> Callable[[Callable], Verdict]:
     _history[name] = []
 
     @functools.wraps(grade)
-    def check(answer: Callable) -> Verdict:
+    def check(answer: Callable, **claims: object) -> Verdict:
         found = [Verdict(state="passed")]
         try:
             with limit(10.0):
-                for state, case in grade(answer):
+                for state, case in grade(answer, **claims):
                     found.append(Verdict(state=state, counterexample=case))
                     if state == "wrong":
                         break
@@ -136,6 +137,17 @@ def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 4.0)
     """Runs the ranks' side of an exercise on the CPU; what an answer leaves waiting is noticed after ``hang_s``."""
     with limit(120.0):  # launch has its own
         return launch(work, *args, ranks=num_ranks, backend="gloo", hang_s=hang_s, timeout_s=30)
+
+
+def trace(run: Run) -> Verdict:
+    """Whether all ranks of a run made the same collective calls in the same order: what no error tells, as long as op
+    and shape agree. The verdict names the first call that is out of order, on each rank, with its line."""
+    found = diagnosis.swapped(run.calls())
+    if found is None:
+        num_calls = max(map(len, run.calls()), default=0)
+        return Verdict(state="passed", message=say(f"The ranks made the same {num_calls} calls in the same order.",
+                                                   f"各 rank 以相同的顺序做了相同的 {num_calls} 次调用。"))
+    return Verdict(state="wrong", counterexample=found.text)
 
 
 def faults(case: str, run: Run) -> Iterator[tuple[str, str]]:

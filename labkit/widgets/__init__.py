@@ -6,7 +6,7 @@ Importing it in a notebook also gives every launch that takes longer than a seco
 from labkit.widgets.crossing import architectures
 from labkit.widgets.ddp import ddp_communication
 from labkit.widgets.fsdp import fsdp_sharding
-from labkit.widgets.live import install
+from labkit.widgets.live import install, report
 from labkit.widgets.need import training_need
 from labkit.widgets.picture import show
 from labkit.widgets.pipeline import pipeline_parallelism
@@ -16,5 +16,5 @@ from labkit.widgets.usage import timeline
 from labkit.widgets.zero import offload_flow, zero_stages
 
 __all__ = ["architectures", "collectives", "ddp_communication", "fsdp_sharding", "offload_flow",
-           "pipeline_parallelism", "show", "strategies", "timeline", "training_need", "zero_stages"]
+           "pipeline_parallelism", "report", "show", "strategies", "timeline", "training_need", "zero_stages"]
 install()

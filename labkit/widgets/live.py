@@ -8,8 +8,10 @@ import ipywidgets as w
 
 from labkit import job as jobs
 from labkit.job import Job
+from labkit.report import sketch
 from labkit.units import format_us
-from labkit.widgets.picture import answer_anytime, spoken
+from labkit.verdict import LaunchError
+from labkit.widgets.picture import answer_anytime, show, spoken
 
 PATIENCE_S = 1.0  # a launch that is over before needs no panel
 _WORDS = (("stop", "Stop", "停止"), ("step", "step", "步"), ("loss", "loss", "loss"), ("line", "line", "行"),
@@ -74,9 +76,17 @@ def watch(job: Job) -> None:
 _shown: dict[int, tuple] = {}
 
 
+def report(error: LaunchError, language: str = "en") -> None:
+    """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked. Nothing where no rank had
+    started."""
+    if error.endings:
+        show(sketch(error.endings, error.finding, language=language))
+
+
 def install() -> None:
-    """Shows the panel for every launch of this kernel; does nothing outside of one."""
+    """Shows the panel for every launch of this kernel, and the report where one fails; outside a kernel, nothing."""
     from IPython import get_ipython
 
     if getattr(get_ipython(), "kernel", None) is not None and watch not in jobs.listeners:
         jobs.listeners.append(watch)
+        LaunchError.draw = staticmethod(report)
