@@ -100,9 +100,8 @@ def launch_script(
     process is left. torchrun's own store listens on every interface while it runs: the one place where labkit leaves
     the loopback.
 
-    torchrun starts all ranks anew when one dies, ``max_restarts`` times. With ``nodes=(1, 2)``, two torchruns stand for
-    two machines with half of the ranks each, and when one of them is killed with its ranks, the other goes on alone:
-    fewer ranks, whose logs and results are those of the first ones; the others gave None.
+    torchrun starts all ranks anew when one dies, ``max_restarts`` times. With ``nodes=(1, 2)`` two torchruns stand for
+    two machines; when one is killed with its ranks, the other goes on, and the ranks that are no more give None.
     """
     check_real(1e-3, 1e9, timeout_s=timeout_s)
     how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes, "port": machine.free_port()}
@@ -112,8 +111,7 @@ def launch_script(
     folder = home.new_folder()
     lines = [command(path, *args, logs=folder / "logs", node=node, **how) for node in range(len(shown))]
     if show:
-        told = " ".join(["$", *(f"{name}={value}" for name, value in needs.items())])
-        print(*(f"{told} {line}" for line in shown), sep=" &\n", flush=True)
+        print(*(" ".join(["$", *map("=".join, needs.items()), line]) for line in shown), sep=" &\n", flush=True)
     try:
         code = _follow(lines, folder, ranks, {**home.environ, **needs}, timeout_s)
         run = _collect(folder, ranks, using, code, time.monotonic() - began)

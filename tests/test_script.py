@@ -126,13 +126,13 @@ os._exit(0)
 def test_torchrun_goes_on_from_the_checkpoint_with_the_ranks_that_are_left(pids, options, left, tmp_path, capsys):
     path = tmp_path / "train.py"
     path.write_text(ELASTIC.format(folder=tmp_path / "checkpoints", pids=pids))
-    run = lab.launch_script(path, ranks=2, timeout_s=60, **options)
+    run = lab.launch_script(path, ranks=2, timeout_s=120, **options)
     (seen, weight), *others = run
     assert seen[0][:2] == (left, 3) and [each is None for each in others] == [left == 1]
     killed = float(run.logs[1].split("killed at ")[1].split()[0])
-    assert 0 < seen[0][2] - killed < 20
+    assert 0 < seen[0][2] - killed < 60
     path.write_text(ELASTIC.format(folder=tmp_path / "undisturbed", pids="[]"))
-    assert lab.launch_script(path, ranks=2, timeout_s=60, show=False)[0][1] == weight
+    assert lab.launch_script(path, ranks=2, timeout_s=120, show=False)[0][1] == weight
     shown = capsys.readouterr().out
     assert shown.count("$ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun ") == 3 - left
     assert ("--nnodes 1:2" in shown) == (left == 1) and "--log-dir" not in shown
