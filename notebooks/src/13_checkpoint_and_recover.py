@@ -121,12 +121,12 @@ for part in PARTS:
     print(f"{part:<17} {sum(apart[part]) / 20:g}")
 
 # %% [markdown]
-# With nothing left out the difference is 0: not small, zero. Without the optimizer Adam has no moments and takes its first steps blindly. Without the learning rate the warm-up comes a second time. Without the position the same data are seen again. Without the random numbers dropout drops other cells; that is no mistake of the model, but nobody can tell such a run from a broken one.
+# With nothing left out the difference is 0: not small, zero. Without the optimizer Adam has no moments and takes its first steps blindly. Without the learning rate the warm-up comes a second time. Without the position the same data are seen again (the losses are then those of other batches, and most of the difference is that). Without the random numbers dropout drops other cells; that is no mistake of the model, but nobody can tell such a run from a broken one.
 #
 # The list in section 10.5.1 has model, optimizer, scheduler, epoch and step. Two are missing there: the random generators, of every rank, and the place within the epoch.
 
-# %% [markdown] lang="zh" of="cdbb8423"
-# 什么都不漏，差就是 0：不是很小，是零。漏了优化器，Adam 没有了动量，头几步等于乱走。漏了学习率，预热又来一遍。漏了数据位置，同样的数据再看一遍。漏了随机数，dropout 丢的是别的单元；这不算模型的错，但这样的训练和出了毛病的训练，谁也分不清。
+# %% [markdown] lang="zh" of="88ce3a67"
+# 什么都不漏，差就是 0：不是很小，是零。漏了优化器，Adam 没有了动量，头几步等于乱走。漏了学习率，预热又来一遍。漏了数据位置，同样的数据再看一遍（比的是另一批数据的损失，差得多主要因为这个）。漏了随机数，dropout 丢的是别的单元；这不算模型的错，但这样的训练和出了毛病的训练，谁也分不清。
 #
 # 10.5.1 节列了模型、优化器、调度器、epoch 和 step，缺两样：每个 rank 的随机数生成器，以及在 epoch 里读到了哪里。
 
