@@ -13,7 +13,7 @@ from pathlib import Path
 from labkit import machine
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "widget",
+NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "checkpoint", "widget",
          "soak", "crowd", "viewer")
 HEAD = """# Benchmarks
 
