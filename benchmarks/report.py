@@ -13,7 +13,8 @@ from pathlib import Path
 from labkit import machine
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "widget")
+NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "widget",
+         "soak")
 HEAD = """# Benchmarks
 
 Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the machine, the date.
@@ -36,7 +37,9 @@ def keep(name: str) -> None:
     print(f"{name} ...", flush=True)
     line = [sys.executable, HERE / f"{name}.py", "--json"]
     ended = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
-    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine.summary(), "rows": json.loads(ended.stdout)}
+    rows = json.loads(ended.stdout)
+    rows = rows if isinstance(rows, list) else [rows]
+    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine.summary(), "rows": rows}
     (HERE / "results").mkdir(exist_ok=True)
     (HERE / "results" / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -28,11 +28,12 @@ class LaunchError(RuntimeError):
         self, message: str, endings: Iterable[Ending] = (), logs: Iterable[str] = (), finding: Finding | None = None
     ) -> None:
         super().__init__(message)
-        self.endings, self.logs, self.finding = tuple(endings), tuple(logs), finding
+        self.endings, self.logs, self.finding, self._drawn = tuple(endings), tuple(logs), finding, False
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows this instead of the launcher's own frames."""
-        if LaunchError.draw:
+        if LaunchError.draw and not self._drawn:  # IPython asks twice
+            self._drawn = True
             LaunchError.draw(self)
         return [f"\x1b[0;31m{type(self).__name__}\x1b[0m: {self}"]
 
@@ -96,12 +97,15 @@ def _found(ending: Ending, log: str, endings: list[Ending]) -> Finding:
     reason, text = _gloo_reason(log), f"rank {ending.rank} {_death(ending)}"
     if reason:
         text += f"\ngloo's reason: {reason}\nRanks brought different sizes or types to one collective."
+        text += "".join(f"\n  rank {e.rank} brought {call['shapes']} {'/'.join(call['dtypes'])} to {call['op']} at "
+                        f"{line_of(call)}" for e in endings for call in e.calls[-1:])
     elif ending.last_output:
         text += f"\nIts last output:\n{ending.last_output}"
     died = "unclean_exit" if (ending.status or 0) >= 0 else "sigkill" if ending.status == -signal.SIGKILL else "crash"
     fault = "mismatched_shape" if reason else "out_of_memory" if ending.state == "out of memory" else died
     odd = diagnosis.disagreeing(endings, ending.rank) if reason else (ending.rank,)
-    return Finding(fault=fault, ranks=odd, text=text)
+    where = next((e.calls[-1] for e in endings if e.rank == odd[0] and e.calls), {})
+    return Finding(fault=fault, ranks=odd, text=text, where=where)
 
 
 def _death(ending: Ending) -> str:

@@ -1,5 +1,7 @@
 """Laws of the report: every rank has its row, the odd one is marked, each arrow goes from who waits to whom."""
 
+import nbclient
+import nbformat
 import pytest
 
 from labkit import mpl, report, svg, text
@@ -59,3 +61,17 @@ def test_a_run_without_a_finding_or_with_many_ranks_is_drawn_too():
         report.sketch([])
     with pytest.raises(ValueError, match="language is one of en, zh; got 'fr'"):
         report.sketch(ENDINGS, language="fr")
+
+
+def test_a_launch_that_fails_in_a_notebook_draws_its_report_once_above_its_text():
+    cells = ["import labkit as lab\nfrom labkit import widgets\ndef work():\n    raise ValueError('no label')",
+             "lab.launch(work, ranks=2, backend='gloo')",
+             "try:\n    lab.launch(work, ranks=2, backend='gloo')\nexcept lab.RankFailed as error:\n"
+             "    widgets.report(error, language='zh')"]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(book, allow_errors=True, timeout=60).execute()
+    uncaught, caught = book.cells[1].outputs[-2:], book.cells[2].outputs
+    pictures = [each for each in book.cells[1].outputs if "image/png" in each.get("data", {})]
+    assert pictures == uncaught[:1] and uncaught[1].output_type == "error"
+    assert "line 4 of Cell In[1]" in uncaught[0].data["text/plain"] and "no label" in "".join(uncaught[1].traceback)
+    assert len(caught) == 1 and "抛出异常" in caught[0].data["text/plain"]
