@@ -90,7 +90,7 @@ def _says(ending: Ending, waits: dict[int, tuple[int, ...]], names: dict[str, st
     elif ending.how == "returned":
         where = {}
     elif ending.pending:
-        what = f"{ending.pending[0]['op']} {', '.join(map(str, ending.pending[0]['shapes']))}"
+        what = f"{ending.pending[0]['op']} {', '.join(map(str, ending.pending[0]['shapes']))}".strip()
     elif not what and where:
         what = names["own"]
     if ending.rank in waits:
