@@ -272,7 +272,7 @@ def one_number_each(losses):
     ("case_three", epoch_with_zeros, "the ranks have [[1.0, 5.0, 2.0], [3.0]]: rank 0 returned "),
     ("case_three", lambda batches: 0.0, "rank 0 returned 0.0, right is "),
     ("case_four", pass_the_wrong_way, "smallest and largest; rank "),
-    ("case_four", lambda x: x, "rank 0 returned [-1.0, -1.0], smallest and largest; rank 1 has 1s only"),
+    ("case_four", lambda x: x, "rank 0 returned [-1.0, -1.0], smallest and largest; rank 1 had 1s"),
     ("case_four", pass_without_waiting, "smallest and largest; rank "),
     ("case_four", lambda x: None, "rank 0 returned None"),
     ("case_five", agree_on_rank_0s, "right is ["),

@@ -59,7 +59,8 @@ def case_two(mended: Callable, finding: object = None) -> Found:
     """``mended(loss, accuracy)`` returns the means of both over the ranks. Budget: two messages."""
     if (yield from _found("case_two", finding)):
         return
-    for each in ([(2.0, 0.25), (1.0, 0.75), (3.0, 1.0), (6.0, 0.0)], [(1.0, 0.9), (5.0, 0.3)], [(4.0, 0.1), (2.0, 0.2)]):
+    for each in ([(2.0, 0.25), (1.0, 0.75), (3.0, 1.0), (6.0, 0.0)], [(1.0, 0.9), (5.0, 0.3)],
+                 [(4.0, 0.1), (2.0, 0.2)]):
         right = [_mean(column) for column in zip(*each, strict=True)]
         yield from _tried(mended, each, [right] * len(each), most_calls=2, spread=True)
 
@@ -88,7 +89,7 @@ def case_four(mended: Callable, finding: object = None) -> Found:
         for r, (got, sent_bytes) in enumerate(run):
             before = (r - 1) % num_ranks
             if got != [float(before)] * 2:
-                yield "wrong", f"{case}: rank {r} returned {got}, smallest and largest; rank {before} has {before}s only"
+                yield "wrong", f"{case}: rank {r} returned {got}, smallest and largest; rank {before} had {before}s"
             if sent_bytes > 6 * num + 10_000:  # gloo's headers, and half of x
                 yield "over budget", f"{case}: rank {r} sent {sent_bytes} bytes; x has {4 * num}"
 
@@ -99,7 +100,8 @@ def case_five(mended: Callable, finding: object = None) -> Found:
     which is shortened to ``limit`` if it is longer."""
     if (yield from _found("case_five", finding)):
         return
-    for each in ([[9.0, 0.0], [-8.0, 1.0]], [[0.5, 0.0], [0.0, 0.5], [0.0, 0.0]], [[8.0, 6.0], [6.0, 8.0], [0.0, 0.0]]):
+    for each in ([[9.0, 0.0], [-8.0, 1.0]], [[0.5, 0.0], [0.0, 0.5], [0.0, 0.0]],
+                 [[8.0, 6.0], [6.0, 8.0], [0.0, 0.0]]):
         mean = [_mean(column) for column in zip(*each, strict=True)]
         factor = min(1.0, 2.0 / (sum(number**2 for number in mean) ** 0.5))
         right = [1.0 - factor * number for number in mean]
@@ -126,7 +128,8 @@ def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]
     if said is not None and not (isinstance(said, (tuple, list)) and len(said) == 3):
         yield "wrong", f"finding is (rank, line, fault); got {said!r}"
     if said is None or None in said:
-        yield "not attempted", say("First find rank, line and fault; then mend it.", "先查清 rank、代码行和故障，再动手修。")
+        yield "not attempted", say("First find rank, line and fault; then mend it.",
+                                   "先查清 rank、代码行和故障，再动手修。")
         return True
     rank, line, fault = said
     ranks = sorted(rank, key=str) if isinstance(rank, (tuple, list, set)) else [rank]
@@ -208,7 +211,8 @@ def _passed(mended: Callable, num: int) -> tuple[list[float] | str, int]:
     with traffic.count() as counted:
         got = mended(x)
         x.fill_(-1.0)
-        found = [got.min().item(), got.max().item()] if isinstance(got, torch.Tensor) and got.shape == x.shape else str(got)
+        like_x = isinstance(got, torch.Tensor) and got.shape == x.shape
+        found = [got.min().item(), got.max().item()] if like_x else str(got)
     payload_bytes = sum(num_bytes for name, num_bytes in counted.payload_bytes.items() if name != "recv")
     return found, payload_bytes if counted.sent_bytes is None else counted.sent_bytes
 

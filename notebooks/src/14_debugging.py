@@ -68,7 +68,8 @@ try:
     lab.launch(mean_length, ranks=4, backend="gloo", timeout_s=40)
 except lab.LaunchError as error:
     widgets.report(error, language=LANGUAGE)
-    print(f"{my_ranks = }; fault: {error.finding.fault}, ranks: {error.finding.ranks}, line: {error.finding.where['text']}")
+    finding = error.finding
+    print(f"{my_ranks = }; fault: {finding.fault}, ranks: {finding.ranks}, line: {finding.where['text']}")
 
 # %% [markdown]
 # A report has a row per rank. Only one raised an exception of its own: its row is marked, with the error and the line. The others were waiting in the all-reduce for it; when it left, gloo told some of them that a connection was gone. Such an error is an **echo**: it says that another rank failed, not why. Under torchrun all of these tracebacks come mixed into one terminal. The first thing to find is the one that is not an echo.
@@ -244,10 +245,10 @@ error = fails(cycle, ranks=2, hang_s=0.4)
 print(f"{my_bytes = }\n{error.finding.text}")
 
 # %% [markdown]
-# gloo's `send` waits for the receiver whatever the size. (With NCCL two small messages may slip through, and the same program hangs with a larger model.) The section's cure is right if all of it is done: `isend` and `irecv` return at once, and **both** requests must be waited for, on both ranks. Here rank 1 starts 0.2 s late; rank 0 looks at what it got before and after the wait:
+# gloo's `send` waits for the receiver whatever the size. The section's cure is right if all of it is done: `isend` and `irecv` return at once, and **both** requests must be waited for, on both ranks. Here rank 1 starts 0.2 s late; rank 0 looks at what it got before and after the wait:
 
-# %% [markdown] lang="zh" of="e90835f8"
-# gloo 的 `send` 不论大小都要等对方来收。（NCCL 下两条小消息可能侥幸通过，换个大点的模型，同一程序就卡住。）原资料的解法是对的，但要做全：`isend` 和 `irecv` 立刻返回，两个 rank 都要把**两个**请求等完。下面 rank 1 晚 0.2 秒开始；rank 0 在等待之前和之后各看一眼收到了什么：
+# %% [markdown] lang="zh" of="b18511ce"
+# gloo 的 `send` 不论大小都要等对方来收。原资料的解法是对的，但要做全：`isend` 和 `irecv` 立刻返回，两个 rank 都要把**两个**请求等完。下面 rank 1 晚 0.2 秒开始；rank 0 在等待之前和之后各看一眼收到了什么：
 
 
 # %%
@@ -267,12 +268,12 @@ print(f"rank 0: {before:g} before the wait, {after:g} after it")
 # %% [markdown]
 # ## Timeouts: where they are set
 #
-# The third cause in section 8.11.2 sets the environment variables `NCCL_TIMEOUT` and `NCCL_ASYNC_ERROR_HANDLING`. torch ships the header in which its NCCL backend names every variable that it reads:
+# The third cause in section 8.11.2 sets the environment variables `NCCL_TIMEOUT` and `NCCL_ASYNC_ERROR_HANDLING`. torch ships the header in which its NCCL backend names its variables:
 
-# %% [markdown] lang="zh" of="be3c601c"
+# %% [markdown] lang="zh" of="eeda809d"
 # ## 超时：到底在哪里设
 #
-# 8.11.2 节的第三条原因设了环境变量 `NCCL_TIMEOUT` 和 `NCCL_ASYNC_ERROR_HANDLING`。torch 自带一个头文件，NCCL 后端读哪些变量，名字全写在里面：
+# 8.11.2 节的第三条原因设了环境变量 `NCCL_TIMEOUT` 和 `NCCL_ASYNC_ERROR_HANDLING`。torch 自带一个头文件，NCCL 后端的变量名都写在里面：
 
 # %%
 import re
@@ -284,10 +285,10 @@ print(f"{len(names)} variables; NCCL_TIMEOUT among them: {'NCCL_TIMEOUT' in name
 print(*(name for name in names if "TIMEOUT" in name or "ASYNC_ERROR" in name), sep="\n")
 
 # %% [markdown]
-# `NCCL_TIMEOUT` is nobody's. Of the other two spellings, the one with `TORCH_` is current and the short one is kept for old scripts; what it turns on has long been the default. What counts is the `timeout=` of `init_process_group` and of `new_group`. In the next run rank 1 is 0.3 s late, once in the default group, once in a group with a timeout of 0.1 s. **Predict** after how many seconds rank 0 is through, in each.
+# `NCCL_TIMEOUT` is not among them. Of the other two spellings, the one with `TORCH_` is current and the short one is kept for old scripts; what it turns on has long been the default. What counts is the `timeout=` of `init_process_group` and of `new_group`. In the next run rank 1 is 0.3 s late, once in the default group, once in a group with a timeout of 0.1 s. **Predict** after how many seconds rank 0 is through, in each.
 
-# %% [markdown] lang="zh" of="3d78f679"
-# `NCCL_TIMEOUT` 根本没人读。另一个变量有两种写法，带 `TORCH_` 的是现行的，短的只为旧脚本保留；它打开的功能早就是默认的了。真正起作用的是 `init_process_group` 和 `new_group` 的参数 `timeout=`。下面 rank 1 迟到 0.3 秒：一次在默认组里，一次在超时为 0.1 秒的组里。**先猜**两种情况下 rank 0 各过多少秒脱身。
+# %% [markdown] lang="zh" of="2b2f2923"
+# 里面没有 `NCCL_TIMEOUT`。另一个变量有两种写法，带 `TORCH_` 的是现行的，短的只为旧脚本保留；它打开的功能早就是默认的了。真正起作用的是 `init_process_group` 和 `new_group` 的参数 `timeout=`。下面 rank 1 迟到 0.3 秒：一次在默认组里，一次在超时为 0.1 秒的组里。**先猜**两种情况下 rank 0 各过多少秒脱身。
 
 # %%
 my_seconds = {"default group": None, "timeout=0.1 s": None}
@@ -311,7 +312,7 @@ def late():
 
 
 # %%
-os.environ["NCCL_TIMEOUT"] = "0"  # read by nobody
+os.environ["NCCL_TIMEOUT"] = "0"  # changes nothing
 run = lab.launch(late, ranks=2, backend="gloo", timeout_s=40)
 del os.environ["NCCL_TIMEOUT"]
 print(f"{my_seconds = }; torch's default for gloo: {dist.constants.default_pg_timeout} (h:min:s)")
@@ -373,14 +374,14 @@ check.trace(run)
 #
 # ### TORCH_DISTRIBUTED_DEBUG=DETAIL
 #
-# Without labkit, torch itself can compare the calls before it makes them. The variable must be set before torch is imported; labkit's ranks come from a process that has imported it already, so they ask for it to be read again, and make a new group. Trap 1 once more, then the swapped order; each rank prints what it is told:
+# Without labkit, torch itself can compare the calls before it makes them. The variable is read when torch is imported; labkit's ranks come from a process that has imported it already, so they ask for it to be read again, and make a new group. Trap 1 once more, then the swapped order; each rank prints what it is told:
 
-# %% [markdown] lang="zh" of="3d81156a"
+# %% [markdown] lang="zh" of="d9a4e3ed"
 # 所以归约时不要按 set 的次序，也不要按装填次序不一的 dict 的次序，先把名字排好序。（每个解释器给字符串的 hash 另加一次盐，用 torchrun 时，一组名字放进 set，各 rank 的次序就会不同。）
 #
 # ### TORCH_DISTRIBUTED_DEBUG=DETAIL
 #
-# 没有 labkit 时，torch 自己也能在调用之前先对一对。这个变量要在导入 torch 之前设好；labkit 的 rank 出自一个早已导入 torch 的进程，所以要让它重读一次，再建一个新组。再来一遍陷阱 1，然后是对调次序的那个；让每个 rank 打印它得到的消息：
+# 没有 labkit 时，torch 自己也能在调用之前先对一对。这个变量在导入 torch 时读取；labkit 的 rank 出自一个早已导入 torch 的进程，所以要让它重读一次，再建一个新组。再来一遍陷阱 1，然后是对调次序的那个；让每个 rank 打印它得到的消息：
 
 
 # %%
@@ -638,7 +639,8 @@ my_load, my_load_after_the_move = None, None
 
 # %%
 found = {}
-for title, options in (("as is", {}), ("weights_only=False", {"weights_only": False}), ("and Net is gone", {"weights_only": False})):
+trusting = {"weights_only": False}
+for title, options in (("as is", {}), ("weights_only=False", trusting), ("and Net is gone", trusting)):
     if title == "and Net is gone": del Net
     try:
         found[title] = type(torch.load(whole, **options)).__name__
@@ -649,14 +651,30 @@ print(*(f"{title:<19} {how}" for title, how in found.items()), sep="\n")
 print(f"{'state_dict':<19} {', '.join(torch.load(weights))}")
 
 # %% [markdown]
-# torch refuses, because such a file may name any function, and loading it calls that function: it can run code. With `weights_only=False` it works until the class is renamed or moved. The state_dict needs neither. Save that (chapter 13).
+# With `weights_only=False` it works until the class is renamed or moved. And torch refuses for a reason: such a file may name any function, and reading it calls that function.
+
+# %% [markdown] lang="zh" of="1d0cb5b0"
+# 加上 `weights_only=False` 能读，直到有一天类改名或搬家。torch 拒绝也有道理：这种文件可以点名任何函数，而读文件就会调用它。
+
+
+# %%
+class Surprise:
+    def __reduce__(self):
+        return print, ("this line was printed by reading the file",)
+
+
+torch.save({"line.weight": torch.zeros(1), "extra": Surprise()}, whole)
+torch.load(whole, weights_only=False).keys()
+
+# %% [markdown]
+# The state_dict has neither trouble. Save that (chapter 13).
 #
 # ### Trap 5: many small messages
 #
 # One all-reduce per parameter, or the same bytes in buckets. 200 gradients of 16 kB on two ranks, the best of three. **Predict** the ratio of the times.
 
-# %% [markdown] lang="zh" of="a2cb2fe3"
-# torch 拒绝读，因为这种文件可以点名任何函数，而加载就会调用它，等于能执行代码。加上 `weights_only=False` 能读，直到有一天类改名或搬家。state_dict 没有这两个麻烦，存它就好（见第 13 章）。
+# %% [markdown] lang="zh" of="5100b29b"
+# state_dict 没有这两个麻烦，存它就好（见第 13 章）。
 #
 # ### 陷阱 5：频繁的小消息
 #
@@ -712,8 +730,8 @@ class Copies(TorchDispatchMode):
 
 batch, device = torch.ones(4, 4), "cuda" if torch.cuda.is_available() else "cpu"
 there = batch.to(device)
-for title, move in (("already there", lambda: there.to(device)), ("to, then half", lambda: batch.to(device).to(torch.float64).half()),
-                    ("in one step", lambda: batch.to(device, torch.float16))):
+for title, move in (("already there", lambda: there.to(device)), ("in one step", lambda: batch.to(device, torch.float16)),
+                    ("in three steps", lambda: batch.to(device).to(torch.float64).half())):
     with Copies() as copies:
         move()
     print(f"{title:<14} {copies.num} copies")
@@ -818,8 +836,9 @@ def one_step(cure=""):
         began = time.perf_counter()
         watched.mark("step")
         train(net, optimizer, batch, num, watched, cure)
+        seconds = time.perf_counter() - began
     weights = [getattr(w, "full_tensor", lambda w=w: w)().detach().flatten() for w in net.parameters()]
-    return watched.footprint(), time.perf_counter() - began, torch.cat(weights)
+    return watched.footprint(), seconds, torch.cat(weights)
 
 
 # %%
@@ -895,18 +914,18 @@ for cure, (footprint, took, changed) in tried.items():
     print(f"{cure:<16} {1 - footprint.peak_bytes / plain.peak_bytes:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}")
 
 # %% [markdown]
-# Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are this CPU's; a GPU's would differ, most of all for bf16.
+# Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try on this CPU; a GPU's would differ, most of all for bf16.
 #
-# Read the snapshot first: here activations fill the memory, so what divides them helps. Micro-batches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, and those are small here: it saves little. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
+# Read the snapshot first: here activations fill the memory, so what divides them helps. Micro-batches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, the smaller part here, so it saves less. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
 #
 # ### Offload comes last
 #
 # It moves the states to the host's memory, and sends them over the bus in each step. On a CPU there is nothing to leave, so here is the prediction only; chapter 06 holds it against DeepSpeed's own ranks, byte for byte. ZeRO-2, a model of this size on two ranks, what each keeps where:
 
-# %% [markdown] lang="zh" of="87fd900e"
-# 这里走了两步，Adam 每步把一个权重移动大约一个学习率，即 1e-3；差到这个量级，就是另一次更新了；远小于它的只是舍入。时间是这块 CPU 上的，换到 GPU 上会不同，bf16 尤其如此。
+# %% [markdown] lang="zh" of="f07b60c8"
+# 这里走了两步，Adam 每步把一个权重移动大约一个学习率，即 1e-3；差到这个量级，就是另一次更新了；远小于它的只是舍入。时间只是在这块 CPU 上试一次的结果，换到 GPU 上会不同，bf16 尤其如此。
 #
-# 先读快照：这里占满内存的是激活，所以能分摊激活的解法管用。微批次加累积（第 1、2 种其实是一回事）和激活检查点都不改变更新结果。FSDP 分的是参数、梯度和优化器状态，而它们在这里很小，所以省不了多少；模型大、batch 小的时候正好反过来。bf16 和缩短序列会改变训练本身。所以 FSDP 并非固定排“第 4”，精度也不该排“第 6”。
+# 先读快照：这里占满内存的是激活，所以能分摊激活的解法管用。微批次加累积（第 1、2 种其实是一回事）和激活检查点都不改变更新结果。FSDP 分的是参数、梯度和优化器状态，而它们在这里是小头，所以省得少；模型大、batch 小的时候正好反过来。bf16 和缩短序列会改变训练本身。所以 FSDP 并非固定排“第 4”，精度也不该排“第 6”。
 #
 # ### 卸载放最后
 #
@@ -916,7 +935,8 @@ for cure, (footprint, took, changed) in tried.items():
 for offload in ("none", "optimizer"):
     setting = sharded.Setting(engine="zero2", num_ranks=2, num_layers=4, dim=128, offload=offload)
     held = sharded.predicted(setting).bytes_by("device")
-    print(f"offload {offload:<10}", *(f"{({'cpu': 'device'}).get(place, place)} {format_bytes(sizes[0]):<10}" for place, sizes in held.items()), "predicted")
+    parts = (f"{'device' if place == 'cpu' else place} {format_bytes(sizes[0]):<10}" for place, sizes in held.items())
+    print(f"predicted, offload {offload:<10}", *parts)
 
 # %% [markdown]
 # Section 8.11.1 writes `fsdp_cpu_ram_efficient_loading` for offload. It is another thing. Accelerate's own words for the two settings:
@@ -1116,6 +1136,7 @@ def finding_one():
     ### END SOLUTION
 
 
+# %%
 check.case_one(my_one, finding=finding_one)
 
 # %%
@@ -1144,8 +1165,10 @@ def dashboard(loss, accuracy):
     return loss.item() / dist.get_world_size(), accuracy.item() / dist.get_world_size()
 
 
-run = lab.launch(lambda: dashboard(2.0 + dist.get_rank(), (0.75, 1.0, 0.25, 0.5)[dist.get_rank()]), ranks=4, backend="gloo", timeout_s=40)
-print(*run, sep="\n")  # loss, accuracy on each rank: right are 3.5 and 0.625
+losses, accuracies = (2.0, 3.0, 4.0, 5.0), (0.75, 1.0, 0.25, 0.5)
+run = lab.launch(lambda: dashboard(losses[dist.get_rank()], accuracies[dist.get_rank()]), ranks=4, backend="gloo", timeout_s=40)
+print(*run, sep="\n")
+print("right:", (sum(losses) / 4, sum(accuracies) / 4))
 check.trace(run)
 
 
@@ -1166,6 +1189,7 @@ def finding_two():
     ### END SOLUTION
 
 
+# %%
 check.case_two(my_two, finding=finding_two)
 
 # %%
@@ -1218,6 +1242,7 @@ def finding_three():
     ### END SOLUTION
 
 
+# %%
 check.case_three(my_three, finding=finding_three)
 
 # %%
@@ -1266,6 +1291,7 @@ def finding_four():
     ### END SOLUTION
 
 
+# %%
 check.case_four(my_four, finding=finding_four)
 
 # %%
@@ -1274,12 +1300,12 @@ check.hint("case_four")
 # %% [markdown]
 # ### Case five: clipped
 #
-# Meant: less the mean gradient, shortened to `limit` if it is longer; every rank returns the same weight. Nothing hangs, nothing is NaN, and evaluation gives another result on each rank.
+# Meant: less the mean gradient, shortened to `limit` if it is longer; every rank returns the same weight. Nothing hangs, nothing is NaN, and yet the ranks no longer evaluate alike.
 
-# %% [markdown] lang="zh" of="b23ffde6"
+# %% [markdown] lang="zh" of="98869337"
 # ### 案例五：裁剪
 #
-# 本意：减去平均梯度，若它比 `limit` 长就缩短到 `limit`；每个 rank 返回相同的权重。没有卡住，也没有 NaN，可是评估时每个 rank 的结果都不一样。
+# 本意：减去平均梯度，若它比 `limit` 长就缩短到 `limit`；每个 rank 返回相同的权重。没有卡住，也没有 NaN，可是各 rank 的评估结果对不上了。
 
 
 # %%
@@ -1320,6 +1346,7 @@ def finding_five():
     ### END SOLUTION
 
 
+# %%
 check.case_five(my_five, finding=finding_five)
 
 # %%
@@ -1365,6 +1392,7 @@ def finding_six():
     ### END SOLUTION
 
 
+# %%
 check.case_six(my_six, finding=finding_six)
 
 # %%
