@@ -77,7 +77,7 @@ except lab.LaunchError as error:
 # Left alone in a cell, the exception draws the same report above its text. It is caught here so that the notebook goes on. From now on a small function does that:
 
 # %% [markdown] lang="zh" of="97ba3e6e"
-# 报告里每个 rank 占一行。真正自己抛出异常的只有一个：那一行做了标记，写着错误和代码行。其余的正在 all-reduce 里等它；它一走，gloo 就告诉其中几个连接断了。这种错误只是**回声**：它说明别的 rank 出了事，却说不出为什么。用 torchrun 时，这些 traceback 会混在同一个终端里，所以第一件事是找出哪个不是回声。
+# 报告里每个 rank 占一行。真正自己抛出异常的只有一个：那一行做了标记，写着错误和代码行。其余的正在 all-reduce 里等它；它一走，gloo 就告诉其中几个连接断了。这种错误只是**回声**（echo）：它说明别的 rank 出了事，却说不出为什么。用 torchrun 时，这些 traceback 会混在同一个终端里，所以第一件事是找出哪个不是回声。
 #
 # 单元里不接住这个异常，它也会在文字上方画出同样的报告。这里接住它，是为了让笔记本继续往下走。下面把这件事写成一个小函数：
 
@@ -120,7 +120,7 @@ print([ending.how for ending in error.endings])
 # Trap 1 of section 19.9: rank 0 broadcasts, the others reduce. The comment there says "deadlock". **Predict** what happens to the values if nobody looks: an exception, a hang, or wrong numbers?
 
 # %% [markdown] lang="zh" of="c1c7a094"
-# ## 卡死实验：对不上的集合操作
+# ## 卡死实验：对不上的集合操作（collective）
 #
 # 19.9 节的陷阱 1：rank 0 做 broadcast，其余做 all-reduce。那里的注释写着“死锁”。**先猜**：没人盯着的话会怎样？抛异常、卡住，还是数错了？
 
@@ -241,8 +241,8 @@ def cycle():
     dist.recv(got, src=other)
 
 
-error = fails(cycle, ranks=2, hang_s=0.4)
-print(f"{my_bytes = }\n{error.finding.text}")
+error = fails(cycle, ranks=2, hang_s=0.7)
+print(f"{my_bytes = }\n{error}")
 
 # %% [markdown]
 # gloo's `send` waits for the receiver whatever the size. The section's cure is right if all of it is done: `isend` and `irecv` return at once, and **both** requests must be waited for, on both ranks. Here rank 1 starts 0.2 s late; rank 0 looks at what it got before and after the wait:
@@ -470,7 +470,7 @@ print(error.finding.fault, error.finding.ranks, error.finding.where["text"])
 # %% [markdown] lang="zh" of="da7b70ba"
 # ### fp16 溢出
 #
-# 陷阱 7：fp16 到 65504 为止，下面这一层的输出比它还大。19.9 节的解法是 `autocast` 加梯度缩放。**先猜**下面三行里哪一行学得动。
+# 陷阱 7：fp16 到 65504 为止，下面这一层的输出比它还大。19.9 节的解法是 `autocast` 加梯度缩放（gradient scaling）。**先猜**下面三行里哪一行学得动。
 
 # %%
 my_row = None
@@ -510,7 +510,7 @@ print("autocast bf16           ", train_16bit(torch.bfloat16, autocast=True))
 # %% [markdown] lang="zh" of="71c37705"
 # 缩放器跳过了每一步，权重保住了，但什么也没学到：它防的是**梯度**溢出，缩放系数调小就能好（见第 05 章）；这里溢出的是**前向**，系数怎么调都没用。bf16 的范围与 fp32 相同。（也可以让激活值小一些：加归一化，或换个初始尺度。）
 #
-# ## 副本走散
+# ## 副本（replica）走散
 #
 # DDP 的各副本起点相同，只要大家做同样的更新，就一直相同。10.5.2 节用 `hash(参数...tobytes())` 来比较副本。下面把这一行放进脚本，用 torchrun 在两个 rank 上跑，权重相同；旁边是一个真正的摘要（digest）：
 
@@ -892,7 +892,7 @@ else:
 # %% [markdown] lang="zh" of="8e0ee579"
 # ### 解法的次序
 #
-# 8.11.1 节给七种解法排了次序：batch 减到 1、梯度累积、激活检查点、FSDP、卸载、降精度、缩短序列。次序应由代价来定：先用只花时间、不改变更新结果的，再用会改变数值的。两样都量一量。模型和 batch 就是快照里的，每次只用一种解法。**先猜**哪一种在这里省得最多，哪两种会改变更新后的权重。
+# 8.11.1 节给七种解法排了次序：batch 减到 1、梯度累积（gradient accumulation）、激活检查点（activation checkpointing）、FSDP、卸载、降精度、缩短序列。次序应由代价来定：先用只花时间、不改变更新结果的，再用会改变数值的。两样都量一量。模型和 batch 就是快照里的，每次只用一种解法。**先猜**哪一种在这里省得最多，哪两种会改变更新后的权重。
 
 # %%
 my_best, my_changing = None, None
@@ -911,7 +911,8 @@ widgets.show(chart.bars([(cure, footprint.peak_bytes) for cure, (footprint, *_) 
                         badge="measured, gloo", language=LANGUAGE))
 print(f"{(my_best, my_changing) = }\n{'':<16} saves     time   new weights differ by up to")
 for cure, (footprint, took, changed) in tried.items():
-    print(f"{cure:<16} {1 - footprint.peak_bytes / plain.peak_bytes:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}")
+    saved = 1 - footprint.peak_bytes / plain.peak_bytes
+    print(f"{cure:<16} {saved:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}")
 
 # %% [markdown]
 # Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try on this CPU; a GPU's would differ, most of all for bf16.
@@ -925,7 +926,7 @@ for cure, (footprint, took, changed) in tried.items():
 # %% [markdown] lang="zh" of="f07b60c8"
 # 这里走了两步，Adam 每步把一个权重移动大约一个学习率，即 1e-3；差到这个量级，就是另一次更新了；远小于它的只是舍入。时间只是在这块 CPU 上试一次的结果，换到 GPU 上会不同，bf16 尤其如此。
 #
-# 先读快照：这里占满内存的是激活，所以能分摊激活的解法管用。微批次加累积（第 1、2 种其实是一回事）和激活检查点都不改变更新结果。FSDP 分的是参数、梯度和优化器状态，而它们在这里是小头，所以省得少；模型大、batch 小的时候正好反过来。bf16 和缩短序列会改变训练本身。所以 FSDP 并非固定排“第 4”，精度也不该排“第 6”。
+# 先读快照：这里占满内存的是激活，所以能分摊激活的解法管用。微批次（micro-batch）加累积（第 1、2 种其实是一回事）和激活检查点都不改变更新结果。FSDP 分的是参数、梯度和优化器状态，而它们在这里是小头，所以省得少；模型大、batch 小的时候正好反过来。bf16 和缩短序列会改变训练本身。所以 FSDP 并非固定排“第 4”，精度也不该排“第 6”。
 #
 # ### 卸载放最后
 #
@@ -992,14 +993,14 @@ for mended in (False, True):
 #
 # ## The same run twice
 #
-# A fault that comes and goes is the hardest. Fix the seeds (labkit seeds rank r with `seed + r`), refuse operations that may differ from run to run, and compare digests of the weights after three steps. **Predict**: does a second run give the same bits? And 4 ranks instead of 2, on the same 8 sequences?
+# A fault that comes and goes is the hardest. Go up in steps: one rank, two, four; the first size that fails is the smallest run to study. Fix the seeds (labkit seeds rank r with `seed + r`), refuse operations that may differ from run to run, and compare digests of the weights after three steps. **Predict**: does a second run give the same bits? And 4 ranks instead of 2, on the same 8 sequences?
 
-# %% [markdown] lang="zh" of="7658c17a"
+# %% [markdown] lang="zh" of="eff051fe"
 # 根 logger 的级别挡在所有 handler 前面，于是其余 rank 的文件全是空的，而排查时要的恰恰是它们。级别只该设在控制台的 handler 上。
 #
 # ## 同样的运行，再来一遍
 #
-# 时有时无的错最难查。固定种子（labkit 给 rank r 的种子是 `seed + r`），禁掉每次结果可能不同的算子，再比较三步之后权重的摘要。**先猜**：再跑一遍，每个比特都相同吗？同样的 8 条序列，2 个 rank 换成 4 个呢？
+# 时有时无的错最难查。规模要一步步加：一个 rank、两个、四个；第一个出错的规模，就是值得研究的最小运行。固定种子（labkit 给 rank r 的种子是 `seed + r`），禁掉每次结果可能不同的算子，再比较三步之后权重的摘要。**先猜**：再跑一遍，每个比特都相同吗？同样的 8 条序列，2 个 rank 换成 4 个呢？
 
 # %%
 my_second_run, my_four_ranks = None, None
@@ -1048,7 +1049,7 @@ def waits_forever():
 
 
 job = lab.start(waits_forever, ranks=3, backend="gloo", timeout_s=40)
-while not all(row["where"].get("call") for row in job.progress) or len(job.progress) < 3:
+while sum("text" in row["where"] for row in job.progress) < 3:  # until each has told where it is
     time.sleep(0.05)
 for row in job.progress:
     print(f"rank {row['rank']}: {row['where']['call']} at {row['where']['text']}")
@@ -1268,7 +1269,7 @@ def pass_on(x):
     return got
 
 
-error = fails(lambda: pass_on(torch.ones(4)), ranks=3, hang_s=0.4)
+error = fails(lambda: pass_on(torch.ones(4)), ranks=3, hang_s=0.7)
 print(error)
 
 
