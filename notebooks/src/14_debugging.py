@@ -921,20 +921,20 @@ for cure, (footprint, took, changed) in tried.items():
 #
 # ### Offload comes last
 #
-# It moves the states to the host's memory, and sends them over the bus in each step. On a CPU there is nothing to leave, so here is the prediction only; chapter 06 holds it against DeepSpeed's own ranks, byte for byte. ZeRO-2, a model of this size on two ranks, what each keeps where:
+# It moves the states to the host's memory, and sends them over the bus in each step. On a CPU there is nothing to leave, so here is the prediction only; chapter 06 holds such predictions against DeepSpeed's own ranks, byte for byte. ZeRO-3, a model of this size on two ranks, what each keeps where:
 
-# %% [markdown] lang="zh" of="f07b60c8"
+# %% [markdown] lang="zh" of="0a012609"
 # 这里走了两步，Adam 每步把一个权重移动大约一个学习率，即 1e-3；差到这个量级，就是另一次更新了；远小于它的只是舍入。时间只是在这块 CPU 上试一次的结果，换到 GPU 上会不同，bf16 尤其如此。
 #
 # 先读快照：这里占满内存的是激活，所以能分摊激活的解法管用。微批次（micro-batch）加累积（第 1、2 种其实是一回事）和激活检查点都不改变更新结果。FSDP 分的是参数、梯度和优化器状态，而它们在这里是小头，所以省得少；模型大、batch 小的时候正好反过来。bf16 和缩短序列会改变训练本身。所以 FSDP 并非固定排“第 4”，精度也不该排“第 6”。
 #
 # ### 卸载放最后
 #
-# 卸载（offload）把状态挪到主机内存，每一步都要在总线上来回搬。CPU 上没有什么可挪，这里只给出预测；第 06 章拿它与 DeepSpeed 真实的 rank 逐字节对过。下面是 ZeRO-2、两个 rank、同样大小的模型，每个 rank 把什么放在哪里：
+# 卸载（offload）把状态挪到主机内存，每一步都要在总线上来回搬。CPU 上没有什么可挪，这里只给出预测；第 06 章拿这样的预测与 DeepSpeed 真实的 rank 逐字节对过。下面是 ZeRO-3、两个 rank、同样大小的模型，每个 rank 把什么放在哪里：
 
 # %%
-for offload in ("none", "optimizer"):
-    setting = sharded.Setting(engine="zero2", num_ranks=2, num_layers=4, dim=128, offload=offload)
+for offload in ("none", "optimizer", "all"):
+    setting = sharded.Setting(engine="zero3", num_ranks=2, num_layers=4, dim=128, offload=offload)
     held = sharded.predicted(setting).bytes_by("device")
     parts = (f"{'device' if place == 'cpu' else place} {format_bytes(sizes[0]):<10}" for place, sizes in held.items())
     print(f"predicted, offload {offload:<10}", *parts)
