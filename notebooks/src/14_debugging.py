@@ -33,7 +33,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from labkit import chart, faults, health, meter, model, sharded, traffic, widgets
+from labkit import bill, chart, faults, health, meter, model, sharded, traffic, widgets
 from labkit.check import debugging as check
 from labkit.ending import FAULTS
 from labkit.units import format_bytes
@@ -347,7 +347,7 @@ def swapped():
 
 
 run = lab.launch(swapped, ranks=3, backend="gloo", timeout_s=40)
-print(f"{(my_x, my_y) = }; rank 0 got {run[0]}, right is (3.0, 30.0)")
+print(f"{(my_x, my_y) = }; rank 0 got {run[0]}, right is {(3 * 1.0, 3 * 10.0)}")
 check.trace(run)
 
 # %% [markdown]
@@ -806,10 +806,10 @@ print(error.endings[1].error["message"].partition("DefaultCPUAllocator: ")[2])
 print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
 
 # %% [markdown]
-# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `meter.watch` counts every storage that torch makes; here of a step that fits. **Predict** the largest part.
+# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `meter.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
 
-# %% [markdown] lang="zh" of="e8cf3e3c"
-# 报错点名的是那个没处放的张量，它只是最后一根稻草。有一种解法已经见效，但哪一种才对症？内存究竟被谁占满，要看**快照**（snapshot）：最高的那一刻，谁占了多少。在 CPU 上，`meter.watch` 数 torch 建的每一块存储；下面看放得下的一步。**先猜**哪一部分最大。
+# %% [markdown] lang="zh" of="3acfb4bf"
+# 报错点名的是那个没处放的张量，它只是最后一根稻草。有一种解法已经见效，但哪一种才对症？内存究竟被谁占满，要看**快照**（snapshot）：最高的那一刻，谁占了多少。在 CPU 上，`meter.watch` 数 torch 建的每一块存储；下面看放得下的一步：各层的前向（F）、损失、反向（B）、更新。**先猜**哪一部分最大。
 
 # %%
 my_part = None
@@ -834,39 +834,34 @@ def one_step(cure=""):
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
         train(net, optimizer, batch, num, watched, cure)
         began = time.perf_counter()
-        watched.mark("step")
-        train(net, optimizer, batch, num, watched, cure)
+        watched.layers(net.layers)  # from here on, a moment for each layer's forward and backward
+        train(net, optimizer, batch, num, watched, cure, marks=True)
         seconds = time.perf_counter() - began
     weights = [getattr(w, "full_tensor", lambda w=w: w)().detach().flatten() for w in net.parameters()]
     return watched.footprint(), seconds, torch.cat(weights)
 
 
 # %%
-def train(net, optimizer, batch, num, watched, cure):
+def train(net, optimizer, batch, num, watched, cure, marks=False):
     """One step in ``num`` micro-batches; gradients averaged over the ranks, by FSDP or by hand."""
     for tokens, targets in zip(*(part.chunk(num) for part in batch)):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cure == "bf16"):
             loss = model.loss(net(tokens), targets) / num
-        watched.claim(net, optimizer)
-        watched.kept()
+        watched.claim(net, optimizer), watched.kept()
+        if marks: watched.mark("loss")
         loss.backward()
     watched.claim(net, optimizer)
     for weight in net.parameters() if cure != "FSDP" else ():
         dist.all_reduce(weight.grad)
         weight.grad /= dist.get_world_size()
-    optimizer.step()
-    watched.claim(net, optimizer)
-    optimizer.zero_grad()
+    if marks: watched.mark("step")
+    optimizer.step(), watched.claim(net, optimizer), optimizer.zero_grad()
 
 
 # %%
-from labkit.footprint import PARTS
-
 plain, seconds, weights = lab.launch(one_step, ranks=2, backend="gloo", timeout_s=40)[0]
-rows = [(name, num_bytes) for name, num_bytes in zip(PARTS, plain.num_bytes[plain.totals.argmax()].tolist()) if num_bytes]
-widgets.show(chart.bars(rows, title={"en": "A rank at its highest moment", "zh": "一个 rank 的最高时刻"},
-                        badge="measured, gloo", unit_format=format_bytes, language=LANGUAGE))
-print(f"{my_part = }; together {format_bytes(plain.peak_bytes)}")
+widgets.show(bill.footprint(plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}, language=LANGUAGE))
+print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}")
 
 # %% [markdown]
 # On a GPU the allocator keeps the history itself: section 8.11.1 calls `_record_memory_history(enabled=True)`, which is an old form; say `max_entries=`. The snapshot goes into a file that https://pytorch.org/memory_viz draws, in your browser. This cell needs a GPU with torch's CUDA build, and was not run where there is none:
@@ -898,7 +893,7 @@ else:
 my_best, my_changing = None, None
 
 # %%
-CURES = ("micro-batches", "checkpointing", "FSDP", "bf16", "half the length")
+CURES = {"micro-batches": "微批次", "checkpointing": "激活检查点", "FSDP": "FSDP", "bf16": "bf16", "half the length": "长度减半"}
 
 
 def one_by_one():
@@ -906,7 +901,8 @@ def one_by_one():
 
 
 tried = {"none": (plain, seconds, weights), **lab.launch(one_by_one, ranks=2, backend="gloo", timeout_s=40)[0]}
-widgets.show(chart.bars([(cure, footprint.peak_bytes) for cure, (footprint, *_) in tried.items()], unit_format=format_bytes,
+rows = [({"en": cure, "zh": CURES.get(cure, "不用")}, footprint.peak_bytes) for cure, (footprint, *_) in tried.items()]
+widgets.show(chart.bars(rows, unit_format=format_bytes,
                         title={"en": "Peak of a rank, one cure at a time", "zh": "一个 rank 的峰值，每次一种解法"},
                         badge="measured, gloo", language=LANGUAGE))
 print(f"{(my_best, my_changing) = }\n{'':<16} saves     time   new weights differ by up to")
