@@ -14,7 +14,7 @@ from labkit import machine
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "widget",
-         "soak")
+         "soak", "crowd")
 HEAD = """# Benchmarks
 
 Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the machine, the date.

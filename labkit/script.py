@@ -14,9 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from labkit import machine, server, verdict
+from labkit import machine, ops, server, verdict
 from labkit.ending import PEER_GONE
 from labkit.run import Run, remove, tail
+from labkit.units import check_real, check_whole, check_word
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 # SIGTERM when we die
@@ -28,8 +29,8 @@ def command(path: str | Path, *args: str, ranks: int, using: str, logs: Path | N
 
     Raises ValueError for an unknown launcher or a script that does not exist.
     """
-    if using not in LAUNCHERS:
-        raise ValueError(f"a script is launched using one of {', '.join(LAUNCHERS)}; got {using!r}")
+    check_word(using, LAUNCHERS, "what a script is launched using")
+    check_whole(1, 4096, ranks=ranks)
     if not Path(path).is_file():
         raise ValueError(f"launch_script takes the path of a script; {str(path)!r} is no file (folder: {os.getcwd()})")
     if using == "torchrun":
@@ -63,18 +64,23 @@ def launch_script(
     process is left. torchrun's own store listens on every interface while it runs: the one place where labkit leaves
     the loopback.
     """
+    shown = shlex.join(command(path, *map(str, args), ranks=ranks, using=using))
+    check_real(1e-3, 1e9, timeout_s=timeout_s)
     home, began = server.running(), time.monotonic()
     folder = home.new_folder()
     line = command(path, *map(str, args), ranks=ranks, using=using, logs=folder / "logs")
     if show:
         print("$", *(f"{name}={value}" for name, value in _needs(ranks, using).items()), end=" ")
-        print(shlex.join(command(path, *map(str, args), ranks=ranks, using=using)), flush=True)
+        print(shown, flush=True)
     try:
         code = _follow(line, folder, ranks, {**home.environ, **_needs(ranks, using)}, timeout_s)
         run = _collect(folder, ranks, using, code, time.monotonic() - began)
     except BaseException:
         remove(folder)
         raise
+    finally:
+        if using == "deepspeed":
+            ops.free_shared_memory(line[line.index("--master_port") + 1])
     weakref.finalize(run, remove, folder)
     return run
 

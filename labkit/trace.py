@@ -212,7 +212,7 @@ def _load(source: str | Path | Iterable[str | Path]) -> list[dict]:
     paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
     paths = [file for path in paths for file in (path.glob("trace-*.json") if path.is_dir() else [path])]
     if not paths:
-        raise ValueError(f"`with trace.record():` in a rank writes trace-<rank>.json; {source} holds no such file")
+        raise ValueError(f"`with trace.record():` in a rank writes trace-<rank>.json; {source!r} holds no such file")
     traces = []
     for path in paths:
         trace = json.loads(path.read_bytes())

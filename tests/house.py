@@ -35,7 +35,8 @@ DEPRECATED = ("torch.cuda.amp", "torch.distributed.launch", "torch.distributed.p
               "torch.distributed.all_gather_multigpu", "torch.distributed.all_gather_into_tensor",
               "torch.distributed.reduce_scatter_tensor", "torch.nn.parallel.DataParallel", "torch.nn.DataParallel")
 FOREIGN_PATH = re.compile(r"(?<![\w.:/~-])/(?:home|root|Users|work)/")
-IGNORED = {".git", ".venv", "out", "build", "__pycache__", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"}
+IGNORED = {".git", ".venv", "out", "build", "__pycache__",
+           ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".hypothesis"}
 FREE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 LARGEST_BYTES = 600_000
 
