@@ -864,10 +864,23 @@ widgets.show(bill.footprint(plain, title={"en": "A rank over a step", "zh": "一
 print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}")
 
 # %% [markdown]
-# On a GPU the allocator keeps the history itself: section 8.11.1 calls `_record_memory_history(enabled=True)`, which is an old form; say `max_entries=`. The snapshot goes into a file that https://pytorch.org/memory_viz draws, in your browser. This cell needs a GPU with torch's CUDA build, and was not run where there is none:
+# On a GPU the allocator keeps the history itself. Section 8.11.1 calls `_record_memory_history(enabled=True)`. torch sends a bool to an older function; how many events do the two keep?
 
-# %% [markdown] lang="zh" of="dac22cb0"
-# 在 GPU 上，分配器自己会记历史。8.11.1 节用的 `_record_memory_history(enabled=True)` 是旧写法，现在写 `max_entries=`。快照存成文件，https://pytorch.org/memory_viz 会在你的浏览器里把它画出来。这个单元要有 GPU 和 CUDA 版 torch，没有就不运行：
+# %% [markdown] lang="zh" of="2dd413ef"
+# 在 GPU 上，分配器自己会记历史。8.11.1 节写的是 `_record_memory_history(enabled=True)`。参数是布尔值时，torch 会转给一个旧函数；新旧两个各保留多少条事件？
+
+# %%
+import inspect
+
+old = inspect.signature(torch.cuda.memory._record_memory_history_legacy).parameters["trace_alloc_max_entries"].default
+new = inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters["max_entries"].default
+print(f"enabled=True keeps {old:,}; max_entries is {new:,} if nothing else is said")
+
+# %% [markdown]
+# So say `max_entries=`. The snapshot goes into a file that https://pytorch.org/memory_viz draws, in your browser. The next cell needs a GPU with torch's CUDA build; without one it does nothing:
+
+# %% [markdown] lang="zh" of="36e69a6e"
+# 所以要写 `max_entries=`。快照存成文件，https://pytorch.org/memory_viz 会在你的浏览器里把它画出来。下一个单元要有 GPU 和 CUDA 版 torch，没有就什么也不做：
 
 # %%
 if torch.cuda.is_available():
