@@ -945,8 +945,8 @@ for cure, (footprint, took, changed) in tried.items():
 for offload in ("none", "optimizer", "all"):
     setting = sharded.Setting(engine="zero3", num_ranks=2, num_layers=4, dim=128, offload=offload)
     held = sharded.predicted(setting).bytes_by("device")
-    parts = (f"{'device' if place == 'cpu' else place} {format_bytes(sizes[0]):<10}" for place, sizes in held.items())
-    print(f"predicted, offload {offload:<10}", *parts)
+    device, host = (format_bytes(held[place][0]) if place in held else "0 B" for place in ("cpu", "host"))
+    print(f"predicted, offload {offload:<10} device {device:<8} host {host}")
 
 # %% [markdown]
 # Section 8.11.1 writes `fsdp_cpu_ram_efficient_loading` for offload. It is another thing. Accelerate's own words for the two settings:
