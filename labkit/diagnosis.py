@@ -53,7 +53,7 @@ def _absence(gone: list[int], waiting: list[Ending], work: dict, left: list[Endi
     text = (f"{rank_list(gone)} already returned; {rank_list(them)} {'wait' if len(them) > 1 else 'waits'} for {it} in "
             f"{place_of(waiting[0])}.\n")
     here = [_line(waiting[0].where)]
-    times = max(sum(_line(call) in here for call in e.calls) for e in left)
+    times = max(sum(_line(call) in here and call["op"] == work["op"] for call in e.calls) for e in left)
     meant = [name for name, ranks in waiting[0].groups.items() if ranks == them and name != work["group"]]
     if times:
         fault, odd = "uneven_inputs", gone

@@ -88,9 +88,9 @@ def _says(ending: Ending, waits: dict[int, tuple[int, ...]], names: dict[str, st
         code = ending.status or 0
         where, what = {}, signal.Signals(-code).name if code < 0 else f"exit code {code}"
     elif ending.how == "returned":
-        where = {}
+        where, what = {}, ""
     elif ending.pending:
-        what = f"{ending.pending[0]['op']} {', '.join(map(str, ending.pending[0]['shapes']))}"
+        what = f"{ending.pending[0]['op']} {', '.join(map(str, ending.pending[0]['shapes']))}".strip()
     elif not what and where:
         what = names["own"]
     if ending.rank in waits:

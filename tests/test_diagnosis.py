@@ -37,6 +37,13 @@ def test_a_rank_that_called_the_same_line_less_often_has_fewer_inputs():
     assert (found.fault, found.ranks) == ("uneven_inputs", (1,)) and "called that line 2 times" in found.text
 
 
+def test_only_the_collective_that_is_waited_for_is_counted():
+    """DDP broadcasts its buckets' order in the line that also reduces gradients."""
+    last = {0: 4, 1: 3}
+    found = diagnosis.missing([stuck(0, call(seq=4), last), returned(1, call(), call("broadcast", 2), call(seq=3))])
+    assert "called that line 2 times" in found.text
+
+
 def test_a_group_that_waits_in_the_worlds_collective_forgot_its_group():
     groups, last = {"0": [0, 1, 2], "1": [0, 2]}, {0: 1, 1: 0, 2: 1}
     waiting = [stuck(rank, call(), last, groups=groups) for rank in (0, 2)]

@@ -13,10 +13,11 @@ from labkit.widgets.picture import show
 from labkit.widgets.pipeline import pipeline_parallelism
 from labkit.widgets.primitives import collectives
 from labkit.widgets.strategy import strategies
+from labkit.widgets.trace import trace
 from labkit.widgets.usage import timeline
 from labkit.widgets.zero import offload_flow, zero_stages
 
 __all__ = ["accelerate_workflow", "architectures", "collectives", "ddp_communication", "fsdp_sharding",
-           "offload_flow", "pipeline_parallelism", "report", "show", "strategies", "timeline", "training_need",
+           "offload_flow", "pipeline_parallelism", "report", "show", "strategies", "timeline", "trace", "training_need",
            "zero_stages"]
 install()
