@@ -1,8 +1,8 @@
 """An Accelerator for each of its engines, inside a rank and on the CPU.
 
-Accelerate 1.15 uses FSDP and DeepSpeed where it has found GPUs. Without any it trains with DDP, or takes each rank for
-the only process, and says nothing. Here it is told what it would have found; the ranks, the engines and their
-collectives are real.
+Accelerate 1.15 runs FSDP and DeepSpeed on all ranks where it has found GPUs. Without any it trains with DDP
+(ACCELERATE_USE_CPU), or takes each rank for the only process, and says nothing. Here it is told what it would have
+found; the ranks, the engines and their collectives are real.
 """
 
 import functools

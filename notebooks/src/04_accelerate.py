@@ -192,12 +192,12 @@ command = ThreadPoolExecutor().submit(lab.launch_script, script, "4", ranks=2, u
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## Six ways
 #
-# From here on ranks start in the notebook, in a fraction of a second. Each runs the same file with the variables that `accelerate launch` would have set. Without GPUs, Accelerate 1.15 needs a push: it uses FSDP and DeepSpeed only where it has found GPUs. So for these two it is told that it has (the lines with `engine`; with GPUs leave them out).
+# From here on ranks start in the notebook, in a fraction of a second. Each runs the same file with the variables that `accelerate launch` would have set. Without GPUs, Accelerate 1.15 needs a push: it uses FSDP only where it has found GPUs, and starts DeepSpeed in the belief that there is one process. So for these two it is told that it has found some (the lines with `engine`; with GPUs leave them out).
 
-# %% [markdown] lang="zh" of="0a3ed450"
+# %% [markdown] lang="zh" of="5e7341c4"
 # ## 六种方式
 #
-# 从这里起，rank 由笔记本启动，只要零点几秒。每个 rank 运行同一个文件，环境变量就是 `accelerate launch` 会设的那些。没有 GPU 时，Accelerate 1.15 要推一把：它只在找到 GPU 时才用 FSDP 和 DeepSpeed。所以对这两种，要告诉它“找到了”（带 `engine` 的那几行；有 GPU 时不用写）。
+# 从这里起，rank 由笔记本启动，只要零点几秒。每个 rank 运行同一个文件，环境变量就是 `accelerate launch` 会设的那些。没有 GPU 时，Accelerate 1.15 要推一把：FSDP 它只在找到 GPU 时才用，启动 DeepSpeed 时又以为只有一个进程。所以对这两种，要告诉它“找到了”（带 `engine` 的那几行；有 GPU 时不用写）。
 
 
 # %%
@@ -255,12 +255,12 @@ for name, (run, *_) in runs.items():
 # %% [markdown]
 # The same file each time. Four ranks, accumulation, FSDP and DeepSpeed train the model that one process trains; bf16 computes with 8 bits of mantissa, and is off by more.
 #
-# And the real command? By now it is done. The last loss of each rank, beside that of the way "bf16" above, which had the same variables and the same batch size:
+# And the real command? `result()` waits for it, if it still runs. The last loss of each rank, beside that of the way "bf16" above, which had the same variables and the same batch size:
 
-# %% [markdown] lang="zh" of="db333a6a"
+# %% [markdown] lang="zh" of="f72c28f2"
 # 每次都是同一个文件。四个 rank、累积、FSDP、DeepSpeed 训练出的模型与单进程相同；bf16 的尾数只有 8 位，差得更多。
 #
-# 真正的命令呢？这时它已经跑完了。下面是它每个 rank 的最后一个损失，旁边是上面 bf16 那种方式的，变量和批大小都相同：
+# 真正的命令呢？要是还没跑完，`result()` 会等它。下面是它每个 rank 的最后一个损失，旁边是上面 bf16 那种方式的，变量和批大小都相同：
 
 # %%
 launched = command.result()
@@ -746,18 +746,18 @@ print(f"the resumed run is off by {difference(resumed[0], straight[0]):g}")
 #
 # ## Exercises
 #
-# A check never stops the notebook. It tries your answer on real ranks, with engines and sizes that are not shown, against one process.
+# A check never stops the notebook. It tries your answer on real ranks, at sizes that are not shown, against one process.
 #
 # ### 1. Make it an Accelerate loop
 #
 # Below is plain PyTorch. Turn it into a loop that trains on every engine: one process, DDP, FSDP, DeepSpeed. The arguments are an Accelerator and plain objects. Return the whole weights under the names of the bare model; what ranks other than the main one return does not matter.
 
-# %% [markdown] lang="zh" of="9b8534fd"
+# %% [markdown] lang="zh" of="b9b7d561"
 # 一比特也不差。读到加载器的哪里，由脚本自己记住：`skip_first_batches`。第 13 章会在 rank 出故障时保存和恢复。
 #
 # ## 练习
 #
-# 检查不会中断笔记本。它在真实的 rank 上试你的答案，引擎和规模没有展示过，并与单进程比较。
+# 检查不会中断笔记本。它在真实的 rank 上用没有展示过的规模试你的答案，并与单进程比较。
 #
 # ### 1. 改成 Accelerate 的循环
 #
