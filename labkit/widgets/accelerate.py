@@ -44,8 +44,8 @@ _WORDS = (
     ("other", "Measured: {} places differ from the prediction (≠).", "实测：有 {} 处与预测不同（≠）。"),
     ("payload", "Handed to collectives in this update by a rank: {} bytes.",
      "这次更新中，一个 rank 交给集合通信 {} 字节。"),
-    ("cpu", "On the CPU with gloo. Accelerate runs FSDP and DeepSpeed on all ranks only where it finds GPUs: here it is told "
-     "that it has.",
+    ("cpu", "On the CPU with gloo. Accelerate runs FSDP and DeepSpeed on all ranks only where it finds GPUs: here it "
+     "is told that it has.",
      "在 CPU 上用 gloo 运行。Accelerate 只在找到 GPU 时才会在所有 rank 上用 FSDP 和 DeepSpeed：这里告诉它“找到了”。"),
 )
 
