@@ -1045,7 +1045,7 @@ def waits_forever():
 
 
 job = lab.start(waits_forever, ranks=3, backend="gloo", timeout_s=40)
-while sum("text" in row["where"] for row in job.progress) < 3:  # until each has told where it is
+while sum("text" in row["where"] for row in job.progress) < 3 and not job.done:  # each tells where it is
     time.sleep(0.05)
 for row in job.progress:
     print(f"rank {row['rank']}: {row['where']['call']} at {row['where']['text']}")
