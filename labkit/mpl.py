@@ -83,7 +83,7 @@ def _head(ax: Axes, scene: Scene | Sketch) -> None:
     _words(ax, WIDTH_PX, 18, "" if scene.headings else scene.badge, ha="right", alpha=0.8)
     x = 0.0
     for name, value in scene.numbers:
-        x = _words(ax, _words(ax, x, 41, name, 13, alpha=0.72) + 6, 41, value, 13, weight="bold") + 18
+        x = _words(ax, _words(ax, x, 41, name, 13, alpha=0.72) + 9, 41, value, 13, weight="bold") + 18
     for heading in scene.headings:
         end = _words(ax, LEFT_PX, heading.bottom_px, heading.text, weight="bold")
         _words(ax, end + 10, heading.bottom_px, heading.detail, alpha=0.78)

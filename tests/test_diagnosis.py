@@ -123,6 +123,30 @@ def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
     assert diagnosis.disagreeing(failed[1:], dead=0) == (0,), "the others agree: the dead one did not"
 
 
+def test_gloos_reason_breaks_the_tie_of_two_that_disagree():
+    four, eight = call(), call(shapes=((8,),))
+    failed = [Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
+    assert diagnosis.disagreeing(failed, dead=0) == (1, 2)
+    assert diagnosis.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), "it awaited less: it was with the smaller"
+    assert diagnosis.disagreeing(failed, dead=0, reason="4 vs 32") == (2,)
+
+
+@pytest.mark.parametrize(("op", "shape", "fault"), [("BROADCAST", "4", "mismatched_op"),
+                                                    ("ALLREDUCE", "8", "mismatched_shape")])
+def test_what_torchs_detail_says_is_read_by_rank(op, shape, fault):
+    def said(rank, op, shape):
+        words = (f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber=1, OpType={op}, "
+                 f"TensorShape=[{shape}], TensorDtypes=Float, ...), but Rank 0 is running ...")
+        where = {"file": "f", "line": rank, "text": "x"}
+        return Ending(rank=rank, how="failed", error={"message": words, "where": where})
+
+    endings = [said(0, "ALLREDUCE", "4"), said(1, op, shape), said(2, "ALLREDUCE", "4")]
+    found = diagnosis.detailed(endings)
+    assert (found.fault, found.ranks, found.where["line"]) == (fault, (1,), 1)
+    assert f"rank 1: {op.lower()} of [{shape}] Float at line 1" in found.text
+    assert diagnosis.detailed(endings[:1]) is None and diagnosis.detailed([returned(0)]) is None
+
+
 def test_a_finding_has_a_known_name():
     with pytest.raises(ValueError, match=r"a fault is one of .*; got 'flood'"):
         Finding(fault="flood", ranks=(), text="")
