@@ -1,6 +1,6 @@
 """Boards where no kernel is: the HTML that the offline book shows in place of a widget.
 
-A flipbook keeps its slider: every page is in the HTML, and ``notebooks/site/book.js`` turns them. Controls that need
+A flipbook keeps its slider: every page is in the HTML, and a script in the page turns them. Controls that need
 the kernel are written down as they stand, and a line says so. Outputs carry this form only while ``$LABKIT_BOOK`` is 1.
 """
 
@@ -62,18 +62,19 @@ def _html(widget: w.Widget, sliders: set, play: str) -> str:
         inner = "".join(_html(child, sliders, play) for child in widget.children)
         flat = not isinstance(widget, w.VBox)
         return f'<div class="labkit-row">{inner}</div>' if flat and inner else inner
-    if hasattr(widget, "label"):
-        shown = widget.label if isinstance(widget.label, str) else " … ".join(widget.label)
+    if hasattr(widget, "index"):
+        ends = (widget.index,) if isinstance(widget.index, int) else widget.index
+        shown = " … ".join(widget.options[index][0] for index in ends)
         return f'<span class="labkit-set">{escape(widget.description)} <b>{escape(shown)}</b></span>'
     return ""
 
 
 def _slider(widget: w.Widget) -> str:
     labels = [label for label, _ in widget.options]
+    now = escape(labels[widget.index])
     return (f'<label class="labkit-slider">{escape(widget.description)} <input type="range" min="0" '
-            f'max="{len(labels) - 1}" value="{widget.index}" aria-valuetext="{escape(widget.label)}" '
-            f'data-labels="{escape(json.dumps(labels, ensure_ascii=False))}"><output>{escape(widget.label)}</output>'
-            '</label>')
+            f'max="{len(labels) - 1}" value="{widget.index}" aria-valuetext="{now}" '
+            f'data-labels="{escape(json.dumps(labels, ensure_ascii=False))}"><output>{now}</output></label>')
 
 
 def _pages(book: w.Widget) -> str:

@@ -11,7 +11,6 @@ nbconvert renders prose, code and terminal colours, latex2mathml the formulas; t
 import argparse
 import hashlib
 import html
-import importlib.util
 import json
 import os
 import re
@@ -27,21 +26,24 @@ import jinja2
 import nbformat
 from latex2mathml.converter import convert as mathml
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 from nbconvert.filters import Highlight2HTML, ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 
 from labkit import export
+from labkit.demo import THEMES
 
 ROOT = Path(__file__).resolve().parent.parent
-ASSETS = ("book.css", "book.js")
+SITE = ROOT / "notebooks" / "site"
 TITLE = "labkit"
+PICTURE = ("08_pipeline_parallel", "1F1B, p = 4, m = 8"), Path("data", "readme", "pipeline.svg")
 WORDS = {
     "en": {"code": "en", "tag": "en", "other": "zh", "switch": "中文", "home": "Contents", "search": "Search",
            "colours": "Colours", "system": "system", "light": "light", "dark": "dark", "copy": "Copy",
            "copied": "Copied", "none": "Nothing found", "previous": "Previous", "next": "Next", "skip": "To the text",
            "chapter": "Chapter", "sections": "Sections", "minutes": "Minutes",
-           "notebook": "this chapter as a notebook", "solved": "the same, solved", "on_page": "On this page",
+           "notebook": "this chapter as a notebook", "solved": "the same, solved",
            "about": "A course on distributed training: real ranks start from a cell, and what they did is drawn beside "
                     "what theory predicts.",
            "how": "Every page was executed from top to bottom, with the exercises open. Sliders turn pages here too; "
@@ -49,8 +51,8 @@ WORDS = {
     "zh": {"code": "zh", "tag": "zh-Hans", "other": "en", "switch": "English", "home": "目录", "search": "搜索",
            "colours": "配色", "system": "跟随系统", "light": "浅色", "dark": "深色", "copy": "复制", "copied": "已复制",
            "none": "没有找到", "previous": "上一章", "next": "下一章", "skip": "跳到正文", "chapter": "章",
-           "sections": "小节", "minutes": "分钟", "needs": "需要", "output": "输出", "notebook": "本章的笔记本",
-           "solved": "附解答的笔记本", "on_page": "本页内容",
+           "sections": "小节", "minutes": "分钟", "notebook": "本章的笔记本",
+           "solved": "附解答的笔记本",
            "about": "一门分布式训练课程：在单元格里启动真实的 rank，把它们做了什么与理论的预测画在一起。",
            "how": "每一页都从头到尾运行过，练习留空。滑块在这里也能翻页；需要内核的地方会说明。"},
 }
@@ -126,8 +128,9 @@ def executed(path: Path, root: Path = ROOT) -> NotebookNode:
     place = kept(path, root)
     if not place.exists():
         began = time.monotonic()
+        print(f"executing {path.relative_to(root)} ...", end=" ", flush=True)
         keep(path, execute(path), root)
-        print(f"executed {path.relative_to(root)} in {time.monotonic() - began:.1f} s", flush=True)
+        print(f"{time.monotonic() - began:.0f} s", flush=True)
     return nbformat.read(place, as_version=4)
 
 
@@ -226,51 +229,73 @@ def pages(root: Path, language: str, chosen: list[str]) -> list[Page]:
 
 def write(root: Path, out: Path, chosen: list[str]) -> int:
     """Writes the site and returns how many pages it has."""
-    templates = jinja2.Environment(loader=jinja2.FileSystemLoader(ROOT / "notebooks" / "site"), trim_blocks=True,
-                                   lstrip_blocks=True, autoescape=False, undefined=jinja2.StrictUndefined)
     (out / "assets").mkdir(parents=True, exist_ok=True)
-    for asset in ASSETS:
-        shutil.copy(ROOT / "notebooks" / "site" / asset, out / "assets" / asset)
-    viewer = ROOT / "labkit" / "viewer.js"
-    count = 0
-    for language, say in WORDS.items():
-        chapters, index = pages(root, language, chosen), []
-        built = [page for page in chapters if page.built]
-        folder, up = (out / "zh", "../") if language == "zh" else (out, "")
-        folder.mkdir(exist_ok=True)
-        common = {"say": say, "words": json.dumps(say, ensure_ascii=False), "up": up, "chapters": chapters,
-                  "site": TITLE, "twin": "../" if language == "zh" else "zh/"}
-        for place, page in enumerate(built):
-            cells, headings = rendered(page)
-            index += words_of(page, cells)
-            trace = any("labkit-trace" in text for cell in cells for text in cell["outputs"])
-            text = templates.get_template("chapter.html.j2").render(
-                **common, page=page, file=f"{page.name}.html", cells=cells, title=page.title,
-                headings=[(level, anchor, text) for level, anchor, text in headings if level == 2],
-                previous=built[place - 1] if place else None, next=(*built, None)[place + 1],
-                viewer=viewer.read_text(encoding="utf-8") if trace else "")
-            (folder / f"{page.name}.html").write_text(text, encoding="utf-8")
-            for kind in ("", "solutions"):
-                place_of = Path("notebooks") / kind / ("zh" if language == "zh" else "") / f"{page.name}.ipynb"
-                (out / place_of).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(root / place_of, out / place_of)
-        text = templates.get_template("contents.html.j2").render(**common, page=None, file="index.html",
-                                                                 title=say["home"], headings=[], viewer="")
-        (folder / "index.html").write_text(text, encoding="utf-8")
-        data = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
-        (out / "assets" / f"search-{language}.js").write_text(f"LABKIT_INDEX={data};\n", encoding="utf-8")
-        count += len(built) + 1
-    return count
+    for asset in ("book.css", "book.js"):
+        shutil.copy(SITE / asset, out / "assets" / asset)
+    return sum(_write(root, out, pages(root, language, chosen)) for language in WORDS)
+
+
+def _write(root: Path, out: Path, chapters: list[Page]) -> int:
+    """One language of the site: its pages, its contents, its search index, and its notebooks to take along."""
+    language, built = chapters[0].language, [page for page in chapters if page.built]
+    say, below = WORDS[language], "zh" if language == "zh" else ""
+    common = {"say": say, "words": json.dumps(say, ensure_ascii=False), "up": "../" if below else "",
+              "twin": "../" if below else "zh/", "chapters": chapters, "site": TITLE}
+    index, files = [], {"index": ("contents", {"page": None, "title": say["home"], "headings": [], "viewer": ""})}
+    for place, page in enumerate(built):
+        cells, headings = rendered(page)
+        index += words_of(page, cells)
+        traced = any('class="labkit-trace"' in text for cell in cells for text in cell["outputs"])
+        viewer = (ROOT / "labkit" / "viewer.js").read_text(encoding="utf-8") if traced else ""
+        files[page.name] = ("chapter", {"page": page, "title": page.title, "cells": cells, "viewer": viewer,
+                                        "headings": [row for row in headings if row[0] == 2],
+                                        "previous": built[place - 1] if place else None,
+                                        "next": (*built, None)[place + 1]})
+        for kind in ("", "solutions"):
+            notebook = Path("notebooks", kind, below, f"{page.name}.ipynb")
+            (out / notebook).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / notebook, out / notebook)
+    templates = jinja2.Environment(loader=jinja2.FileSystemLoader(SITE), trim_blocks=True, lstrip_blocks=True,
+                                   undefined=jinja2.StrictUndefined)
+    (out / below).mkdir(exist_ok=True)
+    for name, (template, data) in files.items():
+        text = templates.get_template(f"{template}.html.j2").render(**common, **data, file=f"{name}.html")
+        (out / below / f"{name}.html").write_text(text, encoding="utf-8")
+    listed = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
+    (out / "assets" / f"search-{language}.js").write_text(f"LABKIT_INDEX={listed};\n", encoding="utf-8")
+    return len(files)
+
+
+def picture(notebook: NotebookNode, title: str) -> str:
+    """The first picture of an executed notebook whose title begins so, as an SVG that follows the reader's theme."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            found = re.search(r"<svg .*?</svg>", output.get("data", {}).get(export.MIME, ""), re.DOTALL)
+            if found and re.search(rf"<title[^>]*>{re.escape(html.escape(title))}", found[0]):
+                head, body = found[0].split(">", 1)
+                return f"{head}>{THEMES}{body}"
+    raise ValueError(f"no picture's title begins with {title!r}")
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """The command line. Returns the exit status."""
+    there = [path.stem[:2] for path in sorted((root / "notebooks" / "src").glob("*.py"))]
     parser = argparse.ArgumentParser(description="Writes the book")
-    parser.add_argument("chapters", nargs="*", help="two digits each; all where none is given")
+    parser.add_argument("chapters", nargs="*", help=f"of {' '.join(there)}; all where none is given")
     parser.add_argument("--out", type=Path, default=root / "out" / "book", help="where to")
+    parser.add_argument("--readme", action="store_true", help="write the README's picture too")
     options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.chapters) - set(there)):
+        parser.error(f"no such chapter: {' '.join(unknown)}; there are {' '.join(there)}")
     began = time.monotonic()
-    count = write(root, options.out, options.chapters)
+    try:
+        count = write(root, options.out, options.chapters)
+    except CellExecutionError as error:
+        print(f"stopped by an error:\n{error}", file=sys.stderr)
+        return 1
+    if options.readme:
+        (chapter, title), place = PICTURE
+        (root / place).write_text(picture(executed(source(root, chapter, "en"), root), title), encoding="utf-8")
     print(f"{count} pages in {time.monotonic() - began:.0f} s: {options.out / 'index.html'}")
     return 0
 
