@@ -58,7 +58,7 @@ class Verdict:
         return "\n".join(filter(None, [f"{_title(self.state)}: {self.message}", self.counterexample, tip]))
 
     def _repr_html_(self) -> str:
-        """The same for a notebook: the words in the page's colour, which can be read in every theme; the hint folded."""
+        """The same for a notebook: words in the page's colour, which every theme can show; the hint folded away."""
         colour = _STATES[self.state][1]
         text = html.escape(self.counterexample)
         case = f"<pre style='background:none;color:inherit'>{text}</pre>" if text else ""
