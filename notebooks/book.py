@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import jinja2
 import nbformat
 from latex2mathml.converter import convert as mathml
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbconvert.filters import Highlight2HTML, ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
@@ -92,8 +93,15 @@ def source(root: Path, name: str, language: str) -> Path:
 def execute(path: Path) -> NotebookNode:
     """Runs a notebook in a kernel of its own, in its folder. Outputs carry what the book shows; raises on an error."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=notebook.metadata.execution.timeout, kernel_name="python3", coalesce_streams=True,
-                   resources={"metadata": {"path": str(path.parent)}}).execute(env={**os.environ, "LABKIT_BOOK": "1"})
+    client = NotebookClient(notebook, timeout=notebook.metadata.execution.timeout, kernel_name="python3",
+                            coalesce_streams=True, resources={"metadata": {"path": str(path.parent)}})
+    with tempfile.TemporaryFile("w+") as log:  # a kernel's own words matter only when it dies
+        try:
+            client.execute(env={**os.environ, "LABKIT_BOOK": "1"}, stderr=log)
+        except DeadKernelError:
+            log.seek(0)
+            print(log.read()[-3000:], file=sys.stderr)
+            raise
     notebook.metadata.pop("widgets", None)
     return notebook
 

@@ -275,6 +275,34 @@ def test_a_flipbook_moves_by_keyboard_with_the_network_cut(read):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_trace_zooms_with_the_network_cut(chrome, course, monkeypatch, tmp_path, scheme):
+    pytest.importorskip("labkit.viewer")
+    board = widgets.trace(simulate.simulate(schedule.gpipe(4, 8)))
+    notebook = book.executed(book.source(course, "02_boards", "en"), course)
+    notebook.cells[-1].outputs = [book.nbformat.v4.new_output("display_data", {export.MIME: export.offline(board)})]
+    monkeypatch.setattr(book, "executed", lambda *_: notebook)
+    book.write(course, tmp_path, ["02"])
+    text = text_of(tmp_path / "02_boards.html")
+    assert loaded(text) == ["assets/book.css", "assets/book.js"] and "labkit-trace" in text
+    context = chrome.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    context.set_offline(True)
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    page.goto((tmp_path / "02_boards.html").as_uri())
+    canvas = page.locator(".labkit-viewer canvas")
+    before = canvas.screenshot()
+    canvas.focus()
+    page.keyboard.press("n")
+    page.locator(".labkit-viewer .said:has-text('rank 0')").wait_for()
+    page.keyboard.press("+")
+    page.wait_for_timeout(200)
+    assert canvas.screenshot() != before
+    assert violations(page) == []
+    context.close()
+
+
+@pytest.mark.browser
 def test_a_player_turns_the_steps_and_stops_at_the_last(read):
     page = read("zh/02_boards.html")
     page.clock.install()
