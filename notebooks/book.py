@@ -155,7 +155,7 @@ class Prose(IPythonRenderer):
         """A heading with an anchor that is the same in both languages."""
         anchor = f"c{self.cell}" + (f"-{len(self.headings)}" if self.headings else "")
         self.headings.append((level, anchor, text))
-        return f'<h{level} id="{anchor}">{text} <a class="anchor" href="#{anchor}" aria-label="#">#</a></h{level}>\n'
+        return f'<h{level} id="{anchor}">{text} <a class="anchor" href="#{anchor}" tabindex="-1" aria-hidden="true">#</a></h{level}>\n'
 
     def inline_math(self, body: str) -> str:
         """A formula in a line."""
@@ -171,7 +171,7 @@ class Prose(IPythonRenderer):
 
     def table(self, text: str) -> str:
         """A table that scrolls by itself where the window is narrow."""
-        return f'<div class="scroll" tabindex="0"><table>{text}</table></div>\n'
+        return f'<div class="scroll"><table>{text}</table></div>\n'
 
 
 def shown(output: NotebookNode) -> str:
@@ -182,7 +182,7 @@ def shown(output: NotebookNode) -> str:
     if image := data.get("image/png"):
         return f'<img src="data:image/png;base64,{image}" alt="{html.escape(data.get("text/plain", ""))}">'
     text = output.get("text") or data.get("text/plain", "") or "\n".join(output.get("traceback", []))
-    return f'<pre class="text" tabindex="0">{ansi2html(text)}</pre>' if text.strip() else ""
+    return f'<pre class="text">{ansi2html(text)}</pre>' if text.strip() else ""
 
 
 def rendered(page: Page) -> tuple[list[dict], list[tuple[int, str, str]]]:
@@ -194,7 +194,7 @@ def rendered(page: Page) -> tuple[list[dict], list[tuple[int, str, str]]]:
             body, outputs = MarkdownWithMath(renderer=prose).render(cell.source), []
             headings += prose.headings
         else:
-            body = colour(cell.source).replace("<pre>", '<pre tabindex="0">', 1)
+            body = colour(cell.source)
             outputs = [text for output in cell.get("outputs", ()) if (text := shown(output))]
         cells.append({"number": number, "kind": cell.cell_type, "body": body, "outputs": outputs})
     return cells, headings

@@ -26,6 +26,14 @@ const fit = () => { contents.open = !narrow.matches; };
 narrow.onchange = fit;
 fit();
 
+// what is wider than its place is scrolled by keyboard too
+const reach = () => {
+  for (const each of at("main pre, .scroll, .rich, .labkit-page"))
+    if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; else each.removeAttribute("tabindex");
+};
+window.addEventListener("resize", reach);
+reach();
+
 // copy
 for (const block of at(".code")) {
   const button = make("button", {type: "button", textContent: say.copy});
@@ -94,19 +102,19 @@ input.oninput = async () => {
   found.hidden = !words.length;
   if (!words.length) return;
   const list = hits(words).slice(0, 20).map(({part: [page, anchor, heading, text]}) => make("a",
-    {href: `${page}.html${anchor && "#" + anchor}`, onclick: close}, make("b", {}, `${page.slice(0, 2)} ${heading}`), make("br"),
+    {href: `${page}.html${anchor && "#" + anchor}`, onclick: shut}, make("b", {}, `${page.slice(0, 2)} ${heading}`), make("br"),
     ...excerpt(text, words)));
   found.replaceChildren(...(list.length ? list : [make("p", {role: "status"}, say.none)]));
 };
-function close() { found.hidden = true; }
+function shut() { found.hidden = true; }
 document.addEventListener("keydown", event => {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
   if (event.key === "/" && !typing) { event.preventDefault(); input.focus(); }
-  if (event.key === "Escape") close();
+  if (event.key === "Escape") shut();
   const links = [...found.querySelectorAll("a")], step = {ArrowDown: 1, ArrowUp: -1}[event.key];
   if (!step || found.hidden || !event.composedPath().some(each => each.classList?.contains("search"))) return;
   event.preventDefault();
   const next = links.indexOf(document.activeElement) + step;
   (next < 0 ? input : links[Math.min(next, links.length - 1)])?.focus();
 });
-document.addEventListener("click", event => { if (!event.target.closest(".search")) close(); });
+document.addEventListener("click", event => { if (!event.target.closest(".search")) shut(); });
