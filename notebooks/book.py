@@ -111,7 +111,7 @@ def _foundation(root: Path) -> bytes:
     """A hash of what every chapter stands on: the package, its data, the pins, Python."""
     seen = hashlib.sha256(sys.version.encode() + (root / "pyproject.toml").read_bytes())
     for path in sorted([*(root / "labkit").rglob("*"), *(root / "data").rglob("*")]):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file() and not {"__pycache__", "readme"} & set(path.parts):  # the README's picture is made here
             seen.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return seen.digest()
 
@@ -299,7 +299,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     try:
         count = write(root, options.out, options.chapters)
     except CellExecutionError as error:
-        print(f"stopped by an error:\n{error}", file=sys.stderr)
+        print(f"\n{error}\nThe chapters before it are kept: the next call goes on from here.", file=sys.stderr)
         return 1
     if options.readme:
         (chapter, title), place = PICTURE
