@@ -387,11 +387,12 @@ def test_a_narrow_window_cuts_nothing_off(read):
         assert page.locator("nav details").first.get_attribute("open") is None
 
 
-def violations(page):
-    """What axe-core finds: rule and elements."""
+def violations(page, *rules):
+    """What axe-core finds, by these rules or by all: rule and elements."""
     page.evaluate(Path(AXE_FILE_PATH).read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run()")["violations"]
-    return [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in found]
+    options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
+    return page.evaluate("""async options => (await axe.run(options)).violations.map(
+        rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))])""", options)
 
 
 @pytest.mark.browser
