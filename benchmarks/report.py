@@ -13,8 +13,8 @@ from pathlib import Path
 from labkit import machine
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "widget",
-         "soak")
+NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "checkpoint", "widget",
+         "soak", "crowd", "viewer")
 HEAD = """# Benchmarks
 
 Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the machine, the date.

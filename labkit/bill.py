@@ -101,7 +101,7 @@ def _columns(both: list[Shards]) -> dict[str, float]:
 def _heads(columns: Mapping[str, float], names: Mapping[str, str]) -> tuple[list[Shape], float, dict[str, float]]:
     """The columns' names; pixels per byte; and where each column begins."""
     gaps = 5 * len(columns)
-    scale = (WIDTH_PX - _LEFT_PX - _RIGHT_PX - gaps) / sum(columns.values())
+    scale = (WIDTH_PX - _LEFT_PX - _RIGHT_PX - gaps) / (sum(columns.values()) or 1.0)
     shapes, places, x = [], {}, _LEFT_PX
     for number, (kind, width) in enumerate(columns.items()):
         places[kind] = x
@@ -207,6 +207,9 @@ def footprint(predicted: Footprint, measured: Footprint | None = None, *, title:
     both = [predicted] if measured is None else [predicted, measured]
     labels = [label for label in predicted.labels if all(label in each.labels for each in both)]
 
+    if not labels:
+        raise ValueError(f"two footprints of a step share a moment; got {predicted.labels} and {measured.labels}")
+
     def build(words: dict[str, str]) -> Sketch:
         names = WORDS[words["code"]]
         shapes = _bars(both, labels, marked)
@@ -226,7 +229,7 @@ def footprint(predicted: Footprint, measured: Footprint | None = None, *, title:
 
 def _bars(both: Sequence[Footprint], labels: Sequence[str], marked: str) -> list[Shape]:
     """The axis, and at each moment as many bars as there are footprints."""
-    most, bottom = max(each.peak_bytes for each in both), _TOP_PX + _HIGH_PX
+    most, bottom = max(each.peak_bytes for each in both) or 1, _TOP_PX + _HIGH_PX
     values = ticks(0, most, 5).tolist()
     left = 14 + max(text_px(short(format_bytes(value)), 11) for value in values)
     pitch, scale = (WIDTH_PX - left) / len(labels), _HIGH_PX / (1.04 * most)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
+from labkit.units import check_whole
 
 FIRST_BUCKET_BYTES = 1 << 20
 """DDP's limit for the first bucket where ``bucket_cap_mb`` is left at its default (25 MiB for the others)."""
@@ -31,7 +32,7 @@ class Layer:
     def __post_init__(self) -> None:
         if self.backward_us is None:
             object.__setattr__(self, "backward_us", 2.0 * self.forward_us)
-        if self.num_bytes < 1 or min(self.forward_us, self.backward_us) < 0:
+        if not (self.num_bytes >= 1 and 0 <= self.forward_us <= 1e18 and 0 <= self.backward_us <= 1e18):
             raise ValueError(f"a layer has a gradient and times of 0 us or more; {self.name!r} has {self.num_bytes} "
                              f"bytes, forward {self.forward_us} us, backward {self.backward_us} us")
 
@@ -67,11 +68,13 @@ def simulate(layers: Sequence[Layer], buckets: Sequence[Sequence[int]], all_redu
     only the last one's backward communicates (DDP's ``no_sync``). Labels are F and B with a layer's number, and
     "bucket 0" and so on.
     """
-    if sorted(index for bucket in buckets for index in bucket) != list(range(len(layers))):
-        raise ValueError(f"every layer's gradient is in one bucket; {len(layers)} layers, buckets {tuple(buckets)}")
-    if min(num_ranks, accumulate) < 1 or not all(each in range(num_ranks) and slow[each] >= 0 for each in slow or ()):
-        raise ValueError(f"a step has 1 rank and 1 microbatch or more, and slow gives its ranks factors of 0 or more; "
-                         f"got {num_ranks} ranks, {accumulate} microbatches, slow {slow}")
+    if sorted(index for bucket in buckets for index in bucket) != list(range(len(layers))) or not all(buckets):
+        raise ValueError(f"every layer's gradient is in one bucket, and none is empty; {len(layers)} layers, "
+                         f"buckets {tuple(buckets)}")
+    check_whole(1, 100_000, num_ranks=num_ranks, accumulate=accumulate)
+    check_whole(0, 100_000, **{"layers times ranks times microbatches": len(layers) * num_ranks * accumulate})
+    if not all(each in range(num_ranks) and slow[each] >= 0 for each in slow or ()):
+        raise ValueError(f"slow gives some of {num_ranks} ranks factors of 0 or more; got {slow}")
     factors = [(slow or {}).get(rank, 1.0) for rank in range(num_ranks)]
     rows = [(rank, COMPUTE, *row, 0) for rank, factor in enumerate(factors)
             for row in _compute(layers, factor, accumulate)]

@@ -20,6 +20,7 @@ import numpy as np
 
 from labkit import machine, network
 from labkit.collectives import ALGORITHMS
+from labkit.units import MOST_RANKS, check_real, check_whole, check_word
 
 SIZES = tuple(round(1000 * 1.4**step) for step in range(28))
 """1 kB to 8.8 MB, in bytes"""
@@ -50,8 +51,11 @@ def sweep(primitive: str = "all_reduce", ranks: Iterable[int] = (2, 4), sizes: S
     """
     from labkit import launcher
 
-    if primitive not in ALGORITHMS or min(ranks := [*ranks], default=1) < 1:
-        raise ValueError(f"a sweep times {', '.join(ALGORITHMS)} on 1 rank or more; got {primitive!r} on {ranks}")
+    check_word(primitive, ALGORITHMS, "a primitive")
+    ranks = [*ranks]
+    check_real(0, 1e12, **{f"size {number}": size for number, size in enumerate(sizes)})
+    check_whole(1, MOST_RANKS, **{f"number {number} of ranks": each for number, each in enumerate(ranks)})
+    check_whole(num_launches=num_launches, num_repeats=num_repeats)
     points = []
     for num_ranks in ranks:
         lengths = [num_ranks * max(1, round(size / 4 / num_ranks)) for size in sizes]

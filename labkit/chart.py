@@ -42,9 +42,11 @@ def curves(series: Sequence[Series], *, title: Said, badge: str, x_name: Said = 
     from ("measured, gloo / simulated"). A linear axis begins at 0 unless its numbers are far from it. Raises ValueError
     for no points, x and y of unlike lengths, numbers that are not finite, or not above 0 on a logarithmic axis.
     """
+    if not series:
+        raise ValueError(f"curves are one series or more; got {series}")
     for each in series:
         table = np.array([each.x, each.y], dtype=float) if len(each.x) == len(each.y) else np.array([np.nan])
-        if not (table.size and np.isfinite(table).all() and (table[[log_x, log_y]] > 0).all()):
+        if not (table.size and np.isfinite(table).all() and (table[[bool(log_x), bool(log_y)]] > 0).all()):
             raise ValueError(f"a series has points, as many x as y, all finite, above 0 where the axis is logarithmic; "
                              f"{each.name!r} has x {each.x} and y {each.y}")
 
@@ -155,7 +157,7 @@ def bars(rows: Sequence[tuple[Said, float | Mapping[str, float]]], *, title: Sai
     """
     groups = [value if isinstance(value, Mapping) else {"": value} for _, value in rows]
     values = [value for group in groups for value in group.values()]
-    if not values or not all(np.isfinite(value) and value >= 0 for value in (*values, *(value for _, value in marks))):
+    if not values or not all(0 <= value <= 1e300 for value in (*values, *(value for _, value in marks))):
         raise ValueError(f"bars and marks lie at finite values of 0 or more, and there is a bar; got {values}, {marks}")
 
     def build(words: dict[str, str]) -> Sketch:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from labkit.units import check_real, check_whole, check_word
+
 
 class Move(NamedTuple):
     """One message: chunks of one rank that replace ("copy") or are added to ("add") the same chunks of another."""
@@ -55,6 +57,7 @@ class Plan:
 
         That is a rank's whole buffer, but of an all-to-all what one rank starts with: N of the N*N chunks.
         """
+        check_real(num_bytes=num_bytes)
         return num_bytes / (self.num_ranks if self.primitive == "all_to_all" else self.num_chunks)
 
 
@@ -70,10 +73,10 @@ def plan(primitive: str, algorithm: str, num_ranks: int, **options: object) -> P
         raise ValueError(f"a plan is one of {known}; got {primitive!r}, {algorithm!r}")
     takes, order = list(inspect.signature(builder).parameters)[2:], options.get("order") or range(num_ranks)
     root, num_segments = options.get("root", 0), options.get("num_segments", 1)
-    rules = ((num_ranks >= 1, f"a collective has at least 1 rank; got {num_ranks}"),
-             (set(options) <= set(takes), f"{primitive} {algorithm} takes options {takes}; got {list(options)}"),
+    check_whole(1, 256, num_ranks=num_ranks)
+    check_whole(1, 10_000, num_segments=num_segments, **{"ranks times segments": num_ranks * num_segments})
+    rules = ((set(options) <= set(takes), f"{primitive} {algorithm} takes options {takes}; got {list(options)}"),
              (root in range(num_ranks), f"root is one of {num_ranks} ranks, counted from 0; got {root}"),
-             (num_segments >= 1, f"num_segments is at least 1; got {num_segments}"),
              (sorted(order) == [*range(num_ranks)], f"order names each of {num_ranks} ranks once; got {order}"))
     for holds, text in rules:
         if not holds:
@@ -93,9 +96,7 @@ def ring(primitive: str, num_ranks: int, order: Sequence[int] | None = None) -> 
 
 def hierarchical(primitive: str, num_ranks: int, island_size: int | None = None) -> Cut:
     """Reduce-scatter inside each island, all-reduce across (ranks of one place in their islands), all-gather inside.
-
-    Islands are neighbours, ``square_island`` of them unless given. Raises ValueError for a size that does not divide.
-    """
+    Islands are neighbours, ``square_island`` of them unless given. Raises ValueError for what is no divisor."""
     size = square_island(num_ranks) if island_size is None else island_size
     if size not in (divisors := [each for each in range(1, num_ranks + 1) if num_ranks % each == 0]):
         raise ValueError(f"island_size divides {num_ranks} ranks: it is one of {divisors}; got {size}")
@@ -110,7 +111,8 @@ def hierarchical(primitive: str, num_ranks: int, island_size: int | None = None)
 
 def square_island(num_ranks: int) -> int:
     """The greatest divisor of num_ranks not above its square root: as many islands as ranks in one, or a few more."""
-    return max((size for size in range(1, num_ranks + 1) if size**2 <= num_ranks and num_ranks % size == 0), default=1)
+    check_whole(1, 1 << 20, num_ranks=num_ranks)
+    return max((size for size in range(1, int(num_ranks**0.5) + 1) if num_ranks % size == 0), default=1)
 
 
 def pairwise(primitive: str, num_ranks: int) -> Cut:
@@ -132,9 +134,7 @@ def star(primitive: str, num_ranks: int, root: int = 0) -> Cut:
 
 def tree(primitive: str, num_ranks: int, num_segments: int = 1, root: int = 0) -> Cut:
     """A binomial tree: ceil(log2 N) steps from the root, or to it (Thakur, Rabenseifner and Gropp 2005, section 4).
-
-    With several segments the tree is binary: a binomial root would send each of them log2 N times.
-    """
+    With several segments the tree is binary: a binomial root would send each of them log2 N times."""
     return _rooted(primitive, num_ranks, [_edges(num_ranks, binary=num_segments > 1)], num_segments, root)
 
 
@@ -293,8 +293,8 @@ def received_bytes(plan: Plan, num_bytes: float) -> np.ndarray:
 
 def lower_bound_bytes(primitive: str, num_ranks: int, num_bytes: float) -> float:
     """The least the busiest rank sends or receives, in bytes (Patarasuk and Yuan 2009; Chan et al. 2007, table 1)."""
-    if primitive not in ALGORITHMS or num_ranks < 1:
-        raise ValueError(f"{', '.join(ALGORITHMS)} are done by 1 rank or more; got {primitive!r}, {num_ranks} ranks")
+    check_word(primitive, ALGORITHMS, "a primitive")
+    check_whole(num_ranks=num_ranks)
     once = (num_ranks - 1) / num_ranks
     shares = {"broadcast": 1.0, "reduce": 1.0, "send_recv": 1.0, "all_reduce": 2 * once}
     return shares.get(primitive, once) * num_bytes if num_ranks > 1 else 0.0

@@ -3,6 +3,8 @@
 Pure functions: endings in, a Finding out, or None where nothing is proved.
 """
 
+import math
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
@@ -10,6 +12,9 @@ from labkit.ending import Ending, Finding, line_of, rank_list
 
 _ALIKE = ("all_reduce", "reduce", "all_gather", "gather", "_all_gather_base", "reduce_scatter", "_reduce_scatter_base")
 """Collectives to which every rank brings the same shape; in the others shapes may differ and prove nothing."""
+_DETAIL = re.compile(r"Rank \d+ is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+), OpType=(\w+), "
+                     r"TensorShape=\[([\d, ]*)\], TensorDtypes=(\w*)")
+"""How TORCH_DISTRIBUTED_DEBUG=DETAIL tells what a rank called; its own call comes first."""
 _RULE = "Every rank must call the same collectives in the same order, with the same shapes."
 
 
@@ -53,7 +58,7 @@ def _absence(gone: list[int], waiting: list[Ending], work: dict, left: list[Endi
     text = (f"{rank_list(gone)} already returned; {rank_list(them)} {'wait' if len(them) > 1 else 'waits'} for {it} in "
             f"{place_of(waiting[0])}.\n")
     here = [_line(waiting[0].where)]
-    times = max(sum(_line(call) in here for call in e.calls) for e in left)
+    times = max(sum(_line(call) in here and call["op"] == work["op"] for call in e.calls) for e in left)
     meant = [name for name, ranks in waiting[0].groups.items() if ranks == them and name != work["group"]]
     if times:
         fault, odd = "uneven_inputs", gone
@@ -139,10 +144,31 @@ def swapped(calls: Sequence[Sequence[dict]]) -> Finding | None:
     return Finding(fault="swapped_order", ranks=odd, text="\n".join(text), where=here[odd[0]])
 
 
-def disagreeing(endings: Sequence[Ending], dead: int) -> tuple[int, ...]:
+def detailed(endings: Sequence[Ending]) -> Finding | None:
+    """What TORCH_DISTRIBUTED_DEBUG=DETAIL found: every rank refuses the call, and says which one was its own."""
+    told = {e.rank: found for e in endings if (found := _DETAIL.search(e.error.get("message", "")))}
+    if len(told) < 2:
+        return None
+    odd = minority({rank: found.groups()[1:] for rank, found in told.items()})
+    lines = ["ranks call different collectives, as TORCH_DISTRIBUTED_DEBUG=DETAIL has found:"]
+    places = {e.rank: e.error["where"] for e in endings if e.rank in told}
+    lines += [f"  rank {rank}: {op.lower()} of [{shape}] {dtype} at {line_of(places[rank])}"
+              for rank, (_, op, shape, dtype) in ((rank, found.groups()) for rank, found in sorted(told.items()))]
+    alike = len({found[2] for found in told.values()}) == 1
+    return Finding(fault="mismatched_shape" if alike else "mismatched_op", ranks=odd or tuple(told),
+                   text="\n".join([*lines, _RULE]), where=places[(odd or tuple(told))[0]])
+
+
+def disagreeing(endings: Sequence[Ending], dead: int, reason: str = "") -> tuple[int, ...]:
     """Who brought another size or type, when gloo aborted rank ``dead``: those of the others that differ in their last
-    call, or else the dead one."""
+    call, or else the dead one. Where two of them differ, gloo's ``reason`` ("32 vs 4": bytes that came, bytes awaited)
+    tells whether the dead one was with the larger or the smaller."""
     last = {e.rank: (str(e.calls[-1]["shapes"]), str(e.calls[-1]["dtypes"])) for e in endings if e.calls}
+    size = {e.rank: sum(map(math.prod, e.calls[-1]["shapes"])) for e in endings if e.calls}
+    came = re.search(r"(\d+) vs (\d+)", reason)
+    if came and len(set(size.values())) == 2:
+        extreme = min if int(came[1]) > int(came[2]) else max
+        last[dead] = last[extreme(size, key=size.get)]
     return minority(last) or (dead,)
 
 

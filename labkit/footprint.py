@@ -17,6 +17,7 @@ import numpy as np
 from labkit import partition
 from labkit.memory import block_activation_bytes
 from labkit.shards import ITEMSIZE, Shards
+from labkit.units import check_real, check_whole, check_word
 
 PARTS = ("parameters", "gradients", "optimizer", "buffers", "gathered", "activations", "temporary")
 """Parts of the bill: what stays between steps, then what a step adds."""
@@ -61,8 +62,10 @@ def from_moments(moments: Iterable[Moment], origin: str, notes: Iterable[str] = 
     """A Footprint from (label, bytes by part); of several moments with one label the highest counts."""
     highest: dict[str, dict[str, float]] = {}
     for label, parts in moments:
+        check_real(-9e18, 9e18, **{f"{label}, {part},": num_bytes for part, num_bytes in parts.items()})
         if sum(parts.values()) >= sum(highest.get(label, {}).values()):
             highest[label] = parts
+    check_whole(**{"number of moments": len(highest)})
     rows = [[round(parts.get(part, 0)) for part in PARTS] for parts in highest.values()]
     return Footprint(labels=tuple(highest), num_bytes=np.array(rows, dtype=np.int64).reshape(-1, len(PARTS)),
                      origin=origin, notes=tuple(notes))
@@ -115,9 +118,9 @@ class Unit:
 def transformer(*, num_layers: int, dim: int, num_heads: int, batch: int, seq_len: int,
                 vocab_size: int = 256) -> list[Unit]:
     """The units of ``model.Transformer``: embedding, blocks, head, with what each keeps (``block_activation_bytes``).
-
-    The head keeps its input, its norm and the logarithm of its softmax, in fp32: the loss is reckoned among it.
-    """
+    The head keeps its input, its norm and the logarithm of its softmax, in fp32: the loss is reckoned among it."""
+    check_whole(1, 10_000, num_layers=num_layers)
+    check_whole(dim=dim, num_heads=num_heads, batch=batch, seq_len=seq_len, vocab_size=vocab_size)
     tokens, wide = batch * seq_len, batch * seq_len * dim
     block = {"norm1.weight": (dim,), "norm1.bias": (dim,), "norm2.weight": (dim,), "norm2.bias": (dim,),
              "qkv.weight": (3 * dim, dim), "qkv.bias": (3 * dim,), "out.weight": (dim, dim), "out.bias": (dim,),
@@ -155,10 +158,10 @@ def groups(units: Sequence[Unit]) -> list[list[str]]:
 def predict(engine: str, units: Sequence[Unit], num_ranks: int, *, rank: int = 0, recipe_name: str | None = None,
             offload: str = "none", bucket_size: int = 0, shard_size: int | None = None) -> Footprint:
     """The step of one rank. Arguments as in ``partition.predict``; ``bucket_size`` is DeepSpeed's reduce_bucket_size.
-
     Host and device are counted together: on a CPU they are one memory. Raises ValueError for a bucket of DeepSpeed's
-    that does not hold the largest gradient, and for FSDP 1, of which only the states are predicted.
-    """
+    that does not hold the largest gradient, and for FSDP 1, of which only the states are predicted."""
+    check_word(engine, partition.STAGES, "an engine")
+    check_whole(**{"number of units": len(units)})
     largest = max(unit.largest for unit in units)
     if engine.startswith("zero") and engine != "zero0" and bucket_size < largest:
         raise ValueError(f"a footprint is predicted where a bucket holds every gradient; the largest has {largest} "
@@ -167,6 +170,7 @@ def predict(engine: str, units: Sequence[Unit], num_ranks: int, *, rank: int = 0
         raise ValueError(f"the footprint of a step is predicted for DDP, ZeRO 1 to 3 and FSDP 2; got {engine}")
     held = partition.predict(engine, shapes(units), num_ranks, recipe_name=recipe_name, offload=offload,
                              bucket_size=bucket_size, shard_size=shard_size, units=groups(units))
+    check_whole(0, num_ranks - 1, rank=rank)
     step = _Step(units=units, itemsize=ITEMSIZE[partition.state_dtypes(engine, recipe_name)["parameter"]],
                  rest={part: float(per_rank[rank]) for part, per_rank in held.bytes_by("category").items()})
     if engine == "ddp":
@@ -194,9 +198,7 @@ class _Step:
     def at(self, label: str, activations: float = 0, **more: float) -> Moment:
         """The rest and something on top."""
         parts = {**self.rest, "activations": activations}
-        for part, num_bytes in more.items():
-            parts[part] = parts.get(part, 0) + num_bytes
-        return label, parts
+        return label, parts | {part: parts.get(part, 0) + num_bytes for part, num_bytes in more.items()}
 
     def backward(self) -> Iterator[tuple[int, Gradient, float, float]]:
         """Each group of gradients as it is made: (unit, group, activations kept, other bytes beside it)."""

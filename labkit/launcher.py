@@ -11,6 +11,7 @@ from collections.abc import Callable
 from labkit import machine, payload, server
 from labkit.job import Job, listeners
 from labkit.run import Run
+from labkit.units import check_real, check_whole
 from labkit.verdict import Refused
 
 __all__ = ["Job", "launch", "listeners", "start", "warm"]
@@ -36,6 +37,8 @@ def start(
     ``rank.current().progress``) for ``hang_s`` seconds, or longer than ``timeout_s``, is ended. Raises Refused before
     anything starts when the machine can't do it.
     """
+    check_whole(0, 2**63 - 1, seed=seed)
+    check_real(1e-3, 1e9, timeout_s=timeout_s, hang_s=hang_s)
     body = payload.pack(fn, args, kwargs)
     backend = _checked(ranks, backend, len(body))
     home = server.running()
@@ -73,7 +76,7 @@ def warm() -> None:
 
 def _checked(ranks: int, backend: str | None, payload_bytes: int) -> str:
     """The backend to use. Raises Refused for what this machine can't do."""
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= 10**6:
         raise Refused(f"ranks is a whole number, 1 or more; got {ranks!r}")
     each, most, there = RANK_BYTES + payload_bytes, max(16, 8 * machine.cores()), machine.available_bytes()
     if ranks > most or ranks * each > there:

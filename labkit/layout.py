@@ -8,6 +8,7 @@ from labkit import sketch
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.sketch import Box, Line, Sketch
 from labkit.style import WORDS, clipped, shade, style, text_px
+from labkit.units import check_real
 
 MAX_BOXES, MAX_BLOCKS = 2000, 24_000
 
@@ -25,6 +26,8 @@ def fitted(scene: Scene, advance: float = 6.7, pad: float = 3.0, unit_px: float 
     No kind speaks more than one form longer than another, so that a picture does not mix "3" and "0B3". ``unit_px``
     is the width of what ``advance`` counts: a pixel, or a character cell.
     """
+    check_real(1e-9, 1e6, advance=advance, unit_px=unit_px)
+    check_real(0, 1e6, pad=pad)
     width = (scene.x1_us - scene.x0_us) * PLOT_PX / (scene.end_us - scene.start_us) / unit_px
     need = np.where(scene.texts == "", 0.0, advance * np.strings.str_len(scene.texts) + pad)
     tall = np.array([row.height_px >= 13 for row in scene.rows], dtype=bool)[scene.row]
@@ -148,4 +151,5 @@ def _runs(scene: Scene, shown: np.ndarray, look: np.ndarray, edges_us: np.ndarra
     keep = number <= look.max()
     example = np.argsort(look, kind="stable")[example[keep]]
     return replace(scene, row=row[keep], kind=scene.kind[example], chunk=scene.chunk[example],
+                   num_bytes=scene.num_bytes[example],
                    texts=np.full((int(keep.sum()), 3), ""), x0_us=edges_us[start[keep]], x1_us=edges_us[end[keep]])

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit import ops
-from labkit.units import format_bytes
+from labkit.units import check_whole, format_bytes
 
 _CGROUP, _PROC_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _REINSTALL = "run make env (conda: pip install -e .[test])"
@@ -148,6 +148,7 @@ def read_text(path: Path) -> str:
 
 def threads(num_ranks: int) -> int:
     """How many threads each of ``num_ranks`` ranks may use, so that together they do not fight for the cores."""
+    check_whole(num_ranks=num_ranks)
     return max(1, cores() // num_ranks)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from labkit.shards import CATEGORIES, ITEMSIZE
+from labkit.units import MOST_RANKS, check_real, check_whole, check_word
 
 STAGES = (0, 1, 2, 3)
 """What data parallelism shards: 0 nothing (DDP), 1 optimizer states, 2 gradients too, 3 parameters too (ZeRO, section
@@ -61,8 +62,7 @@ RECIPES = {recipe.name: recipe for recipe in (
 
 def recipe(name: str) -> Recipe:
     """A recipe by its name. Raises ValueError for one that there is not."""
-    if name not in RECIPES:
-        raise ValueError(f"a recipe is one of {', '.join(RECIPES)}; got {name!r}")
+    check_word(name, RECIPES, "a recipe")
     return RECIPES[name]
 
 
@@ -79,8 +79,8 @@ def state_bytes(num_params: float, num_ranks: int = 1, stage: int = 0, recipe_na
     With "mixed": 16 P, (4 + 12/N) P, (2 + 14/N) P and 16 P/N for the stages 0 to 3 (Rajbhandari et al. 2020, "ZeRO",
     section 5 and table 1). Nothing is rounded: real partitions are padded, see ``partition``.
     """
-    if num_params < 0 or num_ranks < 1:
-        raise ValueError(f"a model has 0 parameters or more, on 1 rank or more; got {num_params} on {num_ranks}")
+    check_real(num_params=num_params)
+    check_whole(1, MOST_RANKS, num_ranks=num_ranks)
     return {kind: num_params * ITEMSIZE[dtype] / (num_ranks if is_sharded(kind, stage) else 1)
             for kind, dtype in recipe(recipe_name).dtypes.items()}
 
@@ -88,13 +88,14 @@ def state_bytes(num_params: float, num_ranks: int = 1, stage: int = 0, recipe_na
 def by_category(kinds: Mapping[str, float]) -> dict[str, float]:
     """The bill by its parts (parameters, gradients, optimizer, ...) from bytes by kind."""
     found: dict[str, float] = {}
-    for kind, num_bytes in kinds.items():
+    for kind, num_bytes in dict(kinds).items():
         found[CATEGORIES.get(kind, kind)] = found.get(CATEGORIES.get(kind, kind), 0) + num_bytes
     return found
 
 
 def largest_model(device_bytes: float, num_ranks: int = 1, stage: int = 0, recipe_name: str = "mixed") -> float:
     """How many parameters fit if nothing but model states lay on the device (ZeRO, table 2, "theoretical max")."""
+    check_real(device_bytes=device_bytes)
     return device_bytes / sum(state_bytes(1, num_ranks, stage, recipe_name).values())
 
 
@@ -105,6 +106,7 @@ def ranks_needed(num_params: float, device_bytes: float, stage: int, recipe_name
     def fits(num_ranks: int) -> bool:
         return sum(state_bytes(num_params, num_ranks, stage, recipe_name).values()) + extra_bytes <= device_bytes
 
+    check_real(device_bytes=device_bytes, extra_bytes=extra_bytes)
     if not fits(most):
         return None
     low, high = 0, most  # fits(high), and not fits(low) or low is none
@@ -123,6 +125,8 @@ def deepspeed_estimate(num_params: int, num_ranks: int, stage: int, largest_laye
     """
     if stage not in (2, 3):
         raise ValueError(f"DeepSpeed estimates stages 2 and 3; got {stage!r}")
+    check_real(num_params=num_params, largest_layer=largest_layer)
+    check_whole(1, MOST_RANKS, num_ranks=num_ranks)
     types = recipe("accumulate" if stage == 2 else "deepspeed").dtypes
     sizes = {kind: ITEMSIZE[dtype] for kind, dtype in types.items()}
     whole = sum(size for kind, size in sizes.items() if not is_sharded(kind, stage))
@@ -142,10 +146,8 @@ def layer_activation_bytes(seq_len: int, batch: int, hidden: int, heads: int, *,
     by t with sequence parallelism too. Selective recomputation drops the term with s squared, and so does flash
     attention, which never stores the attention matrix. Full recomputation keeps the layer's input: 2 s b h.
     """
-    if recompute not in RECOMPUTE:
-        raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}; got {recompute!r}")
-    if min(seq_len, batch, hidden, heads, tensor_parallel) < 1:
-        raise ValueError(f"sizes are 1 or more; got {seq_len=}, {batch=}, {hidden=}, {heads=}, {tensor_parallel=}")
+    check_word(recompute, RECOMPUTE, "recompute")
+    check_real(1, seq_len=seq_len, batch=batch, hidden=hidden, heads=heads, tensor_parallel=tensor_parallel)
     sbh, t = seq_len * batch * hidden, tensor_parallel
     if recompute == "full":
         return 2 * sbh / (t if sequence_parallel else 1)
@@ -160,6 +162,7 @@ def block_activation_bytes(batch: int, seq_len: int, dim: int, heads: int, items
     hidden layer before and after GELU 8, together 16; beside them mean and deviation of both norms (in the model's type
     on a CPU), and in fp32 the log of the softmax's sum per head. No dropout, hence 32 s b h and not 34 for 16 bit.
     """
+    check_real(batch=batch, seq_len=seq_len, dim=dim, heads=heads, itemsize=itemsize)
     return batch * seq_len * ((16 * dim + 4) * itemsize + 4 * heads)
 
 
@@ -177,6 +180,8 @@ def step_volume(num_bytes: float, num_ranks: int, stage: int, num_microbatches: 
     microbatch; stage 3 also gathers in each.
     """
     is_sharded("parameter", stage)
+    check_real(num_bytes=num_bytes)
+    check_whole(1, MOST_RANKS, num_ranks=num_ranks, num_microbatches=num_microbatches)
     part = num_bytes * (num_ranks - 1) / num_ranks
     if stage == 0:
         return {"all_reduce": 2 * part}
@@ -209,6 +214,8 @@ def offload_moves(num_params: float, num_ranks: int, stage: int, offload: str = 
     """
     if stage not in (1, 2, 3) or offload not in ("optimizer", "all") or (offload == "all" and stage < 3):
         raise ValueError(f"ZeRO 1 to 3 offload the optimizer, and ZeRO 3 all; got {offload!r} for stage {stage!r}")
+    check_real(num_params=num_params)
+    check_whole(1, MOST_RANKS, num_ranks=num_ranks, num_microbatches=num_microbatches)
     part, later = 2 * num_params / num_ranks, num_microbatches - 1
     moves = []
     if offload == "all":

@@ -28,8 +28,8 @@ from torch.utils._pytree import tree_iter
 
 from labkit import engines
 from labkit.footprint import Footprint, Moment, from_moments
+from labkit.labels import replaced
 from labkit.shards import CATEGORIES, Shards, from_rows
-from labkit.trace import replaced
 
 
 def shards(model: nn.Module, optimizer: Any = None) -> Shards:

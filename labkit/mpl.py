@@ -22,6 +22,7 @@ from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.sketch import Box, Line, Sketch, Words
 from labkit.style import IDLE, shade, style
+from labkit.units import check_real
 
 INK, PAPER = "#1f2328", "#ffffff"
 _CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans GB",
@@ -52,6 +53,7 @@ def figure(scene: Scene | Sketch) -> Figure:
 
 def png(scene: Scene | Sketch, dpi: int = 120) -> bytes:
     """The picture as PNG; at 100 dpi it is 900 pixels wide."""
+    check_real(10, 1200, dpi=dpi)
     out = io.BytesIO()
     figure(scene).savefig(out, format="png", dpi=dpi, metadata={"Software": None, "Title": scene.title})
     return out.getvalue()
@@ -81,7 +83,7 @@ def _head(ax: Axes, scene: Scene | Sketch) -> None:
     _words(ax, WIDTH_PX, 18, "" if scene.headings else scene.badge, ha="right", alpha=0.8)
     x = 0.0
     for name, value in scene.numbers:
-        x = _words(ax, _words(ax, x, 41, name, 13, alpha=0.72) + 6, 41, value, 13, weight="bold") + 18
+        x = _words(ax, _words(ax, x, 41, name, 13, alpha=0.72) + 9, 41, value, 13, weight="bold") + 18
     for heading in scene.headings:
         end = _words(ax, LEFT_PX, heading.bottom_px, heading.text, weight="bold")
         _words(ax, end + 10, heading.bottom_px, heading.detail, alpha=0.78)

@@ -11,7 +11,8 @@ from graphlib import TopologicalSorter
 import numpy as np
 
 from labkit.collectives import ALGORITHMS, Move, Plan, lower_bound_bytes, square_island
-from labkit.timeline import COMM, Timeline, from_rows
+from labkit.timeline import COMM, Timeline, column, from_rows
+from labkit.units import check_real, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class Link:
     """links that name the same wire share it: their messages go over it one at a time"""
 
     def __post_init__(self) -> None:
-        if not (self.alpha_us >= 0 and self.bandwidth_gb_per_s > 0):
+        if not (0 <= self.alpha_us <= 1e18 and self.bandwidth_gb_per_s > 0):
             raise ValueError(f"a link's alpha_us is at least 0 and its bandwidth_gb_per_s above 0; got {self}")
 
     def us(self, num_bytes: float) -> float:
@@ -67,8 +68,8 @@ def islands(num_ranks: int, island_size: int, *, inside: Link, between: Link, sh
     ``shared``: all that goes from one island to another goes over one wire; the way back is another wire. Otherwise
     each pair of ranks has a link of its own, and it does not matter how many messages cross at once.
     """
-    if num_ranks < 1 or island_size < 1:
-        raise ValueError(f"a network has at least 1 rank, an island too; got {num_ranks} and {island_size}")
+    check_whole(1, 512, num_ranks=num_ranks)
+    check_whole(island_size=island_size)
 
     def link(src: int, dst: int) -> Link | None:
         here, there = src // island_size, dst // island_size
@@ -93,6 +94,7 @@ def simulate(plan: Plan, network: Network, num_bytes: float) -> Timeline:
     if network.num_ranks != plan.num_ranks:
         raise ValueError(f"a plan of {plan.num_ranks} ranks needs a network of as many; {network.name} has "
                          f"{network.num_ranks}")
+    check_real(num_bytes=num_bytes)
     moves, needs = _dependencies(plan)
     order, ready = TopologicalSorter(needs), []
     order.prepare()
@@ -136,9 +138,10 @@ def formula_us(primitive: str, algorithm: str, num_ranks: int, num_bytes: float,
     (Thakur, Rabenseifner and Gropp 2005, section 4); star (N-1) T(S), parameter server 2(N-1) T(S); chain of k segments
     (N-2+k) T(S/k); hierarchical 2(L-1) T(S/L) + 2(G-1) T(S/N) on G islands of L ranks. None for trees of segments.
     """
-    if num_ranks < 1 or num_ranks % (island_size or 1) or (num_segments or 1) < 1:
-        raise ValueError(f"1 rank or more, of which island_size is a divisor, and 1 segment or more; got {num_ranks}, "
-                         f"{island_size} and {num_segments}")
+    check_real(num_bytes=num_bytes)
+    check_whole(num_ranks=num_ranks, num_segments=num_segments or 1, island_size=island_size or 1)
+    if num_ranks % (island_size or 1):
+        raise ValueError(f"island_size is a divisor of {num_ranks} ranks; got {island_size}")
     hops, log, k = num_ranks - 1, (num_ranks - 1).bit_length(), num_segments or num_ranks
     size = island_size or square_island(num_ranks)
     both = 2 if primitive == "all_reduce" else 1
@@ -161,7 +164,8 @@ def crossover_bytes(num_ranks: int, link: Link, long: str = "ring", short: str =
     """
     lines = [[formula_us(primitive, each, num_ranks, size, link) for size in (0, 1e9)] for each in (long, short)]
     if None in lines[0] + lines[1]:
-        raise ValueError(f"a crossover needs two algorithms with a closed form; got {long!r} and {short!r}")
+        raise ValueError(f"a crossover needs two algorithms with a closed form; got {long!r} and {short!r} "
+                         f"for {primitive!r}")
     (start_long, end_long), (start_short, end_short) = lines
     late, gained = start_long - start_short, round(end_short - start_short - end_long + start_long, 6)
     return max(0.0, late / gained * 1e9) if gained > 0 else float("inf") if gained < 0 or late > 0 else 0.0
@@ -221,8 +225,8 @@ def fit(primitive: str, num_ranks: int, num_bytes: np.ndarray, times_us: np.ndar
     Neither alpha nor the time per byte falls below 0. Raises ValueError for fewer than two sizes, a time of 0, or
     an unknown primitive.
     """
-    sizes, times = np.asarray(num_bytes, dtype=float), np.asarray(times_us, dtype=float)
-    usable = np.isfinite(sizes).all() and (times > 0).all()
+    sizes, times = column("num_bytes", num_bytes, float), column("times_us", times_us, float)
+    usable = np.isfinite(sizes).all() and np.isfinite(times).all() and (times > 0).all()
     if primitive not in ALGORITHMS or len(set(sizes)) < 2 or sizes.shape != times.shape or not usable:
         raise ValueError(f"a fit of {', '.join(ALGORITHMS)} needs a time above 0 for each of two sizes or more; got "
                          f"{primitive!r}, sizes {sizes.tolist()}, times {times.tolist()}")

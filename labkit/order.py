@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from reprlib import repr as brief
 from typing import NamedTuple
 
 KINDS = ("F", "B", "I", "W")
@@ -27,9 +28,9 @@ class Action(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Action":
         """Reads ``2F0``. Raises ValueError for anything else."""
-        match = re.fullmatch(r"(\d+)([FBIW])(\d+)", text.strip())
+        match = re.fullmatch(r"\s*(\d{1,6})([FBIW])(\d{1,6})\s*", text)
         if not match:
-            raise ValueError(f"an action is stage, one of {' '.join(KINDS)}, microbatch, as in 2F0; got {text!r}")
+            raise ValueError(f"an action is stage, one of {' '.join(KINDS)}, microbatch, as in 2F0; got {brief(text)}")
         return cls(int(match[1]), match[2], int(match[3]))
 
 
@@ -60,8 +61,8 @@ def parse(text: str) -> Schedule:
 
     Raises ValueError for a line of another form. Whether the schedule can run is for ``validate`` to say.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    head = re.fullmatch(r"(.+): (\d+) ranks, (\d+) stages, (\d+) microbatches", lines[0]) if lines else None
+    lines = [line.strip() for line in str.splitlines(text) if line.strip()]
+    head = re.fullmatch(r"(.+): (\d{1,6}) ranks, (\d{1,6}) stages, (\d{1,6}) microbatches", lines[0]) if lines else None
     orders = []
     for line in lines[1:] if head else lines:
         start, _, actions = line.partition(":")
@@ -73,7 +74,7 @@ def parse(text: str) -> Schedule:
     counts = head.groups()[1:] if head else (len(orders), *(max(n, default=-1) + 1 for n in (holder, microbatches)))
     num_ranks, num_stages, num_microbatches = map(int, counts)
     if num_ranks != len(orders) or not orders:
-        raise ValueError(f"a schedule has one line for each of its {num_ranks or 'ranks'}; got {len(orders)} lines")
+        raise ValueError(f"a schedule has a line for each of its {num_ranks} ranks, 1 or more; got {len(orders)} lines")
     return Schedule(name=head[1] if head else "custom", num_ranks=num_ranks, num_stages=num_stages,
                     num_microbatches=num_microbatches, orders=tuple(orders),
                     stage_rank=tuple(holder.get(stage, stage % num_ranks) for stage in range(num_stages)))

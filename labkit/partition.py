@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from labkit.memory import is_sharded, recipe
 from labkit.shards import PADDING, UNUSED, Shards, from_rows
+from labkit.units import MOST_RANKS, check_real, check_whole, check_word
 
 STAGES = {"ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "fsdp_grad_op": 3, "fsdp_hybrid": 3,
           "fsdp1": 3}
@@ -35,7 +36,12 @@ def predict(engine: str, shapes: Mapping[str, Shape], num_ranks: int, *, recipe_
     Raises ValueError for what no engine does.
     """
     _check(engine, num_ranks, offload, shard_size)
+    check_whole(1, 100_000, **{"ranks times parameter tensors": num_ranks * len(shapes)})
+    if units and sorted(name for unit in units for name in unit or "?") != sorted(shapes):
+        raise ValueError(f"units name each parameter once; got {units} for {list(shapes)}")
     dtypes = state_dtypes(engine, recipe_name)
+    if engine.startswith("zero") and "gradient" not in dtypes:
+        raise ValueError(f"DeepSpeed keeps a gradient; the recipe {recipe_name!r} has {', '.join(dtypes)}")
     if engine in ("zero1", "zero2"):
         rows = _flat(shapes, num_ranks, STAGES[engine], dtypes, offload != "none", bucket_size)
     elif engine == "zero3":
@@ -54,6 +60,7 @@ def predict(engine: str, shapes: Mapping[str, Shape], num_ranks: int, *, recipe_
 
 def state_dtypes(engine: str, recipe_name: str | None = None) -> dict[str, str]:
     """Kind of state -> type, by a recipe of ``memory.RECIPES``; by default the one that the engine runs here."""
+    check_word(engine, STAGES, "an engine")
     return dict(recipe(recipe_name or ("mixed" if engine.startswith("zero") else "fp32")).dtypes)
 
 
@@ -64,23 +71,21 @@ def group_size(engine: str, num_ranks: int, shard_size: int | None = None) -> in
 
 def rows_elements(shape: Shape, size: int) -> int:
     """Elements of the longest of ``size`` shards that ``fully_shard`` cuts along the first dimension."""
-    return math.ceil((shape or (1,))[0] / size) * math.prod(shape[1:])
+    check_whole(size=size)
+    return -(-(shape or (1,))[0] // size) * math.prod(shape[1:])
 
 
 def _check(engine: str, num_ranks: int, offload: str, shard_size: int | None) -> None:
-    if engine not in STAGES:
-        raise ValueError(f"an engine is one of {', '.join(STAGES)}; got {engine!r}")
-    if num_ranks < 1:
-        raise ValueError(f"a run has 1 rank or more; got {num_ranks}")
-    if offload not in OFFLOADS:
-        raise ValueError(f"offload is one of {', '.join(OFFLOADS)}; got {offload!r}")
+    check_word(engine, STAGES, "an engine")
+    check_whole(1, MOST_RANKS, num_ranks=num_ranks)
+    check_word(offload, OFFLOADS, "offload")
     able = {"zero1": ("optimizer",), "zero2": ("optimizer",), "zero3": ("optimizer", "all")}.get(engine, ())
     if offload != "none" and offload not in able:
         raise ValueError(f"ZeRO 1 to 3 offload optimizer states, and ZeRO 3 parameters; got {offload!r} for {engine}")
     size = num_ranks / 2 if shard_size is None else shard_size
     if engine == "fsdp_hybrid" and (size < 1 or size % 1 or num_ranks % size):
         raise ValueError(f"sharding groups are of one size, by default two groups; {num_ranks} ranks are not groups of "
-                         f"{size:g}")
+                         f"{size}")
 
 
 def _stepped(engine: str, shapes: Mapping[str, Shape], units: Sequence[Sequence[str]] | None) -> Iterable[str]:
@@ -105,7 +110,7 @@ def _flat(shapes: Mapping[str, Shape], num_ranks: int, stage: int, dtypes: Mappi
     parts. A gradient that a rank needs a slice of is kept whole."""
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     total = sum(sizes.values())
-    padded = math.ceil(total / (2 * num_ranks)) * 2 * num_ranks
+    padded = -(-total // (2 * num_ranks)) * 2 * num_ranks
     part, place = padded // num_ranks, "host" if offload else "cpu"
     kept_as = "float32" if offload else None  # the fp32 gradients of the step
     for rank in range(num_ranks):
@@ -130,8 +135,9 @@ def _flat(shapes: Mapping[str, Shape], num_ranks: int, stage: int, dtypes: Mappi
 
 def cut(sizes: Mapping[str, int], begin: int, size: int) -> Iterator[Slice]:
     """What of tensors laid behind each other falls into [begin, begin + size), in elements; the rest is padding."""
+    check_whole(0, begin=begin, size=size)
     offset = 0
-    for name, numel in sizes.items():
+    for name, numel in dict(sizes).items():
         start, stop = max(0, begin - offset), min(numel, begin + size - offset)
         if start < stop:
             yield name, start, stop
@@ -149,7 +155,7 @@ def _each(shapes: Mapping[str, Shape], num_ranks: int, dtypes: Mapping[str, str]
     for rank in range(num_ranks):
         for name, shape in shapes.items():
             numel = math.prod(shape)
-            part = math.ceil(numel / num_ranks)
+            part = -(-numel // num_ranks)
             start, stop = min(rank * part, numel), min((rank + 1) * part, numel)
             for kind, dtype, offloaded in kinds:
                 place = "host" if offloaded else "cpu"
@@ -176,7 +182,7 @@ def _units(shapes: Mapping[str, Shape], num_ranks: int, dtypes: Mapping[str, str
     """FSDP 1: the parameters of a wrapped module behind each other, cut in equal parts, the last one padded."""
     for unit in units:
         sizes = {name: math.prod(shapes[name]) for name in unit}
-        part = math.ceil(sum(sizes.values()) / num_ranks)
+        part = -(-sum(sizes.values()) // num_ranks)
         for rank in range(num_ranks):
             for kind, dtype in dtypes.items():
                 yield from ((rank, kind, *each, dtype, "cpu") for each in cut(sizes, rank * part, part))
@@ -184,6 +190,8 @@ def _units(shapes: Mapping[str, Shape], num_ranks: int, dtypes: Mapping[str, str
 
 def stage_shards(num_params: int, num_ranks: int, stage: int, recipe_name: str = "mixed") -> Shards:
     """The textbook's picture: one tensor "model" of so many parameters, cut as a ZeRO stage cuts, nothing padded."""
+    check_real(num_params=num_params)
+    check_whole(1, 10_000, num_ranks=num_ranks)
     parts = [round(rank * num_params / num_ranks) for rank in range(num_ranks + 1)]
     rows = [(rank, kind, "model", *((parts[rank], parts[rank + 1]) if is_sharded(kind, stage) else (0, num_params)),
              dtype, "cpu") for rank in range(num_ranks) for kind, dtype in recipe(recipe_name).dtypes.items()]

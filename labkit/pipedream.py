@@ -20,6 +20,7 @@ from labkit import model, rank, trace
 from labkit.pace import Pace
 from labkit.schedule import one_f_one_b
 from labkit.timeline import Timeline
+from labkit.units import check_whole
 
 if TYPE_CHECKING:
     from labkit.run import Run
@@ -38,6 +39,7 @@ def run(num_ranks: int, num_microbatches: int, *, flush_every: int | None = None
     """
     from labkit.launcher import launch
 
+    check_whole(num_microbatches=num_microbatches, flush_every=flush_every or 1, num_layers=num_layers)
     group = flush_every or num_microbatches
     if num_microbatches % group:
         raise ValueError(f"a flush ends a group of microbatches; {num_microbatches} do not divide into groups of "
@@ -49,8 +51,10 @@ def run(num_ranks: int, num_microbatches: int, *, flush_every: int | None = None
 def steady(timeline: Timeline) -> Timeline:
     """What lies between rank 0's first backward and its last forward, cut at these edges: no filling, no draining."""
     first = timeline.rank == 0
-    start_us = timeline.start_us[first & (timeline.kind == "B")].min()
-    end_us = timeline.end_us[first & (timeline.kind == "F")].max()
+    backwards, forwards = (first & (timeline.kind == kind) for kind in "BF")
+    if not (backwards.any() and forwards.any()):
+        raise ValueError(f"rank 0 of a pipeline does F and B; got {sorted(set(timeline.kind[first].tolist()))}")
+    start_us, end_us = timeline.start_us[backwards].min(), timeline.end_us[forwards].max()
     inside = timeline.select((timeline.end_us > start_us) & (timeline.start_us < end_us))
     return replace(inside, start_us=np.maximum(inside.start_us, start_us), end_us=np.minimum(inside.end_us, end_us))
 

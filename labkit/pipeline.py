@@ -16,6 +16,7 @@ from labkit.order import Schedule
 from labkit.residual import gap_us, message_us, residual
 from labkit.schedule import SCHEDULES
 from labkit.simulate import Cost
+from labkit.units import check_whole
 
 if TYPE_CHECKING:
     from labkit.job import Job
@@ -90,6 +91,7 @@ def start(schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0,
 def cost(num_chunks: int, *, forward_us: float, backward_ratio: float = 2.0, input_share: float = 0.5,
          message_us: float = 0.0, gap_us: float = 0.0) -> Cost:
     """The stated times of ``run`` as simulate takes them: per stage, of which a rank holds ``num_chunks``."""
+    check_whole(num_chunks=num_chunks)
     forward_us = forward_us / num_chunks
     backward_us = backward_ratio * forward_us
     return Cost(forward_us=forward_us, backward_us=backward_us, input_us=input_share * backward_us,
@@ -100,8 +102,10 @@ def refusal(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 
     """Why torch's runtime will not run this configuration, in plain words; None where it will."""
     if name not in SCHEDULES:
         return f"a schedule is one of {', '.join(SCHEDULES)}; got {name!r}"
-    if num_microbatches < 1 or num_ranks < 1:
-        return f"a pipeline needs a rank and a microbatch; got {num_ranks} ranks and {num_microbatches} microbatches"
+    try:
+        check_whole(1, 100_000, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+    except ValueError as error:
+        return str(error)
     if name == "1f1b" and num_microbatches < num_ranks:
         return (f"torch's 1F1B wants a microbatch for every stage; {num_microbatches} microbatches are fewer than "
                 f"{num_ranks} stages. Take {num_ranks} or more, or GPipe")

@@ -144,6 +144,7 @@ def _run(index: int, request: dict, tell: Callable[[dict], None]) -> bytes:
     if request["backend"] == "nccl":
         torch.cuda.set_device(index)
         torch.set_default_device(torch.device("cuda", index))  # the same cell then runs on CPU and GPU
+    dist.set_debug_level_from_env()  # the zygote imported torch before the notebook set TORCH_DISTRIBUTED_DEBUG
     store = dist.FileStore(str(folder / "store"), request["ranks"])
     with _patient_threads():
         dist.init_process_group(request["backend"], store=store, rank=index, world_size=request["ranks"])

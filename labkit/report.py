@@ -1,6 +1,7 @@
 """A run that went wrong, as a sketch: a row per rank, what it does, an arrow to each rank it waits for, the odd one
 marked."""
 
+import re
 import signal
 from collections.abc import Sequence
 
@@ -27,6 +28,8 @@ _WORDS = (("for", "waits for rank {}", "等 rank {}"), ("own", "in its own code"
           ("summary", "{fault}: {odd}. {rows}.", "{fault}：{odd}。{rows}。"),
           ("nobody", "no single rank", "并非单个 rank"))
 WORDS = {"en": {key: en for key, en, _ in _WORDS}, "zh": {key: zh for key, _, zh in _WORDS}}
+_NOISE = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
+"""What torch's allocator says before it comes to the point"""
 _ROW_PX, _LEFT_PX, _BOX_PX, _MOST = 40.0, 96.0, 150.0, 16
 
 
@@ -83,14 +86,15 @@ def _says(ending: Ending, waits: dict[int, tuple[int, ...]], names: dict[str, st
     where, what = ending.where, ending.where.get("call") or ""
     if ending.how == "failed":
         where = ending.error.get("where", {})
-        what = "" if is_echo(ending) else f"{ending.error['type']}: {ending.error['message']}"
+        said = _NOISE.sub("", ending.error["message"])
+        what = "" if is_echo(ending) else f"{ending.error['type']}: {said}"
     elif ending.how == "died":
         code = ending.status or 0
         where, what = {}, signal.Signals(-code).name if code < 0 else f"exit code {code}"
     elif ending.how == "returned":
-        where = {}
+        where, what = {}, ""
     elif ending.pending:
-        what = f"{ending.pending[0]['op']} {', '.join(map(str, ending.pending[0]['shapes']))}"
+        what = f"{ending.pending[0]['op']} {', '.join(map(str, ending.pending[0]['shapes']))}".strip()
     elif not what and where:
         what = names["own"]
     if ending.rank in waits:

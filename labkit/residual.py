@@ -23,7 +23,8 @@ def residual(predicted: Timeline, measured: Timeline) -> dict[str, float]:
     order, took_us, messages_us = _order(measured), _durations(measured), _messages(predicted)
     pause_us = _pause_us(predicted)
     if took_us.keys() != _durations(predicted).keys():
-        raise ValueError("a residual compares two timelines of one configuration; these two hold different actions")
+        odd = min(took_us.keys() ^ _durations(predicted).keys())
+        raise ValueError(f"a residual compares two timelines of one configuration; only one of these holds {odd}")
     lags = list(_lags(measured, messages_us, pause_us))
     causes = {"durations": {}, "messages": {action: lag for action, lag, waited, first in lags if waited and not first},
               "start-up": {action: lag for action, lag, _, first in lags if first},
@@ -38,6 +39,8 @@ def residual(predicted: Timeline, measured: Timeline) -> dict[str, float]:
 
 def words(why: dict[str, float]) -> str:
     """A residual as one sentence, the largest cause first, small ones left out."""
+    if not {*CAUSES, "total"} <= set(why):
+        raise ValueError(f"a residual has {', '.join(CAUSES)} and total; got {list(why)}")
     large = [cause for cause in CAUSES if abs(why[cause]) >= 0.05 * abs(why["total"])]
     told = [f"{CAUSES[cause]}: {format_us(why[cause])}" for cause in sorted(large, key=lambda cause: -abs(why[cause]))]
     more = "more" if why["total"] >= 0 else "less"
@@ -112,6 +115,8 @@ def _order(timeline: Timeline) -> Schedule:
     """The schedule that a timeline ran, read off its labels."""
     actions = sorted((start, rank, action) for rank, action, start, _ in _actions(timeline))
     holder = {action.stage: rank for _, rank, action in actions}
+    if sorted(holder) != [*range(len(holder) or 1)]:
+        raise ValueError(f"a pipeline's timeline holds actions of stages from 0 on; got stages {sorted(holder)}")
     return Schedule(name="as it ran", num_ranks=timeline.num_ranks, num_stages=len(holder),
                     num_microbatches=1 + max(action.microbatch for *_, action in actions),
                     stage_rank=tuple(holder[stage] for stage in range(len(holder))),

@@ -3,15 +3,19 @@
 import json
 import shutil
 import time
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from reprlib import repr as brief
 
 import numpy as np
 
-from labkit.footprint import Footprint
+from labkit.footprint import PARTS, Footprint, from_moments
 from labkit.shards import Shards, from_rows
 from labkit.timeline import Timeline
+from labkit.units import check_real, check_whole, check_word
 
 
 class Unsaved(str):
@@ -59,7 +63,7 @@ class Run:
             return replace(Timeline.load(saved), origin=self.origin)
         from labkit import trace
 
-        traces = sorted(self.folder.glob("trace-*")) if self.folder else []
+        traces = sorted(self.folder.glob("trace-*")) if self.folder and self.origin == "measured" else []
         if not traces:
             raise ValueError("a timeline needs a recording; these ranks recorded none. Wrap the part to be seen in "
                              "`with trace.record():` inside the launched function.")
@@ -114,21 +118,55 @@ class Run:
         """Reads what ``save`` wrote; unpickles nothing. Its origin is "recorded". Raises ValueError for any other
         folder."""
         folder = Path(folder)
-        if not (folder / "run.json").exists():
-            raise ValueError(f"a saved run is a folder with a run.json; {folder} has none")
-        about = json.loads((folder / "run.json").read_text())
-        arrays: dict = (
-            dict(np.load(folder / "arrays.npz", allow_pickle=False)) if (folder / "arrays.npz").exists() else {}
-        )
-        tensors: dict = {}
-        if (folder / "tensors.safetensors").exists():
-            from safetensors.torch import load_file
-
-            tensors = load_file(folder / "tensors.safetensors")
-        results = tuple(_decode(result, arrays, tensors) for result in about["results"])
-        lists = {name: tuple(about[name]) for name in ("logs", "notes", "peak_rss_bytes")}
-        rest = {name: about[name] for name in ("seconds", "backend", "machine", "started")}
+        if not (folder / "run.json").is_file():
+            raise ValueError(f"a saved run is a folder with a run.json; {str(folder)!r} has none")
+        try:
+            about, arrays, tensors = _read(folder)
+            results = tuple(_decode(result, arrays, tensors) for result in about["results"])
+            lists = {name: tuple(about[name]) for name in ("logs", "notes", "peak_rss_bytes")}
+            rest = {name: about[name] for name in ("seconds", "backend", "machine", "started")}
+            _check(len(results), **lists, **rest)
+        except UNREADABLE as error:
+            raise ValueError(f"a saved run holds what Run.save wrote; {str(folder)!r} does not "
+                             f"({type(error).__name__}: {str(error)[:500]}). Save it once more.") from error
         return cls(results=results, folder=folder, origin="recorded", **lists, **rest)
+
+
+UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, MemoryError, EOFError, OSError,
+              zipfile.BadZipFile, zlib.error)
+"""What readers of JSON, npz and safetensors raise for files that are none."""
+
+
+def _read(folder: Path) -> tuple[dict, dict, dict]:
+    """The files of a saved run. Nothing in them is run: no pickles."""
+    about, arrays, tensors = json.loads((folder / "run.json").read_bytes()), {}, {}
+    if (folder / "arrays.npz").exists():
+        with np.load(folder / "arrays.npz", allow_pickle=False) as file:
+            arrays = dict(file)
+        if odd := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"arrays.npz holds arrays only; got {odd[0]!r}")
+    if (folder / "tensors.safetensors").exists():
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            tensors = load_file(folder / "tensors.safetensors")
+        except SafetensorError as error:
+            raise ValueError(f"tensors.safetensors holds tensors only: {error}") from error
+    return about, arrays, tensors
+
+
+def _check(num_ranks: int, logs: tuple, notes: tuple, peak_rss_bytes: tuple, seconds: float, backend: str,
+           machine: dict, started: str) -> None:
+    """Raises ValueError where a part of a saved run is not of its kind."""
+    check_real(seconds=seconds)
+    check_whole(0, **{f"peak_rss_bytes of rank {rank}": num_bytes for rank, num_bytes in enumerate(peak_rss_bytes)})
+    if not all(isinstance(text, str) for text in (*logs, *notes, backend, started)) or not isinstance(machine, dict):
+        raise ValueError("logs, notes, backend and started are words, and a machine is a dict; got "
+                         f"{brief([logs, notes, backend, started, machine])}")
+    if {len(logs), len(peak_rss_bytes) or num_ranks} != {num_ranks}:
+        raise ValueError(f"a run has a result, a log and a peak for each rank; got {num_ranks} results and {len(logs)} "
+                         "logs")
 
 
 def remove(folder: Path) -> None:
@@ -165,12 +203,16 @@ def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[st
     return {"$repr": str(value) if isinstance(value, Unsaved) else repr(value)}
 
 
+TAGS = ("$npz", "$safetensors", "$shards", "$footprint", "$tuple", "$dict", "$repr")
+
+
 def _decode(value: object, arrays: dict, tensors: dict) -> object:
     if isinstance(value, list):
         return [_decode(item, arrays, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     ((tag, content),) = value.items()
+    check_word(tag, TAGS, "what stands for a value")
     if tag == "$npz":
         return arrays[content]
     if tag == "$safetensors":
@@ -180,16 +222,16 @@ def _decode(value: object, arrays: dict, tensors: dict) -> object:
         return from_rows(rows, num_ranks=num_ranks, origin="recorded", notes=notes)
     if tag == "$footprint":
         labels, num_bytes, notes = content
-        return Footprint(labels=tuple(labels), num_bytes=np.array(num_bytes, dtype=np.int64), origin="recorded",
-                         notes=tuple(notes))
+        moments = ((label, dict(zip(PARTS, row, strict=True))) for label, row in zip(labels, num_bytes, strict=True))
+        return from_moments(moments, "recorded", notes)
     if tag == "$tuple":
         return tuple(_decode(item, arrays, tensors) for item in content)
     if tag == "$dict":
         return {_decode(k, arrays, tensors): _decode(v, arrays, tensors) for k, v in content}
-    return Unsaved(content)
+    return Unsaved(str(content))
 
 
 def tail(text: str, num_lines: int = 12) -> str:
     """The last lines of a log."""
-    lines: Sequence[str] = text.strip().splitlines()[-num_lines:]
+    lines: Sequence[str] = str.strip(text).splitlines()[-num_lines:]
     return "\n".join(lines)

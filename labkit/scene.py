@@ -67,6 +67,8 @@ class Scene:
     """float64: left edge"""
     x1_us: np.ndarray
     """float64: right edge"""
+    num_bytes: np.ndarray
+    """int64: payload of a message, 0 for anything else"""
     rows: tuple[Row, ...]
     """the strips, from top to bottom"""
     headings: tuple[Heading, ...]
@@ -139,8 +141,7 @@ def compare(predicted: Timeline, measured: Timeline, *, title: str | None = None
             numbers = ((words["span"], " → ".join(map(format_us, spans))),
                        (words["difference"], f"{100 * (spans[1] / (spans[0] or 1.0) - 1):+.1f} %"))
         panels = [(predicted.shifted(), words["predicted"]), (measured.shifted(), words["measured"].capitalize())]
-        scene = _build(panels, title or words["compare"], numbers, None, words)
-        return replace(scene, marks_us=spans[:1])
+        return replace(_build(panels, title or words["compare"], numbers, None, words), marks_us=spans[:1])
 
     return speaking(language, build)
 
@@ -159,11 +160,9 @@ def _numbers(tl: Timeline, words: dict[str, str]) -> tuple[tuple[str, str], ...]
 
 def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, span_us: float | None,
            words: dict) -> Scene:
-    rows: list[Row] = []
-    boxes, headings, tables, summaries, badges, y_px = [], [], [], [], [], 62.0
+    rows, boxes, headings, tables, summaries, badges, y_px = [], [], [], [], [], [], 62.0
     height_px = min(26.0, max(4.0, 440 / max(1, sum(tl.num_ranks for tl, _ in panels))))
-    sides = _sides([tl for tl, _ in panels])
-    for (tl, name), side in zip(panels, sides, strict=True):
+    for (tl, name), side in zip(panels, _sides([tl for tl, _ in panels]), strict=True):
         badges.append(", ".join(words.get(note, note) for note in (tl.origin, *tl.notes)))
         if name:
             y_px += 28 if rows else 14
@@ -177,16 +176,16 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
     if headings:
         tables[0] = (words["timeline"], *tables[0][1:])
     boxes.sort(key=lambda box: (box[0], box[4], -box[5]))
-    row, kind, chunk, texts, x0_us, x1_us = zip(*boxes, strict=True) if boxes else ((),) * 6
+    row, kind, chunk, texts, x0_us, x1_us, num_bytes = zip(*boxes, strict=True) if boxes else ((),) * 7
     start_us = min(float(tl.start_us.min(initial=0.0)) for tl, _ in panels)
     end_us = max(span_us or 0.0, *(max(_span_us(tl), float(tl.end_us.max(initial=0.0))) for tl, _ in panels))
     return Scene(row=np.array(row, dtype=np.int64), kind=np.array(kind, dtype=str),
                  chunk=np.array(chunk, dtype=np.int64), texts=np.array(texts, dtype=str).reshape(-1, 3),
-                 x0_us=np.array(x0_us, dtype=float), x1_us=np.array(x1_us, dtype=float), rows=tuple(rows),
-                 headings=tuple(headings), start_us=start_us, end_us=end_us or 1000.0, heading=heading,
-                 numbers=numbers, badge=" / ".join(badges), summary=" ".join(summaries),
-                 table=tuple(tables), side_name=words["in_flight" if _is_pipeline(panels[0][0]) else "busy"],
-                 language=words["code"])
+                 x0_us=np.array(x0_us, dtype=float), x1_us=np.array(x1_us, dtype=float),
+                 num_bytes=np.array(num_bytes, dtype=np.int64), rows=tuple(rows), headings=tuple(headings),
+                 start_us=start_us, end_us=end_us or 1000.0, heading=heading, numbers=numbers,
+                 badge=" / ".join(badges), summary=" ".join(summaries), table=tuple(tables), language=words["code"],
+                 side_name=words["in_flight" if _is_pipeline(panels[0][0]) else "busy"])
 
 
 def _rows(tl: Timeline, sides: list[tuple[float, str]], y_px: float, height_px: float) -> tuple[list, float]:
@@ -226,7 +225,8 @@ def _strips(tl: Timeline, rank: int) -> list[list[int]]:
 
 def _boxes(tl: Timeline, rows: list[tuple[Row, list[int]]], first: int) -> list[tuple]:
     """One tuple (row, kind, chunk, texts, start, end) per span, and one per idle gap of a compute strip."""
-    start_us, end_us, kinds, labels = tl.start_us.tolist(), tl.end_us.tolist(), tl.kind.tolist(), tl.label.tolist()
+    start_us, end_us, kinds, labels, sizes = (column.tolist() for column in (tl.start_us, tl.end_us, tl.kind, tl.label,
+                                                                             tl.num_bytes))
     boxes, span_us = [], _span_us(tl)
     for index, (row, spans) in enumerate(rows, first):
         parsed = {i: match for i in spans if row.lane == COMPUTE and (match := _ACTION.fullmatch(labels[i]))}
@@ -238,11 +238,11 @@ def _boxes(tl: Timeline, rows: list[tuple[Row, list[int]]], first: int) -> list[
                 short = (match[2] + match[3], match[3])
                 texts, chunk = ((labels[i], *short) if len(stages) > 1 else (*short, "")), stages.index(int(match[1]))
             if row.lane == COMPUTE and start_us[i] > idle_us + 1e-6:
-                boxes.append((index, IDLE, 0, ("", "", ""), idle_us, start_us[i]))
+                boxes.append((index, IDLE, 0, ("", "", ""), idle_us, start_us[i], 0))
             idle_us = max(idle_us, end_us[i])
-            boxes.append((index, kinds[i], chunk, texts, start_us[i], end_us[i]))
+            boxes.append((index, kinds[i], chunk, texts, start_us[i], end_us[i], sizes[i]))
         if row.lane == COMPUTE and idle_us < span_us - 1e-6:
-            boxes.append((index, IDLE, 0, ("", "", ""), idle_us, span_us))
+            boxes.append((index, IDLE, 0, ("", "", ""), idle_us, span_us, 0))
     return boxes
 
 

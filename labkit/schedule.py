@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from labkit.order import Action, Schedule, parse, phases, validate
+from labkit.units import check_whole
 
 __all__ = ["SCHEDULES", "TITLES", "Action", "Schedule", "gpipe", "interleaved_1f1b", "interleaved_zero_bubble", "naive",
            "one_f_one_b", "parse", "phases", "validate", "zbv", "zero_bubble_h1"]
@@ -64,6 +65,7 @@ def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
     """
     _check_counts(num_ranks, num_microbatches)
     num_planned = max(num_microbatches, 2 * num_ranks - 1)
+    _check_counts(num_ranks, num_planned)
 
     def steps(rank: int) -> list[Step]:
         far = num_ranks - rank  # the number of ranks from here to the bottom of the V
@@ -145,6 +147,5 @@ def _per_round(num_ranks: int, num_microbatches: int, num_chunks: int) -> int:
 
 
 def _check_counts(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> None:
-    for name, number in (("ranks", num_ranks), ("microbatches", num_microbatches), ("chunks", num_chunks)):
-        if number < 1:
-            raise ValueError(f"a pipeline needs 1 or more {name}; got {number}")
+    check_whole(1, 100_000, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+    check_whole(1, 100_000, **{"ranks times microbatches times chunks": num_ranks * num_microbatches * num_chunks})

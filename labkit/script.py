@@ -14,27 +14,41 @@ from pathlib import Path
 
 import psutil
 
-from labkit import machine, server, verdict
+from labkit import machine, ops, server, verdict
 from labkit.ending import PEER_GONE
 from labkit.run import Run, remove, tail
+from labkit.units import check_real, check_whole, check_word
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 # SIGTERM when we die
 _LEASH = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1,15); os.execv(sys.argv[1],sys.argv[1:])"
 
 
-def command(path: str | Path, *args: str, ranks: int, using: str, logs: Path | None = None) -> list[str]:
+def command(
+    path: str | Path,
+    *args: str,
+    ranks: int,
+    using: str,
+    logs: Path | None = None,
+    max_restarts: int = 0,
+    nodes: tuple[int, int] = (1, 1),
+    node: int = 0,
+    port: int = 29400,
+) -> list[str]:
     """The command line that starts ``path`` on ``ranks`` ranks. With ``logs``, each rank's output goes to files there.
 
-    Raises ValueError for an unknown launcher or a script that does not exist.
+    Of several nodes, the line for ``node``; they meet at ``port``, where node 0 listens. Raises ValueError for an
+    unknown launcher, a script that does not exist, or restarts and nodes that are none.
     """
-    if using not in LAUNCHERS:
-        raise ValueError(f"a script is launched using one of {', '.join(LAUNCHERS)}; got {using!r}")
+    check_word(using, LAUNCHERS, "what a script is launched using")
+    check_whole(1, 4096, ranks=ranks)
     if not Path(path).is_file():
         raise ValueError(f"launch_script takes the path of a script; {str(path)!r} is no file (folder: {os.getcwd()})")
+    if using != "torchrun" and (nodes != (1, 1) or max_restarts):
+        raise ValueError(f"torchrun alone restarts ranks; got using={using!r}. Leave nodes and max_restarts out")
     if using == "torchrun":
-        line = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
-        line += ["--log-dir", str(logs), "--redirects", "3"] if logs else []
+        line = _torchrun(ranks, max_restarts, nodes, node, port)
+        line += ["--log-dir", str(logs / f"node-{node}"), "--redirects", "3"] if logs else []
     elif using == "accelerate":
         line = ["accelerate", "launch", "--num_processes", str(ranks), "--num_machines", "1", "--mixed_precision", "no"]
         line += ["--dynamo_backend", "no", "--main_process_port", str(machine.free_port())]
@@ -48,6 +62,27 @@ def command(path: str | Path, *args: str, ranks: int, using: str, logs: Path | N
     return [*line, str(path), *args]
 
 
+def _num_nodes(nodes: tuple[int, int]) -> int:
+    """The most nodes there may be. Raises ValueError for what is no (fewest, most)."""
+    if not isinstance(nodes, tuple) or len(nodes) != 2:
+        raise ValueError(f"nodes are (fewest, most); got {nodes!r}")
+    check_whole(1, 64, most_nodes=nodes[1])
+    check_whole(1, nodes[1], fewest_nodes=nodes[0])
+    return nodes[1]
+
+
+def _torchrun(ranks: int, max_restarts: int, nodes: tuple[int, int], node: int, port: int) -> list[str]:
+    check_whole(0, 1000, max_restarts=max_restarts)
+    most = _num_nodes(nodes)
+    if ranks % most:
+        raise ValueError(f"every node has as many ranks; {ranks} ranks are not shared by {most} nodes: take a multiple")
+    conf = f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
+    meet = ["--nnodes", f"{nodes[0]}:{most}", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    meet += ["--rdzv-conf", conf, "--local-addr", "127.0.0.1"]
+    line = ["torchrun", *(meet if most > 1 else ["--standalone"]), "--nproc-per-node", str(ranks // most)]
+    return line + (["--max-restarts", str(max_restarts)] if max_restarts else [])
+
+
 def launch_script(
     path: str | Path,
     *args: str,
@@ -55,6 +90,8 @@ def launch_script(
     using: str = "torchrun",
     timeout_s: float = 600,
     show: bool = True,
+    max_restarts: int = 0,
+    nodes: tuple[int, int] = (1, 1),
 ) -> Run:
     """Runs a script on ``ranks`` ranks by torchrun, accelerate or deepspeed, and waits. The command is printed first.
 
@@ -62,19 +99,28 @@ def launch_script(
     Raises RankFailed with the guilty rank's traceback, Timeout, or KeyboardInterrupt after the stop button; no
     process is left. torchrun's own store listens on every interface while it runs: the one place where labkit leaves
     the loopback.
+
+    torchrun starts all ranks anew when one dies, ``max_restarts`` times. With ``nodes=(1, 2)`` two torchruns stand for
+    two machines; when one is killed with its ranks, the other goes on, and the ranks that are no more give None.
     """
+    check_real(1e-3, 1e9, timeout_s=timeout_s)
+    how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes, "port": machine.free_port()}
+    needs, args = _needs(ranks, using, max_restarts > 0), tuple(map(str, args))
+    shown = [shlex.join(command(path, *args, node=node, **how)) for node in range(_num_nodes(nodes))]
     home, began = server.running(), time.monotonic()
     folder = home.new_folder()
-    line = command(path, *map(str, args), ranks=ranks, using=using, logs=folder / "logs")
+    lines = [command(path, *args, logs=folder / "logs", node=node, **how) for node in range(len(shown))]
     if show:
-        print("$", *(f"{name}={value}" for name, value in _needs(ranks, using).items()), end=" ")
-        print(shlex.join(command(path, *map(str, args), ranks=ranks, using=using)), flush=True)
+        print(*(" ".join(["$", *map("=".join, needs.items()), line]) for line in shown), sep=" &\n", flush=True)
     try:
-        code = _follow(line, folder, ranks, {**home.environ, **_needs(ranks, using)}, timeout_s)
+        code = _follow(lines, folder, ranks, {**home.environ, **needs}, timeout_s)
         run = _collect(folder, ranks, using, code, time.monotonic() - began)
     except BaseException:
         remove(folder)
         raise
+    finally:
+        if using == "deepspeed":
+            ops.free_shared_memory(lines[0][lines[0].index("--master_port") + 1])
     weakref.finalize(run, remove, folder)
     return run
 
@@ -98,17 +144,23 @@ def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) ->
     )
 
 
-def _needs(ranks: int, using: str) -> dict[str, str]:
-    """What a launcher's environment must say on a machine without enough GPUs."""
+def _needs(ranks: int, using: str, restarts: bool) -> dict[str, str]:
+    """What a launcher's environment must say: on a machine without enough GPUs, and where ranks may be restarted.
+
+    torchrun (2.13) keeps one store for all its starts, and gloo then finds a dead rank's address in it: about every
+    second restart hung. With sharing switched off each start has a store of its own (pytorch issue 135712).
+    """
+    if restarts:
+        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     names = {"accelerate": "ACCELERATE_USE_CPU", "deepspeed": "DS_ACCELERATOR"}
     values = {"accelerate": "true", "deepspeed": "cpu"}
     return {} if machine.num_gpus() >= ranks or using not in names else {names[using]: values[using]}
 
 
-def _follow(line: list[str], folder: Path, ranks: int, needs: dict[str, str], timeout_s: float) -> int:
-    """Runs the command to its end and returns its exit code; on a timeout or an interrupt ends everything it
-    started."""
-    found = Path(sys.executable).with_name(line[0])
+def _follow(lines: list[list[str]], folder: Path, ranks: int, needs: dict[str, str], timeout_s: float) -> int:
+    """Runs the commands to their end and returns the best exit code; on a timeout or an interrupt ends everything
+    that they started."""
+    found = Path(sys.executable).with_name(lines[0][0])
     path = os.pathsep.join([str(found.parent), os.environ.get("PATH", "")])
     threads = str(machine.threads(ranks))
     loopback = {"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {}
@@ -124,50 +176,56 @@ def _follow(line: list[str], folder: Path, ranks: int, needs: dict[str, str], ti
         filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
     )
     leash = [sys.executable, "-c", _LEASH, sys.executable, str(found)] if sys.platform == "linux" else [str(found)]
+    launchers: list[psutil.Popen] = []
+    family: set[psutil.Process] = set()
     with open(folder / "launcher.txt", "wb") as output:
-        process = subprocess.Popen(
-            [*leash, *line[1:]],
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-            env=environ,
-            start_new_session=True,
-        )
+        pipes = {"stdout": output, "stderr": output, "stdin": subprocess.DEVNULL}
         try:
-            return process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            logs = _rank_logs(folder, ranks)
-            said = "\n".join(f"rank {rank} last said: {tail(log, 2)}" for rank, log in enumerate(logs))
-            raise verdict.Timeout(
-                f"the script was given {timeout_s:g} s (timeout_s) and is not done.\n{said}", (), logs
-            ) from None
+            for line in lines:
+                launchers.append(psutil.Popen([*leash, *line[1:]], **pipes, env=environ, start_new_session=True))
+            deadline = time.monotonic() + timeout_s
+            while any(each.poll() is None for each in launchers):
+                family |= _below(launchers)  # a launcher that is killed no longer knows its ranks
+                if time.monotonic() > deadline:
+                    logs = _rank_logs(folder, ranks)
+                    said = "\n".join(f"rank {rank} last said: {tail(log, 2)}" for rank, log in enumerate(logs))
+                    raise verdict.Timeout(
+                        f"the script was given {timeout_s:g} s (timeout_s) and is not done.\n{said}", (), logs
+                    )
+                time.sleep(0.1)
+            return min((each.returncode for each in launchers), key=abs)
         finally:
-            _end(process)
+            _end(launchers, family | _below(launchers))
 
 
-def _end(process: subprocess.Popen) -> None:
-    """Ends a launcher and everything below it: politely, and after three seconds by force."""
-    family = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        launcher = psutil.Process(process.pid)
-        family = [*launcher.children(recursive=True), launcher]
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-    _, alive = psutil.wait_procs(family, timeout=3)
+def _below(launchers: list[psutil.Popen]) -> set[psutil.Process]:
+    found: set[psutil.Process] = set()
+    for launcher in launchers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(launcher.children(recursive=True))
+    return found
+
+
+def _end(launchers: list[psutil.Popen], family: set[psutil.Process]) -> None:
+    """Ends launchers and everything below them: politely, and after three seconds by force."""
+    for launcher in launchers:
+        if launcher.poll() is None:
+            launcher.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs([*family, *launchers], timeout=3)
     for one in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=3)
+    psutil.wait_procs(launchers, timeout=3)
 
 
 def _rank_logs(folder: Path, ranks: int) -> tuple[str, ...]:
-    """What each rank printed, from wherever its launcher put it."""
-    logs = []
+    """What each rank printed, all its starts one after the other, from wherever its launcher put it."""
+    num_nodes, logs = max(1, len(list((folder / "logs").glob("node-*")))), []
     for rank in range(ranks):
-        files = sorted((folder / "logs").glob(f"*/attempt_*/{rank}/std*.log")) or sorted(
-            (folder / "logs").glob(f"*rank{rank}.log")
-        )
+        node, local = divmod(rank, max(1, ranks // num_nodes))
+        files = sorted((folder / "logs").glob(f"node-{node}/*/attempt_*/{local}/std*.log"))
+        files = files or sorted((folder / "logs").glob(f"*/attempt_*/{rank}/std*.log"))
+        files = files or sorted((folder / "logs").glob(f"*rank{rank}.log"))
         logs.append("".join(file.read_text(errors="replace") for file in files))
     return tuple(logs)
 

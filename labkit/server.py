@@ -71,7 +71,7 @@ class Server:
         """An empty folder for one run."""
         self.num_runs += 1
         folder = self.folder / f"run-{self.num_runs}"
-        folder.mkdir()
+        folder.mkdir(mode=0o700)  # as its parent, which mkdtemp made
         return folder
 
     def fork(self, request: dict) -> tuple[socket.socket, list[socket.socket]]:

@@ -139,6 +139,8 @@ def timeline(run: "Run") -> Timeline:
 
 def deepspeed_config(setting: Setting) -> dict:
     """The JSON configuration of a ZeRO setting, as ``deepspeed.initialize`` takes it: nothing prefetched or kept."""
+    if not setting.engine.startswith("zero"):
+        raise ValueError(f"DeepSpeed is configured for zero0 to zero3; got {setting.engine!r}")
     zero: dict[str, Any] = {"stage": int(setting.engine[-1]), "reduce_bucket_size": setting.bucket_size,
                             "allgather_bucket_size": setting.bucket_size}
     if setting.engine == "zero3":

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from labkit.timeline import check_mask, column
+from labkit.units import MOST_RANKS, check_whole, check_word
+
 ORIGINS = ("predicted", "measured", "recorded")
 COLUMNS = ("rank", "kind", "tensor", "start", "stop", "dtype", "device")
 ITEMSIZE = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1,
@@ -53,6 +56,7 @@ class Shards:
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
             raise ValueError(f"the origin of Shards is one of {', '.join(ORIGINS)}; got {self.origin!r}")
+        check_whole(0, MOST_RANKS, num_ranks=self.num_ranks)
         lengths = {len(getattr(self, name)) for name in COLUMNS}
         if len(lengths) != 1:
             raise ValueError(f"the columns of Shards have one length; got {sorted(lengths)}")
@@ -81,6 +85,7 @@ class Shards:
 
     def select(self, mask: np.ndarray) -> "Shards":
         """The rows where ``mask`` (bool, shape (num_slices,)) is true."""
+        check_mask(mask, len(self))
         return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
 
     def rows(self) -> list[tuple]:
@@ -89,6 +94,7 @@ class Shards:
 
     def bytes_by(self, column: str = "kind") -> dict[str, np.ndarray]:
         """Bytes per rank, int64 of shape (num_ranks,), for each value of a column; "category" sums kinds up."""
+        check_word(column, ("category", *COLUMNS), "a column")
         keys = getattr(self, "kind" if column == "category" else column).tolist()
         keys = [CATEGORIES.get(key, key) for key in keys] if column == "category" else keys
         found = {key: np.zeros(self.num_ranks, dtype=np.int64) for key in dict.fromkeys(keys)}
@@ -106,6 +112,9 @@ def from_rows(rows: Iterable[Sequence], *, num_ranks: int, origin: str, notes: I
     """Shards from (rank, kind, tensor, start, stop, dtype, device) rows. Slices of one tensor that touch become one,
     empty ones are left out, rows stand in the order of ranks, kinds and of the tensors as they first came."""
     merged: list[list] = []
+    rows = [*rows]
+    if odd := [row for row in rows if len(row) != len(COLUMNS)]:
+        raise ValueError(f"a row of Shards is {', '.join(COLUMNS)}; got {odd[0]!r}")
     full = [tuple(row) for row in rows if row[3] != row[4]]
     kinds = {kind: place for place, kind in enumerate(CATEGORIES)}
     order = {tensor: place for place, tensor in enumerate(dict.fromkeys(row[2] for row in full))}
@@ -124,14 +133,15 @@ def from_rows(rows: Iterable[Sequence], *, num_ranks: int, origin: str, notes: I
         merged.append([rank, kind, tensor, start, stop, dtype, device])
     columns = zip(*merged, strict=True) if merged else ((),) * len(COLUMNS)
     types = {"rank": np.int64, "start": np.int64, "stop": np.int64}
-    arrays = {name: np.array(column, dtype=types.get(name, str)) for name, column in zip(COLUMNS, columns, strict=True)}
+    arrays = {name: column(name, each, types.get(name, str)) for name, each in zip(COLUMNS, columns, strict=True)}
     return Shards(**arrays, num_ranks=num_ranks, origin=origin, notes=tuple(notes))
 
 
 def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
     """Where the slices of a kind do not tile a tensor: an element that no rank holds, or one held more often than the
     first. ``num_elements``: the size of each tensor. Empty when every element of each is held equally often."""
-    faults = []
+    faults, num_elements = [], dict(num_elements)
+    check_whole(0, 10**8, **{f"elements of {name}": size for name, size in num_elements.items()})
     for kind in dict.fromkeys(shards.kind.tolist()):
         rows = [row for row in shards.rows() if row[1] == kind and row[2] not in NO_TENSOR]
         held = {name: np.zeros(size, dtype=np.int64) for name, size in num_elements.items()}

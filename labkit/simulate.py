@@ -6,6 +6,7 @@ import numpy as np
 
 from labkit.order import Action, Schedule, validate, walk
 from labkit.timeline import COMM, COMPUTE, Timeline, from_columns
+from labkit.units import check_whole
 
 PerStage = float | tuple[float, ...]
 
@@ -29,6 +30,7 @@ class Cost:
 
     def table(self, num_stages: int) -> dict[str, list[float]]:
         """Per stage, the duration of "F", "B", "I", "W" and "message". Raises ValueError for a wrong count or sign."""
+        check_whole(1, 10**6, num_stages=num_stages)
         forward = self._per_stage("forward_us", num_stages, None)
         backward = self._per_stage("backward_us", num_stages, [2 * time_us for time_us in forward])
         half = [time_us / 2 for time_us in backward]

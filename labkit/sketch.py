@@ -7,12 +7,14 @@ Boxes lie lowest, then lines, then words; among themselves in the order given. L
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from reprlib import repr as brief
 from typing import NamedTuple
 
 import numpy as np
 
 from labkit.scene import WIDTH_PX, Scene
 from labkit.style import text_px
+from labkit.units import check_real, check_whole
 
 
 class Box(NamedTuple):
@@ -136,16 +138,25 @@ def legend(samples: Iterable[tuple[Sequence[Shape], str]], x_px: float, y_px: fl
 
 def said(words: Said, language: str) -> str:
     """The words of a language."""
-    return words if isinstance(words, str) else words[language]
+    if isinstance(words, str):
+        return words
+    if language not in words:
+        raise ValueError(f"words are a text, or one for each language, {language!r} among them; got {brief(words)}")
+    return words[language]
 
 
 def origin(badge: str, words: dict[str, str]) -> str:
     """A badge ("measured, paced / simulated") in the language of ``words``."""
-    return re.sub(r"[^,/\s]+( [^,/\s]+)*", lambda found: words.get(found[0], found[0]), badge)
+    return re.sub(r"[^,/\s]+( [^,/\s]+)*", lambda found: dict(words).get(found[0], found[0]), badge)
 
 
 def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarray:
     """Round numbers from low to high, at most ``most``: 1, 2 or 5 times powers of ten; powers of ten where ``log``."""
+    check_whole(1, 100, most=most)
+    check_real(1e-300 if log else -1e300, 1e300, low=low, high=high)
+    low, high = float(low), float(high)
+    if not low < high:
+        raise ValueError(f"an axis goes from a low number to a higher one; got {low} and {high}")
     if log:
         decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
         for parts in ((1, 2, 5), (1,)):

@@ -1,8 +1,11 @@
 """How kinds of work look and what they are called, in English and Chinese: the words and colours of every picture."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+
+from labkit.units import check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,13 +136,16 @@ def shade(colour: str, chunk: int, num_chunks: int) -> str:
     """A kind's colour for a rank's stage number ``chunk``: each later one is lighter."""
     if not colour:
         return "currentColor"
-    white = 0.45 * chunk / max(1, num_chunks - 1)
+    check_whole(0, chunk=chunk, num_chunks=num_chunks)
+    if not re.fullmatch("#[0-9a-f]{6}", colour):
+        raise ValueError(f'a colour is "#rrggbb" or ""; got {colour!r}')
+    white = min(1.0, 0.45 * chunk / max(1, num_chunks - 1))
     return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * (1 - white) + 255 * white):02x}" for i in (1, 3, 5))
 
 
 def clipped(text: str, width_px: float, size_px: float = 12.0) -> str:
     """The text, or its beginning and an ellipsis where it is wider than ``width_px``."""
-    while text_px(text, size_px) > width_px:
+    while len(text) > 1 and text_px(text, size_px) > width_px:
         text = text[:-2].rstrip() + "…"
     return text
 

@@ -50,7 +50,7 @@ def html(scene: Scene | Sketch) -> str:
 
 def escape(text: str) -> str:
     """Text as XML takes it: markup escaped, control characters dropped."""
-    return escape_html("".join(character for character in text if character.isprintable()))
+    return escape_html("".join(filter(str.isprintable, text)))
 
 
 def _timeline(scene: Scene, uid: str) -> str:

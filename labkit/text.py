@@ -9,6 +9,7 @@ from labkit import layout
 from labkit.scene import Scene
 from labkit.sketch import Sketch
 from labkit.style import IDLE, style
+from labkit.units import check_whole
 
 
 def render(scene: Scene | Sketch, width: int = 100) -> str:
@@ -34,6 +35,7 @@ def _strips(scene: Scene, columns: int) -> list[str]:
 
 def cells(scene: Scene, row: int, columns: int) -> list[str]:
     """One character per column: the box that lies at the column's middle."""
+    check_whole(1, 10_000, columns=columns)
     cells = [" "] * columns
     per_us = columns / (scene.end_us - scene.start_us)
     for i in np.flatnonzero(scene.row == row).tolist():

@@ -9,8 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from reprlib import repr as brief
 
 import numpy as np
+
+from labkit.units import MOST_RANKS, check_whole
 
 ORIGINS = ("simulated", "measured", "recorded")
 COMPUTE, COMM = "compute", "comm"
@@ -45,14 +48,17 @@ class Timeline:
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
             raise ValueError(f"a Timeline's origin is one of {', '.join(ORIGINS)}; got {self.origin!r}")
+        check_whole(0, MOST_RANKS, num_ranks=self.num_ranks)
+        if not all(isinstance(note, str) for note in self.notes):
+            raise ValueError(f"a Timeline's notes are words; got {self.notes}")
         columns = (self.rank, self.lane, self.kind, self.label, self.start_us, self.end_us, self.num_bytes)
         lengths = {len(column) for column in columns}
         if len(lengths) != 1:
             raise ValueError(f"a Timeline's columns have one length; got {sorted(lengths)}")
-        if np.any(self.end_us < self.start_us):
-            bad = int(np.argmax(self.end_us < self.start_us))
-            raise ValueError(f"a span ends after it starts; {str(self.label[bad])!r} on rank {self.rank[bad]} starts "
-                             f"at {self.start_us[bad]} us and ends at {self.end_us[bad]} us")
+        if not (fine := (self.start_us <= self.end_us) & np.isfinite(self.end_us - self.start_us)).all():
+            bad = int(np.argmin(fine))
+            raise ValueError(f"a span has finite times and ends after it starts; {str(self.label[bad])!r} on rank "
+                             f"{self.rank[bad]} starts at {self.start_us[bad]} us and ends at {self.end_us[bad]} us")
         if len(self.rank) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
             raise ValueError(f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}")
 
@@ -75,6 +81,7 @@ class Timeline:
 
     def select(self, mask: np.ndarray) -> "Timeline":
         """The rows where ``mask`` (bool, shape (num_spans,)) is true."""
+        check_mask(mask, len(self))
         return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
 
     def shifted(self) -> "Timeline":
@@ -106,19 +113,38 @@ class Timeline:
     @classmethod
     def load(cls, path: str | Path) -> "Timeline":
         """Reads what ``save`` wrote. Raises ValueError for another kind of file."""
-        trace = json.loads(Path(path).read_text())
-        if "labkit" not in trace:
-            raise ValueError(f"{path} was not written by Timeline.save; a Kineto trace is read by labkit.trace.read")
-        rows = [
-            (e["pid"], e["tid"], e["cat"], e["name"], e["ts"], e["ts"] + e["dur"], e["args"]["bytes"])
-            for e in trace["traceEvents"]
-            if e["ph"] == "X"
-        ]
-        about = trace["labkit"]
-        return from_rows(rows, num_ranks=about["num_ranks"], origin=about["origin"], notes=about["notes"])
+        try:
+            trace = json.loads(Path(path).read_bytes())
+            rows = [
+                (e["pid"], e["tid"], e["cat"], e["name"], e["ts"], e["ts"] + e["dur"], e["args"]["bytes"])
+                for e in trace["traceEvents"]
+                if e["ph"] == "X"
+            ]
+            about = {name: trace["labkit"][name] for name in ("num_ranks", "origin", "notes")}
+            return from_rows(rows, **about)
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise ValueError(f"{str(path)!r} was not written by Timeline.save ({type(error).__name__}: {error}); a "
+                             "Kineto trace is read by labkit.trace.read") from error
 
     def _rows(self) -> Iterable[tuple]:
         return zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)
+
+
+def check_mask(mask: np.ndarray, num_rows: int) -> None:
+    """Raises ValueError for what does not choose among so many rows."""
+    if np.shape(mask) != (num_rows,) or np.asarray(mask).dtype.kind not in "bi":
+        raise ValueError(f"a mask is an array with a bool for each of {num_rows} rows; got {brief(mask)}")
+
+
+def column(name: str, values: Sequence, kind: type) -> np.ndarray:
+    """Values as an array of one type. Raises ValueError for what is not of it, or does not fit into 64 bits."""
+    try:
+        array = np.array(values, dtype=kind)
+        if array.shape != (len(values),):
+            raise ValueError("one value per row")
+        return array
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} holds what fits into {kind.__name__} ({error}); got {brief(values)}") from error
 
 
 def from_rows(rows: Iterable[tuple], *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Timeline:
@@ -130,7 +156,7 @@ def from_rows(rows: Iterable[tuple], *, num_ranks: int, origin: str, notes: Iter
 def from_columns(columns: Sequence, *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Timeline:
     """A Timeline from seven columns of equal length, in the order of ``from_rows``."""
     named = zip(COLUMNS, columns, (np.int64, str, str, str, float, float, np.int64), strict=True)
-    arrays = {name: np.array(column, dtype=dtype) for name, column, dtype in named}
+    arrays = {name: column(name, values, kind) for name, values, kind in named}
     return Timeline(**arrays, num_ranks=num_ranks, origin=origin, notes=tuple(notes))
 
 

@@ -71,5 +71,5 @@ def parse_topo(text: str) -> Devices:
     near = [rows[name][len(names) + 1 :][:1] for name in names]
     links = [[way if way.rstrip("0123456789") in WAYS else "?" for way in rows[name][: len(names)]] for name in names]
     return Devices(names=tuple(names), links=tuple(map(tuple, links)),
-                   nodes=tuple(int(cell[0]) if cell and cell[0].isdigit() else None for cell in near),
+                   nodes=tuple(int(cell[0]) if cell and cell[0].isdecimal() else None for cell in near),
                    models=tuple(models.get(name, "") for name in names))

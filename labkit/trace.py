@@ -4,21 +4,20 @@
         with trace.record(stage):     # a pipeline's stages are labelled exactly; without any, plain torch code
             schedule.step(tokens)
 
-torch's own label "Forward 2" contains the wait for its input, and Schedule1F1B has no labels: so the methods that
-compute, ``forward_one_chunk`` and the two backward ones, are labelled here: "2F0" is stage 2, forward, microbatch 0.
+A label "2F0" is stage 2, forward, microbatch 0 (``labels``); a message from rank 0 to rank 1 is called "0>1".
 """
 
 import contextlib
 import functools
-import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from labkit import labels
 from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
 
 ACTION = re.compile(r"(?:\d+([FBIW])|([FB]))\d+")
@@ -41,7 +40,7 @@ def record(*stages: Any, operators: bool | None = None, folder: str | Path | Non
     every operator too, at some 5 us each; by default only without stages, for those have labels. One recording per
     rank and run: a later one replaces it. Raises ValueError where there is no folder to write to.
     """
-    from labkit import rank
+    from labkit import rank, traffic
 
     global _spans
     here = rank.current()
@@ -50,12 +49,14 @@ def record(*stages: Any, operators: bool | None = None, folder: str | Path | Non
         raise ValueError("a recording needs a folder; outside a launch give record(folder=...) or set LABKIT_RUN_DIR")
     with contextlib.ExitStack() as restored:
         for stage in stages:
-            restored.enter_context(replaced(stage, **_labelled(stage)))
+            restored.enter_context(labels.replaced(stage, **labels.labelled(stage)))
+        counted = restored.enter_context(traffic.count())
         profiler = _started(not stages if operators is None else operators)
         _spans = []
         try:
             yield
-            about = {"rank": here.rank, "num_ranks": here.world_size, "notes": list(here.notes), "spans": _spans}
+            about = {"rank": here.rank, "num_ranks": here.world_size, "notes": list(here.notes), "spans": _spans,
+                     "peers": counted.peers}
             profiler.add_metadata_json("labkit", json.dumps(about))
         finally:
             _spans = None
@@ -86,7 +87,7 @@ def _started(operators: bool) -> Any:
     profiler = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
     scopes = set() if operators else {RecordScope.USER_SCOPE}
     enable = functools.partial(kineto._enable_profiler, scopes=scopes)
-    with replaced(kineto, _enable_profiler=enable), _quiet():
+    with labels.replaced(kineto, _enable_profiler=enable), _quiet():
         profiler.start()
     return profiler
 
@@ -155,64 +156,12 @@ def _quiet() -> Iterator[None]:
         os.close(null)
 
 
-@contextlib.contextmanager
-def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
-    """Gives one object other attributes (wrapped methods, say) inside the block, and takes them off again."""
-    before = {name: vars(thing)[name] for name in attributes if name in vars(thing)}
-    vars(thing).update(attributes)
-    try:
-        yield
-    finally:
-        for name in attributes:
-            del vars(thing)[name]
-        vars(thing).update(before)
-
-
-def _labelled(stage: Any) -> dict[str, Any]:
-    """The methods of a stage (or engine) that compute, each with its label around it."""
-    if hasattr(stage, "_INSTRUCTION_MAP"):
-        return {"_INSTRUCTION_MAP": _label_instructions(stage)}
-    if not hasattr(stage, "forward_one_chunk"):
-        raise ValueError(f"record(...) labels PipelineStage or DeepSpeed PipelineEngine; got {type(stage).__name__}")
-    names = {"forward_one_chunk": lambda mb, *args, **kwargs: f"{stage.stage_index}F{mb}",
-             "backward_one_chunk": functools.partial(_backward_label, stage.stage_index),
-             "backward_weight_one_chunk": lambda mb, *args, **kwargs: f"{stage.stage_index}W{mb}"}
-    return {method: _label(getattr(stage, method), name) for method, name in names.items()}
-
-
-def _backward_label(index: int, mb: int, loss: Any = None, full_backward: bool = True, **kwargs: Any) -> str:
-    return f"{index}{'B' if full_backward else 'I'}{mb}"
-
-
-def _label_instructions(engine: Any) -> dict:
-    """DeepSpeed's instructions, the two that compute labelled; it names buffers, so microbatches are counted here."""
-    kinds = {"ForwardPass": "F", "BackwardPass": "B"}
-
-    def counted(method: Callable, kind: str) -> Callable:
-        counts = itertools.count()
-        return _label(method, lambda *args, **kwargs: f"{engine.stage_id}{kind}{next(counts)}")
-
-    return {cmd: counted(method, kinds[cmd.__name__]) if cmd.__name__ in kinds else method
-            for cmd, method in engine._INSTRUCTION_MAP.items()}
-
-
-def _label(method: Callable, name: Callable[..., str]) -> Callable:
-    from torch.profiler import record_function
-
-    @functools.wraps(method)
-    def labelled(*args: Any, **kwargs: Any) -> Any:
-        with record_function(name(*args, **kwargs)):
-            return method(*args, **kwargs)
-
-    return labelled
-
-
 def _load(source: str | Path | Iterable[str | Path]) -> list[dict]:
     """The Kineto files, by rank. Raises ValueError where there are none, or one that ``record`` did not write."""
     paths = [Path(source)] if isinstance(source, (str, Path)) else [Path(path) for path in source]
     paths = [file for path in paths for file in (path.glob("trace-*.json") if path.is_dir() else [path])]
     if not paths:
-        raise ValueError(f"`with trace.record():` in a rank writes trace-<rank>.json; {source} holds no such file")
+        raise ValueError(f"`with trace.record():` in a rank writes trace-<rank>.json; {source!r} holds no such file")
     traces = []
     for path in paths:
         trace = json.loads(path.read_bytes())
@@ -246,6 +195,7 @@ def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
             yield rank, COMPUTE, match[1] or LAYER[match[2]], event["name"], start_us, end_us, 0
         elif not event["name"].startswith(("gloo:", "nccl:", "ProfilerStep")):
             yield rank, "mark", "mark", event["name"], start_us, end_us, 0
+    ways = _ways(trace["labkit"], gloo)
     links = [(e["ts"], e["ts"] + e["dur"], e) for e in events if e.get("cat") == "link"]
     for start_us, end_us, event in links:
         yield rank, COMM, event["args"]["kind"], event["name"], start_us, end_us, event["args"]["bytes"]
@@ -253,10 +203,22 @@ def _rows(trace: dict, shift_us: float) -> Iterator[tuple]:
     gloo = [e for e in gloo if not any(start < e["ts"] + e["dur"] and e["ts"] < end for start, end in taken)]
     for event in gloo + [kernel for kernel in kernels if "nccl" in kernel["name"]]:
         kind = event["args"].get("Collective name") or event["name"].removeprefix("gloo:").removesuffix("AnySource")
-        yield rank, COMM, kind, kind, event["ts"], event["ts"] + event["dur"], _num_bytes(event["args"])
+        label, end_us = ways.get(id(event), kind), event["ts"] + event["dur"]
+        yield rank, COMM, kind, label, event["ts"], end_us, _num_bytes(event["args"])
     work = [kernel for kernel in kernels if "nccl" not in kernel["name"]]
     for start_us, end_us, name in _merged(work or [event for event in events if event.get("cat") == "cpu_op"]):
         yield rank, COMPUTE, COMPUTE, name, start_us, end_us, 0
+
+
+def _ways(about: dict, gloo: list[dict]) -> dict[int, str]:
+    """The way of each message, "0>1", by its event's id: the n-th that was posted has the n-th peer counted."""
+    posted = sorted((e for e in gloo if e["name"].startswith(("gloo:send", "gloo:recv"))), key=lambda e: e["ts"])
+    told = about.get("peers", [])
+    if [event["name"][5:9] for event in posted] != [kind for kind, _ in told]:
+        return {}  # one was posted before the recording, or ends after it
+    pairs = zip(posted, told, strict=True)
+    return {id(event): f"{about['rank']}>{peer}" if kind == "send" else f"{peer}>{about['rank']}"
+            for event, (kind, peer) in pairs if peer is not None}
 
 
 def _without_messages(action: dict, gloo: list[dict]) -> tuple[float, float]:

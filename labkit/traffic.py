@@ -61,6 +61,8 @@ class Counted:
         """of those, the bytes of the largest call"""
         self.order: list[tuple[str, int]] = []
         """each call as it was made: the collective, and its bytes"""
+        self.peers: list[tuple[str, int | None]] = []
+        """of each send and recv as it was posted: which, and the other rank; None for a receive from whoever comes"""
         self.sent_bytes: int | None = None
         """bytes handed to TCP; None where the system does not say (macOS)"""
         self.received_bytes: int | None = None
@@ -113,13 +115,22 @@ def _count_call(operator: Any, name: str, position: int | None, keys: Any, *args
     num_bytes = 0 if position is None else _num_bytes(args[position])
     if name == "scatter" and not num_bytes:  # not the root: it hands in only where its part will lie
         num_bytes = _num_bytes(args[0])
+    posted = [(name, _peer(*args[1:3]))] if name in ("send", "recv") else []
     with _LOCK:
         for counted in _open:
             counted.calls[name] += 1
+            counted.peers += posted
             counted.order.append((name, num_bytes))
             counted.payload_bytes[name] += num_bytes
             counted.largest_bytes[name] = max(counted.largest_bytes[name], num_bytes)
     return operator.redispatch(keys & _BELOW, *args, **kwargs)
+
+
+def _peer(group: Any, peer: int | None = None, *_: Any) -> int | None:
+    """The rank of the world at the other end, from the group's own number for it; None where it is not named."""
+    if peer is None:
+        return None
+    return torch.distributed.get_global_rank(torch.distributed.ProcessGroup.unbox(group), peer)
 
 
 def _num_bytes(tensors: Any) -> int:

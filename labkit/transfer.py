@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from labkit.bill import LOOKS
 from labkit.memory import Move
-from labkit.partition import group_size
+from labkit.partition import STAGES, group_size
 from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Line, Said, Sketch, Words, legend, said
 from labkit.style import clipped, speaking
-from labkit.units import format_bytes, format_us
+from labkit.units import check_real, check_whole, check_word, format_bytes, format_us
 
 _WORDS = (("parameters", "parameters", "参数"), ("gradients", "gradients", "梯度"),
           ("optimizer", "optimizer", "优化器"), ("buffers", "buffers", "缓冲区"),
@@ -34,7 +34,11 @@ def layers(unit_bytes: Mapping[str, int], num_ranks: int, moment: str, *, strate
     ``unit_bytes``: layer -> bytes of its parameters. ``strategy``: "ddp", "fsdp", "fsdp_grad_op" or "fsdp_hybrid", that
     shards in groups of ``shard_size`` ranks (half of them by default).
     """
+    check_word(strategy, STAGES, "a strategy")
+    check_whole(1, 1024, num_ranks=num_ranks, **{"number of layers": len(unit_bytes)})
+    check_whole(**{f"bytes of layer {name}": num_bytes for name, num_bytes in dict(unit_bytes).items()})
     names, size = list(unit_bytes), group_size(strategy, num_ranks, shard_size)
+    check_whole(1, num_ranks, **{"shard_size, by default half of the ranks,": size})
     there, events = _at(moment, len(names), strategy)
 
     def build(words: dict[str, str]) -> Sketch:
@@ -76,7 +80,8 @@ def _layer(x: float, y: float, wide: float, height: float, before: float, slot: 
 
 def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[tuple[str, int]]]:
     """Which units are whole on every rank at a moment, and the collectives that belong to it."""
-    index = int(moment[1:]) if moment[1:].isdigit() else -1
+    check_word(moment, ("loss", "step", *(f"{way}{unit}" for way in "FB" for unit in range(num_units))), "a moment")
+    index = int(moment[1:]) if moment[1:].isdecimal() else -1
     if strategy == "ddp":
         return set(), [("reduce", 0)] if moment == "B0" else []
     keeps, forward = strategy == "fsdp_grad_op", moment.startswith("F")
@@ -94,6 +99,9 @@ def flow(moves: Sequence[Move], device: Mapping[str, float], host: Mapping[str, 
          title: Said = "", marked: str = "", note: Said = "", language: str = "en") -> Sketch:
     """Device and host with the parts of the bill that lie there, and between them what a step moves, over a stated
     link. ``marked``: the phase ("forward", "backward", "step") whose arrows stand out."""
+    check_real(1e-9, gb_per_s=gb_per_s)
+    for part in (*device, *host):
+        check_word(part, LOOKS, "a part of the bill")
     most = max((move.num_bytes for move in moves), default=1.0)
 
     def build(words: dict[str, str]) -> Sketch:

@@ -1,6 +1,12 @@
 """Numbers with units, as people read them: 12.3 ms, 1.5 GB. Base 10 throughout (1 kB = 1000 bytes), as the field
-reports them."""
+reports them. And numbers as people give them: what is no number that can be meant is refused in one place."""
 
+from collections.abc import Iterable
+from numbers import Integral, Real
+from reprlib import repr as brief
+
+MOST_RANKS = 1 << 20
+"""More than anybody has: the bound of what is only reckoned with."""
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -24,6 +30,26 @@ def format_bytes(num_bytes: float) -> str:
 def format_share(share: float) -> str:
     """A fraction as a percentage with one decimal, e.g. ``0.2727`` as ``27.3 %``."""
     return f"{100 * share:.1f} %"
+
+
+def check_whole(least: int = 1, most: int = 10**15, /, **numbers: int) -> None:
+    """Raises ValueError for a number that is not whole, or not from ``least`` to ``most``. Keywords name numbers."""
+    for name, number in numbers.items():
+        if not (isinstance(number, Integral) and least <= number <= most):
+            raise ValueError(f"{name} is a whole number from {least} to {most:,}; got {brief(number)}")
+
+
+def check_real(least: float = 0.0, most: float = 1e18, /, **numbers: float) -> None:
+    """Raises ValueError for a number that is not from ``least`` to ``most``: nan and infinity among others."""
+    for name, number in numbers.items():
+        if not (isinstance(number, Real) and least <= number <= most):
+            raise ValueError(f"{name} is a number from {least:g} to {most:g}; got {brief(number)}")
+
+
+def check_word(given: object, words: Iterable[str], what: str) -> None:
+    """Raises ValueError for a word that is none of some."""
+    if not isinstance(given, str) or given not in words:
+        raise ValueError(f"{what} is one of {', '.join(words)}; got {brief(given)}")
 
 
 def _three(number: float) -> str:

@@ -61,10 +61,11 @@ class Refused(ValueError):
 def judge_failure(endings: list[Ending], logs: list[str]) -> RankFailed:
     """The verdict when at least one rank failed or died: the first cause whole, one line for each of the others."""
     guilty = _first_cause(endings, logs)
-    finding = _found(guilty, logs[guilty.rank], endings)
+    detailed = diagnosis.detailed(endings)
+    finding = detailed or _found(guilty, logs[guilty.rank], endings)
     lines = [finding.text]
     others = [ending for ending in endings if ending.rank != guilty.rank]
-    if others:
+    if others and not detailed:
         lines.append("The other ranks:")
         lines += [f"  rank {ending.rank}: {_one_line(ending)}" for ending in others]
     return RankFailed("\n".join(lines), endings, logs, finding)
@@ -103,7 +104,7 @@ def _found(ending: Ending, log: str, endings: list[Ending]) -> Finding:
         text += f"\nIts last output:\n{ending.last_output}"
     died = "unclean_exit" if (ending.status or 0) >= 0 else "sigkill" if ending.status == -signal.SIGKILL else "crash"
     fault = "mismatched_shape" if reason else "out_of_memory" if ending.state == "out of memory" else died
-    odd = diagnosis.disagreeing(endings, ending.rank) if reason else (ending.rank,)
+    odd = diagnosis.disagreeing(endings, ending.rank, reason) if reason else (ending.rank,)
     where = next((e.calls[-1] for e in endings if e.rank == odd[0] and e.calls), {})
     return Finding(fault=fault, ranks=odd, text=text, where=where)
 

@@ -14,9 +14,10 @@ FLOORS = {
     0: ("units", "mesh", "timeline", "shards", "topology", "ending"),
     1: ("order", "schedule", "simulate", "residual", "collectives", "network", "buckets", "memory", "partition",
         "footprint", "plan", "diagnosis"),
-    2: ("ops", "machine", "hardware", "wire", "verdict", "witness", "rank", "zygote", "trace", "payload", "server",
-        "peer", "run", "job", "launcher", "script", "traffic", "pace", "engines", "meter", "model", "pipeline",
-        "pipedream", "exchange", "calibrate", "data_parallel", "sharded", "health", "faults", "checkpoint"),
+    2: ("ops", "machine", "hardware", "wire", "verdict", "witness", "rank", "zygote", "traffic", "labels", "trace",
+        "payload", "server", "peer", "run", "job", "launcher", "script", "pace", "engines", "meter", "model",
+        "pipeline", "pipedream", "exchange", "calibrate", "data_parallel", "sharded", "health", "faults",
+        "checkpoint"),
     3: ("style", "scene", "sketch", "chart", "diagram", "bill", "transfer", "report", "layout", "svg", "mpl", "text"),
     4: ("export", "viewer", "widgets", "check", "demo", "__main__"),
 }
@@ -24,7 +25,7 @@ FLOORS = {
 
 PLACE = {room: (floor, position) for floor, rooms in FLOORS.items() for position, room in enumerate(rooms)}
 FLOOR_NAMES = ("words", "theory", "machine", "pictures", "hands")
-FILE_LINES, FUNCTION_LINES, MEDIAN_LINES, HOUSE_LINES = 300, 40, 12, 7300
+FILE_LINES, FUNCTION_LINES, MEDIAN_LINES, HOUSE_LINES = 300, 40, 12, 7400
 CHAPTERS, CHAPTER_LINES = 19, 120
 BAD_WORDS = {"manager", "helper", "helpers", "base", "util", "utils", "common", "core"}
 ENGINES = {"torch", "accelerate", "deepspeed", "transformers"}
@@ -35,7 +36,8 @@ DEPRECATED = ("torch.cuda.amp", "torch.distributed.launch", "torch.distributed.p
               "torch.distributed.all_gather_multigpu", "torch.distributed.all_gather_into_tensor",
               "torch.distributed.reduce_scatter_tensor", "torch.nn.parallel.DataParallel", "torch.nn.DataParallel")
 FOREIGN_PATH = re.compile(r"(?<![\w.:/~-])/(?:home|root|Users|work)/")
-IGNORED = {".git", ".venv", "out", "build", "__pycache__", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"}
+IGNORED = {".git", ".venv", "out", "build", "__pycache__",
+           ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".hypothesis"}
 FREE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 LARGEST_BYTES = 600_000
 

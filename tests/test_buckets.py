@@ -142,11 +142,13 @@ def test_backward_takes_twice_the_forward_unless_it_is_said():
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="'a' has 0 bytes"):
         Layer(name="a", num_bytes=0, forward_us=1.0)
-    with pytest.raises(ValueError, match="in one bucket; 2 layers"):
+    with pytest.raises(ValueError, match="in one bucket, and none is empty; 2 layers"):
         simulate(layers(4, 4), [(1,)], lambda n: 1.0, num_ranks=1)
     with pytest.raises(ValueError, match="limit is 0 bytes or more; got -1"):
         assign([4], -1)
-    for wrong in ({"num_ranks": 0}, {"num_ranks": 1, "accumulate": 0}, {"num_ranks": 2, "slow": {2: 1.5}},
-                  {"num_ranks": 2, "slow": {0: -1.0}}):
-        with pytest.raises(ValueError, match="1 rank and 1 microbatch or more"):
+    for wrong, words in (({"num_ranks": 0}, "num_ranks is a whole"),
+                         ({"num_ranks": 1, "accumulate": 0}, "accumulate is a whole"),
+                         ({"num_ranks": 2, "slow": {2: 1.5}}, "slow gives some of 2 ranks"),
+                         ({"num_ranks": 2, "slow": {0: -1.0}}, "factors of 0 or more; got {0: -1.0}")):
+        with pytest.raises(ValueError, match=words):
             simulate(layers(4), [(0,)], lambda n: 1.0, **wrong)

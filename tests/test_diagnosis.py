@@ -37,6 +37,13 @@ def test_a_rank_that_called_the_same_line_less_often_has_fewer_inputs():
     assert (found.fault, found.ranks) == ("uneven_inputs", (1,)) and "called that line 2 times" in found.text
 
 
+def test_only_the_collective_that_is_waited_for_is_counted():
+    """DDP broadcasts its buckets' order in the line that also reduces gradients."""
+    last = {0: 4, 1: 3}
+    found = diagnosis.missing([stuck(0, call(seq=4), last), returned(1, call(), call("broadcast", 2), call(seq=3))])
+    assert "called that line 2 times" in found.text
+
+
 def test_a_group_that_waits_in_the_worlds_collective_forgot_its_group():
     groups, last = {"0": [0, 1, 2], "1": [0, 2]}, {0: 1, 1: 0, 2: 1}
     waiting = [stuck(rank, call(), last, groups=groups) for rank in (0, 2)]
@@ -114,6 +121,30 @@ def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
     failed = [Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))]
     assert diagnosis.disagreeing(failed, dead=0) == (1,)
     assert diagnosis.disagreeing(failed[1:], dead=0) == (0,), "the others agree: the dead one did not"
+
+
+def test_gloos_reason_breaks_the_tie_of_two_that_disagree():
+    four, eight = call(), call(shapes=((8,),))
+    failed = [Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
+    assert diagnosis.disagreeing(failed, dead=0) == (1, 2)
+    assert diagnosis.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), "it awaited less: it was with the smaller"
+    assert diagnosis.disagreeing(failed, dead=0, reason="4 vs 32") == (2,)
+
+
+@pytest.mark.parametrize(("op", "shape", "fault"), [("BROADCAST", "4", "mismatched_op"),
+                                                    ("ALLREDUCE", "8", "mismatched_shape")])
+def test_what_torchs_detail_says_is_read_by_rank(op, shape, fault):
+    def said(rank, op, shape):
+        words = (f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber=1, OpType={op}, "
+                 f"TensorShape=[{shape}], TensorDtypes=Float, ...), but Rank 0 is running ...")
+        where = {"file": "f", "line": rank, "text": "x"}
+        return Ending(rank=rank, how="failed", error={"message": words, "where": where})
+
+    endings = [said(0, "ALLREDUCE", "4"), said(1, op, shape), said(2, "ALLREDUCE", "4")]
+    found = diagnosis.detailed(endings)
+    assert (found.fault, found.ranks, found.where["line"]) == (fault, (1,), 1)
+    assert f"rank 1: {op.lower()} of [{shape}] Float at line 1" in found.text
+    assert diagnosis.detailed(endings[:1]) is None and diagnosis.detailed([returned(0)]) is None
 
 
 def test_a_finding_has_a_known_name():

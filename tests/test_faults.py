@@ -64,6 +64,17 @@ def test_the_odd_one_is_found_wherever_it_is(odd):
         assert odd in faults.run(name, ranks=4, odd=odd).ranks, name
 
 
+def test_of_three_ranks_the_one_with_another_size_is_found_by_gloos_own_words():
+    assert [faults.run("mismatched_shape", ranks=3, odd=odd).ranks for odd in range(3)] == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize("name", ["mismatched_op", "mismatched_shape"])
+def test_torchs_detail_is_heeded_when_the_notebook_asks_for_it(name, monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    finding = faults.run(name, ranks=3, odd=2)
+    assert (finding.fault, finding.ranks) == (name, (2,)) and "DETAIL has found" in finding.text
+
+
 def test_a_healthy_run_has_no_finding():
     def work():
         import torch

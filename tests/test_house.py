@@ -39,7 +39,7 @@ BROKEN = (
     (house.engine_faults, {"model": "import deepspeed"}, "at import time"),
     (house.size_faults, {"units": "x = 1\n" * 301}, "301 lines"),
     (house.size_faults, {"units": LONG}, "units.long has 41 lines"),
-    (house.total_faults, {f"room{i}": "x = 1\n" * 300 for i in range(25)}, "7500 lines of code, of 7300"),
+    (house.total_faults, {f"room{i}": "x = 1\n" * 300 for i in range(25)}, "7500 lines of code, of 7400"),
     (house.total_faults, {"units": LONG}, "the median function has 41 lines"),
     (house.total_faults, {"widgets.panel": "x = 1\n" * 4561}, "widgets and check have 4561"),
     (house.name_faults, {"units": "class RankManager: pass"}, "called manager"),

@@ -133,9 +133,9 @@ def test_parts_of_the_bill_sum_the_kinds_up():
 @pytest.mark.parametrize("call, words", [
     (lambda: state_bytes(1, 1, 4), "a stage is 0 .DDP., 1, 2 or 3; got 4"),
     (lambda: state_bytes(1, 1, 0, "fp8"), "a recipe is one of sgd, fp32, .*; got 'fp8'"),
-    (lambda: state_bytes(-1), "0 parameters or more, on 1 rank or more; got -1 on 1"),
-    (lambda: state_bytes(1, 0), "got 1 on 0"),
-    (lambda: layer_activation_bytes(0, 1, 8, 1), "sizes are 1 or more; got seq_len=0"),
+    (lambda: state_bytes(-1), "num_params is a number from 0 to .*; got -1"),
+    (lambda: state_bytes(1, 0), "num_ranks is a whole number from 1 to .*; got 0"),
+    (lambda: layer_activation_bytes(0, 1, 8, 1), "seq_len is a number from 1 to .*; got 0"),
     (lambda: layer_activation_bytes(8, 1, 8, 1, recompute="some"), "recompute is one of none, selective, full"),
     (lambda: deepspeed_estimate(1, 1, 1), "DeepSpeed estimates stages 2 and 3; got 1")])
 def test_what_has_no_bill_is_refused(call, words):

@@ -35,6 +35,13 @@ def test_a_row_for_each_rank_with_its_state_and_its_line():
     assert len({(box.colour, box.hatch) for box in boxes}) == 4
 
 
+def test_a_rank_that_returned_says_nothing_stale_and_a_barrier_has_no_shape():
+    waits = Ending(rank=0, how="stuck", where=PLACE, pending=({**WORK, "op": "barrier", "shapes": []},))
+    gone = Ending(rank=1, how="returned", where={"call": "init_process_group"})
+    said = [words.text for words in report.sketch((waits, gone)).only(Words)]
+    assert "barrier: waits for rank 1, 3" in said and "init_process_group" not in said
+
+
 def test_an_arrow_ends_at_the_rank_that_is_waited_for():
     arrows = [line for line in drawn().only(Line) if line.arrow and len(line.points_px) == 4]
     boxes = [box for box in drawn().only(Box) if box.texts]

@@ -74,7 +74,7 @@ def test_the_cost_of_a_message_is_read_off_a_timeline():
 
 def test_mistakes_are_named():
     one, other = (simulate(SCHEDULES["gpipe"](2, m), COST) for m in (2, 3))
-    with pytest.raises(ValueError, match="different actions"):
+    with pytest.raises(ValueError, match="of one configuration; only one of these holds 0B2"):
         residual(one, other)
     with pytest.raises(ValueError, match="none does"):
         message_us(simulate(SCHEDULES["gpipe"](1, 2), COST))

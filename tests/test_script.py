@@ -89,3 +89,60 @@ def test_a_wrong_launcher_or_path_is_named(tmp_path):
         lab.launch_script(__file__, using="mpirun")
     with pytest.raises(ValueError, match=r"'nowhere\.py' is no file"):
         lab.launch_script("nowhere.py")
+
+
+ELASTIC = """
+import os, sys, time, torch, torch.distributed as dist
+from labkit import checkpoint, rank
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.Adam(net.parameters())
+step = checkpoint.load("{folder}", net, optimizer)["step"] if checkpoint.checkpoints("{folder}") else 0
+seen = [(dist.get_world_size(), step, time.time())]
+while step < 6:
+    optimizer.zero_grad()
+    net(torch.ones(2, 4)).sum().backward()
+    for weight in net.parameters():
+        dist.all_reduce(weight.grad)
+        weight.grad /= dist.get_world_size()
+    optimizer.step()
+    step += 1
+    if step == 4 and seen[0][1] == 0 and dist.get_rank() == 1:
+        print("killed at", time.time(), flush=True)
+        for pid in {pids}:
+            os.kill(pid, 9)
+    checkpoint.save("{folder}", step, net, optimizer)
+print("ranks, step:", seen[0][:2], flush=True)
+rank.current().give((seen, net.weight.tolist()))
+dist.barrier()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("pids", "options", "left"), [
+    ("[os.getpid()]", {"max_restarts": 2}, 2),
+    ("[os.getppid(), os.getpid()]", {"max_restarts": 2, "nodes": (1, 2)}, 1)])
+def test_torchrun_goes_on_from_the_checkpoint_with_the_ranks_that_are_left(pids, options, left, tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text(ELASTIC.format(folder=tmp_path / "checkpoints", pids=pids))
+    run = lab.launch_script(path, ranks=2, timeout_s=120, **options)
+    (seen, weight), *others = run
+    assert seen[0][:2] == (left, 3) and [each is None for each in others] == [left == 1]
+    killed = float(run.logs[1].split("killed at ")[1].split()[0])
+    assert 0 < seen[0][2] - killed < 60
+    path.write_text(ELASTIC.format(folder=tmp_path / "undisturbed", pids="[]"))
+    assert lab.launch_script(path, ranks=2, timeout_s=120, show=False)[0][1] == weight
+    shown = capsys.readouterr().out
+    assert shown.count("$ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun ") == 3 - left
+    assert ("--nnodes 1:2" in shown) == (left == 1) and "--log-dir" not in shown
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(path) in (p.info["cmdline"] or [])]
+
+
+def test_restarts_that_are_none_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="torchrun alone restarts ranks; got using='deepspeed'"):
+        lab.launch_script(__file__, using="deepspeed", max_restarts=1)
+    for nodes, ranks, words in (((2, 1), 2, "fewest_nodes"), ((0, 1), 2, "fewest_nodes"),
+                                (2, 2, r"\(fewest, most\); got 2"), ((1, 2), 3, "3 ranks are not shared by 2 nodes")):
+        with pytest.raises(ValueError, match=words):
+            lab.launch_script(__file__, ranks=ranks, nodes=nodes)

@@ -12,9 +12,10 @@ from labkit.widgets.picture import show
 from labkit.widgets.pipeline import pipeline_parallelism
 from labkit.widgets.primitives import collectives
 from labkit.widgets.strategy import strategies
+from labkit.widgets.trace import trace
 from labkit.widgets.usage import timeline
 from labkit.widgets.zero import offload_flow, zero_stages
 
 __all__ = ["architectures", "collectives", "ddp_communication", "fsdp_sharding", "offload_flow",
-           "pipeline_parallelism", "report", "show", "strategies", "timeline", "training_need", "zero_stages"]
+           "pipeline_parallelism", "report", "show", "strategies", "timeline", "trace", "training_need", "zero_stages"]
 install()

@@ -8,6 +8,7 @@ from labkit.collectives import Plan, sent_bytes
 from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Line, Said, Shape, Sketch, Words, legend, moved, said
 from labkit.style import speaking
+from labkit.units import check_whole
 from labkit.widgets.picture import spoken
 
 INSIDE, ACROSS, THICK_PX = "#4f9fe3", "#f2954b", 9.0
@@ -19,6 +20,7 @@ _WORDS = (("title", "Who sends how much over which link", "谁在哪条链路上
 
 def crossing_bytes(plan: Plan, island_size: int, num_bytes: float) -> float:
     """What goes from one island of neighbours to another in a plan, all messages together."""
+    check_whole(island_size=island_size)
     return sum(size for (src, dst), size in _carried(plan, num_bytes).items()
                if src // island_size != dst // island_size)
 
@@ -27,6 +29,7 @@ def architectures(plans: Mapping[Said, Plan] | list[tuple[Said, Plan]], island_s
                   ) -> Sketch:
     """Plans of as many ranks on the same islands, two beside each other; S is the size of the buffer."""
     rows = list(plans.items()) if isinstance(plans, Mapping) else list(plans)
+    check_whole(island_size=island_size, **{"number of plans": len(rows)})
     most = max(_both_ways(plan)[pair] for _, plan in rows for pair in _both_ways(plan))
 
     def build(words: dict[str, str]) -> Sketch:

@@ -58,7 +58,8 @@ class FsdpBoard(Trial):
 
     def __init__(self, language: str = "en", **start: object) -> None:
         words = spoken(_WORDS, language)
-        self._options = {"moment": tuple(range(2 * (start["layers"] + 2) + 2)), "strategy": STRATEGIES,
+        num_layers = min(max(NUM_LAYERS), start["layers"])
+        self._options = {"moment": tuple(range(2 * (num_layers + 2) + 2)), "strategy": STRATEGIES,
                          "layers": NUM_LAYERS, "ranks": (2, 4)}
         shown = {"strategy": words.get}
         controls = selectors(self._options, {"moment": 0, **start}, words, shown, ("strategy",))

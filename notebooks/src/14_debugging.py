@@ -1,0 +1,1439 @@
+# ---
+# jupyter:
+#   labkit:
+#     sections: ["8.11.1", "8.11.2", "10.5.2", "19.9"]
+#     needs: ["two CPU cores"]
+#     minutes: 75
+# ---
+
+# %% [markdown]
+# # Debugging
+#
+# *Sections 8.11.1, 8.11.2, 10.5.2 and 19.9 of the source material. About 75 minutes. No GPU is needed.*
+#
+# A distributed program breaks in ways that a single process cannot. One rank goes wrong, and another one complains, or all wait in silence, or all go on with wrong numbers. The questions are always the same: **which rank, which line, why?**
+#
+# Here you break real runs on purpose. Each fault is run, the report is read, the fault is cured, and the cure is run. At the end six broken programs are yours.
+
+# %% [markdown] lang="zh" of="c029c5f8"
+# # 调试
+#
+# *对应原资料 8.11.1、8.11.2、10.5.2、19.9 各节，约 75 分钟。不需要 GPU。*
+#
+# 分布式程序会出单进程不可能出的错：一个 rank 错了，喊出来的却是另一个；或者大家一声不响地等着；或者个个照常往下跑，数却是错的。要问的总是三件事：**哪个 rank，哪一行，为什么？**
+#
+# 本章故意把真实的运行弄坏。每种故障都先跑出来，再读报告，然后修好，再跑一遍。最后有六个坏程序留给你。
+
+# %%
+import labkit as lab
+
+lab.warm()  # starts the process that forks ranks, while the rest loads
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from labkit import bill, chart, faults, health, meter, model, sharded, traffic, widgets
+from labkit.check import debugging as check
+from labkit.ending import FAULTS
+from labkit.units import format_bytes
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+LANGUAGE = "en"
+check.language(LANGUAGE)
+
+# %% [markdown] sections="10.5.2"
+# ## How a run ends
+#
+# Four ranks add up the lengths of four words. One of the words is missing. **Predict:** which ranks raise an exception of their own, and what do the others see?
+
+# %% [markdown] lang="zh" of="c87a9f13"
+# ## 一次运行怎样结束
+#
+# 四个 rank 各有一个词，把词的长度加起来。其中一个词缺了。**先猜：** 哪些 rank 会自己抛出异常？其余的看到什么？
+
+# %%
+my_ranks = None
+
+
+# %%
+def mean_length():
+    words = ["data", "model", None, "loss"]
+    length = torch.tensor(float(len(words[dist.get_rank()])))
+    dist.all_reduce(length)
+    return length.item() / dist.get_world_size()
+
+
+try:
+    lab.launch(mean_length, ranks=4, backend="gloo", timeout_s=40)
+except lab.LaunchError as error:
+    widgets.report(error, language=LANGUAGE)
+    finding = error.finding
+    print(f"{my_ranks = }; fault: {finding.fault}, ranks: {finding.ranks}, line: {finding.where['text']}")
+
+# %% [markdown]
+# A report has a row per rank. Only one raised an exception of its own: its row is marked, with the error and the line. The others were waiting in the all-reduce for it; when it left, gloo told some of them that a connection was gone. Such an error is an **echo**: it says that another rank failed, not why. Under torchrun all of these tracebacks come mixed into one terminal. The first thing to find is the one that is not an echo.
+#
+# Left alone in a cell, the exception draws the same report above its text. It is caught here so that the notebook goes on. From now on a small function does that:
+
+# %% [markdown] lang="zh" of="97ba3e6e"
+# 报告里每个 rank 占一行。真正自己抛出异常的只有一个：那一行做了标记，写着错误和代码行。其余的正在 all-reduce 里等它；它一走，gloo 就告诉其中几个连接断了。这种错误只是**回声**（echo）：它说明别的 rank 出了事，却说不出为什么。用 torchrun 时，这些 traceback 会混在同一个终端里，所以第一件事是找出哪个不是回声。
+#
+# 单元里不接住这个异常，它也会在文字上方画出同样的报告。这里接住它，是为了让笔记本继续往下走。下面把这件事写成一个小函数：
+
+# %%
+def fails(fn, *args, **options):
+    """Launches a run that is expected to fail, draws its report, and returns the verdict."""
+    try:
+        run = lab.launch(fn, *args, backend="gloo", timeout_s=40, **options)
+    except lab.LaunchError as error:
+        widgets.report(error, language=LANGUAGE)
+        return error
+    raise AssertionError(f"this run was expected to fail, and returned {list(run)}")
+
+# %% [markdown]
+# A rank ends in one of four ways: it returned, it raised, it died, or it is stuck. All four in one run:
+
+# %% [markdown] lang="zh" of="71f407f2"
+# 一个 rank 的结局只有四种：返回了、抛出异常、死了、卡住了。下面一次凑齐：
+
+
+# %%
+def four_ways():
+    rank = dist.get_rank()
+    if rank == 1:
+        time.sleep(0.3)
+        raise ValueError("sample 17 has no label")
+    if rank == 2:
+        time.sleep(0.4)
+        os._exit(3)  # leaves without a word
+    if rank == 3:
+        dist.recv(torch.zeros(1), src=0)
+
+
+error = fails(four_ways, ranks=4)
+print([ending.how for ending in error.endings])
+
+# %% [markdown] sections="8.11.2, 19.9"
+# ## Hang lab: collectives that do not match
+#
+# Trap 1 of section 19.9: rank 0 broadcasts, the others reduce. The comment there says "deadlock". **Predict** what happens to the values if nobody looks: an exception, a hang, or wrong numbers?
+
+# %% [markdown] lang="zh" of="c1c7a094"
+# ## 卡死实验：对不上的集合操作（collective）
+#
+# 19.9 节的陷阱 1：rank 0 做 broadcast，其余做 all-reduce。那里的注释写着“死锁”。**先猜**：没人盯着的话会怎样？抛异常、卡住，还是数错了？
+
+# %%
+my_guess = None
+
+
+# %%
+def trap_one(mended):
+    x = torch.full((4,), dist.get_rank() + 1.0)
+    if dist.get_rank() == 0 and not mended:
+        dist.broadcast(x, src=0)
+    else:
+        dist.all_reduce(x)
+    return x[0].item()
+
+
+error = fails(trap_one, False, ranks=4)
+print(f"{my_guess = }\n{type(error).__name__}: {error}")
+print("mended:", *lab.launch(trap_one, True, ranks=4, backend="gloo", timeout_s=40))
+
+# %% [markdown]
+# A hang, and gloo says nothing: by default it would wait half an hour. labkit asks each rank where it is and reads torch's **flight recorder**, which numbers the collectives of every group. Same number, other operation: that proves it, and the majority tells who is odd.
+#
+# Section 8.11.2 has the second kind: a barrier that only rank 0 reaches. Rank 0 "saves" first. **Predict** which ranks the report marks: 0, or 1 and 2?
+
+# %% [markdown] lang="zh" of="00e97ffe"
+# 卡住了，而 gloo 一声不吭：默认要等上半小时。labkit 会问每个 rank 在哪里，并读 torch 的飞行记录器（flight recorder），它给每个组的集合操作编号。编号相同、操作不同，就是铁证；少数服从多数，便知道谁是异类。
+#
+# 8.11.2 节讲的是第二种：只有 rank 0 才走到的 barrier。下面 rank 0 先“保存”。**先猜**报告会标出谁：0，还是 1 和 2？
+
+# %%
+my_marked = None
+
+
+# %%
+def save_and_wait(mended):
+    if dist.get_rank() == 0:
+        print("saved")
+        if not mended: dist.barrier()
+    if mended: dist.barrier()
+
+
+error = fails(save_and_wait, False, ranks=3)
+print(f"{my_marked = }; marked: {error.finding.ranks}\n{error}")
+print("mended:", list(lab.launch(save_and_wait, True, ranks=3, backend="gloo", timeout_s=40).logs))
+
+# %% [markdown]
+# The rank that waits has done nothing wrong yet; those that never come are marked. The arrow points from who waits to whom it waits for. Read the line it waits in, go up to the nearest `if`, and you have the fault.
+#
+# ### The wrong group
+#
+# Trap 2: two of four ranks make a group and forget to pass it. (The example of section 19.9 makes a group of all its ranks, where forgetting it changes nothing on 4 ranks and hangs on 5.)
+
+# %% [markdown] lang="zh" of="f49355f4"
+# 在等的那个 rank 还没有犯错，被标出来的是从不露面的那些。箭头从等的一方指向被等的一方。看它停在哪一行，往上找最近的 `if`，毛病就在那里。
+#
+# ### 用错进程组
+#
+# 陷阱 2：四个 rank 里有两个建了组，却忘了传给集合操作。（19.9 节的例子用前四个 rank 建组，所以一共 4 个 rank 时忘了传也没事，5 个就会卡住。）
+
+
+# %%
+def trap_two(mended):
+    x, group = torch.ones(1), dist.new_group([0, 1])  # every rank must call new_group, members or not
+    if dist.get_rank() in (0, 1):
+        dist.all_reduce(x, group=group if mended else None)
+    return x.item()
+
+
+error = fails(trap_two, False, ranks=4)
+print(error.finding.text)
+print("mended:", *lab.launch(trap_two, True, ranks=4, backend="gloo", timeout_s=40))
+
+# %% [markdown]
+# ### One batch less
+#
+# A hang that comes with the last batch: one rank runs out of data first. Rank 0 has three batches, rank 1 four. DDP has a cure, `join()`: a rank that is done takes part in the others' all-reduces with zeros.
+
+# %% [markdown] lang="zh" of="447b372c"
+# ### 少一个 batch
+#
+# 到最后一个 batch 才卡死：某个 rank 的数据先用完。下面 rank 0 有三个 batch，rank 1 有四个。DDP 自带解法 `join()`：做完的 rank 拿零去陪其余的做完 all-reduce。
+
+
+# %%
+def epoch(joined):
+    torch.manual_seed(0)
+    net, rank = DDP(torch.nn.Linear(4, 1)), dist.get_rank()
+    with net.join(enable=joined):
+        for number, batch in enumerate(torch.ones(3 + rank, 2, 4), start=1):
+            net(batch).sum().backward()
+    return number
+
+
+error = fails(epoch, False, ranks=2)
+print(error.finding.text)
+print("with join(), batches:", *lab.launch(epoch, True, ranks=2, backend="gloo", timeout_s=40))
+
+# %% [markdown]
+# ## Hang lab: messages in a circle
+#
+# Section 8.11.2: both ranks send, then both receive. **Predict** how many bytes a message may have before it blocks. It is tried here with one number, 4 bytes.
+
+# %% [markdown] lang="zh" of="8b811ed3"
+# ## 卡死实验：消息绕成一圈
+#
+# 8.11.2 节的例子：两个 rank 都先发后收。**先猜**一条消息多少字节以上才会卡住。下面只发一个数，4 字节。
+
+# %%
+my_bytes = None
+
+
+# %%
+def cycle():
+    other, got = 1 - dist.get_rank(), torch.zeros(1)
+    dist.send(torch.ones(1), dst=other)
+    dist.recv(got, src=other)
+
+
+error = fails(cycle, ranks=2, hang_s=0.7)
+print(f"{my_bytes = }\n{error}")
+
+# %% [markdown]
+# gloo's `send` waits for the receiver whatever the size. The section's cure is right if all of it is done: `isend` and `irecv` return at once, and **both** requests must be waited for, on both ranks. Here rank 1 starts 0.2 s late; rank 0 looks at what it got before and after the wait:
+
+# %% [markdown] lang="zh" of="b18511ce"
+# gloo 的 `send` 不论大小都要等对方来收。原资料的解法是对的，但要做全：`isend` 和 `irecv` 立刻返回，两个 rank 都要把**两个**请求等完。下面 rank 1 晚 0.2 秒开始；rank 0 在等待之前和之后各看一眼收到了什么：
+
+
+# %%
+def no_cycle():
+    rank, got = dist.get_rank(), torch.zeros(1)
+    time.sleep(0.2 * rank)
+    requests = [dist.isend(torch.full((1,), rank + 1.0), dst=1 - rank), dist.irecv(got, src=1 - rank)]
+    before = got.item()
+    for request in requests:
+        request.wait()
+    return before, got.item()
+
+
+before, after = lab.launch(no_cycle, ranks=2, backend="gloo", timeout_s=40)[0]
+print(f"rank 0: {before:g} before the wait, {after:g} after it")
+
+# %% [markdown]
+# ## Timeouts: where they are set
+#
+# The third cause in section 8.11.2 sets the environment variables `NCCL_TIMEOUT` and `NCCL_ASYNC_ERROR_HANDLING`. torch ships the header in which its NCCL backend names its variables:
+
+# %% [markdown] lang="zh" of="eeda809d"
+# ## 超时：到底在哪里设
+#
+# 8.11.2 节的第三条原因设了环境变量 `NCCL_TIMEOUT` 和 `NCCL_ASYNC_ERROR_HANDLING`。torch 自带一个头文件，NCCL 后端的变量名都写在里面：
+
+# %%
+import re
+from pathlib import Path
+
+header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
+names = re.findall(r'"((?:TORCH_)?NCCL_[A-Z_]+)"', header.read_text())
+print(f"{len(names)} variables; NCCL_TIMEOUT among them: {'NCCL_TIMEOUT' in names}")
+print(*(name for name in names if "TIMEOUT" in name or "ASYNC_ERROR" in name), sep="\n")
+
+# %% [markdown]
+# `NCCL_TIMEOUT` is not among them. Of the other two spellings, the one with `TORCH_` is current and the short one is kept for old scripts; what it turns on has long been the default. What counts is the `timeout=` of `init_process_group` and of `new_group`. In the next run rank 1 is 0.3 s late, once in the default group, once in a group with a timeout of 0.1 s. **Predict** after how many seconds rank 0 is through, in each.
+
+# %% [markdown] lang="zh" of="2b2f2923"
+# 里面没有 `NCCL_TIMEOUT`。另一个变量有两种写法，带 `TORCH_` 的是现行的，短的只为旧脚本保留；它打开的功能早就是默认的了。真正起作用的是 `init_process_group` 和 `new_group` 的参数 `timeout=`。下面 rank 1 迟到 0.3 秒：一次在默认组里，一次在超时为 0.1 秒的组里。**先猜**两种情况下 rank 0 各过多少秒脱身。
+
+# %%
+my_seconds = {"default group": None, "timeout=0.1 s": None}
+
+
+# %%
+def late():
+    from datetime import timedelta
+
+    hasty, waited = dist.new_group(timeout=timedelta(seconds=0.1)), {}
+    for name, group in (("default group", None), ("timeout=0.1 s", hasty)):
+        dist.barrier()
+        began, how = time.perf_counter(), "done"
+        time.sleep(0.3 * dist.get_rank())
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+        except RuntimeError as error:
+            how = "RuntimeError: " + str(error).partition("] ")[2]
+        waited[name] = time.perf_counter() - began, how
+    return waited
+
+
+# %%
+os.environ["NCCL_TIMEOUT"] = "0"  # changes nothing
+run = lab.launch(late, ranks=2, backend="gloo", timeout_s=40)
+del os.environ["NCCL_TIMEOUT"]
+print(f"{my_seconds = }; torch's default for gloo: {dist.constants.default_pg_timeout} (h:min:s)")
+for name, (seconds, how) in run[0].items():
+    print(f"{name:<14} {seconds:.1f} s  {how}")
+
+# %% [markdown]
+# A timeout cures no hang. It ends it, and a longer one only makes you wait longer. Raise it where a rank is really that slow (one loads or compiles for half an hour); otherwise look for the rank that never comes.
+#
+# ## Same calls in another order
+#
+# The worst mismatch: rank 1 reduces y before x. Both have the same shape. x is 1 and y is 10 on each of three ranks. **Predict** what rank 0 gets.
+
+# %% [markdown] lang="zh" of="09aa8a30"
+# 超时治不好卡死，只是让它结束；设得更长，就等得更久。真有 rank 那么慢（比如加载或编译要半小时）才值得调大；否则该去找那个永远不来的 rank。
+#
+# ## 调用相同，顺序不同
+#
+# 最阴险的一种：rank 1 先归约 y，再归约 x，两者形状相同。三个 rank 上 x 都是 1，y 都是 10。**先猜** rank 0 得到什么。
+
+# %%
+my_x, my_y = None, None
+
+
+# %%
+def swapped():
+    x, y = torch.tensor([1.0]), torch.tensor([10.0])
+    if dist.get_rank() != 1: dist.all_reduce(x)
+    dist.all_reduce(y)
+    if dist.get_rank() == 1: dist.all_reduce(x)
+    return x.item(), y.item()
+
+
+run = lab.launch(swapped, ranks=3, backend="gloo", timeout_s=40)
+print(f"{(my_x, my_y) = }; rank 0 got {run[0]}, right is {(3 * 1.0, 3 * 10.0)}")
+check.trace(run)
+
+# %% [markdown]
+# Nothing hung, nothing failed, and both sums are wrong. Only the order of the calls tells, and `check.trace(run)` compares it: by the line of each call. That is also its limit. If the two tensors are reduced by **one** line, in a loop whose order differs, the calls look alike and the trace passes:
+
+# %% [markdown] lang="zh" of="c30bddd0"
+# 没有卡住，也没有报错，两个和却都错了。只有调用的先后露出马脚，`check.trace(run)` 就比这个：按每次调用所在的行来比。它的盲区也在这里：两个张量若由**同一行**在循环里归约，而各 rank 的循环次序不同，那么调用看上去一模一样，检查就会通过：
+
+
+# %%
+def swapped_in_a_loop():
+    sums = {"loss": torch.tensor([1.0]), "count": torch.tensor([10.0])}
+    for name in sorted(sums, reverse=dist.get_rank() == 1):
+        dist.all_reduce(sums[name])
+    return {name: value.item() for name, value in sums.items()}
+
+
+run = lab.launch(swapped_in_a_loop, ranks=3, backend="gloo", timeout_s=40)
+print(run[0])
+check.trace(run)
+
+# %% [markdown]
+# So never reduce in the order of a set, or of a dict that was filled in another order: sort the names. (Each interpreter salts the hash of a string anew, so the order of a set of names differs between ranks under torchrun.)
+#
+# ### TORCH_DISTRIBUTED_DEBUG=DETAIL
+#
+# torch itself can compare the calls before it makes them, if this variable is set when the ranks start. Then no rank hangs: each refuses the call with an error that names its own operation and another rank's. Trap 1 once more, then the swapped order:
+
+# %% [markdown] lang="zh" of="d519b274"
+# 所以归约时不要按 set 的次序，也不要按装填次序不一的 dict 的次序，先把名字排好序。（每个解释器给字符串的 hash 另加一次盐，用 torchrun 时，一组名字放进 set，各 rank 的次序就会不同。）
+#
+# ### TORCH_DISTRIBUTED_DEBUG=DETAIL
+#
+# 各 rank 启动时若设了这个变量，torch 自己就会在调用之前先对一对。这样谁也不会卡住：每个 rank 都拒绝这次调用，报错里写明自己的操作和另一个 rank 的操作。再来一遍陷阱 1，然后是对调次序的那个：
+
+# %%
+os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+error = fails(trap_one, False, ranks=3)
+run = lab.launch(swapped, ranks=3, backend="gloo", timeout_s=40)
+del os.environ["TORCH_DISTRIBUTED_DEBUG"]
+print(f"{error}\n\nswapped order: no complaint; rank 0 got {run[0]}, right is (3.0, 30.0)")
+
+# %% [markdown]
+# The operations are named at once, in the ranks themselves; labkit has only put them together. The price is a comparison before every call, which makes small collectives several times slower: for a search, not for training. What is compared is operation, size and type, so the swapped order passes here too.
+
+# %% [markdown] lang="zh" of="f2711bd7"
+# 操作不同，当场就被点名，而且是在 rank 自己那里；labkit 只是把它们凑到一起。代价是每次调用前都要先核对，小的集合操作会慢好几倍：适合排查，不适合训练。它比的是操作、大小和类型，所以对调的次序在这里同样蒙混过关。
+
+# %% [markdown] sections="10.5.2, 19.9"
+# ## Numbers that go wrong
+#
+# Rank 2's batch holds one NaN. **Predict** which ranks have NaN gradients before the all-reduce, and which after it.
+
+# %% [markdown] lang="zh" of="50990851"
+# ## 数错了
+#
+# rank 2 的 batch 里有一个 NaN。**先猜**：all-reduce 之前，哪些 rank 的梯度里有 NaN？之后呢？
+
+# %%
+my_before, my_after = None, None
+
+
+# %%
+def one_nan():
+    batch = torch.rand(2, 4)  # other numbers on every rank
+    if dist.get_rank() == 2: batch[0, 0] = float("nan")
+    net = torch.nn.Linear(4, 1)
+    net(batch).sum().backward()
+    own, gradients = health.statistics(net.weight.grad), {"weight": net.weight.grad, "bias": net.bias.grad}
+    before = health.finite(gradients.items())  # asks all ranks; a collective, so every rank must call it
+    for gradient in gradients.values():
+        dist.all_reduce(gradient)
+    return own, before, health.finite(gradients.items())
+
+
+run = lab.launch(one_nan, ranks=4, backend="gloo", timeout_s=40)
+print(f"{(my_before, my_after) = }; before: {run[0][1].ranks}, after: {run[0][2].ranks}")
+for rank, (own, *_) in enumerate(run):
+    print(f"rank {rank}:", *(f"{name} {own[name]}" for name in ("shape", "dtype", "num_nan", "num_inf")),
+          *(f"{name} {own[name]:.2f}" for name in ("min", "max", "mean", "std")))
+
+# %% [markdown]
+# After the all-reduce all are ill, and nobody can say where it came from. So look before it. `health.statistics` is what `debug_tensor` of section 10.5.2 does, with NaN and Inf counted apart from the rest (its `min` and `mean` would be NaN as well, and say nothing more). For DDP, which reduces on its own, `health.guard` looks at each bucket just before it leaves:
+
+# %% [markdown] lang="zh" of="be48d4f1"
+# all-reduce 之后人人都病了，谁也说不清病从哪来。所以要在它之前看。`health.statistics` 做的就是 10.5.2 节 `debug_tensor` 的事，只是把 NaN 和 Inf 单独计数，不混进其余的数（否则 `min`、`mean` 也成了 NaN，什么也说明不了）。DDP 是自己归约的，`health.guard` 就在每个桶发出的前一刻查一遍：
+
+
+# %%
+def guarded():
+    torch.manual_seed(0)
+    net = DDP(torch.nn.Linear(4, 1))
+    health.guard(net)
+    batch = torch.rand(2, 4)
+    if dist.get_rank() == 2: batch[0, 0] = float("nan")
+    net(batch).sum().backward()
+
+
+error = fails(guarded, ranks=4)
+print(error.finding.fault, error.finding.ranks, error.finding.where["text"])
+
+# %% [markdown]
+# ### Overflow in fp16
+#
+# Trap 7: fp16 ends at 65504. Here the layer's output is larger. Section 19.9 cures it by `autocast` and a gradient scaler. **Predict** which of the three rows below learns.
+
+# %% [markdown] lang="zh" of="da7b70ba"
+# ### fp16 溢出
+#
+# 陷阱 7：fp16 到 65504 为止，下面这一层的输出比它还大。19.9 节的解法是 `autocast` 加梯度缩放（gradient scaling）。**先猜**下面三行里哪一行学得动。
+
+# %%
+my_row = None
+
+
+# %%
+def train_16bit(dtype, autocast, num_steps=8):
+    """The losses, how many steps the scaler skipped, and whether the weights are still finite."""
+    net, inputs, targets = torch.nn.Linear(16, 1), torch.full((8, 16), 50.0), torch.zeros(8, 1)
+    torch.nn.init.constant_(net.weight, 100.0)  # outputs of 80000
+    if not autocast: net.to(dtype), (inputs := inputs.to(dtype)), (targets := targets.to(dtype))
+    optimizer, losses, skipped = torch.optim.SGD(net.parameters(), lr=1e-5), [], 0
+    scaler = torch.amp.GradScaler("cpu", enabled=autocast and dtype == torch.float16)
+    for _ in range(num_steps):
+        with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+            loss = torch.nn.functional.mse_loss(net(inputs), targets)
+        scaler.scale(loss).backward()
+        scale = scaler.get_scale()
+        scaler.step(optimizer), scaler.update(), optimizer.zero_grad()
+        losses, skipped = [*losses, loss.item()], skipped + (scaler.get_scale() < scale)
+    return f"loss {losses[0]:8.2g} to {losses[-1]:8.2g}   skipped {skipped}   finite weights {net.weight.isfinite().all()}"
+
+
+# %%
+print(f"{my_row = }")
+print("fp16                    ", train_16bit(torch.float16, autocast=False))
+print("autocast fp16 and scaler", train_16bit(torch.float16, autocast=True))
+print("autocast bf16           ", train_16bit(torch.bfloat16, autocast=True))
+
+# %% [markdown]
+# The scaler keeps the weights clean by skipping every step, and so nothing is learned: it guards against overflow of **gradients**, which a smaller scale cures (chapter 05). The **forward** overflows here, and no scale changes that. bf16 has the range of fp32. (Or make the activations smaller: a norm, another initial scale.)
+#
+# ## Replicas that drift apart
+#
+# DDP starts equal and stays equal, if all ranks make the same update. Section 10.5.2 compares the replicas by `hash(param...tobytes())`. Here is that line in a script under torchrun, beside a digest, on two ranks with equal weights:
+
+# %% [markdown] lang="zh" of="71c37705"
+# 缩放器跳过了每一步，权重保住了，但什么也没学到：它防的是**梯度**溢出，缩放系数调小就能好（见第 05 章）；这里溢出的是**前向**，系数怎么调都没用。bf16 的范围与 fp32 相同。（也可以让激活值小一些：加归一化，或换个初始尺度。）
+#
+# ## 副本（replica）走散
+#
+# DDP 的各副本起点相同，只要大家做同样的更新，就一直相同。10.5.2 节用 `hash(参数...tobytes())` 来比较副本。下面把这一行放进脚本，用 torchrun 在两个 rank 上跑，权重相同；旁边是一个真正的摘要（digest）：
+
+# %%
+import tempfile
+
+folder = tempfile.TemporaryDirectory()
+script = Path(folder.name, "compare.py")
+script.write_text("""
+import hashlib, numpy
+from labkit import rank
+
+weight = numpy.arange(8, dtype=numpy.float32)
+rank.current().give((hash(weight.tobytes()), hashlib.blake2b(weight.tobytes(), digest_size=8).hexdigest()))
+""")
+for rank, (hashed, digest) in enumerate(lab.launch_script(script, ranks=2, timeout_s=50)):
+    print(f"rank {rank}: hash {hashed:21}   BLAKE2b {digest}")
+print("health.digest of the same tensor:", health.digest(torch.arange(8.0)))
+
+# %% [markdown]
+# The bytes are equal and the hashes are not: Python salts `hash` in each interpreter. The section's check would cry wolf on every healthy run. (Ranks started by `lab.launch` come from one interpreter and happen to agree, which is worse: the fault shows only under torchrun.) A digest such as BLAKE2b depends on the bytes alone. `health.compare` gathers the digests, 16 characters for each tensor, and votes. Now rank 1 makes a tiny update alone:
+
+# %% [markdown] lang="zh" of="756b27fe"
+# 字节相同，hash 却不同：Python 在每个解释器里都给 `hash` 加盐。原资料的检查会在每次健康的运行里喊狼来了。（`lab.launch` 的 rank 出自同一个解释器，碰巧一致，这反而更糟：换到 torchrun 才露馅。）BLAKE2b 这样的摘要只取决于字节。`health.compare` 收集各 rank 的摘要，每个张量 16 个字符，然后投票。下面 rank 1 自己偷偷更新了一丁点：
+
+
+# %%
+def one_update_alone(alone):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    if alone and dist.get_rank() == 1:
+        with torch.no_grad():
+            net[1].bias += 1e-6
+    return health.compare(net.named_parameters())
+
+
+for alone in (False, True):
+    print(lab.launch(one_update_alone, alone, ranks=3, backend="gloo", timeout_s=40)[0])
+
+# %% [markdown] sections="19.9"
+# ## Four more traps
+#
+# ### Trap 3: no zero_grad
+#
+# Section 19.9 says that gradients pile up "until memory overflows". **Predict** both columns for four steps: the norm of the gradient, and the bytes that are alive.
+
+# %% [markdown] lang="zh" of="91fab567"
+# ## 另外四个陷阱
+#
+# ### 陷阱 3：忘了 zero_grad
+#
+# 19.9 节说梯度不断累积，会“导致内存溢出”。**先猜**四步里的两列：梯度的范数，以及存活的字节数。
+
+# %%
+my_norms, my_live_bytes = None, None
+
+
+# %%
+def four_steps(fault):
+    """(norm of the gradient, live bytes) after each of four steps."""
+    torch.manual_seed(0)
+    net, kept, rows = torch.nn.Linear(64, 64), [], []
+    with meter.watch() as watched:
+        for _ in range(4):
+            loss = net(torch.ones(8, 64)).square().mean()
+            if fault == "keeps losses": kept.append(loss)  # for a mean at the end, and never calls backward
+            else: loss.backward()
+            del loss
+            rows.append((0.0 if net.weight.grad is None else net.weight.grad.norm().item(), watched.live_bytes))
+            if fault != "no zero_grad": net.zero_grad()
+    return rows
+
+
+# %%
+columns = {name: four_steps(name) for name in ("healthy", "no zero_grad", "keeps losses")}
+print(f"{(my_norms, my_live_bytes) = }\nstep" + "".join(f"{name:>26}" for name in columns))
+for step, row in enumerate(zip(*columns.values())):
+    print(f"{step:4}" + "".join(f"{norm:10.3f} {num_bytes:9,} bytes" for norm, num_bytes in row))
+
+# %% [markdown]
+# Gradients are added in place: the values grow, the memory does not. The training goes wrong (each update uses the sum of all gradients so far), and nothing runs out. What does grow is the third column: losses that are kept as tensors, in an evaluation without `torch.no_grad()`. Each one holds its whole graph. Keep `loss.item()`.
+#
+# ### Trap 4: torch.save(model)
+#
+# Section 19.9 says that the file then holds the "CUDA context". Look into it: a checkpoint is a zip with the tensors' bytes and one pickle. Sizes, and the names that the pickle looks up when it is read:
+
+# %% [markdown] lang="zh" of="aa990016"
+# 梯度是原地累加的：数值变大，内存不变。训练会出错（每次更新用的是迄今所有梯度之和），但什么也不会耗尽。真正上涨的是第三列：评估时没用 `torch.no_grad()`，又把损失当张量存着，每个损失都拽着它的整张计算图。请存 `loss.item()`。
+#
+# ### 陷阱 4：torch.save(model)
+#
+# 19.9 节说这样存的文件“包含 CUDA 上下文”。打开看看：检查点是一个 zip，里面是张量的字节和一个 pickle。下面列出大小，以及读 pickle 时要去查找的名字：
+
+# %%
+import pickletools
+import zipfile
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(100, 100)
+
+
+def looked_up(path):
+    with zipfile.ZipFile(path) as archive:
+        pickled = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
+    return [str(name).replace(" ", ".") for code, name, _ in pickletools.genops(pickled) if code.name == "GLOBAL"]
+
+
+# %%
+net, whole, weights = Net(), Path(folder.name, "whole.pt"), Path(folder.name, "weights.pt")
+torch.save(net, whole), torch.save(net.state_dict(), weights)
+print(f"tensors {sum(weight.nbytes for weight in net.parameters()):,} bytes")
+for path in (whole, weights):
+    print(f"{path.name:<10} {path.stat().st_size:,} bytes; looks up {', '.join(looked_up(path))}")
+
+# %% [markdown]
+# No context; both are the tensors and a little more. The difference is `__main__.Net`: the class is stored as a name. The harm comes when the file is read. **Predict** what happens with torch's default, and what after the class has moved:
+
+# %% [markdown] lang="zh" of="6f8e4dd4"
+# 没有什么上下文，两个文件都是张量加一点零头。区别在 `__main__.Net`：类只存了个名字。害处要到读文件时才显现。**先猜**：按 torch 的默认方式读会怎样？类搬了家之后又会怎样？
+
+# %%
+my_load, my_load_after_the_move = None, None
+
+# %%
+found = {}
+trusting = {"weights_only": False}
+for title, options in (("as is", {}), ("weights_only=False", trusting), ("and Net is gone", trusting)):
+    if title == "and Net is gone": del Net
+    try:
+        found[title] = type(torch.load(whole, **options)).__name__
+    except Exception as error:
+        found[title] = f"{type(error).__name__}: {str(error).splitlines()[0][:70]}"
+print(f"{(my_load, my_load_after_the_move) = }")
+print(*(f"{title:<19} {how}" for title, how in found.items()), sep="\n")
+print(f"{'state_dict':<19} {', '.join(torch.load(weights))}")
+
+# %% [markdown]
+# With `weights_only=False` it works until the class is renamed or moved. And torch refuses for a reason: such a file may name any function, and reading it calls that function.
+
+# %% [markdown] lang="zh" of="1d0cb5b0"
+# 加上 `weights_only=False` 能读，直到有一天类改名或搬家。torch 拒绝也有道理：这种文件可以点名任何函数，而读文件就会调用它。
+
+
+# %%
+class Surprise:
+    def __reduce__(self):
+        return print, ("this line was printed by reading the file",)
+
+
+torch.save({"line.weight": torch.zeros(1), "extra": Surprise()}, whole)
+torch.load(whole, weights_only=False).keys()
+
+# %% [markdown]
+# The state_dict has neither trouble. Save that (chapter 13).
+#
+# ### Trap 5: many small messages
+#
+# One all-reduce per parameter, or the same bytes in buckets. 200 gradients of 16 kB on two ranks, the best of three. **Predict** the ratio of the times.
+
+# %% [markdown] lang="zh" of="5100b29b"
+# state_dict 没有这两个麻烦，存它就好（见第 13 章）。
+#
+# ### 陷阱 5：频繁的小消息
+#
+# 每个参数一次 all-reduce，还是把同样的字节装进桶里？两个 rank，200 个 16 kB 的梯度，各试三次取最好。**先猜**两者用时之比。
+
+# %%
+my_ratio = None
+
+
+# %%
+def small_messages(per_message):
+    gradients, seconds = torch.ones(200, 4096), []
+    for _ in range(3):
+        dist.barrier()
+        began = time.perf_counter()
+        with traffic.count() as counted:
+            for some in gradients.split(per_message):
+                dist.all_reduce(some)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds), counted
+
+
+each, buckets = (lab.launch(small_messages, num, ranks=2, backend="gloo", timeout_s=40)[0] for num in (1, 50))
+for seconds, counted in (each, buckets):
+    print(f"{counted.calls['all_reduce']:3} calls, {counted.payload_bytes['all_reduce']:,} bytes, {1e3 * seconds:5.1f} ms")
+print(f"{my_ratio = }; measured {each[0] / buckets[0]:.1f}")
+
+# %% [markdown]
+# The same bytes, fewer waits. DDP does this by itself (chapter 03).
+#
+# ### Trap 6: data that moves
+#
+# Section 19.9 blames `batch.cuda()` in the loop. A new batch has to be copied once; that is no fault. What costs: copying what is already there, or copying **twice**, and waiting for the copy. The first two can be counted anywhere:
+
+# %% [markdown] lang="zh" of="e717b28f"
+# 字节一样，等的次数少了。DDP 自己就会这么做（见第 03 章）。
+#
+# ### 陷阱 6：数据来回搬
+#
+# 19.9 节怪循环里的 `batch.cuda()`。可新来的 batch 总得拷贝一次，这不算错。真正费时的是：已经在那里的又拷一遍、一份拷了**两遍**，以及干等拷贝完成。前两样在哪里都能数：
+
+# %%
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Copies(TorchDispatchMode):
+    num = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.num += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+batch, device = torch.ones(4, 4), "cuda" if torch.cuda.is_available() else "cpu"
+there = batch.to(device)
+for title, move in (("already there", lambda: there.to(device)), ("in one step", lambda: batch.to(device, torch.float16)),
+                    ("in three steps", lambda: batch.to(device).to(torch.float64).half())):
+    with Copies() as copies:
+        move()
+    print(f"{title:<14} {copies.num} copies")
+
+# %% [markdown]
+# The wait needs a GPU to be seen: from pinned memory a copy with `non_blocking=True` runs beside the computation. Without one, torch says so itself:
+
+# %% [markdown] lang="zh" of="9262ea1b"
+# 干等则要有 GPU 才看得到：内存锁页（pinned）之后，带 `non_blocking=True` 的拷贝能与计算同时进行。没有 GPU，torch 自己会说：
+
+# %%
+import warnings
+
+from torch.utils.data import DataLoader
+
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    batch = next(iter(DataLoader(torch.ones(8, 1_000_000), batch_size=8, pin_memory=True)))
+print(f"pinned: {batch.is_pinned()};", *(str(one.message) for one in said))
+if torch.cuda.is_available():
+    for title, source in (("pinned, non_blocking", batch), ("pageable", batch.clone())):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        source.to("cuda", non_blocking=source.is_pinned())
+        print(f"{title:<20} the program goes on after {1e3 * (time.perf_counter() - began):.2f} ms")
+
+# %% [markdown]
+# An eighth trap, which section 19.9 leaves out: a sampler whose `set_epoch` is forgotten. Nothing fails, and every epoch has the order of the first (chapter 03). `health.same_order` is asked with the indices of two epochs:
+
+# %% [markdown] lang="zh" of="a2ea463d"
+# 19.9 节没写的第八个陷阱：忘了调采样器的 `set_epoch`。什么都不会失败，只是每个 epoch 都与第一个次序相同（见第 03 章）。把两个 epoch 的下标交给 `health.same_order` 问一问：
+
+# %%
+from torch.utils.data import DistributedSampler
+
+for told in (False, True):
+    sampler, epochs = DistributedSampler(range(32), num_replicas=2, rank=0), {}
+    for number in range(2):
+        if told: sampler.set_epoch(number)
+        epochs[number] = list(sampler)
+    print(health.same_order(epochs))
+
+# %% [markdown] sections="8.11.1"
+# ## Out-of-memory lab
+#
+# A rank gets a limit: 32 MB more than it has, then the system refuses. A small device without a device. Rank 1's batch is too large for it, rank 0's is not. **Predict:** in which line does it fail, the forward or the backward?
+
+# %% [markdown] lang="zh" of="c0b7d82b"
+# ## 内存耗尽实验
+#
+# 给 rank 设个上限：比现有的再多用 32 MB，系统就拒绝。这样没有设备也有了一个“小设备”。rank 1 的 batch 放不下，rank 0 的放得下。**先猜**：它会倒在哪一行，前向还是反向？
+
+# %%
+my_line = None
+
+
+# %%
+def too_large(num_micro_batches):
+    net = model.Transformer(4, 128, 4, max_len=128)
+    tokens, targets = model.story_tokens(12 if dist.get_rank() == 1 else 2, 128)
+    with faults.memory_limit(32e6):
+        for some, theirs in zip(tokens.chunk(num_micro_batches), targets.chunk(num_micro_batches)):
+            loss = model.loss(net(some), theirs) / num_micro_batches
+            loss.backward()
+    dist.all_reduce(loss.detach())
+    return "done"
+
+
+error = fails(too_large, 1, ranks=2)
+print(f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}")
+print(error.endings[1].error["message"].partition("DefaultCPUAllocator: ")[2])
+print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
+
+# %% [markdown]
+# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `meter.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
+
+# %% [markdown] lang="zh" of="3acfb4bf"
+# 报错点名的是那个没处放的张量，它只是最后一根稻草。有一种解法已经见效，但哪一种才对症？内存究竟被谁占满，要看**快照**（snapshot）：最高的那一刻，谁占了多少。在 CPU 上，`meter.watch` 数 torch 建的每一块存储；下面看放得下的一步：各层的前向（F）、损失、反向（B）、更新。**先猜**哪一部分最大。
+
+# %%
+my_part = None
+
+
+# %%
+def one_step(cure=""):
+    """A training step on two ranks, the optimizer's states made before; its bytes, its time, its new weights."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+    net, length, num = model.Transformer(4, 128, 4, max_len=128), 64 if cure == "half the length" else 128, 1
+    batch = [part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())]
+    if cure == "micro-batches": num = 4
+    if cure == "checkpointing":
+        for block in net.layers[1:-1]:
+            block.forward = lambda x, forward=block.forward: checkpoint(forward, x, use_reentrant=False)
+    with meter.watch() as watched:
+        if cure == "FSDP":
+            for layer in (*net.layers, net): fully_shard(layer)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        train(net, optimizer, batch, num, watched, cure)
+        began = time.perf_counter()
+        watched.layers(net.layers)  # from here on, a moment for each layer's forward and backward
+        train(net, optimizer, batch, num, watched, cure, marks=True)
+        seconds = time.perf_counter() - began
+    weights = [getattr(w, "full_tensor", lambda w=w: w)().detach().flatten() for w in net.parameters()]
+    return watched.footprint(), seconds, torch.cat(weights)
+
+
+# %%
+def train(net, optimizer, batch, num, watched, cure, marks=False):
+    """One step in ``num`` micro-batches; gradients averaged over the ranks, by FSDP or by hand."""
+    for tokens, targets in zip(*(part.chunk(num) for part in batch)):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cure == "bf16"):
+            loss = model.loss(net(tokens), targets) / num
+        watched.claim(net, optimizer), watched.kept()
+        if marks: watched.mark("loss")
+        loss.backward()
+    watched.claim(net, optimizer)
+    for weight in net.parameters() if cure != "FSDP" else ():
+        dist.all_reduce(weight.grad)
+        weight.grad /= dist.get_world_size()
+    if marks: watched.mark("step")
+    optimizer.step(), watched.claim(net, optimizer), optimizer.zero_grad()
+
+
+# %%
+plain, seconds, weights = lab.launch(one_step, ranks=2, backend="gloo", timeout_s=40)[0]
+widgets.show(bill.footprint(plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}, language=LANGUAGE))
+print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}")
+
+# %% [markdown]
+# On a GPU the allocator keeps the history itself. Section 8.11.1 calls `_record_memory_history(enabled=True)`. torch sends a bool to an older function; how many events do the two keep?
+
+# %% [markdown] lang="zh" of="2dd413ef"
+# 在 GPU 上，分配器自己会记历史。8.11.1 节写的是 `_record_memory_history(enabled=True)`。参数是布尔值时，torch 会转给一个旧函数；新旧两个各保留多少条事件？
+
+# %%
+import inspect
+
+old = inspect.signature(torch.cuda.memory._record_memory_history_legacy).parameters["trace_alloc_max_entries"].default
+new = inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters["max_entries"].default
+print(f"enabled=True keeps {old:,}; max_entries is {new:,} if nothing else is said")
+
+# %% [markdown]
+# So say `max_entries=`. The snapshot goes into a file that https://pytorch.org/memory_viz draws, in your browser. The next cell needs a GPU with torch's CUDA build; without one it does nothing:
+
+# %% [markdown] lang="zh" of="36e69a6e"
+# 所以要写 `max_entries=`。快照存成文件，https://pytorch.org/memory_viz 会在你的浏览器里把它画出来。下一个单元要有 GPU 和 CUDA 版 torch，没有就什么也不做：
+
+# %%
+if torch.cuda.is_available():
+    torch.cuda.memory._record_memory_history(max_entries=100_000)
+    held = torch.ones(1_000_000, device="cuda")
+    torch.cuda.memory._dump_snapshot(Path(folder.name, "snapshot.pickle"))
+    torch.cuda.memory._record_memory_history(enabled=None)  # stop
+    print(torch.cuda.memory_summary(abbreviated=True))
+else:
+    print("no GPU here: torch.cuda.memory records nothing on a CPU")
+
+# %% [markdown]
+# ### The order of cures
+#
+# Section 8.11.1 has seven cures in an order: batch 1, accumulation, checkpointing, FSDP, offload, lower precision, shorter sequences. What should decide the order is the price: first what costs time only and leaves the update as it is, then what changes the numbers. Measure both. The model and batch are those of the snapshot; one cure at a time. **Predict** the cure that saves most here, and the two that change the new weights.
+
+# %% [markdown] lang="zh" of="8e0ee579"
+# ### 解法的次序
+#
+# 8.11.1 节给七种解法排了次序：batch 减到 1、梯度累积（gradient accumulation）、激活检查点（activation checkpointing）、FSDP、卸载、降精度、缩短序列。次序应由代价来定：先用只花时间、不改变更新结果的，再用会改变数值的。两样都量一量。模型和 batch 就是快照里的，每次只用一种解法。**先猜**哪一种在这里省得最多，哪两种会改变更新后的权重。
+
+# %%
+my_best, my_changing = None, None
+
+# %%
+CURES = {"micro-batches": "微批次", "checkpointing": "激活检查点", "FSDP": "FSDP", "bf16": "bf16", "half the length": "长度减半"}
+
+
+def one_by_one():
+    return {cure: one_step(cure) for cure in CURES}
+
+
+tried = {"none": (plain, seconds, weights), **lab.launch(one_by_one, ranks=2, backend="gloo", timeout_s=40)[0]}
+rows = [({"en": cure, "zh": CURES.get(cure, "不用")}, footprint.peak_bytes) for cure, (footprint, *_) in tried.items()]
+widgets.show(chart.bars(rows, unit_format=format_bytes,
+                        title={"en": "Peak of a rank, one cure at a time", "zh": "一个 rank 的峰值，每次一种解法"},
+                        badge="measured, gloo", language=LANGUAGE))
+print(f"{(my_best, my_changing) = }\n{'':<16} saves     time   new weights differ by up to")
+for cure, (footprint, took, changed) in tried.items():
+    saved = 1 - footprint.peak_bytes / plain.peak_bytes
+    print(f"{cure:<16} {saved:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}")
+
+# %% [markdown]
+# Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try on this CPU; a GPU's would differ, most of all for bf16.
+#
+# Read the snapshot first: here activations fill the memory, so what divides them helps. Micro-batches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, the smaller part here, so it saves less. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
+#
+# ### Offload comes last
+#
+# It moves the states to the host's memory, and sends them over the bus in each step. On a CPU there is nothing to leave, so here is the prediction only; chapter 06 holds such predictions against DeepSpeed's own ranks, byte for byte. ZeRO-3, a model of this size on two ranks, what each keeps where:
+
+# %% [markdown] lang="zh" of="0a012609"
+# 这里走了两步，Adam 每步把一个权重移动大约一个学习率，即 1e-3；差到这个量级，就是另一次更新了；远小于它的只是舍入。时间只是在这块 CPU 上试一次的结果，换到 GPU 上会不同，bf16 尤其如此。
+#
+# 先读快照：这里占满内存的是激活，所以能分摊激活的解法管用。微批次（micro-batch）加累积（第 1、2 种其实是一回事）和激活检查点都不改变更新结果。FSDP 分的是参数、梯度和优化器状态，而它们在这里是小头，所以省得少；模型大、batch 小的时候正好反过来。bf16 和缩短序列会改变训练本身。所以 FSDP 并非固定排“第 4”，精度也不该排“第 6”。
+#
+# ### 卸载放最后
+#
+# 卸载（offload）把状态挪到主机内存，每一步都要在总线上来回搬。CPU 上没有什么可挪，这里只给出预测；第 06 章拿这样的预测与 DeepSpeed 真实的 rank 逐字节对过。下面是 ZeRO-3、两个 rank、同样大小的模型，每个 rank 把什么放在哪里：
+
+# %%
+for offload in ("none", "optimizer", "all"):
+    setting = sharded.Setting(engine="zero3", num_ranks=2, num_layers=4, dim=128, offload=offload)
+    held = sharded.predicted(setting).bytes_by("device")
+    device, host = (format_bytes(held[place][0]) if place in held else "0 B" for place in ("cpu", "host"))
+    print(f"predicted, offload {offload:<10} device {device:<8} host {host}")
+
+# %% [markdown]
+# Section 8.11.1 writes `fsdp_cpu_ram_efficient_loading` for offload. It is another thing. Accelerate's own words for the two settings:
+
+# %% [markdown] lang="zh" of="6e6aafe2"
+# 8.11.1 节把 `fsdp_cpu_ram_efficient_loading` 当作卸载，其实是两回事。看 Accelerate 自己对这两个设置的说明：
+
+# %%
+import dataclasses
+
+from accelerate import FullyShardedDataParallelPlugin
+
+for field in dataclasses.fields(FullyShardedDataParallelPlugin):
+    if field.name in ("cpu_offload", "cpu_ram_efficient_loading"):
+        print(f"{field.name}: {field.metadata['help'].partition('. ')[0]}.\n")
+
+# %% [markdown] sections="10.5.2"
+# ## Logs of every rank, in one place
+#
+# `run.logs[r]` is what rank r printed. Section 10.5.2 sets up a file per rank, and then one level for all handlers. **Predict** what stands in each rank's file after one `logging.info`.
+
+# %% [markdown] lang="zh" of="cbb7f2aa"
+# ## 所有 rank 的日志，放在一处
+#
+# `run.logs[r]` 是 rank r 打印的内容。10.5.2 节给每个 rank 配了日志文件，又给所有 handler 设了同一个级别。**先猜**：调一次 `logging.info` 之后，各 rank 的文件里有什么？
+
+# %%
+my_files = None
+
+
+# %%
+def with_logs(folder, mended):
+    import logging
+
+    rank = dist.get_rank()
+    console, file = logging.StreamHandler(), logging.FileHandler(f"{folder}/rank_{rank}.log", mode="w")
+    logging.basicConfig(level=logging.INFO, format=f"[rank {rank}] %(message)s", handlers=[file, console], force=True)
+    if rank != 0:
+        (console if mended else logging.getLogger()).setLevel(logging.WARNING)
+    logging.info("step 0 is done")
+
+
+# %%
+print(f"{my_files = }")
+for mended in (False, True):
+    run = lab.launch(with_logs, folder.name, mended, ranks=3, backend="gloo", timeout_s=40)
+    print(f"\n{'mended' if mended else 'section 10.5.2'}:")
+    for rank in range(3):
+        print(f"rank {rank}: file {Path(folder.name, f'rank_{rank}.log').read_text()!r:<28} console {run.logs[rank]!r}")
+
+# %% [markdown]
+# The level of the root logger stands before every handler, so the files of all other ranks stay empty: the very ones that a search needs. Put the level on the console's handler only.
+#
+# ## The same run twice
+#
+# A fault that comes and goes is the hardest. Go up in steps: one rank, two, four; the first size that fails is the smallest run to study. Fix the seeds (labkit seeds rank r with `seed + r`), refuse operations that may differ from run to run, and compare digests of the weights after three steps. **Predict**: does a second run give the same bits? And 4 ranks instead of 2, on the same 8 sequences?
+
+# %% [markdown] lang="zh" of="eff051fe"
+# 根 logger 的级别挡在所有 handler 前面，于是其余 rank 的文件全是空的，而排查时要的恰恰是它们。级别只该设在控制台的 handler 上。
+#
+# ## 同样的运行，再来一遍
+#
+# 时有时无的错最难查。规模要一步步加：一个 rank、两个、四个；第一个出错的规模，就是值得研究的最小运行。固定种子（labkit 给 rank r 的种子是 `seed + r`），禁掉每次结果可能不同的算子，再比较三步之后权重的摘要。**先猜**：再跑一遍，每个比特都相同吗？同样的 8 条序列，2 个 rank 换成 4 个呢？
+
+# %%
+my_second_run, my_four_ranks = None, None
+
+
+# %%
+def three_steps():
+    torch.use_deterministic_algorithms(True)  # raises where an operation has no deterministic form
+    torch.manual_seed(0)
+    net = DDP(model.Transformer(1, 32, 2, max_len=32))
+    tokens, targets = (part.chunk(dist.get_world_size())[dist.get_rank()] for part in model.story_tokens(8, 32))
+    for _ in range(3):
+        net.zero_grad()
+        model.loss(net(tokens), targets).backward()
+        with torch.no_grad():
+            for weight in net.parameters(): weight -= 0.1 * weight.grad
+    return torch.cat([weight.detach().flatten() for weight in net.parameters()])
+
+
+# %%
+found = [lab.launch(three_steps, ranks=ranks, backend="gloo", timeout_s=40)[0] for ranks in (2, 2, 4)]
+print(f"{(my_second_run, my_four_ranks) = }")
+for title, weights in zip(("2 ranks", "2 ranks again", "4 ranks"), found):
+    print(f"{title:<14} {health.digest(weights)}   differs by up to {(weights - found[0]).abs().max():.0e}")
+
+# %% [markdown]
+# Same ranks, same bits. Other ranks, other bits, by rounding only: the sum over the batch is added up in another order. So compare bits between runs of one size, and with a tolerance between sizes. (CUDA needs more: `CUBLAS_WORKSPACE_CONFIG`, and a fixed NCCL algorithm.)
+#
+# ## A run that hangs now
+#
+# The verdict comes when `hang_s` is over. You need not wait for it: `lab.start` returns at once, `job.progress` says in which line each rank is, `job.stacks()` its whole Python stack, also where it is deep in C++. (For a torchrun job, `py-spy dump --pid` does the same.)
+
+# %% [markdown] lang="zh" of="2860ac08"
+# rank 数相同，每个比特都相同；rank 数不同，比特就不同，但只差舍入：对 batch 求和的次序变了。所以同样规模的运行之间比特对比特地比，不同规模之间留一点容差。（CUDA 上还要设 `CUBLAS_WORKSPACE_CONFIG`，并固定 NCCL 的算法。）
+#
+# ## 此刻正卡着的运行
+#
+# 判决要等 `hang_s` 过完才来，但不必干等：`lab.start` 立刻返回；`job.progress` 说出每个 rank 停在哪一行；`job.stacks()` 给出完整的 Python 调用栈，哪怕它正陷在 C++ 深处。（对 torchrun 的任务，`py-spy dump --pid` 也能做到。）
+
+
+# %%
+def waits_forever():
+    if dist.get_rank() == 1:
+        dist.recv(torch.zeros(1), src=0)
+    dist.all_reduce(torch.ones(1))
+
+
+job = lab.start(waits_forever, ranks=3, backend="gloo", timeout_s=40)
+while sum("text" in row["where"] for row in job.progress) < 3 and not job.done:  # each tells where it is
+    time.sleep(0.05)
+for row in job.progress:
+    print(f"rank {row['rank']}: {row['where']['call']} at {row['where']['text']}")
+print(*job.stacks()[1].splitlines()[:4], sep="\n")
+job.stop()
+print("stopped:", job.done)
+
+# %% [markdown]
+# ## Gallery
+#
+# Faults on purpose: `faults.run(name)` breaks a real run with rank 1 as the odd one, and returns what is found. Four that were not above; try the others. Asked for, found, on which ranks:
+
+# %% [markdown] lang="zh" of="b11f8eb0"
+# ## 陈列室
+#
+# 专门制造故障：`faults.run(name)` 把一次真实的运行弄坏，出错的是 rank 1，返回查到的结果。这里放四种上面没见过的，其余的你可以自己试。三列是：要的、查到的、在哪些 rank：
+
+# %%
+for name in ("sigkill", "crash", "mismatched_shape", "straggler"):
+    finding = faults.run(name, ranks=4)
+    print(f"{name:<17} {finding.fault:<17} {str(finding.ranks):<7} {FAULTS[name][LANGUAGE == 'zh']}")
+
+# %% [markdown]
+# ## Exercises
+#
+# Six broken runs. For each, find the odd **rank** (a number, or a tuple of several), the **line** (a piece of its text, such as `"dist.barrier()"`), and the **fault**, a key of `FAULTS`:
+
+# %% [markdown] lang="zh" of="62955cfc"
+# ## 练习
+#
+# 六个坏掉的运行。每个都要找出：出错的 **rank**（一个数，若有几个就写成元组）、**代码行**（写那一行的一段文字，例如 `"dist.barrier()"`），以及**故障**，即 `FAULTS` 的一个键：
+
+# %%
+print(*(f"{name:<17} {words[LANGUAGE == 'zh']}" for name, words in FAULTS.items()), sep="\n")
+
+# %% [markdown]
+# Then mend the function. The check runs it on real ranks with other data and other numbers of ranks. A mended function must return what the broken one was meant to return; hiding the fault does not.
+#
+# ### Case one: the log
+#
+# Meant: every rank returns the means over the ranks of every second loss; rank 0 alone prints them. Rank 0 needs the reduction only to print, and so its author thought that only rank 0 needs to call it.
+
+# %% [markdown] lang="zh" of="db36943d"
+# 然后把函数修好。检查会换别的数据、别的 rank 数，在真实的 rank 上跑它。修好的函数要返回原本该返回的东西；把故障藏起来不算。
+#
+# ### 案例一：日志
+#
+# 本意：每隔一个损失，对各 rank 求平均，每个 rank 都返回这些平均值，但只有 rank 0 打印。作者想：既然归约只是为了打印，那就只让 rank 0 来调。
+
+
+# %%
+def log_losses(losses):
+    rank, means = dist.get_rank(), []
+    for step, loss in enumerate(losses):
+        mean = torch.tensor(loss)
+        if rank == 0 and step % 2 == 0:
+            dist.all_reduce(mean)
+            means.append(mean.item() / dist.get_world_size())
+            print(f"step {step}: mean loss {means[-1]:.2f}")
+    return means
+
+
+error = fails(lambda: log_losses([4.0 + dist.get_rank(), 3.0, 2.0]), ranks=3)
+print(error)
+
+# %%
+def my_one(losses):
+    """The means over the ranks of every second loss, on every rank; rank 0 prints them."""
+    ### BEGIN SOLUTION
+    means = []
+    for step, loss in enumerate(losses):
+        if step % 2 == 0:
+            mean = torch.tensor(loss)
+            dist.all_reduce(mean)
+            means.append(mean.item() / dist.get_world_size())
+            if dist.get_rank() == 0: print(f"step {step}: mean loss {means[-1]:.2f}")
+    return means
+    ### END SOLUTION
+
+
+def finding_one():
+    """(rank, line, fault)"""
+    ### BEGIN SOLUTION
+    return (1, 2), "dist.all_reduce(mean)", "missing_rank"
+    ### END SOLUTION
+
+
+# %%
+check.case_one(my_one, finding=finding_one)
+
+# %%
+check.hint("case_one")
+
+# %% [markdown]
+# ### Case two: the dashboard
+#
+# Meant: the means of loss and accuracy over the ranks, on every rank. The run ends well; the dashboard shows an accuracy above 1. Budget: two messages.
+
+# %% [markdown] lang="zh" of="c2c8c69d"
+# ### 案例二：看板
+#
+# 本意：对各 rank 的损失和准确率分别求平均，每个 rank 都返回。运行顺利结束，看板上的准确率却大于 1。预算：两条消息。
+
+
+# %%
+def dashboard(loss, accuracy):
+    loss, accuracy = torch.tensor(loss), torch.tensor(accuracy)
+    late = accuracy < 0.5  # a rank that is still bad at it sends its loss first
+    if not late:
+        dist.all_reduce(accuracy)
+    dist.all_reduce(loss)
+    if late:
+        dist.all_reduce(accuracy)
+    return loss.item() / dist.get_world_size(), accuracy.item() / dist.get_world_size()
+
+
+losses, accuracies = (2.0, 3.0, 4.0, 5.0), (0.75, 1.0, 0.25, 0.5)
+run = lab.launch(lambda: dashboard(losses[dist.get_rank()], accuracies[dist.get_rank()]), ranks=4, backend="gloo", timeout_s=40)
+print(*run, sep="\n")
+print("right:", (sum(losses) / 4, sum(accuracies) / 4))
+check.trace(run)
+
+
+# %%
+def my_two(loss, accuracy):
+    """The means of both over the ranks."""
+    ### BEGIN SOLUTION
+    both = torch.tensor([loss, accuracy])
+    dist.all_reduce(both)
+    return (both / dist.get_world_size()).tolist()
+    ### END SOLUTION
+
+
+def finding_two():
+    """(rank, line, fault)"""
+    ### BEGIN SOLUTION
+    return 2, "dist.all_reduce(loss)", "swapped_order"
+    ### END SOLUTION
+
+
+# %%
+check.case_two(my_two, finding=finding_two)
+
+# %%
+check.hint("case_two")
+
+# %% [markdown]
+# ### Case three: the last batch
+#
+# Meant: each step takes the mean gradient over the ranks **that still have a batch**; every batch of every rank counts, and every rank returns the same weight. (A batch is one number, the gradient is the weight less that number.)
+
+# %% [markdown] lang="zh" of="7f32d1e3"
+# ### 案例三：最后一个 batch
+#
+# 本意：每一步用**还有 batch 的那些 rank** 的平均梯度；每个 rank 的每个 batch 都要算进去，所有 rank 返回相同的权重。（一个 batch 就是一个数，梯度是权重减去这个数。）
+
+
+# %%
+def one_epoch(batches):
+    weight = 0.0
+    for x in batches:
+        grad = torch.tensor(weight - x)
+        dist.all_reduce(grad)
+        weight -= 0.5 * grad.item() / dist.get_world_size()
+    return weight
+
+
+error = fails(lambda: one_epoch([1.0, 4.0] if dist.get_rank() == 1 else [3.0, 2.0, 6.0]), ranks=3)
+print(error)
+
+
+# %%
+def my_three(batches):
+    """The weight after all batches of all ranks."""
+    ### BEGIN SOLUTION
+    weight, step = 0.0, 0
+    while True:
+        has = step < len(batches)
+        both = torch.tensor([weight - batches[step] if has else 0.0, float(has)])
+        dist.all_reduce(both)
+        if both[1] == 0: return weight
+        weight -= 0.5 * (both[0] / both[1]).item()
+        step += 1
+    ### END SOLUTION
+
+
+def finding_three():
+    """(rank, line, fault)"""
+    ### BEGIN SOLUTION
+    return 1, "dist.all_reduce(grad)", "uneven_inputs"
+    ### END SOLUTION
+
+
+# %%
+check.case_three(my_three, finding=finding_three)
+
+# %%
+check.hint("case_three")
+
+# %% [markdown]
+# ### Case four: the ring
+#
+# Meant: every rank hands x to the next one and returns what it got from the one before. Budget: x is sent once.
+
+# %% [markdown] lang="zh" of="10821fcf"
+# ### 案例四：环
+#
+# 本意：每个 rank 把 x 交给下一个，返回从上一个那里收到的东西。预算：x 只发一次。
+
+
+# %%
+def pass_on(x):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    after, before, got = (rank + 1) % size, (rank - 1) % size, torch.empty_like(x)
+    dist.send(x, dst=after)
+    dist.recv(got, src=before)
+    return got
+
+
+error = fails(lambda: pass_on(torch.ones(4)), ranks=3, hang_s=0.7)
+print(error)
+
+
+# %%
+def my_four(x):
+    """What the rank before had."""
+    ### BEGIN SOLUTION
+    rank, size, got = dist.get_rank(), dist.get_world_size(), torch.empty_like(x)
+    requests = [dist.isend(x, dst=(rank + 1) % size), dist.irecv(got, src=(rank - 1) % size)]
+    for request in requests:
+        request.wait()
+    return got
+    ### END SOLUTION
+
+
+def finding_four():
+    """(rank, line, fault)"""
+    ### BEGIN SOLUTION
+    return (0, 1, 2), "dist.send(x, dst=after)", "send_cycle"
+    ### END SOLUTION
+
+
+# %%
+check.case_four(my_four, finding=finding_four)
+
+# %%
+check.hint("case_four")
+
+# %% [markdown]
+# ### Case five: clipped
+#
+# Meant: less the mean gradient, shortened to `limit` if it is longer; every rank returns the same weight. Nothing hangs, nothing is NaN, and yet the ranks no longer evaluate alike.
+
+# %% [markdown] lang="zh" of="98869337"
+# ### 案例五：裁剪
+#
+# 本意：减去平均梯度，若它比 `limit` 长就缩短到 `limit`；每个 rank 返回相同的权重。没有卡住，也没有 NaN，可是各 rank 的评估结果对不上了。
+
+
+# %%
+def update(weight, grad, limit):
+    norm = grad.norm()
+    dist.all_reduce(grad)
+    grad /= dist.get_world_size()
+    if norm > limit:
+        grad *= limit / norm
+    return weight - grad
+
+
+def update_and_compare():
+    grad = torch.tensor([9.0, 12.0] if dist.get_rank() == 1 else [0.5, 0.5])
+    weight = update(torch.ones(2), grad, limit=2.0)
+    return health.compare({"weight": weight}.items()), weight.tolist()
+
+
+run = lab.launch(update_and_compare, ranks=3, backend="gloo", timeout_s=40)
+print(run[0][0], *(weight for _, weight in run), sep="\n")
+
+
+# %%
+def my_five(weight, grad, limit):
+    """The weight after one update with the clipped mean gradient."""
+    ### BEGIN SOLUTION
+    dist.all_reduce(grad)
+    grad /= dist.get_world_size()
+    norm = grad.norm()
+    return weight - (grad * (limit / norm) if norm > limit else grad)
+    ### END SOLUTION
+
+
+def finding_five():
+    """(rank, line, fault)"""
+    ### BEGIN SOLUTION
+    return 1, "grad *= limit / norm", "diverged_replica"
+    ### END SOLUTION
+
+
+# %%
+check.case_five(my_five, finding=finding_five)
+
+# %%
+check.hint("case_five")
+
+# %% [markdown]
+# ### Case six: an empty batch
+#
+# Meant: the mean over all losses of all ranks. A rank may have none. Budget: two messages.
+
+# %% [markdown] lang="zh" of="f5e22089"
+# ### 案例六：空的 batch
+#
+# 本意：对所有 rank 的所有损失求平均。某个 rank 可能一个也没有。预算：两条消息。
+
+
+# %%
+def mean_of_all(losses):
+    mean = losses.mean()
+    everyone = health.finite({"mean": mean}.items())
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size(), everyone
+
+
+run = lab.launch(lambda: mean_of_all(torch.ones((3, 2, 0)[dist.get_rank()])), ranks=3, backend="gloo", timeout_s=40)
+print([mean for mean, _ in run], run[0][1])
+
+
+# %%
+def my_six(losses):
+    """The mean over all losses of all ranks, as a number."""
+    ### BEGIN SOLUTION
+    both = torch.stack([losses.sum(), torch.tensor(float(len(losses)))])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+    ### END SOLUTION
+
+
+def finding_six():
+    """(rank, line, fault)"""
+    ### BEGIN SOLUTION
+    return 2, "losses.mean()", "nan"
+    ### END SOLUTION
+
+
+# %%
+check.case_six(my_six, finding=finding_six)
+
+# %%
+check.hint("case_six")
+
+# %% [markdown]
+# ## Summary
+#
+# - A run ends in a cause and its echoes. Find the rank whose error is its own; of ranks that wait, find the one that they wait for.
+# - Every rank of a group calls the same collectives in the same order with the same shapes. An `if rank`, a shorter loop, another group, a set's order break that. Other operations hang; another order gives wrong numbers in silence.
+# - A timeout is an argument of the group. It ends a hang and cures none.
+# - NaN: look before the all-reduce. Replicas: compare digests, not `hash`. Forgotten `zero_grad`: values grow, memory does not; kept losses: memory does.
+# - Out of memory: snapshot first, then the cure for the largest part; first those that cost only time.
+# - Logs of every rank, seeds, and two runs of one size that agree bit for bit: prepare them before you need them.
+#
+# ## Sources
+#
+# - The flight recorder: PyTorch tutorial, *Flight Recorder for Debugging Stuck Jobs*
+# - `join()`: PyTorch, *Distributed Training with Uneven Inputs Using the Join Context Manager*
+# - Reproducibility: PyTorch notes, *Reproducibility*
+# - Memory snapshots: PyTorch, *Understanding CUDA Memory Usage*
+# - Mixed precision: Micikevicius et al. 2017, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740)
+#
+# Where you stand:
+
+# %% [markdown] lang="zh" of="fa8969fc"
+# ## 小结
+#
+# - 一次失败有一个起因和若干回声。找到报的是自己的错的那个 rank；若大家都在等，就找被等的那个。
+# - 一个组里的每个 rank，都要以同样的次序、同样的形状调用同样的集合操作。`if rank`、短一截的循环、用错的组、set 的次序，都会破坏它。操作不同会卡住；次序不同则悄悄算错。
+# - 超时是进程组的参数。它能结束卡死，治不了卡死。
+# - NaN：在 all-reduce 之前查。副本：比摘要，不比 `hash`。忘了 `zero_grad`：涨的是数值，不是内存；存着损失张量：涨的才是内存。
+# - 内存耗尽：先看快照，再对最大的那部分下药；先用只花时间的办法。
+# - 每个 rank 的日志、种子、同规模的两次运行逐比特相同：这些要在用得着之前就备好。
+#
+# ## 出处
+#
+# - 飞行记录器：PyTorch 教程 *Flight Recorder for Debugging Stuck Jobs*
+# - `join()`：PyTorch，*Distributed Training with Uneven Inputs Using the Join Context Manager*
+# - 可复现性：PyTorch 文档 *Reproducibility*
+# - 内存快照：PyTorch，*Understanding CUDA Memory Usage*
+# - 混合精度：Micikevicius 等，2017，[arXiv 1710.03740](https://arxiv.org/abs/1710.03740)
+#
+# 你做到了哪里：
+
+# %%
+check.status()
