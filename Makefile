@@ -1,11 +1,12 @@
-# lab: open the course · test: every test · demo: the main job without a browser · book: build the notebooks from their source
+# lab: open the course · test: every test · demo: the main job without a browser
+# notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
 # bench: the benchmarks · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: lab test demo book bench env clean
+.PHONY: lab test demo notebooks book bench env clean
 
 lab: env
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start_here.ipynb
@@ -16,8 +17,11 @@ test: env
 demo: env
 	$(BIN)/python -m labkit demo
 
-book: env
+notebooks: env
 	$(BIN)/python notebooks/build.py
+
+book: notebooks
+	$(BIN)/python notebooks/book.py
 
 bench: env
 	$(BIN)/python benchmarks/report.py

@@ -40,7 +40,7 @@ def render(scene: Scene | Sketch, uid: str | None = None) -> str:
 
 def html(scene: Scene | Sketch) -> str:
     """The picture, and under it its numbers as a table that opens on a click: for screen readers and for copying."""
-    head, *lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line)
+    head, *lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" if cell else "<td></td>" for cell in line)
                     for tag, line in zip(("th", *["td"] * len(scene.table)), scene.table, strict=False))
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     summary = WORDS[scene.language]["table"]

@@ -8,13 +8,21 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
+from browser.lab import browser
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
-SPEC = importlib.util.spec_from_file_location("notebook_build", NOTEBOOKS / "build.py")
-build = sys.modules["notebook_build"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(build)
+
+
+def script(name):
+    """``notebooks/NAME.py`` as a module; the folder is no package."""
+    spec = importlib.util.spec_from_file_location(f"notebook_{name}", NOTEBOOKS / f"{name}.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+build, book = script("build"), script("book")
 
 CHAPTERS = sorted(path.stem for path in (NOTEBOOKS / "src").glob("*.py"))
 BUILDS = sorted(build.FOLDERS)
@@ -246,12 +254,13 @@ def test_the_tables_of_chapters_and_of_sections(tiny, capsys):
     assert build.main([], tiny) == 1 and "README.md needs the lines <!-- chapters -->" in capsys.readouterr().err
 
 
-def run(chapter, kind):
-    """Executes an English notebook. Returns what its last check.status() printed: (passed, all), or None."""
-    notebook = load(ROOT, chapter, "en", kind)
-    folder = NOTEBOOKS / build.FOLDERS["en", kind]
-    NotebookClient(notebook, timeout=notebook.metadata.execution.timeout, kernel_name="python3",
-                   resources={"metadata": {"path": str(folder)}}).execute()
+def run(chapter, kind, language="en"):
+    """Executes a notebook; the book keeps a learner's. Returns what its last check.status() printed: (passed, all),
+    or None."""
+    path = NOTEBOOKS / build.FOLDERS[language, kind] / f"{chapter}.ipynb"
+    notebook = book.execute(path)
+    if kind == "learner":
+        book.keep(path, notebook)
     printed = "".join(output.text for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
                       if output.output_type == "stream")
     counts = re.findall(r"^(\d+) of (\d+) passed$", printed, re.MULTILINE)
@@ -272,3 +281,32 @@ def test_the_solution_passes_every_check(chapter):
     counts = run(chapter, "solution")
     exercises = (NOTEBOOKS / "src" / f"{chapter}.py").read_text(encoding="utf-8").count("### BEGIN SOLUTION")
     assert (counts is not None and counts[0] == counts[1] >= 1) if exercises else not counts, counts
+
+
+@pytest.mark.notebooks
+@pytest.mark.browser
+@pytest.mark.timeout(1800)
+def test_the_whole_book_is_made_of_these_runs_and_every_page_can_be_read(tmp_path):
+    """Both languages: the English runs are those of the tests above, the Chinese ones are made here if none is kept."""
+    from test_book import loaded, violations
+
+    book.write(ROOT, tmp_path, [])
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert len(pages) == 2 * (len(CHAPTERS) + 1)
+    with browser() as running:
+        for scheme, rules in (("light", ()), ("dark", ("color-contrast",))):
+            context = running.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+            context.set_offline(True)
+            for path in pages:
+                text, page, wrong = path.read_text(encoding="utf-8"), context.new_page(), []
+                assert all((path.parent / each).exists() for each in loaded(text)), path
+                page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+                page.goto(path.as_uri())
+                boards = page.locator(".labkit-board:has(input)")
+                for board in boards.all():
+                    before = board.locator(".labkit-page").inner_html()
+                    board.locator("input").press("ArrowRight")
+                    assert board.locator(".labkit-page").inner_html() != before, path
+                assert violations(page, *rules) == wrong == [], path
+                page.close()
+            context.close()

@@ -58,13 +58,13 @@ class Verdict:
         return "\n".join(filter(None, [f"{_title(self.state)}: {self.message}", self.counterexample, tip]))
 
     def _repr_html_(self) -> str:
-        """The same for a notebook: colours that stand on light and on dark, the hint folded away."""
+        """The same for a notebook: words in the page's colour, which every theme can show; the hint folded away."""
         colour = _STATES[self.state][1]
         text = html.escape(self.counterexample)
         case = f"<pre style='background:none;color:inherit'>{text}</pre>" if text else ""
         tip = f"<details><summary>{say('hint', '提示')}</summary>{html.escape(self.hint)}</details>"
-        return (f"<div style='border-left:4px solid {colour};padding:.2em .8em'><b style='color:{colour}'>"
-                f"{_title(self.state)}</b> {html.escape(self.message)}{case}{tip if self.hint else ''}</div>")
+        return (f"<div style='border-left:4px solid {colour};padding:.2em .8em'>"
+                f"<b>{_title(self.state)}</b> {html.escape(self.message)}{case}{tip if self.hint else ''}</div>")
 
 
 def language(code: str) -> None:

@@ -101,6 +101,13 @@ class Flipbook(w.VBox):
             if edition == self._edition:
                 self._show()
 
+    def drawn(self) -> list[str]:
+        """Every page as HTML, those included that were not sent."""
+        with self._lock:
+            at = [self.at[other] for other in self.others]
+            return [page.value if index in self._drawn else self._page(index, *at)
+                    for index, page in enumerate(self.pages)]
+
     @property
     def num_bytes(self) -> int:
         """What the pages that were sent weigh."""

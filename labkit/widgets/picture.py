@@ -5,7 +5,7 @@ from html import escape
 
 import ipywidgets as w
 
-from labkit import mpl, svg, text
+from labkit import export, mpl, svg, text
 from labkit.scene import Scene
 from labkit.sketch import Sketch
 
@@ -21,7 +21,8 @@ def bundle(scene: Scene | Sketch) -> dict[str, str]:
     png = base64.b64encode(mpl.png(scene)).decode()
     page = (f'<div style="font-size:0">{_SWAP}<div class="labkit-live">{svg.html(scene)}</div>'
             f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{png}"></div>')
-    return {"text/html": page, "image/png": png, "text/plain": text.render(scene)}
+    data = {"text/html": page, "image/png": png, "text/plain": text.render(scene)}
+    return data | ({export.MIME: svg.html(scene)} if export.wanted() else {})
 
 
 def show(scene: Scene | Sketch) -> None:
@@ -34,6 +35,8 @@ def show(scene: Scene | Sketch) -> None:
 class Board(w.VBox):
     """Controls and a picture. Its output also holds the picture as PNG and text, for viewers without widgets."""
 
+    language = "en"
+
     def scene(self) -> Scene | Sketch | None:
         """What it shows now; None where that is words only."""
         raise NotImplementedError
@@ -42,7 +45,7 @@ class Board(w.VBox):
         data, scene = super()._repr_mimebundle_(**kwargs), self.scene()
         if scene is not None:
             data |= {"image/png": base64.b64encode(mpl.png(scene)).decode(), "text/plain": text.render(scene)}
-        return data
+        return data | ({export.MIME: export.offline(self, self.language)} if export.wanted() else {})
 
 
 def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, str]:

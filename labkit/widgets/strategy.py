@@ -173,8 +173,8 @@ def _table(every: Sequence[Setting], chosen: str, say: dict[str, str]) -> str:
     lines = [("th", "", "", say["holds"], say["sends"], say["idle"])]
     lines += [("td", "▸" * (each.strategy == chosen), say[each.strategy], format_bytes(sum(each.bill().values())),
                format_bytes(each.sent_bytes()), format_share(each.idle)) for each in every]
-    cells = ("".join(f"<{tag} style='text-align:left;padding-right:1.2em'>{escape(cell)}</{tag}>" for cell in line)
-             for tag, *line in lines)
+    cells = ("".join(f"<{tag if cell else 'td'} style='text-align:left;padding-right:1.2em'>{escape(cell)}"
+                     f"</{tag if cell else 'td'}>" for cell in line) for tag, *line in lines)
     return f"<table style='color:inherit'>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
 
 

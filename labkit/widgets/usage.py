@@ -82,7 +82,7 @@ class TimelineBoard(Board):
         head = "".join(f'<th style="padding:0 12px">{escape(self._words[name])}</th>'
                        for name in ("compute", "exposed", "idle", "hidden"))
         rows = "".join(_row(rank, used) for rank, used in enumerate(usage(self.shown)))
-        self.page.value = f"{svg.html(self.scene())}<table><tr><th></th><th></th>{head}</tr>{rows}</table>"
+        self.page.value = f"{svg.html(self.scene())}<table><tr><td></td><td></td>{head}</tr>{rows}</table>"
 
 
 def _row(rank: int, used: Usage) -> str:
