@@ -94,6 +94,7 @@ EXCUSED = {
                      "widgets.strategy.StrategiesBoard", "widgets.usage.TimelineBoard", "widgets.zero.ZeroBoard",
                      "widgets.zero.OffloadBoard", "widgets.accelerate.AccelerateBoard", "widgets.accelerate.differing",
                      "widgets.accelerate.predicted"), PART),
+    "export": "takes a board: test_book has each of them",
     "check": GRADES,
     "demo": "the main job from end to end: test_demo",
     "__main__": "the command line: test_main",
