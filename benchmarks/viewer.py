@@ -10,6 +10,7 @@ pixels show and the share in the data, over all rows.
 
 import argparse
 import io
+import os
 import statistics
 import sys
 import tempfile
@@ -20,26 +21,16 @@ import matplotlib.image
 import nbformat
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests"))
 
 from browser.lab import Page, browse, browser, serve
 from report import tell
 
 from labkit import scene, viewer
+from labkit.timeline import COMPUTE, Timeline, from_columns
 
-CELL = """import numpy as np
-from labkit import widgets
-from labkit.timeline import from_columns
-rng, ranks, per = np.random.default_rng(0), 8, {}
-rank, lasts = np.repeat(np.arange(ranks), per), rng.lognormal(3, 1.2, ranks * per)
-gaps = rng.exponential(8, ranks * per)
-ends = np.concatenate([np.cumsum((lasts + gaps)[rank == r]) for r in range(ranks)])
-names = [f"op{{i % 200}}" for i in range(ranks * per)]
-kinds = np.where(np.arange(ranks * per) % 3 == 2, "optimizer", "compute")
-trace = from_columns((rank, ["compute"] * (ranks * per), kinds, names, ends - lasts, ends, [0] * (ranks * per)),
-                     num_ranks=ranks, origin="simulated")
-board = widgets.trace(trace)
-board"""
+CELL = f"import sys\nsys.path.insert(0, {os.fspath(HERE)!r})\nimport viewer\nfrom labkit import widgets\n"
 BUSY = "import time\nend = time.time() + {}\nwhile time.time() < end: sum(range(1000))"
 CANVAS = ".labkit-viewer canvas"
 KEYS = ["+"] * 6 + ["ArrowRight", "ArrowLeft", "n", "p"] * 2 + ["-"] * 6
@@ -50,6 +41,17 @@ TIMED = """async ([key, selector]) => {
   return [performance.now() - began, Number(canvas.dataset.ms)];
 }"""
 COLOURS = {"compute": (0x4F, 0x9F, 0xE3), "optimizer": (0x43, 0xB0, 0x8A)}
+
+
+def made(per: int) -> Timeline:
+    """A trace of 8 ranks, each with ``per`` spans of random length and some rest between them."""
+    rng, num = np.random.default_rng(0), 8 * per
+    rank, lasts, gaps = np.repeat(np.arange(8), per), rng.lognormal(3, 1.2, num), rng.exponential(8, num)
+    ends = np.concatenate([np.cumsum((lasts + gaps)[rank == r]) for r in range(8)])
+    kinds = np.where(np.arange(num) % 3 == 2, "optimizer", "compute")
+    names = [f"op{i % 200}" for i in range(num)]
+    return from_columns((rank, [COMPUTE] * num, kinds, names, ends - lasts, ends, [0] * num), num_ranks=8,
+                        origin="simulated")
 
 
 def measure(lab: Page, num_presses: int) -> dict:
@@ -75,9 +77,7 @@ def p95(times: list[float]) -> float:
 
 def share_error(lab: Page, per: int) -> float:
     """The largest difference of a kind's share on a rank, between pixels and data."""
-    scope: dict = {}
-    exec(CELL.format(per).replace("board = widgets.trace(trace)\nboard", ""), scope)
-    trace = scope["trace"]
+    trace = made(per)
     lab.page.evaluate(TIMED, ["0", CANVAS])
     image = matplotlib.image.imread(io.BytesIO(lab.page.locator(CANVAS).screenshot()))[..., :3] * 255
     shown, worst = scene.timeline(trace), 0.0
@@ -106,7 +106,7 @@ def rows(num_presses: int) -> Iterator[dict]:
     with tempfile.TemporaryDirectory() as folder, browser() as chrome:
         for per in (5000, 50000):
             book = Path(folder, f"viewer{per}.ipynb")
-            cells = [nbformat.v4.new_code_cell(CELL.format(per))]
+            cells = [nbformat.v4.new_code_cell(f"{CELL}widgets.trace(viewer.made({per}))")]
             nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), book)
             with serve(book) as server, browse(chrome, server, book.name) as lab:
                 lab.run_all()
