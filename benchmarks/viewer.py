@@ -21,8 +21,7 @@ import matplotlib.image
 import nbformat
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from browser.lab import Page, browse, browser, serve
 from report import tell
@@ -30,7 +29,8 @@ from report import tell
 from labkit import scene, viewer
 from labkit.timeline import COMPUTE, Timeline, from_columns
 
-CELL = f"import sys\nsys.path.insert(0, {os.fspath(HERE)!r})\nimport viewer\nfrom labkit import widgets\n"
+HERE = os.path.dirname(os.path.abspath(__file__))
+CELL = f"import sys\nsys.path.insert(0, {HERE!r})\nimport viewer\nfrom labkit import widgets\n"
 BUSY = "import time\nend = time.time() + {}\nwhile time.time() < end: sum(range(1000))"
 CANVAS = ".labkit-viewer canvas"
 KEYS = ["+"] * 6 + ["ArrowRight", "ArrowLeft", "n", "p"] * 2 + ["-"] * 6

@@ -342,7 +342,7 @@ PRIVATE = "a rank's or its kernel's own file, in a folder that nobody else can e
 ALLOWED = {("notebooks/src/03_data_parallel.py", "torch.load"): "a file of the cell before; weights_only by default",
            ("notebooks/src/07_fsdp.py", "exec"): "the lines of a textbook that stand above it",
            ("notebooks/src/04_accelerate.py", "runpy.run_path"): "the script that the cell above has written",
-           ("notebooks/src/13_checkpoint_and_recover.py", "torch.load"): "a file of the cell itself, to show what it runs",
+           ("notebooks/src/13_checkpoint_and_recover.py", "torch.load"): "a file of the cell, to show what it runs",
            ("notebooks/src/14_debugging.py", "torch.load"): "a file of the cell before, to show what it runs",
            ("labkit/rank.py", "pickle.loads"): PRIVATE, ("labkit/job.py", "pickle.loads"): PRIVATE,
            ("labkit/script.py", "pickle.loads"): PRIVATE,
