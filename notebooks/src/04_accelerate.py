@@ -59,7 +59,7 @@ def difference(ours, theirs):
 
 # %%
 SET_UP = """\
-import sys, torch
+import os, sys, torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 from labkit import model
@@ -89,6 +89,7 @@ for tokens, targets in loader:
         optimizer.step()
         optimizer.zero_grad()
 print(f"rank {accelerator.process_index} of {accelerator.num_processes}, {accelerator.mixed_precision}, {loss.item():.6f}")
+if "TORCHELASTIC_RUN_ID" in os.environ: accelerator.wait_for_everyone(), sys.stdout.flush(), os._exit(0)  # no teardown
 """
 script = Path(folder.name, "train.py")
 print(script.write_text(SET_UP + LOOP), "characters")
