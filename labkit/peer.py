@@ -1,9 +1,9 @@
 """The notebook's view of one rank: what it said, what it printed, how it ended."""
 
-import json
 import socket
 from pathlib import Path
 
+from labkit import witness
 from labkit.ending import Ending
 
 LAST_LINES, TAIL_BYTES = 12, 16384  # of a rank's output, in a verdict
@@ -23,6 +23,7 @@ class Peer:
         self.said: dict = {}
         self.report: dict = {}
         self.progress: dict = {}
+        self._told_at, self._calls = 0, ()
 
     def hear(self, message: dict | None) -> bool:
         """Takes in one message. True if it is a sign of life (an answer to a question is none)."""
@@ -58,8 +59,11 @@ class Peer:
     @property
     def calls(self) -> tuple[dict, ...]:
         """The collectives that it has called, as far as it told."""
-        file = self.folder / f"calls-{self.rank}.json"
-        return tuple(json.loads(file.read_text())) if file.exists() else ()
+        file = witness.calls_file(self.folder, self.rank)
+        told_at = file.stat().st_mtime_ns if file.exists() else 0
+        if told_at != self._told_at:  # asked several times a second, and thousands of calls may stand there
+            self._told_at, self._calls = told_at, tuple(witness.read_calls(self.folder, self.rank))
+        return self._calls
 
     @property
     def tail(self) -> str:

@@ -81,7 +81,7 @@ def main(sock: socket.socket, index: int, request: dict) -> None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         peak_rss_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         Path(request["folder"], f"result-{index}.pkl").write_bytes(result)
-        witness.tell_calls(Path(request["folder"], f"calls-{index}.json"), request["sources"])
+        witness.tell_calls(Path(request["folder"]), index, request["sources"])
         _flush()
         tell(
             {
@@ -96,7 +96,7 @@ def main(sock: socket.socket, index: int, request: dict) -> None:
     except BaseException as error:
         _flush()
         with contextlib.suppress(Exception):
-            witness.tell_calls(Path(request["folder"], f"calls-{index}.json"), request["sources"])
+            witness.tell_calls(Path(request["folder"]), index, request["sources"])
         tell({"event": "failed", **witness.describe(error, request["sources"])})
     os._exit(1)
 
@@ -215,7 +215,7 @@ def _answer(sock: socket.socket, tell: Callable[[dict], None], sources: dict) ->
             report["where"] = witness.where(sys._current_frames().get(main_thread), sources)
             report |= witness.collectives()
             if report["pending"] and report["last"] == last != told:  # it waits: time to say what came before
-                witness.tell_calls(current().folder / f"calls-{current().rank}.json", sources)
+                witness.tell_calls(current().folder, current().rank, sources)
                 told = last
             last = report["last"]
         tell({"event": "report", **report})

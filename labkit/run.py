@@ -12,6 +12,7 @@ from reprlib import repr as brief
 
 import numpy as np
 
+from labkit import witness
 from labkit.footprint import PARTS, Footprint, from_moments
 from labkit.shards import Shards, from_rows
 from labkit.timeline import Timeline
@@ -75,8 +76,7 @@ class Run:
         Each is a dict of group, seq (its number in the group), op, shapes, dtypes, and file, line, function, text of
         the line that called it. torch's flight recorder keeps the last 2,000. Empty for a script's ranks.
         """
-        files = [self.folder / f"calls-{rank}.json" if self.folder else None for rank in range(len(self))]
-        return [json.loads(file.read_text()) if file and file.exists() else [] for file in files]
+        return [witness.read_calls(self.folder, rank) if self.folder else [] for rank in range(len(self))]
 
     def memory(self) -> list[dict]:
         """One row per rank: rank, peak_rss_bytes (largest resident memory of its process)."""
@@ -110,7 +110,7 @@ class Run:
             self.timeline().save(folder / "timeline.json")
         for rank, calls in enumerate(self.calls()):
             if calls:
-                (folder / f"calls-{rank}.json").write_text(json.dumps(calls))
+                witness.calls_file(folder, rank).write_text(json.dumps(calls))
         return folder
 
     @classmethod

@@ -77,11 +77,17 @@ class Server:
     def fork(self, request: dict) -> tuple[socket.socket, list[socket.socket]]:
         """Forks ``request["ranks"]`` ranks. Returns the run's socket and one socket per rank."""
         pairs = [socket.socketpair() for _ in range(1 + request["ranks"])]
-        with _lock:
-            self.wait_ready()
-            wire.send(self.control, request, fds=tuple(theirs.fileno() for _, theirs in pairs))
-        for _, theirs in pairs:
-            theirs.close()
+        try:
+            with _lock:
+                self.wait_ready()
+                wire.send(self.control, request, fds=tuple(theirs.fileno() for _, theirs in pairs))
+        except BaseException:
+            for ours, _ in pairs:
+                ours.close()
+            raise
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
         return pairs[0][0], [ours for ours, _ in pairs[1:]]
 
     def close(self) -> None:

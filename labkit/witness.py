@@ -32,7 +32,18 @@ def collectives() -> dict:
     return {"pending": pending, "groups": names, "last": last}
 
 
-def tell_calls(file: Path, sources: dict) -> None:
+def calls_file(folder: Path, rank: int) -> Path:
+    """Where a rank tells which collectives it has called."""
+    return folder / f"calls-{rank}.json"
+
+
+def read_calls(folder: Path, rank: int) -> list[dict]:
+    """What a rank has told; nothing if it told nothing."""
+    file = calls_file(folder, rank)
+    return json.loads(file.read_text()) if file.exists() else []
+
+
+def tell_calls(folder: Path, rank: int, sources: dict) -> None:
     """Writes every collective that this rank has called, in order, each with the learner's line that called it.
 
     The flight recorder keeps the last 2,000, and Python's frames of each. A reader finds a whole file or none.
@@ -44,9 +55,9 @@ def tell_calls(file: Path, sources: dict) -> None:
         return
     entries = pickle.loads(_dump_fr_trace(True, True, False)).get("entries", [])
     calls = [{**_entry(entry), **_own(entry["frames"], sources)} for entry in entries if not entry["is_p2p"]]
-    draft = file.with_suffix(".draft")
+    draft = calls_file(folder, rank).with_suffix(".draft")
     draft.write_text(json.dumps(calls))
-    draft.replace(file)
+    draft.replace(calls_file(folder, rank))
 
 
 def where(frame: types.FrameType | None, sources: dict) -> dict:
