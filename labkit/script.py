@@ -179,41 +179,40 @@ def _follow(lines: list[list[str]], folder: Path, ranks: int, needs: dict[str, s
     )
     leash = [sys.executable, "-c", _LEASH, sys.executable, str(found)] if sys.platform == "linux" else [str(found)]
     launchers: list[psutil.Popen] = []
-    family: set[psutil.Process] = set()
     with open(folder / "launcher.txt", "wb") as output:
         pipes = {"stdout": output, "stderr": output, "stdin": subprocess.DEVNULL}
         try:
             for line in lines:
                 launchers.append(psutil.Popen([*leash, *line[1:]], **pipes, env=environ, start_new_session=True))
-            deadline = time.monotonic() + timeout_s
-            while any(each.poll() is None for each in launchers):
-                family |= _below(launchers)  # a launcher that is killed no longer knows its ranks
-                if time.monotonic() > deadline:
-                    logs = _rank_logs(folder, ranks)
-                    said = "\n".join(f"rank {rank} last said: {tail(log, 2)}" for rank, log in enumerate(logs))
-                    raise verdict.Timeout(
-                        f"the script was given {timeout_s:g} s (timeout_s) and is not done.\n{said}", (), logs
-                    )
-                time.sleep(0.1)
+            if psutil.wait_procs(launchers, timeout=timeout_s)[1]:
+                logs = _rank_logs(folder, ranks)
+                said = "\n".join(f"rank {rank} last said: {tail(log, 2)}" for rank, log in enumerate(logs))
+                raise verdict.Timeout(
+                    f"the script was given {timeout_s:g} s (timeout_s) and is not done.\n{said}", (), logs
+                )
             return min((each.returncode for each in launchers), key=abs)
         finally:
-            _end(launchers, family | _below(launchers))
+            _end(launchers, folder)
 
 
-def _below(launchers: list[psutil.Popen]) -> set[psutil.Process]:
+def _family(folder: Path) -> set[psutil.Process]:
+    """Everything that runs with this run's folder in its environment, and below: a launcher that was killed no longer
+    knows its ranks."""
     found: set[psutil.Process] = set()
-    for launcher in launchers:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found.update(launcher.children(recursive=True))
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("LABKIT_RUN_DIR") == str(folder):
+                found |= {process, *process.children(recursive=True)}
     return found
 
 
-def _end(launchers: list[psutil.Popen], family: set[psutil.Process]) -> None:
-    """Ends launchers and everything below them: politely, and after three seconds by force."""
+def _end(launchers: list[psutil.Popen], folder: Path) -> None:
+    """Ends launchers and everything that they started: politely, and after three seconds by force."""
+    family = _family(folder)
     for launcher in launchers:
         if launcher.poll() is None:
             launcher.send_signal(signal.SIGTERM)
-    _, alive = psutil.wait_procs([*family, *launchers], timeout=3)
+    _, alive = psutil.wait_procs(family | {*launchers}, timeout=3)
     for one in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()

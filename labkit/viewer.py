@@ -9,7 +9,7 @@ import numpy as np
 import traitlets
 
 from labkit import style
-from labkit.scene import Scene
+from labkit.scene import Row, Scene
 
 SOURCE = Path(__file__).with_name("viewer.js")
 _WORDS = (
@@ -43,10 +43,10 @@ def columns(scene: Scene) -> dict[str, bytes]:
     (microseconds), size float64 (bytes of a message). Raises ValueError beyond 65,536 rows or 256 looks.
     """
     keep = scene.kind != style.IDLE
-    looks, labels = _looks(scene), {tuple(row): None for row in scene.texts[keep].tolist()}
+    looks = _looks(scene)
     if len(scene.rows) > 65536 or len(looks) > 256:
         raise ValueError(f"the viewer takes 65,536 rows and 256 looks; got {len(scene.rows)} and {len(looks)}")
-    number = {label: index for index, label in enumerate(labels)}
+    number = {label: index for index, label in enumerate(_labels(scene))}
     look = {key: index for index, key in enumerate(looks)}
     parts = {
         "row": scene.row[keep].astype("<u2"),
@@ -61,13 +61,12 @@ def columns(scene: Scene) -> dict[str, bytes]:
 
 def about(scene: Scene) -> dict:
     """Everything else that the browser needs, as JSON: rows, looks, labels, words, the axis."""
-    kept, shades = scene.texts[scene.kind != style.IDLE].tolist(), int(scene.chunk.max(initial=0)) + 1
+    shades = int(scene.chunk.max(initial=0)) + 1
     top_px = min((row.top_px for row in scene.rows), default=0.0) - (16 if scene.headings else 0)
-    panels = [heading.bottom_px for heading in scene.headings]
     rows = []
     for row in scene.rows:
-        panel = max(0, sum(bottom < row.top_px for bottom in panels) - 1)
-        owner = scene.headings[panel].text if panels else ""
+        panel = _panel(scene, row)
+        owner = scene.headings[panel].text if scene.headings else ""
         rows.append({"name": row.name, "rank": row.rank, "lane": row.lane, "panel": panel, "owner": owner,
                      "top_px": row.top_px - top_px, "height_px": row.height_px})
     looks = [{"kind": kind, "chunk": chunk, "letter": style.style(kind).letter,
@@ -76,7 +75,7 @@ def about(scene: Scene) -> dict:
     said = {key: zh if scene.language == "zh" else en for key, en, zh in _WORDS}
     return {"heading": scene.heading, "numbers": [list(pair) for pair in scene.numbers], "badge": scene.badge,
             "summary": scene.summary, "words": said, "rows": rows, "looks": looks, "flows": _flows(scene),
-            "labels": [list(label) for label in {tuple(row): None for row in kept}],
+            "labels": [list(label) for label in _labels(scene)],
             "headings": [{"text": h.text, "bottom_px": h.bottom_px - top_px} for h in scene.headings],
             "start_us": scene.start_us, "end_us": scene.end_us, "marks_us": list(scene.marks_us),
             "height_px": max((row["top_px"] + row["height_px"] for row in rows), default=40.0)}
@@ -89,6 +88,16 @@ def _looks(scene: Scene) -> list[tuple[str, int]]:
     return sorted((pair for pair in pairs if pair[0] != style.IDLE), key=lambda pair: (order[pair[0]], pair[1]))
 
 
+def _labels(scene: Scene) -> list[tuple[str, ...]]:
+    """What stands in the boxes, each wording once."""
+    return list(dict.fromkeys(map(tuple, scene.texts[scene.kind != style.IDLE].tolist())))
+
+
+def _panel(scene: Scene, row: Row) -> int:
+    """Which heading a row stands under; 0 where there is none."""
+    return max(0, sum(heading.bottom_px < row.top_px for heading in scene.headings) - 1)
+
+
 def _flows(scene: Scene) -> list[list[int]]:
     """Pairs of box numbers, from a send to its receive: the n-th send "0>1" and the n-th recv "0>1" of a panel."""
     kept = np.flatnonzero(scene.kind != style.IDLE)
@@ -96,6 +105,5 @@ def _flows(scene: Scene) -> list[list[int]]:
     for number, box in enumerate(kept.tolist()):
         kind, way, row = str(scene.kind[box]), str(scene.texts[box, 0]), scene.rows[scene.row[box]]
         if kind in ("send", "recv") and re.fullmatch(r"\d+>\d+", way):
-            panel = sum(heading.bottom_px < row.top_px for heading in scene.headings)
-            ends.setdefault((panel, way), [[], []])[kind == "recv"].append(number)
+            ends.setdefault((_panel(scene, row), way), [[], []])[kind == "recv"].append(number)
     return [list(pair) for sent, received in ends.values() for pair in zip(sent, received, strict=False)]

@@ -41,9 +41,9 @@ def test_a_fault_is_named_with_its_rank_and_line_in_time_and_leaves_nothing(name
     program = faults.PROGRAMS[name]
     assert seconds < 1 + program.silent * 1.0 + 10 * program.notice_s
     deadline = time.monotonic() + 5
-    while set(server.running().folder.iterdir()) != files and time.monotonic() < deadline:
+    while set(server.running().folder.iterdir()) - files and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert set(server.running().folder.iterdir()) == files
+    assert set(server.running().folder.iterdir()) <= files
     while len(below_zygote()) > 8 and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(below_zygote()) <= 8  # spares, forked ahead
