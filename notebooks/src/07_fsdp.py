@@ -390,7 +390,7 @@ def with_compute(line):
     return timeline.from_rows(rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes)
 
 
-widgets.show(scene.timeline(with_compute(step), title="fully_shard", language=LANGUAGE))
+widgets.trace(with_compute(step), title="fully_shard", language=LANGUAGE)
 
 # %% [markdown]
 # No message runs under a computation here. The board shows the three moves, moment by moment, with the bytes below; its button runs the setting.

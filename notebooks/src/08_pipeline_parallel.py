@@ -248,6 +248,15 @@ for cause, more_us in pipeline.residual(predicted, measured).items():
     print(f"{cause:>10} {more_us / 1000:+7.1f} ms")
 
 # %% [markdown]
+# See for yourself, in the **trace viewer**. Point at a box: its times, and the same action in the other half. Click a message: an arrow to the one that receives it. Drag over a window: what each rank did in it. After a click `+ - 0`, the arrow keys, `n` and `p` work too.
+
+# %% [markdown] lang="zh" of="374f7e3a"
+# 用**轨迹查看器**（trace viewer）自己看看。指着一个方块，会显示它的起止时间，并标出另一半里的同一个动作；点一条消息，会有箭头指向接收它的那条；拖选一段时间，会列出各 rank 在这段里做了什么。点过图之后，也可以用 `+ - 0`、方向键和 `n`、`p`。
+
+# %%
+widgets.trace(predicted, measured, title="GPipe, p = 4, m = 8", language=LANGUAGE)
+
+# %% [markdown]
 # Each rank works for m microbatches and waits for p - 1. Over **total** time that is $(p-1)/(m+p-1)$; over the **ideal** time, without waiting, it is $(p-1)/m$. Say which one you mean: section 8.6.1 gives "about 50 %" for four stages and four microbatches, and neither is 50 %.
 
 # %% [markdown] lang="zh" of="fdfc3a48"
