@@ -10,10 +10,6 @@ pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("one_epoch", "accumulate_and_clip", "exact_accuracy")
 
 
-def stub(*_):
-    raise NotImplementedError("your turn")
-
-
 def epoch(accelerator, net, optimizer, loader, together=True, scaled=True, collect=None):
     """The reference for one_epoch, and how it can go wrong."""
     if together:
@@ -58,8 +54,7 @@ REFERENCES = dict(zip(EXERCISES, (epoch, accumulated, accuracy), strict=True))
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_the_stub_is_not_attempted_and_the_reference_passes(name):
-    assert getattr(check, name)(stub).state == "not attempted"
+def test_the_reference_passes(name):
     verdict = getattr(check, name)(REFERENCES[name])
     assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", "")
 
@@ -149,9 +144,3 @@ def test_a_deadlock_is_a_verdict():
     verdict = check.exact_accuracy(only_the_main_one_gathers)
     assert verdict.state == "wrong"
     assert "already returned" in verdict.counterexample and "all_gather" in verdict.counterexample
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_an_exception_is_a_verdict_with_its_place(name):
-    verdict = getattr(check, name)(lambda *_: 1 / 0)
-    assert verdict.state == "wrong" and "ZeroDivisionError: division by zero" in verdict.counterexample

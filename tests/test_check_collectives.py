@@ -15,10 +15,6 @@ pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("ring_all_reduce", "tree_broadcast", "least_bytes", "choose_algorithm")
 
 
-def stub(*_):
-    raise NotImplementedError("your turn")
-
-
 def swap(send, received, right, left):
     work = dist.isend(send.contiguous(), right)
     dist.recv(received, left)
@@ -65,10 +61,9 @@ REFERENCES = dict(zip(EXERCISES, (ring, tree, least, choose), strict=True))
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_the_stub_is_not_attempted_and_the_reference_passes(name):
-    assert getattr(check, name)(stub).state == "not attempted"
+def test_the_reference_passes(name):
     verdict = getattr(check, name)(REFERENCES[name])
-    assert (verdict.state, verdict.counterexample) == ("passed", "")
+    assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", "")
 
 
 def batched(rank, num_ranks, tensor):
@@ -268,9 +263,7 @@ def test_steps_are_counted_as_one_port_out_and_one_in():
     assert check._num_steps([[], []]) == 0
 
 
-@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize("name", EXERCISES[2:])
 @pytest.mark.parametrize("rubbish", [3, "ring ", [None]])
 def test_rubbish_is_wrong_and_never_raises(name, rubbish):
-    if name in EXERCISES[2:]:
-        assert getattr(check, name)(lambda *_: rubbish).state == "wrong"
-    assert getattr(check, name)(rubbish).state == "wrong"
+    assert getattr(check, name)(lambda *_: rubbish).state == "wrong"

