@@ -447,15 +447,14 @@ for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
 # 离开笔记本，就得有谁来发现死亡并重新启动。`torchrun --max-restarts` 管这件事：一个 rank 死了，它结束其余的，全部重来。脚本只要从最新的检查点接着走就行。
 
 # %%
-TRAIN = '''import os, sys, time, torch, torch.distributed as dist
-from pathlib import Path
+TRAIN = '''import os, pathlib, sys, time, torch, torch.distributed as dist
 from labkit import checkpoint, rank
 dist.init_process_group("gloo")
 optimizer = torch.optim.Adam((net := torch.nn.Linear(4, 4)).parameters())
 step = checkpoint.load(sys.argv[1], net, optimizer)["step"] if checkpoint.checkpoints(sys.argv[1]) else 0
 rank.current().give((step, time.time()))
 while step < 6:
-    if step == 4 and dist.get_rank() == 1 and not (killed := Path(sys.argv[2])).exists():
+    if step == 4 and dist.get_rank() == 1 and not (killed := pathlib.Path(sys.argv[2])).exists():
         killed.write_text(str(time.time())), os.kill(os.getpid(), 9)
     net(torch.ones(2, 4)).sum().backward()
     for weight in net.parameters(): dist.all_reduce(weight.grad)
