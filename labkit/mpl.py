@@ -20,7 +20,7 @@ from matplotlib.transforms import Affine2D
 
 from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
-from labkit.sketch import Box, Line, Sketch, Words
+from labkit.sketch import Line, Sketch, Words
 from labkit.style import IDLE, shade, style
 from labkit.units import check_real
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
-from labkit.sketch import Box, Line, Sketch, Words
+from labkit.sketch import Line, Sketch, Words
 from labkit.style import IDLE, WORDS, shade, style
 
 INK = "#10161f"  # text on a coloured box, in both themes

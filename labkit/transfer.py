@@ -98,7 +98,7 @@ def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[tupl
 def flow(moves: Sequence[Move], device: Mapping[str, float], host: Mapping[str, float], gb_per_s: float, *,
          title: Said = "", marked: str = "", note: Said = "", language: str = "en") -> Sketch:
     """Device and host with the parts of the bill that lie there, and between them what a step moves, over a stated
-    link, each arrow as thick as its bytes. ``marked``: the phase ("forward", "backward", "step") whose arrows stand out."""
+    link, each arrow as thick as its bytes. ``marked``: the phase ("forward", "backward", "step") that stands out."""
     check_real(1e-9, gb_per_s=gb_per_s)
     for part in (*device, *host):
         check_word(part, LOOKS, "a part of the bill")

@@ -1,4 +1,4 @@
-"""The boards of ``labkit.widgets`` at a few settings, as they are drawn and as if they had been run, with their readings."""
+"""The boards of ``labkit.widgets`` at a few settings, drawn, and as if they had been run; with readings."""
 
 import base64
 import inspect
@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from browser import readings
+from browser import byte_readings, readings
 from browser.exhibits import Case, Page, ddp, pipelines, random_trace, ring, stretched
 
-from labkit import scene, sharded, svg, viewer, widgets
+from labkit import sharded, svg, viewer, widgets
 from labkit.scene import Scene
 from labkit.sketch import Sketch
-from labkit.timeline import Timeline
 from labkit.widgets import need, strategy
 from labkit.widgets.usage import usage
 
@@ -69,8 +68,8 @@ def _collectives() -> Iterator[Case]:
         predicted = widgets.primitives.simulate(setting.plan(), setting.links(), setting.num_bytes)
         board._timelines[board.key(setting)] = stretched(predicted)
         board.runs[board.key(setting)] = [{"sent_bytes": 0}]
-        chunks, both = shown_by(board, step=step)
-        yield Case(chunks, partial(readings.chunks, drawn=chunks, plan=setting.plan(), step=step,
+        both, chunks = shown_by(board, step=step)
+        yield Case(chunks, partial(byte_readings.chunks, drawn=chunks, plan=setting.plan(), step=step,
                                    num_bytes=setting.num_bytes, network=setting.links()))
         yield Case(both, partial(readings.timelines, drawn=both, panels=[predicted, stretched(predicted)]))
 
@@ -84,9 +83,9 @@ def _fsdp() -> Iterator[Case]:
         names = ["embed", *(f"block {index + 1}" for index in range(setting.num_layers)), "head"]
         sizes = dict(zip(names, (4 * unit.num_params for unit in setting.real.units()), strict=True))
         size = setting.num_ranks // (2 if setting.strategy == "fsdp_hybrid" else 1)
-        yield Case(above, partial(readings.layers, drawn=above, unit_bytes=sizes, num_ranks=setting.num_ranks,
+        yield Case(above, partial(byte_readings.layers, drawn=above, unit_bytes=sizes, num_ranks=setting.num_ranks,
                                   size=size, whole=[names[index] for index in whole]))
-        yield Case(below, partial(readings.footprints, drawn=below,
+        yield Case(below, partial(byte_readings.footprints, drawn=below,
                                   both=[sharded.predicted_footprint(setting.real)]))
 
 
@@ -95,7 +94,7 @@ def _zero() -> Iterator[Case]:
                   {"stage": 0, "num_ranks": 1, "model": "175B"}, {"stage": 3, "num_ranks": 16}):
         board = widgets.zero_stages(**given)
         (drawn,) = shown_by(board)
-        yield Case(drawn, partial(readings.shards, drawn=drawn, both=[board.predicted(board.setting)]))
+        yield Case(drawn, partial(byte_readings.shards, drawn=drawn, both=[board.predicted(board.setting)]))
 
 
 def _offload() -> Iterator[Case]:
@@ -106,7 +105,8 @@ def _offload() -> Iterator[Case]:
         (drawn,) = shown_by(board, phase=phase)
         size = widgets.zero.MODELS[setting.model] or sum(unit.num_params for unit in setting.real.units())
         moves = widgets.zero.memory.offload_moves(size, setting.ranks, int(setting.mode[4]), setting.real.offload)
-        yield Case(drawn, partial(readings.flows, drawn=drawn, moves=moves, marked=phase if phase != "all" else ""))
+        marked = phase if phase != "all" else ""
+        yield Case(drawn, partial(byte_readings.flows, drawn=drawn, moves=moves, marked=marked))
 
 
 def _strategies() -> Iterator[Case]:
@@ -117,11 +117,11 @@ def _strategies() -> Iterator[Case]:
         setting = board.setting
         stages = {"layers": setting.num_ranks, "hybrid": 2}.get(setting.strategy, 1)
         slices = setting.num_ranks if setting.strategy == "sharded" else 1
-        yield Case(who, partial(readings.holders, drawn=who, num_ranks=setting.num_ranks,
+        yield Case(who, partial(byte_readings.holders, drawn=who, num_ranks=setting.num_ranks,
                                 held=[1 / stages / slices] * setting.num_ranks,
                                 batch=[stages / setting.num_ranks] * setting.num_ranks))
         rows = [strategy._like(setting, name).bill() for name in strategy.STRATEGIES]
-        yield Case(bills, partial(readings.stacked, drawn=bills, rows=rows, mark=strategy.DEVICES[setting.device]))
+        yield Case(bills, partial(byte_readings.stacked, drawn=bills, rows=rows, mark=strategy.DEVICES[setting.device]))
 
 
 def _need() -> Iterator[Case]:
@@ -132,7 +132,7 @@ def _need() -> Iterator[Case]:
         rows = [setting.bill()]
         if setting.needed(0) != 1:
             rows += [setting.bill(setting.needed(stage) or 1 << 20, stage) for stage in (1, 2, 3)]
-        yield Case(drawn, partial(readings.stacked, drawn=drawn, rows=rows, mark=setting.device_bytes))
+        yield Case(drawn, partial(byte_readings.stacked, drawn=drawn, rows=rows, mark=setting.device_bytes))
 
 
 def _usage() -> Iterator[Case]:

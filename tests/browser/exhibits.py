@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from browser import readings
+from browser import byte_readings, readings
 from browser.painted import Painted
 
 from labkit import (
@@ -102,8 +102,8 @@ def ddp(num_layers: int = 6) -> Timeline:
 
 
 def _timelines() -> Iterator[Case]:
-    made = [*pipelines().values(), ring(), ring(16, "broadcast", "tree"), ddp(), random_trace(8000), random_trace(60, 3)]
-    for tl in made:
+    for tl in (*pipelines().values(), ring(), ring(16, "broadcast", "tree"), ddp(), random_trace(8000),
+               random_trace(60, 3)):
         drawn = scene.timeline(tl)
         yield Case(drawn, partial(readings.timelines, drawn=drawn, panels=[tl]))
     tl = pipelines()["gpipe"]
@@ -149,7 +149,8 @@ def _chunks() -> Iterator[Case]:
             ("all_reduce", "double_tree", 6, 4), ("all_reduce", "ring", 2, 0)):
         plan, links = collectives.plan(primitive, algorithm, num_ranks), network.uniform(num_ranks, LINK)
         drawn = diagram.collective(plan, step, num_bytes=4e6, network=links)
-        yield Case(drawn, partial(readings.chunks, drawn=drawn, plan=plan, step=step, num_bytes=4e6, network=links))
+        yield Case(drawn, partial(byte_readings.chunks, drawn=drawn, plan=plan, step=step, num_bytes=4e6,
+                                  network=links))
 
 
 def units(num_layers: int = 3, dim: int = 32) -> list[footprint.Unit]:
@@ -167,7 +168,7 @@ def _shards() -> Iterator[Case]:
         rows = [row for row in held.rows() if row[0] or row[1] != "exp_avg"]
         for both in ([held], [held, from_rows(rows, num_ranks=num_ranks, origin="measured")]):
             drawn = bill.shards(*both)
-            yield Case(drawn, partial(readings.shards, drawn=drawn, both=both))
+            yield Case(drawn, partial(byte_readings.shards, drawn=drawn, both=both))
 
 
 def _footprints() -> Iterator[Case]:
@@ -177,7 +178,7 @@ def _footprints() -> Iterator[Case]:
         seen = replace(step, num_bytes=(step.num_bytes * more).astype(np.int64), origin="measured")
         for both in ([step], [step, seen]):
             drawn = bill.footprint(*both, marked="B1")
-            yield Case(drawn, partial(readings.footprints, drawn=drawn, both=both))
+            yield Case(drawn, partial(byte_readings.footprints, drawn=drawn, both=both))
 
 
 def _layers() -> Iterator[Case]:
@@ -190,8 +191,8 @@ def _layers() -> Iterator[Case]:
             (sizes, 2, "F0", "ddp", 1, []), (uneven, 3, "F0", "fsdp", 3, ["embed"]),
             (uneven, 16, "B3", "fsdp", 16, ["norm", "head"])):
         drawn = transfer.layers(unit_bytes, num_ranks, moment, strategy=how)
-        yield Case(drawn, partial(readings.layers, drawn=drawn, unit_bytes=unit_bytes, num_ranks=num_ranks, size=size,
-                             whole=whole))
+        yield Case(drawn, partial(byte_readings.layers, drawn=drawn, unit_bytes=unit_bytes, num_ranks=num_ranks,
+                                  size=size, whole=whole))
 
 
 def _flows() -> Iterator[Case]:
@@ -199,7 +200,7 @@ def _flows() -> Iterator[Case]:
                                                  (3, "all", 8, ""), (2, "optimizer", 3, "step")):
         moves = memory.offload_moves(1e9, 1, stage, offload, microbatches)
         drawn = transfer.flow(moves, {"parameters": 2e9}, {"optimizer": 12e9}, 25, marked=marked)
-        yield Case(drawn, partial(readings.flows, drawn=drawn, moves=moves, marked=marked))
+        yield Case(drawn, partial(byte_readings.flows, drawn=drawn, moves=moves, marked=marked))
 
 
 def _stacked() -> Iterator[Case]:
@@ -208,7 +209,7 @@ def _stacked() -> Iterator[Case]:
         rows = [dict(zip(models.PARTS, np.array(sizes) / part, strict=True)) for part in (1, 2, 7)]
         drawn = models.stacked([(f"row {n}", row) for n, row in enumerate(rows)], say, title="Bill", badge="computed",
                                mark=("device", mark) if mark else None)
-        yield Case(drawn, partial(readings.stacked, drawn=drawn, rows=rows, mark=mark))
+        yield Case(drawn, partial(byte_readings.stacked, drawn=drawn, rows=rows, mark=mark))
 
 
 def _links() -> Iterator[Case]:
@@ -216,7 +217,7 @@ def _links() -> Iterator[Case]:
                                      (6, 3, ("double_tree", "ring"))):
         plans = {name: collectives.plan("all_reduce", name, num_ranks) for name in names}
         drawn = widgets.architectures(plans, island)
-        yield Case(drawn, partial(readings.links, drawn=drawn, plans=list(plans.values())))
+        yield Case(drawn, partial(byte_readings.links, drawn=drawn, plans=list(plans.values())))
 
 
 PICTURES: dict[str, Callable[[], Iterator[Case]]] = {

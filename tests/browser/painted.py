@@ -68,16 +68,20 @@ class Painted:
                            left : max(left + 1, round(self.left + x1 * self.scale))]
 
     def shares(self, looks: Mapping[str, Sequence], x0: float, x1: float, y0: float, y1: float, *,
-               upright: bool = False, edged: bool = True) -> dict[str, float]:
+               upright: bool = False, edged: bool = True, area: bool = False) -> dict[str, float]:
         """How much of the lines from x0 to x1 (``upright``: from y0 to y1) each look has: the median line's share.
 
         ``looks``: name -> colours, as "#rrggbb" or as rgb. Paper is always one. ``edged``: boxes have thin edges of the
         text's colour, which belong half to either side; else a dark line at one end of a box is a part of it.
+        ``area``: the mean of the lines.
         """
         part = self.cut(x0, x1, y0, y1)
         part = part.swapaxes(0, 1) if upright else part
-        part = part[np.unique(np.linspace(0, len(part) - 1, 15).round().astype(int))]
-        names, colours = [PAPER, "", ""], [self.paper, np.array(INK, dtype=float), self.faint(0.45 if edged else 0.9)]
+        part = part[::4] if area else part[np.unique(np.linspace(0, len(part) - 1, 15).round().astype(int))]
+        names, colours = [PAPER, ""], [self.paper, np.array(INK, dtype=float)]
+        if edged:
+            names, colours = [*names, PAPER, ""], [
+                *colours, self.faint(0.12 if self.theme == "dark" else 0), self.faint(0.45)]
         for name, own in looks.items():
             for colour in own:
                 plain = rgb(colour) if isinstance(colour, str) else np.asarray(colour, dtype=float)
@@ -90,7 +94,8 @@ class Painted:
         order = [name for name in dict.fromkeys(names) if name]
         index = np.array([order.index(name) if name else -1 for name in names])
         found = filled(np.where(away.min(axis=2) < _SURE, index[away.argmin(axis=2)], -1))
-        return {name: float(np.median((found == number).mean(axis=1)))
+        middle = np.mean if area else np.median
+        return {name: float(middle((found == number).mean(axis=1)))
                 for number, name in enumerate(order)}
 
     def length(self, looks: Mapping[str, Sequence], x0: float, x1: float, y0: float, y1: float) -> dict[str, float]:
@@ -107,8 +112,8 @@ class Painted:
         return (round(self.left + x0 * self.scale) + place - self.left) / self.scale
 
     def at(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Colours at places, between pixels as well."""
-        u, v = self.left + x * self.scale - 0.5, y * self.high - 0.5
+        """Colours at places of the image, between pixels as well."""
+        u, v = x * _SCALE - 0.5, y * _SCALE - 0.5
         left, top = np.floor(u).astype(int), np.floor(v).astype(int)
         out = 0.0
         for i, j, weight in ((0, 0, (1 - u + left) * (1 - v + top)), (1, 0, (u - left) * (1 - v + top)),
@@ -119,19 +124,19 @@ class Painted:
 
     def thickness(self, colour: str, start: tuple[float, float], end: tuple[float, float], reach: float = 9.0,
                   opacity: float = 1.0) -> float:
-        """How thick a line between two points is: ink summed up across it, as most of forty places have it."""
-        a, b = np.array(start), np.array(end)
+        """How thick a line between two points is: ink summed up across it, the least that many places have."""
+        a, b = (np.array([self.left + x * self.scale, y * self.high]) / _SCALE for x, y in (start, end))
         side = np.array([a[1] - b[1], b[0] - a[0]]) / np.hypot(*(b - a))
-        along, step = np.linspace(0.08, 0.92, 40), 0.1
+        along, step = np.linspace(0.03, 0.97, 120), 0.1
         across = np.arange(-reach, reach + step / 2, step)
         places = (a + along[:, None] * (b - a))[:, None, :] + across[None, :, None] * side
         full = opacity * (rgb(colour) - self.paper)
         cover = np.clip(((self.at(places[..., 0], places[..., 1]) - self.paper) @ full) / (full @ full), 0, 1)
         middle = cover.shape[1] // 2
-        near = [np.minimum.accumulate(half > 0.02, axis=1) * half for half in (cover[:, middle:], cover[:, middle::-1])]
+        near = [np.minimum.accumulate(half > 0.1, axis=1) * half for half in (cover[:, middle:], cover[:, middle::-1])]
         found = (sum(half.sum(axis=1) for half in near) - cover[:, middle]) * step
-        alike = np.abs(found[:, None] - found) < 0.15  # where other lines join or cross it, it looks like anything
-        return float(found[alike[alike.sum(axis=1).argmax()]].mean())
+        often = found[(np.abs(found[:, None] - found) < 0.15).sum(axis=1) >= 6]  # elsewhere others join or cross it
+        return float(found[np.abs(found - often.min(initial=99)) < 0.15].mean()) if len(often) else float(found.min())
 
 
 def rgb(colour: str) -> np.ndarray:
