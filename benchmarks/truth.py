@@ -62,8 +62,8 @@ def row(picture: str, renderer: str, theme: str, painted: Sequence[tuple[Case, P
 def rows(only: str = "") -> Iterator[dict]:
     """A row per picture, renderer and theme."""
     with chromium() as shoot:
-        for picture, make in MEASURED.items():
-            cases = list(make()) if only in picture else []
+        for picture in (each for each in MEASURED if only in each):
+            cases = list(MEASURED[picture]())
             for renderer, theme in (*(("SVG", theme) for theme in THEMES), ("matplotlib", "light"),
                                     *(("HTML", theme) for theme in THEMES)):
                 if painted := painted_by(shoot, cases, renderer, theme):
