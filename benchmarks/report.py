@@ -14,7 +14,7 @@ from labkit import machine
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "checkpoint", "widget",
-         "soak", "crowd", "viewer")
+         "soak", "crowd", "viewer", "truth")
 HEAD = """# Benchmarks
 
 Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the machine, the date.

@@ -122,8 +122,7 @@ def _grouped(held: Shards) -> dict[tuple[int, str], list[tuple]]:
 
 def _strip(rows: Sequence[tuple], kind: str, offsets: Mapping[str, int], x: float, y: float, height: float,
            scale: float) -> list[Shape]:
-    """One rank's column: a frame for the whole model, boxes for what it holds; boxes that touch on the screen are
-    one."""
+    """One rank's column: a frame for the whole model, boxes for what it holds."""
     if not rows:
         return []
     size, look = ITEMSIZE[rows[0][5]], LOOKS[CATEGORIES[kind]]
@@ -137,19 +136,28 @@ def _strip(rows: Sequence[tuple], kind: str, offsets: Mapping[str, int], x: floa
             at += (stop - start) * ITEMSIZE[dtype]
         else:
             spans.append([(offsets[tensor] + start) * size, (offsets[tensor] + stop) * size, device])
-    merged: list[list] = []
-    for begin, end, device in sorted(spans):
-        if merged and merged[-1][2] == device and (begin - merged[-1][1]) * scale < 0.6:
-            merged[-1][1] = max(end, merged[-1][1])
-        else:
-            merged.append([begin, end, device])
-    boxes = [Box(x + begin * scale, y, max(0.8, (end - begin) * scale), height, look[0],
-                 _HOST if device == "host" else look[1],
-                 (format_bytes(end - begin),) if len(merged) == 1 and height > 11 else ())
-             for begin, end, device in merged]
+    drawn = _seen([(begin * scale, end * scale, device) for begin, end, device in sorted(spans)])
+    text = format_bytes(sum(end - begin for begin, end, _ in spans))
+    boxes = [Box(x + begin, y, end - begin, height, look[0], _HOST if device == "host" else look[1],
+                 (text,) if len(drawn) == 1 and height > 11 else ()) for begin, end, device in drawn]
     if spare:
         boxes.append(Box(x + offsets[""] * size * scale, y, spare * scale, height, *_SPARE))
     return frame + boxes
+
+
+def _seen(spans: Iterable[tuple[float, float, str]]) -> list[list]:
+    """Slices in pixels, from left to right, as they can be seen: what is thinner than a pixel is drawn together with
+    the next, and gaps thinner than that move on to the next gap. All together are as wide as they were."""
+    drawn: list[list] = []
+    owed = 0.0
+    for begin, end, device in spans:
+        owed += end - begin
+        if drawn and drawn[-1][2] == device and begin - drawn[-1][1] < 0.6:
+            drawn[-1][1], owed = drawn[-1][1] + owed, 0.0
+        elif owed >= 1:
+            drawn.append([max(end - owed, drawn[-1][1] if drawn else 0.0), end, device])
+            owed = 0.0
+    return drawn or [[begin, begin + max(0.8, owed), device] for begin, _, device in [*spans][:1]]
 
 
 def _badges(both: Sequence[Shards | Footprint], words: Mapping[str, str]) -> str:

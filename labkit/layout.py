@@ -79,6 +79,12 @@ def fills(drawn: Sketch) -> list[tuple[str, str, list[tuple[float, float, float,
     return [(*look, boxes) for part in (pale, full) for look, boxes in part.items()]
 
 
+def edges(drawn: Sketch, marked: bool) -> list[tuple[float, float, float, float]]:
+    """The boxes that have a thick edge, or a thin one: a coloured box under 3 pixels would look wider by it."""
+    return [box[:4] for box in drawn.only(Box) if box.marked == marked
+            and (marked or not box.colour or min(box.width_px, box.height_px) >= 3)]
+
+
 def middles(drawn: Sketch) -> list[tuple[float, float, str, bool]]:
     """What stands in boxes: (middle, baseline, the longest text that fits, whether on a colour)."""
     return [(box.x_px + box.width_px / 2, box.y_px + box.height_px / 2 + 4, text, bool(box.colour))

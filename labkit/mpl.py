@@ -20,7 +20,7 @@ from matplotlib.transforms import Affine2D
 
 from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
-from labkit.sketch import Box, Line, Sketch, Words
+from labkit.sketch import Line, Sketch, Words
 from labkit.style import IDLE, shade, style
 from labkit.units import check_real
 
@@ -152,7 +152,7 @@ def _sketch(ax: Axes, drawn: Sketch) -> None:
     for colour, hatch, boxes in layout.fills(drawn):
         _paint(ax, colour, hatch, _corners(boxes))
     for marked, look in ((False, {"linewidths": 0.58, "alpha": 0.45}), (True, {"linewidths": 1.4})):
-        edges = _corners(box[:4] for box in drawn.only(Box) if box.marked == marked)
+        edges = _corners(layout.edges(drawn, marked))
         ax.add_collection(PolyCollection(edges, facecolors="none", edgecolors=INK, zorder=1.5, **look), autolim=False)
     for line in drawn.only(Line):
         colour, points = line.colour or INK, [] if line.mark else [line.points_px]

@@ -12,7 +12,7 @@ import numpy as np
 
 from labkit import layout
 from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
-from labkit.sketch import Box, Line, Sketch, Words
+from labkit.sketch import Line, Sketch, Words
 from labkit.style import IDLE, WORDS, shade, style
 
 INK = "#10161f"  # text on a coloured box, in both themes
@@ -66,7 +66,7 @@ def _sketch(drawn: Sketch, uid: str) -> str:
         parts += [_pattern(f"{uid}-{number}", colour, hatch) if hatch else "",
                   f'<path data-colour="{escape(colour)}" fill="{paint}" d="{_rectangles(boxes)}"/>']
     for marked, look in ((False, 'stroke-opacity=".45" stroke-width=".8"'), (True, 'stroke-width="2"')):
-        edges = _rectangles([box[:4] for box in drawn.only(Box) if box.marked == marked])
+        edges = _rectangles(layout.edges(drawn, marked))
         parts.append(f'<path d="{edges}" fill="none" stroke="currentColor" {look}/>' if edges else "")
     parts += [_line(line) for line in drawn.only(Line)]
     for on_colour, ink in ((True, f' fill="{INK}"'), (False, "")):

@@ -98,7 +98,7 @@ def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[tupl
 def flow(moves: Sequence[Move], device: Mapping[str, float], host: Mapping[str, float], gb_per_s: float, *,
          title: Said = "", marked: str = "", note: Said = "", language: str = "en") -> Sketch:
     """Device and host with the parts of the bill that lie there, and between them what a step moves, over a stated
-    link. ``marked``: the phase ("forward", "backward", "step") whose arrows stand out."""
+    link, each arrow as thick as its bytes. ``marked``: the phase ("forward", "backward", "step") that stands out."""
     check_real(1e-9, gb_per_s=gb_per_s)
     for part in (*device, *host):
         check_word(part, LOOKS, "a part of the bill")
@@ -111,7 +111,7 @@ def flow(moves: Sequence[Move], device: Mapping[str, float], host: Mapping[str, 
             seconds = format_us(move.num_bytes / gb_per_s / 1e3)
             text = f"{names[move.phase]}: {names[move.what]} {format_bytes(move.num_bytes)}, {seconds}"
             on = move.phase == marked or not marked
-            shapes += [Line(((at[0], y + 20), (at[1], y + 20)), LOOKS[move.what][0], 2 + 8 * move.num_bytes / most,
+            shapes += [Line(((at[0], y + 20), (at[1], y + 20)), LOOKS[move.what][0], 10 * move.num_bytes / most,
                             arrow=True, opacity=1.0 if on else 0.3),
                        Words(450, y + 6, text, "middle", bold=on and bool(marked), opacity=1.0 if on else 0.6)]
             y += 48

@@ -81,7 +81,7 @@ def _panel(plan: Plan, island_size: int, most: float) -> list[Shape]:
     for (a, b), size in _both_ways(plan).items():
         colour = INSIDE if a // island_size == b // island_size else ACROSS
         ends = _short_of(places[a], places[b]), _short_of(places[b], places[a])
-        shapes.append(Line(ends, colour, width_px=1 + (THICK_PX - 1) * size / most))
+        shapes.append(Line(ends, colour, width_px=THICK_PX * size / most))
     return shapes + [Box(x - 12, y - 9, 24, 18, "#c9ced6", "", (str(rank),)) for rank, (x, y) in places.items()]
 
 

@@ -1,0 +1,83 @@
+"""Does a picture show what its data say? Shares read back from the pixels of every picture, beside the data.
+
+    python benchmarks/truth.py [--json] [--only WORD]
+
+Every function that makes a picture, and every board, is painted at several settings: its SVG by Chromium on a light and
+a dark page, its PNG by matplotlib, the trace viewer on its canvas. num_shares counts the lengths that were read off the
+pixels: of time, bytes, values, each as a share of an axis, of a whole, or of the largest; largest_error is the largest
+difference from the data, in percentage points. What claims no quantity stands in EXCUSED, with the reason.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from browser.boards import BOARDS
+from browser.exhibits import PICTURES, Case, Page
+from browser.painted import THEMES, Painted, by_chromium, by_matplotlib, chromium
+from report import tell
+
+MEASURED = PICTURES | BOARDS
+EXCUSED = {
+    "diagram.network": "thick, thin and broken lines put links in an order; the numbers stand there in words",
+    "diagram.topology": "boxes of one size are counted; nothing is as long as a number",
+    "report.sketch": "who waits for whom: states and arrows, no quantity",
+    "widgets.report": "shows report.sketch",
+    "widgets.show": "shows any picture as it is",
+    "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands there in digits",
+    "layout.merged": "a painter's level of detail: scene.timeline is measured with 8,000 boxes",
+}
+"""Pictures that claim no quantity, and what makes no picture of its own."""
+
+
+def errors(case: Case, painted: Painted) -> list[float]:
+    """How far each length of a painting is from the data, in percentage points."""
+    return [100 * abs(shown - true) for shown, true in case.read(painted)]
+
+
+def painted_by(shoot: object, cases: Sequence[Case], renderer: str, theme: str) -> list[tuple[Case, Painted]]:
+    """The cases that a renderer can paint, painted."""
+    ours = [case for case in cases if not isinstance(case.drawn, Page)]
+    if renderer == "matplotlib":
+        return [(case, by_matplotlib(case.drawn)) for case in ours]
+    if renderer == "SVG":
+        return list(zip(ours, by_chromium(shoot, [case.drawn for case in ours], theme), strict=True))
+    pages = [case for case in cases if isinstance(case.drawn, Page)]
+    return [(case, Painted(pixels=shoot(case.drawn.html, case.drawn.selector, theme)[case.drawn.index],
+                           renderer="html", theme=theme)) for case in pages]
+
+
+def row(picture: str, renderer: str, theme: str, painted: Sequence[tuple[Case, Painted]]) -> dict:
+    """One line of the table."""
+    found = [error for case, each in painted for error in errors(case, each)]
+    return {"picture": picture, "renderer": renderer, "theme": theme, "num_shares": len(found),
+            "largest_error": round(float(np.max(found)), 2)}
+
+
+def rows(only: str = "") -> Iterator[dict]:
+    """A row per picture, renderer and theme."""
+    with chromium() as shoot:
+        for picture in (each for each in MEASURED if only in each):
+            cases = list(MEASURED[picture]())
+            for renderer, theme in (*(("SVG", theme) for theme in THEMES), ("matplotlib", "light"),
+                                    *(("HTML", theme) for theme in THEMES)):
+                if painted := painted_by(shoot, cases, renderer, theme):
+                    yield row(picture, renderer, theme, painted)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", default="", help="pictures whose name holds this word")
+    given = parser.parse_args()
+    tell(rows(given.only), given.json)
+
+
+if __name__ == "__main__":
+    main()
