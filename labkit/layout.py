@@ -92,6 +92,15 @@ def middles(drawn: Sketch) -> list[tuple[float, float, str, bool]]:
             for text in [next((t for t in box.texts if text_px(t, 11) <= box.width_px - 3), "")] if text]
 
 
+def stroke(line: Line) -> list[tuple[float, float]]:
+    """The points of a line as it is stroked: up to the base of its arrow head, not to the tip."""
+    if not line.arrow:
+        return list(line.points_px)
+    *before, _ = line.points_px
+    _, *base = solids(line)[0]
+    return [*before, tuple(np.mean(base, axis=0).tolist())]
+
+
 def solids(line: Line) -> list[list[tuple[float, float]]]:
     """The filled polygons of a line: its marks, or its arrow head."""
     if line.arrow:

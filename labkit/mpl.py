@@ -155,7 +155,7 @@ def _sketch(ax: Axes, drawn: Sketch) -> None:
         edges = _corners(layout.edges(drawn, marked))
         ax.add_collection(PolyCollection(edges, facecolors="none", edgecolors=INK, zorder=1.5, **look), autolim=False)
     for line in drawn.only(Line):
-        colour, points = line.colour or INK, [] if line.mark else [line.points_px]
+        colour, points = line.colour or INK, [layout.stroke(line)] if not line.mark else []
         dash = (0, [length / line.width_px for length in line.dash]) if line.dash else "solid"
         ax.add_collection(LineCollection(points, colors=colour, linewidths=0.72 * line.width_px, linestyles=[dash],
                                          alpha=line.opacity, zorder=2), autolim=False)

@@ -92,7 +92,7 @@ def _line(line: Line) -> str:
     fade = f' opacity="{_n(line.opacity)}"' if line.opacity < 1 else ""
     dash = f' stroke-dasharray="{" ".join(map(_n, line.dash))}"' if line.dash else ""
     solid = "".join(_points(corners) + "z" for corners in layout.solids(line))
-    return (("" if line.mark else f'<path d="{_points(line.points_px)}" fill="none" stroke="{colour}" '
+    return (("" if line.mark else f'<path d="{_points(layout.stroke(line))}" fill="none" stroke="{colour}" '
              f'stroke-width="{_n(line.width_px)}" stroke-linejoin="round"{dash}{fade}/>')
             + (f'<path d="{solid}" fill="{colour}"{fade}/>' if solid else ""))
 
