@@ -24,7 +24,7 @@ class Panel(w.VBox):
     def __init__(self, job: Job, language: str = "en") -> None:
         self.job, self._words = job, spoken(_WORDS, language)
         self.lines = w.HTML()
-        self.stop = w.Button(description=self._words["stop"], icon="stop", button_style="danger")
+        self.stop = w.Button(description=self._words["stop"], button_style="danger")
         self.stop.on_click(lambda _: job.stop())
         super().__init__([self.lines, self.stop])
         self.refresh()
