@@ -32,7 +32,8 @@ def render(scene: Scene | Sketch, uid: str | None = None) -> str:
     body = _sketch(scene, uid) if isinstance(scene, Sketch) else _timeline(scene, uid)
     return "".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {_n(height_px)}" width="{WIDTH_PX}" ',
-        f'role="img" aria-labelledby="{uid}-t {uid}-d" font-family="{_FONT}" font-size="12" fill="currentColor" ',
+        f'role="img" aria-labelledby="{uid}-t" aria-describedby="{uid}-d" ',
+        f'font-family="{_FONT}" font-size="12" fill="currentColor" '
         'style="max-width:100%;height:auto;font-variant-numeric:tabular-nums">',
         f'<title id="{uid}-t">{escape(scene.title)}</title><desc id="{uid}-d">{escape(scene.summary)}</desc>',
         _head(scene), body, "</svg>"))
