@@ -152,8 +152,9 @@ const STYLE = `
 .labkit-viewer header span{opacity:.8}
 .labkit-viewer .tools{display:flex;flex-wrap:wrap;gap:4px;align-items:center;margin:4px 0}
 .labkit-viewer button,.labkit-viewer input{font:inherit;color:inherit;background:transparent;border:1px solid currentColor;border-radius:4px;padding:2px 7px}
-.labkit-viewer .legend span{margin-right:14px;white-space:nowrap}
-.labkit-viewer .swatch{display:inline-block;width:16px;height:11px;margin-right:5px;vertical-align:-1px;color:${INK};font:9px/11px monospace;text-align:center}
+.labkit-viewer .legend>span{display:inline-flex;gap:6px;align-items:center;margin:2px 14px 2px 0;white-space:nowrap}
+.labkit-viewer .swatch{min-width:20px;color:${INK};font-size:11px;line-height:15px;text-align:center}
+.labkit-viewer details{margin:8px 0;font-size:12px}
 .labkit-viewer table{border-collapse:collapse;margin-top:6px;font-variant-numeric:tabular-nums}
 .labkit-viewer td,.labkit-viewer th{padding:1px 10px 1px 0;text-align:right;border-top:1px solid #8886}
 .labkit-viewer .said{min-height:1.5em;margin:4px 0}`;

@@ -1,9 +1,12 @@
 """Every widget for everyone, in JupyterLab: names and values in the accessibility tree, keyboard, tables, contrast."""
 
+import io
 import re
 from pathlib import Path
 
 import ipywidgets as w
+import matplotlib.image
+import numpy as np
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from browser import gallery
@@ -32,6 +35,21 @@ AXE = """async () => {
   const found = await axe.run(outputs, {resultTypes: ['violations']});
   return found.violations.filter(rule => ['serious', 'critical'].includes(rule.impact)).map(
     rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))]);
+}"""
+WORDS = """svg => {
+  const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width, found = [];
+  const walk = document.createTreeWalker(svg, NodeFilter.SHOW_TEXT);
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    const parent = node.parentElement, range = document.createRange(), look = getComputedStyle(parent);
+    if (!parent.closest('text') || !node.data.trim()) continue;
+    range.selectNodeContents(node);
+    const at = range.getBoundingClientRect();
+    let opacity = Number(look.fillOpacity);
+    for (let each = parent; each !== svg; each = each.parentElement) opacity *= Number(getComputedStyle(each).opacity);
+    found.push([node.data, at.x - box.x, at.y - box.y, at.width, at.height, look.fill, opacity,
+                scale * parseFloat(look.fontSize), Number(look.fontWeight)]);
+  }
+  return found;
 }"""
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
@@ -188,3 +206,50 @@ def test_axe_finds_nothing_serious(seen, dark):
         choice.evaluate("each => { each.parentElement.querySelector('label').remove(); each.removeAttribute('title') }")
         assert [rule for rule, _ in violations(seen.page)] == ["select-name"]
     seen.dark(False)
+
+
+def weakest(words, picture):
+    """The least contrast of a text with any colour that lies behind it. ``picture``: the pixels without the text."""
+    _, x, y, wide, high, fill, opacity, *_ = words
+    behind = picture[max(0, round(y)):round(y + high), max(0, round(x)):round(x + wide)].reshape(-1, 3)
+    *colour, alpha = (*map(float, re.findall(r"[\d.]+", fill)), 1.0)[:4]
+    alpha *= opacity
+    return min((contrast(alpha * np.array(colour) + (1 - alpha) * shade, shade)
+                for shade in np.unique(behind.round(), axis=0)), default=np.inf)
+
+
+def unreadable(page, picture):
+    """Texts of an SVG whose contrast in Chromium's pixels is under 4.5, or 3 where they are large."""
+    hidden = page.add_style_tag(content=".jp-OutputArea-output svg text { visibility: hidden }")
+    pixels = 255 * matplotlib.image.imread(io.BytesIO(picture.screenshot()))[..., :3]
+    hidden.evaluate("style => style.remove()")
+    rows = [(words, weakest(words, pixels)) for words in picture.evaluate(WORDS)]
+    assert rows
+    return [(words[0], round(ratio, 2)) for words, ratio in rows
+            if ratio < (3 if words[7] >= 24 or (words[7] >= 18.66 and words[8] >= 700) else 4.5)]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_text_of_every_picture_stands_out_from_what_lies_behind_it(seen, dark):
+    seen.dark(dark)
+    for name in gallery.CELLS:
+        for picture in gallery.output(seen.page, name).locator(".jp-OutputArea-output svg:visible").all():
+            assert unreadable(seen.page, picture) == [], name
+    text = picture.locator("text").first
+    text.evaluate("each => each.setAttribute('fill-opacity', .3)")
+    assert len(unreadable(seen.page, picture)) == 1
+    text.evaluate("each => each.removeAttribute('fill-opacity')")
+    seen.dark(False)
+
+
+def test_nothing_is_cut_in_a_narrow_window(seen):
+    cut = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.textContent)"
+    boxes = ".jp-OutputArea-output, .widget-readout, .widget-label"
+    try:
+        for wide in (1280, 600):
+            seen.page.set_viewport_size({"width": wide, "height": 1000})
+            seen.page.wait_for_timeout(500)
+            for name in gallery.CELLS:
+                assert gallery.output(seen.page, name).locator(boxes).evaluate_all(cut) == [], name
+    finally:
+        seen.page.set_viewport_size({"width": 1280, "height": 1000})

@@ -9,6 +9,7 @@ from labkit import collectives, rank, scene, schedule, simulate, widgets
 
 LANGUAGE = {language!r}
 predicted = simulate.simulate(schedule.SCHEDULES["1f1b"](3, 4))
+halves = simulate.simulate(schedule.SCHEDULES["zbv"](3, 4))
 plans = {{name: collectives.plan("all_reduce", name, 8) for name in ("ring", "tree")}}
 
 def fail():
@@ -24,7 +25,7 @@ CELLS = {
     "pipeline_parallelism": "widgets.pipeline_parallelism(LANGUAGE)",
     "report": "try:\n    lab.launch(fail, ranks=2)\nexcept lab.RankFailed as error:\n"
               "    widgets.report(error, language=LANGUAGE)",
-    "show": "widgets.show(scene.timeline(predicted, language=LANGUAGE))",
+    "show": "widgets.show(scene.timeline(halves, language=LANGUAGE))",
     "strategies": "widgets.strategies(LANGUAGE)",
     "timeline": "widgets.timeline(predicted, language=LANGUAGE)",
     "trace": "widgets.trace(predicted, language=LANGUAGE)",
