@@ -11,11 +11,12 @@ import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from browser import gallery
 from browser.lab import browse, serve
-from test_browser import chrome, contrast  # noqa: F401  (a fixture)
+from test_browser import chrome, contrast, notebook  # noqa: F401  (a fixture)
 
 from labkit import schedule, simulate, widgets
 
 CONTROLS = {"slider", "combobox", "button", "textbox", "searchbox", "spinbutton", "checkbox", "switch"}
+CHINESE = re.compile("[\u4e00-\u9fff]")
 GLYPH = re.compile("[\ue000-\uf8ff]")  # an icon font's own characters: read out, they are noise
 OPERABLE = ".noUi-handle, select, button:not(:disabled), input, summary, canvas[tabindex], [contenteditable=true]"
 STEP = """() => {
@@ -148,10 +149,14 @@ def test_every_control_has_a_name_and_every_picture_a_name_a_sentence_and_a_tabl
         if role in CONTROLS:
             assert label.strip() and label != "null" and not GLYPH.search(label), (role, label)
             assert value != "null" and (value or role not in ("slider", "combobox")), (role, label, value)
+            assert bool(CHINESE.search(label)) == (seen.language == "zh"), (role, label)
     pictures = [node for node in nodes if node[0] in ("image", "img", "graphics-document", "Canvas")]
     assert len(pictures) == output.locator(PICTURES).count() > 0
     for _, label, _, description in pictures:
         assert label.strip() and re.search(r"[.。]$", description.strip()), (label, description)
+        assert {bool(CHINESE.search(words)) for words in (label, description)} == {seen.language == "zh"}
+    said = output.locator("table").evaluate_all("all => all.map(each => each.textContent)")
+    assert {bool(CHINESE.search(words)) for words in said} == {seen.language == "zh"}, said
     summaries = output.locator("summary:visible")
     assert summaries.count() == len(pictures)
     for summary in summaries.all():
@@ -189,6 +194,34 @@ def test_every_slider_and_choice_moves_by_keyboard(seen):
             for key, moves in zip(keys, (True, False), strict=True):
                 page.keyboard.press(key)
                 page.wait_for_function(MOVES, arg=[slider.element_handle(), before, moves], timeout=5000)
+
+
+LAUNCH = """import time
+import labkit as lab
+from labkit import widgets
+
+LANGUAGE = {language!r}
+
+def slow():
+    time.sleep(6)
+    raise RuntimeError("out of luck")"""
+
+
+@pytest.mark.parametrize(("language", "stop", "running", "left", "odd"), [
+    ("en", "Stop", "running", "2 ranks, ", "raised an exception"), ("zh", "停止", "运行中", "2 个 rank，", "抛出异常")])
+def test_panel_and_report_come_in_the_notebooks_language(chrome, tmp_path, language, stop, running, left, odd):  # noqa: F811
+    path = notebook(tmp_path, LAUNCH.format(language=language), "lab.launch(slow, ranks=2)")
+    with serve(path) as server, browse(chrome, server, path.name) as lab:
+        lab.command("notebook:run-all-cells")
+        output = lab.page.locator(".jp-CodeCell").nth(1).locator(".jp-Cell-outputArea")
+        button = output.get_by_role("button", name=stop, exact=True)
+        button.wait_for(timeout=60_000)
+        button.focus()
+        output.locator(f"pre:has-text('{running}')").wait_for(timeout=5000)
+        lab.wait_idle(timeout_s=30)
+        assert output.get_by_role("img").first.get_attribute("aria-labelledby")
+        assert odd in output.locator("svg title").first.text_content()
+        assert left in output.text_content()
 
 
 def violations(page):
