@@ -1,5 +1,6 @@
 """Every widget for everyone, in JupyterLab: names and values in the accessibility tree, keyboard, tables, contrast."""
 
+import functools
 import io
 import re
 from pathlib import Path
@@ -83,6 +84,7 @@ def tree(seen):
     session.detach()
 
 
+@functools.cache
 def boards(language):
     """Every board of the gallery, made here: what the browser should say."""
     predicted = simulate.simulate(schedule.SCHEDULES["1f1b"](3, 4))
