@@ -15,7 +15,7 @@ from labkit.style import KINDS, clipped, speaking, text_px
 from labkit.units import format_bytes
 
 LOOKS = {"parameters": ("#4f9fe3", ""), "gradients": ("#f2954b", "\\"), "optimizer": ("#43b08a", "."),
-         "buffers": ("#a3a8b0", "-"), "gathered": ("#9a8fdc", "|"), "activations": ("#f6cf65", ""),
+         "buffers": ("#a3a8b0", "-"), "gathered": ("#9a8fdc", "|"), "activations": ("#f6cf65", "/"),
          "temporary": ("#cf8fc2", "x")}
 """Colour and hatch of each part of the bill."""
 _SPARE, _HOST = ("#a3a8b0", "+"), "/"

@@ -62,7 +62,7 @@ def sketch(endings: Sequence[Ending], finding: Finding | None = None, *, languag
         more, end_px = legend(samples, 0, 62 + _ROW_PX * len(rows))
         heading = FAULTS[finding.fault][0 if code == "en" else 1] if finding else names["unknown"]
         who = ", ".join(f"rank {rank}" for rank in odd) or names["nobody"]
-        said = "; ".join(f"{name} {label}: {first}" for name, label, first, *_ in rows)
+        said = "; ".join(": ".join(filter(None, (f"{name} {label}", first))) for name, label, first, *_ in rows)
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, badge=words["measured"],
                       numbers=((names["odd"], who),) if odd else (), table=(("", "", "", "", ""), *rows),
                       summary=names["summary"].format(fault=heading, odd=who, rows=said), language=code)

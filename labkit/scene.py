@@ -99,7 +99,7 @@ class Scene:
     @property
     def title(self) -> str:
         """Heading, numbers and origin in one line, for screen readers and terminals."""
-        return f"{self.heading}: {', '.join(f'{name} {value}' for name, value in self.numbers)} ({self.badge})"
+        return f"{': '.join(filter(None, (self.heading, ', '.join(map(' '.join, self.numbers)))))} ({self.badge})"
 
     @property
     def bottom_px(self) -> float:

@@ -18,6 +18,7 @@ from labkit.style import IDLE, WORDS, shade, style
 INK = "#10161f"  # text on a coloured box, in both themes
 _FONT = ("system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
          "'Noto Sans CJK SC', sans-serif")
+_FRAME = "display:grid;grid-template-columns:minmax(0,1fr)"  # a page too narrow scrolls the picture, not itself
 _HATCHES = {  # one tile: size in pixels, path of its strokes
     "/": (6, "M-1 1l2-2M0 6l6-6M5 7l2-2"), "\\": (8, "M-1 7l2 2M0 0l8 8M7-1l2 2"),
     "x": (6, "M0 6l6-6M0 0l6 6"), "|": (4, "M2 0v4"), "-": (4, "M0 2h4"), "+": (6, "M3 0v6M0 3h6"),
@@ -32,8 +33,9 @@ def render(scene: Scene | Sketch, uid: str | None = None) -> str:
     body = _sketch(scene, uid) if isinstance(scene, Sketch) else _timeline(scene, uid)
     return "".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {_n(height_px)}" width="{WIDTH_PX}" ',
-        f'role="img" aria-labelledby="{uid}-t {uid}-d" font-family="{_FONT}" font-size="12" fill="currentColor" ',
-        'style="max-width:100%;height:auto;font-variant-numeric:tabular-nums">',
+        f'role="img" aria-labelledby="{uid}-t" aria-describedby="{uid}-d" ',
+        f'font-family="{_FONT}" font-size="12" fill="currentColor" '
+        'style="min-width:720px;max-width:100%;height:auto;font-variant-numeric:tabular-nums">',
         f'<title id="{uid}-t">{escape(scene.title)}</title><desc id="{uid}-d">{escape(scene.summary)}</desc>',
         _head(scene), body, "</svg>"))
 
@@ -44,8 +46,9 @@ def html(scene: Scene | Sketch) -> str:
                     for tag, line in zip(("th", *["td"] * len(scene.table)), scene.table, strict=False))
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     summary = WORDS[scene.language]["table"]
-    return (f'<div>{render(scene)}<details style="font-size:12px;opacity:.85"><summary>{summary}</summary><table>'
-            f'<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details></div>')
+    return (f'<div style="{_FRAME}"><div style="overflow-x:auto">{render(scene)}'
+            f'<details style="font-size:12px;opacity:.85"><summary>{summary}</summary><table>'
+            f'<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details></div></div>')
 
 
 def escape(text: str) -> str:

@@ -56,15 +56,15 @@ def layers(unit_bytes: Mapping[str, int], num_ranks: int, moment: str, *, strate
             x += wide + 6
         shapes += [Words(_LEFT_PX - 8, 78 + rank * (height + 4) + height / 2 + 4, f"rank {rank}", "end", 11)
                    for rank in range(num_ranks)]
-        keys = [((Box(0, -7, 22, 14, *LOOKS["parameters"]),), said_["own"]),
-                ((Box(0, -7, 22, 14, *LOOKS["gathered"]),), said_["whole"]),
-                ((Box(0, -7, 22, 14),), said_["not_held"])]
+        keys = [((Box(0, -7, 22, 14, *look),), said_[key]) for key, look in (
+            ("own", LOOKS["parameters"]), ("whole", LOOKS["gathered"]), ("not_held", ()))]
         more, end_px = legend(keys, 0, 80 + num_ranks * (height + 4))
         heading = said_["layers"].format(moment, happens)
         rows = [(name, said_["whole"] if index in there or strategy == "ddp" else said_["own"])
                 for index, name in enumerate(names)]
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, badge=words["predicted"].lower(),
-                      table=(("", moment), *rows), summary=f"{heading}.", language=words["code"])
+                      table=(("", moment), *rows), language=words["code"],
+                      summary=words["plan"].format(heading, strategy, num_ranks) + ".")
 
     return speaking(language, build)
 

@@ -152,8 +152,9 @@ const STYLE = `
 .labkit-viewer header span{opacity:.8}
 .labkit-viewer .tools{display:flex;flex-wrap:wrap;gap:4px;align-items:center;margin:4px 0}
 .labkit-viewer button,.labkit-viewer input{font:inherit;color:inherit;background:transparent;border:1px solid currentColor;border-radius:4px;padding:2px 7px}
-.labkit-viewer .legend span{margin-right:14px;white-space:nowrap}
-.labkit-viewer .swatch{display:inline-block;width:16px;height:11px;margin-right:5px;vertical-align:-1px;color:${INK};font:9px/11px monospace;text-align:center}
+.labkit-viewer .legend>span{display:inline-flex;gap:6px;align-items:center;margin:2px 14px 2px 0;white-space:nowrap}
+.labkit-viewer .swatch{min-width:20px;color:${INK};font-size:11px;line-height:15px;text-align:center}
+.labkit-viewer details{margin:8px 0;font-size:12px}
 .labkit-viewer table{border-collapse:collapse;margin-top:6px;font-variant-numeric:tabular-nums}
 .labkit-viewer td,.labkit-viewer th{padding:1px 10px 1px 0;text-align:right;border-top:1px solid #8886}
 .labkit-viewer .said{min-height:1.5em;margin:4px 0}`;
@@ -200,7 +201,8 @@ class Viewer {
     button("Perfetto ↓", words.perfetto, () => this.download());
     this.canvas = make("canvas", this.box, {tabIndex: 0});
     this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", `${about.heading}. ${about.summary} ${words.keys}`);
+    this.canvas.setAttribute("aria-label", about.title);
+    this.canvas.setAttribute("aria-description", `${about.summary} ${words.keys}`);
     this.said = make("div", this.box, {className: "said"});
     this.said.setAttribute("aria-live", "polite");
     const legend = make("div", this.box, {className: "legend"}), seen = new Set(this.data.look);
@@ -211,7 +213,10 @@ class Viewer {
       swatch.style.background = look.colour;
       item.append(look.word);
     });
-    this.table = make("div", this.box);
+    this.details = make("details", this.box);
+    make("summary", this.details, {textContent: words.table});
+    this.table = make("div", this.details);
+    this.tabulate();
   }
 
   listen() {
@@ -356,12 +361,17 @@ class Viewer {
   }
 
   select() {
-    const {about, data, words, brush} = this;
-    this.tell(brush);
+    this.tell(this.brush);
+    this.details.open = Boolean(this.brush);
+    this.tabulate();
+  }
+
+  /** The shares of each kind in what is selected, or in all. */
+  tabulate() {
+    const {about, data} = this, {start, end} = this.brush ?? this.whole, total = end - start, lines = new Map();
+    const parts = shares(data, about.rows.length, about.looks.length, start, end);
+    const kinds = [...new Set(about.looks.map(look => look.kind))];
     this.table.textContent = "";
-    if (!brush) return;
-    const parts = shares(data, about.rows.length, about.looks.length, brush.start, brush.end);
-    const kinds = [...new Set(about.looks.map(look => look.kind))], total = brush.end - brush.start, lines = new Map();
     about.rows.forEach((row, r) => {
       const key = `${row.owner} rank ${row.rank}`.trim(), line = lines.get(key) ?? lines.set(key, {}).get(key);
       about.looks.forEach((look, l) => { line[look.kind] = (line[look.kind] ?? 0) + parts[r][l]; });
@@ -369,7 +379,7 @@ class Viewer {
     const used = kinds.filter(kind => [...lines.values()].some(line => line[kind] > 0));
     const table = document.createElement("table"), cell = (row, tag, text) =>
       row.append(Object.assign(document.createElement(tag), {textContent: text}));
-    table.createCaption().textContent = `${spoken(brush.start)} … ${spoken(brush.end)}: ${spoken(total)}`;
+    table.createCaption().textContent = `${spoken(start)} … ${spoken(end)}: ${spoken(total)}`;
     const head = table.insertRow();
     for (const text of ["", ...used.map(kind => about.looks.find(look => look.kind === kind).word)]) cell(head, "th", text);
     for (const [name, line] of lines) {
@@ -447,7 +457,7 @@ class Viewer {
       g.globalAlpha = dim && !dim[data.label[box]] ? 0.25 : 1;
       g.fillStyle = look.colour;
       g.fillRect(left + a, top, b - a, height);
-      if (b - a > 14 * ratio && row.height_px >= 13) {
+      if (g.globalAlpha === 1 && b - a > 14 * ratio && row.height_px >= 13) {
         const fits = about.labels[data.label[box]].find(text => text && 6.7 * text.length + 4 <= (b - a) / ratio);
         if (fits) texts.push([fits, (left + (a + b) / 2) / ratio, TOP + row.top_px + row.height_px / 2]);
       }

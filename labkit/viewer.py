@@ -73,8 +73,10 @@ def about(scene: Scene) -> dict:
               "word": style.style(kind).words[scene.language],
               "colour": style.shade(style.style(kind).colour, chunk, shades)} for kind, chunk in _looks(scene)]
     said = {key: zh if scene.language == "zh" else en for key, en, zh in _WORDS}
-    return {"heading": scene.heading, "numbers": [list(pair) for pair in scene.numbers], "badge": scene.badge,
-            "summary": scene.summary, "words": said, "rows": rows, "looks": looks, "flows": _flows(scene),
+    said["table"] = style.WORDS[scene.language]["table"]
+    return {"heading": scene.heading, "title": scene.title, "summary": scene.summary, "words": said,
+            "numbers": [list(pair) for pair in scene.numbers], "badge": scene.badge,
+            "rows": rows, "looks": looks, "flows": _flows(scene),
             "labels": [list(label) for label in _labels(scene)],
             "headings": [{"text": h.text, "bottom_px": h.bottom_px - top_px} for h in scene.headings],
             "start_us": scene.start_us, "end_us": scene.end_us, "marks_us": list(scene.marks_us),

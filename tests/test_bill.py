@@ -129,3 +129,7 @@ def test_what_offload_moves_per_parameter(stage, offload, microbatches, down, up
 def test_offload_that_there_is_not_is_refused():
     with pytest.raises(ValueError, match="got 'all' for stage 2"):
         memory.offload_moves(1e9, 2, 2, "all")
+
+
+def test_every_part_is_told_apart_without_colour():
+    assert len({hatch for _, hatch in bill.LOOKS.values()}) == len(bill.LOOKS)

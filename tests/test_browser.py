@@ -218,43 +218,6 @@ def test_a_busy_kernel_freezes_no_picture_and_says_that_it_is_busy(plain):
     sign.first.wait_for(state="detached", timeout=5000)
 
 
-def test_an_untrusted_clone_shows_the_png_and_a_trusted_one_moves_without_having_been_run(chrome, tmp_path):
-    path = notebook(tmp_path, BOARD_CELL)
-    with serve(path) as server, browse(chrome, server, path.name) as lab:
-        lab.run_all()
-        comes(lab, first_board(lab), "8 microbatches")
-        lab.save()
-        path.write_text((server.root / path.name).read_text())
-    with serve(path) as server:
-        with browse(chrome, server, path.name) as lab:
-            image = lab.page.wait_for_selector(".jp-OutputArea-output img[src^='data:image/png']")
-            assert image.bounding_box()["width"] > 300
-            assert lab.page.locator(".jp-OutputArea-output svg").count() == 0
-            assert "model not found" not in lab.page.locator(".jp-Notebook").text_content()
-        server.trust(path.name)
-        with browse(chrome, server, path.name) as lab:
-            board = first_board(lab)
-            comes(lab, board, "8 microbatches")
-            slider(board, "microbatches").focus()
-            lab.page.keyboard.press("ArrowLeft")
-            comes(lab, board, "7 microbatches")
-
-
-def test_a_shown_scene_is_svg_when_trusted_and_png_when_not(chrome, tmp_path):
-    path = notebook(tmp_path, "from labkit import scene, schedule, simulate, widgets",
-                    "widgets.show(scene.timeline(simulate.simulate(schedule.gpipe(2, 2))))")
-    picture = ".jp-OutputArea-output"
-    with serve(path) as server, browse(chrome, server, path.name) as lab:
-        lab.run_all()
-        assert lab.page.locator(f"{picture} svg").is_visible()
-        assert not lab.page.locator(f"{picture} img").is_visible()
-        lab.save()
-        path.write_text((server.root / path.name).read_text())
-    with serve(path) as server, browse(chrome, server, path.name) as lab:
-        assert lab.page.locator(f"{picture} img").is_visible()
-        assert lab.page.locator(f"{picture} svg").count() == 0
-
-
 def test_a_running_launch_shows_a_line_per_rank_and_its_stop_button_stops_it(chrome, tmp_path):
     path = notebook(tmp_path, LAUNCH_CELL)
     with serve(path) as server, browse(chrome, server, path.name) as lab:

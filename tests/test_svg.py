@@ -75,8 +75,8 @@ def test_screen_readers_get_title_summary_and_table() -> None:
     drawn = scene.timeline(predicted(), title="GPipe")
     root = ET.fromstring(svg.render(drawn))
     assert root.get("role") == "img" and root[0].text == drawn.title and root[1].text == drawn.summary
-    assert root.get("aria-labelledby").split() == [root[0].get("id"), root[1].get("id")]
-    table = ET.fromstring(svg.html(drawn)).find("details/table")
+    assert (root.get("aria-labelledby"), root.get("aria-describedby")) == (root[0].get("id"), root[1].get("id"))
+    table = ET.fromstring(svg.html(drawn)).find(".//details/table")
     found = [[cell.text for cell in line] for line in table.iter("tr")]
     assert found == [list(line) for line in drawn.table]
 

@@ -51,6 +51,11 @@ def pictures_sent(board, sent):
     return [pages.index(widget) for widget, traits in sent if widget in pages and "value" in traits]
 
 
+def test_the_times_of_a_rank_are_told_apart_without_colour():
+    patterns = [fill.removeprefix("background:").split(",")[0] for fill in usage._FILLS.values()]
+    assert sum(pattern.startswith("#") for pattern in patterns) == 1 and len(set(patterns)) == 3
+
+
 def test_every_page_is_the_picture_of_its_own_setting():
     board = widgets.pipeline_parallelism(num_ranks=3)
     for index, page in enumerate(board.book.pages):
@@ -231,9 +236,14 @@ def test_the_panel_sends_one_message_per_change_and_none_without(sent):
     assert stopped == [True]
 
 
-def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_none(monkeypatch):
+@pytest.mark.parametrize(("named", "line", "says"), [
+    ({}, "4 ranks, 2.50 s", "Stop"), ({"LANGUAGE": "en"}, "4 ranks, 2.50 s", "Stop"),
+    ({"LANGUAGE": "zh"}, "4 个 rank，2.50 s", "停止"), ({"LANGUAGE": ["zh"]}, "4 ranks, 2.50 s", "Stop")])
+def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_none(monkeypatch, named, line, says):
+    import IPython
     import IPython.display
 
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(user_ns=named))
     shown, left = [], []
     handle = SimpleNamespace(update=lambda data, raw: left.append(data))
     monkeypatch.setattr(IPython.display, "display", lambda panel, display_id: shown.append(panel) or handle)
@@ -243,11 +253,11 @@ def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_no
     job.began -= 2
     live.watch(job)
     live.watch(job)
-    assert len(shown) == 1 and left == []
+    assert len(shown) == 1 and left == [] and shown[0].stop.description == says
     job.done = True
     live.watch(job)
     live.watch(job)
-    assert left == [{"text/plain": "4 ranks, 2.50 s"}]
+    assert left == [{"text/plain": line}]
     assert shown[0].comm is None
 
 

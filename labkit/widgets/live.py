@@ -15,7 +15,8 @@ from labkit.widgets.picture import answer_anytime, show, spoken
 
 PATIENCE_S = 1.0  # a launch that is over before needs no panel
 _WORDS = (("stop", "Stop", "停止"), ("step", "step", "步"), ("loss", "loss", "loss"), ("line", "line", "行"),
-          ("running", "running", "运行中"))
+          ("running", "running", "运行中"), ("returned", "returned", "已返回"), ("failed", "failed", "失败"),
+          ("died", "died", "已死亡"), ("ended", "{} ranks, {}", "{} 个 rank，{}"))
 
 
 class Panel(w.VBox):
@@ -24,7 +25,7 @@ class Panel(w.VBox):
     def __init__(self, job: Job, language: str = "en") -> None:
         self.job, self._words = job, spoken(_WORDS, language)
         self.lines = w.HTML()
-        self.stop = w.Button(description=self._words["stop"], icon="stop", button_style="danger")
+        self.stop = w.Button(description=self._words["stop"], button_style="danger")
         self.stop.on_click(lambda _: job.stop())
         super().__init__([self.lines, self.stop])
         self.refresh()
@@ -61,7 +62,7 @@ def watch(job: Job) -> None:
     shown = _shown.get(id(job))
     if shown is None:
         if not job.done and time.monotonic() - job.began > PATIENCE_S:
-            panel = Panel(job)
+            panel = Panel(job, spoken_here())
             _shown[id(job)] = panel, display(panel, display_id=True)
         return
     panel, handle = shown
@@ -70,17 +71,29 @@ def watch(job: Job) -> None:
         del _shown[id(job)]
         for widget in (*panel.children, panel):
             widget.close()
-        handle.update({"text/plain": f"{job.num_ranks} ranks, {format_us(1e6 * job.seconds)}"}, raw=True)
+        words = panel._words["ended"].format(job.num_ranks, format_us(1e6 * job.seconds))
+        handle.update({"text/plain": words}, raw=True)
 
 
 _shown: dict[int, tuple] = {}
 
 
-def report(error: LaunchError, language: str = "en") -> None:
-    """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked. Nothing where no rank had
-    started."""
+def report(error: LaunchError, language: str | None = None) -> None:
+    """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked; by default in the
+    notebook's language. Nothing where no rank had started."""
     if error.endings:
-        show(sketch(error.endings, error.finding, language=language))
+        show(sketch(error.endings, error.finding, language=language or spoken_here()))
+
+
+def spoken_here() -> str:
+    """The language of the notebook, which its first cell names: ``LANGUAGE = "zh"``. English where none does.
+
+    What a cell asks for is given the language; what comes by itself, panel and report, has to find it here.
+    """
+    from IPython import get_ipython
+
+    named = getattr(get_ipython(), "user_ns", {}).get("LANGUAGE")
+    return named if named in ("en", "zh") else "en"
 
 
 def install() -> None:

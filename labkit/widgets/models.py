@@ -89,8 +89,9 @@ def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], say: Mapping[str, s
     if mark:
         at = left + mark[1] * scale
         anchor, shift = ("end", -4) if at > WIDTH_PX * 0.6 else ("start", 4)
-        shapes += [Line(((at, 62), (at, y - 4)), dash=(4, 3), width_px=1.6, opacity=0.9),
-                   Words(at + shift, 72, mark[0], anchor)]
+        shapes += [Line(((at, top), (at, end)), dash=(4, 3), width_px=1.6, opacity=0.9)
+                   for top, end in _beside(len(rows))]
+        shapes += [Words(at + shift, 72, mark[0], anchor)]
     more, end_px = legend([((Box(0, -7, 22, 14, *LOOKS[part]),), say[part]) for part in parts], left, y)
     table = [(label, *(format_bytes(row.get(part, 0)) for part in parts), format_bytes(sum(row.values())))
              for label, row in rows]
@@ -98,3 +99,9 @@ def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], say: Mapping[str, s
     return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=title, badge=badge, numbers=tuple(numbers),
                   summary=f"{title}: {spoken_rows} ({badge}).", language=code,
                   table=((say["table"], *(say[part] for part in parts), "Σ"), *table))
+
+
+def _beside(num_rows: int) -> list[tuple[float, float]]:
+    """Stretches of the mark's line, above, between and below the words in the middle of the bars."""
+    gaps = [(72.0 + 32 * row, 88.0 + 32 * row) for row in range(1, num_rows)]
+    return [(62.0, 88.0), *gaps, (72.0 + 32 * num_rows, 80.0 + 32 * num_rows)]

@@ -1,6 +1,8 @@
 """A Scene or a Sketch in a notebook: an SVG that follows the theme, and a PNG for everyone who may not show one."""
 
 import base64
+import importlib.util
+from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as w
@@ -36,6 +38,14 @@ class Board(w.VBox):
     """Controls and a picture. Its output also holds the picture as PNG and text, for viewers without widgets."""
 
     language = "en"
+
+    def __init__(self, parts: Sequence[w.Widget]) -> None:
+        if importlib.util.find_spec("anywidget"):
+            from labkit.widgets.names import Names
+
+            parts = [*parts, Names(self.language)]
+        super().__init__(parts)
+        self.add_class("labkit-board")
 
     def scene(self) -> Scene | Sketch | None:
         """What it shows now; None where that is words only."""

@@ -10,11 +10,13 @@ import ipywidgets as w
 
 from labkit.job import Job
 from labkit.run import Run
+from labkit.style import text_px
 from labkit.timeline import Timeline
 from labkit.widgets.flipbook import Flipbook
 from labkit.widgets.live import Panel
 from labkit.widgets.picture import Board, answer_anytime, spoken
 
+_BESIDE_PX = {w.Dropdown: 50, w.SelectionSlider: 150}  # what a control needs beside its name and the longest option
 _WORDS = (
     ("run", "Run it on real ranks", "在真实 rank 上运行"),
     ("busy", "kernel busy: the new settings are not drawn yet", "内核忙碌：新设置尚未绘制"),
@@ -165,11 +167,15 @@ def selectors(options: dict[str, Sequence], start: dict[str, Any], words: dict[s
     for name, values in options.items():
         if start[name] not in values:
             raise ValueError(f"{name} is one of {', '.join(map(str, values))}; got {start[name]!r}")
-    style, layout = {"description_width": "auto"}, w.Layout(width="290px", margin="2px 18px 2px 0")
-    return {name: (w.Dropdown if name in dropdowns else w.SelectionSlider)(
-                options=[(shown.get(name, str)(value), value) for value in values], value=start[name],
-                description=words[name], style=style, layout=layout)
-            for name, values in options.items()}
+    made = {}
+    for name, values in options.items():
+        kind = w.Dropdown if name in dropdowns else w.SelectionSlider
+        labels = [shown.get(name, str)(value) for value in values]
+        need_px = text_px(words[name], 14) + max(text_px(label, 14) for label in labels) + _BESIDE_PX[kind]
+        made[name] = kind(options=list(zip(labels, values, strict=True)), value=start[name], description=words[name],
+                          style={"description_width": "auto"}, layout=w.Layout(
+                              width=f"{max(290, round(need_px))}px", max_width="100%", margin="2px 18px 2px 0"))
+    return made
 
 
 def chosen(kind: type, options: dict[str, Sequence], indices: Sequence[int]) -> Any:

@@ -20,7 +20,8 @@ _WORDS = (
     ("hidden", "communicating under compute", "计算之下的通信"),
 )
 _FILLS = {"compute": f"background:{style.KINDS['compute'].colour}",
-          "exposed": f"background:{style.KINDS['send'].colour}",
+          "exposed": "background:repeating-linear-gradient(45deg,#10161f66 0 1px,#0000 1px 4px),"
+                     f"{style.KINDS['send'].colour}",
           "idle": "background:repeating-linear-gradient(135deg,currentColor 0 1px,#0000 1px 6px)"}
 
 
@@ -59,8 +60,9 @@ class TimelineBoard(Board):
         self.timeline, self.language, self._words = timeline, language, spoken(_WORDS, language)
         begin_us = float(timeline.start_us.min()) if len(timeline) else 0.0
         stops_us = np.linspace(begin_us, float(timeline.end_us.max(initial=begin_us)), 101).tolist()
-        self.window = w.SelectionRangeSlider(options=[(format_us(t - begin_us), t) for t in stops_us], index=(0, 100),
-                                             description=self._words["window"], layout=w.Layout(width="600px"))
+        self.window = w.SelectionRangeSlider(
+            options=[(format_us(t - begin_us), t) for t in stops_us], index=(0, 100),
+            description=self._words["window"], layout=w.Layout(width="600px", max_width="100%"))
         self.page = w.HTML()
         super().__init__([self.page, self.window])
         self._draw()
@@ -79,7 +81,7 @@ class TimelineBoard(Board):
         return scene.timeline(self.shown, language=self.language)
 
     def _draw(self) -> None:
-        head = "".join(f'<th style="padding:0 12px">{escape(self._words[name])}</th>'
+        head = "".join(f'<th style="padding:0 .6em">{escape(self._words[name])}</th>'
                        for name in ("compute", "exposed", "idle", "hidden"))
         rows = "".join(_row(rank, used) for rank, used in enumerate(usage(self.shown)))
         self.page.value = f"{svg.html(self.scene())}<table><tr><td></td><td></td>{head}</tr>{rows}</table>"
@@ -91,10 +93,10 @@ def _row(rank: int, used: Usage) -> str:
     whole_us = sum(times_us.values()) or 1.0
     bar = "".join(f'<div style="width:{100 * us / whole_us:.2f}%;{_FILLS[name]}"></div>'
                   for name, us in times_us.items())
-    cells = "".join(f'<td style="padding:0 12px">{format_share(us / whole_us)}</td>'
+    cells = "".join(f'<td style="padding:0 .6em;white-space:nowrap">{format_share(us / whole_us)}</td>'
                     for us in (*times_us.values(), used.hidden_us))
     return (f'<tr><td style="white-space:nowrap">rank {rank}</td>'
-            f'<td><div style="display:flex;width:300px;height:12px">{bar}</div></td>{cells}</tr>')
+            f'<td><div style="display:flex;width:min(300px,15vw);height:12px">{bar}</div></td>{cells}</tr>')
 
 
 def timeline(run_or_timeline: Run | Timeline, language: str = "en") -> TimelineBoard:

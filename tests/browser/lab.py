@@ -130,6 +130,7 @@ class Page:
         theme = "JupyterLab Dark" if on else "JupyterLab Light"
         self.page.evaluate("theme => { window.jupyterapp.commands.execute('apputils:change-theme', {theme}) }", theme)
         self.page.wait_for_selector(f"body[data-jp-theme-light='{'false' if on else 'true'}']", state="attached")
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")  # it fades out over the page
 
     def screenshots(self, folder: Path, prefix: str = "", width_px: int = 1280, height_px: int = 1400) -> list[Path]:
         """Screenshots of the whole notebook from top to bottom, in pieces of the window's height."""
