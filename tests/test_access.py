@@ -196,6 +196,14 @@ def test_every_slider_and_choice_moves_by_keyboard(seen):
             for key, moves in zip(keys, (True, False), strict=True):
                 page.keyboard.press(key)
                 page.wait_for_function(MOVES, arg=[slider.element_handle(), before, moves], timeout=5000)
+        for choice in gallery.output(page, name).locator("select").all():
+            before = choice.evaluate("each => each.selectedIndex")
+            choice.focus()
+            keys = ("ArrowUp", "ArrowDown") if before else ("ArrowDown", "ArrowUp")
+            for key, after in zip(keys, (before - 1 if before else 1, before), strict=True):
+                page.keyboard.press(key)
+                at = choice.evaluate("each => [each.selectedIndex, document.activeElement === each]")
+                assert at == [after, True], f"{name}: {key}"
 
 
 LAUNCH = """import time

@@ -1,5 +1,6 @@
 // What stock controls leave unsaid to a screen reader: the name of each slider handle and player button, and the option
-// that a handle stands at. All of it is read off the page, where the eye reads it; so it needs no kernel.
+// that a handle stands at. All of it is read off the page, where the eye reads it; so it needs no kernel. And it keeps a
+// list's keys from JupyterLab, which takes "arrow down" for "next cell" and "d d" for "delete the cell".
 
 const ICONS = {"fa-play": "play", "fa-pause": "pause", "fa-stop": "stop", "fa-retweet": "repeat"};
 
@@ -36,6 +37,7 @@ export default {
     const look = board => {
       for (const each of board.querySelectorAll(".widget-slider")) slider(each, model.get("words"));
       for (const each of board.querySelectorAll(".jupyter-button")) button(each, model.get("words"));
+      for (const each of board.querySelectorAll("select")) set(each, "data-lm-suppress-shortcuts", "true");
     };
     const shown = new ResizeObserver(() => { // fires when the board has come into the page
       const board = el.closest(".labkit-board");
