@@ -298,6 +298,20 @@ def test_a_window_shows_what_lies_in_it_cut_at_its_edges():
     assert half.start_us.min() == board.timeline.start_us.min()
 
 
+def test_of_many_spans_the_trace_viewer_shows_the_window(monkeypatch):
+    monkeypatch.setattr(usage, "MANY", 15)
+    board = widgets.timeline(simulate.simulate(gpipe(2, 4)))
+    assert board.viewer in board.children and board.window not in board.children and "<svg" not in board.page.value
+    whole, table = board.shown, board.page.value
+    assert len(whole) == len(board.timeline) == 16
+    board.viewer.selection = [0.0, float(whole.end_us.max()) / 2]
+    assert board.shown.end_us.max() == whole.end_us.max() / 2 and board.page.value != table
+    board.viewer.selection = []
+    assert board.page.value == table
+    monkeypatch.setattr(usage, "MANY", 16)
+    assert widgets.timeline(simulate.simulate(gpipe(2, 4))).viewer is None
+
+
 def test_a_timeline_without_spans_is_shown_too():
     assert "<svg" in widgets.timeline(from_rows([], num_ranks=2, origin="measured")).page.value
 

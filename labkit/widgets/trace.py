@@ -10,15 +10,20 @@ from labkit.timeline import Timeline
 from labkit.widgets.picture import Board
 
 
+def viewed(shown: scene.Scene) -> w.Widget | None:
+    """A Scene in the viewer; None where there can be none (no anywidget)."""
+    if not importlib.util.find_spec("anywidget"):
+        return None
+    from labkit.viewer import Viewer
+
+    return Viewer(shown)
+
+
 class TraceBoard(Board):
-    """A Scene in the viewer; where the viewer can't be (no anywidget), the same as SVG."""
+    """A Scene in the viewer; where the viewer can't be, the same as SVG."""
 
     def __init__(self, shown: scene.Scene) -> None:
-        self._shown, self.viewer = shown, None
-        if importlib.util.find_spec("anywidget"):
-            from labkit.viewer import Viewer
-
-            self.viewer = Viewer(shown)
+        self._shown, self.viewer = shown, viewed(shown)
         super().__init__([self.viewer or w.HTML(svg.html(shown))])
 
     def scene(self) -> scene.Scene:

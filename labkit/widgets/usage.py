@@ -11,6 +11,7 @@ from labkit.run import Run
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
 from labkit.units import format_share, format_us
 from labkit.widgets.picture import Board, answer_anytime, spoken
+from labkit.widgets.trace import viewed
 
 _WORDS = (
     ("window", "window", "时间窗"),
@@ -19,6 +20,7 @@ _WORDS = (
     ("idle", "idle", "空闲"),
     ("hidden", "communicating under compute", "计算之下的通信"),
 )
+MANY = 2000  # spans in one SVG; it takes some 100 ms beyond
 _FILLS = {"compute": f"background:{style.KINDS['compute'].colour}",
           "exposed": "background:repeating-linear-gradient(45deg,#10161f66 0 1px,#0000 1px 4px),"
                      f"{style.KINDS['send'].colour}",
@@ -54,7 +56,10 @@ def usage(timeline: Timeline) -> list[Usage]:
 
 
 class TimelineBoard(Board):
-    """The widget: a picture of a window of time, and the shares of each rank in that window."""
+    """The widget: a picture of a window of time, and the shares of each rank in that window.
+
+    Of more than ``MANY`` spans the picture is the trace viewer's, and the window what is selected there.
+    """
 
     def __init__(self, timeline: Timeline, language: str = "en") -> None:
         self.timeline, self.language, self._words = timeline, language, spoken(_WORDS, language)
@@ -64,15 +69,17 @@ class TimelineBoard(Board):
             options=[(format_us(t - begin_us), t) for t in stops_us], index=(0, 100),
             description=self._words["window"], layout=w.Layout(width="600px", max_width="100%"))
         self.page = w.HTML()
-        super().__init__([self.page, self.window])
+        self.viewer = viewed(scene.timeline(timeline, language=language)) if len(timeline) > MANY else None
+        super().__init__([self.viewer, self.page] if self.viewer else [self.page, self.window])
         self._draw()
-        self.window.observe(lambda _: self._draw(), "index")
-        answer_anytime(self.window)
+        moved = (self.viewer, "selection") if self.viewer else (self.window, "index")
+        moved[0].observe(lambda _: self._draw(), moved[1])
+        answer_anytime(moved[0])
 
     @property
     def shown(self) -> Timeline:
         """What lies in the window; spans that cross its edges are cut there."""
-        start_us, end_us = self.window.value
+        start_us, end_us = self.viewer.selection if self.viewer and self.viewer.selection else self.window.value
         inside = self.timeline.select((self.timeline.end_us >= start_us) & (self.timeline.start_us <= end_us))
         return replace(inside, start_us=np.maximum(inside.start_us, start_us), end_us=np.minimum(inside.end_us, end_us))
 
@@ -84,7 +91,8 @@ class TimelineBoard(Board):
         head = "".join(f'<th style="padding:0 .6em">{escape(self._words[name])}</th>'
                        for name in ("compute", "exposed", "idle", "hidden"))
         rows = "".join(_row(rank, used) for rank, used in enumerate(usage(self.shown)))
-        self.page.value = f"{svg.html(self.scene())}<table><tr><td></td><td></td>{head}</tr>{rows}</table>"
+        picture = "" if self.viewer else svg.html(self.scene())
+        self.page.value = f"{picture}<table><tr><td></td><td></td>{head}</tr>{rows}</table>"
 
 
 def _row(rank: int, used: Usage) -> str:
