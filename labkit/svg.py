@@ -19,7 +19,7 @@ INK = "#10161f"  # text on a coloured box, in both themes
 _FONT = ("system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
          "'Noto Sans CJK SC', sans-serif")
 _FRAME = "display:grid;grid-template-columns:minmax(0,1fr)"  # a page too narrow scrolls the picture, not itself
-_HATCHES = {  # one tile: size in pixels, path of its strokes
+HATCHES = {  # one tile: size in pixels, path of its strokes
     "/": (6, "M-1 1l2-2M0 6l6-6M5 7l2-2"), "\\": (8, "M-1 7l2 2M0 0l8 8M7-1l2 2"),
     "x": (6, "M0 6l6-6M0 0l6 6"), "|": (4, "M2 0v4"), "-": (4, "M0 2h4"), "+": (6, "M3 0v6M0 3h6"),
     ".": (6, "M1 1h1.6M4 4h1.6"),
@@ -127,7 +127,7 @@ def _patterns(scene: Scene, uid: str) -> str:
 
 
 def _pattern(name: str, colour: str, hatch: str) -> str:
-    size, path = _HATCHES[hatch]
+    size, path = HATCHES[hatch]
     fill, ink = f'fill="{colour}"', f'stroke="{INK}" stroke-opacity=".22"'
     if not colour:
         fill, ink = 'fill-opacity=".05"', 'stroke="currentColor" stroke-opacity=".3"'

@@ -141,6 +141,13 @@ export function chrome(about, data) {
   return {traceEvents: events, displayTimeUnit: "ms"};
 }
 
+/** A hatch, {size, path of its strokes}, as a background that CSS repeats. */
+export function hatching([size, path]) {
+  const drawn = `<svg xmlns="http://www.w3.org/2000/svg" width="${size}" height="${size}">`
+    + `<path d="${path}" fill="none" stroke="${INK}" stroke-opacity=".22" stroke-width="1.1"/></svg>`;
+  return `url("data:image/svg+xml,${encodeURIComponent(drawn)}")`;
+}
+
 // ---------------------------------------------------------------------------------------------------- the widget
 
 const LEFT = 64, RIGHT = 8, AXIS = 26, TOP = 6, INK = "#10161f";
@@ -210,7 +217,7 @@ class Viewer {
       if (!seen.has(index) || look.chunk) return;
       const item = make("span", legend);
       const swatch = make("span", item, {className: "swatch", textContent: look.letter});
-      swatch.style.background = look.colour;
+      swatch.style.background = look.hatch ? `${hatching(look.hatch)} ${look.colour}` : look.colour;
       item.append(look.word);
     });
     this.details = make("details", this.box);
@@ -400,7 +407,7 @@ class Viewer {
 
   resize() {
     const width = Math.max(320, Math.floor(this.box.clientWidth || 900)), ratio = window.devicePixelRatio || 1;
-    this.ratio = ratio;
+    Object.assign(this, {ratio, tiles: null});
     this.width = width - LEFT - RIGHT;
     this.height = TOP + this.about.height_px + AXIS;
     this.canvas.style.height = `${this.height}px`;
@@ -457,6 +464,10 @@ class Viewer {
       g.globalAlpha = dim && !dim[data.label[box]] ? 0.25 : 1;
       g.fillStyle = look.colour;
       g.fillRect(left + a, top, b - a, height);
+      if (look.hatch && b - a > 5 * ratio) {
+        g.fillStyle = this.tile(look);
+        g.fillRect(left + a, top, b - a, height);
+      }
       if (g.globalAlpha === 1 && b - a > 14 * ratio && row.height_px >= 13) {
         const fits = about.labels[data.label[box]].find(text => text && 6.7 * text.length + 4 <= (b - a) / ratio);
         if (fits) texts.push([fits, (left + (a + b) / 2) / ratio, TOP + row.top_px + row.height_px / 2]);
@@ -468,6 +479,19 @@ class Viewer {
       }
     }
     g.globalAlpha = 1;
+  }
+
+  /** A hatch as the SVG form has it: a pattern of tiles, each {size, path of its strokes}. */
+  tile({hatch: [size, path]}) {
+    this.tiles ??= new Map();
+    if (!this.tiles.has(path)) {
+      const sheet = new OffscreenCanvas(Math.round(size * this.ratio), Math.round(size * this.ratio)), g = sheet.getContext("2d");
+      g.scale(sheet.width / size, sheet.width / size);
+      Object.assign(g, {strokeStyle: INK, globalAlpha: 0.22, lineWidth: 1.1});
+      g.stroke(new Path2D(path));
+      this.tiles.set(path, g.createPattern(sheet, "repeat"));
+    }
+    return this.tiles.get(path);
   }
 
   pixels(width, height) {
@@ -540,10 +564,16 @@ class Viewer {
     const {about, data} = this;
     for (const [from, to] of about.flows.filter(pair => pair.includes(box))) {
       const middle = row => TOP + row.top_px + row.height_px / 2;
+      const [x0, y0] = [this.x(data.x0[from]), middle(about.rows[data.row[from]])];
+      const [x1, y1] = [this.x(data.x1[to]), middle(about.rows[data.row[to]])];
+      const length = Math.hypot(x1 - x0, y1 - y0) || 1, [ux, uy] = [8 * (x0 - x1) / length, 8 * (y0 - y1) / length];
       g.lineWidth = 1.5;
       g.beginPath();
-      g.moveTo(this.x(data.x0[from]), middle(about.rows[data.row[from]]));
-      g.lineTo(this.x(data.x1[to]), middle(about.rows[data.row[to]]));
+      g.moveTo(x0, y0);
+      g.lineTo(x1, y1);
+      g.lineTo(x1 + ux - 0.5 * uy, y1 + uy + 0.5 * ux); // the head
+      g.moveTo(x1, y1);
+      g.lineTo(x1 + ux + 0.5 * uy, y1 + uy - 0.5 * ux);
       g.stroke();
     }
   }

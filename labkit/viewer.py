@@ -10,6 +10,7 @@ import traitlets
 
 from labkit import style
 from labkit.scene import Row, Scene
+from labkit.svg import HATCHES
 
 SOURCE = Path(__file__).with_name("viewer.js")
 _WORDS = (
@@ -70,7 +71,7 @@ def about(scene: Scene) -> dict:
         rows.append({"name": row.name, "rank": row.rank, "lane": row.lane, "panel": panel, "owner": owner,
                      "top_px": row.top_px - top_px, "height_px": row.height_px})
     looks = [{"kind": kind, "chunk": chunk, "letter": style.style(kind).letter,
-              "word": style.style(kind).words[scene.language],
+              "word": style.style(kind).words[scene.language], "hatch": HATCHES.get(style.style(kind).hatch),
               "colour": style.shade(style.style(kind).colour, chunk, shades)} for kind, chunk in _looks(scene)]
     said = {key: zh if scene.language == "zh" else en for key, en, zh in _WORDS}
     said["table"] = style.WORDS[scene.language]["table"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from browser.lab import browse, browser, serve
 
-from labkit import scene, schedule, simulate, style, viewer, widgets
+from labkit import scene, schedule, simulate, style, svg, viewer, widgets
 from labkit.timeline import from_rows
 
 CELLS = """import numpy as np
@@ -56,6 +56,8 @@ def test_a_message_keeps_its_bytes_and_is_joined_to_its_receive():
     sizes, flows = np.frombuffer(viewer.columns(shown)["size"], "<f8"), viewer.about(shown)["flows"]
     assert sorted(sizes.tolist()) == [0, 0, 32, 32, 64, 64]
     assert sorted(sizes[list(pair)].tolist() for pair in flows) == [[32, 32], [64, 64]]
+    looks = {look["kind"]: look["hatch"] for look in viewer.about(shown)["looks"]}
+    assert looks["recv"] == svg.HATCHES[style.KINDS["recv"].hatch] and looks["send"] is None  # as the SVG form has it
 
 
 def test_words_follow_the_language_and_every_one_is_used():
