@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from browser.lab import Page, browse, browser, serve
 from report import tell
 
+from labkit import widgets
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 BARS = """from labkit import schedule, simulate
 from ipywidgets import interact
@@ -85,11 +87,15 @@ CASES = [  # widget, how its picture comes, cell, label of the control (None: th
     ("ipympl", "peer", BARS + IPYMPL, "microbatches"),
     ("plotly", "peer", BARS + PLOTLY, "microbatches"),
 ]
+STILL = {"architectures", "report", "show"}  # pictures without controls
 AIM_MS = {"flipped": 40, "drawn": 80, "trace": 60}
 BUSY = "import time\nend = time.time() + {}\nwhile time.time() < end: sum(range(1000))"
 WATCH = """output => {
   let began = 0, last = '';
   window.painted = [];
+  const numbers = new WeakMap();
+  let count = 0;
+  const numbered = page => numbers.get(page) ?? (numbers.set(page, ++count), count);
   const all = () => [...output.querySelectorAll('.widget-html-content:has(svg), img')];
   const changed = () => {
     if (!began) return;
@@ -98,7 +104,8 @@ WATCH = """output => {
     requestAnimationFrame(() => requestAnimationFrame(() => window.painted.push(performance.now() - start)));
   };
   const look = () => {
-    const seen = all().filter(page => page.checkVisibility()).map(page => page.src || page.textContent).join();
+    const shown = all().filter(page => page.checkVisibility());
+    const seen = shown.map(page => numbered(page) + (page.src || page.textContent)).join();
     if (!seen || seen === last) return;
     last = seen;
     changed();
@@ -184,6 +191,7 @@ def summary(times_ms: list[float], num_presses: int) -> dict:
 
 def rows(only: list[str], num_presses: int, pause_ms: int) -> Iterator[dict]:
     """The rows of every case that is installed."""
+    assert set(widgets.__all__) - STILL <= {case[0] for case in CASES}, "every widget is measured"
     with browser() as running:
         for case in CASES:
             missing = case[0] in ("ipympl", "plotly") and not importlib.util.find_spec(case[0])

@@ -175,7 +175,7 @@ def test_links_of_an_architecture_are_as_thick_as_their_bytes():
     across = [line for line in picture.only(Line) if line.colour == crossing.ACROSS and not line.dash]
     assert len(across) == 4 + 2 + 4 + 1  # the server's, the ring's, one for each place, the legend's
     thick = sorted(line.width_px for line in across)
-    assert thick[-1] == crossing.THICK_PX and thick[0] == 1 + 8 * (2 * 2 / 8) / 2  # of 2 S, the server's
+    assert thick[-1] == crossing.THICK_PX and thick[0] == crossing.THICK_PX * (2 * 2 / 8) / 2  # of 2 S, the server's
     for _, plan in plans:
         assert crossing.crossing_bytes(plan, 8, 1) == 0
         assert collectives.sent_bytes(plan, 1).sum() == pytest.approx(2 * 7)

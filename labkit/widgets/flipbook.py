@@ -30,8 +30,9 @@ class Flipbook(w.VBox):
         self.slider, self.others, self._page, self._after = slider, tuple(others), page, moved
         self._num_pages = num_pages
         self.at = {control: control.index for control in (slider, *self.others)}
-        self._busy = w.HTML(f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>')
-        self._clear, self._marks = w.HTML("&nbsp;"), [w.Stack() for _ in self.others]
+        self._sign = f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>'
+        self._busy, self._clear = w.HTML(self._sign), w.HTML("&nbsp;")
+        self._marks = [w.Stack() for _ in self.others]
         self.pages, self._drawn = [], set()
         self.stack = w.Stack()
         self._lock, self._edition = threading.RLock(), 0
@@ -73,14 +74,16 @@ class Flipbook(w.VBox):
             self.at[self.slider] = 0
             self.slider.options = [(str(index), index) for index in range(wanted)]
         num_pages = min(MAX_PAGES, len(self.slider.options))
-        self.pages = self.pages[:num_pages] + [w.HTML() for _ in range(num_pages - len(self.pages))]
+        if num_pages > len(self.stack.children):  # it never shrinks: a new list of children costs the browser time
+            self.stack.children += tuple(w.HTML() for _ in range(num_pages - len(self.stack.children)))
+        self.pages = list(self.stack.children[:num_pages])
 
     def _ask(self) -> None:
         """Draws the visible page if the browser does not have it."""
         with self._lock:
             if self.at[self.slider] not in self._drawn:
                 self._draw(self.at[self.slider])
-                self._show()
+                self._clear_up()
 
     def _draw(self, index: int) -> None:
         self.pages[index].value = self._page(index, *map(self.at.get, self.others))
@@ -97,9 +100,6 @@ class Flipbook(w.VBox):
                     return
                 if index not in self._drawn and self.num_bytes < MAX_BYTES:
                     self._draw(index)
-        with self._lock:
-            if edition == self._edition:
-                self._show()
 
     def drawn(self) -> list[str]:
         """Every page as HTML, those included that were not sent."""
@@ -113,9 +113,11 @@ class Flipbook(w.VBox):
         """What the pages that were sent weigh."""
         return sum(len(self.pages[index].value.encode()) for index in self._drawn)
 
-    def _show(self) -> None:
-        """Puts the drawn pages into the stack, and the all-clear where the other controls stand."""
-        self.stack.children = [page if i in self._drawn else self._busy for i, page in enumerate(self.pages)]
+    def _clear_up(self) -> None:
+        """Puts the busy sign onto every page that is not drawn, and the all-clear where the other controls stand."""
+        for index, page in enumerate(self.pages):
+            if index not in self._drawn:
+                page.value = self._sign
         inner = self._clear
         for other, mark in reversed(list(zip(self.others, self._marks, strict=True))):
             mark.children = [inner if i == self.at[other] else self._busy for i in range(len(other.options))]

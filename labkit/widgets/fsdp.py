@@ -1,6 +1,7 @@
 """``fsdp_sharding()``: layers gathered, computed, freed and reduced, moment by moment, the bytes below; then run."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from labkit import bill, footprint, sharded, svg, transfer
 from labkit.job import Job
@@ -88,20 +89,19 @@ class FsdpBoard(Trial):
         return self._bytes(self.setting)
 
     def _bytes(self, setting: Setting) -> Sketch:
-        predicted, run = sharded.predicted_footprint(setting.real), self.runs.get(setting.real)
+        (predicted, _), run = _predicted(setting.real), self.runs.get(setting.real)
         title = self._words["title"].format(setting.strategy, setting.num_ranks)
         return bill.footprint(predicted, run[0]["footprint"] if run else None, title=title,
                               marked=predicted.labels[setting.moment], language=self.language)
 
     def page(self, setting: Setting) -> str:
         """Layers above, bytes below, and what a run said."""
-        predicted, say = sharded.predicted_footprint(setting.real), self._words
+        (predicted, between), say = _predicted(setting.real), self._words
         names = ("embed", *(f"block {index + 1}" for index in range(setting.num_layers)), "head")
         sizes = (4 * unit.num_params for unit in setting.real.units())
         above = transfer.layers(dict(zip(names, sizes, strict=True)), setting.num_ranks,
                                 predicted.labels[setting.moment], strategy=setting.strategy, language=self.language)
-        between = format_bytes(int(sharded.predicted(setting.real).rank_bytes[0]))
-        notes = [say["peak"].format(format_bytes(predicted.peak_bytes), predicted.peak, between)]
+        notes = [say["peak"].format(format_bytes(predicted.peak_bytes), predicted.peak, format_bytes(between))]
         if (run := self.runs.get(setting.real)) is not None:
             notes += self._told(setting, run, predicted)
         words = paragraphs(*notes)
@@ -117,6 +117,12 @@ class FsdpBoard(Trial):
         return [say["measured"].format(format_bytes(measured.peak_bytes), measured.peak, shares,
                                        say["same"] if not off else say["other"].format(off)),
                 say["order"].format(shown), *([say["gloo"]] if setting.strategy != "ddp" else [])]
+
+
+@lru_cache(maxsize=64)
+def _predicted(real: sharded.Setting) -> tuple[footprint.Footprint, int]:
+    """Rank 0's bytes at each moment, and between steps: the same for all pages of one flipbook."""
+    return sharded.predicted_footprint(real), int(sharded.predicted(real).rank_bytes[0])
 
 
 def fsdp_sharding(language: str = "en", *, strategy: str = "fsdp", num_layers: int = 4, num_ranks: int = 4
