@@ -115,7 +115,7 @@ class Flipbook(w.VBox):
 
     def _clear_up(self) -> None:
         """Puts the busy sign onto every page that is not drawn, and the all-clear where the other controls stand."""
-        for index, page in enumerate(self.pages):
+        for index, page in enumerate(self.stack.children):
             if index not in self._drawn:
                 page.value = self._sign
         inner = self._clear
