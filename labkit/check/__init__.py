@@ -109,7 +109,7 @@ def hint(name: str) -> None:
         raise ValueError(f"the exercises are {', '.join(_history)}; got {name!r}")
     for number, text in enumerate(_earned(name), start=1):
         begin, width = f"{number}/{len(_HINTS[name]['en'])}" + say(": ", "："), 60 if _language == "zh" else 100
-        print(textwrap.fill(begin + text, width, subsequent_indent="     "))
+        print(textwrap.fill(begin + text, width, subsequent_indent="     ", break_on_hyphens=False))
 
 
 def status() -> None:

@@ -359,7 +359,7 @@ widgets.show(chart.curves([Series(names[0], scales, zeros, points=True), Series(
                           title={"en": "Gradients lost, by loss scale", "zh": "丢掉的梯度与缩放系数"}, log_x=True,
                           x_name={"en": "loss scale", "zh": "缩放系数"}, y_format=format_share, badge="measured",
                           language=LANGUAGE))
-print(f"{my_scale = }; off the fp32 gradient:",
+print(f"{my_scale = }\noff the fp32 gradient:",
       *(f"2^{log2(scale):.0f}: {error:.3f}" for scale, error in list(zip(scales, wrong))[1::2]), sep="  ")
 
 # %% [markdown]
