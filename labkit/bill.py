@@ -224,8 +224,8 @@ def footprint(predicted: Footprint, measured: Footprint | None = None, *, title:
         used = [part for number, part in enumerate(PARTS) if any(each.num_bytes[:, number].any() for each in both)]
         keys = [((Box(0, -7, 22, 14, *LOOKS[part]),), names[part]) for part in used]
         more, end_px = legend([*keys, *([((), names["mean"])] if len(both) > 1 else [])], 0, _TOP_PX + _HIGH_PX + 22)
-        numbers = tuple((f"{names['peak']}, {_badges([each], words)}", f"{format_bytes(each.peak_bytes)} ({each.peak})")
-                        for each in both)
+        numbers = tuple((f"{names['peak']}{words['comma']}{_badges([each], words)}",
+                         f"{format_bytes(each.peak_bytes)} ({each.peak})") for each in both)
         heading = said(title, words["code"]) or names["steps"]
         rows = [(label, *(f"{int(each.totals[each.labels.index(label)]):,}" for each in both)) for label in labels]
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, badge=_badges(both, words),

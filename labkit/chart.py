@@ -87,7 +87,7 @@ def _plot(series: Sequence[Series], names: list[str], formats: tuple[Format, For
                  for each, name in zip(series, names, strict=True)]
         ends = {name: max(max(line.points_px) for other, line in zip(names, lines, strict=True) if other == name)
                 for name in names}
-        apart = np.diff(sorted(y for _, y in ends.values())).min(initial=99)
+        apart = np.diff(sorted(min(y, bottom - 8) for _, y in ends.values())).min(initial=99)
         if wide < 240 and apart > 13 and min(ends.values())[0] > 0.9 * right:
             break
     grid = [*((((at, bottom), (at, _TOP_PX)), Words(at, bottom + 16, text, "middle", 11)) for at, text in x_ticks),
@@ -95,7 +95,7 @@ def _plot(series: Sequence[Series], names: list[str], formats: tuple[Format, For
     shapes = [shape for points, text in grid for shape in (Line(points, width_px=1, opacity=0.13), text)]
     shapes += [Line(((left, bottom), (right, bottom)), width_px=1, opacity=0.5), *lines]
     if right == WIDTH_PX - wide:
-        return shapes + [Words(x + 9, y + 4, name) for name, (x, y) in ends.items()], []
+        return shapes + [Words(x + 9, min(y, bottom - 8) + 4, name) for name, (x, y) in ends.items()], []
     samples = {name: () for name in names}
     for name, line in zip(names, lines, strict=True):
         samples[name] += _sample(line.colour, line.dash, line.mark)

@@ -50,6 +50,7 @@ CYCLE = tuple((colour, hatch) for hatch in ("", "/") for colour in (
     "#4f9fe3", "#f2954b", "#43b08a", "#cf8fc2", "#bfa45f", "#9a8fdc", "#e0788f", "#f6cf65"))
 """(colour, hatch) of things that are counted, not named: chunks, lines, bars; sixteen of them"""
 _WORDS = (
+    ("comma", ", ", "，"), ("colon", ": ", "："),
     ("timeline", "Timeline", "时间线"),
     ("compare", "Predicted and measured", "预测与实测"),
     ("predicted", "Predicted", "预测"),

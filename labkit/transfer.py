@@ -44,8 +44,8 @@ def layers(unit_bytes: Mapping[str, int], num_ranks: int, moment: str, *, strate
     def build(words: dict[str, str]) -> Sketch:
         said_, total = WORDS[words["code"]], sum(unit_bytes.values())
         scale, height = (WIDTH_PX - _LEFT_PX - 6 * len(names)) / total, min(24.0, 150 / num_ranks)
-        happens = ", ".join(said_[key].format(names[index]) if key != "reduce" else said_[key]
-                            for key, index in events) or said_["quiet"]
+        happens = words["comma"].join(said_[key].format(names[index]) if key != "reduce" else said_[key]
+                                      for key, index in events) or said_["quiet"]
         shapes, x = [], _LEFT_PX
         for index, (name, num_bytes) in enumerate(unit_bytes.items()):
             wide, marked = num_bytes * scale, index in {each for _, each in events}
@@ -105,11 +105,11 @@ def flow(moves: Sequence[Move], device: Mapping[str, float], host: Mapping[str, 
     most = max((move.num_bytes for move in moves), default=1.0)
 
     def build(words: dict[str, str]) -> Sketch:
-        names, shapes, y = WORDS[words["code"]], [], 84.0
+        names, shapes, y, comma, colon = WORDS[words["code"]], [], 84.0, words["comma"], words["colon"]
         for move in moves:
             at = (640.0, 260.0) if not move.to_host else (260.0, 640.0)
             seconds = format_us(move.num_bytes / gb_per_s / 1e3)
-            text = f"{names[move.phase]}: {names[move.what]} {format_bytes(move.num_bytes)}, {seconds}"
+            text = f"{names[move.phase]}{colon}{names[move.what]} {format_bytes(move.num_bytes)}{comma}{seconds}"
             on = move.phase == marked or not marked
             shapes += [Line(((at[0], y + 20), (at[1], y + 20)), LOOKS[move.what][0], 10 * move.num_bytes / most,
                             arrow=True, opacity=1.0 if on else 0.3),
@@ -118,7 +118,7 @@ def flow(moves: Sequence[Move], device: Mapping[str, float], host: Mapping[str, 
         bottom = max(y, 84.0 + 26 * max(len(device), len(host)) + 40)
         for x, name, parts in ((0.0, names["device"], device), (650.0, names["memory"], host)):
             shapes += [Box(x, 62, 249, bottom - 62),
-                       Words(x + 10, 80, f"{name}: {format_bytes(sum(parts.values()))}", bold=True)]
+                       Words(x + 10, 80, f"{name}{colon}{format_bytes(sum(parts.values()))}", bold=True)]
             for number, (part, num_bytes) in enumerate(parts.items()):
                 shapes.append(Box(x + 10, 90 + 26 * number, 229, 22, *LOOKS[part],
                                   (f"{names[part]} {format_bytes(num_bytes)}",)))

@@ -80,6 +80,12 @@ def test_any_curves_stay_in_the_picture_and_no_word_covers_another(num: int, log
         assert ("series 0" in words_of(drawn)) == (language == "en")
 
 
+def test_a_name_stands_above_the_axis_not_on_it() -> None:
+    drawn = chart.curves([Series("lost", [1, 2], [3.0, 0.0]), Series("kept", [1, 2], [0.0, 3.0])], **NAMED)
+    axis = max(line.points_px[0][1] for line in drawn.only(Line) if not line.colour)
+    assert [words.y_px <= axis - 4 for words in drawn.only(Words) if words.text == "lost"] == [True]
+
+
 def test_points_above_one_another_share_a_cell() -> None:
     drawn = chart.curves([Series("a", [1, 1, 2], [3, 4, 5], points=True)], **NAMED)
     assert [row[1:] for row in drawn.table[1:]] == [("3 / 4",), ("5",)]

@@ -17,7 +17,7 @@ def test_every_page_of_the_stages_has_its_bill(stage, model):
     for ranks, page in zip((1, 2, 3, 4, 8, 16), board.book.pages, strict=True):
         size = zero.MODELS[model] or sum(unit.num_params for unit in board.setting.real.units())
         total = sum(memory.state_bytes(size, ranks, stage).values())
-        assert f"Per rank, predicted: {format_bytes(total)} = " in page.value
+        assert f"Per rank, by the formula: {format_bytes(total)} = " in page.value
         assert f"ZeRO {stage}, {ranks} ranks" in page.value
         assert ("has to send" in page.value) == (ranks > 1)
     assert board.book.num_bytes < 1_500_000 and isinstance(board.scene(), Sketch)

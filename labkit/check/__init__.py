@@ -9,6 +9,7 @@ import functools
 import html
 import json
 import signal
+import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -107,7 +108,8 @@ def hint(name: str) -> None:
     if name not in _history:
         raise ValueError(f"the exercises are {', '.join(_history)}; got {name!r}")
     for number, text in enumerate(_earned(name), start=1):
-        print(f"{number}/{len(_HINTS[name]['en'])}: {text}")
+        begin, width = f"{number}/{len(_HINTS[name]['en'])}" + say(": ", "："), 60 if _language == "zh" else 100
+        print(textwrap.fill(begin + text, width, subsequent_indent="     ", break_on_hyphens=False))
 
 
 def status() -> None:

@@ -102,7 +102,7 @@ widgets.show(chart.curves([Series(name, *gaps(dtype)) for name, dtype in TYPES.i
 # %% [markdown] lang="zh" of="8f7d4d04"
 # fp16 在右边早早到头，再大就是无穷；在左边变平：比最小的正规数（normal number）还小时，间隔不再缩小，不到这个间隔一半的数全都成了零。
 #
-# **先猜。** 一个等于 0.1 的权重，连着更新 100 次，每次 -0.0001。三种格式下它最后各是多少？
+# **先猜**：一个等于 0.1 的权重，连着更新 100 次，每次 -0.0001。三种格式下它最后各是多少？
 
 # %%
 my_weight = {"fp32": None, "bf16": None, "fp16": None}
@@ -178,13 +178,15 @@ def train(kinds, num_steps):
 # %%
 found = lab.launch(train, ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters"), 84, ranks=2, backend="gloo", timeout_s=55)[0]
 means = {kind: losses.unflatten(0, (-1, 12)).mean(1) for kind, (losses, _) in found.items()}  # of 12 steps each
-widgets.show(chart.curves([Series(kind, range(12, 85, 12), (line - means["fp32"]).tolist(), points=True)
+widgets.show(chart.curves([Series({"en": kind, "zh": kind.replace(", ", "，").replace("masters", "主权重")}, range(12, 85, 12),
+                                  (line - means["fp32"]).tolist(), points=True)
                            for kind, line in means.items() if kind != "fp32"],
                           title={"en": "Loss above that of fp32", "zh": "损失比 fp32 高多少"}, badge="measured, gloo",
                           x_name={"en": "step", "zh": "步"}, y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
                           language=LANGUAGE))
-print("loss of the last 12 steps:", {kind: f"{line[-1]:.3f}" for kind, line in means.items()})
-print(f"{my_share = }; unchanged by the last step:", {kind: format_share(share) for kind, (_, share) in found.items()})
+print(f"{my_share = }\n                 loss of the last 12 steps   unchanged by the last step")
+for kind, (_, share) in found.items():
+    print(f"{kind:<16} {means[kind][-1]:25.3f} {format_share(share):>28}")
 
 # %% [markdown]
 # With masters bf16 trains as fp32 does: what hurts is not the digits that the forward and backward lack. Adam in fp32 alone wins back the smaller part: what hurts most is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
@@ -205,14 +207,14 @@ for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
           f"{format_bytes(bare):>15}   {memory.RECIPES[name].what}")
 
 # %% [markdown]
-# Mixed precision does not make the states smaller: weight, gradient, master and two moments take as much as fp32 with Adam. It saves activations, messages and time. The bill of section 8.1.1 for 7 B parameters, "14 + 56 + 14 GB", has no line for the masters: it is the last column of "mixed", and the one before it is right.
+# Mixed precision does not make the states smaller: weight, gradient, master and two moments take as much as fp32 with Adam. It saves activations, messages and time. The bill of section 8.1.1 for 7 B parameters, "14 + 56 + 14 GB", has no line for the masters: it is the column "without masters" of "mixed", and the column before it is right.
 #
 # ### All-reduce in 16 bits
 #
 # "All-reduce in FP16 or FP32", says section 19.2.3. 16 bits halve the bytes. The sum of N ranks is N times as large as a gradient, and fp16 has little room above. **Predict** the mean of 40000 and 40000 on two ranks in fp16, summed first and divided first. And which of the two does DDP do?
 
-# %% [markdown] lang="zh" of="aff51295"
-# 混合精度（mixed precision）并不能让模型状态变小：权重、梯度、主权重加两个动量，与 fp32 加 Adam 一样多。它省的是激活、消息和时间。8.1.1 节给 70 亿参数算的账是“14 + 56 + 14 GB”，里面没有主权重这一项：那是 “mixed” 一行的最后一列，前一列才对。
+# %% [markdown] lang="zh" of="59730905"
+# 混合精度（mixed precision）并不能让模型状态变小：权重、梯度、主权重加两个动量，与 fp32 加 Adam 一样多。它省的是激活、消息和时间。8.1.1 节给 70 亿参数算的账是“14 + 56 + 14 GB”，里面没有主权重这一项：那是“mixed”一行的“without masters”列，它前面一列才对。
 #
 # ### 用 16 位做 all-reduce
 #
@@ -273,7 +275,7 @@ print("weight:", net.layers[1].up.weight.dtype, "  its gradient:", net.layers[1]
 # Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; torch refuses `bf16_compress_hook` with gloo); the fourth is a model converted to bf16 as above.
 
 # %% [markdown] lang="zh" of="55ccea5e"
-# 矩阵乘法用 bf16；归一化、残差流、损失、权重和梯度都是 fp32。**先猜。** 与 fp32 相比，前向为反向留下的字节是几成？DDP 的 all-reduce 传的字节是几成？第三行加了一个以 16 位发送的通信钩子（communication hook；这里用 fp16，因为 torch 不让 `bf16_compress_hook` 搭配 gloo）；第四行是像上面那样整个转成 bf16 的模型。
+# 矩阵乘法用 bf16；归一化、残差流、损失、权重和梯度都是 fp32。**先猜**：与 fp32 相比，前向为反向留下的字节是几成？DDP 的 all-reduce 传的字节是几成？第三行加了一个以 16 位发送的通信钩子（communication hook；这里用 fp16，因为 torch 不让 `bf16_compress_hook` 搭配 gloo）；第四行是像上面那样整个转成 bf16 的模型。
 
 # %%
 my_activations, my_messages = None, None  # of autocast
@@ -357,8 +359,8 @@ widgets.show(chart.curves([Series(names[0], scales, zeros, points=True), Series(
                           title={"en": "Gradients lost, by loss scale", "zh": "丢掉的梯度与缩放系数"}, log_x=True,
                           x_name={"en": "loss scale", "zh": "缩放系数"}, y_format=format_share, badge="measured",
                           language=LANGUAGE))
-print(f"{my_scale = }; off the fp32 gradient:",
-      *(f"2^{log2(scale):.0f}: {error:.4f}" for scale, error in list(zip(scales, wrong))[1::2]), sep="  ")
+print(f"{my_scale = }\noff the fp32 gradient:",
+      *(f"2^{log2(scale):.0f}: {error:.3f}" for scale, error in list(zip(scales, wrong))[1::2]), sep="  ")
 
 # %% [markdown]
 # There is a window, and more tokens move it to the right. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it: its range is that of fp32.
@@ -374,7 +376,7 @@ print(f"{my_scale = }; off the fp32 gradient:",
 # %% [markdown] lang="zh" of="9c013692"
 # ## 一个 rank 溢出
 #
-# 在两个 rank 上用 DDP 跑 S3 的循环：`scale`、反向、`unscale_`、裁剪、`step`、`update`。第 3 步里 rank 1 遇到一批坏数据：它的损失被乘上一百万。通信钩子在 all-reduce 之前看一眼每个 rank 自己的梯度。**先猜。** rank 0 没看到什么异常，第 3 步它走不走？
+# 在两个 rank 上用 DDP 跑 S3 的循环：`scale`、反向、`unscale_`、裁剪、`step`、`update`。第 3 步里 rank 1 遇到一批坏数据：它的损失被乘上一百万。通信钩子在 all-reduce 之前看一眼每个 rank 自己的梯度。**先猜**：rank 0 没看到什么异常，第 3 步它走不走？
 
 # %%
 rank_0_takes_step_3 = None
@@ -663,7 +665,8 @@ for number, grad in enumerate(microbatch_gradients(256), start=1):
     if number & (number - 1) == 0:  # a power of two
         errors.append((number, *(off(total, exact) for total in sums.values())))
 numbers, *columns = zip(*errors)
-widgets.show(chart.curves([Series(name, numbers, column, points=True) for name, column in zip(types, columns)],
+widgets.show(chart.curves([Series({"en": name, "zh": name.replace("into", "累加到")}, numbers, column, points=True)
+                           for name, column in zip(types, columns)],
                           title={"en": "Error of an accumulated gradient", "zh": "累积梯度的误差"}, log_x=True, log_y=True,
                           x_name={"en": "microbatches", "zh": "微批次数"}, badge="measured", language=LANGUAGE,
                           y_name={"en": "relative to fp64", "zh": "相对于 fp64"}))
@@ -742,7 +745,7 @@ found = {order: lab.launch(clipped, order, ranks=2, backend="gloo", timeout_s=40
 right = found["right"][0][1]
 print(f"{my_lengths = }\n{'order':<22} {'length':>8}   off the right one   norms that clipping saw: rank 0 | rank 1")
 for order, run in found.items():
-    norms = " | ".join(" ".join(f"{norm:.4g}" for norm in seen) for seen, _ in run)
+    norms = " | ".join(" ".join(f"{norm:.3f}" for norm in seen) for seen, _ in run)
     print(f"{order:<22} {run[0][1].norm():8.2g} {off(run[0][1], right):15.2f}       {norms}")
 
 # %% [markdown]
@@ -758,18 +761,18 @@ for order, run in found.items():
 # %%
 slices = right.chunk(2)
 norms = torch.stack([each.norm() for each in slices])
-print(f"norms of the slices: {norms[0]:.4f} {norms[1]:.4f}   their sum: {norms.sum():.4f}   "
-      f"root of the sum of squares: {norms.square().sum().sqrt():.4f}   whole: {right.norm():.4f}")
+print(f"norms of the slices: {norms[0]:.4f} {norms[1]:.4f}, their sum: {norms.sum():.4f}; "
+      f"root of the sum of squares: {norms.square().sum().sqrt():.4f}, whole: {right.norm():.4f}")
 
 # %% [markdown] sections="19.4.2"
 # ## Activation checkpointing
 #
-# A block keeps about 16 numbers per token and unit of width for its backward. Its input is one of them. **Checkpointing** keeps the input only and runs the forward again when the backward arrives. By hand, with the meter of chapter 08 inside, so that the recomputation is counted as well:
+# A block keeps about 16 numbers per token and unit of width for its backward. Its input is one of them. **Checkpointing** keeps the input only and runs the forward again when the backward arrives. By hand, with the meter from above (`meter.Activations`) inside, so that the recomputation is counted as well:
 
-# %% [markdown] lang="zh" of="a87f7437"
+# %% [markdown] lang="zh" of="1e3808f9"
 # ## 激活检查点
 #
-# 一个 block 为反向留下的东西，按每个 token、每单位宽度算，约有 16 个数，输入只占其中一个。激活检查点（activation checkpointing）只留输入，等反向走到这里再做一遍前向。下面手写一个，把第 08 章的计量器放在里面，重算时留下的也一并计入：
+# 一个 block 为反向留下的东西，按每个 token、每单位宽度算，约有 16 个数，输入只占其中一个。激活检查点（activation checkpointing）只留输入，等反向走到这里再做一遍前向。下面手写一个，把上面用过的计量器（`meter.Activations`）放在里面，重算时留下的也一并计入：
 
 
 # %%
@@ -793,7 +796,7 @@ class Recompute(torch.autograd.Function):
 # Eight blocks, the first k of them checkpointed. Two formulas, before anything runs. Kept when the forward ends: k inputs and the rest whole. The peak of the whole step: when the backward is at block i, it needs block i in full and what is still held of the blocks before it. **Predict.** Is it worth checkpointing all eight?
 
 # %% [markdown] lang="zh" of="e0083eec"
-# 八个 block，对前 k 个做检查点。运行之前先有两个公式。前向结束时留着的：k 个输入，加上其余 block 的全部。整步的峰值：反向走到第 i 个 block 时，需要它的全部，外加它前面各 block 还留着的。**先猜。** 八个全做检查点，值不值？
+# 八个 block，对前 k 个做检查点。运行之前先有两个公式。前向结束时留着的：k 个输入，加上其余 block 的全部。整步的峰值：反向走到第 i 个 block 时，需要它的全部，外加它前面各 block 还留着的。**先猜**：八个全做检查点，值不值？
 
 # %%
 my_number_of_checkpoints = None

@@ -52,7 +52,7 @@ def difference(ours, theirs):
 # %% [markdown] lang="zh" of="ada27e0a"
 # ## 账单
 #
-# 按 ZeRO 论文的算法，用 Adam 做 16 位训练，每个参数要：自己 2 字节，梯度 2 字节，优化器 12 字节（fp32 副本、动量、方差）。一共 16 字节，每个 rank 都要一份。**先猜。** 70 亿参数，4 个 rank：各阶段每个 rank 存多少 GB？
+# 按 ZeRO 论文的算法，用 Adam 做 16 位训练，每个参数要：自己 2 字节，梯度 2 字节，优化器 12 字节（fp32 副本、动量、方差）。一共 16 字节，每个 rank 都要一份。**先猜**：70 亿参数，4 个 rank，各阶段每个 rank 存多少 GB？
 
 # %%
 my_gb = {"ZeRO 1": None, "ZeRO 2": None, "ZeRO 3": None}
@@ -173,7 +173,7 @@ def plain(ring=False, num_steps=3):
 # **Stage 1.** The optimizer is given this rank's parts and nothing else, so it makes states for those alone. The all-reduce falls into its two halves, with the update in between.
 
 # %% [markdown] lang="zh" of="2f8fa83d"
-# **阶段 1。** 优化器只拿到本 rank 的那几份，也就只为它们建状态。all-reduce 拆成两半，更新插在中间。
+# **阶段 1**：优化器只拿到本 rank 的那几份，也就只为它们建状态。all-reduce 拆成两半，更新插在中间。
 
 
 # %%
@@ -198,7 +198,7 @@ def zero1(ring=False, num_steps=3):
 # **Stage 2.** As soon as a gradient is complete it is reduced, and only this rank's part is kept. Section 10.2.5 says that stage 2 "collects whole gradients during the backward". Nobody collects: each rank makes a whole gradient of its own data, one weight at a time, and lets go of it.
 
 # %% [markdown] lang="zh" of="41ec6a70"
-# **阶段 2。** 某个梯度一算完就归约，只留下本 rank 的那一份。10.2.5 节说阶段 2“在反向传播过程中动态收集完整梯度”。其实没有谁去收集：每个 rank 用自己的数据算出完整的梯度，一次一个权重，随即放手。
+# **阶段 2**：某个梯度一算完就归约，只留下本 rank 的那一份。10.2.5 节说阶段 2“在反向传播过程中动态收集完整梯度”。其实没有谁去收集：每个 rank 用自己的数据算出完整的梯度，一次一个权重，随即放手。
 
 
 # %%
@@ -227,7 +227,7 @@ def zero2(ring=False, num_steps=3):
 # **Stage 3.** A layer's weights are gathered before its forward, freed after it, and gathered again before its backward. After the update nothing has to be sent: the next forward gathers.
 
 # %% [markdown] lang="zh" of="e6f29977"
-# **阶段 3。** 一层的权重在它的前向之前收齐，用完就释放，反向之前再收一次。更新之后什么也不用发：下一次前向自会收集。
+# **阶段 3**：一层的权重在它的前向之前收齐，用完就释放，反向之前再收一次。更新之后什么也不用发：下一次前向自会收集。
 
 
 # %%
@@ -304,12 +304,12 @@ def on_our_ring():
 
 sent = dict(zip(STAGES, lab.launch(on_our_ring, **options)[0]))
 wire = {name: run[0][2].sent_bytes or float("nan") for name, run in runs.items()}  # only Linux counts it
-print(f"{my_volume = }\n            sent on our ring  predicted         gloo's wire   handed to gloo, in models")
+print(f"{my_volume = }\n            sent on our ring  predicted         gloo's wire  handed to gloo, in models")
 for stage, (name, run) in enumerate(runs.items()):
     due = sum(memory.step_volume(1, 4, stage).values()) / sum(memory.step_volume(1, 4, 0).values())
     payload = {kind: f"{num / 4 / num_params:g}" for kind, num in run[0][2].payload_bytes.items()}
     print(f"{name:<7} {sent[name]:12,} = {sent[name] / sent['DDP']:.2f}x {due:9.2f}x {wire[name]:11,} = "
-          f"{wire[name] / wire['DDP']:.2f}x   {payload}")
+          f"{wire[name] / wire['DDP']:.2f}x  {payload}")
 
 # %% [markdown]
 # Stages 1 and 2: a reduce-scatter and an all-gather are one all-reduce. 1x. Stage 3 gathers once more: 1.5x (Rajbhandari et al. 2020, section 7). Our ring sends exactly that.
@@ -834,7 +834,7 @@ mine = 10e9 / (2 * 2)  # parameters of a GPU
 for name in ("mixed", "megatron"):
     parts = memory.by_category(memory.state_bytes(mine, num_ranks=2, stage=1, recipe_name=name))
     spoken = ", ".join(f"{part} {num_bytes / 1e9:g}" for part, num_bytes in parts.items())
-    print(f"{memory.recipe(name).what}: {spoken}, activations 10: {sum(parts.values()) / 1e9 + 10:g} GB of 40")
+    print(f"{memory.recipe(name).what}\n  {spoken}, activations 10: {sum(parts.values()) / 1e9 + 10:g} GB of 40")
 
 # %% [markdown]
 # 35 or 40 GB: at the limit, before anything is gathered or fragmented.

@@ -188,7 +188,7 @@ class Freed(Kept):
 # **Predict.** After three steps of SGD with momentum, how far are the weights of `Kept` and `Freed` from DDP's? And where in the step will each of the three need the most memory?
 
 # %% [markdown] lang="zh" of="fe6475eb"
-# **先猜。** 用带动量的 SGD 走三步之后，`Kept` 和 `Freed` 的权重与 DDP 的相差多少？三者各在一步的什么时候最费内存？
+# **先猜**：用带动量的 SGD 走三步之后，`Kept` 和 `Freed` 的权重与 DDP 的相差多少？三者各在一步的什么时候最费内存？
 
 # %%
 my_difference = None
@@ -340,14 +340,14 @@ for ahead, run in traces.items():
           f"  {order(run.timeline())}")
 
 # %% [markdown]
-# Read the first line. Forward: gather, compute, next. In the backward `g` stands *before* `B` of the layer above: FSDP gathers the next layer before it computes this one, without being asked. That is prefetch, and FSDP1 calls it `BackwardPrefetch.BACKWARD_PRE`. In the forward it must be asked for (FSDP1: `forward_prefetch=True`). Each layer ahead is one more whole layer in memory.
+# Read the first line. Forward: gather, compute, next. In the backward `g` stands *before* `B` of the layer above: FSDP gathers the next layer before it computes this one, without being asked. That is prefetch, and FSDP1 calls it `BackwardPrefetch.BACKWARD_PRE`. In the forward it must be asked for (FSDP1: `forward_prefetch=True`). Each layer ahead is one more whole layer in memory. (The forward is highest in the last block, and the layer ahead of that is the head, a small one.)
 #
 # (The last layer is gathered again right after its forward, for nothing; the root, if it has parameters, is not: `fully_shard` keeps it.)
 #
 # What prefetch gains is time under which a message can hide. It needs messages that run beside the computation. Here they do not:
 
-# %% [markdown] lang="zh" of="9aa65203"
-# 看第一行。前向：拼一层，算一层，再下一层。反向里，`g` 总排在上一层的 `B` *之前*：不用吩咐，FSDP 在算这一层之前，就先去拼下一层了。这叫预取（prefetch），FSDP1 的名字是 `BackwardPrefetch.BACKWARD_PRE`。前向的预取要自己打开（FSDP1：`forward_prefetch=True`）。每多看一层，内存里就多一个完整的层。
+# %% [markdown] lang="zh" of="094297c6"
+# 看第一行。前向：拼一层，算一层，再下一层。反向里，`g` 总排在上一层的 `B` *之前*：不用吩咐，FSDP 在算这一层之前，就先去拼下一层了。这叫预取（prefetch），FSDP1 的名字是 `BackwardPrefetch.BACKWARD_PRE`。前向的预取要自己打开（FSDP1：`forward_prefetch=True`）。每多看一层，内存里就多一个完整的层。（前向的最高点在最后一个 block，那时提前拼好的是输出层，它不大。）
 #
 # （最后一层刚做完前向就又拼一次，白费力气；根模块若有参数则不会这样，`fully_shard` 会留着它。）
 #
@@ -530,7 +530,7 @@ policies = {"none": MixedPrecisionPolicy(), "bf16, fp32": MixedPrecisionPolicy(p
             "bf16, bf16": MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=bf16),
             "fp16, fp16": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)}
 print(f"{my_gather_factor = }, {my_state_factor = }\n")
-print("params, reduce   computes in  keeps     all-gather  reduce-scatter  states    gradient off by   lost (now 0)")
+print("params, reduce   computes in  keeps     all-gather  reduce-scatter  states    gradient off by   became 0")
 for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", timeout_s=50)[0].items():
     sent = [format_bytes(numbers[2][each]) for each in ("all_gather", "reduce_scatter")]
     print(f"{name:<16} {numbers[0]:<12} {str(numbers[1])[6:]:<9} {sent[0]:<11} {sent[1]:<15} "
@@ -591,7 +591,7 @@ whole = found["NO_SHARD", 2][0]
 print(f"{my_quarters = }\n")
 for name, arguments in FSDP2.items():
     (one, *sent), (two, *same) = found[name, 1], found[name, 2]
-    print(f"{name:<14} {4 * one / whole:.2f} quarters, {dict(sent[0])}\n{'':14} fully_shard(..., "
+    print(f"{name:<14} {4 * one / whole:.2f} quarters, {dict(sent[0])}\n    fully_shard(..., "
           f"{', '.join(f'{key}={value}' for key, value in arguments.items())}): {4 * two / whole:.2f} quarters, "
           f"calls and payload {'the same' if sent == same else 'others: ' + str(same)}")
 print("ZeRO stages 0 to 3:", *(f"{4 * sum(memory.state_bytes(1, 4, stage, 'fp32').values()) / 16:.2f}" for stage in range(4)))
@@ -614,9 +614,9 @@ print(f"torch on NO_SHARD: {said}")
 # | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
 # | `device_id=` | the mesh's device |
 # | `no_sync()` | `set_requires_gradient_sync(False)` |
-# | `net.clip_grad_norm_(1.0)` | `torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)` |
+# | `net.clip_grad_norm_(1.0)` | `clip_grad_norm_(net.parameters(), 1.0)` of `torch.nn.utils` |
 
-# %% [markdown] lang="zh" of="d5085f75"
+# %% [markdown] lang="zh" of="099be0b9"
 # - **NO_SHARD** 就是 DDP，即 stage 0：什么都是整份，每个单元一次 all-reduce。没有哪种策略是 ZeRO-1 的 2.5 个四分之一：FSDP 没有 ZeRO-1；torch 里的 ZeRO-1 是 `ZeroRedundancyOptimizer`。
 # - **SHARD_GRAD_OP** 近似 ZeRO-2：从前向到反向，参数是整份的；两步之间却不是，这一点 ZeRO-2 做不到。
 # - **HYBRID_SHARD** 在组内分片（一组是一个节点，内部链路快），组间复制：这里每个 rank 存一半状态，另外组与组之间对切片做 all-reduce。`reshard_after_forward=` 一个整数是中间的办法：前向之后，按这么多个 rank 来切。
@@ -633,7 +633,7 @@ print(f"torch on NO_SHARD: {said}")
 # | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
 # | `device_id=` | 网格所在的设备 |
 # | `no_sync()` | `set_requires_gradient_sync(False)` |
-# | `net.clip_grad_norm_(1.0)` | `torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)` |
+# | `net.clip_grad_norm_(1.0)` | `torch.nn.utils` 的 `clip_grad_norm_(net.parameters(), 1.0)` |
 
 # %% [markdown] sections="S6"
 # ## The loop of section S6
@@ -830,8 +830,9 @@ def checkpointed(ways, num_rounds=8):
             for layer in [*net.layers, net]: fully_shard(layer)
             if way == "apply": apply_activation_checkpointing(net, check_fn=lambda layer: isinstance(layer, model.Block))
             watched.mark("forward"), (loss := model.loss(net(tokens), targets))
-            watched.kept(), watched.mark("backward"), loss.backward(), watched.claim(net)
-        found[way] = watched.footprint().num_bytes.max(0)[5], watched.footprint().peak_bytes, counted.calls, []
+            watched.kept(), watched.mark("kept"), watched.mark("backward"), loss.backward(), watched.claim(net)
+        step = watched.footprint()
+        found[way] = step.num_bytes[step.labels.index("kept")][5], step.peak_bytes, counted.calls, []
     for way in num_rounds * list(ways):  # in turn: what else the machine does meets all of them
         began = time.process_time()
         model.loss(nets[way](tokens), targets).backward()
@@ -844,8 +845,8 @@ from statistics import median
 
 found = lab.launch(checkpointed, ("none", "checkpoint", "apply"), ranks=2, backend="gloo", timeout_s=50)[0]
 kept = 4 * memory.block_activation_bytes(4, 64, 64, 4)
-print(f"{my_time_factor = }; theory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
-      f"the compute 4/3\n\n{'':11} activations   peak      time   calls")
+print(f"{my_time_factor = }\ntheory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
+      f"the other layers keep theirs; the compute 4/3\n\n{'':11} activations   peak      time   calls")
 for way, (activations, peak, calls, seconds) in found.items():
     factor = median(mine / none for mine, none in zip(seconds, found["none"][-1]))
     print(f"{way:<11} {format_bytes(activations):>11} {format_bytes(peak):>9} {factor:8.2f}   {dict(calls)}")
@@ -1057,7 +1058,7 @@ def load(efficient):
 
 for efficient in (False, True):
     found = lab.launch(load, efficient, ranks=2, backend="gloo", timeout_s=40)
-    print(f"only rank 0 reads: {efficient!s:5}  while loading: {format_bytes(found[0][0])} on rank 0, "
+    print(f"only rank 0 reads: {efficient!s:5}  loading: {format_bytes(found[0][0])} on rank 0, "
           f"{format_bytes(found[1][0])} on rank 1; in training {format_bytes(found[0][1])}; loss {found[0][2]:.4f}")
 
 # %% [markdown] sections="8.4.3"
@@ -1148,7 +1149,7 @@ for step in range(2):
     accelerator.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
 held = meter.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
-accelerator.print(f"found {seen}, then {accelerator.distributed_type}; a {type(net).__name__}; states {held:,} bytes, {dict(counted.calls)}")
+accelerator.print(f"found {seen.value}, then {accelerator.distributed_type.value}: {type(net).__name__}, states {held:,} bytes, {dict(counted.calls)}")
 dist.destroy_process_group()
 """
 
@@ -1341,7 +1342,7 @@ check.hint("train_sharded")
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. Weights come out as DDP's.
 # - The states are M/N. The peak is that, plus activations, plus about four times the largest unit. So wrap per block.
 # - 1.5 times DDP's bytes with FULL_SHARD, as many as DDP's with SHARD_GRAD_OP. gloo sends more, because it emulates reduce-scatter.
-# - NO_SHARD is DDP, SHARD_GRAD_OP is like ZeRO-2, FULL_SHARD like ZeRO-3, HYBRID_SHARD is both at once on a mesh of two axes. There is no ZeRO-1.
+# - NO_SHARD is DDP, SHARD_GRAD_OP is like ZeRO-2, FULL_SHARD like ZeRO-3. HYBRID_SHARD shards and replicates, on a mesh of two axes. There is no ZeRO-1.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clip over all ranks, `optimizer.step()`.
 # - Mixed precision halves messages, not states. Checkpointing takes activations away for a third more compute. Offload takes states off the device, and what it costs depends on the tokens per step.
 #
@@ -1355,13 +1356,13 @@ check.hint("train_sharded")
 #
 # Where you stand:
 
-# %% [markdown] lang="zh" of="37b26569"
+# %% [markdown] lang="zh" of="35407657"
 # ## 小结
 #
 # - FSDP 就是切成片的数据并行：把一个单元 all-gather 起来，计算，放掉，再 reduce-scatter 它的梯度。权重与 DDP 的相同。
 # - 状态是 M/N。峰值要再加激活，再加大约四份最大的单元。所以要按 block 来包。
 # - FULL_SHARD 的字节是 DDP 的 1.5 倍，SHARD_GRAD_OP 与 DDP 一样多。gloo 发得更多，因为它用 all-reduce 代替 reduce-scatter。
-# - NO_SHARD 就是 DDP，SHARD_GRAD_OP 近似 ZeRO-2，FULL_SHARD 近似 ZeRO-3，HYBRID_SHARD 在两个轴的网格上兼用分片与复制。没有 ZeRO-1。
+# - NO_SHARD 就是 DDP，SHARD_GRAD_OP 近似 ZeRO-2，FULL_SHARD 近似 ZeRO-3。HYBRID_SHARD 在两个轴的网格上兼用分片与复制。没有 ZeRO-1。
 # - 先对子模块、最后对根模块调用 `fully_shard`；然后建优化器；然后 `loss.backward()`，在所有 rank 上裁剪，`optimizer.step()`。
 # - 混合精度让消息减半，状态不减。激活检查点用三分之一的计算换掉激活。卸载把状态搬出设备，代价取决于每步的 token 数。
 #
