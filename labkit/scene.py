@@ -163,7 +163,7 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
     rows, boxes, headings, tables, summaries, badges, y_px = [], [], [], [], [], [], 62.0
     height_px = min(26.0, max(4.0, 440 / max(1, sum(tl.num_ranks for tl, _ in panels))))
     for (tl, name), side in zip(panels, _sides([tl for tl, _ in panels]), strict=True):
-        badges.append(", ".join(words.get(note, note) for note in (tl.origin, *tl.notes)))
+        badges.append(words["comma"].join(words.get(note, note) for note in (tl.origin, *tl.notes)))
         if name:
             y_px += 28 if rows else 14
             detail = " · ".join([*map(" ".join, _numbers(tl, words)), badges[-1]])

@@ -147,7 +147,8 @@ def said(words: Said, language: str) -> str:
 
 def origin(badge: str, words: dict[str, str]) -> str:
     """A badge ("measured, paced / simulated") in the language of ``words``."""
-    return re.sub(r"[^,/\s]+( [^,/\s]+)*", lambda found: dict(words).get(found[0], found[0]), badge)
+    spoken = re.sub(r"[^,/\s]+( [^,/\s]+)*", lambda found: dict(words).get(found[0], found[0]), badge)
+    return spoken.replace(", ", words["comma"])
 
 
 def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarray:

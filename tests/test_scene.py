@@ -72,7 +72,7 @@ def test_title_carries_the_numbers_and_the_origin() -> None:
         "GPipe: bubble 27.3 % of total time, span 33.0 ms, peak in flight 8 (simulated)"
     measured = from_rows([(0, COMPUTE, "F", "0F0", 5, 15, 0)], num_ranks=2, origin="measured", notes=("paced", "gloo"))
     assert "measured, paced, gloo" in scene.timeline(measured).title
-    assert "实测, 定速, gloo" in scene.timeline(measured, language="zh").title
+    assert "实测，定速，gloo" in scene.timeline(measured, language="zh").title
 
 
 def test_comparison_shares_one_axis_and_names_the_difference() -> None:

@@ -136,7 +136,7 @@ for name, more in VARIANTS.items():
         config = load_config_from_file(str(variant))
         print(f"{name:13} {config.distributed_type.value}, mixed_precision {config.mixed_precision!r}")
     except ValueError as error:
-        print(f"{name:13} ValueError: {str(error).partition(' had ')[2][:60] or error}")
+        print(f"{name:13} ValueError: {str(error).partition(' had ')[2].partition(', please')[0] or error}")
 
 # %% [markdown]
 # A key that the file does not know is refused: accumulation is no top-level key. And `no` without quotes is YAML's word for False, not the string that `mixed_precision` needs: the file is read without complaint.
