@@ -89,18 +89,18 @@ class TimelineBoard(Board):
         return scene.timeline(self.shown, language=self.language)
 
     def _draw(self) -> None:
-        head = "".join(f'<th style="padding:0 .6em">{_swatch(name)}{escape(self._words[name])}</th>'
+        head = "".join(f'<th style="padding:0 .6em">{_headed(name, self._words[name])}</th>'
                        for name in (*_FILLS, "hidden"))
         rows = "".join(_row(rank, used) for rank, used in enumerate(usage(self.shown)))
         picture = "" if self.viewer else svg.html(self.scene())
         self.page.value = f"{picture}<table><tr><td></td><td></td>{head}</tr>{rows}</table>"
 
 
-def _swatch(name: str) -> str:
-    """How a bar shows this share, before its name; what lies under compute has no part of the bar."""
-    if name not in _FILLS:
-        return ""
-    return f'<span style="display:inline-block;width:1em;height:.7em;margin-right:.4em;{_FILLS[name]}"></span>'
+def _headed(name: str, words: str) -> str:
+    """A share's name behind the look it has in a bar; what lies under compute has no part of the bar."""
+    look = f'<span style="display:inline-block;width:1em;height:.7em;margin-right:.4em;{_FILLS.get(name)}"></span>'
+    first, _, more = escape(words).partition(" ")
+    return f'<span style="white-space:nowrap">{look if name in _FILLS else ""}{first}</span> {more}'
 
 
 def _row(rank: int, used: Usage) -> str:
