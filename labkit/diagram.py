@@ -39,13 +39,13 @@ def collective(plan: Plan, step: int, *, num_bytes: float | None = None, network
         numbers = [(words["step"], words["of_steps"].format(step, len(plan.steps)))]
         for name, so_far, total, bound, form in _meters(plan, step, num_bytes, network, words):
             numbers.append((name, f"{form(so_far)} / {form(total)}"))
-            text = numbers[-1][1] + (f", {words['bound']} {form(bound)}" if bound else "")
+            text = numbers[-1][1] + (f"{words['comma']}{words['bound']} {form(bound)}" if bound else "")
             shapes += [Words(0, bottom + 25, name), *_meter(so_far, total, bound, bottom + 12),
                        Words(_METER_PX + _ROOM_PX + 12, bottom + 25, text)]
             bottom += 28
         more, end_px = legend(_keys(plan, words), 0, bottom + 22)
-        heading = words["plan"].format(*(TITLES.get(word, word) for word in (plan.primitive, plan.algorithm)),
-                                       plan.num_ranks)
+        names = (words.get(TITLES.get(word, ""), TITLES.get(word, word)) for word in (plan.primitive, plan.algorithm))
+        heading = words["plan"].format(*names, plan.num_ranks)
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, numbers=tuple(numbers),
                       badge=words["simulated"], table=_state(plan, step, words), language=words["code"],
                       summary=f"{heading}: {', '.join(' '.join(number) for number in numbers)}.")
@@ -186,7 +186,7 @@ def network(links: Network, *, order: Sequence[int] = (), language: str = "en") 
     shapes = [*(box for key, box in boxes.items() if key not in home), *lines, *(boxes[rank] for rank in home)]
 
     def build(words: dict[str, str]) -> Sketch:
-        speeds = [f"{-bandwidth:g} GB/s, {format_us(alpha)}{wire * words['shared']}"
+        speeds = [f"{-bandwidth:g} GB/s{words['comma']}{format_us(alpha)}{wire * words['shared']}"
                   for bandwidth, alpha, wire in kinds]
         samples = [((Line(((0, 0), (22, 0)), **looks[min(3, number)]),), text) for number, text in enumerate(speeds)]
         more, end_px = legend(samples, 0, 364)

@@ -86,7 +86,8 @@ class Report:
     def _repr_html_(self) -> str:
         lines = [("state", "what", "found", "what to do")]
         for row in self.rows:
-            lines.append((("✓ " if row.ok else "✗ ") + row.state, row.name, row.value, "" if row.ok else row.fix))
+            mark = "✓" if row.ok else "✗"
+            lines.append((f"{mark}\xa0{row.state}", row.name, row.value, "" if row.ok else row.fix))
         tags = ["th"] + ["td"] * len(self.rows)
         body = ("".join(f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in line)
                 for tag, line in zip(tags, lines, strict=True))

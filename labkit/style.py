@@ -110,6 +110,10 @@ _WORDS = (
     ("NV", "NVLinks, how many", "NVLink，条数"), ("PIX", "at most one PCIe bridge", "至多一个 PCIe 桥"),
     ("PXB", "several PCIe bridges", "多个 PCIe 桥"), ("PHB", "PCIe and a CPU's host bridge", "PCIe 与 CPU 主桥"),
     ("NODE", "host bridges of one NUMA node", "同一 NUMA 节点的主桥"), ("SYS", "between NUMA nodes", "跨 NUMA 节点"),
+    ("Parameter server", "Parameter server", "参数服务器"), ("Ring", "Ring", "环"), ("Tree", "Tree", "树"),
+    ("Double binary tree", "Double binary tree", "双二叉树"), ("Hierarchical", "Hierarchical", "分层"),
+    ("Star", "Star", "星形"), ("Pairwise", "Pairwise", "成对"), ("Direct", "Direct", "直接"),
+    ("Send and receive", "Send and receive", "发送与接收"),
     ("summary", "{ranks} ranks, {span}, {badge}: {bubble} of the ranks' time is idle, most on rank {worst} ({most}).",
      "{ranks} 个 rank，{span}，{badge}：空闲占 {bubble}，rank {worst} 最多（{most}）。"),
 )

@@ -102,7 +102,8 @@ class DdpBoard(Trial):
         notes = [_figures(say["predicted"], predicted)]
         if (measured := self.timeline_of(setting)) is not None:
             notes.append(_figures(say["measured"], measured))
-        notes += [say["buckets"].format(", ".join(filled[:8]) + (" ..." if len(filled) > 8 else "")),
+        listed = (", " if self.language == "en" else "、").join(filled[:8])
+        notes += [say["buckets"].format(listed + (" ..." if len(filled) > 8 else "")),
                   say["stated"].format(format_us(6 * FORWARD_US), format_us(12 * FORWARD_US), format_us(ALPHA_US))]
         return svg.html(self._scene(setting)) + paragraphs(*notes)
 

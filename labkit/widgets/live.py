@@ -16,7 +16,8 @@ from labkit.widgets.picture import answer_anytime, show, spoken
 PATIENCE_S = 1.0  # a launch that is over before needs no panel
 _WORDS = (("stop", "Stop", "停止"), ("step", "step", "步"), ("loss", "loss", "loss"), ("line", "line", "行"),
           ("running", "running", "运行中"), ("returned", "returned", "已返回"), ("failed", "failed", "失败"),
-          ("died", "died", "已死亡"), ("ended", "{} ranks, {}", "{} 个 rank，{}"))
+          ("died", "died", "已死亡"), ("ended", "{} ranks, {}", "{} 个 rank，{}"),
+          ("alone", "{} rank, {}", "{} 个 rank，{}"))
 
 
 class Panel(w.VBox):
@@ -71,8 +72,8 @@ def watch(job: Job) -> None:
         del _shown[id(job)]
         for widget in (*panel.children, panel):
             widget.close()
-        words = panel._words["ended"].format(job.num_ranks, format_us(1e6 * job.seconds))
-        handle.update({"text/plain": words}, raw=True)
+        words = panel._words["ended" if job.num_ranks > 1 else "alone"]
+        handle.update({"text/plain": words.format(job.num_ranks, format_us(1e6 * job.seconds))}, raw=True)
 
 
 _shown: dict[int, tuple] = {}

@@ -10,6 +10,7 @@ from labkit.job import Job
 from labkit.network import Link, Network, formula_us, islands, simulate, time_us, uniform
 from labkit.scene import compare
 from labkit.sketch import Sketch
+from labkit.style import WORDS
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
@@ -82,8 +83,7 @@ class CollectivesBoard(Trial):
     def __init__(self, language: str = "en", *, primitive: str = "all_reduce", algorithm: str = "ring",
                  num_ranks: int = 4) -> None:
         words = spoken(_WORDS, language)
-        shown = {"what": lambda what: f"{TITLES[what[0]]}: {TITLES[what[1]]}", "size": format_bytes,
-                 "network": words.get}
+        shown = {"what": lambda what: _named(what, language), "size": format_bytes, "network": words.get}
         start = {"step": 0, "what": (primitive, algorithm), "ranks": num_ranks, "size": 1e6, "network": "slow"}
         if start["what"] not in CHOICES:
             plan(primitive, algorithm, num_ranks)  # says what there is
@@ -140,7 +140,7 @@ class CollectivesBoard(Trial):
         return svg.html(self._scene(setting)) + words + below
 
     def _title(self, setting: Setting) -> str:
-        return f"{TITLES[setting.what[0]]}: {TITLES[setting.what[1]]}, N = {setting.num_ranks}"
+        return f"{_named(setting.what, self.language)}{WORDS[self.language]['comma']}N = {setting.num_ranks}"
 
     def reason(self, setting: Setting) -> str | None:
         """What can't be run here: links faster than this machine's, or more than it can bear."""
@@ -153,6 +153,12 @@ class CollectivesBoard(Trial):
     def begin(self, setting: Setting) -> Job:
         """The plan on real ranks, message by message."""
         return exchange.start(setting.plan(), setting.num_bytes, network=setting.links())
+
+
+def _named(what: tuple[str, str], language: str) -> str:
+    """A collective and its algorithm, as in "All-reduce: Ring"."""
+    words = WORDS[language]
+    return words["colon"].join(words.get(TITLES[word], TITLES[word]) for word in what)
 
 
 def collectives(language: str = "en", *, primitive: str = "all_reduce", algorithm: str = "ring",

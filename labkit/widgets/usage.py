@@ -17,7 +17,7 @@ _WORDS = (
     ("window", "window", "时间窗"),
     ("compute", "compute", "计算"),
     ("exposed", "communicating or waiting", "通信或等待"),
-    ("idle", "idle", "空闲"),
+    ("idle", "neither", "两者皆无"),
     ("hidden", "communicating under compute", "计算之下的通信"),
 )
 MANY = 2000  # spans in one SVG; it takes some 100 ms beyond
@@ -25,6 +25,7 @@ _FILLS = {"compute": f"background:{style.KINDS['compute'].colour}",
           "exposed": "background:repeating-linear-gradient(45deg,#10161f66 0 1px,#0000 1px 4px),"
                      f"{style.KINDS['send'].colour}",
           "idle": "background:repeating-linear-gradient(135deg,currentColor 0 1px,#0000 1px 6px)"}
+_CELL = "padding:0 .6em;vertical-align:middle"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +89,18 @@ class TimelineBoard(Board):
         return scene.timeline(self.shown, language=self.language)
 
     def _draw(self) -> None:
-        head = "".join(f'<th style="padding:0 .6em">{escape(self._words[name])}</th>'
-                       for name in ("compute", "exposed", "idle", "hidden"))
+        head = "".join(f'<th style="padding:0 .6em">{_headed(name, self._words[name])}</th>'
+                       for name in (*_FILLS, "hidden"))
         rows = "".join(_row(rank, used) for rank, used in enumerate(usage(self.shown)))
         picture = "" if self.viewer else svg.html(self.scene())
         self.page.value = f"{picture}<table><tr><td></td><td></td>{head}</tr>{rows}</table>"
+
+
+def _headed(name: str, words: str) -> str:
+    """A share's name behind the look it has in a bar; what lies under compute has no part of the bar."""
+    look = f'<span style="display:inline-block;width:1em;height:.7em;margin-right:.4em;{_FILLS.get(name)}"></span>'
+    first, _, more = escape(words).partition(" ")
+    return f'<span style="white-space:nowrap">{look if name in _FILLS else ""}{first}</span> {more}'
 
 
 def _row(rank: int, used: Usage) -> str:
@@ -101,10 +109,11 @@ def _row(rank: int, used: Usage) -> str:
     whole_us = sum(times_us.values()) or 1.0
     bar = "".join(f'<div style="width:{100 * us / whole_us:.2f}%;{_FILLS[name]}"></div>'
                   for name, us in times_us.items())
-    cells = "".join(f'<td style="padding:0 .6em;white-space:nowrap">{format_share(us / whole_us)}</td>'
+    cells = "".join(f'<td style="{_CELL};white-space:nowrap">{format_share(us / whole_us)}</td>'
                     for us in (*times_us.values(), used.hidden_us))
-    return (f'<tr><td style="white-space:nowrap">rank {rank}</td>'
-            f'<td><div style="display:flex;width:min(300px,15vw);height:12px">{bar}</div></td>{cells}</tr>')
+    return (f'<tr><td style="{_CELL};white-space:nowrap">rank {rank}</td>'
+            f'<td style="{_CELL}"><div style="display:flex;width:min(300px,15vw);height:12px">{bar}</div></td>'
+            f"{cells}</tr>")
 
 
 def timeline(run_or_timeline: Run | Timeline, language: str = "en") -> TimelineBoard:

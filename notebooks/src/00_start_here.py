@@ -87,7 +87,7 @@ list(lab.launch(add_one, ranks=4)), count
 # %% [markdown] lang="zh" of="88de753b"
 # ## 先猜
 #
-# rank 0 到 3 各有一个张量，里面就是自己的编号。`all_reduce`（全规约）把四个张量加起来，再把和发给每一个 rank。请先写下：rank 2 最后拿到几？
+# rank 0 到 3 各有一个张量，里面就是自己的编号。`all_reduce`（全归约）把四个张量加起来，再把和发给每一个 rank。请先写下：rank 2 最后拿到几？
 
 # %%
 my_guess = None  # a number
@@ -300,11 +300,11 @@ except lab.Deadlock as verdict:
 # - A check must be able to fail. All three checks above compare with a result computed alone.
 # - A launch ends in a result or in a verdict, and leaves no process behind. The stop button works, too.
 #
-# Next: [pipeline parallelism](08_pipeline_parallel.ipynb).
+# Next: [why distributed](01_why_distributed.ipynb).
 #
 # Sources: the documentation of [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), [Accelerate](https://huggingface.co/docs/accelerate) and [DeepSpeed](https://www.deepspeed.ai).
 
-# %% [markdown] lang="zh" of="055c32d0"
+# %% [markdown] lang="zh" of="0431545e"
 # ## 小结
 #
 # - rank 是有编号的进程，所有 rank 运行同一个函数。
@@ -312,6 +312,6 @@ except lab.Deadlock as verdict:
 # - 检查必须有可能失败。上面三个检查都是和单独算出的结果比较。
 # - 一次启动要么得到结果，要么得到判定，不会留下任何进程。停止按钮同样有效。
 #
-# 下一章：[流水线并行](08_pipeline_parallel.ipynb)。
+# 下一章：[为什么要分布式](01_why_distributed.ipynb)。
 #
 # 参考：[torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html)、[Accelerate](https://huggingface.co/docs/accelerate) 和 [DeepSpeed](https://www.deepspeed.ai) 的文档。

@@ -302,12 +302,12 @@ for num_gpus in (1, 8, 1024, 16384):
           f"{format_share(exp(-24 / between))} of days without one")
 
 # %% [markdown]
-# What a distributed system does bring is that a run can survive: many devices hold copies, and a checkpoint starts it again. That takes work; chapter 13, still to come, is about it.
+# What a distributed system does bring is that a run can survive: many devices hold copies, and a checkpoint starts it again. That takes work; chapter 13 is about it.
 #
 # **5. More experiments.** Hours per run decide how many ideas one can try. With $N$ cards a run is at best $N$ times as fast. Communication and whatever is not shared (Amdahl 1967) hold it back:
 
-# %% [markdown] lang="zh" of="824dfa20"
-# 分布式系统真正带来的是：训练能撑过去。多个设备上有副本，检查点能让它重新开始。但这要花功夫，尚未写出的第 13 章专讲这个。
+# %% [markdown] lang="zh" of="9ba0ca13"
+# 分布式系统真正带来的是：训练能撑过去。多个设备上有副本，检查点能让它重新开始。但这要花功夫，第 13 章专讲这个。
 #
 # **5. 试得更多。** 一次训练几小时，决定了能试多少个想法。$N$ 块卡最多快 $N$ 倍，通信和不能分担的部分（Amdahl，1967）会拖住它：
 
@@ -329,12 +329,12 @@ widgets.show(chart.curves(series, title={"en": "Runs of LLaMA 7B in 30 days", "z
 # | load balance | all wait for the slowest | chapters 03, 08 |
 # | consistency | all must hold the same weights | chapter 03 |
 # | memory | copies of everything on every rank | chapters 05, 06, 07 |
-# | faults | one fails, all stop | 13, to come |
-# | complexity | a bug may hang, or give wrong numbers silently | 14, to come |
+# | faults | one fails, all stop | chapter 13 |
+# | complexity | a bug may hang, or give wrong numbers silently | chapter 14 |
 #
 # A first look at each, on two real ranks. Rank 1 is slower by 50 ms, and reads other data.
 
-# %% [markdown] lang="zh" of="2ccb8927"
+# %% [markdown] lang="zh" of="50c4aff1"
 # ## 六个挑战
 #
 # | 挑战（10.1.2 节） | 是什么 | 在哪里会遇到 |
@@ -343,8 +343,8 @@ widgets.show(chart.curves(series, title={"en": "Runs of LLaMA 7B in 30 days", "z
 # | 负载均衡 | 大家都等最慢的 | 第 03、08 章 |
 # | 一致性 | 所有 rank 的权重必须相同 | 第 03 章 |
 # | 内存 | 每个 rank 上什么都有一份 | 第 05、06、07 章 |
-# | 容错 | 一个出错，全体停下 | 13，待写 |
-# | 复杂性 | 一个错误可能让大家卡住，或悄悄算错 | 14，待写 |
+# | 容错 | 一个出错，全体停下 | 第 13 章 |
+# | 复杂性 | 一个错误可能让大家卡住，或悄悄算错 | 第 14 章 |
 #
 # 先在两个真实的 rank 上各看一眼。rank 1 慢 50 毫秒，读的数据也不同。
 
@@ -383,9 +383,9 @@ for averaged in (True, False):
     print(f"gradients {'averaged' if averaged else 'kept apart'}: {counted.payload_bytes.total() // 5:,} bytes in "
           f"{counted.calls.total() // 5} all-reduces per step; waited in them: rank 0 {1e3 * waited:.0f} ms, "
           f"rank 1 {1e3 * slow_waited:.0f} ms")
-    num_different = len(mine) + int((mine != other).sum())
+    num_distinct = len(mine) + int((mine != other).sum())
     print(f"   ranks differ by up to {(mine - other).abs().max():.1g} in a weight; "
-          f"{2 * len(mine):,} weights are held, {num_different:,} of them different")
+          f"{2 * len(mine):,} weights are held, {num_distinct:,} of them distinct")
 
 # %% [markdown]
 # Rank 0 does its waiting for rank 1 inside the all-reduce: a profile shows communication where the cause is load. Without averaging nobody waits, and there are two models instead of one.
@@ -416,7 +416,8 @@ for how in ("error", "bug"):
     try:
         lab.launch(fails, how, ranks=2, backend="gloo", timeout_s=30)
     except lab.LaunchError as verdict:
-        print(f"--- after {time.perf_counter() - began:.1f} s: {type(verdict).__name__}\n{str(verdict)[:300]}\n")
+        first = str(verdict).split("\n\n")[0]  # what follows is a traceback
+        print(f"--- after {time.perf_counter() - began:.1f} s: {type(verdict).__name__}\n{first}\n")
 
 # %% [markdown] sections="8.1.2"
 # ## Three strategies
@@ -594,7 +595,7 @@ counts = (8, 16, 32, 64)
 sweep = {count: [sent_bytes(each, 1).max() for each in four(count, 4).values()] for count in counts}
 widgets.show(chart.curves([Series(name, counts, [sweep[count][i] for count in counts]) for i, name in enumerate(names)],
                           title={"en": "What the busiest rank sends", "zh": "最忙的 rank 发多少"}, badge="simulated",
-                          x_name="N", y_name={"en": "sizes of the gradients (S)", "zh": "梯度大小 (S) 的倍数"},
+                          x_name="N", y_name={"en": "sizes of the gradients (S)", "zh": "梯度大小（S）的倍数"},
                           log_y=True, language=LANGUAGE))
 
 # %% [markdown]

@@ -33,10 +33,17 @@ from labkit.chart import Series
 from labkit.check import collectives as check
 from labkit.collectives import ALGORITHMS, TITLES, lower_bound_bytes, plan, sent_bytes
 from labkit.network import Link, crossover_bytes, formula_us, time_us, uniform
+from labkit.style import WORDS
 from labkit.units import format_bytes, format_us
 
 LANGUAGE = "en"
 check.language(LANGUAGE)
+
+
+def titled(name, *more):
+    """What an algorithm is called in each language, and more."""
+    return {language: words["comma"].join((words.get(TITLES[name], TITLES[name]), *more))
+            for language, words in WORDS.items()}
 
 
 def curves(series, title, badge, **options):
@@ -427,7 +434,7 @@ for name in ALGORITHMS["all_reduce"]:
     sent = [rank["sent_bytes"] / 1e6 for rank in runs[name]]
     print(f"{TITLES[name]:<20} {max(sent):15.2f} MB {sum(sent):5.2f} MB {predicted:14.0f} {measured:8.0f}"
           f" {predicted_small:16.0f} {measured_small:8.0f}")
-print(f"least for the busiest  {lower_bound_bytes('all_reduce', 4, 1.6):8.2f} MB; largest error",
+print(f"least for the busiest {lower_bound_bytes('all_reduce', 4, 1.6):14.2f} MB; largest error",
       f"{max(rank['max_error'] for run in runs.values() for rank in run):.0e}")
 
 # %% [markdown]
@@ -442,8 +449,8 @@ print(f"least for the busiest  {lower_bound_bytes('all_reduce', 4, 1.6):8.2f} MB
 
 # %%
 for name in ("parameter_server", "ring"):
-    predicted = network.simulate(plan("all_reduce", name, 4), uniform(4, SLOW), 1_600_000)
-    widgets.show(scene.compare(predicted, runs[name].timeline(), title=f"{TITLES[name]}, 1.6 MB", language=LANGUAGE))
+    predicted, title = network.simulate(plan("all_reduce", name, 4), uniform(4, SLOW), 1_600_000), titled(name, "1.6 MB")
+    widgets.show(scene.compare(predicted, runs[name].timeline(), title=title[LANGUAGE], language=LANGUAGE))
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ### Is the ring's latency low?
@@ -461,8 +468,8 @@ lines = {name: [formula_us("all_reduce", name, n, 4_000, SLOW) / 1e3 for n in co
 lines["double_tree"] = [time_us(plan("all_reduce", "double_tree", n, num_segments=1), uniform(n, SLOW), 4_000) / 1e3
                         for n in counts]
 dots = {name: [race(name, 4_000, uniform(n, SLOW))[2] for n in few] for name in ("ring", "tree")}
-curves([Series(TITLES[name], counts, times) for name, times in lines.items()]
-       + [Series(TITLES[name], few, times, points=True) for name, times in dots.items()],
+curves([Series(titled(name), counts, times) for name, times in lines.items()]
+       + [Series(titled(name), few, times, points=True) for name, times in dots.items()],
        {"en": "All-reduce of 4 kB", "zh": "4 kB 的 all-reduce"}, "measured, paced links / simulated", x_name="N", y_name="ms")
 print(*(f"{TITLES[name]}: {times[-1] / times[0]:.0f} times as long on 64 ranks as on 2" for name, times in lines.items()), sep="\n")
 
@@ -486,8 +493,8 @@ print(*(f"{TITLES[name]}: {times[-1] / times[0]:.0f} times as long on 64 ranks a
 sizes, tried = [10**5 * 2**k for k in range(7)], [200_000, 800_000, 3_200_000]
 lines = {name: [formula_us("all_reduce", name, 4, size, SLOW) / 1e3 for size in sizes] for name in ("ring", "tree")}
 dots = {name: [race(name, size, uniform(4, SLOW))[2] for size in tried] for name in lines}
-curves([Series(TITLES[name], sizes, times) for name, times in lines.items()]
-       + [Series(TITLES[name], tried, times, points=True) for name, times in dots.items()],
+curves([Series(titled(name), sizes, times) for name, times in lines.items()]
+       + [Series(titled(name), tried, times, points=True) for name, times in dots.items()],
        {"en": "All-reduce on 4 ranks", "zh": "4 个 rank 的 all-reduce"}, "measured, paced links / simulated",
        x_name="S", y_name="ms", x_format=format_bytes)
 
@@ -525,7 +532,7 @@ infiniband, sizes = Link(alpha_us=5, bandwidth_gb_per_s=25), [8.0**k * 1000 for 
 lines = {name: [formula_us("all_reduce", name, 64, size, infiniband) for size in sizes] for name in ("ring", "tree")}
 pieces = [plan("all_reduce", "double_tree", 64, num_segments=num_pieces) for num_pieces in (1, 4, 16)]
 lines["double_tree"] = [min(time_us(each, uniform(64, infiniband), size) for each in pieces) for size in sizes]
-curves([Series(TITLES[name], sizes, times) for name, times in lines.items()],
+curves([Series(titled(name), sizes, times) for name, times in lines.items()],
        {"en": "All-reduce on 64 ranks, InfiniBand", "zh": "64 个 rank 的 all-reduce，InfiniBand"}, "simulated",
        x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
 for size, *times in zip(sizes, *lines.values()):

@@ -161,10 +161,10 @@ same = torch.equal(wrapped(tokens.to(device)), net(tokens.to(device)))
 print(f"GPUs it uses here: {wrapped.device_ids}; output equal to the bare module's: {same}")
 
 # %% [markdown]
-# Two reasons against it can be counted anywhere. First, threads of one Python process take turns: one lock, the GIL. Below, two equal shares of pure Python work, as between the torch calls of a forward. The best of three tries:
+# Two reasons against it can be counted anywhere. First, threads of one Python process take turns: one lock, the GIL. Below, two equal shares of pure Python work, as between the torch calls of a forward. The best of seven tries:
 
-# %% [markdown] lang="zh" of="d89964af"
-# 反对它的理由里，有两条在任何机器上都能数出来。第一，一个 Python 进程里的线程要轮流执行，因为只有一把锁，即 GIL（全局解释器锁）。下面是两份同样多的纯 Python 工作，好比前向里两次 torch 调用之间的那些代码。各试三次，取最好的：
+# %% [markdown] lang="zh" of="e021e60e"
+# 反对它的理由里，有两条在任何机器上都能数出来。第一，一个 Python 进程里的线程要轮流执行，因为只有一把锁，即 GIL（全局解释器锁）。下面是两份同样多的纯 Python 工作，好比前向里两次 torch 调用之间的那些代码。各试七次，取最好的：
 
 # %%
 import time
@@ -178,12 +178,12 @@ def think():
     return time.perf_counter() - began
 
 
-def best_of_three(work):
-    return min(work() for _ in range(3))
+def best_of_seven(work):
+    return min(work() for _ in range(7))
 
 
 def think_in_rank():
-    return best_of_three(think)
+    return best_of_seven(think)
 
 
 # %%
@@ -193,17 +193,17 @@ def two_threads():
     return time.perf_counter() - began
 
 
-one = best_of_three(think)
-rows = {"one after the other": 2 * one, "two threads": best_of_three(two_threads),
+one = best_of_seven(think)
+rows = {"one after the other": 2 * one, "two threads": best_of_seven(two_threads),
         "two ranks": max(lab.launch(think_in_rank, ranks=2, backend="gloo", timeout_s=40))}
 for name, seconds in rows.items():
     print(f"{name:<19} {seconds / one:.1f} times one share")
 
 # %% [markdown]
-# Two threads take as long as one after the other; two ranks, on two free cores, as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL torch broadcasts and reduces instead: about 2 for any N), beside what a rank of a ring all-reduce sends and receives:
+# Two threads take about as long as one after the other; two ranks, on two free cores, about as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL torch broadcasts and reduces instead: about 2 for any N), beside what a rank of a ring all-reduce sends and receives:
 
-# %% [markdown] lang="zh" of="b8beffbe"
-# 两个线程和先后做一样慢；两个 rank 只要有两个空闲的核，就和做一份一样快。第二，每一步都从第一块 GPU 开始，又在那里结束：它先发完权重，前向才能开始，然后收齐所有输出和梯度，这些都不能藏在反向之下。下面以模型大小为单位，列出权重出、梯度进的字节，假定逐块 GPU 拷贝（有 NCCL 时，torch 改用广播和归约，N 为多少都约是 2）；旁边是环形 all-reduce 里一个 rank 收发的量：
+# %% [markdown] lang="zh" of="db5a344b"
+# 两个线程和先后做差不多一样慢；两个 rank 只要有两个空闲的核，就和做一份差不多一样快。第二，每一步都从第一块 GPU 开始，又在那里结束：它先发完权重，前向才能开始，然后收齐所有输出和梯度，这些都不能藏在反向之下。下面以模型大小为单位，列出权重出、梯度进的字节，假定逐块 GPU 拷贝（有 NCCL 时，torch 改用广播和归约，N 为多少都约是 2）；旁边是环形 all-reduce 里一个 rank 收发的量：
 
 # %%
 from labkit.collectives import plan, received_bytes, sent_bytes
@@ -846,8 +846,9 @@ def serve_or_work(total, bound):
 modes = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
 runs = {name: lab.launch(serve_or_work, 24, bound, ranks=4, timeout_s=50, backend="gloo") for name, bound in modes.items()}
 span_us = max(buckets.step_us(run.timeline()) for run in runs.values())
-for name in ("synchronous", "asynchronous"):
-    widgets.show(scene.timeline(runs[name].timeline(), title=name, span_us=span_us, language=LANGUAGE))
+for name, chinese in (("synchronous", "同步"), ("asynchronous", "异步")):
+    title = {"en": name, "zh": chinese}[LANGUAGE]
+    widgets.show(scene.timeline(runs[name].timeline(), title=title, span_us=span_us, language=LANGUAGE))
 
 # %% [markdown]
 # Rank 0 serves and computes nothing. Above, ranks 1 and 2 wait for rank 3 in every step; below, nobody waits, until at the end the server lets the gradients still under way arrive, and drops them. The price is the staleness:
@@ -917,7 +918,7 @@ def descend(rate, late, num_updates=200):
 rates = (0.05, 0.2, 0.5, 0.9, 1.5)
 print("late    limit   |x| for learning rate:", *(f"{rate:8}" for rate in rates))
 for late in (0, 1, 2, 5, 11):
-    print(f"{late:4} {2 * sin(pi / (4 * late + 2)):8.3f} {'':22}", *(f"{descend(rate, late):8.0e}" for rate in rates))
+    print(f"{late:4} {2 * sin(pi / (4 * late + 2)):8.3f} {'':24}", *(f"{descend(rate, late):8.0e}" for rate in rates))
 
 # %% [markdown]
 # Where the learning rate is above the limit, $|x|$ grows. Staleness 11, a dozen workers, takes a learning rate about a fifteenth of the one that works without. *Hogwild!* (section 19.2.2) goes one step further and drops even the server's order: workers write into shared weights without locks, and the proof that this converges needs updates that each touch few of the weights; where every update touches all, as here, it promises nothing (not run here).
@@ -1001,10 +1002,10 @@ for every in (1, 4, 16, 64):
     print(f"{every:3} {swept['shuffled', every][0][0] / 1e6:8.2f}   " + "".join(f"{text:<16}" for text in spoken))
 
 # %% [markdown]
-# Read downwards. With shuffled data H costs no more than another seed does; the claim of section 19.2.2 holds here. With own data the ranks drift apart between two averages, and a long H costs more: one of the "suitable conditions" is data that is alike on all ranks. Accumulating sends the same bytes and does worst at this learning rate, because it makes H times fewer updates; a larger learning rate would win some of it back (chapter 12).
+# Read downwards. With shuffled data H costs no more than another seed does; the claim of section 19.2.2 holds here. With own data the ranks drift apart between two averages, and a long H costs more: one of the "suitable conditions" is data that is alike on all ranks. Accumulating sends the same bytes and does worst at this learning rate, because it makes H times fewer updates; a larger learning rate would win some of it back (chapter 12, to come).
 
-# %% [markdown] lang="zh" of="a4d48075"
-# 竖着看。数据打乱时，H 的影响不超过换一个随机种子，19.2.2 节的说法在这里成立。各读各的数据时，两次平均之间各 rank 越走越远，H 大了就要付出更多：所谓“在适当的条件下”，其中一条就是各 rank 的数据要相似。梯度累积发的字节一样多，在这个学习率下却最差，因为它的更新次数只有 1/H；调大学习率能挽回一些（第 12 章）。
+# %% [markdown] lang="zh" of="c959e501"
+# 竖着看。数据打乱时，H 的影响不超过换一个随机种子，19.2.2 节的说法在这里成立。各读各的数据时，两次平均之间各 rank 越走越远，H 大了就要付出更多：所谓“在适当的条件下”，其中一条就是各 rank 的数据要相似。梯度累积发的字节一样多，在这个学习率下却最差，因为它的更新次数只有 1/H；调大学习率能挽回一些（第 12 章，待写）。
 
 # %% [markdown] sections="10.2.1"
 # ## Ideal and measured speed-up

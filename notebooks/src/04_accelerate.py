@@ -136,7 +136,7 @@ for name, more in VARIANTS.items():
         config = load_config_from_file(str(variant))
         print(f"{name:13} {config.distributed_type.value}, mixed_precision {config.mixed_precision!r}")
     except ValueError as error:
-        print(f"{name:13} ValueError: {str(error).partition(' had ')[2][:60] or error}")
+        print(f"{name:13} ValueError: {str(error).partition(' had ')[2].partition(', please')[0] or error}")
 
 # %% [markdown]
 # A key that the file does not know is refused: accumulation is no top-level key. And `no` without quotes is YAML's word for False, not the string that `mixed_precision` needs: the file is read without complaint.
@@ -193,12 +193,12 @@ command = ThreadPoolExecutor().submit(lab.launch_script, script, "4", ranks=2, u
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## Six ways
 #
-# From here on ranks start in the notebook, in a fraction of a second. Each runs the same file with the variables that `accelerate launch` would have set. Without GPUs, Accelerate 1.15 needs a push: it uses FSDP only where it has found GPUs, and starts DeepSpeed in the belief that there is one process. So for these two it is told that it has found some (the lines with `engine`; with GPUs leave them out).
+# From here on ranks start in the notebook, in a fraction of a second. (The first runs take longer: they share the cores with the command.) Each runs the same file with the variables that `accelerate launch` would have set. Without GPUs, Accelerate 1.15 needs a push: it uses FSDP only where it has found GPUs, and starts DeepSpeed in the belief that there is one process. So for these two it is told that it has found some (the lines with `engine`; with GPUs leave them out).
 
-# %% [markdown] lang="zh" of="5e7341c4"
+# %% [markdown] lang="zh" of="2f1e5637"
 # ## 六种方式
 #
-# 从这里起，rank 由笔记本启动，只要零点几秒。每个 rank 运行同一个文件，环境变量就是 `accelerate launch` 会设的那些。没有 GPU 时，Accelerate 1.15 要推一把：FSDP 它只在找到 GPU 时才用，启动 DeepSpeed 时又以为只有一个进程。所以对这两种，要告诉它“找到了”（带 `engine` 的那几行；有 GPU 时不用写）。
+# 从这里起，rank 由笔记本启动，只要零点几秒。（头几次运行会久一些：它们与那条命令共用处理器的核。）每个 rank 运行同一个文件，环境变量就是 `accelerate launch` 会设的那些。没有 GPU 时，Accelerate 1.15 要推一把：FSDP 它只在找到 GPU 时才用，启动 DeepSpeed 时又以为只有一个进程。所以对这两种，要告诉它“找到了”（带 `engine` 的那几行；有 GPU 时不用写）。
 
 
 # %%
