@@ -184,7 +184,7 @@ def _bars(names: list[str], groups: list[Mapping[str, float]], cells: list[list[
     thick, top = (16.0 if len(looks) > 1 else 22.0), 60.0 + 14 * len(marks)
     shapes, y = [], top + 4
     for name, group, line in zip(names, groups, cells, strict=True):
-        shapes.append(Words(left - 8, y + thick * len(group) / 2 + 3, clipped(name, left - 10), "end"))
+        shapes.append(Words(left - 8, y + thick * len(group) / 2 + 3, clipped(name, left - 9), "end"))
         for (head, value), text in zip(group.items(), line, strict=True):
             shapes += [Box(left, y, value * scale, thick - 2, *looks[head]),
                        Words(left + value * scale + 6, y + thick / 2 + 3, text)]

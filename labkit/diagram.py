@@ -1,5 +1,4 @@
-"""Who holds what, who sends what to whom, and who is linked with whom: collectives, networks and
-machines as sketches."""
+"""Collectives, networks and machines as sketches: who holds what, who sends what to whom, who is linked with whom."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -189,7 +188,8 @@ def network(links: Network, *, order: Sequence[int] = (), language: str = "en") 
         speeds = [f"{-bandwidth:g} GB/s{words['comma']}{format_us(alpha)}{wire * words['shared']}"
                   for bandwidth, alpha, wire in kinds]
         samples = [((Line(((0, 0), (22, 0)), **looks[min(3, number)]),), text) for number, text in enumerate(speeds)]
-        more, end_px = legend(samples, 0, 364)
+        samples += [((Line(((0, 0), (22, 0)), width_px=2.2, arrow=True),), words["ring_order"])] * bool(order)
+        more, end_px = legend(samples, 0, max(box.y_px + box.height_px for box in boxes.values()) + 12)
         way = ((words["ring_order"], " → ".join(map(str, order))),) if order else ()
         table = [(str(a), *(speeds[kinds.index(found[a, b])] if (a, b) in found else "" for b in home)) for a in home]
         heading = words["network"].format(links.num_ranks)
@@ -219,7 +219,8 @@ def _placed(home: dict[int, tuple[int, ...]]) -> dict[int | tuple[int, ...], Box
             frames[island] = Box(x - wide - 24, y - high - 14, 2 * wide + 48, 2 * high + 28)
         for rank, (at_x, at_y) in zip(island, _around(len(island), x, y, wide, high, 0.15 * bool(frames)), strict=True):
             boxes[rank] = Box(at_x - 16, at_y - 10, 32, 20, KINDS["wait"].colour, texts=(str(rank),))
-    return frames | boxes
+    up = min(box.y_px for box in (frames | boxes).values()) - 62
+    return {key: box._replace(y_px=box.y_px - up) for key, box in (frames | boxes).items()}
 
 
 def _around(count: int, x: float, y: float, wide: float, high: float, tilt: float = 0.0) -> list[tuple[float, float]]:

@@ -24,7 +24,8 @@ def fitted(scene: Scene, advance: float = 6.7, pad: float = 3.0, unit_px: float 
     """The text of each box: per kind the longest form that fits its usual box, "" where none does.
 
     No kind speaks more than one form longer than another, so that a picture does not mix "3" and "0B3". ``unit_px``
-    is the width of what ``advance`` counts: a pixel, or a character cell.
+    is the width of what ``advance`` counts: a pixel, or a character cell. A box somewhat narrower than usual keeps its
+    text, with half of ``pad``.
     """
     check_real(1e-9, 1e6, advance=advance, unit_px=unit_px)
     check_real(0, 1e6, pad=pad)
@@ -37,7 +38,7 @@ def fitted(scene: Scene, advance: float = 6.7, pad: float = 3.0, unit_px: float 
     out = np.full(len(scene.kind), "", dtype=object)
     for mine, level in zip(groups, levels, strict=True):
         form = max(level, max(levels) - 1)
-        out[mine] = np.where(need[mine, form] <= width[mine], scene.texts[mine, form], "")
+        out[mine] = np.where(need[mine, form] - pad / 2 <= width[mine], scene.texts[mine, form], "")
     return out.tolist()
 
 

@@ -23,6 +23,7 @@ STATES = {
 """How a rank is, as a colour, a hatch, and in words"""
 _WORDS = (("for", "waits for rank {}", "等 rank {}"), ("own", "in its own code", "在自己的代码里"),
           ("line", "line {line} of {file}: {text}", "{file} 第 {line} 行：{text}"),
+          ("colon", ": ", "："), ("comma", ", ", "、"),
           ("odd", "the odd one", "出错者"), ("arrow", "waits for", "在等"),
           ("unknown", "A run that did not end well", "未能正常结束的运行"),
           ("summary", "{fault}: {odd}. {rows}.", "{fault}：{odd}。{rows}。"),
@@ -48,8 +49,8 @@ def sketch(endings: Sequence[Ending], finding: Finding | None = None, *, languag
             label = STATES[state][2 if code == "en" else 3]
             first, second = _says(ending, waits, names)
             y = 58 + _ROW_PX * ending.rank
-            shapes += [Box(_LEFT_PX, y, _BOX_PX, 28, *STATES[state][:2], (f"rank {ending.rank}: {label}", label),
-                           marked=ending.rank in odd),
+            shapes += [Box(_LEFT_PX, y, _BOX_PX, 28, *STATES[state][:2],
+                           (names["colon"].join((f"rank {ending.rank}", label)), label), marked=ending.rank in odd),
                        Words(_LEFT_PX + _BOX_PX + 14, y + 12, clipped(first, 620, 12), bold=ending.rank in odd),
                        Words(_LEFT_PX + _BOX_PX + 14, y + 27, clipped(second, 700, 11), size_px=11, opacity=0.85)]
             rows.append((f"rank {ending.rank}", label, first, second, names["odd"] if ending.rank in odd else ""))
@@ -61,7 +62,7 @@ def sketch(endings: Sequence[Ending], finding: Finding | None = None, *, languag
         samples += [((Line(((0, 0), (22, 0)), arrow=True),), names["arrow"])] * bool(waits)
         more, end_px = legend(samples, 0, 62 + _ROW_PX * len(rows))
         heading = FAULTS[finding.fault][0 if code == "en" else 1] if finding else names["unknown"]
-        who = ", ".join(f"rank {rank}" for rank in odd) or names["nobody"]
+        who = names["comma"].join(f"rank {rank}" for rank in odd) or names["nobody"]
         said = "; ".join(": ".join(filter(None, (f"{name} {label}", first))) for name, label, first, *_ in rows)
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, badge=words["measured"],
                       numbers=((names["odd"], who),) if odd else (), table=(("", "", "", "", ""), *rows),
@@ -98,7 +99,7 @@ def _says(ending: Ending, waits: dict[int, tuple[int, ...]], names: dict[str, st
     elif not what and where:
         what = names["own"]
     if ending.rank in waits:
-        what += ": " + names["for"].format(", ".join(map(str, waits[ending.rank])))
+        what += names["colon"] + names["for"].format(names["comma"].join(map(str, waits[ending.rank])))
     place = names["line"].format(**where) if where.get("line") else ""
     return (what.splitlines()[0], place) if what else (place, "")
 

@@ -38,6 +38,7 @@ from labkit.demo import THEMES
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "notebooks" / "site"
 TITLE = "labkit"
+LONG = re.compile(r"^ *[^\s<][^<\n]{50,}$", re.MULTILINE)
 PICTURE = ("08_pipeline_parallel", "1F1B, p = 4, m = 8"), Path("data", "readme", "pipeline.svg")
 WORDS = {
     "en": {"code": "en", "tag": "en", "other": "zh", "switch": "中文", "home": "Contents", "search": "Search",
@@ -182,7 +183,12 @@ def shown(output: NotebookNode) -> str:
     if image := data.get("image/png"):
         return f'<img src="data:image/png;base64,{image}" alt="{html.escape(data.get("text/plain", ""))}">'
     text = output.get("text") or data.get("text/plain", "") or "\n".join(output.get("traceback", []))
-    return f'<pre class="text">{ansi2html(text)}</pre>' if text.strip() else ""
+    return f'<pre class="text">{LONG.sub(breakable, ansi2html(text))}</pre>' if text.strip() else ""
+
+
+def breakable(line: re.Match) -> str:
+    """A line of words, which may break; one with gaps, as tables have, scrolls instead."""
+    return line[0] if "  " in line[0].strip() else f'<span class="words">{line[0]}</span>'
 
 
 def rendered(page: Page) -> tuple[list[dict], list[tuple[int, str, str]]]:

@@ -147,6 +147,13 @@ def test_a_part_of_the_book_still_lists_every_chapter(course, tmp_path):
     assert "文字" in contents and 'href="02_boards.html"' in contents and 'href="01_words.html"' not in contents
 
 
+def test_a_long_line_of_words_may_break_and_one_of_a_table_scrolls():
+    words, table = "a line of words " * 8 + "end", "column   " * 12
+    lines = book.shown({"text": f"{words}\n  {words}\n{table}\nshort\n\x1b[31m{words}\x1b[0m"}).splitlines()
+    assert lines[0] == f'<pre class="text"><span class="words">{words}</span>'
+    assert lines[1] == f'<span class="words">  {words}</span>' and lines[2:4] == [table, "short"]
+
+
 def test_an_unknown_chapter_is_refused(course, capsys):
     with pytest.raises(SystemExit):
         book.main(["07"], course)

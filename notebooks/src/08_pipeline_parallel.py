@@ -598,10 +598,10 @@ print(f"1F1B with flush, m = 4   simulated {bubble(simulate(one_f_one_b(4, 4))):
       f"measured {bubble(flushed.timeline()):.3f}")
 
 # %% [markdown]
-# The price: between a microbatch's forward and its backward, the stage has been updated by others. To compute the gradient that belongs to that forward, the stage must keep the weights it used: **weight stashing**. Stage s holds p - s versions, and its gradients come p - 1 - s updates late:
+# The price: between a microbatch's forward and its backward, the stage has been updated by others. To compute the gradient that belongs to that forward, the stage must keep the weights it used: **weight stashing**. Stage s holds $p-s$ versions, and its gradients come $p-1-s$ updates late:
 
-# %% [markdown] lang="zh" of="24c76800"
-# 代价在这里：一个微批次的前向和反向之间，这个 stage 已经被别的微批次更新过了。要算出与那次前向相配的梯度，就得留着当时用的权重，这叫权重暂存（weight stashing）。stage s 要留 p - s 个版本，它的梯度迟到 p - 1 - s 次更新：
+# %% [markdown] lang="zh" of="61bc1659"
+# 代价在这里：一个微批次的前向和反向之间，这个 stage 已经被别的微批次更新过了。要算出与那次前向相配的梯度，就得留着当时用的权重，这叫权重暂存（weight stashing）。stage s 要留 $p-s$ 个版本，它的梯度迟到 $p-1-s$ 次更新：
 
 # %%
 print("stage  versions held  p - s   microbatch 7: forward with version, newest at its backward")

@@ -204,12 +204,12 @@ draw(runs[8].timeline(), "k = 8")
 # %% [markdown]
 # Messages and bytes per sample fall as 1/k. The time can fall no further than computation, so most is gained from k = 1 to 4.
 #
-# What does it do to **convergence** (19.8.2)? k microbatches are one large batch: fewer updates, each from a better estimate. The same 64 microbatches on each of two ranks, once with one learning rate for all, once with the rate times k (linear scaling, chapter 12 looks closer):
+# What does it do to **convergence** (19.8.2)? k microbatches are one large batch: fewer updates, each from a better estimate. The same 64 microbatches on each of two ranks, once with one learning rate for all, once with the rate times k (linear scaling):
 
-# %% [markdown] lang="zh" of="8876c304"
+# %% [markdown] lang="zh" of="d4e907e4"
 # 每个样本的消息数和字节数按 1/k 下降。时间再少也少不过计算，所以从 k = 1 到 4 收益最大。
 #
-# 它对**收敛**有什么影响（19.8.2）？k 个微批次就是一个大批次：更新次数变少，每次的估计更准。两个 rank 各用同样的 64 个微批次训练，一组学习率都相同，一组学习率乘以 k（线性缩放，第 12 章再细看）：
+# 它对**收敛**有什么影响（19.8.2）？k 个微批次就是一个大批次：更新次数变少，每次的估计更准。两个 rank 各用同样的 64 个微批次训练，一组学习率都相同，一组学习率乘以 k（线性缩放）：
 
 
 # %%
@@ -444,10 +444,10 @@ for size, run in runs.items():
 print(f"    8   {'not run':>71}   {1 - 8 * 0.01:10.0%}")
 
 # %% [markdown]
-# Four bytes of value and four of index for 1 % of the values: 2 % is handed in, 98 % saved. But an all-gather passes everybody's part on to everybody: a rank sends (N - 1) times 8k bytes, where a ring all-reduce of n values sends 2(N - 1)/N times 4n. The ratio is N k/n: with eight ranks 8 % remains, 92 % is saved, and with a hundred ranks nothing.
+# Four bytes of value and four of index for 1 % of the values: 2 % is handed in, 98 % saved. But an all-gather passes everybody's part on to everybody: a rank sends $(N-1)$ times 8k bytes, where a ring all-reduce of n values sends $2(N-1)/N$ times 4n. The ratio is $Nk/n$: with eight ranks 8 % remains, 92 % is saved, and with a hundred ranks nothing.
 
-# %% [markdown] lang="zh" of="47936015"
-# 1% 的值，每个值 4 字节，下标再加 4 字节：交出 2%，省下 98%。可是 all-gather 要把每个人的那份转给所有人：一个 rank 发 (N - 1) 乘 8k 字节；而 n 个值的环形 all-reduce 发 2(N - 1)/N 乘 4n。两者之比是 N k/n：八个 rank 时还剩 8%，省下 92%；到一百个 rank 就一点也不省了。
+# %% [markdown] lang="zh" of="51f81fc7"
+# 1% 的值，每个值 4 字节，下标再加 4 字节：交出 2%，省下 98%。可是 all-gather 要把每个人的那份转给所有人：一个 rank 发 $(N-1)$ 乘 8k 字节；而 n 个值的环形 all-reduce 发 $2(N-1)/N$ 乘 4n。两者之比是 $Nk/n$：八个 rank 时还剩 8%，省下 92%；到一百个 rank 就一点也不省了。
 
 # %% [markdown] sections="19.2.2b"
 # ### Error feedback

@@ -88,7 +88,8 @@ my_worst = None
 
 
 # %%
-PARTS = ("nothing", "optimizer", "learning rate", "data position", "random numbers")
+PARTS = {"nothing": "无", "optimizer": "优化器", "learning rate": "学习率", "data position": "数据位置",
+         "random numbers": "随机数"}
 
 
 def leave_out(folder, part):
@@ -111,7 +112,8 @@ def leave_out_each(folder):
 # %%
 ran = lab.launch(leave_out_each, FOLDER / "parts", ranks=2, backend="gloo", timeout_s=40)
 apart = {part: [abs(a - b) for a, b in zip(*ran[1][part])] for part in PARTS}
-widgets.show(chart.curves([Series(part, range(1, 21), apart[part], points=True) for part in PARTS[1:]],
+widgets.show(chart.curves([Series({"en": part, "zh": PARTS[part]}, range(1, 21), apart[part], points=True)
+                           for part in list(PARTS)[1:]],
                           title={"en": "How far the losses leave the undisturbed run", "zh": "损失偏离未受干扰的训练多少"},
                           x_name={"en": "steps after the checkpoint", "zh": "检查点之后的步数"},
                           y_name={"en": "difference of the losses", "zh": "损失之差"},
@@ -212,7 +214,9 @@ def four_kinds(folder):
 # %%
 kinds = lab.launch(four_kinds, FOLDER / "kinds", ranks=2, backend="gloo", timeout_s=40)[0]
 heads = ("training stands still", "until it is on the disk") if LANGUAGE == "en" else ("训练停住", "写到磁盘为止")
-rows = [(kind, {heads[0]: 1e3 * stood, heads[1]: 1e3 * done}) for kind, (stood, done, _) in kinds.items()]
+names = {"plain": "基本", "sharded": "分片", "incremental": "增量", "asynchronous": "异步"}
+rows = [({"en": kind, "zh": names[kind]}, {heads[0]: 1e3 * stood, heads[1]: 1e3 * done})
+        for kind, (stood, done, _) in kinds.items()]
 widgets.show(chart.bars(rows, unit_format=lambda ms: f"{ms:.0f} ms",
                         title={"en": "Four kinds of saves", "zh": "四种存盘"}, badge="measured, gloo", language=LANGUAGE))
 print(f"{my_stop = }; measured {kinds['asynchronous'][0] / kinds['sharded'][0]:.2f}\n{'':13} files   bytes written")
@@ -220,14 +224,14 @@ for kind, (_, _, about) in kinds.items():
     print(f"{kind:<13}{len(about['files']):6} {about['written_bytes']:15,}")
 
 # %% [markdown]
-# The bytes are the same: 12 per parameter, for Adam has touched everything. The plain one gathers all of it in the memory of rank 0, which a large model does not survive, and the other ranks wait. The asynchronous one stops training for the copy alone; the price is memory for that copy, and a thread that competes with the training for the cores. The incremental one writes a file per tensor and part, waits for the disk after each, and here it saves nothing.
+# The bytes are the same but for names and headers: 12 per parameter, for Adam has touched everything. The plain one gathers all of it in the memory of rank 0, which a large model does not survive, and the other ranks wait. The asynchronous one stops training for the copy alone; the price is memory for that copy, and a thread that competes with the training for the cores. The incremental one writes a file per tensor and part, waits for the disk after each, and here it saves nothing.
 #
 # ### What incremental saves
 #
 # Section 19.6.4 stores the parameters that differ from the last checkpoint, "to reduce I/O". Which ones do not differ? The section's own test, `torch.equal`, on parameters and moments after one more step; and the bytes that the incremental kind then writes. **Predict** the share of the bytes written when everything is trained, and when only the last layer is.
 
-# %% [markdown] lang="zh" of="0f0dee64"
-# 字节数都一样：每个参数 12 字节，因为 Adam 什么都动过。基本那种要把全部状态收到 rank 0 的内存里，大模型受不了，其他 rank 也都在等。异步那种只在拷贝时停一下训练；代价是多一份拷贝的内存，外加一个和训练抢核的线程。增量那种每个张量、每一份写一个文件，每写一个都要等磁盘，而在这里它什么也没省。
+# %% [markdown] lang="zh" of="4d17f3d5"
+# 除去名字和文件头，字节数都一样：每个参数 12 字节，因为 Adam 什么都动过。基本那种要把全部状态收到 rank 0 的内存里，大模型受不了，其他 rank 也都在等。异步那种只在拷贝时停一下训练；代价是多一份拷贝的内存，外加一个和训练抢核的线程。增量那种每个张量、每一份写一个文件，每写一个都要等磁盘，而在这里它什么也没省。
 #
 # ### 增量到底省什么
 #
@@ -272,12 +276,12 @@ for name, (equal, num, written) in changed.items():
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
 #
-# Thirty steps, a checkpoint after every tenth. In step 25 rank 1 is killed, as the system does when memory runs out.
+# Thirty steps, a checkpoint after every tenth. After step 25 rank 1 is killed, as the system does when memory runs out.
 
-# %% [markdown] lang="zh" of="09b7fb00"
+# %% [markdown] lang="zh" of="7f4a90e1"
 # ## 一个 rank 死了
 #
-# 训练三十步，每十步存一次。到第 25 步，rank 1 被杀，就像内存不够时系统会做的那样。
+# 训练三十步，每十步存一次。走完第 25 步，rank 1 被杀，就像内存不够时系统会做的那样。
 
 
 # %%

@@ -72,12 +72,12 @@ except lab.LaunchError as error:
     print(f"{my_ranks = }; fault: {finding.fault}, ranks: {finding.ranks}, line: {finding.where['text']}")
 
 # %% [markdown]
-# A report has a row per rank. Only one raised an exception of its own: its row is marked, with the error and the line. The others were waiting in the all-reduce for it; when it left, gloo told some of them that a connection was gone. Such an error is an **echo**: it says that another rank failed, not why. Under torchrun all of these tracebacks come mixed into one terminal. The first thing to find is the one that is not an echo.
+# A report has a row per rank. Only one raised an exception of its own: its row is marked, with the error and the line. The others were waiting in the all-reduce for it; when it left, gloo told some of them, or all, that a connection was gone. Such an error is an **echo**: it says that another rank failed, not why. Under torchrun all of these tracebacks come mixed into one terminal. The first thing to find is the one that is not an echo.
 #
 # Left alone in a cell, the exception draws the same report above its text. It is caught here so that the notebook goes on. From now on a small function does that:
 
-# %% [markdown] lang="zh" of="97ba3e6e"
-# 报告里每个 rank 占一行。真正自己抛出异常的只有一个：那一行做了标记，写着错误和代码行。其余的正在 all-reduce 里等它；它一走，gloo 就告诉其中几个连接断了。这种错误只是**回声**（echo）：它说明别的 rank 出了事，却说不出为什么。用 torchrun 时，这些 traceback 会混在同一个终端里，所以第一件事是找出哪个不是回声。
+# %% [markdown] lang="zh" of="67bc0b9b"
+# 报告里每个 rank 占一行。真正自己抛出异常的只有一个：那一行做了标记，写着错误和代码行。其余的正在 all-reduce 里等它；它一走，gloo 就告诉其中几个（或全部）：连接断了。这种错误只是**回声**（echo）：它说明别的 rank 出了事，却说不出为什么。用 torchrun 时，这些 traceback 会混在同一个终端里，所以第一件事是找出哪个不是回声。
 #
 # 单元里不接住这个异常，它也会在文字上方画出同样的报告。这里接住它，是为了让笔记本继续往下走。下面把这件事写成一个小函数：
 
@@ -173,9 +173,9 @@ print("mended:", list(lab.launch(save_and_wait, True, ranks=3, backend="gloo", t
 #
 # ### The wrong group
 #
-# Trap 2: two of four ranks make a group and forget to pass it. (The example of section 19.9 makes a group of all its ranks, where forgetting it changes nothing on 4 ranks and hangs on 5.)
+# Trap 2: two of four ranks make a group and forget to pass it. (The example of section 19.9 makes a group of the first four ranks: forgetting it changes nothing on 4 ranks and hangs on 5.)
 
-# %% [markdown] lang="zh" of="f49355f4"
+# %% [markdown] lang="zh" of="4d0f1a96"
 # 在等的那个 rank 还没有犯错，被标出来的是从不露面的那些。箭头从等的一方指向被等的一方。看它停在哪一行，往上找最近的 `if`，毛病就在那里。
 #
 # ### 用错进程组
@@ -1049,7 +1049,8 @@ while sum("text" in row["where"] for row in job.progress) < 3 and not job.done: 
     time.sleep(0.05)
 for row in job.progress:
     print(f"rank {row['rank']}: {row['where']['call']} at {row['where']['text']}")
-print(*job.stacks()[1].splitlines()[:4], sep="\n")
+installed = f"{Path(torch.__file__).parents[1]}/"
+print(*job.stacks()[1].replace(installed, "").splitlines()[:4], sep="\n")
 job.stop()
 print("stopped:", job.done)
 
