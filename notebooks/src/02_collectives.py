@@ -40,12 +40,6 @@ LANGUAGE = "en"
 check.language(LANGUAGE)
 
 
-def titled(name, *more):
-    """What an algorithm is called in each language, and more."""
-    return {language: words["comma"].join((words.get(TITLES[name], TITLES[name]), *more))
-            for language, words in WORDS.items()}
-
-
 def curves(series, title, badge, **options):
     widgets.show(chart.curves(series, title=title, badge=badge, log_x=True, log_y=True, language=LANGUAGE, **options))
 
@@ -447,7 +441,14 @@ print(f"least for the busiest {lower_bound_bytes('all_reduce', 4, 1.6):14.2f} MB
 #
 # 消息小的时候是另一回事。环要的时间与参数服务器一样，2(N-1) 条消息一条接一条；树更快。（两组、每组两个的分层做法在这里两头都占：只有四步，消息也小。）下面是参数服务器和环，各自上面是预测，下面是实测：
 
+
 # %%
+def titled(name, *more):
+    """What an algorithm is called in each language, and more."""
+    return {language: words["comma"].join((words.get(TITLES[name], TITLES[name]), *more))
+            for language, words in WORDS.items()}
+
+
 for name in ("parameter_server", "ring"):
     predicted, title = network.simulate(plan("all_reduce", name, 4), uniform(4, SLOW), 1_600_000), titled(name, "1.6 MB")
     widgets.show(scene.compare(predicted, runs[name].timeline(), title=title[LANGUAGE], language=LANGUAGE))
