@@ -148,7 +148,7 @@ def said(words: Said, language: str) -> str:
 def origin(badge: str, words: dict[str, str]) -> str:
     """A badge ("measured, paced / simulated") in the language of ``words``."""
     spoken = re.sub(r"[^,/\s]+( [^,/\s]+)*", lambda found: dict(words).get(found[0], found[0]), badge)
-    return spoken.replace(", ", words["comma"])
+    return spoken.replace(", ", dict(words).get("comma", ", "))
 
 
 def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarray:

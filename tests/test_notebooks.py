@@ -302,10 +302,10 @@ def test_the_whole_book_is_made_of_these_runs_and_every_page_can_be_read(tmp_pat
                 assert all((path.parent / each).exists() for each in loaded(text)), path
                 page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
                 page.goto(path.as_uri())
-                boards = page.locator(".labkit-board:has(input)")
+                boards = page.locator(".labkit-board:has(.labkit-slider)")
                 for board in boards.all():
                     before = board.locator(".labkit-page").inner_html()
-                    board.locator("input").press("ArrowRight")
+                    board.locator(".labkit-slider input").press("ArrowRight")
                     assert board.locator(".labkit-page").inner_html() != before, path
                 assert violations(page, *rules) == wrong == [], path
                 page.close()
