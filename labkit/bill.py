@@ -62,11 +62,9 @@ def shards(predicted: Shards, measured: Shards | None = None, *, title: Said = "
                 y += height
             y += 6
         more, end_px = legend(_keys(both, columns, names), 0, y + 2)
-        badge = _badges(both, words)
-        heading, numbers = said(title, words["code"]) or names["shards"], _numbers(both, names)
-        return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, badge=badge, numbers=numbers,
-                      table=_table(both, names, words), language=words["code"],
-                      summary=f"{heading}: {', '.join(map(' '.join, numbers))} ({badge}).")
+        return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=said(title, words["code"]) or names["shards"],
+                      badge=_badges(both, words), numbers=_numbers(both, names), table=_table(both, names, words),
+                      language=words["code"])
 
     return speaking(language, build)
 
@@ -230,7 +228,7 @@ def footprint(predicted: Footprint, measured: Footprint | None = None, *, title:
         rows = [(label, *(f"{int(each.totals[each.labels.index(label)]):,}" for each in both)) for label in labels]
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, badge=_badges(both, words),
                       table=((names["moment"], *(_badges([each], words) for each in both)), *rows), numbers=numbers,
-                      summary=f"{heading}: {', '.join(map(' '.join, numbers))}.", language=words["code"])
+                      language=words["code"])
 
     return speaking(language, build)
 

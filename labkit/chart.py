@@ -10,7 +10,9 @@ from labkit.sketch import Box, Line, Numbers, Said, Shape, Sketch, Words, legend
 from labkit.style import CYCLE, clipped, speaking, text_px
 
 Format = Callable[[float], str]
-_MARKS, _DASHES = "os^D", ((), (7.0, 3.0), (2.0, 2.5), (9.0, 3.0, 2.0, 3.0))
+_MARKS = "os^Dv><p"
+_DASHES = ((), (7.0, 3.0), (2.0, 2.5), (9.0, 3.0, 2.0, 3.0), (16.0, 4.0), (5.0, 7.0), (1.0, 6.0),
+           (9.0, 3.0, 2.0, 3.0, 2.0, 3.0))
 _HATCHES = ("", "/", "x", "-", "\\", "|", "+", ".")
 _TOP_PX, _MOST_ROWS = 84.0, 60
 
@@ -71,9 +73,10 @@ def curves(series: Sequence[Series], *, title: Said, badge: str, x_name: Said = 
 def _sketch(shapes: list[Shape], end_px: float, title: Said, badge: str, numbers: Numbers, spoken: Iterable[str],
             table: Iterable[tuple[str, ...]], words: dict[str, str]) -> Sketch:
     up, badges = 0 if numbers else -20, origin(badge, words)
+    summary = words["stop"].format(words["badged"].format("; ".join(spoken), badges))
     return Sketch(shapes=tuple(moved(shape, 0, up) for shape in shapes), height_px=end_px + up, badge=badges,
-                  heading=said(title, words["code"]), numbers=tuple(numbers), table=tuple(table),
-                  summary=f"{'; '.join(spoken)} ({badges}).", language=words["code"])
+                  heading=said(title, words["code"]), numbers=tuple(numbers), table=tuple(table), summary=summary,
+                  language=words["code"])
 
 
 def _plot(series: Sequence[Series], names: list[str], formats: tuple[Format, Format], logs: tuple[bool, bool],
@@ -128,7 +131,7 @@ def _axis(columns: list[Sequence[float]], form: Format, log: bool, start_px: flo
 
 def _look(names: list[str], name: str, points: bool) -> Line:
     number = list(dict.fromkeys(names)).index(name)
-    return Line((), CYCLE[number % 8][0], **({"mark": _MARKS[number % 4]} if points else {"dash": _DASHES[number % 4]}))
+    return Line((), CYCLE[number % 8][0], **({"mark": _MARKS[number % 8]} if points else {"dash": _DASHES[number % 8]}))
 
 
 def _sample(colour: str = "", dash: tuple[float, ...] = (), mark: str = "") -> tuple[Line, ...]:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkit.collectives import TITLES, Plan, holdings, lower_bound_bytes, sent_bytes
+from labkit.collectives import Plan, holdings, lower_bound_bytes, sent_bytes
 from labkit.network import Network, time_us
 from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Line, Shape, Sketch, Words, legend
-from labkit.style import CYCLE, KINDS, speaking
+from labkit.style import CYCLE, KINDS, called, speaking
 from labkit.topology import WAYS, Devices, Topology
 from labkit.units import format_bytes, format_us
 
@@ -43,11 +43,9 @@ def collective(plan: Plan, step: int, *, num_bytes: float | None = None, network
                        Words(_METER_PX + _ROOM_PX + 12, bottom + 25, text)]
             bottom += 28
         more, end_px = legend(_keys(plan, words), 0, bottom + 22)
-        names = (words.get(TITLES.get(word, ""), TITLES.get(word, word)) for word in (plan.primitive, plan.algorithm))
-        heading = words["plan"].format(*names, plan.num_ranks)
+        heading = words["plan"].format(*called((plan.primitive, plan.algorithm), words["code"]), plan.num_ranks)
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, numbers=tuple(numbers),
-                      badge=words["simulated"], table=_state(plan, step, words), language=words["code"],
-                      summary=f"{heading}: {', '.join(' '.join(number) for number in numbers)}.")
+                      badge=words["simulated"], table=_state(plan, step, words), language=words["code"])
 
     return speaking(language, build)
 
@@ -195,8 +193,8 @@ def network(links: Network, *, order: Sequence[int] = (), language: str = "en") 
         heading = words["network"].format(links.num_ranks)
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=heading, badge=words["stated"],
                       numbers=((words["islands"], str(len(set(home.values())))),) * (len(kinds) > 1) + way,
-                      summary=f"{heading}: {'; '.join(speeds)}.", table=(("rank", *map(str, home)), *table),
-                      language=words["code"])
+                      summary=words["stop"].format(words["colon"].join((heading, "; ".join(speeds)))),
+                      table=(("rank", *map(str, home)), *table), language=words["code"])
 
     return speaking(language, build)
 
@@ -257,8 +255,7 @@ def topology(machine: Topology, *, language: str = "en") -> Sketch:
         numbers, matrix = tuple(zip(heads, sizes, strict=True)), zip(devices.names, devices.links, strict=True)
         table = (("", *devices.names), *((name, *row) for name, row in matrix)) if devices.names else (heads, sizes)
         return Sketch(shapes=(*shapes, *more, *ways), height_px=end_px, heading=words["machine"], numbers=numbers,
-                      badge=words["reported"], summary=f"{words['machine']}: {', '.join(map(' '.join, numbers))}.",
-                      table=table, language=words["code"])
+                      badge=words["reported"], table=table, language=words["code"])
 
     return speaking(language, build)
 

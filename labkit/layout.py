@@ -11,6 +11,8 @@ from labkit.style import WORDS, clipped, shade, style, text_px
 from labkit.units import check_real
 
 MAX_BOXES, MAX_BLOCKS = 2000, 24_000
+_SIDES = {"o": (16, 0.0), "s": (4, 0.5), "^": (3, 0.5), "D": (4, 0.0), "v": (3, 0.0), ">": (3, 0.75), "<": (3, 0.25),
+          "p": (5, 0.5)}  # of a mark: how many, and the turn of the first
 
 
 def ticks(scene: Scene) -> tuple[list[tuple[float, str]], str]:
@@ -109,7 +111,7 @@ def solids(line: Line) -> list[list[tuple[float, float]]]:
         away = np.array([x0 - x, y0 - y]) / (np.hypot(x0 - x, y0 - y) or 1.0) * (5 + 2 * line.width_px)
         side = 0.42 * away[::-1] * (1, -1)
         return [[(x, y), *((away + way * side + (x, y)).tolist() for way in (1, -1))]]
-    sides, turn = {"o": (16, 0.0), "s": (4, 0.5), "^": (3, 0.5), "D": (4, 0.0)}.get(line.mark, (0, 0.0))
+    sides, turn = _SIDES.get(line.mark, (0, 0.0))
     angles = 2 * np.pi * (np.arange(sides) + turn) / max(1, sides)
     ring = 2.4 * line.width_px * np.stack([np.sin(angles), np.cos(angles)], axis=1)
     return [(ring + point).tolist() for point in line.points_px] if sides else []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from labkit import buckets, simulate
-from labkit.style import IDLE, KINDS, speaking, style
+from labkit.style import IDLE, KINDS, speaking, style, titled
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
 from labkit.units import format_bytes, format_share, format_us
 
@@ -99,7 +99,7 @@ class Scene:
     @property
     def title(self) -> str:
         """Heading, numbers and origin in one line, for screen readers and terminals."""
-        return f"{': '.join(filter(None, (self.heading, ', '.join(map(' '.join, self.numbers)))))} ({self.badge})"
+        return titled(self.heading, self.numbers, self.badge, self.language)
 
     @property
     def bottom_px(self) -> float:
@@ -172,7 +172,7 @@ def _build(panels: list[tuple[Timeline, str]], heading: str, numbers: tuple, spa
         boxes += _boxes(tl, new_rows, len(rows))
         rows += [row for row, _ in new_rows]
         tables += [(name, *line) if name else line for line in _table(tl, side, words)[bool(tables) :]]
-        summaries.append((f"{name}: " if name else "") + _summary(tl, badges[-1], words))
+        summaries.append((name and name + words["colon"]) + _summary(tl, badges[-1], words))
     if headings:
         tables[0] = (words["timeline"], *tables[0][1:])
     boxes.sort(key=lambda box: (box[0], box[4], -box[5]))

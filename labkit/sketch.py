@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.scene import WIDTH_PX, Scene
-from labkit.style import text_px
+from labkit.style import WORDS, text_px
 from labkit.units import check_real, check_whole
 
 
@@ -54,7 +54,7 @@ class Line(NamedTuple):
     arrow: bool = False
     """ends in an arrow head"""
     mark: str = ""
-    """"o", "s", "^" or "D": marks at the points, and no line"""
+    """"o", "s", "^", "D", "v", ">", "<" or "p": marks at the points, and no line"""
     opacity: float = 1.0
     """1 is solid"""
 
@@ -96,10 +96,10 @@ class Sketch:
     """what the picture shows"""
     badge: str
     """where it comes from: "simulated", "measured, gloo" """
-    summary: str
-    """one sentence"""
     table: tuple[tuple[str, ...], ...]
     """its numbers; the first row holds the column names"""
+    summary: str = ""
+    """one sentence; the title, if nothing more is to be said"""
     numbers: tuple[tuple[str, str], ...] = ()
     """(name, value) pairs that stand in the title"""
     language: str = "en"
@@ -108,6 +108,10 @@ class Sketch:
     """builds the same in English, for painters without a Chinese font"""
     headings = ()
     title = Scene.title
+
+    def __post_init__(self) -> None:
+        if not self.summary:
+            object.__setattr__(self, "summary", WORDS[self.language]["stop"].format(self.title))
 
     def only(self, kind: type) -> list:
         """Its boxes, lines or words."""

@@ -1,10 +1,11 @@
 """How kinds of work look and what they are called, in English and Chinese: the words and colours of every picture."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labkit.collectives import TITLES
 from labkit.units import check_whole
 
 
@@ -50,7 +51,7 @@ CYCLE = tuple((colour, hatch) for hatch in ("", "/") for colour in (
     "#4f9fe3", "#f2954b", "#43b08a", "#cf8fc2", "#bfa45f", "#9a8fdc", "#e0788f", "#f6cf65"))
 """(colour, hatch) of things that are counted, not named: chunks, lines, bars; sixteen of them"""
 _WORDS = (
-    ("comma", ", ", "，"), ("colon", ": ", "："),
+    ("comma", ", ", "，"), ("colon", ": ", "："), ("stop", "{}.", "{}。"), ("badged", "{} ({})", "{}（{}）"),
     ("timeline", "Timeline", "时间线"),
     ("compare", "Predicted and measured", "预测与实测"),
     ("predicted", "Predicted", "预测"),
@@ -130,6 +131,18 @@ def speaking(language: str, build: Callable[[dict[str, str]], Any]) -> Any:
         raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
     picture = build(WORDS[language])
     return picture if language == "en" else replace(picture, in_english=lambda: build(WORDS["en"]))
+
+
+def called(names: Iterable[str], language: str) -> list[str]:
+    """What collectives and algorithms ("all_reduce", "ring") are called; a name that ``TITLES`` lacks stays."""
+    return [WORDS[language].get(title, title) for title in (TITLES.get(name, name) for name in names)]
+
+
+def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
+    """What a picture shows, its numbers and where they come from, in one line."""
+    words = WORDS[language]
+    said = words["colon"].join(filter(None, (heading, words["comma"].join(map(" ".join, numbers)))))
+    return words["badged"].format(said, badge)
 
 
 def style(kind: str) -> Kind:

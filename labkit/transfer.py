@@ -131,6 +131,6 @@ def flow(moves: Sequence[Move], device: Mapping[str, float], host: Mapping[str, 
                  f"{move.num_bytes:,.0f}") for move in moves]
         return Sketch(shapes=tuple(shapes), height_px=bottom + (32 if notes else 10), heading=heading,
                       badge=words["computed"], numbers=numbers, table=(("", "", "", "B"), *rows),
-                      summary=f"{heading}: {', '.join(map(' '.join, numbers))}.", language=words["code"])
+                      language=words["code"])
 
     return speaking(language, build)

@@ -8,7 +8,7 @@ import pytest
 from test_sketch import faults, pixel_share
 from test_svg import NS
 
-from labkit import chart, mpl, svg
+from labkit import chart, layout, mpl, svg
 from labkit.chart import Series
 from labkit.sketch import Box, Line, Sketch, Words
 from labkit.units import format_bytes, format_us
@@ -146,6 +146,15 @@ def test_series_of_bars_differ_in_colour_and_hatch_and_have_a_legend() -> None:
     assert looks[0] == looks[2] and looks[1] == looks[3] and not set(looks[0]) & set(looks[1])
     assert words_of(drawn)[-2:] == ["predicted", "measured"] and drawn.badge == "实测 / 模拟" and not faults(drawn)
     assert drawn.table == (("", "predicted", "measured"), ("2 ranks", "2", "2.2"), ("4 ranks", "4", "4.4"))
+
+
+@pytest.mark.parametrize("points", [True, False])
+def test_eight_curves_differ_without_their_colours(points: bool) -> None:
+    series = [Series(f"series {i}", [1, 2, 3], [i + 1, i + 2, i + 4], points=points) for i in range(8)]
+    drawn = chart.curves(series, **NAMED)
+    assert len({(line.mark, line.dash) for line in curves_of(drawn)}) == 8
+    assert len({tuple(np.diff(layout.solids(line)[0], axis=0).round(2).ravel())
+                for line in curves_of(drawn) if line.mark}) == 8 * points
 
 
 @pytest.mark.parametrize("rows", [[], [("a", -1.0)], [("a", float("nan"))]])

@@ -73,6 +73,8 @@ def test_title_carries_the_numbers_and_the_origin() -> None:
     measured = from_rows([(0, COMPUTE, "F", "0F0", 5, 15, 0)], num_ranks=2, origin="measured", notes=("paced", "gloo"))
     assert "measured, paced, gloo" in scene.timeline(measured).title
     assert "实测，定速，gloo" in scene.timeline(measured, language="zh").title
+    assert scene.timeline(predicted(), title="GPipe", language="zh").title == \
+        "GPipe：气泡 占总时间 27.3 %，总时长 33.0 ms，激活峰值 8（模拟）"
 
 
 def test_comparison_shares_one_axis_and_names_the_difference() -> None:

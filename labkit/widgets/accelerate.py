@@ -157,7 +157,6 @@ class AccelerateBoard(Trial):
                       for name, lines in (("guess", rows), ("seen", found)) if lines]
             return Sketch(shapes=(*shapes, *more), height_px=end_px if found else y + 4, heading=heading, badge=badge,
                           numbers=tuple(totals), language=base["code"],
-                          summary=f"{heading}: {', '.join(map(' '.join, totals))} ({badge}).",
                           table=(("", *(say["batch"].format(i + 1) for i in range(len(rows)))), *table))
 
         return speaking(self.language, build)

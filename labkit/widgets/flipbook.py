@@ -13,7 +13,7 @@ from html import escape
 import ipywidgets as w
 
 MAX_PAGES, MAX_BYTES = 64, 1_500_000  # a stack keeps its pages in memory; what is beyond is drawn when asked for
-REST_S = 0.2  # the pages not seen wait this long: the visible one is on its way, and the next key may be too
+REST_S = 0.5  # the pages not seen wait this long: the visible one is on its way, and the next key may be too
 _LATE = "<style>@keyframes labkit-late{from{opacity:0}}</style>"  # no flicker where the kernel is quick
 
 
@@ -31,12 +31,13 @@ class Flipbook(w.VBox):
         self._num_pages = num_pages
         self.at = {control: control.index for control in (slider, *self.others)}
         self._sign = f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>'
-        self._busy, self._clear = w.HTML(self._sign), w.HTML("&nbsp;")
-        self._marks = [w.Stack() for _ in self.others]
+        layout, style = w.Layout(), w.HTML().style  # one for all marks
+        self._marks = [w.Stack([w.HTML(layout=layout, style=style) for _ in other.options],
+                               layout=w.Layout(grid_area="1 / 1")) for other in self.others]
         self.pages, self._drawn = [], set()
         self.stack = w.Stack()
         self._lock, self._edition = threading.RLock(), 0
-        super().__init__([*self._marks[:1], self.stack])
+        super().__init__([w.GridBox(self._marks), self.stack])
         self.redraw(wait=True)
         pairs = [(slider, self.stack), *zip(self.others, self._marks, strict=True)]
         self.links = [w.jslink((control, "index"), (stack, "selected_index")) for control, stack in pairs]
@@ -118,7 +119,6 @@ class Flipbook(w.VBox):
         for index, page in enumerate(self.stack.children):
             if index not in self._drawn:
                 page.value = self._sign
-        inner = self._clear
-        for other, mark in reversed(list(zip(self.others, self._marks, strict=True))):
-            mark.children = [inner if i == self.at[other] else self._busy for i in range(len(other.options))]
-            inner = mark
+        for other, mark in zip(self.others, self._marks, strict=True):
+            for index, sign in enumerate(mark.children):
+                sign.value = "&nbsp;" if index == self.at[other] else self._sign

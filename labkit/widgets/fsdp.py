@@ -8,6 +8,7 @@ from labkit.job import Job
 from labkit.scene import Scene
 from labkit.shards import differences
 from labkit.sketch import Sketch
+from labkit.style import WORDS
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
@@ -113,7 +114,7 @@ class FsdpBoard(Trial):
         shares = 100 * (measured.peak_bytes / predicted.peak_bytes - 1)
         calls = [f"{name} {format_bytes(num)}" for name, num in run[0]["order"]]
         calls = calls if setting.strategy == "ddp" else calls[len(calls) // 2:]
-        shown = ", ".join(calls[:20]) + (f" … ({len(calls)})" if len(calls) > 20 else "")
+        shown = WORDS[self.language]["comma"].join(calls[:20]) + (f" … ({len(calls)})" if len(calls) > 20 else "")
         return [say["measured"].format(format_bytes(measured.peak_bytes), measured.peak, shares,
                                        say["same"] if not off else say["other"].format(off)),
                 say["order"].format(shown), *([say["gloo"]] if setting.strategy != "ddp" else [])]

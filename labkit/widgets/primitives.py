@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import ipywidgets as w
 
 from labkit import diagram, exchange, svg
-from labkit.collectives import ALGORITHMS, TITLES, Plan, lower_bound_bytes, plan, sent_bytes
+from labkit.collectives import ALGORITHMS, Plan, lower_bound_bytes, plan, sent_bytes
 from labkit.job import Job
 from labkit.network import Link, Network, formula_us, islands, simulate, time_us, uniform
 from labkit.scene import compare
 from labkit.sketch import Sketch
-from labkit.style import WORDS
+from labkit.style import WORDS, called
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
@@ -157,8 +157,7 @@ class CollectivesBoard(Trial):
 
 def _named(what: tuple[str, str], language: str) -> str:
     """A collective and its algorithm, as in "All-reduce: Ring"."""
-    words = WORDS[language]
-    return words["colon"].join(words.get(TITLES[word], TITLES[word]) for word in what)
+    return WORDS[language]["colon"].join(called(what, language))
 
 
 def collectives(language: str = "en", *, primitive: str = "all_reduce", algorithm: str = "ring",

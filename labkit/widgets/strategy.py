@@ -10,7 +10,7 @@ from labkit import memory, svg
 from labkit.job import Job
 from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Shape, Sketch, Words
-from labkit.style import speaking
+from labkit.style import WORDS, speaking
 from labkit.units import format_bytes, format_share
 from labkit.widgets.models import DEVICES, MODELS, PARTS, stacked
 from labkit.widgets.need import _WORDS as _BILL
@@ -144,8 +144,8 @@ class StrategiesBoard(Trial):
         busiest = sent.index(max(sent))
         wire = run[busiest]["sent_bytes"]
         words = say["handed"].format(
-            f"{num_params():,}", busiest, _listed(payload(run[busiest])),
-            _listed(expected[busiest][1]), say["uncounted"] if wire is None else f"{wire:,}")
+            f"{num_params():,}", busiest, _listed(payload(run[busiest]), self.language),
+            _listed(expected[busiest][1], self.language), say["uncounted"] if wire is None else f"{wire:,}")
         return page + svg.html(drawn) + paragraphs(words)
 
     def reason(self, setting: Setting) -> str | None:
@@ -178,8 +178,8 @@ def _table(every: Sequence[Setting], chosen: str, say: dict[str, str]) -> str:
     return f"<table style='color:inherit'>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
 
 
-def _listed(payload: dict[str, float]) -> str:
-    return ", ".join(f"{name} {round(num_bytes):,}" for name, num_bytes in payload.items() if num_bytes)
+def _listed(payload: dict[str, float], language: str) -> str:
+    return WORDS[language]["comma"].join(f"{name} {round(num):,}" for name, num in payload.items() if num)
 
 
 def _who_holds_what(setting: Setting, say: dict[str, str], code: str) -> Sketch:
@@ -207,5 +207,4 @@ def _who_holds_what(setting: Setting, say: dict[str, str], code: str) -> Sketch:
              *((str(rank), f"{rank % setting.num_stages + 1}/{setting.num_stages}",
                 f"{rank // setting.num_stages + 1}/{setting.num_replicas}") for rank in range(setting.num_ranks))]
     return Sketch(shapes=tuple(shapes), height_px=88.0 + 26 * setting.num_ranks, heading=heading, numbers=numbers,
-                  badge=say["computed"], language=code, table=tuple(table),
-                  summary=f"{heading}: {', '.join(map(' '.join, numbers))} ({say['computed']}).")
+                  badge=say["computed"], language=code, table=tuple(table))

@@ -8,6 +8,7 @@ from labkit.job import Job
 from labkit.scene import Scene
 from labkit.shards import Shards, differences
 from labkit.sketch import Sketch
+from labkit.style import WORDS
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, chosen, selectors
@@ -92,7 +93,8 @@ class _Engines(Trial):
             return []
         run, say = self.runs[self.key(setting)], self._words
         off = len(differences(sharded.predicted(setting.real), held))
-        payload = ", ".join(f"{name} {format_bytes(num)}" for name, num in run[0]["payload_bytes"].items())
+        payload = WORDS[self.language]["comma"].join(f"{name} {format_bytes(num)}"
+                                                for name, num in run[0]["payload_bytes"].items())
         wire = run[0]["sent_bytes"]
         lines = [say["measured"].format(say["same"] if not off else say["other"].format(off))]
         if payload:

@@ -33,7 +33,7 @@ from labkit.chart import Series
 from labkit.check import collectives as check
 from labkit.collectives import ALGORITHMS, TITLES, lower_bound_bytes, plan, sent_bytes
 from labkit.network import Link, crossover_bytes, formula_us, time_us, uniform
-from labkit.style import WORDS
+from labkit.style import WORDS, called
 from labkit.units import format_bytes, format_us
 
 LANGUAGE = "en"
@@ -445,8 +445,7 @@ print(f"least for the busiest {lower_bound_bytes('all_reduce', 4, 1.6):14.2f} MB
 # %%
 def titled(name, *more):
     """What an algorithm is called in each language, and more."""
-    return {language: words["comma"].join((words.get(TITLES[name], TITLES[name]), *more))
-            for language, words in WORDS.items()}
+    return {language: words["comma"].join((*called([name], language), *more)) for language, words in WORDS.items()}
 
 
 for name in ("parameter_server", "ring"):

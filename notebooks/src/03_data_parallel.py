@@ -560,7 +560,7 @@ my_calls = {"plain": None, "no_sync": None, "backward only": None}
 found = {name: lab.launch(accumulate, name, ranks=2, backend="gloo", timeout_s=40)[0] for name in my_calls}
 for name, (counted, grads) in found.items():
     print(f"{name:<14} {counted.calls['all_reduce']} all-reduces, {counted.payload_bytes['all_reduce']:7,} bytes, "
-          f"difference {difference(grads, found['plain'][1]):.0e}")
+          f"difference {difference(grads, found['plain'][1]):.0e}; I said {my_calls[name]}")
 
 # %% [markdown]
 # The forward belongs into the block, too: it is in the forward that DDP decides whether the coming backward communicates.
@@ -938,7 +938,7 @@ for late in (0, 1, 2, 5, 11):
 #
 # 每个 rank 独自训练 H 步，然后对**权重**求平均。H = 1 就是普通的数据并行（用朴素 SGD 时完全相等）。字节数降到 1/H，损失会怎样？
 #
-# 三组实验，样本数、模型、学习率和随机种子都相同。*shuffled*：两个 rank 都从整个故事里取。*own data*：rank 1 读的是全大写的故事，损失取两种文本的平均。*accumulate*：另一种省字节的办法，H 个批次的梯度求平均，只更新一次。模型是一个小 MLP，从前面八个字节猜下一个。
+# 三组实验，样本数、模型、学习率和随机种子都相同。*打乱*（shuffled）：两个 rank 都从整个故事里取。*各自的数据*（own data）：rank 1 读的是全大写的故事，损失取两种文本的平均。*累积*（accumulate）：另一种省字节的办法，H 个批次的梯度求平均，只更新一次。模型是一个小 MLP，从前面八个字节猜下一个。
 
 
 # %%
@@ -992,7 +992,9 @@ swept = lab.launch(sweep, 2, ranks=2, backend="gloo", timeout_s=55)[0]
 losses = {(kind, every): [final_loss(weights, kind) for _, weights in runs] for (kind, every), runs in swept.items()}
 series = {kind: [(swept[key][0][0] / 1e6, loss) for key in swept if key[0] == kind for loss in losses[key]]
           for kind in ("shuffled", "own data", "accumulate")}
-widgets.show(chart.curves([Series(kind, *zip(*dots), points=True) for kind, dots in series.items()], log_x=True,
+NAMES = {"shuffled": "打乱", "own data": "各自的数据", "accumulate": "累积"}
+widgets.show(chart.curves([Series({"en": kind, "zh": NAMES[kind]}, *zip(*dots), points=True) for kind, dots in series.items()],
+                          log_x=True,
                           title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
                           x_name={"en": "MB handed to all_reduce by a rank", "zh": "一个 rank 交给 all_reduce 的 MB"},
                           y_name={"en": "loss", "zh": "损失"}, badge="measured, gloo", language=LANGUAGE))

@@ -323,7 +323,7 @@ for stage, (name, run) in enumerate(runs.items()):
 # %% [markdown] lang="zh" of="66e8e8e1"
 # 阶段 1 和 2：一次 reduce-scatter 加一次 all-gather，正好是一次 all-reduce，1 倍。阶段 3 多收集一次，1.5 倍（Rajbhandari 等 2020，第 7 节）。我们自己的环发的正是这么多。
 #
-# 可是 gloo 线上出现的却是 8.5.1 节那张表。gloo 没有真正的 reduce-scatter，拿整个 all-reduce 来代替：阶段 1、2 成了 2 + 1，阶段 3 成了 1 + 1 + 2，再除以 2。这是 gloo 的问题，NCCL 有真正的 reduce-scatter。所以有两个数要分开：交给集合通信的**载荷**（payload）取决于方法，**线上**（wire）的字节取决于后端。all-gather 只交出自己那一份，所以 0.25 个模型的载荷，要发 0.75 个。
+# 可是 gloo 的线路上出现的却是 8.5.1 节那张表。gloo 没有真正的 reduce-scatter，拿整个 all-reduce 来代替：阶段 1、2 成了 2 + 1，阶段 3 成了 1 + 1 + 2，再除以 2。这是 gloo 的问题，NCCL 有真正的 reduce-scatter。所以有两个数要分开：交给集合通信的**载荷**（payload）取决于方法，**线路**（wire）上的字节取决于后端。all-gather 只交出自己那一份，所以 0.25 个模型的载荷，要发 0.75 个。
 #
 # ### 按什么次序
 #
@@ -457,7 +457,7 @@ widgets.show(bill.shards(sharded.predicted(sharded.Setting(engine="zero2", num_l
 #
 # ### DeepSpeed 发什么
 #
-# 一步里的最后一个微批次加上更新：按集合通信列出载荷（以 16 位的模型为单位），以及两个 rank 的线上字节是阶段 0 的几倍。**先猜**：阶段 2 归约梯度时，调用的是哪种集合通信？
+# 一步里的最后一个微批次加上更新：按集合通信列出载荷（以 16 位的模型为单位），以及两个 rank 的线路上的字节是阶段 0 的几倍。**先猜**：阶段 2 归约梯度时，调用的是哪种集合通信？
 
 # %%
 my_collective = None
@@ -1013,7 +1013,7 @@ check.hint("same_training")
 # ## 小结
 #
 # - 16 位训练配 Adam，每个 rank 上每个参数的字节：16、4 + 12/N、2 + 14/N、16/N。省多少取决于 N。
-# - 阶段 1、2 需要发的与 DDP 一样多，阶段 3 是 1.5 倍。DeepSpeed 的阶段 1、2 默认调用 all-reduce，发 1.5 倍；gloo 又拿 all-reduce 顶替 reduce-scatter。载荷和线上字节是两个数。
+# - 阶段 1、2 需要发的与 DDP 一样多，阶段 3 是 1.5 倍。DeepSpeed 的阶段 1、2 默认调用 all-reduce，发 1.5 倍；gloo 又拿 all-reduce 顶替 reduce-scatter。载荷和线路上的字节是两个数。
 # - `initialize`、`backward`、`step`，其余都在配置里。批 = 微批 × 累积次数 × rank 数。不关掉就会裁剪梯度。最外层拼错的字段会被忽略。
 # - "auto" 是给 HF Trainer 的，由它填写；与它矛盾的，它会拒绝。要看一眼实际在训练的是哪个类。
 # - 卸载把状态搬到主机，代价是每一步都有字节要走链路。

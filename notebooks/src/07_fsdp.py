@@ -493,7 +493,7 @@ for way, numbers in lab.launch(wrapped, ways, ranks=2, backend="gloo", timeout_s
 #
 # ### 混合精度
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` 规定：参数用什么类型去拼、去算，梯度用什么类型归约。各自的那一片，连同优化器，仍是 fp32：这就是主副本（master copy），而且是分片的。损失除以 1024，相当于累积这么多个微批次。**先猜**：改用 bf16，all-gather 的字节会怎样，状态的字节又会怎样？
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` 规定：参数用什么类型去拼、去算，梯度用什么类型归约。各自的那一片，连同优化器，仍是 fp32：这就是主权重（第 05 章），而且是分片的。损失除以 1024，相当于累积这么多个微批次。**先猜**：改用 bf16，all-gather 的字节会怎样，状态的字节又会怎样？
 
 # %%
 my_gather_factor, my_state_factor = None, None
@@ -1208,7 +1208,7 @@ for name in ("mixed", "bf16"):
 # No autograd function this time, and rows that do not divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter per weight, and never more than a few whole weights alive.
 
 # %% [markdown] lang="zh" of="3d8932b6"
-# 有主副本就装不下，何况还有激活、拼好的层和 reduce-scatter 的缓冲区。纯 bf16 装得下，但小的更新会丢（第 05 章）；或者用卸载，或者多几块 GPU。（同一节说有效批大小是 32，其实是 $2 \cdot 16 \cdot 4 = 128$ 条。）
+# 有主权重就装不下，何况还有激活、拼好的层和 reduce-scatter 的缓冲区。纯 bf16 装得下，但小的更新会丢（第 05 章）；或者用卸载，或者多几块 GPU。（同一节说有效批大小是 32，其实是 $2 \cdot 16 \cdot 4 = 128$ 条。）
 #
 # ## 练习
 #

@@ -160,7 +160,7 @@ def boxes(run):
 
 s7 = boxes(lab.launch(textbook_s7, False, ranks=1, backend="gloo", timeout_s=30))
 stage_of_box = torch.tensor([int(label[0]) for label in s7.label]).numpy()
-draw(replace(s7, rank=stage_of_box, num_ranks=2), "S7: 1 process, rank 0 = dev0, rank 1 = dev1")
+draw(replace(s7, rank=stage_of_box, num_ranks=2), {"en": "S7: one process, rank 0 = dev0, rank 1 = dev1", "zh": "S7：一个进程，rank 0 = dev0，rank 1 = dev1"}[LANGUAGE])
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages, one microbatch at a time
@@ -530,7 +530,7 @@ def deepspeed_pipeline(num_steps, forward_us, config, arguments):
 by_deepspeed = lab.launch(deepspeed_pipeline, 2, 10_000, {}, {}, ranks=4, backend="gloo", timeout_s=55)
 print(*by_torch[3], "torch", sep="  ")
 print(*by_deepspeed[3][0], "DeepSpeed", sep="  ")
-draw(by_deepspeed.timeline(), "DeepSpeed PipelineModule, p = 4, m = 8")
+draw(by_deepspeed.timeline(), "DeepSpeed PipelineModule (p = 4, m = 8)")
 
 # %% [markdown]
 # The same losses, the same order: 1F1B. Now the JSON of section 8.6.2. The list says at which of the six layers each stage begins and where the last one ends.

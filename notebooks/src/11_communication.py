@@ -72,7 +72,7 @@ for overlap in (False, True):
     predicted = data_parallel.predict(layers, 3, **options)
     measured = data_parallel.run(layers, 3, **options, num_steps=2, timeout_s=40).timeline()
     steps[overlap] = predicted, measured
-    title = f"DDP, overlap {'on' if overlap else 'off'}"
+    title = {"en": f"DDP, overlap {'on' if overlap else 'off'}", "zh": f"DDP，{'' if overlap else '不'}重叠"}[LANGUAGE]
     widgets.show(scene.compare(predicted, measured, title=title, language=LANGUAGE))
 
 # %%
@@ -577,8 +577,9 @@ def sent_so_far(result):
     return [sum(result["sent"][:step]) / 1e6 for step in range(10, NUM_STEPS + 1, 10)]
 
 
-SHOWN = ("all-reduce, float32", "8 bits, stochastic", "PowerSGD, rank 1", "top-1 %", "top-1 %, error feedback")
-series = [chart.Series(name, sent_so_far(results[name]), results[name]["loss"]) for name in SHOWN]
+SHOWN = {"all-reduce, float32": "all-reduce，float32", "8 bits, stochastic": "8 位，随机舍入", "PowerSGD, rank 1": "PowerSGD，秩 1",
+         "top-1 %": "top-1 %", "top-1 %, error feedback": "top-1 %，误差反馈"}
+series = [chart.Series({"en": name, "zh": zh}, sent_so_far(results[name]), results[name]["loss"]) for name, zh in SHOWN.items()]
 widgets.show(chart.curves(series, title={"en": "Loss against bytes sent", "zh": "损失对发出的字节"},
                           x_name={"en": "MB sent by a rank", "zh": "一个 rank 发出的 MB"},
                           y_name={"en": "loss", "zh": "损失"}, log_x=True, language=LANGUAGE,
