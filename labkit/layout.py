@@ -61,6 +61,12 @@ def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
     return out
 
 
+def letter(kind: str) -> str:
+    """What stands on a kind's sample in the legend: the letter of its narrow boxes; "" for thin strips and remarks."""
+    found = style(kind).letter if kind else ""
+    return "" if found.islower() or found in "|." else found
+
+
 def heading(scene: Scene | Sketch) -> str:
     """What the picture shows, cut where the badge begins."""
     return clipped(scene.heading, WIDTH_PX - 20 - (0 if scene.headings else text_px(scene.badge)), 16.5)

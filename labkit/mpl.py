@@ -184,6 +184,6 @@ def _legend(ax: Axes, scene: Scene) -> None:
     for x, y, kind, words in layout.legend(scene):
         if kind:
             _kind(ax, kind, 0, 1, _corners([(x, y - 8, 22, 16)]))
-        if kind and style(kind).letter.isupper():
-            _words(ax, x + 11, y + 4, style(kind).letter, 11, ha="center", zorder=4)
+        if letter := layout.letter(kind):
+            _words(ax, x + 11, y + 4, letter, 11, ha="center", zorder=4)
         _words(ax, x + (28 if kind else 0), y + 4, words, ha="left")

@@ -235,6 +235,6 @@ def _legend(scene: Scene, uid: str) -> str:
             parts.append(_text(x + 28, y + 4, words))
         else:
             parts.append(_text(x, y + 4, words, 'opacity=".75"'))
-        if kind and style(kind).letter.isupper():
-            parts.append(_text(x + 11, y + 4, style(kind).letter, f'text-anchor="middle" font-size="11" fill="{INK}"'))
+        if letter := layout.letter(kind):
+            parts.append(_text(x + 11, y + 4, letter, f'text-anchor="middle" font-size="11" fill="{INK}"'))
     return "".join(parts)

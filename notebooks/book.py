@@ -49,14 +49,15 @@ WORDS = {
            "about": "A course on distributed training: real ranks start from a cell, and what they did is drawn beside "
                     "what theory predicts.",
            "how": "Every page was executed from top to bottom, with the exercises open. Sliders turn pages here too; "
-                  "what needs a running kernel says so."},
+                  "what needs a running kernel says so. "
+                  "Sections are numbers in the five documents that the course works through and corrects."},
     "zh": {"code": "zh", "tag": "zh-Hans", "other": "en", "switch": "English", "home": "目录", "search": "搜索",
            "colours": "配色", "system": "跟随系统", "light": "浅色", "dark": "深色", "copy": "复制", "copied": "已复制",
            "none": "没有找到", "previous": "上一章", "next": "下一章", "skip": "跳到正文", "chapter": "章",
            "sections": "小节", "minutes": "分钟", "notebook": "本章的笔记本",
            "solved": "附解答的笔记本",
            "about": "一门分布式训练课程：在单元格里启动真实的 rank，把它们做了什么与理论的预测画在一起。",
-           "how": "每一页都从头到尾运行过，练习留空。滑块在这里也能翻页；需要内核的地方会说明。"},
+           "how": "每一页都从头到尾运行过，练习留空。滑块在这里也能翻页；需要内核的地方会说明。小节是课程所依据的五份材料里的编号。"},
 }
 
 

@@ -10,6 +10,8 @@ from labkit import widgets
 from labkit.widgets.trial import Trial
 
 STATUS = "() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.status"
+BEFORE = """board => [getComputedStyle(board, '::before').content, [...new Set(
+    [...board.querySelectorAll('.jupyter-widgets-disconnected')].map(x => getComputedStyle(x, '::before').content))]]"""
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 FAULTS = ("model not found", "Error displaying widget", "Error creating widget", "Loading widget")
 FLIPBOOKS = [name for name, board in boards("en").items() if isinstance(board, Trial)]
@@ -120,6 +122,8 @@ def test_a_trusted_one_shows_the_picture_without_having_been_run(reopened, name)
     until(reopened, lambda: not any(words in output.text_content() for words in FAULTS))
     if name in boards("en"):
         until(reopened, lambda: said(reopened, name) == list(handles(boards("en")[name])))
+        before, inside = output.locator(".labkit-board").evaluate(BEFORE)
+        assert "run the cell again" in before and inside == ["none"], "one line in place of an icon at every widget"
 
 
 @pytest.mark.parametrize("name", FLIPBOOKS)

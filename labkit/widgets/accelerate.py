@@ -151,7 +151,7 @@ class AccelerateBoard(Trial):
                 y += _HIGH_PX[line] + 6
             keys = [((), say["key"]), ((Box(0, -7, 22, 14, marked=True),), say["thick"])] if found else []
             more, end_px = legend(keys, 0, y)
-            badge = origin("measured, gloo" if found else base["predicted"].lower(), base)
+            badge = origin("measured, gloo", base) if found else base["predicted"].lower()
             totals = [(say[name], str(sum(num for row in lines for each in row.values()
                                           for num in each["calls"].values())))
                       for name, lines in (("guess", rows), ("seen", found)) if lines]

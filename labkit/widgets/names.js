@@ -35,6 +35,7 @@ export default {
   render({model, el}) {
     let watch;
     const look = board => {
+      set(board, "data-cut", model.get("words").cut); // a line of words in place of ipywidgets' red icon at every widget
       for (const each of board.querySelectorAll(".widget-slider")) slider(each, model.get("words"));
       for (const each of board.querySelectorAll(".jupyter-button")) button(each, model.get("words"));
       for (const each of board.querySelectorAll("select")) set(each, "data-lm-suppress-shortcuts", "true");
