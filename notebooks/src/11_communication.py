@@ -107,7 +107,7 @@ boxes = [("compute", "compute", "N", 0, 20), ("comm", "all_reduce", "grad N-1", 
          ("compute", "compute", "N+1", 36, 56)]
 rows = [(rank, *box[:3], 1000 * box[3], 1000 * box[4], 0) for rank in range(2) for box in boxes]
 as_drawn = from_rows(rows, num_ranks=2, origin="simulated", notes=["drawn"])
-draw(as_drawn, "19.1.3, as drawn")
+draw(as_drawn, "19.1.3")
 
 # %% [markdown]
 # Nothing overlaps: the boxes follow one another, and the share of hidden communication is 0. The order is not that of a backward either, which goes from the last layer down. Drawn as it happens: while layer N-1 computes its gradient, the gradient of layer N is on its way. B2 is the backward of the last of three layers:
@@ -118,7 +118,7 @@ draw(as_drawn, "19.1.3, as drawn")
 # %%
 three = [buckets.Layer(name=f"layer {i}", num_bytes=4, forward_us=0, backward_us=20_000) for i in range(3)]
 redrawn = buckets.simulate(three, [(2,), (1,), (0,)], lambda num_bytes: 16_000, num_ranks=2)
-draw(redrawn.select(redrawn.kind != "forward"), "19.1.3, B2 B1 B0")
+draw(redrawn.select(redrawn.kind != "forward"), "19.1.3 (B2 B1 B0)")
 print(f"hidden: {hidden_comm(as_drawn):.0%} as drawn, {hidden_comm(redrawn):.0%} redrawn")
 
 # %% [markdown] sections="8.9.2"
