@@ -111,7 +111,8 @@ class Sketch:
 
     def __post_init__(self) -> None:
         if not self.summary:
-            object.__setattr__(self, "summary", WORDS[self.language]["stop"].format(self.title))
+            title = self.title  # refuses a language that there is not
+            object.__setattr__(self, "summary", WORDS[self.language]["stop"].format(title))
 
     def only(self, kind: type) -> list:
         """Its boxes, lines or words."""

@@ -127,20 +127,25 @@ def speaking(language: str, build: Callable[[dict[str, str]], Any]) -> Any:
 
     Raises ValueError for a language that is neither "en" nor "zh".
     """
+    picture = build(_words(language))
+    return picture if language == "en" else replace(picture, in_english=lambda: build(WORDS["en"]))
+
+
+def _words(language: str) -> dict[str, str]:
     if language not in WORDS:
         raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
-    picture = build(WORDS[language])
-    return picture if language == "en" else replace(picture, in_english=lambda: build(WORDS["en"]))
+    return WORDS[language]
 
 
 def called(names: Iterable[str], language: str) -> list[str]:
     """What collectives and algorithms ("all_reduce", "ring") are called; a name that ``TITLES`` lacks stays."""
-    return [WORDS[language].get(title, title) for title in (TITLES.get(name, name) for name in names)]
+    words = _words(language)
+    return [words.get(title, title) for title in (TITLES.get(name, name) for name in names)]
 
 
 def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
     """What a picture shows, its numbers and where they come from, in one line."""
-    words = WORDS[language]
+    words = _words(language)
     said = words["colon"].join(filter(None, (heading, words["comma"].join(map(" ".join, numbers)))))
     return words["badged"].format(said, badge)
 
