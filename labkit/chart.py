@@ -7,7 +7,7 @@ import numpy as np
 
 from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Line, Numbers, Said, Shape, Sketch, Words, legend, moved, origin, said, short, ticks
-from labkit.style import CYCLE, clipped, speaking, text_px
+from labkit.style import CYCLE, clipped, sentence, speaking, text_px
 
 Format = Callable[[float], str]
 _MARKS = "os^Dv><p"
@@ -73,7 +73,7 @@ def curves(series: Sequence[Series], *, title: Said, badge: str, x_name: Said = 
 def _sketch(shapes: list[Shape], end_px: float, title: Said, badge: str, numbers: Numbers, spoken: Iterable[str],
             table: Iterable[tuple[str, ...]], words: dict[str, str]) -> Sketch:
     up, badges = 0 if numbers else -20, origin(badge, words)
-    summary = words["stop"].format(words["badged"].format("; ".join(spoken), badges))
+    summary = sentence("", [("; ".join(spoken),)], badges, words["code"])
     return Sketch(shapes=tuple(moved(shape, 0, up) for shape in shapes), height_px=end_px + up, badge=badges,
                   heading=said(title, words["code"]), numbers=tuple(numbers), table=tuple(table), summary=summary,
                   language=words["code"])

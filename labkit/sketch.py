@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.scene import WIDTH_PX, Scene
-from labkit.style import WORDS, text_px
+from labkit.style import sentence, text_px
 from labkit.units import check_real, check_whole
 
 
@@ -111,8 +111,8 @@ class Sketch:
 
     def __post_init__(self) -> None:
         if not self.summary:
-            title = self.title  # refuses a language that there is not
-            object.__setattr__(self, "summary", WORDS[self.language]["stop"].format(title))
+            told = sentence(self.heading, self.numbers, self.badge, self.language)
+            object.__setattr__(self, "summary", told)
 
     def only(self, kind: type) -> list:
         """Its boxes, lines or words."""

@@ -150,6 +150,12 @@ def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, languag
     return words["badged"].format(said, badge)
 
 
+def sentence(heading: str, parts: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
+    """The same as a sentence, for a picture's summary."""
+    said = titled(heading, parts, badge, language)
+    return WORDS[language]["stop"].format(said)
+
+
 def style(kind: str) -> Kind:
     """How a kind looks; a kind this table does not know is grey, its letter a question mark."""
     return KINDS.get(kind) or _kind("?", "#a3a8b0", "", kind, kind)

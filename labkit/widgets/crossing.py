@@ -7,7 +7,7 @@ from math import cos, dist, pi, sin
 from labkit.collectives import Plan, sent_bytes
 from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Line, Said, Shape, Sketch, Words, legend, moved, said
-from labkit.style import speaking, titled
+from labkit.style import sentence, speaking
 from labkit.units import check_whole
 from labkit.widgets.picture import spoken
 
@@ -45,10 +45,10 @@ def architectures(plans: Mapping[Said, Plan] | list[tuple[Said, Plan]], island_s
         samples = [((Line(((0, 0), (22, 0)), colour, width_px=4),), say[key])
                    for colour, key in ((INSIDE, "inside"), (ACROSS, "across"))]
         more, end_px = legend(samples, 0, 40 + 190 * (-(-len(rows) // 2)))
-        sizes = titled("", ((row[0], row[2]) for row in table), say["simulated"], words["code"])
+        sizes = sentence("", ((row[0], row[2]) for row in table), say["simulated"], words["code"])
         return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=say["title"], badge=say["simulated"],
                       table=(("", say["steps"], say["busiest"], say["across"], say["all"]), *table),
-                      summary=words["stop"].format(sizes), language=words["code"])
+                      summary=sizes, language=words["code"])
 
     return speaking(language, build)
 

@@ -11,6 +11,7 @@ from functools import partial
 from html import escape
 
 import ipywidgets as w
+from ipywidgets.widgets.widget_string import HTMLStyle
 
 MAX_PAGES, MAX_BYTES = 64, 1_500_000  # a stack keeps its pages in memory; what is beyond is drawn when asked for
 REST_S = 0.5  # the pages not seen wait this long: the visible one is on its way, and the next key may be too
@@ -31,7 +32,7 @@ class Flipbook(w.VBox):
         self._num_pages = num_pages
         self.at = {control: control.index for control in (slider, *self.others)}
         self._sign = f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>'
-        layout, style = w.Layout(), w.HTML().style  # one for all marks
+        layout, style = w.Layout(), HTMLStyle()  # one for all marks
         self._marks = [w.Stack([w.HTML(layout=layout, style=style) for _ in other.options],
                                layout=w.Layout(grid_area="1 / 1")) for other in self.others]
         self.pages, self._drawn = [], set()

@@ -9,7 +9,7 @@ from labkit import memory
 from labkit.bill import LOOKS
 from labkit.scene import WIDTH_PX
 from labkit.sketch import Box, Line, Shape, Sketch, Words, legend
-from labkit.style import WORDS, clipped, text_px, titled
+from labkit.style import clipped, sentence, text_px
 from labkit.units import format_bytes
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -97,7 +97,7 @@ def stacked(rows: Sequence[tuple[str, Mapping[str, float]]], say: Mapping[str, s
              for label, row in rows]
     spoken_rows = "; ".join(f"{row[0]} {row[-1]}" for row in table)
     return Sketch(shapes=(*shapes, *more), height_px=end_px, heading=title, badge=badge, numbers=tuple(numbers),
-                  summary=WORDS[code]["stop"].format(titled(title, [(spoken_rows,)], badge, code)), language=code,
+                  summary=sentence(title, [(spoken_rows,)], badge, code), language=code,
                   table=((say["table"], *(say[part] for part in parts), "Σ"), *table))
 
 
