@@ -13,9 +13,9 @@ import statistics
 
 from report import tell
 
-from labkit import pipeline
-from labkit.schedule import SCHEDULES, TITLES
-from labkit.simulate import bubble_formula, simulate
+from labkit.pipeline import run as pipeline_run
+from labkit.pipeline.schedules import SCHEDULES, TITLES
+from labkit.pipeline.simulation import bubble_formula, simulate
 from labkit.timeline import bubble
 
 STAGE_US = 50_000.0
@@ -28,10 +28,10 @@ def row(name: str, num_ranks: int, num_runs: int) -> dict:
     schedule = SCHEDULES[name](num_ranks, num_microbatches)
     num_chunks = schedule.num_stages // num_ranks
     forward_us = STAGE_US * num_chunks
-    cost = pipeline.cost(num_chunks, forward_us=forward_us, **pipeline.calibrate(num_ranks, name=name))
+    cost = pipeline_run.cost(num_chunks, forward_us=forward_us, **pipeline_run.calibrate(num_ranks, name=name))
     simulated = bubble(simulate(schedule, cost))
     formula = bubble_formula(schedule, cost=cost)
-    runs = [pipeline.run(name, num_ranks, num_microbatches, forward_us=forward_us) for _ in range(num_runs)]
+    runs = [pipeline_run.launch(name, num_ranks, num_microbatches, forward_us=forward_us) for _ in range(num_runs)]
     measured = [bubble(run.timeline()) for run in runs]
     return {
         "schedule": TITLES[name],

@@ -21,13 +21,13 @@ from pathlib import Path
 from report import tell
 
 import labkit as lab
-from labkit import checkpoint
+from labkit.recovery import checkpoint
 
 CASES = {"plain": ("plain", False), "sharded": ("sharded", False), "asynchronous": ("sharded", False),
          "incremental": ("incremental", False), "incremental, frozen": ("incremental", True)}
 SCRIPT = """
 import os, signal, sys, time, torch, torch.distributed as dist
-from labkit import rank
+from labkit.launching import rank
 dist.init_process_group("gloo")
 rank.current().give(time.time())
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:

@@ -19,7 +19,7 @@ import numpy as np
 from report import tell
 
 import labkit as lab
-from labkit import calibrate, collectives, exchange
+from labkit.collectives import algorithms, calibrate, run
 
 PRIMITIVES = "all_reduce,all_gather,reduce_scatter,broadcast"
 NUM_BYTES = 1_000_000
@@ -29,25 +29,25 @@ def called(primitive: str) -> tuple[int, int]:
     """A rank: the payload and the wire's bytes of one call of the library."""
     import torch
 
-    from labkit import traffic
+    from labkit.measure import traffic
 
     tensor = torch.ones(NUM_BYTES // 4)
-    exchange.library(primitive, tensor)  # connects the ranks
+    run.library(primitive, tensor)  # connects the ranks
     with traffic.count() as counted:
-        exchange.library(primitive, tensor)
+        run.library(primitive, tensor)
     return counted.payload_bytes[primitive], counted.sent_bytes
 
 
 def bytes_of(primitive: str, num_ranks: int) -> dict:
     """The counted bytes of one call, beside the formula."""
     library = lab.launch(called, primitive, ranks=num_ranks)
-    plan = collectives.plan(primitive, "ring", num_ranks)
-    by_hand = exchange.run(plan, NUM_BYTES)
+    plan = algorithms.plan(primitive, "ring", num_ranks)
+    by_hand = run.launch(plan, NUM_BYTES)
     handed_in = NUM_BYTES // num_ranks if primitive == "all_gather" else NUM_BYTES
     exact = [payload == handed_in for payload, _ in library]
     exact += [own["sent_bytes"] == sent for own, sent in zip(
-        by_hand, collectives.sent_bytes(plan, NUM_BYTES), strict=True)]
-    return {"payload_exact": all(exact), "formula_bytes": round(collectives.sent_bytes(plan, NUM_BYTES).sum()),
+        by_hand, algorithms.sent_bytes(plan, NUM_BYTES), strict=True)]
+    return {"payload_exact": all(exact), "formula_bytes": round(algorithms.sent_bytes(plan, NUM_BYTES).sum()),
             "wire_bytes": sum(sent for _, sent in library),
             "ring_wire_bytes": sum(own["wire_sent_bytes"] for own in by_hand)}
 

@@ -30,7 +30,7 @@ READY_S, LAUNCH_S, END_S = 240.0, 60.0, 10.0
 SETUP = """
 import json, os, time
 import labkit as lab
-from labkit import server
+from labkit.launching import zygote_client as server
 
 def work(token):
     import torch

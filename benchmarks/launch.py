@@ -103,9 +103,9 @@ def call(peer: str, num_ranks: int, folder: str) -> None:
 def serve(peer: str) -> None:
     """A process that has imported what the peer needs; times one launch for every number of ranks it reads."""
     if peer == "labkit":
-        from labkit import server
+        from labkit.launching import zygote_client
 
-        server.seconds_to_ready()
+        zygote_client.seconds_to_ready()
     elif peer != "torchrun":
         importlib.import_module("accelerate")
         importlib.import_module("torch.distributed")

@@ -14,7 +14,7 @@ import argparse
 
 from report import tell
 
-from labkit import sharded
+from labkit.sharding import run as sharding_run
 from labkit.shards import differences
 
 CASES = [("ddp", "none"), ("zero1", "none"), ("zero1", "optimizer"), ("zero2", "none"), ("zero2", "optimizer"),
@@ -26,12 +26,12 @@ STAGES = {"ddp": 0, "fsdp": 3, "fsdp_grad_op": 2, "fsdp_hybrid": 3}
 
 def row(engine: str, offload: str, num_ranks: int) -> dict:
     """One engine on so many ranks."""
-    setting = sharded.Setting(engine=engine, offload=offload, num_ranks=num_ranks, num_layers=8)
-    run, predicted = sharded.run(setting, timeout_s=120), sharded.predicted(setting)
-    measured = sharded.measured(run)
+    setting = sharding_run.Setting(engine=engine, offload=offload, num_ranks=num_ranks, num_layers=8)
+    run, predicted = sharding_run.launch(setting, timeout_s=120), sharding_run.predicted(setting)
+    measured = sharding_run.measured(run)
     fullest = int(measured.rank_bytes.argmax())
     footprint, live_bytes = run[fullest]["footprint"], run[fullest]["live_bytes"]
-    peak = sharded.predicted_footprint(setting, fullest).peak_bytes
+    peak = sharding_run.predicted_footprint(setting, fullest).peak_bytes
     return {
         "engine": "deepspeed" if engine.startswith("zero") else engine,
         "stage": STAGES.get(engine, engine[-1:].isdigit() and int(engine[-1])),

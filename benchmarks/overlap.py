@@ -14,9 +14,9 @@ import statistics
 
 from report import tell
 
-from labkit import data_parallel
-from labkit.buckets import MIB, Layer, step_us
-from labkit.network import Link
+from labkit.collectives.network import Link
+from labkit.data_parallel import run as data_parallel_run
+from labkit.data_parallel.buckets import MIB, Layer, step_us
 from labkit.timeline import hidden_comm
 
 LAYERS = [Layer(name=f"layer {index}", num_bytes=MIB // 4, forward_us=10_000, backward_us=20_000) for index in range(6)]
@@ -28,8 +28,8 @@ BUCKETS_MB = {"small": 0.25, "large": 0.75}
 def row(speed: str, bucket: str, num_ranks: int, num_runs: int) -> dict:
     """One link and one bucket size, with and without overlap in turn."""
     settings = {"bucket_mb": BUCKETS_MB[bucket], "link": LINKS[speed]}
-    simulated = {on: data_parallel.predict(LAYERS, num_ranks, overlap=on, **settings) for on in (True, False)}
-    runs = [{on: data_parallel.run(LAYERS, num_ranks, overlap=on, **settings) for on in (True, False)}
+    simulated = {on: data_parallel_run.predict(LAYERS, num_ranks, overlap=on, **settings) for on in (True, False)}
+    runs = [{on: data_parallel_run.launch(LAYERS, num_ranks, overlap=on, **settings) for on in (True, False)}
             for _ in range(num_runs)]
     measured = [{on: run.timeline() for on, run in both.items()} for both in runs]
     predicted_us = {on: step_us(timeline) for on, timeline in simulated.items()}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from labkit import machine
+from labkit.machine import resources
 
 HERE = Path(__file__).resolve().parent
 NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "checkpoint", "widget",
@@ -39,7 +39,7 @@ def keep(name: str) -> None:
     ended = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
     rows = json.loads(ended.stdout)
     rows = rows if isinstance(rows, list) else [rows]
-    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine.summary(), "rows": rows}
+    result = {"date": time.strftime("%Y-%m-%d"), "machine": resources.summary(), "rows": rows}
     (HERE / "results").mkdir(exist_ok=True)
     (HERE / "results" / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

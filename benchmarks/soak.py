@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py [--launches 1000] [--seed 0] [--json]
 
-Each launch is drawn from ``labkit.faults`` with its number of ranks (3 to 5) and its odd rank; one in ten is healthy,
+Each launch is drawn from ``labkit.debugging.faults`` with its number of ranks (3 to 5) and its odd rank; one in ten is healthy,
 one in twenty is stopped by ``job.stop``, one in fifty is a kernel that dies. After each one the system is asked what is
 left of it: processes that carry this soak's mark in their environment (orphans), run folders and shared memory
 (leaked_files); at the end, open files of this process and of the zygote (leaked_fds). wrong_verdicts counts a wrong
@@ -25,8 +25,9 @@ from pathlib import Path
 import psutil
 
 import labkit as lab
-from labkit import faults, server
-from labkit.ending import Finding
+from labkit.debugging import faults
+from labkit.launching import zygote_client
+from labkit.launching.outcome import Finding
 
 MARK = "LABKIT_SOAK"
 HANG_S, PATIENCE_S = 1.0, 3.0
@@ -85,7 +86,7 @@ def one(name: str, ranks: int, odd: int) -> tuple[str, float]:
 
 def marked(mark: str) -> Iterator[psutil.Process]:
     """Processes of this soak, but for this one, the zygote and its spares (which have not begun)."""
-    zygote = server.running().process.pid
+    zygote = zygote_client.running().process.pid
     for process in psutil.process_iter():
         try:
             ours = process.pid not in (os.getpid(), zygote) and process.environ().get(MARK) == mark
@@ -100,7 +101,7 @@ def leftovers(mark: str, shared: set[str]) -> tuple[list[psutil.Process], list[P
     deadline = time.monotonic() + PATIENCE_S
     while True:
         gc.collect()
-        home = server.running().folder
+        home = zygote_client.running().folder
         files = [path for path in home.iterdir() if path.name.startswith("run-")]
         files += [Path("/dev/shm", name) for name in set(_shared()) - shared]
         orphans = list(marked(mark))
@@ -115,7 +116,7 @@ def _shared() -> list[str]:
 
 def _num_fds() -> int:
     """Open files of this process and of the zygote, but for the one socket to each spare."""
-    zygote = psutil.Process(server.running().process.pid)
+    zygote = psutil.Process(zygote_client.running().process.pid)
     return psutil.Process().num_fds() + zygote.num_fds() - len(zygote.children())
 
 
@@ -131,7 +132,7 @@ def soak(launches: int, seed: int) -> dict:
     """The whole of it, as one row."""
     mark = os.environ[MARK] = uuid.uuid4().hex
     chance, shared, began = random.Random(seed), set(_shared()), time.monotonic()
-    server.seconds_to_ready()
+    zygote_client.seconds_to_ready()
     one("healthy", 3, 0)
     leftovers(mark, shared)
     time.sleep(1.0)  # the spares are forked

@@ -23,7 +23,8 @@ def steps(num_rounds: int, num_ranks: int, dim: int, seq_len: int) -> list[tuple
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-    from labkit import model, trace
+    from labkit import model
+    from labkit.measure import trace
 
     torch.manual_seed(0)
     whole, rank = model.Transformer(2 * num_ranks, dim, 4, max_len=seq_len), dist.get_rank()

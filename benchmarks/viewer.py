@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from browser.lab import Page, browse, browser, serve
 from report import tell
 
-from labkit import scene, viewer
+from labkit.pictures import scene
 from labkit.timeline import COMPUTE, Timeline, from_columns
+from labkit.widgets import viewer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CELL = f"import sys\nsys.path.insert(0, {HERE!r})\nimport viewer\nfrom labkit import widgets\n"

@@ -30,10 +30,10 @@ from report import tell
 from labkit import widgets
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-BARS = """from labkit import schedule, simulate
+BARS = """from labkit import pipeline
 from ipywidgets import interact
 def bars(microbatches):
-    timeline = simulate.simulate(schedule.gpipe(4, microbatches))
+    timeline = pipeline.simulate(pipeline.gpipe(4, microbatches))
     colours = ["#4f9fe3" if kind == "F" else "#f4954c" for kind in timeline.kind]
     return timeline.rank, timeline.end_us - timeline.start_us, timeline.start_us, colours
 """
@@ -82,8 +82,8 @@ CASES = [  # widget, how its picture comes, cell, label of the control (None: th
     ("training_need", "drawn", "widgets.training_need()", "batch"),
     ("zero_stages", "flipped", "widgets.zero_stages()", "ranks"),
     ("zero_stages", "drawn", "widgets.zero_stages()", "stage"),
-    ("timeline", "drawn", "from labkit import schedule, simulate\n"
-                          "widgets.timeline(simulate.simulate(schedule.gpipe(4, 8)))", "window"),
+    ("timeline", "drawn", "from labkit import pipeline\n"
+                          "widgets.timeline(pipeline.simulate(pipeline.gpipe(4, 8)))", "window"),
     ("trace", "trace", TRACE, None),
     ("interact with pyplot", "peer", BARS + PYPLOT, "microbatches"),
     ("ipympl", "peer", BARS + IPYMPL, "microbatches"),

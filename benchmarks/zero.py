@@ -18,7 +18,7 @@ import statistics
 from report import tell
 
 import labkit as lab
-from labkit import memory
+from labkit.sharding import states
 
 CASES = {"ddp": (0, {}), "zero0": (0, {}), "zero1": (1, {}), "zero2": (2, {}),
          "zero2 reduce": (2, {"use_multi_rank_bucket_allreduce": False}), "zero3": (3, {})}
@@ -32,23 +32,25 @@ def measure(cases: dict, num_steps: int) -> dict[str, dict]:
     import torch
     import torch.distributed as dist
 
-    from labkit import meter, model, sharded, traffic
+    from labkit import model
+    from labkit.measure import memory, traffic
+    from labkit.sharding import run as sharding_run
 
     trainers, found = {}, {name: {"ms": []} for name in cases}
     batch = model.story_tokens(2, 32, seed=dist.get_rank())
     for name, (stage, more) in cases.items():
         torch.manual_seed(0)
         net = model.Transformer(4, 64, 4, max_len=32)
-        setting = sharded.Setting(engine="ddp" if name == "ddp" else f"zero{stage}", num_microbatches=1,
+        setting = sharding_run.Setting(engine="ddp" if name == "ddp" else f"zero{stage}", num_microbatches=1,
                                   num_ranks=dist.get_world_size(), batch=2)
         if name == "ddp":
-            trainers[name] = sharded.wrap(setting, net)
+            trainers[name] = sharding_run.wrap(setting, net)
         else:
-            config = sharded.deepspeed_config(setting) | {"bf16": {"enabled": False}, "gradient_clipping": 0.0}
+            config = sharding_run.deepspeed_config(setting) | {"bf16": {"enabled": False}, "gradient_clipping": 0.0}
             config["zero_optimization"] |= more
             config["optimizer"]["params"]["weight_decay"] = 0.01  # torch's default; DeepSpeed's is 0
             engine = deepspeed.initialize(model=net, config=config)[0]
-            trainers[name] = sharded.Trainer(engine=engine, optimizer=None)
+            trainers[name] = sharding_run.Trainer(engine=engine, optimizer=None)
     for step in range(num_steps + 2):  # the first two prepare
         for place in range(len(trainers)):
             name, trainer = list(trainers.items())[(place + step) % len(trainers)]  # nobody always follows the same one
@@ -63,7 +65,7 @@ def measure(cases: dict, num_steps: int) -> dict[str, dict]:
     for name, trainer in trainers.items():
         seen: list = []
         trainer.train(1, *batch, between=lambda _, trainer=trainer, seen=seen: seen.append(
-            meter.shards(trainer.engine, trainer.optimizer)))
+            memory.shards(trainer.engine, trainer.optimizer)))
         kept = ~((seen[0].kind == "buffer") | (seen[0].kind == "gathered"))
         found[name]["state_bytes"] = int(seen[0].num_bytes[kept].sum())
     return found
@@ -79,7 +81,7 @@ def rows(num_ranks: int, num_steps: int) -> list[dict]:
     for name, (stage, _) in CASES.items():
         mine, rank = total[name], run[0][name]
         due = (16, 4 + 16 / num_ranks, 4 + 16 / num_ranks, 20 / num_ranks)[stage]
-        volume = [sum(memory.step_volume(1, num_ranks, each).values()) for each in (stage, 0)]
+        volume = [sum(states.step_volume(1, num_ranks, each).values()) for each in (stage, 0)]
         told.append({
             "engine": name, "ranks": num_ranks, "ms": round(mine["ms"], 1),
             "time_x": round(mine["ms"] / first["ms"], 2), "state_bytes": mine["state"],

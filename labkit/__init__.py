@@ -11,18 +11,18 @@ import importlib
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "launch": "launcher",
-    "launch_script": "script",
-    "start": "launcher",
-    "warm": "launcher",
-    "Job": "job",
-    "Run": "run",
-    "LaunchError": "verdict",
-    "RankFailed": "verdict",
-    "Deadlock": "verdict",
-    "Timeout": "verdict",
-    "Stopped": "verdict",
-    "Refused": "verdict",
+    "launch": "launching.launcher",
+    "launch_script": "launching.script",
+    "start": "launching.launcher",
+    "warm": "launching.launcher",
+    "Job": "launching.job",
+    "Run": "launching.run",
+    "LaunchError": "launching.verdict",
+    "RankFailed": "launching.verdict",
+    "Deadlock": "launching.verdict",
+    "Timeout": "launching.verdict",
+    "Stopped": "launching.verdict",
+    "Refused": "launching.verdict",
 }
 __all__ = ["__version__", *_EXPORTS]
 
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> object:
         return getattr(importlib.import_module(f"labkit.{_EXPORTS[name]}"), name)
     raise AttributeError(
         f"labkit exports {', '.join(_EXPORTS)}; {name!r} is not among them. Rooms are imported by name: "
-        f"from labkit import schedule"
+        f"from labkit.pipeline import schedules"
     )
 
 

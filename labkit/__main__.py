@@ -30,14 +30,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    from labkit import machine
-    report = machine.doctor()
+    from labkit.machine import resources
+    report = resources.doctor()
     print(report)
     return 0 if report.ok else 1
 
 
 def _ops(_: argparse.Namespace) -> int:
-    from labkit import ops
+    from labkit.machine import ops
     if not ops.missing():
         print("DeepSpeed's ops are built")
         return 0
@@ -48,13 +48,13 @@ def _ops(_: argparse.Namespace) -> int:
 
 
 def _demo(chosen: argparse.Namespace) -> int:
-    from labkit import demo
+    from labkit.pipeline import demo
     demo.main(chosen.folder)
     return 0
 
 
 def _runs(chosen: argparse.Namespace) -> int:
-    from labkit.run import Run
+    from labkit.launching.run import Run
     folder = Path(chosen.folder)
     if not folder.is_dir():
         raise ValueError(f"runs are listed from a folder; {folder} is none. Name one: python -m labkit runs data/runs")

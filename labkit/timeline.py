@@ -124,7 +124,7 @@ class Timeline:
             return from_rows(rows, **about)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"{str(path)!r} was not written by Timeline.save ({type(error).__name__}: {error}); a "
-                             "Kineto trace is read by labkit.trace.read") from error
+                             "Kineto trace is read by labkit.measure.trace.read") from error
 
     def _rows(self) -> Iterable[tuple]:
         return zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)

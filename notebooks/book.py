@@ -32,8 +32,8 @@ from nbconvert.filters import Highlight2HTML, ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 
-from labkit import export
-from labkit.demo import THEMES
+from labkit.widgets import export
+from labkit.pipeline.demo import THEMES
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "notebooks" / "site"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from browser.lab import chromium
 
-from labkit import check, machine
+from labkit import check
+from labkit.machine import resources
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -14,7 +15,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("browser") and chromium() is None:
         stop = pytest.fail if os.environ.get("CI") else pytest.skip
         stop("needs Chromium: apt-get install chromium fonts-noto-cjk")
-    if item.get_closest_marker("gpu") and machine.num_gpus() == 0:
+    if item.get_closest_marker("gpu") and resources.num_gpus() == 0:
         pytest.skip("needs a GPU and torch's CUDA build")
 
 

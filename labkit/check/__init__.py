@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkit import diagnosis
-from labkit.launcher import launch
-from labkit.run import Run
-from labkit.verdict import LaunchError
+from labkit.launching import diagnosis
+from labkit.launching.launcher import launch
+from labkit.launching.run import Run
+from labkit.launching.verdict import LaunchError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ _STATES = {  # worst first: sign, colour, Chinese name, what it means in English
     "wrong": ("✗", "#d9534f", "不对", "This case goes wrong:", "下面的情形不对："),
     "over budget": ("△", "#d98e04", "超出预算", "Right, but it costs more than it must:", "正确，但代价超出必要："),
     "passed": ("✓", "#2e9e6b", "通过", "Right, and within budget, in all hidden cases.", "所有情形都正确且不超预算。")}
-_HINTS = {name: both for file in sorted(Path(__file__).with_name("hints").glob("*.json"))
+_HINTS = {name: both for file in sorted(Path(__file__).parents[1].glob("*/*hints.json"))
           for name, both in json.loads(file.read_text(encoding="utf-8")).items()}
 Grade = Callable[..., Iterator[tuple[str, str]]]  # answer -> ("wrong" or "over budget", the case) ...
 _history: dict[str, list[str]] = {}  # per exercise, the states of its verdicts

@@ -1,23 +1,30 @@
-"""Hands: controls around pictures. ``show`` a picture, ``timeline`` of any run, and a board for each subject.
+"""Controls around pictures: ``show`` a picture, ``timeline`` of any run, and the boards of all subjects by name.
 
 Importing it in a notebook also gives every launch that takes longer than a second its live panel.
 """
 
-from labkit.widgets.accelerate import accelerate_workflow
-from labkit.widgets.crossing import architectures
-from labkit.widgets.ddp import ddp_communication
-from labkit.widgets.fsdp import fsdp_sharding
+from collections.abc import Callable
+
+from labkit.widgets import gallery
 from labkit.widgets.live import install, report
-from labkit.widgets.need import training_need
 from labkit.widgets.picture import show
-from labkit.widgets.pipeline import pipeline_parallelism
-from labkit.widgets.primitives import collectives
-from labkit.widgets.strategy import strategies
 from labkit.widgets.trace import trace
 from labkit.widgets.usage import timeline
-from labkit.widgets.zero import offload_flow, zero_stages
 
-__all__ = ["accelerate_workflow", "architectures", "collectives", "ddp_communication", "fsdp_sharding",
-           "offload_flow", "pipeline_parallelism", "report", "show", "strategies", "timeline", "trace", "training_need",
-           "zero_stages"]
+_KIT = ["report", "show", "timeline", "trace"]
+
+
+def __getattr__(name: str) -> Callable | list[str]:
+    """A board, from the subject that it belongs to; ``__all__`` names what there is."""
+    if name == "__all__":
+        return sorted([*_KIT, *gallery.boards()])
+    if not name.startswith("_") and name in gallery.boards():
+        return gallery.boards()[name]
+    raise AttributeError(f"labkit.widgets has no {name!r}; it has {', '.join(sorted([*_KIT, *gallery.boards()]))}")
+
+
+def __dir__() -> list[str]:
+    return __getattr__("__all__")
+
+
 install()

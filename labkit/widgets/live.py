@@ -6,11 +6,11 @@ from html import escape
 
 import ipywidgets as w
 
-from labkit import job as jobs
-from labkit.job import Job
-from labkit.report import sketch
+from labkit.launching import job as jobs
+from labkit.launching.job import Job
+from labkit.launching.verdict import LaunchError
+from labkit.pictures.waits import sketch
 from labkit.units import format_us
-from labkit.verdict import LaunchError
 from labkit.widgets.picture import answer_anytime, show, spoken
 
 PATIENCE_S = 1.0  # a launch that is over before needs no panel

@@ -7,9 +7,10 @@ from html import escape
 
 import ipywidgets as w
 
-from labkit import export, mpl, svg, text
-from labkit.scene import Scene
-from labkit.sketch import Sketch
+from labkit.pictures import mpl, svg, text
+from labkit.pictures.scene import Scene
+from labkit.pictures.sketch import Sketch
+from labkit.widgets import export
 
 _SWAP = '<style>.labkit-live:has(svg)+img{display:none}</style>'
 

@@ -4,8 +4,8 @@ import importlib.util
 
 import ipywidgets as w
 
-from labkit import scene, svg
-from labkit.run import Run
+from labkit.launching.run import Run
+from labkit.pictures import scene, svg
 from labkit.timeline import Timeline
 from labkit.widgets.picture import Board
 
@@ -14,7 +14,7 @@ def viewed(shown: scene.Scene) -> w.Widget | None:
     """A Scene in the viewer; None where there can be none (no anywidget)."""
     if not importlib.util.find_spec("anywidget"):
         return None
-    from labkit.viewer import Viewer
+    from labkit.widgets.viewer import Viewer
 
     return Viewer(shown)
 

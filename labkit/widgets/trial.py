@@ -8,9 +8,9 @@ from typing import Any
 
 import ipywidgets as w
 
-from labkit.job import Job
-from labkit.run import Run
-from labkit.style import text_px
+from labkit.launching.job import Job
+from labkit.launching.run import Run
+from labkit.pictures.style import text_px
 from labkit.timeline import Timeline
 from labkit.widgets.flipbook import Flipbook
 from labkit.widgets.live import Panel

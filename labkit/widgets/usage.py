@@ -6,8 +6,8 @@ from html import escape
 import ipywidgets as w
 import numpy as np
 
-from labkit import scene, style, svg
-from labkit.run import Run
+from labkit.launching.run import Run
+from labkit.pictures import scene, style, svg
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
 from labkit.units import format_share, format_us
 from labkit.widgets.picture import Board, answer_anytime, spoken

@@ -22,7 +22,8 @@
 
 # %%
 import labkit as lab
-from labkit import machine, widgets
+from labkit.machine import resources
+from labkit import widgets
 
 LANGUAGE = "en"
 lab.warm()  # starts the process that forks ranks, while you read on
@@ -38,7 +39,7 @@ lab.warm()  # starts the process that forks ranks, while you read on
 # 下面每一行都是现查的。哪一行不正常，它就会写明该怎么办。
 
 # %%
-machine.doctor()
+resources.doctor()
 
 # %% [markdown]
 # ## The first launch
@@ -107,7 +108,7 @@ my_guess = None  # a number
 def add_up():
     import torch
     import torch.distributed as dist
-    from labkit import trace
+    from labkit.measure import trace
 
     x, square = torch.tensor([float(dist.get_rank())]), torch.randn(400, 400)
     dist.barrier()  # all start together

@@ -32,13 +32,16 @@ import time
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from labkit import chart, memory, meter, model, widgets
-from labkit.chart import Series
-from labkit.check import need as check
-from labkit.collectives import Move, Plan, plan, sent_bytes, validate
+from labkit.pictures import curves
+from labkit.sharding import states as sharding_states
+from labkit.measure import memory
+from labkit import model, widgets
+from labkit.pictures.curves import Series
+from labkit.planner import check
+from labkit.collectives.algorithms import Move, Plan, plan, sent_bytes, validate
 from labkit.units import format_bytes, format_share, format_us
-from labkit.widgets import need, split
-from labkit.widgets.models import DEVICES, MODELS, TFLOPS
+from labkit.planner import need_board, run as planner_run
+from labkit.planner.models import DEVICES, MODELS, TFLOPS
 
 LANGUAGE = "en"
 check.language(LANGUAGE)
@@ -61,7 +64,7 @@ check.language(LANGUAGE)
 my_state_gb = None
 
 # %%
-kinds = memory.state_bytes(7e9, recipe_name="mixed")
+kinds = sharding_states.state_bytes(7e9, recipe_name="mixed")
 textbook = {"parameter": 14e9, "gradient": 14e9, "exp_avg": 28e9, "exp_avg_sq": 28e9}
 print(f"{my_state_gb = }\n\n{'':12} computed   section 8.1.1")
 for kind, num_bytes in [*kinds.items(), ("together", sum(kinds.values()))]:
@@ -78,10 +81,10 @@ for kind, num_bytes in [*kinds.items(), ("together", sum(kinds.values()))]:
 card = DEVICES["A100 80 GB"]
 print(f"{'':<13} weights    states   on one A100 80 GB   ZeRO 3")
 for each in MODELS.values():
-    states = sum(memory.state_bytes(each.params).values())
+    states = sum(sharding_states.state_bytes(each.params).values())
     verdict = f"{format_share(states / card)} of it" if states < card else f"{states / card:.1f} x too large"
     print(f"{each.name:<12} {format_bytes(2 * each.params):>8} {format_bytes(states):>9} {verdict:>19}"
-          f" {memory.ranks_needed(each.params, card, 3):>8}")
+          f" {sharding_states.ranks_needed(each.params, card, 3):>8}")
 
 # %% [markdown]
 # ### Is it true?
@@ -96,7 +99,7 @@ for each in MODELS.values():
 
 # %%
 def four_recipes():
-    return {recipe: need.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")}
+    return {recipe: need_board.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")}
 
 
 run = lab.launch(four_recipes, ranks=2, backend="gloo", timeout_s=50)
@@ -104,7 +107,7 @@ for recipe, result in run[0].items():
     held, num_params = result["shards"].bytes_by("kind"), result["num_params"]
     listed = " + ".join(f"{kind} {num_bytes[0] / num_params:.3g}" for kind, num_bytes in held.items())
     total = sum(num_bytes[0] for num_bytes in held.values()) / num_params
-    print(f"{recipe:<5}: {total:.3f} bytes per parameter, by theory {memory.recipe(recipe).bytes_per_parameter}"
+    print(f"{recipe:<5}: {total:.3f} bytes per parameter, by theory {sharding_states.recipe(recipe).bytes_per_parameter}"
           f"\n       {listed}")
 
 # %% [markdown]
@@ -168,7 +171,7 @@ my_bytes = None
 # %%
 def kept(block, batch, length, dim):
     """Bytes that autograd keeps, per token and unit of width."""
-    held = meter.Activations(block.bfloat16().parameters())
+    held = memory.Activations(block.bfloat16().parameters())
     x = torch.randn(batch, length, dim, dtype=torch.bfloat16, requires_grad=True)
     with held.chunk(0):
         y = block(x)
@@ -214,13 +217,13 @@ board
 
 # %%
 for stage in range(4):
-    states = memory.state_bytes(175e9 / (4 * 2), 8, stage)
+    states = sharding_states.state_bytes(175e9 / (4 * 2), 8, stage)
     print(f"8.8.1  175B, PP 4 x TP 2, DP 8 with stage {stage}: {format_bytes(sum(states.values())):>8}   (43.75 GB)")
 for name, recipe in (("fp32 copy", "mixed"), ("bf16 throughout", "bf16")):
-    states = memory.state_bytes(13e9, 4, 3, recipe)
+    states = sharding_states.state_bytes(13e9, 4, 3, recipe)
     print(f"8.10   13B, FSDP on 4 x 40 GB, {name}: {format_bytes(sum(states.values()))}")
 print(f"8.10   effective batch: 2 per card x 16 accumulated x 4 cards = {2 * 16 * 4}   (32)")
-parts = memory.by_category(memory.state_bytes(10e9 / (2 * 2), 2, 1))
+parts = sharding_states.by_category(sharding_states.state_bytes(10e9 / (2 * 2), 2, 1))
 print("19.8.4 10B, TP 2 x PP 2, DP 2 with stage 1:", ", ".join(f"{k} {format_bytes(v)}" for k, v in parts.items()))
 print(f"       fp16 weights of 10B: {format_bytes(2 * 10e9)}   (10 GB); "
       f"states per GPU {format_bytes(sum(parts.values()))}, activations come on top   (20 GB with them)")
@@ -316,7 +319,7 @@ counts = [2**power for power in range(13)]
 days = MODELS["LLaMA 7B"].a100_hours / 24
 series = [Series({"en": f"{share:g} not shared", "zh": f"{share:g} 不能分担"}, counts,
                  [30 / days / (share + (1 - share) / n) for n in counts]) for share in (0.0, 0.001, 0.01)]
-widgets.show(chart.curves(series, title={"en": "Runs of LLaMA 7B in 30 days", "zh": "30 天里能训练几次 LLaMA 7B"},
+widgets.show(curves.curves(series, title={"en": "Runs of LLaMA 7B in 30 days", "zh": "30 天里能训练几次 LLaMA 7B"},
                           x_name={"en": "A100 cards", "zh": "A100 数量"}, log_x=True, log_y=True, badge="computed",
                           language=LANGUAGE))
 
@@ -354,7 +357,8 @@ def first_look(averaged):
     import time
     import torch
     import torch.distributed as dist
-    from labkit import model, traffic
+    from labkit import model
+    from labkit.measure import traffic
 
     rank, waited = dist.get_rank(), 0.0
     torch.manual_seed(0)
@@ -455,7 +459,7 @@ board
 
 # %%
 def three_strategies():
-    return {strategy: split.train(strategy, 16, False) for strategy in ("data", "layers", "hybrid")}
+    return {strategy: planner_run.train(strategy, 16, False) for strategy in ("data", "layers", "hybrid")}
 
 
 run = lab.launch(three_strategies, ranks=4, backend="gloo", timeout_s=50)
@@ -482,7 +486,7 @@ def half_an_mlp(batch, length, dim):
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
-    from labkit import traffic
+    from labkit.measure import traffic
 
     torch.manual_seed(0)
     x, up, down = torch.randn(batch, length, dim, requires_grad=True), torch.randn(dim, 4 * dim), torch.randn(4 * dim, dim)
@@ -569,8 +573,8 @@ widgets.show(widgets.architectures(list(zip(names, four(8, 4).values())), 4, lan
 my_most = None
 
 # %%
-from labkit.network import Link, islands, time_us
-from labkit.widgets.crossing import crossing_bytes
+from labkit.collectives.network import Link, islands, time_us
+from labkit.planner.picture import crossing_bytes
 
 fast, slow = Link(alpha_us=2, bandwidth_gb_per_s=300), Link(alpha_us=5, bandwidth_gb_per_s=25)
 network = islands(8, 4, inside=fast, between=slow, shared=True)  # one wire each way between the machines
@@ -593,7 +597,7 @@ for name, each in four(8, 4).items():
 # %%
 counts = (8, 16, 32, 64)
 sweep = {count: [sent_bytes(each, 1).max() for each in four(count, 4).values()] for count in counts}
-widgets.show(chart.curves([Series(name, counts, [sweep[count][i] for count in counts]) for i, name in enumerate(names)],
+widgets.show(curves.curves([Series(name, counts, [sweep[count][i] for count in counts]) for i, name in enumerate(names)],
                           title={"en": "What the busiest rank sends", "zh": "最忙的 rank 发多少"}, badge="simulated",
                           x_name="N", y_name={"en": "sizes of the gradients (S)", "zh": "梯度大小（S）的倍数"},
                           log_y=True, language=LANGUAGE))
@@ -613,7 +617,8 @@ widgets.show(chart.curves([Series(name, counts, [sweep[count][i] for count in co
 def on_four_ranks(plans, num_bytes):
     import torch
     import torch.distributed as dist
-    from labkit import exchange, traffic
+    from labkit import collectives
+    from labkit.measure import traffic
 
     rank, found = dist.get_rank(), {}
     inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
@@ -625,7 +630,7 @@ def on_four_ranks(plans, num_bytes):
         dist.all_reduce(part, group=across)
         dist.all_gather_single(buffer, part, group=inside)
 
-    ways = {name: lambda buffer, each=each: exchange.execute(each, buffer) for name, each in plans.items()}
+    ways = {name: lambda buffer, each=each: collectives.execute(each, buffer) for name, each in plans.items()}
     for name, way in {**ways, "new_group": in_groups}.items():
         buffer = torch.full((num_bytes // 4,), float(10**rank))
         dist.barrier()
@@ -676,8 +681,8 @@ for each in MODELS.values():
     row = [least_sharding(each, device, num) for device, num in ((40e9, 8), (80e9, 8), (80e9, 64))]
     row.append(least_sharding(each, 80e9, 64, "recompute"))
     print(f"{each.name:<13}", *(f"{cell:<15}" for cell in row))
-print(f"\nstates of 10B, nothing sharded: {format_bytes(sum(memory.state_bytes(10e9).values()))}; largest model whose states"
-      f" fit: A100 40 GB {memory.largest_model(40e9) / 1e9:.1f}B, H100 80 GB {memory.largest_model(80e9) / 1e9:.1f}B")
+print(f"\nstates of 10B, nothing sharded: {format_bytes(sum(sharding_states.state_bytes(10e9).values()))}; largest model whose states"
+      f" fit: A100 40 GB {sharding_states.largest_model(40e9) / 1e9:.1f}B, H100 80 GB {sharding_states.largest_model(80e9) / 1e9:.1f}B")
 
 # %% [markdown]
 # So, in this order:
@@ -714,7 +719,8 @@ def ddp_bytes(way):
     import contextlib
     import torch
     import torch.distributed as dist
-    from labkit import model, traffic
+    from labkit import model
+    from labkit.measure import traffic
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -751,7 +757,7 @@ for way, num_bytes in counted.items():
 #
 # ### 1. The states of a rank
 #
-# GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as measured above, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` shards nothing (0), the optimizer (1), gradients too (2), parameters too (3); `"accumulate"` counts both its sets as gradients. No calls of `labkit.memory`, of course.
+# GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as measured above, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` shards nothing (0), the optimizer (1), gradients too (2), parameters too (3); `"accumulate"` counts both its sets as gradients. No calls of `labkit.sharding.states`, of course.
 
 # %% [markdown] lang="zh" of="bc8c0e96"
 # ## 练习
@@ -760,7 +766,7 @@ for way, num_bytes in counted.items():
 #
 # ### 1. 一个 rank 的状态
 #
-# 求 `num_ranks` 个 rank 中每个的模型状态，单位 GB。`recipe` 是上面测过的 `"sgd"`、`"fp32"`、`"mixed"`、`"bf16"`，或者 `"accumulate"`：混合精度，另有一份 fp32 的梯度用来累加。`stage`：0 什么也不分，1 分优化器，2 再加梯度，3 再加参数；`"accumulate"` 的两份都算梯度。当然不要调用 `labkit.memory`。
+# 求 `num_ranks` 个 rank 中每个的模型状态，单位 GB。`recipe` 是上面测过的 `"sgd"`、`"fp32"`、`"mixed"`、`"bf16"`，或者 `"accumulate"`：混合精度，另有一份 fp32 的梯度用来累加。`stage`：0 什么也不分，1 分优化器，2 再加梯度，3 再加参数；`"accumulate"` 的两份都算梯度。当然不要调用 `labkit.sharding.states`。
 
 
 # %%

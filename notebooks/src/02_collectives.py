@@ -28,12 +28,15 @@
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
-from labkit import calibrate, chart, diagram, exchange, hardware, machine, network, scene, widgets
-from labkit.chart import Series
-from labkit.check import collectives as check
-from labkit.collectives import ALGORITHMS, TITLES, lower_bound_bytes, plan, sent_bytes
-from labkit.network import Link, crossover_bytes, formula_us, time_us, uniform
-from labkit.style import WORDS, called
+from labkit.collectives import calibrate, network, picture
+from labkit.pictures import curves as pictures_curves, scene
+from labkit import collectives, widgets
+from labkit.machine import hardware, resources
+from labkit.pictures.curves import Series
+from labkit.collectives import check
+from labkit.collectives.algorithms import ALGORITHMS, TITLES, lower_bound_bytes, plan, sent_bytes
+from labkit.collectives.network import Link, crossover_bytes, formula_us, time_us, uniform
+from labkit.pictures.style import WORDS, called
 from labkit.units import format_bytes, format_us
 
 LANGUAGE = "en"
@@ -41,7 +44,7 @@ check.language(LANGUAGE)
 
 
 def curves(series, title, badge, **options):
-    widgets.show(chart.curves(series, title=title, badge=badge, log_x=True, log_y=True, language=LANGUAGE, **options))
+    widgets.show(pictures_curves.curves(series, title=title, badge=badge, log_x=True, log_y=True, language=LANGUAGE, **options))
 
 # %% [markdown] sections="19.1.1"
 # ## What messages travel on
@@ -54,7 +57,7 @@ def curves(series, title, badge, **options):
 # 集合通信有多快，要看它经过的最慢的那条链路。所以 NCCL 一开始就向系统打听谁与谁相连：GPU 和它们的 NVLink、PCIe、CPU 的 NUMA 节点、网卡。下面用同样的办法打听你这台机器；没有 GPU 时，rank 就是核上的进程，消息走内存。
 
 # %%
-widgets.show(diagram.topology(hardware.topology(), language=LANGUAGE))
+widgets.show(picture.topology(hardware.topology(), language=LANGUAGE))
 
 # %% [markdown]
 # Section 19.1.1 draws a DGX A100: four GPUs under one NVSwitch, four under another, "NVLink 600 GB/s" and "PCIe Gen4 64 GB/s". Some arithmetic with the data sheets' numbers: 12 NVLinks per GPU of 25 GB/s in each direction; 16 PCIe lanes of 16 GT/s, 128 bits of every 130 being data; 36 ports on an NVSwitch of that generation.
@@ -159,7 +162,7 @@ my_megabytes = None
 def traffic_of_each(num_bytes):
     import torch
     import torch.distributed as dist
-    from labkit import traffic
+    from labkit.measure import traffic
 
     rank, whole = dist.get_rank(), torch.rand(num_bytes // 4)
     part, other = whole.chunk(dist.get_world_size())[rank].clone(), torch.empty_like(whole)
@@ -343,7 +346,7 @@ for step in range(6):
 def ring_and_library(num_bytes):
     import torch
     import torch.distributed as dist
-    from labkit import traffic
+    from labkit.measure import traffic
 
     tensor = torch.rand(num_bytes // 4)
     right = tensor.clone()
@@ -412,7 +415,7 @@ SLOW = Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
 def race(algorithm, num_bytes, links, **options):
     """A run of an all-reduce, its predicted and its measured time, both in milliseconds; the better of two runs."""
     steps = plan("all_reduce", algorithm, links.num_ranks, **options)
-    run = exchange.run(steps, num_bytes, network=links, num_runs=2, timeout_s=40)
+    run = collectives.launch(steps, num_bytes, network=links, num_runs=2, timeout_s=40)
     measured_s = min(max(both) for both in zip(*(rank["seconds"] for rank in run)))
     return run, time_us(steps, links, num_bytes) / 1e3, 1e3 * measured_s
 
@@ -556,7 +559,7 @@ for size, *times in zip(sizes, *lines.values()):
 
 # %%
 islands = network.islands(4, 2, inside=Link(alpha_us=1_000, bandwidth_gb_per_s=1), between=SLOW, shared=True)
-widgets.show(diagram.network(islands, language=LANGUAGE))
+widgets.show(picture.network(islands, language=LANGUAGE))
 
 # %%
 print(f"{'4 MB':<20} crosses between islands   ms: predicted measured")
@@ -603,7 +606,7 @@ points = calibrate.sweep("all_reduce", ranks=(2, 4), num_launches=3)
 series = []
 for num_ranks in (2, 4):
     mine = [point for point in points if point.num_ranks == num_ranks]
-    backend = "nccl" if machine.num_gpus() >= num_ranks else "gloo"
+    backend = "nccl" if resources.num_gpus() >= num_ranks else "gloo"
     series += judge(f"N = {num_ranks}, {backend}", num_ranks, [p.num_bytes for p in mine], [p.time_us for p in mine])
 curves(series, "All-reduce: T = alpha + S / B", "measured", x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
 

@@ -30,10 +30,13 @@ import labkit as lab
 lab.warm()  # starts the process that forks ranks, while the rest loads
 import torch
 import torch.distributed as dist
-from labkit import buckets, chart, data_parallel, machine, model, scene, widgets
-from labkit.chart import Series
-from labkit.check import data_parallel as check
-from labkit.network import Link
+from labkit.data_parallel import buckets
+from labkit.pictures import curves, scene
+from labkit import data_parallel, model, widgets
+from labkit.machine import resources
+from labkit.pictures.curves import Series
+from labkit.data_parallel import check
+from labkit.collectives.network import Link
 from labkit.units import format_bytes
 
 LANGUAGE = "en"
@@ -206,7 +209,7 @@ for name, seconds in rows.items():
 # 两个线程和先后做差不多一样慢；两个 rank 只要有两个空闲的核，就和做一份差不多一样快。第二，每一步都从第一块 GPU 开始，又在那里结束：它先发完权重，前向才能开始，然后收齐所有输出和梯度，这些都不能藏在反向之下。下面以模型大小为单位，列出权重出、梯度进的字节，假定逐块 GPU 拷贝（有 NCCL 时，torch 改用广播和归约，N 为多少都约是 2）；旁边是环形 all-reduce 里一个 rank 收发的量：
 
 # %%
-from labkit.collectives import plan, received_bytes, sent_bytes
+from labkit.collectives.algorithms import plan, received_bytes, sent_bytes
 
 print("  N   GPU 0, copy by copy      ring, each rank")
 for size in (2, 4, 8):
@@ -265,7 +268,8 @@ def three_ways():
     import copy
     import time
     import torch.distributed as dist
-    from labkit import model, traffic
+    from labkit import model
+    from labkit.measure import traffic
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())  # other data on each rank
@@ -389,12 +393,12 @@ my_bucket_mb = None
 layers = [buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=3000) for i in range(12)]
 link, sizes_mb = Link(alpha_us=2500, bandwidth_gb_per_s=0.08), (0.5, 1, 2, 3, 6)
 predicted = {mb: data_parallel.predict(layers, 2, bucket_mb=mb, link=link) for mb in sizes_mb}
-measured = {mb: data_parallel.run(layers, 2, bucket_mb=mb, link=link, num_steps=1, timeout_s=50) for mb in (0.5, 2, 6)}
+measured = {mb: data_parallel.launch(layers, 2, bucket_mb=mb, link=link, num_steps=1, timeout_s=50) for mb in (0.5, 2, 6)}
 
 # %%
 steps = predicted, {mb: run.timeline() for mb, run in measured.items()}
 ms = [[buckets.step_us(step) / 1000 for step in some.values()] for some in steps]
-widgets.show(chart.curves([Series("DDP", list(predicted), ms[0]), Series("DDP", list(measured), ms[1], points=True)],
+widgets.show(curves.curves([Series("DDP", list(predicted), ms[0]), Series("DDP", list(measured), ms[1], points=True)],
                           title={"en": "One step, by bucket size", "zh": "一步的时间与桶的大小"}, log_x=True,
                           x_name="MiB", y_name="ms", badge="measured, paced, gloo / simulated", language=LANGUAGE))
 print(f"{my_bucket_mb = }, simulated best: {sizes_mb[ms[0].index(min(ms[0]))]} MiB")
@@ -537,7 +541,8 @@ def accumulate(name):
     import contextlib
     import torch
     import torch.distributed as dist
-    from labkit import model, traffic
+    from labkit import model
+    from labkit.measure import traffic
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     torch.manual_seed(0)
@@ -708,10 +713,10 @@ dist.destroy_process_group()
 script = Path(folder.name, "two_nodes.py")
 script.write_text(TWO_NODES)
 line = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", "--nnodes=2",
-        "--master_addr=127.0.0.1", f"--master_port={machine.free_port()}"]  # torchrun is a name for the first three words
+        "--master_addr=127.0.0.1", f"--master_port={resources.free_port()}"]  # torchrun is a name for the first three words
 
 # %%
-environment = os.environ | ({"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {})
+environment = os.environ | ({"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {})
 nodes = [subprocess.Popen([*line, f"--node_rank={node}", script], env=environment, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node in range(2)]
 try:
@@ -757,7 +762,7 @@ def by_environment(port):
     return said, f"with both set, {total.item():g} ranks answer"
 
 
-print(*lab.launch(by_environment, machine.free_port(), ranks=2, backend="gloo", timeout_s=40)[0], sep="\n")
+print(*lab.launch(by_environment, resources.free_port(), ranks=2, backend="gloo", timeout_s=40)[0], sep="\n")
 
 # %% [markdown] sections="10.2.2"
 # ## Without waiting: a parameter server
@@ -819,7 +824,8 @@ my_ms = {"synchronous": None, "asynchronous": None}
 def serve_or_work(total, bound):
     import torch
     import torch.distributed as dist
-    from labkit import model, pace, trace
+    from labkit import model
+    from labkit.measure import pace, trace
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
     torch.manual_seed(0)
@@ -993,7 +999,7 @@ losses = {(kind, every): [final_loss(weights, kind) for _, weights in runs] for 
 series = {kind: [(swept[key][0][0] / 1e6, loss) for key in swept if key[0] == kind for loss in losses[key]]
           for kind in ("shuffled", "own data", "accumulate")}
 NAMES = {"shuffled": "打乱", "own data": "各自的数据", "accumulate": "累积"}
-widgets.show(chart.curves([Series({"en": kind, "zh": NAMES[kind]}, *zip(*dots), points=True) for kind, dots in series.items()],
+widgets.show(curves.curves([Series({"en": kind, "zh": NAMES[kind]}, *zip(*dots), points=True) for kind, dots in series.items()],
                           log_x=True,
                           title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
                           x_name={"en": "MB handed to all_reduce by a rank", "zh": "一个 rank 交给 all_reduce 的 MB"},
@@ -1032,13 +1038,13 @@ options = {"bucket_mb": 1, "link": Link(alpha_us=200, bandwidth_gb_per_s=0.3)}
 counts = (1, 2, 3, 4, 6, 8)
 fixed = [buckets.step_us(data_parallel.predict(layers_of(1 / n), n, **options)) for n in counts]
 grown = [buckets.step_us(data_parallel.predict(layers_of(1), n, **options)) for n in counts]
-tried = {n: data_parallel.run(layers_of(1 / n), n, **options, timeout_s=50) for n in (1, 2, 4)}
+tried = {n: data_parallel.launch(layers_of(1 / n), n, **options, timeout_s=50) for n in (1, 2, 4)}
 taken = [min(run[0]["step_us"]) for run in tried.values()]  # the best of three steps
 
 # %%
 names = ({"en": "ideal", "zh": "理想"}, {"en": "one batch, shared", "zh": "分一批数据"},
          {"en": "batch grows with N", "zh": "批随 N 增大"})
-widgets.show(chart.curves([
+widgets.show(curves.curves([
     Series(names[0], counts, counts), Series(names[1], counts, [fixed[0] / us for us in fixed]),
     Series(names[1], list(tried), [taken[0] / us for us in taken], points=True),
     Series(names[2], counts, [n * grown[0] / us for n, us in zip(counts, grown)])],

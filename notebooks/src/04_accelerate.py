@@ -35,8 +35,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from labkit import accelerated, model, widgets
-from labkit.check import accelerate as check
+from labkit import accelerate as accelerated, model, widgets
+from labkit.accelerate import check
 
 LANGUAGE = "en"
 check.language(LANGUAGE)
@@ -442,7 +442,8 @@ board
 # %%
 def two_backwards():
     from accelerate import Accelerator
-    from labkit import model, traffic
+    from labkit import model
+    from labkit.measure import traffic
 
     accelerator, found = Accelerator(cpu=True, gradient_accumulation_steps=4), {}
     net = accelerator.prepare(model.Transformer(2, 32, 2, max_len=32))
@@ -522,7 +523,7 @@ my_clipped = {"ddp": None, "ddp, no if": None, "fsdp": None, "zero2": None, "zer
 # %%
 def clipped_move(engine, in_file=False, guard=True):
     import torch
-    from labkit import accelerated, model
+    from labkit import accelerate as accelerated, model
     from torch.utils.data import DataLoader, TensorDataset
 
     accelerator = accelerated.accelerator(engine, accumulation=2, max_norm=0.01 if in_file else None)
@@ -654,7 +655,7 @@ for name in my_accuracies:
 # %%
 def elements(engine):
     import torch
-    from labkit import accelerated, model
+    from labkit import accelerate as accelerated, model
     from torch.utils.data import DataLoader, TensorDataset
 
     accelerator = accelerated.accelerator(engine, precision="bf16")

@@ -33,9 +33,12 @@ import itertools
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from labkit import chart, memory, meter, model, widgets
-from labkit.chart import Series
-from labkit.check import precision as check
+from labkit.pictures import curves
+from labkit.sharding import states
+from labkit.measure import memory
+from labkit import model, widgets
+from labkit.pictures.curves import Series
+from labkit.precision import check
 from labkit.units import format_bytes, format_share
 
 LANGUAGE = "en"
@@ -90,7 +93,7 @@ def gaps(dtype):
     return x.tolist(), ((bits + 1).view(dtype).double() - x.double()).tolist()
 
 
-widgets.show(chart.curves([Series(name, *gaps(dtype)) for name, dtype in TYPES.items()], log_x=True, log_y=True,
+widgets.show(curves.curves([Series(name, *gaps(dtype)) for name, dtype in TYPES.items()], log_x=True, log_y=True,
                           title={"en": "Gap to the next number", "zh": "到下一个数的间隔"}, y_name={"en": "gap", "zh": "间隔"},
                           x_name={"en": "number", "zh": "数"}, badge="measured", language=LANGUAGE))
 
@@ -178,7 +181,7 @@ def train(kinds, num_steps):
 # %%
 found = lab.launch(train, ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters"), 84, ranks=2, backend="gloo", timeout_s=55)[0]
 means = {kind: losses.unflatten(0, (-1, 12)).mean(1) for kind, (losses, _) in found.items()}  # of 12 steps each
-widgets.show(chart.curves([Series({"en": kind, "zh": kind.replace(", ", "，").replace("masters", "主权重")}, range(12, 85, 12),
+widgets.show(curves.curves([Series({"en": kind, "zh": kind.replace(", ", "，").replace("masters", "主权重")}, range(12, 85, 12),
                                   (line - means["fp32"]).tolist(), points=True)
                            for kind, line in means.items() if kind != "fp32"],
                           title={"en": "Loss above that of fp32", "zh": "损失比 fp32 高多少"}, badge="measured, gloo",
@@ -201,10 +204,10 @@ for kind, (_, share) in found.items():
 # %%
 print(f"{'recipe':<10} {'bytes':>5}  {'7 B parameters':>14}   {'without masters':>15}")
 for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
-    kinds = memory.state_bytes(7e9, recipe_name=name)
+    kinds = states.state_bytes(7e9, recipe_name=name)
     bare = sum(kinds.values()) - kinds.get("master", 0)
-    print(f"{name:<10} {memory.RECIPES[name].bytes_per_parameter:5}  {format_bytes(sum(kinds.values())):>14}   "
-          f"{format_bytes(bare):>15}   {memory.RECIPES[name].what}")
+    print(f"{name:<10} {states.RECIPES[name].bytes_per_parameter:5}  {format_bytes(sum(kinds.values())):>14}   "
+          f"{format_bytes(bare):>15}   {states.RECIPES[name].what}")
 
 # %% [markdown]
 # Mixed precision does not make the states smaller: weight, gradient, master and two moments take as much as fp32 with Adam. It saves activations, messages and time. The bill of section 8.1.1 for 7 B parameters, "14 + 56 + 14 GB", has no line for the masters: it is the column "without masters" of "mixed", and the column before it is right.
@@ -284,7 +287,8 @@ my_activations, my_messages = None, None  # of autocast
 # %%
 def kept_and_sent():
     import torch
-    from labkit import meter, model, traffic
+    from labkit.measure import memory, traffic
+    from labkit import model
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
     from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -292,7 +296,7 @@ def kept_and_sent():
     found = {}
     for kind in ("fp32", "autocast", "autocast, hook", "bf16 model"):
         net = model.Transformer(2, 32, 2, max_len=32).to(torch.bfloat16 if kind == "bf16 model" else torch.float32)
-        ddp, held = DDP(net), meter.Activations(net.parameters())
+        ddp, held = DDP(net), memory.Activations(net.parameters())
         if kind == "autocast, hook": ddp.register_comm_hook(None, fp16_compress_hook)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind.startswith("autocast")), held.chunk(0):
             loss = model.loss(ddp(tokens), targets)
@@ -355,7 +359,7 @@ for scale in scales:
     broken.append((~weights.isfinite()).float().mean().item())
     wrong.append(off(weights / scale, right[1]))
 names = {"en": "logits: became zero", "zh": "logits：变成零"}, {"en": "weights: inf or NaN", "zh": "权重：inf 或 NaN"}
-widgets.show(chart.curves([Series(names[0], scales, zeros, points=True), Series(names[1], scales, broken, points=True)],
+widgets.show(curves.curves([Series(names[0], scales, zeros, points=True), Series(names[1], scales, broken, points=True)],
                           title={"en": "Gradients lost, by loss scale", "zh": "丢掉的梯度与缩放系数"}, log_x=True,
                           x_name={"en": "loss scale", "zh": "缩放系数"}, y_format=format_share, badge="measured",
                           language=LANGUAGE))
@@ -485,7 +489,7 @@ print(f"alone, what the training moved is off by {format_share(off(*moved))}")
 def fsdp2_agrees():
     import torch
     import torch.distributed as dist
-    from labkit import traffic
+    from labkit.measure import traffic
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -525,14 +529,15 @@ def accumulate(num_microbatches, dtype, quiet=True):
     import contextlib
     import torch
     import torch.distributed as dist
-    from labkit import meter, model, traffic
+    from labkit.measure import memory, traffic
+    from labkit import model
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(dtype))
     mine = (part.chunk(dist.get_world_size())[dist.get_rank()] for part in model.story_tokens(16, 32))
     microbatches = list(zip(*(part.chunk(num_microbatches) for part in mine)))
-    held = meter.Activations(ddp.parameters())
+    held = memory.Activations(ddp.parameters())
     with traffic.count() as counted:
         for number, (tokens, targets) in enumerate(microbatches, start=1):
             last = number == num_microbatches
@@ -665,7 +670,7 @@ for number, grad in enumerate(microbatch_gradients(256), start=1):
     if number & (number - 1) == 0:  # a power of two
         errors.append((number, *(off(total, exact) for total in sums.values())))
 numbers, *columns = zip(*errors)
-widgets.show(chart.curves([Series({"en": name, "zh": name.replace("into", "累加到")}, numbers, column, points=True)
+widgets.show(curves.curves([Series({"en": name, "zh": name.replace("into", "累加到")}, numbers, column, points=True)
                            for name, column in zip(types, columns)],
                           title={"en": "Error of an accumulated gradient", "zh": "累积梯度的误差"}, log_x=True, log_y=True,
                           x_name={"en": "microbatches", "zh": "微批次数"}, badge="measured", language=LANGUAGE,
@@ -801,7 +806,7 @@ class Recompute(torch.autograd.Function):
 # %%
 my_number_of_checkpoints = None
 L, B, T, D, H = 8, 4, 64, 64, 4
-whole, inputs = memory.block_activation_bytes(B, T, D, H), B * T * D * 4
+whole, inputs = states.block_activation_bytes(B, T, D, H), B * T * D * 4
 torch.manual_seed(0)
 blocks, batch = torch.nn.ModuleList(model.Block(D, H) for _ in range(L)), torch.randn(B, T, D)
 
@@ -815,7 +820,7 @@ def formulas(k):
 # %%
 def step(run, k=L):
     """Kept bytes, peak bytes and gradients of one forward and backward; run(block, held, x) runs the first k blocks."""
-    held, x = meter.Activations(blocks.parameters()), batch.clone().requires_grad_()
+    held, x = memory.Activations(blocks.parameters()), batch.clone().requires_grad_()
     blocks.zero_grad()
     with held.chunk("forward"):
         for i, block in enumerate(blocks):
@@ -830,7 +835,7 @@ def step(run, k=L):
 plain, measured = step(None, 0), [step(Recompute.apply, k) for k in range(L + 1)]
 predicted = [formulas(k) for k in range(L + 1)]
 names = {"en": "kept after forward", "zh": "前向后留着"}, {"en": "peak of the step", "zh": "整步的峰值"}
-widgets.show(chart.curves([Series(name, range(L + 1), [row[n] for row in rows], points=rows is measured)
+widgets.show(curves.curves([Series(name, range(L + 1), [row[n] for row in rows], points=rows is measured)
                            for rows in (predicted, measured) for n, name in enumerate(names)],
                           title={"en": "Bytes of activations", "zh": "激活的字节"}, y_format=format_bytes,
                           x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"}, badge="measured / computed",
@@ -909,7 +914,7 @@ my_segment = None
 # %%
 def segments(size):
     """The peak of a step in which every segment of ``size`` blocks is checkpointed."""
-    held, x = meter.Activations(blocks.parameters()), batch.clone().requires_grad_()
+    held, x = memory.Activations(blocks.parameters()), batch.clone().requires_grad_()
     with held.chunk("forward"):
         for start in range(0, L, size):
             x = Recompute.apply(torch.nn.Sequential(*blocks[start : start + size]), held, x)
@@ -1003,8 +1008,8 @@ for name, run in {"plain": layer, "checkpoint": lambda x: checkpoint(layer, x, u
 print("model   layers   keep all   selective      full   16-bit weights")
 for name, num_layers, hidden, heads in (("22B", 48, 6144, 64), ("175B", 96, 12288, 96), ("530B", 105, 20480, 128),
                                         ("1T", 128, 25600, 160)):
-    kept = (num_layers * memory.layer_activation_bytes(2048, 1, hidden, heads, recompute=recompute)
-            for recompute in memory.RECOMPUTE)
+    kept = (num_layers * states.layer_activation_bytes(2048, 1, hidden, heads, recompute=recompute)
+            for recompute in states.RECOMPUTE)
     weights = 2 * 12 * num_layers * hidden**2  # 12 h^2 parameters a layer
     print(f"{name:>5} {num_layers:8}" + "".join(f"{format_bytes(num):>11}" for num in kept)
           + f"{format_bytes(weights):>16}")
@@ -1028,7 +1033,8 @@ def everything(num_microbatches, checkpointed, num_steps=10):
     import contextlib, functools
     import torch
     import torch.distributed as dist
-    from labkit import meter, model
+    from labkit.measure import memory
+    from labkit import model
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     torch.manual_seed(0)
@@ -1036,7 +1042,7 @@ def everything(num_microbatches, checkpointed, num_steps=10):
     for block in net.layers[1:-2] if checkpointed else ():
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
     ddp, optimizer = DDP(net), torch.optim.AdamW(net.parameters(), lr=3e-3)
-    held = meter.Activations(net.parameters())
+    held = memory.Activations(net.parameters())
     for step in range(num_steps):
         batch = model.story_tokens(16, 32, seed=2 * step + dist.get_rank())
         for number, (tokens, targets) in enumerate(zip(*(part.chunk(num_microbatches) for part in batch)), start=1):

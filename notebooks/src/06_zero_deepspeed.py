@@ -31,9 +31,13 @@ lab.warm()  # starts the process that forks ranks, while the rest loads
 import itertools
 import torch
 import torch.distributed as dist
-from labkit import bill, exchange, memory, meter, model, ops, scene, shards, sharded, traffic, widgets
-from labkit.check import zero as check
-from labkit.collectives import plan
+from labkit.pictures import bytes_held, scene
+from labkit import collectives, model, sharding, shards, widgets
+from labkit.sharding import states as sharding_states
+from labkit.measure import memory, traffic
+from labkit.machine import ops
+from labkit.sharding import zero_check as check
+from labkit.collectives.algorithms import plan
 from labkit.units import format_bytes
 
 LANGUAGE = "en"
@@ -62,7 +66,7 @@ STAGES = ("DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3")
 textbook = dict(zip(STAGES, (112, 28, 14.5, 7)))  # section 8.5.1
 print(f"{my_gb = }\n7B, 4 ranks   parameters   gradients   optimizer   together   textbook")
 for stage, name in enumerate(STAGES):
-    parts = memory.by_category(memory.state_bytes(7e9, num_ranks=4, stage=stage))
+    parts = sharding_states.by_category(sharding_states.state_bytes(7e9, num_ranks=4, stage=stage))
     cells = "".join(f"{num_bytes / 1e9:9.1f} GB" for num_bytes in (*parts.values(), sum(parts.values())))
     print(f"{name:<10}{cells}{textbook[name]:8} GB")
 
@@ -91,7 +95,7 @@ print(f"ZeRO 3:            16 M/N  = {16 * M / N:g}    the text divides by N onc
 # %%
 def saving(num_ranks, stage):
     """A rank of DDP over a rank of this stage."""
-    return sum(memory.state_bytes(1).values()) / sum(memory.state_bytes(1, num_ranks, stage).values())
+    return sum(sharding_states.state_bytes(1).values()) / sum(sharding_states.state_bytes(1, num_ranks, stage).values())
 
 
 print("      N   ZeRO 1   ZeRO 2   ZeRO 3")
@@ -130,14 +134,14 @@ def part(flat):
 
 def reduce_scatter(flat, ring):
     """The mean over the ranks of this rank's part."""
-    if ring: exchange.execute(plan("reduce_scatter", "ring", dist.get_world_size()), flat)
+    if ring: collectives.execute(plan("reduce_scatter", "ring", dist.get_world_size()), flat)
     else: dist.reduce_scatter_single(part(flat), flat)
     return part(flat).div_(dist.get_world_size())
 
 
 def all_gather(flat, ring):
     """Fills a flat tensor from everybody's part of it."""
-    if ring: exchange.execute(plan("all_gather", "ring", dist.get_world_size()), flat)
+    if ring: collectives.execute(plan("all_gather", "ring", dist.get_world_size()), flat)
     else: dist.all_gather_single(flat, part(flat))
 
 # %% [markdown]
@@ -154,14 +158,14 @@ def weights_and_data():
 
 
 def plain(ring=False, num_steps=3):
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
         for step in range(num_steps):
             with traffic.count() as counted:
                 model.loss(net(tokens), targets).backward()
                 for weight in net.parameters():
-                    if ring: exchange.execute(plan("all_reduce", "ring", dist.get_world_size()), weight.grad.view(-1))
+                    if ring: collectives.execute(plan("all_reduce", "ring", dist.get_world_size()), weight.grad.view(-1))
                     else: dist.all_reduce(weight.grad)
                     weight.grad /= dist.get_world_size()
                 live_bytes = watched.live_bytes
@@ -178,7 +182,7 @@ def plain(ring=False, num_steps=3):
 
 # %%
 def zero1(ring=False, num_steps=3):
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
         mine = {weight: torch.nn.Parameter(part(weight.data.view(-1))) for weight in net.parameters()}  # views
         optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
@@ -207,7 +211,7 @@ def zero2(ring=False, num_steps=3):
         mine[weight].grad = reduce_scatter(weight.grad.view(-1), ring).clone()
         weight.grad = None  # the other parts are not kept
 
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
         mine = {weight: torch.nn.Parameter(part(weight.data.view(-1))) for weight in net.parameters()}
         optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
@@ -242,7 +246,7 @@ def zero3(ring=False, num_steps=3):
     def reduce(weight):
         mine[weight].grad, weight.grad = reduce_scatter(weight.grad.view(-1), ring).clone(), None
         weight.untyped_storage().resize_(0)
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
         mine = {weight: torch.nn.Parameter(part(weight.data.view(-1)).clone()) for weight in net.parameters()}
         for weight in mine: weight.register_post_accumulate_grad_hook(reduce)
@@ -275,7 +279,7 @@ num_params = sum(weight.numel() for weight in runs["DDP"][0][0].values())
 print(f"{my_bytes = }, {my_difference = }\nbytes per parameter   live   predicted   weights off by")
 for stage, (name, run) in enumerate(runs.items()):
     weights, live_bytes, _ = run[0]
-    due = sum(memory.state_bytes(1, 4, stage, "fp32").values())
+    due = sum(sharding_states.state_bytes(1, 4, stage, "fp32").values())
     print(f"{name:<16} {live_bytes / num_params:9.3f} {due:11.3f} {difference(weights, runs['DDP'][0][0]):16.0e}")
 
 # %% [markdown]
@@ -306,7 +310,7 @@ sent = dict(zip(STAGES, lab.launch(on_our_ring, **options)[0]))
 wire = {name: run[0][2].sent_bytes or float("nan") for name, run in runs.items()}  # only Linux counts it
 print(f"{my_volume = }\n            sent on our ring  predicted         gloo's wire  handed to gloo, in models")
 for stage, (name, run) in enumerate(runs.items()):
-    due = sum(memory.step_volume(1, 4, stage).values()) / sum(memory.step_volume(1, 4, 0).values())
+    due = sum(sharding_states.step_volume(1, 4, stage).values()) / sum(sharding_states.step_volume(1, 4, 0).values())
     payload = {kind: f"{num / 4 / num_params:g}" for kind, num in run[0][2].payload_bytes.items()}
     print(f"{name:<7} {sent[name]:12,} = {sent[name] / sent['DDP']:.2f}x {due:9.2f}x {wire[name]:11,} = "
           f"{wire[name] / wire['DDP']:.2f}x  {payload}")
@@ -332,7 +336,7 @@ for stage, (name, run) in enumerate(runs.items()):
 
 # %%
 def recorded():
-    from labkit import trace
+    from labkit.measure import trace
 
     zero3(num_steps=1)  # connects the ranks
     with trace.record(operators=False):
@@ -382,7 +386,8 @@ def train(configs):
     import deepspeed
     import torch
     import torch.distributed as dist
-    from labkit import meter, model, traffic
+    from labkit.measure import memory, traffic
+    from labkit import model
 
     found = {}
     for name, settings in configs.items():
@@ -396,7 +401,7 @@ def train(configs):
                 with traffic.count() as counted:  # in the end: the last microbatch and the update
                     loss = model.loss(engine(tokens).float(), targets)
                     engine.backward(loss)
-                    held = held if index else meter.shards(engine)  # after the first microbatch
+                    held = held if index else memory.shards(engine)  # after the first microbatch
                     engine.step()
         found[name] = loss.item(), held, counted, 1000 * (time.perf_counter() - began)
     return found
@@ -433,16 +438,16 @@ for name, (loss, _, _, _) in engines[0].items():
 print("bytes per parameter, mean\n       parameters  gradients  optimizer   together  formula   slices off")
 for stage in range(4):
     held = shards.join(result[f"zero{stage}"][1] for result in engines)
-    setting = sharded.Setting(engine=f"zero{stage}", num_layers=2)
+    setting = sharding.Setting(engine=f"zero{stage}", num_layers=2)
     used = held.select((held.kind != "buffer") & (held.tensor != shards.PADDING) & (held.tensor != shards.UNUSED))
     parts = [num.mean() / num_params for num in used.bytes_by("category").values()]
-    due = sum(memory.state_bytes(1, 2, stage).values())
+    due = sum(sharding_states.state_bytes(1, 2, stage).values())
     print(f"ZeRO {stage}", "".join(f"{each:11.2f}" for each in (*parts, sum(parts))), f"{due:8.2f}",
-          f"{len(shards.differences(sharded.predicted(setting), held)):12}")
+          f"{len(shards.differences(sharding.predicted(setting), held)):12}")
 
 # %%
 held = shards.join(result["zero2"][1] for result in engines)
-widgets.show(bill.shards(sharded.predicted(sharded.Setting(engine="zero2", num_layers=2)), held, title="ZeRO 2",
+widgets.show(bytes_held.shards(sharding.predicted(sharding.Setting(engine="zero2", num_layers=2)), held, title="ZeRO 2",
                          language=LANGUAGE))
 
 # %% [markdown]
@@ -687,17 +692,17 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from labkit import machine
+from labkit.machine import resources
 
 yaml = Path(folder.name, "accelerate.yaml")
 yaml.write_text(f"""distributed_type: DEEPSPEED
 deepspeed_config: {{deepspeed_config_file: {paths["auto.json"]}, zero3_init_flag: false}}
 num_machines: 1
 num_processes: 1
-main_process_port: {machine.free_port()}
+main_process_port: {resources.free_port()}
 """)
-environment = os.environ | ({} if machine.num_gpus() > 1 else ops.environment()) | {"OMP_NUM_THREADS": "1"}
-environment |= {"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {}
+environment = os.environ | ({} if resources.num_gpus() > 1 else ops.environment()) | {"OMP_NUM_THREADS": "1"}
+environment |= {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
 
 # %%
 words = "--config_file", yaml, paths["hf.py"], folder.name, paths["fp16.json"], paths["bf16.json"], paths["auto.json"]
@@ -731,7 +736,7 @@ print("ZeRO 3, rank 0 of 2      device       host   loss      slices off the pre
 for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("all", "offload all")):
     loss, held, _, _ = engines[0][result]
     lies = {device: int(num[0]) for device, num in held.bytes_by("device").items()}
-    due = sharded.predicted(sharded.Setting(engine="zero3", num_layers=2, offload=name))
+    due = sharding.predicted(sharding.Setting(engine="zero3", num_layers=2, offload=name))
     off = shards.differences(due.select(due.rank == 0), held)
     print(f"offload {name:<12} {lies.get('cpu', 0):10,} {lies.get('host', 0):10,}   {loss:.5f} {len(off):6}")
 
@@ -751,7 +756,7 @@ for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("al
 
 # %%
 live = {kind: int(num[0]) for kind, num in engines[0]["offload all"][1].bytes_by("kind").items()}
-small, large = (memory.offload_moves(size, 2, 3, "all") for size in (num_params, 7e9))
+small, large = (sharding_states.offload_moves(size, 2, 3, "all") for size in (num_params, 7e9))
 print("                                     small model   its tensor     7B, computed")
 for move, more, kind in zip(small, large, ("parameter", "parameter", "gradient", "main_grad")):
     way = "to the host" if move.to_host else "to the device"
@@ -777,13 +782,13 @@ widgets.offload_flow(language=LANGUAGE)
 
 # %%
 for name, num_ranks, stage, said in (("DDP", 32, 0, "80 GB, too little"), ("ZeRO 2", 8, 2, "78 GB"), ("ZeRO 3", 4, 3, "68 GB")):
-    states = sum(memory.state_bytes(70e9, num_ranks, stage).values()) / 1e9
-    least = memory.ranks_needed(70e9, 80e9, stage)
+    states = sum(sharding_states.state_bytes(70e9, num_ranks, stage).values()) / 1e9
+    least = sharding_states.ranks_needed(70e9, 80e9, stage)
     where = f"it fits from {least} GPUs on" if least else "it fits on no number of GPUs"
     print(f"{name}, {num_ranks:2} GPUs: {states:6.1f} GB each; the text says {said}; {where}")
-host = (sum(memory.state_bytes(70e9).values()) + 4 * 70e9) / 1e9
+host = (sum(sharding_states.state_bytes(70e9).values()) + 4 * 70e9) / 1e9
 print(f"ZeRO 3 and offload, 2 GPUs: no states have to stay on the device; {host:,.0f} GB in the host's memory,")
-print(f"  and {sum(move.num_bytes for move in memory.offload_moves(70e9, 2, 3, 'all')) / 31.5e9:.0f} s of transfers per step and link")
+print(f"  and {sum(move.num_bytes for move in sharding_states.offload_moves(70e9, 2, 3, 'all')) / 31.5e9:.0f} s of transfers per step and link")
 
 # %% [markdown]
 # That DDP does not fit, the text says itself. The next two are impossible; stage 2 fits on no number of GPUs, since 2 bytes per parameter stay whole. The last one needs what the table leaves out: a host that holds all the states, and DeepSpeed's fp32 gradients besides. The column of speeds cannot be checked without such machines; with seconds of transfers in every step, "45%" needs a very large batch.
@@ -801,7 +806,7 @@ print(f"  and {sum(move.num_bytes for move in memory.offload_moves(70e9, 2, 3, '
 
 # %%
 P, N = 2_851_598_336, 8  # t5-3b
-code, page = memory.deepspeed_estimate(P, N, stage=2), 4 * P + 16 * P / N
+code, page = sharding_states.deepspeed_estimate(P, N, stage=2), 4 * P + 16 * P / N
 for name, num_bytes in (("code: 2P + 18P/N", code), ("page: 4P + 16P/N", page), ("ZeRO paper: 2P + 14P/N", 2 * P + 14 * P / N)):
     print(f"{name:<23} {num_bytes / 1e9:6.2f} GB = {num_bytes / 2**30:6.2f} GiB")
 
@@ -832,9 +837,9 @@ print(f"DeepSpeed's function returns {lab.launch(estimators, ranks=1, backend='g
 # %%
 mine = 10e9 / (2 * 2)  # parameters of a GPU
 for name in ("mixed", "megatron"):
-    parts = memory.by_category(memory.state_bytes(mine, num_ranks=2, stage=1, recipe_name=name))
+    parts = sharding_states.by_category(sharding_states.state_bytes(mine, num_ranks=2, stage=1, recipe_name=name))
     spoken = ", ".join(f"{part} {num_bytes / 1e9:g}" for part, num_bytes in parts.items())
-    print(f"{memory.recipe(name).what}\n  {spoken}, activations 10: {sum(parts.values()) / 1e9 + 10:g} GB of 40")
+    print(f"{sharding_states.recipe(name).what}\n  {spoken}, activations 10: {sum(parts.values()) / 1e9 + 10:g} GB of 40")
 
 # %% [markdown]
 # 35 or 40 GB: at the limit, before anything is gathered or fragmented.

@@ -34,10 +34,12 @@ lab.warm()  # starts the process that forks ranks, while the rest loads
 import math
 import torch
 import torch.distributed as dist
-from labkit import bill, chart, footprint, memory, model, scene, sharded, timeline, widgets
-from labkit.chart import Series
-from labkit.check import fsdp as check
-from labkit.sharded import Setting
+from labkit.pictures import bytes_held, curves, scene
+from labkit.sharding import states, step as sharding_step
+from labkit import model, sharding, timeline, widgets
+from labkit.pictures.curves import Series
+from labkit.sharding import fsdp_check as check
+from labkit.sharding.run import Setting
 from labkit.units import format_bytes
 
 LANGUAGE = "en"
@@ -58,8 +60,8 @@ my_share = None
 
 # %%
 settings = {name: Setting(engine=name, num_ranks=4) for name in ("ddp", "fsdp")}
-runs = {name: sharded.run(setting, timeout_s=50) for name, setting in settings.items()}
-held = {name: sharded.measured(run) for name, run in runs.items()}
+runs = {name: sharding.launch(setting, timeout_s=50) for name, setting in settings.items()}
+held = {name: sharding.measured(run) for name, run in runs.items()}
 for name, shards in held.items():
     parts = {part: per_rank[0] for part, per_rank in shards.bytes_by("category").items()}
     print(f"{name:<5}", *(f"{part} {format_bytes(num_bytes):<9}" for part, num_bytes in parts.items()),
@@ -73,7 +75,7 @@ print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_
 # 参数、梯度、Adam 的一阶矩和二阶矩，全部只剩四分之一，顶多差一点补齐。哪个 rank 存了什么，预测与实测并列：
 
 # %%
-widgets.show(bill.shards(sharded.predicted(settings["fsdp"]), held["fsdp"], title="FSDP", language=LANGUAGE))
+widgets.show(bytes_held.shards(sharding.predicted(settings["fsdp"]), held["fsdp"], title="FSDP", language=LANGUAGE))
 
 # %% [markdown]
 # But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward.
@@ -82,15 +84,15 @@ widgets.show(bill.shards(sharded.predicted(settings["fsdp"]), held["fsdp"], titl
 # 不过，这只是两次计算**之间**存着的东西。激活不算在 M 里；而要计算，一层就必须是完整的。下面是同一次运行里整整一步的情形：每一条是一个时刻的最高点，`F3` 是第 3 层的前向，`B3` 是它的反向。
 
 # %%
-predicted = sharded.predicted_footprint(settings["fsdp"])
-widgets.show(bill.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE))
+predicted = sharding.predicted_footprint(settings["fsdp"])
+widgets.show(bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE))
 
 # %%
 largest = 4 * max(unit.num_params for unit in settings["fsdp"].units())
 print(f"at the peak   states   activations   the rest, in largest layers ({format_bytes(largest)})   all   predicted, at")
 for name, setting in settings.items():
-    found, expected = runs[name][0]["footprint"], sharded.predicted_footprint(setting)
-    parts = dict(zip(footprint.PARTS, found.num_bytes[found.totals.argmax()]))
+    found, expected = runs[name][0]["footprint"], sharding.predicted_footprint(setting)
+    parts = dict(zip(sharding_step.PARTS, found.num_bytes[found.totals.argmax()]))
     rest = parts["gathered"] + parts["temporary"]
     print(f"{name:<11} {format_bytes(found.peak_bytes - rest - parts['activations']):>8} {format_bytes(parts['activations']):>13} "
           f"{rest / largest:20.1f} {format_bytes(found.peak_bytes):>23} {format_bytes(expected.peak_bytes):>10}, {expected.peak}")
@@ -199,11 +201,12 @@ def train(wrapper, num_steps):
     """The weights of each layer as one tensor, and the bytes of the last step."""
     import torch
     import torch.distributed as dist
-    from labkit import meter, model
+    from labkit.measure import memory
+    from labkit import model
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     torch.manual_seed(0)
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         net = engine = model.Transformer(4, 64, 4, max_len=32)
         if wrapper is DDP: engine = DDP(net)
         else: net.layers = torch.nn.ModuleList(wrapper(layer) for layer in net.layers)
@@ -233,7 +236,7 @@ for name, (weights, _) in by_hand.items():
 
 # %%
 labels = by_hand["Freed"][1].labels
-widgets.show(chart.curves([Series(name, range(len(labels)), found.totals.tolist()) for name, (_, found) in by_hand.items()],
+widgets.show(curves.curves([Series(name, range(len(labels)), found.totals.tolist()) for name, (_, found) in by_hand.items()],
                           title={"en": "Bytes of rank 0 over a step", "zh": "rank 0 在一步之内的字节"}, badge="measured, gloo",
                           x_format=lambda x: labels[round(x)], y_format=format_bytes, language=LANGUAGE))
 
@@ -269,12 +272,12 @@ def ring_bytes(payload, n):
     return sum(factors[name] * payload.get(name, 0) for name in factors)
 
 
-one = {name: sharded.run(Setting(engine=name, num_ranks=2, num_microbatches=1), timeout_s=50)[0]
+one = {name: sharding.launch(Setting(engine=name, num_ranks=2, num_microbatches=1), timeout_s=50)[0]
        for name in ("ddp", "fsdp", "fsdp_grad_op")}
-num_bytes = 4 * sum(math.prod(shape) for shape in footprint.shapes(Setting().units()).values())
+num_bytes = 4 * sum(math.prod(shape) for shape in sharding_step.shapes(Setting().units()).values())
 print(f"{my_ratio = }; in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
 for name, found in one.items():
-    theory = memory.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
+    theory = states.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
     sums = [sum(theory.values()), ring_bytes(found["payload_bytes"], 2), found["sent_bytes"]]
     print(f"{name:<13} predicted {sums[0] / num_bytes:.3f}   payload {sums[1] / num_bytes:.3f}   "
           f"wire {sums[2] / num_bytes:.3f}   calls {found['calls']}")
@@ -299,7 +302,8 @@ def recorded(forward_ahead, backward_ahead):
     """A step of FSDP2 that gathers some layers early. Returns the highest points of forward and backward, in bytes."""
     import torch
     import torch.distributed as dist
-    from labkit import meter, model, trace
+    from labkit.measure import memory, trace
+    from labkit import model
     from torch.distributed.fsdp import fully_shard
 
     net = model.Transformer(3, 64, 4, max_len=32)
@@ -313,7 +317,7 @@ def recorded(forward_ahead, backward_ahead):
     dist.barrier()
     with trace.record(operators=False):
         model.loss(net(tokens), targets).backward()
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         watched.mark("forward")
         loss = model.loss(net(tokens), targets)
         watched.mark("backward")
@@ -452,14 +456,15 @@ my_leanest, my_quietest = None, None
 def wrapped(ways):
     import torch
     import torch.distributed as dist
-    from labkit import meter, model, traffic
+    from labkit.measure import memory, traffic
+    from labkit import model
     from torch.distributed.fsdp import fully_shard
 
     found = {}
     for way in ways:
         torch.manual_seed(0)
         tokens, targets = (each.clone() for each in model.story_tokens(1, 32, seed=dist.get_rank()))
-        with meter.watch() as watched:
+        with memory.watch() as watched:
             net = model.Transformer(6, 64, 4, max_len=32)
             units = {"the root": [], "pairs of layers": [list(net.layers[i : i + 2]) for i in range(0, 8, 2)],
                      "each layer": net.layers, "each Linear": [each for each in net.modules() if type(each) is torch.nn.Linear]}
@@ -503,7 +508,8 @@ my_gather_factor, my_state_factor = None, None
 def in_16_bit(policies):
     import torch
     import torch.distributed as dist
-    from labkit import meter, model, traffic
+    from labkit.measure import memory, traffic
+    from labkit import model
     from torch.distributed.fsdp import fully_shard
 
     found, right = {}, None
@@ -517,7 +523,7 @@ def in_16_bit(policies):
         whole = torch.cat([weight.grad.full_tensor().flatten() for weight in net.parameters()])
         right = whole if right is None else right
         lost = ((whole == 0) & (right != 0)).sum() / (right != 0).sum()
-        found[name] = (str(seen[0][0])[6:], net.layers[1].up.weight.dtype, counted.payload_bytes, meter.shards(net).rank_bytes,
+        found[name] = (str(seen[0][0])[6:], net.layers[1].up.weight.dtype, counted.payload_bytes, memory.shards(net).rank_bytes,
                        ((whole - right).norm() / right.norm()).item(), lost.item())
     return found
 
@@ -559,7 +565,8 @@ FSDP2 = {"FULL_SHARD": {"reshard_after_forward": True}, "SHARD_GRAD_OP": {"resha
 # %%
 def both(strategies):
     import torch, warnings, torch.distributed as dist
-    from labkit import meter, model, traffic
+    from labkit.measure import memory, traffic
+    from labkit import model
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -580,7 +587,7 @@ def both(strategies):
         optimizer = torch.optim.AdamW(net.parameters())
         with traffic.count() as counted: model.loss(net(tokens[0]), tokens[1]).backward()
         optimizer.step()
-        held = meter.shards(net, optimizer).rank_bytes[dist.get_rank()]
+        held = memory.shards(net, optimizer).rank_bytes[dist.get_rank()]
         found[name, version] = held, counted.calls, counted.payload_bytes
     return found, said
 
@@ -594,7 +601,7 @@ for name, arguments in FSDP2.items():
     print(f"{name:<14} {4 * one / whole:.2f} quarters, {dict(sent[0])}\n    fully_shard(..., "
           f"{', '.join(f'{key}={value}' for key, value in arguments.items())}): {4 * two / whole:.2f} quarters, "
           f"calls and payload {'the same' if sent == same else 'others: ' + str(same)}")
-print("ZeRO stages 0 to 3:", *(f"{4 * sum(memory.state_bytes(1, 4, stage, 'fp32').values()) / 16:.2f}" for stage in range(4)))
+print("ZeRO stages 0 to 3:", *(f"{4 * sum(states.state_bytes(1, 4, stage, 'fp32').values()) / 16:.2f}" for stage in range(4)))
 print(f"torch on NO_SHARD: {said}")
 
 # %% [markdown]
@@ -729,12 +736,13 @@ my_reduce_scatters = {True: None, False: None}
 def accumulate(every):
     import torch
     import torch.distributed as dist
-    from labkit import meter, model, traffic
+    from labkit.measure import memory, traffic
+    from labkit import model
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
-    with meter.watch() as watched, traffic.count() as counted:
+    with memory.watch() as watched, traffic.count() as counted:
         net = model.Transformer(4, 64, 4, max_len=32)
         for layer in [*net.layers, net]: fully_shard(layer)
         watched.mark("step")
@@ -816,14 +824,15 @@ my_time_factor = None
 def checkpointed(ways, num_rounds=8):
     import functools, time, torch
     import torch.distributed as dist
-    from labkit import meter, model, traffic
+    from labkit.measure import memory, traffic
+    from labkit import model
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
     from torch.distributed.fsdp import fully_shard
     from torch.utils.checkpoint import checkpoint
 
     found, nets, (tokens, targets) = {}, {}, (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank()))
     for way in ways:
-        with meter.watch() as watched, traffic.count() as counted:
+        with memory.watch() as watched, traffic.count() as counted:
             nets[way] = net = model.Transformer(4, 64, 4, max_len=64)
             for block in net.layers[1:-1] if way == "checkpoint" else ():
                 block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
@@ -844,7 +853,7 @@ def checkpointed(ways, num_rounds=8):
 from statistics import median
 
 found = lab.launch(checkpointed, ("none", "checkpoint", "apply"), ranks=2, backend="gloo", timeout_s=50)[0]
-kept = 4 * memory.block_activation_bytes(4, 64, 64, 4)
+kept = 4 * states.block_activation_bytes(4, 64, 64, 4)
 print(f"{my_time_factor = }\ntheory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
       f"the other layers keep theirs; the compute 4/3\n\n{'':11} activations   peak      time   calls")
 for way, (activations, peak, calls, seconds) in found.items():
@@ -932,11 +941,12 @@ def two_memories(batch, on_host, num_steps=4):
     """Of rank 0: the most live bytes, the shortest step in seconds, the last loss."""
     import time, torch
     import torch.distributed as dist
-    from labkit import meter, model
+    from labkit.measure import memory
+    from labkit import model
 
     torch.manual_seed(0)
     (tokens, targets), seconds = model.story_tokens(batch, 64), []
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         net = model.Transformer(2, 256, 4, max_len=64)
         if dist.get_rank() == 1: return serve(net, num_steps) if on_host else None
         if on_host: net.layers = torch.nn.ModuleList(map(Fetched, net.layers))
@@ -972,7 +982,7 @@ def on_device(found):
 
 
 print("engine   ranks     peak   on the device with offload    saved")
-for name, found in (("fsdp", runs["fsdp"][0]["footprint"]), ("fsdp", sharded.predicted_footprint(Setting(engine="fsdp", num_ranks=16)))):
+for name, found in (("fsdp", runs["fsdp"][0]["footprint"]), ("fsdp", sharding.predicted_footprint(Setting(engine="fsdp", num_ranks=16)))):
     ranks = 4 if found.origin == "measured" else 16
     print(f"{name:<8} {ranks:5} {format_bytes(found.peak_bytes):>8} {format_bytes(on_device(found)):>28} "
           f"{1 - on_device(found) / found.peak_bytes:8.0%}   {found.origin}")
@@ -1035,11 +1045,12 @@ for name, (loss, place) in lab.launch(with_policy, 4, ranks=2, backend="gloo", t
 def load(efficient):
     import torch
     import torch.distributed as dist
-    from labkit import meter, model
+    from labkit.measure import memory
+    from labkit import model
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.fsdp import fully_shard
 
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         watched.mark("load")
         torch.manual_seed(0)
         read = dist.get_rank() == 0 or not efficient
@@ -1053,7 +1064,7 @@ def load(efficient):
     optimizer = torch.optim.AdamW(net.parameters())
     loss = model.loss(net(model.story_tokens(1, 32)[0]), model.story_tokens(1, 32)[1])
     loss.backward(), optimizer.step()
-    return watched.footprint().peak_bytes, meter.shards(net, optimizer).rank_bytes[dist.get_rank()], loss.item()
+    return watched.footprint().peak_bytes, memory.shards(net, optimizer).rank_bytes[dist.get_rank()], loss.item()
 
 
 for efficient in (False, True):
@@ -1160,14 +1171,14 @@ import tempfile
 from pathlib import Path
 
 import yaml
-from labkit import machine
+from labkit.machine import resources
 
 folder = tempfile.TemporaryDirectory()
 for name, text in (("fsdp.yaml", CONFIG), ("train.py", SET_UP + LOOP)):
     Path(folder.name, name).write_text(text)
 line = ["-m", "accelerate.commands.launch", "--config_file", f"{folder.name}/fsdp.yaml", "--main_process_port",
-        str(machine.free_port()), f"{folder.name}/train.py"]  # in a terminal: accelerate launch --config_file ... train.py
-loopback = {"GLOO_SOCKET_IFNAME": name} if (name := machine.loopback()) else {}
+        str(resources.free_port()), f"{folder.name}/train.py"]  # in a terminal: accelerate launch --config_file ... train.py
+loopback = {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
 done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=55,
                       env=os.environ | loopback | {"OMP_NUM_THREADS": "1"})
 print(*[said for said in done.stdout.splitlines() if "found" in said] or [done.stderr[-2000:]], sep="\n")
@@ -1192,9 +1203,9 @@ my_gigabytes = None
 # %%
 print(f"{my_gigabytes = }; 13e9 parameters, FSDP, 40 GB")
 for name in ("mixed", "bf16"):
-    bill_4 = sum(memory.state_bytes(13e9, 4, 3, name).values())
-    print(f"{memory.RECIPES[name].bytes_per_parameter:2} bytes ({memory.RECIPES[name].what}): {bill_4 / 1e9:.0f} GB on each of 4; "
-          f"states alone fit from {memory.ranks_needed(13e9, 40e9, 3, name)} GPUs on")
+    bill_4 = sum(states.state_bytes(13e9, 4, 3, name).values())
+    print(f"{states.RECIPES[name].bytes_per_parameter:2} bytes ({states.RECIPES[name].what}): {bill_4 / 1e9:.0f} GB on each of 4; "
+          f"states alone fit from {states.ranks_needed(13e9, 40e9, 3, name)} GPUs on")
 
 # %% [markdown]
 # With a master copy it does not fit, and activations, gathered layers and the reduce-scatter's buffers come on top. It fits in pure bf16, where small updates are lost (chapter 05), with offload, or on more GPUs. (The same section calls the effective batch 32: $2 \cdot 16 \cdot 4 = 128$ sequences.)

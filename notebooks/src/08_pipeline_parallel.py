@@ -28,10 +28,12 @@
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
-from labkit import model, pipedream, pipeline, scene, widgets
-from labkit.check import pipeline as check
-from labkit.schedule import SCHEDULES, TITLES, gpipe, one_f_one_b, parse, validate
-from labkit.simulate import Cost, bubble_formula, in_flight, simulate
+from labkit import model, pipeline, widgets
+from labkit.pipeline import pipedream
+from labkit.pictures import scene
+from labkit.pipeline import check
+from labkit.pipeline.schedules import SCHEDULES, TITLES, gpipe, one_f_one_b, parse, validate
+from labkit.pipeline.simulation import Cost, bubble_formula, in_flight, simulate
 from labkit.timeline import bubble
 
 LANGUAGE = "en"
@@ -56,7 +58,8 @@ def draw(timeline, title, **options):
 def two_stages(num_microbatches, forward_us):
     import torch
     import torch.distributed as dist
-    from labkit import model, pace, trace
+    from labkit import model
+    from labkit.measure import pace, trace
     from torch.profiler import record_function as name
 
     torch.manual_seed(0)
@@ -118,7 +121,7 @@ max((gradients[name] - weight.grad).abs().max().item() for name, weight in whole
 # %%
 def textbook_s7(as_printed):
     import torch
-    from labkit import pace, trace
+    from labkit.measure import pace, trace
     from torch import nn
     from torch.profiler import record_function as name
 
@@ -182,7 +185,7 @@ draw(replace(s7, rank=stage_of_box, num_ranks=2), {"en": "S7: one process, rank 
 
 # %%
 FORWARD_US = 25_000
-runs = {"naive": pipeline.run("naive", 4, 2, forward_us=FORWARD_US, timeout_s=50)}
+runs = {"naive": pipeline.launch("naive", 4, 2, forward_us=FORWARD_US, timeout_s=50)}
 draw(runs["naive"].timeline(), "naive, p = 4")
 
 # %% [markdown]
@@ -233,7 +236,7 @@ print(f"{my_bubble = }, simulated {bubble(predicted):.3f}, formula {bubble_formu
 # **运行。** 四个进程用 `torch.distributed.pipelining` 训练这个小 transformer。**对照。** 上面是预测，下面是实测，共用一条时间轴；虚线是预测的终点。
 
 # %%
-runs["gpipe"] = pipeline.run("gpipe", 4, 8, forward_us=FORWARD_US, timeout_s=50)
+runs["gpipe"] = pipeline.launch("gpipe", 4, 8, forward_us=FORWARD_US, timeout_s=50)
 measured = runs["gpipe"].timeline()
 widgets.show(scene.compare(predicted, measured, title="GPipe, p = 4, m = 8", language=LANGUAGE))
 
@@ -287,7 +290,7 @@ my_bubble = None
 
 # %%
 predicted = simulate(one_f_one_b(4, 8), pipeline.cost(1, forward_us=FORWARD_US))
-runs["1f1b"] = pipeline.run("1f1b", 4, 8, forward_us=FORWARD_US, timeout_s=50)
+runs["1f1b"] = pipeline.launch("1f1b", 4, 8, forward_us=FORWARD_US, timeout_s=50)
 widgets.show(scene.compare(predicted, runs["1f1b"].timeline(), title="1F1B, p = 4, m = 8", language=LANGUAGE))
 print(f"{my_bubble = }, simulated {bubble(predicted):.3f}, measured {bubble(runs['1f1b'].timeline()):.3f}")
 
@@ -383,7 +386,7 @@ draw(replace(possible, start_us=possible.start_us * 1000, end_us=possible.end_us
 
 # %%
 for name in ("interleaved_1f1b", "zb_h1", "interleaved_zb", "zbv"):
-    runs[name] = pipeline.run(name, 4, 8, forward_us=FORWARD_US, timeout_s=50)
+    runs[name] = pipeline.launch(name, 4, 8, forward_us=FORWARD_US, timeout_s=50)
 zbv = SCHEDULES["zbv"](4, 8)
 widgets.show(scene.compare(simulate(zbv, pipeline.cost(2, forward_us=FORWARD_US)), boxes(runs["zbv"]),
                            title="ZBV, p = 4, m = 8", language=LANGUAGE))
@@ -508,7 +511,8 @@ def deepspeed_pipeline(num_steps, forward_us, config, arguments):
     import deepspeed
     import torch
     from deepspeed.pipe import PipelineModule
-    from labkit import model, pace, trace
+    from labkit import model
+    from labkit.measure import pace, trace
 
     deepspeed.init_distributed()
     torch.manual_seed(0)

@@ -24,9 +24,13 @@
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
-from labkit import buckets, chart, collectives, data_parallel, diagram, exchange, machine, network, scene, widgets
-from labkit.check import communication as check
-from labkit.network import Link
+from labkit.data_parallel import buckets
+from labkit.pictures import curves, scene
+from labkit.collectives import algorithms, network, picture
+from labkit import collectives, data_parallel, widgets
+from labkit.machine import resources
+from labkit.communication import check
+from labkit.collectives.network import Link
 from labkit.timeline import exposed_comm_us, from_rows, hidden_comm, straggler
 
 LANGUAGE = "en"
@@ -70,7 +74,7 @@ steps = {}
 for overlap in (False, True):
     options = {"bucket_mb": 0.9, "link": link, "overlap": overlap}
     predicted = data_parallel.predict(layers, 3, **options)
-    measured = data_parallel.run(layers, 3, **options, num_steps=2, timeout_s=40).timeline()
+    measured = data_parallel.launch(layers, 3, **options, num_steps=2, timeout_s=40).timeline()
     steps[overlap] = predicted, measured
     title = {"en": f"DDP, overlap {'on' if overlap else 'off'}", "zh": f"DDP，{'' if overlap else '不'}重叠"}[LANGUAGE]
     widgets.show(scene.compare(predicted, measured, title=title, language=LANGUAGE))
@@ -137,7 +141,7 @@ def accumulate(form, num_microbatches=4):
     import contextlib
     import torch
     import torch.distributed as dist
-    from labkit import traffic
+    from labkit.measure import traffic
     from torch import nn
 
     torch.manual_seed(0)
@@ -192,7 +196,7 @@ for form, (first, second) in runs.items():
 # 每步 k 个微批次，一个 rank 就只通信一次，而不是 k 次。还是那样的模型，取两层，还是那条慢链路，一个微批次 8 个样本：
 
 # %%
-runs = {k: data_parallel.run(layers[:2], 2, link=link, accumulate=k, num_steps=1, timeout_s=40) for k in (1, 2, 4, 8)}
+runs = {k: data_parallel.launch(layers[:2], 2, link=link, accumulate=k, num_steps=1, timeout_s=40) for k in (1, 2, 4, 8)}
 print(" k   all-reduces   bytes a sample   time a sample: simulated   measured")
 for k, run in runs.items():
     predicted = data_parallel.predict(layers[:2], 2, link=link, accumulate=k)
@@ -268,7 +272,8 @@ def train(hook, state, num_steps, link):
     from statistics import median
     import torch
     import torch.distributed as dist
-    from labkit import model, pace, traffic
+    from labkit import model
+    from labkit.measure import pace, traffic
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     torch.manual_seed(0)
@@ -418,7 +423,7 @@ my_saving_handed_in, my_saving_on_8_ranks = None, None
 def top_k_bytes(num_values, share):
     import torch
     import torch.distributed as dist
-    from labkit import traffic
+    from labkit.measure import traffic
 
     gradient, size = torch.randn(num_values), dist.get_world_size()
     chosen = gradient.abs().topk(int(share * num_values)).indices
@@ -579,8 +584,8 @@ def sent_so_far(result):
 
 SHOWN = {"all-reduce, float32": "all-reduce，float32", "8 bits, stochastic": "8 位，随机舍入", "PowerSGD, rank 1": "PowerSGD，秩 1",
          "top-1 %": "top-1 %", "top-1 %, error feedback": "top-1 %，误差反馈"}
-series = [chart.Series({"en": name, "zh": zh}, sent_so_far(results[name]), results[name]["loss"]) for name, zh in SHOWN.items()]
-widgets.show(chart.curves(series, title={"en": "Loss against bytes sent", "zh": "损失对发出的字节"},
+series = [curves.Series({"en": name, "zh": zh}, sent_so_far(results[name]), results[name]["loss"]) for name, zh in SHOWN.items()]
+widgets.show(curves.curves(series, title={"en": "Loss against bytes sent", "zh": "损失对发出的字节"},
                           x_name={"en": "MB sent by a rank", "zh": "一个 rank 发出的 MB"},
                           y_name={"en": "loss", "zh": "损失"}, log_x=True, language=LANGUAGE,
                           badge="measured, paced links, gloo"))
@@ -642,7 +647,7 @@ for name, (work, saved) in works.items():
 # %%
 inside, between = Link(alpha_us=100, bandwidth_gb_per_s=0.05), Link(alpha_us=500, bandwidth_gb_per_s=0.01)
 two_machines = network.islands(8, 4, inside=inside, between=between, shared=True)
-widgets.show(diagram.network(two_machines, language=LANGUAGE))
+widgets.show(picture.network(two_machines, language=LANGUAGE))
 
 # %% [markdown]
 # The ring may go through the ranks in any order. Which is faster, 0 1 2 3 4 5 6 7 or 0 4 1 5 2 6 3 7? A third way is **hierarchical**: reduce-scatter inside each machine, all-reduce across, all-gather inside. An all-reduce of 0.8 MB, simulated, and run on real processes over paced links:
@@ -658,16 +663,16 @@ widgets.show(diagram.network(two_machines, language=LANGUAGE))
 my_times_longer = None
 
 # %%
-PLANS = {"ring 0 1 2 3 4 5 6 7": collectives.plan("all_reduce", "ring", 8),
-         "ring 0 4 1 5 2 6 3 7": collectives.plan("all_reduce", "ring", 8, order=(0, 4, 1, 5, 2, 6, 3, 7)),
-         "hierarchical": collectives.plan("all_reduce", "hierarchical", 8, island_size=4)}
-runs = {name: exchange.run(plan, 800_000, network=two_machines, timeout_s=40) for name, plan in PLANS.items()}
+PLANS = {"ring 0 1 2 3 4 5 6 7": algorithms.plan("all_reduce", "ring", 8),
+         "ring 0 4 1 5 2 6 3 7": algorithms.plan("all_reduce", "ring", 8, order=(0, 4, 1, 5, 2, 6, 3, 7)),
+         "hierarchical": algorithms.plan("all_reduce", "hierarchical", 8, island_size=4)}
+runs = {name: collectives.launch(plan, 800_000, network=two_machines, timeout_s=40) for name, plan in PLANS.items()}
 print(f"{my_times_longer = }\n\n{'':<22} over the cable, one way   simulated    measured   off the sum by")
 for (name, plan), run in zip(PLANS.items(), runs.values()):
     crossing = sum(len(move.chunks) for step in plan.steps for move in step if move.src < 4 <= move.dst)
     print(f"{name:<22} {crossing * 100_000:19,} bytes {network.time_us(plan, two_machines, 800_000) / 1000:8.0f} ms "
           f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}")
-widgets.show(diagram.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), language=LANGUAGE))
+widgets.show(picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), language=LANGUAGE))
 
 # %% [markdown]
 # In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL searches for such orders by itself: ring and tree inside, and few crossings.
@@ -732,7 +737,7 @@ for shift_ms, timeline in ((0, together), (25, apart)):
 # 最慢的 rank 交来它那份，all-reduce 才能结束。让 rank 1 的每一层都多花一半时间。图里别的 rank 的 all-reduce 开始得早、拖得长：它们就在里面等。
 
 # %%
-run = data_parallel.run(layers, 3, bucket_mb=0.9, link=link, slow={1: 1.5}, num_steps=2, timeout_s=40)
+run = data_parallel.launch(layers, 3, bucket_mb=0.9, link=link, slow={1: 1.5}, num_steps=2, timeout_s=40)
 draw(run.timeline(), "slow = {1: 1.5}")
 rank, waited_us = straggler(run.timeline())
 print(f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a step takes "
@@ -832,8 +837,8 @@ def speak():
 
 
 # %%
-if machine.num_gpus():
-    run = lab.launch(speak, ranks=min(2, machine.num_gpus()), backend="nccl", timeout_s=50)
+if resources.num_gpus():
+    run = lab.launch(speak, ranks=min(2, resources.num_gpus()), backend="nccl", timeout_s=50)
     lines = [line for line in run.logs[0].splitlines() if "NCCL INFO" in line]
     wanted = [line for line in lines if any(word in line for word in ("Using network", "environment", "Ring", "Trees"))]
     print(f"{len(lines)} lines of NCCL INFO from rank 0; among them:", *wanted[:12], sep="\n")

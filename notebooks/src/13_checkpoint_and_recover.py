@@ -33,9 +33,12 @@ from math import sqrt
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from labkit import chart, checkpoint, model, script, widgets
-from labkit.chart import Series
-from labkit.check import recovery as check
+from labkit.pictures import curves
+from labkit.recovery import checkpoint
+from labkit import model, widgets
+from labkit.launching import script
+from labkit.pictures.curves import Series
+from labkit.recovery import check
 
 LANGUAGE = "en"
 check.language(LANGUAGE)
@@ -112,7 +115,7 @@ def leave_out_each(folder):
 # %%
 ran = lab.launch(leave_out_each, FOLDER / "parts", ranks=2, backend="gloo", timeout_s=40)
 apart = {part: [abs(a - b) for a, b in zip(*ran[1][part])] for part in PARTS}
-widgets.show(chart.curves([Series({"en": part, "zh": PARTS[part]}, range(1, 21), apart[part], points=True)
+widgets.show(curves.curves([Series({"en": part, "zh": PARTS[part]}, range(1, 21), apart[part], points=True)
                            for part in list(PARTS)[1:]],
                           title={"en": "How far the losses leave the undisturbed run", "zh": "损失偏离未受干扰的训练多少"},
                           x_name={"en": "steps after the checkpoint", "zh": "检查点之后的步数"},
@@ -161,14 +164,14 @@ print("Trap, weights_only=False:")
 opened = torch.load(file, weights_only=False)  # what the text's load does in an old torch
 
 # %% [markdown]
-# `vars(args)`, a dict, says the same and is harmless. `torch.distributed.checkpoint` has such a place, too: its usual `FileSystemWriter` pickles the `.metadata` that it reads first. `labkit.checkpoint` lets it write safetensors files instead, and refuses an `extra` that would have to be unpickled.
+# `vars(args)`, a dict, says the same and is harmless. `torch.distributed.checkpoint` has such a place, too: its usual `FileSystemWriter` pickles the `.metadata` that it reads first. `labkit.recovery.checkpoint` lets it write safetensors files instead, and refuses an `extra` that would have to be unpickled.
 #
 # ## Four kinds
 #
 # Section 10.5.1 names four: **plain** (rank 0 collects everything, writes one file), **sharded** (each rank writes what it holds), **asynchronous** (the states are copied, and a thread writes the copy while training goes on), **incremental** (what has not changed is not written again). Here with FSDP2: each of two ranks holds half of the parameters and of Adam's two moments. Between two saves there is a training step; the better of two is told. **Predict.** A sharded save takes 1; for how long does training stand still in an asynchronous one?
 
 # %% [markdown] lang="zh" of="127c099e"
-# `vars(args)` 是字典，说的是同样的事，而且无害。`torch.distributed.checkpoint` 里也有这样一处：它常用的 `FileSystemWriter` 用 pickle 写 `.metadata`，读的时候先打开的就是它。`labkit.checkpoint` 让它改写 safetensors 文件，`extra` 里若有非 unpickle 不可的东西，也不收。
+# `vars(args)` 是字典，说的是同样的事，而且无害。`torch.distributed.checkpoint` 里也有这样一处：它常用的 `FileSystemWriter` 用 pickle 写 `.metadata`，读的时候先打开的就是它。`labkit.recovery.checkpoint` 让它改写 safetensors 文件，`extra` 里若有非 unpickle 不可的东西，也不收。
 #
 # ## 四种检查点
 #
@@ -217,7 +220,7 @@ heads = ("training stands still", "until it is on the disk") if LANGUAGE == "en"
 names = {"plain": "基本", "sharded": "分片", "incremental": "增量", "asynchronous": "异步"}
 rows = [({"en": kind, "zh": names[kind]}, {heads[0]: 1e3 * stood, heads[1]: 1e3 * done})
         for kind, (stood, done, _) in kinds.items()]
-widgets.show(chart.bars(rows, unit_format=lambda ms: f"{ms:.0f} ms",
+widgets.show(curves.bars(rows, unit_format=lambda ms: f"{ms:.0f} ms",
                         title={"en": "Four kinds of saves", "zh": "四种存盘"}, badge="measured, gloo", language=LANGUAGE))
 print(f"{my_stop = }; measured {kinds['asynchronous'][0] / kinds['sharded'][0]:.2f}\n{'':13} files   bytes written")
 for kind, (_, _, about) in kinds.items():
@@ -327,7 +330,7 @@ print(f"{my_seconds = }; measured {launch_s:.2f} s from the kill to step {min(af
 same = [after[step][1] == undisturbed[step][1] for step in after]
 print(f"losses equal to the undisturbed run's, to the last bit: {sum(same)} of {len(same)}")
 names = ({"en": "undisturbed", "zh": "未受干扰"}, {"en": "after the recovery", "zh": "恢复之后"})
-widgets.show(chart.curves([Series(name, [step + 1 for step in ran], [loss for _, loss in ran.values()], points=True)
+widgets.show(curves.curves([Series(name, [step + 1 for step in ran], [loss for _, loss in ran.values()], points=True)
                            for name, ran in zip(names, (undisturbed, after))], badge="measured, gloo",
                           title={"en": "Loss of rank 0", "zh": "rank 0 的损失"}, x_name={"en": "step", "zh": "步"},
                           y_name={"en": "loss", "zh": "损失"}, language=LANGUAGE))
@@ -531,7 +534,7 @@ C, M, R = 60, 54 * 86400 / 419, 300
 minutes = [2 * 1.25**i for i in range(19)]
 young_min = sqrt(2 * C * M) / 60
 names = ({"en": "formula", "zh": "公式"}, {"en": "played through", "zh": "逐次演过"})
-widgets.show(chart.curves([Series(name, minutes, [cost(60 * each, C, M, R) for each in minutes])
+widgets.show(curves.curves([Series(name, minutes, [cost(60 * each, C, M, R) for each in minutes])
                            for name, cost in zip(names, (check.slowdown, lived_through))], log_x=True, badge="simulated",
                           title={"en": "What saving and failing cost", "zh": "存盘与故障的代价"},
                           x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"},

@@ -33,9 +33,12 @@ import time
 
 import torch
 import torch.distributed as dist
-from labkit import bill, chart, faults, health, meter, model, sharded, traffic, widgets
-from labkit.check import debugging as check
-from labkit.ending import FAULTS
+from labkit.pictures import bytes_held, curves
+from labkit.debugging import faults, health
+from labkit.measure import memory, traffic
+from labkit import model, sharding, widgets
+from labkit.debugging import check
+from labkit.launching.outcome import FAULTS
 from labkit.units import format_bytes
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -560,7 +563,7 @@ def four_steps(fault):
     """(norm of the gradient, live bytes) after each of four steps."""
     torch.manual_seed(0)
     net, kept, rows = torch.nn.Linear(64, 64), [], []
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         for _ in range(4):
             loss = net(torch.ones(8, 64)).square().mean()
             if fault == "keeps losses": kept.append(loss)  # for a mean at the end, and never calls backward
@@ -815,7 +818,7 @@ def one_step(cure=""):
     if cure == "checkpointing":
         for block in net.layers[1:-1]:
             block.forward = lambda x, forward=block.forward: checkpoint(forward, x, use_reentrant=False)
-    with meter.watch() as watched:
+    with memory.watch() as watched:
         if cure == "FSDP":
             for layer in (*net.layers, net): fully_shard(layer)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
@@ -847,7 +850,7 @@ def train(net, optimizer, batch, num, watched, cure, marks=False):
 
 # %%
 plain, seconds, weights = lab.launch(one_step, ranks=2, backend="gloo", timeout_s=40)[0]
-widgets.show(bill.footprint(plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}, language=LANGUAGE))
+widgets.show(bytes_held.footprint(plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}, language=LANGUAGE))
 print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}")
 
 # %% [markdown]
@@ -902,7 +905,7 @@ def one_by_one():
 
 tried = {"none": (plain, seconds, weights), **lab.launch(one_by_one, ranks=2, backend="gloo", timeout_s=40)[0]}
 rows = [({"en": cure, "zh": CURES.get(cure, "不用")}, footprint.peak_bytes) for cure, (footprint, *_) in tried.items()]
-widgets.show(chart.bars(rows, unit_format=format_bytes,
+widgets.show(curves.bars(rows, unit_format=format_bytes,
                         title={"en": "Peak of a rank, one cure at a time", "zh": "一个 rank 的峰值，每次一种解法"},
                         badge="measured, gloo", language=LANGUAGE))
 print(f"{(my_best, my_changing) = }\n{'':<16} saves     time   new weights differ by up to")
@@ -930,8 +933,8 @@ for cure, (footprint, took, changed) in tried.items():
 
 # %%
 for offload in ("none", "optimizer", "all"):
-    setting = sharded.Setting(engine="zero3", num_ranks=2, num_layers=4, dim=128, offload=offload)
-    held = sharded.predicted(setting).bytes_by("device")
+    setting = sharding.Setting(engine="zero3", num_ranks=2, num_layers=4, dim=128, offload=offload)
+    held = sharding.predicted(setting).bytes_by("device")
     device, host = (format_bytes(held[place][0]) if place in held else "0 B" for place in ("cpu", "host"))
     print(f"predicted, offload {offload:<10} device {device:<8} host {host}")
 

@@ -11,10 +11,13 @@ from functools import partial
 from browser import byte_readings, readings
 from browser.exhibits import Case, Page, ddp, pipelines, random_trace, ring, stretched
 
-from labkit import sharded, svg, viewer, widgets
-from labkit.scene import Scene
-from labkit.sketch import Sketch
-from labkit.widgets import need, strategy
+from labkit import widgets
+from labkit.pictures import svg
+from labkit.pictures.scene import Scene
+from labkit.pictures.sketch import Sketch
+from labkit.planner import need_board, strategies_board
+from labkit.sharding import run
+from labkit.widgets import viewer
 from labkit.widgets.usage import usage
 
 FLEX = "div[style*='display:flex']"
@@ -86,7 +89,7 @@ def _fsdp() -> Iterator[Case]:
         yield Case(above, partial(byte_readings.layers, drawn=above, unit_bytes=sizes, num_ranks=setting.num_ranks,
                                   size=size, whole=[names[index] for index in whole]))
         yield Case(below, partial(byte_readings.footprints, drawn=below,
-                                  both=[sharded.predicted_footprint(setting.real)]))
+                                  both=[run.predicted_footprint(setting.real)]))
 
 
 def _zero() -> Iterator[Case]:
@@ -120,13 +123,13 @@ def _strategies() -> Iterator[Case]:
         yield Case(who, partial(byte_readings.holders, drawn=who, num_ranks=setting.num_ranks,
                                 held=[1 / stages / slices] * setting.num_ranks,
                                 batch=[stages / setting.num_ranks] * setting.num_ranks))
-        rows = [strategy._like(setting, name).bill() for name in strategy.STRATEGIES]
-        yield Case(bills, partial(byte_readings.stacked, drawn=bills, rows=rows, mark=strategy.DEVICES[setting.device]))
+        rows = [strategies_board._like(setting, name).bill() for name in strategies_board.STRATEGIES]
+        yield Case(bills, partial(byte_readings.stacked, drawn=bills, rows=rows, mark=strategies_board.DEVICES[setting.device]))
 
 
 def _need() -> Iterator[Case]:
-    for given in ({}, {"model": next(iter(need.MODELS)), "recipe": "fp32", "batch": 32, "attention": "stored"},
-                  {"model": list(need.MODELS)[-1], "recipe": "sgd"}):
+    for given in ({}, {"model": next(iter(need_board.MODELS)), "recipe": "fp32", "batch": 32, "attention": "stored"},
+                  {"model": list(need_board.MODELS)[-1], "recipe": "sgd"}):
         board = widgets.training_need(**given)
         setting, (drawn,) = board.setting, shown_by(board)
         rows = [setting.bill()]

@@ -6,15 +6,15 @@ import numpy as np
 from browser.painted import Painted, rgb
 from browser.readings import Pairs
 
-from labkit import style
-from labkit.bill import LOOKS
-from labkit.collectives import Plan, holdings, lower_bound_bytes, sent_bytes
-from labkit.footprint import PARTS, Footprint
-from labkit.memory import Move
-from labkit.network import Network, time_us
-from labkit.scene import WIDTH_PX
+from labkit.collectives.algorithms import Plan, holdings, lower_bound_bytes, sent_bytes
+from labkit.collectives.network import Network, time_us
+from labkit.pictures import style
+from labkit.pictures.bytes_held import LOOKS
+from labkit.pictures.scene import WIDTH_PX
+from labkit.pictures.sketch import Box, Line, Sketch, Words, ticks
+from labkit.sharding.states import Move
+from labkit.sharding.step import PARTS, Footprint
 from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
-from labkit.sketch import Box, Line, Sketch, Words, ticks
 
 
 def shards(painted: Painted, drawn: Sketch, both: Sequence[Shards]) -> Pairs:

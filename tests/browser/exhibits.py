@@ -12,31 +12,23 @@ import numpy as np
 from browser import byte_readings, readings
 from browser.painted import Painted
 
-from labkit import (
-    bill,
-    chart,
-    collectives,
-    data_parallel,
-    diagram,
-    footprint,
-    memory,
-    network,
-    partition,
-    scene,
-    schedule,
-    simulate,
-    transfer,
-    widgets,
-)
-from labkit.buckets import Layer
-from labkit.chart import Series
-from labkit.network import Link
-from labkit.scene import Scene
+from labkit import widgets
+from labkit.collectives import algorithms, network, picture
+from labkit.collectives.network import Link
+from labkit.data_parallel import run
+from labkit.data_parallel.buckets import Layer
+from labkit.pictures import bytes_held, curves, scene
+from labkit.pictures.curves import Series
+from labkit.pictures.scene import Scene
+from labkit.pictures.sketch import Sketch
+from labkit.pipeline import schedules, simulation
+from labkit.planner import models
+from labkit.sharding import partition, states
+from labkit.sharding import picture as sharding_picture
+from labkit.sharding import step as sharding_step
 from labkit.shards import from_rows
-from labkit.sketch import Sketch
 from labkit.timeline import COMM, COMPUTE, Timeline
 from labkit.timeline import from_rows as timeline_rows
-from labkit.widgets import models
 
 
 class Case(NamedTuple):
@@ -83,22 +75,22 @@ def stretched(tl: Timeline, factor: float = 1.3) -> Timeline:
 def pipelines() -> dict[str, Timeline]:
     """Simulated pipelines of all sorts, small and large."""
     sizes = {"gpipe": (4, 8), "1f1b": (4, 8), "interleaved_1f1b": (4, 8), "zbv": (4, 8), "naive": (2, 1)}
-    found = {name: simulate.simulate(schedule.SCHEDULES[name](*size), simulate.Cost()) for name, size in sizes.items()}
-    found["large"] = simulate.simulate(schedule.SCHEDULES["1f1b"](16, 64), simulate.Cost())
-    found["messages"] = simulate.simulate(schedule.SCHEDULES["gpipe"](4, 3), simulate.Cost(message_us=300.0))
+    found = {name: simulation.simulate(schedules.SCHEDULES[name](*size), simulation.Cost()) for name, size in sizes.items()}
+    found["large"] = simulation.simulate(schedules.SCHEDULES["1f1b"](16, 64), simulation.Cost())
+    found["messages"] = simulation.simulate(schedules.SCHEDULES["gpipe"](4, 3), simulation.Cost(message_us=300.0))
     return found
 
 
 def ring(num_ranks: int = 4, primitive: str = "all_reduce", algorithm: str = "ring") -> Timeline:
     """Nothing but messages."""
-    plan = collectives.plan(primitive, algorithm, num_ranks)
+    plan = algorithms.plan(primitive, algorithm, num_ranks)
     return network.simulate(plan, network.uniform(num_ranks, LINK), 1e6)
 
 
 def ddp(num_layers: int = 6) -> Timeline:
     """Compute with all-reduces under it."""
     made = [Layer(name=str(i), num_bytes=4_000_000 * (1 + i), forward_us=1e4) for i in range(num_layers)]
-    return data_parallel.predict(made, 3, bucket_mb=8, link=Link(alpha_us=1e3, bandwidth_gb_per_s=0.3))
+    return run.predict(made, 3, bucket_mb=8, link=Link(alpha_us=1e3, bandwidth_gb_per_s=0.3))
 
 
 def _timelines() -> Iterator[Case]:
@@ -124,7 +116,7 @@ def _bars() -> Iterator[Case]:
               "star": {"measured": 88.0, "predicted": 92.0}}
     for rows, marks in (([("one", 3.0), ("two", 9.5), ("a longer name", 0.4)], [6.5]), (list(groups.items()), []),
                         ([(f"rank {rank}", {str(n): 1.0 + rank + n for n in range(8)}) for rank in range(3)], [])):
-        drawn = chart.bars(rows, title="Bars", badge="computed", marks=[("bound", at) for at in marks])
+        drawn = curves.bars(rows, title="Bars", badge="computed", marks=[("bound", at) for at in marks])
         given = [(name, value if isinstance(value, dict) else {"": value}) for name, value in rows]
         yield Case(drawn, partial(readings.bars, drawn=drawn, rows=given, marks=marks))
 
@@ -137,7 +129,7 @@ def _curves() -> Iterator[Case]:
     far = [Series("loss", steps, 900 + 30 / steps), Series("seen", steps, 950 + 2 * steps, points=True)]
     lines = [Series(str(slope), steps, slope * steps) for slope in (1.0, 3.0, 7.0)]
     for series, log in ((race, (True, True)), (far, (False, False)), (lines, (False, False))):
-        drawn = chart.curves(series, title="Curves", badge="measured, gloo / simulated", log_x=log[0], log_y=log[1],
+        drawn = curves.curves(series, title="Curves", badge="measured, gloo / simulated", log_x=log[0], log_y=log[1],
                              x_name="x", y_name="y", x_format=repr, y_format=repr)
         yield Case(drawn, partial(readings.curves, drawn=drawn, series=series, log=log))
 
@@ -147,15 +139,15 @@ def _chunks() -> Iterator[Case]:
             ("all_reduce", "ring", 4, 2), ("all_reduce", "ring", 16, 11), ("all_reduce", "parameter_server", 4, 3),
             ("broadcast", "tree", 8, 2), ("reduce_scatter", "ring", 3, 1), ("all_to_all", "pairwise", 4, 2),
             ("all_reduce", "double_tree", 6, 4), ("all_reduce", "ring", 2, 0)):
-        plan, links = collectives.plan(primitive, algorithm, num_ranks), network.uniform(num_ranks, LINK)
-        drawn = diagram.collective(plan, step, num_bytes=4e6, network=links)
+        plan, links = algorithms.plan(primitive, algorithm, num_ranks), network.uniform(num_ranks, LINK)
+        drawn = picture.collective(plan, step, num_bytes=4e6, network=links)
         yield Case(drawn, partial(byte_readings.chunks, drawn=drawn, plan=plan, step=step, num_bytes=4e6,
                                   network=links))
 
 
-def units(num_layers: int = 3, dim: int = 32) -> list[footprint.Unit]:
+def units(num_layers: int = 3, dim: int = 32) -> list[sharding_step.Unit]:
     """A small transformer."""
-    return footprint.transformer(num_layers=num_layers, dim=dim, num_heads=2, batch=1, seq_len=16)
+    return sharding_step.transformer(num_layers=num_layers, dim=dim, num_heads=2, batch=1, seq_len=16)
 
 
 def _shards() -> Iterator[Case]:
@@ -163,21 +155,21 @@ def _shards() -> Iterator[Case]:
             ("ddp", "none", 2, 3), ("zero1", "none", 4, 3), ("zero2", "optimizer", 3, 3), ("zero3", "all", 2, 3),
             ("fsdp", "none", 4, 3), ("fsdp_hybrid", "none", 4, 3), ("fsdp1", "none", 8, 3), ("fsdp", "none", 16, 12),
             ("fsdp", "none", 7, 1)):
-        held = partition.predict(engine, footprint.shapes(units(num_layers)), num_ranks, offload=offload,
+        held = partition.predict(engine, sharding_step.shapes(units(num_layers)), num_ranks, offload=offload,
                                  bucket_size=9000)
         rows = [row for row in held.rows() if row[0] or row[1] != "exp_avg"]
         for both in ([held], [held, from_rows(rows, num_ranks=num_ranks, origin="measured")]):
-            drawn = bill.shards(*both)
+            drawn = bytes_held.shards(*both)
             yield Case(drawn, partial(byte_readings.shards, drawn=drawn, both=both))
 
 
 def _footprints() -> Iterator[Case]:
     for engine, num_ranks, num_layers in (("ddp", 2, 3), ("fsdp", 4, 3), ("zero2", 3, 1), ("fsdp_grad_op", 2, 9)):
-        step = footprint.predict(engine, units(num_layers), num_ranks, bucket_size=9000)
+        step = sharding_step.predict(engine, units(num_layers), num_ranks, bucket_size=9000)
         more = np.random.default_rng(1).uniform(0.8, 1.3, step.num_bytes.shape)
         seen = replace(step, num_bytes=(step.num_bytes * more).astype(np.int64), origin="measured")
         for both in ([step], [step, seen]):
-            drawn = bill.footprint(*both, marked="B1")
+            drawn = bytes_held.footprint(*both, marked="B1")
             yield Case(drawn, partial(byte_readings.footprints, drawn=drawn, both=both))
 
 
@@ -190,7 +182,7 @@ def _layers() -> Iterator[Case]:
             (sizes, 4, "loss", "fsdp_grad_op", 4, names), (sizes, 4, "F1", "fsdp_hybrid", 2, names[1:2]),
             (sizes, 2, "F0", "ddp", 1, []), (uneven, 3, "F0", "fsdp", 3, ["embed"]),
             (uneven, 16, "B3", "fsdp", 16, ["norm", "head"])):
-        drawn = transfer.layers(unit_bytes, num_ranks, moment, strategy=how)
+        drawn = sharding_picture.layers(unit_bytes, num_ranks, moment, strategy=how)
         yield Case(drawn, partial(byte_readings.layers, drawn=drawn, unit_bytes=unit_bytes, num_ranks=num_ranks,
                                   size=size, whole=whole))
 
@@ -198,8 +190,8 @@ def _layers() -> Iterator[Case]:
 def _flows() -> Iterator[Case]:
     for stage, offload, microbatches, marked in ((2, "optimizer", 1, ""), (3, "optimizer", 1, "backward"),
                                                  (3, "all", 8, ""), (2, "optimizer", 3, "step")):
-        moves = memory.offload_moves(1e9, 1, stage, offload, microbatches)
-        drawn = transfer.flow(moves, {"parameters": 2e9}, {"optimizer": 12e9}, 25, marked=marked)
+        moves = states.offload_moves(1e9, 1, stage, offload, microbatches)
+        drawn = sharding_picture.flow(moves, {"parameters": 2e9}, {"optimizer": 12e9}, 25, marked=marked)
         yield Case(drawn, partial(byte_readings.flows, drawn=drawn, moves=moves, marked=marked))
 
 
@@ -215,7 +207,7 @@ def _stacked() -> Iterator[Case]:
 def _links() -> Iterator[Case]:
     for num_ranks, island, names in ((8, 4, ("ring", "parameter_server", "tree", "hierarchical")), (4, 2, ("ring",)),
                                      (6, 3, ("double_tree", "ring"))):
-        plans = {name: collectives.plan("all_reduce", name, num_ranks) for name in names}
+        plans = {name: algorithms.plan("all_reduce", name, num_ranks) for name in names}
         drawn = widgets.architectures(plans, island)
         yield Case(drawn, partial(byte_readings.links, drawn=drawn, plans=list(plans.values())))
 

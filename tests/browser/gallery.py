@@ -5,11 +5,13 @@ from pathlib import Path
 import nbformat
 
 SETUP = """import labkit as lab
-from labkit import collectives, rank, scene, schedule, simulate, widgets
+from labkit import collectives, pipeline, widgets
+from labkit.launching import rank
+from labkit.pictures import scene
 
 LANGUAGE = {language!r}
-predicted = simulate.simulate(schedule.SCHEDULES["1f1b"](3, 4))
-halves = simulate.simulate(schedule.SCHEDULES["zbv"](3, 4))
+predicted = pipeline.simulate(pipeline.SCHEDULES["1f1b"](3, 4))
+halves = pipeline.simulate(pipeline.SCHEDULES["zbv"](3, 4))
 plans = {{name: collectives.plan("all_reduce", name, 8) for name in ("ring", "tree")}}
 
 def fail():

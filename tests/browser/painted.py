@@ -13,9 +13,9 @@ import numpy as np
 from browser.lab import browser
 from matplotlib import image
 
-from labkit import layout, mpl, svg
-from labkit.scene import WIDTH_PX, Scene
-from labkit.sketch import Sketch
+from labkit.pictures import layout, mpl, svg
+from labkit.pictures.scene import WIDTH_PX, Scene
+from labkit.pictures.sketch import Sketch
 
 INK = (0x10, 0x16, 0x1F)
 THEMES = {"light": ("#ffffff", "rgba(0,0,0,.87)"), "dark": ("#111111", "#ffffff")}

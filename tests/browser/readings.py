@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from browser.painted import PAPER, Painted, rgb
 
-from labkit import style
-from labkit.chart import Series
-from labkit.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
-from labkit.simulate import in_flight
-from labkit.sketch import Line, Sketch, Words
+from labkit.pictures import style
+from labkit.pictures.curves import Series
+from labkit.pictures.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.pictures.sketch import Line, Sketch, Words
+from labkit.pipeline.simulation import in_flight
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us
 
 Pairs = Iterator[tuple[float, float]]

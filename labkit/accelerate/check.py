@@ -1,0 +1,161 @@
+"""The exercises of chapter 04, Accelerate. Answers are graded on real ranks, with engines that the chapter shows."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from labkit.check import exercise, faults, hint, language, on_ranks, status
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+__all__ = ["accumulate_and_clip", "exact_accuracy", "hint", "language", "one_epoch", "status"]
+
+
+@exercise
+def one_epoch(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(accelerator, net, optimizer, loader)`` gets plain objects, trains one epoch, and returns on the main
+    process the whole weights under the names of the bare model. The same code for every engine. Run on real ranks.
+    """
+    for engine, num_ranks in (("one process", 1), ("ddp", 3), ("fsdp", 2), ("zero2", 2)):
+        run = on_ranks(num_ranks, _epoch, answer, engine)
+        yield from faults(f"{engine}, {num_ranks} ranks" if num_ranks > 1 else engine, run)
+
+
+@exercise
+def accumulate_and_clip(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(accelerator, net, optimizer, loader, max_norm)``, all prepared: an update per
+    ``accelerator.gradient_accumulation_steps`` batches, with the clipped gradient of the mean over all of them and all
+    ranks. Budget: the gradients are all-reduced once per update. Run on real ranks.
+    """
+    for num_ranks, num_steps in ((2, 2), (3, 3), (2, 1), (2, 4)):
+        run = on_ranks(num_ranks, _accumulated, answer, num_steps)
+        case = f"{num_ranks} ranks, accumulation over {num_steps}"
+        yield from faults(case, run)
+        _, calls, updates = run[0]
+        if calls > updates:
+            yield "over budget", f"{case}: {calls} all-reduces for {updates} updates; one per update is enough"
+
+
+@exercise
+def exact_accuracy(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(accelerator, net, loader)``, both prepared: the share of samples that ``net`` gets right, each sample
+    counted once, the same number on every rank. Budget: 24 bytes per sample handed to collectives. Run on real ranks.
+    """
+    for num_samples, num_ranks, batch in ((11, 3, 2), (8, 2, 2), (5, 4, 2), (9, 2, 4)):
+        run = on_ranks(num_ranks, _accuracy, answer, num_samples, batch)
+        case = f"{num_samples} samples, {num_ranks} ranks, batches of {batch}"
+        yield from faults(case, run)
+        _, payload_bytes, seen = run[0]
+        if payload_bytes > 24 * seen + 64:
+            yield "over budget", (f"{case}: a rank hands {payload_bytes} bytes to collectives for its {seen} samples; "
+                                  "a prediction and a label are 16 bytes")
+
+
+# --- in the ranks ---------------------------------------------------------------------------------------------------
+
+
+def _parts(num_batches: int) -> "tuple[nn.Module, Optimizer, list[tuple[Tensor, Tensor]]]":
+    """The same on every rank: a small model, its optimizer, batches of two."""
+    import torch
+
+    from labkit import model
+
+    torch.manual_seed(1)
+    net = model.Transformer(1, 16, 2, max_len=8)
+    batches = [model.story_tokens(2, 8, seed=index) for index in range(num_batches)]
+    return net, torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.5), batches
+
+
+def _loader(batches: "list[tuple[Tensor, Tensor]]") -> object:
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    return DataLoader(TensorDataset(*map(torch.cat, zip(*batches, strict=True))), batch_size=2)
+
+
+def _right(num_batches: int, per_update: int, max_norm: float | None = None) -> "dict[str, Tensor]":
+    """The weights of one process that takes ``per_update`` of the batches at once."""
+    import torch
+
+    from labkit import model
+
+    net, optimizer, batches = _parts(num_batches)
+    for first in range(0, num_batches, per_update):
+        tokens, targets = map(torch.cat, zip(*batches[first:first + per_update], strict=True))
+        optimizer.zero_grad()
+        model.loss(net(tokens), targets).backward()
+        if max_norm:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm)
+        optimizer.step()
+    return net.state_dict()
+
+
+def _differ(given: object, right: "dict[str, Tensor]") -> str:
+    """What is wrong with the weights, or nothing."""
+    import torch
+
+    if not isinstance(given, dict):
+        return f"returned {type(given).__name__}, not the weights (a dict of tensors)"
+    if odd := sorted(set(given) ^ set(right)):
+        return f"{odd[0]} is {'missing' if odd[0] in right else 'no weight of the bare model'}"
+    for name, weight in right.items():
+        mine = given[name]
+        if type(mine) not in (torch.Tensor, torch.nn.Parameter) or mine.shape != weight.shape:
+            return f"{name} is not whole: {type(mine).__name__} of shape {tuple(mine.shape)}"
+        if not torch.allclose(mine.float(), weight, rtol=1e-3, atol=1e-5):
+            far = (mine.float() - weight).abs().max()
+            return f"{name} is not what one process gets from the same batches: off by up to {far:.2g}"
+    return ""
+
+
+def _epoch(answer: Callable, engine: str) -> tuple[str]:
+    import torch.distributed as dist
+
+    from labkit.accelerate.run import accelerator
+
+    accelerate, size = accelerator(engine), dist.get_world_size()
+    net, optimizer, batches = _parts(2 * size)
+    given = answer(accelerate, net, optimizer, _loader(batches))
+    return (_differ(given, _right(2 * size, size)) if accelerate.is_main_process else "",)
+
+
+def _accumulated(answer: Callable, num_steps: int) -> tuple[str, int, int]:
+    """What is wrong, all-reduces, updates."""
+    import torch.distributed as dist
+
+    from labkit.accelerate.run import accelerator
+    from labkit.measure import traffic
+
+    accelerate, size, max_norm = accelerator(accumulation=num_steps), dist.get_world_size(), 0.5
+    net, optimizer, batches = _parts(3 * num_steps * size)
+    net, optimizer, loader = accelerate.prepare(net, optimizer, _loader(batches))
+    with traffic.count() as counted:
+        answer(accelerate, net, optimizer, loader, max_norm)
+    right = _right(len(batches), num_steps * size, max_norm)
+    return _differ(accelerate.get_state_dict(net), right), counted.calls["all_reduce"], 3
+
+
+def _accuracy(answer: Callable, num_samples: int, batch: int) -> tuple[str, int, int]:
+    """What is wrong, bytes handed to collectives, samples this rank has seen. The first samples, with which loaders
+    fill up, are all right."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from labkit.accelerate.run import accelerator
+    from labkit.measure import traffic
+
+    accelerate = accelerator()
+    torch.manual_seed(2)
+    net, inputs = torch.nn.Linear(6, 10), torch.randn(num_samples, 6)
+    labels = net(inputs).argmax(-1)
+    labels[num_samples // 2 + 1:] += 1
+    true = (net(inputs).argmax(-1) == labels).float().mean().item()
+    net, loader = accelerate.prepare(net, DataLoader(TensorDataset(inputs, labels), batch_size=batch))
+    with traffic.count() as counted:
+        given = answer(accelerate, net, loader)
+    seen = len(loader) * batch
+    if not isinstance(given, (int, float)):
+        return f"returned {type(given).__name__}, not a number", 0, seen
+    fault = f"returned {given:.4f}; of all samples {true:.4f} are right" if abs(given - true) > 1e-4 else ""
+    return fault, counted.payload_bytes.total(), seen

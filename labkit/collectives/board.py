@@ -1,0 +1,170 @@
+"""``collectives()``: every collective and algorithm step by step, its volume and time; then the same on real ranks."""
+
+from dataclasses import dataclass
+
+import ipywidgets as w
+
+from labkit.collectives import picture
+from labkit.collectives import run as collectives_run
+from labkit.collectives.algorithms import ALGORITHMS, Plan, lower_bound_bytes, plan, sent_bytes
+from labkit.collectives.network import Link, Network, formula_us, islands, simulate, time_us, uniform
+from labkit.launching.job import Job
+from labkit.pictures import svg
+from labkit.pictures.scene import compare
+from labkit.pictures.sketch import Sketch
+from labkit.pictures.style import WORDS, called
+from labkit.units import format_bytes, format_share, format_us
+from labkit.widgets.picture import paragraphs, spoken
+from labkit.widgets.trial import Trial, selectors
+
+__all__ = ["collectives"]
+
+NVLINK, INFINIBAND = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0), Link(alpha_us=5.0, bandwidth_gb_per_s=25.0)
+SLOW, LATE, QUICK = (Link(alpha_us=1e3, bandwidth_gb_per_s=0.1), Link(alpha_us=2e4, bandwidth_gb_per_s=1.0),
+                     Link(alpha_us=1e3, bandwidth_gb_per_s=1.0))
+NETWORKS = ("slow", "late", "paced_islands", "nvlink", "islands")
+PACED = NETWORKS[:3]
+MAX_REAL_RANKS = 8
+CHOICES = tuple((primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders)
+_OPTIONS = {"step": range(64), "what": CHOICES, "ranks": range(2, 17), "size": (1e3, 1e5, 1e6, 4e6, 25e6, 1e9),
+            "network": NETWORKS}
+_WORDS = (
+    ("step", "step", "步"),
+    ("what", "collective", "集合通信"),
+    ("ranks", "ranks (N)", "rank 数 (N)"),
+    ("size", "size (S)", "大小 (S)"),
+    ("network", "network", "网络"),
+    ("slow", "paced: 1 ms, 0.1 GB/s", "定速：1 ms，0.1 GB/s"),
+    ("late", "paced: 20 ms, 1 GB/s", "定速：20 ms，1 GB/s"),
+    ("paced_islands", "paced islands: 1 GB/s in, 0.1 between", "定速岛：岛内 1 GB/s，岛间 0.1"),
+    ("nvlink", "NVLink: 2 us, 300 GB/s", "NVLink：2 us，300 GB/s"),
+    ("islands", "islands: NVLink in, 25 GB/s between", "岛：岛内 NVLink，岛间 25 GB/s"),
+    ("steps", "{} steps; the busiest rank sends {}, and no algorithm gets by with less than {}.",
+     "共 {} 步；最忙的 rank 发送 {}，任何算法都不可能少于 {}。"),
+    ("time", "Simulated time {}.", "模拟用时 {}。"),
+    ("formula", "Closed form: {}.", "闭式公式：{}。"),
+    ("measured", "Measured: {} ({} of the simulated time); each rank sent {}.",
+     "实测：{}（模拟用时的 {}）；各 rank 发送 {}。"),
+    ("fast", "no message on this machine is as fast as {}: choose a paced network",
+     "这台机器上没有消息能像 {} 那样快：请选定速网络"),
+    ("many", "real runs take up to {} ranks", "真实运行最多 {} 个 rank"),
+    ("big", "real runs take up to {}", "真实运行最多 {}"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One position of all controls."""
+
+    step: int
+    """how many steps have been done"""
+    what: tuple[str, str]
+    """primitive and algorithm"""
+    num_ranks: int
+    """N"""
+    num_bytes: float
+    """S, as ``Plan.chunk_bytes`` reads it"""
+    network: str
+    """one of NETWORKS"""
+
+    def plan(self) -> Plan:
+        """Its steps."""
+        return plan(*self.what, self.num_ranks)
+
+    def links(self) -> Network:
+        """The ranks and what links them; islands have half of the ranks each."""
+        half = -(-self.num_ranks // 2)
+        if self.network == "paced_islands":
+            return islands(self.num_ranks, half, inside=QUICK, between=SLOW)
+        if self.network == "islands":
+            return islands(self.num_ranks, half, inside=NVLINK, between=INFINIBAND)
+        return uniform(self.num_ranks, {"slow": SLOW, "late": LATE, "nvlink": NVLINK}[self.network])
+
+
+class CollectivesBoard(Trial):
+    """The widget: a page per step of the plan, a player, and the whole plan on real ranks over paced links."""
+
+    def __init__(self, language: str = "en", *, primitive: str = "all_reduce", algorithm: str = "ring",
+                 num_ranks: int = 4) -> None:
+        words = spoken(_WORDS, language)
+        shown = {"what": lambda what: _named(what, language), "size": format_bytes, "network": words.get}
+        start = {"step": 0, "what": (primitive, algorithm), "ranks": num_ranks, "size": 1e6, "network": "slow"}
+        if start["what"] not in CHOICES:
+            plan(primitive, algorithm, num_ranks)  # says what there is
+        controls = selectors(_OPTIONS, start, words, shown, dropdowns=("what", "network"))
+        self.player = w.Play(interval=900, layout=w.Layout(width="auto"))
+        super().__init__(language, _WORDS, controls, around=(self.player,))
+        self.links = [w.jslink((self.player, "value"), (controls["step"], "index"))]
+        controls["step"].observe(lambda _: self._fit_player(), "options")
+        self._fit_player()
+
+    def _fit_player(self) -> None:
+        self.player.max = len(self.controls["step"].options) - 1
+
+    def num_pages(self, what: int, ranks: int, *_: int) -> int:
+        """One per step, and one before the first."""
+        return len(plan(*CHOICES[what], _OPTIONS["ranks"][ranks]).steps) + 1
+
+    def setting_at(self, step: int, what: int, ranks: int, size: int, network: int) -> Setting:
+        """What the controls say when they stand at these indices."""
+        return Setting(step=step, what=CHOICES[what], num_ranks=_OPTIONS["ranks"][ranks],
+                       num_bytes=_OPTIONS["size"][size], network=NETWORKS[network])
+
+    def key(self, setting: Setting) -> tuple:
+        """A run does all the steps."""
+        return setting.what, setting.num_ranks, setting.num_bytes, setting.network
+
+    def scene(self) -> Sketch:
+        """The picture as it stands."""
+        return self._scene(self.setting)
+
+    def _scene(self, setting: Setting) -> Sketch:
+        return picture.collective(setting.plan(), setting.step, num_bytes=setting.num_bytes, network=setting.links(),
+                                  language=self.language)
+
+    def page(self, setting: Setting) -> str:
+        """The picture of a step, the plan's figures, and what was measured of it."""
+        steps, network, say = setting.plan(), setting.links(), self._words
+        least = lower_bound_bytes(steps.primitive, steps.num_ranks, setting.num_bytes)
+        notes = [say["steps"].format(len(steps.steps), format_bytes(sent_bytes(steps, setting.num_bytes).max()),
+                                     format_bytes(least)),
+                 say["time"].format(format_us(time_us(steps, network, setting.num_bytes)))]
+        if "islands" not in setting.network:
+            formula = formula_us(*setting.what, setting.num_ranks, setting.num_bytes, network.link(0, 1))
+            notes += [say["formula"].format(format_us(formula))] if formula is not None else []
+        below = ""
+        if (measured := self.timeline_of(setting)) is not None:
+            predicted, run = simulate(steps, network, setting.num_bytes), self.runs[self.key(setting)]
+            sent = sorted({result["sent_bytes"] for result in run})
+            notes.append(say["measured"].format(
+                format_us(measured.span_us), format_share(measured.span_us / predicted.span_us),
+                " – ".join(format_bytes(num) for num in dict.fromkeys((sent[0], sent[-1])))))
+            below = svg.html(compare(predicted, measured, title=self._title(setting), language=self.language))
+        words = paragraphs(*notes)
+        return svg.html(self._scene(setting)) + words + below
+
+    def _title(self, setting: Setting) -> str:
+        return f"{_named(setting.what, self.language)}{WORDS[self.language]['comma']}N = {setting.num_ranks}"
+
+    def reason(self, setting: Setting) -> str | None:
+        """What can't be run here: links faster than this machine's, or more than it can bear."""
+        if setting.network not in PACED:
+            return self._words["fast"].format(self._words[setting.network])
+        if setting.num_ranks > MAX_REAL_RANKS:
+            return self._words["many"].format(MAX_REAL_RANKS)
+        return self._words["big"].format(format_bytes(4e6)) if setting.num_bytes > 4e6 else None
+
+    def begin(self, setting: Setting) -> Job:
+        """The plan on real ranks, message by message."""
+        return collectives_run.start(setting.plan(), setting.num_bytes, network=setting.links())
+
+
+def _named(what: tuple[str, str], language: str) -> str:
+    """A collective and its algorithm, as in "All-reduce: Ring"."""
+    return WORDS[language]["colon"].join(called(what, language))
+
+
+def collectives(language: str = "en", *, primitive: str = "all_reduce", algorithm: str = "ring",
+                num_ranks: int = 4) -> CollectivesBoard:
+    """Every collective and algorithm, step by step on 2 to 16 ranks, with volume and time; in English or "zh"."""
+    return CollectivesBoard(language, primitive=primitive, algorithm=algorithm, num_ranks=num_ranks)

@@ -1,0 +1,1 @@
+"""Communication, hidden and made less: the exercises of chapter 11."""

@@ -1,0 +1,183 @@
+"""A drawing that is not a timeline: boxes, lines and words at places of a picture WIDTH_PX wide. ``svg``, ``mpl`` and
+``text`` paint it as they paint a Scene.
+
+Boxes lie lowest, then lines, then words; among themselves in the order given. Lengths are pixels, y grows downwards.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from reprlib import repr as brief
+from typing import NamedTuple
+
+import numpy as np
+
+from labkit.pictures.scene import WIDTH_PX, Scene
+from labkit.pictures.style import sentence, text_px
+from labkit.units import check_real, check_whole
+
+
+class Box(NamedTuple):
+    """A rectangle with a thin edge, and words in its middle where they fit."""
+
+    x_px: float
+    """its left edge"""
+    y_px: float
+    """its upper edge"""
+    width_px: float
+    """how wide"""
+    height_px: float
+    """how high"""
+    colour: str = ""
+    """"#rrggbb" that bears dark ink; "" is an edge only, in the text's colour"""
+    hatch: str = ""
+    """a hatch of ``style``, or "" for plain"""
+    texts: tuple[str, ...] = ()
+    """what may stand in it, the longest first"""
+    fill: float = 1.0
+    """how much of it, from the left, has the full colour; the rest is pale"""
+    marked: bool = False
+    """has a thick edge"""
+
+
+class Line(NamedTuple):
+    """A line through points, or a mark at each of them."""
+
+    points_px: Sequence[tuple[float, float]]
+    """(x, y) of each"""
+    colour: str = ""
+    """"#rrggbb", or "" for the text's colour"""
+    width_px: float = 1.8
+    """how thick"""
+    dash: tuple[float, ...] = ()
+    """lengths of strokes and gaps; () is solid"""
+    arrow: bool = False
+    """ends in an arrow head"""
+    mark: str = ""
+    """"o", "s", "^", "D", "v", ">", "<" or "p": marks at the points, and no line"""
+    opacity: float = 1.0
+    """1 is solid"""
+
+
+class Words(NamedTuple):
+    """One line of text."""
+
+    x_px: float
+    """where ``anchor`` says"""
+    y_px: float
+    """its baseline"""
+    text: str
+    """what it says"""
+    anchor: str = "start"
+    """"start", "middle" or "end": which part of it lies at x_px"""
+    size_px: float = 12.0
+    """height of its letters, 11 or more"""
+    bold: bool = False
+    """stands out"""
+    opacity: float = 1.0
+    """1 is solid"""
+
+
+Shape = Box | Line | Words
+Numbers = Sequence[tuple[str, str]]
+Said = str | dict[str, str]
+"""words, or {"en": words, "zh": the same in Chinese}"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sketch:
+    """A picture of shapes, with the words that every picture has."""
+
+    shapes: tuple[Shape, ...]
+    """what is drawn, below y = 48"""
+    height_px: float
+    """the height of the whole picture"""
+    heading: str
+    """what the picture shows"""
+    badge: str
+    """where it comes from: "simulated", "measured, gloo" """
+    table: tuple[tuple[str, ...], ...]
+    """its numbers; the first row holds the column names"""
+    summary: str = ""
+    """one sentence; the title, if nothing more is to be said"""
+    numbers: tuple[tuple[str, str], ...] = ()
+    """(name, value) pairs that stand in the title"""
+    language: str = "en"
+    """"en" or "zh" """
+    in_english: "Callable[[], Sketch] | None" = field(default=None, repr=False)
+    """builds the same in English, for painters without a Chinese font"""
+    headings = ()
+    title = Scene.title
+
+    def __post_init__(self) -> None:
+        if not self.summary:
+            told = sentence(self.heading, self.numbers, self.badge, self.language)
+            object.__setattr__(self, "summary", told)
+
+    def only(self, kind: type) -> list:
+        """Its boxes, lines or words."""
+        return [shape for shape in self.shapes if isinstance(shape, kind)]
+
+
+def moved(shape: Shape, x_px: float, y_px: float) -> Shape:
+    """The same shape further to the right and further down."""
+    if isinstance(shape, Line):
+        return shape._replace(points_px=tuple((x + x_px, y + y_px) for x, y in shape.points_px))
+    return shape._replace(x_px=shape.x_px + x_px, y_px=shape.y_px + y_px)
+
+
+def legend(samples: Iterable[tuple[Sequence[Shape], str]], x_px: float, y_px: float) -> tuple[list[Shape], float]:
+    """What looks mean: samples (drawn 22 pixels wide around y = 0) and their words, in lines from (x_px, y_px) on.
+
+    Also returns where the next thing may begin.
+    """
+    shapes, x, y = [], x_px, y_px + 8
+    for sample, words in samples:
+        room = text_px(words) + (28 if sample else 0)
+        if x > x_px and x + room > WIDTH_PX:
+            x, y = x_px, y + 22
+        shapes += [*(moved(shape, x, y) for shape in sample), Words(x + (28 if sample else 0), y + 4, words)]
+        x += room + 20
+    return shapes, y + 14
+
+
+def said(words: Said, language: str) -> str:
+    """The words of a language."""
+    if isinstance(words, str):
+        return words
+    if language not in words:
+        raise ValueError(f"words are a text, or one for each language, {language!r} among them; got {brief(words)}")
+    return words[language]
+
+
+def origin(badge: str, words: dict[str, str]) -> str:
+    """A badge ("measured, paced / simulated") in the language of ``words``."""
+    spoken = re.sub(r"[^,/\s]+( [^,/\s]+)*", lambda found: dict(words).get(found[0], found[0]), badge)
+    return spoken.replace(", ", dict(words).get("comma", ", "))
+
+
+def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarray:
+    """Round numbers from low to high, at most ``most``: 1, 2 or 5 times powers of ten; powers of ten where ``log``."""
+    check_whole(1, 100, most=most)
+    check_real(1e-300 if log else -1e300, 1e300, low=low, high=high)
+    low, high = float(low), float(high)
+    if not low < high:
+        raise ValueError(f"an axis goes from a low number to a higher one; got {low} and {high}")
+    if log:
+        decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+        for parts in ((1, 2, 5), (1,)):
+            found = np.outer(10.0**decades, parts).ravel()
+            found = found[(found >= 0.999 * low) & (found <= 1.001 * high)]
+            if 2 <= len(found) <= most:
+                return found
+        if len(found) > most:
+            return found[:: -(-len(found) // most)]
+    raw = (high - low) / most
+    power = 10.0 ** np.floor(np.log10(raw))
+    step = next(s * power for s in (1, 2, 5, 10) if s * power >= 0.999 * raw)
+    return step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) + 0.0  # no -0
+
+
+def short(text: str) -> str:
+    """A number with its unit as an axis has it: "1.50 kB" is "1.5 kB", "10.0 ms" is "10 ms"."""
+    return re.sub(r"\.0+(?=\D|$)|(\.\d*?[1-9])0+(?=\D|$)", r"\1", text)

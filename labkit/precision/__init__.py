@@ -1,0 +1,1 @@
+"""Precision and memory: the exercises of chapter 05."""

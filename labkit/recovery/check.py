@@ -1,0 +1,234 @@
+"""The exercises of chapter 13: a save that cannot do harm, how often to save, and training that outlives its ranks."""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from math import exp
+from pathlib import Path
+from typing import Any
+
+from labkit.check import exercise, faults, hint, language, on_ranks, status
+from labkit.launching.run import Run
+from labkit.launching.verdict import LaunchError
+from labkit.recovery.disturbed import Enough, Training, ambush, compared
+
+__all__ = ["Training", "elastic", "hint", "interval", "language", "safe_save", "slowdown", "status"]
+KEYS = ("model", "optimizer", "scheduler", "step", "args", "rng")
+
+
+def slowdown(interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
+    """Wall time over useful time for one checkpoint every ``interval_s``, failures at random (Daly 2006, the complete
+    cost function): M e^(R/M) (e^((T+C)/M) - 1) / T."""
+    exponent = (interval_s + save_s + restart_s) / mtbf_s
+    if exponent > 600:
+        return float("inf")
+    return mtbf_s * (exp(exponent) - exp(restart_s / mtbf_s)) / interval_s
+
+
+@exercise
+def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(file, net, optimizer, scheduler, step, args)``, called by every rank, leaves one file of six keys.
+
+    ``net`` is wrapped in DDP, ``args`` an argparse.Namespace. torch.load(weights_only=True) reads model (names of the
+    bare one), optimizer, scheduler, step, args (a dict) and rng (torch.get_rng_state() of every rank). Whenever a rank
+    is killed, the file is the old one or the new one.
+    """
+    for num_ranks, kill in ((2, ""), (3, ""), (2, "write"), (2, "rename")):
+        case = f"{num_ranks} ranks" + (f", rank 0 killed in the midst of its second {kill}" if kill else "")
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                yield from faults(case, on_ranks(num_ranks, _saved, answer, Path(folder), kill))
+            except LaunchError as error:
+                if not kill or all(ending.status != -signal.SIGKILL for ending in error.endings):
+                    raise
+                fault = on_ranks(1, _readable, Path(folder, "last.pt"))[0]
+                if fault:
+                    yield "wrong", f"{case}: {fault}"
+
+
+@exercise
+def interval(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(save_s, mtbf_s)``: the seconds between two checkpoints, a save not counted, that cost least.
+
+    Judged by ``slowdown``; budget: 1 % over the least there is.
+    """
+    for save_s, mtbf_s in ((10, 86400), (300, 86400), (300, 900), (60, 3600), (120, 100), (0.5, 1e6)):
+        given, case = float(answer(save_s, mtbf_s)), f"a save of {save_s:g} s, a failure every {mtbf_s:g} s"
+        if not 0 < given < float("inf"):
+            yield "wrong", f"{case}: an interval of {given:g} s is none"
+            return
+        best = _cheapest(save_s, mtbf_s)
+        mine, least = (slowdown(each, save_s, mtbf_s) for each in (given, best))
+        if mine > 1.01 * least:
+            state = "wrong" if mine > 1.5 * least else "over budget"
+            yield state, f"{case}: every {given:.4g} s takes {mine:.3f} times as long; {least:.3f} can be had"
+
+
+def _cheapest(save_s: float, mtbf_s: float) -> float:
+    """The minimum of ``slowdown``, by halving the part of the axis that must hold it."""
+    low, high = 1e-6 * mtbf_s, 2 * mtbf_s
+    for _ in range(200):
+        third = (high - low) / 3
+        if slowdown(low + third, save_s, mtbf_s) < slowdown(high - third, save_s, mtbf_s):
+            high -= third
+        else:
+            low += third
+    return low
+
+
+@exercise
+def elastic(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(training)`` brings a ``Training`` to its end on real ranks that are killed, and returns the last Run.
+
+    ``run[0]`` is the trained state_dict, equal to that of undisturbed training. After ``max_restarts`` restarts it lets
+    the verdict out. Budget: no failure costs more than ``every`` steps.
+    """
+    for ranks, kills, broken in ((2, ((5, 1, False),), False), (3, ((4, 2, True), (6, None, False)), False),
+                                 (2, (), True)):
+        words = [f"rank {rank} is killed {'for good ' if lost else ''}at step {step}" if rank is not None else
+                 f"rank 0 is killed in the save after step {step}" for step, rank, lost in kills]
+        case = f"{ranks} ranks, {', '.join(words) or 'a bug raises at step 4 in every start'}"
+        with tempfile.TemporaryDirectory() as folder:
+            training = Training(home=Path(folder), ranks=ranks, kills=kills, broken=broken)
+            training.folder.mkdir()
+            yield from _judged(case, training, answer)
+
+
+def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[str, str]]:
+    """What is wrong with an answer in one case."""
+    run = error = None
+    try:
+        run = answer(training)
+    except Enough:
+        yield "wrong", f"{case}: started {training.num_starts()} times and still not giving up"
+        return
+    except LaunchError as caught:
+        if "your turn" in str(caught) or (not training.broken and training.num_kills() < len(training.kills)):
+            raise
+        error = str(caught).partition("\n")[0]
+    if training.broken or error:
+        if not error:
+            yield "wrong", f"{case}: no verdict came out; a bug in the code is not cured by a restart"
+        elif not training.broken:
+            yield "wrong", f"{case}: the start after it ended so: {error}"
+        return
+    steps, fault = training.steps(), "a Run comes back, and run[0] is a state_dict"
+    if isinstance(run, Run) and isinstance(run[0], dict):
+        fault = on_ranks(1, compared, training, run[0], steps)[0]
+    if fault:
+        yield "wrong", f"{case}: {fault} (steps trained: {', '.join(map(str, steps))})"
+    elif len(steps) > (most := training.num_steps + training.every * len(training.kills)):
+        yield "over budget", f"{case}: {len(steps)} steps were trained, {most} are enough: {', '.join(map(str, steps))}"
+
+
+# --- in the ranks ---------------------------------------------------------------------------------------------------
+
+
+def _saved(answer: Callable, folder: Path, kill: str) -> tuple[str]:
+    """Saves twice, and is killed in the second, or tells what is wrong with the file."""
+    import torch
+    from torch import distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    file, rank, touched = folder / "last.pt", dist.get_rank(), []
+    torch.manual_seed(rank)
+    net = DistributedDataParallel(nn.Linear(3, 2))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    _watch(folder, touched)
+    for step in (1, 2):
+        net(torch.randn(4, 3)).sum().backward()
+        optimizer.step(), scheduler.step()
+        touched.clear()
+        if step == 2 and kill == "write" and rank == 0:
+            ambush(folder, lambda: None)
+        if step == 2 and kill == "rename" and rank == 0:
+            touched.append("kill")
+        answer(file, net, optimizer, scheduler, step, argparse.Namespace(lr=0.1, name="a"))
+        dist.barrier()
+    states: list = [None] * dist.get_world_size()
+    dist.all_gather_object(states, torch.get_rng_state())
+    wrote: list = [None] * dist.get_world_size()
+    dist.all_gather_object(wrote, list(touched))
+    due = {"model": net.module.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
+           "step": 2, "args": {"lr": 0.1, "name": "a"}, "rng": states}
+    return (_unlike(file, due) or _careless(wrote),)
+
+
+def _watch(folder: Path, touched: list[str]) -> None:
+    """Notes what a rank does to the folder: write, fsync, rename; dies before a rename if "kill" stands there."""
+    import torch
+
+    whole, sync = torch.save, os.fsync
+
+    def save(value: object, file: Any, *args: Any, **options: Any) -> None:
+        if isinstance(file, str | os.PathLike):  # opened where no audit hook sees it
+            touched.append("write")
+        whole(value, file, *args, **options)
+
+    def seen(event: str, arguments: tuple) -> None:
+        if event in ("open", "os.rename") and str(folder) in str(arguments[0]):
+            if event == "os.rename" and "kill" in touched:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if event == "os.rename" or arguments[2] & (os.O_WRONLY | os.O_RDWR):
+                touched.append("rename" if event == "os.rename" else "write")
+
+    torch.save, os.fsync = save, lambda number: [touched.append("fsync"), sync(number)]
+    sys.addaudithook(seen)
+
+
+def _careless(wrote: list[list[str]]) -> str:
+    """What is dangerous about the order of things, by rank."""
+    busy = [rank for rank, touched in enumerate(wrote) if "write" in touched or "rename" in touched]
+    if busy != [0]:
+        return f"ranks {busy} write; one file has one writer, rank 0"
+    if "rename" not in wrote[0]:
+        return "the file is written in place: who is killed there leaves half of it, and the old one is gone"
+    if "fsync" not in wrote[0][:wrote[0].index("rename")]:
+        return "no os.fsync before the rename: after a power cut the new name may stand for bytes that never came"
+    return ""
+
+
+def _readable(file: Path) -> str:
+    """What is wrong with a file that a killed rank left: ``run[0]`` of a launch."""
+    import torch
+
+    try:
+        step = torch.load(file, weights_only=True)["step"] if file.exists() else None
+    except Exception as error:
+        return f"the file that is there cannot be read: {type(error).__name__}"
+    return "" if step in (1, 2) else "the file of step 1 is gone"
+
+
+def _unlike(file: Path, due: dict[str, Any]) -> str:
+    """Where a file differs from what it should hold."""
+    import torch
+
+    if not file.exists():
+        return f"{file.name} is not there"
+    try:
+        found = torch.load(file, weights_only=True)
+    except Exception as error:
+        return f"torch.load(weights_only=True) refuses it: {str(error).strip().splitlines()[0]:.90}"
+    for key in KEYS:
+        if not isinstance(found, dict) or key not in found:
+            return f"the key {key!r} is missing"
+        if not _same(found[key], due[key]):
+            return f"{key!r} holds {found[key]!s:.80}; it should be {due[key]!s:.80}"
+    return ""
+
+
+def _same(a: object, b: object) -> bool:
+    import torch
+
+    if isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and torch.equal(a, b)
+    if isinstance(b, dict):
+        return isinstance(a, dict) and a.keys() == b.keys() and all(_same(a[key], b[key]) for key in b)
+    if isinstance(b, list | tuple):
+        return isinstance(a, list | tuple) and len(a) == len(b) and all(map(_same, a, b))
+    return a == b

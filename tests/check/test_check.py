@@ -1,0 +1,238 @@
+"""Every answer, however bad, becomes a verdict; the right ones pass, and the exercises catch the typical mistakes."""
+
+import math
+import time
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from labkit import check as room
+from labkit.pipeline import check, schedules
+
+pytestmark = pytest.mark.usefixtures("a_fresh_learner")
+EXERCISES = ("one_f_one_b_order", "choose_microbatches", "chart_fault", "real_pipeline")
+
+
+def stub(*_):
+    raise NotImplementedError("your turn")
+
+
+def order(rank, num_ranks, num_microbatches):
+    """The reference for one_f_one_b_order."""
+    warmup = min(num_microbatches, num_ranks - 1 - rank)
+    actions = [f"{rank}F{k}" for k in range(warmup)]
+    for k in range(num_microbatches - warmup):
+        actions += [f"{rank}F{warmup + k}", f"{rank}B{k}"]
+    return actions + [f"{rank}B{k}" for k in range(num_microbatches - warmup, num_microbatches)]
+
+
+def choose(num_ranks, max_bubble, max_activations):
+    """The reference for choose_microbatches."""
+    m = max(1, math.ceil((num_ranks - 1) * (1 - max_bubble) / max_bubble))
+    if m <= max_activations:
+        return "gpipe", m
+    return ("1f1b", m) if min(m, num_ranks) <= max_activations else None
+
+
+def first_fault(chart, forward_only=False, same_step=False):
+    """The reference for chart_fault, and two wrong ones."""
+    done, last = set(), len(chart) - 1
+    for step in range(len(chart[0])):
+        now = {(rank, row[step]) for rank, row in enumerate(chart)}
+        for rank, box in sorted(now):
+            if box[0] == "F" and rank:
+                need = rank - 1, box
+            elif box[0] == "B" and not forward_only:
+                need = (rank + 1, box) if rank < last else (rank, box.replace("B", "F"))
+            else:
+                continue
+            if need not in (done | now if same_step else done):
+                return rank, step
+        done |= now
+    return None
+
+
+def two_stages(rank, stage, microbatches, width, share=True):
+    """The reference for real_pipeline: all forwards, then all backwards."""
+    kept = []
+    for batch in microbatches:
+        if rank == 0:
+            kept.append(stage(batch))
+            dist.send(kept[-1].detach(), 1)
+        else:
+            received = torch.empty(len(batch), width)
+            dist.recv(received, 0)
+            loss = nn.functional.mse_loss(stage(received.requires_grad_()), batch)
+            kept.append((received, loss / len(microbatches) if share else loss))
+    for held in kept:
+        if rank == 0:
+            gradient = torch.empty_like(held)
+            dist.recv(gradient, 1)
+            held.backward(gradient)
+        else:
+            held[1].backward()
+            dist.send(held[0].grad, 0)
+
+
+def one_by_one(rank, stage, microbatches, width):
+    """Correct, but the stages take turns: no overlap."""
+    for batch in microbatches:
+        two_stages(rank, stage, [batch], width)
+    for weight in stage.parameters():
+        weight.grad /= len(microbatches)
+
+
+def undivided(rank, stage, microbatches, width):
+    two_stages(rank, stage, microbatches, width, share=False)
+
+
+def silent(rank, stage, microbatches, width):
+    for batch in microbatches:
+        stage(batch if rank == 0 else torch.zeros(len(batch), width))
+
+
+def deadlocked(rank, stage, microbatches, width):
+    for batch in microbatches:
+        dist.recv(torch.empty(len(batch), width), 1 - rank)
+
+
+REFERENCES = dict(zip(EXERCISES, (order, choose, first_fault, two_stages), strict=True))
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_reference_passes(name):
+    verdict = getattr(check, name)(REFERENCES[name])
+    assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", "")
+
+
+def all_forwards_first(rank, p, m):
+    return [str(action) for action in schedules.gpipe(p, m).orders[rank]]
+
+
+def one_at_a_time(rank, p, m):
+    return [str(action) for action in schedules.naive(p, m).orders[rank]]
+
+
+def whole_warmup(rank, p, m):
+    """Forgets that there may be fewer microbatches than ranks."""
+    warmup = p - 1 - rank
+    return [f"{rank}F{k}" for k in range(warmup)] + order(rank, p, m)[warmup:]
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), [
+    ("one_f_one_b_order", whole_warmup, "4 ranks, 2 microbatches: rank 0, step 2 is '0F2'; 1F1B has '0B0'"),
+    ("one_f_one_b_order", lambda r, p, m: [f"{r}F{k}" for k in range(m)], "rank 0, step 4 is '0F4'; 1F1B has '0B0'"),
+    ("one_f_one_b_order", lambda r, p, m: order(0, p, m), "rank 1, step 0 is '0F0'; 1F1B has '1F0'"),
+    ("choose_microbatches", lambda p, b, a: ("gpipe", choose(p, b, 99)[1]), "answer(4, 0.32, 4) is ('gpipe', 7)"),
+    ("choose_microbatches", lambda p, b, a: ("1f1b", p), "its bubble is 0.429"),
+    ("choose_microbatches", lambda p, b, a: None, "1f1b with 7 microbatches fits"),
+    ("choose_microbatches", lambda p, b, a: ("1f1b", 0), 'give ("gpipe" or "1f1b", 1 or more), or None'),
+    ("chart_fault", lambda chart: None, "answer(chart) is None; right is (0, 4)\n F1  F2  F3  F4  B1"),
+    ("chart_fault", lambda chart: first_fault(chart, forward_only=True), "answer(chart) is None; right is (0, 4)"),
+    ("chart_fault", lambda chart: first_fault(chart, same_step=True), "right is (0, 5)"),
+    ("real_pipeline", undivided, "rank 0: 0.weight.grad is not that of the one-process run"),
+    ("real_pipeline", silent, "rank 1: 0.weight.grad is None"),
+])
+def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
+    verdict = getattr(check, name)(answer)
+    assert verdict.state == "wrong"
+    assert words in verdict.counterexample
+
+
+def quadratic(chart):
+    """Right, but slow where there are many boxes."""
+    time.sleep(3 if len(chart) > 16 else 0)
+    return first_fault(chart)
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), [
+    ("one_f_one_b_order", all_forwards_first, "keeps 8 activations, 1F1B 4; and takes 33 forwards of time, 1F1B 33"),
+    ("one_f_one_b_order", one_at_a_time, "takes 96 forwards of time, 1F1B 33"),
+    ("choose_microbatches", lambda p, b, a: (found := choose(p, b, a)) and ("1f1b", found[1] + (p > 4)), "with 20 mi"),
+    ("chart_fault", quadratic, "32 ranks, 256 microbatches: more than 2 s"),
+    ("real_pipeline", one_by_one, "bubble 0.500, GPipe 0.200. You ran [['0F0', '0B0', '0F1'"),
+])
+def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
+    verdict = getattr(check, name)(answer)
+    assert verdict.state == "over budget"
+    assert words in verdict.counterexample
+
+
+def test_a_deadlock_on_real_ranks_names_the_line_of_each():
+    began = time.monotonic()
+    verdict = check.real_pipeline(deadlocked)
+    assert verdict.state == "wrong" and time.monotonic() - began < 60
+    assert verdict.counterexample.count("in recv at line") == 2
+
+
+@pytest.mark.parametrize("name", EXERCISES[:3])
+@pytest.mark.parametrize("rubbish", [3, "0F0", object(), [None], {"rank": float("nan")}, lambda: None, ("1f1b", "8")])
+def test_rubbish_is_wrong_and_never_raises(name, rubbish):
+    assert getattr(check, name)(lambda *_: rubbish).state == "wrong"
+
+
+@pytest.mark.parametrize("ending", [SystemExit, RecursionError, MemoryError])
+def test_whatever_ends_an_answer_is_a_verdict_except_the_stop_button(ending):
+    def ends(*_):
+        raise ending
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    assert check.choose_microbatches(ends).state == "wrong"
+    with pytest.raises(KeyboardInterrupt):
+        check.choose_microbatches(stopped)
+
+
+def test_an_answer_that_never_returns_is_stopped(monkeypatch):
+    def endless(*_):
+        while True:
+            pass
+
+    limit = room.limit
+    monkeypatch.setattr(room, "limit", lambda seconds: limit(min(seconds, 0.2)))
+    verdict = check.choose_microbatches(endless)
+    assert verdict.state == "wrong" and "no answer within 0.2 s" in verdict.counterexample
+
+
+def test_hints_grow_with_each_attempt(capsys):
+    texts = room._HINTS["chart_fault"]["en"]
+    check.hint("chart_fault")
+    for num_hints in (1, 2, 3, 3):
+        assert check.chart_fault(lambda chart: None).hint == texts[num_hints - 1]
+    check.hint("chart_fault")
+    said = capsys.readouterr().out
+    assert said.split() == " ".join(f"{n}/3: {texts[n - 1]}" for n in (1, 1, 2, 3)).split()
+    assert max(map(len, said.splitlines())) <= 100
+    with pytest.raises(ValueError, match=r"the exercises are one_f_one_b_order, .*; got 'nothing'"):
+        check.hint("nothing")
+
+
+def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
+    monkeypatch.setattr(room, "_history", {name: [] for name in EXERCISES})  # no other chapter
+    check.choose_microbatches(choose)
+    check.chart_fault(lambda chart: None)
+    check.one_f_one_b_order(stub)
+    check.status()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=1) for line in lines[:-1]] == [
+        ["one_f_one_b_order", "○ not attempted"], ["choose_microbatches", "✓ passed"],
+        ["chart_fault", "✗ wrong"], ["real_pipeline", "○ not attempted"]]
+    assert lines[-1] == "1 of 4 passed"
+
+
+def test_verdicts_speak_the_language_of_the_notebook():
+    check.language("zh")
+    verdict = check.chart_fault(lambda chart: None)
+    assert repr(verdict).startswith("✗ 不对: 下面的情形不对：") and room._HINTS["chart_fault"]["zh"][0] in repr(verdict)
+    with pytest.raises(ValueError, match="'fr'"):
+        check.language("fr")
+
+
+def test_html_escapes_and_follows_the_theme():
+    html = room.Verdict(state="wrong", message="a < b", counterexample="<b>", hint="<i>")._repr_html_()
+    assert "a &lt; b" in html and "&lt;b&gt;" in html and "<summary>hint</summary>&lt;i&gt;" in html
+    assert "color:inherit" in html and "background:none" in html
+    assert "<pre" not in room.Verdict(state="passed")._repr_html_()

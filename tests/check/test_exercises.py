@@ -1,0 +1,82 @@
+"""What holds for every exercise of every subject: stubs, answers that raise, what cannot be called, the hints.
+
+A file of hints lies beside its check; its keys are the exercises. A new one is held to these laws at once. If its
+checks take claims beside the answer, the right ones have to stand in CLAIMS. What is right, wrong or wasteful in a
+subject's own answers stands in test_check_<subject>.py.
+"""
+
+import importlib
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+from labkit import check as room
+
+pytestmark = pytest.mark.usefixtures("a_fresh_learner")
+PACKAGE = Path(room.__file__).parents[1]
+HINTS = {}
+ROOMS = {}
+for file in sorted(PACKAGE.glob("*/*hints.json")):
+    subject = f"{file.parent.name}.{file.stem.replace('hints', 'check')}"
+    HINTS[subject] = json.loads(file.read_text(encoding="utf-8"))
+    ROOMS[subject] = importlib.import_module(f"labkit.{subject}")
+REGISTERED = list(room._history)
+EXERCISES = {name: subject for subject, hints in HINTS.items() for name in hints}
+OFFERED = {"hint", "language", "status", "trace", "Training", "slowdown"}  # what a chapter uses, and is no exercise
+CLAIMS = {"finding": {name: (truth.ranks, truth.lines[0], truth.fault)
+                      for name, truth in ROOMS["debugging.check"].TRUTH.items()}}
+
+
+def judged(name, answer):
+    """The verdict on an answer, with the right claims where the exercise takes some."""
+    check = getattr(ROOMS[EXERCISES[name]], name)
+    _, *claims = inspect.signature(check).parameters
+    assert set(claims) <= set(CLAIMS), f"{name} takes the claims {claims}: put the right ones into CLAIMS"
+    return check(answer, **{claim: CLAIMS[claim][name] for claim in claims})
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_stub_is_not_attempted(name):
+    def stub(*_):  # a local function travels by value, as a notebook's does: no rank imports this file
+        raise NotImplementedError("your turn")
+
+    verdict = judged(name, stub)
+    assert (verdict.state, verdict.counterexample, verdict.hint) == ("not attempted", "", "")
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_an_exception_is_a_verdict_with_its_place(name):
+    def divides(*_):
+        return 1 / 0
+
+    verdict = judged(name, divides)
+    assert verdict.state == "wrong" and "did not reach its end" in verdict.message
+    assert "ZeroDivisionError: division by zero" in verdict.counterexample
+    assert f"line {divides.__code__.co_firstlineno + 1}" in verdict.counterexample
+    assert "return 1 / 0" in verdict.counterexample
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize(("rubbish", "words"), [
+    (None, "'NoneType' object is not callable"), (lambda: None, "<lambda>() takes 0 positional arguments")],
+    ids=["nothing", "no_parameters"])
+def test_what_cannot_be_called_is_wrong_and_told_so(name, rubbish, words):
+    verdict = judged(name, rubbish)
+    assert verdict.state == "wrong" and words in verdict.counterexample
+
+
+@pytest.mark.parametrize("subject", HINTS)
+def test_every_exercise_has_three_hints_in_both_languages(subject):
+    offered = ROOMS[subject].__all__
+    assert set(HINTS[subject]) == set(REGISTERED) & set(offered) == set(offered) - OFFERED
+    for name, both in HINTS[subject].items():
+        assert len(both["en"]) == len(both["zh"]) == 3, name
+        assert not any("一" <= letter <= "鿿" for text in both["en"] for letter in text), name
+        assert all(any("一" <= letter <= "鿿" for letter in text) for text in both["zh"]), name
+
+
+def test_every_exercise_belongs_to_one_subject_with_hints():
+    names = [name for hints in HINTS.values() for name in hints]
+    assert sorted(names) == sorted(REGISTERED)

@@ -1,0 +1,52 @@
+"""``python -m labkit``: exit codes and words."""
+
+import pytest
+
+from labkit import __main__
+from labkit.launching.run import Run
+from labkit.machine import ops, resources
+
+GOOD = resources.Row(name="gloo", value="in this torch", ok=True, fix="make env")
+BAD = resources.Row(name="torch", value="not installed", ok=False, fix="make env")
+
+
+@pytest.mark.parametrize(("rows", "code"), [((GOOD,), 0), ((GOOD, BAD), 1)])
+def test_doctor_exits_1_when_something_required_is_missing(monkeypatch, capsys, rows, code):
+    monkeypatch.setattr(resources, "doctor", lambda: resources.Report(rows=rows))
+    assert __main__.main(["doctor"]) == code
+    assert ("-> make env" in capsys.readouterr().out) == bool(code)
+
+
+def test_ops_says_that_they_stand_or_why_they_can_not_be_built(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(ops, "missing", list)
+    assert __main__.main(["ops"]) == 0
+    monkeypatch.setattr(ops, "missing", lambda: ["cpu_adam"])
+    monkeypatch.setattr(ops, "obstacle", lambda: "no compiler. Install one")
+    assert __main__.main(["ops"]) == 0
+    assert capsys.readouterr().out == ("DeepSpeed's ops are built\n"
+                                       "DeepSpeed's ops are not built: no compiler. Install one\n")
+
+
+def test_ops_exits_1_when_a_build_fails(monkeypatch):
+    monkeypatch.setattr(ops, "missing", lambda: ["cpu_adam"])
+    monkeypatch.setattr(ops, "obstacle", lambda: None)
+    monkeypatch.setattr(ops, "build", lambda say: False)
+    assert __main__.main(["ops"]) == 1
+
+
+def test_runs_lists_what_was_saved(capsys, tmp_path):
+    assert __main__.main(["runs", str(tmp_path)]) == 0
+    assert "no saved run" in capsys.readouterr().out
+    run = Run(results=(1, 2), logs=("", ""), seconds=1.5, backend="gloo", notes=("gloo", "paced"))
+    run.save(tmp_path / "first")
+    assert __main__.main(["runs", str(tmp_path)]) == 0
+    listed = capsys.readouterr().out
+    assert "first  Run(2 ranks, recorded, gloo, paced" in listed
+
+
+def test_a_wrong_folder_or_command_is_refused_with_the_way_out(capsys, tmp_path):
+    assert __main__.main(["runs", str(tmp_path / "none")]) == 2
+    assert "python -m labkit runs data/runs" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        __main__.main(["dance"])
+    assert ended.value.code == 2 and "doctor" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Laws of saved runs: what goes in comes out, nothing is unpickled, what does not fit is named."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from labkit import shards
+from labkit.launching.run import Run, Unsaved
+from labkit.sharding import step as sharding_step
+from labkit.timeline import from_rows
+
+
+def a_run(*results, **fields):
+    notes = ("gloo", "paced")
+    return Run(results=results, logs=("hi",) * len(results), seconds=1.5, backend="gloo", notes=notes, **fields)
+
+
+def test_numbers_arrays_and_tensors_come_back_as_they_were(tmp_path):
+    value = {"loss": [1.0, 2.5], "shape": (2, 3), 7: None, "w": torch.arange(6).reshape(2, 3).T}
+    value["a"] = np.eye(2, dtype=np.float32)
+    loaded = Run.load(a_run(value, "text").save(tmp_path / "run"))
+    plain = {name: loaded[0][name] for name in ("loss", "shape", 7)}
+    assert loaded[1] == "text" and plain == {"loss": [1.0, 2.5], "shape": (2, 3), 7: None}
+    assert torch.equal(loaded[0]["w"], value["w"])
+    assert loaded[0]["a"].dtype == np.float32 and (loaded[0]["a"] == np.eye(2)).all()
+    assert loaded.origin == "recorded" and loaded.notes == ("gloo", "paced") and loaded.logs == ("hi", "hi")
+
+
+def test_keys_that_look_alike_stay_apart(tmp_path):
+    value = {1: torch.zeros(2), "1": torch.ones(2), "a.b": np.full(2, 7), "a": {"b": np.full(2, 8)}}
+    loaded = Run.load(a_run(value, np.complex64(1j)).save(tmp_path / "run"))
+    assert loaded[0][1].tolist() == [0, 0] and loaded[0]["1"].tolist() == [1, 1]
+    assert loaded[0]["a.b"].tolist() == [7, 7] and loaded[0]["a"]["b"].tolist() == [8, 8]
+    assert isinstance(loaded[1], Unsaved)
+
+
+def test_what_fits_no_format_is_kept_as_its_repr_and_named(tmp_path):
+    folder = a_run({"odd": {1, 2}}, 3).save(tmp_path / "run")
+    assert json.loads((folder / "run.json").read_text())["kept_as_repr"] == ["rank0.odd#0"]
+    loaded = Run.load(folder)
+    assert isinstance(loaded[0]["odd"], Unsaved) and loaded[0]["odd"] == "{1, 2}"
+    again = Run.load(loaded.save(tmp_path / "again"))
+    assert isinstance(again[0]["odd"], Unsaved) and again[0]["odd"] == "{1, 2}"
+
+
+def test_no_pickle_is_written_or_read(tmp_path):
+    folder = a_run({"w": torch.ones(2), "a": np.ones(2), "o": object()}).save(tmp_path / "run")
+    assert {file.suffix for file in folder.iterdir()} == {".json", ".npz", ".safetensors"}
+    np.savez(folder / "arrays.npz", **{"rank0.a#1": np.array([object()], dtype=object)})
+    with pytest.raises(ValueError, match="allow_pickle"):
+        Run.load(folder)
+
+
+def test_shards_and_footprints_come_back_and_then_say_recorded(tmp_path):
+    held = shards.from_rows([(0, "parameter", "w", 0, 6, "float32", "cpu")], num_ranks=2, origin="measured",
+                            notes=["gloo"])
+    step = sharding_step.from_moments([("F0", {"parameters": 24, "temporary": 8})], "measured", ["gloo"])
+    folder = a_run({"shards": held, "footprint": step}).save(tmp_path / "run")
+    assert not json.loads((folder / "run.json").read_text())["kept_as_repr"]
+    again = Run.load(folder)[0]
+    assert not shards.differences(again["shards"], held) and again["shards"].badge == "recorded, gloo"
+    assert again["footprint"].labels == ("F0",) and again["footprint"].num_bytes.tolist() == step.num_bytes.tolist()
+    assert again["footprint"].badge == "recorded, gloo"
+
+
+def test_a_timeline_is_saved_and_then_says_recorded(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    row = (0, "compute", "F", "0F0", 0.0, 5.0, 0)
+    from_rows([row], num_ranks=1, origin="measured", notes=("paced",)).save(source / "timeline.json")
+    run = a_run(1, folder=source)
+    assert run.timeline().badge == "measured, paced"
+    assert Run.load(run.save(tmp_path / "run")).timeline().badge == "recorded, paced"
+
+
+def test_errors_say_the_rule_and_the_way_out(tmp_path):
+    run = a_run(1)
+    run.save(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"new or empty folder; .* holds run\.json"):
+        run.save(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"a folder with a run\.json"):
+        Run.load(tmp_path)
+    with pytest.raises(ValueError, match=r"recorded none. Wrap the part"):
+        run.timeline()

@@ -1,0 +1,99 @@
+"""DeepSpeed's ops: where they stand, what counts as built, and that a second call repairs what the first left."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.machine import ops
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    return tmp_path
+
+
+def pretend(folder, name):
+    """What a finished build leaves."""
+    place = folder / ops.EXTENSIONS[name]
+    place.mkdir(exist_ok=True)
+    (place / f"{place.name}.so").write_bytes(b"")
+
+
+def test_ops_stand_inside_the_environment_by_version_and_not_at_home(monkeypatch):
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(Path(sys.prefix)))
+    monkeypatch.setattr(sys, "base_prefix", "elsewhere")
+    assert ops.folder().is_relative_to(sys.prefix)
+    assert "torch2.13.0" in ops.folder().name
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    if not Path(sys.prefix, "conda-meta").is_dir():
+        assert ops.folder().is_relative_to(Path.home() / ".cache")
+
+
+def test_ranks_find_the_ops_and_ninja(folder, monkeypatch):
+    monkeypatch.setenv("PATH", "nowhere")
+    environment = ops.environment()
+    assert environment["TORCH_EXTENSIONS_DIR"] == str(folder)
+    assert environment["PATH"].split(os.pathsep) == [str(Path(sys.executable).parent), "nowhere"]
+    monkeypatch.setenv("PATH", environment["PATH"])
+    assert ops.environment()["PATH"] == environment["PATH"]
+
+
+def test_an_interrupted_build_counts_as_missing(folder):
+    assert ops.missing() == ["shm_comm", "fused_adam", "cpu_adam"]
+    for name in ops.EXTENSIONS:
+        pretend(folder, name)
+    assert ops.missing() == []
+    (folder / "cpu_adam" / "lock").touch()
+    assert ops.missing() == ["cpu_adam"]
+
+
+def test_build_removes_what_was_left_and_says_each_op(folder, monkeypatch):
+    for name in ops.EXTENSIONS:
+        pretend(folder, name)
+    (folder / "fused_adam" / "lock").touch()
+    (folder / "cpu_adam" / "cpu_adam.so").unlink()
+    said = []
+    monkeypatch.setattr(ops, "_build_one", lambda name: pretend(folder, name) or "")
+    assert ops.build(said.append)
+    assert said == ["[2/3] fused_adam ... ", "0 s\n", "[3/3] cpu_adam ... ", "0 s\n"]
+    assert ops.missing() == []
+
+
+def test_a_build_that_fails_shows_its_last_words(folder, monkeypatch):
+    monkeypatch.setattr(ops, "_BUILD", "print('x.cpp:1: error: no such thing'); raise SystemExit(1)")
+    said = []
+    assert not ops.build(said.append)
+    assert said == ["[1/3] shm_comm ... ", "failed\nx.cpp:1: error: no such thing\n"]
+
+
+def test_a_build_that_claims_success_without_an_op_is_a_failure(folder, monkeypatch):
+    monkeypatch.setattr(ops, "_BUILD", "pass")
+    assert not ops.build(lambda text: None)
+
+
+def test_two_builds_wait_for_each_other(folder):
+    code = "from labkit.machine import ops\nwith ops._alone(print): print('in', flush=True); input()"
+    first = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "in\n"
+    said = []
+    def say(text):
+        said.append(text)
+        first.communicate("\n", timeout=30)
+    with ops._alone(say):
+        assert first.returncode == 0
+    assert said == ["another build is under way: waiting for it\n"]
+
+
+def test_an_obstacle_comes_with_the_way_out(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "apt-get install g++" in ops.obstacle()
+    monkeypatch.setattr(ops, "ninja", lambda: None)
+    assert "make env" in ops.obstacle()
+    monkeypatch.setattr(sys, "platform", "plan9")
+    assert "only on Linux" in ops.obstacle()

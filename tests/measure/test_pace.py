@@ -1,0 +1,346 @@
+"""A stated time is kept, from outside as from within autograd, and where it is not, that is seen."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import labkit as lab
+from labkit.launching import rank
+from labkit.measure import pace, trace, traffic
+
+
+@pytest.fixture(autouse=True)
+def notes(monkeypatch):
+    """A fresh rank for each test."""
+    here = rank.Rank(0, 1, None)
+    monkeypatch.setattr(rank, "_current", here)
+    return here.notes
+
+
+def seconds(fn):
+    start = time.perf_counter()
+    fn()
+    return time.perf_counter() - start
+
+
+def test_a_paced_module_computes_what_the_module_computes():
+    module = nn.Linear(3, 2)
+    x = torch.randn(4, 3, requires_grad=True)
+    paced = pace.Paced(module, forward_us=100)
+    expected = torch.autograd.grad(module(x).square().sum(), [x, *module.parameters()])
+    found = torch.autograd.grad(paced(x).square().sum(), [x, *module.parameters()])
+    for a, b in zip(expected, found, strict=True):
+        assert torch.equal(a, b)
+
+
+class Product(nn.Module):
+    def forward(self, x, y):
+        return x * y
+
+
+def test_a_tensor_handed_in_twice_gets_its_gradient_once():
+    x, paced = torch.tensor(3.0, requires_grad=True), pace.Paced(Product(), forward_us=1)
+    assert torch.autograd.grad(paced(x, x), x)[0] == 6
+    with pytest.raises(ValueError, match="an argument of its own; got tuple"):
+        paced((x, x))
+
+
+def test_an_action_is_an_overrun_from_a_twentieth_of_its_stated_time_on(notes):
+    kept = pace.Pace()
+    kept.count(49.0, 1000.0)
+    assert (kept.num_actions, kept.num_overruns) == (1, 0)
+    kept.count(51.0, 1000.0)
+    assert (kept.num_actions, kept.num_overruns) == (2, 1)
+
+
+@pytest.mark.parametrize("takes_gradient", [True, False])
+def test_forward_and_backward_take_the_stated_time(takes_gradient, notes):
+    paced = pace.Paced(nn.Linear(3, 3), forward_us=20_000, backward_us=60_000)
+    x = torch.randn(4, 3, requires_grad=takes_gradient)
+    out = []
+    assert 0.020 <= seconds(lambda: out.append(paced(x))) < 0.2
+    assert 0.060 <= seconds(lambda: out[0].sum().backward()) < 0.6
+    assert paced.pace.num_actions == 2
+    assert notes[0] == "paced"
+
+
+def test_the_gradient_leaves_a_paced_module_only_after_its_time():
+    arrived = []
+    x = torch.randn(2, 3, requires_grad=True)
+    h = x * 1
+    h.register_hook(lambda grad: arrived.append(time.perf_counter()))
+    y = pace.Paced(nn.Linear(3, 3), forward_us=0, backward_us=50_000)(h)
+    start = time.perf_counter()
+    y.sum().backward()
+    assert arrived[0] - start >= 0.050
+
+
+def test_paced_modules_in_a_row_add_up():
+    layers = nn.Sequential(*(pace.Paced(nn.Linear(3, 3), forward_us=0, backward_us=20_000) for _ in range(3)))
+    y = layers(torch.randn(2, 3))
+    assert 0.060 <= seconds(lambda: y.sum().backward()) < 0.6
+
+
+class Stage:
+    """What pace touches of a PipelineStage."""
+
+    stage_index = 1
+
+    def forward_one_chunk(self, mb, *args, **kwargs):
+        return "F"
+
+    def backward_one_chunk(self, mb, loss=None, full_backward=True, last_backward=False):
+        return "B" if full_backward else "I"
+
+    def backward_weight_one_chunk(self, mb, last_backward=False):
+        return "W"
+
+
+def test_each_kind_of_action_has_its_own_stated_time():
+    stage = Stage()
+    pace.stage(stage, forward_us=10_000, backward_us=40_000, input_us=20_000, weight_us=30_000)
+    calls = {0.010: lambda: stage.forward_one_chunk(0), 0.040: lambda: stage.backward_one_chunk(0),
+             0.020: lambda: stage.backward_one_chunk(0, full_backward=False),
+             0.030: lambda: stage.backward_weight_one_chunk(0)}
+    for stated, call in calls.items():
+        assert stated <= seconds(call) < stated + 0.2
+    assert stage.backward_one_chunk(0, full_backward=False) == "I"
+
+
+def test_backward_is_twice_the_forward_and_its_halves_half_of_it_by_default():
+    stage = Stage()
+    pace.stage(stage, forward_us=10_000)
+    assert seconds(lambda: stage.backward_one_chunk(0)) >= 0.020
+    assert 0.010 <= seconds(lambda: stage.backward_weight_one_chunk(0)) < 0.2
+
+
+def test_an_overrun_is_counted_and_noted(notes):
+    stage = Stage()
+    stage.forward_one_chunk = lambda mb: time.sleep(0.02)
+    kept = pace.stage(stage, forward_us=1_000)
+    assert notes == ["paced"]
+    stage.forward_one_chunk(0)
+    assert (kept.num_actions, kept.num_overruns) == (1, 1)
+    assert kept.overrun_us >= 18_000
+    assert notes == ["paced", "overran"]
+
+
+def test_a_negative_time_is_refused():
+    with pytest.raises(ValueError, match="0 or more; got -1 us"):
+        pace.stage(Stage(), forward_us=1, input_us=-1)
+    with pytest.raises(ValueError, match="0 or more"):
+        pace.Paced(nn.Linear(1, 1), forward_us=-5)
+
+
+def test_no_gradient_reaches_a_parameter_before_the_stated_time():
+    arrived, linear = [], nn.Linear(3, 3)
+    for weight in linear.parameters():
+        weight.register_post_accumulate_grad_hook(lambda _: arrived.append(time.perf_counter()))
+    y = pace.Paced(linear, forward_us=0, backward_us=50_000)(torch.randn(2, 3))
+    start = time.perf_counter()
+    y.sum().backward()
+    assert len(arrived) == 2 and min(arrived) - start >= 0.050
+
+
+def test_without_gradients_a_paced_module_is_paced_as_well(notes):
+    paced = pace.Paced(nn.Linear(3, 3), forward_us=20_000)
+    with torch.no_grad():
+        out = []
+        assert seconds(lambda: out.append(paced(torch.randn(4, 3)))) >= 0.020
+    assert paced.pace.num_actions == 1 and not out[0].requires_grad
+
+
+# --- links ----------------------------------------------------------------------------------------------------------
+
+WIDTH = 32
+"""A layer's gradient is WIDTH x WIDTH floats and a bias: 4,224 bytes."""
+ALL_REDUCE_US = 30_000.0
+
+
+def linked(overlap=True, all_reduce_us=lambda num_bytes: ALL_REDUCE_US, views=True, layers=3, **options):
+    """A small DDP model, a bucket a layer, its links paced after a warm-up step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=WIDTH * (WIDTH + 1) * 4 / 2**20, gradient_as_bucket_view=views)
+    step(ddp)
+    return ddp, pace.link(ddp, all_reduce_us, overlap=overlap, **options)
+
+
+def step(ddp, scale=1.0):
+    """One step on data of this rank's own; returns its seconds from the moment that all ranks are there."""
+    x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+    ddp.zero_grad()
+    dist.barrier()
+    return seconds(lambda: ddp(scale * x).square().mean().backward())
+
+
+def gradients(ddp):
+    return [weight.grad.clone() for weight in ddp.parameters()]
+
+
+def reduce_in_all_ways():
+    """Gradients under plain DDP, and how far those of every kind of link are from them."""
+    whole, _ = linked(all_reduce_us=None)
+    step(whole)
+    step(whole, 0.5)
+    expected, errors = gradients(whole), {}
+    for options in ({}, {"overlap": False}, {"views": False}, {"all_reduce_us": None}):
+        ddp, kept = linked(**options)
+        for scale in (2.0, 0.5):
+            took = step(ddp, scale)
+        errors[str(options)] = (max((a - b).abs().max().item() for a, b in
+                                    zip(expected, gradients(ddp), strict=True)), took, kept.num_actions)
+    alone = DistributedDataParallel(whole.module)
+    step(alone, 0.5)
+    plain = max((a - b).abs().max().item() for a, b in zip(expected, gradients(alone), strict=True))
+    return plain, errors, rank.current().notes
+
+
+def test_a_paced_link_gives_ddps_own_gradients_and_takes_its_time():
+    for plain, errors, noted in lab.launch(reduce_in_all_ways, ranks=2):
+        assert plain < 1e-7 and "paced links" in noted
+        for options, (error, took_s, num_actions) in errors.items():
+            assert error < 1e-7 and num_actions == 2 * 3, options
+            assert took_s >= (0.0 if "None" in options else 3 * ALL_REDUCE_US * 1e-6), options
+
+
+def accumulate():
+    ddp, kept = linked()
+    step(ddp)  # before it DDP rebuilds its buckets and broadcasts them
+    expected = gradients(ddp)
+    ddp.zero_grad()
+    x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+    with ddp.no_sync(), traffic.count() as silent:
+        ddp(x).square().mean().backward()
+    with traffic.count() as counted:
+        ddp(x).square().mean().backward()
+    error = max((2 * a - b).abs().max().item() for a, b in zip(expected, gradients(ddp), strict=True))
+    return error, kept.num_actions, dict(silent.calls), dict(counted.calls), dict(counted.payload_bytes)
+
+
+def test_no_sync_sends_nothing_and_the_links_own_message_is_not_counted():
+    for error, num_actions, silent, calls, payload in lab.launch(accumulate, ranks=2):
+        assert error < 1e-6 and num_actions == 2 * 3 and silent == {}
+        assert calls == {"all_reduce": 3} and payload == {"all_reduce": 3 * WIDTH * (WIDTH + 1) * 4}
+
+
+def spans(overlap):
+    """A recorded step, one rank beginning its backward 40 ms late."""
+    ddp, _ = linked(overlap)
+    y = ddp(torch.ones(4, WIDTH)).square().mean()
+    dist.barrier()
+    with trace.record(operators=False):
+        if dist.get_rank() == 1:
+            time.sleep(0.04)
+        y.backward()
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_buckets_go_one_after_another_once_all_ranks_have_them(overlap):
+    timeline = lab.launch(spans, overlap, ranks=2).timeline()
+    assert set(timeline.lane.tolist()) == {"comm"} and "paced links" in timeline.notes
+    early, late = (timeline.select(timeline.rank == r) for r in (0, 1))
+    for mine in (early, late):
+        assert mine.label.tolist() == ["bucket 0", "bucket 1", "bucket 2"]
+        assert mine.num_bytes.tolist() == [WIDTH * (WIDTH + 1) * 4] * 3
+        assert np.all(mine.start_us[1:] >= mine.end_us[:-1] - 1)
+    took_us = late.end_us - late.start_us
+    assert np.all(took_us >= ALL_REDUCE_US - 1)
+    assert early.end_us == pytest.approx(late.end_us, abs=1_000), "all ranks are done at the same time"
+    assert early.start_us[0] < late.start_us[0] - 30_000, "the early rank waits inside its all-reduce"
+
+
+def compress():
+    ddp, _ = linked(all_reduce_us=lambda num_bytes: num_bytes * 20.0, hook=fp16_compress_hook,
+                    sent_bytes=lambda bucket: bucket.buffer().nbytes // 2)
+    with trace.record(operators=False), traffic.count() as counted:
+        took_s = step(ddp)
+    return took_s, counted.payload_bytes["all_reduce"], [str(weight.grad.dtype) for weight in ddp.parameters()]
+
+
+def test_a_compressing_hook_is_paced_by_what_it_sends():
+    run = lab.launch(compress, ranks=2)
+    half = 3 * WIDTH * (WIDTH + 1) * 4 // 2
+    for took_s, sent_bytes, dtypes in run:
+        assert took_s >= half * 20e-6 and sent_bytes == half and set(dtypes) == {"torch.float32"}
+    timeline = run.timeline()
+    assert timeline.num_bytes[timeline.kind == "all_reduce"].sum() == 2 * half
+
+
+def low_rank():
+    """Six steps of PowerSGD, the last three compressed, with several buckets."""
+    torch.manual_seed(0)
+    state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=4)
+    ddp, kept = linked(overlap=False, all_reduce_us=lambda num_bytes: 1000.0, hook=powerSGD_hook, state=state)
+    for _ in range(6):
+        step(ddp)
+    return kept.num_actions, gradients(ddp)
+
+
+def test_hooks_that_send_twice_take_turns_without_overlap():
+    (num_actions, one), (_, other) = lab.launch(low_rank, ranks=2, hang_s=20, timeout_s=60)
+    assert num_actions == 6 * 3 and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def broken(failing):
+    def hook(state, bucket):
+        if failing == "at once":
+            raise KeyError("a mistake of the hook")
+        return allreduce_hook(None, bucket).then(lambda real: {}["a mistake of the hook"])
+
+    ddp, _ = linked(hook=hook)
+    step(ddp)
+
+
+@pytest.mark.parametrize("failing", ["at once", "later"])
+def test_a_mistake_in_a_hook_is_the_ranks_exception_and_no_hang(failing):
+    with pytest.raises(lab.RankFailed, match="a mistake of the hook"):
+        lab.launch(broken, failing, ranks=2, timeout_s=30, hang_s=20)
+
+
+def leave_out_a_layer():
+    class Partly(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            return self.used(x)
+
+    ddp = DistributedDataParallel(Partly())
+    pace.link(ddp, lambda num_bytes: 1000.0)
+    step(ddp)
+    step(ddp)
+
+
+def test_a_parameter_without_gradient_is_ddps_own_error():
+    with pytest.raises(lab.RankFailed, match="find_unused_parameters=True"):
+        lab.launch(leave_out_a_layer, ranks=2, timeout_s=30, hang_s=20)
+
+
+def too_slow():
+    ddp, kept = linked(all_reduce_us=lambda num_bytes: 1.0)
+    step(ddp)
+    return kept.num_actions, kept.num_overruns, rank.current().notes
+
+
+def test_a_real_all_reduce_slower_than_its_stated_time_is_an_overrun():
+    for num_actions, num_overruns, noted in lab.launch(too_slow, ranks=2):
+        assert num_actions == 3 and num_overruns > 0 and "overran" in noted
+
+
+def test_links_are_paced_under_gloo_only(monkeypatch):
+    monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", SimpleNamespace)
+    with pytest.raises(ValueError, match="under gloo; this group runs nccl"):
+        pace.link(SimpleNamespace(process_group=None), None)
+    with pytest.raises(ValueError, match="a DistributedDataParallel are paced; got Linear"):
+        pace.link(nn.Linear(1, 1), None)

@@ -1,0 +1,340 @@
+"""Widgets without a browser: what they hold, what they send, and that they never wait for anyone."""
+
+import base64
+import subprocess
+import sys
+import threading
+import time
+from html import escape
+from types import SimpleNamespace
+
+import ipywidgets as w
+import numpy as np
+import pytest
+
+from labkit import widgets
+from labkit.launching.verdict import Stopped
+from labkit.pictures import scene
+from labkit.pipeline import board as board_room
+from labkit.pipeline import run as pipeline_run
+from labkit.pipeline import simulation
+from labkit.pipeline.schedules import SCHEDULES, gpipe
+from labkit.timeline import from_rows
+from labkit.widgets import flipbook, live, picture, usage
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Every message that a widget sends, as (widget, names of the traits it carries)."""
+    messages = []
+
+    def send(self, message, buffers=None):
+        if message.get("method") == "update":
+            messages.append((self, frozenset(message["state"])))
+
+    monkeypatch.setattr(w.Widget, "_send", send)
+    return messages
+
+
+def settle(timeout_s=20):
+    for thread in threading.enumerate():
+        if thread.name == "labkit-draw":
+            thread.join(timeout_s)
+
+
+def from_browser(widget, **state):
+    """What the kernel gets when the browser has changed a widget."""
+    widget._handle_msg({"content": {"data": {"method": "update", "state": state, "buffer_paths": []}}, "buffers": []})
+
+
+def pictures_sent(board, sent):
+    pages = board.book.pages
+    return [pages.index(widget) for widget, traits in sent if widget in pages and "value" in traits]
+
+
+def test_the_times_of_a_rank_are_told_apart_without_colour():
+    patterns = [fill.removeprefix("background:").split(",")[0] for fill in usage._FILLS.values()]
+    assert sum(pattern.startswith("#") for pattern in patterns) == 1 and len(set(patterns)) == 3
+
+
+def test_every_page_is_the_picture_of_its_own_setting():
+    board = widgets.pipeline_parallelism(num_ranks=3)
+    for index, page in enumerate(board.book.pages):
+        num_microbatches = board_room.MICROBATCHES[index]
+        bubble = 100 * 2 / (num_microbatches + 2)
+        assert f"3 ranks, {num_microbatches} microbatches: bubble {bubble:.1f} %" in page.value
+        assert f"Closed form of the literature: bubble {bubble:.1f} %" in page.value
+        assert page.value.count("<svg") == 1
+
+
+def test_moving_the_microbatches_slider_sends_no_picture(sent):
+    board = widgets.pipeline_parallelism()
+    sent.clear()
+    for index in (3, 12, 0):
+        from_browser(board.controls["microbatches"], index=index)
+        assert board.setting.num_microbatches == board_room.MICROBATCHES[index]
+    assert pictures_sent(board, sent) == []
+    assert not any("children" in traits for _, traits in sent)
+
+
+@pytest.mark.parametrize("name", ["schedule", "ranks", "ratio", "message"])
+def test_a_change_of_another_control_sends_every_page_once_and_the_visible_one_first(sent, name):
+    board = widgets.pipeline_parallelism(num_microbatches=5)
+    sent.clear()
+    control = board.controls[name]
+    from_browser(control, index=control.index + 1)
+    settle()
+    first, *rest = pictures_sent(board, sent)
+    others = [page for page in range(len(board_room.MICROBATCHES)) if page != 4]
+    assert first == 4 and rest[: len(others)] == others  # the busy sign on the others, and then their pictures
+    assert sorted(rest[len(others) :]) == others
+    assert not any("children" in traits for _, traits in sent), "new lists of children are slow in the browser"
+
+
+def test_the_browser_flips_pages_and_the_busy_sign_by_itself():
+    board = widgets.pipeline_parallelism()
+    ends = {(link.source[0], link.source[1], link.target[1]) for link in board.book.links}
+    assert ends == {(control, "index", "selected_index") for control in board.controls.values()}
+    assert board.book.links[0].target[0] is board.book.stack
+    assert list(board.book.stack.children) == board.book.pages
+
+
+def test_wherever_a_control_goes_before_the_kernel_has_drawn_it_finds_the_busy_sign():
+    board = widgets.pipeline_parallelism()
+    board.controls["schedule"].value = "zbv"
+    settle()
+    marks = [link.target[0] for link in board.book.links[1:]]
+    others = [control for name, control in board.controls.items() if name != "microbatches"]
+    assert len(marks) == len(others) == 4
+    for mark, control in zip(marks, others, strict=True):
+        assert len(mark.children) == len(control.options)
+        busy = [isinstance(child, w.HTML) and "kernel busy" in child.value for child in mark.children]
+        assert busy == [i != control.index for i in range(len(control.options))]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_pages_are_few_and_light_enough_to_be_flipped_in_the_browser(schedule):
+    board = widgets.pipeline_parallelism(schedule=schedule, num_ranks=8, num_microbatches=32)
+    assert len(board.book.pages) <= 64
+    assert 50_000 < board.book.num_bytes < 1_500_000
+    assert all(page.value for page in board.book.pages)
+
+
+def test_pages_beyond_the_budget_are_drawn_when_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr(flipbook, "MAX_BYTES", 20_000)
+    board = widgets.pipeline_parallelism(num_microbatches=1)
+    stack = board.book.stack
+    assert "<svg" in stack.children[0].value
+    assert "kernel busy" in stack.children[15].value
+    from_browser(board.controls["microbatches"], index=15)
+    assert "16 microbatches" in stack.children[15].value
+
+
+def test_a_schedule_that_does_not_exist_says_why_in_words():
+    board = widgets.pipeline_parallelism(schedule="interleaved_1f1b", num_ranks=4, num_microbatches=8)
+    page = board.book.pages[board_room.MICROBATCHES.index(9)].value
+    assert "<svg" not in page
+    assert "No such schedule" in page and "multiple of 4" in page
+    board.controls["microbatches"].value = 9
+    assert board.scene() is None and board.button.disabled
+    assert "image/png" not in board._repr_mimebundle_()
+
+
+def test_the_button_is_off_exactly_where_torch_refuses_and_says_why():
+    board = widgets.pipeline_parallelism(schedule="1f1b", num_ranks=4)
+    for num_microbatches in board_room.MICROBATCHES:
+        board.controls["microbatches"].value = num_microbatches
+        reason = pipeline_run.refusal("1f1b", 4, num_microbatches)
+        assert board.button.disabled == (num_microbatches < 4) == (reason is not None)
+        assert board.why_off.value == (f"Off: {escape(reason)}." if reason else "")
+    board.controls["microbatches"].value = 2
+    with pytest.raises(ValueError, match="fewer than 4 stages"):
+        board.run()
+
+
+def test_run_lays_the_measured_timeline_under_the_predicted_one_and_explains_the_rest(monkeypatch):
+    monkeypatch.setattr(board_room, "FORWARD_US", 10_000.0)
+    board = widgets.pipeline_parallelism(num_ranks=2, num_microbatches=2)
+    assert board.measured is None
+    run = board.run()
+    settle()
+    assert len(run) == 2
+    assert {"paced", "gloo"} <= set(board.measured.notes) and board.measured.origin == "measured"
+    assert sorted(board.measured.label[board.measured.lane == "compute"]) == sorted(board.predicted.label)
+    page = board.book.pages[1].value
+    badge = board.measured.badge
+    assert badge in page and "All ranks together idle" in page
+    assert "measured" in board.scene().title and not board.button.disabled
+    board.controls["ratio"].value = 3.0
+    settle()
+    assert board.measured is None and badge not in board.book.pages[1].value
+    board.controls["ratio"].value = 2.0
+    settle()
+    assert badge in board.book.pages[1].value
+
+
+def test_the_button_runs_in_the_background_and_its_stop_button_stops(monkeypatch):
+    monkeypatch.setattr(board_room, "FORWARD_US", 500_000.0)
+    board = widgets.pipeline_parallelism(num_ranks=2, num_microbatches=16)
+    board.button.click()
+    assert board.button.disabled
+    _until(lambda: board.live.children and board.live.children[0].job.progress)
+    panel = board.live.children[0]
+    _until(lambda: panel.lines.value.count("rank ") >= 2)
+    panel.stop.click()
+    _until(lambda: board.error is not None and not board.button.disabled)
+    assert isinstance(board.error, Stopped) and panel.job.done
+    assert "Stopped" in board.live.children[0].value
+    assert board.measured is None
+
+
+def test_a_run_that_fails_shows_its_verdict(monkeypatch):
+    monkeypatch.setattr(pipeline_run, "_train", _fail)
+    board = widgets.pipeline_parallelism(num_ranks=2, num_microbatches=2)
+    board.button.click()
+    _until(lambda: board.error is not None and not board.button.disabled)
+    assert "RankFailed" in board.live.children[0].value and "out of luck" in board.live.children[0].value
+
+
+def _fail(schedule, training):
+    raise RuntimeError("out of luck")
+
+
+def _until(true, timeout_s=30):
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("name", ["pipeline_parallelism", "timeline"])
+def test_a_viewer_without_widgets_gets_a_png_and_text(name):
+    given = {"pipeline_parallelism": (), "timeline": (simulation.simulate(gpipe(2, 2)),)}[name]
+    data = getattr(widgets, name)(*given)._repr_mimebundle_()
+    assert set(data) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
+    assert base64.b64decode(data["image/png"]).startswith(PNG)
+    assert "rank 0" in data["text/plain"]
+
+
+def test_a_shown_picture_is_svg_where_scripts_are_trusted_and_png_elsewhere():
+    data = picture.bundle(scene.timeline(simulation.simulate(gpipe(2, 2))))
+    assert set(data) == {"text/html", "image/png", "text/plain"}
+    assert base64.b64decode(data["image/png"]).startswith(PNG)
+    assert "<svg" in data["text/html"] and f"base64,{data['image/png']}" in data["text/html"]
+
+
+def test_the_panel_sends_one_message_per_change_and_none_without(sent):
+    stopped, row = [], {"rank": 0, "state": "running", "step": 1, "where": {"line": 7, "text": "x = y"}}
+    job = SimpleNamespace(progress=[row], done=False, stop=lambda: stopped.append(True))
+    panel = live.Panel(job)
+    assert "rank 0   running   step 1   line 7: x = y" in panel.lines.value
+    sent.clear()
+    panel.refresh()
+    assert sent == []
+    job.progress = [{**row, "step": 2, "loss": 0.5}]
+    panel.refresh()
+    assert [(widget is panel.lines, traits) for widget, traits in sent] == [(True, {"value"})]
+    assert "step 2   loss 0.500" in panel.lines.value
+    panel.stop.click()
+    assert stopped == [True]
+
+
+@pytest.mark.parametrize(("named", "line", "says"), [
+    ({}, "4 ranks, 2.50 s", "Stop"), ({"LANGUAGE": "en"}, "4 ranks, 2.50 s", "Stop"),
+    ({"LANGUAGE": "zh"}, "4 个 rank，2.50 s", "停止"), ({"LANGUAGE": ["zh"]}, "4 ranks, 2.50 s", "Stop")])
+def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_none(monkeypatch, named, line, says):
+    import IPython
+    import IPython.display
+
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(user_ns=named))
+    shown, left = [], []
+    handle = SimpleNamespace(update=lambda data, raw: left.append(data))
+    monkeypatch.setattr(IPython.display, "display", lambda panel, display_id: shown.append(panel) or handle)
+    job = SimpleNamespace(progress=[], done=False, stop=None, began=time.monotonic(), seconds=2.5, num_ranks=4)
+    live.watch(job)
+    assert shown == []
+    job.began -= 2
+    live.watch(job)
+    live.watch(job)
+    assert len(shown) == 1 and left == [] and shown[0].stop.description == says
+    job.done = True
+    live.watch(job)
+    live.watch(job)
+    assert left == [{"text/plain": line}]
+    assert shown[0].comm is None
+
+
+def _spans(seed):
+    """Random spans in both lanes, overlapping across lanes and within them."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(40):
+        start = rng.uniform(0, 1000)
+        rows.append((int(rng.integers(3)), ["compute", "comm"][rng.integers(2)], "compute", "x", start,
+                     start + rng.uniform(0, 80), 0))
+    return from_rows(rows, num_ranks=3, origin="measured")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_compute_communication_and_idle_time_agree_with_sampling_the_clock(seed):
+    timeline = _spans(seed)
+    clock_us = np.linspace(timeline.start_us.min(), timeline.end_us.max(), 20_001)
+    for rank, used in enumerate(usage.usage(timeline)):
+        on = {}
+        for lane in ("compute", "comm"):
+            mine = timeline.select((timeline.rank == rank) & (timeline.lane == lane))
+            on[lane] = np.any([(s <= clock_us) & (clock_us < e) for s, e in
+                               zip(mine.start_us, mine.end_us, strict=True)], axis=0)
+        whole_us = clock_us[-1] - clock_us[0]
+        both, neither = on["compute"] & on["comm"], ~on["compute"] & ~on["comm"]
+        sampled = [on["compute"], on["comm"] & ~both, both, neither]
+        found = [used.compute_us, used.exposed_us, used.hidden_us, used.idle_us]
+        assert np.allclose([share.mean() * whole_us for share in sampled], found, atol=5e-3 * whole_us)
+
+
+def test_a_window_shows_what_lies_in_it_cut_at_its_edges():
+    board = widgets.timeline(simulation.simulate(gpipe(2, 4)))
+    board.window.index = (0, 50)
+    half = board.shown
+    assert half.end_us.max() == pytest.approx(board.timeline.end_us.max() / 2)
+    assert 0 < len(half) < len(board.timeline)
+    assert half.start_us.min() == board.timeline.start_us.min()
+
+
+def test_of_many_spans_the_trace_viewer_shows_the_window(monkeypatch):
+    monkeypatch.setattr(usage, "MANY", 15)
+    board = widgets.timeline(simulation.simulate(gpipe(2, 4)))
+    assert board.viewer in board.children and board.window not in board.children and "<svg" not in board.page.value
+    whole, table = board.shown, board.page.value
+    assert len(whole) == len(board.timeline) == 16
+    board.viewer.selection = [0.0, float(whole.end_us.max()) / 2]
+    assert board.shown.end_us.max() == whole.end_us.max() / 2 and board.page.value != table
+    board.viewer.selection = []
+    assert board.page.value == table
+    monkeypatch.setattr(usage, "MANY", 16)
+    assert widgets.timeline(simulation.simulate(gpipe(2, 4))).viewer is None
+
+
+def test_a_timeline_without_spans_is_shown_too():
+    assert "<svg" in widgets.timeline(from_rows([], num_ranks=2, origin="measured")).page.value
+
+
+@pytest.mark.parametrize("room", [live, usage, board_room])
+def test_a_word_has_one_key_and_the_same_gaps_in_both_languages(room):
+    assert len({key for key, *_ in room._WORDS}) == len(room._WORDS) > 4
+    assert all(english.count("{}") == chinese.count("{}") for _, english, chinese in room._WORDS)
+
+
+def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
+    board = widgets.pipeline_parallelism("zh")
+    assert "4 个 rank，8 个微批次" in board.book.pages[7].value and "真实" in board.button.description
+    with pytest.raises(ValueError, match="one of en, zh; got 'fr'"):
+        widgets.pipeline_parallelism("fr")
+
+
+def test_a_board_opens_and_draws_without_torch_pyplot_or_a_kernel():
+    code = ("import sys; from labkit import widgets; widgets.pipeline_parallelism()._repr_mimebundle_(); "
+            "print(*{'torch', 'matplotlib.pyplot', 'plotly', 'ipympl'} & set(sys.modules))")
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).strip() == ""
