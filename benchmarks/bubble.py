@@ -1,11 +1,13 @@
-"""Does a real pipeline idle as much as theory says? Formula, simulated and measured bubble of every schedule.
+"""Does a real pipeline idle as much as theory says? Formula, simulated and measured bubble of every
+schedule.
 
     python benchmarks/bubble.py [--json] [--runs 3] [--ranks 4,8]
 
-Real ranks, real messages, torch's own schedules. The forward of a stage is stated (50 ms, backward 100 ms), slept out
-so that eight ranks need not have eight cores. What a message costs, and the runtime's pause between two actions, are
-calibrated in a run of its own under the same schedule, never the one they predict. The bubble is the idle share of
-total time. A row holds the median of the runs, and the largest distance of any run from the simulation.
+Real ranks, real messages, torch's own schedules. The forward of a stage is stated (50 ms, backward
+100 ms), slept out so that eight ranks need not have eight cores. What a message costs, and the
+runtime's pause between two actions, are calibrated in a run of its own under the same schedule,
+never the one they predict. The bubble is the idle share of total time. A row holds the median of
+the runs, and the largest distance of any run from the simulation.
 """
 
 import argparse
@@ -28,10 +30,15 @@ def row(name: str, num_ranks: int, num_runs: int) -> dict:
     schedule = SCHEDULES[name](num_ranks, num_microbatches)
     num_chunks = schedule.num_stages // num_ranks
     forward_us = STAGE_US * num_chunks
-    cost = pipeline_run.cost(num_chunks, forward_us=forward_us, **pipeline_run.calibrate(num_ranks, name=name))
+    cost = pipeline_run.cost(
+        num_chunks, forward_us=forward_us, **pipeline_run.calibrate(num_ranks, name=name)
+    )
     simulated = bubble(simulate(schedule, cost))
     formula = bubble_formula(schedule, cost=cost)
-    runs = [pipeline_run.launch(name, num_ranks, num_microbatches, forward_us=forward_us) for _ in range(num_runs)]
+    runs = [
+        pipeline_run.launch(name, num_ranks, num_microbatches, forward_us=forward_us)
+        for _ in range(num_runs)
+    ]
     measured = [bubble(run.timeline()) for run in runs]
     return {
         "schedule": TITLES[name],
@@ -59,8 +66,14 @@ def main() -> None:
     parser.add_argument("--ranks", default="4,8")
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     options = parser.parse_args()
-    tell((row(name, num_ranks, options.runs) for num_ranks in map(int, options.ranks.split(","))
-          for name in options.schedules.split(",")), options.json)
+    tell(
+        (
+            row(name, num_ranks, options.runs)
+            for num_ranks in map(int, options.ranks.split(","))
+            for name in options.schedules.split(",")
+        ),
+        options.json,
+    )
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
     python benchmarks/checkpoint.py [--json] [--ranks 2] [--saves 5]
 
-A transformer of 4 blocks, width 128, AdamW, FSDP2; a training step before each save. "stop_ms" is how long training
-stands still, "done_ms" until the checkpoint is complete on the disk (median over the saves, the slower rank);
-"stop_x" is that over the sharded kind's. "written_bytes" are those of the last save, without what is linked;
-"frozen" trains the last layer alone. All kinds take turns, so that whatever else the machine does falls on all of them.
-The recovery rows are the seconds from the kill of a rank to its first step after it: lab.launch in a loop, and torchrun
-with --max-restarts; "stop_x" of these is over lab.launch.
+A transformer of 4 blocks, width 128, AdamW, FSDP2; a training step before each save. "stop_ms" is
+how long training stands still, "done_ms" until the checkpoint is complete on the disk (median over
+the saves, the slower rank); "stop_x" is that over the sharded kind's. "written_bytes" are those of
+the last save, without what is linked; "frozen" trains the last layer alone. All kinds take turns,
+so that whatever else the machine does falls on all of them. The recovery rows are the seconds from
+the kill of a rank to its first step after it: lab.launch in a loop, and torchrun with
+--max-restarts; "stop_x" of these is over lab.launch.
 """
 
 import argparse
@@ -23,8 +24,13 @@ from report import tell
 import labkit as lab
 from labkit.recovery import checkpoint
 
-CASES = {"plain": ("plain", False), "sharded": ("sharded", False), "asynchronous": ("sharded", False),
-         "incremental": ("incremental", False), "incremental, frozen": ("incremental", True)}
+CASES = {
+    "plain": ("plain", False),
+    "sharded": ("sharded", False),
+    "asynchronous": ("sharded", False),
+    "incremental": ("incremental", False),
+    "incremental, frozen": ("incremental", True),
+}
 SCRIPT = """
 import os, signal, sys, time, torch, torch.distributed as dist
 from labkit.launching import rank
@@ -54,7 +60,10 @@ def measure(folder: Path, num_saves: int) -> dict[str, list]:
         net.layers[:-1].requires_grad_(not frozen)
         for layer in [*net.layers, net]:
             fully_shard(layer, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
-        trained[frozen] = net, torch.optim.AdamW([each for each in net.parameters() if each.requires_grad], lr=1e-3)
+        trained[frozen] = (
+            net,
+            torch.optim.AdamW([each for each in net.parameters() if each.requires_grad], lr=1e-3),
+        )
     for step in range(num_saves + 1):  # the first prepares
         for name, (kind, frozen) in CASES.items():
             net, optimizer = trained[frozen]
@@ -93,28 +102,55 @@ def recoveries(folder: Path) -> dict[str, float]:
     try:
         lab.launch(killed, ranks=2, backend="gloo", timeout_s=60)
     except lab.RankFailed as error:
-        by_launch = max(lab.launch(time.time, ranks=2, backend="gloo")) - float(error.logs[1].split()[-1])
+        by_launch = max(lab.launch(time.time, ranks=2, backend="gloo")) - float(
+            error.logs[1].split()[-1]
+        )
     (folder / "train.py").write_text(SCRIPT)
     run = lab.launch_script(folder / "train.py", ranks=2, max_restarts=1, timeout_s=60, show=False)
-    return {"lab.launch": by_launch, "torchrun": max(run) - float(run.logs[1].split("killed at")[1].split()[0])}
+    return {
+        "lab.launch": by_launch,
+        "torchrun": max(run) - float(run.logs[1].split("killed at")[1].split()[0]),
+    }
 
 
 def rows(num_ranks: int, num_saves: int) -> list[dict]:
     """A row for each kind, and for each way to recover."""
     with tempfile.TemporaryDirectory() as name:
-        run = lab.launch(measure, Path(name), num_saves, ranks=num_ranks, backend="gloo", timeout_s=300)
+        run = lab.launch(
+            measure, Path(name), num_saves, ranks=num_ranks, backend="gloo", timeout_s=300
+        )
         after_s = recoveries(Path(name))
     told, stop_ms = [], {}
     for case in CASES:
-        stop_ms[case], done_ms = (statistics.median(max(rank[case][save][column] for rank in run)
-                                                    for save in range(num_saves)) for column in (0, 1))
-        told.append({"what": f"save, {case}", "ranks": num_ranks, "stop_ms": round(stop_ms[case], 1),
-                     "done_ms": round(done_ms, 1), "stop_x": None, "written_bytes": run[0][case][-1][2]})
+        stop_ms[case], done_ms = (
+            statistics.median(
+                max(rank[case][save][column] for rank in run) for save in range(num_saves)
+            )
+            for column in (0, 1)
+        )
+        told.append(
+            {
+                "what": f"save, {case}",
+                "ranks": num_ranks,
+                "stop_ms": round(stop_ms[case], 1),
+                "done_ms": round(done_ms, 1),
+                "stop_x": None,
+                "written_bytes": run[0][case][-1][2],
+            }
+        )
     for row, case in zip(told, CASES, strict=True):
         row["stop_x"] = round(stop_ms[case] / stop_ms["sharded"], 2)
-    return told + [{"what": f"recovery, {how}", "ranks": 2, "stop_ms": round(1e3 * seconds), "done_ms": None,
-                    "stop_x": round(seconds / after_s["lab.launch"], 1), "written_bytes": None}
-                   for how, seconds in after_s.items()]
+    return told + [
+        {
+            "what": f"recovery, {how}",
+            "ranks": 2,
+            "stop_ms": round(1e3 * seconds),
+            "done_ms": None,
+            "stop_x": round(seconds / after_s["lab.launch"], 1),
+            "written_bytes": None,
+        }
+        for how, seconds in after_s.items()
+    ]
 
 
 def main() -> None:

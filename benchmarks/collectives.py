@@ -1,15 +1,17 @@
-"""Can a collective's time be predicted? Calibrated on a quarter of the sizes, tested on the others; and bytes counted.
+"""Can a collective's time be predicted? Calibrated on a quarter of the sizes, tested on the others;
+and bytes counted.
 
     python benchmarks/collectives.py [--json] [--ranks 2,4,8] [--primitives all_reduce,...]
 
-28 sizes from 1 kB to 8.8 MB, torch.distributed's own collectives, each call after a barrier, the slowest rank, the
-median of 20 calls in 5 launches. A line per primitive and number of ranks is fitted to a quarter of the sizes; an error
-is that of a predicted time over the measured one, at a size that the line has not seen. later_error: the median error
-of the same line at its own sizes in 5 launches afterwards (launches differ: the cores that threads get, who else is
-busy). The last row has the errors of all. Then one call of 1 MB:
-payload_exact, whether the counted payload of the library's call is what was handed in on every rank and that of our own
-ring by send and receive is the formula's on every rank; formula_bytes, what a ring sends, all ranks together;
-wire_bytes, what TCP counted of the library's call; ring_wire_bytes, of our own ring's (for a broadcast, a chain).
+28 sizes from 1 kB to 8.8 MB, torch.distributed's own collectives, each call after a barrier, the
+slowest rank, the median of 20 calls in 5 launches. A line per primitive and number of ranks is
+fitted to a quarter of the sizes; an error is that of a predicted time over the measured one, at a
+size that the line has not seen. later_error: the median error of the same line at its own sizes in
+5 launches afterwards (launches differ: the cores that threads get, who else is busy). The last row
+has the errors of all. Then one call of 1 MB: payload_exact, whether the counted payload of the
+library's call is what was handed in on every rank and that of our own ring by send and receive is
+the formula's on every rank; formula_bytes, what a ring sends, all ranks together; wire_bytes, what
+TCP counted of the library's call; ring_wire_bytes, of our own ring's (for a broadcast, a chain).
 """
 
 import argparse
@@ -45,29 +47,50 @@ def bytes_of(primitive: str, num_ranks: int) -> dict:
     by_hand = run.launch(plan, NUM_BYTES)
     handed_in = NUM_BYTES // num_ranks if primitive == "all_gather" else NUM_BYTES
     exact = [payload == handed_in for payload, _ in library]
-    exact += [own["sent_bytes"] == sent for own, sent in zip(
-        by_hand, algorithms.sent_bytes(plan, NUM_BYTES), strict=True)]
-    return {"payload_exact": all(exact), "formula_bytes": round(algorithms.sent_bytes(plan, NUM_BYTES).sum()),
-            "wire_bytes": sum(sent for _, sent in library),
-            "ring_wire_bytes": sum(own["wire_sent_bytes"] for own in by_hand)}
+    exact += [
+        own["sent_bytes"] == sent
+        for own, sent in zip(by_hand, algorithms.sent_bytes(plan, NUM_BYTES), strict=True)
+    ]
+    return {
+        "payload_exact": all(exact),
+        "formula_bytes": round(algorithms.sent_bytes(plan, NUM_BYTES).sum()),
+        "wire_bytes": sum(sent for _, sent in library),
+        "ring_wire_bytes": sum(own["wire_sent_bytes"] for own in by_hand),
+    }
 
 
 def shown(unseen: list[float], later: list[float]) -> dict:
     """The quantiles of errors."""
-    return {"median_error": round(float(np.median(unseen)), 3), "p90_error": round(float(np.percentile(unseen, 90)), 3),
-            "later_error": round(float(np.median(later)), 3)}
+    return {
+        "median_error": round(float(np.median(unseen)), 3),
+        "p90_error": round(float(np.percentile(unseen, 90)), 3),
+        "later_error": round(float(np.median(later)), 3),
+    }
 
 
 def row(primitive: str, num_ranks: int) -> tuple[dict, list[float], list[float]]:
     """One primitive on one number of ranks; and its errors, at sizes not seen and later."""
     points = calibrate.sweep(primitive, [num_ranks])
     fit = calibrate.fit(points[3::4])
-    unseen, later = ([abs(fit.us(point.num_bytes) / point.time_us - 1) for point in group] for group in (
-        [point for place, point in enumerate(points) if place % 4 != 3],
-        calibrate.sweep(primitive, [num_ranks], calibrate.QUARTER)))
-    return {"primitive": primitive, "ranks": num_ranks, "alpha_us": round(fit.alpha_us),
-            "gb_per_s": round(fit.bandwidth_gb_per_s, 2), **shown(unseen, later),
-            **bytes_of(primitive, num_ranks)}, unseen, later
+    unseen, later = (
+        [abs(fit.us(point.num_bytes) / point.time_us - 1) for point in group]
+        for group in (
+            [point for place, point in enumerate(points) if place % 4 != 3],
+            calibrate.sweep(primitive, [num_ranks], calibrate.QUARTER),
+        )
+    )
+    return (
+        {
+            "primitive": primitive,
+            "ranks": num_ranks,
+            "alpha_us": round(fit.alpha_us),
+            "gb_per_s": round(fit.bandwidth_gb_per_s, 2),
+            **shown(unseen, later),
+            **bytes_of(primitive, num_ranks),
+        },
+        unseen,
+        later,
+    )
 
 
 def rows(primitives: list[str], ranks: str) -> Iterator[dict]:

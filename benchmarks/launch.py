@@ -1,10 +1,12 @@
-"""How long from the call to the result of one all-reduce? labkit beside torchrun, mp.spawn and notebook_launcher.
+"""How long from the call to the result of one all-reduce? labkit beside torchrun, mp.spawn and
+notebook_launcher.
 
     python benchmarks/launch.py [--json] [--runs 7] [--ranks 2,4,8]
 
-Every launcher is asked in turn, so that a busy minute hits all of them. Times are medians over the runs. labkit,
-mp.spawn and accelerate's notebook_launcher are called in a process that has imported all it needs; torchrun is a
-command and starts from nothing each time. A run that does not end within two minutes is stopped and counted in "hung".
+Every launcher is asked in turn, so that a busy minute hits all of them. Times are medians over the
+runs. labkit, mp.spawn and accelerate's notebook_launcher are called in a process that has imported
+all it needs; torchrun is a command and starts from nothing each time. A run that does not end
+within two minutes is stopped and counted in "hung".
 """
 
 import argparse
@@ -29,7 +31,10 @@ def reduce_once(rank: int, num_ranks: int, folder: str) -> float:
 
     if not dist.is_initialized():
         dist.init_process_group(
-            "gloo", store=dist.FileStore(f"{folder}/store", num_ranks), rank=rank, world_size=num_ranks
+            "gloo",
+            store=dist.FileStore(f"{folder}/store", num_ranks),
+            rank=rank,
+            world_size=num_ranks,
         )
     x = torch.full((1,), float(rank))
     dist.all_reduce(x)
@@ -38,7 +43,8 @@ def reduce_once(rank: int, num_ranks: int, folder: str) -> float:
 
 
 def reduce_and_leave(rank: int, num_ranks: int, folder: str) -> None:
-    """For ranks that end with the function: they leave by os._exit, as torch's teardown aborts now and then."""
+    """For ranks that end with the function: they leave by os._exit, as torch's teardown aborts now
+    and then."""
     import torch.distributed as dist
 
     reduce_once(rank, num_ranks, folder)
@@ -101,7 +107,8 @@ def call(peer: str, num_ranks: int, folder: str) -> None:
 
 
 def serve(peer: str) -> None:
-    """A process that has imported what the peer needs; times one launch for every number of ranks it reads."""
+    """A process that has imported what the peer needs; times one launch for every number of ranks
+    it reads."""
     if peer == "labkit":
         from labkit.launching import zygote_client
 
@@ -130,7 +137,12 @@ class Peer:
     def ask(self, num_ranks: int) -> float | None:
         """Seconds of one launch, or None when it hung."""
         if self.process is None:
-            environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            environ = {
+                **os.environ,
+                "ACCELERATE_USE_CPU": "true",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "OMP_NUM_THREADS": "1",
+            }
             self.process = subprocess.Popen(
                 [sys.executable, __file__, "--serve", self.name],
                 stdin=subprocess.PIPE,
@@ -147,7 +159,8 @@ class Peer:
         return float(said.split()[1]) if said else None
 
     def expect(self, word: str) -> str | None:
-        """The next line that begins with a word; None, and the process ended, when it does not come in time."""
+        """The next line that begins with a word; None, and the process ended, when it does not come
+        in time."""
         import threading
 
         timer = threading.Timer(LIMIT_S, self.close)
@@ -176,7 +189,8 @@ class Peer:
 
 
 def measure(num_runs: int, ranks: list[int]) -> list[dict]:
-    """One row per number of ranks: every launcher's median in seconds, and torchrun's time over labkit's."""
+    """One row per number of ranks: every launcher's median in seconds, and torchrun's time over
+    labkit's."""
     peers, rows = [Peer(name) for name in PEERS], []
     try:
         for num_ranks in ranks:

@@ -1,13 +1,15 @@
-"""How well are a rank's bytes predicted? Model states to the byte, and the peak of a step, for real engines.
+"""How well are a rank's bytes predicted? Model states to the byte, and the peak of a step, for real
+engines.
 
     python benchmarks/memory.py [--json]
 
-A transformer of 8 blocks, width 64, 32 tokens, two microbatches, AdamW: DDP and FSDP in fp32, DeepSpeed in bf16 with
-fp32 master weights. "state" bytes lie on the fullest rank between two microbatches: parameters, gradients, optimizer
-states, padding and the engine's own buffers, read from the live engine and compared slice by slice ("slices_off" are
-those that differ); "unnamed" is what torch holds at that moment beside them: the batch, the loss and norms. "peak" is
-the most that torch held at any moment of the step on that rank, by a count of every storage. Offloaded states lie in
-the same memory here: the host stands for the device.
+A transformer of 8 blocks, width 64, 32 tokens, two microbatches, AdamW: DDP and FSDP in fp32,
+DeepSpeed in bf16 with fp32 master weights. "state" bytes lie on the fullest rank between two
+microbatches: parameters, gradients, optimizer states, padding and the engine's own buffers, read
+from the live engine and compared slice by slice ("slices_off" are those that differ); "unnamed" is
+what torch holds at that moment beside them: the batch, the loss and norms. "peak" is the most that
+torch held at any moment of the step on that rank, by a count of every storage. Offloaded states lie
+in the same memory here: the host stands for the device.
 """
 
 import argparse
@@ -17,16 +19,28 @@ from report import tell
 from labkit.sharding import run as sharding_run
 from labkit.shards import differences
 
-CASES = [("ddp", "none"), ("zero1", "none"), ("zero1", "optimizer"), ("zero2", "none"), ("zero2", "optimizer"),
-         ("zero3", "none"), ("zero3", "optimizer"), ("zero3", "all"), ("fsdp", "none"), ("fsdp_grad_op", "none"),
-         ("fsdp_hybrid", "none")]
+CASES = [
+    ("ddp", "none"),
+    ("zero1", "none"),
+    ("zero1", "optimizer"),
+    ("zero2", "none"),
+    ("zero2", "optimizer"),
+    ("zero3", "none"),
+    ("zero3", "optimizer"),
+    ("zero3", "all"),
+    ("fsdp", "none"),
+    ("fsdp_grad_op", "none"),
+    ("fsdp_hybrid", "none"),
+]
 STAGES = {"ddp": 0, "fsdp": 3, "fsdp_grad_op": 2, "fsdp_hybrid": 3}
 """FSDP's strategies as ZeRO stages; hybrid is stage 3 in groups of half the ranks."""
 
 
 def row(engine: str, offload: str, num_ranks: int) -> dict:
     """One engine on so many ranks."""
-    setting = sharding_run.Setting(engine=engine, offload=offload, num_ranks=num_ranks, num_layers=8)
+    setting = sharding_run.Setting(
+        engine=engine, offload=offload, num_ranks=num_ranks, num_layers=8
+    )
     run, predicted = sharding_run.launch(setting, timeout_s=120), sharding_run.predicted(setting)
     measured = sharding_run.measured(run)
     fullest = int(measured.rank_bytes.argmax())
@@ -53,8 +67,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args()
-    tell((row(engine, offload, num_ranks) for engine, offload in CASES for num_ranks in (2, 4)
-          if num_ranks > 2 or engine != "fsdp_hybrid"), options.json)
+    tell(
+        (
+            row(engine, offload, num_ranks)
+            for engine, offload in CASES
+            for num_ranks in (2, 4)
+            if num_ranks > 2 or engine != "fsdp_hybrid"
+        ),
+        options.json,
+    )
 
 
 if __name__ == "__main__":

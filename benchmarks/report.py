@@ -1,6 +1,8 @@
-"""Runs benchmarks and keeps their last results: ``results/NAME.json``, and the tables of README.md written from them.
+"""Runs benchmarks and keeps their last results: ``results/NAME.json``, and the tables of README.md
+written from them.
 
-    python benchmarks/report.py [NAME ...]     all of them if none is named; --tables only rewrites README.md
+python benchmarks/report.py [NAME ...]     all of them if none is named; --tables only rewrites
+README.md
 """
 
 import json
@@ -13,8 +15,21 @@ from pathlib import Path
 from labkit.machine import resources
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("launch", "bubble", "tracing", "collectives", "overlap", "memory", "zero", "checkpoint", "widget",
-         "soak", "crowd", "viewer", "truth")
+NAMES = (
+    "launch",
+    "bubble",
+    "tracing",
+    "collectives",
+    "overlap",
+    "memory",
+    "zero",
+    "checkpoint",
+    "widget",
+    "soak",
+    "crowd",
+    "viewer",
+    "truth",
+)
 HEAD = """# Benchmarks
 
 Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the machine, the date.
@@ -23,11 +38,14 @@ Run one with `python benchmarks/NAME.py`; keep its result with `python benchmark
 
 
 def tell(rows: Iterable[dict], as_json: bool) -> None:
-    """For a benchmark that takes minutes: each row on stderr once it is there; all on stdout as JSON, if asked."""
+    """For a benchmark that takes minutes: each row on stderr once it is there; all on stdout as
+    JSON, if asked."""
     kept = []
     for row in rows:
         kept.append(row)
-        print("  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
+        print(
+            "  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True
+        )
     if as_json:
         print(json.dumps(kept, indent=1))
 
@@ -41,7 +59,9 @@ def keep(name: str) -> None:
     rows = rows if isinstance(rows, list) else [rows]
     result = {"date": time.strftime("%Y-%m-%d"), "machine": resources.summary(), "rows": rows}
     (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (HERE / "results" / f"{name}.json").write_text(
+        json.dumps(result, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def table(name: str) -> str:
@@ -56,9 +76,24 @@ def table(name: str) -> str:
     result = json.loads(file.read_text(encoding="utf-8"))
     columns = list(result["rows"][0])
     lines = [f"| {' | '.join(columns)} |", f"| {' | '.join('---' for _ in columns)} |"]
-    lines += [f"| {' | '.join(_cell(row.get(column)) for column in columns)} |" for row in result["rows"]]
+    lines += [
+        f"| {' | '.join(_cell(row.get(column)) for column in columns)} |" for row in result["rows"]
+    ]
     where = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
-    return "\n".join([f"## {name}", "", f"**{title}**", "", about, "", f"{result['date']}: {where}", "", *lines, ""])
+    return "\n".join(
+        [
+            f"## {name}",
+            "",
+            f"**{title}**",
+            "",
+            about,
+            "",
+            f"{result['date']}: {where}",
+            "",
+            *lines,
+            "",
+        ]
+    )
 
 
 def _cell(value: object) -> str:

@@ -1,13 +1,16 @@
-"""Does the engine leave nothing behind? Launches under a random mix of all faults, healthy runs and stops among them.
+"""Does the engine leave nothing behind? Launches under a random mix of all faults, healthy runs and
+stops among them.
 
     python benchmarks/soak.py [--launches 1000] [--seed 0] [--json]
 
-Each launch is drawn from ``labkit.debugging.faults`` with its number of ranks (3 to 5) and its odd rank; one in ten is healthy,
-one in twenty is stopped by ``job.stop``, one in fifty is a kernel that dies. After each one the system is asked what is
-left of it: processes that carry this soak's mark in their environment (orphans), run folders and shared memory
-(leaked_files); at the end, open files of this process and of the zygote (leaked_fds). wrong_verdicts counts a wrong
-name, a wrong rank, a fault not found and a healthy run found ill. Notice is from the call to the verdict, the launch
-included, without the second of silence (``hang_s``) that a silent fault is given. The last line is the result.
+Each launch is drawn from ``labkit.debugging.faults`` with its number of ranks (3 to 5) and its odd
+rank; one in ten is healthy, one in twenty is stopped by ``job.stop``, one in fifty is a kernel that
+dies. After each one the system is asked what is left of it: processes that carry this soak's mark
+in their environment (orphans), run folders and shared memory (leaked_files); at the end, open files
+of this process and of the zygote (leaked_fds). wrong_verdicts counts a wrong name, a wrong rank, a
+fault not found and a healthy run found ill. Notice is from the call to the verdict, the launch
+included, without the second of silence (``hang_s``) that a silent fault is given. The last line is
+the result.
 """
 
 import argparse
@@ -60,7 +63,11 @@ def judged(name: str, found: Finding | None, odd: int) -> str:
     """What is wrong with a verdict; nothing if it is right."""
     if found is None or found.fault != name:
         return f"{name} was called {found.fault if found else 'healthy'}"
-    right = odd not in found.ranks if name == "wrong_group" else odd in found.ranks or name in NO_ODD_RANK
+    right = (
+        odd not in found.ranks
+        if name == "wrong_group"
+        else odd in found.ranks or name in NO_ODD_RANK
+    )
     return "" if right else f"{name} of rank {odd} was blamed on {found.ranks}"
 
 
@@ -85,12 +92,17 @@ def one(name: str, ranks: int, odd: int) -> tuple[str, float]:
 
 
 def marked(mark: str) -> Iterator[psutil.Process]:
-    """Processes of this soak, but for this one, the zygote and its spares (which have not begun)."""
+    """Processes of this soak, but for this one, the zygote and its spares (which have not
+    begun)."""
     zygote = zygote_client.running().process.pid
     for process in psutil.process_iter():
         try:
             ours = process.pid not in (os.getpid(), zygote) and process.environ().get(MARK) == mark
-            if ours and process.status() != psutil.STATUS_ZOMBIE and os.getsid(process.pid) != zygote:
+            if (
+                ours
+                and process.status() != psutil.STATUS_ZOMBIE
+                and os.getsid(process.pid) != zygote
+            ):
                 yield process
         except (psutil.Error, ProcessLookupError):
             continue
@@ -123,8 +135,15 @@ def _num_fds() -> int:
 def draw(chance: random.Random) -> tuple[str, int, int]:
     """What is launched next: a name, its ranks, the odd one."""
     roll, ranks = chance.random(), chance.randint(3, 5)
-    name = "healthy" if roll < 0.1 else "stop" if roll < 0.15 else "dead_kernel" if roll < 0.17 else chance.choice(
-        list(faults.PROGRAMS))
+    name = (
+        "healthy"
+        if roll < 0.1
+        else "stop"
+        if roll < 0.15
+        else "dead_kernel"
+        if roll < 0.17
+        else chance.choice(list(faults.PROGRAMS))
+    )
     return name, ranks, chance.randrange(ranks)
 
 
@@ -136,7 +155,11 @@ def soak(launches: int, seed: int) -> dict:
     one("healthy", 3, 0)
     leftovers(mark, shared)
     time.sleep(1.0)  # the spares are forked
-    fds, notices, row = _num_fds(), [], dict.fromkeys(("orphans", "leaked_files", "wrong_verdicts"), 0)
+    fds, notices, row = (
+        _num_fds(),
+        [],
+        dict.fromkeys(("orphans", "leaked_files", "wrong_verdicts"), 0),
+    )
     for number in range(launches):
         name, ranks, odd = draw(chance)
         wrong, seconds = one(name, ranks, odd)
@@ -149,14 +172,28 @@ def soak(launches: int, seed: int) -> dict:
             process.kill()
         shared |= {path.name for path in files}
         if wrong or orphans or files:
-            print(f"{number}: {name}, {ranks} ranks, odd {odd}: {wrong} {orphans} {files}", file=sys.stderr, flush=True)
+            print(
+                f"{number}: {name}, {ranks} ranks, odd {odd}: {wrong} {orphans} {files}",
+                file=sys.stderr,
+                flush=True,
+            )
         if number % 50 == 49:
-            print(f"{number + 1} launches, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{number + 1} launches, {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
     time.sleep(1.0)
     p95 = statistics.quantiles(notices, n=20)[-1] if len(notices) > 1 else sum(notices)
-    return {"launches": launches, **row, "leaked_fds": _num_fds() - fds, "p95_notice_s": round(p95, 3),
-            "max_notice_s": round(max(notices, default=0), 3), "seed": seed,
-            "seconds": round(time.monotonic() - began)}
+    return {
+        "launches": launches,
+        **row,
+        "leaked_fds": _num_fds() - fds,
+        "p95_notice_s": round(p95, 3),
+        "max_notice_s": round(max(notices, default=0), 3),
+        "seed": seed,
+        "seconds": round(time.monotonic() - began),
+    }
 
 
 def main() -> None:
@@ -167,7 +204,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="only the row, as JSON")
     given = parser.parse_args()
     row = soak(given.launches, given.seed)
-    print(json.dumps(row) if given.json else "\n".join(f"{name} {value}" for name, value in row.items()))
+    print(
+        json.dumps(row)
+        if given.json
+        else "\n".join(f"{name} {value}" for name, value in row.items())
+    )
 
 
 if __name__ == "__main__":

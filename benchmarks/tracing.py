@@ -1,9 +1,10 @@
-"""What does recording cost? Step time of a real pipeline with ``trace.record`` over the same step without it.
+"""What does recording cost? Step time of a real pipeline with ``trace.record`` over the same step
+without it.
 
     python benchmarks/tracing.py [--json] [--rounds 20]
 
-One run on real ranks takes both kinds of step in turn, so that a busy minute hits both. Unpaced: the model computes all
-the time. A ratio is the median of the rounds' ratios, on the slowest rank.
+One run on real ranks takes both kinds of step in turn, so that a busy minute hits both. Unpaced:
+the model computes all the time. A ratio is the median of the rounds' ratios, on the slowest rank.
 """
 
 import argparse
@@ -36,7 +37,9 @@ def steps(num_rounds: int, num_ranks: int, dim: int, seq_len: int) -> list[tuple
     def step() -> float:
         dist.barrier()
         began = time.perf_counter()
-        runtime.step(*((tokens,) if rank == 0 else ()), target=targets if rank == num_ranks - 1 else None)
+        runtime.step(
+            *((tokens,) if rank == 0 else ()), target=targets if rank == num_ranks - 1 else None
+        )
         dist.barrier()
         return time.perf_counter() - began
 

@@ -1,11 +1,13 @@
-"""Does a picture show what its data say? Shares read back from the pixels of every picture, beside the data.
+"""Does a picture show what its data say? Shares read back from the pixels of every picture, beside
+the data.
 
     python benchmarks/truth.py [--json] [--only WORD]
 
-Every function that makes a picture, and every board, is painted at several settings: its SVG by Chromium on a light and
-a dark page, its PNG by matplotlib, the trace viewer on its canvas. num_shares counts the lengths that were read off the
-pixels: of time, bytes, values, each as a share of an axis, of a whole, or of the largest; largest_error is the largest
-difference from the data, in percentage points. What claims no quantity stands in EXCUSED, with the reason.
+Every function that makes a picture, and every board, is painted at several settings: its SVG by
+Chromium on a light and a dark page, its PNG by matplotlib, the trace viewer on its canvas.
+num_shares counts the lengths that were read off the pixels: of time, bytes, values, each as a share
+of an axis, of a whole, or of the largest; largest_error is the largest difference from the data, in
+percentage points. What claims no quantity stands in EXCUSED, with the reason.
 """
 
 import argparse
@@ -24,12 +26,14 @@ from report import tell
 
 MEASURED = PICTURES | BOARDS
 EXCUSED = {
-    "diagram.network": "thick, thin and broken lines put links in an order; the numbers stand there in words",
+    "diagram.network": "thick, thin and broken lines put links in an order; the numbers stand "
+    "there in words",
     "diagram.topology": "boxes of one size are counted; nothing is as long as a number",
     "report.sketch": "who waits for whom: states and arrows, no quantity",
     "widgets.report": "shows report.sketch",
     "widgets.show": "shows any picture as it is",
-    "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands there in digits",
+    "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands "
+    "there in digits",
     "layout.merged": "a painter's level of detail: scene.timeline is measured with 8,000 boxes",
 }
 """Pictures that claim no quantity, and what makes no picture of its own."""
@@ -40,23 +44,41 @@ def errors(case: Case, painted: Painted) -> list[float]:
     return [100 * abs(shown - true) for shown, true in case.read(painted)]
 
 
-def painted_by(shoot: object, cases: Sequence[Case], renderer: str, theme: str) -> list[tuple[Case, Painted]]:
+def painted_by(
+    shoot: object, cases: Sequence[Case], renderer: str, theme: str
+) -> list[tuple[Case, Painted]]:
     """The cases that a renderer can paint, painted."""
     ours = [case for case in cases if not isinstance(case.drawn, Page)]
     if renderer == "matplotlib":
         return [(case, by_matplotlib(case.drawn)) for case in ours]
     if renderer == "SVG":
-        return list(zip(ours, by_chromium(shoot, [case.drawn for case in ours], theme), strict=True))
+        return list(
+            zip(ours, by_chromium(shoot, [case.drawn for case in ours], theme), strict=True)
+        )
     pages = [case for case in cases if isinstance(case.drawn, Page)]
-    return [(case, Painted(pixels=shoot(case.drawn.html, case.drawn.selector, theme)[case.drawn.index],
-                           renderer="html", theme=theme)) for case in pages]
+    return [
+        (
+            case,
+            Painted(
+                pixels=shoot(case.drawn.html, case.drawn.selector, theme)[case.drawn.index],
+                renderer="html",
+                theme=theme,
+            ),
+        )
+        for case in pages
+    ]
 
 
 def row(picture: str, renderer: str, theme: str, painted: Sequence[tuple[Case, Painted]]) -> dict:
     """One line of the table."""
     found = [error for case, each in painted for error in errors(case, each)]
-    return {"picture": picture, "renderer": renderer, "theme": theme, "num_shares": len(found),
-            "largest_error": round(float(np.max(found)), 2)}
+    return {
+        "picture": picture,
+        "renderer": renderer,
+        "theme": theme,
+        "num_shares": len(found),
+        "largest_error": round(float(np.max(found)), 2),
+    }
 
 
 def rows(only: str = "") -> Iterator[dict]:
@@ -64,8 +86,11 @@ def rows(only: str = "") -> Iterator[dict]:
     with chromium() as shoot:
         for picture in (each for each in MEASURED if only in each):
             cases = list(MEASURED[picture]())
-            for renderer, theme in (*(("SVG", theme) for theme in THEMES), ("matplotlib", "light"),
-                                    *(("HTML", theme) for theme in THEMES)):
+            for renderer, theme in (
+                *(("SVG", theme) for theme in THEMES),
+                ("matplotlib", "light"),
+                *(("HTML", theme) for theme in THEMES),
+            ):
                 if painted := painted_by(shoot, cases, renderer, theme):
                     yield row(picture, renderer, theme, painted)
 

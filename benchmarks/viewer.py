@@ -1,11 +1,13 @@
-"""How quick is the trace viewer? 40,000 and 400,000 boxes in JupyterLab in Chromium, with an idle and a busy kernel.
+"""How quick is the trace viewer? 40,000 and 400,000 boxes in JupyterLab in Chromium, with an idle
+and a busy kernel.
 
     python benchmarks/viewer.py [--json] [--presses 40]
 
-redraw_ms is one drawing of the whole trace; zoom_ms one of a window that a key has halved, moved or doubled, by the
-page's own clock, 95th percentile. painted_ms runs from the key's event to the second animation frame after it, so it
-holds up to two frames (33 ms) of waiting; share_error is the largest difference between the share of a kind that the
-pixels show and the share in the data, over all rows.
+redraw_ms is one drawing of the whole trace; zoom_ms one of a window that a key has halved, moved or
+doubled, by the page's own clock, 95th percentile. painted_ms runs from the key's event to the
+second animation frame after it, so it holds up to two frames (33 ms) of waiting; share_error is the
+largest difference between the share of a kind that the pixels show and the share in the data, over
+all rows.
 """
 
 import argparse
@@ -47,12 +49,19 @@ COLOURS = {"compute": (0x4F, 0x9F, 0xE3), "optimizer": (0x43, 0xB0, 0x8A)}
 def made(per: int) -> Timeline:
     """A trace of 8 ranks, each with ``per`` spans of random length and some rest between them."""
     rng, num = np.random.default_rng(0), 8 * per
-    rank, lasts, gaps = np.repeat(np.arange(8), per), rng.lognormal(3, 1.2, num), rng.exponential(8, num)
+    rank, lasts, gaps = (
+        np.repeat(np.arange(8), per),
+        rng.lognormal(3, 1.2, num),
+        rng.exponential(8, num),
+    )
     ends = np.concatenate([np.cumsum((lasts + gaps)[rank == r]) for r in range(8)])
     kinds = np.where(np.arange(num) % 3 == 2, "optimizer", "compute")
     names = [f"op{i % 200}" for i in range(num)]
-    return from_columns((rank, [COMPUTE] * num, kinds, names, ends - lasts, ends, [0] * num), num_ranks=8,
-                        origin="simulated")
+    return from_columns(
+        (rank, [COMPUTE] * num, kinds, names, ends - lasts, ends, [0] * num),
+        num_ranks=8,
+        origin="simulated",
+    )
 
 
 def measure(lab: Page, num_presses: int) -> dict:
@@ -80,7 +89,9 @@ def share_error(lab: Page, per: int) -> float:
     """The largest difference of a kind's share on a rank, between pixels and data."""
     trace = made(per)
     lab.page.evaluate(TIMED, ["0", CANVAS])
-    image = matplotlib.image.imread(io.BytesIO(lab.page.locator(CANVAS).screenshot()))[..., :3] * 255
+    image = (
+        matplotlib.image.imread(io.BytesIO(lab.page.locator(CANVAS).screenshot()))[..., :3] * 255
+    )
     shown, worst = scene.timeline(trace), 0.0
     whole_us = shown.end_us - shown.start_us
     for rank, row in enumerate(viewer.about(shown)["rows"]):
@@ -89,14 +100,19 @@ def share_error(lab: Page, per: int) -> float:
         for kind in COLOURS:
             seen = float((nearest(band) == list(COLOURS).index(kind)).mean())
             mine = (trace.rank == rank) & (trace.kind == kind)
-            worst = max(worst, abs(seen - float((trace.end_us - trace.start_us)[mine].sum()) / whole_us))
+            worst = max(
+                worst, abs(seen - float((trace.end_us - trace.start_us)[mine].sum()) / whole_us)
+            )
     return round(worst, 4)
 
 
 def nearest(band: np.ndarray) -> np.ndarray:
-    """Which kind each pixel shows: its index in COLOURS, also where a box's right edge is darker; others for paper."""
+    """Which kind each pixel shows: its index in COLOURS, also where a box's right edge is darker;
+    others for paper."""
     plain = np.array(list(COLOURS.values()), dtype=float)
-    palette = np.concatenate([plain, 0.65 * plain + 0.35 * np.array([16, 22, 31]), [[255, 255, 255]]])
+    palette = np.concatenate(
+        [plain, 0.65 * plain + 0.35 * np.array([16, 22, 31]), [[255, 255, 255]]]
+    )
     found = np.abs(band[:, :, None, :] - palette).sum(axis=3).argmin(axis=2)
     return np.where(found < 2 * len(plain), found % len(plain), len(plain))
 
@@ -117,7 +133,12 @@ def rows(num_presses: int) -> Iterator[dict]:
                     if kernel == "busy":
                         lab.execute(BUSY.format(60))
                         lab.page.wait_for_timeout(500)
-                    yield {"boxes": 8 * per, "kernel": kernel, **measure(lab, num_presses), "share_error": error}
+                    yield {
+                        "boxes": 8 * per,
+                        "kernel": kernel,
+                        **measure(lab, num_presses),
+                        "share_error": error,
+                    }
 
 
 def main() -> None:

@@ -2,12 +2,13 @@
 
     python benchmarks/widget.py [--json] [--presses 40] [--only collectives ...]
 
-Each with an idle and with a busy kernel (a cell that computes). "flipped": the pages are in the browser already;
-"drawn": the kernel draws, and a busy one shares its interpreter with the cell, which misses the aim; the trace has
-40,000 boxes. Keys come 0.3 s apart: what is drawn half a second after a key is not in these times. Beside them a
-4-rank GPipe timeline by ``interact`` and pyplot, by ipympl and by plotly (``pip install '.[peers]'``; without them
-their rows are left out). A time runs from the key's event to the second animation frame after the picture has changed,
-so it holds up to two frames (33 ms) of waiting.
+Each with an idle and with a busy kernel (a cell that computes). "flipped": the pages are in the
+browser already; "drawn": the kernel draws, and a busy one shares its interpreter with the cell,
+which misses the aim; the trace has 40,000 boxes. Keys come 0.3 s apart: what is drawn half a second
+after a key is not in these times. Beside them a 4-rank GPipe timeline by ``interact`` and pyplot,
+by ipympl and by plotly (``pip install '.[peers]'``; without them their rows are left out). A time
+runs from the key's event to the second animation frame after the picture has changed, so it holds
+up to two frames (33 ms) of waiting.
 """
 
 import argparse
@@ -82,8 +83,12 @@ CASES = [  # widget, how its picture comes, cell, label of the control (None: th
     ("training_need", "drawn", "widgets.training_need()", "batch"),
     ("zero_stages", "flipped", "widgets.zero_stages()", "ranks"),
     ("zero_stages", "drawn", "widgets.zero_stages()", "stage"),
-    ("timeline", "drawn", "from labkit import pipeline\n"
-                          "widgets.timeline(pipeline.simulate(pipeline.gpipe(4, 8)))", "window"),
+    (
+        "timeline",
+        "drawn",
+        "from labkit import pipeline\nwidgets.timeline(pipeline.simulate(pipeline.gpipe(4, 8)))",
+        "window",
+    ),
     ("trace", "trace", TRACE, None),
     ("interact with pyplot", "peer", BARS + PYPLOT, "microbatches"),
     ("ipympl", "peer", BARS + IPYMPL, "microbatches"),
@@ -123,15 +128,20 @@ WATCH = """output => {
 }"""
 
 
-def press(lab: Page, keys: tuple[str, str], num_presses: int, pause_ms: int, patience_s: float) -> list[float]:
-    """Presses two keys in turn; the time of each until it is painted, in milliseconds, up to one that is not."""
+def press(
+    lab: Page, keys: tuple[str, str], num_presses: int, pause_ms: int, patience_s: float
+) -> list[float]:
+    """Presses two keys in turn; the time of each until it is painted, in milliseconds, up to one
+    that is not."""
     times_ms: list[float] = []
     before = lab.page.evaluate("window.painted.length")
     for turn in range(num_presses):
         lab.page.keyboard.press(keys[turn % 2])
         try:
             painted = before + len(times_ms)
-            lab.page.wait_for_function("n => window.painted.length > n", arg=painted, timeout=1000 * patience_s)
+            lab.page.wait_for_function(
+                "n => window.painted.length > n", arg=painted, timeout=1000 * patience_s
+            )
         except Exception as error:
             if "Timeout" not in str(error):
                 raise
@@ -152,22 +162,33 @@ def focus(lab: Page, output: object, label: str | None) -> tuple[str, str]:
     handle.scroll_into_view_if_needed()
     handle.focus()
     if control.locator("select").count():
-        return ("ArrowUp", "ArrowDown") if handle.evaluate("list => list.selectedIndex") else ("ArrowDown", "ArrowUp")
-    low, now, high = (float(handle.get_attribute(f"aria-value{name}")) for name in ("min", "now", "max"))
+        return (
+            ("ArrowUp", "ArrowDown")
+            if handle.evaluate("list => list.selectedIndex")
+            else ("ArrowDown", "ArrowUp")
+        )
+    low, now, high = (
+        float(handle.get_attribute(f"aria-value{name}")) for name in ("min", "now", "max")
+    )
     return ("ArrowLeft", "ArrowRight") if now >= high > low else ("ArrowRight", "ArrowLeft")
 
 
 def measure(running: object, case: tuple, num_presses: int, pause_ms: int) -> Iterator[dict]:
-    """Two rows, idle and busy: opens the picture in a fresh server and presses its control's keys."""
+    """Two rows, idle and busy: opens the picture in a fresh server and presses its control's
+    keys."""
     name, how, cell, label = case
     with tempfile.TemporaryDirectory(prefix="labkit-widget-") as folder:
         path = Path(folder) / "picture.ipynb"
-        about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        about = {
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+        }
         cells = [nbformat.v4.new_code_cell(f"from labkit import widgets\n{cell}")]
         nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=about), path)
         with serve(path) as server, browse(running, server, path.name) as lab:
             lab.run_all()
-            lab.page.wait_for_selector(".jp-OutputArea-output :is(svg, img, canvas)", timeout=60_000)
+            lab.page.wait_for_selector(
+                ".jp-OutputArea-output :is(svg, img, canvas)", timeout=60_000
+            )
             lab.page.wait_for_timeout(1000)
             output = lab.page.locator(".jp-Cell-outputArea").first
             lab.page.evaluate(WATCH, output.element_handle())
@@ -179,8 +200,13 @@ def measure(running: object, case: tuple, num_presses: int, pause_ms: int) -> It
                     lab.execute(BUSY.format(5 + 1.5 * num_presses))
                     lab.page.wait_for_timeout(500)
                 times_ms = press(lab, keys, num_presses, pause_ms, patience_s=5)
-                yield {"widget": name, "picture": how, "kernel": kernel, **summary(times_ms, num_presses),
-                       "aim_ms": AIM_MS.get(how)}
+                yield {
+                    "widget": name,
+                    "picture": how,
+                    "kernel": kernel,
+                    **summary(times_ms, num_presses),
+                    "aim_ms": AIM_MS.get(how),
+                }
 
 
 def summary(times_ms: list[float], num_presses: int) -> dict:
@@ -188,7 +214,11 @@ def summary(times_ms: list[float], num_presses: int) -> dict:
     if len(times_ms) < num_presses:
         return {"keys": len(times_ms), "median_ms": "frozen", "p95_ms": "frozen"}
     p95_ms = statistics.quantiles(times_ms, n=20)[-1]
-    return {"keys": num_presses, "median_ms": round(statistics.median(times_ms), 1), "p95_ms": round(p95_ms, 1)}
+    return {
+        "keys": num_presses,
+        "median_ms": round(statistics.median(times_ms), 1),
+        "p95_ms": round(p95_ms, 1),
+    }
 
 
 def rows(only: list[str], num_presses: int, pause_ms: int) -> Iterator[dict]:
@@ -203,10 +233,16 @@ def rows(only: list[str], num_presses: int, pause_ms: int) -> Iterator[dict]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print an array of rows")
-    parser.add_argument("--presses", type=int, default=40, help="keys per row (default: %(default)s)")
-    parser.add_argument("--pause-ms", type=int, default=300, help="rest between keys (default: %(default)s)")
+    parser.add_argument(
+        "--presses", type=int, default=40, help="keys per row (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pause-ms", type=int, default=300, help="rest between keys (default: %(default)s)"
+    )
     parser.add_argument("--only", nargs="*", default=[], help="these widgets alone")
     chosen = parser.parse_args()
     tell(rows(chosen.only, chosen.presses, chosen.pause_ms), chosen.json)

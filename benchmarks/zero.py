@@ -1,15 +1,18 @@
-"""What do ZeRO's stages save, and what do they cost? A step of plain data parallelism beside DeepSpeed's, in one run.
+"""What do ZeRO's stages save, and what do they cost? A step of plain data parallelism beside
+DeepSpeed's, in one run.
 
     python benchmarks/zero.py [--json] [--ranks 4] [--steps 18]
 
-A transformer of 4 blocks, width 64, one microbatch of 2 x 32 tokens, AdamW in fp32, DeepSpeed with small buckets and
-nothing kept or prefetched. All stages are trained in the same ranks, one step of each in turn, so that whatever else
-the machine does falls on all of them; "ms" is the median step of the slowest rank, "time_x" that over DDP's. "state"
-bytes lie on the fullest rank between the backward and the update (parameters, gradients, optimizer states, padding; no
-buffers, nothing gathered), read from the live engine. "predicted_x" is 16 bytes per parameter, 4 + 16/N for stages 1
-and 2 (stage 1 has let go of whole gradients by then) and 20/N: sharded stages keep a master copy in fp32, too. A rank
-hands "payload_bytes" to collectives in a step; "wire_x" is what TCP carried for it and "needed_x" what the method needs
-to send (ZeRO, section 7), in multiples of DDP. "reduce" is stage 2 with use_multi_rank_bucket_allreduce off.
+A transformer of 4 blocks, width 64, one microbatch of 2 x 32 tokens, AdamW in fp32, DeepSpeed with
+small buckets and nothing kept or prefetched. All stages are trained in the same ranks, one step of
+each in turn, so that whatever else the machine does falls on all of them; "ms" is the median step
+of the slowest rank, "time_x" that over DDP's. "state" bytes lie on the fullest rank between the
+backward and the update (parameters, gradients, optimizer states, padding; no buffers, nothing
+gathered), read from the live engine. "predicted_x" is 16 bytes per parameter, 4 + 16/N for stages 1
+and 2 (stage 1 has let go of whole gradients by then) and 20/N: sharded stages keep a master copy in
+fp32, too. A rank hands "payload_bytes" to collectives in a step; "wire_x" is what TCP carried for
+it and "needed_x" what the method needs to send (ZeRO, section 7), in multiples of DDP. "reduce" is
+stage 2 with use_multi_rank_bucket_allreduce off.
 """
 
 import argparse
@@ -20,8 +23,14 @@ from report import tell
 import labkit as lab
 from labkit.sharding import states
 
-CASES = {"ddp": (0, {}), "zero0": (0, {}), "zero1": (1, {}), "zero2": (2, {}),
-         "zero2 reduce": (2, {"use_multi_rank_bucket_allreduce": False}), "zero3": (3, {})}
+CASES = {
+    "ddp": (0, {}),
+    "zero0": (0, {}),
+    "zero1": (1, {}),
+    "zero2": (2, {}),
+    "zero2 reduce": (2, {"use_multi_rank_bucket_allreduce": False}),
+    "zero3": (3, {}),
+}
 
 
 def measure(cases: dict, num_steps: int) -> dict[str, dict]:
@@ -41,31 +50,51 @@ def measure(cases: dict, num_steps: int) -> dict[str, dict]:
     for name, (stage, more) in cases.items():
         torch.manual_seed(0)
         net = model.Transformer(4, 64, 4, max_len=32)
-        setting = sharding_run.Setting(engine="ddp" if name == "ddp" else f"zero{stage}", num_microbatches=1,
-                                  num_ranks=dist.get_world_size(), batch=2)
+        setting = sharding_run.Setting(
+            engine="ddp" if name == "ddp" else f"zero{stage}",
+            num_microbatches=1,
+            num_ranks=dist.get_world_size(),
+            batch=2,
+        )
         if name == "ddp":
             trainers[name] = sharding_run.wrap(setting, net)
         else:
-            config = sharding_run.deepspeed_config(setting) | {"bf16": {"enabled": False}, "gradient_clipping": 0.0}
+            config = sharding_run.deepspeed_config(setting) | {
+                "bf16": {"enabled": False},
+                "gradient_clipping": 0.0,
+            }
             config["zero_optimization"] |= more
-            config["optimizer"]["params"]["weight_decay"] = 0.01  # torch's default; DeepSpeed's is 0
+            config["optimizer"]["params"]["weight_decay"] = (
+                0.01  # torch's default; DeepSpeed's is 0
+            )
             engine = deepspeed.initialize(model=net, config=config)[0]
             trainers[name] = sharding_run.Trainer(engine=engine, optimizer=None)
     for step in range(num_steps + 2):  # the first two prepare
         for place in range(len(trainers)):
-            name, trainer = list(trainers.items())[(place + step) % len(trainers)]  # nobody always follows the same one
+            name, trainer = list(trainers.items())[
+                (place + step) % len(trainers)
+            ]  # nobody always follows the same one
             dist.barrier()
             began = time.perf_counter()
             with traffic.count() as counted:
                 loss = trainer.train(1, *batch)
             if step > 1:
                 found[name]["ms"].append(1e3 * (time.perf_counter() - began))
-            found[name] |= {"payload_bytes": counted.payload_bytes.total(), "sent_bytes": counted.sent_bytes or 0,
-                            "calls": counted.calls.total(), "loss": loss}
+            found[name] |= {
+                "payload_bytes": counted.payload_bytes.total(),
+                "sent_bytes": counted.sent_bytes or 0,
+                "calls": counted.calls.total(),
+                "loss": loss,
+            }
     for name, trainer in trainers.items():
         seen: list = []
-        trainer.train(1, *batch, between=lambda _, trainer=trainer, seen=seen: seen.append(
-            memory.shards(trainer.engine, trainer.optimizer)))
+        trainer.train(
+            1,
+            *batch,
+            between=lambda _, trainer=trainer, seen=seen: seen.append(
+                memory.shards(trainer.engine, trainer.optimizer)
+            ),
+        )
         kept = ~((seen[0].kind == "buffer") | (seen[0].kind == "gathered"))
         found[name]["state_bytes"] = int(seen[0].num_bytes[kept].sum())
     return found
@@ -74,21 +103,38 @@ def measure(cases: dict, num_steps: int) -> dict[str, dict]:
 def rows(num_ranks: int, num_steps: int) -> list[dict]:
     """A row for each case, ratios against DDP."""
     run = lab.launch(measure, CASES, num_steps, ranks=num_ranks, backend="gloo", timeout_s=300)
-    total = {name: {"ms": statistics.median(map(max, zip(*(rank[name]["ms"] for rank in run), strict=True))),
-                    "state": max(rank[name]["state_bytes"] for rank in run),
-                    "wire": sum(rank[name]["sent_bytes"] for rank in run)} for name in CASES}
+    total = {
+        name: {
+            "ms": statistics.median(
+                map(max, zip(*(rank[name]["ms"] for rank in run), strict=True))
+            ),
+            "state": max(rank[name]["state_bytes"] for rank in run),
+            "wire": sum(rank[name]["sent_bytes"] for rank in run),
+        }
+        for name in CASES
+    }
     first, told = total["ddp"], []
     for name, (stage, _) in CASES.items():
         mine, rank = total[name], run[0][name]
         due = (16, 4 + 16 / num_ranks, 4 + 16 / num_ranks, 20 / num_ranks)[stage]
         volume = [sum(states.step_volume(1, num_ranks, each).values()) for each in (stage, 0)]
-        told.append({
-            "engine": name, "ranks": num_ranks, "ms": round(mine["ms"], 1),
-            "time_x": round(mine["ms"] / first["ms"], 2), "state_bytes": mine["state"],
-            "state_x": round(mine["state"] / first["state"], 3), "predicted_x": round(due / 16, 3),
-            "calls": rank["calls"], "payload_bytes": rank["payload_bytes"],
-            "wire_x": round(mine["wire"] / first["wire"], 3) if first["wire"] else None,
-            "needed_x": round(volume[0] / volume[1], 3), "loss": round(rank["loss"], 5), "steps": num_steps})
+        told.append(
+            {
+                "engine": name,
+                "ranks": num_ranks,
+                "ms": round(mine["ms"], 1),
+                "time_x": round(mine["ms"] / first["ms"], 2),
+                "state_bytes": mine["state"],
+                "state_x": round(mine["state"] / first["state"], 3),
+                "predicted_x": round(due / 16, 3),
+                "calls": rank["calls"],
+                "payload_bytes": rank["payload_bytes"],
+                "wire_x": round(mine["wire"] / first["wire"], 3) if first["wire"] else None,
+                "needed_x": round(volume[0] / volume[1], 3),
+                "loss": round(rank["loss"], 5),
+                "steps": num_steps,
+            }
+        )
     return told
 
 

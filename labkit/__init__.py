@@ -1,9 +1,9 @@
 """labkit: real ranks from a notebook, drawn beside what theory predicts.
 
-Read the floors in order: words (``units``, ``timeline``), theory (``schedule``, ``simulate``), machine (``launcher``,
-``trace``, ...), pictures (``scene``, ``svg``, ``mpl``, ``text``), hands (``widgets``, ``check``). Importing labkit
-imports none of them: the names below load their room when they are first used, so that ``import labkit`` stays quick
-and free of torch.
+Read the floors in order: words (``units``, ``timeline``), theory (``schedule``, ``simulate``),
+machine (``launcher``, ``trace``, ...), pictures (``scene``, ``svg``, ``mpl``, ``text``), hands
+(``widgets``, ``check``). Importing labkit imports none of them: the names below load their room
+when they are first used, so that ``import labkit`` stays quick and free of torch.
 """
 
 import importlib
@@ -31,7 +31,8 @@ def __getattr__(name: str) -> object:
     if name in _EXPORTS:
         return getattr(importlib.import_module(f"labkit.{_EXPORTS[name]}"), name)
     raise AttributeError(
-        f"labkit exports {', '.join(_EXPORTS)}; {name!r} is not among them. Rooms are imported by name: "
+        f"labkit exports {', '.join(_EXPORTS)}; {name!r} is not among them. Rooms are imported by "
+        "name: "
         f"from labkit.pipeline import schedules"
     )
 

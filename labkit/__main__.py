@@ -1,4 +1,5 @@
-"""``python -m labkit``: look at this machine, build DeepSpeed's ops, run the demo, list saved runs."""
+"""``python -m labkit``: look at this machine, build DeepSpeed's ops, run the demo, list saved
+runs."""
 
 import argparse
 import sys
@@ -6,7 +7,8 @@ from pathlib import Path
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command. The exit code: 0 done, 1 something is missing or failed, 2 the command makes no sense."""
+    """Runs one command. The exit code: 0 done, 1 something is missing or failed, 2 the command
+    makes no sense."""
     chosen = _parser().parse_args(arguments)
     try:
         return chosen.run(chosen)
@@ -19,18 +21,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m labkit", description=__doc__.partition(": ")[2])
+    parser = argparse.ArgumentParser(
+        prog="python -m labkit", description=__doc__.partition(": ")[2]
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|ops|demo|runs")
     for name, run, text in _COMMANDS:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
         if name in ("runs", "demo"):
-            command.add_argument("folder", nargs="?", default="out", help="which folder (default: %(default)s)")
+            command.add_argument(
+                "folder", nargs="?", default="out", help="which folder (default: %(default)s)"
+            )
     return parser
 
 
 def _doctor(_: argparse.Namespace) -> int:
     from labkit.machine import resources
+
     report = resources.doctor()
     print(report)
     return 0 if report.ok else 1
@@ -38,6 +45,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 def _ops(_: argparse.Namespace) -> int:
     from labkit.machine import ops
+
     if not ops.missing():
         print("DeepSpeed's ops are built")
         return 0
@@ -49,15 +57,20 @@ def _ops(_: argparse.Namespace) -> int:
 
 def _demo(chosen: argparse.Namespace) -> int:
     from labkit.pipeline import demo
+
     demo.main(chosen.folder)
     return 0
 
 
 def _runs(chosen: argparse.Namespace) -> int:
     from labkit.launching.run import Run
+
     folder = Path(chosen.folder)
     if not folder.is_dir():
-        raise ValueError(f"runs are listed from a folder; {folder} is none. Name one: python -m labkit runs data/runs")
+        raise ValueError(
+            f"runs are listed from a folder; {folder} is none. Name one: python -m labkit runs "
+            "data/runs"
+        )
     found = sorted(path.parent for path in folder.rglob("run.json"))
     for path in found:
         print(f"{path}  {Run.load(path)!r}")
@@ -66,10 +79,16 @@ def _runs(chosen: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = (("doctor", _doctor, "what this machine has and lacks, and what to do about it"),
-             ("ops", _ops, "build DeepSpeed's three CPU ops ahead of time (about 100 s, once)"),
-             ("demo", _demo, "train on real ranks; the measured beside the predicted bubble, printed and drawn"),
-             ("runs", _runs, "list the runs saved in a folder"))
+_COMMANDS = (
+    ("doctor", _doctor, "what this machine has and lacks, and what to do about it"),
+    ("ops", _ops, "build DeepSpeed's three CPU ops ahead of time (about 100 s, once)"),
+    (
+        "demo",
+        _demo,
+        "train on real ranks; the measured beside the predicted bubble, printed and drawn",
+    ),
+    ("runs", _runs, "list the runs saved in a folder"),
+)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """One small decoder transformer, used by every chapter, and the story it learns.
 
-Shape suffixes: B batch, T time (position), D model dimension, H heads, K dimension of a head, V vocabulary.
+Shape suffixes: B batch, T time (position), D model dimension, H heads, K dimension of a head, V
+vocabulary.
 """
 
 from collections import OrderedDict
@@ -49,7 +50,9 @@ class Block(nn.Module):
         """Each position looks at itself and the ones before it."""
         B, T, D = x_BTD.shape
         qkv = self.qkv(x_BTD).chunk(3, dim=-1)
-        q_BHTK, k_BHTK, v_BHTK = (each.view(B, T, self.num_heads, -1).transpose(1, 2) for each in qkv)
+        q_BHTK, k_BHTK, v_BHTK = (
+            each.view(B, T, self.num_heads, -1).transpose(1, 2) for each in qkv
+        )
         y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
         return self.out(y_BHTK.transpose(1, 2).reshape(B, T, D))
 
@@ -66,19 +69,37 @@ class Head(nn.Module):
         return self.logits(self.norm(x_BTD))
 
 
-def layers(num_layers: int, dim: int = 64, num_heads: int = 4, vocab_size: int = VOCAB_SIZE,
-           max_len: int = 128) -> list[nn.Module]:
+def layers(
+    num_layers: int,
+    dim: int = 64,
+    num_heads: int = 4,
+    vocab_size: int = VOCAB_SIZE,
+    max_len: int = 128,
+) -> list[nn.Module]:
     """Embed, ``num_layers`` blocks, head: a plain list, as DeepSpeed's PipelineModule takes it."""
     if dim % num_heads:
-        raise ValueError(f"heads share the model dimension equally; dim={dim} is not a multiple of {num_heads} heads")
-    return [Embed(dim, vocab_size, max_len), *(Block(dim, num_heads) for _ in range(num_layers)), Head(dim, vocab_size)]
+        raise ValueError(
+            f"heads share the model dimension equally; dim={dim} is not a multiple of {num_heads} "
+            "heads"
+        )
+    return [
+        Embed(dim, vocab_size, max_len),
+        *(Block(dim, num_heads) for _ in range(num_layers)),
+        Head(dim, vocab_size),
+    ]
 
 
 class Transformer(nn.Module):
     """The layers one after the other: (B, T) of token ids to (B, T, V) of logits."""
 
-    def __init__(self, num_layers: int, dim: int = 64, num_heads: int = 4, vocab_size: int = VOCAB_SIZE,
-                 max_len: int = 128) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        dim: int = 64,
+        num_heads: int = 4,
+        vocab_size: int = VOCAB_SIZE,
+        max_len: int = 128,
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers(num_layers, dim, num_heads, vocab_size, max_len))
 
@@ -91,17 +112,25 @@ class Transformer(nn.Module):
 
 
 def split(model: Transformer, num_stages: int) -> list[nn.Module]:
-    """The model cut into stages of consecutive layers: embedding in the first, head in the last, blocks spread evenly.
+    """The model cut into stages of consecutive layers: embedding in the first, head in the last,
+    blocks spread evenly.
 
-    Nothing is copied. A stage names its layers as the model does: "3.up.weight" there is "layers.3.up.weight" here.
+    Nothing is copied. A stage names its layers as the model does: "3.up.weight" there is
+    "layers.3.up.weight" here.
     """
     num_blocks = len(model.layers) - 2
     if not 1 <= num_stages <= num_blocks:
-        raise ValueError(f"a stage holds at least one block; {num_blocks} blocks cannot make {num_stages} stages: "
-                         f"take 1 to {num_blocks} stages, or a model of more layers")
+        raise ValueError(
+            f"a stage holds at least one block; {num_blocks} blocks cannot make {num_stages} "
+            "stages: "
+            f"take 1 to {num_blocks} stages, or a model of more layers"
+        )
     cuts = [1 + stage * num_blocks // num_stages for stage in range(num_stages + 1)]
     cuts[0], cuts[-1] = 0, len(model.layers)
-    return [nn.Sequential(OrderedDict((str(i), model.layers[i]) for i in range(*ends))) for ends in pairwise(cuts)]
+    return [
+        nn.Sequential(OrderedDict((str(i), model.layers[i]) for i in range(*ends)))
+        for ends in pairwise(cuts)
+    ]
 
 
 def loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
@@ -109,14 +138,24 @@ def loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     return F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten())
 
 
-def story_tokens(num_sequences: int, length: int, seed: int = 0, path: Path = STORY) -> tuple[Tensor, Tensor]:
-    """(tokens_BT, targets_BT): random passages of the story as bytes, and the same passages one byte further."""
+def story_tokens(
+    num_sequences: int, length: int, seed: int = 0, path: Path = STORY
+) -> tuple[Tensor, Tensor]:
+    """(tokens_BT, targets_BT): random passages of the story as bytes, and the same passages one
+    byte further."""
     if not path.exists():
-        raise FileNotFoundError(f"{path} is missing: labkit trains on the story in its own repository, so install "
-                                "it from a clone (pip install -e .), or give story_tokens(path=...) any text file")
+        raise FileNotFoundError(
+            f"{path} is missing: labkit trains on the story in its own repository, so install "
+            "it from a clone (pip install -e .), or give story_tokens(path=...) any text file"
+        )
     story = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     if length >= len(story):
-        raise ValueError(f"a passage and the byte after it fit in the story of {len(story)} bytes; got length={length}")
+        raise ValueError(
+            f"a passage and the byte after it fit in the story of {len(story)} bytes; got "
+            f"length={length}"
+        )
     starts_B = np.random.default_rng(seed).integers(0, len(story) - length, num_sequences)
-    passages = torch.from_numpy(np.stack([story[start : start + length + 1] for start in starts_B])).long()
+    passages = torch.from_numpy(
+        np.stack([story[start : start + length + 1] for start in starts_B])
+    ).long()
     return passages[:, :-1], passages[:, 1:]

@@ -1,7 +1,8 @@
 """The noun for bytes: which rank holds which slice of which tensor, in which type, on which device.
 
-Theory predicts Shards, real ranks hold Shards, and one drawing shows both. Shards are columns of equal length, one row
-per slice. A slice is a range [start, stop) of the flattened tensor, in elements.
+Theory predicts Shards, real ranks hold Shards, and one drawing shows both. Shards are columns of
+equal length, one row per slice. A slice is a range [start, stop) of the flattened tensor, in
+elements.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,17 +15,38 @@ from labkit.units import MOST_RANKS, check_whole, check_word
 
 ORIGINS = ("predicted", "measured", "recorded")
 COLUMNS = ("rank", "kind", "tensor", "start", "stop", "dtype", "device")
-ITEMSIZE = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1,
-            "uint8": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+ITEMSIZE = {
+    "float64": 8,
+    "int64": 8,
+    "float32": 4,
+    "int32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
 """Bytes of one element, by the name of its type."""
 PADDING = "(padding)"
 """The tensor's name in rows that hold no element of any tensor: what rounds a partition up."""
 UNUSED = "(unused)"
-"""The same in rows that an engine keeps without need: the rest of a tensor of which it needs a slice."""
+"""The same in rows that an engine keeps without need: the rest of a tensor of which it needs a
+slice."""
 NO_TENSOR = (PADDING, UNUSED)
-CATEGORIES = {"parameter": "parameters", "gradient": "gradients", "main_grad": "gradients", "master": "optimizer",
-              "exp_avg": "optimizer", "exp_avg_sq": "optimizer", "momentum": "optimizer", "step": "optimizer",
-              "buffer": "buffers"}
+CATEGORIES = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "main_grad": "gradients",
+    "master": "optimizer",
+    "exp_avg": "optimizer",
+    "exp_avg_sq": "optimizer",
+    "momentum": "optimizer",
+    "step": "optimizer",
+    "buffer": "buffers",
+}
 """The part of the bill that a kind belongs to; any other kind is a part of its own."""
 
 
@@ -35,7 +57,8 @@ class Shards:
     rank: np.ndarray
     """int64: the rank that holds it"""
     kind: np.ndarray
-    """str: what it is: "parameter", "gradient", "master" (the fp32 copy), "exp_avg", "exp_avg_sq", "buffer", ..."""
+    """str: what it is: "parameter", "gradient", "master" (the fp32 copy), "exp_avg", "exp_avg_sq",
+    "buffer", ..."""
     tensor: np.ndarray
     """str: the parameter's name; "(padding)" and "(unused)" for bytes that belong to none"""
     start: np.ndarray
@@ -55,19 +78,28 @@ class Shards:
 
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
-            raise ValueError(f"the origin of Shards is one of {', '.join(ORIGINS)}; got {self.origin!r}")
+            raise ValueError(
+                f"the origin of Shards is one of {', '.join(ORIGINS)}; got {self.origin!r}"
+            )
         check_whole(0, MOST_RANKS, num_ranks=self.num_ranks)
         lengths = {len(getattr(self, name)) for name in COLUMNS}
         if len(lengths) != 1:
             raise ValueError(f"the columns of Shards have one length; got {sorted(lengths)}")
         if (self.stop < self.start).any() or (self.start < 0).any():
             bad = int(np.argmax((self.stop < self.start) | (self.start < 0)))
-            raise ValueError(f"a slice begins at 0 or later and ends where it begins or later; {self.tensor[bad]} on "
-                             f"rank {self.rank[bad]} is [{self.start[bad]}, {self.stop[bad]})")
+            raise ValueError(
+                "a slice begins at 0 or later and ends where it begins or later; "
+                f"{self.tensor[bad]} on "
+                f"rank {self.rank[bad]} is [{self.start[bad]}, {self.stop[bad]})"
+            )
         if len(self) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
-            raise ValueError(f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}")
+            raise ValueError(
+                f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}"
+            )
         if unknown := sorted(set(self.dtype.tolist()) - set(ITEMSIZE)):
-            raise ValueError(f"an element's type is one of {', '.join(ITEMSIZE)}; got {unknown[0]!r}")
+            raise ValueError(
+                f"an element's type is one of {', '.join(ITEMSIZE)}; got {unknown[0]!r}"
+            )
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -93,12 +125,15 @@ class Shards:
         return list(zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True))
 
     def bytes_by(self, column: str = "kind") -> dict[str, np.ndarray]:
-        """Bytes per rank, int64 of shape (num_ranks,), for each value of a column; "category" sums kinds up."""
+        """Bytes per rank, int64 of shape (num_ranks,), for each value of a column; "category" sums
+        kinds up."""
         check_word(column, ("category", *COLUMNS), "a column")
         keys = getattr(self, "kind" if column == "category" else column).tolist()
         keys = [CATEGORIES.get(key, key) for key in keys] if column == "category" else keys
         found = {key: np.zeros(self.num_ranks, dtype=np.int64) for key in dict.fromkeys(keys)}
-        for key, rank, num_bytes in zip(keys, self.rank.tolist(), self.num_bytes.tolist(), strict=True):
+        for key, rank, num_bytes in zip(
+            keys, self.rank.tolist(), self.num_bytes.tolist(), strict=True
+        ):
             found[key][rank] += num_bytes
         return found
 
@@ -108,9 +143,12 @@ class Shards:
         return np.bincount(self.rank, self.num_bytes, self.num_ranks).astype(np.int64)
 
 
-def from_rows(rows: Iterable[Sequence], *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Shards:
-    """Shards from (rank, kind, tensor, start, stop, dtype, device) rows. Slices of one tensor that touch become one,
-    empty ones are left out, rows stand in the order of ranks, kinds and of the tensors as they first came."""
+def from_rows(
+    rows: Iterable[Sequence], *, num_ranks: int, origin: str, notes: Iterable[str] = ()
+) -> Shards:
+    """Shards from (rank, kind, tensor, start, stop, dtype, device) rows. Slices of one tensor that
+    touch become one, empty ones are left out, rows stand in the order of ranks, kinds and of the
+    tensors as they first came."""
     merged: list[list] = []
     rows = [*rows]
     if odd := [row for row in rows if len(row) != len(COLUMNS)]:
@@ -118,8 +156,18 @@ def from_rows(rows: Iterable[Sequence], *, num_ranks: int, origin: str, notes: I
     full = [tuple(row) for row in rows if row[3] != row[4]]
     kinds = {kind: place for place, kind in enumerate(CATEGORIES)}
     order = {tensor: place for place, tensor in enumerate(dict.fromkeys(row[2] for row in full))}
-    fixed = sorted(full, key=lambda row: (row[0], kinds.get(row[1], 99), row[1], row[2] in NO_TENSOR, order[row[2]],
-                                          *row[5:], row[3]))
+    fixed = sorted(
+        full,
+        key=lambda row: (
+            row[0],
+            kinds.get(row[1], 99),
+            row[1],
+            row[2] in NO_TENSOR,
+            order[row[2]],
+            *row[5:],
+            row[3],
+        ),
+    )
     for rank, kind, tensor, start, stop, dtype, device in fixed:
         last = merged[-1] if merged else None
         if last and tuple(last[:3]) == (rank, kind, tensor) and last[5:] == [dtype, device]:
@@ -133,13 +181,17 @@ def from_rows(rows: Iterable[Sequence], *, num_ranks: int, origin: str, notes: I
         merged.append([rank, kind, tensor, start, stop, dtype, device])
     columns = zip(*merged, strict=True) if merged else ((),) * len(COLUMNS)
     types = {"rank": np.int64, "start": np.int64, "stop": np.int64}
-    arrays = {name: column(name, each, types.get(name, str)) for name, each in zip(COLUMNS, columns, strict=True)}
+    arrays = {
+        name: column(name, each, types.get(name, str))
+        for name, each in zip(COLUMNS, columns, strict=True)
+    }
     return Shards(**arrays, num_ranks=num_ranks, origin=origin, notes=tuple(notes))
 
 
 def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
-    """Where the slices of a kind do not tile a tensor: an element that no rank holds, or one held more often than the
-    first. ``num_elements``: the size of each tensor. Empty when every element of each is held equally often."""
+    """Where the slices of a kind do not tile a tensor: an element that no rank holds, or one held
+    more often than the first. ``num_elements``: the size of each tensor. Empty when every element
+    of each is held equally often."""
     faults, num_elements = [], dict(num_elements)
     check_whole(0, 10**8, **{f"elements of {name}": size for name, size in num_elements.items()})
     for kind in dict.fromkeys(shards.kind.tolist()):
@@ -153,27 +205,40 @@ def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
         for tensor, counts in held.items():
             if len(counts) and (counts.min() == 0 or counts.min() != counts.max()):
                 odd = int(np.argmax(counts != (counts.max() if counts.min() == 0 else counts[0])))
-                faults.append(f"{kind}: element {odd} of {tensor} is held by {counts[odd]} ranks, others by "
-                              f"{counts.max() if counts.min() == 0 else counts[0]}")
+                faults.append(
+                    f"{kind}: element {odd} of {tensor} is held by {counts[odd]} ranks, others by "
+                    f"{counts.max() if counts.min() == 0 else counts[0]}"
+                )
     return faults
 
 
 def differences(ours: Shards, theirs: Shards, kinds: Iterable[str] = ()) -> list[str]:
-    """Each slice that only one of two holds, as a line of text; of some kinds only, if they are named."""
+    """Each slice that only one of two holds, as a line of text; of some kinds only, if they are
+    named."""
     chosen, lines = set(kinds), []
-    rows = [[row for row in each.rows() if not chosen or row[1] in chosen] for each in (ours, theirs)]
+    rows = [
+        [row for row in each.rows() if not chosen or row[1] in chosen] for each in (ours, theirs)
+    ]
     for mine, other, each in ((*rows, ours), (*rows[::-1], theirs)):
-        lines += [f"only {each.origin}: rank {rank}, {kind} {tensor} [{start}, {stop}) {dtype} on {device}"
-                  for rank, kind, tensor, start, stop, dtype, device in mine
-                  if (rank, kind, tensor, start, stop, dtype, device) not in set(other)]
+        lines += [
+            f"only {each.origin}: rank {rank}, {kind} {tensor} [{start}, {stop}) {dtype} on "
+            f"{device}"
+            for rank, kind, tensor, start, stop, dtype, device in mine
+            if (rank, kind, tensor, start, stop, dtype, device) not in set(other)
+        ]
     return lines
 
 
 def join(parts: Iterable[Shards]) -> Shards:
-    """What several ranks hold, from what each of them has told. Raises ValueError where there are none."""
+    """What several ranks hold, from what each of them has told. Raises ValueError where there are
+    none."""
     parts = list(parts)
     if not parts:
         raise ValueError("Shards are joined from one part or more; got none")
     notes = dict.fromkeys(note for part in parts for note in part.notes)
-    return from_rows([row for part in parts for row in part.rows()], num_ranks=parts[0].num_ranks,
-                     origin=parts[0].origin, notes=notes)
+    return from_rows(
+        [row for part in parts for row in part.rows()],
+        num_ranks=parts[0].num_ranks,
+        origin=parts[0].origin,
+        notes=notes,
+    )

@@ -1,7 +1,8 @@
-"""The one noun of the project: what every rank did, and when. Theory predicts a Timeline, real ranks produce a
-Timeline.
+"""The one noun of the project: what every rank did, and when. Theory predicts a Timeline, real
+ranks produce a Timeline.
 
-A Timeline is columns of equal length, one row per span. Times are microseconds on one clock shared by all ranks.
+A Timeline is columns of equal length, one row per span. Times are microseconds on one clock shared
+by all ranks.
 """
 
 import json
@@ -29,7 +30,8 @@ class Timeline:
     lane: np.ndarray
     """str: "compute" (what the rank works on) or "comm" (messages, which may overlap compute)"""
     kind: np.ndarray
-    """str: F, B, I, W for pipeline actions; "compute" for other work; send, recv, all_reduce, ... on the comm lane"""
+    """str: F, B, I, W for pipeline actions; "compute" for other work; send, recv, all_reduce, ...
+    on the comm lane"""
     label: np.ndarray
     """str: what stands in the box, e.g. "2F0" = stage 2, forward, microbatch 0"""
     start_us: np.ndarray
@@ -47,20 +49,38 @@ class Timeline:
 
     def __post_init__(self) -> None:
         if self.origin not in ORIGINS:
-            raise ValueError(f"a Timeline's origin is one of {', '.join(ORIGINS)}; got {self.origin!r}")
+            raise ValueError(
+                f"a Timeline's origin is one of {', '.join(ORIGINS)}; got {self.origin!r}"
+            )
         check_whole(0, MOST_RANKS, num_ranks=self.num_ranks)
         if not all(isinstance(note, str) for note in self.notes):
             raise ValueError(f"a Timeline's notes are words; got {self.notes}")
-        columns = (self.rank, self.lane, self.kind, self.label, self.start_us, self.end_us, self.num_bytes)
+        columns = (
+            self.rank,
+            self.lane,
+            self.kind,
+            self.label,
+            self.start_us,
+            self.end_us,
+            self.num_bytes,
+        )
         lengths = {len(column) for column in columns}
         if len(lengths) != 1:
             raise ValueError(f"a Timeline's columns have one length; got {sorted(lengths)}")
-        if not (fine := (self.start_us <= self.end_us) & np.isfinite(self.end_us - self.start_us)).all():
+        if not (
+            fine := (self.start_us <= self.end_us) & np.isfinite(self.end_us - self.start_us)
+        ).all():
             bad = int(np.argmin(fine))
-            raise ValueError(f"a span has finite times and ends after it starts; {str(self.label[bad])!r} on rank "
-                             f"{self.rank[bad]} starts at {self.start_us[bad]} us and ends at {self.end_us[bad]} us")
+            raise ValueError(
+                f"a span has finite times and ends after it starts; {str(self.label[bad])!r} on "
+                "rank "
+                f"{self.rank[bad]} starts at {self.start_us[bad]} us and ends at "
+                f"{self.end_us[bad]} us"
+            )
         if len(self.rank) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
-            raise ValueError(f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}")
+            raise ValueError(
+                f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}"
+            )
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -72,7 +92,8 @@ class Timeline:
 
     @property
     def span_us(self) -> float:
-        """From the first compute span's start to the last compute span's end, over all ranks, in microseconds.
+        """From the first compute span's start to the last compute span's end, over all ranks, in
+        microseconds.
 
         Where nobody computes: from the first span's start to the last span's end.
         """
@@ -85,7 +106,8 @@ class Timeline:
         return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
 
     def shifted(self) -> "Timeline":
-        """The same with the earliest compute span starting at 0, so that two timelines share an axis."""
+        """The same with the earliest compute span starting at 0, so that two timelines share an
+        axis."""
         compute = self.lane == COMPUTE
         if not len(self):
             return self
@@ -93,13 +115,25 @@ class Timeline:
         return replace(self, start_us=self.start_us - zero_us, end_us=self.end_us - zero_us)
 
     def to_chrome(self) -> dict:
-        """Chrome trace events (``ts`` and ``dur`` in microseconds), one process per rank: opens in Perfetto."""
+        """Chrome trace events (``ts`` and ``dur`` in microseconds), one process per rank: opens in
+        Perfetto."""
         events = [
-            {"name": "process_name", "ph": "M", "pid": r, "args": {"name": f"rank {r}"}} for r in range(self.num_ranks)
+            {"name": "process_name", "ph": "M", "pid": r, "args": {"name": f"rank {r}"}}
+            for r in range(self.num_ranks)
         ]
         for rank, lane, kind, label, start_us, end_us, num_bytes in self._rows():
-            events.append({"name": label, "cat": kind, "ph": "X", "pid": rank, "tid": lane, "ts": start_us,
-                           "dur": end_us - start_us, "args": {"bytes": num_bytes}})
+            events.append(
+                {
+                    "name": label,
+                    "cat": kind,
+                    "ph": "X",
+                    "pid": rank,
+                    "tid": lane,
+                    "ts": start_us,
+                    "dur": end_us - start_us,
+                    "args": {"bytes": num_bytes},
+                }
+            )
         labkit = {"num_ranks": self.num_ranks, "origin": self.origin, "notes": list(self.notes)}
         return {"traceEvents": events, "displayTimeUnit": "ms", "labkit": labkit}
 
@@ -116,15 +150,26 @@ class Timeline:
         try:
             trace = json.loads(Path(path).read_bytes())
             rows = [
-                (e["pid"], e["tid"], e["cat"], e["name"], e["ts"], e["ts"] + e["dur"], e["args"]["bytes"])
+                (
+                    e["pid"],
+                    e["tid"],
+                    e["cat"],
+                    e["name"],
+                    e["ts"],
+                    e["ts"] + e["dur"],
+                    e["args"]["bytes"],
+                )
                 for e in trace["traceEvents"]
                 if e["ph"] == "X"
             ]
             about = {name: trace["labkit"][name] for name in ("num_ranks", "origin", "notes")}
             return from_rows(rows, **about)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise ValueError(f"{str(path)!r} was not written by Timeline.save ({type(error).__name__}: {error}); a "
-                             "Kineto trace is read by labkit.measure.trace.read") from error
+            raise ValueError(
+                f"{str(path)!r} was not written by Timeline.save ({type(error).__name__}: "
+                f"{error}); a "
+                "Kineto trace is read by labkit.measure.trace.read"
+            ) from error
 
     def _rows(self) -> Iterable[tuple]:
         return zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)
@@ -133,27 +178,36 @@ class Timeline:
 def check_mask(mask: np.ndarray, num_rows: int) -> None:
     """Raises ValueError for what does not choose among so many rows."""
     if np.shape(mask) != (num_rows,) or np.asarray(mask).dtype.kind not in "bi":
-        raise ValueError(f"a mask is an array with a bool for each of {num_rows} rows; got {brief(mask)}")
+        raise ValueError(
+            f"a mask is an array with a bool for each of {num_rows} rows; got {brief(mask)}"
+        )
 
 
 def column(name: str, values: Sequence, kind: type) -> np.ndarray:
-    """Values as an array of one type. Raises ValueError for what is not of it, or does not fit into 64 bits."""
+    """Values as an array of one type. Raises ValueError for what is not of it, or does not fit into
+    64 bits."""
     try:
         array = np.array(values, dtype=kind)
         if array.shape != (len(values),):
             raise ValueError("one value per row")
         return array
     except (OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"{name} holds what fits into {kind.__name__} ({error}); got {brief(values)}") from error
+        raise ValueError(
+            f"{name} holds what fits into {kind.__name__} ({error}); got {brief(values)}"
+        ) from error
 
 
-def from_rows(rows: Iterable[tuple], *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Timeline:
+def from_rows(
+    rows: Iterable[tuple], *, num_ranks: int, origin: str, notes: Iterable[str] = ()
+) -> Timeline:
     """A Timeline from rows (rank, lane, kind, label, start_us, end_us, num_bytes)."""
     columns = list(zip(*rows, strict=True)) or [()] * 7
     return from_columns(columns, num_ranks=num_ranks, origin=origin, notes=notes)
 
 
-def from_columns(columns: Sequence, *, num_ranks: int, origin: str, notes: Iterable[str] = ()) -> Timeline:
+def from_columns(
+    columns: Sequence, *, num_ranks: int, origin: str, notes: Iterable[str] = ()
+) -> Timeline:
     """A Timeline from seven columns of equal length, in the order of ``from_rows``."""
     named = zip(COLUMNS, columns, (np.int64, str, str, str, float, float, np.int64), strict=True)
     arrays = {name: column(name, values, kind) for name, values, kind in named}
@@ -161,18 +215,21 @@ def from_columns(columns: Sequence, *, num_ranks: int, origin: str, notes: Itera
 
 
 def busy_us(timeline: Timeline, lane: str | tuple[str, ...] = COMPUTE) -> np.ndarray:
-    """Time each rank spends in a lane (or in several), overlapping spans counted once. Shape (num_ranks,),
-    microseconds."""
+    """Time each rank spends in a lane (or in several), overlapping spans counted once. Shape
+    (num_ranks,), microseconds."""
     spans = timeline.select(np.isin(timeline.lane, lane))
-    return np.array([sum(e - s for s, e in _union(spans, rank)) for rank in range(timeline.num_ranks)], dtype=float)
+    return np.array(
+        [sum(e - s for s, e in _union(spans, rank)) for rank in range(timeline.num_ranks)],
+        dtype=float,
+    )
 
 
 def bubble(timeline: Timeline, over: str = "total") -> float:
     """The share of time that ranks do not compute, between the first and the last compute span.
 
-    ``over="total"``: idle / (ranks x span), which is (p-1)/(m+p-1) for GPipe. ``over="ideal"``: idle / busy, which is
-    (p-1)/m: the number in Megatron's papers (Narayanan et al. 2021, section 2.2.1); infinite where nobody computes.
-    Raises ValueError for another word.
+    ``over="total"``: idle / (ranks x span), which is (p-1)/(m+p-1) for GPipe. ``over="ideal"``:
+    idle / busy, which is (p-1)/m: the number in Megatron's papers (Narayanan et al. 2021, section
+    2.2.1); infinite where nobody computes. Raises ValueError for another word.
     """
     if over not in ("total", "ideal"):
         raise ValueError(f'a bubble is taken over "total" or "ideal" time; got {over!r}')
@@ -184,16 +241,19 @@ def bubble(timeline: Timeline, over: str = "total") -> float:
 
 
 def hidden_comm(timeline: Timeline) -> float:
-    """Hidden time / all communication time, over all ranks: the share that lies under compute of the same rank.
+    """Hidden time / all communication time, over all ranks: the share that lies under compute of
+    the same rank.
 
-    Communication time of a rank is the time in which at least one of its messages or collectives is under way.
+    Communication time of a rank is the time in which at least one of its messages or collectives is
+    under way.
     """
     total_us = float(busy_us(timeline, COMM).sum())
     return 1.0 - float(exposed_comm_us(timeline).sum()) / total_us if total_us else 0.0
 
 
 def exposed_comm_us(timeline: Timeline) -> np.ndarray:
-    """Communication time of each rank under which it computes nothing. Shape (num_ranks,), microseconds.
+    """Communication time of each rank under which it computes nothing. Shape (num_ranks,),
+    microseconds.
 
     Divided by ``busy_us(timeline, "comm")`` it is the exposed share: 1 - hidden share.
     """
@@ -201,12 +261,14 @@ def exposed_comm_us(timeline: Timeline) -> np.ndarray:
 
 
 def straggler(timeline: Timeline) -> tuple[int, float]:
-    """The rank that the others wait for most, and how long they did, their times added up, in microseconds.
+    """The rank that the others wait for most, and how long they did, their times added up, in
+    microseconds.
 
-    In each collective (the k-th of its kind on every rank) the others wait for the rank that enters last: each from its
-    own start until then, or to its own end if it leaves before that (the root of a broadcast, say). Messages between
-    two ranks are left out, and collectives of a part of the ranks would be paired wrongly. A collective under compute
-    waits while its rank does not. 0.0: nobody waited, and the rank means nothing.
+    In each collective (the k-th of its kind on every rank) the others wait for the rank that enters
+    last: each from its own start until then, or to its own end if it leaves before that (the root
+    of a broadcast, say). Messages between two ranks are left out, and collectives of a part of the
+    ranks would be paired wrongly. A collective under compute waits while its rank does not. 0.0:
+    nobody waited, and the rank means nothing.
     """
     rows, calls, seen = timeline.select(timeline.lane == COMM), defaultdict(list), Counter()
     columns = (column.tolist() for column in (rows.start_us, rows.rank, rows.kind, rows.end_us))
@@ -224,7 +286,9 @@ def straggler(timeline: Timeline) -> tuple[int, float]:
 def _union(timeline: Timeline, rank: int) -> list[tuple[float, float]]:
     mine = timeline.rank == rank
     merged: list[tuple[float, float]] = []
-    for start, end in sorted(zip(timeline.start_us[mine].tolist(), timeline.end_us[mine].tolist(), strict=True)):
+    for start, end in sorted(
+        zip(timeline.start_us[mine].tolist(), timeline.end_us[mine].tolist(), strict=True)
+    ):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:

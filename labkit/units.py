@@ -1,5 +1,6 @@
-"""Numbers with units, as people read them: 12.3 ms, 1.5 GB. Base 10 throughout (1 kB = 1000 bytes), as the field
-reports them. And numbers as people give them: what is no number that can be meant is refused in one place."""
+"""Numbers with units, as people read them: 12.3 ms, 1.5 GB. Base 10 throughout (1 kB = 1000 bytes),
+as the field reports them. And numbers as people give them: what is no number that can be meant is
+refused in one place."""
 
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -33,14 +34,18 @@ def format_share(share: float) -> str:
 
 
 def check_whole(least: int = 1, most: int = 10**15, /, **numbers: int) -> None:
-    """Raises ValueError for a number that is not whole, or not from ``least`` to ``most``. Keywords name numbers."""
+    """Raises ValueError for a number that is not whole, or not from ``least`` to ``most``. Keywords
+    name numbers."""
     for name, number in numbers.items():
         if not (isinstance(number, Integral) and least <= number <= most):
-            raise ValueError(f"{name} is a whole number from {least} to {most:,}; got {brief(number)}")
+            raise ValueError(
+                f"{name} is a whole number from {least} to {most:,}; got {brief(number)}"
+            )
 
 
 def check_real(least: float = 0.0, most: float = 1e18, /, **numbers: float) -> None:
-    """Raises ValueError for a number that is not from ``least`` to ``most``: nan and infinity among others."""
+    """Raises ValueError for a number that is not from ``least`` to ``most``: nan and infinity among
+    others."""
     for name, number in numbers.items():
         if not (isinstance(number, Real) and least <= number <= most):
             raise ValueError(f"{name} is a number from {least:g} to {most:g}; got {brief(number)}")

@@ -1,4 +1,5 @@
-"""What a marked test needs. On a person's machine it skips and says why; in CI a test that needs a browser must run."""
+"""What a marked test needs. On a person's machine it skips and says why; in CI a test that needs a
+browser must run."""
 
 import os
 from collections.abc import Iterator
@@ -20,8 +21,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def a_fresh_learner(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Nobody has tried an exercise yet, and the file's own come first; verdicts speak English again afterwards."""
-    monkeypatch.setattr(check, "_history", {name: [] for name in (*request.module.EXERCISES, *check._history)})
+def a_fresh_learner(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Nobody has tried an exercise yet, and the file's own come first; verdicts speak English again
+    afterwards."""
+    monkeypatch.setattr(
+        check, "_history", {name: [] for name in (*request.module.EXERCISES, *check._history)}
+    )
     yield
     check.language("en")

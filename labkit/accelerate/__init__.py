@@ -1,4 +1,5 @@
-"""Accelerate: one loop for DDP, FSDP and DeepSpeed. ``run`` builds an Accelerator for each engine in a rank.
+"""Accelerate: one loop for DDP, FSDP and DeepSpeed. ``run`` builds an Accelerator for each engine
+in a rank.
 
 Chapter 04.
 """

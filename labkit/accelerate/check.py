@@ -1,4 +1,5 @@
-"""The exercises of chapter 04, Accelerate. Answers are graded on real ranks, with engines that the chapter shows."""
+"""The exercises of chapter 04, Accelerate. Answers are graded on real ranks, with engines that the
+chapter shows."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ __all__ = ["accumulate_and_clip", "exact_accuracy", "hint", "language", "one_epo
 
 @exercise
 def one_epoch(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(accelerator, net, optimizer, loader)`` gets plain objects, trains one epoch, and returns on the main
-    process the whole weights under the names of the bare model. The same code for every engine. Run on real ranks.
+    """``answer(accelerator, net, optimizer, loader)`` gets plain objects, trains one epoch, and
+    returns on the main process the whole weights under the names of the bare model. The same code
+    for every engine. Run on real ranks.
     """
     for engine, num_ranks in (("one process", 1), ("ddp", 3), ("fsdp", 2), ("zero2", 2)):
         run = on_ranks(num_ranks, _epoch, answer, engine)
@@ -25,8 +27,9 @@ def one_epoch(answer: Callable) -> Iterator[tuple[str, str]]:
 @exercise
 def accumulate_and_clip(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(accelerator, net, optimizer, loader, max_norm)``, all prepared: an update per
-    ``accelerator.gradient_accumulation_steps`` batches, with the clipped gradient of the mean over all of them and all
-    ranks. Budget: the gradients are all-reduced once per update. Run on real ranks.
+    ``accelerator.gradient_accumulation_steps`` batches, with the clipped gradient of the mean over
+    all of them and all ranks. Budget: the gradients are all-reduced once per update. Run on real
+    ranks.
     """
     for num_ranks, num_steps in ((2, 2), (3, 3), (2, 1), (2, 4)):
         run = on_ranks(num_ranks, _accumulated, answer, num_steps)
@@ -34,13 +37,17 @@ def accumulate_and_clip(answer: Callable) -> Iterator[tuple[str, str]]:
         yield from faults(case, run)
         _, calls, updates = run[0]
         if calls > updates:
-            yield "over budget", f"{case}: {calls} all-reduces for {updates} updates; one per update is enough"
+            yield (
+                "over budget",
+                f"{case}: {calls} all-reduces for {updates} updates; one per update is enough",
+            )
 
 
 @exercise
 def exact_accuracy(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(accelerator, net, loader)``, both prepared: the share of samples that ``net`` gets right, each sample
-    counted once, the same number on every rank. Budget: 24 bytes per sample handed to collectives. Run on real ranks.
+    """``answer(accelerator, net, loader)``, both prepared: the share of samples that ``net`` gets
+    right, each sample counted once, the same number on every rank. Budget: 24 bytes per sample
+    handed to collectives. Run on real ranks.
     """
     for num_samples, num_ranks, batch in ((11, 3, 2), (8, 2, 2), (5, 4, 2), (9, 2, 4)):
         run = on_ranks(num_ranks, _accuracy, answer, num_samples, batch)
@@ -48,8 +55,14 @@ def exact_accuracy(answer: Callable) -> Iterator[tuple[str, str]]:
         yield from faults(case, run)
         _, payload_bytes, seen = run[0]
         if payload_bytes > 24 * seen + 64:
-            yield "over budget", (f"{case}: a rank hands {payload_bytes} bytes to collectives for its {seen} samples; "
-                                  "a prediction and a label are 16 bytes")
+            yield (
+                "over budget",
+                (
+                    f"{case}: a rank hands {payload_bytes} bytes to collectives for its {seen} "
+                    "samples; "
+                    "a prediction and a label are 16 bytes"
+                ),
+            )
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------
@@ -82,7 +95,7 @@ def _right(num_batches: int, per_update: int, max_norm: float | None = None) -> 
 
     net, optimizer, batches = _parts(num_batches)
     for first in range(0, num_batches, per_update):
-        tokens, targets = map(torch.cat, zip(*batches[first:first + per_update], strict=True))
+        tokens, targets = map(torch.cat, zip(*batches[first : first + per_update], strict=True))
         optimizer.zero_grad()
         model.loss(net(tokens), targets).backward()
         if max_norm:
@@ -105,7 +118,9 @@ def _differ(given: object, right: "dict[str, Tensor]") -> str:
             return f"{name} is not whole: {type(mine).__name__} of shape {tuple(mine.shape)}"
         if not torch.allclose(mine.float(), weight, rtol=1e-3, atol=1e-5):
             far = (mine.float() - weight).abs().max()
-            return f"{name} is not what one process gets from the same batches: off by up to {far:.2g}"
+            return (
+                f"{name} is not what one process gets from the same batches: off by up to {far:.2g}"
+            )
     return ""
 
 
@@ -137,8 +152,8 @@ def _accumulated(answer: Callable, num_steps: int) -> tuple[str, int, int]:
 
 
 def _accuracy(answer: Callable, num_samples: int, batch: int) -> tuple[str, int, int]:
-    """What is wrong, bytes handed to collectives, samples this rank has seen. The first samples, with which loaders
-    fill up, are all right."""
+    """What is wrong, bytes handed to collectives, samples this rank has seen. The first samples,
+    with which loaders fill up, are all right."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -149,13 +164,19 @@ def _accuracy(answer: Callable, num_samples: int, batch: int) -> tuple[str, int,
     torch.manual_seed(2)
     net, inputs = torch.nn.Linear(6, 10), torch.randn(num_samples, 6)
     labels = net(inputs).argmax(-1)
-    labels[num_samples // 2 + 1:] += 1
+    labels[num_samples // 2 + 1 :] += 1
     true = (net(inputs).argmax(-1) == labels).float().mean().item()
-    net, loader = accelerate.prepare(net, DataLoader(TensorDataset(inputs, labels), batch_size=batch))
+    net, loader = accelerate.prepare(
+        net, DataLoader(TensorDataset(inputs, labels), batch_size=batch)
+    )
     with traffic.count() as counted:
         given = answer(accelerate, net, loader)
     seen = len(loader) * batch
     if not isinstance(given, (int, float)):
         return f"returned {type(given).__name__}, not a number", 0, seen
-    fault = f"returned {given:.4f}; of all samples {true:.4f} are right" if abs(given - true) > 1e-4 else ""
+    fault = (
+        f"returned {given:.4f}; of all samples {true:.4f} are right"
+        if abs(given - true) > 1e-4
+        else ""
+    )
     return fault, counted.payload_bytes.total(), seen

@@ -1,8 +1,8 @@
 """An Accelerator for each of its engines, inside a rank and on the CPU.
 
-Accelerate 1.15 runs FSDP and DeepSpeed on all ranks where it has found GPUs. Without any it trains with DDP
-(ACCELERATE_USE_CPU), or takes each rank for the only process, and says nothing. Here it is told what it would have
-found; the ranks, the engines and their collectives are real.
+Accelerate 1.15 runs FSDP and DeepSpeed on all ranks where it has found GPUs. Without any it trains
+with DDP (ACCELERATE_USE_CPU), or takes each rank for the only process, and says nothing. Here it is
+told what it would have found; the ranks, the engines and their collectives are real.
 """
 
 import functools
@@ -22,16 +22,30 @@ SHAPE = {"num_layers": 2, "dim": 128, "num_heads": 2, "max_len": 16}
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
-def accelerator(engine: str = "ddp", *, precision: str = "no", accumulation: int = 1, max_norm: float | None = None,
-                layer: str = "Block") -> "Accelerator":
-    """What ``Accelerator()`` becomes in a rank that ``accelerate launch`` has started with this engine.
+def accelerator(
+    engine: str = "ddp",
+    *,
+    precision: str = "no",
+    accumulation: int = 1,
+    max_norm: float | None = None,
+    layer: str = "Block",
+) -> "Accelerator":
+    """What ``Accelerator()`` becomes in a rank that ``accelerate launch`` has started with this
+    engine.
 
-    "one process" forgets that there are ranks, as ``python train.py`` would. DeepSpeed clips at the ``max_norm`` of its
-    configuration; FSDP makes units of the modules of class ``layer``. Raises ValueError for an unknown engine.
+    "one process" forgets that there are ranks, as ``python train.py`` would. DeepSpeed clips at the
+    ``max_norm`` of its configuration; FSDP makes units of the modules of class ``layer``. Raises
+    ValueError for an unknown engine.
     """
     if engine not in ENGINES:
         raise ValueError(f"an engine is one of {', '.join(ENGINES)}; got {engine!r}")
-    from accelerate import Accelerator, DeepSpeedPlugin, DistributedType, FullyShardedDataParallelPlugin, PartialState
+    from accelerate import (
+        Accelerator,
+        DeepSpeedPlugin,
+        DistributedType,
+        FullyShardedDataParallelPlugin,
+        PartialState,
+    )
 
     if engine == "one process":
         for name in _RANK:
@@ -41,20 +55,32 @@ def accelerator(engine: str = "ddp", *, precision: str = "no", accumulation: int
     if engine == "fsdp":
         state.distributed_type = DistributedType.MULTI_GPU
         plugin["fsdp_plugin"] = FullyShardedDataParallelPlugin(
-            fsdp_version=2, reshard_after_forward=True, auto_wrap_policy="transformer_based_wrap",
-            transformer_cls_names_to_wrap=[layer], cpu_ram_efficient_loading=False)
+            fsdp_version=2,
+            reshard_after_forward=True,
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=[layer],
+            cpu_ram_efficient_loading=False,
+        )
     elif engine.startswith("zero"):
         plugin["deepspeed_plugin"] = DeepSpeedPlugin(
-            zero_stage=int(engine[-1]), gradient_accumulation_steps=accumulation, gradient_clipping=max_norm,
-            zero3_save_16bit_model=True)
-    return Accelerator(mixed_precision=precision, gradient_accumulation_steps=accumulation, **plugin)
+            zero_stage=int(engine[-1]),
+            gradient_accumulation_steps=accumulation,
+            gradient_clipping=max_norm,
+            zero3_save_16bit_model=True,
+        )
+    return Accelerator(
+        mixed_precision=precision, gradient_accumulation_steps=accumulation, **plugin
+    )
 
 
-def step(engine: str = "ddp", precision: str = "no", accumulation: int = 1, max_norm: float = 1.0) -> dict:
+def step(
+    engine: str = "ddp", precision: str = "no", accumulation: int = 1, max_norm: float = 1.0
+) -> dict:
     """One rank: trains, and looks at the third update of the usual loop, line by line.
 
-    The dict has ``before`` and ``after`` prepare (see ``described``), ``sync`` (sync_gradients of each microbatch) and
-    per microbatch and line the collectives ``calls``, ``payload_bytes``, and whether the line ``moved`` the weights.
+    The dict has ``before`` and ``after`` prepare (see ``described``), ``sync`` (sync_gradients of
+    each microbatch) and per microbatch and line the collectives ``calls``, ``payload_bytes``, and
+    whether the line ``moved`` the weights.
     """
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -63,13 +89,20 @@ def step(engine: str = "ddp", precision: str = "no", accumulation: int = 1, max_
     from labkit.measure import trace
 
     torch.manual_seed(0)
-    accelerate = accelerator(engine, precision=precision, accumulation=accumulation, max_norm=max_norm)
+    accelerate = accelerator(
+        engine, precision=precision, accumulation=accumulation, max_norm=max_norm
+    )
     net = model.Transformer(**SHAPE)
     data = TensorDataset(*model.story_tokens(6 * accumulation * accelerate.num_processes, 16))
     parts = net, torch.optim.AdamW(net.parameters(), lr=1e-3), DataLoader(data, batch_size=2)
     before = described(*parts)
     net, optimizer, loader = accelerate.prepare(*parts)
-    found: dict = {"before": before, "after": described(net, optimizer, loader), "sync": [], "lines": []}
+    found: dict = {
+        "before": before,
+        "after": described(net, optimizer, loader),
+        "sync": [],
+        "lines": [],
+    }
     with trace.record(operators=False):
         for tokens, targets in loader:
             rows: dict = {}
@@ -97,19 +130,25 @@ def _watched(optimizer: Any, rows: dict, name: str, work: Callable) -> Any:
     with traffic.count() as counted:
         made = work()
     moved = not all(map(torch.equal, was, _held(optimizer)))
-    rows[name] = {"calls": dict(counted.calls), "payload_bytes": dict(counted.payload_bytes), "moved": moved}
+    rows[name] = {
+        "calls": dict(counted.calls),
+        "payload_bytes": dict(counted.payload_bytes),
+        "moved": moved,
+    }
     return made
 
 
 def described(net: "nn.Module", optimizer: Any, loader: Any) -> dict[str, str]:
-    """The types, sizes and places that ``prepare`` may change: "weights" with their number on this rank, "inside" what
-    a block computes in. Draws a batch and runs a forward."""
+    """The types, sizes and places that ``prepare`` may change: "weights" with their number on this
+    rank, "inside" what a block computes in. Draws a batch and runs a forward."""
     import torch
 
     seen, inner = {}, net
     while not hasattr(inner, "layers"):
         inner = inner.module  # what is wrapped
-    hook = inner.layers[1].up.register_forward_hook(lambda module, inputs, made: seen.update(inside=made.dtype))
+    hook = inner.layers[1].up.register_forward_hook(
+        lambda module, inputs, made: seen.update(inside=made.dtype)
+    )
     weights = list(inner.parameters())
     kind, dtype = type(weights[0].data).__name__, _short(weights[0].dtype)
     here = sum(getattr(each, "_local_tensor", each).numel() for each in weights)
@@ -117,10 +156,17 @@ def described(net: "nn.Module", optimizer: Any, loader: Any) -> dict[str, str]:
     with torch.no_grad():
         made = net(tokens)
     hook.remove()
-    return {"model": type(net).__name__, "optimizer": type(optimizer).__name__, "loader": type(loader).__name__,
-            "batch sampler": type(loader.batch_sampler).__name__, "batches": str(len(loader)),
-            "batch on": str(tokens.device), "weights": f"{kind} {dtype}, {here:,}",
-            "inside": _short(seen["inside"]), "output": _short(made.dtype)}
+    return {
+        "model": type(net).__name__,
+        "optimizer": type(optimizer).__name__,
+        "loader": type(loader).__name__,
+        "batch sampler": type(loader.batch_sampler).__name__,
+        "batches": str(len(loader)),
+        "batch on": str(tokens.device),
+        "weights": f"{kind} {dtype}, {here:,}",
+        "inside": _short(seen["inside"]),
+        "output": _short(made.dtype),
+    }
 
 
 def _short(dtype: Any) -> str:

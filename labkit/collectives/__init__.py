@@ -1,8 +1,10 @@
-"""Collectives: who sends which part to whom, what that costs on a network, and the same on real ranks.
+"""Collectives: who sends which part to whom, what that costs on a network, and the same on real
+ranks.
 
-``algorithms`` writes a collective as a plan, step by step; ``network`` says how long a plan takes on given links, and
-``calibrate`` measures the links of this machine. ``run`` executes a plan, message by message, or calls torch's own.
-``picture`` draws plans, networks and machines; ``board`` is the widget. Chapter 02.
+``algorithms`` writes a collective as a plan, step by step; ``network`` says how long a plan takes
+on given links, and ``calibrate`` measures the links of this machine. ``run`` executes a plan,
+message by message, or calls torch's own. ``picture`` draws plans, networks and machines; ``board``
+is the widget. Chapter 02.
 """
 
 import lazy_loader

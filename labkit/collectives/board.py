@@ -1,4 +1,5 @@
-"""``collectives()``: every collective and algorithm step by step, its volume and time; then the same on real ranks."""
+"""``collectives()``: every collective and algorithm step by step, its volume and time; then the
+same on real ranks."""
 
 from dataclasses import dataclass
 
@@ -7,7 +8,15 @@ import ipywidgets as w
 from labkit.collectives import picture
 from labkit.collectives import run as collectives_run
 from labkit.collectives.algorithms import ALGORITHMS, Plan, lower_bound_bytes, plan, sent_bytes
-from labkit.collectives.network import Link, Network, formula_us, islands, simulate, time_us, uniform
+from labkit.collectives.network import (
+    Link,
+    Network,
+    formula_us,
+    islands,
+    simulate,
+    time_us,
+    uniform,
+)
 from labkit.launching.job import Job
 from labkit.pictures import svg
 from labkit.pictures.scene import compare
@@ -19,15 +28,28 @@ from labkit.widgets.trial import Trial, selectors
 
 __all__ = ["collectives"]
 
-NVLINK, INFINIBAND = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0), Link(alpha_us=5.0, bandwidth_gb_per_s=25.0)
-SLOW, LATE, QUICK = (Link(alpha_us=1e3, bandwidth_gb_per_s=0.1), Link(alpha_us=2e4, bandwidth_gb_per_s=1.0),
-                     Link(alpha_us=1e3, bandwidth_gb_per_s=1.0))
+NVLINK, INFINIBAND = (
+    Link(alpha_us=2.0, bandwidth_gb_per_s=300.0),
+    Link(alpha_us=5.0, bandwidth_gb_per_s=25.0),
+)
+SLOW, LATE, QUICK = (
+    Link(alpha_us=1e3, bandwidth_gb_per_s=0.1),
+    Link(alpha_us=2e4, bandwidth_gb_per_s=1.0),
+    Link(alpha_us=1e3, bandwidth_gb_per_s=1.0),
+)
 NETWORKS = ("slow", "late", "paced_islands", "nvlink", "islands")
 PACED = NETWORKS[:3]
 MAX_REAL_RANKS = 8
-CHOICES = tuple((primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders)
-_OPTIONS = {"step": range(64), "what": CHOICES, "ranks": range(2, 17), "size": (1e3, 1e5, 1e6, 4e6, 25e6, 1e9),
-            "network": NETWORKS}
+CHOICES = tuple(
+    (primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders
+)
+_OPTIONS = {
+    "step": range(64),
+    "what": CHOICES,
+    "ranks": range(2, 17),
+    "size": (1e3, 1e5, 1e6, 4e6, 25e6, 1e9),
+    "network": NETWORKS,
+}
 _WORDS = (
     ("step", "step", "步"),
     ("what", "collective", "集合通信"),
@@ -39,14 +61,23 @@ _WORDS = (
     ("paced_islands", "paced islands: 1 GB/s in, 0.1 between", "定速岛：岛内 1 GB/s，岛间 0.1"),
     ("nvlink", "NVLink: 2 us, 300 GB/s", "NVLink：2 us，300 GB/s"),
     ("islands", "islands: NVLink in, 25 GB/s between", "岛：岛内 NVLink，岛间 25 GB/s"),
-    ("steps", "{} steps; the busiest rank sends {}, and no algorithm gets by with less than {}.",
-     "共 {} 步；最忙的 rank 发送 {}，任何算法都不可能少于 {}。"),
+    (
+        "steps",
+        "{} steps; the busiest rank sends {}, and no algorithm gets by with less than {}.",
+        "共 {} 步；最忙的 rank 发送 {}，任何算法都不可能少于 {}。",
+    ),
     ("time", "Simulated time {}.", "模拟用时 {}。"),
     ("formula", "Closed form: {}.", "闭式公式：{}。"),
-    ("measured", "Measured: {} ({} of the simulated time); each rank sent {}.",
-     "实测：{}（模拟用时的 {}）；各 rank 发送 {}。"),
-    ("fast", "no message on this machine is as fast as {}: choose a paced network",
-     "这台机器上没有消息能像 {} 那样快：请选定速网络"),
+    (
+        "measured",
+        "Measured: {} ({} of the simulated time); each rank sent {}.",
+        "实测：{}（模拟用时的 {}）；各 rank 发送 {}。",
+    ),
+    (
+        "fast",
+        "no message on this machine is as fast as {}: choose a paced network",
+        "这台机器上没有消息能像 {} 那样快：请选定速网络",
+    ),
     ("many", "real runs take up to {} ranks", "真实运行最多 {} 个 rank"),
     ("big", "real runs take up to {}", "真实运行最多 {}"),
 )
@@ -82,13 +113,30 @@ class Setting:
 
 
 class CollectivesBoard(Trial):
-    """The widget: a page per step of the plan, a player, and the whole plan on real ranks over paced links."""
+    """The widget: a page per step of the plan, a player, and the whole plan on real ranks over
+    paced links."""
 
-    def __init__(self, language: str = "en", *, primitive: str = "all_reduce", algorithm: str = "ring",
-                 num_ranks: int = 4) -> None:
+    def __init__(
+        self,
+        language: str = "en",
+        *,
+        primitive: str = "all_reduce",
+        algorithm: str = "ring",
+        num_ranks: int = 4,
+    ) -> None:
         words = spoken(_WORDS, language)
-        shown = {"what": lambda what: _named(what, language), "size": format_bytes, "network": words.get}
-        start = {"step": 0, "what": (primitive, algorithm), "ranks": num_ranks, "size": 1e6, "network": "slow"}
+        shown = {
+            "what": lambda what: _named(what, language),
+            "size": format_bytes,
+            "network": words.get,
+        }
+        start = {
+            "step": 0,
+            "what": (primitive, algorithm),
+            "ranks": num_ranks,
+            "size": 1e6,
+            "network": "slow",
+        }
         if start["what"] not in CHOICES:
             plan(primitive, algorithm, num_ranks)  # says what there is
         controls = selectors(_OPTIONS, start, words, shown, dropdowns=("what", "network"))
@@ -107,8 +155,13 @@ class CollectivesBoard(Trial):
 
     def setting_at(self, step: int, what: int, ranks: int, size: int, network: int) -> Setting:
         """What the controls say when they stand at these indices."""
-        return Setting(step=step, what=CHOICES[what], num_ranks=_OPTIONS["ranks"][ranks],
-                       num_bytes=_OPTIONS["size"][size], network=NETWORKS[network])
+        return Setting(
+            step=step,
+            what=CHOICES[what],
+            num_ranks=_OPTIONS["ranks"][ranks],
+            num_bytes=_OPTIONS["size"][size],
+            network=NETWORKS[network],
+        )
 
     def key(self, setting: Setting) -> tuple:
         """A run does all the steps."""
@@ -119,27 +172,48 @@ class CollectivesBoard(Trial):
         return self._scene(self.setting)
 
     def _scene(self, setting: Setting) -> Sketch:
-        return picture.collective(setting.plan(), setting.step, num_bytes=setting.num_bytes, network=setting.links(),
-                                  language=self.language)
+        return picture.collective(
+            setting.plan(),
+            setting.step,
+            num_bytes=setting.num_bytes,
+            network=setting.links(),
+            language=self.language,
+        )
 
     def page(self, setting: Setting) -> str:
         """The picture of a step, the plan's figures, and what was measured of it."""
         steps, network, say = setting.plan(), setting.links(), self._words
         least = lower_bound_bytes(steps.primitive, steps.num_ranks, setting.num_bytes)
-        notes = [say["steps"].format(len(steps.steps), format_bytes(sent_bytes(steps, setting.num_bytes).max()),
-                                     format_bytes(least)),
-                 say["time"].format(format_us(time_us(steps, network, setting.num_bytes)))]
+        notes = [
+            say["steps"].format(
+                len(steps.steps),
+                format_bytes(sent_bytes(steps, setting.num_bytes).max()),
+                format_bytes(least),
+            ),
+            say["time"].format(format_us(time_us(steps, network, setting.num_bytes))),
+        ]
         if "islands" not in setting.network:
-            formula = formula_us(*setting.what, setting.num_ranks, setting.num_bytes, network.link(0, 1))
+            formula = formula_us(
+                *setting.what, setting.num_ranks, setting.num_bytes, network.link(0, 1)
+            )
             notes += [say["formula"].format(format_us(formula))] if formula is not None else []
         below = ""
         if (measured := self.timeline_of(setting)) is not None:
-            predicted, run = simulate(steps, network, setting.num_bytes), self.runs[self.key(setting)]
+            predicted, run = (
+                simulate(steps, network, setting.num_bytes),
+                self.runs[self.key(setting)],
+            )
             sent = sorted({result["sent_bytes"] for result in run})
-            notes.append(say["measured"].format(
-                format_us(measured.span_us), format_share(measured.span_us / predicted.span_us),
-                " – ".join(format_bytes(num) for num in dict.fromkeys((sent[0], sent[-1])))))
-            below = svg.html(compare(predicted, measured, title=self._title(setting), language=self.language))
+            notes.append(
+                say["measured"].format(
+                    format_us(measured.span_us),
+                    format_share(measured.span_us / predicted.span_us),
+                    " – ".join(format_bytes(num) for num in dict.fromkeys((sent[0], sent[-1]))),
+                )
+            )
+            below = svg.html(
+                compare(predicted, measured, title=self._title(setting), language=self.language)
+            )
         words = paragraphs(*notes)
         return svg.html(self._scene(setting)) + words + below
 
@@ -164,7 +238,13 @@ def _named(what: tuple[str, str], language: str) -> str:
     return WORDS[language]["colon"].join(called(what, language))
 
 
-def collectives(language: str = "en", *, primitive: str = "all_reduce", algorithm: str = "ring",
-                num_ranks: int = 4) -> CollectivesBoard:
-    """Every collective and algorithm, step by step on 2 to 16 ranks, with volume and time; in English or "zh"."""
+def collectives(
+    language: str = "en",
+    *,
+    primitive: str = "all_reduce",
+    algorithm: str = "ring",
+    num_ranks: int = 4,
+) -> CollectivesBoard:
+    """Every collective and algorithm, step by step on 2 to 16 ranks, with volume and time; in
+    English or "zh"."""
     return CollectivesBoard(language, primitive=primitive, algorithm=algorithm, num_ranks=num_ranks)

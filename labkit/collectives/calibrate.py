@@ -1,11 +1,13 @@
-"""What collectives cost on this machine: swept over sizes and numbers of ranks, fitted, kept for later predictions.
+"""What collectives cost on this machine: swept over sizes and numbers of ranks, fitted, kept for
+later predictions.
 
     cost = calibrate.links((2, 4))           # measured once (1 or 2 s for each), then read from the cache
     cost[4].us(1e6)                          # an all-reduce of 1 MB on 4 ranks, in microseconds
 
-A line T(S) = alpha + S / bandwidth, one for each primitive and number of ranks: on few cores alpha grows faster than
-any count of steps, because ranks take turns. The line follows the times within some 10 %; it lies above those of middle
-sizes (buffers that fit a core's cache go faster than the long ones) and below those beside them.
+A line T(S) = alpha + S / bandwidth, one for each primitive and number of ranks: on few cores alpha
+grows faster than any count of steps, because ranks take turns. The line follows the times within
+some 10 %; it lies above those of middle sizes (buffers that fit a core's cache go faster than the
+long ones) and below those beside them.
 """
 
 import json
@@ -43,53 +45,94 @@ class Point:
     """the slowest rank's time, in microseconds, the median over launches and calls"""
 
 
-def sweep(primitive: str = "all_reduce", ranks: Iterable[int] = (2, 4), sizes: Sequence[float] = SIZES, *,
-          num_launches: int = 5, num_repeats: int = 4, timeout_s: float = 60.0) -> list[Point]:
-    """Times torch.distributed's collective on real ranks, each call after a barrier, several times in several launches.
+def sweep(
+    primitive: str = "all_reduce",
+    ranks: Iterable[int] = (2, 4),
+    sizes: Sequence[float] = SIZES,
+    *,
+    num_launches: int = 5,
+    num_repeats: int = 4,
+    timeout_s: float = 60.0,
+) -> list[Point]:
+    """Times torch.distributed's collective on real ranks, each call after a barrier, several times
+    in several launches.
 
-    Launches differ in alpha by a third: it depends on the cores that the system gives to their threads. Sizes are taken
-    in turn, up and down, so that a busy moment hits all of them, and rounded to whole float32 for every rank.
+    Launches differ in alpha by a third: it depends on the cores that the system gives to their
+    threads. Sizes are taken in turn, up and down, so that a busy moment hits all of them, and
+    rounded to whole float32 for every rank.
     """
     from labkit.launching import launcher
 
     check_word(primitive, ALGORITHMS, "a primitive")
     ranks = [*ranks]
     check_real(0, 1e12, **{f"size {number}": size for number, size in enumerate(sizes)})
-    check_whole(1, MOST_RANKS, **{f"number {number} of ranks": each for number, each in enumerate(ranks)})
+    check_whole(
+        1, MOST_RANKS, **{f"number {number} of ranks": each for number, each in enumerate(ranks)}
+    )
     check_whole(num_launches=num_launches, num_repeats=num_repeats)
     points = []
     for num_ranks in ranks:
         lengths = [num_ranks * max(1, round(size / 4 / num_ranks)) for size in sizes]
-        runs = [list(launcher.launch(_time, primitive, lengths, num_repeats, ranks=num_ranks, timeout_s=timeout_s))
-                for _ in range(num_launches)]
-        times_us = np.median(np.max(runs, axis=1), axis=(0, 1))  # (launch, rank, repeat, size): the slowest rank's
-        points += [Point(primitive=primitive, num_ranks=num_ranks, num_bytes=4 * length, time_us=float(time_us))
-                   for length, time_us in zip(lengths, times_us, strict=True)]
+        runs = [
+            list(
+                launcher.launch(
+                    _time, primitive, lengths, num_repeats, ranks=num_ranks, timeout_s=timeout_s
+                )
+            )
+            for _ in range(num_launches)
+        ]
+        times_us = np.median(
+            np.max(runs, axis=1), axis=(0, 1)
+        )  # (launch, rank, repeat, size): the slowest rank's
+        points += [
+            Point(
+                primitive=primitive,
+                num_ranks=num_ranks,
+                num_bytes=4 * length,
+                time_us=float(time_us),
+            )
+            for length, time_us in zip(lengths, times_us, strict=True)
+        ]
     return points
 
 
-def links(ranks: Iterable[int] = (2, 4), primitive: str = "all_reduce", fresh: bool = False) -> dict[int, network.Fit]:
-    """Number of ranks -> the line through a quarter of the sizes; ``.link()`` of it is the link that a ring would need.
+def links(
+    ranks: Iterable[int] = (2, 4), primitive: str = "all_reduce", fresh: bool = False
+) -> dict[int, network.Fit]:
+    """Number of ranks -> the line through a quarter of the sizes; ``.link()`` of it is the link
+    that a ring would need.
 
-    Measured where the cache folder (LABKIT_CACHE, or the system's own) holds none of this machine, or if ``fresh``.
+    Measured where the cache folder (LABKIT_CACHE, or the system's own) holds none of this machine,
+    or if ``fresh``.
     """
-    return {num_ranks: fit((None if fresh else stored(primitive, num_ranks)) or _keep(primitive, num_ranks))
-            for num_ranks in ranks}
+    return {
+        num_ranks: fit(
+            (None if fresh else stored(primitive, num_ranks)) or _keep(primitive, num_ranks)
+        )
+        for num_ranks in ranks
+    }
 
 
 def fit(points: Iterable[Point]) -> network.Fit:
     """The line through points of one primitive and number of ranks."""
     points = list(points)
     primitive, num_ranks = (points[0].primitive, points[0].num_ranks) if points else ("", 0)
-    return network.fit(primitive, num_ranks, [point.num_bytes for point in points],
-                       [point.time_us for point in points])
+    return network.fit(
+        primitive,
+        num_ranks,
+        [point.num_bytes for point in points],
+        [point.time_us for point in points],
+    )
 
 
 def stored(primitive: str, num_ranks: int) -> list[Point]:
-    """The points of this machine in the cache folder, whose file has their date. Empty if there are none to be used."""
+    """The points of this machine in the cache folder, whose file has their date. Empty if there are
+    none to be used."""
     try:
         kept = json.loads(_file(primitive, num_ranks).read_text(encoding="utf-8"))
-        points = [Point(**point) for point in kept["points"] if kept["machine"] == resources.summary()]
+        points = [
+            Point(**point) for point in kept["points"] if kept["machine"] == resources.summary()
+        ]
         return points if points and fit(points) else []
     except (OSError, ValueError, TypeError, KeyError):
         return []
@@ -98,7 +141,11 @@ def stored(primitive: str, num_ranks: int) -> list[Point]:
 def _keep(primitive: str, num_ranks: int) -> list[Point]:
     """Sweeps a quarter of the sizes, and writes the points with date and machine in one move."""
     points, file = sweep(primitive, [num_ranks], QUARTER), _file(primitive, num_ranks)
-    kept = {"date": time.strftime("%Y-%m-%d"), "machine": resources.summary(), "points": [vars(p) for p in points]}
+    kept = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": resources.summary(),
+        "points": [vars(p) for p in points],
+    }
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(f".{os.getpid()}")
     draft.write_text(json.dumps(kept, indent=1), encoding="utf-8")
@@ -107,13 +154,20 @@ def _keep(primitive: str, num_ranks: int) -> list[Point]:
 
 
 def _file(primitive: str, num_ranks: int) -> Path:
-    system = Path.home() / "Library" / "Caches" if sys.platform == "darwin" else Path.home() / ".cache"
+    system = (
+        Path.home() / "Library" / "Caches" if sys.platform == "darwin" else Path.home() / ".cache"
+    )
     system = Path(os.environ.get("XDG_CACHE_HOME") or system) / "labkit"
-    return Path(os.environ.get("LABKIT_CACHE") or system) / "calibration" / f"{primitive}-{num_ranks}.json"
+    return (
+        Path(os.environ.get("LABKIT_CACHE") or system)
+        / "calibration"
+        / f"{primitive}-{num_ranks}.json"
+    )
 
 
 def _time(primitive: str, lengths: Sequence[int], num_repeats: int) -> list[list[float]]:
-    """A rank: microseconds of each call, [repeat][size]. The first round connects the ranks and is not told."""
+    """A rank: microseconds of each call, [repeat][size]. The first round connects the ranks and is
+    not told."""
     import torch
     import torch.distributed as dist
 
@@ -123,7 +177,9 @@ def _time(primitive: str, lengths: Sequence[int], num_repeats: int) -> list[list
     buffers, rounds = [torch.zeros(parts * length) for length in lengths], []
     for number in range(num_repeats + 1):
         times_us = {}
-        for place in sorted(range(len(buffers)), reverse=number % 2 == 1):  # up and down: none follows a far larger one
+        for place in sorted(
+            range(len(buffers)), reverse=number % 2 == 1
+        ):  # up and down: none follows a far larger one
             dist.barrier()
             start_s = time.perf_counter()
             run.library(primitive, buffers[place])

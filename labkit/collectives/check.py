@@ -1,6 +1,8 @@
-"""The exercises of chapter 02, collectives. Answers are graded at sizes that the chapter does not show.
+"""The exercises of chapter 02, collectives. Answers are graded at sizes that the chapter does not
+show.
 
-On real ranks every message is logged: how many bytes, how many, and how many steps they take one after another.
+On real ranks every message is logged: how many bytes, how many, and how many steps they take one
+after another.
 """
 
 import functools
@@ -14,7 +16,15 @@ from labkit.collectives.algorithms import lower_bound_bytes, plan
 from labkit.collectives.network import Link, time_us, uniform
 from labkit.units import format_bytes, format_us
 
-__all__ = ["choose_algorithm", "hint", "language", "least_bytes", "ring_all_reduce", "status", "tree_broadcast"]
+__all__ = [
+    "choose_algorithm",
+    "hint",
+    "language",
+    "least_bytes",
+    "ring_all_reduce",
+    "status",
+    "tree_broadcast",
+]
 
 Log = list[tuple[str, int]]
 """of one rank, in order: ("send", peer), ("recv", peer), or ("wait", which entry it waited for)"""
@@ -22,10 +32,12 @@ Log = list[tuple[str, int]]
 
 @exercise
 def ring_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(rank, num_ranks, tensor)`` leaves in ``tensor`` (1-D, any length) the sum over all ranks.
+    """``answer(rank, num_ranks, tensor)`` leaves in ``tensor`` (1-D, any length) the sum over all
+    ranks.
 
-    By torch.distributed's send, recv, isend, irecv or batch_isend_irecv. Budget: 2(N-1) steps (messages
-    count in the order in which they are posted), and the bytes of a ring whose chunks differ by at most one number.
+    By torch.distributed's send, recv, isend, irecv or batch_isend_irecv. Budget: 2(N-1) steps
+    (messages count in the order in which they are posted), and the bytes of a ring whose chunks
+    differ by at most one number.
     """
     for num_ranks, size in ((2, 7), (3, 12), (5, 13)):
         results, counts, num_steps = _exchange(answer, num_ranks, size)
@@ -33,15 +45,22 @@ def ring_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
         yield from _faults(case, results, [(i % 9 + 1) * int("1" * num_ranks) for i in range(size)])
         most, least = max(counts), 2 * (size - size // num_ranks) * 4
         if most > least or num_steps > 2 * (num_ranks - 1):
-            yield "over budget", (f"{case}: a rank sends up to {most} bytes, a ring {least}; the messages take "
-                                  f"{num_steps} steps, a ring's {2 * (num_ranks - 1)}")
+            yield (
+                "over budget",
+                (
+                    f"{case}: a rank sends up to {most} bytes, a ring {least}; the messages take "
+                    f"{num_steps} steps, a ring's {2 * (num_ranks - 1)}"
+                ),
+            )
 
 
 @exercise
 def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(rank, num_ranks, tensor, root)`` copies the root's tensor to all, by torch.distributed's send and recv.
+    """``answer(rank, num_ranks, tensor, root)`` copies the root's tensor to all, by
+    torch.distributed's send and recv.
 
-    Budget: ceil(log2 N) steps, in each of which a rank sends one message at most; N-1 times the tensor in all.
+    Budget: ceil(log2 N) steps, in each of which a rank sends one message at most; N-1 times the
+    tensor in all.
     """
     for num_ranks, root in ((4, 0), (5, 3), (6, 1)):
         results, counts, num_steps = _exchange(answer, num_ranks, 3, root)
@@ -49,11 +68,18 @@ def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
         yield from _faults(case, results, [10**root * value for value in (1, 2, 3)])
         least, sent, fewest = 12 * (num_ranks - 1), sum(counts), ceil(log2(num_ranks))
         if num_steps > fewest or sent > least:
-            yield "over budget", (f"{case}: {num_steps} steps, a tree takes {fewest}; "
-                                  f"{sent} bytes in all, a tree sends {least}")
+            yield (
+                "over budget",
+                (
+                    f"{case}: {num_steps} steps, a tree takes {fewest}; "
+                    f"{sent} bytes in all, a tree sends {least}"
+                ),
+            )
 
 
-def _exchange(answer: Callable, num_ranks: int, size: int, *more: int) -> tuple[list, list[int], int]:
+def _exchange(
+    answer: Callable, num_ranks: int, size: int, *more: int
+) -> tuple[list, list[int], int]:
     """Runs an answer: each rank's numbers and bytes sent, and the steps of all messages."""
     results, counts, logs = zip(*on_ranks(num_ranks, _watched, answer, size, *more), strict=True)
     return list(results), list(counts), _num_steps(logs)
@@ -63,8 +89,14 @@ def _faults(case: str, results: list, right: list[int]) -> Iterator[tuple[str, s
     """The first rank whose numbers are not the right ones."""
     for rank, got in enumerate(results):
         if got != right:
-            yield "wrong", (f"{case}: rank r brings 1, 2, ... times 10^r, so that a digit shows from whom it comes\n"
-                            f"rank {rank} ends with {got}\nright is         {right}")
+            yield (
+                "wrong",
+                (
+                    f"{case}: rank r brings 1, 2, ... times 10^r, so that a digit shows from whom "
+                    "it comes\n"
+                    f"rank {rank} ends with {got}\nright is         {right}"
+                ),
+            )
 
 
 def _watched(answer: Callable, size: int, *more: int) -> tuple[list[int], int, Log]:
@@ -80,19 +112,27 @@ def _watched(answer: Callable, size: int, *more: int) -> tuple[list[int], int, L
     with traffic.count() as counted:
         answer(me, dist.get_world_size(), tensor, *more)
     if others := set(counted.calls) - {"send", "recv"}:
-        raise ValueError(f"use send and recv (isend, irecv, batch_isend_irecv) only; you called {', '.join(others)}")
+        raise ValueError(
+            "use send and recv (isend, irecv, batch_isend_irecv) only; you called "
+            f"{', '.join(others)}"
+        )
     return [round(value) for value in tensor.tolist()], counted.payload_bytes["send"], log
 
 
 def _log(log: Log, answer: Callable) -> None:
-    """From now on this rank's messages are logged: send, recv and batch_isend_irecv all call isend and irecv."""
+    """From now on this rank's messages are logged: send, recv and batch_isend_irecv all call isend
+    and irecv."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as inner
 
     for name in ("isend", "irecv"):
         plain = getattr(inner, name)
-        logged = vars(inner)[name] = vars(dist)[name] = _logged(plain, name[1:], log)  # one object: P2POp compares
-        mine = getattr(answer, "__globals__", {})  # where the notebook says: from torch.distributed import isend
+        logged = vars(inner)[name] = vars(dist)[name] = _logged(
+            plain, name[1:], log
+        )  # one object: P2POp compares
+        mine = getattr(
+            answer, "__globals__", {}
+        )  # where the notebook says: from torch.distributed import isend
         mine |= {key: logged for key, value in mine.items() if value is plain}
 
 
@@ -108,7 +148,10 @@ def _logged(function: Callable, kind: str, log: Log) -> Callable:
         if not 0 <= other < inner.get_world_size():  # gloo would crash
             raise ValueError(f"ranks are 0 to {inner.get_world_size() - 1}; got {other}")
         log.append((kind, other))
-        return _Work(function(tensor, *([] if peer is None else [peer]), *args, **kwargs), log, len(log) - 1)
+        return _Work(
+            function(tensor, *([] if peer is None else [peer]), *args, **kwargs), log, len(log) - 1
+        )
+
     return post
 
 
@@ -130,8 +173,8 @@ class _Work:
 def _num_steps(logs: Sequence[Log]) -> int:
     """The steps that logged messages take, if each takes one.
 
-    A message goes when both its ends have posted it; a rank posts after what it waited for, and has one message out and
-    one in at a time.
+    A message goes when both its ends have posted it; a rank posts after what it waited for, and has
+    one message out and one in at a time.
     """
     names, step = {}, {}  # (rank, entry) -> message: (src, dst, how many before it)
     for rank, log in enumerate(logs):
@@ -155,36 +198,66 @@ def _num_steps(logs: Sequence[Log]) -> int:
 
 @exercise
 def least_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(primitive, num_ranks, num_bytes)``: the most bytes that surely have to leave or reach some rank.
+    """``answer(primitive, num_ranks, num_bytes)``: the most bytes that surely have to leave or
+    reach some rank.
 
-    The greatest lower bound, whatever the algorithm, of what the busiest rank sends or receives; ``num_bytes`` is the
-    whole buffer (gathered, or before it is scattered).
+    The greatest lower bound, whatever the algorithm, of what the busiest rank sends or receives;
+    ``num_bytes`` is the whole buffer (gathered, or before it is scattered).
     """
     for primitive in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
         for num_ranks, num_bytes in ((2, 1000), (4, 1000), (3, 1000), (64, 6400), (1, 1000)):
-            given, right = answer(primitive, num_ranks, num_bytes), lower_bound_bytes(primitive, num_ranks, num_bytes)
+            given, right = (
+                answer(primitive, num_ranks, num_bytes),
+                lower_bound_bytes(primitive, num_ranks, num_bytes),
+            )
             if not abs(given - right) <= 1e-6 * num_bytes:
-                why = (f"a ring gets by with {right:g}" if given > right else
-                       f"true, but no algorithm gets by with less than {right:g}")
-                yield "wrong", f"answer({primitive!r}, {num_ranks}, {num_bytes}) is {given!r:.40}: {why}"
+                why = (
+                    f"a ring gets by with {right:g}"
+                    if given > right
+                    else f"true, but no algorithm gets by with less than {right:g}"
+                )
+                yield (
+                    "wrong",
+                    f"answer({primitive!r}, {num_ranks}, {num_bytes}) is {given!r:.40}: {why}",
+                )
 
 
 @exercise
 def choose_algorithm(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_ranks, num_bytes, alpha_us, bandwidth_gb_per_s)`` is "ring" or "tree", for an all-reduce.
+    """``answer(num_ranks, num_bytes, alpha_us, bandwidth_gb_per_s)`` is "ring" or "tree", for an
+    all-reduce.
 
-    The tree sends the whole buffer along every edge. Times are simulated on a network whose links are all alike.
+    The tree sends the whole buffer along every edge. Times are simulated on a network whose links
+    are all alike.
     """
     slow, fast = (50.0, 1.0), (2.0, 300.0)
-    for num_ranks, num_bytes, link in ((8, 2e5, slow), (8, 1e4, slow), (8, 1e6, fast), (8, 1e7, fast), (3, 100, slow),
-                                       (2, 10, fast), (48, 2e6, fast), (48, 1e7, fast), (6, 3e4, slow), (6, 1e5, slow)):
+    for num_ranks, num_bytes, link in (
+        (8, 2e5, slow),
+        (8, 1e4, slow),
+        (8, 1e6, fast),
+        (8, 1e7, fast),
+        (3, 100, slow),
+        (2, 10, fast),
+        (48, 2e6, fast),
+        (48, 1e7, fast),
+        (6, 3e4, slow),
+        (6, 1e5, slow),
+    ):
         given = answer(num_ranks, num_bytes, *link)
         network = uniform(num_ranks, Link(alpha_us=link[0], bandwidth_gb_per_s=link[1]))
-        times = {name: time_us(plan("all_reduce", name, num_ranks), network, num_bytes) for name in ("ring", "tree")}
+        times = {
+            name: time_us(plan("all_reduce", name, num_ranks), network, num_bytes)
+            for name in ("ring", "tree")
+        }
         case = f"answer({num_ranks}, {num_bytes:g}, {link[0]:g}, {link[1]:g}) is {given!r:.40}"
         if given not in times:
             yield "wrong", f'{case}; choose "ring" or "tree"'
         best = min(times, key=times.get)
         if times[given] > 1.001 * times[best]:
-            yield "over budget", (f"{case}: {format_bytes(num_bytes)} take {format_us(times[given])}, "
-                                  f"by {best} {format_us(times[best])}")
+            yield (
+                "over budget",
+                (
+                    f"{case}: {format_bytes(num_bytes)} take {format_us(times[given])}, "
+                    f"by {best} {format_us(times[best])}"
+                ),
+            )

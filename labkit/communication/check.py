@@ -1,4 +1,5 @@
-"""The exercises of chapter 11, communication made cheaper and hidden. Answers are graded at sizes it does not show."""
+"""The exercises of chapter 11, communication made cheaper and hidden. Answers are graded at sizes
+it does not show."""
 
 import functools
 import itertools
@@ -11,17 +12,25 @@ from labkit.check import exercise, hint, language, on_ranks, status, unlike
 __all__ = ["accumulate", "error_feedback", "experiment", "hint", "language", "ring_order", "status"]
 
 _KEYS = "accumulate", "compression"
-_KINDS = {"none": (0, 1.0), "fp16": (300, 0.5), "top-k 1 %": (2500, 0.02), "powersgd": (5000, 0.03)}  # us, share sent
+_KINDS = {
+    "none": (0, 1.0),
+    "fp16": (300, 0.5),
+    "top-k 1 %": (2500, 0.02),
+    "powersgd": (5000, 0.03),
+}  # us, share sent
 
 
 @exercise
 def accumulate(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(ddp, microbatches)`` leaves in ``ddp`` the gradients of the whole batch, after one all-reduce of them.
+    """``answer(ddp, microbatches)`` leaves in ``ddp`` the gradients of the whole batch, after one
+    all-reduce of them.
 
-    Three updates are made with them, and each gradient is compared with that of one process that trains on all of it.
+    Three updates are made with them, and each gradient is compared with that of one process that
+    trains on all of it.
 
-    ``ddp`` is a DistributedDataParallel, a microbatch a pair (inputs, targets), all of one size, different on every
-    rank. The loss is ``mse_loss`` over all samples of all microbatches and ranks. Run on real ranks.
+    ``ddp`` is a DistributedDataParallel, a microbatch a pair (inputs, targets), all of one size,
+    different on every rank. The loss is ``mse_loss`` over all samples of all microbatches and
+    ranks. Run on real ranks.
     """
     for num_ranks, num_parts in ((2, 4), (2, 1), (3, 5)):
         run = on_ranks(num_ranks, _accumulated, answer, num_parts)
@@ -30,11 +39,16 @@ def accumulate(answer: Callable) -> Iterator[tuple[str, str]]:
             if fault:
                 yield "wrong", f"{case}, rank {rank}: {fault}"
             if sent > 1.5 * least:  # DDP itself sends a few bytes now and then
-                yield "over budget", f"{case}, rank {rank}: {sent} bytes handed to collectives; one all-reduce: {least}"
+                yield (
+                    "over budget",
+                    f"{case}, rank {rank}: {sent} bytes handed to collectives; one all-reduce: "
+                    f"{least}",
+                )
 
 
 def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
-    """A rank's side: what is wrong with the gradients, the bytes it communicated, and those of one all-reduce."""
+    """A rank's side: what is wrong with the gradients, the bytes it communicated, and those of one
+    all-reduce."""
     import copy
 
     import torch
@@ -45,9 +59,16 @@ def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
 
     torch.manual_seed(0)
     model, mse = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)), nn.functional.mse_loss
-    alone, ddp, faults, sent_bytes = copy.deepcopy(model), nn.parallel.DistributedDataParallel(model), [], []
+    alone, ddp, faults, sent_bytes = (
+        copy.deepcopy(model),
+        nn.parallel.DistributedDataParallel(model),
+        [],
+        [],
+    )
     for step in range(3):
-        inputs, targets = (torch.randn(dist.get_world_size(), num_parts, 3, width) for width in (6, 2))
+        inputs, targets = (
+            torch.randn(dist.get_world_size(), num_parts, 3, width) for width in (6, 2)
+        )
         for net in (model, alone):
             net.zero_grad()
         mse(alone(inputs), targets).backward()
@@ -75,23 +96,34 @@ def _difference(model: object, right: dict) -> str:
 
 @exercise
 def error_feedback(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(gradient, memory, k)`` gives (mean, memory): sparse all-reduce with error feedback, on real ranks.
+    """``answer(gradient, memory, k)`` gives (mean, memory): sparse all-reduce with error feedback,
+    on real ranks.
 
-    ``gradient`` and ``memory`` (zeros at first, then what the last call gave back) are 1-D float32 tensors; k is how
-    many values a rank may send in one call, with at most 8 bytes for each. ``mean``: what the optimizer uses.
+    ``gradient`` and ``memory`` (zeros at first, then what the last call gave back) are 1-D float32
+    tensors; k is how many values a rank may send in one call, with at most 8 bytes for each.
+    ``mean``: what the optimizer uses.
     """
     for num_ranks, size, k in ((2, 40, 2), (3, 30, 1)):
         run = on_ranks(num_ranks, _descended, answer, size, k)
         case = f"{num_ranks} ranks, {size} weights, k = {k}"
         fault, loss, least, sent = max(run, key=lambda of_rank: (bool(of_rank[0]), of_rank[3]))
         if fault or loss > 1.02 * least:
-            yield "wrong", f"{case}: " + (fault or f"the loss ends at {loss:.4f}, and could be {least:.4f}")
+            yield (
+                "wrong",
+                f"{case}: " + (fault or f"the loss ends at {loss:.4f}, and could be {least:.4f}"),
+            )
         if sent > 8 * k:
-            yield "over budget", f"{case}: {sent:g} bytes handed to collectives per call, allowed are {8 * k}"
+            yield (
+                "over budget",
+                f"{case}: {sent:g} bytes handed to collectives per call, allowed are {8 * k}",
+            )
 
 
-def _descended(answer: Callable, size: int, k: int, num_steps: int = 250) -> tuple[str, float, float, float]:
-    """A rank's side, least squares: what goes wrong in the sums; the loss at the end, and at best; bytes per call."""
+def _descended(
+    answer: Callable, size: int, k: int, num_steps: int = 250
+) -> tuple[str, float, float, float]:
+    """A rank's side, least squares: what goes wrong in the sums; the loss at the end, and at best;
+    bytes per call."""
     import torch
     from torch import distributed as dist
 
@@ -118,11 +150,14 @@ def _descended(answer: Callable, size: int, k: int, num_steps: int = 250) -> tup
 
 
 def _unbalanced(step: int, given: object, memory: object, kept: object) -> str:
-    """Whether all that was given so far and the mean of what is remembered make up the mean of all gradients."""
+    """Whether all that was given so far and the mean of what is remembered make up the mean of all
+    gradients."""
     import torch
     from torch import distributed as dist
 
-    sums = torch.stack([given, memory, kept])  # one all-reduce of 12 bytes a weight: not the answer's
+    sums = torch.stack(
+        [given, memory, kept]
+    )  # one all-reduce of 12 bytes a weight: not the answer's
     dist.all_reduce(sums)
     mean_given, mean_memory, mean_kept = sums / dist.get_world_size()
     if not torch.allclose(mean_given, given, atol=1e-4):
@@ -135,39 +170,57 @@ def _unbalanced(step: int, given: object, memory: object, kept: object) -> str:
 
 @exercise
 def ring_order(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(bandwidths)`` gives the ranks in ring order: its slowest link as fast as can be, and used least.
+    """``answer(bandwidths)`` gives the ranks in ring order: its slowest link as fast as can be, and
+    used least.
 
-    ``bandwidths[a][b]`` in GB/s, the same both ways. A ring of N ranks has N links, the last rank back to the first.
+    ``bandwidths[a][b]`` in GB/s, the same both ways. A ring of N ranks has N links, the last rank
+    back to the first.
     """
     for matrix in _matrices():
         order, size = list(answer([list(row) for row in matrix])), len(matrix)
         table = "\n".join(" ".join(f"{value:4g}" for value in row) for row in matrix)
         if sorted(order) != list(range(size)):
-            yield "wrong", f"answer(bandwidths) is {order!r:.60}; a ring names each of {size} ranks once\n{table}"
+            yield (
+                "wrong",
+                f"answer(bandwidths) is {order!r:.60}; a ring names each of {size} ranks "
+                f"once\n{table}",
+            )
         rings = ([0, *rest] for rest in itertools.permutations(range(1, size)))
         best = max(rings, key=lambda ring: _rate(matrix, ring))
         (mine, uses), (fast, fewest) = _rate(matrix, order), _rate(matrix, best)
         if (mine, uses) != (fast, fewest):
-            yield "over budget", (f"{order}: slowest link {mine:g} GB/s, used {-uses} times; "
-                                  f"{best}: {fast:g} GB/s, {-fewest} times\n{table}")
+            yield (
+                "over budget",
+                (
+                    f"{order}: slowest link {mine:g} GB/s, used {-uses} times; "
+                    f"{best}: {fast:g} GB/s, {-fewest} times\n{table}"
+                ),
+            )
 
 
 def _rate(matrix: Sequence[Sequence[float]], ring: Sequence[int]) -> tuple[float, int]:
-    """A ring's slowest link, and how often it has one so slow, as a negative number: more is better in both."""
+    """A ring's slowest link, and how often it has one so slow, as a negative number: more is better
+    in both."""
     links = [matrix[a][b] for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
     return min(links), -links.count(min(links))
 
 
 def _matrices() -> Iterator[list[list[float]]]:
-    """Bandwidths: two islands, their ranks mixed; a chain of fast links; a cube with doubled edges; at random."""
+    """Bandwidths: two islands, their ranks mixed; a chain of fast links; a cube with doubled edges;
+    at random."""
     yield [[0 if a == b else 50 if a % 2 == b % 2 else 5 for b in range(6)] for a in range(6)]
     place = [3, 0, 4, 1, 5, 2]
-    yield [[0 if a == b else 25 if abs(place[a] - place[b]) in (1, 5) else 10 for b in range(6)] for a in range(6)]
+    yield [
+        [0 if a == b else 25 if abs(place[a] - place[b]) in (1, 5) else 10 for b in range(6)]
+        for a in range(6)
+    ]
     cube = {(a, a ^ bit): (20 if bit == 4 else 40) for a in range(8) for bit in (1, 2, 4)}
     yield [[0 if a == b else cube.get((a, b), 8) for b in range(8)] for a in range(8)]
     yield [[0, 7], [7, 0]]
     chance = random.Random(4)
-    drawn = {(a, b): chance.choice((10, 12, 25, 50)) for a, b in itertools.combinations(range(7), 2)}
+    drawn = {
+        (a, b): chance.choice((10, 12, 25, 50)) for a, b in itertools.combinations(range(7), 2)
+    }
     yield [[0 if a == b else drawn[min(a, b), max(a, b)] for b in range(7)] for a in range(7)]
 
 
@@ -175,28 +228,40 @@ def _matrices() -> Iterator[list[list[float]]]:
 def experiment(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(measure, settings)`` gives the setting with the most samples per second.
 
-    A setting is a dict: accumulate (microbatches of 8 samples per step) and compression (a name). ``measure(setting)``
-    runs one step and returns its microseconds. Steps vary by some per cent, the first three of a setting warm up, now
-    and then one is disturbed. At most 25 steps may be measured per setting. The times are simulated.
+    A setting is a dict: accumulate (microbatches of 8 samples per step) and compression (a name).
+    ``measure(setting)`` runs one step and returns its microseconds. Steps vary by some per cent,
+    the first three of a setting warm up, now and then one is disturbed. At most 25 steps may be
+    measured per setting. The times are simulated.
     """
-    machines = (4000, 30_000), (20_000, 5000), (9000, 14_000), (30_000, 60_000)  # compute and communication, us
+    machines = (
+        (4000, 30_000),
+        (20_000, 5000),
+        (9000, 14_000),
+        (30_000, 60_000),
+    )  # compute and communication, us
     for seed, (compute_us, comm_us) in enumerate(4 * machines):
-        true_us = {(k, kind): k * compute_us + extra_us + share * comm_us
-                   for k in (1, 2, 4)[: 2 + seed % 2] for kind, (extra_us, share) in _KINDS.items()}
+        true_us = {
+            (k, kind): k * compute_us + extra_us + share * comm_us
+            for k in (1, 2, 4)[: 2 + seed % 2]
+            for kind, (extra_us, share) in _KINDS.items()
+        }
         taken, chance = Counter(), random.Random(seed)
         settings = [dict(zip(_KEYS, pair, strict=True)) for pair in true_us]
         chance.shuffle(settings)
         given = answer(functools.partial(_measure, true_us, taken, chance), settings)
         rates = {pair: 8e6 * pair[0] / us for pair, us in true_us.items()}
         if rates.get(tuple(map(dict(given or {}).get, _KEYS)), 0.0) < 0.97 * max(rates.values()):
-            right = "\n".join(f"{rate:6.0f} samples/s: {k} x, {kind}" for (k, kind), rate in rates.items())
+            right = "\n".join(
+                f"{rate:6.0f} samples/s: {k} x, {kind}" for (k, kind), rate in rates.items()
+            )
             yield "wrong", f"you chose {given!r:.70}. Without noise:\n{right}"
         if (most := max(taken.values(), default=0)) > 25:
             yield "over budget", f"{most} steps measured of one setting; 25 are allowed"
 
 
 def _measure(true_us: dict, taken: Counter, chance: random.Random, setting: dict) -> float:
-    """One step's microseconds: the truth, a little noise, and now and then a disturbance, more so in the beginning."""
+    """One step's microseconds: the truth, a little noise, and now and then a disturbance, more so
+    in the beginning."""
     pair = tuple(setting[key] for key in _KEYS)
     taken[pair] += 1
     slow = chance.uniform(4, 12) if taken[pair] <= 3 or chance.random() < 0.1 else 1.0

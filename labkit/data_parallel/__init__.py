@@ -1,7 +1,8 @@
-"""Data parallelism: every rank has the model, gradients are averaged in buckets while the backward runs.
+"""Data parallelism: every rank has the model, gradients are averaged in buckets while the backward
+runs.
 
-``buckets`` assigns gradients to buckets and simulates the step; ``run`` takes it with DistributedDataParallel.
-Chapter 03.
+``buckets`` assigns gradients to buckets and simulates the step; ``run`` takes it with
+DistributedDataParallel. Chapter 03.
 """
 
 import lazy_loader

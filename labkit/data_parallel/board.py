@@ -1,4 +1,5 @@
-"""``ddp_communication()``: buckets and overlap in a step of data parallelism, predicted and then run."""
+"""``ddp_communication()``: buckets and overlap in a step of data parallelism, predicted and then
+run."""
 
 from dataclasses import dataclass
 
@@ -16,9 +17,19 @@ from labkit.widgets.trial import Trial, chosen, selectors
 __all__ = ["ddp_communication"]
 
 ALPHA_US, FORWARD_US, TOTAL_BYTES = 1000.0, 10_000.0, 24 * buckets.MIB
-SHAPES = {"even": (1,) * 6, "head": (1, 1, 1, 1, 1, 7), "embedding": (7, 1, 1, 1, 1, 1), "many": (1,) * 24}
-_OPTIONS = {"bucket": (0.1, 0.5, 1, 2, 4, 6, 8, 12, 16, 25, 50, 100), "layers": tuple(SHAPES),
-            "link": (0.1, 0.2, 0.3, 0.5, 1.0, 2.0), "ranks": (2, 3, 4), "overlap": (True, False)}
+SHAPES = {
+    "even": (1,) * 6,
+    "head": (1, 1, 1, 1, 1, 7),
+    "embedding": (7, 1, 1, 1, 1, 1),
+    "many": (1,) * 24,
+}
+_OPTIONS = {
+    "bucket": (0.1, 0.5, 1, 2, 4, 6, 8, 12, 16, 25, 50, 100),
+    "layers": tuple(SHAPES),
+    "link": (0.1, 0.2, 0.3, 0.5, 1.0, 2.0),
+    "ranks": (2, 3, 4),
+    "overlap": (True, False),
+}
 _WORDS = (
     ("bucket", "bucket (MiB)", "桶 (MiB)"),
     ("layers", "layers", "层"),
@@ -32,12 +43,19 @@ _WORDS = (
     ("on", "on", "开"),
     ("off_", "off: after the backward", "关：反向之后再通信"),
     ("title", "{} buckets, {} ranks", "{} 个桶，{} 个 rank"),
-    ("predicted", "Simulated: step {}, {} of the communication hidden under compute, {} exposed per rank.",
-     "模拟：一步 {}，{} 的通信藏在计算之下，每个 rank 露出 {}。"),
+    (
+        "predicted",
+        "Simulated: step {}, {} of the communication hidden under compute, {} exposed per rank.",
+        "模拟：一步 {}，{} 的通信藏在计算之下，每个 rank 露出 {}。",
+    ),
     ("measured", "Measured: step {}, {} hidden, {} exposed.", "实测：一步 {}，藏住 {}，露出 {}。"),
     ("buckets", "Buckets in the order they fill: {}.", "按装满的先后，各桶：{}。"),
-    ("stated", "Stated, not measured: forward {} and backward {} in all, link latency {}; buckets take a ring's time.",
-     "规定而非实测：前向共 {}、反向共 {}，链路延迟 {}；每个桶用环形算法的时间。"),
+    (
+        "stated",
+        "Stated, not measured: forward {} and backward {} in all, link latency {}; buckets take a "
+        "ring's time.",
+        "规定而非实测：前向共 {}、反向共 {}，链路延迟 {}；每个桶用环形算法的时间。",
+    ),
 )
 
 
@@ -59,8 +77,14 @@ class Setting:
     def model(self) -> list[Layer]:
         """Layers whose gradients are TOTAL_BYTES together, and whose times are equal."""
         shape = SHAPES[self.layers]
-        return [Layer(name=f"layer {i}", num_bytes=4 * round(TOTAL_BYTES * part / sum(shape) / 4),
-                      forward_us=6 * FORWARD_US / len(shape)) for i, part in enumerate(shape)]
+        return [
+            Layer(
+                name=f"layer {i}",
+                num_bytes=4 * round(TOTAL_BYTES * part / sum(shape) / 4),
+                forward_us=6 * FORWARD_US / len(shape),
+            )
+            for i, part in enumerate(shape)
+        ]
 
     def options(self) -> dict:
         """What ``data_parallel`` takes."""
@@ -69,13 +93,22 @@ class Setting:
 
 
 class DdpBoard(Trial):
-    """The widget: pages by bucket size; ``run()`` trains real DistributedDataParallel with the same setting."""
+    """The widget: pages by bucket size; ``run()`` trains real DistributedDataParallel with the same
+    setting."""
 
     def __init__(self, language: str = "en", **start: object) -> None:
         words = spoken(_WORDS, language)
-        shown = {"layers": words.get, "bucket": "{:g}".format, "link": "{:g}".format,
-                 "overlap": lambda on: words["on" if on else "off_"]}
-        super().__init__(language, _WORDS, selectors(_OPTIONS, start, words, shown, dropdowns=("layers", "overlap")))
+        shown = {
+            "layers": words.get,
+            "bucket": "{:g}".format,
+            "link": "{:g}".format,
+            "overlap": lambda on: words["on" if on else "off_"],
+        }
+        super().__init__(
+            language,
+            _WORDS,
+            selectors(_OPTIONS, start, words, shown, dropdowns=("layers", "overlap")),
+        )
 
     def setting_at(self, *indices: int) -> Setting:
         """What the controls say when they stand at these indices."""
@@ -101,13 +134,19 @@ class DdpBoard(Trial):
         """The picture, and the step's figures."""
         model, say = setting.model(), self._words
         predicted = run.predict(model, setting.num_ranks, **setting.options())
-        filled = [format_bytes(sum(model[i].num_bytes for i in bucket)) for bucket in _buckets(setting)]
+        filled = [
+            format_bytes(sum(model[i].num_bytes for i in bucket)) for bucket in _buckets(setting)
+        ]
         notes = [_figures(say["predicted"], predicted)]
         if (measured := self.timeline_of(setting)) is not None:
             notes.append(_figures(say["measured"], measured))
         listed = (", " if self.language == "en" else "、").join(filled[:8])
-        notes += [say["buckets"].format(listed + (" ..." if len(filled) > 8 else "")),
-                  say["stated"].format(format_us(6 * FORWARD_US), format_us(12 * FORWARD_US), format_us(ALPHA_US))]
+        notes += [
+            say["buckets"].format(listed + (" ..." if len(filled) > 8 else "")),
+            say["stated"].format(
+                format_us(6 * FORWARD_US), format_us(12 * FORWARD_US), format_us(ALPHA_US)
+            ),
+        ]
         return svg.html(self._scene(setting)) + paragraphs(*notes)
 
     def begin(self, setting: Setting) -> Job:
@@ -115,16 +154,29 @@ class DdpBoard(Trial):
         return run.start(setting.model(), setting.num_ranks, **setting.options())
 
 
-def ddp_communication(language: str = "en", *, bucket_mb: float = 4, layers: str = "even", overlap: bool = True,
-                      num_ranks: int = 4) -> DdpBoard:
-    """How DDP hides its all-reduces under the backward: bucket size, layer sizes, link; in English or "zh"."""
-    return DdpBoard(language, bucket=bucket_mb, layers=layers, link=0.3, ranks=num_ranks, overlap=overlap)
+def ddp_communication(
+    language: str = "en",
+    *,
+    bucket_mb: float = 4,
+    layers: str = "even",
+    overlap: bool = True,
+    num_ranks: int = 4,
+) -> DdpBoard:
+    """How DDP hides its all-reduces under the backward: bucket size, layer sizes, link; in English
+    or "zh"."""
+    return DdpBoard(
+        language, bucket=bucket_mb, layers=layers, link=0.3, ranks=num_ranks, overlap=overlap
+    )
 
 
 def _buckets(setting: Setting) -> tuple[tuple[int, ...], ...]:
-    return buckets.assign([layer.num_bytes for layer in setting.model()], int(setting.bucket_mb * buckets.MIB))
+    return buckets.assign(
+        [layer.num_bytes for layer in setting.model()], int(setting.bucket_mb * buckets.MIB)
+    )
 
 
 def _figures(words: str, step: Timeline) -> str:
     exposed_us = float(exposed_comm_us(step).mean())
-    return words.format(format_us(step_us(step)), format_share(hidden_comm(step)), format_us(exposed_us))
+    return words.format(
+        format_us(step_us(step)), format_share(hidden_comm(step)), format_us(exposed_us)
+    )

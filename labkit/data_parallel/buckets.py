@@ -1,7 +1,9 @@
-"""Data parallelism as theory sees it: gradients fill buckets in backward order, and one link reduces them in turn.
+"""Data parallelism as theory sees it: gradients fill buckets in backward order, and one link
+reduces them in turn.
 
-A bucket's all-reduce may begin when its last gradient is there, so it runs under the backward of earlier layers (Li et
-al. 2020, "PyTorch Distributed", VLDB 13(12), section 3.2). Times are microseconds, sizes bytes.
+A bucket's all-reduce may begin when its last gradient is there, so it runs under the backward of
+earlier layers (Li et al. 2020, "PyTorch Distributed", VLDB 13(12), section 3.2). Times are
+microseconds, sizes bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +13,8 @@ from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
 from labkit.units import check_whole
 
 FIRST_BUCKET_BYTES = 1 << 20
-"""DDP's limit for the first bucket where ``bucket_cap_mb`` is left at its default (25 MiB for the others)."""
+"""DDP's limit for the first bucket where ``bucket_cap_mb`` is left at its default (25 MiB for the
+others)."""
 MIB = 1 << 20
 """DDP counts bucket_cap_mb in units of 1,048,576 bytes."""
 
@@ -27,22 +30,31 @@ class Layer:
     forward_us: float
     """how long its forward takes"""
     backward_us: float | None = None
-    """how long its backward takes; None is twice its forward (two matrix products for each one of the forward)"""
+    """how long its backward takes; None is twice its forward (two matrix products for each one of
+    the forward)"""
 
     def __post_init__(self) -> None:
         if self.backward_us is None:
             object.__setattr__(self, "backward_us", 2.0 * self.forward_us)
-        if not (self.num_bytes >= 1 and 0 <= self.forward_us <= 1e18 and 0 <= self.backward_us <= 1e18):
-            raise ValueError(f"a layer has a gradient and times of 0 us or more; {self.name!r} has {self.num_bytes} "
-                             f"bytes, forward {self.forward_us} us, backward {self.backward_us} us")
+        if not (
+            self.num_bytes >= 1 and 0 <= self.forward_us <= 1e18 and 0 <= self.backward_us <= 1e18
+        ):
+            raise ValueError(
+                f"a layer has a gradient and times of 0 us or more; {self.name!r} has "
+                f"{self.num_bytes} "
+                f"bytes, forward {self.forward_us} us, backward {self.backward_us} us"
+            )
 
 
-def assign(layer_bytes: Sequence[int], bucket_bytes: int,
-           first_bytes: int | None = None) -> tuple[tuple[int, ...], ...]:
-    """Which gradients share a bucket: indices per bucket, in the order in which the buckets become ready.
+def assign(
+    layer_bytes: Sequence[int], bucket_bytes: int, first_bytes: int | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """Which gradients share a bucket: indices per bucket, in the order in which the buckets become
+    ready.
 
-    DDP's own rule: from the last gradient to the first, a bucket closes as soon as it holds ``bucket_bytes`` or more,
-    so it may be larger than its limit by almost one gradient. ``first_bytes`` is another limit for the first bucket.
+    DDP's own rule: from the last gradient to the first, a bucket closes as soon as it holds
+    ``bucket_bytes`` or more, so it may be larger than its limit by almost one gradient.
+    ``first_bytes`` is another limit for the first bucket.
     """
     limit = bucket_bytes if first_bytes is None else first_bytes
     if min(limit, bucket_bytes) < 0:
@@ -56,46 +68,75 @@ def assign(layer_bytes: Sequence[int], bucket_bytes: int,
     return tuple(buckets + ([tuple(filling)] if filling else []))
 
 
-def simulate(layers: Sequence[Layer], buckets: Sequence[Sequence[int]], all_reduce_us: Callable[[int], float], *,
-             num_ranks: int, overlap: bool = True, slow: Mapping[int, float] | None = None,
-             accumulate: int = 1) -> Timeline:
-    """One training step on every rank: forward, backward from the last layer, and the buckets' all-reduces.
+def simulate(
+    layers: Sequence[Layer],
+    buckets: Sequence[Sequence[int]],
+    all_reduce_us: Callable[[int], float],
+    *,
+    num_ranks: int,
+    overlap: bool = True,
+    slow: Mapping[int, float] | None = None,
+    accumulate: int = 1,
+) -> Timeline:
+    """One training step on every rank: forward, backward from the last layer, and the buckets'
+    all-reduces.
 
-    ``buckets`` is what ``assign`` returns; ``all_reduce_us(num_bytes)`` how long the link takes for a bucket. An
-    all-reduce begins on a rank when its bucket's last gradient is there and the rank's link is free, and ends that time
-    after the last rank began: a rank that is early waits in it. ``overlap=False``: none begins before the end of the
-    backward. ``slow``: rank -> factor on its times (a straggler). ``accumulate``: microbatches whose gradients add up;
-    only the last one's backward communicates (DDP's ``no_sync``). Labels are F and B with a layer's number, and
-    "bucket 0" and so on.
+    ``buckets`` is what ``assign`` returns; ``all_reduce_us(num_bytes)`` how long the link takes for
+    a bucket. An all-reduce begins on a rank when its bucket's last gradient is there and the rank's
+    link is free, and ends that time after the last rank began: a rank that is early waits in it.
+    ``overlap=False``: none begins before the end of the backward. ``slow``: rank -> factor on its
+    times (a straggler). ``accumulate``: microbatches whose gradients add up; only the last one's
+    backward communicates (DDP's ``no_sync``). Labels are F and B with a layer's number, and "bucket
+    0" and so on.
     """
-    if sorted(index for bucket in buckets for index in bucket) != list(range(len(layers))) or not all(buckets):
-        raise ValueError(f"every layer's gradient is in one bucket, and none is empty; {len(layers)} layers, "
-                         f"buckets {tuple(buckets)}")
+    if sorted(index for bucket in buckets for index in bucket) != list(
+        range(len(layers))
+    ) or not all(buckets):
+        raise ValueError(
+            f"every layer's gradient is in one bucket, and none is empty; {len(layers)} layers, "
+            f"buckets {tuple(buckets)}"
+        )
     check_whole(1, 100_000, num_ranks=num_ranks, accumulate=accumulate)
-    check_whole(0, 100_000, **{"layers times ranks times microbatches": len(layers) * num_ranks * accumulate})
+    check_whole(
+        0,
+        100_000,
+        **{"layers times ranks times microbatches": len(layers) * num_ranks * accumulate},
+    )
     if not all(each in range(num_ranks) and slow[each] >= 0 for each in slow or ()):
         raise ValueError(f"slow gives some of {num_ranks} ranks factors of 0 or more; got {slow}")
     factors = [(slow or {}).get(rank, 1.0) for rank in range(num_ranks)]
-    rows = [(rank, COMPUTE, *row, 0) for rank, factor in enumerate(factors)
-            for row in _compute(layers, factor, accumulate)]
-    done_us = {(rank, label): end_us for rank, *_, label, _, end_us, _ in rows}  # a later microbatch's end stands
+    rows = [
+        (rank, COMPUTE, *row, 0)
+        for rank, factor in enumerate(factors)
+        for row in _compute(layers, factor, accumulate)
+    ]
+    done_us = {
+        (rank, label): end_us for rank, *_, label, _, end_us, _ in rows
+    }  # a later microbatch's end stands
     free_us = 0.0
     for index, bucket in enumerate(buckets):
         needed = [f"B{layer}" for layer in (bucket if overlap else range(len(layers)))]
-        starts_us = [max(free_us, *(done_us[rank, each] for each in needed)) for rank in range(num_ranks)]
+        starts_us = [
+            max(free_us, *(done_us[rank, each] for each in needed)) for rank in range(num_ranks)
+        ]
         num_bytes = sum(layers[layer].num_bytes for layer in bucket)
         free_us = max(starts_us) + all_reduce_us(num_bytes)
-        rows += [(rank, COMM, "all_reduce", f"bucket {index}", start_us, free_us, num_bytes)
-                 for rank, start_us in enumerate(starts_us)]
+        rows += [
+            (rank, COMM, "all_reduce", f"bucket {index}", start_us, free_us, num_bytes)
+            for rank, start_us in enumerate(starts_us)
+        ]
     return from_rows(rows, num_ranks=num_ranks, origin="simulated")
 
 
 def step_us(timeline: Timeline) -> float:
-    """How long a step takes: from the first span's start to the last one's end, communication included."""
+    """How long a step takes: from the first span's start to the last one's end, communication
+    included."""
     return float(timeline.end_us.max() - timeline.start_us.min()) if len(timeline) else 0.0
 
 
-def _compute(layers: Sequence[Layer], factor: float, accumulate: int) -> Iterator[tuple[str, str, float, float]]:
+def _compute(
+    layers: Sequence[Layer], factor: float, accumulate: int
+) -> Iterator[tuple[str, str, float, float]]:
     """A rank's own work as (kind, label, start_us, end_us)."""
     now_us = 0.0
     forward = [("forward", f"F{index}", layer.forward_us) for index, layer in enumerate(layers)]

@@ -1,11 +1,13 @@
-"""DistributedDataParallel on real ranks, layer by layer at a stated pace: the very step that ``buckets`` simulates.
+"""DistributedDataParallel on real ranks, layer by layer at a stated pace: the very step that
+``buckets`` simulates.
 
     layers = [buckets.Layer(name=f"layer {i}", num_bytes=4_000_000, forward_us=10_000) for i in range(6)]
     run = data_parallel.launch(layers, 4, bucket_mb=4, link=Link(alpha_us=100, bandwidth_gb_per_s=0.3))
     predicted = data_parallel.predict(layers, 4, bucket_mb=4, link=Link(alpha_us=100, bandwidth_gb_per_s=0.3))
 
-Gradients have the stated sizes, are really reduced and really checked. Two warm-up steps come first, at the machine's
-own pace: DDP begins with all gradients in one bucket, and rebuilds its buckets in the second step.
+Gradients have the stated sizes, are really reduced and really checked. Two warm-up steps come
+first, at the machine's own pace: DDP begins with all gradients in one bucket, and rebuilds its
+buckets in the second step.
 """
 
 import contextlib
@@ -26,84 +28,165 @@ if TYPE_CHECKING:
     from labkit.launching.run import Run
 
 
-def launch(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0, link: Link | None = None,
-        overlap: bool = True, num_steps: int = 3, slow: Mapping[int, float] | None = None, accumulate: int = 1,
-        timeout_s: float = 60.0) -> "Run":
-    """Trains real DDP over paced layers; a bucket takes the ring's time on ``link``, or the machine's own without one.
+def launch(
+    layers: Sequence[Layer],
+    num_ranks: int = 4,
+    *,
+    bucket_mb: float = 25.0,
+    link: Link | None = None,
+    overlap: bool = True,
+    num_steps: int = 3,
+    slow: Mapping[int, float] | None = None,
+    accumulate: int = 1,
+    timeout_s: float = 60.0,
+) -> "Run":
+    """Trains real DDP over paced layers; a bucket takes the ring's time on ``link``, or the
+    machine's own without one.
 
-    ``bucket_mb`` is DDP's ``bucket_cap_mb`` (MiB). ``slow``: rank -> factor on the times of its layers.
-    ``accumulate``: microbatches per step, all but the last under ``no_sync``. ``run[r]`` is a dict: step_us (per step),
-    bucket_bytes (as DDP reports them), overruns, max_error (of the gradients against the mean over the ranks, relative
-    to the largest). ``run.timeline()`` is the last step, labelled as ``buckets.simulate`` labels it. Raises ValueError
-    for gradients that are no whole number of float32 values.
+    ``bucket_mb`` is DDP's ``bucket_cap_mb`` (MiB). ``slow``: rank -> factor on the times of its
+    layers. ``accumulate``: microbatches per step, all but the last under ``no_sync``. ``run[r]`` is
+    a dict: step_us (per step), bucket_bytes (as DDP reports them), overruns, max_error (of the
+    gradients against the mean over the ranks, relative to the largest). ``run.timeline()`` is the
+    last step, labelled as ``buckets.simulate`` labels it. Raises ValueError for gradients that are
+    no whole number of float32 values.
     """
-    return start(layers, num_ranks, bucket_mb=bucket_mb, link=link, overlap=overlap, num_steps=num_steps, slow=slow,
-                 accumulate=accumulate, timeout_s=timeout_s).wait()
+    return start(
+        layers,
+        num_ranks,
+        bucket_mb=bucket_mb,
+        link=link,
+        overlap=overlap,
+        num_steps=num_steps,
+        slow=slow,
+        accumulate=accumulate,
+        timeout_s=timeout_s,
+    ).wait()
 
 
-def start(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0, link: Link | None = None,
-          overlap: bool = True, num_steps: int = 3, slow: Mapping[int, float] | None = None, accumulate: int = 1,
-          timeout_s: float = 60.0) -> "Job":
+def start(
+    layers: Sequence[Layer],
+    num_ranks: int = 4,
+    *,
+    bucket_mb: float = 25.0,
+    link: Link | None = None,
+    overlap: bool = True,
+    num_steps: int = 3,
+    slow: Mapping[int, float] | None = None,
+    accumulate: int = 1,
+    timeout_s: float = 60.0,
+) -> "Job":
     """``launch`` in the background: returns at once."""
     from labkit.launching import launcher
 
-    if odd := [f"{layer.name!r} has {layer.num_bytes} bytes" for layer in layers if layer.num_bytes % 4]:
+    if odd := [
+        f"{layer.name!r} has {layer.num_bytes} bytes" for layer in layers if layer.num_bytes % 4
+    ]:
         raise ValueError(f"a gradient is float32 values, 4 bytes each; {', '.join(odd)}")
     if not layers or num_steps < 1:
         raise ValueError(f"a run has a layer and a step or more; got {len(layers)} and {num_steps}")
-    predict(layers, num_ranks, bucket_mb=bucket_mb, link=link or Link(alpha_us=0.0, bandwidth_gb_per_s=1.0), slow=slow,
-            accumulate=accumulate)  # what it can't take raises ValueError here
-    return launcher.start(_train, tuple(layers), bucket_mb, link, overlap, num_steps, dict(slow or {}), accumulate,
-                          ranks=num_ranks, timeout_s=timeout_s, backend="gloo")
+    predict(
+        layers,
+        num_ranks,
+        bucket_mb=bucket_mb,
+        link=link or Link(alpha_us=0.0, bandwidth_gb_per_s=1.0),
+        slow=slow,
+        accumulate=accumulate,
+    )  # what it can't take raises ValueError here
+    return launcher.start(
+        _train,
+        tuple(layers),
+        bucket_mb,
+        link,
+        overlap,
+        num_steps,
+        dict(slow or {}),
+        accumulate,
+        ranks=num_ranks,
+        timeout_s=timeout_s,
+        backend="gloo",
+    )
 
 
-def predict(layers: Sequence[Layer], num_ranks: int = 4, *, bucket_mb: float = 25.0, link: Link, overlap: bool = True,
-            slow: Mapping[int, float] | None = None, accumulate: int = 1) -> Timeline:
-    """The step that ``launch`` would take, simulated. Raises ValueError for what is no step: see ``buckets.simulate``."""
+def predict(
+    layers: Sequence[Layer],
+    num_ranks: int = 4,
+    *,
+    bucket_mb: float = 25.0,
+    link: Link,
+    overlap: bool = True,
+    slow: Mapping[int, float] | None = None,
+    accumulate: int = 1,
+) -> Timeline:
+    """The step that ``launch`` would take, simulated. Raises ValueError for what is no step: see
+    ``buckets.simulate``."""
     if not 0 <= bucket_mb < 1e9:
         raise ValueError(f"a bucket holds 0 to 1e9 MiB; got {bucket_mb}")
     plan = buckets.assign([layer.num_bytes for layer in layers], int(bucket_mb * buckets.MIB))
-    return buckets.simulate(layers, plan, ring_us(num_ranks, link), num_ranks=num_ranks, overlap=overlap, slow=slow,
-                            accumulate=accumulate)
+    return buckets.simulate(
+        layers,
+        plan,
+        ring_us(num_ranks, link),
+        num_ranks=num_ranks,
+        overlap=overlap,
+        slow=slow,
+        accumulate=accumulate,
+    )
 
 
 def ring_us(num_ranks: int, link: Link) -> Callable[[int], float]:
-    """How long a ring all-reduce of so many bytes takes on links like this one: what ``pace.link`` wants to know."""
+    """How long a ring all-reduce of so many bytes takes on links like this one: what ``pace.link``
+    wants to know."""
     return lambda num_bytes: network.formula_us("all_reduce", "ring", num_ranks, num_bytes, link)
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------
 
 
-def _train(layers: tuple[Layer, ...], bucket_mb: float, link: Link | None, overlap: bool, num_steps: int,
-           slow: dict[int, float], accumulate: int) -> dict:
-    """One rank: warms up, steps at the stated pace, records the last step and checks its gradients."""
+def _train(
+    layers: tuple[Layer, ...],
+    bucket_mb: float,
+    link: Link | None,
+    overlap: bool,
+    num_steps: int,
+    slow: dict[int, float],
+    accumulate: int,
+) -> dict:
+    """One rank: warms up, steps at the stated pace, records the last step and checks its
+    gradients."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from labkit.measure import pace, trace
 
-    torch.set_num_threads(1)  # layers with so little to compute gain nothing from more, and lose their pace
+    torch.set_num_threads(
+        1
+    )  # layers with so little to compute gain nothing from more, and lose their pace
     model, me = _model(layers), dist.get_rank()
     inputs = [torch.tensor([0.1 * (me + 1) + 0.01 * index]) for index in range(accumulate)]
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
     for _ in range(2):
         _step(ddp, inputs)
     for paced, layer in zip(model, layers, strict=True):
-        paced.forward_us, paced.backward_us = (slow.get(me, 1.0) * us for us in (layer.forward_us, layer.backward_us))
+        paced.forward_us, paced.backward_us = (
+            slow.get(me, 1.0) * us for us in (layer.forward_us, layer.backward_us)
+        )
     linked = pace.link(ddp, ring_us(dist.get_world_size(), link) if link else None, overlap=overlap)
     step_us = [_step(ddp, inputs) for _ in range(num_steps - 1)]
     with trace.record(operators=False):
         step_us.append(_step(ddp, inputs))
     sizes = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(",")
-    return {"step_us": step_us, "bucket_bytes": [int(num_bytes) for num_bytes in sizes],
-            "overruns": linked.num_overruns + sum(paced.pace.num_overruns for paced in model),
-            "max_error": _max_error(model, inputs)}
+    return {
+        "step_us": step_us,
+        "bucket_bytes": [int(num_bytes) for num_bytes in sizes],
+        "overruns": linked.num_overruns + sum(paced.pace.num_overruns for paced in model),
+        "max_error": _max_error(model, inputs),
+    }
 
 
 def _model(layers: tuple[Layer, ...]) -> "nn.Sequential":
-    """Layers that have a gradient of the stated size and little to compute: h -> tanh(h + w.a), a this rank's data."""
+    """Layers that have a gradient of the stated size and little to compute: h -> tanh(h + w.a), a
+    this rank's data."""
     import torch
     from torch import nn
 
@@ -118,12 +201,17 @@ def _model(layers: tuple[Layer, ...]) -> "nn.Sequential":
             return torch.tanh(h + self.weight @ data[: len(self.weight)])
 
     data = torch.randn(max(layer.num_bytes for layer in layers) // 4)
-    return nn.Sequential(*(Paced(Neuron(layer.num_bytes // 4), forward_us=0, name=str(index))
-                           for index, layer in enumerate(layers)))
+    return nn.Sequential(
+        *(
+            Paced(Neuron(layer.num_bytes // 4), forward_us=0, name=str(index))
+            for index, layer in enumerate(layers)
+        )
+    )
 
 
 def _step(ddp: "nn.Module", inputs: "list[Tensor]") -> float:
-    """One training step without an optimizer, all ranks beginning together. Returns its microseconds."""
+    """One training step without an optimizer, all ranks beginning together. Returns its
+    microseconds."""
     import torch.distributed as dist
 
     ddp.zero_grad()
@@ -136,7 +224,8 @@ def _step(ddp: "nn.Module", inputs: "list[Tensor]") -> float:
 
 
 def _max_error(model: "nn.Sequential", inputs: "list[Tensor]") -> float:
-    """How far the gradients are from the mean of what every rank computes alone, over the largest of the mean."""
+    """How far the gradients are from the mean of what every rank computes alone, over the largest
+    of the mean."""
     import torch
     import torch.distributed as dist
 

@@ -1,7 +1,9 @@
-"""The exercises of chapter 14, debugging: a broken run each. Which rank, which line, what fault; and the run mended.
+"""The exercises of chapter 14, debugging: a broken run each. Which rank, which line, what fault;
+and the run mended.
 
-A mended function is called on real ranks, with other data and other numbers of ranks than the chapter shows. Each rank
-gets its own part of the data and nothing else, so what it returns can only be right if the ranks have talked.
+A mended function is called on real ranks, with other data and other numbers of ranks than the
+chapter shows. Each rank gets its own part of the data and nothing else, so what it returns can only
+be right if the ranks have talked.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -12,8 +14,18 @@ from labkit.check import exercise, hint, language, on_ranks, say, status, trace
 from labkit.launching.outcome import FAULTS
 from labkit.launching.run import Run
 
-__all__ = ["case_five", "case_four", "case_one", "case_six", "case_three", "case_two", "hint", "language", "status",
-           "trace"]
+__all__ = [
+    "case_five",
+    "case_four",
+    "case_one",
+    "case_six",
+    "case_three",
+    "case_two",
+    "hint",
+    "language",
+    "status",
+    "trace",
+]
 Found = Iterator[tuple[str, str]]
 
 
@@ -29,20 +41,35 @@ class Truth(NamedTuple):
 
 
 TRUTH = {
-    "case_one": Truth("missing_rank", (1, 2), ("dist.all_reduce(mean)", "if rank == 0 and step % 2 == 0:")),
-    "case_two": Truth("swapped_order", (2,), ("dist.all_reduce(loss)", "dist.all_reduce(accuracy)", "if not late:",
-                                              "if late:", "late = accuracy < 0.5")),
+    "case_one": Truth(
+        "missing_rank", (1, 2), ("dist.all_reduce(mean)", "if rank == 0 and step % 2 == 0:")
+    ),
+    "case_two": Truth(
+        "swapped_order",
+        (2,),
+        (
+            "dist.all_reduce(loss)",
+            "dist.all_reduce(accuracy)",
+            "if not late:",
+            "if late:",
+            "late = accuracy < 0.5",
+        ),
+    ),
     "case_three": Truth("uneven_inputs", (1,), ("dist.all_reduce(grad)", "for x in batches:")),
     "case_four": Truth("send_cycle", (0, 1, 2), ("dist.send(x, dst=after)",)),
-    "case_five": Truth("diverged_replica", (1,), ("grad *= limit / norm", "norm = grad.norm()", "if norm > limit:")),
+    "case_five": Truth(
+        "diverged_replica", (1,), ("grad *= limit / norm", "norm = grad.norm()", "if norm > limit:")
+    ),
     "case_six": Truth("nan", (2,), ("mean = losses.mean()",)),
 }
-"""The right claims; a test runs the chapter's broken functions and holds these against what labkit finds."""
+"""The right claims; a test runs the chapter's broken functions and holds these against what labkit
+finds."""
 
 
 @exercise
 def case_one(mended: Callable, finding: object = None) -> Found:
-    """``mended(losses)`` returns, on every rank, the means over the ranks of every second loss; rank 0 alone prints."""
+    """``mended(losses)`` returns, on every rank, the means over the ranks of every second loss;
+    rank 0 alone prints."""
     if (yield from _found("case_one", finding)):
         return
     for num_ranks, steps in ((2, 5), (4, 2), (3, 1)):
@@ -51,7 +78,11 @@ def case_one(mended: Callable, finding: object = None) -> Found:
         run = yield from _tried(mended, each, [right] * num_ranks, most_calls=steps)
         for r, log in enumerate(run.logs):
             if bool(log.strip()) != (r == 0):
-                yield "wrong", f"{num_ranks} ranks: rank {r} printed {log.strip()[:60]!r}; rank 0 alone prints"
+                yield (
+                    "wrong",
+                    f"{num_ranks} ranks: rank {r} printed {log.strip()[:60]!r}; rank 0 alone "
+                    "prints",
+                )
 
 
 @exercise
@@ -59,28 +90,38 @@ def case_two(mended: Callable, finding: object = None) -> Found:
     """``mended(loss, accuracy)`` returns the means of both over the ranks. Budget: two messages."""
     if (yield from _found("case_two", finding)):
         return
-    for each in ([(2.0, 0.25), (1.0, 0.75), (3.0, 1.0), (6.0, 0.0)], [(1.0, 0.9), (5.0, 0.3)],
-                 [(4.0, 0.1), (2.0, 0.2)]):
+    for each in (
+        [(2.0, 0.25), (1.0, 0.75), (3.0, 1.0), (6.0, 0.0)],
+        [(1.0, 0.9), (5.0, 0.3)],
+        [(4.0, 0.1), (2.0, 0.2)],
+    ):
         right = [_mean(column) for column in zip(*each, strict=True)]
         yield from _tried(mended, each, [right] * len(each), most_calls=2, spread=True)
 
 
 @exercise
 def case_three(mended: Callable, finding: object = None) -> Found:
-    """``mended(batches)`` returns the weight after all batches of all ranks: each step by the mean gradient of the
-    ranks that still have a batch."""
+    """``mended(batches)`` returns the weight after all batches of all ranks: each step by the mean
+    gradient of the ranks that still have a batch."""
     if (yield from _found("case_three", finding)):
         return
-    for each in ([[1.0, 5.0, 2.0], [3.0]], [[], [2.0, 4.0], [8.0, 1.0, 6.0], [5.0]], [[1.0, 2.0], [4.0, 6.0]]):
+    for each in (
+        [[1.0, 5.0, 2.0], [3.0]],
+        [[], [2.0, 4.0], [8.0, 1.0, 6.0], [5.0]],
+        [[1.0, 2.0], [4.0, 6.0]],
+    ):
         weight = 0.0
         for step in range(max(map(len, each))):
-            weight -= 0.5 * _mean([weight - batches[step] for batches in each if step < len(batches)])
+            weight -= 0.5 * _mean(
+                [weight - batches[step] for batches in each if step < len(batches)]
+            )
         yield from _tried(mended, each, [weight] * len(each))
 
 
 @exercise
 def case_four(mended: Callable, finding: object = None) -> Found:
-    """``mended(x)`` hands x to the next rank and returns what the one before handed over. Budget: x once."""
+    """``mended(x)`` hands x to the next rank and returns what the one before handed over. Budget: x
+    once."""
     if (yield from _found("case_four", finding)):
         return
     for num_ranks, num in ((2, 1), (4, 300_000), (3, 3)):
@@ -89,19 +130,26 @@ def case_four(mended: Callable, finding: object = None) -> Found:
         for r, (got, sent_bytes) in enumerate(run):
             before = (r - 1) % num_ranks
             if got != [float(before)] * 2:
-                yield "wrong", f"{case}: rank {r} returned {got}, smallest and largest; rank {before} had {before}s"
+                yield (
+                    "wrong",
+                    f"{case}: rank {r} returned {got}, smallest and largest; rank {before} had "
+                    f"{before}s",
+                )
             if sent_bytes > 6 * num + 10_000:  # gloo's headers, and half of x
                 yield "over budget", f"{case}: rank {r} sent {sent_bytes} bytes; x has {4 * num}"
 
 
 @exercise
 def case_five(mended: Callable, finding: object = None) -> Found:
-    """``mended(weight, grad, limit)`` returns the weight after one update, equal on all ranks: less the mean gradient,
-    which is shortened to ``limit`` if it is longer."""
+    """``mended(weight, grad, limit)`` returns the weight after one update, equal on all ranks: less
+    the mean gradient, which is shortened to ``limit`` if it is longer."""
     if (yield from _found("case_five", finding)):
         return
-    for each in ([[9.0, 0.0], [-8.0, 1.0]], [[0.5, 0.0], [0.0, 0.5], [0.0, 0.0]],
-                 [[8.0, 6.0], [6.0, 8.0], [0.0, 0.0]]):
+    for each in (
+        [[9.0, 0.0], [-8.0, 1.0]],
+        [[0.5, 0.0], [0.0, 0.5], [0.0, 0.0]],
+        [[8.0, 6.0], [6.0, 8.0], [0.0, 0.0]],
+    ):
         mean = [_mean(column) for column in zip(*each, strict=True)]
         factor = min(1.0, 2.0 / (sum(number**2 for number in mean) ** 0.5))
         right = [1.0 - factor * number for number in mean]
@@ -113,7 +161,11 @@ def case_six(mended: Callable, finding: object = None) -> Found:
     """``mended(losses)`` returns the mean over all losses of all ranks; a rank may have none."""
     if (yield from _found("case_six", finding)):
         return
-    for each in ([[1.0, 5.0, 3.0], [7.0], []], [[], [2.0, 4.0]], [[6.0], [], [], [2.0, 1.0, 3.0, 3.0]]):
+    for each in (
+        [[1.0, 5.0, 3.0], [7.0], []],
+        [[], [2.0, 4.0]],
+        [[6.0], [], [], [2.0, 1.0, 3.0, 3.0]],
+    ):
         whole = [loss for losses in each for loss in losses]
         yield from _tried(_with_tensor, each, [_mean(whole)] * len(each), mended, most_calls=2)
 
@@ -122,14 +174,19 @@ def case_six(mended: Callable, finding: object = None) -> Found:
 
 
 def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]:
-    """Yields what is wrong with (rank, line, fault), or with what a function returns as such; returns whether there is
-    no use in going on."""
+    """Yields what is wrong with (rank, line, fault), or with what a function returns as such;
+    returns whether there is no use in going on."""
     truth, said = TRUTH[name], finding() if callable(finding) else finding
     if said is not None and not (isinstance(said, (tuple, list)) and len(said) == 3):
         yield "wrong", f"finding is (rank, line, fault); got {said!r}"
     if said is None or None in said:
-        yield "not attempted", say("First find rank, line and fault; then mend it.",
-                                   "先查清 rank、代码行和故障，再动手修。")
+        yield (
+            "not attempted",
+            say(
+                "First find rank, line and fault; then mend it.",
+                "先查清 rank、代码行和故障，再动手修。",
+            ),
+        )
         return True
     rank, line, fault = said
     ranks = sorted(rank, key=str) if isinstance(rank, (tuple, list, set)) else [rank]
@@ -138,7 +195,11 @@ def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]
     if fault != truth.fault:
         yield "wrong", f"fault {fault!r} ({FAULTS[fault][0]}): not what happened here"
     if ranks != list(truth.ranks):
-        some = "some of the odd ones, not all" if set(ranks) < set(truth.ranks) else "not the odd one out"
+        some = (
+            "some of the odd ones, not all"
+            if set(ranks) < set(truth.ranks)
+            else "not the odd one out"
+        )
         yield "wrong", f"rank {rank!r}: {some}"
     named = "".join(str(line).split())
     if len(named) < 8 or not any(named in "".join(text.split()) for text in truth.lines):
@@ -146,15 +207,25 @@ def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]
     return False
 
 
-def _tried(work: Callable, each: Sequence, right: Sequence, *args: object, most_calls: int = 0, spread: bool = False
-           ) -> Generator[tuple[str, str], None, Run]:
-    """Runs a mended function, rank r with ``each[r]``; yields how what they return differs from ``right[r]``."""
+def _tried(
+    work: Callable,
+    each: Sequence,
+    right: Sequence,
+    *args: object,
+    most_calls: int = 0,
+    spread: bool = False,
+) -> Generator[tuple[str, str], None, Run]:
+    """Runs a mended function, rank r with ``each[r]``; yields how what they return differs from
+    ``right[r]``."""
     run = on_ranks(len(each), _called, work, each, args, spread)
     for r, (got, num_calls) in enumerate(run):
         if not _equal(got, right[r]):
             yield "wrong", f"the ranks have {each}: rank {r} returned {got}, right is {right[r]}"
         if most_calls and num_calls > most_calls:
-            yield "over budget", f"the ranks have {each}: rank {r} made {num_calls} calls; {most_calls} are enough"
+            yield (
+                "over budget",
+                f"the ranks have {each}: rank {r} made {num_calls} calls; {most_calls} are enough",
+            )
     moved = trace(run)
     if moved.counterexample:
         yield "wrong", f"the ranks have {each}: {moved.counterexample}"
@@ -163,7 +234,11 @@ def _tried(work: Callable, each: Sequence, right: Sequence, *args: object, most_
 
 def _equal(got: object, right: object) -> bool:
     if isinstance(right, (list, tuple)):
-        return isinstance(got, (list, tuple)) and len(got) == len(right) and all(map(_equal, got, right))
+        return (
+            isinstance(got, (list, tuple))
+            and len(got) == len(right)
+            and all(map(_equal, got, right))
+        )
     return isinstance(got, (int, float)) and isclose(got, right, rel_tol=1e-5, abs_tol=1e-6)
 
 
@@ -200,8 +275,8 @@ def _with_tensor(losses: list[float], mended: Callable) -> object:
 
 
 def _passed(mended: Callable, num: int) -> tuple[list[float] | str, int]:
-    """Smallest and largest of what arrived, and the bytes sent. The sender's x changes as soon as the answer has
-    returned: a send that nobody waited for shows."""
+    """Smallest and largest of what arrived, and the bytes sent. The sender's x changes as soon as
+    the answer has returned: a send that nobody waited for shows."""
     import torch
     import torch.distributed as dist
 
@@ -213,7 +288,9 @@ def _passed(mended: Callable, num: int) -> tuple[list[float] | str, int]:
         x.fill_(-1.0)
         like_x = isinstance(got, torch.Tensor) and got.shape == x.shape
         found = [got.min().item(), got.max().item()] if like_x else str(got)
-    payload_bytes = sum(num_bytes for name, num_bytes in counted.payload_bytes.items() if name != "recv")
+    payload_bytes = sum(
+        num_bytes for name, num_bytes in counted.payload_bytes.items() if name != "recv"
+    )
     return found, payload_bytes if counted.sent_bytes is None else counted.sent_bytes
 
 

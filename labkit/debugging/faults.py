@@ -1,10 +1,11 @@
-"""Faults to ask for: each is a short, ordinary torch program in which one rank, the odd one, does wrong.
+"""Faults to ask for: each is a short, ordinary torch program in which one rank, the odd one, does
+wrong.
 
     finding = faults.run("mismatched_op", ranks=3, odd=1)     # real ranks, really broken
     finding.fault, finding.ranks                              # what labkit makes of it
 
-Chapters show them, tests and the soak count them. Nothing harms the machine: memory is bounded by a limit of the
-process, and whatever hangs is ended after ``hang_s``.
+Chapters show them, tests and the soak count them. Nothing harms the machine: memory is bounded by a
+limit of the process, and whatever hangs is ended after ``hang_s``.
 """
 
 import contextlib
@@ -43,18 +44,26 @@ class Program:
     """what finds it in a run that seems to end well; None where the launch itself raises"""
 
 
-def run(name: str, *, ranks: int = 3, odd: int = 1, hang_s: float = 1.0, timeout_s: float = 60) -> Finding | None:
+def run(
+    name: str, *, ranks: int = 3, odd: int = 1, hang_s: float = 1.0, timeout_s: float = 60
+) -> Finding | None:
     """Launches a fault on real gloo ranks and returns what labkit finds; None if it finds nothing.
 
-    Raises ValueError for an unknown name, for fewer than 3 ranks (no majority) or an odd rank that is none of them.
+    Raises ValueError for an unknown name, for fewer than 3 ranks (no majority) or an odd rank that
+    is none of them.
     """
     if name not in PROGRAMS:
         raise ValueError(f"a fault is one of {', '.join(PROGRAMS)}; got {name!r}")
     if ranks < 3 or not 0 <= odd < ranks:
-        raise ValueError(f"a fault takes 3 ranks or more, and one of them as the odd one; got ranks={ranks}, odd={odd}")
+        raise ValueError(
+            f"a fault takes 3 ranks or more, and one of them as the odd one; got ranks={ranks}, "
+            f"odd={odd}"
+        )
     program = PROGRAMS[name]
     try:
-        done = launcher.launch(program.rank, odd, ranks=ranks, backend="gloo", hang_s=hang_s, timeout_s=timeout_s)
+        done = launcher.launch(
+            program.rank, odd, ranks=ranks, backend="gloo", hang_s=hang_s, timeout_s=timeout_s
+        )
     except LaunchError as error:
         return error.finding
     return program.find(done) if program.find else None
@@ -62,7 +71,9 @@ def run(name: str, *, ranks: int = 3, odd: int = 1, hang_s: float = 1.0, timeout
 
 def _fault(notice_s: float, silent: bool = False, find: Callable | None = None) -> Callable:
     def register(program: Callable[[int], object]) -> Callable[[int], object]:
-        PROGRAMS[program.__name__] = Program(rank=program, notice_s=notice_s, silent=silent, find=find)
+        PROGRAMS[program.__name__] = Program(
+            rank=program, notice_s=notice_s, silent=silent, find=find
+        )
         return program
 
     return register
@@ -70,8 +81,9 @@ def _fault(notice_s: float, silent: bool = False, find: Callable | None = None) 
 
 @contextlib.contextmanager
 def memory_limit(num_bytes: float) -> Iterator[None]:
-    """This process may take ``num_bytes`` more than it has now while the block runs, and is then refused: a small
-    device without a device. Linux only (RLIMIT_DATA); elsewhere there is no limit. The limit is the process's own."""
+    """This process may take ``num_bytes`` more than it has now while the block runs, and is then
+    refused: a small device without a device. Linux only (RLIMIT_DATA); elsewhere there is no limit.
+    The limit is the process's own."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     if sys.platform == "linux":
         with open("/proc/self/status") as status:
@@ -176,7 +188,8 @@ def mismatched_shape(odd: int) -> None:
 
 @_fault(notice_s=0.2, find=lambda run: diagnosis.swapped(run.calls()))
 def swapped_order(odd: int) -> tuple:
-    """The odd rank reduces y before x. Both have one shape: nothing fails, and every sum is wrong."""
+    """The odd rank reduces y before x. Both have one shape: nothing fails, and every sum is
+    wrong."""
     import torch
     import torch.distributed as dist
 
@@ -275,13 +288,17 @@ job.wait()
 
 
 def dead_kernel(ranks: int = 3, limit_s: float = 10.0) -> Finding | None:
-    """Starts a process that launches ranks, kills it, and waits until its zygote, ranks and files are gone.
+    """Starts a process that launches ranks, kills it, and waits until its zygote, ranks and files
+    are gone.
 
-    Returns the finding, with the seconds it took; None if something is still there after ``limit_s``.
+    Returns the finding, with the seconds it took; None if something is still there after
+    ``limit_s``.
     """
     import psutil
 
-    kernel = subprocess.Popen([sys.executable, "-c", _KERNEL, str(ranks)], stdout=subprocess.PIPE, text=True)
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", _KERNEL, str(ranks)], stdout=subprocess.PIPE, text=True
+    )
     pid, folder = kernel.stdout.readline().split()
     zygote = psutil.Process(int(pid))
     family, began = [zygote, *zygote.children(recursive=True)], time.monotonic()
@@ -291,5 +308,9 @@ def dead_kernel(ranks: int = 3, limit_s: float = 10.0) -> Finding | None:
     _, alive = psutil.wait_procs(family, timeout=limit_s)
     if alive or os.path.exists(folder):
         return None
-    return Finding(fault="dead_kernel", ranks=tuple(range(ranks)), text=f"the process that launched was killed; its "
-                   f"{len(family)} processes and its files were gone {time.monotonic() - began:.2f} s later.")
+    return Finding(
+        fault="dead_kernel",
+        ranks=tuple(range(ranks)),
+        text=f"the process that launched was killed; its "
+        f"{len(family)} processes and its files were gone {time.monotonic() - began:.2f} s later.",
+    )

@@ -1,6 +1,8 @@
-"""Is every rank well? Digests that must agree, numbers that must be finite, orders that must change.
+"""Is every rank well? Digests that must agree, numbers that must be finite, orders that must
+change.
 
-Called inside ranks; ``compare`` and ``finite`` are collectives: every rank of the group must call them.
+Called inside ranks; ``compare`` and ``finite`` are collectives: every rank of the group must call
+them.
 """
 
 import hashlib
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
 
 
 def statistics(tensor: "torch.Tensor") -> dict:
-    """A tensor in numbers: shape, dtype, device, num_nan, num_inf, and min, max, mean, std of what is finite.
+    """A tensor in numbers: shape, dtype, device, num_nan, num_inf, and min, max, mean, std of what
+    is finite.
 
-    The last four are None where nothing is finite (an empty tensor, say); std is that of the population.
+    The last four are None where nothing is finite (an empty tensor, say); std is that of the
+    population.
     """
     import torch
 
@@ -27,15 +31,27 @@ def statistics(tensor: "torch.Tensor") -> dict:
     wide = here.double() if here.is_floating_point() else here.to(torch.float64)
     finite = wide[torch.isfinite(wide)]
     names = ("min", "max", "mean", "std")
-    numbers = [finite.min(), finite.max(), finite.mean(), finite.std(correction=0)] if len(finite) else [None] * 4
-    return {"shape": tuple(here.shape), "dtype": str(here.dtype).removeprefix("torch."), "device": str(here.device),
-            "num_nan": int(wide.isnan().sum()), "num_inf": int(wide.isinf().sum()),
-            **{name: None if number is None else float(number) for name, number in zip(names, numbers, strict=True)}}
+    numbers = (
+        [finite.min(), finite.max(), finite.mean(), finite.std(correction=0)]
+        if len(finite)
+        else [None] * 4
+    )
+    return {
+        "shape": tuple(here.shape),
+        "dtype": str(here.dtype).removeprefix("torch."),
+        "device": str(here.device),
+        "num_nan": int(wide.isnan().sum()),
+        "num_inf": int(wide.isinf().sum()),
+        **{
+            name: None if number is None else float(number)
+            for name, number in zip(names, numbers, strict=True)
+        },
+    }
 
 
 def digest(tensor: "torch.Tensor") -> str:
-    """BLAKE2b of a tensor's bytes, 16 hexadecimal digits: equal in every process, unlike Python's ``hash``, whose salt
-    differs from interpreter to interpreter."""
+    """BLAKE2b of a tensor's bytes, 16 hexadecimal digits: equal in every process, unlike Python's
+    ``hash``, whose salt differs from interpreter to interpreter."""
     import torch
 
     flat = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
@@ -43,25 +59,36 @@ def digest(tensor: "torch.Tensor") -> str:
 
 
 def compare(named: Iterable[tuple[str, "torch.Tensor"]]) -> Finding | None:
-    """Tensors that must be equal on all ranks, such as ``model.named_parameters()`` under DDP: which one differs,
-    and on which ranks. 16 bytes of each travel, not the tensor. Raises ValueError where the names differ."""
+    """Tensors that must be equal on all ranks, such as ``model.named_parameters()`` under DDP:
+    which one differs, and on which ranks. 16 bytes of each travel, not the tensor. Raises
+    ValueError where the names differ."""
     mine = {name: digest(tensor) for name, tensor in named}
     everyone = _gathered(mine)
     if any(list(theirs) != list(mine) for theirs in everyone):
-        raise ValueError(f"the ranks must name the same tensors in the same order; got {[list(t) for t in everyone]}")
+        raise ValueError(
+            "the ranks must name the same tensors in the same order; got "
+            f"{[list(t) for t in everyone]}"
+        )
     votes = {name: {rank: theirs[name] for rank, theirs in enumerate(everyone)} for name in mine}
     odd = {name: ranks for name, vote in votes.items() if (ranks := minority(vote))}
     if not odd:
         return None
     first, ranks = next(iter(odd.items()))
-    return Finding(fault="diverged_replica", ranks=ranks, text=f"{len(odd)} of {len(mine)} tensors differ between "
-                   f"ranks; the first is {first}, odd on {rank_list(ranks)}. Replicas start equal (DDP broadcasts "
-                   "rank 0's) and stay so while every rank applies the same gradients: look for an update that one "
-                   "rank makes alone, other seeds, or buffers that are not broadcast.")
+    return Finding(
+        fault="diverged_replica",
+        ranks=ranks,
+        text=f"{len(odd)} of {len(mine)} tensors differ between "
+        f"ranks; the first is {first}, odd on {rank_list(ranks)}. Replicas start equal (DDP "
+        "broadcasts "
+        "rank 0's) and stay so while every rank applies the same gradients: look for an update "
+        "that one "
+        "rank makes alone, other seeds, or buffers that are not broadcast.",
+    )
 
 
 def finite(named: Iterable[tuple[str, "torch.Tensor"]]) -> Finding | None:
-    """Which rank has NaN or Inf, and in which tensor first. Ask before the all-reduce: after it every rank has it."""
+    """Which rank has NaN or Inf, and in which tensor first. Ask before the all-reduce: after it
+    every rank has it."""
     import torch
 
     mine = next((name for name, tensor in named if not torch.isfinite(tensor).all()), None)
@@ -73,8 +100,9 @@ def finite(named: Iterable[tuple[str, "torch.Tensor"]]) -> Finding | None:
 
 
 def guard(model: "torch.nn.parallel.DistributedDataParallel") -> None:
-    """Makes a DDP model refuse gradients that are not finite on the rank they come from, before the all-reduce gives
-    them to all. The rank then raises FloatingPointError. Costs a pass over each bucket; takes DDP's one comm hook."""
+    """Makes a DDP model refuse gradients that are not finite on the rank they come from, before the
+    all-reduce gives them to all. The rank then raises FloatingPointError. Costs a pass over each
+    bucket; takes DDP's one comm hook."""
     import torch
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -84,34 +112,53 @@ def guard(model: "torch.nn.parallel.DistributedDataParallel") -> None:
     def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if not torch.isfinite(bucket.buffer()).all():
             pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-            bad = [names[id(parameter)] for parameter, gradient in pairs if not torch.isfinite(gradient).all()]
-            raise FloatingPointError(f"rank {dist.get_rank()}'s own gradient of {', '.join(bad)} is not finite: look "
-                                     "at its batch, its loss, or a learning rate that is too large")
+            bad = [
+                names[id(parameter)]
+                for parameter, gradient in pairs
+                if not torch.isfinite(gradient).all()
+            ]
+            raise FloatingPointError(
+                f"rank {dist.get_rank()}'s own gradient of {', '.join(bad)} is not finite: look "
+                "at its batch, its loss, or a learning rate that is too large"
+            )
         return allreduce_hook(dist.group.WORLD, bucket)
 
     model.register_comm_hook(None, hook)
 
 
 def same_order(epochs: Mapping[int, Sequence[int]]) -> Finding | None:
-    """Whether two epochs drew their samples in the same order: {epoch: indices}. A DistributedSampler shuffles by
-    seed + epoch, and knows the epoch only from ``set_epoch``."""
+    """Whether two epochs drew their samples in the same order: {epoch: indices}. A
+    DistributedSampler shuffles by seed + epoch, and knows the epoch only from ``set_epoch``."""
     seen: dict[tuple, int] = {}
     for epoch, indices in epochs.items():
         before = seen.setdefault(tuple(indices), epoch)
         if before != epoch:
-            return Finding(fault="set_epoch", ranks=(), text=f"epoch {epoch} has the order of epoch {before}: call "
-                           "`sampler.set_epoch(epoch)` at the start of each epoch.")
+            return Finding(
+                fault="set_epoch",
+                ranks=(),
+                text=f"epoch {epoch} has the order of epoch {before}: call "
+                "`sampler.set_epoch(epoch)` at the start of each epoch.",
+            )
     return None
 
 
 def slow(timeline: Timeline, share: float = 0.2) -> Finding | None:
-    """The rank for which the others wait longer than ``share`` of the whole time of all of them, in collectives."""
+    """The rank for which the others wait longer than ``share`` of the whole time of all of them, in
+    collectives."""
     rank, waited_us = straggler(timeline)
-    whole_us = float(timeline.end_us.max() - timeline.start_us.min()) * (timeline.num_ranks - 1) if len(timeline) else 0
+    whole_us = (
+        float(timeline.end_us.max() - timeline.start_us.min()) * (timeline.num_ranks - 1)
+        if len(timeline)
+        else 0
+    )
     if waited_us <= share * whole_us:
         return None
-    return Finding(fault="straggler", ranks=(rank,), text=f"the others waited {format_us(waited_us)} for rank {rank}, "
-                   f"{waited_us / whole_us:.0%} of their time: look at its data, its core, its machine.")
+    return Finding(
+        fault="straggler",
+        ranks=(rank,),
+        text=f"the others waited {format_us(waited_us)} for rank {rank}, "
+        f"{waited_us / whole_us:.0%} of their time: look at its data, its core, its machine.",
+    )
 
 
 def _gathered(mine: object) -> list:

@@ -1,4 +1,5 @@
-"""What a rank can tell about itself: where it is, which collectives it has called, what it raised."""
+"""What a rank can tell about itself: where it is, which collectives it has called, what it
+raised."""
 
 import json
 import linecache
@@ -14,7 +15,8 @@ _PROGRAMS = os.path.join(_OURS, "debugging", "faults.py")
 
 
 def collectives() -> dict:
-    """From torch's flight recorder: collectives that are under way, and the last sequence number of each group.
+    """From torch's flight recorder: collectives that are under way, and the last sequence number of
+    each group.
 
     gloo records them by default. Point-to-point messages are not in it.
     """
@@ -45,9 +47,11 @@ def read_calls(folder: Path, rank: int) -> list[dict]:
 
 
 def tell_calls(folder: Path, rank: int, sources: dict) -> None:
-    """Writes every collective that this rank has called, in order, each with the learner's line that called it.
+    """Writes every collective that this rank has called, in order, each with the learner's line
+    that called it.
 
-    The flight recorder keeps the last 2,000, and Python's frames of each. A reader finds a whole file or none.
+    The flight recorder keeps the last 2,000, and Python's frames of each. A reader finds a whole
+    file or none.
     """
     import torch.distributed as dist
     from torch._C._distributed_c10d import _dump_fr_trace
@@ -55,18 +59,27 @@ def tell_calls(folder: Path, rank: int, sources: dict) -> None:
     if not dist.is_initialized():
         return
     entries = pickle.loads(_dump_fr_trace(True, True, False)).get("entries", [])
-    calls = [{**_entry(entry), **_own(entry["frames"], sources)} for entry in entries if not entry["is_p2p"]]
+    calls = [
+        {**_entry(entry), **_own(entry["frames"], sources)}
+        for entry in entries
+        if not entry["is_p2p"]
+    ]
     draft = calls_file(folder, rank).with_suffix(".draft")
     draft.write_text(json.dumps(calls))
     draft.replace(calls_file(folder, rank))
 
 
 def where(frame: types.FrameType | None, sources: dict) -> dict:
-    """The innermost torch.distributed call of a stack, the peer of a send or recv, and the innermost own line."""
+    """The innermost torch.distributed call of a stack, the peer of a send or recv, and the
+    innermost own line."""
     call = peer = line = None
     while frame is not None:
         code, file = frame.f_code, frame.f_code.co_filename
-        if "/torch/distributed/" in file and line is None and not code.co_name.startswith(("wrapper", "_", "<")):
+        if (
+            "/torch/distributed/" in file
+            and line is None
+            and not code.co_name.startswith(("wrapper", "_", "<"))
+        ):
             call = code.co_name
             peer = _peer(frame) if call in ("send", "recv") else None
         if line is None and is_own(file, sources):
@@ -76,30 +89,42 @@ def where(frame: types.FrameType | None, sources: dict) -> dict:
 
 
 def describe(error: BaseException, sources: dict) -> dict:
-    """An exception as text: the learner's own frames and the last one, cells named as in the notebook."""
+    """An exception as text: the learner's own frames and the last one, cells named as in the
+    notebook."""
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if is_own(frame.filename, sources)]
     kept = [*mine, *frames[-1:]] if frames[-1:] != mine[-1:] else mine
     shown = traceback.TracebackException.from_exception(error)
-    shown.stack = traceback.StackSummary.from_list((_name(f.filename, sources), f.lineno, f.name, f.line) for f in kept)
+    shown.stack = traceback.StackSummary.from_list(
+        (_name(f.filename, sources), f.lineno, f.name, f.line) for f in kept
+    )
     spot = _spot(mine[-1].filename, mine[-1].lineno, mine[-1].name, sources) if mine else {}
     spot = {**spot, "file": os.path.basename(spot["file"])} if spot else {}
-    said = {"type": type(error).__name__, "message": str(error), "traceback": "".join(shown.format()), "where": spot}
+    said = {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(shown.format()),
+        "where": spot,
+    }
     return {**said, **collectives()}
 
 
 def is_own(file: str, sources: dict) -> bool:
-    """Whether a file is the learner's: a cell, a script or a program of ``faults``; not Python's, a package's or
-    ours."""
+    """Whether a file is the learner's: a cell, a script or a program of ``faults``; not Python's, a
+    package's or ours."""
     return file in (_PROGRAMS, *sources) or not (
         file.startswith(("<frozen", sys.base_prefix, _OURS)) or "site-packages" in file
     )
 
 
 def _entry(entry: dict) -> dict:
-    return {"group": entry["process_group"][0], "seq": entry["collective_seq_id"],
-            "op": entry["profiling_name"].split(":")[-1], "shapes": entry["input_sizes"],
-            "dtypes": entry["input_dtypes"]}
+    return {
+        "group": entry["process_group"][0],
+        "seq": entry["collective_seq_id"],
+        "op": entry["profiling_name"].split(":")[-1],
+        "shapes": entry["input_sizes"],
+        "dtypes": entry["input_dtypes"],
+    }
 
 
 def _own(frames: list[dict], sources: dict) -> dict:
@@ -116,7 +141,8 @@ def _spot(file: str, line: int, function: str, sources: dict) -> dict:
 
 
 def _peer(frame: types.FrameType) -> int | None:
-    """The rank that a send or recv names, if it names one; a rank of the world, also where there is a group."""
+    """The rank that a send or recv names, if it names one; a rank of the world, also where there is
+    a group."""
     return frame.f_locals.get("dst", frame.f_locals.get("src"))
 
 

@@ -1,7 +1,8 @@
 """A run under way: watch real ranks, judge how they end, leave nothing behind.
 
-One thread per run listens to the ranks and to the zygote. Whatever happens - a result, an exception, a signal, a
-deadlock, the stop button - becomes one outcome: a Run, or an exception of ``labkit.launching.verdict``.
+One thread per run listens to the ranks and to the zygote. Whatever happens - a result, an
+exception, a signal, a deadlock, the stop button - becomes one outcome: a Run, or an exception of
+``labkit.launching.verdict``.
 """
 
 import contextlib
@@ -23,14 +24,18 @@ from labkit.machine import resources
 
 GRACE_S = 0.3  # how long the others may still speak after the first failure
 POLL_S = 0.2  # how often running ranks are asked where they are
-listeners: list[Callable[["Job"], None]] = []  # called in the thread that waits, several times a second
+listeners: list[
+    Callable[["Job"], None]
+] = []  # called in the thread that waits, several times a second
 
 
 class Job:
-    """A run under way. ``wait`` returns its Run or raises its verdict, ``stop`` ends it, ``stacks`` tells where the
-    ranks are."""
+    """A run under way. ``wait`` returns its Run or raises its verdict, ``stop`` ends it, ``stacks``
+    tells where the ranks are."""
 
-    def __init__(self, request: dict, server_: zygote_client.Server, *, timeout_s: float, hang_s: float) -> None:
+    def __init__(
+        self, request: dict, server_: zygote_client.Server, *, timeout_s: float, hang_s: float
+    ) -> None:
         self.num_ranks, self.began = request["ranks"], time.monotonic()
         self.timeout_s, self.hang_s = timeout_s, hang_s
         self._request, self._server, self._folder = request, server_, Path(request["folder"])
@@ -67,13 +72,14 @@ class Job:
         ]
 
     def wait(self) -> Run:
-        """Blocks until the end. Returns the Run; raises RankFailed, Deadlock, Timeout or, if it was stopped,
-        Stopped."""
+        """Blocks until the end. Returns the Run; raises RankFailed, Deadlock, Timeout or, if it was
+        stopped, Stopped."""
         try:
             while not self._over.wait(0.1 if listeners else 1.0):
                 for listener in listeners:
                     listener(self)
-        finally:  # also after the stop button or an alarm: no rank outlives the cell that waits for it
+        # also after the stop button or an alarm: no rank outlives the cell that waits for it
+        finally:
             self.stop()
             for listener in listeners:
                 listener(self)
@@ -82,7 +88,8 @@ class Job:
         return self._outcome
 
     def stop(self) -> None:
-        """Kills every rank and returns when they are gone. Stopping a job that has ended does nothing."""
+        """Kills every rank and returns when they are gone. Stopping a job that has ended does
+        nothing."""
         if self._over.is_set():
             return
         self._stopping.set()
@@ -93,7 +100,9 @@ class Job:
     def stacks(self) -> dict[int, str]:
         """The Python stack of every running rank, also of one that is deep in native code."""
         running = [p.rank for p in self._peers if p.how == "stuck"]
-        before = {r: self._stack_file(r).stat().st_size for r in running if self._stack_file(r).exists()}
+        before = {
+            r: self._stack_file(r).stat().st_size for r in running if self._stack_file(r).exists()
+        }
         self._signal(signal.SIGUSR1, list(before))
         deadline = time.monotonic() + 0.5
         while time.monotonic() < deadline and any(
@@ -123,7 +132,9 @@ class Job:
             outcome = self._follow()
         except BaseException as error:
             outcome = error
-        if isinstance(outcome, Run):  # its ranks only have to leave: the notebook need not wait for that
+        if isinstance(
+            outcome, Run
+        ):  # its ranks only have to leave: the notebook need not wait for that
             weakref.finalize(outcome, remove, self._folder)
             self._outcome = outcome
             self._over.set()
@@ -152,7 +163,8 @@ class Job:
                         self._hear(key.data, message)
                     elif message is None:
                         return verdict.RankFailed(
-                            "the process that starts ranks died, and the ranks with it: most likely "
+                            "the process that starts ranks died, and the ranks with it: most "
+                            "likely "
                             "memory ran out. Launch again; a new one is started.",
                             self._endings(),
                             self._logs(),
@@ -160,7 +172,9 @@ class Job:
                     elif "pids" in message:
                         self._pids = message["pids"]
                         if len(self._pids) < self.num_ranks:
-                            return verdict.RankFailed("the system had no room for another process; ask for fewer ranks")
+                            return verdict.RankFailed(
+                                "the system had no room for another process; ask for fewer ranks"
+                            )
                     elif "exited" in message:
                         self._bury(self._peers[message["exited"]], message["status"])
                 outcome = self._judge()
@@ -186,7 +200,9 @@ class Job:
         """The outcome if there is one now."""
         now, hows = time.monotonic(), [peer.how for peer in self._peers]
         if self._stopping.is_set():
-            return verdict.Stopped(f"stopped after {self.seconds:.1f} s", self._endings(), self._logs())
+            return verdict.Stopped(
+                f"stopped after {self.seconds:.1f} s", self._endings(), self._logs()
+            )
         if all(how == "returned" for how in hows):
             return self._collect()
         bad = [peer.at for peer in self._peers if peer.how in ("failed", "died")]
@@ -196,7 +212,8 @@ class Job:
             return verdict.judge_failure(self._endings(), self._logs())
         if self.seconds > self.timeout_s:
             return self._silence(
-                f"the run was given {self.timeout_s:g} s (timeout_s) and is not done. Where its ranks are:"
+                f"the run was given {self.timeout_s:g} s (timeout_s) and is not done. Where its "
+                "ranks are:"
             )
         if now - self._asked_at > POLL_S:
             return self._ask(now)
@@ -210,16 +227,22 @@ class Job:
         if proof and self._proof and proof.text == self._proof.text:
             return verdict.Deadlock(proof.text, endings, self._logs(), proof)
         self._proof = proof
-        life = [(p.how, p.last, p.log_file.stat().st_size if p.log_file.exists() else 0) for p in self._peers]
+        life = [
+            (p.how, p.last, p.log_file.stat().st_size if p.log_file.exists() else 0)
+            for p in self._peers
+        ]
         if life != self._life:
             self._life, self._lived_at = life, now
         if now - self._lived_at > self.hang_s:
             return self._silence(
-                f"no sign of life for {self.hang_s:g} s (hang_s): no collective, no output, no progress call. "
+                f"no sign of life for {self.hang_s:g} s (hang_s): no collective, no output, no "
+                "progress call. "
                 "Where the ranks are:"
             )
         for peer in self._peers:
-            if peer.how == "stuck" and not peer.asked:  # one open question at a time: nobody blocks who is not heard
+            if (
+                peer.how == "stuck" and not peer.asked
+            ):  # one open question at a time: nobody blocks who is not heard
                 peer.asked = True
                 with contextlib.suppress(OSError):
                     messages.send(peer.sock, {"report": True})
@@ -271,7 +294,11 @@ class Job:
 
     def _await_exits(self, waited: set[int]) -> None:
         deadline = time.monotonic() + 1.0
-        while waited and time.monotonic() < deadline and _readable(self._control, deadline - time.monotonic()):
+        while (
+            waited
+            and time.monotonic() < deadline
+            and _readable(self._control, deadline - time.monotonic())
+        ):
             message, _ = messages.receive(self._control)
             if message is None:
                 return

@@ -1,4 +1,5 @@
-"""Messages between the notebook, the zygote and the ranks: one JSON object behind its length, over a local socket."""
+"""Messages between the notebook, the zygote and the ranks: one JSON object behind its length, over
+a local socket."""
 
 import json
 import socket
@@ -9,7 +10,8 @@ _MAX_FDS = 250  # Linux passes at most 253 file descriptors in one message
 
 
 def send(sock: socket.socket, message: dict, fds: tuple[int, ...] = ()) -> None:
-    """Sends one message, with open file descriptors if given. Raises OSError when the other side is gone."""
+    """Sends one message, with open file descriptors if given. Raises OSError when the other side is
+    gone."""
     body = json.dumps(message).encode()
     head = _LENGTH.pack(len(body))
     if fds:
@@ -20,7 +22,8 @@ def send(sock: socket.socket, message: dict, fds: tuple[int, ...] = ()) -> None:
 
 
 def receive(sock: socket.socket) -> tuple[dict | None, list[int]]:
-    """The next message and its file descriptors; (None, []) when the other side is gone. Blocks until it is whole."""
+    """The next message and its file descriptors; (None, []) when the other side is gone. Blocks
+    until it is whole."""
     try:
         head, fds, _, _ = socket.recv_fds(sock, _LENGTH.size, _MAX_FDS)
         head += _exactly(sock, _LENGTH.size - len(head)) if head else b""

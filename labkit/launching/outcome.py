@@ -63,8 +63,8 @@ class Ending:
     rank: int
     """which rank"""
     how: str
-    """"returned", "failed" (an exception), "died" (a signal or an exit), "stuck" (still running when the run was
-    judged)"""
+    """"returned", "failed" (an exception), "died" (a signal or an exit), "stuck" (still running
+    when the run was judged)"""
     at: float = 0.0
     """when, in seconds of the machine's monotonic clock"""
     error: dict = field(default_factory=dict)
@@ -72,15 +72,18 @@ class Ending:
     status: int | None = None
     """of a dead rank: its exit code, negative for a signal"""
     where: dict = field(default_factory=dict)
-    """of a stuck rank: call, peer (of a send or recv), file, line, function, text; empty when it does not answer"""
+    """of a stuck rank: call, peer (of a send or recv), file, line, function, text; empty when it
+    does not answer"""
     stack: str = ""
     """of a rank that does not answer: faulthandler's stack"""
     state: str = ""
     """of a rank that does not answer: "stopped" where the system says so"""
     pending: tuple[dict, ...] = ()
-    """collectives under way: group, seq, op, shapes, dtypes; ranks of the group, last number of each rank in it"""
+    """collectives under way: group, seq, op, shapes, dtypes; ranks of the group, last number of
+    each rank in it"""
     calls: tuple[dict, ...] = ()
-    """collectives it has called, in order, as far as it told: group, seq, op, shapes, dtypes, file, line, text"""
+    """collectives it has called, in order, as far as it told: group, seq, op, shapes, dtypes, file,
+    line, text"""
     groups: dict = field(default_factory=dict)
     """its process groups: name -> ranks"""
     last_output: str = ""
@@ -89,7 +92,9 @@ class Ending:
 
 def is_echo(ending: Ending) -> bool:
     """Whether a rank failed only because a peer was gone."""
-    return ending.how == "failed" and any(words in ending.error.get("message", "") for words in PEER_GONE)
+    return ending.how == "failed" and any(
+        words in ending.error.get("message", "") for words in PEER_GONE
+    )
 
 
 def line_of(where: dict) -> str:
@@ -100,5 +105,5 @@ def line_of(where: dict) -> str:
 
 
 def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
-    """"rank 1" or "ranks 0, 2"."""
+    """ "rank 1" or "ranks 0, 2"."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

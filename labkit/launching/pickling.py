@@ -1,5 +1,5 @@
-"""What travels from the notebook to the ranks: the function with all it uses, and the source of the cells it came
-from."""
+"""What travels from the notebook to the ranks: the function with all it uses, and the source of the
+cells it came from."""
 
 import inspect
 import linecache
@@ -19,24 +19,31 @@ def pack(fn: Callable, args: tuple, kwargs: dict) -> bytes:
 
     if not callable(fn):
         raise Refused(
-            f"launch takes a function and its arguments; got a {type(fn).__name__}. Write lab.launch(train, 20), "
+            f"launch takes a function and its arguments; got a {type(fn).__name__}. Write "
+            "lab.launch(train, 20), "
             "not lab.launch(train(20))."
         )
     try:
         return cloudpickle.dumps((fn, args, kwargs), protocol=5)
     except Exception as error:
         culprit = next(
-            (f"{name} (a {type(value).__name__})" for name, value in _parts(fn, args, kwargs) if not _travels(value)),
+            (
+                f"{name} (a {type(value).__name__})"
+                for name, value in _parts(fn, args, kwargs)
+                if not _travels(value)
+            ),
             "something inside it",
         )
         raise Refused(
-            f"everything a launched function uses is sent to the ranks; {culprit} can't be: {error}. "
+            f"everything a launched function uses is sent to the ranks; {culprit} can't be: "
+            f"{error}. "
             "Create it inside the function, or pass plain data."
         ) from None
 
 
 def cell_sources() -> dict[str, tuple[str, list[str]]]:
-    """Source lines of code that lies in no file, such as notebook cells: {file name: (name to show, lines)}."""
+    """Source lines of code that lies in no file, such as notebook cells: {file name: (name to show,
+    lines)}."""
     return {
         file: (_shown_name(file), entry[2])
         for file, entry in list(linecache.cache.items())

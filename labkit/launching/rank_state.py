@@ -12,9 +12,9 @@ LAST_LINES, TAIL_BYTES = 12, 16384  # of a rank's output, in a verdict
 class Peer:
     """One rank, as far as the notebook knows it. Changes while the run goes on.
 
-    ``how`` is "stuck" while it runs, then "returned", "failed" or "died"; ``at`` is when that was (monotonic seconds);
-    ``said`` its last word, ``report`` its last answer to "where are you?", ``status`` its process's exit code,
-    ``state`` what the system says of it.
+    ``how`` is "stuck" while it runs, then "returned", "failed" or "died"; ``at`` is when that was
+    (monotonic seconds); ``said`` its last word, ``report`` its last answer to "where are you?",
+    ``status`` its process's exit code, ``state`` what the system says of it.
     """
 
     def __init__(self, rank: int, sock: socket.socket, folder: Path) -> None:
@@ -33,7 +33,9 @@ class Peer:
         elif event == "report":
             self.report, self.asked = message, False
         elif event == "progress":
-            self.progress = {name: message[name] for name in ("step", "loss") if message[name] is not None}
+            self.progress = {
+                name: message[name] for name in ("step", "loss") if message[name] is not None
+            }
         return event in ("progress", "started", "returned")
 
     @property
@@ -61,13 +63,19 @@ class Peer:
         """The collectives that it has called, as far as it told."""
         file = introspect.calls_file(self.folder, self.rank)
         told_at = file.stat().st_mtime_ns if file.exists() else 0
-        if told_at != self._told_at:  # asked several times a second, and thousands of calls may stand there
-            self._told_at, self._calls = told_at, tuple(introspect.read_calls(self.folder, self.rank))
+        if (
+            told_at != self._told_at
+        ):  # asked several times a second, and thousands of calls may stand there
+            self._told_at, self._calls = (
+                told_at,
+                tuple(introspect.read_calls(self.folder, self.rank)),
+            )
         return self._calls
 
     @property
     def tail(self) -> str:
-        """The end of what it has printed: a log can be long, and this is asked several times a second."""
+        """The end of what it has printed: a log can be long, and this is asked several times a
+        second."""
         if not self.log_file.exists():
             return ""
         with self.log_file.open("rb") as file:
@@ -75,7 +83,8 @@ class Peer:
             return file.read().decode(errors="replace")
 
     def ending(self, last: dict[int, dict], stack: str) -> Ending:
-        """How it ended, or where it is stuck. ``last``: each rank's last sequence numbers, to set beside its own."""
+        """How it ended, or where it is stuck. ``last``: each rank's last sequence numbers, to set
+        beside its own."""
         groups, pending = self.report.get("groups", {}), []
         for work in self.report.get("pending", []):
             reached = {rank: (seqs or {}).get(work["group"]) for rank, seqs in last.items()}

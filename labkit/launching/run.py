@@ -1,4 +1,5 @@
-"""What a run brought back: each rank's result, what it printed, and what it recorded. Saved without pickles."""
+"""What a run brought back: each rank's result, what it printed, and what it recorded. Saved without
+pickles."""
 
 import json
 import shutil
@@ -20,7 +21,8 @@ from labkit.units import check_real, check_whole, check_word
 
 
 class Unsaved(str):
-    """The repr of a result that fits none of JSON, npz and safetensors: all that a saved run keeps of it."""
+    """The repr of a result that fits none of JSON, npz and safetensors: all that a saved run keeps
+    of it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,48 +57,69 @@ class Run:
         return len(self.results)
 
     def __repr__(self) -> str:
-        return f"Run({len(self)} ranks, {self.origin}, {', '.join(self.notes)}, {self.seconds:.2f} s)"
+        return (
+            f"Run({len(self)} ranks, {self.origin}, {', '.join(self.notes)}, {self.seconds:.2f} s)"
+        )
 
     def timeline(self) -> Timeline:
-        """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when they recorded
-        nothing."""
+        """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when
+        they recorded nothing."""
         if self.folder and (saved := self.folder / "timeline.json").exists():
             return replace(Timeline.load(saved), origin=self.origin)
         from labkit.measure import trace
 
-        traces = sorted(self.folder.glob("trace-*")) if self.folder and self.origin == "measured" else []
+        traces = (
+            sorted(self.folder.glob("trace-*")) if self.folder and self.origin == "measured" else []
+        )
         if not traces:
-            raise ValueError("a timeline needs a recording; these ranks recorded none. Wrap the part to be seen in "
-                             "`with trace.record():` inside the launched function.")
+            raise ValueError(
+                "a timeline needs a recording; these ranks recorded none. Wrap the part to be "
+                "seen in "
+                "`with trace.record():` inside the launched function."
+            )
         return trace.read(traces)
 
     def calls(self) -> list[list[dict]]:
-        """The collectives that each rank called, in order, point-to-point messages left out: one list per rank.
+        """The collectives that each rank called, in order, point-to-point messages left out: one
+        list per rank.
 
-        Each is a dict of group, seq (its number in the group), op, shapes, dtypes, and file, line, function, text of
-        the line that called it. torch's flight recorder keeps the last 2,000. Empty for a script's ranks.
+        Each is a dict of group, seq (its number in the group), op, shapes, dtypes, and file, line,
+        function, text of the line that called it. torch's flight recorder keeps the last 2,000.
+        Empty for a script's ranks.
         """
-        return [introspect.read_calls(self.folder, rank) if self.folder else [] for rank in range(len(self))]
+        return [
+            introspect.read_calls(self.folder, rank) if self.folder else []
+            for rank in range(len(self))
+        ]
 
     def memory(self) -> list[dict]:
         """One row per rank: rank, peak_rss_bytes (largest resident memory of its process)."""
-        return [{"rank": rank, "peak_rss_bytes": num_bytes} for rank, num_bytes in enumerate(self.peak_rss_bytes)]
+        return [
+            {"rank": rank, "peak_rss_bytes": num_bytes}
+            for rank, num_bytes in enumerate(self.peak_rss_bytes)
+        ]
 
     def save(self, folder: str | Path) -> Path:
-        """Writes the run as JSON, npz and safetensors, with its timeline. Returns the folder, which must be new or
-        empty.
+        """Writes the run as JSON, npz and safetensors, with its timeline. Returns the folder, which
+        must be new or empty.
 
-        A result that fits none of these formats is kept as its repr, and ``run.json`` names it under ``kept_as_repr``.
+        A result that fits none of these formats is kept as its repr, and ``run.json`` names it
+        under ``kept_as_repr``.
         """
         folder = Path(folder)
         if folder.exists() and any(folder.iterdir()):
-            raise ValueError(f"a run is saved into a new or empty folder; {folder} holds "
-                             f"{next(folder.iterdir()).name}. Choose another name or delete it first.")
+            raise ValueError(
+                f"a run is saved into a new or empty folder; {folder} holds "
+                f"{next(folder.iterdir()).name}. Choose another name or delete it first."
+            )
         folder.mkdir(parents=True, exist_ok=True)
         arrays: dict = {}
         tensors: dict = {}
         reprs: list[str] = []
-        results = [_encode(result, f"rank{rank}", arrays, tensors, reprs) for rank, result in enumerate(self.results)]
+        results = [
+            _encode(result, f"rank{rank}", arrays, tensors, reprs)
+            for rank, result in enumerate(self.results)
+        ]
         if arrays:
             np.savez_compressed(folder / "arrays.npz", **arrays)
         if tensors:
@@ -104,9 +127,14 @@ class Run:
 
             save_file(tensors, folder / "tensors.safetensors")
         names = ("logs", "seconds", "backend", "notes", "peak_rss_bytes", "machine", "started")
-        about = {name: getattr(self, name) for name in names} | {"results": results, "kept_as_repr": reprs}
+        about = {name: getattr(self, name) for name in names} | {
+            "results": results,
+            "kept_as_repr": reprs,
+        }
         (folder / "run.json").write_text(json.dumps(about, indent=1, ensure_ascii=False))
-        if self.folder and (any(self.folder.glob("trace-*")) or (self.folder / "timeline.json").exists()):
+        if self.folder and (
+            any(self.folder.glob("trace-*")) or (self.folder / "timeline.json").exists()
+        ):
             self.timeline().save(folder / "timeline.json")
         for rank, calls in enumerate(self.calls()):
             if calls:
@@ -115,8 +143,8 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
-        """Reads what ``save`` wrote; unpickles nothing. Its origin is "recorded". Raises ValueError for any other
-        folder."""
+        """Reads what ``save`` wrote; unpickles nothing. Its origin is "recorded". Raises ValueError
+        for any other folder."""
         folder = Path(folder)
         if not (folder / "run.json").is_file():
             raise ValueError(f"a saved run is a folder with a run.json; {str(folder)!r} has none")
@@ -127,13 +155,25 @@ class Run:
             rest = {name: about[name] for name in ("seconds", "backend", "machine", "started")}
             _check(len(results), **lists, **rest)
         except UNREADABLE as error:
-            raise ValueError(f"a saved run holds what Run.save wrote; {str(folder)!r} does not "
-                             f"({type(error).__name__}: {str(error)[:500]}). Save it once more.") from error
+            raise ValueError(
+                f"a saved run holds what Run.save wrote; {str(folder)!r} does not "
+                f"({type(error).__name__}: {str(error)[:500]}). Save it once more."
+            ) from error
         return cls(results=results, folder=folder, origin="recorded", **lists, **rest)
 
 
-UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, MemoryError, EOFError, OSError,
-              zipfile.BadZipFile, zlib.error)
+UNREADABLE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    EOFError,
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 """What readers of JSON, npz and safetensors raise for files that are none."""
 
 
@@ -156,17 +196,38 @@ def _read(folder: Path) -> tuple[dict, dict, dict]:
     return about, arrays, tensors
 
 
-def _check(num_ranks: int, logs: tuple, notes: tuple, peak_rss_bytes: tuple, seconds: float, backend: str,
-           machine: dict, started: str) -> None:
+def _check(
+    num_ranks: int,
+    logs: tuple,
+    notes: tuple,
+    peak_rss_bytes: tuple,
+    seconds: float,
+    backend: str,
+    machine: dict,
+    started: str,
+) -> None:
     """Raises ValueError where a part of a saved run is not of its kind."""
     check_real(seconds=seconds)
-    check_whole(0, **{f"peak_rss_bytes of rank {rank}": num_bytes for rank, num_bytes in enumerate(peak_rss_bytes)})
-    if not all(isinstance(text, str) for text in (*logs, *notes, backend, started)) or not isinstance(machine, dict):
-        raise ValueError("logs, notes, backend and started are words, and a machine is a dict; got "
-                         f"{brief([logs, notes, backend, started, machine])}")
+    check_whole(
+        0,
+        **{
+            f"peak_rss_bytes of rank {rank}": num_bytes
+            for rank, num_bytes in enumerate(peak_rss_bytes)
+        },
+    )
+    if not all(
+        isinstance(text, str) for text in (*logs, *notes, backend, started)
+    ) or not isinstance(machine, dict):
+        raise ValueError(
+            "logs, notes, backend and started are words, and a machine is a dict; got "
+            f"{brief([logs, notes, backend, started, machine])}"
+        )
     if {len(logs), len(peak_rss_bytes) or num_ranks} != {num_ranks}:
-        raise ValueError(f"a run has a result, a log and a peak for each rank; got {num_ranks} results and {len(logs)} "
-                         "logs")
+        raise ValueError(
+            f"a run has a result, a log and a peak for each rank; got {num_ranks} results and "
+            f"{len(logs)} "
+            "logs"
+        )
 
 
 def remove(folder: Path) -> None:
@@ -175,8 +236,11 @@ def remove(folder: Path) -> None:
 
 
 def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[str]) -> object:
-    """JSON for a value; arrays and tensors go into their own files, named by where they stand in the result."""
-    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, Unsaved)):
+    """JSON for a value; arrays and tensors go into their own files, named by where they stand in
+    the result."""
+    if value is None or (
+        isinstance(value, (bool, int, float, str)) and not isinstance(value, Unsaved)
+    ):
         return value
     if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float, str)):
         return value.item()
@@ -187,11 +251,15 @@ def _encode(value: object, key: str, arrays: dict, tensors: dict, reprs: list[st
         tensors[key] = value.detach().contiguous().clone()
         return {"$safetensors": key}
     if type(value) in (list, tuple):
-        items = [_encode(item, f"{key}.{i}", arrays, tensors, reprs) for i, item in enumerate(value)]
+        items = [
+            _encode(item, f"{key}.{i}", arrays, tensors, reprs) for i, item in enumerate(value)
+        ]
         return items if type(value) is list else {"$tuple": items}
     if isinstance(value, dict) and type(value).__name__ in ("dict", "OrderedDict"):
         pairs = []
-        for i, (k, v) in enumerate(value.items()):  # a key may hold a dot, 1 is not "1": the number keeps names apart
+        for i, (k, v) in enumerate(
+            value.items()
+        ):  # a key may hold a dot, 1 is not "1": the number keeps names apart
             named = ((k, f"{key}.key{i}"), (v, f"{key}.{k}#{i}"))
             pairs.append([_encode(part, name, arrays, tensors, reprs) for part, name in named])
         return {"$dict": pairs}
@@ -222,7 +290,10 @@ def _decode(value: object, arrays: dict, tensors: dict) -> object:
         return from_rows(rows, num_ranks=num_ranks, origin="recorded", notes=notes)
     if tag == "$footprint":
         labels, num_bytes, notes = content
-        moments = ((label, dict(zip(PARTS, row, strict=True))) for label, row in zip(labels, num_bytes, strict=True))
+        moments = (
+            (label, dict(zip(PARTS, row, strict=True)))
+            for label, row in zip(labels, num_bytes, strict=True)
+        )
         return from_moments(moments, "recorded", notes)
     if tag == "$tuple":
         return tuple(_decode(item, arrays, tensors) for item in content)

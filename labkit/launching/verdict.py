@@ -1,4 +1,5 @@
-"""How a run ended, as an exception a learner can act on. Reads what the ranks said; starts and stops nothing."""
+"""How a run ended, as an exception a learner can act on. Reads what the ranks said; starts and
+stops nothing."""
 
 import re
 import signal
@@ -9,26 +10,39 @@ from labkit.launching.outcome import Ending, Finding, is_echo, line_of
 
 _LIKELY = {
     "SIGKILL": "the system ended it, most likely because memory ran out (or someone sent kill -9)",
-    "SIGSEGV": "native code touched memory that is not its own; the last lines of its output name the call",
-    "SIGABRT": "native code gave up; gloo does so when ranks bring different sizes or types to one collective",
+    "SIGSEGV": "native code touched memory that is not its own; the last lines of its output name "
+    "the call",
+    "SIGABRT": "native code gave up; gloo does so when ranks bring different sizes or types to "
+    "one collective",
     "SIGTERM": "someone asked it to end",
     "SIGBUS": "a mapped file or shared memory ran out of room",
 }
-_NO_ROOM = re.compile(r"MemoryError|OutOfMemory|out of memory|can't allocate memory|Cannot allocate memory")
+_NO_ROOM = re.compile(
+    r"MemoryError|OutOfMemory|out of memory|can't allocate memory|Cannot allocate memory"
+)
 
 
 class LaunchError(RuntimeError):
-    """A run that did not end well. ``endings`` has one Ending per rank, ``logs`` what each printed, ``finding`` says
-    what was wrong where that is known."""
+    """A run that did not end well. ``endings`` has one Ending per rank, ``logs`` what each printed,
+    ``finding`` says what was wrong where that is known."""
 
     draw: "Callable[[LaunchError], None] | None" = None
     """shows a verdict in a notebook before its text; the hands set it"""
 
     def __init__(
-        self, message: str, endings: Iterable[Ending] = (), logs: Iterable[str] = (), finding: Finding | None = None
+        self,
+        message: str,
+        endings: Iterable[Ending] = (),
+        logs: Iterable[str] = (),
+        finding: Finding | None = None,
     ) -> None:
         super().__init__(message)
-        self.endings, self.logs, self.finding, self._drawn = tuple(endings), tuple(logs), finding, False
+        self.endings, self.logs, self.finding, self._drawn = (
+            tuple(endings),
+            tuple(logs),
+            finding,
+            False,
+        )
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows this instead of the launcher's own frames."""
@@ -55,11 +69,13 @@ class Stopped(LaunchError, KeyboardInterrupt):
 
 
 class Refused(ValueError):
-    """The run was not started: it asks for more than this machine can do, or for what can't be sent."""
+    """The run was not started: it asks for more than this machine can do, or for what can't be
+    sent."""
 
 
 def judge_failure(endings: list[Ending], logs: list[str]) -> RankFailed:
-    """The verdict when at least one rank failed or died: the first cause whole, one line for each of the others."""
+    """The verdict when at least one rank failed or died: the first cause whole, one line for each
+    of the others."""
     guilty = _first_cause(endings, logs)
     detailed = diagnosis.detailed(endings)
     finding = detailed or _found(guilty, logs[guilty.rank], endings)
@@ -79,7 +95,8 @@ def judge_silence(endings: list[Ending], logs: list[str], why: str) -> Timeout:
 
 
 def _first_cause(endings: list[Ending], logs: list[str]) -> Ending:
-    """A rank that died, or whose exception is its own; not one that only noticed that a peer was gone."""
+    """A rank that died, or whose exception is its own; not one that only noticed that a peer was
+    gone."""
     bad = sorted((e for e in endings if e.how in ("failed", "died")), key=lambda e: e.at)
     own = [e for e in bad if not is_echo(e)]
     dead = [e for e in own if e.how == "died"]
@@ -97,13 +114,32 @@ def _found(ending: Ending, log: str, endings: list[Ending]) -> Finding:
         return Finding(fault=fault, ranks=(ending.rank,), text=text, where=place)
     reason, text = _gloo_reason(log), f"rank {ending.rank} {_death(ending)}"
     if reason:
-        text += f"\ngloo's reason: {reason}\nRanks brought different sizes or types to one collective."
-        text += "".join(f"\n  rank {e.rank} brought {call['shapes']} {'/'.join(call['dtypes'])} to {call['op']} at "
-                        f"{line_of(call)}" for e in endings for call in e.calls[-1:])
+        text += (
+            f"\ngloo's reason: {reason}\nRanks brought different sizes or types to one collective."
+        )
+        text += "".join(
+            f"\n  rank {e.rank} brought {call['shapes']} {'/'.join(call['dtypes'])} to "
+            f"{call['op']} at "
+            f"{line_of(call)}"
+            for e in endings
+            for call in e.calls[-1:]
+        )
     elif ending.last_output:
         text += f"\nIts last output:\n{ending.last_output}"
-    died = "unclean_exit" if (ending.status or 0) >= 0 else "sigkill" if ending.status == -signal.SIGKILL else "crash"
-    fault = "mismatched_shape" if reason else "out_of_memory" if ending.state == "out of memory" else died
+    died = (
+        "unclean_exit"
+        if (ending.status or 0) >= 0
+        else "sigkill"
+        if ending.status == -signal.SIGKILL
+        else "crash"
+    )
+    fault = (
+        "mismatched_shape"
+        if reason
+        else "out_of_memory"
+        if ending.state == "out of memory"
+        else died
+    )
     odd = diagnosis.disagreeing(endings, ending.rank, reason) if reason else (ending.rank,)
     where = next((e.calls[-1] for e in endings if e.rank == odd[0] and e.calls), {})
     return Finding(fault=fault, ranks=odd, text=text, where=where)
@@ -130,11 +166,15 @@ def _one_line(ending: Ending) -> str:
         return _death(ending)
     if ending.how == "failed":
         noticed = (
-            "noticed that a peer was gone" if is_echo(ending) else f"{ending.error['type']}: {ending.error['message']}"
+            "noticed that a peer was gone"
+            if is_echo(ending)
+            else f"{ending.error['type']}: {ending.error['message']}"
         )
         return f"{noticed.splitlines()[0]} (at {line_of(ending.error['where'])})"
     if ending.where:
         return f"in {diagnosis.place_of(ending)}"
-    last = next((line.strip() for line in ending.stack.splitlines() if line.strip().startswith("File")), "")
+    last = next(
+        (line.strip() for line in ending.stack.splitlines() if line.strip().startswith("File")), ""
+    )
     why = " (it is stopped)" if ending.state == "stopped" else " (stopped, or deep in native code)"
     return f"does not answer{': ' + last if last else why}"

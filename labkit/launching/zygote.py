@@ -1,13 +1,14 @@
 """The zygote: a server process that has imported torch once and forks fresh ranks for every run.
 
-Started by ``labkit.launching.launcher`` as ``python -m labkit.launching.zygote FD FOLDER``. It runs no tensor code and no thread, so a
-fork of it is safe and takes milliseconds, and no state leaks from one run into the next. It lives as long as the
-notebook's end of its socket: when that closes, it kills every rank, removes the folder and goes.
+Started by ``labkit.launching.launcher`` as ``python -m labkit.launching.zygote FD FOLDER``. It runs
+no tensor code and no thread, so a fork of it is safe and takes milliseconds, and no state leaks
+from one run into the next. It lives as long as the notebook's end of its socket: when that closes,
+it kills every rank, removes the folder and goes.
 
-One message starts a run: ``{"ranks": ..., "request": ...}`` with file descriptors (the run's own socket, then one per
-rank). A few spares are forked ahead, in quiet moments; an order makes one of them a rank. Over the run's socket the
-zygote answers ``{"pids": [...]}``, later ``{"exited": rank, "status": ...}``, and takes
-``{"kill": signal, "ranks": [...]}``.
+One message starts a run: ``{"ranks": ..., "request": ...}`` with file descriptors (the run's own
+socket, then one per rank). A few spares are forked ahead, in quiet moments; an order makes one of
+them a rank. Over the run's socket the zygote answers ``{"pids": [...]}``, later ``{"exited": rank,
+"status": ...}``, and takes ``{"kill": signal, "ranks": [...]}``.
 """
 
 import contextlib
@@ -41,11 +42,17 @@ PRELOADED = (
     "cloudpickle",
 )
 FIRST_SPARES, MOST_SPARES, REST_S = 4, 8, 0.05
-CPU_ONLY = ("accelerate", "deepspeed", "deepspeed.pipe", "deepspeed.runtime.zero.muon.original_muon")
+CPU_ONLY = (
+    "accelerate",
+    "deepspeed",
+    "deepspeed.pipe",
+    "deepspeed.runtime.zero.muon.original_muon",
+)
 
 
 class Zygote:
-    """The server's whole state: its socket to the notebook, the runs whose ranks are alive, and spare processes."""
+    """The server's whole state: its socket to the notebook, the runs whose ranks are alive, and
+    spare processes."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
@@ -88,7 +95,9 @@ class Zygote:
         run, pids = socket.socket(fileno=fds[0]), {}
         self.runs[run] = pids
         for index, fd in enumerate(fds[1:]):
-            with contextlib.suppress(OSError):  # where no process is to be had, the rank's closed socket tells
+            with contextlib.suppress(
+                OSError
+            ):  # where no process is to be had, the rank's closed socket tells
                 pid, order = self.spares.pop() if self.spares else self.spare()
                 pids[pid] = index
                 with order:
@@ -99,7 +108,8 @@ class Zygote:
         self.tell(run, {"pids": list(pids)})
 
     def spare(self) -> tuple[int, socket.socket]:
-        """Forks a process that waits for its order, is one rank of one run, and ends: (pid, its order's socket)."""
+        """Forks a process that waits for its order, is one rank of one run, and ends: (pid, its
+        order's socket)."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -135,10 +145,13 @@ class Zygote:
             self.selector.unregister(run)
             self.kill(list(pids), signal.SIGKILL)
         else:
-            self.kill([pid for pid, index in pids.items() if index in message["ranks"]], message["kill"])
+            self.kill(
+                [pid for pid, index in pids.items() if index in message["ranks"]], message["kill"]
+            )
 
     def kill(self, pids: list[int], number: int) -> None:
-        """Signals ranks; SIGKILL goes to everything they started as well. Safe: a pid is ours until we reap it."""
+        """Signals ranks; SIGKILL goes to everything they started as well. Safe: a pid is ours until
+        we reap it."""
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
@@ -146,7 +159,8 @@ class Zygote:
                     os.killpg(pid, number)
 
     def reap(self) -> None:
-        """Reports ranks that ended, after killing whatever they left behind in their process group."""
+        """Reports ranks that ended, after killing whatever they left behind in their process
+        group."""
         while (ended := _next_ended()) is not None:
             pid, status = ended
             self.spares = [spare for spare in self.spares if spare[0] != pid]
@@ -175,8 +189,8 @@ class Zygote:
 
 
 def _next_ended() -> tuple[int, int] | None:
-    """(pid, exit code) of a rank that ended, its process group killed before its pid can be used again; None when
-    there is none."""
+    """(pid, exit code) of a rank that ended, its process group killed before its pid can be used
+    again; None when there is none."""
     try:
         if hasattr(os, "waitid"):  # not on macOS before Python 3.13
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -200,13 +214,16 @@ def _preload(folder: str) -> list[str]:
         except ImportError:
             missing.append(name)
     if not gpus:
-        sys.modules["torch"].manual_seed(0)  # the first call imports the devices' modules; a rank then need not
+        sys.modules["torch"].manual_seed(
+            0
+        )  # the first call imports the devices' modules; a rank then need not
         _remember_cpu(folder)
     return missing
 
 
 def _remember_cpu(folder: str) -> None:
-    """DeepSpeed asks cpuinfo twice for every engine and waits a second each time: the first rank's answer is kept."""
+    """DeepSpeed asks cpuinfo twice for every engine and waits a second each time: the first rank's
+    answer is kept."""
     try:
         cpuinfo = importlib.import_module("cpuinfo")
     except ImportError:
@@ -227,11 +244,16 @@ def _remember_cpu(folder: str) -> None:
 def main() -> None:
     """Imports everything once, says ready, serves."""
     control, folder = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
-    for number in (signal.SIGINT, signal.SIGUSR1):  # a rank takes SIGUSR1 for its stack once it has settled
+    for number in (
+        signal.SIGINT,
+        signal.SIGUSR1,
+    ):  # a rank takes SIGUSR1 for its stack once it has settled
         signal.signal(number, signal.SIG_IGN)
     missing = _preload(folder)
     threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
-    assert threads == 1, f"the zygote must be single-threaded to fork safely; it has {threads} threads"
+    assert threads == 1, (
+        f"the zygote must be single-threaded to fork safely; it has {threads} threads"
+    )
     gc.collect()
     gc.freeze()
     zygote = Zygote(control)

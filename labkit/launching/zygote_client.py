@@ -29,7 +29,9 @@ class Server:
         self.num_runs = 0
         ours, theirs = socket.socketpair()
         self.control, self._ready = ours, False
-        self.environ = {} if resources.num_gpus() else ops.environment()  # what ranks need to find DeepSpeed's ops
+        self.environ = (
+            {} if resources.num_gpus() else ops.environment()
+        )  # what ranks need to find DeepSpeed's ops
         environ = {
             **self.environ,
             **os.environ,
@@ -40,7 +42,13 @@ class Server:
         }
         with open(self.folder / "zygote.txt", "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "labkit.launching.zygote", str(theirs.fileno()), str(self.folder)],
+                [
+                    sys.executable,
+                    "-m",
+                    "labkit.launching.zygote",
+                    str(theirs.fileno()),
+                    str(self.folder),
+                ],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -52,18 +60,21 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork: it runs, and belongs to this process (not to one that forked us)."""
+        """Whether it can still fork: it runs, and belongs to this process (not to one that forked
+        us)."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def wait_ready(self) -> None:
-        """Blocks until everything is imported (a few seconds, once). Raises LaunchError when that fails."""
+        """Blocks until everything is imported (a few seconds, once). Raises LaunchError when that
+        fails."""
         if not self._ready:
             message, _ = messages.receive(self.control)
             if message is None:
                 log = self.folder / "zygote.txt"
                 text = log.read_text() if log.exists() else ""
                 raise LaunchError(
-                    f"the process that starts ranks ended before it was ready. Its output:\n{text[-2000:]}\n"
+                    "the process that starts ranks ended before it was ready. Its "
+                    f"output:\n{text[-2000:]}\n"
                     "`python -m labkit doctor` tells what is missing."
                 )
             self._ready = True
@@ -81,7 +92,9 @@ class Server:
         try:
             with _lock:
                 self.wait_ready()
-                messages.send(self.control, request, fds=tuple(theirs.fileno() for _, theirs in pairs))
+                messages.send(
+                    self.control, request, fds=tuple(theirs.fileno() for _, theirs in pairs)
+                )
         except BaseException:
             for ours, _ in pairs:
                 ours.close()
@@ -105,7 +118,8 @@ class Server:
 
 
 def running() -> Server:
-    """The zygote of this process, started if there is none (or it died). Returns at once; ``wait_ready`` waits."""
+    """The zygote of this process, started if there is none (or it died). Returns at once;
+    ``wait_ready`` waits."""
     global _server
     with _lock:
         if _server is None or not _server.alive:

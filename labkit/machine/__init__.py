@@ -1,1 +1,2 @@
-"""What this machine is: cores, memory, GPUs, caches and links, and what DeepSpeed needs of its compiler."""
+"""What this machine is: cores, memory, GPUs, caches and links, and what DeepSpeed needs of its
+compiler."""

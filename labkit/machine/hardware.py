@@ -1,4 +1,5 @@
-"""What this machine is made of, as far as it tells: cores, caches and memory from sysfs, GPUs from nvidia-smi."""
+"""What this machine is made of, as far as it tells: cores, caches and memory from sysfs, GPUs from
+nvidia-smi."""
 
 import os
 import re
@@ -14,26 +15,47 @@ _SYSTEM = Path("/sys/devices/system")
 
 
 def topology() -> Topology:
-    """This machine. What it does not tell is left out: all is one package, each thread a core; nothing is raised.
+    """This machine. What it does not tell is left out: all is one package, each thread a core;
+    nothing is raised.
 
-    Takes some milliseconds; with GPUs as long as nvidia-smi takes, twice (a second where no driver is held open).
+    Takes some milliseconds; with GPUs as long as nvidia-smi takes, twice (a second where no driver
+    is held open).
     """
     nodes = {int(folder.name[4:]): folder for folder in sorted(_SYSTEM.glob("node/node[0-9]*"))}
-    return Topology(cpus=_cpus(nodes), num_usable=resources.cores(), node_bytes=_node_bytes(nodes), devices=_devices())
+    return Topology(
+        cpus=_cpus(nodes),
+        num_usable=resources.cores(),
+        node_bytes=_node_bytes(nodes),
+        devices=_devices(),
+    )
 
 
 def _cpus(nodes: dict[int, Path]) -> tuple[Cpu, ...]:
-    allowed = sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    allowed = sorted(
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
     near = {cpu: node for node, folder in nodes.items() for cpu in _numbers(folder / "cpulist")}
     whole = "topology/package_cpus_list", "topology/core_siblings_list"
-    package, cache = (_groups(allowed, files, allowed) for files in (whole, ("cache/index3/shared_cpu_list", *whole)))
+    package, cache = (
+        _groups(allowed, files, allowed)
+        for files in (whole, ("cache/index3/shared_cpu_list", *whole))
+    )
     core = _groups(allowed, ("topology/core_cpus_list", "topology/thread_siblings_list"), [])
-    return tuple(Cpu(number=cpu, core=core[cpu], cache=cache[cpu], node=near.get(cpu, 0), package=package[cpu])
-                 for cpu in allowed)
+    return tuple(
+        Cpu(
+            number=cpu,
+            core=core[cpu],
+            cache=cache[cpu],
+            node=near.get(cpu, 0),
+            package=package[cpu],
+        )
+        for cpu in allowed
+    )
 
 
 def _groups(cpus: list[int], files: Iterable[str], otherwise: list[int]) -> dict[int, int]:
-    """Which group each is in: the first of a cpu's ``files`` that can be read lists those in it with the cpu."""
+    """Which group each is in: the first of a cpu's ``files`` that can be read lists those in it
+    with the cpu."""
     group: dict[int, int] = {}
     for cpu in cpus:
         if cpu not in group:
@@ -47,19 +69,31 @@ def _node_bytes(nodes: dict[int, Path]) -> dict[int, int]:
     import psutil
 
     # a virtual machine's only node does not always know of memory that was added later
-    found = {node: re.search(r"MemTotal: *(\d+) kB", resources.read_text(folder / "meminfo"))
-             for node, folder in nodes.items() if len(nodes) > 1}
-    return {node: int(match[1]) * 1024 for node, match in found.items() if match} or {0: psutil.virtual_memory().total}
+    found = {
+        node: re.search(r"MemTotal: *(\d+) kB", resources.read_text(folder / "meminfo"))
+        for node, folder in nodes.items()
+        if len(nodes) > 1
+    }
+    return {node: int(match[1]) * 1024 for node, match in found.items() if match} or {
+        0: psutil.virtual_memory().total
+    }
 
 
 def _devices() -> Devices:
-    listed = re.findall(r"^GPU (\d+): (.*?)(?: \(UUID.*)?$", _said("nvidia-smi", "-L"), re.MULTILINE)
+    listed = re.findall(
+        r"^GPU (\d+): (.*?)(?: \(UUID.*)?$", _said("nvidia-smi", "-L"), re.MULTILINE
+    )
     models = {f"GPU{number}": model for number, model in listed}
     try:
         devices = parse_topo(_said("nvidia-smi", "topo", "-m"))
     except ValueError:  # no GPU, or a driver that does not say, as in WSL
         links = tuple(tuple("X" if one == other else "?" for other in models) for one in models)
-        devices = Devices(names=tuple(models), links=links, nodes=(None,) * len(models), models=("",) * len(models))
+        devices = Devices(
+            names=tuple(models),
+            links=links,
+            nodes=(None,) * len(models),
+            models=("",) * len(models),
+        )
     both = zip(devices.names, devices.models, strict=True)
     return replace(devices, models=tuple(model or models.get(name, "") for name, model in both))
 

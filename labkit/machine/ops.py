@@ -1,6 +1,8 @@
-"""DeepSpeed's three CPU ops, built ahead of time: where they stand, which are missing, and building them.
+"""DeepSpeed's three CPU ops, built ahead of time: where they stand, which are missing, and building
+them.
 
-Without this the first rank that needs one compiles it (about 100 s for all three), while every other rank waits.
+Without this the first rank that needs one compiles it (about 100 s for all three), while every
+other rank waits.
 """
 
 import contextlib
@@ -19,8 +21,11 @@ from pathlib import Path
 EXTENSIONS = {"shm_comm": "deepspeed_shm_comm", "fused_adam": "fused_adam", "cpu_adam": "cpu_adam"}
 """The name we print -> the torch extension, which is also the name of its folder."""
 
-_BUILDERS = {"shm_comm": "comm:ShareMemCommBuilder", "fused_adam": "fused_adam:FusedAdamBuilder",
-             "cpu_adam": "cpu_adam:CPUAdamBuilder"}
+_BUILDERS = {
+    "shm_comm": "comm:ShareMemCommBuilder",
+    "fused_adam": "fused_adam:FusedAdamBuilder",
+    "cpu_adam": "cpu_adam:CPUAdamBuilder",
+}
 _BUILD = """
 import importlib, sys
 module, name = sys.argv[1].split(":")
@@ -29,7 +34,8 @@ getattr(importlib.import_module("deepspeed.ops.op_builder.cpu." + module), name)
 
 
 def folder() -> Path:
-    """Where the ops stand: TORCH_EXTENSIONS_DIR if set, else in this environment, one folder per set of versions."""
+    """Where the ops stand: TORCH_EXTENSIONS_DIR if set, else in this environment, one folder per
+    set of versions."""
     if chosen := os.environ.get("TORCH_EXTENSIONS_DIR"):
         return Path(chosen)
     own = sys.prefix != sys.base_prefix or Path(sys.prefix, "conda-meta").is_dir()
@@ -37,33 +43,43 @@ def folder() -> Path:
     for package in ("torch", "deepspeed"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions += f"-{package}{importlib.metadata.version(package)}"
-    return (Path(sys.prefix, "torch_extensions") if own else Path.home() / ".cache" / "labkit") / versions
+    return (
+        Path(sys.prefix, "torch_extensions") if own else Path.home() / ".cache" / "labkit"
+    ) / versions
 
 
 def environment() -> dict[str, str]:
-    """What a rank without a GPU needs in its environment to find the ops: folder, accelerator, and ninja on PATH."""
+    """What a rank without a GPU needs in its environment to find the ops: folder, accelerator, and
+    ninja on PATH."""
     path = os.environ.get("PATH", os.defpath)
-    here = str(Path(sys.executable).parent)  # of python and ninja, also where the environment is not activated
+    here = str(
+        Path(sys.executable).parent
+    )  # of python and ninja, also where the environment is not activated
     path = path if here in path.split(os.pathsep) else os.pathsep.join((here, path))
     return {"TORCH_EXTENSIONS_DIR": str(folder()), "DS_ACCELERATOR": "cpu", "PATH": path}
 
 
 def missing() -> list[str]:
-    """The ops that are not built, or whose build was interrupted (torch's lock is then still there)."""
+    """The ops that are not built, or whose build was interrupted (torch's lock is then still
+    there)."""
     places = {name: folder() / extension for name, extension in EXTENSIONS.items()}
-    return [name for name, place in places.items()
-            if not (place / f"{place.name}.so").is_file() or (place / "lock").exists()]
+    return [
+        name
+        for name, place in places.items()
+        if not (place / f"{place.name}.so").is_file() or (place / "lock").exists()
+    ]
 
 
 def free_shared_memory(port: str) -> None:
-    """Removes the buffers (69 MB a rank) that ranks which the deepspeed command started leave in /dev/shm, named by the
-    port: nobody unlinks them when they end (0.19.8)."""
+    """Removes the buffers (69 MB a rank) that ranks which the deepspeed command started leave in
+    /dev/shm, named by the port: nobody unlinks them when they end (0.19.8)."""
     for file in Path("/dev/shm").glob(f"deepspeed_*_{int(port)}_*"):
         file.unlink(missing_ok=True)
 
 
 def compiler() -> str | None:
-    """The C++ compiler torch calls for an extension ($CXX, else c++), if it is there and so is Python.h."""
+    """The C++ compiler torch calls for an extension ($CXX, else c++), if it is there and so is
+    Python.h."""
     header = Path(sysconfig.get_path("include"), "Python.h")
     return shutil.which((os.environ.get("CXX") or "c++").split()[0]) if header.is_file() else None
 
@@ -78,17 +94,21 @@ def obstacle() -> str | None:
     if sys.platform != "linux":
         return "they are built ahead only on Linux. Elsewhere DeepSpeed builds what it can at first use"
     if importlib.util.find_spec("deepspeed") is None or ninja() is None:
-        return "DeepSpeed or ninja is missing. Install them: make env (conda: pip install -e .[test])"
+        return (
+            "DeepSpeed or ninja is missing. Install them: make env (conda: pip install -e .[test])"
+        )
     if compiler() is None:
         return "no C++ compiler, or no Python.h. Install them: apt-get install g++ python3-dev (conda: cxx-compiler)"
     return None
 
 
 def build(say: Callable[[str], None]) -> bool:
-    """Builds what is missing; ``say`` gets the start and the end of each op's line. True if all three then stand.
+    """Builds what is missing; ``say`` gets the start and the end of each op's line. True if all
+    three then stand.
 
-    An interrupted build leaves torch's lock, at which every later build would wait for ever. So an unfinished op is
-    removed first. Our own lock keeps two of us apart; the system frees it when its holder dies.
+    An interrupted build leaves torch's lock, at which every later build would wait for ever. So an
+    unfinished op is removed first. Our own lock keeps two of us apart; the system frees it when its
+    holder dies.
     """
     with _alone(say):
         for position, (name, extension) in enumerate(EXTENSIONS.items(), start=1):
@@ -106,11 +126,18 @@ def build(say: Callable[[str], None]) -> bool:
 
 def _build_one(name: str) -> str:
     """Empty if the op now stands, else the last words of its build."""
-    done = subprocess.run([sys.executable, "-c", _BUILD, _BUILDERS[name]], env=os.environ | environment(),
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _BUILD, _BUILDERS[name]],
+        env=os.environ | environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode == 0 and name not in missing():
         return ""
-    return "\n".join(done.stdout.splitlines()[-20:]) or f"its build ended with code {done.returncode}"
+    return (
+        "\n".join(done.stdout.splitlines()[-20:]) or f"its build ended with code {done.returncode}"
+    )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """What this machine is: versions, devices, cores, memory; and what to do about what is missing.
 
-Nothing here imports torch into the calling process. Versions come from package metadata; what only an import can
-prove is tried in a process of its own, so that a broken installation is a row of the report, not a broken notebook.
+Nothing here imports torch into the calling process. Versions come from package metadata; what only
+an import can prove is tried in a process of its own, so that a broken installation is a row of the
+report, not a broken notebook.
 """
 
 import functools
@@ -59,7 +60,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """"ok", "missing", or "optional" for a missing thing the course can do without."""
+        """ "ok", "missing", or "optional" for a missing thing the course can do without."""
         return "ok" if self.ok else "missing" if self.required else "optional"
 
 
@@ -80,8 +81,11 @@ class Report:
 
     def __repr__(self) -> str:
         width = max(len(row.name) for row in self.rows)
-        return "\n".join(f"{row.state:8}  {row.name:{width}}  {row.value}" + (f"  -> {row.fix}" if not row.ok else "")
-                         for row in self.rows)
+        return "\n".join(
+            f"{row.state:8}  {row.name:{width}}  {row.value}"
+            + (f"  -> {row.fix}" if not row.ok else "")
+            for row in self.rows
+        )
 
     def _repr_html_(self) -> str:
         lines = [("state", "what", "found", "what to do")]
@@ -89,28 +93,49 @@ class Report:
             mark = "✓" if row.ok else "✗"
             lines.append((f"{mark}\xa0{row.state}", row.name, row.value, "" if row.ok else row.fix))
         tags = ["th"] + ["td"] * len(self.rows)
-        body = ("".join(f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in line)
-                for tag, line in zip(tags, lines, strict=True))
-        return f"<table style='color:inherit'>{''.join(f'<tr>{line}</tr>' for line in body)}</table>"
+        body = (
+            "".join(f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in line)
+            for tag, line in zip(tags, lines, strict=True)
+        )
+        return (
+            f"<table style='color:inherit'>{''.join(f'<tr>{line}</tr>' for line in body)}</table>"
+        )
 
 
 def doctor() -> Report:
-    """Looks at this machine, and tries torch, Accelerate and DeepSpeed in a process of their own (about 5 s)."""
+    """Looks at this machine, and tries torch, Accelerate and DeepSpeed in a process of their own
+    (about 5 s)."""
     found = _probe()
-    return Report(rows=(_python_row(), *_package_rows(found), *_backend_rows(found), *_device_rows(), *_memory_rows(),
-                        *_compiler_rows()))
+    return Report(
+        rows=(
+            _python_row(),
+            *_package_rows(found),
+            *_backend_rows(found),
+            *_device_rows(),
+            *_memory_rows(),
+            *_compiler_rows(),
+        )
+    )
 
 
 def summary() -> dict[str, str | int]:
     """What the record of a run keeps of the machine: not its name, and no path on it."""
-    return {"cpu": _cpu_model(), "cores": cores(), "memory_bytes": total_bytes(), "gpus": num_gpus(),
-            "os": f"{platform.system()} {platform.machine()}", "python": platform.python_version(),
-            "torch": _version("torch") or "none"}
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "memory_bytes": total_bytes(),
+        "gpus": num_gpus(),
+        "os": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": _version("torch") or "none",
+    }
 
 
 def cores() -> int:
     """Cores this process may use: its CPU affinity, or its cgroup's quota where that is less."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     for folder in _cgroup_folders("cpu"):
         version_1 = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
         quota, period = read_text(folder / "cpu.max").split() or version_1
@@ -120,27 +145,37 @@ def cores() -> int:
 
 
 def total_bytes() -> int:
-    """Memory this process may use in all: the machine's, or its cgroup's limit where that is less."""
+    """Memory this process may use in all: the machine's, or its cgroup's limit where that is
+    less."""
     import psutil
+
     return min([psutil.virtual_memory().total, *(limit for limit, _ in _cgroup_memory())])
 
 
 def available_bytes() -> int:
-    """Memory this process can still get: the machine's, or what its cgroup has left where that is less."""
+    """Memory this process can still get: the machine's, or what its cgroup has left where that is
+    less."""
     import psutil
+
     return min([psutil.virtual_memory().available, *(left for _, left in _cgroup_memory())])
 
 
 def num_gpus() -> int:
-    """NVIDIA GPUs torch can use: device files, less what CUDA_VISIBLE_DEVICES hides; 0 with a CPU build of torch."""
+    """NVIDIA GPUs torch can use: device files, less what CUDA_VISIBLE_DEVICES hides; 0 with a CPU
+    build of torch."""
     if not _torch_has_cuda():
         return 0
     found, visible = len(glob.glob("/dev/nvidia[0-9]*")), os.environ.get("CUDA_VISIBLE_DEVICES")
-    return found if visible is None else min(found, sum(d.strip() not in ("", "-1") for d in visible.split(",")))
+    return (
+        found
+        if visible is None
+        else min(found, sum(d.strip() not in ("", "-1") for d in visible.split(",")))
+    )
 
 
 def read_text(path: Path) -> str:
-    """What a small file of the system holds, without the spaces around it; nothing where it can't be read."""
+    """What a small file of the system holds, without the spaces around it; nothing where it can't
+    be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -148,7 +183,8 @@ def read_text(path: Path) -> str:
 
 
 def threads(num_ranks: int) -> int:
-    """How many threads each of ``num_ranks`` ranks may use, so that together they do not fight for the cores."""
+    """How many threads each of ``num_ranks`` ranks may use, so that together they do not fight for
+    the cores."""
     check_whole(num_ranks=num_ranks)
     return max(1, cores() // num_ranks)
 
@@ -156,6 +192,7 @@ def threads(num_ranks: int) -> int:
 def is_stopped(pid: int) -> bool:
     """Whether the system says that a process is stopped: by SIGSTOP, Ctrl-Z or a debugger."""
     import psutil
+
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     except psutil.NoSuchProcess:
@@ -163,7 +200,8 @@ def is_stopped(pid: int) -> bool:
 
 
 def num_oom_kills() -> int:
-    """How often the system has killed a process because memory ran out, since it started; 0 where it does not say."""
+    """How often the system has killed a process because memory ran out, since it started; 0 where
+    it does not say."""
     found = re.search(r"^oom_kill (\d+)$", read_text(Path("/proc/vmstat")), re.M)
     return int(found[1]) if found else 0
 
@@ -181,65 +219,132 @@ def loopback() -> str | None:
 
 
 def _python_row() -> Row:
-    return Row(name="python", value=platform.python_version(), ok=sys.version_info >= (3, 11),
-               fix="install 3.11 or newer")
+    return Row(
+        name="python",
+        value=platform.python_version(),
+        ok=sys.version_info >= (3, 11),
+        fix="install 3.11 or newer",
+    )
 
 
 def _package_rows(found: dict[str, dict]) -> Iterator[Row]:
     for name in _PROBED:
         answer = found.get(name, {"error": "importing it ended the process"})
-        yield Row(name=name, value=answer.get("version") or answer["error"], ok="version" in answer, fix=_REINSTALL)
+        yield Row(
+            name=name,
+            value=answer.get("version") or answer["error"],
+            ok="version" in answer,
+            fix=_REINSTALL,
+        )
     for name in ("jupyterlab", "ipywidgets", "jupyterlab_widgets"):
-        yield Row(name=name, value=_version(name) or "not installed", ok=_version(name) is not None, fix=_REINSTALL)
+        yield Row(
+            name=name,
+            value=_version(name) or "not installed",
+            ok=_version(name) is not None,
+            fix=_REINSTALL,
+        )
 
 
 def _backend_rows(found: dict[str, dict]) -> Iterator[Row]:
     gloo, nccl = (bool(found.get("torch", {}).get(name)) for name in ("gloo", "nccl"))
     said = {True: "in this torch", False: "not in this torch"}
     yield Row(name="gloo", value=said[gloo], ok=gloo, fix=_REINSTALL)
-    yield Row(name="nccl", value=said[nccl], ok=nccl, required=False,
-              fix="only needed with GPUs: torch's CUDA build has it")
-    yield Row(name="loopback", value=loopback() or "none", ok=loopback() is not None,
-              fix="bring it up: ip link set lo up")
+    yield Row(
+        name="nccl",
+        value=said[nccl],
+        ok=nccl,
+        required=False,
+        fix="only needed with GPUs: torch's CUDA build has it",
+    )
+    yield Row(
+        name="loopback",
+        value=loopback() or "none",
+        ok=loopback() is not None,
+        fix="bring it up: ip link set lo up",
+    )
 
 
 def _device_rows() -> Iterator[Row]:
     gpus, present = num_gpus(), len(glob.glob("/dev/nvidia[0-9]*"))
-    yield Row(name="GPUs", value=str(gpus or "none: ranks run on the CPU"), ok=gpus == present, required=False,
-              fix=f"{present} are present: install torch's CUDA build, and look at CUDA_VISIBLE_DEVICES")
+    yield Row(
+        name="GPUs",
+        value=str(gpus or "none: ranks run on the CPU"),
+        ok=gpus == present,
+        required=False,
+        fix=f"{present} are present: install torch's CUDA build, and look at CUDA_VISIBLE_DEVICES",
+    )
     import psutil
+
     physical = psutil.cpu_count(logical=False) or "unknown"
-    yield Row(name="cores", value=f"{cores()} allowed ({physical} physical)", ok=cores() >= 2, required=False,
-              fix="ranks take turns on one core: unpaced timelines will show that")
+    yield Row(
+        name="cores",
+        value=f"{cores()} allowed ({physical} physical)",
+        ok=cores() >= 2,
+        required=False,
+        fix="ranks take turns on one core: unpaced timelines will show that",
+    )
 
 
 def _memory_rows() -> Iterator[Row]:
     free = available_bytes()
-    yield Row(name="memory", value=f"{format_bytes(free)} free of {format_bytes(total_bytes())}", ok=free >= 4e9,
-              fix="close other programs: four ranks with DeepSpeed need about 4 GB")
+    yield Row(
+        name="memory",
+        value=f"{format_bytes(free)} free of {format_bytes(total_bytes())}",
+        ok=free >= 4e9,
+        fix="close other programs: four ranks with DeepSpeed need about 4 GB",
+    )
     if sys.platform == "linux":
         shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
-        yield Row(name="/dev/shm", value=f"{format_bytes(shared)} free", ok=shared >= 256e6, required=False,
-                  fix="large results pass through it. In a container: docker run --shm-size=1g")
+        yield Row(
+            name="/dev/shm",
+            value=f"{format_bytes(shared)} free",
+            ok=shared >= 256e6,
+            required=False,
+            fix="large results pass through it. In a container: docker run --shm-size=1g",
+        )
 
 
 def _compiler_rows() -> Iterator[Row]:
     compiler, lacking = ops.compiler(), ops.missing()
-    yield Row(name="compiler", value=Path(compiler).name if compiler else "no C++ compiler, or no Python.h",
-              ok=compiler is not None, required=False, fix="apt-get install g++ python3-dev (conda: cxx-compiler)")
-    yield Row(name="ninja", value=_version("ninja") or "found" if ops.ninja() else "none", ok=ops.ninja() is not None,
-              required=False, fix=_REINSTALL)
-    yield Row(name="DeepSpeed's ops", value=f"{len(ops.EXTENSIONS) - len(lacking)} of {len(ops.EXTENSIONS)} built",
-              ok=not lacking, required=False, fix="python -m labkit ops; else the first DeepSpeed run does it (100 s)")
+    yield Row(
+        name="compiler",
+        value=Path(compiler).name if compiler else "no C++ compiler, or no Python.h",
+        ok=compiler is not None,
+        required=False,
+        fix="apt-get install g++ python3-dev (conda: cxx-compiler)",
+    )
+    yield Row(
+        name="ninja",
+        value=_version("ninja") or "found" if ops.ninja() else "none",
+        ok=ops.ninja() is not None,
+        required=False,
+        fix=_REINSTALL,
+    )
+    yield Row(
+        name="DeepSpeed's ops",
+        value=f"{len(ops.EXTENSIONS) - len(lacking)} of {len(ops.EXTENSIONS)} built",
+        ok=not lacking,
+        required=False,
+        fix="python -m labkit ops; else the first DeepSpeed run does it (100 s)",
+    )
 
 
 def _probe() -> dict[str, dict]:
     try:
-        done = subprocess.run([sys.executable, "-c", _PROBE, *_PROBED], capture_output=True, text=True, timeout=120,
-                              env=os.environ | ops.environment())
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE, *_PROBED],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=os.environ | ops.environment(),
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {name: {"error": f"importing it failed: {error}"} for name in _PROBED}
-    lines = (line.removeprefix("labkit ") for line in done.stdout.splitlines() if line.startswith("labkit "))
+    lines = (
+        line.removeprefix("labkit ")
+        for line in done.stdout.splitlines()
+        if line.startswith("labkit ")
+    )
     return dict(json.loads(line) for line in lines)
 
 
@@ -264,20 +369,26 @@ def _cpu_model() -> str:
 
 
 def _cgroup_memory() -> Iterator[tuple[int, int]]:
-    """(limit, what is left) in bytes of each cgroup around this process; cached pages can be given back: left."""
+    """(limit, what is left) in bytes of each cgroup around this process; cached pages can be given
+    back: left."""
     for folder in _cgroup_folders("memory"):
         limit = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes")
         used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")
-        cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", read_text(folder / "memory.stat"), re.M)
+        cached = re.findall(
+            r"^(?:total_)?inactive_file (\d+)$", read_text(folder / "memory.stat"), re.M
+        )
         if limit.isdigit() and used.isdigit():
             yield int(limit), int(limit) - int(used) + max(map(int, cached), default=0)
 
 
 def _cgroup_folders(controller: str) -> Iterator[Path]:
-    """This process's cgroup and those above it: version 2 (its line names no controller) and version 1."""
+    """This process's cgroup and those above it: version 2 (its line names no controller) and
+    version 1."""
     for line in read_text(_PROC_CGROUP).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             top = _CGROUP / controller if controllers else _CGROUP
             folder = top / path.lstrip("/")
-            yield from (f for f in (folder, *folder.parents) if f.is_relative_to(top) and f.is_dir())
+            yield from (
+                f for f in (folder, *folder.parents) if f.is_relative_to(top) and f.is_dir()
+            )

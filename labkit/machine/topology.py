@@ -1,13 +1,13 @@
-"""What is joined to what inside one machine: cores with the caches and the memory they share, GPUs and network cards
-with the way from each to each. Only words; ``hardware`` asks this machine."""
+"""What is joined to what inside one machine: cores with the caches and the memory they share, GPUs
+and network cards with the way from each to each. Only words; ``hardware`` asks this machine."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WAYS = ("X", "NV", "PIX", "PXB", "PHB", "NODE", "SYS")
-"""The words of ``nvidia-smi topo -m``, the nearest first; X is the device itself, NV12 a bond of 12 NVLinks. What the
-others mean stands in ``style``."""
+"""The words of ``nvidia-smi topo -m``, the nearest first; X is the device itself, NV12 a bond of 12
+NVLinks. What the others mean stands in ``style``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +33,13 @@ class Devices:
     names: tuple[str, ...] = ()
     """GPU0, GPU1, ..., then NIC0, ... (older drivers: mlx5_0, ...)"""
     links: tuple[tuple[str, ...], ...] = ()
-    """links[i][j]: the way from device i to j, a word of WAYS (NV with its number), or "?" for anything else"""
+    """links[i][j]: the way from device i to j, a word of WAYS (NV with its number), or "?" for
+    anything else"""
     nodes: tuple[int | None, ...] = ()
     """the NUMA node that each is near to; None where nothing says, as for network cards"""
     models: tuple[str, ...] = ()
-    """what each is: "NVIDIA A100-SXM4-80GB", or the interface of a network card; "" where nothing says"""
+    """what each is: "NVIDIA A100-SXM4-80GB", or the interface of a network card; "" where nothing
+    says"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +62,28 @@ class Topology:
 
 
 def parse_topo(text: str) -> Devices:
-    """What ``nvidia-smi topo -m`` printed. Raises ValueError for a text without its matrix, or with a part of it."""
+    """What ``nvidia-smi topo -m`` printed. Raises ValueError for a text without its matrix, or with
+    a part of it."""
     lines = [line for line in re.sub(r"\x1b\[[\d;]*m", "", text).splitlines() if line.strip()]
-    head = next((number for number, line in enumerate(lines) if re.match(r"\s*GPU\d+\s", line)), len(lines))
+    head = next(
+        (number for number, line in enumerate(lines) if re.match(r"\s*GPU\d+\s", line)), len(lines)
+    )
     names = lines[head].split("CPU Affinity")[0].split() if head < len(lines) else []
     rows = {cells[0]: cells[1:] for cells in map(str.split, lines[head + 1 :])}
     if not names or any(len(rows.get(name, ())) < len(names) for name in names):
-        raise ValueError("`nvidia-smi topo -m` prints a row and a column for each device; got " + repr(text[:200]))
+        raise ValueError(
+            "`nvidia-smi topo -m` prints a row and a column for each device; got "
+            + repr(text[:200])
+        )
     models = dict(re.findall(r"^\s*(NIC\d+): *(\S+)", text, re.MULTILINE))
     near = [rows[name][len(names) + 1 :][:1] for name in names]
-    links = [[way if way.rstrip("0123456789") in WAYS else "?" for way in rows[name][: len(names)]] for name in names]
-    return Devices(names=tuple(names), links=tuple(map(tuple, links)),
-                   nodes=tuple(int(cell[0]) if cell and cell[0].isdecimal() else None for cell in near),
-                   models=tuple(models.get(name, "") for name in names))
+    links = [
+        [way if way.rstrip("0123456789") in WAYS else "?" for way in rows[name][: len(names)]]
+        for name in names
+    ]
+    return Devices(
+        names=tuple(names),
+        links=tuple(map(tuple, links)),
+        nodes=tuple(int(cell[0]) if cell and cell[0].isdecimal() else None for cell in near),
+        models=tuple(models.get(name, "") for name in names),
+    )

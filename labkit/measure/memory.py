@@ -1,15 +1,15 @@
-"""Live bytes, read out of real ranks: who holds which shard, every byte over a step, what autograd holds for the
-backward, and the largest memory of the process.
+"""Live bytes, read out of real ranks: who holds which shard, every byte over a step, what autograd
+holds for the backward, and the largest memory of the process.
 
     meter.shards(model, optimizer)                      # slices of parameters, gradients, optimizer states
     with meter.watch() as watched:                      # every storage over a step, by part of the bill
         ...
     watched.footprint().peak_bytes
 
-What ``activations`` counts: the storages of the tensors that autograd saves during a forward, each storage once,
-parameters left out, from the moment autograd saves them to the moment it lets them go. A stage's input is among them
-where an operator needs it. What is not: the outputs that the pipeline runtime keeps to send, gradients, and the loss
-(computed outside of ``forward_one_chunk``).
+What ``activations`` counts: the storages of the tensors that autograd saves during a forward, each
+storage once, parameters left out, from the moment autograd saves them to the moment it lets them
+go. A stage's input is among them where an operator needs it. What is not: the outputs that the
+pipeline runtime keeps to send, gradients, and the loss (computed outside of ``forward_one_chunk``).
 """
 
 import contextlib
@@ -33,19 +33,29 @@ from labkit.shards import CATEGORIES, Shards, from_rows
 
 
 def shards(model: nn.Module, optimizer: Any = None) -> Shards:
-    """What this rank holds now: parameters, gradients, optimizer states, padding and buffers of a model in DDP, FSDP
-    or a DeepSpeed engine (which brings its optimizer). ``shards.join`` puts the ranks' parts together.
+    """What this rank holds now: parameters, gradients, optimizer states, padding and buffers of a
+    model in DDP, FSDP or a DeepSpeed engine (which brings its optimizer). ``shards.join`` puts the
+    ranks' parts together.
 
-    A device is where a slice lies; "host" for what the engine has offloaded, which on a CPU is the same memory. Raises
-    ValueError for an engine that nobody here can read.
+    A device is where a slice lies; "host" for what the engine has offloaded, which on a CPU is the
+    same memory. Raises ValueError for an engine that nobody here can read.
     """
     import torch.distributed as dist
 
     found = list(engines.pieces(model, optimizer))
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    rows = [(rank, piece.kind, piece.name, piece.start, piece.stop, str(piece.held.dtype).removeprefix("torch."),
-             "host" if piece.offloaded else str(piece.held.device))
-            for piece in (*found, *engines.unclaimed(found))]
+    rows = [
+        (
+            rank,
+            piece.kind,
+            piece.name,
+            piece.start,
+            piece.stop,
+            str(piece.held.dtype).removeprefix("torch."),
+            "host" if piece.offloaded else str(piece.held.device),
+        )
+        for piece in (*found, *engines.unclaimed(found))
+    ]
     return from_rows(rows, num_ranks=size, origin="measured", notes=_backend())
 
 
@@ -57,7 +67,8 @@ def _backend() -> list[str]:
 
 
 class Watch(TorchDispatchMode):
-    """Sees every storage that torch makes, resizes or drops on this rank while it is entered: see ``watch``."""
+    """Sees every storage that torch makes, resizes or drops on this rank while it is entered: see
+    ``watch``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,24 +82,30 @@ class Watch(TorchDispatchMode):
         self._hooks: list = []
 
     def layers(self, layers: Iterable[nn.Module]) -> None:
-        """Makes moments of them: forward and backward of the first are "F0" and "B0". After the engine has wrapped
-        them, so that what it gathers for a layer counts there."""
+        """Makes moments of them: forward and backward of the first are "F0" and "B0". After the
+        engine has wrapped them, so that what it gathers for a layer counts there."""
+
         def hook(label: str, output: Any) -> None:
             if isinstance(output, Tensor) and output.requires_grad:
                 output.register_hook(lambda gradient: self.mark(label))
 
         for index, layer in enumerate(layers):
             forward = functools.partial(lambda label, *_: self.mark(label), f"F{index}")
-            backward = functools.partial(lambda label, module, inputs, output: hook(label, output), f"B{index}")
-            self._hooks += [layer.register_forward_pre_hook(forward, prepend=True),
-                            layer.register_forward_hook(backward, prepend=True)]
+            backward = functools.partial(
+                lambda label, module, inputs, output: hook(label, output), f"B{index}"
+            )
+            self._hooks += [
+                layer.register_forward_pre_hook(forward, prepend=True),
+                layer.register_forward_hook(backward, prepend=True),
+            ]
 
     def mark(self, label: str) -> None:
         """Another moment begins: "F0", "loss", "step"."""
         self._marks.append((len(self._changes), label))
 
     def claim(self, model: nn.Module, optimizer: Any = None) -> None:
-        """Names the storages that the model, its engine and its optimizer hold now, for the whole watch."""
+        """Names the storages that the model, its engine and its optimizer hold now, for the whole
+        watch."""
         for piece in engines.pieces(model, optimizer):
             self._parts[self._see(piece.held)] = CATEGORIES.get(piece.kind, piece.kind)
 
@@ -99,7 +116,8 @@ class Watch(TorchDispatchMode):
                 self._parts[number] = "activations"
 
     def footprint(self) -> Footprint:
-        """Bytes by part at the highest point of each moment; what came before the first mark is left out."""
+        """Bytes by part at the highest point of each moment; what came before the first mark is
+        left out."""
         return from_moments(self._moments(), "measured", _backend())
 
     def _moments(self) -> Iterator[Moment]:
@@ -107,7 +125,7 @@ class Watch(TorchDispatchMode):
         position = 0
         for (begin, label), (end, _) in zip([(0, ""), *marks], marks, strict=False):
             highest, most = dict(held), total
-            for number, change in self._changes[max(begin, position):end]:
+            for number, change in self._changes[max(begin, position) : end]:
                 held[self._parts[number]] += change
                 total += change
                 if total > most:
@@ -139,7 +157,9 @@ class Watch(TorchDispatchMode):
             del self._alive[key]
         self._resize(number, 0)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         made = func(*args, **(kwargs or {}))
         foreign = set()  # made below torch's operators
         for each in tree_iter((args, kwargs)):
@@ -150,7 +170,11 @@ class Watch(TorchDispatchMode):
             elif isinstance(each, Tensor) and _key(each) not in self._alive:
                 foreign.add(_key(each))
         for each in tree_iter(made):
-            if isinstance(each, Tensor) and each.device.type != "meta" and _key(each) not in foreign:
+            if (
+                isinstance(each, Tensor)
+                and each.device.type != "meta"
+                and _key(each) not in foreign
+            ):
                 self._see(each)
         return made
 
@@ -163,10 +187,11 @@ def _key(tensor: Tensor) -> int:
 def watch() -> Iterator[Watch]:
     """Counts the bytes of every storage on this rank while the block runs, by part of the bill.
 
-    ``layers`` makes moments of layers; ``claim`` names what the engine holds, at least once while it holds it; ``kept``
-    is called where the forward ends. Whatever is left is "gathered" (a parameter for a while) or "temporary". Not
-    seen is what was there before, until it is claimed, and what libraries allocate below torch's operators, such as
-    the copy with which gloo emulates a reduce-scatter. Some 20 us an operator.
+    ``layers`` makes moments of layers; ``claim`` names what the engine holds, at least once while
+    it holds it; ``kept`` is called where the forward ends. Whatever is left is "gathered" (a
+    parameter for a while) or "temporary". Not seen is what was there before, until it is claimed,
+    and what libraries allocate below torch's operators, such as the copy with which gloo emulates a
+    reduce-scatter. Some 20 us an operator.
     """
     watched, resize = Watch(), torch.UntypedStorage.resize_
 
@@ -186,13 +211,15 @@ def watch() -> Iterator[Watch]:
 
 
 class Activations:
-    """Counts saved activations of one rank. ``with held.chunk(2): y = stage(x)`` counts one forward."""
+    """Counts saved activations of one rank. ``with held.chunk(2): y = stage(x)`` counts one
+    forward."""
 
     def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
         self.peak_bytes = 0
         """the most bytes that autograd held at one time"""
         self.peak_chunks = 0
-        """the most forwards (stage and microbatch) whose activations were held, whole or in part, at one time"""
+        """the most forwards (stage and microbatch) whose activations were held, whole or in part,
+        at one time"""
         self.num_bytes = 0
         """bytes held now"""
         self._left_out = {p.untyped_storage().data_ptr() for p in parameters}
@@ -202,7 +229,9 @@ class Activations:
     @contextlib.contextmanager
     def chunk(self, name: Hashable) -> Iterator[None]:
         """Counts what autograd saves inside the block, under ``name``."""
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: _Held(self, name, tensor), _Held.unpack):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: _Held(self, name, tensor), _Held.unpack
+        ):
             yield
 
     def _add(self, name: Hashable, storage: torch.UntypedStorage) -> None:
@@ -226,9 +255,13 @@ class _Held:
     """Stands in autograd's graph for one saved tensor, and so knows when the graph lets it go."""
 
     def __init__(self, activations: Activations, name: Hashable, tensor: Tensor) -> None:
-        self.tensor = tensor.detach()  # detached, or an operator that saves its own output would keep itself alive
+        self.tensor = (
+            tensor.detach()
+        )  # detached, or an operator that saves its own output would keep itself alive
         self.storage = tensor.untyped_storage()
-        self.counts = self.storage.nbytes() > 0 and self.storage.data_ptr() not in activations._left_out
+        self.counts = (
+            self.storage.nbytes() > 0 and self.storage.data_ptr() not in activations._left_out
+        )
         self.activations, self.name = activations, name
         if self.counts:
             activations._add(name, self.storage)
@@ -243,7 +276,8 @@ class _Held:
 
 @contextlib.contextmanager
 def activations(*stages: Any) -> Iterator[Activations]:
-    """Counts the activations of this rank's ``PipelineStage`` objects together, while the block runs."""
+    """Counts the activations of this rank's ``PipelineStage`` objects together, while the block
+    runs."""
     held = Activations(parameter for stage in stages for parameter in stage.submod.parameters())
     with contextlib.ExitStack() as restored:
         for stage in stages:
@@ -253,8 +287,11 @@ def activations(*stages: Any) -> Iterator[Activations]:
 
 
 def peak_rss_bytes() -> int:
-    """The largest resident memory this process has had. In a forked rank it includes the pages of its parent."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    """The largest resident memory this process has had. In a forked rank it includes the pages of
+    its parent."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def _counted(method: Callable, held: Activations, stage_index: int) -> Callable:

@@ -1,9 +1,11 @@
-"""Stated durations: a layer takes the time it is told to, asleep, so that many ranks can share few cores.
+"""Stated durations: a layer takes the time it is told to, asleep, so that many ranks can share few
+cores.
 
-Four ranks on two cores fight for the cores, and every timeline would show that fight. Pacing does the real work and
-sleeps out the rest: processes, schedule and messages stay real, only the duration of a layer is stated. Whatever was
-paced carries the note "paced"; a stated time that was not kept is counted, and noted as well. ``link`` states the
-time of DistributedDataParallel's all-reduces in the same way, noted "paced links".
+Four ranks on two cores fight for the cores, and every timeline would show that fight. Pacing does
+the real work and sleeps out the rest: processes, schedule and messages stay real, only the duration
+of a layer is stated. Whatever was paced carries the note "paced"; a stated time that was not kept
+is counted, and noted as well. ``link`` states the time of DistributedDataParallel's all-reduces in
+the same way, noted "paced links".
 """
 
 import contextlib
@@ -21,13 +23,15 @@ from torch.futures import Future
 from labkit.measure import trace
 
 SPIN_S = 150e-6
-"""The end of every sleep is spun, because sleep() wakes up 60 us late and more; at 50 ms this burns 0.3 % of a core."""
+"""The end of every sleep is spun, because sleep() wakes up 60 us late and more; at 50 ms this burns
+0.3 % of a core."""
 LATE = 0.05
 """A stated time counts as overrun beyond this share of it."""
 
 
 class Pace:
-    """How well one stage or module keeps its stated times: it counts what was paced, and what took longer."""
+    """How well one stage or module keeps its stated times: it counts what was paced, and what took
+    longer."""
 
     def __init__(self) -> None:
         self.num_actions = 0
@@ -38,13 +42,15 @@ class Pace:
         return f"Pace({self.num_overruns} of {self.num_actions} actions overran, by {self.overrun_us:.0f} us in all)"
 
     def finish(self, start_s: float, stated_us: float) -> None:
-        """Sleeps until ``stated_us`` after ``start_s`` (a ``perf_counter`` reading) and counts an overrun."""
+        """Sleeps until ``stated_us`` after ``start_s`` (a ``perf_counter`` reading) and counts an
+        overrun."""
         deadline_s = start_s + stated_us * 1e-6
         sleep_until(deadline_s)
         self.count((time.perf_counter() - deadline_s) * 1e6, stated_us)
 
     def count(self, late_us: float, stated_us: float) -> None:
-        """Counts one action that ended ``late_us`` late: an overrun if that is much. Stating 0 states nothing."""
+        """Counts one action that ended ``late_us`` late: an overrun if that is much. Stating 0
+        states nothing."""
         self.num_actions += 1
         if late_us > LATE * stated_us > 0:
             if not self.num_overruns:
@@ -54,7 +60,8 @@ class Pace:
 
 
 def sleep_until(deadline_s: float) -> None:
-    """Returns when ``time.perf_counter()`` reaches ``deadline_s``, a few microseconds late on an idle machine."""
+    """Returns when ``time.perf_counter()`` reaches ``deadline_s``, a few microseconds late on an
+    idle machine."""
     left_s = deadline_s - time.perf_counter() - SPIN_S
     if left_s > 0:
         time.sleep(left_s)
@@ -62,12 +69,20 @@ def sleep_until(deadline_s: float) -> None:
         pass
 
 
-def stage(stage: Any, *, forward_us: float, backward_us: float | None = None, input_us: float | None = None,
-          weight_us: float | None = None) -> Pace:
-    """Makes a ``PipelineStage`` take stated times: F, B, and the halves I and W of a split backward.
+def stage(
+    stage: Any,
+    *,
+    forward_us: float,
+    backward_us: float | None = None,
+    input_us: float | None = None,
+    weight_us: float | None = None,
+) -> Pace:
+    """Makes a ``PipelineStage`` take stated times: F, B, and the halves I and W of a split
+    backward.
 
-    Defaults: B twice F (two matrix products for each one of the forward), I and W half of B each. torch leaves I of
-    stage 0 empty and does all of its backward in W; the stated times hold there too.
+    Defaults: B twice F (two matrix products for each one of the forward), I and W half of B each.
+    torch leaves I of stage 0 empty and does all of its backward in W; the stated times hold there
+    too.
     """
     backward_us = 2 * forward_us if backward_us is None else backward_us
     input_us = backward_us / 2 if input_us is None else input_us
@@ -75,42 +90,73 @@ def stage(stage: Any, *, forward_us: float, backward_us: float | None = None, in
     _check(forward_us, backward_us, input_us, weight_us)
     pace = Pace()
 
-    def stated_backward_us(mb: int, loss: Any = None, full_backward: bool = True, **kwargs: Any) -> float:
+    def stated_backward_us(
+        mb: int, loss: Any = None, full_backward: bool = True, **kwargs: Any
+    ) -> float:
         return backward_us if full_backward else input_us
 
-    stage.forward_one_chunk = _paced(stage.forward_one_chunk, pace, lambda *args, **kwargs: forward_us)
+    stage.forward_one_chunk = _paced(
+        stage.forward_one_chunk, pace, lambda *args, **kwargs: forward_us
+    )
     stage.backward_one_chunk = _paced(stage.backward_one_chunk, pace, stated_backward_us)
-    stage.backward_weight_one_chunk = _paced(stage.backward_weight_one_chunk, pace, lambda *args, **kwargs: weight_us)
+    stage.backward_weight_one_chunk = _paced(
+        stage.backward_weight_one_chunk, pace, lambda *args, **kwargs: weight_us
+    )
     _note("paced")
     return pace
 
 
 class Paced(nn.Module):
-    """A module whose forward and backward take stated times: for DeepSpeed's PipelineModule, DDP, pipelines by hand.
+    """A module whose forward and backward take stated times: for DeepSpeed's PipelineModule, DDP,
+    pipelines by hand.
 
-    The backward's time counts from the gradient's arrival at the output; before it is over no gradient leaves, neither
-    at the inputs nor into a parameter. With a ``name`` both are labelled in a recording: "F3" and "B3" for name "3".
+    The backward's time counts from the gradient's arrival at the output; before it is over no
+    gradient leaves, neither at the inputs nor into a parameter. With a ``name`` both are labelled
+    in a recording: "F3" and "B3" for name "3".
     """
 
-    def __init__(self, module: nn.Module, *, forward_us: float, backward_us: float | None = None,
-                 name: str | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        forward_us: float,
+        backward_us: float | None = None,
+        name: str | None = None,
+    ) -> None:
         super().__init__()
         self.module, self.pace, self.name = module, Pace(), name
-        self.forward_us, self.backward_us = forward_us, 2 * forward_us if backward_us is None else backward_us
+        self.forward_us, self.backward_us = (
+            forward_us,
+            2 * forward_us if backward_us is None else backward_us,
+        )
         _check(self.forward_us, self.backward_us)
 
     def forward(self, *inputs: Any) -> Tensor:
-        """The module's own result, ``forward_us`` after the call. Raises ValueError for a tuple, list or dict."""
+        """The module's own result, ``forward_us`` after the call. Raises ValueError for a tuple,
+        list or dict."""
         if held := [type(x).__name__ for x in inputs if isinstance(x, (tuple, list, dict))]:
-            raise ValueError(f"a paced module takes each tensor as an argument of its own; got {', '.join(held)}")
+            raise ValueError(
+                f"a paced module takes each tensor as an argument of its own; got {', '.join(held)}"
+            )
         _note("paced")
-        taking = [x for x in (*inputs, *self.module.parameters()) if isinstance(x, Tensor) and x.requires_grad]
-        return _Stated.apply(self, inputs, torch.is_grad_enabled(), *{id(x): x for x in taking}.values())
+        taking = [
+            x
+            for x in (*inputs, *self.module.parameters())
+            if isinstance(x, Tensor) and x.requires_grad
+        ]
+        return _Stated.apply(
+            self, inputs, torch.is_grad_enabled(), *{id(x): x for x in taking}.values()
+        )
 
     @contextlib.contextmanager
     def taking(self, kind: str, stated_us: float) -> Iterator[None]:
-        """Makes the block last ``stated_us``, under the label of its kind (F or B) if the module has a name."""
-        label = contextlib.nullcontext() if self.name is None else torch.profiler.record_function(kind + self.name)
+        """Makes the block last ``stated_us``, under the label of its kind (F or B) if the module
+        has a name."""
+        label = (
+            contextlib.nullcontext()
+            if self.name is None
+            else torch.profiler.record_function(kind + self.name)
+        )
         with label:
             start_s = time.perf_counter()
             yield
@@ -118,13 +164,20 @@ class Paced(nn.Module):
 
 
 class _Stated(torch.autograd.Function):
-    """A module as one step of autograd, with a graph of its own inside: what leaves it leaves at the stated time."""
+    """A module as one step of autograd, with a graph of its own inside: what leaves it leaves at
+    the stated time."""
 
     @staticmethod
-    def forward(ctx: Any, paced: Paced, inputs: tuple, grad_enabled: bool, *taking: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, paced: Paced, inputs: tuple, grad_enabled: bool, *taking: Tensor
+    ) -> Tensor:
         ctx.paced = paced
         with paced.taking("F", paced.forward_us), torch.set_grad_enabled(grad_enabled):
-            fresh = {id(x): x.detach().requires_grad_() for x in inputs if isinstance(x, Tensor) and x.requires_grad}
+            fresh = {
+                id(x): x.detach().requires_grad_()
+                for x in inputs
+                if isinstance(x, Tensor) and x.requires_grad
+            }
             ctx.sources = [fresh.get(id(x), x) for x in taking]
             ctx.result = paced.module(*(fresh.get(id(x), x) for x in inputs))
         return ctx.result.detach()
@@ -137,7 +190,8 @@ class _Stated(torch.autograd.Function):
 
 
 class _Message:
-    """One bucket on its way: its bytes, when this rank had it and got it back, and the result that DDP waits for."""
+    """One bucket on its way: its bytes, when this rank had it and got it back, and the result that
+    DDP waits for."""
 
     def __init__(self, num_bytes: int, begin: Callable[[], Future]) -> None:
         self.num_bytes, self.result = num_bytes, Future()
@@ -149,26 +203,38 @@ class _Message:
         return real.value()
 
 
-def link(ddp: nn.parallel.DistributedDataParallel, all_reduce_us: Callable[[int], float] | None, *,
-         overlap: bool = True, hook: Callable | None = None, state: Any = None,
-         sent_bytes: Callable[[dist.GradBucket], int] | None = None) -> Pace:
-    """Makes the all-reduces of a DistributedDataParallel take stated times: ``all_reduce_us(num_bytes)`` per bucket.
+def link(
+    ddp: nn.parallel.DistributedDataParallel,
+    all_reduce_us: Callable[[int], float] | None,
+    *,
+    overlap: bool = True,
+    hook: Callable | None = None,
+    state: Any = None,
+    sent_bytes: Callable[[dist.GradBucket], int] | None = None,
+) -> Pace:
+    """Makes the all-reduces of a DistributedDataParallel take stated times:
+    ``all_reduce_us(num_bytes)`` per bucket.
 
-    Each bucket is really reduced, and its gradients are there when the one link of the rank has been busy for its
-    time: from when all ranks had it and the link was free, one bucket after another, as ``buckets.simulate`` does.
-    ``overlap=False`` starts all of them after the last. ``None`` states nothing: the machine's own time. ``hook`` is
-    another communication hook (one that compresses) with its ``state``; ``sent_bytes(bucket)`` are then the bytes that
-    it really sends. A hook that sends again from a callback, as PowerSGD does, needs one bucket or ``overlap=False``:
-    under gloo the callbacks of several buckets race, with or without this link. All is settled when the last bucket is
-    ready: DDP looks at no gradient before that. Spans are recorded; a real all-reduce that is not done by its stated
-    end counts as overrun.
+    Each bucket is really reduced, and its gradients are there when the one link of the rank has
+    been busy for its time: from when all ranks had it and the link was free, one bucket after
+    another, as ``buckets.simulate`` does. ``overlap=False`` starts all of them after the last.
+    ``None`` states nothing: the machine's own time. ``hook`` is another communication hook (one
+    that compresses) with its ``state``; ``sent_bytes(bucket)`` are then the bytes that it really
+    sends. A hook that sends again from a callback, as PowerSGD does, needs one bucket or
+    ``overlap=False``: under gloo the callbacks of several buckets race, with or without this link.
+    All is settled when the last bucket is ready: DDP looks at no gradient before that. Spans are
+    recorded; a real all-reduce that is not done by its stated end counts as overrun.
     """
     if not isinstance(ddp, nn.parallel.DistributedDataParallel):
-        raise ValueError(f"only the all-reduces of a DistributedDataParallel are paced; got {type(ddp).__name__}")
+        raise ValueError(
+            f"only the all-reduces of a DistributedDataParallel are paced; got {type(ddp).__name__}"
+        )
     group = ddp.process_group
     if dist.get_backend(group) != "gloo":
-        raise ValueError(f"links are paced on the CPU, under gloo; this group runs {dist.get_backend(group)}. "
-                         "Launch with backend=\"gloo\"")
+        raise ValueError(
+            f"links are paced on the CPU, under gloo; this group runs {dist.get_backend(group)}. "
+            'Launch with backend="gloo"'
+        )
     pace, messages = Pace(), []
     hook, state = (hook, state) if hook else (allreduce_hook, group)
 
@@ -189,25 +255,42 @@ def link(ddp: nn.parallel.DistributedDataParallel, all_reduce_us: Callable[[int]
 
 
 def _latest_ns(messages: list[_Message], group: dist.ProcessGroup) -> list[int]:
-    """Per bucket, when the last rank had it: one small message, past c10d, so that nobody counts it as the program's.
+    """Per bucket, when the last rank had it: one small message, past c10d, so that nobody counts it
+    as the program's.
 
-    Ranks share a clock on one machine. Where they do not, a bucket counts as there when its real message was done.
+    Ranks share a clock on one machine. Where they do not, a bucket counts as there when its real
+    message was done.
     """
-    ready_ns, options = torch.tensor([message.ready_ns for message in messages]), dist.AllreduceOptions()
+    ready_ns, options = (
+        torch.tensor([message.ready_ns for message in messages]),
+        dist.AllreduceOptions(),
+    )
     options.reduceOp = dist.ReduceOp.MAX
     group._get_backend(torch.device("cpu")).allreduce([ready_ns], options).wait()
     messages[-1].done_ns = time.time_ns()
-    return [min(latest, message.done_ns) for latest, message in zip(ready_ns.tolist(), messages, strict=True)]
+    return [
+        min(latest, message.done_ns)
+        for latest, message in zip(ready_ns.tolist(), messages, strict=True)
+    ]
 
 
-def _settle(messages: list[_Message], group: dist.ProcessGroup, all_reduce_us: Callable | None, overlap: bool,
-            pace: Pace) -> None:
-    """Sends the buckets over the stated link, one after another, and sleeps until the last has come through."""
+def _settle(
+    messages: list[_Message],
+    group: dist.ProcessGroup,
+    all_reduce_us: Callable | None,
+    overlap: bool,
+    pace: Pace,
+) -> None:
+    """Sends the buckets over the stated link, one after another, and sleeps until the last has come
+    through."""
     values, free_ns = [message.send().wait() for message in messages], 0
     latest_ns = _latest_ns(messages, group)
     for index, message in enumerate(messages):
         needed = index if overlap else -1
-        start_ns, begin_ns = max(messages[needed].ready_ns, free_ns), max(latest_ns[needed], free_ns)
+        start_ns, begin_ns = (
+            max(messages[needed].ready_ns, free_ns),
+            max(latest_ns[needed], free_ns),
+        )
         stated_us = all_reduce_us(message.num_bytes) if all_reduce_us else 0.0
         stated_ns = begin_ns + round(1000 * stated_us)
         free_ns = max(stated_ns, message.done_ns)

@@ -1,1 +1,2 @@
-"""Data to drawing: a ``Scene`` or a ``Sketch`` is laid out once, and painted as SVG, PNG and text."""
+"""Data to drawing: a ``Scene`` or a ``Sketch`` is laid out once, and painted as SVG, PNG and
+text."""

@@ -1,5 +1,5 @@
-"""A Scene or a Sketch on a matplotlib Figure, for PNG, PDF and pages that show nothing else. No pyplot: no global
-state."""
+"""A Scene or a Sketch on a matplotlib Figure, for PNG, PDF and pages that show nothing else. No
+pyplot: no global state."""
 
 import functools
 import io
@@ -25,8 +25,17 @@ from labkit.pictures.style import IDLE, shade, style
 from labkit.units import check_real
 
 INK, PAPER = "#1f2328", "#ffffff"
-_CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "PingFang SC", "Hiragino Sans GB",
-            "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
+_CHINESE = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "SimHei",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+)
 
 
 @functools.cache
@@ -45,7 +54,9 @@ def figure(scene: Scene | Sketch) -> Figure:
     FigureCanvasAgg(fig)
     ax = fig.add_axes((0.012, 0, 0.976, 1), xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     ax.set_axis_off()
-    for paint in (_head, _sketch) if isinstance(scene, Sketch) else (_head, _axis, _boxes, _names, _legend):
+    for paint in (
+        (_head, _sketch) if isinstance(scene, Sketch) else (_head, _axis, _boxes, _names, _legend)
+    ):
         paint(ax, scene)
     ax.set(xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     return fig
@@ -55,12 +66,15 @@ def png(scene: Scene | Sketch, dpi: int = 120) -> bytes:
     """The picture as PNG; at 100 dpi it is 900 pixels wide."""
     check_real(10, 1200, dpi=dpi)
     out = io.BytesIO()
-    figure(scene).savefig(out, format="png", dpi=dpi, metadata={"Software": None, "Title": scene.title})
+    figure(scene).savefig(
+        out, format="png", dpi=dpi, metadata={"Software": None, "Title": scene.title}
+    )
     return out.getvalue()
 
 
 def save(scene: Scene | Sketch, path: str | Path) -> Path:
-    """Writes the picture as the file name says: .png, .pdf, .svg or another format matplotlib knows."""
+    """Writes the picture as the file name says: .png, .pdf, .svg or another format matplotlib
+    knows."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure(scene).savefig(path, dpi=200, metadata={"Title": scene.title})
@@ -70,7 +84,12 @@ def save(scene: Scene | Sketch, path: str | Path) -> Path:
 def _words(ax: Axes, x: float, y: float, text: str, size_px: float = 12, **more: object) -> float:
     """Writes text with its baseline at y; returns the right edge, in pixels of the scene."""
     fonts = ["DejaVu Sans", *([chinese_font()] if chinese_font() else [])]
-    artist = ax.text(x, y, text, **{"fontsize": size_px * 0.68, "color": INK, "va": "baseline", "family": fonts} | more)
+    artist = ax.text(
+        x,
+        y,
+        text,
+        **{"fontsize": size_px * 0.68, "color": INK, "va": "baseline", "family": fonts} | more,
+    )
     artist.set_parse_math(False)
     if more.get("ha"):
         return x
@@ -83,7 +102,10 @@ def _head(ax: Axes, scene: Scene | Sketch) -> None:
     _words(ax, WIDTH_PX, 18, "" if scene.headings else scene.badge, ha="right", alpha=0.8)
     x = 0.0
     for name, value in scene.numbers:
-        x = _words(ax, _words(ax, x, 41, name, 13, alpha=0.72) + 9, 41, value, 13, weight="bold") + 18
+        x = (
+            _words(ax, _words(ax, x, 41, name, 13, alpha=0.72) + 9, 41, value, 13, weight="bold")
+            + 18
+        )
     for heading in scene.headings:
         end = _words(ax, LEFT_PX, heading.bottom_px, heading.text, weight="bold")
         _words(ax, end + 10, heading.bottom_px, heading.detail, alpha=0.78)
@@ -92,8 +114,19 @@ def _head(ax: Axes, scene: Scene | Sketch) -> None:
 def _axis(ax: Axes, scene: Scene) -> None:
     ticks, unit = layout.ticks(scene)
     top, bottom = min((row.top_px for row in scene.rows), default=62) - 3, scene.bottom_px
-    ax.vlines([scene.x_px(at) for at, _ in ticks], top, bottom, color=INK, alpha=0.13, lw=0.7, zorder=0)
-    ax.vlines([scene.x_px(at) for at in scene.marks_us], top, bottom, color=INK, alpha=0.7, lw=0.7, ls="--", zorder=0)
+    ax.vlines(
+        [scene.x_px(at) for at, _ in ticks], top, bottom, color=INK, alpha=0.13, lw=0.7, zorder=0
+    )
+    ax.vlines(
+        [scene.x_px(at) for at in scene.marks_us],
+        top,
+        bottom,
+        color=INK,
+        alpha=0.7,
+        lw=0.7,
+        ls="--",
+        zorder=0,
+    )
     ax.hlines(bottom, LEFT_PX, LEFT_PX + PLOT_PX, color=INK, alpha=0.5, lw=0.7)
     for at, text in ticks:
         _words(ax, scene.x_px(at), bottom + 16, text, 11, ha="center", alpha=0.8)
@@ -111,41 +144,80 @@ def _boxes(ax: Axes, scene: Scene) -> None:
         for chunk in np.unique(scene.chunk[scene.kind == kind]).tolist():
             mine = (scene.kind == kind) & (scene.chunk == chunk)
             for wide in (True, False):
-                _kind(ax, kind, chunk, num_chunks, corners[mine & ((x1 - x0 > 3) == wide)], hatched=wide)
+                _kind(
+                    ax,
+                    kind,
+                    chunk,
+                    num_chunks,
+                    corners[mine & ((x1 - x0 > 3) == wide)],
+                    hatched=wide,
+                )
     edged = corners[(x1 - x0 > 3) & (scene.kind != IDLE)][:, [0, 3]] + (0.4, 0)
     ax.add_collection(LineCollection(edged, colors=INK, alpha=0.5, linewidths=0.58), autolim=False)
-    _labels(ax, np.array(layout.fitted(scene), dtype=str), np.stack([(x0 + x1) / 2, (top + end) / 2 + 4], axis=1))
+    _labels(
+        ax,
+        np.array(layout.fitted(scene), dtype=str),
+        np.stack([(x0 + x1) / 2, (top + end) / 2 + 4], axis=1),
+    )
 
 
 def _labels(ax: Axes, texts: np.ndarray, at: np.ndarray, size_px: float = 11) -> None:
-    """The same few words in many boxes: each is outlined once and stamped, which is ten times faster than text."""
+    """The same few words in many boxes: each is outlined once and stamped, which is ten times
+    faster than text."""
     inches = Affine2D().scale(1 / 72) + ax.figure.dpi_scale_trans
     for text in np.unique(texts[texts != ""]).tolist():
         family = (max(text) > "\u2e80" and chinese_font()) or "DejaVu Sans"
         outline = TextPath((0, 0), text, size=size_px * 0.68, prop=FontProperties(family=family))
         middle = Affine2D().translate(-outline.get_extents().width / 2, 0)
-        stamps = PathCollection([middle.transform_path(outline)], offsets=at[texts == text], zorder=4,
-                                facecolors=INK, linewidths=0, offset_transform=ax.transData)
+        stamps = PathCollection(
+            [middle.transform_path(outline)],
+            offsets=at[texts == text],
+            zorder=4,
+            facecolors=INK,
+            linewidths=0,
+            offset_transform=ax.transData,
+        )
         stamps.set_transform(inches)
         ax.add_collection(stamps, autolim=False)
 
 
-def _kind(ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray, hatched: bool = True) -> None:
+def _kind(
+    ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray, hatched: bool = True
+) -> None:
     look = style(kind)
-    fill = shade(look.colour, chunk, num_chunks) if look.colour else "#f2f2f3" if hatched else "#e4e5e7"
-    _paint(ax, fill, look.hatch if hatched else "", corners, "#00000038" if look.colour else "#a6a9ad")
+    fill = (
+        shade(look.colour, chunk, num_chunks)
+        if look.colour
+        else "#f2f2f3"
+        if hatched
+        else "#e4e5e7"
+    )
+    _paint(
+        ax, fill, look.hatch if hatched else "", corners, "#00000038" if look.colour else "#a6a9ad"
+    )
 
 
 def _paint(ax: Axes, fill: str, hatch: str, corners: np.ndarray, ink: str = "#00000038") -> None:
-    ax.add_collection(PolyCollection(corners, facecolors=fill, linewidths=0, zorder=1), autolim=False)
+    ax.add_collection(
+        PolyCollection(corners, facecolors=fill, linewidths=0, zorder=1), autolim=False
+    )
     if hatch and len(corners):  # one path for all boxes: its hatch is drawn once
         outline = MplPath.make_compound_path_from_polys(corners)
-        ax.add_patch(PathPatch(outline, facecolor="none", edgecolor=ink, linewidth=0, zorder=1, hatch=3 * hatch))
+        ax.add_patch(
+            PathPatch(
+                outline, facecolor="none", edgecolor=ink, linewidth=0, zorder=1, hatch=3 * hatch
+            )
+        )
 
 
 def _corners(boxes: Iterable[tuple[float, float, float, float]]) -> np.ndarray:
-    return np.array([[(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
-                     for x, y, width, height in boxes], dtype=float).reshape(-1, 4, 2)
+    return np.array(
+        [
+            [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+            for x, y, width, height in boxes
+        ],
+        dtype=float,
+    ).reshape(-1, 4, 2)
 
 
 def _sketch(ax: Axes, drawn: Sketch) -> None:
@@ -153,20 +225,45 @@ def _sketch(ax: Axes, drawn: Sketch) -> None:
         _paint(ax, colour, hatch, _corners(boxes))
     for marked, look in ((False, {"linewidths": 0.58, "alpha": 0.45}), (True, {"linewidths": 1.4})):
         edges = _corners(layout.edges(drawn, marked))
-        ax.add_collection(PolyCollection(edges, facecolors="none", edgecolors=INK, zorder=1.5, **look), autolim=False)
+        ax.add_collection(
+            PolyCollection(edges, facecolors="none", edgecolors=INK, zorder=1.5, **look),
+            autolim=False,
+        )
     for line in drawn.only(Line):
         colour, points = line.colour or INK, [layout.stroke(line)] if not line.mark else []
         dash = (0, [length / line.width_px for length in line.dash]) if line.dash else "solid"
-        ax.add_collection(LineCollection(points, colors=colour, linewidths=0.72 * line.width_px, linestyles=[dash],
-                                         alpha=line.opacity, zorder=2), autolim=False)
-        ax.add_collection(PolyCollection(layout.solids(line), facecolors=colour, linewidths=0, alpha=line.opacity,
-                                         zorder=2), autolim=False)
+        ax.add_collection(
+            LineCollection(
+                points,
+                colors=colour,
+                linewidths=0.72 * line.width_px,
+                linestyles=[dash],
+                alpha=line.opacity,
+                zorder=2,
+            ),
+            autolim=False,
+        )
+        ax.add_collection(
+            PolyCollection(
+                layout.solids(line), facecolors=colour, linewidths=0, alpha=line.opacity, zorder=2
+            ),
+            autolim=False,
+        )
     if inside := layout.middles(drawn):
         x, y, texts, _ = zip(*inside, strict=True)
         _labels(ax, np.array(texts), np.stack([x, y], axis=1))
     align = {"start": "left", "middle": "center", "end": "right"}
     for x, y, text, anchor, size, bold, opacity in drawn.only(Words):
-        _words(ax, x, y, text, size, ha=align[anchor], weight="bold" if bold else "normal", alpha=opacity)
+        _words(
+            ax,
+            x,
+            y,
+            text,
+            size,
+            ha=align[anchor],
+            weight="bold" if bold else "normal",
+            alpha=opacity,
+        )
 
 
 def _names(ax: Axes, scene: Scene) -> None:

@@ -1,7 +1,8 @@
-"""A drawing that is not a timeline: boxes, lines and words at places of a picture WIDTH_PX wide. ``svg``, ``mpl`` and
-``text`` paint it as they paint a Scene.
+"""A drawing that is not a timeline: boxes, lines and words at places of a picture WIDTH_PX wide.
+``svg``, ``mpl`` and ``text`` paint it as they paint a Scene.
 
-Boxes lie lowest, then lines, then words; among themselves in the order given. Lengths are pixels, y grows downwards.
+Boxes lie lowest, then lines, then words; among themselves in the order given. Lengths are pixels, y
+grows downwards.
 """
 
 import re
@@ -126,8 +127,11 @@ def moved(shape: Shape, x_px: float, y_px: float) -> Shape:
     return shape._replace(x_px=shape.x_px + x_px, y_px=shape.y_px + y_px)
 
 
-def legend(samples: Iterable[tuple[Sequence[Shape], str]], x_px: float, y_px: float) -> tuple[list[Shape], float]:
-    """What looks mean: samples (drawn 22 pixels wide around y = 0) and their words, in lines from (x_px, y_px) on.
+def legend(
+    samples: Iterable[tuple[Sequence[Shape], str]], x_px: float, y_px: float
+) -> tuple[list[Shape], float]:
+    """What looks mean: samples (drawn 22 pixels wide around y = 0) and their words, in lines from
+    (x_px, y_px) on.
 
     Also returns where the next thing may begin.
     """
@@ -136,7 +140,10 @@ def legend(samples: Iterable[tuple[Sequence[Shape], str]], x_px: float, y_px: fl
         room = text_px(words) + (28 if sample else 0)
         if x > x_px and x + room > WIDTH_PX:
             x, y = x_px, y + 22
-        shapes += [*(moved(shape, x, y) for shape in sample), Words(x + (28 if sample else 0), y + 4, words)]
+        shapes += [
+            *(moved(shape, x, y) for shape in sample),
+            Words(x + (28 if sample else 0), y + 4, words),
+        ]
         x += room + 20
     return shapes, y + 14
 
@@ -146,18 +153,24 @@ def said(words: Said, language: str) -> str:
     if isinstance(words, str):
         return words
     if language not in words:
-        raise ValueError(f"words are a text, or one for each language, {language!r} among them; got {brief(words)}")
+        raise ValueError(
+            f"words are a text, or one for each language, {language!r} among them; got "
+            f"{brief(words)}"
+        )
     return words[language]
 
 
 def origin(badge: str, words: dict[str, str]) -> str:
     """A badge ("measured, paced / simulated") in the language of ``words``."""
-    spoken = re.sub(r"[^,/\s]+( [^,/\s]+)*", lambda found: dict(words).get(found[0], found[0]), badge)
+    spoken = re.sub(
+        r"[^,/\s]+( [^,/\s]+)*", lambda found: dict(words).get(found[0], found[0]), badge
+    )
     return spoken.replace(", ", dict(words).get("comma", ", "))
 
 
 def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarray:
-    """Round numbers from low to high, at most ``most``: 1, 2 or 5 times powers of ten; powers of ten where ``log``."""
+    """Round numbers from low to high, at most ``most``: 1, 2 or 5 times powers of ten; powers of
+    ten where ``log``."""
     check_whole(1, 100, most=most)
     check_real(1e-300 if log else -1e300, 1e300, low=low, high=high)
     low, high = float(low), float(high)
@@ -175,7 +188,9 @@ def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarr
     raw = (high - low) / most
     power = 10.0 ** np.floor(np.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= 0.999 * raw)
-    return step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) + 0.0  # no -0
+    return (
+        step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) + 0.0
+    )  # no -0
 
 
 def short(text: str) -> str:

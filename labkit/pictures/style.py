@@ -1,4 +1,5 @@
-"""How kinds of work look and what they are called, in English and Chinese: the words and colours of every picture."""
+"""How kinds of work look and what they are called, in English and Chinese: the words and colours of
+every picture."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,12 +12,14 @@ from labkit.units import check_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How one kind of work looks: a colour and, for eyes or printers that do not see it, a letter and a hatch."""
+    """How one kind of work looks: a colour and, for eyes or printers that do not see it, a letter
+    and a hatch."""
 
     letter: str
     """one character, different for every kind"""
     colour: str
-    """"#rrggbb", readable under dark ink, on white and on near-black; "" follows the text's colour"""
+    """"#rrggbb", readable under dark ink, on white and on near-black; "" follows the text's
+    colour"""
     hatch: str
     """a matplotlib hatch character, or "" for plain"""
     words: dict[str, str]
@@ -47,11 +50,26 @@ KINDS = {
     "wait": _kind("w", "#a3a8b0", "+", "wait", "等待"),
     IDLE: _kind(".", "", "/", "idle (bubble)", "空闲（气泡）"),
 }
-CYCLE = tuple((colour, hatch) for hatch in ("", "/") for colour in (
-    "#4f9fe3", "#f2954b", "#43b08a", "#cf8fc2", "#bfa45f", "#9a8fdc", "#e0788f", "#f6cf65"))
+CYCLE = tuple(
+    (colour, hatch)
+    for hatch in ("", "/")
+    for colour in (
+        "#4f9fe3",
+        "#f2954b",
+        "#43b08a",
+        "#cf8fc2",
+        "#bfa45f",
+        "#9a8fdc",
+        "#e0788f",
+        "#f6cf65",
+    )
+)
 """(colour, hatch) of things that are counted, not named: chunks, lines, bars; sixteen of them"""
 _WORDS = (
-    ("comma", ", ", "，"), ("colon", ": ", "："), ("stop", "{}.", "{}。"), ("badged", "{} ({})", "{}（{}）"),
+    ("comma", ", ", "，"),
+    ("colon", ": ", "："),
+    ("stop", "{}.", "{}。"),
+    ("badged", "{} ({})", "{}（{}）"),
     ("timeline", "Timeline", "时间线"),
     ("compare", "Predicted and measured", "预测与实测"),
     ("predicted", "Predicted", "预测"),
@@ -79,8 +97,11 @@ _WORDS = (
     ("table", "The same as a table", "同样内容的表格"),
     ("busiest", "sent by the busiest rank", "最忙的 rank 发送"),
     ("bytes", "bytes", "字节"),
-    ("summary_comm", "{ranks} ranks, {span}, {badge}: rank {sender} sends most, {bytes}.",
-     "{ranks} 个 rank，{span}，{badge}：rank {sender} 发送最多，{bytes}。"),
+    (
+        "summary_comm",
+        "{ranks} ranks, {span}, {badge}: rank {sender} sends most, {bytes}.",
+        "{ranks} 个 rank，{span}，{badge}：rank {sender} 发送最多，{bytes}。",
+    ),
     ("plan", "{}: {}, {} ranks", "{}：{}，{} 个 rank"),
     ("step", "step", "步骤"),
     ("of_steps", "{} of {}", "{} / {}"),
@@ -89,7 +110,11 @@ _WORDS = (
     ("time", "time", "用时"),
     ("add", "+ added to the receiver's", "+ 与接收方相加"),
     ("copy", "copied", "复制"),
-    ("parts", "{0}/{1}: holds the parts of {0} of {1} ranks", "{0}/{1}：已含 {1} 个 rank 中 {0} 个的贡献"),
+    (
+        "parts",
+        "{0}/{1}: holds the parts of {0} of {1} ranks",
+        "{0}/{1}：已含 {1} 个 rank 中 {0} 个的贡献",
+    ),
     ("changed", "changed in this step", "本步改变"),
     ("whole", "whole chunks", "完整的块"),
     ("chunk_n", "chunk {}", "块 {}"),
@@ -103,27 +128,44 @@ _WORDS = (
     ("ring_order", "ring", "环"),
     ("machine", "This machine", "本机"),
     ("reported", "as the system says", "系统所报"),
-    ("cores", "cores", "核心"), ("threads", "hardware threads", "硬件线程"), ("memory", "memory", "内存"),
+    ("cores", "cores", "核心"),
+    ("threads", "hardware threads", "硬件线程"),
+    ("memory", "memory", "内存"),
     ("usable", "usable at once", "可同时使用"),
     ("node", "NUMA node {}: {}", "NUMA 节点 {}：{}"),
     ("one_core", "threads of one core", "同一核心的线程"),
     ("one_cache", "one colour: one third-level cache", "同色：共享三级缓存"),
-    ("NV", "NVLinks, how many", "NVLink，条数"), ("PIX", "at most one PCIe bridge", "至多一个 PCIe 桥"),
-    ("PXB", "several PCIe bridges", "多个 PCIe 桥"), ("PHB", "PCIe and a CPU's host bridge", "PCIe 与 CPU 主桥"),
-    ("NODE", "host bridges of one NUMA node", "同一 NUMA 节点的主桥"), ("SYS", "between NUMA nodes", "跨 NUMA 节点"),
-    ("Parameter server", "Parameter server", "参数服务器"), ("Ring", "Ring", "环"), ("Tree", "Tree", "树"),
-    ("Double binary tree", "Double binary tree", "双二叉树"), ("Hierarchical", "Hierarchical", "分层"),
-    ("Star", "Star", "星形"), ("Pairwise", "Pairwise", "成对"), ("Direct", "Direct", "直接"),
+    ("NV", "NVLinks, how many", "NVLink，条数"),
+    ("PIX", "at most one PCIe bridge", "至多一个 PCIe 桥"),
+    ("PXB", "several PCIe bridges", "多个 PCIe 桥"),
+    ("PHB", "PCIe and a CPU's host bridge", "PCIe 与 CPU 主桥"),
+    ("NODE", "host bridges of one NUMA node", "同一 NUMA 节点的主桥"),
+    ("SYS", "between NUMA nodes", "跨 NUMA 节点"),
+    ("Parameter server", "Parameter server", "参数服务器"),
+    ("Ring", "Ring", "环"),
+    ("Tree", "Tree", "树"),
+    ("Double binary tree", "Double binary tree", "双二叉树"),
+    ("Hierarchical", "Hierarchical", "分层"),
+    ("Star", "Star", "星形"),
+    ("Pairwise", "Pairwise", "成对"),
+    ("Direct", "Direct", "直接"),
     ("Send and receive", "Send and receive", "发送与接收"),
-    ("summary", "{ranks} ranks, {span}, {badge}: {bubble} of the ranks' time is idle, most on rank {worst} ({most}).",
-     "{ranks} 个 rank，{span}，{badge}：空闲占 {bubble}，rank {worst} 最多（{most}）。"),
+    (
+        "summary",
+        "{ranks} ranks, {span}, {badge}: {bubble} of the ranks' time is idle, most on rank "
+        "{worst} ({most}).",
+        "{ranks} 个 rank，{span}，{badge}：空闲占 {bubble}，rank {worst} 最多（{most}）。",
+    ),
 )
-WORDS = {"en": {"code": "en"} | {key: en for key, en, _ in _WORDS},
-         "zh": {"code": "zh"} | {key: zh for key, _, zh in _WORDS}}
+WORDS = {
+    "en": {"code": "en"} | {key: en for key, en, _ in _WORDS},
+    "zh": {"code": "zh"} | {key: zh for key, _, zh in _WORDS},
+}
 
 
 def speaking(language: str, build: Callable[[dict[str, str]], Any]) -> Any:
-    """The picture that ``build`` makes of a language's words; it can also make itself ``in_english``.
+    """The picture that ``build`` makes of a language's words; it can also make itself
+    ``in_english``.
 
     Raises ValueError for a language that is neither "en" nor "zh".
     """
@@ -138,7 +180,8 @@ def _words(language: str) -> dict[str, str]:
 
 
 def called(names: Iterable[str], language: str) -> list[str]:
-    """What collectives and algorithms ("all_reduce", "ring") are called; a name that ``TITLES`` lacks stays."""
+    """What collectives and algorithms ("all_reduce", "ring") are called; a name that ``TITLES``
+    lacks stays."""
     words = _words(language)
     return [words.get(title, title) for title in (TITLES.get(name, name) for name in names)]
 
@@ -169,7 +212,9 @@ def shade(colour: str, chunk: int, num_chunks: int) -> str:
     if not re.fullmatch("#[0-9a-f]{6}", colour):
         raise ValueError(f'a colour is "#rrggbb" or ""; got {colour!r}')
     white = min(1.0, 0.45 * chunk / max(1, num_chunks - 1))
-    return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * (1 - white) + 255 * white):02x}" for i in (1, 3, 5))
+    return "#" + "".join(
+        f"{round(int(colour[i : i + 2], 16) * (1 - white) + 255 * white):02x}" for i in (1, 3, 5)
+    )
 
 
 def clipped(text: str, width_px: float, size_px: float = 12.0) -> str:
@@ -180,5 +225,6 @@ def clipped(text: str, width_px: float, size_px: float = 12.0) -> str:
 
 
 def text_px(text: str, size_px: float = 12.0) -> float:
-    """About how wide a text is: a Chinese character is as wide as it is high, a Latin one a little over half."""
+    """About how wide a text is: a Chinese character is as wide as it is high, a Latin one a little
+    over half."""
     return size_px * sum(1.02 if ord(character) > 0x2E80 else 0.58 for character in text)

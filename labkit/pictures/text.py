@@ -16,7 +16,10 @@ def render(scene: Scene | Sketch, width: int = 100) -> str:
     """The picture in ``width`` columns, then what the letters mean, then its numbers."""
     strips = [] if isinstance(scene, Sketch) else _strips(scene, max(20, width - 10))
     widths = [max(map(len, column)) for column in zip(*scene.table, strict=True)]
-    table = ("  ".join(cell.rjust(size) for cell, size in zip(line, widths, strict=True)) for line in scene.table)
+    table = (
+        "  ".join(cell.rjust(size) for cell, size in zip(line, widths, strict=True))
+        for line in scene.table
+    )
     return "\n".join([scene.title, "", *strips, *table, "", scene.summary])
 
 
@@ -30,7 +33,13 @@ def _strips(scene: Scene, columns: int) -> list[str]:
         lines.append(f"{name:<9} {''.join(cells(scene, index, columns))}".rstrip())
     ticks, unit = layout.ticks(scene)
     kinds = (f"{style(kind).letter} {style(kind).words[scene.language]}" for kind in scene.kinds)
-    return [*lines, " " * 10 + _ruler(scene, ticks, columns) + f" {unit}", "", "   ".join(kinds), ""]
+    return [
+        *lines,
+        " " * 10 + _ruler(scene, ticks, columns) + f" {unit}",
+        "",
+        "   ".join(kinds),
+        "",
+    ]
 
 
 def cells(scene: Scene, row: int, columns: int) -> list[str]:
@@ -44,7 +53,9 @@ def cells(scene: Scene, row: int, columns: int) -> list[str]:
         letter = style(str(scene.kind[i])).letter
         if last <= first:
             continue
-        text = next((t for t in scene.texts[i] if 0 < len(t) <= last - first and not t.isdigit()), letter)
+        text = next(
+            (t for t in scene.texts[i] if 0 < len(t) <= last - first and not t.isdigit()), letter
+        )
         filler = "." if scene.kind[i] == IDLE else letter.lower()
         cells[first:last] = list(text.ljust(last - first, filler))
     return cells

@@ -1,8 +1,8 @@
 """Pipeline parallelism: layers on different ranks, microbatches between them.
 
-``schedule`` is what an order is and when it is valid, ``schedules`` writes the known ones, ``simulation`` turns an order
-into a timeline with its bubble. ``run`` trains the same order on real ranks, ``residual`` explains the difference.
-``pipedream`` is the asynchronous one. Chapter 08.
+``schedule`` is what an order is and when it is valid, ``schedules`` writes the known ones,
+``simulation`` turns an order into a timeline with its bubble. ``run`` trains the same order on real
+ranks, ``residual`` explains the difference. ``pipedream`` is the asynchronous one. Chapter 08.
 """
 
 import lazy_loader

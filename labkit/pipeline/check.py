@@ -1,20 +1,38 @@
-"""The exercises of chapter 08, pipeline parallelism. Answers are graded at sizes that the chapter does not show."""
+"""The exercises of chapter 08, pipeline parallelism. Answers are graded at sizes that the chapter
+does not show."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 
 from labkit.check import exercise, hint, language, limit, on_ranks, status
-from labkit.pipeline.schedules import SCHEDULES, Action, Schedule, gpipe, naive, one_f_one_b, validate
+from labkit.pipeline.schedules import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    gpipe,
+    naive,
+    one_f_one_b,
+    validate,
+)
 from labkit.pipeline.simulation import Cost, in_flight, simulate
 from labkit.timeline import bubble
 
-__all__ = ["chart_fault", "choose_microbatches", "hint", "language", "one_f_one_b_order", "real_pipeline", "status"]
+__all__ = [
+    "chart_fault",
+    "choose_microbatches",
+    "hint",
+    "language",
+    "one_f_one_b_order",
+    "real_pipeline",
+    "status",
+]
 
 
 @exercise
 def one_f_one_b_order(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(rank, num_ranks, num_microbatches)`` lists a rank's actions under 1F1B: ["0F0", "0F1", "0B0", ...]."""
+    """``answer(rank, num_ranks, num_microbatches)`` lists a rank's actions under 1F1B: ["0F0",
+    "0F1", "0B0", ...]."""
     for p, m in ((4, 8), (2, 5), (4, 2), (1, 3), (6, 9)):
         case, best = f"{p} ranks, {m} microbatches", one_f_one_b(p, m)
         orders = [list(answer(rank, p, m)) for rank in range(p)]
@@ -22,26 +40,49 @@ def one_f_one_b_order(answer: Callable) -> Iterator[tuple[str, str]]:
             mine = replace(best, orders=tuple(tuple(map(Action.parse, order)) for order in orders))
             validate(mine)
         except (ValueError, TypeError, AttributeError) as fault:
-            pairs = [(f"rank {rank}, step {step}", *pair) for rank, order in enumerate(orders)
-                     for step, pair in enumerate(zip_longest(order, map(str, best.orders[rank])))]
+            pairs = [
+                (f"rank {rank}, step {step}", *pair)
+                for rank, order in enumerate(orders)
+                for step, pair in enumerate(zip_longest(order, map(str, best.orders[rank])))
+            ]
             place, ours, theirs = next(pair for pair in pairs if pair[1] != pair[2])
             yield "wrong", f"{case}: {place} is {ours!r}; 1F1B has {theirs!r}\n{fault}"
-        (held, span_us), (least, least_us) = ((max(in_flight(s)), simulate(s).span_us) for s in (mine, best))
+        (held, span_us), (least, least_us) = (
+            (max(in_flight(s)), simulate(s).span_us) for s in (mine, best)
+        )
         if held > least or span_us > least_us:
-            yield "over budget", (f"{case}: a valid order that keeps {held} activations, 1F1B {least}; and takes "
-                                  f"{span_us / 1000:g} forwards of time, 1F1B {least_us / 1000:g}")
+            yield (
+                "over budget",
+                (
+                    f"{case}: a valid order that keeps {held} activations, 1F1B {least}; and takes "
+                    f"{span_us / 1000:g} forwards of time, 1F1B {least_us / 1000:g}"
+                ),
+            )
 
 
 @exercise
 def choose_microbatches(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_ranks, max_bubble, max_activations)`` gives ("gpipe" or "1f1b", the fewest microbatches), or None.
+    """``answer(num_ranks, max_bubble, max_activations)`` gives ("gpipe" or "1f1b", the fewest
+    microbatches), or None.
 
-    The bubble is the idle share of total time; a rank keeps at most max_activations microbatches. None: nothing fits.
+    The bubble is the idle share of total time; a rank keeps at most max_activations microbatches.
+    None: nothing fits.
     """
-    for p, most, room in ((4, .32, 99), (4, .32, 4), (8, .26, 8), (2, .4, 1), (4, .8, 1), (8, .2, 7), (1, .1, 1)):
+    for p, most, room in (
+        (4, 0.32, 99),
+        (4, 0.32, 4),
+        (8, 0.26, 8),
+        (2, 0.4, 1),
+        (4, 0.8, 1),
+        (8, 0.2, 7),
+        (1, 0.1, 1),
+    ):
         fewest = next((m for m in range(1, 65) if _fits("1f1b", m, p, most, room)[0]), None)
         chosen = answer(p, most, room)
-        case, cure = f"answer({p}, {most}, {room}) is {chosen!r:.60}", f"1f1b with {fewest} microbatches fits"
+        case, cure = (
+            f"answer({p}, {most}, {room}) is {chosen!r:.60}",
+            f"1f1b with {fewest} microbatches fits",
+        )
         name, m = chosen or ("", 0)
         fits, figures = _fits(name, m, p, most, room) if chosen else (fewest is None, cure)
         if not fits:
@@ -55,15 +96,18 @@ def _fits(name: str, m: int, p: int, most: float, room: int) -> tuple[bool, str]
     if name not in ("gpipe", "1f1b") or m < 1:
         return False, 'give ("gpipe" or "1f1b", 1 or more), or None'
     share, held = bubble(simulate(SCHEDULES[name](p, m))), max(in_flight(SCHEDULES[name](p, m)))
-    return bool(share <= most and held <= room), f"its bubble is {share:.3f}, a rank keeps {held} activations"
+    return bool(
+        share <= most and held <= room
+    ), f"its bubble is {share:.3f}, a rank keeps {held} activations"
 
 
 @exercise
 def chart_fault(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(chart)`` gives (rank, step) of the first box that cannot run where it stands, or None where all can.
+    """``answer(chart)`` gives (rank, step) of the first box that cannot run where it stands, or
+    None where all can.
 
-    A chart has a row per rank, a cell per step: "F1", "B1" (microbatch 1) or "."; rank r holds stage r. First means the
-    earliest step, then the lowest rank.
+    A chart has a row per rank, a cell per step: "F1", "B1" (microbatch 1) or "."; rank r holds
+    stage r. First means the earliest step, then the lowest rank.
     """
     for chart, truth in _charts():
         given = answer([list(row) for row in chart])
@@ -87,8 +131,13 @@ def _draw(order: Schedule) -> list[list[str]]:
 
 
 def _charts() -> Iterator[tuple[list[list[str]], tuple[int, int] | None]]:
-    """Charts with their first fault: the source material's, correct ones, and these with one box drawn a step early."""
-    for text, gap in (("F1 F2 F3 F4 B1 B2 B3 B4", 0), ("F0 F1 F2 F3 B3 B2 B1 B0", 0), ("F1 F2 F3 F4 B1 B2 B3 B4", 1)):
+    """Charts with their first fault: the source material's, correct ones, and these with one box
+    drawn a step early."""
+    for text, gap in (
+        ("F1 F2 F3 F4 B1 B2 B3 B4", 0),
+        ("F0 F1 F2 F3 B3 B2 B1 B0", 0),
+        ("F1 F2 F3 F4 B1 B2 B3 B4", 1),
+    ):
         rows = [["."] * rank + text.split() + ["."] * (3 - rank) for rank in range(4)]
         rows[0][4:4] = ["."] * gap
         yield [row + ["."] * gap * (row is not rows[0]) for row in rows], (0, 4 + gap)
@@ -96,36 +145,50 @@ def _charts() -> Iterator[tuple[list[list[str]], tuple[int, int] | None]]:
         chart = _draw(order)
         yield chart, None
         for rank, row in enumerate(chart):
-            for step in (step for step, (left, right) in enumerate(pairwise(row)) if left == "." != right):
-                moved = [*row[:step], row[step + 1], ".", *row[step + 2:]]
-                yield [*chart[:rank], moved, *chart[rank + 1:]], (rank, step)
+            for step in (
+                step for step, (left, right) in enumerate(pairwise(row)) if left == "." != right
+            ):
+                moved = [*row[:step], row[step + 1], ".", *row[step + 2 :]]
+                yield [*chart[:rank], moved, *chart[rank + 1 :]], (rank, step)
 
 
 @exercise
 def real_pipeline(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(rank, stage, microbatches, width)`` is one training step of two stages, run on two real ranks (gloo).
+    """``answer(rank, stage, microbatches, width)`` is one training step of two stages, run on two
+    real ranks (gloo).
 
-    Rank 0 holds the first stage and gets the inputs, rank 1 the second and the targets, as lists of microbatches. A
-    message is (len(microbatch), width). It leaves in both stages the gradients of the mean squared error of the batch.
+    Rank 0 holds the first stage and gets the inputs, rank 1 the second and the targets, as lists of
+    microbatches. A message is (len(microbatch), width). It leaves in both stages the gradients of
+    the mean squared error of the batch.
     """
     for m, size, width in ((4, 2, 8), (1, 3, 5), (6, 1, 4)):
         run = on_ranks(2, _two_stages, answer, m, size, width, hang_s=5)
         case, orders = f"{m} microbatches of {size}, width {width}", [actions for _, actions in run]
         if faults := run[0][0] + run[1][0]:
             yield "wrong", "\n".join([case, *faults])
-        share = bubble(simulate(replace(gpipe(2, m), orders=tuple(tuple(map(Action.parse, o)) for o in orders))))
+        share = bubble(
+            simulate(
+                replace(gpipe(2, m), orders=tuple(tuple(map(Action.parse, o)) for o in orders))
+            )
+        )
         if share > 1 / (m + 1) + 1e-9:
-            yield "over budget", f"{case}: bubble {share:.3f}, GPipe {1 / (m + 1):.3f}. You ran {orders}"
+            yield (
+                "over budget",
+                f"{case}: bubble {share:.3f}, GPipe {1 / (m + 1):.3f}. You ran {orders}",
+            )
 
 
 def _two_stages(answer: Callable, m: int, size: int, width: int) -> tuple[list[str], list[str]]:
-    """A rank's side: which gradients differ from the one-process run, and in which order the actions ran."""
+    """A rank's side: which gradients differ from the one-process run, and in which order the
+    actions ran."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
     rank, actions = torch.distributed.get_rank(), []
-    model = nn.Sequential(nn.Sequential(nn.Linear(6, width), nn.Tanh()), nn.Sequential(nn.Linear(width, 3), nn.Tanh()))
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(6, width), nn.Tanh()), nn.Sequential(nn.Linear(width, 3), nn.Tanh())
+    )
     inputs, targets = torch.randn(m * size, 6), torch.randn(m * size, 3)
     nn.functional.mse_loss(model(inputs), targets).backward()
     right = {name: weight.grad for name, weight in model[rank].named_parameters()}
@@ -138,6 +201,9 @@ def _two_stages(answer: Callable, m: int, size: int, width: int) -> tuple[list[s
 
     model[rank].register_forward_hook(watch)
     answer(rank, model[rank], list((inputs, targets)[rank].chunk(m)), width)
-    return [f"rank {rank}: {name}.grad is {'None' if weight.grad is None else 'not that of the one-process run'}"
-            for name, weight in model[rank].named_parameters()
-            if weight.grad is None or not torch.allclose(weight.grad, right[name], rtol=1e-4, atol=1e-6)], actions
+    return [
+        f"rank {rank}: {name}.grad is "
+        f"{'None' if weight.grad is None else 'not that of the one-process run'}"
+        for name, weight in model[rank].named_parameters()
+        if weight.grad is None or not torch.allclose(weight.grad, right[name], rtol=1e-4, atol=1e-6)
+    ], actions

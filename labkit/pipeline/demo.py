@@ -1,6 +1,7 @@
-"""The main job without a browser: real ranks under two schedules, predicted beside measured, written to a folder.
+"""The main job without a browser: real ranks under two schedules, predicted beside measured,
+written to a folder.
 
-    python -m labkit demo [folder]
+python -m labkit demo [folder]
 """
 
 import shutil
@@ -23,16 +24,20 @@ THEMES = "<style>svg{color:#24292f}@media (prefers-color-scheme:dark){svg{color:
 
 
 def main(folder: str | Path = "out") -> Path:
-    """Runs GPipe and 1F1B on four real ranks; prints a table and writes pictures, traces and runs. Returns the folder.
+    """Runs GPipe and 1F1B on four real ranks; prints a table and writes pictures, traces and runs.
+    Returns the folder.
 
-    The forward of a microbatch is stated (paced), so that four ranks need not have four cores; the message cost of the
-    prediction comes from a run of its own.
+    The forward of a microbatch is stated (paced), so that four ranks need not have four cores; the
+    message cost of the prediction comes from a run of its own.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     say(f"measuring what a message between {NUM_RANKS} ranks costs here ...")
     calibrated = pipeline_run.calibrate(NUM_RANKS)
-    say(f"  {format_us(calibrated['message_us'])}, and {format_us(calibrated['gap_us'])} between two actions")
+    say(
+        f"  {format_us(calibrated['message_us'])}, and {format_us(calibrated['gap_us'])} between "
+        "two actions"
+    )
     cost = pipeline_run.cost(1, forward_us=FORWARD_US, **calibrated)
     listeners.append(live)
     try:
@@ -45,8 +50,12 @@ def main(folder: str | Path = "out") -> Path:
 
 
 def one(name: str, cost: Cost, folder: Path) -> tuple[str, Timeline, Timeline, Run]:
-    """One schedule: simulated, run, drawn and saved. Returns its name, both timelines and the run."""
-    say(f"{TITLES[name]}: {NUM_RANKS} real ranks train the small transformer, {NUM_MICROBATCHES} microbatches ...")
+    """One schedule: simulated, run, drawn and saved. Returns its name, both timelines and the
+    run."""
+    say(
+        f"{TITLES[name]}: {NUM_RANKS} real ranks train the small transformer, {NUM_MICROBATCHES} "
+        "microbatches ..."
+    )
     predicted = simulate(SCHEDULES[name](NUM_RANKS, NUM_MICROBATCHES), cost)
     run = pipeline_run.launch(name, NUM_RANKS, NUM_MICROBATCHES, forward_us=FORWARD_US)
     measured = run.timeline()
@@ -57,35 +66,65 @@ def one(name: str, cost: Cost, folder: Path) -> tuple[str, Timeline, Timeline, R
     mpl.save(picture, folder / f"{name}.png")
     (folder / f"{name}.txt").write_text(text.render(picture), encoding="utf-8")
     trace.merge_chrome(run.folder, folder / f"{name}.trace.json")
-    fresh = next(path for number in range(1, 10_000) if not (path := folder / "runs" / f"{name}-{number}").exists())
+    fresh = next(
+        path
+        for number in range(1, 10_000)
+        if not (path := folder / "runs" / f"{name}-{number}").exists()
+    )
     run.save(fresh)
     return name, predicted, measured, run
 
 
 def print_table(rows: list[tuple[str, Timeline, Timeline, Run]]) -> None:
-    """Predicted beside measured: bubble, peak activations (microbatches and bytes on rank 0), step time."""
+    """Predicted beside measured: bubble, peak activations (microbatches and bytes on rank 0), step
+    time."""
     titles = ("schedule", "bubble", "", "difference", "held on rank 0", "", "", "step", "")
-    under = ("", "predicted", "measured", "points", "predicted", "measured", "bytes", "predicted", "measured")
+    under = (
+        "",
+        "predicted",
+        "measured",
+        "points",
+        "predicted",
+        "measured",
+        "bytes",
+        "predicted",
+        "measured",
+    )
     lines = [titles, under]
     for name, predicted, measured, run in rows:
         theory, seen = bubble(predicted), bubble(measured)
-        lines.append((TITLES[name], format_share(theory), format_share(seen), f"{100 * (seen - theory):+.1f}",
-                      str(in_flight(predicted)[0]), str(in_flight(measured)[0]),
-                      format_bytes(run[0]["peak_activation_bytes"]), format_us(predicted.span_us),
-                      format_us(measured.span_us)))
+        lines.append(
+            (
+                TITLES[name],
+                format_share(theory),
+                format_share(seen),
+                f"{100 * (seen - theory):+.1f}",
+                str(in_flight(predicted)[0]),
+                str(in_flight(measured)[0]),
+                format_bytes(run[0]["peak_activation_bytes"]),
+                format_us(predicted.span_us),
+                format_us(measured.span_us),
+            )
+        )
     widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
     for line in lines:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     badges = {measured.badge for _, _, measured, _ in rows}
-    say(f"predicted: simulated. measured: {'; '.join(sorted(badges))}. Bubble: idle share of total time.")
+    say(
+        f"predicted: simulated. measured: {'; '.join(sorted(badges))}. Bubble: idle share of "
+        "total time."
+    )
 
 
 def live(job: Job) -> None:
-    """The live line of a terminal: what each rank is doing, once a launch has taken a second; cleared at its end."""
+    """The live line of a terminal: what each rank is doing, once a launch has taken a second;
+    cleared at its end."""
     if job.seconds < 1 or not sys.stderr.isatty():
         return
     rows = [] if job.done else job.progress
-    words = "   ".join(f"rank {row['rank']} {row['state']} step {row.get('step', '-')}" for row in rows)
+    words = "   ".join(
+        f"rank {row['rank']} {row['state']} step {row.get('step', '-')}" for row in rows
+    )
     line = words[: shutil.get_terminal_size().columns - 1]
     print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 

@@ -1,7 +1,9 @@
-"""PipeDream (Harlap, Narayanan et al. 2018, arXiv 1806.03377) at toy size: 1F1B that never flushes, on real ranks.
+"""PipeDream (Harlap, Narayanan et al. 2018, arXiv 1806.03377) at toy size: 1F1B that never flushes,
+on real ranks.
 
-A stage stashes the weights that a microbatch's forward used and uses them again in its backward ("weight stashing",
-section 3.3): the gradient belongs to its forward, but it is applied to weights that have been updated since.
+A stage stashes the weights that a microbatch's forward used and uses them again in its backward
+("weight stashing", section 3.3): the gradient belongs to its forward, but it is applied to weights
+that have been updated since.
 """
 
 import contextlib
@@ -30,46 +32,97 @@ if TYPE_CHECKING:
 DIM, LENGTH = 32, 32
 
 
-def run(num_ranks: int, num_microbatches: int, *, flush_every: int | None = None, forward_us: float = 0.0,
-        learning_rate: float = 0.05, num_layers: int = 4, timeout_s: float = 60.0) -> "Run":
-    """Trains the small transformer, one passage of the story per microbatch; a backward takes 2 x ``forward_us``.
+def run(
+    num_ranks: int,
+    num_microbatches: int,
+    *,
+    flush_every: int | None = None,
+    forward_us: float = 0.0,
+    learning_rate: float = 0.05,
+    num_layers: int = 4,
+    timeout_s: float = 60.0,
+) -> "Run":
+    """Trains the small transformer, one passage of the story per microbatch; a backward takes 2 x
+    ``forward_us``.
 
-    ``flush_every=None`` is PipeDream: an update after every backward. A number k is 1F1B with flush: one update, with
-    the mean gradient, per k microbatches. ``run[r]`` is a dict: versions (per microbatch, the version of its weights
-    and the newest version when its gradient came), peak_versions (the most that microbatches in flight held), losses
-    (on the last rank, per microbatch) and weights. A run with stated times is recorded.
+    ``flush_every=None`` is PipeDream: an update after every backward. A number k is 1F1B with
+    flush: one update, with the mean gradient, per k microbatches. ``run[r]`` is a dict: versions
+    (per microbatch, the version of its weights and the newest version when its gradient came),
+    peak_versions (the most that microbatches in flight held), losses (on the last rank, per
+    microbatch) and weights. A run with stated times is recorded.
     """
     from labkit.launching.launcher import launch
 
-    check_whole(num_microbatches=num_microbatches, flush_every=flush_every or 1, num_layers=num_layers)
+    check_whole(
+        num_microbatches=num_microbatches, flush_every=flush_every or 1, num_layers=num_layers
+    )
     group = flush_every or num_microbatches
     if num_microbatches % group:
-        raise ValueError(f"a flush ends a group of microbatches; {num_microbatches} do not divide into groups of "
-                         f"{group}. Take a multiple of {group}")
-    return launch(_train, num_microbatches, group, flush_every or 1, forward_us, learning_rate, num_layers,
-                  ranks=num_ranks, timeout_s=timeout_s)
+        raise ValueError(
+            f"a flush ends a group of microbatches; {num_microbatches} do not divide into groups "
+            "of "
+            f"{group}. Take a multiple of {group}"
+        )
+    return launch(
+        _train,
+        num_microbatches,
+        group,
+        flush_every or 1,
+        forward_us,
+        learning_rate,
+        num_layers,
+        ranks=num_ranks,
+        timeout_s=timeout_s,
+    )
 
 
 def steady(timeline: Timeline) -> Timeline:
-    """What lies between rank 0's first backward and its last forward, cut at these edges: no filling, no draining."""
+    """What lies between rank 0's first backward and its last forward, cut at these edges: no
+    filling, no draining."""
     first = timeline.rank == 0
     backwards, forwards = (first & (timeline.kind == kind) for kind in "BF")
     if not (backwards.any() and forwards.any()):
-        raise ValueError(f"rank 0 of a pipeline does F and B; got {sorted(set(timeline.kind[first].tolist()))}")
+        raise ValueError(
+            f"rank 0 of a pipeline does F and B; got {sorted(set(timeline.kind[first].tolist()))}"
+        )
     start_us, end_us = timeline.start_us[backwards].min(), timeline.end_us[forwards].max()
     inside = timeline.select((timeline.end_us > start_us) & (timeline.start_us < end_us))
-    return replace(inside, start_us=np.maximum(inside.start_us, start_us), end_us=np.minimum(inside.end_us, end_us))
+    return replace(
+        inside,
+        start_us=np.maximum(inside.start_us, start_us),
+        end_us=np.minimum(inside.end_us, end_us),
+    )
 
 
 class _Stage:
-    """One rank's part. A new version is new tensors: an old one lives as long as a microbatch in flight needs it."""
+    """One rank's part. A new version is new tensors: an old one lives as long as a microbatch in
+    flight needs it."""
 
-    def __init__(self, num_layers: int, forward_us: float, learning_rate: float, per_update: int) -> None:
+    def __init__(
+        self, num_layers: int, forward_us: float, learning_rate: float, per_update: int
+    ) -> None:
         self.me, self.last = dist.get_rank(), dist.get_world_size() - 1
-        self.forward_us, self.learning_rate, self.per_update, self.pace = forward_us, learning_rate, per_update, Pace()
-        self.module = model.split(model.Transformer(num_layers, DIM, 2, max_len=LENGTH), self.last + 1)[self.me]
-        self.weights = {name: weight.detach().requires_grad_() for name, weight in self.module.named_parameters()}
-        self.version, self.flying, self.versions, self.peak_versions, self.gradients, self.sent = 0, {}, [], 0, [], []
+        self.forward_us, self.learning_rate, self.per_update, self.pace = (
+            forward_us,
+            learning_rate,
+            per_update,
+            Pace(),
+        )
+        self.module = model.split(
+            model.Transformer(num_layers, DIM, 2, max_len=LENGTH), self.last + 1
+        )[self.me]
+        self.weights = {
+            name: weight.detach().requires_grad_()
+            for name, weight in self.module.named_parameters()
+        }
+        self.version, self.flying, self.versions, self.peak_versions, self.gradients, self.sent = (
+            0,
+            {},
+            [],
+            0,
+            [],
+            [],
+        )
 
     def forward(self, k: int, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.receive(self.me - 1).requires_grad_() if self.me else tokens
@@ -77,7 +130,9 @@ class _Stage:
             y = torch.func.functional_call(self.module, self.weights, x)
             y = model.loss(y, targets) if self.me == self.last else y
         self.flying[k] = x, y, self.weights, self.version
-        self.peak_versions = max(self.peak_versions, len({version for *_, version in self.flying.values()}))
+        self.peak_versions = max(
+            self.peak_versions, len({version for *_, version in self.flying.values()})
+        )
         return y if self.me == self.last else self.send(y, self.me + 1)
 
     def backward(self, k: int) -> None:
@@ -94,8 +149,10 @@ class _Stage:
 
     def update(self) -> None:
         means = [sum(each) / self.per_update for each in zip(*self.gradients, strict=True)]
-        self.weights = {name: (weight - self.learning_rate * mean).detach().requires_grad_()
-                        for (name, weight), mean in zip(self.weights.items(), means, strict=True)}
+        self.weights = {
+            name: (weight - self.learning_rate * mean).detach().requires_grad_()
+            for (name, weight), mean in zip(self.weights.items(), means, strict=True)
+        }
         self.version, self.gradients = self.version + 1, []
 
     @contextlib.contextmanager
@@ -116,9 +173,16 @@ class _Stage:
         return x
 
 
-def _train(num_microbatches: int, group: int, per_update: int, forward_us: float, learning_rate: float,
-           num_layers: int) -> dict:
-    """One rank: 1F1B over each group of microbatches, a new version of its weights after ``per_update`` backwards."""
+def _train(
+    num_microbatches: int,
+    group: int,
+    per_update: int,
+    forward_us: float,
+    learning_rate: float,
+    num_layers: int,
+) -> dict:
+    """One rank: 1F1B over each group of microbatches, a new version of its weights after
+    ``per_update`` backwards."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # tensors this small gain nothing from more
     stage, losses = _Stage(num_layers, forward_us, learning_rate, per_update), []
@@ -137,5 +201,9 @@ def _train(num_microbatches: int, group: int, per_update: int, forward_us: float
             losses += [y.item()] if stage.me == stage.last else []
         for work, _ in stage.sent:
             work.wait()
-    return {"versions": stage.versions, "peak_versions": stage.peak_versions, "losses": losses,
-            "weights": {f"layers.{name}": weight.detach() for name, weight in stage.weights.items()}}
+    return {
+        "versions": stage.versions,
+        "peak_versions": stage.peak_versions,
+        "losses": losses,
+        "weights": {f"layers.{name}": weight.detach() for name, weight in stage.weights.items()},
+    }

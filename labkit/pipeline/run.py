@@ -1,10 +1,12 @@
-"""A schedule on real ranks: the very configuration that theory simulates, through ``torch.distributed.pipelining``.
+"""A schedule on real ranks: the very configuration that theory simulates, through
+``torch.distributed.pipelining``.
 
     run = pipeline.launch("1f1b", 4, 8, forward_us=50_000)      # 4 processes train the small transformer on the story
     predicted = simulate(schedule.one_f_one_b(4, 8), pipeline.cost(1, forward_us=50_000))
     pipeline.residual(predicted, run.timeline())             # where the difference comes from, in microseconds
 
-A warm-up step comes first, untraced and unpaced: torch exchanges shapes and connects the ranks in it.
+A warm-up step comes first, untraced and unpaced: torch exchanges shapes and connects the ranks in
+it.
 """
 
 import time
@@ -22,12 +24,27 @@ if TYPE_CHECKING:
     from labkit.launching.job import Job
     from labkit.launching.run import Run
 
-TORCH_CLASSES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved_1f1b": "ScheduleInterleaved1F1B",
-                 "zb_h1": "ScheduleInterleavedZeroBubble", "interleaved_zb": "ScheduleInterleavedZeroBubble",
-                 "zbv": "ScheduleZBVZeroBubble"}
+TORCH_CLASSES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved_1f1b": "ScheduleInterleaved1F1B",
+    "zb_h1": "ScheduleInterleavedZeroBubble",
+    "interleaved_zb": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+}
 """The schedule classes of torch; any other order is given to the runtime that interprets orders."""
 
-__all__ = ["TORCH_CLASSES", "Training", "calibrate", "cost", "execute", "launch", "refusal", "residual", "start"]
+__all__ = [
+    "TORCH_CLASSES",
+    "Training",
+    "calibrate",
+    "cost",
+    "execute",
+    "launch",
+    "refusal",
+    "residual",
+    "start",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +52,8 @@ class Training:
     """What the pipeline trains, and for how long each stage is told to compute."""
 
     forward_us: float | None = None
-    """stated time of a microbatch's forward through all stages of one rank; None runs at the machine's own pace"""
+    """stated time of a microbatch's forward through all stages of one rank; None runs at the
+    machine's own pace"""
     backward_ratio: float = 2.0
     """backward over forward time, when stated"""
     input_share: float = 0.5
@@ -45,7 +63,8 @@ class Training:
     num_layers: int | None = None
     """blocks of the transformer; one per stage if not given"""
     dim: int = 32
-    """width of the transformer: small, so that stated times can be kept by many ranks on few cores"""
+    """width of the transformer: small, so that stated times can be kept by many ranks on few
+    cores"""
     num_heads: int = 2
     """attention heads"""
     seq_len: int = 32
@@ -60,27 +79,43 @@ class Training:
     """also return the gradients of the last step, under the names they have in the whole model"""
 
 
-def launch(name: str, num_ranks: int, num_microbatches: int, *, num_chunks: int = 2, timeout_s: float = 120.0,
-        hang_s: float = 60.0, **training: Any) -> "Run":
-    """Trains on real ranks under a schedule of ``SCHEDULES``; ``training`` are the fields of ``Training``.
+def launch(
+    name: str,
+    num_ranks: int,
+    num_microbatches: int,
+    *,
+    num_chunks: int = 2,
+    timeout_s: float = 120.0,
+    hang_s: float = 60.0,
+    **training: Any,
+) -> "Run":
+    """Trains on real ranks under a schedule of ``SCHEDULES``; ``training`` are the fields of
+    ``Training``.
 
-    ``run[r]`` is a dict: losses (per step, on the rank of the last stage), step_s, peak_activation_bytes,
-    peak_in_flight, peak_rss_bytes, num_overruns; ``run.timeline()`` is the last step. Raises ValueError where torch
-    refuses.
+    ``run[r]`` is a dict: losses (per step, on the rank of the last stage), step_s,
+    peak_activation_bytes, peak_in_flight, peak_rss_bytes, num_overruns; ``run.timeline()`` is the
+    last step. Raises ValueError where torch refuses.
     """
     reason = refusal(name, num_ranks, num_microbatches, num_chunks)
     if reason:
         raise ValueError(reason)
-    schedule = SCHEDULES[name](num_ranks, num_microbatches, *((num_chunks,) if name.startswith("interleaved") else ()))
+    schedule = SCHEDULES[name](
+        num_ranks, num_microbatches, *((num_chunks,) if name.startswith("interleaved") else ())
+    )
     return execute(schedule, timeout_s=timeout_s, hang_s=hang_s, **training)
 
 
-def execute(schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0, **training: Any) -> "Run":
-    """The same for any Schedule, one of your own included: torch's interpreting runtime follows its orders."""
+def execute(
+    schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0, **training: Any
+) -> "Run":
+    """The same for any Schedule, one of your own included: torch's interpreting runtime follows its
+    orders."""
     return start(schedule, timeout_s=timeout_s, hang_s=hang_s, **training).wait()
 
 
-def start(schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0, **training: Any) -> "Job":
+def start(
+    schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0, **training: Any
+) -> "Job":
     """The same in the background: returns a Job at once."""
     from labkit.launching import launcher
 
@@ -88,14 +123,28 @@ def start(schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0,
     return launcher.start(_train, schedule, Training(**training), **options)
 
 
-def cost(num_chunks: int, *, forward_us: float, backward_ratio: float = 2.0, input_share: float = 0.5,
-         message_us: float = 0.0, gap_us: float = 0.0) -> Cost:
-    """The stated times of ``launch`` as simulate takes them: per stage, of which a rank holds ``num_chunks``."""
+def cost(
+    num_chunks: int,
+    *,
+    forward_us: float,
+    backward_ratio: float = 2.0,
+    input_share: float = 0.5,
+    message_us: float = 0.0,
+    gap_us: float = 0.0,
+) -> Cost:
+    """The stated times of ``launch`` as simulate takes them: per stage, of which a rank holds
+    ``num_chunks``."""
     check_whole(num_chunks=num_chunks)
     forward_us = forward_us / num_chunks
     backward_us = backward_ratio * forward_us
-    return Cost(forward_us=forward_us, backward_us=backward_us, input_us=input_share * backward_us,
-                weight_us=(1 - input_share) * backward_us, message_us=message_us, gap_us=gap_us)
+    return Cost(
+        forward_us=forward_us,
+        backward_us=backward_us,
+        input_us=input_share * backward_us,
+        weight_us=(1 - input_share) * backward_us,
+        message_us=message_us,
+        gap_us=gap_us,
+    )
 
 
 def refusal(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> str | None:
@@ -103,27 +152,49 @@ def refusal(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 
     if name not in SCHEDULES:
         return f"a schedule is one of {', '.join(SCHEDULES)}; got {name!r}"
     try:
-        check_whole(1, 100_000, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+        check_whole(
+            1,
+            100_000,
+            num_ranks=num_ranks,
+            num_microbatches=num_microbatches,
+            num_chunks=num_chunks,
+        )
     except ValueError as error:
         return str(error)
     if name == "1f1b" and num_microbatches < num_ranks:
-        return (f"torch's 1F1B wants a microbatch for every stage; {num_microbatches} microbatches are fewer than "
-                f"{num_ranks} stages. Take {num_ranks} or more, or GPipe")
+        return (
+            f"torch's 1F1B wants a microbatch for every stage; {num_microbatches} microbatches "
+            "are fewer than "
+            f"{num_ranks} stages. Take {num_ranks} or more, or GPipe"
+        )
     rounds = max(1, num_microbatches // num_ranks)
     if name in ("interleaved_1f1b", "interleaved_zb", "zb_h1") and num_microbatches % rounds:
-        return (f"torch runs this schedule in m // p = {rounds} equal rounds; {num_microbatches} microbatches do not "
-                f"divide by {rounds}. Take a multiple of {num_ranks}")
+        return (
+            f"torch runs this schedule in m // p = {rounds} equal rounds; {num_microbatches} "
+            "microbatches do not "
+            f"divide by {rounds}. Take a multiple of {num_ranks}"
+        )
     return None
 
 
-def calibrate(num_ranks: int, *, name: str = "gpipe", num_chunks: int = 2, forward_us: float = 20_000.0,
-              **training: Any) -> dict[str, float]:
-    """What ``cost`` must know of this machine: message_us and gap_us, from a run of its own, never the one it predicts.
+def calibrate(
+    num_ranks: int,
+    *,
+    name: str = "gpipe",
+    num_chunks: int = 2,
+    forward_us: float = 20_000.0,
+    **training: Any,
+) -> dict[str, float]:
+    """What ``cost`` must know of this machine: message_us and gap_us, from a run of its own, never
+    the one it predicts.
 
-    A paced run of the same model on as many ranks, with as many microbatches as ranks. Medians: from the end of an
-    action to the start of one on another rank that waited for it; between two actions of a rank that had all it needed.
+    A paced run of the same model on as many ranks, with as many microbatches as ranks. Medians:
+    from the end of an action to the start of one on another rank that waited for it; between two
+    actions of a rank that had all it needed.
     """
-    small = run(name, num_ranks, num_ranks, num_chunks=num_chunks, forward_us=forward_us, **training)
+    small = launch(
+        name, num_ranks, num_ranks, num_chunks=num_chunks, forward_us=forward_us, **training
+    )
     return {"message_us": message_us(small.timeline()), "gap_us": gap_us(small.timeline())}
 
 
@@ -131,36 +202,58 @@ def calibrate(num_ranks: int, *, name: str = "gpipe", num_chunks: int = 2, forwa
 
 
 def _train(schedule: Schedule, training: Training) -> dict:
-    """One rank: builds its stages, warms up, then trains at the stated pace and records the last step."""
+    """One rank: builds its stages, warms up, then trains at the stated pace and records the last
+    step."""
     import torch
 
     from labkit import model
     from labkit.measure import memory, pace, trace
 
     torch.manual_seed(training.seed)
-    whole = model.Transformer(training.num_layers or schedule.num_stages, training.dim, training.num_heads,
-                              max_len=training.seq_len)
+    whole = model.Transformer(
+        training.num_layers or schedule.num_stages,
+        training.dim,
+        training.num_heads,
+        max_len=training.seq_len,
+    )
     stages = _stages(whole, schedule)
     runtime = _runtime(schedule, stages)
-    optimizer = torch.optim.SGD([p for stage in stages for p in stage.submod.parameters()], lr=training.learning_rate)
+    optimizer = torch.optim.SGD(
+        [p for stage in stages for p in stage.submod.parameters()], lr=training.learning_rate
+    )
     losses: list[float] = []
-    steps = (_step(runtime, optimizer, *batch, losses) for batch in enumerate(_batches(schedule, training, stages)))
+    steps = (
+        _step(runtime, optimizer, *batch, losses)
+        for batch in enumerate(_batches(schedule, training, stages))
+    )
     with memory.activations(*stages) as held:
         next(steps)
-    paces = [pace.stage(stage, **_stated(schedule, training)) for stage in stages] if training.forward_us else []
+    paces = (
+        [pace.stage(stage, **_stated(schedule, training)) for stage in stages]
+        if training.forward_us
+        else []
+    )
     for _ in range(training.num_steps - 1):
         next(steps)
     with trace.record(*stages):
         step_s = next(steps)
-    gradients = {f"layers.{name}": p.grad for stage in stages for name, p in stage.submod.named_parameters()}
-    return {"losses": losses, "step_s": step_s, "peak_activation_bytes": held.peak_bytes,
-            "peak_in_flight": held.peak_chunks, "peak_rss_bytes": memory.peak_rss_bytes(),
-            "num_overruns": sum(each.num_overruns for each in paces),
-            **({"gradients": gradients} if training.keep_gradients else {})}
+    gradients = {
+        f"layers.{name}": p.grad for stage in stages for name, p in stage.submod.named_parameters()
+    }
+    return {
+        "losses": losses,
+        "step_s": step_s,
+        "peak_activation_bytes": held.peak_bytes,
+        "peak_in_flight": held.peak_chunks,
+        "peak_rss_bytes": memory.peak_rss_bytes(),
+        "num_overruns": sum(each.num_overruns for each in paces),
+        **({"gradients": gradients} if training.keep_gradients else {}),
+    }
 
 
 def _step(runtime: Any, optimizer: Any, index: int, batch: tuple, losses: list[float]) -> float:
-    """One training step, all ranks beginning together. Returns the seconds of the pipeline, without the optimizer."""
+    """One training step, all ranks beginning together. Returns the seconds of the pipeline, without
+    the optimizer."""
     import torch.distributed as dist
 
     from labkit.launching import rank
@@ -190,40 +283,62 @@ def _stages(whole: Any, schedule: Schedule) -> list:
     me = dist.get_rank()
     device = torch.device("cuda", me) if dist.get_backend() == "nccl" else torch.device("cpu")
     parts = model.split(whole, schedule.num_stages)
-    return [PipelineStage(parts[index].to(device), index, schedule.num_stages, device)
-            for index in range(schedule.num_stages) if schedule.stage_rank[index] == me]
+    return [
+        PipelineStage(parts[index].to(device), index, schedule.num_stages, device)
+        for index in range(schedule.num_stages)
+        if schedule.stage_rank[index] == me
+    ]
 
 
 def _runtime(schedule: Schedule, stages: list) -> Any:
-    """torch's schedule of that name, or its interpreting runtime (a private class) with the orders of ``schedule``."""
+    """torch's schedule of that name, or its interpreting runtime (a private class) with the orders
+    of ``schedule``."""
     from torch.distributed.pipelining import schedules
 
     from labkit import model
 
     num_microbatches = schedule.num_microbatches
     if schedule.name in ("gpipe", "1f1b"):
-        return getattr(schedules, TORCH_CLASSES[schedule.name])(stages[0], num_microbatches, loss_fn=model.loss)
+        return getattr(schedules, TORCH_CLASSES[schedule.name])(
+            stages[0], num_microbatches, loss_fn=model.loss
+        )
     if schedule.name in TORCH_CLASSES:
-        return getattr(schedules, TORCH_CLASSES[schedule.name])(stages, num_microbatches, loss_fn=model.loss)
+        return getattr(schedules, TORCH_CLASSES[schedule.name])(
+            stages, num_microbatches, loss_fn=model.loss
+        )
     runtime = schedules._PipelineScheduleRuntime(stages, num_microbatches, loss_fn=model.loss)
-    orders = {rank: [schedules._Action.from_str(str(action)) for action in order]
-              for rank, order in enumerate(schedule.orders)}
+    orders = {
+        rank: [schedules._Action.from_str(str(action)) for action in order]
+        for rank, order in enumerate(schedule.orders)
+    }
     runtime._prepare_schedule_with_comms(orders)
     return runtime
 
 
 def _stated(schedule: Schedule, training: Training) -> dict[str, float]:
-    stated = cost(schedule.num_stages // schedule.num_ranks, forward_us=training.forward_us,
-                  backward_ratio=training.backward_ratio, input_share=training.input_share)
-    return {name: getattr(stated, name) for name in ("forward_us", "backward_us", "input_us", "weight_us")}
+    stated = cost(
+        schedule.num_stages // schedule.num_ranks,
+        forward_us=training.forward_us,
+        backward_ratio=training.backward_ratio,
+        input_share=training.input_share,
+    )
+    return {
+        name: getattr(stated, name)
+        for name in ("forward_us", "backward_us", "input_us", "weight_us")
+    }
 
 
 def _batches(schedule: Schedule, training: Training, stages: list) -> Iterator[tuple]:
-    """Per step: the tokens for the rank of the first stage, the targets for the rank of the last one."""
+    """Per step: the tokens for the rank of the first stage, the targets for the rank of the last
+    one."""
     from labkit import model
 
     num_sequences, device = schedule.num_microbatches * training.microbatch_size, stages[0].device
     for step in range(training.num_steps + 1):
-        tokens, targets = model.story_tokens(num_sequences, training.seq_len, seed=training.seed + step)
-        yield ((tokens.to(device),) if any(stage.is_first for stage in stages) else (),
-               targets.to(device) if any(stage.is_last for stage in stages) else None)
+        tokens, targets = model.story_tokens(
+            num_sequences, training.seq_len, seed=training.seed + step
+        )
+        yield (
+            (tokens.to(device),) if any(stage.is_first for stage in stages) else (),
+            targets.to(device) if any(stage.is_last for stage in stages) else None,
+        )

@@ -1,7 +1,9 @@
-"""A pipeline schedule as text: which rank runs what, in which order. Time is the business of ``labkit.pipeline.simulation``.
+"""A pipeline schedule as text: which rank runs what, in which order. Time is the business of
+``labkit.pipeline.simulation``.
 
-``2F0`` is stage 2, forward, microbatch 0. Kinds are F forward, B full backward and, where the backward is split (zero
-bubble), I backward for the input and W backward for the weights. ``labkit.pipeline.schedules`` writes the known orders.
+``2F0`` is stage 2, forward, microbatch 0. Kinds are F forward, B full backward and, where the
+backward is split (zero bubble), I backward for the input and W backward for the weights.
+``labkit.pipeline.schedules`` writes the known orders.
 """
 
 import re
@@ -30,7 +32,10 @@ class Action(NamedTuple):
         """Reads ``2F0``. Raises ValueError for anything else."""
         match = re.fullmatch(r"\s*(\d{1,6})([FBIW])(\d{1,6})\s*", text)
         if not match:
-            raise ValueError(f"an action is stage, one of {' '.join(KINDS)}, microbatch, as in 2F0; got {brief(text)}")
+            raise ValueError(
+                f"an action is stage, one of {' '.join(KINDS)}, microbatch, as in 2F0; got "
+                f"{brief(text)}"
+            )
         return cls(int(match[1]), match[2], int(match[3]))
 
 
@@ -53,38 +58,61 @@ class Schedule:
 
     def __str__(self) -> str:
         head = f"{self.name}: {self.num_ranks} ranks, {self.num_stages} stages, {self.num_microbatches} microbatches"
-        return "\n".join([head, *(" ".join([f"rank {r}:", *map(str, o)]) for r, o in enumerate(self.orders))])
+        return "\n".join(
+            [head, *(" ".join([f"rank {r}:", *map(str, o)]) for r, o in enumerate(self.orders))]
+        )
 
 
 def parse(text: str) -> Schedule:
-    """Reads what ``str(schedule)`` prints; without its first line, the counts are taken from the actions.
+    """Reads what ``str(schedule)`` prints; without its first line, the counts are taken from the
+    actions.
 
-    Raises ValueError for a line of another form. Whether the schedule can run is for ``validate`` to say.
+    Raises ValueError for a line of another form. Whether the schedule can run is for ``validate``
+    to say.
     """
     lines = [line.strip() for line in str.splitlines(text) if line.strip()]
-    head = re.fullmatch(r"(.+): (\d{1,6}) ranks, (\d{1,6}) stages, (\d{1,6}) microbatches", lines[0]) if lines else None
+    head = (
+        re.fullmatch(r"(.+): (\d{1,6}) ranks, (\d{1,6}) stages, (\d{1,6}) microbatches", lines[0])
+        if lines
+        else None
+    )
     orders = []
     for line in lines[1:] if head else lines:
         start, _, actions = line.partition(":")
         if start != f"rank {len(orders)}":
-            raise ValueError(f"a line reads 'rank {len(orders)}: 0F0 0F1 ...', ranks in order from 0; got {line!r}")
+            raise ValueError(
+                f"a line reads 'rank {len(orders)}: 0F0 0F1 ...', ranks in order from 0; got "
+                f"{line!r}"
+            )
         orders.append(tuple(map(Action.parse, actions.split())))
     holder = {action.stage: rank for rank, order in enumerate(orders) for action in order}
     microbatches = {action.microbatch for order in orders for action in order}
-    counts = head.groups()[1:] if head else (len(orders), *(max(n, default=-1) + 1 for n in (holder, microbatches)))
+    counts = (
+        head.groups()[1:]
+        if head
+        else (len(orders), *(max(n, default=-1) + 1 for n in (holder, microbatches)))
+    )
     num_ranks, num_stages, num_microbatches = map(int, counts)
     if num_ranks != len(orders) or not orders:
-        raise ValueError(f"a schedule has a line for each of its {num_ranks} ranks, 1 or more; got {len(orders)} lines")
-    return Schedule(name=head[1] if head else "custom", num_ranks=num_ranks, num_stages=num_stages,
-                    num_microbatches=num_microbatches, orders=tuple(orders),
-                    stage_rank=tuple(holder.get(stage, stage % num_ranks) for stage in range(num_stages)))
+        raise ValueError(
+            f"a schedule has a line for each of its {num_ranks} ranks, 1 or more; got "
+            f"{len(orders)} lines"
+        )
+    return Schedule(
+        name=head[1] if head else "custom",
+        num_ranks=num_ranks,
+        num_stages=num_stages,
+        num_microbatches=num_microbatches,
+        orders=tuple(orders),
+        stage_rank=tuple(holder.get(stage, stage % num_ranks) for stage in range(num_stages)),
+    )
 
 
 def phases(schedule: Schedule) -> list[tuple[int, int, int]]:
     """Per rank, how many actions are warm-up, steady state and cooldown.
 
-    Warm-up ends at the rank's first backward, cooldown begins after its last forward: GPipe has no steady state, and
-    the last stage of 1F1B has a warm-up of one.
+    Warm-up ends at the rank's first backward, cooldown begins after its last forward: GPipe has no
+    steady state, and the last stage of 1F1B has a warm-up of one.
     """
     counts = []
     for order in schedule.orders:
@@ -97,13 +125,16 @@ def phases(schedule: Schedule) -> list[tuple[int, int, int]]:
 
 
 Key = tuple[int, str, int]
-"""stage, "F" or "B" or "W", microbatch: an action once done. I counts as B here: both pass the gradient on."""
+"""stage, "F" or "B" or "W", microbatch: an action once done. I counts as B here: both pass the
+gradient on."""
 
 
 def walk(schedule: Schedule) -> Iterator[tuple[int, Action, Key, Key | None]]:
-    """Every (rank, action, its key, the key it needs), each after what it needs; ends early where all ranks wait.
+    """Every (rank, action, its key, the key it needs), each after what it needs; ends early where
+    all ranks wait.
 
-    A rank runs until an action needs one that is not done, and goes on when it is: linear in actions.
+    A rank runs until an action needs one that is not done, and goes on when it is: linear in
+    actions.
     """
     last, done = schedule.num_stages - 1, set()
     position, waiting, ready = [0] * schedule.num_ranks, {}, deque(range(schedule.num_ranks))
@@ -124,19 +155,26 @@ def walk(schedule: Schedule) -> Iterator[tuple[int, Action, Key, Key | None]]:
 
 
 def key_and_need(action: Action, last: int) -> tuple[Key, Key | None]:
-    """An action's key, and the one key it needs. A backward's own forward follows from the chain of needs."""
+    """An action's key, and the one key it needs. A backward's own forward follows from the chain of
+    needs."""
     stage, kind, microbatch = action
     if kind == "F":
         return action, (stage - 1, "F", microbatch) if stage else None
     if kind == "W":
         return action, (stage, "B", microbatch)
-    return (stage, "B", microbatch), (stage + 1, "B", microbatch) if stage < last else (stage, "F", microbatch)
+    return (stage, "B", microbatch), (stage + 1, "B", microbatch) if stage < last else (
+        stage,
+        "F",
+        microbatch,
+    )
 
 
 def validate(schedule: Schedule) -> None:
-    """Checks that every stage does F and B (or I and W) of every microbatch once, in an order that can run.
+    """Checks that every stage does F and B (or I and W) of every microbatch once, in an order that
+    can run.
 
-    Raises ValueError whose text names the fault and prints the rank-by-step grid with the fault marked ``>2F0<``.
+    Raises ValueError whose text names the fault and prints the rank-by-step grid with the fault
+    marked ``>2F0<``.
     """
     for text, marks in chain(_wrong(schedule), _missing(schedule), _stuck(schedule)):
         raise ValueError(f"{text}\n{_grid(schedule, marks)}")
@@ -176,14 +214,21 @@ def _missing(schedule: Schedule) -> Iterator[Fault]:
         for microbatch in range(schedule.num_microbatches):
             for kind in "FIW" if split and (stage, "B", microbatch) not in present else "FB":
                 if (stage, kind, microbatch) not in present:
-                    yield f"rank {rank} lacks {stage}{kind}{microbatch}", [(rank, len(schedule.orders[rank]))]
+                    yield (
+                        f"rank {rank} lacks {stage}{kind}{microbatch}",
+                        [(rank, len(schedule.orders[rank]))],
+                    )
 
 
 def _stuck(schedule: Schedule) -> Iterator[Fault]:
     position = [0] * schedule.num_ranks
     for rank, *_ in walk(schedule):
         position[rank] += 1
-    heads = {rank: order[position[rank]] for rank, order in enumerate(schedule.orders) if position[rank] < len(order)}
+    heads = {
+        rank: order[position[rank]]
+        for rank, order in enumerate(schedule.orders)
+        if position[rank] < len(order)
+    }
     cycle, rank, texts = [], next(iter(heads), None), {}
     while heads and rank not in cycle:
         cycle.append(rank)
@@ -192,12 +237,16 @@ def _stuck(schedule: Schedule) -> Iterator[Fault]:
         texts[rank] = f"rank {rank} stands at {heads[rank]}, which needs {stage}{kind}{microbatch}"
         rank = schedule.stage_rank[stage]
     if heads:
-        cycle = cycle[cycle.index(rank):]
-        yield "deadlock: " + "; ".join(texts[rank] for rank in cycle), [(rank, position[rank]) for rank in cycle]
+        cycle = cycle[cycle.index(rank) :]
+        yield (
+            "deadlock: " + "; ".join(texts[rank] for rank in cycle),
+            [(rank, position[rank]) for rank in cycle],
+        )
 
 
 def _grid(schedule: Schedule, marks: list[tuple[int, int]]) -> str:
-    """Ranks as rows, steps as columns, the marked cells in > <; of a large grid, what lies near the marks."""
+    """Ranks as rows, steps as columns, the marked cells in > <; of a large grid, what lies near the
+    marks."""
     near_steps = {step + d for _, step in marks for d in range(-6, 7)}
     steps = [step for step in range(max(map(len, schedule.orders)) + 1) if step in near_steps]
     rows = [["step", *map(str, steps)]]

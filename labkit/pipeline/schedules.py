@@ -1,8 +1,10 @@
-"""The pipeline schedules of the field, each from the rule of its paper, in the order torch 2.13 executes it.
+"""The pipeline schedules of the field, each from the rule of its paper, in the order torch 2.13
+executes it.
 
-GPipe: Huang et al. 2018, arXiv 1811.06965. 1F1B and interleaved 1F1B: Narayanan et al. 2021, arXiv 2104.04473.
-ZB-H1 and ZBV: Qi et al. 2023, arXiv 2401.10241. All but ZBV are one rule, ``_alternate``, and differ in how many
-forwards warm a rank up, how many stages it holds, and whether the backward is split.
+GPipe: Huang et al. 2018, arXiv 1811.06965. 1F1B and interleaved 1F1B: Narayanan et al. 2021, arXiv
+2104.04473. ZB-H1 and ZBV: Qi et al. 2023, arXiv 2401.10241. All but ZBV are one rule,
+``_alternate``, and differ in how many forwards warm a rank up, how many stages it holds, and
+whether the backward is split.
 """
 
 from collections import deque
@@ -11,57 +13,94 @@ from collections.abc import Callable, Iterable
 from labkit.pipeline.schedule import Action, Schedule, parse, phases, validate
 from labkit.units import check_whole
 
-__all__ = ["SCHEDULES", "TITLES", "Action", "Schedule", "gpipe", "interleaved_1f1b", "interleaved_zero_bubble", "naive",
-           "one_f_one_b", "parse", "phases", "validate", "zbv", "zero_bubble_h1"]
+__all__ = [
+    "SCHEDULES",
+    "TITLES",
+    "Action",
+    "Schedule",
+    "gpipe",
+    "interleaved_1f1b",
+    "interleaved_zero_bubble",
+    "naive",
+    "one_f_one_b",
+    "parse",
+    "phases",
+    "validate",
+    "zbv",
+    "zero_bubble_h1",
+]
 
 
 def naive(num_ranks: int, num_microbatches: int = 1) -> Schedule:
-    """One microbatch at a time, all the way forward and back: one rank works, the others wait, whatever the count."""
+    """One microbatch at a time, all the way forward and back: one rank works, the others wait,
+    whatever the count."""
     return _alternate("naive", num_ranks, num_microbatches, lambda rank: 0)
 
 
 def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:
-    """All forwards, then all backwards (Huang et al. 2018, section 2.2): every activation is kept until then."""
+    """All forwards, then all backwards (Huang et al. 2018, section 2.2): every activation is kept
+    until then."""
     return _alternate("gpipe", num_ranks, num_microbatches, lambda rank: num_microbatches)
 
 
 def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
-    """1F1B with flush (Narayanan et al. 2021, section 2.2.1): the bubble of GPipe, with fewer activations kept.
+    """1F1B with flush (Narayanan et al. 2021, section 2.2.1): the bubble of GPipe, with fewer
+    activations kept.
 
-    Rank r runs p-1-r forwards to fill the pipeline, then one forward and one backward in turn, then what is left.
+    Rank r runs p-1-r forwards to fill the pipeline, then one forward and one backward in turn, then
+    what is left.
     """
     return _alternate("1f1b", num_ranks, num_microbatches, lambda rank: num_ranks - 1 - rank)
 
 
 def interleaved_1f1b(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
-    """Interleaved 1F1B (Narayanan et al. 2021, section 2.2.2): rank r holds stages r, r+p, r+2p, ...
+    """Interleaved 1F1B (Narayanan et al. 2021, section 2.2.2): rank r holds stages r, r+p, r+2p,
+    ...
 
-    Microbatches pass in equal rounds of p (or a little more, as torch allows). Raises ValueError where they cannot.
+    Microbatches pass in equal rounds of p (or a little more, as torch allows). Raises ValueError
+    where they cannot.
     """
     first = (num_chunks - 1) * _per_round(num_ranks, num_microbatches, num_chunks)
-    return _alternate("interleaved_1f1b", num_ranks, num_microbatches,
-                      lambda rank: first + 2 * (num_ranks - 1 - rank), num_chunks)
+    return _alternate(
+        "interleaved_1f1b",
+        num_ranks,
+        num_microbatches,
+        lambda rank: first + 2 * (num_ranks - 1 - rank),
+        num_chunks,
+    )
 
 
 def zero_bubble_h1(num_ranks: int, num_microbatches: int) -> Schedule:
-    """ZB-H1 (Qi et al. 2023, section 2.1): 1F1B whose weight-backwards wait, r of them on rank r, to fill the end.
+    """ZB-H1 (Qi et al. 2023, section 2.1): 1F1B whose weight-backwards wait, r of them on rank r,
+    to fill the end.
 
     Torch runs it as ScheduleInterleavedZeroBubble with one stage per rank.
     """
-    return _alternate("zb_h1", num_ranks, num_microbatches, lambda rank: num_ranks - 1 - rank, split=True)
+    return _alternate(
+        "zb_h1", num_ranks, num_microbatches, lambda rank: num_ranks - 1 - rank, split=True
+    )
 
 
 def interleaved_zero_bubble(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
-    """ZB-H1 over several chunks, as torch's ScheduleInterleavedZeroBubble runs it. Raises as ``interleaved_1f1b``."""
+    """ZB-H1 over several chunks, as torch's ScheduleInterleavedZeroBubble runs it. Raises as
+    ``interleaved_1f1b``."""
     first = (num_chunks - 1) * _per_round(num_ranks, num_microbatches, num_chunks)
-    return _alternate("interleaved_zb", num_ranks, num_microbatches,
-                      lambda rank: first + num_ranks - 1 - rank, num_chunks, split=True)
+    return _alternate(
+        "interleaved_zb",
+        num_ranks,
+        num_microbatches,
+        lambda rank: first + num_ranks - 1 - rank,
+        num_chunks,
+        split=True,
+    )
 
 
 def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
-    """ZBV (Qi et al. 2023, section 6): two stages per rank in a V, rank r holding r and 2p-1-r, backward split.
+    """ZBV (Qi et al. 2023, section 6): two stages per rank in a V, rank r holding r and 2p-1-r,
+    backward split.
 
-    Its warm-up needs 2p-1 microbatches; with fewer, the missing ones are left out of the same order.
+    Its warm-up needs 2p-1 microbatches; with fewer, the missing ones are left out of the same
+    order.
     """
     _check_counts(num_ranks, num_microbatches)
     num_planned = max(num_microbatches, 2 * num_ranks - 1)
@@ -73,8 +112,15 @@ def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
         backward_down, pass_up = [("I", down), ("W", down)], [("F", up), ("I", up), ("W", up)]
         warmup = [("F", down)] * (2 * far - 1) + [("F", up), ("F", down)] * rank + pass_up * far
         num_full = num_planned - 2 * num_ranks + 1 + rank
-        steady = [("F", down), *backward_down, *pass_up] * num_full + (backward_down + pass_up) * (far - 1)
-        cooldown = [("I", down), ("I", up)] * rank + backward_down * far + [("W", up)] * rank + [("W", down)] * rank
+        steady = [("F", down), *backward_down, *pass_up] * num_full + (backward_down + pass_up) * (
+            far - 1
+        )
+        cooldown = (
+            [("I", down), ("I", up)] * rank
+            + backward_down * far
+            + [("W", up)] * rank
+            + [("W", down)] * rank
+        )
         return warmup + steady + cooldown
 
     stage_rank = (*range(num_ranks), *reversed(range(num_ranks)))
@@ -82,36 +128,65 @@ def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved_1f1b": interleaved_1f1b,
-    "zb_h1": zero_bubble_h1, "interleaved_zb": interleaved_zero_bubble, "zbv": zbv}
+    "naive": naive,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved_1f1b": interleaved_1f1b,
+    "zb_h1": zero_bubble_h1,
+    "interleaved_zb": interleaved_zero_bubble,
+    "zbv": zbv,
+}
 TITLES: dict[str, str] = {
-    "naive": "Naive", "gpipe": "GPipe", "1f1b": "1F1B", "interleaved_1f1b": "Interleaved 1F1B",
-    "zb_h1": "ZB-H1", "interleaved_zb": "Interleaved zero bubble", "zbv": "ZBV"}
+    "naive": "Naive",
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved_1f1b": "Interleaved 1F1B",
+    "zb_h1": "ZB-H1",
+    "interleaved_zb": "Interleaved zero bubble",
+    "zbv": "ZBV",
+}
 
 
 Step = tuple[str, int]
 """kind, stage: an action before it has a microbatch"""
 
 
-def _alternate(name: str, num_ranks: int, num_microbatches: int, warmup: Callable[[int], int], num_chunks: int = 1,
-               split: bool = False) -> Schedule:
-    """``warmup(rank)`` forwards, then one forward and one backward in turn, then the backwards that are left."""
+def _alternate(
+    name: str,
+    num_ranks: int,
+    num_microbatches: int,
+    warmup: Callable[[int], int],
+    num_chunks: int = 1,
+    split: bool = False,
+) -> Schedule:
+    """``warmup(rank)`` forwards, then one forward and one backward in turn, then the backwards that
+    are left."""
     per_round = _per_round(num_ranks, num_microbatches, num_chunks)
 
     def steps(rank: int) -> list[Step]:
-        stages, num_rounds = range(rank, num_chunks * num_ranks, num_ranks), num_microbatches // per_round
+        stages, num_rounds = (
+            range(rank, num_chunks * num_ranks, num_ranks),
+            num_microbatches // per_round,
+        )
         forwards = [("F", stage) for stage in stages for _ in range(per_round)] * num_rounds
-        backwards = [("B", stage) for stage in reversed(stages) for _ in range(per_round)] * num_rounds
+        backwards = [
+            ("B", stage) for stage in reversed(stages) for _ in range(per_round)
+        ] * num_rounds
         num_warmup = min(len(forwards), warmup(rank))
-        pairs = [step for pair in zip(forwards[num_warmup:], backwards, strict=False) for step in pair]
-        order = forwards[:num_warmup] + pairs + backwards[len(forwards) - num_warmup:]
+        pairs = [
+            step for pair in zip(forwards[num_warmup:], backwards, strict=False) for step in pair
+        ]
+        order = forwards[:num_warmup] + pairs + backwards[len(forwards) - num_warmup :]
         return _split_backward(order, lag=rank) if split else order
 
-    return _number(name, num_microbatches, tuple(range(num_ranks)) * num_chunks, map(steps, range(num_ranks)))
+    return _number(
+        name, num_microbatches, tuple(range(num_ranks)) * num_chunks, map(steps, range(num_ranks))
+    )
 
 
 def _split_backward(steps: list[Step], lag: int) -> list[Step]:
-    """Every B becomes I, followed by the W of the I that came ``lag`` earlier; the W that are left come last."""
+    """Every B becomes I, followed by the W of the I that came ``lag`` earlier; the W that are left
+    come last."""
     split, due = [], deque()
     for kind, stage in steps:
         split.append(("I" if kind == "B" else kind, stage))
@@ -122,8 +197,11 @@ def _split_backward(steps: list[Step], lag: int) -> list[Step]:
     return [*split, *due]
 
 
-def _number(name: str, num_microbatches: int, stage_rank: tuple[int, ...], steps: Iterable[list[Step]]) -> Schedule:
-    """A Schedule from its steps: in every schedule here, the n-th of a kind on a stage is microbatch n."""
+def _number(
+    name: str, num_microbatches: int, stage_rank: tuple[int, ...], steps: Iterable[list[Step]]
+) -> Schedule:
+    """A Schedule from its steps: in every schedule here, the n-th of a kind on a stage is
+    microbatch n."""
     orders = []
     for mine in steps:
         count, numbered = dict.fromkeys(mine, -1), []
@@ -132,8 +210,14 @@ def _number(name: str, num_microbatches: int, stage_rank: tuple[int, ...], steps
             if count[step] < num_microbatches:
                 numbered.append(Action(step[1], step[0], count[step]))
         orders.append(tuple(numbered))
-    return Schedule(name=name, num_ranks=len(orders), num_stages=len(stage_rank), num_microbatches=num_microbatches,
-                    stage_rank=stage_rank, orders=tuple(orders))
+    return Schedule(
+        name=name,
+        num_ranks=len(orders),
+        num_stages=len(stage_rank),
+        num_microbatches=num_microbatches,
+        stage_rank=stage_rank,
+        orders=tuple(orders),
+    )
 
 
 def _per_round(num_ranks: int, num_microbatches: int, num_chunks: int) -> int:
@@ -141,11 +225,20 @@ def _per_round(num_ranks: int, num_microbatches: int, num_chunks: int) -> int:
     _check_counts(num_ranks, num_microbatches, num_chunks)
     num_rounds = max(1, num_microbatches // num_ranks) if num_chunks > 1 else 1
     if num_microbatches % num_rounds:
-        raise ValueError(f"interleaved schedules pass microbatches in m // p equal rounds; {num_microbatches} do not "
-                         f"divide into {num_rounds}. Take a multiple of {num_ranks}, the number of ranks")
+        raise ValueError(
+            f"interleaved schedules pass microbatches in m // p equal rounds; {num_microbatches} "
+            "do not "
+            f"divide into {num_rounds}. Take a multiple of {num_ranks}, the number of ranks"
+        )
     return num_microbatches // num_rounds
 
 
 def _check_counts(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> None:
-    check_whole(1, 100_000, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
-    check_whole(1, 100_000, **{"ranks times microbatches times chunks": num_ranks * num_microbatches * num_chunks})
+    check_whole(
+        1, 100_000, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks
+    )
+    check_whole(
+        1,
+        100_000,
+        **{"ranks times microbatches times chunks": num_ranks * num_microbatches * num_chunks},
+    )

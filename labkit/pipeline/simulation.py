@@ -1,4 +1,5 @@
-"""What theory predicts of a schedule: when every action runs, the size of its bubble, the activations it keeps."""
+"""What theory predicts of a schedule: when every action runs, the size of its bubble, the
+activations it keeps."""
 
 from dataclasses import dataclass
 
@@ -18,44 +19,58 @@ class Cost:
     forward_us: PerStage = 1000.0
     """F: the forward of one microbatch through one stage, in microseconds"""
     backward_us: PerStage | None = None
-    """B: its full backward; unless given, 2 x forward_us (two matrix products for each one of the forward)"""
+    """B: its full backward; unless given, 2 x forward_us (two matrix products for each one of the
+    forward)"""
     input_us: PerStage | None = None
     """I: the backward for the input; unless given, half of backward_us"""
     weight_us: PerStage | None = None
     """W: the backward for the weights; unless given, half of backward_us"""
     message_us: PerStage = 0.0
-    """a message from this stage to one on another rank, between the producer's end and the consumer's start"""
+    """a message from this stage to one on another rank, between the producer's end and the
+    consumer's start"""
     gap_us: float = 0.0
     """a rank's pause between two actions: what the runtime itself takes, in microseconds"""
 
     def table(self, num_stages: int) -> dict[str, list[float]]:
-        """Per stage, the duration of "F", "B", "I", "W" and "message". Raises ValueError for a wrong count or sign."""
+        """Per stage, the duration of "F", "B", "I", "W" and "message". Raises ValueError for a
+        wrong count or sign."""
         check_whole(1, 10**6, num_stages=num_stages)
         forward = self._per_stage("forward_us", num_stages, None)
         backward = self._per_stage("backward_us", num_stages, [2 * time_us for time_us in forward])
         half = [time_us / 2 for time_us in backward]
-        return {"F": forward, "B": backward, "I": self._per_stage("input_us", num_stages, half),
-                "W": self._per_stage("weight_us", num_stages, half),
-                "message": self._per_stage("message_us", num_stages, None)}
+        return {
+            "F": forward,
+            "B": backward,
+            "I": self._per_stage("input_us", num_stages, half),
+            "W": self._per_stage("weight_us", num_stages, half),
+            "message": self._per_stage("message_us", num_stages, None),
+        }
 
     def _per_stage(self, name: str, num_stages: int, default: list[float] | None) -> list[float]:
         given = getattr(self, name)
         if given is None and default is not None:
             return default
-        times_us = [float(time_us) for time_us in (given if isinstance(given, tuple | list) else [given] * num_stages)]
+        times_us = [
+            float(time_us)
+            for time_us in (given if isinstance(given, tuple | list) else [given] * num_stages)
+        ]
         if len(times_us) != num_stages or min(times_us) < 0:
-            raise ValueError(f"{name} is one duration, or one for each of the {num_stages} stages, never below 0; "
-                             f"got {given}")
+            raise ValueError(
+                f"{name} is one duration, or one for each of the {num_stages} stages, never below "
+                "0; "
+                f"got {given}"
+            )
         return times_us
 
 
 def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
-    """When every action runs, if ranks keep to their orders and start each action as soon as they can.
+    """When every action runs, if ranks keep to their orders and start each action as soon as they
+    can.
 
-    An action starts when its rank is free, ``gap_us`` after its last action, and what it needs is there: at once from a
-    stage on the same rank, ``message_us`` after the producer's end from another. Sending holds nobody up, and messages
-    do not queue.
-    Raises ValueError, with the grid of ``validate``, for an order that deadlocks.
+    An action starts when its rank is free, ``gap_us`` after its last action, and what it needs is
+    there: at once from a stage on the same rank, ``message_us`` after the producer's end from
+    another. Sending holds nobody up, and messages do not queue. Raises ValueError, with the grid of
+    ``validate``, for an order that deadlocks.
     """
     cost = cost or Cost()
     durations_us, gap_us = cost.table(schedule.num_stages), cost.gap_us
@@ -67,10 +82,18 @@ def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
         start = free_us[rank]
         if need is not None:
             sender = need[0]
-            start = max(start, end_us[need] + (message_us[sender] if holder[sender] != rank else 0.0))
+            start = max(
+                start, end_us[need] + (message_us[sender] if holder[sender] != rank else 0.0)
+            )
         end = end_us[key] = start + durations_us[kind][stage]
         free_us[rank] = end + gap_us
-        ranks.append(rank), kinds.append(kind), labels.append(str(action)), starts.append(start), ends.append(end)
+        (
+            ranks.append(rank),
+            kinds.append(kind),
+            labels.append(str(action)),
+            starts.append(start),
+            ends.append(end),
+        )
         if message_us[stage] and _leaves_rank(action, holder):
             messages.append((rank, COMM, "send", labels[-1], end, end + message_us[stage], 0))
     if len(ranks) < sum(map(len, schedule.orders)):
@@ -83,21 +106,32 @@ def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
 
 def _leaves_rank(action: Action, holder: tuple[int, ...]) -> bool:
     target = action.stage + (1 if action.kind == "F" else -1)
-    return action.kind != "W" and 0 <= target < len(holder) and holder[target] != holder[action.stage]
+    return (
+        action.kind != "W" and 0 <= target < len(holder) and holder[target] != holder[action.stage]
+    )
 
 
-def bubble_formula(schedule: Schedule, over: str = "total", cost: Cost | None = None) -> float | None:
-    """The bubble by the literature's closed form, for equal stages and free messages; None where there is none.
+def bubble_formula(
+    schedule: Schedule, over: str = "total", cost: Cost | None = None
+) -> float | None:
+    """The bubble by the literature's closed form, for equal stages and free messages; None where
+    there is none.
 
-    With p ranks, m microbatches, v chunks, and T = F+B the work of a microbatch on a rank, each rank idles for
-    naive (p-1) m T; GPipe and 1F1B (p-1) T (Huang et al. 2018, section 2.3; Narayanan et al. 2021, section 2.2.1);
-    interleaved (p-1) T/v (section 2.2.2); ZB-H1 (p-1)(F+I-W), if W is no longer than F and I (Qi et al. 2023, section
-    2.3; DeepSeek's DualPipe writes it (p-1)(F+B-2W)); ZBV 0 if F = I = W (section 6). That 0 is counted on each rank
-    from its own first action to its own last; ``timeline.bubble`` also counts the staggered start, (p-1) F per rank.
+    With p ranks, m microbatches, v chunks, and T = F+B the work of a microbatch on a rank, each
+    rank idles for naive (p-1) m T; GPipe and 1F1B (p-1) T (Huang et al. 2018, section 2.3;
+    Narayanan et al. 2021, section 2.2.1); interleaved (p-1) T/v (section 2.2.2); ZB-H1
+    (p-1)(F+I-W), if W is no longer than F and I (Qi et al. 2023, section 2.3; DeepSeek's DualPipe
+    writes it (p-1)(F+B-2W)); ZBV 0 if F = I = W (section 6). That 0 is counted on each rank from
+    its own first action to its own last; ``timeline.bubble`` also counts the staggered start, (p-1)
+    F per rank.
     """
     if over not in ("total", "ideal"):
         raise ValueError(f'a bubble is taken over "total" or "ideal" time; got {over!r}')
-    p, m, v = schedule.num_ranks, schedule.num_microbatches, schedule.num_stages // schedule.num_ranks
+    p, m, v = (
+        schedule.num_ranks,
+        schedule.num_microbatches,
+        schedule.num_stages // schedule.num_ranks,
+    )
     stages_us = (cost or Cost()).table(schedule.num_stages)
     if any(len(set(stages_us[kind])) > 1 for kind in "FBIW"):
         return None
@@ -119,9 +153,11 @@ def bubble_formula(schedule: Schedule, over: str = "total", cost: Cost | None = 
 
 
 def in_flight(schedule_or_timeline: Schedule | Timeline) -> np.ndarray:
-    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one stage.
+    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one
+    stage.
 
-    One is kept from its F to its B, or to its W where the backward is split. A Timeline is read in order of start.
+    One is kept from its F to its B, or to its W where the backward is split. A Timeline is read in
+    order of start.
     """
     source = schedule_or_timeline
     if isinstance(source, Schedule):
@@ -131,4 +167,7 @@ def in_flight(schedule_or_timeline: Schedule | Timeline) -> np.ndarray:
         compute = chronological.select(chronological.lane == COMPUTE)
         kinds = [compute.kind[compute.rank == rank].tolist() for rank in range(source.num_ranks)]
     change = {"F": 1, "B": -1, "W": -1}
-    return np.array([max(np.cumsum([0] + [change.get(kind, 0) for kind in mine])) for mine in kinds], dtype=np.int64)
+    return np.array(
+        [max(np.cumsum([0] + [change.get(kind, 0) for kind in mine])) for mine in kinds],
+        dtype=np.int64,
+    )

@@ -1,4 +1,5 @@
-"""The exercises of chapter 01, why distributed. Answers are graded at sizes that the chapter does not show."""
+"""The exercises of chapter 01, why distributed. Answers are graded at sizes that the chapter does
+not show."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -18,60 +19,102 @@ MOST_RANKS = 4096
 
 @exercise
 def model_state_gb(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_params, recipe, stage, num_ranks)``: GB of model states on each rank, nothing padded.
+    """``answer(num_params, recipe, stage, num_ranks)``: GB of model states on each rank, nothing
+    padded.
 
-    ``recipe``: "sgd", "fp32", "mixed", "accumulate" or "bf16"; ``stage``: 0 (nothing sharded) to 3. The last case is
-    read out of two real ranks.
+    ``recipe``: "sgd", "fp32", "mixed", "accumulate" or "bf16"; ``stage``: 0 (nothing sharded) to 3.
+    The last case is read out of two real ranks.
     """
-    for params, recipe, stage, num_ranks in ((3e9, "mixed", 0, 1), (3e9, "mixed", 0, 8), (7.5e9, "mixed", 1, 64),
-                                             (7.5e9, "mixed", 2, 64), (7.5e9, "mixed", 3, 64), (2e9, "fp32", 0, 1),
-                                             (2e9, "sgd", 1, 4), (2e9, "fp32", 2, 5), (2e9, "bf16", 3, 3),
-                                             (2e9, "accumulate", 0, 2), (2e9, "accumulate", 2, 6)):
+    for params, recipe, stage, num_ranks in (
+        (3e9, "mixed", 0, 1),
+        (3e9, "mixed", 0, 8),
+        (7.5e9, "mixed", 1, 64),
+        (7.5e9, "mixed", 2, 64),
+        (7.5e9, "mixed", 3, 64),
+        (2e9, "fp32", 0, 1),
+        (2e9, "sgd", 1, 4),
+        (2e9, "fp32", 2, 5),
+        (2e9, "bf16", 3, 3),
+        (2e9, "accumulate", 0, 2),
+        (2e9, "accumulate", 2, 6),
+    ):
         kinds = states.state_bytes(params, num_ranks, stage, recipe)
         right, mine = sum(kinds.values()), 1e9 * float(answer(params, recipe, stage, num_ranks))
         case = f"{params:.3g} parameters, {recipe!r}, stage {stage}, {num_ranks} ranks"
         if not abs(mine - right) <= 1e-3 * right:
             parts = ", ".join(f"{kind} {format_bytes(num)}" for kind, num in kinds.items())
-            yield "wrong", f"{case}: {mine / 1e9:.4g} GB; a rank holds {right / 1e9:.4g} GB\n{parts}"
+            yield (
+                "wrong",
+                f"{case}: {mine / 1e9:.4g} GB; a rank holds {right / 1e9:.4g} GB\n{parts}",
+            )
     held, num_params, _ = on_ranks(2, _held, lambda *_: {}, "data parallel", "bfloat16")[1]
     mine = 1e9 * float(answer(num_params, "bf16", 0, 2))
     if not abs(mine - sum(held.values())) <= 0.02 * mine:
-        yield "wrong", f"{num_params} parameters, 'bf16', on a real rank: {sum(held.values())} bytes, not {mine:.0f}"
+        yield (
+            "wrong",
+            f"{num_params} parameters, 'bf16', on a real rank: {sum(held.values())} bytes, not "
+            f"{mine:.0f}",
+        )
 
 
 @exercise
 def fewest_ranks(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_params, activation_bytes, device_bytes)`` is (stage, num_ranks), or None where up to 4096 ranks of
-    no stage are enough. Recipe "mixed". Budget: the fewest ranks, and of the stages with so many the lowest.
+    """``answer(num_params, activation_bytes, device_bytes)`` is (stage, num_ranks), or None where
+    up to 4096 ranks of no stage are enough. Recipe "mixed". Budget: the fewest ranks, and of the
+    stages with so many the lowest.
     """
-    for params, kept, device in ((3e9, 5e9, 80e9), (7e9, 11e9, 80e9), (13e9, 20e9, 80e9), (13e9, 8e9, 40e9),
-                                 (70e9, 30e9, 80e9), (1e9, 90e9, 80e9), (4e9, 15e9, 80e9), (175e9, 77e9, 80e9),
-                                 (1e9, 14e9, 32e9), (6e9, 1e9, 16e9)):
+    for params, kept, device in (
+        (3e9, 5e9, 80e9),
+        (7e9, 11e9, 80e9),
+        (13e9, 20e9, 80e9),
+        (13e9, 8e9, 40e9),
+        (70e9, 30e9, 80e9),
+        (1e9, 90e9, 80e9),
+        (4e9, 15e9, 80e9),
+        (175e9, 77e9, 80e9),
+        (1e9, 14e9, 32e9),
+        (6e9, 1e9, 16e9),
+    ):
         case = f"{params:.3g} parameters, {format_bytes(kept)} of activations, a device of {format_bytes(device)}"
-        found = [(states.ranks_needed(params, device, stage, extra_bytes=kept, most=MOST_RANKS), stage)
-                 for stage in states.STAGES]
+        found = [
+            (states.ranks_needed(params, device, stage, extra_bytes=kept, most=MOST_RANKS), stage)
+            for stage in states.STAGES
+        ]
         best = min(((num, stage) for num, stage in found if num), default=None)
         mine = answer(params, kept, device)
         if mine is None or best is None:
             if (mine is None) != (best is None):
-                right = f"stage {best[1]} on {best[0]} ranks fits" if best else "no stage fits, on no number of ranks"
+                right = (
+                    f"stage {best[1]} on {best[0]} ranks fits"
+                    if best
+                    else "no stage fits, on no number of ranks"
+                )
                 yield "wrong", f"{case}: {right}; got {mine}"
             continue
         stage, num_ranks = (int(each) for each in mine)
         takes = sum(states.state_bytes(params, num_ranks, stage).values()) + kept
         if takes > device:
-            yield "wrong", f"{case}: stage {stage} on {num_ranks} ranks takes {format_bytes(takes)} each"
+            yield (
+                "wrong",
+                f"{case}: stage {stage} on {num_ranks} ranks takes {format_bytes(takes)} each",
+            )
         elif (num_ranks, stage) != best:
-            yield "over budget", f"{case}: stage {stage} on {num_ranks} ranks; stage {best[1]} on {best[0]} is enough"
+            yield (
+                "over budget",
+                f"{case}: stage {stage} on {num_ranks} ranks; stage {best[1]} on {best[0]} is "
+                "enough",
+            )
 
 
 @exercise
 def traffic(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(architecture, num_ranks, num_bytes, island_size)`` for an all-reduce of ``num_bytes``: what the busiest
-    rank sends, and what all ranks together send from one island of neighbours to another, in bytes.
+    """``answer(architecture, num_ranks, num_bytes, island_size)`` for an all-reduce of
+    ``num_bytes``: what the busiest rank sends, and what all ranks together send from one island of
+    neighbours to another, in bytes.
 
-    ``architecture``: "parameter_server" (rank 0 serves, and works too), "ring" (0, 1, 2, ...), or "hierarchical"
-    (reduce-scatter in islands, all-reduce across, all-gather in islands). Checked against plans, step by step.
+    ``architecture``: "parameter_server" (rank 0 serves, and works too), "ring" (0, 1, 2, ...), or
+    "hierarchical" (reduce-scatter in islands, all-reduce across, all-gather in islands). Checked
+    against plans, step by step.
     """
     for architecture in ("parameter_server", "ring", "hierarchical"):
         for num_ranks, island_size in ((4, 2), (8, 4), (6, 3), (12, 2), (5, 1), (16, 8), (9, 9)):
@@ -79,26 +122,42 @@ def traffic(answer: Callable) -> Iterator[tuple[str, str]]:
             steps = plan("all_reduce", architecture, num_ranks, **options)
             right = sent_bytes(steps, 6e6).max(), crossing_bytes(steps, island_size, 6e6)
             mine = tuple(map(float, answer(architecture, num_ranks, 6e6, island_size)))
-            for what, ours, true in zip(("the busiest rank sends", "between islands go"), mine, right, strict=True):
+            for what, ours, true in zip(
+                ("the busiest rank sends", "between islands go"), mine, right, strict=True
+            ):
                 if not abs(ours - true) <= 1e-6 * max(true, 1.0):
-                    yield "wrong", (f"{architecture}, {num_ranks} ranks, islands of {island_size}, 6 MB: {what} "
-                                    f"{format_bytes(true)} in the plan; got {format_bytes(ours)}")
+                    yield (
+                        "wrong",
+                        (
+                            f"{architecture}, {num_ranks} ranks, islands of {island_size}, 6 MB: "
+                            f"{what} "
+                            f"{format_bytes(true)} in the plan; got {format_bytes(ours)}"
+                        ),
+                    )
 
 
 @exercise
 def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes} that this rank holds.
+    """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes}
+    that this rank holds.
 
-    Run on real ranks between a backward and the step, beside ``meter.shards``: data parallel or ``fully_shard``.
+    Run on real ranks between a backward and the step, beside ``meter.shards``: data parallel or
+    ``fully_shard``.
     """
-    for num_ranks, how, dtype in ((2, "data parallel", "float32"), (2, "fully_shard", "float32"),
-                                  (4, "fully_shard", "bfloat16")):
+    for num_ranks, how, dtype in (
+        (2, "data parallel", "float32"),
+        (2, "fully_shard", "float32"),
+        (4, "fully_shard", "bfloat16"),
+    ):
         run = on_ranks(num_ranks, _held, answer, how, dtype)
         for rank, (held, _, mine) in enumerate(run):
             for part, right in held.items():
                 if mine.get(part) != right:
-                    yield "wrong", f"{how}, {dtype}, {num_ranks} ranks, rank {rank}: {part} {mine.get(part)}; " \
-                                   f"the engine holds {right} bytes"
+                    yield (
+                        "wrong",
+                        f"{how}, {dtype}, {num_ranks} ranks, rank {rank}: {part} {mine.get(part)}; "
+                        f"the engine holds {right} bytes",
+                    )
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------
@@ -118,13 +177,18 @@ def _held(answer: Callable, how: str, dtype: str) -> tuple:
         model(torch.randn(3, 8, dtype=getattr(torch, dtype))).float().square().mean().backward()
         optimizer.step()
     shards, rank = memory.shards(model, optimizer), dist.get_rank()
-    held = {part: int(per_rank[rank]) for part, per_rank in shards.bytes_by("category").items() if part != "buffers"}
+    held = {
+        part: int(per_rank[rank])
+        for part, per_rank in shards.bytes_by("category").items()
+        if part != "buffers"
+    }
     num_params = sum(parameter.numel() for parameter in model.parameters())
     return held, num_params, {part: int(num) for part, num in answer(model, optimizer).items()}
 
 
 def _engine(how: str, dtype: object) -> "tuple[nn.Module, object]":
-    """A small model and AdamW: in DDP, with a frozen bias and a weight that two layers share; or sharded."""
+    """A small model and AdamW: in DDP, with a frozen bias and a weight that two layers share; or
+    sharded."""
     import torch
     from torch import distributed as dist
     from torch import nn
@@ -138,4 +202,6 @@ def _engine(how: str, dtype: object) -> "tuple[nn.Module, object]":
         return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
     model[2].weight = model[0].weight
     model[1].bias.requires_grad_(False)
-    return DistributedDataParallel(model, gradient_as_bucket_view=True), torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return DistributedDataParallel(model, gradient_as_bucket_view=True), torch.optim.AdamW(
+        model.parameters(), lr=1e-3
+    )

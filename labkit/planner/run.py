@@ -1,5 +1,5 @@
-"""A small model trained by each strategy of ``strategies()`` on real ranks: what a rank should hold and hand over, and
-what it does."""
+"""A small model trained by each strategy of ``strategies()`` on real ranks: what a rank should hold
+and hand over, and what it does."""
 
 import contextlib
 from collections.abc import Sequence
@@ -34,7 +34,8 @@ def num_params() -> int:
 
 
 def start(strategy: str, num_ranks: int, batch: int) -> "Job":
-    """Begins two steps or more by a strategy, ``batch`` sequences on all ranks together; returns at once."""
+    """Begins two steps or more by a strategy, ``batch`` sequences on all ranks together; returns at
+    once."""
     if strategy == "sharded":
         return sharding_run.start(_fsdp(num_ranks, batch))
     return launcher.start(train, strategy, batch, ranks=num_ranks, backend="gloo", timeout_s=60.0)
@@ -46,29 +47,52 @@ def small_units(batch: int) -> list[Unit]:
 
 
 def _fsdp(num_ranks: int, batch: int) -> sharding_run.Setting:
-    return sharding_run.Setting(engine="fsdp", num_ranks=num_ranks, num_microbatches=1, batch=batch // num_ranks, **SMALL)
+    return sharding_run.Setting(
+        engine="fsdp", num_ranks=num_ranks, num_microbatches=1, batch=batch // num_ranks, **SMALL
+    )
 
 
-def predicted(strategy: str, num_ranks: int, batch: int) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """Per rank what it should hold after a backward, by PARTS, and the payload of its step, by collective."""
+def predicted(
+    strategy: str, num_ranks: int, batch: int
+) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Per rank what it should hold after a backward, by PARTS, and the payload of its step, by
+    collective."""
     stages, found = num_stages(strategy, num_ranks), []
     replicas = num_ranks // stages
     share = batch // replicas
     chunks = share if stages > 1 else 1
     units, blocks = small_units(share // chunks), SMALL["num_layers"]
-    cuts = [0, *(1 + stage * blocks // stages for stage in range(1, stages)), len(units)]  # as model.split
+    cuts = [
+        0,
+        *(1 + stage * blocks // stages for stage in range(1, stages)),
+        len(units),
+    ]  # as model.split
     for rank in range(num_ranks):
         stage = rank % stages
-        mine = units[cuts[stage]:cuts[stage + 1]]
-        states = partition.predict("fsdp" if strategy == "sharded" else "ddp", sharding_step.shapes(mine), num_ranks)
-        bill = {part: float(per_rank[rank]) for part, per_rank in states.bytes_by("category").items()}
-        kept = sum(4 * unit.gradients[0].kept + unit.kept_bytes for unit in mine) + 4 * (stage == stages - 1)
-        labels = 8 * SMALL["seq_len"] * share // chunks  # the last stage keeps them, footprint counts them to the first
+        mine = units[cuts[stage] : cuts[stage + 1]]
+        states = partition.predict(
+            "fsdp" if strategy == "sharded" else "ddp", sharding_step.shapes(mine), num_ranks
+        )
+        bill = {
+            part: float(per_rank[rank]) for part, per_rank in states.bytes_by("category").items()
+        }
+        kept = sum(4 * unit.gradients[0].kept + unit.kept_bytes for unit in mine) + 4 * (
+            stage == stages - 1
+        )
+        labels = (
+            8 * SMALL["seq_len"] * share // chunks
+        )  # the last stage keeps them, footprint counts them to the first
         kept += labels * ((stage == stages - 1) - (stage == 0))
         weights = 4 * sum(unit.num_params for unit in mine)
         message = 4 * share * SMALL["dim"] * SMALL["seq_len"]
-        handed = sharding_run.predicted_payload(_fsdp(num_ranks, batch)) if strategy == "sharded" else {
-            "all_reduce": weights * (replicas > 1), "send": message * ((stage > 0) + (stage < stages - 1))}
+        handed = (
+            sharding_run.predicted_payload(_fsdp(num_ranks, batch))
+            if strategy == "sharded"
+            else {
+                "all_reduce": weights * (replicas > 1),
+                "send": message * ((stage > 0) + (stage < stages - 1)),
+            }
+        )
         found.append(({**bill, "activations": chunks * kept}, handed))
     return found
 
@@ -89,8 +113,8 @@ def payload(result: dict) -> dict[str, float]:
 
 
 def train(strategy: str, batch: int, recorded: bool = True) -> dict:
-    """One rank: two steps on the same sequences, whatever the strategy; what it held and sent in the second, which may
-    be recorded."""
+    """One rank: two steps on the same sequences, whatever the strategy; what it held and sent in
+    the second, which may be recorded."""
     import torch
     import torch.distributed as dist
 
@@ -101,10 +125,17 @@ def train(strategy: str, batch: int, recorded: bool = True) -> dict:
     stages = num_stages(strategy, size)
     groups = [dist.new_group(range(stage, size, stages)) for stage in range(stages)]
     torch.manual_seed(0)
-    net = model.Transformer(SMALL["num_layers"], SMALL["dim"], SMALL["num_heads"], max_len=SMALL["seq_len"])
-    part = model.split(net, stages)[rank % stages] if stages > 1 else torch.nn.Sequential(*net.layers)
+    net = model.Transformer(
+        SMALL["num_layers"], SMALL["dim"], SMALL["num_heads"], max_len=SMALL["seq_len"]
+    )
+    part = (
+        model.split(net, stages)[rank % stages] if stages > 1 else torch.nn.Sequential(*net.layers)
+    )
     optimizer, losses = torch.optim.AdamW(part.parameters(), lr=1e-3), []
-    data = [each.chunk(size // stages)[rank // stages] for each in model.story_tokens(batch, SMALL["seq_len"])]
+    data = [
+        each.chunk(size // stages)[rank // stages]
+        for each in model.story_tokens(batch, SMALL["seq_len"])
+    ]
     for step in range(2):
         held, found = memory.Activations(part.parameters()), {}
         timeline = trace.record(operators=False) if step and recorded else contextlib.nullcontext()
@@ -114,12 +145,20 @@ def train(strategy: str, batch: int, recorded: bool = True) -> dict:
                 _average(list(part.parameters()), groups[rank % stages])
         found["shards"] = memory.shards(part, optimizer)
         optimizer.step(), optimizer.zero_grad()
-    return {**found, "activation_bytes": held.peak_bytes, "losses": losses, "sent_bytes": counted.sent_bytes,
-            "payload_bytes": dict(+counted.payload_bytes)}
+    return {
+        **found,
+        "activation_bytes": held.peak_bytes,
+        "losses": losses,
+        "sent_bytes": counted.sent_bytes,
+        "payload_bytes": dict(+counted.payload_bytes),
+    }
 
 
-def _backward(part: "nn.Module", data: "Sequence[Tensor]", stage: int, stages: int, held: "Activations") -> float:
-    """Forwards of all microbatches, then their backwards; activations go to the next rank, their gradients back."""
+def _backward(
+    part: "nn.Module", data: "Sequence[Tensor]", stage: int, stages: int, held: "Activations"
+) -> float:
+    """Forwards of all microbatches, then their backwards; activations go to the next rank, their
+    gradients back."""
     import torch
     import torch.distributed as dist
 
@@ -127,7 +166,9 @@ def _backward(part: "nn.Module", data: "Sequence[Tensor]", stage: int, stages: i
 
     rank, kept, last = dist.get_rank(), [], stage == stages - 1
     chunks = len(data[0]) if stages > 1 else 1
-    for index, (tokens, targets) in enumerate(zip(*(each.chunk(chunks) for each in data), strict=True)):
+    for index, (tokens, targets) in enumerate(
+        zip(*(each.chunk(chunks) for each in data), strict=True)
+    ):
         given = tokens.clone()
         if stage:
             given = torch.empty(*tokens.shape, SMALL["dim"])
@@ -157,5 +198,7 @@ def _average(weights: "Sequence[Tensor]", group: object) -> None:
     flat = torch.cat([weight.grad.flatten() for weight in weights])
     dist.all_reduce(flat, group=group)
     flat /= dist.get_world_size(group)
-    for weight, piece in zip(weights, flat.split([weight.numel() for weight in weights]), strict=True):
+    for weight, piece in zip(
+        weights, flat.split([weight.numel() for weight in weights]), strict=True
+    ):
         weight.grad.copy_(piece.view_as(weight))

@@ -1,4 +1,5 @@
-"""The exercises of chapter 05, precision and memory. Every answer runs on real ranks; bytes are live bytes."""
+"""The exercises of chapter 05, precision and memory. Every answer runs on real ranks; bytes are
+live bytes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations
@@ -10,23 +11,31 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["accumulate_tokens", "checkpoint_blocks", "hint", "language", "scaled_step", "status"]
-_STEPS = {  # name: loss scale, size of a gradient, learning rate, max_norm, slices, what one element of rank 1 becomes
+# name: loss scale, size of a gradient, learning rate, max_norm, slices, what one element of rank 1
+# becomes
+_STEPS = {
     "small gradients": (2.0**16, 2e-8, 1e5, 1e3, (40, 24), None),
     "an infinity on rank 1": (1024.0, 1.0, 0.1, 1e9, (16, 16, 16), float("inf")),
     "a NaN on rank 1": (512.0, 1.0, 0.1, 1e9, (9, 8), float("nan")),
     "clipped": (256.0, 1.0, 0.5, 2.0, (30, 25, 1), None),
-    "clipped, an empty slice": (64.0, 1.0, 0.5, 5.0, (20, 12, 0), None)}
-_CHAINS = (((8, 32),) * 5, ((8, 64), (8, 8), (8, 48), (8, 8), (8, 24), (8, 8)),  # width and hidden width of the blocks
-           ((8, 96), (8, 16), (8, 16), (8, 16)), ((4, 40), (32, 40), (4, 40), (32, 40), (8, 40)),
-           ((8, 40), (8, 24), (8, 32), (8, 96)))
+    "clipped, an empty slice": (64.0, 1.0, 0.5, 5.0, (20, 12, 0), None),
+}
+_CHAINS = (
+    ((8, 32),) * 5,
+    ((8, 64), (8, 8), (8, 48), (8, 8), (8, 24), (8, 8)),  # width and hidden width of the blocks
+    ((8, 96), (8, 16), (8, 16), (8, 16)),
+    ((4, 40), (32, 40), (4, 40), (32, 40), (8, 40)),
+    ((8, 40), (8, 24), (8, 32), (8, 96)),
+)
 
 
 @exercise
 def accumulate_tokens(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(ddp, microbatches)`` leaves the gradient of the mean over all real tokens of all ranks in the weights.
+    """``answer(ddp, microbatches)`` leaves the gradient of the mean over all real tokens of all
+    ranks in the weights.
 
-    Targets of -100 count for nothing; a microbatch may hold no others. Budget: the gradients once and a few numbers
-    sent, and little more than the activations of one microbatch held.
+    Targets of -100 count for nothing; a microbatch may hold no others. Budget: the gradients once
+    and a few numbers sent, and little more than the activations of one microbatch held.
     """
     for lengths in (((5, 9), (2, 16)), ((16, 1, 3), (4, 16, 16), (1, 2, 16)), ((8, 0), (3, 12))):
         case = f"{len(lengths)} ranks, real tokens per sequence, by microbatch: {lengths}"
@@ -34,50 +43,75 @@ def accumulate_tokens(answer: Callable) -> Iterator[tuple[str, str]]:
         yield from faults(case, run)
         most, whole = max(sent for _, sent, *_ in run), run[0][2]
         if most > whole + 64:
-            yield "over budget", f"{case}: {most} bytes handed to collectives; the gradients have {whole}"
+            yield (
+                "over budget",
+                f"{case}: {most} bytes handed to collectives; the gradients have {whole}",
+            )
         held, one = max(held for *_, held, _ in run), run[0][4]
         if held > 1.5 * one:
-            yield "over budget", f"{case}: {held} bytes of activations held at once; those of a microbatch have {one}"
+            yield (
+                "over budget",
+                f"{case}: {held} bytes of activations held at once; those of a microbatch have "
+                f"{one}",
+            )
 
 
 @exercise
 def scaled_step(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(master, grad, scale, rate, max_norm)`` makes a step on this rank's fp32 slice; returns the next scale.
+    """``answer(master, grad, scale, rate, max_norm)`` makes a step on this rank's fp32 slice;
+    returns the next scale.
 
-    ``grad`` is the slice of the averaged gradient times ``scale``, in fp16. It is clipped by the norm over all ranks;
-    an infinity or a NaN on any rank stops all of them and halves the scale. Budget: 64 bytes.
+    ``grad`` is the slice of the averaged gradient times ``scale``, in fp16. It is clipped by the
+    norm over all ranks; an infinity or a NaN on any rank stops all of them and halves the scale.
+    Budget: 64 bytes.
     """
     for name, (scale, *_, lengths, _) in _STEPS.items():
-        run, case = on_ranks(len(lengths), _stepped, answer, name), f"{name}, slices of {lengths}, scale {scale:g}"
+        run, case = (
+            on_ranks(len(lengths), _stepped, answer, name),
+            f"{name}, slices of {lengths}, scale {scale:g}",
+        )
         yield from faults(case, run)
         if (most := max(sent for _, sent in run)) > 64:
-            yield "over budget", f"{case}: {most} bytes handed to collectives; a few numbers are enough"
+            yield (
+                "over budget",
+                f"{case}: {most} bytes handed to collectives; a few numbers are enough",
+            )
 
 
 @exercise
 def checkpoint_blocks(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(kept_bytes, input_bytes, budget_bytes)`` lists the blocks to checkpoint, or None where nothing fits.
+    """``answer(kept_bytes, input_bytes, budget_bytes)`` lists the blocks to checkpoint, or None
+    where nothing fits.
 
-    The choice is run on a rank and its largest live bytes are held against the budget. Over budget: more blocks are
-    recomputed than need be.
+    The choice is run on a rank and its largest live bytes are held against the budget. Over budget:
+    more blocks are recomputed than need be.
     """
     for kept, inputs, budget, chosen, peak, fewest in chain(*on_ranks(2, _checkpointed, answer)):
         case = f"kept_bytes={kept}, input_bytes={inputs}, budget_bytes={budget}"
         if chosen is None and fewest is not None:
-            yield "wrong", f"{case}: you say None; it can be done with {fewest} of {len(kept)} blocks"
+            yield (
+                "wrong",
+                f"{case}: you say None; it can be done with {fewest} of {len(kept)} blocks",
+            )
         elif chosen is not None and peak is None:
             yield "wrong", f"{case}: {chosen!s:.60} is no list of different blocks"
         elif chosen is not None and peak > budget:
             yield "wrong", f"{case}: with {chosen} checkpointed the step held {peak} bytes"
         elif chosen is not None and len(chosen) > fewest:
-            yield "over budget", f"{case}: {chosen} recomputes {len(chosen)} blocks; {fewest} are enough"
+            yield (
+                "over budget",
+                f"{case}: {chosen} recomputes {len(chosen)} blocks; {fewest} are enough",
+            )
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------
 
 
-def _accumulated(answer: Callable, lengths: Sequence[Sequence[int]]) -> tuple[str, int, int, int, int]:
-    """What is wrong; bytes handed to collectives, of the gradients, of activations held, of one microbatch's."""
+def _accumulated(
+    answer: Callable, lengths: Sequence[Sequence[int]]
+) -> tuple[str, int, int, int, int]:
+    """What is wrong; bytes handed to collectives, of the gradients, of activations held, of one
+    microbatch's."""
     import torch
     from torch import distributed as dist
     from torch import nn
@@ -125,7 +159,10 @@ def _stepped(answer: Callable, name: str) -> tuple[str, int]:
 
     (scale, size, rate, max_norm, lengths, bad), rank = _STEPS[name], dist.get_rank()
     torch.manual_seed(len(name))
-    whole, weights = (scale * size * torch.randn(sum(lengths))).half(), 0.01 * torch.randn(sum(lengths))
+    whole, weights = (
+        (scale * size * torch.randn(sum(lengths))).half(),
+        0.01 * torch.randn(sum(lengths)),
+    )
     gradient = whole.double() / scale
     update = (rate * min(1.0, max_norm / gradient.norm()) * gradient).float().split(lengths)[rank]
     if bad is not None:
@@ -134,7 +171,11 @@ def _stepped(answer: Callable, name: str) -> tuple[str, int]:
     master = before.clone()
     with traffic.count() as counted:
         after = float(answer(master, whole.split(lengths)[rank].clone(), scale, rate, max_norm))
-    fault = "" if bad is None or torch.equal(master, before) else "master was changed, though rank 1 has to skip"
+    fault = (
+        ""
+        if bad is None or torch.equal(master, before)
+        else "master was changed, though rank 1 has to skip"
+    )
     if bad is None and (found := unlike(before - master, update, "the right one")):
         fault = f"the update of master {found}"
     if not fault and after != (scale if bad is None else scale / 2):
@@ -142,25 +183,37 @@ def _stepped(answer: Callable, name: str) -> tuple[str, int]:
     return fault, counted.payload_bytes.total()
 
 
-def _checkpointed(answer: Callable) -> list[tuple[list[int], list[int], int, Any, int | None, int | None]]:
-    """Cases of this rank: kept and input bytes as measured, budget, the choice, its peak when run, fewest blocks."""
+def _checkpointed(
+    answer: Callable,
+) -> list[tuple[list[int], list[int], int, Any, int | None, int | None]]:
+    """Cases of this rank: kept and input bytes as measured, budget, the choice, its peak when run,
+    fewest blocks."""
     from torch import distributed as dist
     from torch import nn
 
     rows = []
     for sizes in _CHAINS[dist.get_rank() :: 2]:
         widths = [width for width, _ in sizes] + [8]
-        blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, after))
-                               for (width, hidden), after in zip(sizes, widths[1:], strict=True))
+        blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, after))
+            for (width, hidden), after in zip(sizes, widths[1:], strict=True)
+        )
         numbers, inputs = range(len(blocks)), [5 * 4 * width for width, _ in sizes]
         kept = [_peak([block], ()) for block in blocks]
-        best = [min(_peak(blocks, chosen) for chosen in combinations(numbers, num)) for num in (*numbers, len(blocks))]
+        best = [
+            min(_peak(blocks, chosen) for chosen in combinations(numbers, num))
+            for num in (*numbers, len(blocks))
+        ]
         for budget in (*dict.fromkeys(best), best[0] - 4, best[-1] - 4):
             chosen, peak = answer(list(kept), list(inputs), budget), None
-            if isinstance(chosen, list) and len(chosen) == sum(number in chosen for number in numbers):
+            if isinstance(chosen, list) and len(chosen) == sum(
+                number in chosen for number in numbers
+            ):
                 peak = _peak(blocks, chosen)
             fewest = next((num for num, least in enumerate(best) if least <= budget), None)
-            shown = str(chosen) if chosen is not None and peak is None else chosen  # rubbish may not travel
+            shown = (
+                str(chosen) if chosen is not None and peak is None else chosen
+            )  # rubbish may not travel
             rows.append((kept, inputs, budget, shown, peak, fewest))
     return rows
 

@@ -1,4 +1,5 @@
-"""The exercises of chapter 13: a save that cannot do harm, how often to save, and training that outlives its ranks."""
+"""The exercises of chapter 13: a save that cannot do harm, how often to save, and training that
+outlives its ranks."""
 
 import argparse
 import os
@@ -20,8 +21,8 @@ KEYS = ("model", "optimizer", "scheduler", "step", "args", "rng")
 
 
 def slowdown(interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
-    """Wall time over useful time for one checkpoint every ``interval_s``, failures at random (Daly 2006, the complete
-    cost function): M e^(R/M) (e^((T+C)/M) - 1) / T."""
+    """Wall time over useful time for one checkpoint every ``interval_s``, failures at random (Daly
+    2006, the complete cost function): M e^(R/M) (e^((T+C)/M) - 1) / T."""
     exponent = (interval_s + save_s + restart_s) / mtbf_s
     if exponent > 600:
         return float("inf")
@@ -30,14 +31,18 @@ def slowdown(interval_s: float, save_s: float, mtbf_s: float, restart_s: float =
 
 @exercise
 def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(file, net, optimizer, scheduler, step, args)``, called by every rank, leaves one file of six keys.
+    """``answer(file, net, optimizer, scheduler, step, args)``, called by every rank, leaves one
+    file of six keys.
 
-    ``net`` is wrapped in DDP, ``args`` an argparse.Namespace. torch.load(weights_only=True) reads model (names of the
-    bare one), optimizer, scheduler, step, args (a dict) and rng (torch.get_rng_state() of every rank). Whenever a rank
-    is killed, the file is the old one or the new one.
+    ``net`` is wrapped in DDP, ``args`` an argparse.Namespace. torch.load(weights_only=True) reads
+    model (names of the bare one), optimizer, scheduler, step, args (a dict) and rng
+    (torch.get_rng_state() of every rank). Whenever a rank is killed, the file is the old one or the
+    new one.
     """
     for num_ranks, kill in ((2, ""), (3, ""), (2, "write"), (2, "rename")):
-        case = f"{num_ranks} ranks" + (f", rank 0 killed in the midst of its second {kill}" if kill else "")
+        case = f"{num_ranks} ranks" + (
+            f", rank 0 killed in the midst of its second {kill}" if kill else ""
+        )
         with tempfile.TemporaryDirectory() as folder:
             try:
                 yield from faults(case, on_ranks(num_ranks, _saved, answer, Path(folder), kill))
@@ -51,12 +56,23 @@ def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
 
 @exercise
 def interval(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(save_s, mtbf_s)``: the seconds between two checkpoints, a save not counted, that cost least.
+    """``answer(save_s, mtbf_s)``: the seconds between two checkpoints, a save not counted, that
+    cost least.
 
     Judged by ``slowdown``; budget: 1 % over the least there is.
     """
-    for save_s, mtbf_s in ((10, 86400), (300, 86400), (300, 900), (60, 3600), (120, 100), (0.5, 1e6)):
-        given, case = float(answer(save_s, mtbf_s)), f"a save of {save_s:g} s, a failure every {mtbf_s:g} s"
+    for save_s, mtbf_s in (
+        (10, 86400),
+        (300, 86400),
+        (300, 900),
+        (60, 3600),
+        (120, 100),
+        (0.5, 1e6),
+    ):
+        given, case = (
+            float(answer(save_s, mtbf_s)),
+            f"a save of {save_s:g} s, a failure every {mtbf_s:g} s",
+        )
         if not 0 < given < float("inf"):
             yield "wrong", f"{case}: an interval of {given:g} s is none"
             return
@@ -64,7 +80,11 @@ def interval(answer: Callable) -> Iterator[tuple[str, str]]:
         mine, least = (slowdown(each, save_s, mtbf_s) for each in (given, best))
         if mine > 1.01 * least:
             state = "wrong" if mine > 1.5 * least else "over budget"
-            yield state, f"{case}: every {given:.4g} s takes {mine:.3f} times as long; {least:.3f} can be had"
+            yield (
+                state,
+                f"{case}: every {given:.4g} s takes {mine:.3f} times as long; {least:.3f} can be "
+                "had",
+            )
 
 
 def _cheapest(save_s: float, mtbf_s: float) -> float:
@@ -81,15 +101,24 @@ def _cheapest(save_s: float, mtbf_s: float) -> float:
 
 @exercise
 def elastic(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(training)`` brings a ``Training`` to its end on real ranks that are killed, and returns the last Run.
+    """``answer(training)`` brings a ``Training`` to its end on real ranks that are killed, and
+    returns the last Run.
 
-    ``run[0]`` is the trained state_dict, equal to that of undisturbed training. After ``max_restarts`` restarts it lets
-    the verdict out. Budget: no failure costs more than ``every`` steps.
+    ``run[0]`` is the trained state_dict, equal to that of undisturbed training. After
+    ``max_restarts`` restarts it lets the verdict out. Budget: no failure costs more than ``every``
+    steps.
     """
-    for ranks, kills, broken in ((2, ((5, 1, False),), False), (3, ((4, 2, True), (6, None, False)), False),
-                                 (2, (), True)):
-        words = [f"rank {rank} is killed {'for good ' if lost else ''}at step {step}" if rank is not None else
-                 f"rank 0 is killed in the save after step {step}" for step, rank, lost in kills]
+    for ranks, kills, broken in (
+        (2, ((5, 1, False),), False),
+        (3, ((4, 2, True), (6, None, False)), False),
+        (2, (), True),
+    ):
+        words = [
+            f"rank {rank} is killed {'for good ' if lost else ''}at step {step}"
+            if rank is not None
+            else f"rank 0 is killed in the save after step {step}"
+            for step, rank, lost in kills
+        ]
         case = f"{ranks} ranks, {', '.join(words) or 'a bug raises at step 4 in every start'}"
         with tempfile.TemporaryDirectory() as folder:
             training = Training(home=Path(folder), ranks=ranks, kills=kills, broken=broken)
@@ -106,12 +135,17 @@ def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[s
         yield "wrong", f"{case}: started {training.num_starts()} times and still not giving up"
         return
     except LaunchError as caught:
-        if "your turn" in str(caught) or (not training.broken and training.num_kills() < len(training.kills)):
+        if "your turn" in str(caught) or (
+            not training.broken and training.num_kills() < len(training.kills)
+        ):
             raise
         error = str(caught).partition("\n")[0]
     if training.broken or error:
         if not error:
-            yield "wrong", f"{case}: no verdict came out; a bug in the code is not cured by a restart"
+            yield (
+                "wrong",
+                f"{case}: no verdict came out; a bug in the code is not cured by a restart",
+            )
         elif not training.broken:
             yield "wrong", f"{case}: the start after it ended so: {error}"
         return
@@ -121,7 +155,11 @@ def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[s
     if fault:
         yield "wrong", f"{case}: {fault} (steps trained: {', '.join(map(str, steps))})"
     elif len(steps) > (most := training.num_steps + training.every * len(training.kills)):
-        yield "over budget", f"{case}: {len(steps)} steps were trained, {most} are enough: {', '.join(map(str, steps))}"
+        yield (
+            "over budget",
+            f"{case}: {len(steps)} steps were trained, {most} are enough: "
+            f"{', '.join(map(str, steps))}",
+        )
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------
@@ -154,13 +192,20 @@ def _saved(answer: Callable, folder: Path, kill: str) -> tuple[str]:
     dist.all_gather_object(states, torch.get_rng_state())
     wrote: list = [None] * dist.get_world_size()
     dist.all_gather_object(wrote, list(touched))
-    due = {"model": net.module.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
-           "step": 2, "args": {"lr": 0.1, "name": "a"}, "rng": states}
+    due = {
+        "model": net.module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "step": 2,
+        "args": {"lr": 0.1, "name": "a"},
+        "rng": states,
+    }
     return (_unlike(file, due) or _careless(wrote),)
 
 
 def _watch(folder: Path, touched: list[str]) -> None:
-    """Notes what a rank does to the folder: write, fsync, rename; dies before a rename if "kill" stands there."""
+    """Notes what a rank does to the folder: write, fsync, rename; dies before a rename if "kill"
+    stands there."""
     import torch
 
     whole, sync = torch.save, os.fsync
@@ -188,7 +233,7 @@ def _careless(wrote: list[list[str]]) -> str:
         return f"ranks {busy} write; one file has one writer, rank 0"
     if "rename" not in wrote[0]:
         return "the file is written in place: who is killed there leaves half of it, and the old one is gone"
-    if "fsync" not in wrote[0][:wrote[0].index("rename")]:
+    if "fsync" not in wrote[0][: wrote[0].index("rename")]:
         return "no os.fsync before the rename: after a power cut the new name may stand for bytes that never came"
     return ""
 
@@ -228,7 +273,9 @@ def _same(a: object, b: object) -> bool:
     if isinstance(b, torch.Tensor):
         return isinstance(a, torch.Tensor) and torch.equal(a, b)
     if isinstance(b, dict):
-        return isinstance(a, dict) and a.keys() == b.keys() and all(_same(a[key], b[key]) for key in b)
+        return (
+            isinstance(a, dict) and a.keys() == b.keys() and all(_same(a[key], b[key]) for key in b)
+        )
     if isinstance(b, list | tuple):
         return isinstance(a, list | tuple) and len(a) == len(b) and all(map(_same, a, b))
     return a == b

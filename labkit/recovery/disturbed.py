@@ -1,4 +1,5 @@
-"""A training that is killed at given moments, and its judge: what the last exercise of chapter 13 is about."""
+"""A training that is killed at given moments, and its judge: what the last exercise of chapter 13
+is about."""
 
 import contextlib
 import os
@@ -24,7 +25,8 @@ class Enough(SystemExit):
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A training that is disturbed. ``launch`` and ``ranks_left`` are for the notebook, the rest for the ranks."""
+    """A training that is disturbed. ``launch`` and ``ranks_left`` are for the notebook, the rest
+    for the ranks."""
 
     home: Path
     """notes of what has happened"""
@@ -49,7 +51,9 @@ class Training:
     def launch(self, fn: Callable, *args: object, ranks: int) -> Run:
         """lab.launch on the machine's CPU. Raises ValueError where there are fewer ranks left."""
         if ranks > self.ranks_left():
-            raise ValueError(f"asked for {ranks} ranks; {self.ranks_left()} are left (training.ranks_left())")
+            raise ValueError(
+                f"asked for {ranks} ranks; {self.ranks_left()} are left (training.ranks_left())"
+            )
         self._note("starts")
         if self.num_starts() > self.max_restarts + 3:
             raise Enough
@@ -57,7 +61,9 @@ class Training:
 
     def ranks_left(self) -> int:
         """How many ranks can still be launched."""
-        return self.ranks - sum(self._killed(index) and kill[2] for index, kill in enumerate(self.kills))
+        return self.ranks - sum(
+            self._killed(index) and kill[2] for index, kill in enumerate(self.kills)
+        )
 
     def build(self) -> "tuple[nn.Module, Optimizer]":
         """A model in DDP and its Adam."""
@@ -111,12 +117,16 @@ class Training:
         return (self.home / name).read_text().split() if (self.home / name).exists() else []
 
 
-def train_step(net: "nn.Module", optimizer: "Optimizer", step: int, rank: int = 0, num_ranks: int = 1) -> None:
+def train_step(
+    net: "nn.Module", optimizer: "Optimizer", step: int, rank: int = 0, num_ranks: int = 1
+) -> None:
     """One step; the mean over the ranks is that over the whole batch of twelve."""
     import torch
 
     x = torch.randn(12, 4, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
-    mine, target = (each.tensor_split(num_ranks)[rank] for each in (x, x.sin().sum(1, keepdim=True)))
+    mine, target = (
+        each.tensor_split(num_ranks)[rank] for each in (x, x.sin().sum(1, keepdim=True))
+    )
     optimizer.zero_grad()
     ((net(mine) - target).square().sum() * num_ranks / 12).backward()
     optimizer.step()
@@ -143,7 +153,8 @@ def compared(training: Training, given: "dict[str, Tensor]", steps: list[int]) -
             train_step(net, optimizer, step)
         right = net.state_dict()
         return right.keys() == given.keys() and all(
-            torch.allclose(given[name], right[name], atol=1e-7) for name in right)
+            torch.allclose(given[name], right[name], atol=1e-7) for name in right
+        )
 
     if equal(list(range(training.num_steps))):
         return ""
@@ -151,7 +162,9 @@ def compared(training: Training, given: "dict[str, Tensor]", steps: list[int]) -
         return f"training ended after step {steps[-1]}, the last is {training.num_steps - 1}"
     with contextlib.suppress(KeyError):
         if equal(steps, anew=True):
-            return "the weights were loaded, and Adam began anew: its moments and its step were lost"
+            return (
+                "the weights were loaded, and Adam began anew: its moments and its step were lost"
+            )
     if equal(steps):
         return "steps were trained twice on the same weights"
     return "the weights are not those of undisturbed training"
@@ -176,7 +189,12 @@ def ambush(folder: Path, note: Callable[[], None]) -> None:
         die()
 
     def touched(event: str, arguments: tuple) -> None:
-        if event == "open" and armed[0] and str(arguments[0]).startswith(str(folder)) and arguments[2] & os.O_WRONLY:
+        if (
+            event == "open"
+            and armed[0]
+            and str(arguments[0]).startswith(str(folder))
+            and arguments[2] & os.O_WRONLY
+        ):
             die()
 
     torch.save = save

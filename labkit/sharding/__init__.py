@@ -1,8 +1,10 @@
-"""Model states in parts: ZeRO and FSDP, what each rank holds, sends and needs at every moment of a step.
+"""Model states in parts: ZeRO and FSDP, what each rank holds, sends and needs at every moment of a
+step.
 
-``states`` is the bill by formula, ``partition`` says which slice lies where, ``step`` adds what a step needs on top;
-``run`` takes the step with the real engine, and ``engines`` reads out of it what each rank holds. ``zero_board`` and
-``fsdp_board`` are the widgets. Chapters 06 (``zero_check``) and 07 (``fsdp_check``).
+``states`` is the bill by formula, ``partition`` says which slice lies where, ``step`` adds what a
+step needs on top; ``run`` takes the step with the real engine, and ``engines`` reads out of it what
+each rank holds. ``zero_board`` and ``fsdp_board`` are the widgets. Chapters 06 (``zero_check``) and
+07 (``fsdp_check``).
 """
 
 import lazy_loader

@@ -1,4 +1,5 @@
-"""``fsdp_sharding()``: layers gathered, computed, freed and reduced, moment by moment, the bytes below; then run."""
+"""``fsdp_sharding()``: layers gathered, computed, freed and reduced, moment by moment, the bytes
+below; then run."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,22 +21,38 @@ __all__ = ["fsdp_sharding"]
 STRATEGIES = ("fsdp", "fsdp_grad_op", "fsdp_hybrid", "ddp")
 NUM_LAYERS = (2, 4, 6)
 _WORDS = (
-    ("moment", "moment", "时刻"), ("strategy", "strategy", "策略"), ("layers", "blocks", "层数"),
+    ("moment", "moment", "时刻"),
+    ("strategy", "strategy", "策略"),
+    ("layers", "blocks", "层数"),
     ("ranks", "ranks", "rank 数"),
     ("fsdp", "FULL_SHARD (reshard after forward)", "FULL_SHARD（前向后再切分）"),
     ("fsdp_grad_op", "SHARD_GRAD_OP (keep after forward)", "SHARD_GRAD_OP（前向后保留）"),
     ("fsdp_hybrid", "HYBRID_SHARD (two groups)", "HYBRID_SHARD（两组）"),
     ("ddp", "NO_SHARD (DDP)", "NO_SHARD（即 DDP）"),
-    ("title", "{}, {} ranks: bytes of rank 0, second microbatch", "{}，{} 个 rank：rank 0 在第二个微批次的字节"),
+    (
+        "title",
+        "{}, {} ranks: bytes of rank 0, second microbatch",
+        "{}，{} 个 rank：rank 0 在第二个微批次的字节",
+    ),
     ("peak", "Predicted peak {} at {}; between steps {}.", "预测峰值 {}，在 {}；两步之间 {}。"),
-    ("measured", "Measured peak {} at {}, {:+.2f} % from the predicted one; {}.",
-     "实测峰值 {}，在 {}，与预测相差 {:+.2f} %；{}。"),
+    (
+        "measured",
+        "Measured peak {} at {}, {:+.2f} % from the predicted one; {}.",
+        "实测峰值 {}，在 {}，与预测相差 {:+.2f} %；{}。",
+    ),
     ("same", "every live slice is the predicted one", "每一片都与预测相同"),
     ("other", "{} live slices are not the predicted ones", "有 {} 片与预测不同"),
-    ("order", "Collectives that rank 0 called in the second microbatch, in order, with what it handed in: {}.",
-     "rank 0 在第二个微批次依次调用的集合通信，以及它交出的字节：{}。"),
-    ("gloo", "gloo runs a reduce-scatter as an all-reduce: on the wire it costs twice as much.",
-     "gloo 把 reduce-scatter 当作 all-reduce 来做：线路上的代价是两倍。"),
+    (
+        "order",
+        "Collectives that rank 0 called in the second microbatch, in order, with what it handed "
+        "in: {}.",
+        "rank 0 在第二个微批次依次调用的集合通信，以及它交出的字节：{}。",
+    ),
+    (
+        "gloo",
+        "gloo runs a reduce-scatter as an all-reduce: on the wire it costs twice as much.",
+        "gloo 把 reduce-scatter 当作 all-reduce 来做：线路上的代价是两倍。",
+    ),
     ("even", "hybrid needs an even number of ranks", "hybrid 需要偶数个 rank"),
 )
 
@@ -56,17 +73,24 @@ class Setting:
     @property
     def real(self) -> sharding_run.Setting:
         """The small model in this engine."""
-        return sharding_run.Setting(engine=self.strategy, num_ranks=self.num_ranks, num_layers=self.num_layers)
+        return sharding_run.Setting(
+            engine=self.strategy, num_ranks=self.num_ranks, num_layers=self.num_layers
+        )
 
 
 class FsdpBoard(Trial):
-    """The widget: pages by moment; ``run()`` trains the small model with real ``fully_shard`` and counts its bytes."""
+    """The widget: pages by moment; ``run()`` trains the small model with real ``fully_shard`` and
+    counts its bytes."""
 
     def __init__(self, language: str = "en", **start: object) -> None:
         words = spoken(_WORDS, language)
         num_layers = min(max(NUM_LAYERS), start["layers"])
-        self._options = {"moment": tuple(range(2 * (num_layers + 2) + 2)), "strategy": STRATEGIES,
-                         "layers": NUM_LAYERS, "ranks": (2, 4)}
+        self._options = {
+            "moment": tuple(range(2 * (num_layers + 2) + 2)),
+            "strategy": STRATEGIES,
+            "layers": NUM_LAYERS,
+            "ranks": (2, 4),
+        }
         shown = {"strategy": words.get}
         controls = selectors(self._options, {"moment": 0, **start}, words, shown, ("strategy",))
         super().__init__(language, _WORDS, controls)
@@ -74,8 +98,12 @@ class FsdpBoard(Trial):
     def setting_at(self, *indices: int) -> Setting:
         """What the controls say when they stand at these indices."""
         moment, strategy, layers, ranks = indices
-        return Setting(moment=moment, strategy=STRATEGIES[strategy], num_layers=NUM_LAYERS[layers],
-                       num_ranks=(2, 4)[ranks])
+        return Setting(
+            moment=moment,
+            strategy=STRATEGIES[strategy],
+            num_layers=NUM_LAYERS[layers],
+            num_ranks=(2, 4)[ranks],
+        )
 
     def num_pages(self, *indices: int) -> int:
         """As many as the step has moments."""
@@ -96,17 +124,31 @@ class FsdpBoard(Trial):
     def _bytes(self, setting: Setting) -> Sketch:
         (predicted, _), run = _predicted(setting.real), self.runs.get(setting.real)
         title = self._words["title"].format(setting.strategy, setting.num_ranks)
-        return bytes_held.footprint(predicted, run[0]["footprint"] if run else None, title=title,
-                              marked=predicted.labels[setting.moment], language=self.language)
+        return bytes_held.footprint(
+            predicted,
+            run[0]["footprint"] if run else None,
+            title=title,
+            marked=predicted.labels[setting.moment],
+            language=self.language,
+        )
 
     def page(self, setting: Setting) -> str:
         """Layers above, bytes below, and what a run said."""
         (predicted, between), say = _predicted(setting.real), self._words
         names = ("embed", *(f"block {index + 1}" for index in range(setting.num_layers)), "head")
         sizes = (4 * unit.num_params for unit in setting.real.units())
-        above = picture.layers(dict(zip(names, sizes, strict=True)), setting.num_ranks,
-                                predicted.labels[setting.moment], strategy=setting.strategy, language=self.language)
-        notes = [say["peak"].format(format_bytes(predicted.peak_bytes), predicted.peak, format_bytes(between))]
+        above = picture.layers(
+            dict(zip(names, sizes, strict=True)),
+            setting.num_ranks,
+            predicted.labels[setting.moment],
+            strategy=setting.strategy,
+            language=self.language,
+        )
+        notes = [
+            say["peak"].format(
+                format_bytes(predicted.peak_bytes), predicted.peak, format_bytes(between)
+            )
+        ]
         if (run := self.runs.get(setting.real)) is not None:
             notes += self._told(setting, run, predicted)
         words = paragraphs(*notes)
@@ -117,11 +159,20 @@ class FsdpBoard(Trial):
         off = len(differences(sharding_run.predicted(setting.real), sharding_run.measured(run)))
         shares = 100 * (measured.peak_bytes / predicted.peak_bytes - 1)
         calls = [f"{name} {format_bytes(num)}" for name, num in run[0]["order"]]
-        calls = calls if setting.strategy == "ddp" else calls[len(calls) // 2:]
-        shown = WORDS[self.language]["comma"].join(calls[:20]) + (f" … ({len(calls)})" if len(calls) > 20 else "")
-        return [say["measured"].format(format_bytes(measured.peak_bytes), measured.peak, shares,
-                                       say["same"] if not off else say["other"].format(off)),
-                say["order"].format(shown), *([say["gloo"]] if setting.strategy != "ddp" else [])]
+        calls = calls if setting.strategy == "ddp" else calls[len(calls) // 2 :]
+        shown = WORDS[self.language]["comma"].join(calls[:20]) + (
+            f" … ({len(calls)})" if len(calls) > 20 else ""
+        )
+        return [
+            say["measured"].format(
+                format_bytes(measured.peak_bytes),
+                measured.peak,
+                shares,
+                say["same"] if not off else say["other"].format(off),
+            ),
+            say["order"].format(shown),
+            *([say["gloo"]] if setting.strategy != "ddp" else []),
+        ]
 
 
 @lru_cache(maxsize=64)
@@ -130,7 +181,9 @@ def _predicted(real: sharding_run.Setting) -> tuple[step.Footprint, int]:
     return sharding_run.predicted_footprint(real), int(sharding_run.predicted(real).rank_bytes[0])
 
 
-def fsdp_sharding(language: str = "en", *, strategy: str = "fsdp", num_layers: int = 4, num_ranks: int = 4
-                  ) -> FsdpBoard:
-    """How FSDP gathers, computes, frees and reduces layer by layer, and what that does to memory; or "zh"."""
+def fsdp_sharding(
+    language: str = "en", *, strategy: str = "fsdp", num_layers: int = 4, num_ranks: int = 4
+) -> FsdpBoard:
+    """How FSDP gathers, computes, frees and reduces layer by layer, and what that does to memory;
+    or "zh"."""
     return FsdpBoard(language, strategy=strategy, layers=num_layers, ranks=num_ranks)

@@ -1,4 +1,5 @@
-"""The exercises of chapter 07, FSDP. Answers run on real ranks, at sizes that the chapter does not show."""
+"""The exercises of chapter 07, FSDP. Answers run on real ranks, at sizes that the chapter does not
+show."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +16,13 @@ __all__ = ["hint", "language", "sharded_step", "status", "train_sharded", "wrap_
 
 @exercise
 def sharded_step(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(shards, num_rows, x)`` returns the gradients of this rank's rows of each weight, the mean over ranks.
+    """``answer(shards, num_rows, x)`` returns the gradients of this rank's rows of each weight, the
+    mean over ranks.
 
-    Weight i has ``num_rows[i]`` rows, of which ``shards[i]`` are this rank's, as ``torch.chunk`` cuts them: perhaps
-    fewer than others', perhaps none. A layer is ``x = tanh(x @ weight.T)``, the loss the mean square of the last x.
-    Budget: two all-gathers of the shards, one reduce-scatter of the gradients; a few whole weights at a time.
+    Weight i has ``num_rows[i]`` rows, of which ``shards[i]`` are this rank's, as ``torch.chunk``
+    cuts them: perhaps fewer than others', perhaps none. A layer is ``x = tanh(x @ weight.T)``, the
+    loss the mean square of the last x. Budget: two all-gathers of the shards, one reduce-scatter of
+    the gradients; a few whole weights at a time.
     """
     for num_ranks, sizes in ((2, (6, 4, 8)), (3, (5, 7, 2, 4)), (4, (3, 5, 9, 1)), (2, (48,) * 14)):
         run = on_ranks(num_ranks, _step, answer, sizes)
@@ -28,7 +31,11 @@ def sharded_step(answer: Callable) -> Iterator[tuple[str, str]]:
         _, payload, most, peak, room = run[0]
         for name in {*payload, *most}:
             if payload.get(name, 0) > most.get(name, 0):
-                yield "over budget", f"{case}: {payload[name]} bytes handed to {name}; {most.get(name, 0)} are enough"
+                yield (
+                    "over budget",
+                    f"{case}: {payload[name]} bytes handed to {name}; {most.get(name, 0)} are "
+                    "enough",
+                )
         if len(sizes) > 5 and peak > room:
             yield "over budget", f"{case}: at most {peak} bytes live at once; {room} are enough"
 
@@ -37,11 +44,16 @@ def sharded_step(answer: Callable) -> Iterator[tuple[str, str]]:
 def wrap_within(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(net, budget_bytes)`` calls ``fully_shard`` on an ``nn.Sequential``, in place.
 
-    Never more than ``budget_bytes`` of parameters are gathered at a time (no layer is larger), in as few all-gathers as
-    that allows for units of consecutive layers, each gathered for the forward and again for the backward.
+    Never more than ``budget_bytes`` of parameters are gathered at a time (no layer is larger), in
+    as few all-gathers as that allows for units of consecutive layers, each gathered for the forward
+    and again for the backward.
     """
-    for num_ranks, widths, layers in ((2, (8, 16, 16, 8, 32, 8, 8), 2.2), (4, (16, 16, 16, 16, 16, 16), 3),
-                                      (2, (8, 8, 8, 64, 8, 8, 8), 1), (2, (8, 8, 8), 9)):
+    for num_ranks, widths, layers in (
+        (2, (8, 16, 16, 8, 32, 8, 8), 2.2),
+        (4, (16, 16, 16, 16, 16, 16), 3),
+        (2, (8, 8, 8, 64, 8, 8, 8), 1),
+        (2, (8, 8, 8), 9),
+    ):
         sizes = [4 * (a + 1) * b for a, b in pairwise(widths)]
         budget = int(max(sizes) * layers)
         run = on_ranks(num_ranks, _wrapped, answer, widths, budget)
@@ -56,17 +68,25 @@ def wrap_within(answer: Callable) -> Iterator[tuple[str, str]]:
 
 @exercise
 def train_sharded(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(net, steps, max_norm)`` shards ``net`` in place and trains it by SGD, learning rate 0.1, momentum 0.9.
+    """``answer(net, steps, max_norm)`` shards ``net`` in place and trains it by SGD, learning rate
+    0.1, momentum 0.9.
 
-    ``steps``: for each update this rank's microbatches (inputs, targets). The gradient is that of the mean of the
-    mean-square losses over microbatches and ranks, clipped to ``max_norm`` as a whole.
+    ``steps``: for each update this rank's microbatches (inputs, targets). The gradient is that of
+    the mean of the mean-square losses over microbatches and ranks, clipped to ``max_norm`` as a
+    whole.
     """
     for num_ranks, num_microbatches, max_norm in ((2, 1, 1e9), (2, 1, 0.05), (3, 2, 0.1)):
         run = on_ranks(num_ranks, _trained, answer, num_microbatches, max_norm)
         for rank, fault in enumerate(run):
             if fault:
-                yield "wrong", (f"{num_ranks} ranks, {num_microbatches} microbatches, max_norm {max_norm:g}, "
-                                f"rank {rank}: {fault}")
+                yield (
+                    "wrong",
+                    (
+                        f"{num_ranks} ranks, {num_microbatches} microbatches, max_norm "
+                        f"{max_norm:g}, "
+                        f"rank {rank}: {fault}"
+                    ),
+                )
 
 
 def _fewest(sizes: Sequence[int], budget: int) -> int:
@@ -83,7 +103,8 @@ def _fewest(sizes: Sequence[int], budget: int) -> int:
 
 
 def _step(answer: Callable, sizes: Sequence[int]) -> tuple[str, dict, dict, int, int]:
-    """What is wrong; payload by collective, and what is enough; the most bytes that lived at once, and enough."""
+    """What is wrong; payload by collective, and what is enough; the most bytes that lived at once,
+    and enough."""
     import torch
     from torch import distributed as dist
 
@@ -96,27 +117,36 @@ def _step(answer: Callable, sizes: Sequence[int]) -> tuple[str, dict, dict, int,
     x = inputs
     for weight in weights:
         x = torch.tanh(x @ weight.T)
-    right = [gradient.chunk(size)[rank] if rank < len(gradient.chunk(size)) else gradient[:0]
-             for gradient in torch.autograd.grad(x.square().mean(), weights)]
+    right = [
+        gradient.chunk(size)[rank] if rank < len(gradient.chunk(size)) else gradient[:0]
+        for gradient in torch.autograd.grad(x.square().mean(), weights)
+    ]
     cut = [weight.detach().chunk(size) for weight in weights]
     shards = [parts[rank].clone() if rank < len(parts) else parts[0][:0].clone() for parts in cut]
     with memory.watch() as watched, traffic.count() as counted:
         watched.mark("step")
         given = list(answer(shards, list(sizes[1:]), inputs.chunk(size)[rank].clone()))
-    padded = [4 * len(parts[0]) * size * weight.shape[1] for parts, weight in zip(cut, weights, strict=True)]
+    padded = [
+        4 * len(parts[0]) * size * weight.shape[1]
+        for parts, weight in zip(cut, weights, strict=True)
+    ]
     most = {"all_gather": 2 * sum(padded) // size, "reduce_scatter": sum(padded)}
     room = sum(padded) // size + 6 * max(padded) + 2 * inputs.nbytes // size * len(weights)
     fault = "" if len(given) == len(right) else f"{len(given)} gradients for {len(right)} weights"
     for index, (mine, true) in enumerate(zip(given, right, strict=False)):
         if mine.shape != true.shape:
-            fault = fault or f"gradient {index} has shape {tuple(mine.shape)}, its shard {tuple(true.shape)}"
+            fault = (
+                fault
+                or f"gradient {index} has shape {tuple(mine.shape)}, its shard {tuple(true.shape)}"
+            )
         elif true.numel() and (found := unlike(mine, true, "the mean over the ranks")):
             fault = fault or f"gradient {index} {found}"
     return fault, dict(+counted.payload_bytes), most, watched.footprint().peak_bytes, room
 
 
 def _against(net: "nn.Module", right: "nn.Module", work: Callable, kind: str) -> str:
-    """What is wrong with the weights or gradients of a sharded model, after ``work`` has been done on it."""
+    """What is wrong with the weights or gradients of a sharded model, after ``work`` has been done
+    on it."""
     from torch.distributed.tensor import DTensor
 
     work()
@@ -135,7 +165,9 @@ def _net(widths: Sequence[int]) -> "nn.Sequential":
     import torch
     from torch import nn
 
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # or an answer's fully_shard takes a GPU where there is one
+    os.environ["CUDA_VISIBLE_DEVICES"] = (
+        ""  # or an answer's fully_shard takes a GPU where there is one
+    )
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
 
@@ -163,7 +195,9 @@ def _wrapped(answer: Callable, widths: Sequence[int], budget: int) -> tuple[str,
             fault = _against(net, right, step, "gradient")
         watched.claim(net)
     gathered = watched.footprint().num_bytes[:, PARTS.index("gathered")].max()
-    calls = counted.calls["all_gather"] - len(list(net.parameters())) * (not fault)  # the comparison gathers, too
+    calls = counted.calls["all_gather"] - len(list(net.parameters())) * (
+        not fault
+    )  # the comparison gathers, too
     return fault, int(gathered), calls
 
 

@@ -1,5 +1,5 @@
-"""One training step with the model's states whole or in parts, for real: DDP, DeepSpeed's ZeRO and FSDP, measured
-beside what ``partition`` and ``footprint`` predict.
+"""One training step with the model's states whole or in parts, for real: DDP, DeepSpeed's ZeRO and
+FSDP, measured beside what ``partition`` and ``footprint`` predict.
 
     setting = sharding.Setting(engine="zero2", num_ranks=4)
     run = sharding.run(setting)
@@ -57,34 +57,55 @@ class Setting:
     """per step; 2 or more show what lies there between them"""
 
     def __post_init__(self) -> None:
-        if self.num_microbatches < 1 or min(self.num_layers, self.dim, self.batch, self.seq_len) < 1:
+        if (
+            self.num_microbatches < 1
+            or min(self.num_layers, self.dim, self.batch, self.seq_len) < 1
+        ):
             raise ValueError(f"a step has a microbatch, a layer and a token or more; got {self}")
         partition.predict(self.engine, {"w": (1,)}, self.num_ranks, offload=self.offload)
 
     def units(self) -> list[Unit]:
         """The layers of the model."""
-        return step.transformer(num_layers=self.num_layers, dim=self.dim, num_heads=self.num_heads,
-                                     batch=self.batch, seq_len=self.seq_len)
+        return step.transformer(
+            num_layers=self.num_layers,
+            dim=self.dim,
+            num_heads=self.num_heads,
+            batch=self.batch,
+            seq_len=self.seq_len,
+        )
 
 
 def predicted(setting: Setting) -> Shards:
     """What the ranks should hold between two microbatches."""
     units = setting.units()
-    return partition.predict(setting.engine, step.shapes(units), setting.num_ranks, offload=setting.offload,
-                             bucket_size=setting.bucket_size, units=step.groups(units))
+    return partition.predict(
+        setting.engine,
+        step.shapes(units),
+        setting.num_ranks,
+        offload=setting.offload,
+        bucket_size=setting.bucket_size,
+        units=step.groups(units),
+    )
 
 
 def predicted_footprint(setting: Setting, rank: int = 0) -> Footprint:
     """The bytes of a rank over the step."""
-    return step.predict(setting.engine, setting.units(), setting.num_ranks, rank=rank, offload=setting.offload,
-                             bucket_size=setting.bucket_size)
+    return step.predict(
+        setting.engine,
+        setting.units(),
+        setting.num_ranks,
+        rank=rank,
+        offload=setting.offload,
+        bucket_size=setting.bucket_size,
+    )
 
 
 def predicted_payload(setting: Setting) -> dict[str, int]:
-    """Bytes that a rank hands to each collective in a step, as ``traffic`` counts them: the whole tensor to an
-    all-reduce and a reduce-scatter, its own part to an all-gather. Padding included, DeepSpeed's few bytes of norm and
-    overflow not. DeepSpeed's stages 1 and 2 call all-reduce where a reduce-scatter would do. Raises ValueError for one
-    rank: engines then leave out what nobody needs.
+    """Bytes that a rank hands to each collective in a step, as ``traffic`` counts them: the whole
+    tensor to an all-reduce and a reduce-scatter, its own part to an all-gather. Padding included,
+    DeepSpeed's few bytes of norm and overflow not. DeepSpeed's stages 1 and 2 call all-reduce where
+    a reduce-scatter would do. Raises ValueError for one rank: engines then leave out what nobody
+    needs.
     """
     if setting.num_ranks < 2:
         raise ValueError(f"a payload is predicted for 2 ranks or more; got {setting.num_ranks}")
@@ -93,8 +114,13 @@ def predicted_payload(setting: Setting) -> dict[str, int]:
     if engine in ("ddp", "zero0"):
         return {"all_reduce": held["gradient"]}
     if engine in ("zero1", "zero2"):
-        total = sum(unit.num_params for unit in setting.units())  # in bf16, of which a part is 2/4 of its fp32 copy
-        return {"all_reduce": 2 * total * (count if engine == "zero2" else 1), "all_gather": held["master"] // 2}
+        total = sum(
+            unit.num_params for unit in setting.units()
+        )  # in bf16, of which a part is 2/4 of its fp32 copy
+        return {
+            "all_reduce": 2 * total * (count if engine == "zero2" else 1),
+            "all_gather": held["master"] // 2,
+        }
     part, size = held["parameter"], partition.group_size(engine, setting.num_ranks)
     gathers = 1 if engine == "fsdp_grad_op" else 2
     found = {"all_gather": gathers * count * part, "reduce_scatter": count * size * part}
@@ -102,10 +128,11 @@ def predicted_payload(setting: Setting) -> dict[str, int]:
 
 
 def launch(setting: Setting, *, timeout_s: float = 60.0) -> "Run":
-    """Trains two steps with the real engine. ``run[r]`` is a dict: shards (between the microbatches of the second
-    step), footprint, live_bytes (all that torch holds at that moment, by another count), calls, payload_bytes and
-    sent_bytes (of the second step, see ``traffic``), step_us, loss, and order: (collective, bytes) of each call of a
-    third step, unwatched, which ``timeline`` draws."""
+    """Trains two steps with the real engine. ``run[r]`` is a dict: shards (between the microbatches
+    of the second step), footprint, live_bytes (all that torch holds at that moment, by another
+    count), calls, payload_bytes and sent_bytes (of the second step, see ``traffic``), step_us,
+    loss, and order: (collective, bytes) of each call of a third step, unwatched, which ``timeline``
+    draws."""
     return start(setting, timeout_s=timeout_s).wait()
 
 
@@ -113,7 +140,9 @@ def start(setting: Setting, *, timeout_s: float = 60.0) -> "Job":
     """``launch`` in the background: returns at once."""
     from labkit.launching import launcher
 
-    return launcher.start(_train, setting, ranks=setting.num_ranks, timeout_s=timeout_s, backend="gloo")
+    return launcher.start(
+        _train, setting, ranks=setting.num_ranks, timeout_s=timeout_s, backend="gloo"
+    )
 
 
 def measured(run: "Run") -> Shards:
@@ -124,8 +153,9 @@ def measured(run: "Run") -> Shards:
 def timeline(run: "Run") -> Timeline:
     """The third step as recorded, its collectives under the names they were called by.
 
-    gloo runs a reduce-scatter as an all-reduce, and its recording says so. The calls of a rank are matched with its
-    spans one by one, in order; where their numbers differ the names stay as recorded.
+    gloo runs a reduce-scatter as an all-reduce, and its recording says so. The calls of a rank are
+    matched with its spans one by one, in order; where their numbers differ the names stay as
+    recorded.
     """
     line = run.timeline()
     kind, label = (column.astype(object) for column in (line.kind, line.label))
@@ -138,21 +168,36 @@ def timeline(run: "Run") -> Timeline:
 
 
 def deepspeed_config(setting: Setting) -> dict:
-    """The JSON configuration of a ZeRO setting, as ``deepspeed.initialize`` takes it: nothing prefetched or kept."""
+    """The JSON configuration of a ZeRO setting, as ``deepspeed.initialize`` takes it: nothing
+    prefetched or kept."""
     if not setting.engine.startswith("zero"):
         raise ValueError(f"DeepSpeed is configured for zero0 to zero3; got {setting.engine!r}")
-    zero: dict[str, Any] = {"stage": int(setting.engine[-1]), "reduce_bucket_size": setting.bucket_size,
-                            "allgather_bucket_size": setting.bucket_size}
+    zero: dict[str, Any] = {
+        "stage": int(setting.engine[-1]),
+        "reduce_bucket_size": setting.bucket_size,
+        "allgather_bucket_size": setting.bucket_size,
+    }
     if setting.engine == "zero3":
-        zero |= dict.fromkeys(("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-                               "stage3_max_live_parameters", "stage3_max_reuse_distance"), 0)
+        zero |= dict.fromkeys(
+            (
+                "stage3_prefetch_bucket_size",
+                "stage3_param_persistence_threshold",
+                "stage3_max_live_parameters",
+                "stage3_max_reuse_distance",
+            ),
+            0,
+        )
     if setting.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
     if setting.offload == "all":
         zero["offload_param"] = {"device": "cpu"}
-    return {"train_micro_batch_size_per_gpu": setting.batch, "gradient_accumulation_steps": setting.num_microbatches,
-            "bf16": {"enabled": True}, "zero_optimization": zero,
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
+    return {
+        "train_micro_batch_size_per_gpu": setting.batch,
+        "gradient_accumulation_steps": setting.num_microbatches,
+        "bf16": {"enabled": True},
+        "zero_optimization": zero,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    }
 
 
 # --- in the ranks ---------------------------------------------------------------------------------------------------
@@ -169,7 +214,9 @@ def _train(setting: Setting) -> dict:
     torch.manual_seed(0)  # FSDP takes each rank's part of that rank's own weights
     found: dict = {}
     with memory.watch() as watched:
-        net = model.Transformer(setting.num_layers, setting.dim, setting.num_heads, max_len=setting.seq_len)
+        net = model.Transformer(
+            setting.num_layers, setting.dim, setting.num_heads, max_len=setting.seq_len
+        )
         trainer = wrap(setting, net)
         batch = model.story_tokens(setting.batch, setting.seq_len, seed=dist.get_rank())
         tokens, targets = (each.clone() for each in batch)
@@ -178,7 +225,10 @@ def _train(setting: Setting) -> dict:
             dist.barrier()  # or gloo's thread may still hold the last message
             if index == max(0, setting.num_microbatches - 2):
                 watched.claim(trainer.engine, trainer.optimizer)
-                found.update(shards=memory.shards(trainer.engine, trainer.optimizer), live_bytes=watched.live_bytes)
+                found.update(
+                    shards=memory.shards(trainer.engine, trainer.optimizer),
+                    live_bytes=watched.live_bytes,
+                )
 
         trainer.train(setting.num_microbatches, tokens, targets)
         watched.layers(net.layers)
@@ -188,9 +238,16 @@ def _train(setting: Setting) -> dict:
     began = time.perf_counter()
     with trace.record(operators=False), traffic.count() as recorded:
         loss = trainer.train(setting.num_microbatches, tokens, targets)
-    return {**found, "footprint": watched.footprint(), "loss": loss, "step_us": (time.perf_counter() - began) * 1e6,
-            "calls": {name: num for name, num in counted.calls.items() if name != "barrier"},
-            "payload_bytes": dict(+counted.payload_bytes), "sent_bytes": counted.sent_bytes, "order": recorded.order}
+    return {
+        **found,
+        "footprint": watched.footprint(),
+        "loss": loss,
+        "step_us": (time.perf_counter() - began) * 1e6,
+        "calls": {name: num for name, num in counted.calls.items() if name != "barrier"},
+        "payload_bytes": dict(+counted.payload_bytes),
+        "sent_bytes": counted.sent_bytes,
+        "order": recorded.order,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +259,19 @@ class Trainer:
     optimizer: Any
     """torch's optimizer; None for DeepSpeed, whose engine has one"""
 
-    def train(self, num_microbatches: int, tokens: "Tensor", targets: "Tensor", watched: "Watch | None" = None,
-              between: Callable[[int], None] = lambda index: None) -> float:
-        """One step. Marks its moments, calls ``between`` after each microbatch, returns the last loss.
+    def train(
+        self,
+        num_microbatches: int,
+        tokens: "Tensor",
+        targets: "Tensor",
+        watched: "Watch | None" = None,
+        between: Callable[[int], None] = lambda index: None,
+    ) -> float:
+        """One step. Marks its moments, calls ``between`` after each microbatch, returns the last
+        loss.
 
-        DDP's gradients are zeroed, not dropped: a gradient made anew under ``no_sync`` lies beside its bucket, and all
-        of them once more in memory.
+        DDP's gradients are zeroed, not dropped: a gradient made anew under ``no_sync`` lies beside
+        its bucket, and all of them once more in memory.
         """
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
@@ -223,7 +287,9 @@ class Trainer:
                     watched.kept()
                     watched.mark("loss")
                 value = loss.item()
-                (loss / num_microbatches).backward() if self.optimizer else self.engine.backward(loss)
+                (loss / num_microbatches).backward() if self.optimizer else self.engine.backward(
+                    loss
+                )
                 del loss
             between(index)
             if watched and last:
@@ -232,11 +298,14 @@ class Trainer:
                 self.engine.step()
             elif last:
                 self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=not isinstance(self.engine, DistributedDataParallel))
+                self.optimizer.zero_grad(
+                    set_to_none=not isinstance(self.engine, DistributedDataParallel)
+                )
         return value
 
     def _synchronised(self, last: bool) -> contextlib.AbstractContextManager:
-        """DDP reduces in the last microbatch alone. FSDP in each: its gradients would have to stay whole."""
+        """DDP reduces in the last microbatch alone. FSDP in each: its gradients would have to stay
+        whole."""
         from torch.nn.parallel import DistributedDataParallel
 
         waits = isinstance(self.engine, DistributedDataParallel) and not last
@@ -253,19 +322,27 @@ def wrap(setting: Setting, net: "nn.Module") -> Trainer:
     if setting.engine.startswith("zero"):
         import deepspeed
 
-        return Trainer(engine=deepspeed.initialize(model=net, config=deepspeed_config(setting))[0], optimizer=None)
+        return Trainer(
+            engine=deepspeed.initialize(model=net, config=deepspeed_config(setting))[0],
+            optimizer=None,
+        )
     if setting.engine == "ddp":
         engine = DistributedDataParallel(net, gradient_as_bucket_view=True)
     elif setting.engine == "fsdp1":
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-        engine = fsdp.FullyShardedDataParallel(net, device_id=torch.device("cpu"),
-                                               auto_wrap_policy=ModuleWrapPolicy({type(each) for each in net.layers}))
+        engine = fsdp.FullyShardedDataParallel(
+            net,
+            device_id=torch.device("cpu"),
+            auto_wrap_policy=ModuleWrapPolicy({type(each) for each in net.layers}),
+        )
     else:
         size = partition.group_size(setting.engine, setting.num_ranks)
         groups = (setting.num_ranks // size, size) if setting.engine == "fsdp_hybrid" else (size,)
-        names = ("replicate", "shard")[-len(groups):]
+        names = ("replicate", "shard")[-len(groups) :]
         mesh, engine = dist.init_device_mesh("cpu", groups, mesh_dim_names=names), net
         for layer in [*net.layers, net]:
-            fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=setting.engine != "fsdp_grad_op")
+            fsdp.fully_shard(
+                layer, mesh=mesh, reshard_after_forward=setting.engine != "fsdp_grad_op"
+            )
     return Trainer(engine=engine, optimizer=torch.optim.AdamW(engine.parameters(), lr=1e-3))

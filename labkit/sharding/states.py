@@ -1,8 +1,8 @@
-"""How many bytes a rank needs, as theory sees it: model states by recipe and ZeRO stage, activations, and what a step
-has to communicate.
+"""How many bytes a rank needs, as theory sees it: model states by recipe and ZeRO stage,
+activations, and what a step has to communicate.
 
-Base 10 (1 GB = 1e9 bytes), as the papers count. ``partition`` says which slice lies where, ``footprint`` what a step
-adds on top.
+Base 10 (1 GB = 1e9 bytes), as the papers count. ``partition`` says which slice lies where,
+``footprint`` what a step adds on top.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from labkit.shards import CATEGORIES, ITEMSIZE
 from labkit.units import MOST_RANKS, check_real, check_whole, check_word
 
 STAGES = (0, 1, 2, 3)
-"""What data parallelism shards: 0 nothing (DDP), 1 optimizer states, 2 gradients too, 3 parameters too (ZeRO, section
-5)."""
+"""What data parallelism shards: 0 nothing (DDP), 1 optimizer states, 2 gradients too, 3 parameters
+too (ZeRO, section 5)."""
 SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}
 """The first stage that shards a part of the bill."""
 RECOMPUTE = ("none", "selective", "full")
@@ -40,23 +40,68 @@ class Recipe:
 
 
 _ADAM = {"master": "float32", "exp_avg": "float32", "exp_avg_sq": "float32"}
-RECIPES = {recipe.name: recipe for recipe in (
-    Recipe(name="sgd", dtypes={"parameter": "float32", "gradient": "float32", "momentum": "float32"},
-           what="fp32, SGD with momentum", source="torch.optim.SGD"),
-    Recipe(name="fp32", dtypes={"parameter": "float32", "gradient": "float32", "exp_avg": "float32",
-                                "exp_avg_sq": "float32"}, what="fp32, Adam", source="torch.optim.AdamW"),
-    Recipe(name="mixed", dtypes={"parameter": "bfloat16", "gradient": "bfloat16", **_ADAM},
-           what="16 bit, fp32 master copy and Adam", source="Rajbhandari et al. 2020 (ZeRO), section 3.1"),
-    Recipe(name="deepspeed", dtypes={"parameter": "bfloat16", "gradient": "float32", **_ADAM},
-           what="16 bit, fp32 gradients for the step", source="DeepSpeed's estimator of ZeRO-3: 18 bytes"),
-    Recipe(name="accumulate", dtypes={"parameter": "bfloat16", "gradient": "bfloat16", "main_grad": "float32", **_ADAM},
-           what="16 bit, gradients accumulated in fp32", source="DeepSpeed's estimator of ZeRO-2: 2 + 18 bytes"),
-    Recipe(name="megatron", dtypes={"parameter": "bfloat16", "main_grad": "float32", **_ADAM},
-           what="16 bit, gradients in fp32; with stage 1: 6 + 12/N",
-           source="Megatron-LM, distributed optimizer: bf16 parameters, fp32 gradients"),
-    Recipe(name="bf16", dtypes={"parameter": "bfloat16", "gradient": "bfloat16", "exp_avg": "bfloat16",
-                                "exp_avg_sq": "bfloat16"}, what="bf16 throughout, no master copy",
-           source="torch.optim.AdamW over a bf16 model"))}
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            name="sgd",
+            dtypes={"parameter": "float32", "gradient": "float32", "momentum": "float32"},
+            what="fp32, SGD with momentum",
+            source="torch.optim.SGD",
+        ),
+        Recipe(
+            name="fp32",
+            dtypes={
+                "parameter": "float32",
+                "gradient": "float32",
+                "exp_avg": "float32",
+                "exp_avg_sq": "float32",
+            },
+            what="fp32, Adam",
+            source="torch.optim.AdamW",
+        ),
+        Recipe(
+            name="mixed",
+            dtypes={"parameter": "bfloat16", "gradient": "bfloat16", **_ADAM},
+            what="16 bit, fp32 master copy and Adam",
+            source="Rajbhandari et al. 2020 (ZeRO), section 3.1",
+        ),
+        Recipe(
+            name="deepspeed",
+            dtypes={"parameter": "bfloat16", "gradient": "float32", **_ADAM},
+            what="16 bit, fp32 gradients for the step",
+            source="DeepSpeed's estimator of ZeRO-3: 18 bytes",
+        ),
+        Recipe(
+            name="accumulate",
+            dtypes={
+                "parameter": "bfloat16",
+                "gradient": "bfloat16",
+                "main_grad": "float32",
+                **_ADAM,
+            },
+            what="16 bit, gradients accumulated in fp32",
+            source="DeepSpeed's estimator of ZeRO-2: 2 + 18 bytes",
+        ),
+        Recipe(
+            name="megatron",
+            dtypes={"parameter": "bfloat16", "main_grad": "float32", **_ADAM},
+            what="16 bit, gradients in fp32; with stage 1: 6 + 12/N",
+            source="Megatron-LM, distributed optimizer: bf16 parameters, fp32 gradients",
+        ),
+        Recipe(
+            name="bf16",
+            dtypes={
+                "parameter": "bfloat16",
+                "gradient": "bfloat16",
+                "exp_avg": "bfloat16",
+                "exp_avg_sq": "bfloat16",
+            },
+            what="bf16 throughout, no master copy",
+            source="torch.optim.AdamW over a bf16 model",
+        ),
+    )
+}
 """Recipes by name: 12, 16, 16, 18, 20, 18 and 8 bytes per parameter."""
 
 
@@ -67,22 +112,29 @@ def recipe(name: str) -> Recipe:
 
 
 def is_sharded(kind: str, stage: int) -> bool:
-    """Whether a stage shards this kind of state. Raises ValueError for a stage that is none of 0 to 3."""
+    """Whether a stage shards this kind of state. Raises ValueError for a stage that is none of 0 to
+    3."""
     if stage not in STAGES:
         raise ValueError(f"a stage is 0 (DDP), 1, 2 or 3; got {stage!r}")
     return stage >= SHARDED_FROM.get(CATEGORIES.get(kind, kind), 4)
 
 
-def state_bytes(num_params: float, num_ranks: int = 1, stage: int = 0, recipe_name: str = "mixed") -> dict[str, float]:
-    """Bytes of each kind of state on one rank: all of it, or a part in ``num_ranks`` where the stage shards it.
+def state_bytes(
+    num_params: float, num_ranks: int = 1, stage: int = 0, recipe_name: str = "mixed"
+) -> dict[str, float]:
+    """Bytes of each kind of state on one rank: all of it, or a part in ``num_ranks`` where the
+    stage shards it.
 
-    With "mixed": 16 P, (4 + 12/N) P, (2 + 14/N) P and 16 P/N for the stages 0 to 3 (Rajbhandari et al. 2020, "ZeRO",
-    section 5 and table 1). Nothing is rounded: real partitions are padded, see ``partition``.
+    With "mixed": 16 P, (4 + 12/N) P, (2 + 14/N) P and 16 P/N for the stages 0 to 3 (Rajbhandari et
+    al. 2020, "ZeRO", section 5 and table 1). Nothing is rounded: real partitions are padded, see
+    ``partition``.
     """
     check_real(num_params=num_params)
     check_whole(1, MOST_RANKS, num_ranks=num_ranks)
-    return {kind: num_params * ITEMSIZE[dtype] / (num_ranks if is_sharded(kind, stage) else 1)
-            for kind, dtype in recipe(recipe_name).dtypes.items()}
+    return {
+        kind: num_params * ITEMSIZE[dtype] / (num_ranks if is_sharded(kind, stage) else 1)
+        for kind, dtype in recipe(recipe_name).dtypes.items()
+    }
 
 
 def by_category(kinds: Mapping[str, float]) -> dict[str, float]:
@@ -93,18 +145,32 @@ def by_category(kinds: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def largest_model(device_bytes: float, num_ranks: int = 1, stage: int = 0, recipe_name: str = "mixed") -> float:
-    """How many parameters fit if nothing but model states lay on the device (ZeRO, table 2, "theoretical max")."""
+def largest_model(
+    device_bytes: float, num_ranks: int = 1, stage: int = 0, recipe_name: str = "mixed"
+) -> float:
+    """How many parameters fit if nothing but model states lay on the device (ZeRO, table 2,
+    "theoretical max")."""
     check_real(device_bytes=device_bytes)
     return device_bytes / sum(state_bytes(1, num_ranks, stage, recipe_name).values())
 
 
-def ranks_needed(num_params: float, device_bytes: float, stage: int, recipe_name: str = "mixed",
-                 extra_bytes: float = 0.0, most: int = 1 << 20) -> int | None:
-    """The fewest ranks whose devices hold the states and ``extra_bytes`` each (activations, say); None where no number
-    up to ``most`` is enough, because what the stage does not shard is too large."""
+def ranks_needed(
+    num_params: float,
+    device_bytes: float,
+    stage: int,
+    recipe_name: str = "mixed",
+    extra_bytes: float = 0.0,
+    most: int = 1 << 20,
+) -> int | None:
+    """The fewest ranks whose devices hold the states and ``extra_bytes`` each (activations, say);
+    None where no number up to ``most`` is enough, because what the stage does not shard is too
+    large."""
+
     def fits(num_ranks: int) -> bool:
-        return sum(state_bytes(num_params, num_ranks, stage, recipe_name).values()) + extra_bytes <= device_bytes
+        return (
+            sum(state_bytes(num_params, num_ranks, stage, recipe_name).values()) + extra_bytes
+            <= device_bytes
+        )
 
     check_real(device_bytes=device_bytes, extra_bytes=extra_bytes)
     if not fits(most):
@@ -119,9 +185,10 @@ def ranks_needed(num_params: float, device_bytes: float, stage: int, recipe_name
 def deepspeed_estimate(num_params: int, num_ranks: int, stage: int, largest_layer: int = 0) -> int:
     """What DeepSpeed's own estimators say of a device without offload, in bytes: stage 2 or 3.
 
-    ``estimate_zero2_model_states_mem_needs`` counts 2 P + 18 P/N, that is "accumulate"; its sister for stage 3 counts
-    18 P/N, that is "deepspeed", and 4 bytes for each parameter of the largest layer. DeepSpeed's page on memory says
-    4 P + 16 P/N for stage 2: that is an older count, and its printed example still shows it.
+    ``estimate_zero2_model_states_mem_needs`` counts 2 P + 18 P/N, that is "accumulate"; its sister
+    for stage 3 counts 18 P/N, that is "deepspeed", and 4 bytes for each parameter of the largest
+    layer. DeepSpeed's page on memory says 4 P + 16 P/N for stage 2: that is an older count, and its
+    printed example still shows it.
     """
     if stage not in (2, 3):
         raise ValueError(f"DeepSpeed estimates stages 2 and 3; got {stage!r}")
@@ -131,23 +198,39 @@ def deepspeed_estimate(num_params: int, num_ranks: int, stage: int, largest_laye
     sizes = {kind: ITEMSIZE[dtype] for kind, dtype in types.items()}
     whole = sum(size for kind, size in sizes.items() if not is_sharded(kind, stage))
     sharded = sum(sizes.values()) - whole
-    return whole * num_params + int(sharded * num_params / num_ranks) + (4 * largest_layer if stage == 3 else 0)
+    return (
+        whole * num_params
+        + int(sharded * num_params / num_ranks)
+        + (4 * largest_layer if stage == 3 else 0)
+    )
 
 
 # --- activations ----------------------------------------------------------------------------------------------------
 
 
-def layer_activation_bytes(seq_len: int, batch: int, hidden: int, heads: int, *, recompute: str = "none",
-                           flash: bool = False, tensor_parallel: int = 1, sequence_parallel: bool = False) -> float:
-    """What one GPT layer keeps for its backward, in bytes: 16 bit, dropout on (Korthikanti et al. 2022, "Reducing
-    Activation Recomputation", equations 1 to 4 and section 5).
+def layer_activation_bytes(
+    seq_len: int,
+    batch: int,
+    hidden: int,
+    heads: int,
+    *,
+    recompute: str = "none",
+    flash: bool = False,
+    tensor_parallel: int = 1,
+    sequence_parallel: bool = False,
+) -> float:
+    """What one GPT layer keeps for its backward, in bytes: 16 bit, dropout on (Korthikanti et al.
+    2022, "Reducing Activation Recomputation", equations 1 to 4 and section 5).
 
-    s b h (34 + 5 a s/h) for one rank; s b h (10 + 24/t + 5 a s/(h t)) with tensor parallelism of t, all of it divided
-    by t with sequence parallelism too. Selective recomputation drops the term with s squared, and so does flash
-    attention, which never stores the attention matrix. Full recomputation keeps the layer's input: 2 s b h.
+    s b h (34 + 5 a s/h) for one rank; s b h (10 + 24/t + 5 a s/(h t)) with tensor parallelism of t,
+    all of it divided by t with sequence parallelism too. Selective recomputation drops the term
+    with s squared, and so does flash attention, which never stores the attention matrix. Full
+    recomputation keeps the layer's input: 2 s b h.
     """
     check_word(recompute, RECOMPUTE, "recompute")
-    check_real(1, seq_len=seq_len, batch=batch, hidden=hidden, heads=heads, tensor_parallel=tensor_parallel)
+    check_real(
+        1, seq_len=seq_len, batch=batch, hidden=hidden, heads=heads, tensor_parallel=tensor_parallel
+    )
     sbh, t = seq_len * batch * hidden, tensor_parallel
     if recompute == "full":
         return 2 * sbh / (t if sequence_parallel else 1)
@@ -155,12 +238,16 @@ def layer_activation_bytes(seq_len: int, batch: int, hidden: int, heads: int, *,
     return sbh * ((34 + squared) / t if sequence_parallel else 10 + (24 + squared) / t)
 
 
-def block_activation_bytes(batch: int, seq_len: int, dim: int, heads: int, itemsize: int = 4) -> int:
-    """What a ``model.Block`` of this project keeps, in bytes: counted tensor by tensor, with torch's flash attention.
+def block_activation_bytes(
+    batch: int, seq_len: int, dim: int, heads: int, itemsize: int = 4
+) -> int:
+    """What a ``model.Block`` of this project keeps, in bytes: counted tensor by tensor, with
+    torch's flash attention.
 
-    Elements per token: the input 1 (in D), its norm 1, q, k, v 3, attention 1, the stream 1, its norm 1, the MLP's
-    hidden layer before and after GELU 8, together 16; beside them mean and deviation of both norms (in the model's type
-    on a CPU), and in fp32 the log of the softmax's sum per head. No dropout, hence 32 s b h and not 34 for 16 bit.
+    Elements per token: the input 1 (in D), its norm 1, q, k, v 3, attention 1, the stream 1, its
+    norm 1, the MLP's hidden layer before and after GELU 8, together 16; beside them mean and
+    deviation of both norms (in the model's type on a CPU), and in fp32 the log of the softmax's sum
+    per head. No dropout, hence 32 s b h and not 34 for 16 bit.
     """
     check_real(batch=batch, seq_len=seq_len, dim=dim, heads=heads, itemsize=itemsize)
     return batch * seq_len * ((16 * dim + 4) * itemsize + 4 * heads)
@@ -169,15 +256,17 @@ def block_activation_bytes(batch: int, seq_len: int, dim: int, heads: int, items
 # --- communication --------------------------------------------------------------------------------------------------
 
 
-def step_volume(num_bytes: float, num_ranks: int, stage: int, num_microbatches: int = 1,
-                reshard: bool = True) -> dict[str, float]:
+def step_volume(
+    num_bytes: float, num_ranks: int, stage: int, num_microbatches: int = 1, reshard: bool = True
+) -> dict[str, float]:
     """What each rank sends in a step, in bytes, by collective: all of them at their lower bound.
 
-    ``num_bytes``: the gradients of the whole model, as many as the parameters have. An all-reduce is a reduce-scatter
-    and an all-gather: 2 (N-1)/N of it, for DDP as for ZeRO 1 and 2. Stage 3 gathers the parameters for the forward and
-    again for the backward: 3 (N-1)/N, half as much again (Rajbhandari et al. 2020, section 7.2). ``reshard=False``
-    keeps them from the forward to the backward. DDP and stage 1 reduce once per step, stages 2 and 3 in each
-    microbatch; stage 3 also gathers in each.
+    ``num_bytes``: the gradients of the whole model, as many as the parameters have. An all-reduce
+    is a reduce-scatter and an all-gather: 2 (N-1)/N of it, for DDP as for ZeRO 1 and 2. Stage 3
+    gathers the parameters for the forward and again for the backward: 3 (N-1)/N, half as much again
+    (Rajbhandari et al. 2020, section 7.2). ``reshard=False`` keeps them from the forward to the
+    backward. DDP and stage 1 reduce once per step, stages 2 and 3 in each microbatch; stage 3 also
+    gathers in each.
     """
     is_sharded("parameter", stage)
     check_real(num_bytes=num_bytes)
@@ -186,8 +275,10 @@ def step_volume(num_bytes: float, num_ranks: int, stage: int, num_microbatches: 
     if stage == 0:
         return {"all_reduce": 2 * part}
     gathers = num_microbatches * (2 if reshard else 1) if stage == 3 else 1
-    return {"reduce_scatter": part * (num_microbatches if stage > 1 else 1), "all_gather": part * gathers}
-
+    return {
+        "reduce_scatter": part * (num_microbatches if stage > 1 else 1),
+        "all_gather": part * gathers,
+    }
 
 
 class Move(NamedTuple):
@@ -203,24 +294,40 @@ class Move(NamedTuple):
     """in the whole step"""
 
 
-def offload_moves(num_params: float, num_ranks: int, stage: int, offload: str = "optimizer", num_microbatches: int = 1
-                  ) -> list[Move]:
-    """What crosses the link to the host when DeepSpeed offloads (read off its code, 0.19.8), per rank and step.
+def offload_moves(
+    num_params: float,
+    num_ranks: int,
+    stage: int,
+    offload: str = "optimizer",
+    num_microbatches: int = 1,
+) -> list[Move]:
+    """What crosses the link to the host when DeepSpeed offloads (read off its code, 0.19.8), per
+    rank and step.
 
-    Optimizer states on the host: this rank's gradients go there as fp32, 4 P/N bytes, and its updated parameters come
-    back in 16 bit, 2 P/N (the ZeRO-Offload paper counts 2 P/N both ways: Ren et al. 2021, section 4.1). Stage 3 also
-    keeps its 16-bit gradients there: 2 P/N down in each microbatch, and up again in all but the first. "all" keeps the
-    parameters there, too: 2 P/N up for each forward and each backward, and nothing after the step.
+    Optimizer states on the host: this rank's gradients go there as fp32, 4 P/N bytes, and its
+    updated parameters come back in 16 bit, 2 P/N (the ZeRO-Offload paper counts 2 P/N both ways:
+    Ren et al. 2021, section 4.1). Stage 3 also keeps its 16-bit gradients there: 2 P/N down in each
+    microbatch, and up again in all but the first. "all" keeps the parameters there, too: 2 P/N up
+    for each forward and each backward, and nothing after the step.
     """
-    if stage not in (1, 2, 3) or offload not in ("optimizer", "all") or (offload == "all" and stage < 3):
-        raise ValueError(f"ZeRO 1 to 3 offload the optimizer, and ZeRO 3 all; got {offload!r} for stage {stage!r}")
+    if (
+        stage not in (1, 2, 3)
+        or offload not in ("optimizer", "all")
+        or (offload == "all" and stage < 3)
+    ):
+        raise ValueError(
+            f"ZeRO 1 to 3 offload the optimizer, and ZeRO 3 all; got {offload!r} for stage "
+            f"{stage!r}"
+        )
     check_real(num_params=num_params)
     check_whole(1, MOST_RANKS, num_ranks=num_ranks, num_microbatches=num_microbatches)
     part, later = 2 * num_params / num_ranks, num_microbatches - 1
     moves = []
     if offload == "all":
-        moves += [Move("forward", "parameters", False, part * num_microbatches),
-                  Move("backward", "parameters", False, part * num_microbatches)]
+        moves += [
+            Move("forward", "parameters", False, part * num_microbatches),
+            Move("backward", "parameters", False, part * num_microbatches),
+        ]
     if stage == 3 or later:
         moves.append(Move("backward", "gradients", True, part * num_microbatches))
     if later:

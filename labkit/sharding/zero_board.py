@@ -1,5 +1,5 @@
-"""``zero_stages()`` and ``offload_flow()``: what ZeRO shards and what offload moves, predicted, then read from a live
-DeepSpeed engine."""
+"""``zero_stages()`` and ``offload_flow()``: what ZeRO shards and what offload moves, predicted,
+then read from a live DeepSpeed engine."""
 
 from dataclasses import dataclass
 
@@ -22,39 +22,80 @@ MODELS = {"small": 0, "7B": 7_000_000_000, "70B": 70_000_000_000, "175B": 175_00
 """Parameters of the models to look at; "small" is the one that runs here, tensor by tensor."""
 MOST_RANKS = 4
 """as many ranks as a run of a board starts"""
-_STAGES = {"ranks": (1, 2, 3, 4, 8, 16), "stage": (0, 1, 2, 3), "model": tuple(MODELS),
-           "recipe": tuple(sharding_states.RECIPES)}
-_OFFLOADS = {"phase": ("all", "forward", "backward", "step"), "mode": ("zero2", "zero3", "zero3 all"),
-             "model": tuple(MODELS), "ranks": (1, 2, 4, 8), "link": (12.0, 25.0, 50.0, 450.0)}
+_STAGES = {
+    "ranks": (1, 2, 3, 4, 8, 16),
+    "stage": (0, 1, 2, 3),
+    "model": tuple(MODELS),
+    "recipe": tuple(sharding_states.RECIPES),
+}
+_OFFLOADS = {
+    "phase": ("all", "forward", "backward", "step"),
+    "mode": ("zero2", "zero3", "zero3 all"),
+    "model": tuple(MODELS),
+    "ranks": (1, 2, 4, 8),
+    "link": (12.0, 25.0, 50.0, 450.0),
+}
 _WORDS = (
-    ("ranks", "ranks", "rank 数"), ("stage", "stage", "阶段"), ("model", "model", "模型"),
+    ("ranks", "ranks", "rank 数"),
+    ("stage", "stage", "阶段"),
+    ("model", "model", "模型"),
     ("recipe", "recipe", "配方"),
-    ("small", "small model", "小模型"), ("title", "ZeRO {}, {} ranks, {}", "ZeRO {}，{} 个 rank，{}"),
-    ("bill", "Per rank, by the formula: {} = {}; a rank of DDP needs {}, {:.2f} times as much.",
-     "按公式，每个 rank：{} = {}；DDP 的一个 rank 要 {}，是它的 {:.2f} 倍。"),
-    ("sends", "A step of one microbatch has to send {} per rank at least ({:.2f} times DDP).",
-     "一个微批次的一步里，每个 rank 至少发送 {}（DDP 的 {:.2f} 倍）。"),
+    ("small", "small model", "小模型"),
+    ("title", "ZeRO {}, {} ranks, {}", "ZeRO {}，{} 个 rank，{}"),
+    (
+        "bill",
+        "Per rank, by the formula: {} = {}; a rank of DDP needs {}, {:.2f} times as much.",
+        "按公式，每个 rank：{} = {}；DDP 的一个 rank 要 {}，是它的 {:.2f} 倍。",
+    ),
+    (
+        "sends",
+        "A step of one microbatch has to send {} per rank at least ({:.2f} times DDP).",
+        "一个微批次的一步里，每个 rank 至少发送 {}（DDP 的 {:.2f} 倍）。",
+    ),
     ("measured", "Measured on the live engine: {}.", "从运行中的引擎读出：{}。"),
     ("same", "every slice is the predicted one", "每一片都与预测相同"),
     ("other", "{} slices differ from the predicted ones", "有 {} 片与预测不同"),
-    ("payload", "Handed to collectives in that step (two microbatches): {}. On the wire: {} per rank.",
-     "这一步（两个微批次）交给集合通信的数据：{}。线路上：每个 rank {}。"),
-    ("gloo", "The wire carries more than is needed: DeepSpeed's stages 1 and 2 call all-reduce here, and gloo runs a "
-     "reduce-scatter as an all-reduce.",
-     "线路上传的比需要的多：DeepSpeed 的阶段 1、2 在这里调用 all-reduce，"
-     "gloo 又把 reduce-scatter 当作 all-reduce 来做。"),
-    ("large", "a model of {} is here to be looked at: choose the small one", "{} 的模型只供查看：请选小模型"),
+    (
+        "payload",
+        "Handed to collectives in that step (two microbatches): {}. On the wire: {} per rank.",
+        "这一步（两个微批次）交给集合通信的数据：{}。线路上：每个 rank {}。",
+    ),
+    (
+        "gloo",
+        "The wire carries more than is needed: DeepSpeed's stages 1 and 2 call all-reduce here, "
+        "and gloo runs a "
+        "reduce-scatter as an all-reduce.",
+        "线路上传的比需要的多：DeepSpeed 的阶段 1、2 在这里调用 all-reduce，"
+        "gloo 又把 reduce-scatter 当作 all-reduce 来做。",
+    ),
+    (
+        "large",
+        "a model of {} is here to be looked at: choose the small one",
+        "{} 的模型只供查看：请选小模型",
+    ),
     ("many", "a run starts up to {} ranks", "一次运行最多启动 {} 个 rank"),
     ("one", "DeepSpeed runs the recipe mixed here", "这里的 DeepSpeed 只运行 mixed 配方"),
-    ("phase", "phase", "环节"), ("all", "all", "全部"), ("forward", "forward", "前向"),
-    ("backward", "backward", "反向"), ("step", "update", "更新"), ("mode", "offloaded", "卸载"),
-    ("zero2", "ZeRO 2: optimizer", "ZeRO 2：优化器"), ("zero3", "ZeRO 3: optimizer", "ZeRO 3：优化器"),
-    ("zero3 all", "ZeRO 3: optimizer and parameters", "ZeRO 3：优化器与参数"), ("link", "link (GB/s)", "链路 (GB/s)"),
+    ("phase", "phase", "环节"),
+    ("all", "all", "全部"),
+    ("forward", "forward", "前向"),
+    ("backward", "backward", "反向"),
+    ("step", "update", "更新"),
+    ("mode", "offloaded", "卸载"),
+    ("zero2", "ZeRO 2: optimizer", "ZeRO 2：优化器"),
+    ("zero3", "ZeRO 3: optimizer", "ZeRO 3：优化器"),
+    ("zero3 all", "ZeRO 3: optimizer and parameters", "ZeRO 3：优化器与参数"),
+    ("link", "link (GB/s)", "链路 (GB/s)"),
     ("flow", "Offload: {}, {} ranks", "卸载：{}，{} 个 rank"),
-    ("host_note", "One rank; one microbatch. Bytes by DeepSpeed's rules, times by the stated link.",
-     "单个 rank，一个微批次。字节按 DeepSpeed 的规则计算，时间按给定链路计算。"),
-    ("host_run", "A run here is real, but on a CPU the host stands for the device: nothing crosses a link.",
-     "这里的运行是真实的，但在 CPU 上由主机充当设备：没有数据经过链路。"),
+    (
+        "host_note",
+        "One rank; one microbatch. Bytes by DeepSpeed's rules, times by the stated link.",
+        "单个 rank，一个微批次。字节按 DeepSpeed 的规则计算，时间按给定链路计算。",
+    ),
+    (
+        "host_run",
+        "A run here is real, but on a CPU the host stands for the device: nothing crosses a link.",
+        "这里的运行是真实的，但在 CPU 上由主机充当设备：没有数据经过链路。",
+    ),
 )
 
 
@@ -98,12 +139,15 @@ class _Engines(Trial):
             return []
         run, say = self.runs[self.key(setting)], self._words
         off = len(differences(sharding_run.predicted(setting.real), held))
-        payload = WORDS[self.language]["comma"].join(f"{name} {format_bytes(num)}"
-                                                for name, num in run[0]["payload_bytes"].items())
+        payload = WORDS[self.language]["comma"].join(
+            f"{name} {format_bytes(num)}" for name, num in run[0]["payload_bytes"].items()
+        )
         wire = run[0]["sent_bytes"]
         lines = [say["measured"].format(say["same"] if not off else say["other"].format(off))]
         if payload:
-            lines.append(say["payload"].format(payload, "?" if wire is None else format_bytes(wire)))
+            lines.append(
+                say["payload"].format(payload, "?" if wire is None else format_bytes(wire))
+            )
         return lines + [say["gloo"]] * (setting.real.num_ranks > 1)
 
     def reason(self, setting: Setting) -> str | None:
@@ -116,30 +160,40 @@ class _Engines(Trial):
 
 
 class ZeroBoard(_Engines):
-    """The widget: pages by ranks; ``run()`` trains the small model with DeepSpeed and reads its shards."""
+    """The widget: pages by ranks; ``run()`` trains the small model with DeepSpeed and reads its
+    shards."""
 
     def __init__(self, language: str = "en", **start: object) -> None:
         words = spoken(_WORDS, language)
-        shown = {"model": lambda name: words.get(name, name), "stage": lambda stage: f"{stage} (DDP)" if not stage
-                 else str(stage)}
-        super().__init__(language, _WORDS, selectors(_STAGES, start, words, shown, ("stage", "model", "recipe")))
+        shown = {
+            "model": lambda name: words.get(name, name),
+            "stage": lambda stage: f"{stage} (DDP)" if not stage else str(stage),
+        }
+        super().__init__(
+            language, _WORDS, selectors(_STAGES, start, words, shown, ("stage", "model", "recipe"))
+        )
 
     def setting_at(self, *indices: int) -> Setting:
         """What the controls say when they stand at these indices."""
         return chosen(Setting, _STAGES, indices)
 
     def predicted(self, setting: Setting) -> Shards:
-        """Tensor by tensor for the small model under the recipe that runs, else one tensor of the model's size."""
+        """Tensor by tensor for the small model under the recipe that runs, else one tensor of the
+        model's size."""
         if setting.model == "small" and setting.recipe == "mixed":
             return sharding_run.predicted(setting.real)
-        return partition.stage_shards(self._size(setting), setting.ranks, setting.stage, setting.recipe)
+        return partition.stage_shards(
+            self._size(setting), setting.ranks, setting.stage, setting.recipe
+        )
 
     def _size(self, setting: Setting) -> int:
         return MODELS[setting.model] or sum(unit.num_params for unit in setting.real.units())
 
     def reason(self, setting: Setting) -> str | None:
         """Also: DeepSpeed here runs one recipe."""
-        return super().reason(setting) or (self._words["one"] if setting.recipe != "mixed" else None)
+        return super().reason(setting) or (
+            self._words["one"] if setting.recipe != "mixed" else None
+        )
 
     def scene(self) -> Sketch | Scene:
         """The picture as it stands."""
@@ -154,11 +208,19 @@ class ZeroBoard(_Engines):
     def page(self, setting: Setting) -> str:
         """The picture, the bill and the volume."""
         size, say = self._size(setting), self._words
-        states = sharding_states.by_category(sharding_states.state_bytes(size, setting.ranks, setting.stage, setting.recipe))
+        states = sharding_states.by_category(
+            sharding_states.state_bytes(size, setting.ranks, setting.stage, setting.recipe)
+        )
         ddp = sum(sharding_states.state_bytes(size, 1, 0, setting.recipe).values())
         total = sum(states.values())
-        parts = " + ".join(f"{bytes_held.WORDS[self.language][part]} {format_bytes(num)}" for part, num in states.items())
-        sent = [sum(sharding_states.step_volume(2 * size, setting.ranks, stage).values()) for stage in (setting.stage, 0)]
+        parts = " + ".join(
+            f"{bytes_held.WORDS[self.language][part]} {format_bytes(num)}"
+            for part, num in states.items()
+        )
+        sent = [
+            sum(sharding_states.step_volume(2 * size, setting.ranks, stage).values())
+            for stage in (setting.stage, 0)
+        ]
         notes = [say["bill"].format(format_bytes(total), parts, format_bytes(ddp), ddp / total)]
         if setting.ranks > 1:
             notes.append(say["sends"].format(format_bytes(sent[0]), sent[0] / sent[1]))
@@ -185,17 +247,23 @@ class Offload:
     def real(self) -> sharding_run.Setting:
         """The small model in DeepSpeed's engine, offloaded so."""
         engine, _, everything = self.mode.partition(" ")
-        return sharding_run.Setting(engine=engine, num_ranks=self.ranks, offload=everything or "optimizer")
+        return sharding_run.Setting(
+            engine=engine, num_ranks=self.ranks, offload=everything or "optimizer"
+        )
 
 
 class OffloadBoard(_Engines):
-    """The widget: pages by phase; ``run()`` trains with DeepSpeed's offload and reads which shard lies where."""
+    """The widget: pages by phase; ``run()`` trains with DeepSpeed's offload and reads which shard
+    lies where."""
 
     def __init__(self, language: str = "en", **start: object) -> None:
         words = spoken(_WORDS, language)
         shown = {name: lambda value: words.get(value, value) for name in ("phase", "mode", "model")}
-        super().__init__(language, _WORDS, selectors(_OFFLOADS, start, words, shown | {"link": "{:g}".format},
-                                                     ("mode", "model")))
+        super().__init__(
+            language,
+            _WORDS,
+            selectors(_OFFLOADS, start, words, shown | {"link": "{:g}".format}, ("mode", "model")),
+        )
 
     def setting_at(self, *indices: int) -> Offload:
         """What the controls say when they stand at these indices."""
@@ -209,34 +277,70 @@ class OffloadBoard(_Engines):
         real, say = setting.real, self._words
         size = MODELS[setting.model] or sum(unit.num_params for unit in real.units())
         stage = int(real.engine[-1])
-        states = sharding_states.by_category(sharding_states.state_bytes(size, setting.ranks, stage))
+        states = sharding_states.by_category(
+            sharding_states.state_bytes(size, setting.ranks, stage)
+        )
         step = 4 * size / setting.ranks  # gradients in fp32, for the host's update
-        host = {"gradients": step + (states["gradients"] if stage == 3 else 0), "optimizer": states["optimizer"]}
-        device = {part: num for part, num in states.items() if part not in host or (part == "gradients" and stage < 3)}
+        host = {
+            "gradients": step + (states["gradients"] if stage == 3 else 0),
+            "optimizer": states["optimizer"],
+        }
+        device = {
+            part: num
+            for part, num in states.items()
+            if part not in host or (part == "gradients" and stage < 3)
+        }
         if real.offload == "all":
             host = {"parameters": device.pop("parameters"), **host}
         moves = sharding_states.offload_moves(size, setting.ranks, stage, real.offload)
         name = say.get(setting.model, setting.model)
-        return picture.flow(moves, device, host, setting.gb_per_s, title=say["flow"].format(name, setting.ranks),
-                             marked="" if setting.phase == "all" else setting.phase, note=say["host_note"],
-                             language=self.language)
+        return picture.flow(
+            moves,
+            device,
+            host,
+            setting.gb_per_s,
+            title=say["flow"].format(name, setting.ranks),
+            marked="" if setting.phase == "all" else setting.phase,
+            note=say["host_note"],
+            language=self.language,
+        )
 
     def page(self, setting: Offload) -> str:
         """The flow, and below it the shards of a run by the device that they lie on."""
         notes, more = [self._words["host_run"]], ""
         if (held := self._held(setting)) is not None:
             notes += self._told(setting)
-            more = svg.html(bytes_held.shards(sharding_run.predicted(setting.real), held, language=self.language))
+            more = svg.html(
+                bytes_held.shards(
+                    sharding_run.predicted(setting.real), held, language=self.language
+                )
+            )
         return svg.html(self._scene(setting)) + more + paragraphs(*notes)
 
 
-def zero_stages(language: str = "en", *, stage: int = 2, num_ranks: int = 4, model: str = "small",
-                recipe: str = "mixed") -> ZeroBoard:
-    """Which rank holds what in the stages of ZeRO, and what it costs and saves; in English or "zh"."""
+def zero_stages(
+    language: str = "en",
+    *,
+    stage: int = 2,
+    num_ranks: int = 4,
+    model: str = "small",
+    recipe: str = "mixed",
+) -> ZeroBoard:
+    """Which rank holds what in the stages of ZeRO, and what it costs and saves; in English or
+    "zh"."""
     return ZeroBoard(language, ranks=num_ranks, stage=stage, model=model, recipe=recipe)
 
 
-def offload_flow(language: str = "en", *, mode: str = "zero2", num_ranks: int = 2, model: str = "small",
-                 gb_per_s: float = 25.0) -> OffloadBoard:
-    """What crosses the link between device and host in each phase of a step when DeepSpeed offloads."""
-    return OffloadBoard(language, phase="all", mode=mode, model=model, ranks=num_ranks, link=gb_per_s)
+def offload_flow(
+    language: str = "en",
+    *,
+    mode: str = "zero2",
+    num_ranks: int = 2,
+    model: str = "small",
+    gb_per_s: float = 25.0,
+) -> OffloadBoard:
+    """What crosses the link between device and host in each phase of a step when DeepSpeed
+    offloads."""
+    return OffloadBoard(
+        language, phase="all", mode=mode, model=model, ranks=num_ranks, link=gb_per_s
+    )

@@ -1,7 +1,8 @@
 """Boards where no kernel is: the HTML that the offline book shows in place of a widget.
 
-A flipbook keeps its slider: every page is in the HTML, and a script in the page turns them. Controls that need
-the kernel are written down as they stand, and a line says so. Outputs carry this form only while ``$LABKIT_BOOK`` is 1.
+A flipbook keeps its slider: every page is in the HTML, and a script in the page turns them.
+Controls that need the kernel are written down as they stand, and a line says so. Outputs carry this
+form only while ``$LABKIT_BOOK`` is 1.
 """
 
 import base64
@@ -13,9 +14,20 @@ from html import escape
 import ipywidgets as w
 
 MIME = "application/vnd.labkit.offline+html"
-_WORDS = {"en": ("Open the notebook to change {} or to run it on real ranks.", "Open the notebook to change {}.", ", ",
-                 "play"),
-          "zh": ("要改变{}，或在真实 rank 上运行，请打开笔记本。", "要改变{}，请打开笔记本。", "、", "播放")}
+_WORDS = {
+    "en": (
+        "Open the notebook to change {} or to run it on real ranks.",
+        "Open the notebook to change {}.",
+        ", ",
+        "play",
+    ),
+    "zh": (
+        "要改变{}，或在真实 rank 上运行，请打开笔记本。",
+        "要改变{}，请打开笔记本。",
+        "、",
+        "播放",
+    ),
+}
 
 
 def wanted() -> bool:
@@ -24,13 +36,17 @@ def wanted() -> bool:
 
 
 def offline(board: w.Widget, language: str = "en") -> str:
-    """A widget and everything in it as HTML that needs no kernel; what it can't do there is said below it."""
+    """A widget and everything in it as HTML that needs no kernel; what it can't do there is said
+    below it."""
     with_kernel, no_run, comma, play = _WORDS[language]
     widgets = list(_all(board))
     books = [each for each in widgets if hasattr(each, "drawn")]
     sliders = {book.slider for book in books}
-    fixed = [each.description for each in widgets
-             if hasattr(each, "index") and each not in sliders and not isinstance(each, w.Stack)]
+    fixed = [
+        each.description
+        for each in widgets
+        if hasattr(each, "index") and each not in sliders and not isinstance(each, w.Stack)
+    ]
     words = with_kernel if any(isinstance(each, w.Button) for each in widgets) else no_run
     note = f'<p class="labkit-note">{escape(words.format(comma.join(fixed)))}</p>' if fixed else ""
     return f'<div class="labkit-board">{_html(board, sliders, play)}{note}</div>'
@@ -50,8 +66,11 @@ def _html(widget: w.Widget, sliders: set, play: str) -> str:
     if hasattr(widget, "columns"):
         return _trace(widget)
     if isinstance(widget, w.Play):
-        return (f'<button type="button" class="labkit-play" data-ms="{widget.interval}" aria-label="{play}">'
-                '<span aria-hidden="true">▶</span></button>')
+        return (
+            f'<button type="button" class="labkit-play" data-ms="{widget.interval}" '
+            f'aria-label="{play}">'
+            '<span aria-hidden="true">▶</span></button>'
+        )
     if widget in sliders:
         return _slider(widget)
     if isinstance(widget, w.HTML):
@@ -65,16 +84,20 @@ def _html(widget: w.Widget, sliders: set, play: str) -> str:
     if hasattr(widget, "index"):
         ends = (widget.index,) if isinstance(widget.index, int) else widget.index
         shown = " … ".join(widget.options[index][0] for index in ends)
-        return f'<span class="labkit-set">{escape(widget.description)} <b>{escape(shown)}</b></span>'
+        return (
+            f'<span class="labkit-set">{escape(widget.description)} <b>{escape(shown)}</b></span>'
+        )
     return ""
 
 
 def _slider(widget: w.Widget) -> str:
     labels = [label for label, _ in widget.options]
     now = escape(labels[widget.index])
-    return (f'<label class="labkit-slider">{escape(widget.description)} <input type="range" min="0" '
-            f'max="{len(labels) - 1}" value="{widget.index}" aria-valuetext="{now}" '
-            f'data-labels="{escape(json.dumps(labels, ensure_ascii=False))}"><output>{now}</output></label>')
+    return (
+        f'<label class="labkit-slider">{escape(widget.description)} <input type="range" min="0" '
+        f'max="{len(labels) - 1}" value="{widget.index}" aria-valuetext="{now}" '
+        f'data-labels="{escape(json.dumps(labels, ensure_ascii=False))}"><output>{now}</output></label>'
+    )
 
 
 def _pages(book: w.Widget) -> str:
@@ -87,5 +110,7 @@ def _pages(book: w.Widget) -> str:
 def _trace(viewer: w.Widget) -> str:
     """What ``viewer.js`` needs, as JSON in the page."""
     columns = {name: base64.b64encode(part).decode() for name, part in viewer.columns.items()}
-    data = json.dumps({"about": viewer.about, "columns": columns}, ensure_ascii=False).replace("</", "<\\/")
+    data = json.dumps({"about": viewer.about, "columns": columns}, ensure_ascii=False).replace(
+        "</", "<\\/"
+    )
     return f'<div class="labkit-trace"><script type="application/json">{data}</script></div>'

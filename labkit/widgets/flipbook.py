@@ -1,7 +1,8 @@
-"""Pictures that move without the kernel: all pages of one slider are sent at once and flipped in the browser by a link.
+"""Pictures that move without the kernel: all pages of one slider are sent at once and flipped in
+the browser by a link.
 
-Any other control needs the kernel. Until it has drawn, the browser says "kernel busy" by itself: each such control is
-linked to a stack whose children all say so, but for the one drawn last.
+Any other control needs the kernel. Until it has drawn, the browser says "kernel busy" by itself:
+each such control is linked to a stack whose children all say so, but for the one drawn last.
 """
 
 import threading
@@ -13,36 +14,60 @@ from html import escape
 import ipywidgets as w
 from ipywidgets.widgets.widget_string import HTMLStyle
 
-MAX_PAGES, MAX_BYTES = 64, 1_500_000  # a stack keeps its pages in memory; what is beyond is drawn when asked for
-REST_S = 0.5  # the pages not seen wait this long: the visible one is on its way, and the next key may be too
-_LATE = "<style>@keyframes labkit-late{from{opacity:0}}</style>"  # no flicker where the kernel is quick
+MAX_PAGES, MAX_BYTES = (
+    64,
+    1_500_000,
+)  # a stack keeps its pages in memory; what is beyond is drawn when asked for
+# the pages not seen wait this long: the visible one is on its way, and the next key may be too
+REST_S = 0.5
+_LATE = (
+    "<style>@keyframes labkit-late{from{opacity:0}}</style>"  # no flicker where the kernel is quick
+)
 
 
 class Flipbook(w.VBox):
-    """One page per option of ``slider``, each for the present options of ``others``; all controls have an ``index``.
+    """One page per option of ``slider``, each for the present options of ``others``; all controls
+    have an ``index``.
 
-    ``page(slider_index, *other_indices)`` is the HTML of one; ``moved`` is called after a control has moved.
-    ``num_pages(*other_indices)``, where it gives a number, is how many positions the slider has then: 0, 1, ...
+    ``page(slider_index, *other_indices)`` is the HTML of one; ``moved`` is called after a control
+    has moved. ``num_pages(*other_indices)``, where it gives a number, is how many positions the
+    slider has then: 0, 1, ...
     """
 
-    def __init__(self, slider: w.Widget, others: Sequence[w.Widget], page: Callable[..., str], busy: str,
-                 moved: Callable[[], None] = lambda: None,
-                 num_pages: Callable[..., int | None] = lambda *_: None) -> None:
+    def __init__(
+        self,
+        slider: w.Widget,
+        others: Sequence[w.Widget],
+        page: Callable[..., str],
+        busy: str,
+        moved: Callable[[], None] = lambda: None,
+        num_pages: Callable[..., int | None] = lambda *_: None,
+    ) -> None:
         self.slider, self.others, self._page, self._after = slider, tuple(others), page, moved
         self._num_pages = num_pages
         self.at = {control: control.index for control in (slider, *self.others)}
         self._sign = f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>'
         layout, style = w.Layout(), HTMLStyle()  # one for all marks
-        self._marks = [w.Stack([w.HTML(layout=layout, style=style) for _ in other.options],
-                               layout=w.Layout(grid_area="1 / 1")) for other in self.others]
+        self._marks = [
+            w.Stack(
+                [w.HTML(layout=layout, style=style) for _ in other.options],
+                layout=w.Layout(grid_area="1 / 1"),
+            )
+            for other in self.others
+        ]
         self.pages, self._drawn = [], set()
         self.stack = w.Stack()
         self._lock, self._edition = threading.RLock(), 0
         super().__init__([w.GridBox(self._marks), self.stack])
         self.redraw(wait=True)
         pairs = [(slider, self.stack), *zip(self.others, self._marks, strict=True)]
-        self.links = [w.jslink((control, "index"), (stack, "selected_index")) for control, stack in pairs]
-        for control, stack in pairs:  # of the two messages of a key, the link's comes first: drawing begins with it
+        self.links = [
+            w.jslink((control, "index"), (stack, "selected_index")) for control, stack in pairs
+        ]
+        for (
+            control,
+            stack,
+        ) in pairs:  # of the two messages of a key, the link's comes first: drawing begins with it
             control.observe(partial(self._move, control), "index")
             stack.observe(partial(self._move, control), "selected_index")
 
@@ -58,7 +83,8 @@ class Flipbook(w.VBox):
         self._after()
 
     def redraw(self, *, wait: bool = False) -> None:
-        """Draws every page anew: the visible one now, the others after it, until a newer redraw overtakes this one."""
+        """Draws every page anew: the visible one now, the others after it, until a newer redraw
+        overtakes this one."""
         with self._lock:
             self._edition += 1
             self._drawn.clear()
@@ -67,7 +93,9 @@ class Flipbook(w.VBox):
         if wait:
             self._draw_rest(self._edition)
         else:
-            threading.Thread(target=self._rest, args=(self._edition,), name="labkit-draw", daemon=True).start()
+            threading.Thread(
+                target=self._rest, args=(self._edition,), name="labkit-draw", daemon=True
+            ).start()
 
     def _resize(self) -> None:
         """As many pages as the slider has positions."""
@@ -76,8 +104,12 @@ class Flipbook(w.VBox):
             self.at[self.slider] = 0
             self.slider.options = [(str(index), index) for index in range(wanted)]
         num_pages = min(MAX_PAGES, len(self.slider.options))
-        if num_pages > len(self.stack.children):  # it never shrinks: a new list of children costs the browser time
-            self.stack.children += tuple(w.HTML() for _ in range(num_pages - len(self.stack.children)))
+        if num_pages > len(
+            self.stack.children
+        ):  # it never shrinks: a new list of children costs the browser time
+            self.stack.children += tuple(
+                w.HTML() for _ in range(num_pages - len(self.stack.children))
+            )
         self.pages = list(self.stack.children[:num_pages])
 
     def _ask(self) -> None:
@@ -96,7 +128,9 @@ class Flipbook(w.VBox):
         self._draw_rest(edition)
 
     def _draw_rest(self, edition: int) -> None:
-        for index in sorted(range(len(self.pages)), key=lambda index: abs(index - self.at[self.slider])):
+        for index in sorted(
+            range(len(self.pages)), key=lambda index: abs(index - self.at[self.slider])
+        ):
             with self._lock:
                 if edition != self._edition:
                     return
@@ -107,8 +141,10 @@ class Flipbook(w.VBox):
         """Every page as HTML, those included that were not sent."""
         with self._lock:
             at = [self.at[other] for other in self.others]
-            return [page.value if index in self._drawn else self._page(index, *at)
-                    for index, page in enumerate(self.pages)]
+            return [
+                page.value if index in self._drawn else self._page(index, *at)
+                for index, page in enumerate(self.pages)
+            ]
 
     @property
     def num_bytes(self) -> int:
@@ -116,7 +152,8 @@ class Flipbook(w.VBox):
         return sum(len(self.pages[index].value.encode()) for index in self._drawn)
 
     def _clear_up(self) -> None:
-        """Puts the busy sign onto every page that is not drawn, and the all-clear where the other controls stand."""
+        """Puts the busy sign onto every page that is not drawn, and the all-clear where the other
+        controls stand."""
         for index, page in enumerate(self.stack.children):
             if index not in self._drawn:
                 page.value = self._sign

@@ -1,6 +1,8 @@
-"""Every board of the course by its name, found by walking the subjects: whoever adds a board registers nothing.
+"""Every board of the course by its name, found by walking the subjects: whoever adds a board
+registers nothing.
 
-A board lives in its subject, in ``board.py`` or ``<name>_board.py``, and names what it offers in ``__all__``.
+A board lives in its subject, in ``board.py`` or ``<name>_board.py``, and names what it offers in
+``__all__``.
 """
 
 import functools

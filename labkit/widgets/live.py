@@ -14,14 +14,23 @@ from labkit.units import format_us
 from labkit.widgets.picture import answer_anytime, show, spoken
 
 PATIENCE_S = 1.0  # a launch that is over before needs no panel
-_WORDS = (("stop", "Stop", "停止"), ("step", "step", "步"), ("loss", "loss", "loss"), ("line", "line", "行"),
-          ("running", "running", "运行中"), ("returned", "returned", "已返回"), ("failed", "failed", "失败"),
-          ("died", "died", "已死亡"), ("ended", "{} ranks, {}", "{} 个 rank，{}"),
-          ("alone", "{} rank, {}", "{} 个 rank，{}"))
+_WORDS = (
+    ("stop", "Stop", "停止"),
+    ("step", "step", "步"),
+    ("loss", "loss", "loss"),
+    ("line", "line", "行"),
+    ("running", "running", "运行中"),
+    ("returned", "returned", "已返回"),
+    ("failed", "failed", "失败"),
+    ("died", "died", "已死亡"),
+    ("ended", "{} ranks, {}", "{} 个 rank，{}"),
+    ("alone", "{} rank, {}", "{} 个 rank，{}"),
+)
 
 
 class Panel(w.VBox):
-    """What each rank of a running Job is doing. ``refresh`` sends one message when a line has changed, else none."""
+    """What each rank of a running Job is doing. ``refresh`` sends one message when a line has
+    changed, else none."""
 
     def __init__(self, job: Job, language: str = "en") -> None:
         self.job, self._words = job, spoken(_WORDS, language)
@@ -52,9 +61,11 @@ def _line(row: dict, words: dict[str, str]) -> str:
 
 
 def watch(job: Job) -> None:
-    """Called several times a second by the thread that waits for a job: shows a panel, and takes it away at the end.
+    """Called several times a second by the thread that waits for a job: shows a panel, and takes it
+    away at the end.
 
-    What stays in the notebook is one line of text: a panel without its kernel would be an error message.
+    What stays in the notebook is one line of text: a panel without its kernel would be an error
+    message.
     """
     from IPython.display import display
 
@@ -73,23 +84,27 @@ def watch(job: Job) -> None:
         for widget in (*panel.children, panel):
             widget.close()
         words = panel._words["ended" if job.num_ranks > 1 else "alone"]
-        handle.update({"text/plain": words.format(job.num_ranks, format_us(1e6 * job.seconds))}, raw=True)
+        handle.update(
+            {"text/plain": words.format(job.num_ranks, format_us(1e6 * job.seconds))}, raw=True
+        )
 
 
 _shown: dict[int, tuple] = {}
 
 
 def report(error: LaunchError, language: str | None = None) -> None:
-    """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked; by default in the
-    notebook's language. Nothing where no rank had started."""
+    """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked; by
+    default in the notebook's language. Nothing where no rank had started."""
     if error.endings:
         show(sketch(error.endings, error.finding, language=language or spoken_here()))
 
 
 def spoken_here() -> str:
-    """The language of the notebook, which its first cell names: ``LANGUAGE = "zh"``. English where none does.
+    """The language of the notebook, which its first cell names: ``LANGUAGE = "zh"``. English where
+    none does.
 
-    What a cell asks for is given the language; what comes by itself, panel and report, has to find it here.
+    What a cell asks for is given the language; what comes by itself, panel and report, has to find
+    it here.
     """
     from IPython import get_ipython
 
@@ -98,7 +113,8 @@ def spoken_here() -> str:
 
 
 def install() -> None:
-    """Shows the panel for every launch of this kernel, and the report where one fails; outside a kernel, nothing."""
+    """Shows the panel for every launch of this kernel, and the report where one fails; outside a
+    kernel, nothing."""
     from IPython import get_ipython
 
     if getattr(get_ipython(), "kernel", None) is not None and watch not in jobs.listeners:

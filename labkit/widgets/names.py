@@ -1,4 +1,5 @@
-"""What ipywidgets leave unsaid: to a screen reader what a slider or player is, to everyone that no kernel is there."""
+"""What ipywidgets leave unsaid: to a screen reader what a slider or player is, to everyone that no
+kernel is there."""
 
 from pathlib import Path
 
@@ -9,17 +10,27 @@ import traitlets
 from labkit.widgets.picture import spoken
 
 SOURCE = Path(__file__).with_name("names.js")
-_WORDS = (("from", "from", "从"), ("to", "to", "到"), ("play", "play", "播放"), ("pause", "pause", "暂停"),
-          ("stop", "back to the start", "回到开头"), ("repeat", "repeat", "重复"),
-          ("cut", "No kernel behind this picture: run the cell again to use every control.",
-           "这张图背后没有内核：重新运行单元格，才能使用所有控件。"))
+_WORDS = (
+    ("from", "from", "从"),
+    ("to", "to", "到"),
+    ("play", "play", "播放"),
+    ("pause", "pause", "暂停"),
+    ("stop", "back to the start", "回到开头"),
+    ("repeat", "repeat", "重复"),
+    (
+        "cut",
+        "No kernel behind this picture: run the cell again to use every control.",
+        "这张图背后没有内核：重新运行单元格，才能使用所有控件。",
+    ),
+)
 _CSS = """.labkit-board .jupyter-widgets-disconnected::before { content: none; }
 .labkit-board.jupyter-widgets-disconnected::before {
   content: attr(data-cut); font: inherit; font-size: 12px; color: inherit; opacity: .8; padding: 2px 0 6px; }"""
 
 
 class Names(anywidget.AnyWidget):
-    """Invisible; names every control of the board that it lies in, in the browser, with or without a kernel."""
+    """Invisible; names every control of the board that it lies in, in the browser, with or without
+    a kernel."""
 
     _esm, _css = SOURCE, _CSS
     words = traitlets.Dict().tag(sync=True)

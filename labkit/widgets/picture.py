@@ -1,4 +1,5 @@
-"""A Scene or a Sketch in a notebook: an SVG that follows the theme, and a PNG for everyone who may not show one."""
+"""A Scene or a Sketch in a notebook: an SVG that follows the theme, and a PNG for everyone who may
+not show one."""
 
 import base64
 import importlib.util
@@ -12,18 +13,21 @@ from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.widgets import export
 
-_SWAP = '<style>.labkit-live:has(svg)+img{display:none}</style>'
+_SWAP = "<style>.labkit-live:has(svg)+img{display:none}</style>"
 
 
 def bundle(scene: Scene | Sketch) -> dict[str, str]:
     """The picture as a mime bundle: text/html, image/png, text/plain.
 
-    An untrusted notebook prefers HTML to the PNG, but strips the SVG out of it. So the HTML holds the PNG as well,
-    hidden by a style that is stripped together with the SVG; the SVG's words, which stay behind, have font size 0.
+    An untrusted notebook prefers HTML to the PNG, but strips the SVG out of it. So the HTML holds
+    the PNG as well, hidden by a style that is stripped together with the SVG; the SVG's words,
+    which stay behind, have font size 0.
     """
     png = base64.b64encode(mpl.png(scene)).decode()
-    page = (f'<div style="font-size:0">{_SWAP}<div class="labkit-live">{svg.html(scene)}</div>'
-            f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{png}"></div>')
+    page = (
+        f'<div style="font-size:0">{_SWAP}<div class="labkit-live">{svg.html(scene)}</div>'
+        f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{png}"></div>'
+    )
     data = {"text/html": page, "image/png": png, "text/plain": text.render(scene)}
     return data | ({export.MIME: svg.html(scene)} if export.wanted() else {})
 
@@ -36,7 +40,8 @@ def show(scene: Scene | Sketch) -> None:
 
 
 class Board(w.VBox):
-    """Controls and a picture. Its output also holds the picture as PNG and text, for viewers without widgets."""
+    """Controls and a picture. Its output also holds the picture as PNG and text, for viewers
+    without widgets."""
 
     language = "en"
 
@@ -55,12 +60,18 @@ class Board(w.VBox):
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
         data, scene = super()._repr_mimebundle_(**kwargs), self.scene()
         if scene is not None:
-            data |= {"image/png": base64.b64encode(mpl.png(scene)).decode(), "text/plain": text.render(scene)}
-        return data | ({export.MIME: export.offline(self, self.language)} if export.wanted() else {})
+            data |= {
+                "image/png": base64.b64encode(mpl.png(scene)).decode(),
+                "text/plain": text.render(scene),
+            }
+        return data | (
+            {export.MIME: export.offline(self, self.language)} if export.wanted() else {}
+        )
 
 
 def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, str]:
-    """Words by their key, from rows (key, English, Chinese). Raises ValueError for any language but "en" and "zh"."""
+    """Words by their key, from rows (key, English, Chinese). Raises ValueError for any language but
+    "en" and "zh"."""
     if language not in ("en", "zh"):
         raise ValueError(f"a widget's language is one of en, zh; got {language!r}")
     return {key: english if language == "en" else chinese for key, english, chinese in rows}
@@ -72,10 +83,12 @@ def paragraphs(*notes: str) -> str:
 
 
 def answer_anytime(*controls: w.Widget) -> None:
-    """Lets controls be answered while a cell is running, in JupyterLab 4.4 and ipykernel 7 or newer.
+    """Lets controls be answered while a cell is running, in JupyterLab 4.4 and ipykernel 7 or
+    newer.
 
-    There the messages of widgets go to a thread of their own, but the first one to a widget that a cell has made goes
-    to the cell's thread: a Stop button would wait for the launch it is to stop. Older versions answer after the cell.
+    There the messages of widgets go to a thread of their own, but the first one to a widget that a
+    cell has made goes to the cell's thread: a Stop button would wait for the launch it is to stop.
+    Older versions answer after the cell.
     """
     for control in controls:
         vars(control.comm).pop("_reply_subshell_id", None)

@@ -1,4 +1,5 @@
-"""``trace(run)``: the trace viewer for any run or timeline, of any size; two of them on one axis."""
+"""``trace(run)``: the trace viewer for any run or timeline, of any size; two of them on one
+axis."""
 
 import importlib.util
 
@@ -36,10 +37,16 @@ class TraceBoard(Board):
         return tuple(self.viewer.selection) if self.viewer and self.viewer.selection else None
 
 
-def trace(first: Run | Timeline, second: Run | Timeline | None = None, *, title: str | None = None,
-          language: str = "en") -> TraceBoard:
-    """Everything that every rank did, to zoom into, search and measure. With ``second``, ``first`` is the prediction:
-    both on one axis, and what is under the pointer in one of them is marked in the other."""
+def trace(
+    first: Run | Timeline,
+    second: Run | Timeline | None = None,
+    *,
+    title: str | None = None,
+    language: str = "en",
+) -> TraceBoard:
+    """Everything that every rank did, to zoom into, search and measure. With ``second``, ``first``
+    is the prediction: both on one axis, and what is under the pointer in one of them is marked in
+    the other."""
     one, two = (found.timeline() if isinstance(found, Run) else found for found in (first, second))
     if two is None:
         return TraceBoard(scene.timeline(one, title=title, language=language))

@@ -1,4 +1,5 @@
-"""What the boards that predict and then run on real ranks have in common: controls, a flipbook, a button, a verdict."""
+"""What the boards that predict and then run on real ranks have in common: controls, a flipbook, a
+button, a verdict."""
 
 import threading
 import time
@@ -16,7 +17,10 @@ from labkit.widgets.flipbook import Flipbook
 from labkit.widgets.live import Panel
 from labkit.widgets.picture import Board, answer_anytime, spoken
 
-_BESIDE_PX = {w.Dropdown: 50, w.SelectionSlider: 150}  # what a control needs beside its name and the longest option
+_BESIDE_PX = {
+    w.Dropdown: 50,
+    w.SelectionSlider: 150,
+}  # what a control needs beside its name and the longest option
 _WORDS = (
     ("run", "Run it on real ranks", "在真实 rank 上运行"),
     ("busy", "kernel busy: the new settings are not drawn yet", "内核忙碌：新设置尚未绘制"),
@@ -25,26 +29,39 @@ _WORDS = (
 
 
 class Trial(Board):
-    """A board that predicts each setting and, at a button, runs it for real. The first control is flipped through.
+    """A board that predicts each setting and, at a button, runs it for real. The first control is
+    flipped through.
 
-    A subclass says what a ``setting`` of the controls is, draws its ``page``, ``begin``s its run, and may have a
-    ``reason`` why a setting can't run, or a number of pages that depends on the other controls (``num_pages``).
+    A subclass says what a ``setting`` of the controls is, draws its ``page``, ``begin``s its run,
+    and may have a ``reason`` why a setting can't run, or a number of pages that depends on the
+    other controls (``num_pages``).
     """
 
-    def __init__(self, language: str, words: tuple, controls: dict[str, w.Widget], around: Sequence[w.Widget] = ()
-                 ) -> None:
+    def __init__(
+        self,
+        language: str,
+        words: tuple,
+        controls: dict[str, w.Widget],
+        around: Sequence[w.Widget] = (),
+    ) -> None:
         self.language, self._words = language, spoken((*_WORDS, *words), language)
         self.controls = controls
         self.runs: dict[Hashable, Run] = {}
         self.error: BaseException | None = None
         self._timelines: dict[Hashable, Timeline] = {}
         self._job: Job | None = None
-        self.button = w.Button(description=self._words["run"], icon="play", layout=w.Layout(width="auto"))
+        self.button = w.Button(
+            description=self._words["run"], icon="play", layout=w.Layout(width="auto")
+        )
         self.button.on_click(lambda _: self._start())
         self.why_off, self.live = w.HTML(), w.VBox()
         slider, *others = controls.values()
-        self.book = Flipbook(slider, others, self._page, self._words["busy"], self._allow, self.num_pages)
-        box = w.Box([*others[:2], slider, *around, *others[2:]], layout=w.Layout(flex_flow="row wrap"))
+        self.book = Flipbook(
+            slider, others, self._page, self._words["busy"], self._allow, self.num_pages
+        )
+        box = w.Box(
+            [*others[:2], slider, *around, *others[2:]], layout=w.Layout(flex_flow="row wrap")
+        )
         super().__init__([box, self.book, w.HBox([self.button, self.why_off]), self.live])
         self._allow()
         answer_anytime(*controls.values(), *around, self.button)
@@ -72,7 +89,8 @@ class Trial(Board):
         return setting
 
     def num_pages(self, *indices: int) -> int | None:
-        """How many pages there are where the other controls stand at these indices; None: one for each option."""
+        """How many pages there are where the other controls stand at these indices; None: one for
+        each option."""
         return None
 
     # --- where it stands ------------------------------------------------------------------------------------------
@@ -103,7 +121,8 @@ class Trial(Board):
     # --- the real run ---------------------------------------------------------------------------------------------
 
     def run(self) -> Run:
-        """Launches the setting on real ranks and waits. Raises ValueError where it can't run, or the run's verdict."""
+        """Launches the setting on real ranks and waits. Raises ValueError where it can't run, or
+        the run's verdict."""
         setting = self.setting
         self._follow(setting, self._launch(setting))
         if self.error:
@@ -158,9 +177,15 @@ class Trial(Board):
         self.live.children = [w.HTML(f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>")]
 
 
-def selectors(options: dict[str, Sequence], start: dict[str, Any], words: dict[str, str], shown: dict,
-              dropdowns: Sequence[str] = ()) -> dict[str, w.Widget]:
-    """One control per entry of ``options``, slider or dropdown; ``shown`` says how its values are written.
+def selectors(
+    options: dict[str, Sequence],
+    start: dict[str, Any],
+    words: dict[str, str],
+    shown: dict,
+    dropdowns: Sequence[str] = (),
+) -> dict[str, w.Widget]:
+    """One control per entry of ``options``, slider or dropdown; ``shown`` says how its values are
+    written.
 
     Raises ValueError for a ``start`` that is none of the options.
     """
@@ -171,14 +196,25 @@ def selectors(options: dict[str, Sequence], start: dict[str, Any], words: dict[s
     for name, values in options.items():
         kind = w.Dropdown if name in dropdowns else w.SelectionSlider
         labels = [shown.get(name, str)(value) for value in values]
-        need_px = text_px(words[name], 14) + max(text_px(label, 14) for label in labels) + _BESIDE_PX[kind]
-        made[name] = kind(options=list(zip(labels, values, strict=True)), value=start[name], description=words[name],
-                          style={"description_width": "auto"}, layout=w.Layout(
-                              width=f"{max(290, round(need_px))}px", max_width="100%", margin="2px 18px 2px 0"))
+        need_px = (
+            text_px(words[name], 14)
+            + max(text_px(label, 14) for label in labels)
+            + _BESIDE_PX[kind]
+        )
+        made[name] = kind(
+            options=list(zip(labels, values, strict=True)),
+            value=start[name],
+            description=words[name],
+            style={"description_width": "auto"},
+            layout=w.Layout(
+                width=f"{max(290, round(need_px))}px", max_width="100%", margin="2px 18px 2px 0"
+            ),
+        )
     return made
 
 
 def chosen(kind: type, options: dict[str, Sequence], indices: Sequence[int]) -> Any:
-    """A setting whose fields are, in their order, the options that controls at these indices stand for."""
+    """A setting whose fields are, in their order, the options that controls at these indices stand
+    for."""
     values = [values[index] for values, index in zip(options.values(), indices, strict=True)]
     return kind(**dict(zip(kind.__dataclass_fields__, values, strict=True)))

@@ -1,4 +1,5 @@
-"""``timeline(run)``: what every rank did and when, and how much of its time was compute, communication and idle."""
+"""``timeline(run)``: what every rank did and when, and how much of its time was compute,
+communication and idle."""
 
 from dataclasses import dataclass, replace
 from html import escape
@@ -21,10 +22,12 @@ _WORDS = (
     ("hidden", "communicating under compute", "计算之下的通信"),
 )
 MANY = 2000  # spans in one SVG; it takes some 100 ms beyond
-_FILLS = {"compute": f"background:{style.KINDS['compute'].colour}",
-          "exposed": "background:repeating-linear-gradient(45deg,#10161f66 0 1px,#0000 1px 4px),"
-                     f"{style.KINDS['send'].colour}",
-          "idle": "background:repeating-linear-gradient(135deg,currentColor 0 1px,#0000 1px 6px)"}
+_FILLS = {
+    "compute": f"background:{style.KINDS['compute'].colour}",
+    "exposed": "background:repeating-linear-gradient(45deg,#10161f66 0 1px,#0000 1px 4px),"
+    f"{style.KINDS['send'].colour}",
+    "idle": "background:repeating-linear-gradient(135deg,currentColor 0 1px,#0000 1px 6px)",
+}
 _CELL = "padding:0 .6em;vertical-align:middle"
 
 
@@ -51,15 +54,22 @@ def usage(timeline: Timeline) -> list[Usage]:
         mine = timeline.select(timeline.rank == rank)
         compute_us, comm_us = (float(busy_us(mine, lane)[rank]) for lane in (COMPUTE, COMM))
         hidden_us = hidden_comm(mine) * comm_us
-        rows.append(Usage(compute_us=compute_us, exposed_us=comm_us - hidden_us, hidden_us=hidden_us,
-                          idle_us=whole_us - compute_us - comm_us + hidden_us))
+        rows.append(
+            Usage(
+                compute_us=compute_us,
+                exposed_us=comm_us - hidden_us,
+                hidden_us=hidden_us,
+                idle_us=whole_us - compute_us - comm_us + hidden_us,
+            )
+        )
     return rows
 
 
 class TimelineBoard(Board):
     """The widget: a picture of a window of time, and the shares of each rank in that window.
 
-    Of more than ``MANY`` spans the picture is the trace viewer's, and the window what is selected there.
+    Of more than ``MANY`` spans the picture is the trace viewer's, and the window what is selected
+    there.
     """
 
     def __init__(self, timeline: Timeline, language: str = "en") -> None:
@@ -67,10 +77,15 @@ class TimelineBoard(Board):
         begin_us = float(timeline.start_us.min()) if len(timeline) else 0.0
         stops_us = np.linspace(begin_us, float(timeline.end_us.max(initial=begin_us)), 101).tolist()
         self.window = w.SelectionRangeSlider(
-            options=[(format_us(t - begin_us), t) for t in stops_us], index=(0, 100),
-            description=self._words["window"], layout=w.Layout(width="600px", max_width="100%"))
+            options=[(format_us(t - begin_us), t) for t in stops_us],
+            index=(0, 100),
+            description=self._words["window"],
+            layout=w.Layout(width="600px", max_width="100%"),
+        )
         self.page = w.HTML()
-        self.viewer = viewed(scene.timeline(timeline, language=language)) if len(timeline) > MANY else None
+        self.viewer = (
+            viewed(scene.timeline(timeline, language=language)) if len(timeline) > MANY else None
+        )
         super().__init__([self.viewer, self.page] if self.viewer else [self.page, self.window])
         self._draw()
         moved = (self.viewer, "selection") if self.viewer else (self.window, "index")
@@ -80,24 +95,35 @@ class TimelineBoard(Board):
     @property
     def shown(self) -> Timeline:
         """What lies in the window; spans that cross its edges are cut there."""
-        start_us, end_us = self.viewer.selection if self.viewer and self.viewer.selection else self.window.value
-        inside = self.timeline.select((self.timeline.end_us >= start_us) & (self.timeline.start_us <= end_us))
-        return replace(inside, start_us=np.maximum(inside.start_us, start_us), end_us=np.minimum(inside.end_us, end_us))
+        start_us, end_us = (
+            self.viewer.selection if self.viewer and self.viewer.selection else self.window.value
+        )
+        inside = self.timeline.select(
+            (self.timeline.end_us >= start_us) & (self.timeline.start_us <= end_us)
+        )
+        return replace(
+            inside,
+            start_us=np.maximum(inside.start_us, start_us),
+            end_us=np.minimum(inside.end_us, end_us),
+        )
 
     def scene(self) -> scene.Scene:
         """The picture of the window."""
         return scene.timeline(self.shown, language=self.language)
 
     def _draw(self) -> None:
-        head = "".join(f'<th style="padding:0 .6em">{_headed(name, self._words[name])}</th>'
-                       for name in (*_FILLS, "hidden"))
+        head = "".join(
+            f'<th style="padding:0 .6em">{_headed(name, self._words[name])}</th>'
+            for name in (*_FILLS, "hidden")
+        )
         rows = "".join(_row(rank, used) for rank, used in enumerate(usage(self.shown)))
         picture = "" if self.viewer else svg.html(self.scene())
         self.page.value = f"{picture}<table><tr><td></td><td></td>{head}</tr>{rows}</table>"
 
 
 def _headed(name: str, words: str) -> str:
-    """A share's name behind the look it has in a bar; what lies under compute has no part of the bar."""
+    """A share's name behind the look it has in a bar; what lies under compute has no part of the
+    bar."""
     look = f'<span style="display:inline-block;width:1em;height:.7em;margin-right:.4em;{_FILLS.get(name)}"></span>'
     first, _, more = escape(words).partition(" ")
     return f'<span style="white-space:nowrap">{look if name in _FILLS else ""}{first}</span> {more}'
@@ -107,16 +133,24 @@ def _row(rank: int, used: Usage) -> str:
     """A bar of compute, communication and idle time, and their shares of the whole."""
     times_us = {"compute": used.compute_us, "exposed": used.exposed_us, "idle": used.idle_us}
     whole_us = sum(times_us.values()) or 1.0
-    bar = "".join(f'<div style="width:{100 * us / whole_us:.2f}%;{_FILLS[name]}"></div>'
-                  for name, us in times_us.items())
-    cells = "".join(f'<td style="{_CELL};white-space:nowrap">{format_share(us / whole_us)}</td>'
-                    for us in (*times_us.values(), used.hidden_us))
-    return (f'<tr><td style="{_CELL};white-space:nowrap">rank {rank}</td>'
-            f'<td style="{_CELL}"><div style="display:flex;width:min(300px,15vw);height:12px">{bar}</div></td>'
-            f"{cells}</tr>")
+    bar = "".join(
+        f'<div style="width:{100 * us / whole_us:.2f}%;{_FILLS[name]}"></div>'
+        for name, us in times_us.items()
+    )
+    cells = "".join(
+        f'<td style="{_CELL};white-space:nowrap">{format_share(us / whole_us)}</td>'
+        for us in (*times_us.values(), used.hidden_us)
+    )
+    return (
+        f'<tr><td style="{_CELL};white-space:nowrap">rank {rank}</td>'
+        f'<td style="{_CELL}"><div '
+        f'style="display:flex;width:min(300px,15vw);height:12px">{bar}</div></td>'
+        f"{cells}</tr>"
+    )
 
 
 def timeline(run_or_timeline: Run | Timeline, language: str = "en") -> TimelineBoard:
-    """Compute, communication and idle time of every rank, for any run or timeline, in English or Chinese ("zh")."""
+    """Compute, communication and idle time of every rank, for any run or timeline, in English or
+    Chinese ("zh")."""
     found = run_or_timeline if isinstance(run_or_timeline, Timeline) else run_or_timeline.timeline()
     return TimelineBoard(found, language)

@@ -1,5 +1,6 @@
-"""The trace viewer: any Timeline on one canvas, zoomed, searched and asked in the browser (``viewer.js``), without the
-kernel. Python's half: binary columns out of a Scene, and the widget that carries them."""
+"""The trace viewer: any Timeline on one canvas, zoomed, searched and asked in the browser
+(``viewer.js``), without the kernel. Python's half: binary columns out of a Scene, and the widget
+that carries them."""
 
 import re
 from pathlib import Path
@@ -14,19 +15,34 @@ from labkit.pictures.svg import HATCHES
 
 SOURCE = Path(__file__).with_name("viewer.js")
 _WORDS = (
-    ("in", "zoom in (+)", "放大 (+)"), ("out", "zoom out (-)", "缩小 (-)"), ("all", "show all (0)", "显示全部 (0)"),
-    ("left", "earlier (←)", "向前 (←)"), ("right", "later (→)", "向后 (→)"),
-    ("previous", "previous of the kind (p)", "上一个同类 (p)"), ("next", "next of the kind (n)", "下一个同类 (n)"),
-    ("zoom", "zoom to selection", "放大选区"), ("search", "search labels", "搜索标签"),
-    ("found", "{} boxes found: n and p walk through them", "找到 {} 个：按 n、p 逐个查看"), ("bytes", "bytes", "字节"),
-    ("perfetto", "timeline.json: open it at ui.perfetto.dev", "timeline.json：可在 ui.perfetto.dev 打开"),
-    ("keys", "Drag to select, shift-drag to move, ctrl-wheel or + - 0 to zoom, arrows to move, n p to step.",
-     "拖动选择，按住 shift 拖动平移，ctrl 加滚轮或 + - 0 缩放，方向键移动，n p 逐个查看。"),
+    ("in", "zoom in (+)", "放大 (+)"),
+    ("out", "zoom out (-)", "缩小 (-)"),
+    ("all", "show all (0)", "显示全部 (0)"),
+    ("left", "earlier (←)", "向前 (←)"),
+    ("right", "later (→)", "向后 (→)"),
+    ("previous", "previous of the kind (p)", "上一个同类 (p)"),
+    ("next", "next of the kind (n)", "下一个同类 (n)"),
+    ("zoom", "zoom to selection", "放大选区"),
+    ("search", "search labels", "搜索标签"),
+    ("found", "{} boxes found: n and p walk through them", "找到 {} 个：按 n、p 逐个查看"),
+    ("bytes", "bytes", "字节"),
+    (
+        "perfetto",
+        "timeline.json: open it at ui.perfetto.dev",
+        "timeline.json：可在 ui.perfetto.dev 打开",
+    ),
+    (
+        "keys",
+        "Drag to select, shift-drag to move, ctrl-wheel or + - 0 to zoom, arrows to move, n p to "
+        "step.",
+        "拖动选择，按住 shift 拖动平移，ctrl 加滚轮或 + - 0 缩放，方向键移动，n p 逐个查看。",
+    ),
 )
 
 
 class Viewer(anywidget.AnyWidget):
-    """One Scene in the browser. ``selection``: the window that was brushed, [start, end] in microseconds, or []."""
+    """One Scene in the browser. ``selection``: the window that was brushed, [start, end] in
+    microseconds, or []."""
 
     _esm = SOURCE
     about = traitlets.Dict().tag(sync=True)
@@ -40,21 +56,30 @@ class Viewer(anywidget.AnyWidget):
 def columns(scene: Scene) -> dict[str, bytes]:
     """The boxes as bytes, little-endian, sorted by row, then start; idle time is left out.
 
-    row uint16, look uint8 (index into ``about["looks"]``), label uint32 (into ``about["labels"]``), x0 and x1 float64
-    (microseconds), size float64 (bytes of a message). Raises ValueError beyond 65,536 rows or 256 looks.
+    row uint16, look uint8 (index into ``about["looks"]``), label uint32 (into ``about["labels"]``),
+    x0 and x1 float64 (microseconds), size float64 (bytes of a message). Raises ValueError beyond
+    65,536 rows or 256 looks.
     """
     keep = scene.kind != style.IDLE
     looks = _looks(scene)
     if len(scene.rows) > 65536 or len(looks) > 256:
-        raise ValueError(f"the viewer takes 65,536 rows and 256 looks; got {len(scene.rows)} and {len(looks)}")
+        raise ValueError(
+            f"the viewer takes 65,536 rows and 256 looks; got {len(scene.rows)} and {len(looks)}"
+        )
     number = {label: index for index, label in enumerate(_labels(scene))}
     look = {key: index for index, key in enumerate(looks)}
     parts = {
         "row": scene.row[keep].astype("<u2"),
-        "look": np.array([look[key] for key in zip(scene.kind[keep].tolist(), scene.chunk[keep].tolist(), strict=True)],
-                         dtype="<u1"),
+        "look": np.array(
+            [
+                look[key]
+                for key in zip(scene.kind[keep].tolist(), scene.chunk[keep].tolist(), strict=True)
+            ],
+            dtype="<u1",
+        ),
         "label": np.array([number[tuple(row)] for row in scene.texts[keep].tolist()], dtype="<u4"),
-        "x0": scene.x0_us[keep].astype("<f8"), "x1": scene.x1_us[keep].astype("<f8"),
+        "x0": scene.x0_us[keep].astype("<f8"),
+        "x1": scene.x1_us[keep].astype("<f8"),
         "size": scene.num_bytes[keep].astype("<f8"),
     }
     return {name: part.tobytes() for name, part in parts.items()}
@@ -68,27 +93,57 @@ def about(scene: Scene) -> dict:
     for row in scene.rows:
         panel = _panel(scene, row)
         owner = scene.headings[panel].text if scene.headings else ""
-        rows.append({"name": row.name, "rank": row.rank, "lane": row.lane, "panel": panel, "owner": owner,
-                     "top_px": row.top_px - top_px, "height_px": row.height_px})
-    looks = [{"kind": kind, "chunk": chunk, "letter": style.style(kind).letter,
-              "word": style.style(kind).words[scene.language], "hatch": HATCHES.get(style.style(kind).hatch),
-              "colour": style.shade(style.style(kind).colour, chunk, shades)} for kind, chunk in _looks(scene)]
+        rows.append(
+            {
+                "name": row.name,
+                "rank": row.rank,
+                "lane": row.lane,
+                "panel": panel,
+                "owner": owner,
+                "top_px": row.top_px - top_px,
+                "height_px": row.height_px,
+            }
+        )
+    looks = [
+        {
+            "kind": kind,
+            "chunk": chunk,
+            "letter": style.style(kind).letter,
+            "word": style.style(kind).words[scene.language],
+            "hatch": HATCHES.get(style.style(kind).hatch),
+            "colour": style.shade(style.style(kind).colour, chunk, shades),
+        }
+        for kind, chunk in _looks(scene)
+    ]
     said = {key: zh if scene.language == "zh" else en for key, en, zh in _WORDS}
     said["table"] = style.WORDS[scene.language]["table"]
-    return {"heading": scene.heading, "title": scene.title, "summary": scene.summary, "words": said,
-            "numbers": [list(pair) for pair in scene.numbers], "badge": scene.badge,
-            "rows": rows, "looks": looks, "flows": _flows(scene),
-            "labels": [list(label) for label in _labels(scene)],
-            "headings": [{"text": h.text, "bottom_px": h.bottom_px - top_px} for h in scene.headings],
-            "start_us": scene.start_us, "end_us": scene.end_us, "marks_us": list(scene.marks_us),
-            "height_px": max((row["top_px"] + row["height_px"] for row in rows), default=40.0)}
+    return {
+        "heading": scene.heading,
+        "title": scene.title,
+        "summary": scene.summary,
+        "words": said,
+        "numbers": [list(pair) for pair in scene.numbers],
+        "badge": scene.badge,
+        "rows": rows,
+        "looks": looks,
+        "flows": _flows(scene),
+        "labels": [list(label) for label in _labels(scene)],
+        "headings": [{"text": h.text, "bottom_px": h.bottom_px - top_px} for h in scene.headings],
+        "start_us": scene.start_us,
+        "end_us": scene.end_us,
+        "marks_us": list(scene.marks_us),
+        "height_px": max((row["top_px"] + row["height_px"] for row in rows), default=40.0),
+    }
 
 
 def _looks(scene: Scene) -> list[tuple[str, int]]:
     """(kind, chunk) pairs in the picture, in the legend's order."""
     pairs = set(zip(scene.kind.tolist(), scene.chunk.tolist(), strict=True))
     order = {kind: index for index, kind in enumerate(scene.kinds)}
-    return sorted((pair for pair in pairs if pair[0] != style.IDLE), key=lambda pair: (order[pair[0]], pair[1]))
+    return sorted(
+        (pair for pair in pairs if pair[0] != style.IDLE),
+        key=lambda pair: (order[pair[0]], pair[1]),
+    )
 
 
 def _labels(scene: Scene) -> list[tuple[str, ...]]:
@@ -102,11 +157,14 @@ def _panel(scene: Scene, row: Row) -> int:
 
 
 def _flows(scene: Scene) -> list[list[int]]:
-    """Pairs of box numbers, from a send to its receive: the n-th send "0>1" and the n-th recv "0>1" of a panel."""
+    """Pairs of box numbers, from a send to its receive: the n-th send "0>1" and the n-th recv "0>1"
+    of a panel."""
     kept = np.flatnonzero(scene.kind != style.IDLE)
     ends: dict[tuple, list[list[int]]] = {}
     for number, box in enumerate(kept.tolist()):
         kind, way, row = str(scene.kind[box]), str(scene.texts[box, 0]), scene.rows[scene.row[box]]
         if kind in ("send", "recv") and re.fullmatch(r"\d+>\d+", way):
             ends.setdefault((_panel(scene, row), way), [[], []])[kind == "recv"].append(number)
-    return [list(pair) for sent, received in ends.values() for pair in zip(sent, received, strict=False)]
+    return [
+        list(pair) for sent, received in ends.values() for pair in zip(sent, received, strict=False)
+    ]

@@ -253,7 +253,10 @@ def deepspeed_step():
     torch.manual_seed(0)
     model, data = torch.nn.Linear(4, 1), torch.randn(8, 4)
     config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}}
-    config |= {"zero_allow_untested_optimizer": True, "gradient_clipping": 0.0}  # plain SGD; clips at 1.0 if not told
+    config |= {
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 0.0,
+    }  # plain SGD; clips at 1.0 if not told
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     mine = data.chunk(dist.get_world_size())[dist.get_rank()].to(engine.device)

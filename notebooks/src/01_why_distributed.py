@@ -82,9 +82,15 @@ card = DEVICES["A100 80 GB"]
 print(f"{'':<13} weights    states   on one A100 80 GB   ZeRO 3")
 for each in MODELS.values():
     states = sum(sharding_states.state_bytes(each.params).values())
-    verdict = f"{format_share(states / card)} of it" if states < card else f"{states / card:.1f} x too large"
-    print(f"{each.name:<12} {format_bytes(2 * each.params):>8} {format_bytes(states):>9} {verdict:>19}"
-          f" {sharding_states.ranks_needed(each.params, card, 3):>8}")
+    verdict = (
+        f"{format_share(states / card)} of it"
+        if states < card
+        else f"{states / card:.1f} x too large"
+    )
+    print(
+        f"{each.name:<12} {format_bytes(2 * each.params):>8} {format_bytes(states):>9} {verdict:>19}"
+        f" {sharding_states.ranks_needed(each.params, card, 3):>8}"
+    )
 
 # %% [markdown]
 # ### Is it true?
@@ -99,16 +105,22 @@ for each in MODELS.values():
 
 # %%
 def four_recipes():
-    return {recipe: need_board.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")}
+    return {
+        recipe: need_board.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")
+    }
 
 
 run = lab.launch(four_recipes, ranks=2, backend="gloo", timeout_s=50)
 for recipe, result in run[0].items():
     held, num_params = result["shards"].bytes_by("kind"), result["num_params"]
-    listed = " + ".join(f"{kind} {num_bytes[0] / num_params:.3g}" for kind, num_bytes in held.items())
+    listed = " + ".join(
+        f"{kind} {num_bytes[0] / num_params:.3g}" for kind, num_bytes in held.items()
+    )
     total = sum(num_bytes[0] for num_bytes in held.values()) / num_params
-    print(f"{recipe:<5}: {total:.3f} bytes per parameter, by theory {sharding_states.recipe(recipe).bytes_per_parameter}"
-          f"\n       {listed}")
+    print(
+        f"{recipe:<5}: {total:.3f} bytes per parameter, by theory {sharding_states.recipe(recipe).bytes_per_parameter}"
+        f"\n       {listed}"
+    )
 
 # %% [markdown]
 # Exactly what theory says; `step` is Adam's counter, 4 bytes per tensor. Two recipes come to 16 by different ways, so halving the bits saves no model states as long as fp32 copies are kept. It saves activations and traffic.
@@ -132,12 +144,19 @@ def dropout(x):
 
 class GptBlock(model.Block):
     """model.Block with dropout, and with the attention matrix stored if wanted."""
+
     stored = False
 
     def forward(self, x):
-        q, k, v = (each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-                   for each in self.qkv(self.norm1(x)).chunk(3, -1))
-        y = dropout((q @ k.mT).softmax(-1)) @ v if self.stored else F.scaled_dot_product_attention(q, k, v)
+        q, k, v = (
+            each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for each in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        y = (
+            dropout((q @ k.mT).softmax(-1)) @ v
+            if self.stored
+            else F.scaled_dot_product_attention(q, k, v)
+        )
         x = x + dropout(self.out(y.transpose(1, 2).flatten(2)))
         return x + dropout(self.down(F.gelu(self.up(self.norm2(x)))))
 
@@ -157,6 +176,7 @@ class LlamaBlock(GptBlock):
         x = x + self.attend(self.norm1(x))
         y = self.norm2(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
 
 # %% [markdown]
 # **Predict.** For these blocks in bf16: how many bytes per token and unit of width does autograd keep? The textbook's 4, the paper's 34, or something else?
@@ -183,8 +203,12 @@ print(f"{my_bytes = }\n\n length   GPT flash   GPT stored  (34 + 5 a s/h)   LLaM
 for length in (64, 256, 512):
     stored = GptBlock(128, 4)
     stored.stored = True
-    found = [kept(block, 2, length, 128) for block in (GptBlock(128, 4), stored, LlamaBlock(128, 4))]
-    print(f"{length:7} {found[0]:11.1f} {found[1]:12.1f} {34 + 5 * 4 * length / 128:15.1f} {found[2]:9.1f}")
+    found = [
+        kept(block, 2, length, 128) for block in (GptBlock(128, 4), stored, LlamaBlock(128, 4))
+    ]
+    print(
+        f"{length:7} {found[0]:11.1f} {found[1]:12.1f} {34 + 5 * 4 * length / 128:15.1f} {found[2]:9.1f}"
+    )
 
 # %% [markdown]
 # The paper's count, but for a few statistics of norms and softmax. So the textbook is off by a factor of 8 or more, and with a stored attention matrix there is no fixed factor at all: it grows with the length. The block of LLaMA has no masks but four wide tensors in its MLP; how much its norm keeps depends on whether it is one kernel. For it, 34 is an estimate; below it is used as one.
@@ -218,15 +242,22 @@ board
 # %%
 for stage in range(4):
     states = sharding_states.state_bytes(175e9 / (4 * 2), 8, stage)
-    print(f"8.8.1  175B, PP 4 x TP 2, DP 8 with stage {stage}: {format_bytes(sum(states.values())):>8}   (43.75 GB)")
+    print(
+        f"8.8.1  175B, PP 4 x TP 2, DP 8 with stage {stage}: {format_bytes(sum(states.values())):>8}   (43.75 GB)"
+    )
 for name, recipe in (("fp32 copy", "mixed"), ("bf16 throughout", "bf16")):
     states = sharding_states.state_bytes(13e9, 4, 3, recipe)
     print(f"8.10   13B, FSDP on 4 x 40 GB, {name}: {format_bytes(sum(states.values()))}")
 print(f"8.10   effective batch: 2 per card x 16 accumulated x 4 cards = {2 * 16 * 4}   (32)")
 parts = sharding_states.by_category(sharding_states.state_bytes(10e9 / (2 * 2), 2, 1))
-print("19.8.4 10B, TP 2 x PP 2, DP 2 with stage 1:", ", ".join(f"{k} {format_bytes(v)}" for k, v in parts.items()))
-print(f"       fp16 weights of 10B: {format_bytes(2 * 10e9)}   (10 GB); "
-      f"states per GPU {format_bytes(sum(parts.values()))}, activations come on top   (20 GB with them)")
+print(
+    "19.8.4 10B, TP 2 x PP 2, DP 2 with stage 1:",
+    ", ".join(f"{k} {format_bytes(v)}" for k, v in parts.items()),
+)
+print(
+    f"       fp16 weights of 10B: {format_bytes(2 * 10e9)}   (10 GB); "
+    f"states per GPU {format_bytes(sum(parts.values()))}, activations come on top   (20 GB with them)"
+)
 
 # %% [markdown]
 # 43.75 GB holds for stage 3 alone; the section's own configuration says stage 1, and that exceeds 80 GB. Four cards of 40 GB do not hold the states of 13B with an fp32 copy. And section 19.8.4 leaves the gradients out.
@@ -250,12 +281,16 @@ print(f"       fp16 weights of 10B: {format_bytes(2 * 10e9)}   (10 GB); "
 
 # %%
 gpt3 = MODELS["GPT-3 175B"]
-print(f"GPT-3 in fp32: {format_bytes(4 * gpt3.params)} of weights, {4 * gpt3.params / card:.2f} cards of 80 GB\n")
+print(
+    f"GPT-3 in fp32: {format_bytes(4 * gpt3.params)} of weights, {4 * gpt3.params / card:.2f} cards of 80 GB\n"
+)
 peak = 1e12 * TFLOPS["A100 80 GB"]
 for each in (model_ for model_ in MODELS.values() if model_.a100_hours):
     reached = 6 * each.params * each.train_tokens / (3600 * each.a100_hours) / peak
-    print(f"{each.name:<12} {each.a100_hours:9,.0f} A100 hours: {format_share(reached)} of the peak, "
-          f"{each.a100_hours / 24 / 365:5.1f} years on one card")
+    print(
+        f"{each.name:<12} {each.a100_hours:9,.0f} A100 hours: {format_share(reached)} of the peak, "
+        f"{each.a100_hours / 24 / 365:5.1f} years on one card"
+    )
 
 # %% [markdown]
 # This is arithmetic on published numbers; whatever else those hours were spent on is in it.
@@ -287,7 +322,9 @@ def tokens_per_second():
 for size in (1, 2):
     rate = sum(lab.launch(tokens_per_second, ranks=size, backend="gloo", timeout_s=30))
     days = MODELS["LLaMA 7B"].train_tokens / rate / 86400
-    print(f"{size} process{'es' * (size - 1)}: {rate / 1e6:.2f} million tokens per second, {days:.1f} days for 10^12")
+    print(
+        f"{size} process{'es' * (size - 1)}: {rate / 1e6:.2f} million tokens per second, {days:.1f} days for 10^12"
+    )
 
 # %% [markdown]
 # **4. Reliability**, says the section: a distributed system tolerates faults. That is the wrong way round, at first. If one card fails once in $M$ hours, $N$ cards together fail once in $M/N$. The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs. If they come independently of each other:
@@ -301,8 +338,10 @@ from math import exp
 hours_per_failure = 54 * 24 * 16384 / 419  # of one GPU
 for num_gpus in (1, 8, 1024, 16384):
     between = hours_per_failure / num_gpus
-    print(f"{num_gpus:6} GPUs: {between:9,.1f} hours between interruptions, "
-          f"{format_share(exp(-24 / between))} of days without one")
+    print(
+        f"{num_gpus:6} GPUs: {between:9,.1f} hours between interruptions, "
+        f"{format_share(exp(-24 / between))} of days without one"
+    )
 
 # %% [markdown]
 # What a distributed system does bring is that a run can survive: many devices hold copies, and a checkpoint starts it again. That takes work; chapter 13 is about it.
@@ -317,11 +356,25 @@ for num_gpus in (1, 8, 1024, 16384):
 # %%
 counts = [2**power for power in range(13)]
 days = MODELS["LLaMA 7B"].a100_hours / 24
-series = [Series({"en": f"{share:g} not shared", "zh": f"{share:g} 不能分担"}, counts,
-                 [30 / days / (share + (1 - share) / n) for n in counts]) for share in (0.0, 0.001, 0.01)]
-widgets.show(curves.curves(series, title={"en": "Runs of LLaMA 7B in 30 days", "zh": "30 天里能训练几次 LLaMA 7B"},
-                          x_name={"en": "A100 cards", "zh": "A100 数量"}, log_x=True, log_y=True, badge="computed",
-                          language=LANGUAGE))
+series = [
+    Series(
+        {"en": f"{share:g} not shared", "zh": f"{share:g} 不能分担"},
+        counts,
+        [30 / days / (share + (1 - share) / n) for n in counts],
+    )
+    for share in (0.0, 0.001, 0.01)
+]
+widgets.show(
+    curves.curves(
+        series,
+        title={"en": "Runs of LLaMA 7B in 30 days", "zh": "30 天里能训练几次 LLaMA 7B"},
+        x_name={"en": "A100 cards", "zh": "A100 数量"},
+        log_x=True,
+        log_y=True,
+        badge="computed",
+        language=LANGUAGE,
+    )
+)
 
 # %% [markdown] sections="10.1.2"
 # ## Six challenges
@@ -365,7 +418,9 @@ def first_look(averaged):
     net = model.Transformer(2, 64, 4, max_len=32)
     with traffic.count() as counted:
         for step in range(5):
-            tokens, targets = model.story_tokens(4, 32, seed=2 * step + rank)  # other data on each rank
+            tokens, targets = model.story_tokens(
+                4, 32, seed=2 * step + rank
+            )  # other data on each rank
             net.zero_grad()
             model.loss(net(tokens), targets).backward()
             time.sleep(0.05 * rank)  # rank 1 is slower
@@ -377,19 +432,27 @@ def first_look(averaged):
             with torch.no_grad():
                 for weight in net.parameters():
                     weight -= 0.5 * weight.grad
-    return torch.cat([weight.detach().flatten() for weight in net.parameters()]), waited / 5, counted
+    return (
+        torch.cat([weight.detach().flatten() for weight in net.parameters()]),
+        waited / 5,
+        counted,
+    )
 
 
 # %%
 for averaged in (True, False):
     run = lab.launch(first_look, averaged, ranks=2, backend="gloo", timeout_s=40)
     (mine, waited, counted), (other, slow_waited, _) = run
-    print(f"gradients {'averaged' if averaged else 'kept apart'}: {counted.payload_bytes.total() // 5:,} bytes in "
-          f"{counted.calls.total() // 5} all-reduces per step; waited in them: rank 0 {1e3 * waited:.0f} ms, "
-          f"rank 1 {1e3 * slow_waited:.0f} ms")
+    print(
+        f"gradients {'averaged' if averaged else 'kept apart'}: {counted.payload_bytes.total() // 5:,} bytes in "
+        f"{counted.calls.total() // 5} all-reduces per step; waited in them: rank 0 {1e3 * waited:.0f} ms, "
+        f"rank 1 {1e3 * slow_waited:.0f} ms"
+    )
     num_distinct = len(mine) + int((mine != other).sum())
-    print(f"   ranks differ by up to {(mine - other).abs().max():.1g} in a weight; "
-          f"{2 * len(mine):,} weights are held, {num_distinct:,} of them distinct")
+    print(
+        f"   ranks differ by up to {(mine - other).abs().max():.1g} in a weight; "
+        f"{2 * len(mine):,} weights are held, {num_distinct:,} of them distinct"
+    )
 
 # %% [markdown]
 # Rank 0 does its waiting for rank 1 inside the all-reduce: a profile shows communication where the cause is load. Without averaging nobody waits, and there are two models instead of one.
@@ -459,16 +522,27 @@ board
 
 # %%
 def three_strategies():
-    return {strategy: planner_run.train(strategy, 16, False) for strategy in ("data", "layers", "hybrid")}
+    return {
+        strategy: planner_run.train(strategy, 16, False)
+        for strategy in ("data", "layers", "hybrid")
+    }
 
 
 run = lab.launch(three_strategies, ranks=4, backend="gloo", timeout_s=50)
 for strategy in run[0]:
     results = [result[strategy] for result in run]
     losses = torch.tensor([result["losses"] for result in results])
-    losses = losses[~losses[:, 0].isnan()].mean(0).tolist()  # only a rank with the last layer knows its loss
-    sent = sum(result["payload_bytes"].get(name, 0) for result in results for name in ("all_reduce", "send"))
-    print(f"{strategy:<7} losses {losses[0]:.5f} {losses[1]:.5f}   handed over by all ranks: {format_bytes(sent)}")
+    losses = (
+        losses[~losses[:, 0].isnan()].mean(0).tolist()
+    )  # only a rank with the last layer knows its loss
+    sent = sum(
+        result["payload_bytes"].get(name, 0)
+        for result in results
+        for name in ("all_reduce", "send")
+    )
+    print(
+        f"{strategy:<7} losses {losses[0]:.5f} {losses[1]:.5f}   handed over by all ranks: {format_bytes(sent)}"
+    )
 
 # %% [markdown]
 # ### Tensor parallelism sends more, not less
@@ -489,22 +563,31 @@ def half_an_mlp(batch, length, dim):
     from labkit.measure import traffic
 
     torch.manual_seed(0)
-    x, up, down = torch.randn(batch, length, dim, requires_grad=True), torch.randn(dim, 4 * dim), torch.randn(4 * dim, dim)
+    x, up, down = (
+        torch.randn(batch, length, dim, requires_grad=True),
+        torch.randn(dim, 4 * dim),
+        torch.randn(4 * dim, dim),
+    )
     whole = F.gelu(x @ up) @ down
-    right, = torch.autograd.grad(whole.sum(), x)
+    (right,) = torch.autograd.grad(whole.sum(), x)
     rank, size = dist.get_rank(), dist.get_world_size()
     with traffic.count() as counted:
         part = F.gelu(x @ up.chunk(size, 1)[rank]) @ down.chunk(size, 0)[rank]
         total = part.detach().clone()
         dist.all_reduce(total)
-        gradient, = torch.autograd.grad(part.sum(), x)
+        (gradient,) = torch.autograd.grad(part.sum(), x)
         dist.all_reduce(gradient)
-    off = ((total - whole).abs().max() / whole.abs().max()).item(), ((gradient - right).abs().max() / right.abs().max()).item()
+    off = (
+        ((total - whole).abs().max() / whole.abs().max()).item(),
+        ((gradient - right).abs().max() / right.abs().max()).item(),
+    )
     return counted.calls["all_reduce"], counted.payload_bytes["all_reduce"], off
 
 
 calls, num_bytes, off = lab.launch(half_an_mlp, 2, 32, 48, ranks=2, backend="gloo", timeout_s=40)[0]
-print(f"{calls} all-reduces, {num_bytes} bytes = {num_bytes / (2 * 32 * 48 * 4):g} x the activations; off by {max(off):.0e}")
+print(
+    f"{calls} all-reduces, {num_bytes} bytes = {num_bytes / (2 * 32 * 48 * 4):g} x the activations; off by {max(off):.0e}"
+)
 
 # %% [markdown]
 # Attention needs two more, so a layer has four in a step. With LLaMA 7B over 8 ranks in 16 bit, one sequence of 2048 tokens per microbatch, beside the one all-reduce of data parallelism:
@@ -513,12 +596,17 @@ print(f"{calls} all-reduces, {num_bytes} bytes = {num_bytes / (2 * 32 * 48 * 4):
 # 注意力还要两次，所以一层一步共四次。LLaMA 7B 分在 8 个 rank 上，16 位，每个微批次一条 2048 个 token 的序列；旁边是数据并行的那一次 all-reduce：
 
 # %%
-llama, ring = MODELS["LLaMA 7B"], 2 * (8 - 1) / 8  # what a rank sends in a ring all-reduce, in buffers
+llama, ring = (
+    MODELS["LLaMA 7B"],
+    2 * (8 - 1) / 8,
+)  # what a rank sends in a ring all-reduce, in buffers
 print(f"data parallel: {format_bytes(ring * 2 * llama.params)} per step, whatever the batch")
 for num_sequences in (1, 4, 16, 64):
     activations = 2 * num_sequences * llama.seq_len * llama.dim
-    print(f"tensor parallel, {num_sequences:2} sequences: {4 * llama.layers} all-reduces, "
-          f"{format_bytes(ring * 4 * llama.layers * activations)} per step")
+    print(
+        f"tensor parallel, {num_sequences:2} sequences: {4 * llama.layers} all-reduces, "
+        f"{format_bytes(ring * 4 * llama.layers * activations)} per step"
+    )
 
 # %% [markdown]
 # And none of the tensor-parallel bytes can hide under a backward, since the next operation waits for them. It is for the fastest links, inside one machine. What it saves is memory, and waiting for a pipeline.
@@ -542,25 +630,48 @@ def hybrid(num_ranks, island_size):
     """Each island's first rank adds up its island, rings with the other firsts, and hands the sums out."""
     firsts = range(0, num_ranks, island_size)
     whole = tuple(range(len(firsts)))  # one chunk per island: the ring passes them on one by one
-    adds = [[Move(first + i, first, whole, "add") for first in firsts] for i in range(1, island_size)]
-    between = [[Move(firsts[src], firsts[dst], chunks, op) for src, dst, chunks, op in step]
-               for step in plan("all_reduce", "ring", len(firsts)).steps]
-    copies = [[Move(first, first + i, whole, "copy") for first in firsts] for i in range(1, island_size)]
-    made = Plan(primitive="all_reduce", algorithm="hybrid", num_ranks=num_ranks, num_chunks=len(firsts),
-                steps=tuple(map(tuple, [*adds, *between, *copies])))
+    adds = [
+        [Move(first + i, first, whole, "add") for first in firsts] for i in range(1, island_size)
+    ]
+    between = [
+        [Move(firsts[src], firsts[dst], chunks, op) for src, dst, chunks, op in step]
+        for step in plan("all_reduce", "ring", len(firsts)).steps
+    ]
+    copies = [
+        [Move(first, first + i, whole, "copy") for first in firsts] for i in range(1, island_size)
+    ]
+    made = Plan(
+        primitive="all_reduce",
+        algorithm="hybrid",
+        num_ranks=num_ranks,
+        num_chunks=len(firsts),
+        steps=tuple(map(tuple, [*adds, *between, *copies])),
+    )
     validate(made)  # every rank ends with the sum of all, no port is used twice in a step
     return made
 
 
 # %%
 def four(num_ranks, island_size):
-    return {name: plan("all_reduce", name, num_ranks, **options) if name != "hybrid" else hybrid(num_ranks, island_size)
-            for name, options in (("parameter_server", {}), ("ring", {}), ("hierarchical", {"island_size": island_size}),
-                                  ("hybrid", {}))}
+    return {
+        name: plan("all_reduce", name, num_ranks, **options)
+        if name != "hybrid"
+        else hybrid(num_ranks, island_size)
+        for name, options in (
+            ("parameter_server", {}),
+            ("ring", {}),
+            ("hierarchical", {"island_size": island_size}),
+            ("hybrid", {}),
+        )
+    }
 
 
-names = ({"en": "Parameter server", "zh": "参数服务器"}, {"en": "Ring", "zh": "环"},
-         {"en": "Hierarchical", "zh": "分层"}, {"en": "Hybrid", "zh": "混合"})
+names = (
+    {"en": "Parameter server", "zh": "参数服务器"},
+    {"en": "Ring", "zh": "环"},
+    {"en": "Hierarchical", "zh": "分层"},
+    {"en": "Hybrid", "zh": "混合"},
+)
 widgets.show(widgets.architectures(list(zip(names, four(8, 4).values())), 4, language=LANGUAGE))
 
 # %% [markdown]
@@ -577,12 +688,18 @@ from labkit.collectives.network import Link, islands, time_us
 from labkit.planner.picture import crossing_bytes
 
 fast, slow = Link(alpha_us=2, bandwidth_gb_per_s=300), Link(alpha_us=5, bandwidth_gb_per_s=25)
-network = islands(8, 4, inside=fast, between=slow, shared=True)  # one wire each way between the machines
-print(f"{my_most = }\n\n{'8 ranks, S = 1 GB':<18} all ranks   busiest   between machines   steps   simulated")
+network = islands(
+    8, 4, inside=fast, between=slow, shared=True
+)  # one wire each way between the machines
+print(
+    f"{my_most = }\n\n{'8 ranks, S = 1 GB':<18} all ranks   busiest   between machines   steps   simulated"
+)
 for name, each in four(8, 4).items():
     across = crossing_bytes(each, 4, 1e9)
-    print(f"{name:<18} {format_bytes(sent_bytes(each, 1e9).sum()):>9} {format_bytes(sent_bytes(each, 1e9).max()):>9}"
-          f" {format_bytes(across):>18} {len(each.steps):7} {format_us(time_us(each, network, 1e9)):>11}")
+    print(
+        f"{name:<18} {format_bytes(sent_bytes(each, 1e9).sum()):>9} {format_bytes(sent_bytes(each, 1e9).max()):>9}"
+        f" {format_bytes(across):>18} {len(each.steps):7} {format_us(time_us(each, network, 1e9)):>11}"
+    )
 
 # %% [markdown]
 # All send the same: $2(N-1)S$. Every other rank's part must be added once and come back once, by whatever way. What differs is **who** sends and **over which link**. The server does half of all the sending itself. The ring shares it equally but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least; the hybrid crosses as little, and leaves the work to the representatives.
@@ -597,10 +714,20 @@ for name, each in four(8, 4).items():
 # %%
 counts = (8, 16, 32, 64)
 sweep = {count: [sent_bytes(each, 1).max() for each in four(count, 4).values()] for count in counts}
-widgets.show(curves.curves([Series(name, counts, [sweep[count][i] for count in counts]) for i, name in enumerate(names)],
-                          title={"en": "What the busiest rank sends", "zh": "最忙的 rank 发多少"}, badge="simulated",
-                          x_name="N", y_name={"en": "sizes of the gradients (S)", "zh": "梯度大小（S）的倍数"},
-                          log_y=True, language=LANGUAGE))
+widgets.show(
+    curves.curves(
+        [
+            Series(name, counts, [sweep[count][i] for count in counts])
+            for i, name in enumerate(names)
+        ],
+        title={"en": "What the busiest rank sends", "zh": "最忙的 rank 发多少"},
+        badge="simulated",
+        x_name="N",
+        y_name={"en": "sizes of the gradients (S)", "zh": "梯度大小（S）的倍数"},
+        log_y=True,
+        language=LANGUAGE,
+    )
+)
 
 # %% [markdown]
 # For the ring and for hierarchical it stays below 2 S, whatever N. (Their curves are one: 2(N-1)/N in both.) What grows with N there is the sum over all links, and the number of steps, that is, latency.
@@ -630,13 +757,20 @@ def on_four_ranks(plans, num_bytes):
         dist.all_reduce(part, group=across)
         dist.all_gather_single(buffer, part, group=inside)
 
-    ways = {name: lambda buffer, each=each: collectives.execute(each, buffer) for name, each in plans.items()}
+    ways = {
+        name: lambda buffer, each=each: collectives.execute(each, buffer)
+        for name, each in plans.items()
+    }
     for name, way in {**ways, "new_group": in_groups}.items():
         buffer = torch.full((num_bytes // 4,), float(10**rank))
         dist.barrier()
         with traffic.count() as counted:
             way(buffer)
-        found[name] = counted.payload_bytes["send"], counted.sent_bytes, bool((buffer == 1111).all())
+        found[name] = (
+            counted.payload_bytes["send"],
+            counted.sent_bytes,
+            bool((buffer == 1111).all()),
+        )
     return found
 
 
@@ -648,8 +782,10 @@ for name in run[0]:
     theory = sent_bytes(plans[name], num_bytes).astype(int).tolist() if name in plans else ["-"] * 4
     sent, wire, right = zip(*(result[name] for result in run))
     wire = "unknown" if None in wire else f"{max(wire):,}"  # only Linux counts it
-    print(f"{name:<17} {' '.join(f'{each!s:>7}' for each in theory)}   {' '.join(f'{each:7}' for each in sent)}"
-          f"   {wire:>9}   {'right' if all(right) else 'WRONG'}")
+    print(
+        f"{name:<17} {' '.join(f'{each!s:>7}' for each in theory)}   {' '.join(f'{each:7}' for each in sent)}"
+        f"   {wire:>9}   {'right' if all(right) else 'WRONG'}"
+    )
 
 # %% [markdown]
 # The plans send what was predicted, to the byte; the wire adds headers. With `new_group` nothing is handed to `send`, and the wire has more than the plan "hierarchical": gloo runs a reduce-scatter as an all-reduce (chapter 02). Which architecture does torch use? On GPUs NCCL decides by itself, by size and topology, between rings, trees and others. What you choose is the groups.
@@ -667,22 +803,30 @@ for name in run[0]:
 #
 # 这是演示项目的第一个问题。它和 8.12 节都按大小回答：100 亿参数以下用 DDP，到 1000 亿用 FSDP，等等。光看大小说不准：配方、序列长度和卡同样要紧。不如算一算：每块卡一条序列，激活用上面的估计，看最少要分片到什么程度才放得下。
 
+
 # %%
 def least_sharding(each, device_bytes, num_ranks, attention="flash"):
     """The lowest ZeRO stage that fits, in words."""
     for stage, name in enumerate(("DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3 / FSDP")):
-        if sum(each.bill(1, attention=attention, num_ranks=num_ranks, stage=stage).values()) <= device_bytes:
+        if (
+            sum(each.bill(1, attention=attention, num_ranks=num_ranks, stage=stage).values())
+            <= device_bytes
+        ):
             return name
     return "recompute?" if attention == "flash" else "cut the model too"
 
 
-print(f"{'':<13} {'8 x A100 40':<15} {'8 x H100 80':<15} {'64 x H100 80':<15} 64 x H100 80, all recomputed")
+print(
+    f"{'':<13} {'8 x A100 40':<15} {'8 x H100 80':<15} {'64 x H100 80':<15} 64 x H100 80, all recomputed"
+)
 for each in MODELS.values():
     row = [least_sharding(each, device, num) for device, num in ((40e9, 8), (80e9, 8), (80e9, 64))]
     row.append(least_sharding(each, 80e9, 64, "recompute"))
     print(f"{each.name:<13}", *(f"{cell:<15}" for cell in row))
-print(f"\nstates of 10B, nothing sharded: {format_bytes(sum(sharding_states.state_bytes(10e9).values()))}; largest model whose states"
-      f" fit: A100 40 GB {sharding_states.largest_model(40e9) / 1e9:.1f}B, H100 80 GB {sharding_states.largest_model(80e9) / 1e9:.1f}B")
+print(
+    f"\nstates of 10B, nothing sharded: {format_bytes(sum(sharding_states.state_bytes(10e9).values()))}; largest model whose states"
+    f" fit: A100 40 GB {sharding_states.largest_model(40e9) / 1e9:.1f}B, H100 80 GB {sharding_states.largest_model(80e9) / 1e9:.1f}B"
+)
 
 # %% [markdown]
 # So, in this order:
@@ -727,22 +871,31 @@ def ddp_bytes(way):
     net = DDP(model.Transformer(2, 64, 4, max_len=32))
     if way == "fp16 hook":
         net.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    autocast = torch.autocast("cpu", torch.bfloat16) if way == "autocast" else contextlib.nullcontext()
+    autocast = (
+        torch.autocast("cpu", torch.bfloat16) if way == "autocast" else contextlib.nullcontext()
+    )
     num_microbatches = 4 if way == "accumulate 4" else 1
     with traffic.count() as counted:
         for index in range(num_microbatches):
             tokens, targets = model.story_tokens(2, 32, seed=4 * dist.get_rank() + index)
-            with net.no_sync() if index < num_microbatches - 1 else contextlib.nullcontext(), autocast:
+            with (
+                net.no_sync() if index < num_microbatches - 1 else contextlib.nullcontext(),
+                autocast,
+            ):
                 model.loss(net(tokens).float(), targets).backward()
     return counted.payload_bytes["all_reduce"] / (2 * num_microbatches)
 
 
 # %%
 ways = ("plain", "fp16 hook", "accumulate 4", "autocast")
-counted = {way: lab.launch(ddp_bytes, way, ranks=2, backend="gloo", timeout_s=40)[0] for way in ways}
+counted = {
+    way: lab.launch(ddp_bytes, way, ranks=2, backend="gloo", timeout_s=40)[0] for way in ways
+}
 print(f"{my_useless = }")
 for way, num_bytes in counted.items():
-    print(f"{way:<13} {num_bytes:10,.0f} bytes per sequence and rank: {num_bytes / counted['plain']:.2f} of plain")
+    print(
+        f"{way:<13} {num_bytes:10,.0f} bytes per sequence and rank: {num_bytes / counted['plain']:.2f} of plain"
+    )
 
 # %% [markdown]
 # Autocast computes in 16 bit, but weights and gradients stay fp32, and that is what DDP sends. It is the model's own type (the "mixed" recipe of the bill) or a hook that halves the bytes. Accumulating divides them by the number of microbatches, at the price of fewer updates (chapter 12, to come).
@@ -773,10 +926,19 @@ for way, num_bytes in counted.items():
 def my_states(num_params, recipe, stage, num_ranks):
     """GB of model states on each rank."""
     ### BEGIN SOLUTION
-    groups = {"sgd": (4, 4, 4), "fp32": (4, 4, 8), "mixed": (2, 2, 12), "accumulate": (2, 6, 12), "bf16": (2, 2, 4)}
+    groups = {
+        "sgd": (4, 4, 4),
+        "fp32": (4, 4, 8),
+        "mixed": (2, 2, 12),
+        "accumulate": (2, 6, 12),
+        "bf16": (2, 2, 4),
+    }
     parameter, gradient, optimizer = groups[recipe]
-    per_parameter = (parameter / (num_ranks if stage >= 3 else 1) + gradient / (num_ranks if stage >= 2 else 1)
-                     + optimizer / (num_ranks if stage >= 1 else 1))
+    per_parameter = (
+        parameter / (num_ranks if stage >= 3 else 1)
+        + gradient / (num_ranks if stage >= 2 else 1)
+        + optimizer / (num_ranks if stage >= 1 else 1)
+    )
     return num_params * per_parameter / 1e9
     ### END SOLUTION
 
@@ -805,7 +967,10 @@ def my_cards(num_params, activation_bytes, device_bytes):
     found = []
     for stage in range(4):
         for num_ranks in range(1, 4097):
-            if 1e9 * my_states(num_params, "mixed", stage, num_ranks) + activation_bytes <= device_bytes:
+            if (
+                1e9 * my_states(num_params, "mixed", stage, num_ranks) + activation_bytes
+                <= device_bytes
+            ):
                 found.append((num_ranks, stage))
                 break
     return min(found)[::-1] if found else None
@@ -866,12 +1031,18 @@ def my_bill(model, optimizer):
     from torch.distributed.tensor import DTensor
 
     def num_bytes(tensors):
-        return sum((each.to_local() if isinstance(each, DTensor) else each).nbytes for each in tensors)
+        return sum(
+            (each.to_local() if isinstance(each, DTensor) else each).nbytes for each in tensors
+        )
 
     weights = list(model.parameters())
-    return {"parameters": num_bytes(weights),
-            "gradients": num_bytes(weight.grad for weight in weights if weight.grad is not None),
-            "optimizer": num_bytes(each for state in optimizer.state.values() for each in state.values())}
+    return {
+        "parameters": num_bytes(weights),
+        "gradients": num_bytes(weight.grad for weight in weights if weight.grad is not None),
+        "optimizer": num_bytes(
+            each for state in optimizer.state.values() for each in state.values()
+        ),
+    }
     ### END SOLUTION
 
 

@@ -44,7 +44,12 @@ check.language(LANGUAGE)
 
 
 def curves(series, title, badge, **options):
-    widgets.show(pictures_curves.curves(series, title=title, badge=badge, log_x=True, log_y=True, language=LANGUAGE, **options))
+    widgets.show(
+        pictures_curves.curves(
+            series, title=title, badge=badge, log_x=True, log_y=True, language=LANGUAGE, **options
+        )
+    )
+
 
 # %% [markdown] sections="19.1.1"
 # ## What messages travel on
@@ -70,7 +75,9 @@ pcie_gb_per_s = 16 * 16e9 * 128 / 130 / 8 / 1e9
 for name, one_way in (("PCIe 4 x16", pcie_gb_per_s), ("12 NVLinks", 12 * 25)):
     print(f"{name}: {one_way:5.1f} GB/s in each direction, {2 * one_way:5.1f} in both together")
 print(f"8 GPUs have {8 * 12} NVLinks; 2 switches have {2 * 36} ports, 6 switches {6 * 36}")
-print(f"NVLink over PCIe: {12 * 25 / pcie_gb_per_s:.1f} times; 300 over 64 would be {300 / 64:.1f} times")
+print(
+    f"NVLink over PCIe: {12 * 25 / pcie_gb_per_s:.1f} times; 300 over 64 would be {300 / 64:.1f} times"
+)
 
 # %% [markdown]
 # - 600 and 64 count both directions. A message travels in one: 300 and 32. Section 19.1.3 sets 300 (one direction) beside 64 (both) and so makes PCIe look twice as good as it is.
@@ -106,8 +113,15 @@ def primitives():
     dist.all_gather_single(gathered, mine[rank : rank + 1])
     dist.reduce_scatter_single(part, mine)
     dist.all_to_all_single(exchanged, mine)
-    results = {"(before)": mine, "broadcast": copied, "reduce": reduced, "all_reduce": summed,
-               "all_gather": gathered, "reduce_scatter": part, "all_to_all": exchanged}
+    results = {
+        "(before)": mine,
+        "broadcast": copied,
+        "reduce": reduced,
+        "all_reduce": summed,
+        "all_gather": gathered,
+        "reduce_scatter": part,
+        "all_to_all": exchanged,
+    }
     return {name: tensor.tolist() for name, tensor in results.items()}
 
 
@@ -166,11 +180,14 @@ def traffic_of_each(num_bytes):
 
     rank, whole = dist.get_rank(), torch.rand(num_bytes // 4)
     part, other = whole.chunk(dist.get_world_size())[rank].clone(), torch.empty_like(whole)
-    calls = {"broadcast": lambda: dist.broadcast(whole, 0), "reduce": lambda: dist.reduce(whole, 0),
-             "all_reduce": lambda: dist.all_reduce(whole),
-             "all_gather": lambda: dist.all_gather_single(other, part),
-             "reduce_scatter": lambda: dist.reduce_scatter_single(part, other),
-             "all_to_all": lambda: dist.all_to_all_single(other, whole)}
+    calls = {
+        "broadcast": lambda: dist.broadcast(whole, 0),
+        "reduce": lambda: dist.reduce(whole, 0),
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_single(other, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_single(part, other),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+    }
     counts = {}
     for name, call in calls.items():
         with traffic.count() as counted:
@@ -181,11 +198,18 @@ def traffic_of_each(num_bytes):
 
 # %%
 run = lab.launch(traffic_of_each, 4_000_000, ranks=4, backend="gloo", timeout_s=30)
-print(f"{my_megabytes = }\n\n{'4 ranks, S = 4 MB':<18} payload, rank 0   wire, each rank (MB)     least possible")
+print(
+    f"{my_megabytes = }\n\n{'4 ranks, S = 4 MB':<18} payload, rank 0   wire, each rank (MB)     least possible"
+)
 for name in run[0]:
-    wire = " ".join("   -" if sent is None else f"{sent / 1e6:4.2f}" for _, sent in (counts[name] for counts in run))
-    print(f"{name:<18} {run[0][name][0] / 1e6:8.2f} MB        {wire}"
-          f" {lower_bound_bytes(name, 4, 4e6) / 1e6:12.2f} MB")
+    wire = " ".join(
+        "   -" if sent is None else f"{sent / 1e6:4.2f}"
+        for _, sent in (counts[name] for counts in run)
+    )
+    print(
+        f"{name:<18} {run[0][name][0] / 1e6:8.2f} MB        {wire}"
+        f" {lower_bound_bytes(name, 4, 4e6) / 1e6:12.2f} MB"
+    )
 
 # %% [markdown]
 # The last column no algorithm can beat, see [below](#Why-the-ring-is-optimal): its busiest rank sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: torch's gloo backend has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
@@ -200,7 +224,10 @@ for name in run[0]:
 # %%
 print(f"{'at least, in units of S':<26}", *(f"P = {size:<5}" for size in (2, 4, 8, 64, 1024)))
 for name in ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"):
-    print(f"{TITLES[name]:<26}", *(f"{lower_bound_bytes(name, size, 1.0):<9.4f}" for size in (2, 4, 8, 64, 1024)))
+    print(
+        f"{TITLES[name]:<26}",
+        *(f"{lower_bound_bytes(name, size, 1.0):<9.4f}" for size in (2, 4, 8, 64, 1024)),
+    )
 
 # %% [markdown] sections="S11"
 # ### send and recv
@@ -274,7 +301,10 @@ def textbook_ring(to_the_letter):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     gradients = torch.arange(1, world_size + 1) * 10**rank  # one number per chunk
     for step in range(world_size - 1):
-        send_chunk, recv_chunk = gradients[rank : rank + 1].clone(), torch.empty(1, dtype=torch.long)
+        send_chunk, recv_chunk = (
+            gradients[rank : rank + 1].clone(),
+            torch.empty(1, dtype=torch.long),
+        )
         sending = dist.isend(send_chunk, right)
         dist.recv(recv_chunk, left)
         sending.wait()
@@ -329,7 +359,11 @@ def small_ring():
 
 run = lab.launch(small_ring, ranks=4, backend="gloo", timeout_s=30)
 for step in range(6):
-    print(f"step {step}  ", *(" ".join(f"{number:04}" for number in history[step]) for history in run), sep=" | ")
+    print(
+        f"step {step}  ",
+        *(" ".join(f"{number:04}" for number in history[step]) for history in run),
+        sep=" | ",
+    )
 
 # %% [markdown]
 # Follow chunk 0 (the first number of each rank): the 1 of rank 0 goes to rank 1, `0011` to rank 2, `0111` to rank 3, where `1111` is complete after three steps. Three more, and all have it. At every moment every rank sends and receives one quarter of the buffer: no link is ever idle, none carries more than another.
@@ -359,8 +393,11 @@ def ring_and_library(num_bytes):
 # %%
 for size in (2, 4):
     run = lab.launch(ring_and_library, 4_000_000, ranks=size, backend="gloo", timeout_s=30)
-    print(f"N = {size}: largest difference {max(error for error, _ in run):.1e}; each rank sent", *(sent for _, sent in run),
-          f"bytes; 2(N-1)/N * S = {2 * (size - 1) / size * 4_000_000:.0f}")
+    print(
+        f"N = {size}: largest difference {max(error for error, _ in run):.1e}; each rank sent",
+        *(sent for _, sent in run),
+        f"bytes; 2(N-1)/N * S = {2 * (size - 1) / size * 4_000_000:.0f}",
+    )
 
 # %% [markdown] sections="19.8.1"
 # ### Why the ring is optimal
@@ -423,16 +460,24 @@ def race(algorithm, num_bytes, links, **options):
 # %%
 runs = {}
 print(f"{my_megabytes = }, {my_fastest = }\n")
-print(f"{'4 ranks':<20} sent, 1.6 MB: busiest   all     ms: predicted measured    4 kB: predicted measured")
+print(
+    f"{'4 ranks':<20} sent, 1.6 MB: busiest   all     ms: predicted measured    4 kB: predicted measured"
+)
 for name in ALGORITHMS["all_reduce"]:
-    whole = {"num_segments": 1} if "tree" in name else {}  # a tree sends its buffer, or half, in one piece
+    whole = (
+        {"num_segments": 1} if "tree" in name else {}
+    )  # a tree sends its buffer, or half, in one piece
     runs[name], predicted, measured = race(name, 1_600_000, uniform(4, SLOW), **whole)
     _, predicted_small, measured_small = race(name, 4_000, uniform(4, SLOW), **whole)
     sent = [rank["sent_bytes"] / 1e6 for rank in runs[name]]
-    print(f"{TITLES[name]:<20} {max(sent):15.2f} MB {sum(sent):5.2f} MB {predicted:14.0f} {measured:8.0f}"
-          f" {predicted_small:16.0f} {measured_small:8.0f}")
-print(f"least for the busiest {lower_bound_bytes('all_reduce', 4, 1.6):14.2f} MB; largest error",
-      f"{max(rank['max_error'] for run in runs.values() for rank in run):.0e}")
+    print(
+        f"{TITLES[name]:<20} {max(sent):15.2f} MB {sum(sent):5.2f} MB {predicted:14.0f} {measured:8.0f}"
+        f" {predicted_small:16.0f} {measured_small:8.0f}"
+    )
+print(
+    f"least for the busiest {lower_bound_bytes('all_reduce', 4, 1.6):14.2f} MB; largest error",
+    f"{max(rank['max_error'] for run in runs.values() for rank in run):.0e}",
+)
 
 # %% [markdown]
 # The volume of **all** ranks together is the same everywhere, 2(N-1) S. What differs is who carries it. Behind a parameter server it is rank 0: it sends the buffer N - 1 times, and the others stand in line at its door. In the ring all carry the same, exactly the bound.
@@ -448,12 +493,20 @@ print(f"least for the busiest {lower_bound_bytes('all_reduce', 4, 1.6):14.2f} MB
 # %%
 def titled(name, *more):
     """What an algorithm is called in each language, and more."""
-    return {language: words["comma"].join((*called([name], language), *more)) for language, words in WORDS.items()}
+    return {
+        language: words["comma"].join((*called([name], language), *more))
+        for language, words in WORDS.items()
+    }
 
 
 for name in ("parameter_server", "ring"):
-    predicted, title = network.simulate(plan("all_reduce", name, 4), uniform(4, SLOW), 1_600_000), titled(name, "1.6 MB")
-    widgets.show(scene.compare(predicted, runs[name].timeline(), title=title[LANGUAGE], language=LANGUAGE))
+    predicted, title = (
+        network.simulate(plan("all_reduce", name, 4), uniform(4, SLOW), 1_600_000),
+        titled(name, "1.6 MB"),
+    )
+    widgets.show(
+        scene.compare(predicted, runs[name].timeline(), title=title[LANGUAGE], language=LANGUAGE)
+    )
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ### Is the ring's latency low?
@@ -467,14 +520,30 @@ for name in ("parameter_server", "ring"):
 
 # %%
 counts, few = [2, 4, 8, 16, 32, 64], [2, 4, 8]
-lines = {name: [formula_us("all_reduce", name, n, 4_000, SLOW) / 1e3 for n in counts] for name in ("ring", "tree")}
-lines["double_tree"] = [time_us(plan("all_reduce", "double_tree", n, num_segments=1), uniform(n, SLOW), 4_000) / 1e3
-                        for n in counts]
+lines = {
+    name: [formula_us("all_reduce", name, n, 4_000, SLOW) / 1e3 for n in counts]
+    for name in ("ring", "tree")
+}
+lines["double_tree"] = [
+    time_us(plan("all_reduce", "double_tree", n, num_segments=1), uniform(n, SLOW), 4_000) / 1e3
+    for n in counts
+]
 dots = {name: [race(name, 4_000, uniform(n, SLOW))[2] for n in few] for name in ("ring", "tree")}
-curves([Series(titled(name), counts, times) for name, times in lines.items()]
-       + [Series(titled(name), few, times, points=True) for name, times in dots.items()],
-       {"en": "All-reduce of 4 kB", "zh": "4 kB 的 all-reduce"}, "measured, paced links / simulated", x_name="N", y_name="ms")
-print(*(f"{TITLES[name]}: {times[-1] / times[0]:.0f} times as long on 64 ranks as on 2" for name, times in lines.items()), sep="\n")
+curves(
+    [Series(titled(name), counts, times) for name, times in lines.items()]
+    + [Series(titled(name), few, times, points=True) for name, times in dots.items()],
+    {"en": "All-reduce of 4 kB", "zh": "4 kB 的 all-reduce"},
+    "measured, paced links / simulated",
+    x_name="N",
+    y_name="ms",
+)
+print(
+    *(
+        f"{TITLES[name]}: {times[-1] / times[0]:.0f} times as long on 64 ranks as on 2"
+        for name, times in lines.items()
+    ),
+    sep="\n",
+)
 
 # %% [markdown]
 # The ring's latency grows with N, the trees' with its logarithm. "Low latency, hence large scale" is the wrong way round: what is optimal about a ring is its **bandwidth**, and the price is 2(N-1) alpha. That is why NCCL got trees, in version 2.4, for large clusters.
@@ -494,18 +563,33 @@ print(*(f"{TITLES[name]}: {times[-1] / times[0]:.0f} times as long on 64 ranks a
 
 # %%
 sizes, tried = [10**5 * 2**k for k in range(7)], [200_000, 800_000, 3_200_000]
-lines = {name: [formula_us("all_reduce", name, 4, size, SLOW) / 1e3 for size in sizes] for name in ("ring", "tree")}
+lines = {
+    name: [formula_us("all_reduce", name, 4, size, SLOW) / 1e3 for size in sizes]
+    for name in ("ring", "tree")
+}
 dots = {name: [race(name, size, uniform(4, SLOW))[2] for size in tried] for name in lines}
-curves([Series(titled(name), sizes, times) for name, times in lines.items()]
-       + [Series(titled(name), tried, times, points=True) for name, times in dots.items()],
-       {"en": "All-reduce on 4 ranks", "zh": "4 个 rank 的 all-reduce"}, "measured, paced links / simulated",
-       x_name="S", y_name="ms", x_format=format_bytes)
+curves(
+    [Series(titled(name), sizes, times) for name, times in lines.items()]
+    + [Series(titled(name), tried, times, points=True) for name, times in dots.items()],
+    {"en": "All-reduce on 4 ranks", "zh": "4 个 rank 的 all-reduce"},
+    "measured, paced links / simulated",
+    x_name="S",
+    y_name="ms",
+    x_format=format_bytes,
+)
 
 # %%
-ring_fit, tree_fit = (network.fit("all_reduce", 4, tried, [1e3 * ms for ms in dots[name]]) for name in ("ring", "tree"))
-crossing = (ring_fit.alpha_us - tree_fit.alpha_us) / (1 / tree_fit.bandwidth_gb_per_s - 1 / ring_fit.bandwidth_gb_per_s)
-print(f"they cross at {format_bytes(crossover_bytes(4, SLOW))} by formula, "
-      f"at {format_bytes(crossing * 1e3)} where lines through the measured dots do")
+ring_fit, tree_fit = (
+    network.fit("all_reduce", 4, tried, [1e3 * ms for ms in dots[name]])
+    for name in ("ring", "tree")
+)
+crossing = (ring_fit.alpha_us - tree_fit.alpha_us) / (
+    1 / tree_fit.bandwidth_gb_per_s - 1 / ring_fit.bandwidth_gb_per_s
+)
+print(
+    f"they cross at {format_bytes(crossover_bytes(4, SLOW))} by formula, "
+    f"at {format_bytes(crossing * 1e3)} where lines through the measured dots do"
+)
 
 # %% [markdown]
 # So "usually trees below 256 kB, rings above" (section 19.1.2) can be no constant. The crossing is proportional to $\alpha B$ and grows with N. For three kinds of links, with alphas and bandwidths of the usual order of magnitude:
@@ -514,11 +598,18 @@ print(f"they cross at {format_bytes(crossover_bytes(4, SLOW))} by formula, "
 # 可见“通常小于 256 kB 用树，更大用环”（19.1.2 节）里的界线不可能是常数。交点与 $\alpha B$ 成正比，还随 N 增长。三种链路，alpha 和带宽取常见的数量级：
 
 # %%
-links = {"NVLink: 2 us, 300 GB/s": (2, 300), "InfiniBand: 5 us, 25 GB/s": (5, 25), "10G Ethernet: 50 us, 1.25 GB/s": (50, 1.25)}
+links = {
+    "NVLink: 2 us, 300 GB/s": (2, 300),
+    "InfiniBand: 5 us, 25 GB/s": (5, 25),
+    "10G Ethernet: 50 us, 1.25 GB/s": (50, 1.25),
+}
 print(f"{'ring beats tree from':<32}", *(f"N = {n:<6}" for n in (2, 4, 8, 64, 512)))
 for name, (alpha_us, bandwidth) in links.items():
     link = Link(alpha_us=alpha_us, bandwidth_gb_per_s=bandwidth)
-    print(f"{name:<32}", *(f"{format_bytes(crossover_bytes(n, link)):<10}" for n in (2, 4, 8, 64, 512)))
+    print(
+        f"{name:<32}",
+        *(f"{format_bytes(crossover_bytes(n, link)):<10}" for n in (2, 4, 8, 64, 512)),
+    )
 
 # %% [markdown]
 # From nothing to tens of megabytes. What NCCL does: for every size it estimates the time of each algorithm in each of its protocols on the topology that it found, and takes the least ([NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, existed in version 2.4 and was removed in 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)). On a machine with NVSwitches of the third generation and later, a further algorithm (NVLS) lets the switch add. What is chosen on your cluster, `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` tells.
@@ -532,12 +623,25 @@ for name, (alpha_us, bandwidth) in links.items():
 
 # %%
 infiniband, sizes = Link(alpha_us=5, bandwidth_gb_per_s=25), [8.0**k * 1000 for k in range(7)]
-lines = {name: [formula_us("all_reduce", name, 64, size, infiniband) for size in sizes] for name in ("ring", "tree")}
-pieces = [plan("all_reduce", "double_tree", 64, num_segments=num_pieces) for num_pieces in (1, 4, 16)]
-lines["double_tree"] = [min(time_us(each, uniform(64, infiniband), size) for each in pieces) for size in sizes]
-curves([Series(titled(name), sizes, times) for name, times in lines.items()],
-       {"en": "All-reduce on 64 ranks, InfiniBand", "zh": "64 个 rank 的 all-reduce，InfiniBand"}, "simulated",
-       x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
+lines = {
+    name: [formula_us("all_reduce", name, 64, size, infiniband) for size in sizes]
+    for name in ("ring", "tree")
+}
+pieces = [
+    plan("all_reduce", "double_tree", 64, num_segments=num_pieces) for num_pieces in (1, 4, 16)
+]
+lines["double_tree"] = [
+    min(time_us(each, uniform(64, infiniband), size) for each in pieces) for size in sizes
+]
+curves(
+    [Series(titled(name), sizes, times) for name, times in lines.items()],
+    {"en": "All-reduce on 64 ranks, InfiniBand", "zh": "64 个 rank 的 all-reduce，InfiniBand"},
+    "simulated",
+    x_name="S",
+    y_name="T",
+    x_format=format_bytes,
+    y_format=format_us,
+)
 for size, *times in zip(sizes, *lines.values()):
     print(f"{format_bytes(size):>8}: {TITLES[list(lines)[times.index(min(times))]]}")
 
@@ -558,7 +662,9 @@ for size, *times in zip(sizes, *lines.values()):
 # 到现在为止，所有链路都一样。集群里不是这样。两个岛，每岛两个 rank，岛内链路 1 ms、1 GB/s；从一个岛到另一个岛的消息共用一根慢线：
 
 # %%
-islands = network.islands(4, 2, inside=Link(alpha_us=1_000, bandwidth_gb_per_s=1), between=SLOW, shared=True)
+islands = network.islands(
+    4, 2, inside=Link(alpha_us=1_000, bandwidth_gb_per_s=1), between=SLOW, shared=True
+)
 widgets.show(picture.network(islands, language=LANGUAGE))
 
 # %%
@@ -566,9 +672,13 @@ print(f"{'4 MB':<20} crosses between islands   ms: predicted measured")
 for name in ("parameter_server", "ring", "tree", "hierarchical"):
     run, predicted, measured = race(name, 4_000_000, islands)
     steps = plan("all_reduce", name, 4)
-    crossing = [len(move.chunks) for step in steps.steps for move in step if move.src // 2 != move.dst // 2]
-    print(f"{TITLES[name]:<20} {sum(crossing) * 4 / steps.num_chunks:8.0f} MB in {len(crossing):2} messages"
-          f" {predicted:14.0f} {measured:8.0f}")
+    crossing = [
+        len(move.chunks) for step in steps.steps for move in step if move.src // 2 != move.dst // 2
+    ]
+    print(
+        f"{TITLES[name]:<20} {sum(crossing) * 4 / steps.num_chunks:8.0f} MB in {len(crossing):2} messages"
+        f" {predicted:14.0f} {measured:8.0f}"
+    )
 
 # %% [markdown]
 # Even in the best order, which this is, a ring crosses in every step. The hierarchical way first adds inside the islands: as little crosses as in a tree, and both ways at once. That is what "topology-aware" buys: the same library call, another plan. (A ring whose neighbours sit on different islands crosses more often; chapter 11 tries it.)
@@ -595,10 +705,19 @@ for name in ("parameter_server", "ring", "tree", "hierarchical"):
 def judge(name, num_ranks, sizes, times_us):
     """Fits every fourth size, prints the errors on the other sizes, gives the line and the dots."""
     fitted = network.fit("all_reduce", num_ranks, sizes[3::4], times_us[3::4])
-    errors = sorted(abs(fitted.us(size) / time - 1) for k, (size, time) in enumerate(zip(sizes, times_us)) if k % 4 != 3)
-    print(f"{name}: alpha {format_us(fitted.alpha_us)}, B {fitted.bandwidth_gb_per_s:.3g} GB/s; off on {len(errors)} unseen "
-          f"sizes by {errors[len(errors) // 2]:.0%} in the median, {errors[len(errors) * 9 // 10]:.0%} at the 90th percentile")
-    return [Series(name, sizes, [fitted.us(size) for size in sizes]), Series(name, sizes, times_us, points=True)]
+    errors = sorted(
+        abs(fitted.us(size) / time - 1)
+        for k, (size, time) in enumerate(zip(sizes, times_us))
+        if k % 4 != 3
+    )
+    print(
+        f"{name}: alpha {format_us(fitted.alpha_us)}, B {fitted.bandwidth_gb_per_s:.3g} GB/s; off on {len(errors)} unseen "
+        f"sizes by {errors[len(errors) // 2]:.0%} in the median, {errors[len(errors) * 9 // 10]:.0%} at the 90th percentile"
+    )
+    return [
+        Series(name, sizes, [fitted.us(size) for size in sizes]),
+        Series(name, sizes, times_us, points=True),
+    ]
 
 
 # %%
@@ -607,8 +726,21 @@ series = []
 for num_ranks in (2, 4):
     mine = [point for point in points if point.num_ranks == num_ranks]
     backend = "nccl" if resources.num_gpus() >= num_ranks else "gloo"
-    series += judge(f"N = {num_ranks}, {backend}", num_ranks, [p.num_bytes for p in mine], [p.time_us for p in mine])
-curves(series, "All-reduce: T = alpha + S / B", "measured", x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
+    series += judge(
+        f"N = {num_ranks}, {backend}",
+        num_ranks,
+        [p.num_bytes for p in mine],
+        [p.time_us for p in mine],
+    )
+curves(
+    series,
+    "All-reduce: T = alpha + S / B",
+    "measured",
+    x_name="S",
+    y_name="T",
+    x_format=format_bytes,
+    y_format=format_us,
+)
 
 # %% [markdown]
 # Two numbers give the times over almost the whole range, to the errors printed. They hold for this machine and for **one** number of ranks: where ranks outnumber the cores they take turns, and alpha grows faster than the ring's 2(N-1) steps.
@@ -623,9 +755,13 @@ curves(series, "All-reduce: T = alpha + S / B", "measured", x_name="S", y_name="
 # %%
 for num_ranks, cost in calibrate.links((2, 4)).items():
     dots = [point for point in points if point.num_ranks == num_ranks]
-    errors = sorted(abs(cost.us(dot.num_bytes) / dot.time_us - 1) for k, dot in enumerate(dots) if k % 4 != 3)
-    print(f"N = {num_ranks}, kept: alpha {format_us(cost.alpha_us)}, B {cost.bandwidth_gb_per_s:.3g} GB/s; off on the "
-          f"{len(errors)} dots it has not seen by {errors[len(errors) // 2]:.0%} in the median")
+    errors = sorted(
+        abs(cost.us(dot.num_bytes) / dot.time_us - 1) for k, dot in enumerate(dots) if k % 4 != 3
+    )
+    print(
+        f"N = {num_ranks}, kept: alpha {format_us(cost.alpha_us)}, B {cost.bandwidth_gb_per_s:.3g} GB/s; off on the "
+        f"{len(errors)} dots it has not seen by {errors[len(errors) // 2]:.0%} in the median"
+    )
 
 # %% [markdown]
 # Where it is far off, the machine was busy then, or is now; `fresh=True` measures again.
@@ -642,15 +778,45 @@ for num_ranks, cost in calibrate.links((2, 4)).items():
 # 大小除以时间叫 algbw。即使链路完美，它也随 N 下降，因为每个 rank 要发 $2\frac{N-1}{N}S$。乘上这个系数就是 busbw：链路真正承载的带宽，可以拿去与数据手册对照。nccl-tests 两个都印。下面是八块 A100 的一张表，由别人录得（Stas Bekman，*Machine Learning Engineering*）：32 KiB、64 KiB……16 GiB 的用时，单位微秒。
 
 # %%
-A100_US = [43.83, 46.8, 51.76, 61.38, 80.4, 101.9, 101.4, 101.5, 133.5, 276.6, 424.0, 684.6, 1327.6, 2420.6, 4218.4,
-           8203.9, 16240.0, 32136.0, 64074.0, 127997.0]
+A100_US = [
+    43.83,
+    46.8,
+    51.76,
+    61.38,
+    80.4,
+    101.9,
+    101.4,
+    101.5,
+    133.5,
+    276.6,
+    424.0,
+    684.6,
+    1327.6,
+    2420.6,
+    4218.4,
+    8203.9,
+    16240.0,
+    32136.0,
+    64074.0,
+    127997.0,
+]
 a100_sizes = [2 ** (15 + k) for k in range(len(A100_US))]
 print("     size       time     algbw     busbw (GB/s)")
 for size, time in list(zip(a100_sizes, A100_US))[::6]:
-    print(f"{format_bytes(size):>9} {format_us(time):>10} {network.algbw(size, time):9.1f}"
-          f" {network.busbw('all_reduce', 8, size, time):9.1f}")
+    print(
+        f"{format_bytes(size):>9} {format_us(time):>10} {network.algbw(size, time):9.1f}"
+        f" {network.busbw('all_reduce', 8, size, time):9.1f}"
+    )
 series = judge("8 x A100", 8, a100_sizes, A100_US)
-curves(series, "All-reduce: T = alpha + S / B", "recorded", x_name="S", y_name="T", x_format=format_bytes, y_format=format_us)
+curves(
+    series,
+    "All-reduce: T = alpha + S / B",
+    "recorded",
+    x_name="S",
+    y_name="T",
+    x_format=format_bytes,
+    y_format=format_us,
+)
 
 # %% [markdown]
 # The busbw of large buffers is to be compared with the 300 GB/s per direction of the beginning, not with 600. And the dots leave the line in places: NCCL changes algorithm and protocol on the way (look at 1 to 4 MB, where four times the bytes cost nothing), and one line is the model of **one** algorithm.

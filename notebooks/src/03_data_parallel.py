@@ -47,6 +47,7 @@ def difference(ours, theirs):
     """The largest difference between two dicts of tensors."""
     return max((ours[name] - theirs[name]).abs().max().item() for name in theirs)
 
+
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## Six steps by hand
 #
@@ -66,7 +67,9 @@ def six_steps(num_steps):
 
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    net = model.Transformer(2, 32, 2, max_len=32)  # 2 the same weights everywhere: the seed is the same
+    net = model.Transformer(
+        2, 32, 2, max_len=32
+    )  # 2 the same weights everywhere: the seed is the same
     for step in range(num_steps):
         batch = model.story_tokens(8, 32, seed=step)
         tokens, targets = (part.chunk(size)[rank] for part in batch)  # 1 other data everywhere
@@ -81,6 +84,7 @@ def six_steps(num_steps):
         net.zero_grad()
     return net.state_dict()
 
+
 # %% [markdown]
 # With `ranks=1` the same function is ordinary training on the whole batch of 8. **Predict.** After three steps, how far are the weights of 2 and of 4 ranks from those of the one process?
 
@@ -91,13 +95,19 @@ def six_steps(num_steps):
 my_difference = None
 
 # %%
-runs = {size: lab.launch(six_steps, 3, ranks=size, backend="gloo", timeout_s=40) for size in (1, 2, 4)}
+runs = {
+    size: lab.launch(six_steps, 3, ranks=size, backend="gloo", timeout_s=40) for size in (1, 2, 4)
+}
 torch.manual_seed(0)
 start = model.Transformer(2, 32, 2, max_len=32).state_dict()
-print(f"{my_difference = }; three steps moved a weight by up to {difference(runs[1][0], start):.3f}")
+print(
+    f"{my_difference = }; three steps moved a weight by up to {difference(runs[1][0], start):.3f}"
+)
 for size in (2, 4):
-    print(f"{size} ranks - 1 process: {difference(runs[size][0], runs[1][0]):.1e}"
-          f"   rank {size - 1} - rank 0: {difference(runs[size][size - 1], runs[size][0]):g}")
+    print(
+        f"{size} ranks - 1 process: {difference(runs[size][0], runs[1][0]):.1e}"
+        f"   rank {size - 1} - rank 0: {difference(runs[size][size - 1], runs[size][0]):g}"
+    )
 
 # %% [markdown]
 # Rounding, no more: a sum of four parts is added up in another order. Between ranks there is no difference at all, for all of them got the same bytes from the all-reduce. That is why data parallelism needs no broadcast of weights after the first step.
@@ -124,7 +134,11 @@ def unequal_shares():
     torch.manual_seed(0)
     net = model.Transformer(2, 32, 2, max_len=32)
     batch = model.story_tokens(8, 32)
-    for name, factor in (("whole batch", None), ("1 / size", 1 / 2), ("share / 8", shares[rank] / 8)):
+    for name, factor in (
+        ("whole batch", None),
+        ("1 / size", 1 / 2),
+        ("share / 8", shares[rank] / 8),
+    ):
         tokens, targets = (part if factor is None else part.split(shares)[rank] for part in batch)
         net.zero_grad()
         model.loss(net(tokens), targets).backward()
@@ -139,7 +153,9 @@ def unequal_shares():
 found = lab.launch(unequal_shares, ranks=2, backend="gloo", timeout_s=40)[0]
 largest = max(grad.abs().max().item() for grad in found["whole batch"].values())
 for name in ("1 / size", "share / 8"):
-    print(f"{name:>9}: off by up to {difference(found[name], found['whole batch']):.1e}, largest gradient {largest:.2f}")
+    print(
+        f"{name:>9}: off by up to {difference(found[name], found['whole batch']):.1e}, largest gradient {largest:.2f}"
+    )
 
 # %% [markdown] sections="S1"
 # ## nn.DataParallel, and why not
@@ -197,8 +213,11 @@ def two_threads():
 
 
 one = best_of_seven(think)
-rows = {"one after the other": 2 * one, "two threads": best_of_seven(two_threads),
-        "two ranks": max(lab.launch(think_in_rank, ranks=2, backend="gloo", timeout_s=40))}
+rows = {
+    "one after the other": 2 * one,
+    "two threads": best_of_seven(two_threads),
+    "two ranks": max(lab.launch(think_in_rank, ranks=2, backend="gloo", timeout_s=40)),
+}
 for name, seconds in rows.items():
     print(f"{name:<19} {seconds / one:.1f} times one share")
 
@@ -213,7 +232,10 @@ from labkit.collectives.algorithms import plan, received_bytes, sent_bytes
 
 print("  N   GPU 0, copy by copy      ring, each rank")
 for size in (2, 4, 8):
-    star = sent_bytes(plan("broadcast", "star", size), 1)[0] + received_bytes(plan("reduce", "star", size), 1)[0]
+    star = (
+        sent_bytes(plan("broadcast", "star", size), 1)[0]
+        + received_bytes(plan("reduce", "star", size), 1)[0]
+    )
     ring = plan("all_reduce", "ring", size)
     print(f"{size:3} {star:24.2f} {sent_bytes(ring, 1)[0] + received_bytes(ring, 1)[0]:17.2f}")
 
@@ -253,6 +275,7 @@ def in_buckets(weights, bucket_bytes=256 * 1024):
             average(bucket)
             bucket = []
 
+
 # %% [markdown]
 # The third way is `DistributedDataParallel` with buckets of the same size (`bucket_cap_mb` counts in MiB). All three on the same weights and data; the third step of each is counted and timed. **Predict** the number of all-reduces of each. The model has 53 weights and 0.94 MB of gradients.
 
@@ -285,7 +308,8 @@ def three_ways():
             began = time.perf_counter()
             with traffic.count() as counted:
                 model.loss(run(tokens), targets).backward()
-                if afterwards: afterwards(list(mine.parameters()))
+                if afterwards:
+                    afterwards(list(mine.parameters()))
             ms = 1e3 * (time.perf_counter() - began)
         found[name] = counted, ms, {name: weight.grad for name, weight in mine.named_parameters()}
     return found
@@ -295,9 +319,13 @@ def three_ways():
 found = lab.launch(three_ways, ranks=2, backend="gloo", timeout_s=40)[0]
 print(f"{my_calls = }\n             all-reduces      payload   on the wire   step      difference")
 for name, (counted, ms, grads) in found.items():
-    wire = "unknown" if counted.sent_bytes is None else f"{counted.sent_bytes:,}"  # only Linux counts it
-    print(f"{name:<12} {counted.calls['all_reduce']:11} {counted.payload_bytes['all_reduce']:12,} "
-          f"{wire:>13} {ms:5.0f} ms {difference(grads, found['per weight'][2]):12.1e}")
+    wire = (
+        "unknown" if counted.sent_bytes is None else f"{counted.sent_bytes:,}"
+    )  # only Linux counts it
+    print(
+        f"{name:<12} {counted.calls['all_reduce']:11} {counted.payload_bytes['all_reduce']:12,} "
+        f"{wire:>13} {ms:5.0f} ms {difference(grads, found['per weight'][2]):12.1e}"
+    )
 
 # %% [markdown]
 # The same bytes, the same gradients. What differs is the number of messages; on the wire each adds a header. (Ring or tree is not DDP's choice but the backend's: chapter 02.) And DDP sends its buckets while the backward still runs. Autograd has a hook for that, which fires as soon as a gradient is complete. With it, overlap by hand takes one line:
@@ -315,7 +343,10 @@ def during_the_backward():
     tokens, targets = model.story_tokens(4, 32)
     for name, weight in net.named_parameters():
         weight.register_post_accumulate_grad_hook(
-            lambda weight, name=name: under_way.append((name, dist.all_reduce(weight.grad, async_op=True))))
+            lambda weight, name=name: under_way.append(
+                (name, dist.all_reduce(weight.grad, async_op=True))
+            )
+        )
     model.loss(net(tokens), targets).backward()
     started = len(under_way)  # before anybody waited
     for _, work in under_way:
@@ -350,7 +381,9 @@ def watch_buckets(num_steps):
     tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
 
     def watch(group, bucket):
-        steps[-1].append((bucket.buffer().nbytes, [names[weight.data_ptr()] for weight in bucket.parameters()]))
+        steps[-1].append(
+            (bucket.buffer().nbytes, [names[weight.data_ptr()] for weight in bucket.parameters()])
+        )
         return allreduce_hook(group, bucket)
 
     ddp = DDP(net)
@@ -364,7 +397,12 @@ def watch_buckets(num_steps):
 # %%
 for step, seen in enumerate(lab.launch(watch_buckets, 3, ranks=2, backend="gloo", timeout_s=40)[0]):
     for num_bytes, names in seen:
-        print(f"step {step}: {format_bytes(num_bytes):>8}, {len(names):2} gradients:", *names[:2], "...", *names[-2:])
+        print(
+            f"step {step}: {format_bytes(num_bytes):>8}, {len(names):2} gradients:",
+            *names[:2],
+            "...",
+            *names[-2:],
+        )
 
 # %% [markdown]
 # In the first step DDP knows nothing of the model's order and sends one bucket. It notes in which order the gradients became ready, rank 0 tells the others, and from the second step on the buckets follow that order: `logits` before `norm`, which the model registered the other way round. The first bucket is kept small, so that something is under way early.
@@ -390,17 +428,30 @@ my_bucket_mb = None
 # **模拟。** 桶里最后一个梯度到齐、链路又空着，这个桶的 all-reduce 就开始。**运行。** 真实的 DDP，真实大小的梯度；各层睡满规定的时间，每次真实的 all-reduce 也睡满它在这条链路上该花的时间，这叫定速（paced）。
 
 # %%
-layers = [buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=3000) for i in range(12)]
+layers = [
+    buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=3000) for i in range(12)
+]
 link, sizes_mb = Link(alpha_us=2500, bandwidth_gb_per_s=0.08), (0.5, 1, 2, 3, 6)
 predicted = {mb: data_parallel.predict(layers, 2, bucket_mb=mb, link=link) for mb in sizes_mb}
-measured = {mb: data_parallel.launch(layers, 2, bucket_mb=mb, link=link, num_steps=1, timeout_s=50) for mb in (0.5, 2, 6)}
+measured = {
+    mb: data_parallel.launch(layers, 2, bucket_mb=mb, link=link, num_steps=1, timeout_s=50)
+    for mb in (0.5, 2, 6)
+}
 
 # %%
 steps = predicted, {mb: run.timeline() for mb, run in measured.items()}
 ms = [[buckets.step_us(step) / 1000 for step in some.values()] for some in steps]
-widgets.show(curves.curves([Series("DDP", list(predicted), ms[0]), Series("DDP", list(measured), ms[1], points=True)],
-                          title={"en": "One step, by bucket size", "zh": "一步的时间与桶的大小"}, log_x=True,
-                          x_name="MiB", y_name="ms", badge="measured, paced, gloo / simulated", language=LANGUAGE))
+widgets.show(
+    curves.curves(
+        [Series("DDP", list(predicted), ms[0]), Series("DDP", list(measured), ms[1], points=True)],
+        title={"en": "One step, by bucket size", "zh": "一步的时间与桶的大小"},
+        log_x=True,
+        x_name="MiB",
+        y_name="ms",
+        badge="measured, paced, gloo / simulated",
+        language=LANGUAGE,
+    )
+)
 print(f"{my_bucket_mb = }, simulated best: {sizes_mb[ms[0].index(min(ms[0]))]} MiB")
 
 # %% [markdown]
@@ -411,7 +462,9 @@ print(f"{my_bucket_mb = }, simulated best: {sizes_mb[ms[0].index(min(ms[0]))]} M
 
 # %%
 for mb in (0.5, 6):
-    widgets.show(scene.compare(predicted[mb], measured[mb].timeline(), title=f"{mb} MiB", language=LANGUAGE))
+    widgets.show(
+        scene.compare(predicted[mb], measured[mb].timeline(), title=f"{mb} MiB", language=LANGUAGE)
+    )
 
 # %% [markdown] sections="8.3.1"
 # ### Turn the knobs
@@ -442,9 +495,13 @@ from torch.utils.data import DistributedSampler
 
 def deal(num_samples, num_ranks, epoch=None, **options):
     """The indices of every rank."""
-    samplers = [DistributedSampler(range(num_samples), num_ranks, rank, **options) for rank in range(num_ranks)]
+    samplers = [
+        DistributedSampler(range(num_samples), num_ranks, rank, **options)
+        for rank in range(num_ranks)
+    ]
     for sampler in samplers:
-        if epoch is not None: sampler.set_epoch(epoch)
+        if epoch is not None:
+            sampler.set_epoch(epoch)
     return [list(sampler) for sampler in samplers]
 
 
@@ -478,7 +535,9 @@ def four_sequences_each(with_sampler):
     net, data = model.Transformer(2, 32, 2, max_len=32), TensorDataset(*model.story_tokens(8, 32))
     sampler = DistributedSampler(data, shuffle=False) if with_sampler else None
     tokens, targets = next(iter(DataLoader(data, batch_size=4, sampler=sampler)))
-    ddp = DDP(net)  # with its name: nothing but the wrapper keeps the all-reduces alive until the backward
+    ddp = DDP(
+        net
+    )  # with its name: nothing but the wrapper keeps the all-reduces alive until the backward
     model.loss(ddp(tokens), targets).backward()
     return {name: weight.grad for name, weight in net.named_parameters()}
 
@@ -494,8 +553,10 @@ def one_process(batch):
 eight = model.story_tokens(8, 32)
 for with_sampler in (True, False):
     grads = lab.launch(four_sequences_each, with_sampler, ranks=2, backend="gloo", timeout_s=40)[0]
-    print(f"sampler: {with_sampler!s:5}   off the gradient of all 8: {difference(grads, one_process(eight)):.0e}"
-          f"   of the first 4: {difference(grads, one_process([part[:4] for part in eight])):.0e}")
+    print(
+        f"sampler: {with_sampler!s:5}   off the gradient of all 8: {difference(grads, one_process(eight)):.0e}"
+        f"   of the first 4: {difference(grads, one_process([part[:4] for part in eight])):.0e}"
+    )
 
 # %% [markdown]
 # Two ranks at work, and the result of a batch half as large, as if there were one.
@@ -513,11 +574,16 @@ for with_sampler in (True, False):
 
 # %%
 right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0])
-shares = {"padded (default)": deal(10, 4, shuffle=False), "drop_last=True": deal(10, 4, shuffle=False, drop_last=True),
-          "range(rank, 10, 4)": [list(range(rank, 10, 4)) for rank in range(4)]}
+shares = {
+    "padded (default)": deal(10, 4, shuffle=False),
+    "drop_last=True": deal(10, 4, shuffle=False, drop_last=True),
+    "range(rank, 10, 4)": [list(range(rank, 10, 4)) for rank in range(4)],
+}
 for name, dealt in shares.items():
     used = sum(dealt, [])
-    print(f"{name:<19} accuracy {right[used].sum()}/{len(used)} = {right[used].float().mean():.1%}   {dealt}")
+    print(
+        f"{name:<19} accuracy {right[used].sum()}/{len(used)} = {right[used].float().mean():.1%}   {dealt}"
+    )
 
 # %% [markdown]
 # Seven of ten is right. The last line is the cure for evaluation: uneven shares, no gradient, and one all-reduce of two numbers at the end, (correct, count). Training on uneven shares is the second exercise.
@@ -562,10 +628,15 @@ def accumulate(name):
 my_calls = {"plain": None, "no_sync": None, "backward only": None}
 
 # %%
-found = {name: lab.launch(accumulate, name, ranks=2, backend="gloo", timeout_s=40)[0] for name in my_calls}
+found = {
+    name: lab.launch(accumulate, name, ranks=2, backend="gloo", timeout_s=40)[0]
+    for name in my_calls
+}
 for name, (counted, grads) in found.items():
-    print(f"{name:<14} {counted.calls['all_reduce']} all-reduces, {counted.payload_bytes['all_reduce']:7,} bytes, "
-          f"difference {difference(grads, found['plain'][1]):.0e}; I said {my_calls[name]}")
+    print(
+        f"{name:<14} {counted.calls['all_reduce']} all-reduces, {counted.payload_bytes['all_reduce']:7,} bytes, "
+        f"difference {difference(grads, found['plain'][1]):.0e}; I said {my_calls[name]}"
+    )
 
 # %% [markdown]
 # The forward belongs into the block, too: it is in the forward that DDP decides whether the coming backward communicates.
@@ -608,7 +679,8 @@ def train(num_epochs, folder):
         mean = torch.stack(losses).detach().mean()
         dist.all_reduce(mean)  # for the log; gradients have been averaged by DDP
         logged.append((losses[-1].item(), mean.item() / dist.get_world_size()))
-        if dist.get_rank() == 0: torch.save({"model": ddp.module.state_dict(), "epoch": epoch}, f"{folder}/last.pt")
+        if dist.get_rank() == 0:
+            torch.save({"model": ddp.module.state_dict(), "epoch": epoch}, f"{folder}/last.pt")
         dist.barrier()  # nobody goes on, or looks for the file, before it is there
     return logged, next(iter(ddp.state_dict()))
 
@@ -658,7 +730,7 @@ for prefix in ("", "module."):
 # 写成脚本时，要补上 `lab.launch` 代劳的那一件事：建立进程组。`torchrun` 启动各进程，并设好 `RANK`、`LOCAL_RANK`、`WORLD_SIZE`、`MASTER_ADDR` 和 `MASTER_PORT`；`init_process_group` 会去读它们（默认就是 `env://`）。在 GPU 上改用 `"nccl"`，并调用 `torch.cuda.set_device(local_rank)`。
 
 # %%
-MAIN = '''
+MAIN = """
 if __name__ == "__main__":
     import os, sys
     import torch.distributed as dist
@@ -668,7 +740,7 @@ if __name__ == "__main__":
     if dist.get_rank() == 0:
         print(*(f"{mean:.3f}" for _, mean in logged), flush=True)
     dist.barrier(), os._exit(0)  # without the teardown, which aborts now and then
-'''
+"""
 script = Path(folder.name, "train.py")
 script.write_text(inspect.getsource(train) + MAIN)
 by_torchrun = lab.launch_script(script, folder.name, ranks=2, timeout_s=55)
@@ -689,7 +761,9 @@ parser = get_args_parser()
 chosen = vars(parser.parse_args(COMMAND.split()))
 for action in parser._actions:
     if f"--{action.dest}=" in COMMAND:
-        print(f"{action.dest:<15} {chosen[action.dest]!s:<10} {' '.join(action.help.split()).partition('. ')[0]}")
+        print(
+            f"{action.dest:<15} {chosen[action.dest]!s:<10} {' '.join(action.help.split()).partition('. ')[0]}"
+        )
 print(f"16 ranks: node 1, local rank 3 is rank {1 * 8 + 3}")
 
 # %% [markdown]
@@ -699,7 +773,7 @@ print(f"16 ranks: node 1, local rank 3 is rank {1 * 8 + 3}")
 # 各机器不同的那个数是 `node_rank`。`RANK` 在所有节点上统一编号，`LOCAL_RANK` 只在一个节点内编号。S2 和 S12 用 `if local_rank == 0` 来打印，S12 还用它来存盘。下面在这台机器上起两个节点，各有自己的代理进程（agent）和一个 rank：
 
 # %%
-TWO_NODES = '''
+TWO_NODES = """
 import os, torch
 import torch.distributed as dist
 
@@ -709,20 +783,36 @@ dist.all_reduce(total)
 if os.environ["LOCAL_RANK"] == "0":
     print(f"node {os.environ['GROUP_RANK']}: I am rank {dist.get_rank()}, and we are {total.item():g}")
 dist.destroy_process_group()
-'''
+"""
 script = Path(folder.name, "two_nodes.py")
 script.write_text(TWO_NODES)
-line = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", "--nnodes=2",
-        "--master_addr=127.0.0.1", f"--master_port={resources.free_port()}"]  # torchrun is a name for the first three words
+line = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--nproc_per_node=1",
+    "--nnodes=2",
+    "--master_addr=127.0.0.1",
+    f"--master_port={resources.free_port()}",
+]  # torchrun is a name for the first three words
 
 # %%
 environment = os.environ | ({"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {})
-nodes = [subprocess.Popen([*line, f"--node_rank={node}", script], env=environment, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node in range(2)]
+nodes = [
+    subprocess.Popen(
+        [*line, f"--node_rank={node}", script],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    for node in range(2)
+]
 try:
     print(*(node.communicate(timeout=50)[0] for node in nodes), sep="")
 finally:
-    for node in nodes: node.terminate()  # does nothing where all went well
+    for node in nodes:
+        node.terminate()  # does nothing where all went well
 
 # %% [markdown]
 # One job of two ranks, and both are local rank 0: every line of S2 comes twice, and S12's two processes write one file. Choose the GPU by `LOCAL_RANK`, the writer by `RANK`.
@@ -762,7 +852,10 @@ def by_environment(port):
     return said, f"with both set, {total.item():g} ranks answer"
 
 
-print(*lab.launch(by_environment, resources.free_port(), ranks=2, backend="gloo", timeout_s=40)[0], sep="\n")
+print(
+    *lab.launch(by_environment, resources.free_port(), ranks=2, backend="gloo", timeout_s=40)[0],
+    sep="\n",
+)
 
 # %% [markdown] sections="10.2.2"
 # ## Without waiting: a parameter server
@@ -804,11 +897,16 @@ def serve(weights, total, bound, learning_rate):
         if len(late) < total:
             weights -= learning_rate * message[:-1]
             late.append(version - int(message[-1]))
-        go = [each for each in waiting if len(late) < total and steps[each] - min(steps.values()) <= bound]
+        go = [
+            each
+            for each in waiting
+            if len(late) < total and steps[each] - min(steps.values()) <= bound
+        ]
         waiting, version = [each for each in waiting if each not in go], version + bool(go)
         for worker in go:
             dist.send(stamped(weights, version), worker)
     return late
+
 
 # %% [markdown]
 # Three workers. A step takes 24 ms, and on worker 3 four times as long (paced): a **straggler**. 24 gradients in all, in every mode. **Predict:** how many milliseconds will that take, synchronously and asynchronously?
@@ -829,7 +927,13 @@ def serve_or_work(total, bound):
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
     torch.manual_seed(0)
-    rank, net, step, version, late = dist.get_rank(), model.Transformer(1, 32, 2, max_len=32), 0, 0, []
+    rank, net, step, version, late = (
+        dist.get_rank(),
+        model.Transformer(1, 32, 2, max_len=32),
+        0,
+        0,
+        [],
+    )
     paced = pace.Paced(net, forward_us=32_000 if rank == 3 else 8_000, name=str(rank))
     weights = parameters_to_vector(net.parameters()).detach()
     net(model.story_tokens(4, 32)[0]).sum().backward()  # warm up
@@ -837,11 +941,17 @@ def serve_or_work(total, bound):
     with trace.record(operators=False):
         if rank == 0:
             late, version = serve(weights, total, bound, 0.5 / 3), -1
-            for worker in (1, 2, 3): dist.send(stamped(weights, -1), worker)  # the end
+            for worker in (1, 2, 3):
+                dist.send(stamped(weights, -1), worker)  # the end
         while version >= 0:
             tokens, targets = model.story_tokens(4, 32, seed=3 * step + rank)
-            gradients = torch.autograd.grad(model.loss(paced(tokens), targets), list(net.parameters()))
-            message, step = stamped(torch.cat([gradient.flatten() for gradient in gradients]), version), step + 1
+            gradients = torch.autograd.grad(
+                model.loss(paced(tokens), targets), list(net.parameters())
+            )
+            message, step = (
+                stamped(torch.cat([gradient.flatten() for gradient in gradients]), version),
+                step + 1,
+            )
             dist.send(message, 0), dist.recv(message, 0)
             weights, version = message[:-1], int(message[-1])
             vector_to_parameters(weights, net.parameters())
@@ -850,11 +960,16 @@ def serve_or_work(total, bound):
 
 # %%
 modes = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
-runs = {name: lab.launch(serve_or_work, 24, bound, ranks=4, timeout_s=50, backend="gloo") for name, bound in modes.items()}
+runs = {
+    name: lab.launch(serve_or_work, 24, bound, ranks=4, timeout_s=50, backend="gloo")
+    for name, bound in modes.items()
+}
 span_us = max(buckets.step_us(run.timeline()) for run in runs.values())
 for name, chinese in (("synchronous", "同步"), ("asynchronous", "异步")):
     title = {"en": name, "zh": chinese}[LANGUAGE]
-    widgets.show(scene.timeline(runs[name].timeline(), title=title, span_us=span_us, language=LANGUAGE))
+    widgets.show(
+        scene.timeline(runs[name].timeline(), title=title, span_us=span_us, language=LANGUAGE)
+    )
 
 # %% [markdown]
 # Rank 0 serves and computes nothing. Above, ranks 1 and 2 wait for rank 3 in every step; below, nobody waits, until at the end the server lets the gradients still under way arrive, and drops them. The price is the staleness:
@@ -867,7 +982,10 @@ from collections import Counter
 
 
 def loss_of(weights):
-    net, (tokens, targets) = model.Transformer(1, 32, 2, max_len=32), model.story_tokens(64, 32, seed=10**6)
+    net, (tokens, targets) = (
+        model.Transformer(1, 32, 2, max_len=32),
+        model.story_tokens(64, 32, seed=10**6),
+    )
     torch.nn.utils.vector_to_parameters(weights, net.parameters())
     return model.loss(net(tokens), targets).item()
 
@@ -875,10 +993,14 @@ def loss_of(weights):
 print("               span     steps of 1, 2, 3   late by: how many            loss")
 for name, run in runs.items():
     late = " ".join(f"{by}:{many}" for by, many in sorted(Counter(run[0][0]).items()))
-    print(f"{name:<13} {buckets.step_us(run.timeline()) / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
-          f"{loss_of(run[0][2]):.3f}")
-print(f"{my_ms = }\nwithout messages: synchronous {8 * 96} ms; asynchronous {24 / (2 / 24 + 1 / 96):.0f} ms, "
-      "then up to 96 more until the last gradients, not used, are in")
+    print(
+        f"{name:<13} {buckets.step_us(run.timeline()) / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
+        f"{loss_of(run[0][2]):.3f}"
+    )
+print(
+    f"{my_ms = }\nwithout messages: synchronous {8 * 96} ms; asynchronous {24 / (2 / 24 + 1 / 96):.0f} ms, "
+    "then up to 96 more until the last gradients, not used, are in"
+)
 
 # %% [markdown]
 # The bound keeps the straggler from falling behind for ever: nobody may be more than 2 steps ahead. Is the synchronous row really ordinary training? The same 24 batches in one process, three to a step:
@@ -924,7 +1046,10 @@ def descend(rate, late, num_updates=200):
 rates = (0.05, 0.2, 0.5, 0.9, 1.5)
 print("late    limit   |x| for learning rate:", *(f"{rate:8}" for rate in rates))
 for late in (0, 1, 2, 5, 11):
-    print(f"{late:4} {2 * sin(pi / (4 * late + 2)):8.3f} {'':24}", *(f"{descend(rate, late):8.0e}" for rate in rates))
+    print(
+        f"{late:4} {2 * sin(pi / (4 * late + 2)):8.3f} {'':24}",
+        *(f"{descend(rate, late):8.0e}" for rate in rates),
+    )
 
 # %% [markdown]
 # Where the learning rate is above the limit, $|x|$ grows. Staleness 11, a dozen workers, takes a learning rate about a fifteenth of the one that works without. *Hogwild!* (section 19.2.2) goes one step further and drops even the server's order: workers write into shared weights without locks, and the proof that this converges needs updates that each touch few of the weights; where every update touches all, as here, it promises nothing (not run here).
@@ -952,14 +1077,20 @@ def passages(num_passages, seed, capitals):
     """Eight bytes of the story, and the next one."""
     tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
     text = torch.cat([tokens, targets[:, -1:]], dim=1)
-    if capitals: text = torch.where((text >= ord("a")) & (text <= ord("z")), text - 32, text)
+    if capitals:
+        text = torch.where((text >= ord("a")) & (text <= ord("z")), text - 32, text)
     return text[:, :-1], text[:, -1]
 
 
 def small_mlp(seed):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Flatten(), torch.nn.Linear(128, 64), torch.nn.Tanh(),
-                               torch.nn.Linear(64, 256))
+    return torch.nn.Sequential(
+        torch.nn.Embedding(256, 16),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 64),
+        torch.nn.Tanh(),
+        torch.nn.Linear(64, 256),
+    )
 
 
 # %%
@@ -968,7 +1099,9 @@ def local_sgd(kind, every, seed, num_steps=64):
     net, rank, late, sent_bytes = small_mlp(seed), dist.get_rank(), kind == "accumulate", 0
     optimizer, weights = torch.optim.SGD(net.parameters(), lr=0.5), list(net.parameters())
     for step in range(1, num_steps + 1):
-        x, y = passages(16, 1000 * seed + 2 * step + rank, capitals=kind == "own data" and rank == 1)
+        x, y = passages(
+            16, 1000 * seed + 2 * step + rank, capitals=kind == "own data" and rank == 1
+        )
         (torch.nn.functional.cross_entropy(net(x), y) / (every if late else 1)).backward()
         if late and step % every == 0:
             sent_bytes += average([weight.grad for weight in weights])
@@ -981,33 +1114,58 @@ def local_sgd(kind, every, seed, num_steps=64):
 
 # %%
 def sweep(num_seeds):
-    return {(kind, every): [local_sgd(kind, every, seed) for seed in range(num_seeds)]
-            for kind in ("shuffled", "own data", "accumulate") for every in (1, 4, 16, 64)}
+    return {
+        (kind, every): [local_sgd(kind, every, seed) for seed in range(num_seeds)]
+        for kind in ("shuffled", "own data", "accumulate")
+        for every in (1, 4, 16, 64)
+    }
 
 
 def final_loss(weights, kind):
     """On other passages; for own data, the mean over small letters and capitals."""
     net = small_mlp(0)
     net.load_state_dict(weights)
-    tests = [passages(1000, 10**6, capitals) for capitals in ((False, True) if kind == "own data" else (False,))]
+    tests = [
+        passages(1000, 10**6, capitals)
+        for capitals in ((False, True) if kind == "own data" else (False,))
+    ]
     return sum(torch.nn.functional.cross_entropy(net(x), y).item() for x, y in tests) / len(tests)
 
 
 # %%
 swept = lab.launch(sweep, 2, ranks=2, backend="gloo", timeout_s=55)[0]
-losses = {(kind, every): [final_loss(weights, kind) for _, weights in runs] for (kind, every), runs in swept.items()}
-series = {kind: [(swept[key][0][0] / 1e6, loss) for key in swept if key[0] == kind for loss in losses[key]]
-          for kind in ("shuffled", "own data", "accumulate")}
+losses = {
+    (kind, every): [final_loss(weights, kind) for _, weights in runs]
+    for (kind, every), runs in swept.items()
+}
+series = {
+    kind: [
+        (swept[key][0][0] / 1e6, loss) for key in swept if key[0] == kind for loss in losses[key]
+    ]
+    for kind in ("shuffled", "own data", "accumulate")
+}
 NAMES = {"shuffled": "打乱", "own data": "各自的数据", "accumulate": "累积"}
-widgets.show(curves.curves([Series({"en": kind, "zh": NAMES[kind]}, *zip(*dots), points=True) for kind, dots in series.items()],
-                          log_x=True,
-                          title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
-                          x_name={"en": "MB handed to all_reduce by a rank", "zh": "一个 rank 交给 all_reduce 的 MB"},
-                          y_name={"en": "loss", "zh": "损失"}, badge="measured, gloo", language=LANGUAGE))
+widgets.show(
+    curves.curves(
+        [
+            Series({"en": kind, "zh": NAMES[kind]}, *zip(*dots), points=True)
+            for kind, dots in series.items()
+        ],
+        log_x=True,
+        title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
+        x_name={"en": "MB handed to all_reduce by a rank", "zh": "一个 rank 交给 all_reduce 的 MB"},
+        y_name={"en": "loss", "zh": "损失"},
+        badge="measured, gloo",
+        language=LANGUAGE,
+    )
+)
 print("  H       MB   " + "".join(f"{kind:<16}" for kind in series))
 for every in (1, 4, 16, 64):
     spoken = ["  ".join(f"{loss:.3f}" for loss in losses[kind, every]) for kind in series]
-    print(f"{every:3} {swept['shuffled', every][0][0] / 1e6:8.2f}   " + "".join(f"{text:<16}" for text in spoken))
+    print(
+        f"{every:3} {swept['shuffled', every][0][0] / 1e6:8.2f}   "
+        + "".join(f"{text:<16}" for text in spoken)
+    )
 
 # %% [markdown]
 # Read downwards. With shuffled data H costs no more than another seed does; the claim of section 19.2.2 holds here. With own data the ranks drift apart between two averages, and a long H costs more: one of the "suitable conditions" is data that is alike on all ranks. Accumulating sends the same bytes and does worst at this learning rate, because it makes H times fewer updates; a larger learning rate would win some of it back (chapter 12, to come).
@@ -1031,7 +1189,10 @@ my_speedup = None
 
 # %%
 def layers_of(share):
-    return [buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=5000 * share) for i in range(12)]
+    return [
+        buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=5000 * share)
+        for i in range(12)
+    ]
 
 
 options = {"bucket_mb": 1, "link": Link(alpha_us=200, bandwidth_gb_per_s=0.3)}
@@ -1042,14 +1203,28 @@ tried = {n: data_parallel.launch(layers_of(1 / n), n, **options, timeout_s=50) f
 taken = [min(run[0]["step_us"]) for run in tried.values()]  # the best of three steps
 
 # %%
-names = ({"en": "ideal", "zh": "理想"}, {"en": "one batch, shared", "zh": "分一批数据"},
-         {"en": "batch grows with N", "zh": "批随 N 增大"})
-widgets.show(curves.curves([
-    Series(names[0], counts, counts), Series(names[1], counts, [fixed[0] / us for us in fixed]),
-    Series(names[1], list(tried), [taken[0] / us for us in taken], points=True),
-    Series(names[2], counts, [n * grown[0] / us for n, us in zip(counts, grown)])],
-    title={"en": "Speed-up", "zh": "加速比"}, x_name="N", badge="measured, paced, gloo / simulated", language=LANGUAGE))
-print(f"{my_speedup = }; 4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured {taken[0] / taken[2]:.2f}, ideal 4")
+names = (
+    {"en": "ideal", "zh": "理想"},
+    {"en": "one batch, shared", "zh": "分一批数据"},
+    {"en": "batch grows with N", "zh": "批随 N 增大"},
+)
+widgets.show(
+    curves.curves(
+        [
+            Series(names[0], counts, counts),
+            Series(names[1], counts, [fixed[0] / us for us in fixed]),
+            Series(names[1], list(tried), [taken[0] / us for us in taken], points=True),
+            Series(names[2], counts, [n * grown[0] / us for n, us in zip(counts, grown)]),
+        ],
+        title={"en": "Speed-up", "zh": "加速比"},
+        x_name="N",
+        badge="measured, paced, gloo / simulated",
+        language=LANGUAGE,
+    )
+)
+print(
+    f"{my_speedup = }; 4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured {taken[0] / taken[2]:.2f}, ideal 4"
+)
 
 # %% [markdown]
 # Compute shrinks with N, and the bytes of a ring all-reduce do not: at some N there is nothing left to hide them under, and from then on more ranks gain nothing. That is why large clusters take larger batches: if every rank keeps its share, the backward stays long enough, and the line "batch grows with N" (samples per second) stays near the ideal.
@@ -1137,7 +1312,9 @@ check.hint("average_uneven")
 def my_buckets(model, bucket_bytes):
     """Replaces every gradient by its mean over the ranks."""
     ### BEGIN SOLUTION
-    grads = [weight.grad for weight in reversed(list(model.parameters())) if weight.grad is not None]
+    grads = [
+        weight.grad for weight in reversed(list(model.parameters())) if weight.grad is not None
+    ]
     bucket = []
     for number, grad in enumerate(grads, start=1):
         bucket.append(grad)

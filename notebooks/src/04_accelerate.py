@@ -27,7 +27,9 @@
 # %%
 import os
 
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # this chapter shows machines without GPUs, also where there are some
+os.environ["CUDA_VISIBLE_DEVICES"] = (
+    ""  # this chapter shows machines without GPUs, also where there are some
+)
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
@@ -46,6 +48,7 @@ folder = tempfile.TemporaryDirectory()
 def difference(ours, theirs):
     """The largest difference between two dicts of tensors."""
     return max((ours[name].float() - theirs[name].float()).abs().max().item() for name in theirs)
+
 
 # %% [markdown] sections="8.2.1"
 # ## One script
@@ -109,10 +112,10 @@ COMMON = "compute_environment: LOCAL_MACHINE\nnum_machines: 1\nnum_processes: 2\
 CONFIGS = {
     "bf16": "distributed_type: MULTI_GPU\nmixed_precision: bf16\n",
     "fsdp": "distributed_type: FSDP\nmixed_precision: 'no'\nfsdp_config:\n  fsdp_version: 2\n"
-            "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_transformer_layer_cls_to_wrap: Block\n"
-            "  fsdp_cpu_ram_efficient_loading: false\n",
+    "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_transformer_layer_cls_to_wrap: Block\n"
+    "  fsdp_cpu_ram_efficient_loading: false\n",
     "zero2": "distributed_type: DEEPSPEED\nmixed_precision: 'no'\ndeepspeed_config:\n  zero_stage: 2\n"
-             "  gradient_clipping: 1.0\n",
+    "  gradient_clipping: 1.0\n",
 }
 for name, text in CONFIGS.items():
     Path(folder.name, f"{name}.yaml").write_text(COMMON + text)
@@ -127,16 +130,25 @@ print(Path(folder.name, "fsdp.yaml").read_text())
 # %%
 from accelerate.commands.config import load_config_from_file
 
-VARIANTS = {"as written": "", "one key more": "gradient_accumulation_steps: 4\n", "MULTI-GPU": "distributed_type: MULTI-GPU\n",
-            "no": "mixed_precision: no\n", "'no'": "mixed_precision: 'no'\n"}
+VARIANTS = {
+    "as written": "",
+    "one key more": "gradient_accumulation_steps: 4\n",
+    "MULTI-GPU": "distributed_type: MULTI-GPU\n",
+    "no": "mixed_precision: no\n",
+    "'no'": "mixed_precision: 'no'\n",
+}
 for name, more in VARIANTS.items():
     variant = Path(folder.name, "variant.yaml")
     variant.write_text(COMMON + CONFIGS["bf16"] + more)  # a key given twice: the later one counts
     try:
         config = load_config_from_file(str(variant))
-        print(f"{name:13} {config.distributed_type.value}, mixed_precision {config.mixed_precision!r}")
+        print(
+            f"{name:13} {config.distributed_type.value}, mixed_precision {config.mixed_precision!r}"
+        )
     except ValueError as error:
-        print(f"{name:13} ValueError: {str(error).partition(' had ')[2].partition(', please')[0] or error}")
+        print(
+            f"{name:13} ValueError: {str(error).partition(' had ')[2].partition(', please')[0] or error}"
+        )
 
 # %% [markdown]
 # A key that the file does not know is refused: accumulation is no top-level key. And `no` without quotes is YAML's word for False, not the string that `mixed_precision` needs: the file is read without complaint.
@@ -155,17 +167,37 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 
 def handed_over(name, *flags):
     """What `accelerate launch --config_file name.yaml ... train.py` puts into the environment of each rank."""
-    line = ["--config_file", f"{folder.name}/{name}.yaml", "--main_process_port", "0", *flags, "train.py"]
-    args, defaults, _ = launch._validate_launch_command(launch.launch_command_parser().parse_args(line))
+    line = [
+        "--config_file",
+        f"{folder.name}/{name}.yaml",
+        "--main_process_port",
+        "0",
+        *flags,
+        "train.py",
+    ]
+    args, defaults, _ = launch._validate_launch_command(
+        launch.launch_command_parser().parse_args(line)
+    )
     args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
-    given = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
+    given = (
+        prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
+    )
     return {key: value for key, value in given.items() if key.startswith(("ACCELERATE_", "FSDP_"))}
 
 
 quiet = ("DYNAMO", "false", "CONFIG_DS")
-for name, flags in (("bf16", ()), ("bf16", ("--mixed_precision", "no")), ("fsdp", ()), ("zero2", ())):
+for name, flags in (
+    ("bf16", ()),
+    ("bf16", ("--mixed_precision", "no")),
+    ("fsdp", ()),
+    ("zero2", ()),
+):
     given = [f"   {key}={value}" for key, value in handed_over(name, *flags).items()]
-    print(" ".join((name, *flags)), *(each for each in given if not any(word in each for word in quiet)), sep="\n")
+    print(
+        " ".join((name, *flags)),
+        *(each for each in given if not any(word in each for word in quiet)),
+        sep="\n",
+    )
 
 # %%
 variant.write_text(COMMON + CONFIGS["bf16"] + VARIANTS["no"])
@@ -187,8 +219,15 @@ except AttributeError as error:
 # %%
 from concurrent.futures import ThreadPoolExecutor
 
-command = ThreadPoolExecutor().submit(lab.launch_script, script, "4", ranks=2, using="accelerate",
-                                      config=f"{folder.name}/bf16.yaml", timeout_s=55)
+command = ThreadPoolExecutor().submit(
+    lab.launch_script,
+    script,
+    "4",
+    ranks=2,
+    using="accelerate",
+    config=f"{folder.name}/bf16.yaml",
+    timeout_s=55,
+)
 
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## Six ways
@@ -221,8 +260,16 @@ def run_as(path, batch_size, environment, alone=False):
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     steps = {int(state["step"]) for state in optimizer.state.values()}
-    return {"type": accelerator.distributed_type.value, "net": type(net).__name__, "batches": len(names["loader"]),
-            "updates": max(steps), "weights": weights, "loss": names["loss"].item(), "size": accelerator.num_processes}
+    return {
+        "type": accelerator.distributed_type.value,
+        "net": type(net).__name__,
+        "batches": len(names["loader"]),
+        "updates": max(steps),
+        "weights": weights,
+        "loss": names["loss"].item(),
+        "size": accelerator.num_processes,
+    }
+
 
 # %% [markdown]
 # One process and five others. The batch size is a rank's own; it is chosen so that every update takes 8 passages: 8 in one process, 2 on each of four ranks, and so on. **Predict**: how many updates has the epoch of 64 passages in each way, and which weights equal those of the one process, up to rounding?
@@ -243,15 +290,23 @@ WAYS = {  # ranks, batch size, variables
     "FSDP": (2, 4, handed_over("fsdp")),
     "DeepSpeed": (2, 4, handed_over("zero2")),
 }
-runs = {name: lab.launch(run_as, str(script), size, given, ranks == 1, ranks=ranks, backend="gloo", timeout_s=50)
-        for name, (ranks, size, given) in WAYS.items()}
+runs = {
+    name: lab.launch(
+        run_as, str(script), size, given, ranks == 1, ranks=ranks, backend="gloo", timeout_s=50
+    )
+    for name, (ranks, size, given) in WAYS.items()
+}
 reference = runs["one process"][0]["weights"]
 
 # %%
-print(f"{my_updates = }; {my_equal_ways = }\n{'':14}{'type':12}{'net':26}batches  updates  from one process")
+print(
+    f"{my_updates = }; {my_equal_ways = }\n{'':14}{'type':12}{'net':26}batches  updates  from one process"
+)
 for name, (run, *_) in runs.items():
     far = difference(run["weights"], reference)
-    print(f"{name:14}{run['type']:12}{run['net']:26}{run['batches']:7}  {run['updates']:7}  {far:16.1e}")
+    print(
+        f"{name:14}{run['type']:12}{run['net']:26}{run['batches']:7}  {run['updates']:7}  {far:16.1e}"
+    )
 
 # %% [markdown]
 # The same file each time. Four ranks, accumulation, FSDP and DeepSpeed train the model that one process trains; bf16 computes with 8 bits of mantissa, and is off by more.
@@ -266,7 +321,9 @@ for name, (run, *_) in runs.items():
 # %%
 launched = command.result()
 for rank, log in enumerate(launched.logs):
-    print("accelerate launch:", log.strip(), "  in the notebook:", f"{runs['bf16'][rank]['loss']:.6f}")
+    print(
+        "accelerate launch:", log.strip(), "  in the notebook:", f"{runs['bf16'][rank]['loss']:.6f}"
+    )
 
 # %% [markdown]
 # ### What the promise does not cover
@@ -279,14 +336,19 @@ for rank, log in enumerate(launched.logs):
 # 8.2.2 节说训练循环“与单 GPU 完全相同”。代码确实相同。可是批大小也照旧用 8，启动四个 rank，每次更新就用了 32 段文本：更新次数只剩四分之一，得到的是另一个模型。又比如：在没有 GPU 的机器上启动两个 rank，却忘了 `ACCELERATE_USE_CPU`。或者没忘，但要的是 FSDP 或 DeepSpeed：
 
 # %%
-TRAPS = {"batch size 8 on four ranks": (4, 8, CPU), "no GPU, no variable": (2, 4, {}),
-         "FSDP's file, the variable": (2, 4, CPU | handed_over("fsdp")),
-         "DeepSpeed's, the variable": (2, 4, CPU | handed_over("zero2"))}
+TRAPS = {
+    "batch size 8 on four ranks": (4, 8, CPU),
+    "no GPU, no variable": (2, 4, {}),
+    "FSDP's file, the variable": (2, 4, CPU | handed_over("fsdp")),
+    "DeepSpeed's, the variable": (2, 4, CPU | handed_over("zero2")),
+}
 for name, (ranks, size, given) in TRAPS.items():
     run = lab.launch(run_as, str(script), size, given, ranks=ranks, backend="gloo", timeout_s=40)
     far = difference(run[0]["weights"], reference)
-    print(f"{name:27} {run[0]['type']:10} {run[0]['net']:24} {run[0]['updates']:2} updates, {far:.1e} from one process; "
-          f"num_processes {[each['size'] for each in run]}")
+    print(
+        f"{name:27} {run[0]['type']:10} {run[0]['net']:24} {run[0]['updates']:2} updates, {far:.1e} from one process; "
+        f"num_processes {[each['size'] for each in run]}"
+    )
 
 # %% [markdown]
 # In the second, each rank believes that it is alone (where Accelerate finds GPUs, it takes them and counts them). Nothing is averaged: the job costs twice as much and trains the same model two times. In the last two the type says it: plain DDP, whatever the file asked for. No warning in any of them. Print `accelerator.state` at the start of a script and read it.
@@ -309,13 +371,18 @@ def who_wins():
     import os
     from accelerate import Accelerator
 
-    os.environ |= {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
+    os.environ |= {
+        "ACCELERATE_MIXED_PRECISION": "bf16",
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2",
+    }
     accelerator = Accelerator(cpu=True, mixed_precision="no", gradient_accumulation_steps=4)
     return accelerator.mixed_precision, accelerator.gradient_accumulation_steps
 
 
-print(f'{my_winners = }\nthe launcher says ("bf16", 2), the script ("no", 4):',
-      lab.launch(who_wins, ranks=1, backend="gloo", timeout_s=40)[0])
+print(
+    f'{my_winners = }\nthe launcher says ("bf16", 2), the script ("no", 4):',
+    lab.launch(who_wins, ranks=1, backend="gloo", timeout_s=40)[0],
+)
 
 # %% [markdown]
 # The script for the precision, the launcher for the accumulation. Say each in one place only.
@@ -334,11 +401,15 @@ print(f'{my_winners = }\nthe launcher says ("bf16", 2), the script ("no", 4):',
 # `accelerator.prepare` 交还的不是你给它的那些对象。下面是同样的模型、优化器和加载器在前后的样子，取两个 rank 中的 rank 0，`mixed_precision="bf16"`；inside 一行是层内计算所用的类型：
 
 # %%
-found = {engine: lab.launch(accelerated.step, engine, "bf16", ranks=2, backend="gloo", timeout_s=40)[0]
-         for engine in ("ddp", "fsdp", "zero2")}
+found = {
+    engine: lab.launch(accelerated.step, engine, "bf16", ranks=2, backend="gloo", timeout_s=40)[0]
+    for engine in ("ddp", "fsdp", "zero2")
+}
 print(f"{'':14}{'before':26}" + "".join(f"{engine:28}" for engine in found))
 for row, before in found["ddp"]["before"].items():
-    print(f"{row:14}{before:26}" + "".join(f"{result['after'][row]:28}" for result in found.values()))
+    print(
+        f"{row:14}{before:26}" + "".join(f"{result['after'][row]:28}" for result in found.values())
+    )
 
 # %% [markdown]
 # The model is wrapped (DDP, DeepSpeed) or its weights are cut (FSDP: a `DTensor`, half of the elements here). The loader deals batches out, so it is half as long. On GPUs the batches and the model would also have moved: `batch on`.
@@ -356,7 +427,9 @@ my_halves = {"ddp": None, "fsdp": None}
 
 # %%
 def payload(result):
-    return sum(sum(line["payload_bytes"].values()) for batch in result["lines"] for line in batch.values())
+    return sum(
+        sum(line["payload_bytes"].values()) for batch in result["lines"] for line in batch.values()
+    )
 
 
 print(f"{my_halves = }\nbytes of an update{'no':>12}{'bf16':>12}")
@@ -390,15 +463,26 @@ def deal(num_samples, num_epochs=1, batch_size=2, shuffle=False, options=None):
     from accelerate.utils import DataLoaderConfiguration
     from torch.utils.data import DataLoader
 
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**(options or {})))
-    loader = accelerator.prepare(DataLoader(range(num_samples), batch_size=batch_size, shuffle=shuffle))
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(**(options or {}))
+    )
+    loader = accelerator.prepare(
+        DataLoader(range(num_samples), batch_size=batch_size, shuffle=shuffle)
+    )
     return [[batch.tolist() for batch in loader] for _ in range(num_epochs)]
 
 
 print(f"{my_samples = }")
 for size, options in ((2, {}), (2, {"even_batches": False}), (8, {"split_batches": True})):
-    dealt = [each[0] for each in lab.launch(deal, 10, 1, size, False, options, ranks=4, backend="gloo", timeout_s=40)]
-    print(f"batch size {size}, {options}: {sum(len(batch) for batches in dealt for batch in batches)} samples")
+    dealt = [
+        each[0]
+        for each in lab.launch(
+            deal, 10, 1, size, False, options, ranks=4, backend="gloo", timeout_s=40
+        )
+    ]
+    print(
+        f"batch size {size}, {options}: {sum(len(batch) for batches in dealt for batch in batches)} samples"
+    )
     print(*(f"   rank {rank}: {batches}" for rank, batches in enumerate(dealt)), sep="\n")
 
 # %% [markdown]
@@ -458,7 +542,9 @@ def two_backwards():
     return found
 
 
-for name, (calls, norm) in lab.launch(two_backwards, ranks=2, backend="gloo", timeout_s=40)[0].items():
+for name, (calls, norm) in lab.launch(two_backwards, ranks=2, backend="gloo", timeout_s=40)[
+    0
+].items():
     print(f"{name:27} {calls}, gradient norm {norm:.4f}")
 
 # %% [markdown]
@@ -488,7 +574,9 @@ def moves(num_batches, accumulation):
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
     net = torch.nn.Linear(1, 1, bias=False)
     loader = DataLoader(torch.ones(num_batches * accelerator.num_processes, 1))
-    net, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=1.0), loader)
+    net, optimizer, loader = accelerator.prepare(
+        net, torch.optim.SGD(net.parameters(), lr=1.0), loader
+    )
     places = [next(net.parameters()).item()]
     for inputs in loader:
         with accelerator.accumulate(net):
@@ -500,7 +588,10 @@ def moves(num_batches, accumulation):
     return [before - after for before, after in zip(places, places[1:])]
 
 
-print(f"{my_second_move = }; moves:", lab.launch(moves, 6, 4, ranks=2, backend="gloo", timeout_s=40)[0])
+print(
+    f"{my_second_move = }; moves:",
+    lab.launch(moves, 6, 4, ranks=2, backend="gloo", timeout_s=40)[0],
+)
 
 # %% [markdown]
 # Two batches, divided by four: the last update of an epoch is too small. Let the loader's length divide, or drop the rest (`drop_last=True`).
@@ -517,7 +608,13 @@ print(f"{my_second_move = }; moves:", lab.launch(moves, 6, 4, ranks=2, backend="
 # 8.2.4 节把裁剪放在 `if accelerator.sync_gradients` 之下。为什么？对每种引擎都真的裁剪了吗？用学习率为 1 的 SGD 做一次更新，权重移动的正是裁剪后的梯度；累积两个批次，两个 rank，`max_norm` 取 0.01。**先猜**：哪几种移动的长度是 0.01？
 
 # %%
-my_clipped = {"ddp": None, "ddp, no if": None, "fsdp": None, "zero2": None, "zero2, in the file": None}
+my_clipped = {
+    "ddp": None,
+    "ddp, no if": None,
+    "fsdp": None,
+    "zero2": None,
+    "zero2, in the file": None,
+}
 
 
 # %%
@@ -526,12 +623,17 @@ def clipped_move(engine, in_file=False, guard=True):
     from labkit import accelerate as accelerated, model
     from torch.utils.data import DataLoader, TensorDataset
 
-    accelerator = accelerated.accelerator(engine, accumulation=2, max_norm=0.01 if in_file else None)
+    accelerator = accelerated.accelerator(
+        engine, accumulation=2, max_norm=0.01 if in_file else None
+    )
     torch.manual_seed(0)
     net = model.Transformer(2, 32, 2, max_len=32)
     start = {name: weight.clone() for name, weight in net.state_dict().items()}
     net, optimizer, loader = accelerator.prepare(
-        net, torch.optim.SGD(net.parameters(), lr=1.0), DataLoader(TensorDataset(*model.story_tokens(8, 32)), batch_size=2))
+        net,
+        torch.optim.SGD(net.parameters(), lr=1.0),
+        DataLoader(TensorDataset(*model.story_tokens(8, 32)), batch_size=2),
+    )
     for tokens, targets in loader:
         with accelerator.accumulate(net):
             accelerator.backward(model.loss(net(tokens), targets))
@@ -544,13 +646,23 @@ def clipped_move(engine, in_file=False, guard=True):
 
 
 # %%
-CASES = {"ddp": ("ddp",), "ddp, no if": ("ddp", False, False), "fsdp": ("fsdp",), "zero2": ("zero2",),
-         "zero2, in the file": ("zero2", True)}
-made = {name: lab.launch(clipped_move, *case, ranks=2, backend="gloo", timeout_s=40)[0] for name, case in CASES.items()}
+CASES = {
+    "ddp": ("ddp",),
+    "ddp, no if": ("ddp", False, False),
+    "fsdp": ("fsdp",),
+    "zero2": ("zero2",),
+    "zero2, in the file": ("zero2", True),
+}
+made = {
+    name: lab.launch(clipped_move, *case, ranks=2, backend="gloo", timeout_s=40)[0]
+    for name, case in CASES.items()
+}
 print(f"{my_clipped = }")
 for name, move in made.items():
-    length, apart = (sum(each.square().sum() for each in tensors).sqrt().item() for tensors in (
-        move.values(), [move[key] - made["ddp"][key] for key in move]))
+    length, apart = (
+        sum(each.square().sum() for each in tensors).sqrt().item()
+        for tensors in (move.values(), [move[key] - made["ddp"][key] for key in move])
+    )
     print(f"{name:19} moved by {length:.4f}, {apart:.4f} away from the first")
 
 # %% [markdown]
@@ -587,7 +699,9 @@ def report():
 
 run = lab.launch(report, ranks=4, backend="gloo", timeout_s=40)
 for rank, (main, loss) in enumerate(run):
-    print(f"rank {rank}, main process: {main}, loss {loss:.4f}, printed: {run.logs[rank].strip()!r}")
+    print(
+        f"rank {rank}, main process: {main}, loss {loss:.4f}, printed: {run.logs[rank].strip()!r}"
+    )
 
 # %% [markdown]
 # The most frequent mistake is a collective that only the main process calls. The others go on, and it waits:
@@ -662,19 +776,27 @@ def elements(engine):
     net = model.Transformer(2, 32, 2, max_len=32)
     loader = DataLoader(TensorDataset(*model.story_tokens(8, 32)), batch_size=2)
     net, optimizer, loader = accelerator.prepare(net, torch.optim.AdamW(net.parameters()), loader)
-    found = net.state_dict(), accelerator.unwrap_model(net).state_dict(), accelerator.get_state_dict(net)
+    found = (
+        net.state_dict(),
+        accelerator.unwrap_model(net).state_dict(),
+        accelerator.get_state_dict(net),
+    )
     told = []
     for weights in found:
         sizes = [getattr(each, "_local_tensor", each).numel() for each in (weights or {}).values()]
         first = next(iter((weights or {"nothing": None}).items()))
-        told.append(f"{sum(sizes):6,} {first[0].split('.')[0]} {str(getattr(first[1], 'dtype', ''))[6:]}")
+        told.append(
+            f"{sum(sizes):6,} {first[0].split('.')[0]} {str(getattr(first[1], 'dtype', ''))[6:]}"
+        )
     return told
 
 
 # %%
 print(f"{'':8}{'net.state_dict()':26}{'unwrap_model(net)...':26}get_state_dict(net)")
 for engine in ("ddp", "fsdp", "zero3"):
-    for rank, told in enumerate(lab.launch(elements, engine, ranks=2, backend="gloo", timeout_s=40)):
+    for rank, told in enumerate(
+        lab.launch(elements, engine, ranks=2, backend="gloo", timeout_s=40)
+    ):
         print(f"{engine:6}{rank} " + "".join(f"{each:26}" for each in told))
 
 # %% [markdown]
@@ -695,14 +817,18 @@ def write_and_look(path, wait):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    if accelerator.is_main_process: time.sleep(0.3)  # a slow disk
+    if accelerator.is_main_process:
+        time.sleep(0.3)  # a slow disk
     accelerator.save({"step": 5}, path)  # the main process only
-    if wait: accelerator.wait_for_everyone()
+    if wait:
+        accelerator.wait_for_everyone()
     return Path(path).exists()
 
 
 for wait in (False, True):
-    seen = lab.launch(write_and_look, f"{folder.name}/{wait}.bin", wait, ranks=3, backend="gloo", timeout_s=40)
+    seen = lab.launch(
+        write_and_look, f"{folder.name}/{wait}.bin", wait, ranks=3, backend="gloo", timeout_s=40
+    )
     print(f"wait_for_everyone {wait!s:5}: the file is there for rank 0, 1, 2: {list(seen)}")
 
 # %% [markdown]
@@ -725,13 +851,18 @@ def train_some(first, last, load_from=None, save_to=None):
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(*model.story_tokens(32, 32)), batch_size=2)
     net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
-    if load_from: accelerator.load_state(load_from)
-    for index, (tokens, targets) in enumerate(accelerator.skip_first_batches(loader, first), start=first):
-        if index == last: break
+    if load_from:
+        accelerator.load_state(load_from)
+    for index, (tokens, targets) in enumerate(
+        accelerator.skip_first_batches(loader, first), start=first
+    ):
+        if index == last:
+            break
         accelerator.backward(model.loss(net(tokens), targets))
         optimizer.step()
         optimizer.zero_grad()
-    if save_to: accelerator.save_state(save_to)
+    if save_to:
+        accelerator.save_state(save_to)
     return accelerator.get_state_dict(net)
 
 
@@ -740,7 +871,10 @@ place = f"{folder.name}/checkpoint"
 straight = lab.launch(train_some, 0, 8, ranks=2, backend="gloo", timeout_s=40)
 lab.launch(train_some, 0, 5, None, place, ranks=2, backend="gloo", timeout_s=40)
 resumed = lab.launch(train_some, 5, 8, place, ranks=2, backend="gloo", timeout_s=40)
-print(*(f"{path.name}: {path.stat().st_size:,} bytes" for path in sorted(Path(place).iterdir())), sep="\n")
+print(
+    *(f"{path.name}: {path.stat().st_size:,} bytes" for path in sorted(Path(place).iterdir())),
+    sep="\n",
+)
 print(f"the resumed run is off by {difference(resumed[0], straight[0]):g}")
 
 # %% [markdown]
@@ -840,7 +974,10 @@ check.hint("accumulate_and_clip")
 def my_accuracy(accelerator, net, loader):
     """The share of samples that net gets right, as a float."""
     ### BEGIN SOLUTION
-    hits = [accelerator.gather_for_metrics(net(inputs).argmax(-1) == labels) for inputs, labels in loader]
+    hits = [
+        accelerator.gather_for_metrics(net(inputs).argmax(-1) == labels)
+        for inputs, labels in loader
+    ]
     return torch.cat(hits).float().mean().item()
     ### END SOLUTION
 

@@ -43,7 +43,9 @@ from labkit.units import format_bytes, format_share
 
 LANGUAGE = "en"
 check.language(LANGUAGE)
-torch.set_num_threads(1)  # here in the notebook: its models are tiny, and ranks want the other cores
+torch.set_num_threads(
+    1
+)  # here in the notebook: its models are tiny, and ranks want the other cores
 
 
 # %%
@@ -55,6 +57,7 @@ def off(ours, theirs):
 def flat(tensors):
     """Many tensors as one long copy."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
 
 # %% [markdown]
 # ## Three formats
@@ -70,12 +73,16 @@ def flat(tensors):
 from math import log2
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-print("        bits = sign + exponent + fraction   largest   smallest normal   smallest   next after 1")
+print(
+    "        bits = sign + exponent + fraction   largest   smallest normal   smallest   next after 1"
+)
 for name, dtype in TYPES.items():
     info = torch.finfo(dtype)
     fraction = round(-log2(info.eps))
-    print(f"{name} {info.bits:7} {1:6} {info.bits - 1 - fraction:10} {fraction:10} {info.max:9.1e} "
-          f"{info.smallest_normal:17.1e} {info.smallest_normal * info.eps:10.1e}   1 + {info.eps:.1e}")
+    print(
+        f"{name} {info.bits:7} {1:6} {info.bits - 1 - fraction:10} {fraction:10} {info.max:9.1e} "
+        f"{info.smallest_normal:17.1e} {info.smallest_normal * info.eps:10.1e}   1 + {info.eps:.1e}"
+    )
 
 # %% [markdown]
 # bf16 has the range of fp32 and few digits; fp16 has more digits and a small range. The same as a picture: the gap between a number and the next larger one, read out of the bit patterns. A number moves only if it is pushed by at least half the gap on that side.
@@ -93,9 +100,18 @@ def gaps(dtype):
     return x.tolist(), ((bits + 1).view(dtype).double() - x.double()).tolist()
 
 
-widgets.show(curves.curves([Series(name, *gaps(dtype)) for name, dtype in TYPES.items()], log_x=True, log_y=True,
-                          title={"en": "Gap to the next number", "zh": "到下一个数的间隔"}, y_name={"en": "gap", "zh": "间隔"},
-                          x_name={"en": "number", "zh": "数"}, badge="measured", language=LANGUAGE))
+widgets.show(
+    curves.curves(
+        [Series(name, *gaps(dtype)) for name, dtype in TYPES.items()],
+        log_x=True,
+        log_y=True,
+        title={"en": "Gap to the next number", "zh": "到下一个数的间隔"},
+        y_name={"en": "gap", "zh": "间隔"},
+        x_name={"en": "number", "zh": "数"},
+        badge="measured",
+        language=LANGUAGE,
+    )
+)
 
 # %% [markdown]
 # fp16 ends early on the right, where infinity begins, and flattens on the left: below its smallest normal number the gap no longer shrinks, and below half of that gap everything is zero.
@@ -140,6 +156,7 @@ def update(weights, masters, optimizer):
         for weight, master in zip(weights, masters):
             weight.copy_(master)
 
+
 # %% [markdown]
 # Now a real training on two ranks, four times with the same data: everything in fp32; everything in bf16, the optimizer as well; bf16 weights and an optimizer that computes in fp32, but keeps no master; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
 
@@ -163,7 +180,9 @@ def train(kinds, num_steps):
         net, losses = model.Transformer(1, 32, 2, max_len=32), []
         ddp = DDP(net if kind == "fp32" else net.bfloat16())
         weights = list(net.parameters())
-        masters = weights if kind in ("fp32", "bf16") else [weight.detach().float() for weight in weights]
+        masters = (
+            weights if kind in ("fp32", "bf16") else [weight.detach().float() for weight in weights]
+        )
         optimizer = torch.optim.AdamW(masters, lr=5e-4)
         for step in range(num_steps):
             tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
@@ -174,19 +193,44 @@ def train(kinds, num_steps):
             for weight, master in zip(weights, masters) if kind == "bf16, fp32 Adam" else ():
                 master.copy_(weight.detach())  # forgets what was rounded away
         dist.all_reduce(losses := torch.stack(losses).detach())
-        found[kind] = losses / dist.get_world_size(), (before == flat(masters))[has_grad].float().mean().item()
+        found[kind] = (
+            losses / dist.get_world_size(),
+            (before == flat(masters))[has_grad].float().mean().item(),
+        )
     return found
 
 
 # %%
-found = lab.launch(train, ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters"), 84, ranks=2, backend="gloo", timeout_s=55)[0]
-means = {kind: losses.unflatten(0, (-1, 12)).mean(1) for kind, (losses, _) in found.items()}  # of 12 steps each
-widgets.show(curves.curves([Series({"en": kind, "zh": kind.replace(", ", "，").replace("masters", "主权重")}, range(12, 85, 12),
-                                  (line - means["fp32"]).tolist(), points=True)
-                           for kind, line in means.items() if kind != "fp32"],
-                          title={"en": "Loss above that of fp32", "zh": "损失比 fp32 高多少"}, badge="measured, gloo",
-                          x_name={"en": "step", "zh": "步"}, y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
-                          language=LANGUAGE))
+found = lab.launch(
+    train,
+    ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters"),
+    84,
+    ranks=2,
+    backend="gloo",
+    timeout_s=55,
+)[0]
+means = {
+    kind: losses.unflatten(0, (-1, 12)).mean(1) for kind, (losses, _) in found.items()
+}  # of 12 steps each
+widgets.show(
+    curves.curves(
+        [
+            Series(
+                {"en": kind, "zh": kind.replace(", ", "，").replace("masters", "主权重")},
+                range(12, 85, 12),
+                (line - means["fp32"]).tolist(),
+                points=True,
+            )
+            for kind, line in means.items()
+            if kind != "fp32"
+        ],
+        title={"en": "Loss above that of fp32", "zh": "损失比 fp32 高多少"},
+        badge="measured, gloo",
+        x_name={"en": "step", "zh": "步"},
+        y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
+        language=LANGUAGE,
+    )
+)
 print(f"{my_share = }\n                 loss of the last 12 steps   unchanged by the last step")
 for kind, (_, share) in found.items():
     print(f"{kind:<16} {means[kind][-1]:25.3f} {format_share(share):>28}")
@@ -206,8 +250,10 @@ print(f"{'recipe':<10} {'bytes':>5}  {'7 B parameters':>14}   {'without masters'
 for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
     kinds = states.state_bytes(7e9, recipe_name=name)
     bare = sum(kinds.values()) - kinds.get("master", 0)
-    print(f"{name:<10} {states.RECIPES[name].bytes_per_parameter:5}  {format_bytes(sum(kinds.values())):>14}   "
-          f"{format_bytes(bare):>15}   {states.RECIPES[name].what}")
+    print(
+        f"{name:<10} {states.RECIPES[name].bytes_per_parameter:5}  {format_bytes(sum(kinds.values())):>14}   "
+        f"{format_bytes(bare):>15}   {states.RECIPES[name].what}"
+    )
 
 # %% [markdown]
 # Mixed precision does not make the states smaller: weight, gradient, master and two moments take as much as fp32 with Adam. It saves activations, messages and time. The bill of section 8.1.1 for 7 B parameters, "14 + 56 + 14 GB", has no line for the masters: it is the column "without masters" of "mixed", and the column before it is right.
@@ -238,11 +284,19 @@ def mean_in_fp16():
     early /= dist.get_world_size()
     dist.all_reduce(early)
     line = torch.nn.Linear(1, 1, bias=False, dtype=torch.float16)
-    DDP(line)(torch.tensor([[40000.0]], dtype=torch.float16)).sum().backward()  # a gradient of 40000
-    return {"sum, divide": (late / dist.get_world_size()).item(), "divide, sum": early.item(), "DDP": line.weight.grad.item()}
+    DDP(line)(
+        torch.tensor([[40000.0]], dtype=torch.float16)
+    ).sum().backward()  # a gradient of 40000
+    return {
+        "sum, divide": (late / dist.get_world_size()).item(),
+        "divide, sum": early.item(),
+        "DDP": line.weight.grad.item(),
+    }
 
 
-print(f"{my_mean = }\n     run = {lab.launch(mean_in_fp16, ranks=2, backend='gloo', timeout_s=40)[0]}")
+print(
+    f"{my_mean = }\n     run = {lab.launch(mean_in_fp16, ranks=2, backend='gloo', timeout_s=40)[0]}"
+)
 
 # %% [markdown]
 # DDP divides first. That costs at the other end of the range: a small gradient, divided by N, may fall below the smallest normal number and lose digits. bf16 has the range of fp32 and knows neither trouble, at the price of fewer digits in the sum.
@@ -265,14 +319,22 @@ torch.manual_seed(0)
 net = model.Transformer(2, 32, 2, max_len=32)
 tokens, targets = model.story_tokens(8, 32)
 seen = {}
-for name, module in [*net.layers[1].named_children(), ("block", net.layers[1]), ("head", net.layers[-1])]:
-    module.register_forward_hook(lambda module, inputs, output, name=name: seen.update({name: output.dtype}))
+for name, module in [
+    *net.layers[1].named_children(),
+    ("block", net.layers[1]),
+    ("head", net.layers[-1]),
+]:
+    module.register_forward_hook(
+        lambda module, inputs, output, name=name: seen.update({name: output.dtype})
+    )
 with torch.autocast("cpu", dtype=torch.bfloat16):
     loss = model.loss(net(tokens), targets)
 loss.backward()
 short = {dtype: name for name, dtype in TYPES.items()}
 print(*(f"{name} {short[dtype]}" for name, dtype in {**seen, "loss": loss.dtype}.items()), sep=", ")
-print("weight:", net.layers[1].up.weight.dtype, "  its gradient:", net.layers[1].up.weight.grad.dtype)
+print(
+    "weight:", net.layers[1].up.weight.dtype, "  its gradient:", net.layers[1].up.weight.grad.dtype
+)
 
 # %% [markdown]
 # Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; torch refuses `bf16_compress_hook` with gloo); the fourth is a model converted to bf16 as above.
@@ -295,10 +357,16 @@ def kept_and_sent():
     tokens, targets = model.story_tokens(8, 32)
     found = {}
     for kind in ("fp32", "autocast", "autocast, hook", "bf16 model"):
-        net = model.Transformer(2, 32, 2, max_len=32).to(torch.bfloat16 if kind == "bf16 model" else torch.float32)
+        net = model.Transformer(2, 32, 2, max_len=32).to(
+            torch.bfloat16 if kind == "bf16 model" else torch.float32
+        )
         ddp, held = DDP(net), memory.Activations(net.parameters())
-        if kind == "autocast, hook": ddp.register_comm_hook(None, fp16_compress_hook)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind.startswith("autocast")), held.chunk(0):
+        if kind == "autocast, hook":
+            ddp.register_comm_hook(None, fp16_compress_hook)
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind.startswith("autocast")),
+            held.chunk(0),
+        ):
             loss = model.loss(ddp(tokens), targets)
         with traffic.count() as counted:
             loss.backward()
@@ -310,7 +378,10 @@ def kept_and_sent():
 found = lab.launch(kept_and_sent, ranks=2, backend="gloo", timeout_s=40)[0]
 print(f"{my_activations = }, {my_messages = }")
 for kind, numbers in found.items():
-    kept, sent = (f"{format_bytes(num):>8} ({format_share(num / whole):>7})" for num, whole in zip(numbers, found["fp32"]))
+    kept, sent = (
+        f"{format_bytes(num):>8} ({format_share(num / whole):>7})"
+        for num, whole in zip(numbers, found["fp32"])
+    )
     print(f"{kind:<14} kept for the backward {kept}   handed to all_reduce {sent}")
 
 # %% [markdown]
@@ -358,13 +429,29 @@ for scale in scales:
     zeros.append(((logits == 0) & (right[0] != 0)).float().mean().item())
     broken.append((~weights.isfinite()).float().mean().item())
     wrong.append(off(weights / scale, right[1]))
-names = {"en": "logits: became zero", "zh": "logits：变成零"}, {"en": "weights: inf or NaN", "zh": "权重：inf 或 NaN"}
-widgets.show(curves.curves([Series(names[0], scales, zeros, points=True), Series(names[1], scales, broken, points=True)],
-                          title={"en": "Gradients lost, by loss scale", "zh": "丢掉的梯度与缩放系数"}, log_x=True,
-                          x_name={"en": "loss scale", "zh": "缩放系数"}, y_format=format_share, badge="measured",
-                          language=LANGUAGE))
-print(f"{my_scale = }\noff the fp32 gradient:",
-      *(f"2^{log2(scale):.0f}: {error:.3f}" for scale, error in list(zip(scales, wrong))[1::2]), sep="  ")
+names = (
+    {"en": "logits: became zero", "zh": "logits：变成零"},
+    {"en": "weights: inf or NaN", "zh": "权重：inf 或 NaN"},
+)
+widgets.show(
+    curves.curves(
+        [
+            Series(names[0], scales, zeros, points=True),
+            Series(names[1], scales, broken, points=True),
+        ],
+        title={"en": "Gradients lost, by loss scale", "zh": "丢掉的梯度与缩放系数"},
+        log_x=True,
+        x_name={"en": "loss scale", "zh": "缩放系数"},
+        y_format=format_share,
+        badge="measured",
+        language=LANGUAGE,
+    )
+)
+print(
+    f"{my_scale = }\noff the fp32 gradient:",
+    *(f"2^{log2(scale):.0f}: {error:.3f}" for scale, error in list(zip(scales, wrong))[1::2]),
+    sep="  ",
+)
 
 # %% [markdown]
 # There is a window, and more tokens move it to the right. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it: its range is that of fp32.
@@ -413,13 +500,22 @@ def overflow(num_steps):
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=1.0)
         scaler.step(optimizer), scaler.update(), optimizer.zero_grad()
-        log.append((scale, own[-1], norm.isfinite().item(), not torch.equal(before, flat(ddp.parameters()))))
+        log.append(
+            (
+                scale,
+                own[-1],
+                norm.isfinite().item(),
+                not torch.equal(before, flat(ddp.parameters())),
+            )
+        )
     return log, flat(ddp.parameters())
 
 
 # %%
 run = lab.launch(overflow, 8, ranks=2, backend="gloo", timeout_s=40)
-print(f"{rank_0_takes_step_3 = }\nstep rank   scale   own gradients finite   after all-reduce   stepped")
+print(
+    f"{rank_0_takes_step_3 = }\nstep rank   scale   own gradients finite   after all-reduce   stepped"
+)
 for step, both in enumerate(zip(run[0][0], run[1][0])):
     for rank, (scale, own, reduced, stepped) in enumerate(both):
         print(f"{step:4} {rank:4} {scale:7.0f}   {own!s:>20} {reduced!s:>18} {stepped!s:>9}")
@@ -455,20 +551,27 @@ def sharded(agree, num_steps):
         net.zero_grad()
         (scale * model.loss(net(tokens), targets)).backward()
         whole, part = flat([weight.grad for weight in net.parameters()]), torch.empty_like(masters)
-        if step == 2: whole[-1] = float("inf")
+        if step == 2:
+            whole[-1] = float("inf")
         dist.reduce_scatter_single(part, whole)
         found_inf = torch.tensor(float(not part.isfinite().all()))
-        if agree: dist.all_reduce(found_inf, dist.ReduceOp.MAX)
+        if agree:
+            dist.all_reduce(found_inf, dist.ReduceOp.MAX)
         log.append((scale, bool(found_inf)))
-        if found_inf: scale /= 2
-        else: masters -= 0.1 * part / scale / size
+        if found_inf:
+            scale /= 2
+        else:
+            masters -= 0.1 * part / scale / size
         dist.all_gather_single(whole, masters)
         torch.nn.utils.vector_to_parameters(whole, net.parameters())
     return log, whole
 
 
 # %%
-runs = {agree: lab.launch(sharded, agree, 5, ranks=2, backend="gloo", timeout_s=40) for agree in (False, True)}
+runs = {
+    agree: lab.launch(sharded, agree, 5, ranks=2, backend="gloo", timeout_s=40)
+    for agree in (False, True)
+}
 print("step   alone: rank 0        rank 1   agreed: rank 0         rank 1")
 for step in range(5):
     cells = [run[rank][0][step] for run in runs.values() for rank in range(2)]
@@ -497,7 +600,8 @@ def fsdp2_agrees():
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     scaler.scale(net(torch.ones(2, 8)).sum()).backward()
-    if dist.get_rank() == 1: net.weight.grad.to_local()[0, 0] = float("inf")
+    if dist.get_rank() == 1:
+        net.weight.grad.to_local()[0, 0] = float("inf")
     with traffic.count() as counted:
         scaler.step(optimizer), scaler.update()
     return f"scale {scaler.get_scale():.0f} afterwards; {dict(counted.calls)}, {counted.payload_bytes.total()} bytes"
@@ -535,7 +639,9 @@ def accumulate(num_microbatches, dtype, quiet=True):
 
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(dtype))
-    mine = (part.chunk(dist.get_world_size())[dist.get_rank()] for part in model.story_tokens(16, 32))
+    mine = (
+        part.chunk(dist.get_world_size())[dist.get_rank()] for part in model.story_tokens(16, 32)
+    )
     microbatches = list(zip(*(part.chunk(num_microbatches) for part in mine)))
     held = memory.Activations(ddp.parameters())
     with traffic.count() as counted:
@@ -545,12 +651,17 @@ def accumulate(num_microbatches, dtype, quiet=True):
                 with held.chunk(number):
                     loss = model.loss(ddp(tokens), targets) / num_microbatches
                 loss.backward()
-    return flat([weight.grad for weight in ddp.parameters()]), held.peak_bytes, counted.payload_bytes["all_reduce"]
+    return (
+        flat([weight.grad for weight in ddp.parameters()]),
+        held.peak_bytes,
+        counted.payload_bytes["all_reduce"],
+    )
 
 
 def both_types(num_microbatches):
-    return [accumulate(num_microbatches, dtype) for dtype in (torch.float32, torch.float64)], accumulate(
-        num_microbatches, torch.float32, quiet=False)
+    return [
+        accumulate(num_microbatches, dtype) for dtype in (torch.float32, torch.float64)
+    ], accumulate(num_microbatches, torch.float32, quiet=False)
 
 
 def table(counts):
@@ -558,13 +669,20 @@ def table(counts):
 
 
 # %%
-found = {ranks: lab.launch(table, (1, 2, 4), ranks=ranks, backend="gloo", timeout_s=40)[0] for ranks in (1, 2, 4)}
+found = {
+    ranks: lab.launch(table, (1, 2, 4), ranks=ranks, backend="gloo", timeout_s=40)[0]
+    for ranks in (1, 2, 4)
+}
 (whole32, _, _), (whole64, _, _) = found[1][1][0]  # one process, one microbatch: the big batch
-print(f"{my_difference = }\nranks microbatches   off it in fp32   in fp64   kept at once   sent, no_sync   without")
+print(
+    f"{my_difference = }\nranks microbatches   off it in fp32   in fp64   kept at once   sent, no_sync   without"
+)
 for ranks, rows in found.items():
     for num, ((single, double), loud) in rows.items():
-        print(f"{ranks:5} {num:12} {off(single[0], whole32):16.1e} {off(double[0], whole64):9.1e} "
-              f"{format_bytes(single[1]):>14} {format_bytes(single[2]):>15} {format_bytes(loud[2]):>9}")
+        print(
+            f"{ranks:5} {num:12} {off(single[0], whole32):16.1e} {off(double[0], whole64):9.1e} "
+            f"{format_bytes(single[1]):>14} {format_bytes(single[2]):>15} {format_bytes(loud[2]):>9}"
+        )
 
 # %% [markdown]
 # In fp64 the difference is some $10^8$ times smaller, as the gap between two numbers is ($2^{29}$). A wrong formula would stay as wrong as it was. So it is equal, and the activations kept at one time fall with the size of a microbatch. (One rank hands its gradients to the all-reduce as well; nothing travels.)
@@ -619,7 +737,9 @@ def mean_of_means(lengths):
     ddp, mine = DDP(model.Transformer(2, 32, 2, max_len=32)), lengths[dist.get_rank()]
     for number, length in enumerate(mine):
         tokens, targets = padded(4, length, seed=10 * dist.get_rank() + number)
-        (model.loss(ddp(tokens), targets) / len(mine)).backward()  # every one reduced: only bytes are wasted
+        (
+            model.loss(ddp(tokens), targets) / len(mine)
+        ).backward()  # every one reduced: only bytes are wasted
     return flat([weight.grad for weight in ddp.parameters()])
 
 
@@ -628,8 +748,11 @@ def all_tokens(lengths):
     """One process, one mean over every real token."""
     torch.manual_seed(0)
     whole = model.Transformer(2, 32, 2, max_len=32)
-    batches = [padded(4, length, seed=10 * rank + number)
-               for rank, row in enumerate(lengths) for number, length in enumerate(row)]
+    batches = [
+        padded(4, length, seed=10 * rank + number)
+        for rank, row in enumerate(lengths)
+        for number, length in enumerate(row)
+    ]
     tokens, targets = map(torch.cat, zip(*batches))
     model.loss(whole(tokens), targets).backward()
     return flat([weight.grad for weight in whole.parameters()])
@@ -638,7 +761,9 @@ def all_tokens(lengths):
 print(f"{my_error = }")
 for lengths in (((32, 32), (32, 32)), ((32, 24), (16, 8)), ((32, 32), (32, 2))):
     grad = lab.launch(mean_of_means, lengths, ranks=2, backend="gloo", timeout_s=40)[0]
-    print(f"real tokens per sequence {lengths}: off by {format_share(off(grad, all_tokens(lengths)))}")
+    print(
+        f"real tokens per sequence {lengths}: off by {format_share(off(grad, all_tokens(lengths)))}"
+    )
 
 # %% [markdown]
 # The cure is one number from each rank, and the first exercise.
@@ -670,11 +795,21 @@ for number, grad in enumerate(microbatch_gradients(256), start=1):
     if number & (number - 1) == 0:  # a power of two
         errors.append((number, *(off(total, exact) for total in sums.values())))
 numbers, *columns = zip(*errors)
-widgets.show(curves.curves([Series({"en": name, "zh": name.replace("into", "累加到")}, numbers, column, points=True)
-                           for name, column in zip(types, columns)],
-                          title={"en": "Error of an accumulated gradient", "zh": "累积梯度的误差"}, log_x=True, log_y=True,
-                          x_name={"en": "microbatches", "zh": "微批次数"}, badge="measured", language=LANGUAGE,
-                          y_name={"en": "relative to fp64", "zh": "相对于 fp64"}))
+widgets.show(
+    curves.curves(
+        [
+            Series({"en": name, "zh": name.replace("into", "累加到")}, numbers, column, points=True)
+            for name, column in zip(types, columns)
+        ],
+        title={"en": "Error of an accumulated gradient", "zh": "累积梯度的误差"},
+        log_x=True,
+        log_y=True,
+        x_name={"en": "microbatches", "zh": "微批次数"},
+        badge="measured",
+        language=LANGUAGE,
+        y_name={"en": "relative to fp64", "zh": "相对于 fp64"},
+    )
+)
 
 # %% [markdown]
 # In bf16 the error grows with the number of microbatches. In fp32 the roundings of the parts average out instead, and the sum is better than any part.
@@ -698,8 +833,11 @@ for epoch in range(2):
     for i in range(10):
         (weight[i] / 4).backward()  # the gradient of microbatch i
         if (i + 1) % 4 == 0:
-            print(f"epoch {epoch}, update with microbatches", weight.grad.nonzero().flatten().tolist(),
-                  f"sum of their shares {weight.grad.sum():g}")
+            print(
+                f"epoch {epoch}, update with microbatches",
+                weight.grad.nonzero().flatten().tolist(),
+                f"sum of their shares {weight.grad.sum():g}",
+            )
             weight.grad = None
 
 # %% [markdown]
@@ -713,7 +851,12 @@ for epoch in range(2):
 # 裁剪放在哪里？把 S3 和 S9 合起来，次序是：所有微批次、all-reduce、`unscale_`、裁剪、`step`。另外再试三种次序：两个 rank，四个微批次，fp16，缩放系数 4096，范数上限 0.5。**先猜**每种次序下，到达优化器的梯度有多长。
 
 # %%
-my_lengths = {"right": None, "before unscale_": None, "each microbatch": None, "before the all-reduce": None}
+my_lengths = {
+    "right": None,
+    "before unscale_": None,
+    "each microbatch": None,
+    "before the all-reduce": None,
+}
 
 
 # %%
@@ -725,7 +868,10 @@ def clipped(order):
     torch.manual_seed(0)
     local = model.Transformer(2, 32, 2, max_len=32)
     weights, size, seen = list(local.parameters()), dist.get_world_size(), []
-    optimizer, scaler = torch.optim.SGD(weights, lr=0.1), torch.amp.GradScaler("cpu", init_scale=4096.0)
+    optimizer, scaler = (
+        torch.optim.SGD(weights, lr=0.1),
+        torch.amp.GradScaler("cpu", init_scale=4096.0),
+    )
 
     def clip():
         seen.append(torch.nn.utils.clip_grad_norm_(weights, max_norm=0.5).item())
@@ -735,20 +881,28 @@ def clipped(order):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model.loss(local(tokens), targets) / 4
         (loss if order == "each microbatch" else scaler.scale(loss)).backward()
-        if order == "each microbatch": clip()
-    if order == "before the all-reduce": scaler.unscale_(optimizer), clip()
+        if order == "each microbatch":
+            clip()
+    if order == "before the all-reduce":
+        scaler.unscale_(optimizer), clip()
     for weight in weights:
         dist.all_reduce(weight.grad)
         weight.grad /= size
-    if order == "right": scaler.unscale_(optimizer), clip()
-    if order == "before unscale_": clip(), scaler.unscale_(optimizer)
+    if order == "right":
+        scaler.unscale_(optimizer), clip()
+    if order == "before unscale_":
+        clip(), scaler.unscale_(optimizer)
     return seen, flat([weight.grad for weight in weights])
 
 
 # %%
-found = {order: lab.launch(clipped, order, ranks=2, backend="gloo", timeout_s=40) for order in my_lengths}
+found = {
+    order: lab.launch(clipped, order, ranks=2, backend="gloo", timeout_s=40) for order in my_lengths
+}
 right = found["right"][0][1]
-print(f"{my_lengths = }\n{'order':<22} {'length':>8}   off the right one   norms that clipping saw: rank 0 | rank 1")
+print(
+    f"{my_lengths = }\n{'order':<22} {'length':>8}   off the right one   norms that clipping saw: rank 0 | rank 1"
+)
 for order, run in found.items():
     norms = " | ".join(" ".join(f"{norm:.3f}" for norm in seen) for seen, _ in run)
     print(f"{order:<22} {run[0][1].norm():8.2g} {off(run[0][1], right):15.2f}       {norms}")
@@ -766,8 +920,10 @@ for order, run in found.items():
 # %%
 slices = right.chunk(2)
 norms = torch.stack([each.norm() for each in slices])
-print(f"norms of the slices: {norms[0]:.4f} {norms[1]:.4f}, their sum: {norms.sum():.4f}; "
-      f"root of the sum of squares: {norms.square().sum().sqrt():.4f}, whole: {right.norm():.4f}")
+print(
+    f"norms of the slices: {norms[0]:.4f} {norms[1]:.4f}, their sum: {norms.sum():.4f}; "
+    f"root of the sum of squares: {norms.square().sum().sqrt():.4f}, whole: {right.norm():.4f}"
+)
 
 # %% [markdown] sections="19.4.2"
 # ## Activation checkpointing
@@ -796,6 +952,7 @@ class Recompute(torch.autograd.Function):
             y = ctx.block(x)
         y.backward(grad)
         return None, None, x.grad
+
 
 # %% [markdown]
 # Eight blocks, the first k of them checkpointed. Two formulas, before anything runs. Kept when the forward ends: k inputs and the rest whole. The peak of the whole step: when the backward is at block i, it needs block i in full and what is still held of the blocks before it. **Predict.** Is it worth checkpointing all eight?
@@ -834,15 +991,33 @@ def step(run, k=L):
 # %%
 plain, measured = step(None, 0), [step(Recompute.apply, k) for k in range(L + 1)]
 predicted = [formulas(k) for k in range(L + 1)]
-names = {"en": "kept after forward", "zh": "前向后留着"}, {"en": "peak of the step", "zh": "整步的峰值"}
-widgets.show(curves.curves([Series(name, range(L + 1), [row[n] for row in rows], points=rows is measured)
-                           for rows in (predicted, measured) for n, name in enumerate(names)],
-                          title={"en": "Bytes of activations", "zh": "激活的字节"}, y_format=format_bytes,
-                          x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"}, badge="measured / computed",
-                          language=LANGUAGE))
-gap = max(abs(mine - true) for row, formula in zip(measured, predicted) for mine, true in zip(row, formula))
-print(f"{my_number_of_checkpoints = }; largest difference to the formulas: {gap} bytes;",
-      f"gradients the same: {all(torch.equal(row[2], plain[2]) for row in measured)}")
+names = (
+    {"en": "kept after forward", "zh": "前向后留着"},
+    {"en": "peak of the step", "zh": "整步的峰值"},
+)
+widgets.show(
+    curves.curves(
+        [
+            Series(name, range(L + 1), [row[n] for row in rows], points=rows is measured)
+            for rows in (predicted, measured)
+            for n, name in enumerate(names)
+        ],
+        title={"en": "Bytes of activations", "zh": "激活的字节"},
+        y_format=format_bytes,
+        x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"},
+        badge="measured / computed",
+        language=LANGUAGE,
+    )
+)
+gap = max(
+    abs(mine - true)
+    for row, formula in zip(measured, predicted)
+    for mine, true in zip(row, formula)
+)
+print(
+    f"{my_number_of_checkpoints = }; largest difference to the formulas: {gap} bytes;",
+    f"gradients the same: {all(torch.equal(row[2], plain[2]) for row in measured)}",
+)
 
 # %% [markdown]
 # Equal to the byte, and not one gradient differs. The last block saves nothing: when the backward begins, its recomputation is needed at once, and in full. Seven of eight is the best, and section S4 does just that.
@@ -862,8 +1037,10 @@ print(f"{my_number_of_checkpoints = }; largest difference to the formulas: {gap}
 from torch.utils.checkpoint import checkpoint
 
 theirs = step(lambda block, held, x: checkpoint(block, x, use_reentrant=False), L - 1)
-print(f"kept: ours {format_bytes(measured[L - 1][0])}, torch's {format_bytes(theirs[0])}, without {format_bytes(plain[0])};"
-      f" gradients the same: {torch.equal(theirs[2], plain[2])}")
+print(
+    f"kept: ours {format_bytes(measured[L - 1][0])}, torch's {format_bytes(theirs[0])}, without {format_bytes(plain[0])};"
+    f" gradients the same: {torch.equal(theirs[2], plain[2])}"
+)
 
 # %% [markdown] sections="S4"
 # S4 calls `checkpoint(layer, x)` without `use_reentrant`, and its input is data, which needs no gradient. **Predict.** Which of its five layers get a gradient?
@@ -886,7 +1063,9 @@ def s4(**options):
         for i, layer in enumerate(five):
             x = checkpoint(layer, x, **options) if i < len(five) - 1 else layer(x)
     x.sum().backward()
-    return [layer.weight.grad is not None for layer in five], *sorted({str(each.message).partition(". ")[0] for each in said})
+    return [layer.weight.grad is not None for layer in five], *sorted(
+        {str(each.message).partition(". ")[0] for each in said}
+    )
 
 
 # %%
@@ -923,7 +1102,9 @@ def segments(size):
 
 
 for size in (1, 2, 4, 8):
-    print(f"s = {size}: formula {format_bytes((L // size - 1) * inputs + size * whole)}, measured {format_bytes(segments(size))}")
+    print(
+        f"s = {size}: formula {format_bytes((L // size - 1) * inputs + size * whole)}, measured {format_bytes(segments(size))}"
+    )
 print(f"{my_segment = }\n    L   sqrt(L)   least for this block")
 for layers in (8, 32, 96, 256):
     print(f"{layers:5} {layers**0.5:9.1f} {(layers * inputs / whole) ** 0.5:10.1f}")
@@ -967,11 +1148,15 @@ def paid(counts, num_tries):
 
 
 # %%
-taken = lab.launch(paid, (0, 3, 6), 5, ranks=2, backend="gloo", timeout_s=50)[0]  # two ranks: one thread each
+taken = lab.launch(paid, (0, 3, 6), 5, ranks=2, backend="gloo", timeout_s=50)[
+    0
+]  # two ranks: one thread each
 forward, backward = taken[0]
 for k, parts in taken.items():
-    print(f"{k} of 6: measured {sum(parts) / (forward + backward):.2f}, "
-          f"predicted {1 + k / 6 * forward / (forward + backward):.2f}")
+    print(
+        f"{k} of 6: measured {sum(parts) / (forward + backward):.2f}, "
+        f"predicted {1 + k / 6 * forward / (forward + backward):.2f}"
+    )
 print(f"{my_ratio = }; the backward took {backward / forward:.2f} forwards")
 
 # %% [markdown]
@@ -985,9 +1170,17 @@ print(f"{my_ratio = }; the backward took {backward / forward:.2f} forwards")
 # Dropout 要抽随机数，第二次前向必须抽到同样的数。`checkpoint` 为此保存随机数生成器的状态；这可以关掉，但关掉之后，梯度和损失就不是同一个网络的了。
 
 # %%
-layer, grads = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1)), {}
-for name, run in {"plain": layer, "checkpoint": lambda x: checkpoint(layer, x, use_reentrant=False),
-                  "state not saved": lambda x: checkpoint(layer, x, use_reentrant=False, preserve_rng_state=False)}.items():
+layer, grads = (
+    torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1)),
+    {},
+)
+for name, run in {
+    "plain": layer,
+    "checkpoint": lambda x: checkpoint(layer, x, use_reentrant=False),
+    "state not saved": lambda x: checkpoint(
+        layer, x, use_reentrant=False, preserve_rng_state=False
+    ),
+}.items():
     torch.manual_seed(0)
     layer.zero_grad()
     run(torch.ones(8, 64)).sum().backward()
@@ -1006,13 +1199,22 @@ for name, run in {"plain": layer, "checkpoint": lambda x: checkpoint(layer, x, u
 
 # %%
 print("model   layers   keep all   selective      full   16-bit weights")
-for name, num_layers, hidden, heads in (("22B", 48, 6144, 64), ("175B", 96, 12288, 96), ("530B", 105, 20480, 128),
-                                        ("1T", 128, 25600, 160)):
-    kept = (num_layers * states.layer_activation_bytes(2048, 1, hidden, heads, recompute=recompute)
-            for recompute in states.RECOMPUTE)
+for name, num_layers, hidden, heads in (
+    ("22B", 48, 6144, 64),
+    ("175B", 96, 12288, 96),
+    ("530B", 105, 20480, 128),
+    ("1T", 128, 25600, 160),
+):
+    kept = (
+        num_layers * states.layer_activation_bytes(2048, 1, hidden, heads, recompute=recompute)
+        for recompute in states.RECOMPUTE
+    )
     weights = 2 * 12 * num_layers * hidden**2  # 12 h^2 parameters a layer
-    print(f"{name:>5} {num_layers:8}" + "".join(f"{format_bytes(num):>11}" for num in kept)
-          + f"{format_bytes(weights):>16}")
+    print(
+        f"{name:>5} {num_layers:8}"
+        + "".join(f"{format_bytes(num):>11}" for num in kept)
+        + f"{format_bytes(weights):>16}"
+    )
 
 # %% [markdown] sections="10.7.4"
 # ## Everything together
@@ -1045,7 +1247,9 @@ def everything(num_microbatches, checkpointed, num_steps=10):
     held = memory.Activations(net.parameters())
     for step in range(num_steps):
         batch = model.story_tokens(16, 32, seed=2 * step + dist.get_rank())
-        for number, (tokens, targets) in enumerate(zip(*(part.chunk(num_microbatches) for part in batch)), start=1):
+        for number, (tokens, targets) in enumerate(
+            zip(*(part.chunk(num_microbatches) for part in batch)), start=1
+        ):
             with contextlib.nullcontext() if number == num_microbatches else ddp.no_sync():
                 with torch.autocast("cpu", dtype=torch.bfloat16), held.chunk(number):
                     losses.append(model.loss(ddp(tokens), targets) / num_microbatches)
@@ -1056,12 +1260,21 @@ def everything(num_microbatches, checkpointed, num_steps=10):
 
 
 # %%
-rows = {(num, with_checkpoints): lab.launch(everything, num, with_checkpoints, ranks=2, backend="gloo", timeout_s=40)[0]
-        for num in (1, 4) for with_checkpoints in (False, True)}
-print(f"{my_change = }\nmicrobatches   checkpoints   kept by a forward   loss of step 1    of step 10   largest change")
+rows = {
+    (num, with_checkpoints): lab.launch(
+        everything, num, with_checkpoints, ranks=2, backend="gloo", timeout_s=40
+    )[0]
+    for num in (1, 4)
+    for with_checkpoints in (False, True)
+}
+print(
+    f"{my_change = }\nmicrobatches   checkpoints   kept by a forward   loss of step 1    of step 10   largest change"
+)
 for (num, with_checkpoints), (kept, losses) in rows.items():
-    print(f"{num:12} {with_checkpoints!s:>13} {format_bytes(kept):>19} {losses[0]:16.4f} {losses[-1]:13.4f} "
-          f"{(losses - rows[1, False][1]).abs().max():16.1e}")
+    print(
+        f"{num:12} {with_checkpoints!s:>13} {format_bytes(kept):>19} {losses[0]:16.4f} {losses[-1]:13.4f} "
+        f"{(losses - rows[1, False][1]).abs().max():16.1e}"
+    )
 
 # %% [markdown]
 # Checkpoints change nothing at all. Microbatches change the order of the sums, and in bf16 that can be seen in the last digits, no more. The savings multiply. On a GPU the loop is the same, with `"cuda"` in `autocast`; with fp16, add the scaler.

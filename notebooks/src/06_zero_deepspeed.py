@@ -48,6 +48,7 @@ def difference(ours, theirs):
     """The largest difference between two dicts of tensors."""
     return max((ours[name] - theirs[name]).abs().max().item() for name in theirs)
 
+
 # %% [markdown] sections="8.5.1"
 # ## The bill
 #
@@ -67,7 +68,9 @@ textbook = dict(zip(STAGES, (112, 28, 14.5, 7)))  # section 8.5.1
 print(f"{my_gb = }\n7B, 4 ranks   parameters   gradients   optimizer   together   textbook")
 for stage, name in enumerate(STAGES):
     parts = sharding_states.by_category(sharding_states.state_bytes(7e9, num_ranks=4, stage=stage))
-    cells = "".join(f"{num_bytes / 1e9:9.1f} GB" for num_bytes in (*parts.values(), sum(parts.values())))
+    cells = "".join(
+        f"{num_bytes / 1e9:9.1f} GB" for num_bytes in (*parts.values(), sum(parts.values()))
+    )
     print(f"{name:<10}{cells}{textbook[name]:8} GB")
 
 # %% [markdown]
@@ -80,7 +83,9 @@ for stage, name in enumerate(STAGES):
 M, N = 7, 4
 print(f"ZeRO 1: (16 - 12 + 12/N) M = {(16 - 12 + 12 / N) * M:g}    the text says 28")
 print(f"ZeRO 2: (16 - 14 + 14/N) M = {(16 - 14 + 14 / N) * M:g}  the text says 14.5")
-print(f"ZeRO 3:            16 M/N  = {16 * M / N:g}    the text divides by N once more: {16 * M / N / N:g}")
+print(
+    f"ZeRO 3:            16 M/N  = {16 * M / N:g}    the text divides by N once more: {16 * M / N / N:g}"
+)
 
 # %% [markdown] sections="8.5.1, 10.2.5, S5"
 # ### 4x, 8x, 64x, 16x
@@ -92,10 +97,13 @@ print(f"ZeRO 3:            16 M/N  = {16 * M / N:g}    the text divides by N onc
 #
 # 8.5.1、10.2.5、S5 三节的表格给每个阶段一个固定的节省倍数：约 4 倍、8 倍，阶段 3 则分别写成“64×”、“接近线性”和“~16x”。其实节省多少要看有几个 rank：
 
+
 # %%
 def saving(num_ranks, stage):
     """A rank of DDP over a rank of this stage."""
-    return sum(sharding_states.state_bytes(1).values()) / sum(sharding_states.state_bytes(1, num_ranks, stage).values())
+    return sum(sharding_states.state_bytes(1).values()) / sum(
+        sharding_states.state_bytes(1, num_ranks, stage).values()
+    )
 
 
 print("      N   ZeRO 1   ZeRO 2   ZeRO 3")
@@ -134,15 +142,20 @@ def part(flat):
 
 def reduce_scatter(flat, ring):
     """The mean over the ranks of this rank's part."""
-    if ring: collectives.execute(plan("reduce_scatter", "ring", dist.get_world_size()), flat)
-    else: dist.reduce_scatter_single(part(flat), flat)
+    if ring:
+        collectives.execute(plan("reduce_scatter", "ring", dist.get_world_size()), flat)
+    else:
+        dist.reduce_scatter_single(part(flat), flat)
     return part(flat).div_(dist.get_world_size())
 
 
 def all_gather(flat, ring):
     """Fills a flat tensor from everybody's part of it."""
-    if ring: collectives.execute(plan("all_gather", "ring", dist.get_world_size()), flat)
-    else: dist.all_gather_single(flat, part(flat))
+    if ring:
+        collectives.execute(plan("all_gather", "ring", dist.get_world_size()), flat)
+    else:
+        dist.all_gather_single(flat, part(flat))
+
 
 # %% [markdown]
 # First plain data parallelism, to compare with. `live_bytes` is read just before the update, when gradients and optimizer states are all there. It is a count of every storage that torch holds, not a formula.
@@ -165,13 +178,18 @@ def plain(ring=False, num_steps=3):
             with traffic.count() as counted:
                 model.loss(net(tokens), targets).backward()
                 for weight in net.parameters():
-                    if ring: collectives.execute(plan("all_reduce", "ring", dist.get_world_size()), weight.grad.view(-1))
-                    else: dist.all_reduce(weight.grad)
+                    if ring:
+                        collectives.execute(
+                            plan("all_reduce", "ring", dist.get_world_size()), weight.grad.view(-1)
+                        )
+                    else:
+                        dist.all_reduce(weight.grad)
                     weight.grad /= dist.get_world_size()
                 live_bytes = watched.live_bytes
                 optimizer.step()
             optimizer.zero_grad()
     return dict(net.named_parameters()), live_bytes, counted
+
 
 # %% [markdown]
 # **Stage 1.** The optimizer is given this rank's parts and nothing else, so it makes states for those alone. The all-reduce falls into its two halves, with the update in between.
@@ -184,7 +202,9 @@ def plain(ring=False, num_steps=3):
 def zero1(ring=False, num_steps=3):
     with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
-        mine = {weight: torch.nn.Parameter(part(weight.data.view(-1))) for weight in net.parameters()}  # views
+        mine = {
+            weight: torch.nn.Parameter(part(weight.data.view(-1))) for weight in net.parameters()
+        }  # views
         optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
         for step in range(num_steps):
             with traffic.count() as counted:
@@ -197,6 +217,7 @@ def zero1(ring=False, num_steps=3):
                     all_gather(weight.data.view(-1), ring)
             optimizer.zero_grad(), net.zero_grad()
     return dict(net.named_parameters()), live_bytes, counted
+
 
 # %% [markdown]
 # **Stage 2.** As soon as a gradient is complete it is reduced, and only this rank's part is kept. Section 10.2.5 says that stage 2 "collects whole gradients during the backward". Nobody collects: each rank makes a whole gradient of its own data, one weight at a time, and lets go of it.
@@ -213,7 +234,9 @@ def zero2(ring=False, num_steps=3):
 
     with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
-        mine = {weight: torch.nn.Parameter(part(weight.data.view(-1))) for weight in net.parameters()}
+        mine = {
+            weight: torch.nn.Parameter(part(weight.data.view(-1))) for weight in net.parameters()
+        }
         optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
         for weight in mine:
             weight.register_post_accumulate_grad_hook(reduce)
@@ -226,6 +249,7 @@ def zero2(ring=False, num_steps=3):
                     all_gather(weight.data.view(-1), ring)
             optimizer.zero_grad()
     return dict(net.named_parameters()), live_bytes, counted
+
 
 # %% [markdown]
 # **Stage 3.** A layer's weights are gathered before its forward, freed after it, and gathered again before its backward. After the update nothing has to be sent: the next forward gathers.
@@ -241,25 +265,36 @@ def zero3(ring=False, num_steps=3):
             weight.untyped_storage().resize_(weight.nbytes)
             part(weight.data.view(-1)).copy_(mine[weight].data)
             all_gather(weight.data.view(-1), ring)
+
     def free(layer, *_):
-        for weight in layer.parameters(): weight.untyped_storage().resize_(0)
+        for weight in layer.parameters():
+            weight.untyped_storage().resize_(0)
+
     def reduce(weight):
         mine[weight].grad, weight.grad = reduce_scatter(weight.grad.view(-1), ring).clone(), None
         weight.untyped_storage().resize_(0)
+
     with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
-        mine = {weight: torch.nn.Parameter(part(weight.data.view(-1)).clone()) for weight in net.parameters()}
-        for weight in mine: weight.register_post_accumulate_grad_hook(reduce)
+        mine = {
+            weight: torch.nn.Parameter(part(weight.data.view(-1)).clone())
+            for weight in net.parameters()
+        }
+        for weight in mine:
+            weight.register_post_accumulate_grad_hook(reduce)
         for layer in net.layers:
             free(layer), layer.register_forward_pre_hook(gather), layer.register_forward_hook(free)
             layer.register_full_backward_pre_hook(gather)
         optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
         for step in range(num_steps):
-            with traffic.count() as counted: model.loss(net(tokens), targets).backward()
+            with traffic.count() as counted:
+                model.loss(net(tokens), targets).backward()
             live_bytes = watched.live_bytes
             optimizer.step(), optimizer.zero_grad()
-        for layer in net.layers: gather(layer)  # whole once more, to be looked at
+        for layer in net.layers:
+            gather(layer)  # whole once more, to be looked at
     return dict(net.named_parameters()), live_bytes, counted
+
 
 # %% [markdown]
 # These models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. **Predict** the bytes per parameter that are live on a rank of 4, and how far the weights are from plain data parallelism after three steps.
@@ -273,14 +308,25 @@ my_difference = None
 
 # %%
 options = {"ranks": 4, "backend": "gloo", "timeout_s": 40}
-runs = dict(zip(STAGES, (lab.launch(plain, **options), lab.launch(zero1, **options), lab.launch(zero2, **options),
-                         lab.launch(zero3, **options))))
+runs = dict(
+    zip(
+        STAGES,
+        (
+            lab.launch(plain, **options),
+            lab.launch(zero1, **options),
+            lab.launch(zero2, **options),
+            lab.launch(zero3, **options),
+        ),
+    )
+)
 num_params = sum(weight.numel() for weight in runs["DDP"][0][0].values())
 print(f"{my_bytes = }, {my_difference = }\nbytes per parameter   live   predicted   weights off by")
 for stage, (name, run) in enumerate(runs.items()):
     weights, live_bytes, _ = run[0]
     due = sum(sharding_states.state_bytes(1, 4, stage, "fp32").values())
-    print(f"{name:<16} {live_bytes / num_params:9.3f} {due:11.3f} {difference(weights, runs['DDP'][0][0]):16.0e}")
+    print(
+        f"{name:<16} {live_bytes / num_params:9.3f} {due:11.3f} {difference(weights, runs['DDP'][0][0]):16.0e}"
+    )
 
 # %% [markdown]
 # The same training, in fewer bytes. (The few thousandths beside the prediction are the batch and single numbers.) What a stage adds **for a while** is not in this count: whole gradients in stage 2 and whole layers in stage 3, one at a time. Chapter 05 counts activations, which ZeRO leaves alone.
@@ -301,19 +347,31 @@ for stage, (name, run) in enumerate(runs.items()):
 # %%
 my_volume = {"ZeRO 1": None, "ZeRO 2": None, "ZeRO 3": None}  # in multiples of DDP
 
+
 # %%
 def on_our_ring():
-    return [function(ring=True, num_steps=1)[2].payload_bytes["send"] for function in (plain, zero1, zero2, zero3)]
+    return [
+        function(ring=True, num_steps=1)[2].payload_bytes["send"]
+        for function in (plain, zero1, zero2, zero3)
+    ]
 
 
 sent = dict(zip(STAGES, lab.launch(on_our_ring, **options)[0]))
-wire = {name: run[0][2].sent_bytes or float("nan") for name, run in runs.items()}  # only Linux counts it
-print(f"{my_volume = }\n            sent on our ring  predicted         gloo's wire  handed to gloo, in models")
+wire = {
+    name: run[0][2].sent_bytes or float("nan") for name, run in runs.items()
+}  # only Linux counts it
+print(
+    f"{my_volume = }\n            sent on our ring  predicted         gloo's wire  handed to gloo, in models"
+)
 for stage, (name, run) in enumerate(runs.items()):
-    due = sum(sharding_states.step_volume(1, 4, stage).values()) / sum(sharding_states.step_volume(1, 4, 0).values())
+    due = sum(sharding_states.step_volume(1, 4, stage).values()) / sum(
+        sharding_states.step_volume(1, 4, 0).values()
+    )
     payload = {kind: f"{num / 4 / num_params:g}" for kind, num in run[0][2].payload_bytes.items()}
-    print(f"{name:<7} {sent[name]:12,} = {sent[name] / sent['DDP']:.2f}x {due:9.2f}x {wire[name]:11,} = "
-          f"{wire[name] / wire['DDP']:.2f}x  {payload}")
+    print(
+        f"{name:<7} {sent[name]:12,} = {sent[name] / sent['DDP']:.2f}x {due:9.2f}x {wire[name]:11,} = "
+        f"{wire[name] / wire['DDP']:.2f}x  {payload}"
+    )
 
 # %% [markdown]
 # Stages 1 and 2: a reduce-scatter and an all-gather are one all-reduce. 1x. Stage 3 gathers once more: 1.5x (Rajbhandari et al. 2020, section 7). Our ring sends exactly that.
@@ -374,10 +432,19 @@ def config(stage, accumulate=2, **zero):
     """A configuration as JSON has it. Buckets are small, as the model is."""
     zero = {"stage": stage, "reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000, **zero}
     if stage == 3:  # gather every parameter when it is used, and keep none
-        zero |= {"stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 0,
-                 "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
-    return {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": accumulate, "bf16": {"enabled": True},
-            "zero_optimization": zero, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
+        zero |= {
+            "stage3_prefetch_bucket_size": 0,
+            "stage3_param_persistence_threshold": 0,
+            "stage3_max_live_parameters": 0,
+            "stage3_max_reuse_distance": 0,
+        }
+    return {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": accumulate,
+        "bf16": {"enabled": True},
+        "zero_optimization": zero,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+    }
 
 
 # %%
@@ -392,7 +459,9 @@ def train(configs):
     found = {}
     for name, settings in configs.items():
         torch.manual_seed(0)
-        engine, optimizer, _, _ = deepspeed.initialize(model=model.Transformer(2, 64, 4, max_len=32), config=settings)
+        engine, optimizer, _, _ = deepspeed.initialize(
+            model=model.Transformer(2, 64, 4, max_len=32), config=settings
+        )
         tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
         for step in range(2):
             dist.barrier()
@@ -412,8 +481,10 @@ configs = {f"zero{stage}": config(stage) for stage in range(4)}
 configs["zero2, reduce"] = config(2, use_multi_rank_bucket_allreduce=False)
 configs |= {f"fp32, zero{stage}": config(stage) | {"bf16": {"enabled": False}} for stage in (0, 3)}
 cpu = {"device": "cpu"}  # the last two are for the section on offload
-configs |= {"offload optimizer": config(3, offload_optimizer=cpu),
-            "offload all": config(3, offload_optimizer=cpu, offload_param=cpu)}
+configs |= {
+    "offload optimizer": config(3, offload_optimizer=cpu),
+    "offload all": config(3, offload_optimizer=cpu, offload_param=cpu),
+}
 engines = lab.launch(train, configs, ranks=2, backend="gloo", timeout_s=58)
 for name, (loss, _, _, _) in engines[0].items():
     print(f"{name:<17} second loss of rank 0: {loss:.5f}")
@@ -435,20 +506,34 @@ for name, (loss, _, _, _) in engines[0].items():
 # `meter.shards` 从引擎自己的张量里读出每一片。与它并排的，是按阶段和 rank 数应有的，逐片对照：
 
 # %%
-print("bytes per parameter, mean\n       parameters  gradients  optimizer   together  formula   slices off")
+print(
+    "bytes per parameter, mean\n       parameters  gradients  optimizer   together  formula   slices off"
+)
 for stage in range(4):
     held = shards.join(result[f"zero{stage}"][1] for result in engines)
     setting = sharding.Setting(engine=f"zero{stage}", num_layers=2)
-    used = held.select((held.kind != "buffer") & (held.tensor != shards.PADDING) & (held.tensor != shards.UNUSED))
+    used = held.select(
+        (held.kind != "buffer") & (held.tensor != shards.PADDING) & (held.tensor != shards.UNUSED)
+    )
     parts = [num.mean() / num_params for num in used.bytes_by("category").values()]
     due = sum(sharding_states.state_bytes(1, 2, stage).values())
-    print(f"ZeRO {stage}", "".join(f"{each:11.2f}" for each in (*parts, sum(parts))), f"{due:8.2f}",
-          f"{len(shards.differences(sharding.predicted(setting), held)):12}")
+    print(
+        f"ZeRO {stage}",
+        "".join(f"{each:11.2f}" for each in (*parts, sum(parts))),
+        f"{due:8.2f}",
+        f"{len(shards.differences(sharding.predicted(setting), held)):12}",
+    )
 
 # %%
 held = shards.join(result["zero2"][1] for result in engines)
-widgets.show(bytes_held.shards(sharding.predicted(sharding.Setting(engine="zero2", num_layers=2)), held, title="ZeRO 2",
-                         language=LANGUAGE))
+widgets.show(
+    bytes_held.shards(
+        sharding.predicted(sharding.Setting(engine="zero2", num_layers=2)),
+        held,
+        title="ZeRO 2",
+        language=LANGUAGE,
+    )
+)
 
 # %% [markdown]
 # The engine's bytes are those of the formulas, and not those of the textbook. What the table leaves out is grey in the picture: padding, and gradients that DeepSpeed keeps whole where a rank needs only a slice. Its stage 3 also has a bucket of a size that the configuration states.
@@ -469,10 +554,16 @@ my_collective = None
 
 # %%
 print(f"{my_collective = }")
-wire = {name: sum(result[name][2].sent_bytes or float("nan") for result in engines) for name in configs}  # Linux only
+wire = {
+    name: sum(result[name][2].sent_bytes or float("nan") for result in engines) for name in configs
+}  # Linux only
 for name in [name for name in configs if name.startswith("zero")]:
     counted = engines[0][name][2]
-    payload = {kind: f"{num / 2 / num_params:.2f}" for kind, num in counted.payload_bytes.items() if num > 4000}
+    payload = {
+        kind: f"{num / 2 / num_params:.2f}"
+        for kind, num in counted.payload_bytes.items()
+        if num > 4000
+    }
     print(f"{name:<13}  wire {wire[name] / wire['zero0']:4.2f}x   {payload}")
 
 # %% [markdown]
@@ -555,24 +646,42 @@ def read(files):
     for name, file in files.items():
         try:
             c = DeepSpeedConfig(file)
-            said[name] = (f"batch {c.train_batch_size} = {c.train_micro_batch_size_per_gpu} x "
-                          f"{c.gradient_accumulation_steps} x 4 ranks, clipping {c.gradient_clipping}, "
-                          f"stage {int(c.zero_optimization_stage)}")
+            said[name] = (
+                f"batch {c.train_batch_size} = {c.train_micro_batch_size_per_gpu} x "
+                f"{c.gradient_accumulation_steps} x 4 ranks, clipping {c.gradient_clipping}, "
+                f"stage {int(c.zero_optimization_stage)}"
+            )
         except Exception as error:
             said[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
     return said
 
 
 # %%
-book = {"train_batch_size": 32, "gradient_accumulation_steps": 4, "gradient_clipping": 1.0, "bf16": {"enabled": True},
-        "zero_optimization": {"stage": 2, "allgather_bucket_size": 2e8, "reduce_bucket_size": 2e8, "overlap_comm": True}}
-files = {"8.5.2": book, "+ microbatch 8": book | {"train_micro_batch_size_per_gpu": 8},
-         "8 x 1 x 4": book | {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1},
-         "+ fp16": book | {"fp16": {"enabled": True}}, "D-train": book | {"train_batch_size": "auto"},
-         "no clipping": {key: value for key, value in book.items() if key != "gradient_clipping"},
-         "typo inside": book | {"zero_optimization": {"stage": 2, "reduce_bucket": 2e8}},
-         "S5": book | {"activation_checkpointing": {"enabled": True, "checkpoints_per_rank": 10}},
-         "typo on top": {"zero_optimisation" if key.startswith("zero") else key: value for key, value in book.items()}}
+book = {
+    "train_batch_size": 32,
+    "gradient_accumulation_steps": 4,
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": True},
+    "zero_optimization": {
+        "stage": 2,
+        "allgather_bucket_size": 2e8,
+        "reduce_bucket_size": 2e8,
+        "overlap_comm": True,
+    },
+}
+files = {
+    "8.5.2": book,
+    "+ microbatch 8": book | {"train_micro_batch_size_per_gpu": 8},
+    "8 x 1 x 4": book | {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1},
+    "+ fp16": book | {"fp16": {"enabled": True}},
+    "D-train": book | {"train_batch_size": "auto"},
+    "no clipping": {key: value for key, value in book.items() if key != "gradient_clipping"},
+    "typo inside": book | {"zero_optimization": {"stage": 2, "reduce_bucket": 2e8}},
+    "S5": book | {"activation_checkpointing": {"enabled": True, "checkpoints_per_rank": 10}},
+    "typo on top": {
+        "zero_optimisation" if key.startswith("zero") else key: value for key, value in book.items()
+    },
+}
 said = lab.launch(read, files, ranks=4, backend="gloo", timeout_s=40)[0]
 print(f"{my_refused = }", *(f"{name:<15} {text}" for name, text in said.items()), sep="\n")
 
@@ -627,7 +736,10 @@ def synchronise(what):
     for step in range(3):
         loss = model.loss(net(tokens), targets)
         loss.backward()
-        for tensor in {"loss": [loss.detach()], "gradients": [weight.grad for weight in net.parameters()]}[what]:
+        for tensor in {
+            "loss": [loss.detach()],
+            "gradients": [weight.grad for weight in net.parameters()],
+        }[what]:
             dist.all_reduce(tensor)
             tensor /= dist.get_world_size()
         optimizer.step(), optimizer.zero_grad()
@@ -636,7 +748,9 @@ def synchronise(what):
 
 for what in ("loss", "gradients"):
     run = lab.launch(synchronise, what, ranks=2, backend="gloo", timeout_s=40)
-    print(f"all_reduce of the {what:<10} weights of the two ranks differ by {difference(run[0], run[1]):.0e}")
+    print(
+        f"all_reduce of the {what:<10} weights of the two ranks differ by {difference(run[0], run[1]):.0e}"
+    )
 
 # %% [markdown] sections="8.5.2"
 # ### HF Trainer, and accelerate launch
@@ -672,13 +786,28 @@ from pathlib import Path
 
 folder = tempfile.TemporaryDirectory()
 shared = {key: book[key] for key in book if key != "bf16"}
-auto = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
-                     "auto") | {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
-texts = {"fp16.json": json.dumps(shared | {"fp16": {"enabled": True}}), "bf16.json": json.dumps(book),
-         "auto.json": json.dumps(auto), "train.py": TRAIN, "hf.py": HF,
-         "ours.json": json.dumps({key: value for key, value in config(3).items() if key != "optimizer"})}
+auto = dict.fromkeys(
+    (
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+    ),
+    "auto",
+) | {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
+texts = {
+    "fp16.json": json.dumps(shared | {"fp16": {"enabled": True}}),
+    "bf16.json": json.dumps(book),
+    "auto.json": json.dumps(auto),
+    "train.py": TRAIN,
+    "hf.py": HF,
+    "ours.json": json.dumps({key: value for key, value in config(3).items() if key != "optimizer"}),
+}
 paths = {name: Path(folder.name, name) for name in texts}
-print("wrote", *(f"{name} ({paths[name].write_text(text)} characters)" for name, text in texts.items()))
+print(
+    "wrote",
+    *(f"{name} ({paths[name].write_text(text)} characters)" for name, text in texts.items()),
+)
 
 # %% [markdown]
 # `accelerate launch` reads what to start from a file of its own, as in the section. Both commands run at the same time, `deepspeed` on two ranks, the Trainer on one: importing it is most of the wait. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
@@ -701,15 +830,34 @@ num_machines: 1
 num_processes: 1
 main_process_port: {resources.free_port()}
 """)
-environment = os.environ | ({} if resources.num_gpus() > 1 else ops.environment()) | {"OMP_NUM_THREADS": "1"}
+environment = (
+    os.environ | ({} if resources.num_gpus() > 1 else ops.environment()) | {"OMP_NUM_THREADS": "1"}
+)
 environment |= {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
 
 # %%
-words = "--config_file", yaml, paths["hf.py"], folder.name, paths["fp16.json"], paths["bf16.json"], paths["auto.json"]
-line = [sys.executable, "-m", "accelerate.commands.launch", *words]  # what the command accelerate launch runs
+words = (
+    "--config_file",
+    yaml,
+    paths["hf.py"],
+    folder.name,
+    paths["fp16.json"],
+    paths["bf16.json"],
+    paths["auto.json"],
+)
+line = [
+    sys.executable,
+    "-m",
+    "accelerate.commands.launch",
+    *words,
+]  # what the command accelerate launch runs
 with ThreadPoolExecutor() as pool:
-    hf = pool.submit(subprocess.run, line, env=environment, text=True, timeout=58, capture_output=True)
-    by_deepspeed = lab.launch_script(paths["train.py"], "--deepspeed_config", paths["ours.json"], using="deepspeed", timeout_s=58)
+    hf = pool.submit(
+        subprocess.run, line, env=environment, text=True, timeout=58, capture_output=True
+    )
+    by_deepspeed = lab.launch_script(
+        paths["train.py"], "--deepspeed_config", paths["ours.json"], using="deepspeed", timeout_s=58
+    )
 print(*(text for text in by_deepspeed.logs[0].splitlines() if text.startswith("|")), sep="\n")
 print("$ accelerate launch", *words)
 print(*(text for text in hf.result().stdout.splitlines() if text.startswith("|")), sep="\n")
@@ -738,7 +886,9 @@ for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("al
     lies = {device: int(num[0]) for device, num in held.bytes_by("device").items()}
     due = sharding.predicted(sharding.Setting(engine="zero3", num_layers=2, offload=name))
     off = shards.differences(due.select(due.rank == 0), held)
-    print(f"offload {name:<12} {lies.get('cpu', 0):10,} {lies.get('host', 0):10,}   {loss:.5f} {len(off):6}")
+    print(
+        f"offload {name:<12} {lies.get('cpu', 0):10,} {lies.get('host', 0):10,}   {loss:.5f} {len(off):6}"
+    )
 
 # %% [markdown]
 # With both, the device keeps one bucket between two microbatches, and the layer that is being computed. Note the host's column: DeepSpeed also puts the gradients there, in 16 bit and in fp32.
@@ -760,8 +910,10 @@ small, large = (sharding_states.offload_moves(size, 2, 3, "all") for size in (nu
 print("                                     small model   its tensor     7B, computed")
 for move, more, kind in zip(small, large, ("parameter", "parameter", "gradient", "main_grad")):
     way = "to the host" if move.to_host else "to the device"
-    print(f"{move.phase:<9} {move.what:<11} {way:<13} {move.num_bytes:10,.0f} {live[kind]:12,} {more.num_bytes / 1e9:10.1f} GB "
-          f"in {more.num_bytes / 31.5e9:.2f} s")
+    print(
+        f"{move.phase:<9} {move.what:<11} {way:<13} {move.num_bytes:10,.0f} {live[kind]:12,} {more.num_bytes / 1e9:10.1f} GB "
+        f"in {more.num_bytes / 31.5e9:.2f} s"
+    )
 
 # %%
 widgets.offload_flow(language=LANGUAGE)
@@ -781,14 +933,22 @@ widgets.offload_flow(language=LANGUAGE)
 # 8.5.3 节列出四种方案的每卡显存。设备是 80 GB 的，只算模型状态：
 
 # %%
-for name, num_ranks, stage, said in (("DDP", 32, 0, "80 GB, too little"), ("ZeRO 2", 8, 2, "78 GB"), ("ZeRO 3", 4, 3, "68 GB")):
+for name, num_ranks, stage, said in (
+    ("DDP", 32, 0, "80 GB, too little"),
+    ("ZeRO 2", 8, 2, "78 GB"),
+    ("ZeRO 3", 4, 3, "68 GB"),
+):
     states = sum(sharding_states.state_bytes(70e9, num_ranks, stage).values()) / 1e9
     least = sharding_states.ranks_needed(70e9, 80e9, stage)
     where = f"it fits from {least} GPUs on" if least else "it fits on no number of GPUs"
     print(f"{name}, {num_ranks:2} GPUs: {states:6.1f} GB each; the text says {said}; {where}")
 host = (sum(sharding_states.state_bytes(70e9).values()) + 4 * 70e9) / 1e9
-print(f"ZeRO 3 and offload, 2 GPUs: no states have to stay on the device; {host:,.0f} GB in the host's memory,")
-print(f"  and {sum(move.num_bytes for move in sharding_states.offload_moves(70e9, 2, 3, 'all')) / 31.5e9:.0f} s of transfers per step and link")
+print(
+    f"ZeRO 3 and offload, 2 GPUs: no states have to stay on the device; {host:,.0f} GB in the host's memory,"
+)
+print(
+    f"  and {sum(move.num_bytes for move in sharding_states.offload_moves(70e9, 2, 3, 'all')) / 31.5e9:.0f} s of transfers per step and link"
+)
 
 # %% [markdown]
 # That DDP does not fit, the text says itself. The next two are impossible; stage 2 fits on no number of GPUs, since 2 bytes per parameter stay whole. The last one needs what the table leaves out: a host that holds all the states, and DeepSpeed's fp32 gradients besides. The column of speeds cannot be checked without such machines; with seconds of transfers in every step, "45%" needs a very large batch.
@@ -807,7 +967,11 @@ print(f"  and {sum(move.num_bytes for move in sharding_states.offload_moves(70e9
 # %%
 P, N = 2_851_598_336, 8  # t5-3b
 code, page = sharding_states.deepspeed_estimate(P, N, stage=2), 4 * P + 16 * P / N
-for name, num_bytes in (("code: 2P + 18P/N", code), ("page: 4P + 16P/N", page), ("ZeRO paper: 2P + 14P/N", 2 * P + 14 * P / N)):
+for name, num_bytes in (
+    ("code: 2P + 18P/N", code),
+    ("page: 4P + 16P/N", page),
+    ("ZeRO paper: 2P + 14P/N", 2 * P + 14 * P / N),
+):
     print(f"{name:<23} {num_bytes / 1e9:6.2f} GB = {num_bytes / 2**30:6.2f} GiB")
 
 
@@ -815,10 +979,14 @@ for name, num_bytes in (("code: 2P + 18P/N", code), ("page: 4P + 16P/N", page), 
 def estimators():
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    return estimate_zero2_model_states_mem_needs(2_851_598_336, num_gpus_per_node=8, cpu_offload=False)[1]
+    return estimate_zero2_model_states_mem_needs(
+        2_851_598_336, num_gpus_per_node=8, cpu_offload=False
+    )[1]
 
 
-print(f"DeepSpeed's function returns {lab.launch(estimators, ranks=1, backend='gloo', timeout_s=40)[0]:,}; ours {code:,}")
+print(
+    f"DeepSpeed's function returns {lab.launch(estimators, ranks=1, backend='gloo', timeout_s=40)[0]:,}; ours {code:,}"
+)
 
 # %% [markdown]
 # The example is the page's formula, in GiB, and is called GB. The code counts 4 bytes more per dealt parameter than the paper: gradients accumulated in fp32 beside those in 16 bit.
@@ -837,9 +1005,13 @@ print(f"DeepSpeed's function returns {lab.launch(estimators, ranks=1, backend='g
 # %%
 mine = 10e9 / (2 * 2)  # parameters of a GPU
 for name in ("mixed", "megatron"):
-    parts = sharding_states.by_category(sharding_states.state_bytes(mine, num_ranks=2, stage=1, recipe_name=name))
+    parts = sharding_states.by_category(
+        sharding_states.state_bytes(mine, num_ranks=2, stage=1, recipe_name=name)
+    )
     spoken = ", ".join(f"{part} {num_bytes / 1e9:g}" for part, num_bytes in parts.items())
-    print(f"{sharding_states.recipe(name).what}\n  {spoken}, activations 10: {sum(parts.values()) / 1e9 + 10:g} GB of 40")
+    print(
+        f"{sharding_states.recipe(name).what}\n  {spoken}, activations 10: {sum(parts.values()) / 1e9 + 10:g} GB of 40"
+    )
 
 # %% [markdown]
 # 35 or 40 GB: at the limit, before anything is gathered or fragmented.
@@ -865,7 +1037,9 @@ print(f"{my_times = }\n          loss      states per rank  collectives      pay
 for stage in (0, 3):
     loss, held, counted, ms = engines[0][f"fp32, zero{stage}"]
     states = int(held.num_bytes[(held.kind != "buffer") & (held.kind != "gathered")].sum())
-    print(f"stage {stage}   {loss:.5f} {states:14,} {counted.calls.total():13} {counted.payload_bytes.total():14,} {ms:7.0f} ms")
+    print(
+        f"stage {stage}   {loss:.5f} {states:14,} {counted.calls.total():13} {counted.payload_bytes.total():14,} {ms:7.0f} ms"
+    )
 
 # %% [markdown]
 # The same loss, fewer bytes, and many more messages. (20/N bytes per parameter and not 16/N: DeepSpeed's stage 3 keeps a master copy in fp32, too.) With nothing kept or prefetched, each parameter is gathered twice, in messages of its own. On a model of this size that is what the time goes into. The default thresholds exist for this; they give some of the memory back for fewer messages.
@@ -897,7 +1071,9 @@ def my_sharded_adamw(model, backward, num_steps):
     weights, rank, size = list(model.parameters()), dist.get_rank(), dist.get_world_size()
     starts = [0, *itertools.accumulate(weight.numel() for weight in weights)]
     owners = [start * size // starts[-1] for start in starts[:-1]]
-    optimizer = torch.optim.AdamW([weight for weight, owner in zip(weights, owners) if owner == rank], lr=0.01)
+    optimizer = torch.optim.AdamW(
+        [weight for weight, owner in zip(weights, owners) if owner == rank], lr=0.01
+    )
     for step in range(num_steps):
         backward(step)
         for weight, owner in zip(weights, owners):
@@ -986,8 +1162,13 @@ def my_config(num_ranks, global_batch, micro_batch, learning_rate, weight_decay)
     """A configuration as a dict."""
     ### BEGIN SOLUTION
     adamw = {"type": "AdamW", "params": {"lr": learning_rate, "weight_decay": weight_decay}}
-    return {"train_batch_size": global_batch, "train_micro_batch_size_per_gpu": micro_batch, "optimizer": adamw,
-            "gradient_clipping": 0.0, "zero_optimization": {"stage": 3}}
+    return {
+        "train_batch_size": global_batch,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "optimizer": adamw,
+        "gradient_clipping": 0.0,
+        "zero_optimization": {"stage": 3},
+    }
     ### END SOLUTION
 
 

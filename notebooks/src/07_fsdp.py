@@ -27,7 +27,9 @@
 # %%
 import os
 
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # ranks are CPU processes here; fully_shard would take a GPU where there is one
+os.environ["CUDA_VISIBLE_DEVICES"] = (
+    ""  # ranks are CPU processes here; fully_shard would take a GPU where there is one
+)
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
@@ -64,8 +66,12 @@ runs = {name: sharding.launch(setting, timeout_s=50) for name, setting in settin
 held = {name: sharding.measured(run) for name, run in runs.items()}
 for name, shards in held.items():
     parts = {part: per_rank[0] for part, per_rank in shards.bytes_by("category").items()}
-    print(f"{name:<5}", *(f"{part} {format_bytes(num_bytes):<9}" for part, num_bytes in parts.items()),
-          "ranks:", *(format_bytes(num_bytes) for num_bytes in shards.rank_bytes))
+    print(
+        f"{name:<5}",
+        *(f"{part} {format_bytes(num_bytes):<9}" for part, num_bytes in parts.items()),
+        "ranks:",
+        *(format_bytes(num_bytes) for num_bytes in shards.rank_bytes),
+    )
 print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_bytes.max():.4f}")
 
 # %% [markdown]
@@ -75,7 +81,11 @@ print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_
 # 参数、梯度、Adam 的一阶矩和二阶矩，全部只剩四分之一，顶多差一点补齐。哪个 rank 存了什么，预测与实测并列：
 
 # %%
-widgets.show(bytes_held.shards(sharding.predicted(settings["fsdp"]), held["fsdp"], title="FSDP", language=LANGUAGE))
+widgets.show(
+    bytes_held.shards(
+        sharding.predicted(settings["fsdp"]), held["fsdp"], title="FSDP", language=LANGUAGE
+    )
+)
 
 # %% [markdown]
 # But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward.
@@ -85,17 +95,23 @@ widgets.show(bytes_held.shards(sharding.predicted(settings["fsdp"]), held["fsdp"
 
 # %%
 predicted = sharding.predicted_footprint(settings["fsdp"])
-widgets.show(bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE))
+widgets.show(
+    bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE)
+)
 
 # %%
 largest = 4 * max(unit.num_params for unit in settings["fsdp"].units())
-print(f"at the peak   states   activations   the rest, in largest layers ({format_bytes(largest)})   all   predicted, at")
+print(
+    f"at the peak   states   activations   the rest, in largest layers ({format_bytes(largest)})   all   predicted, at"
+)
 for name, setting in settings.items():
     found, expected = runs[name][0]["footprint"], sharding.predicted_footprint(setting)
     parts = dict(zip(sharding_step.PARTS, found.num_bytes[found.totals.argmax()]))
     rest = parts["gathered"] + parts["temporary"]
-    print(f"{name:<11} {format_bytes(found.peak_bytes - rest - parts['activations']):>8} {format_bytes(parts['activations']):>13} "
-          f"{rest / largest:20.1f} {format_bytes(found.peak_bytes):>23} {format_bytes(expected.peak_bytes):>10}, {expected.peak}")
+    print(
+        f"{name:<11} {format_bytes(found.peak_bytes - rest - parts['activations']):>8} {format_bytes(parts['activations']):>13} "
+        f"{rest / largest:20.1f} {format_bytes(found.peak_bytes):>23} {format_bytes(expected.peak_bytes):>10}, {expected.peak}"
+    )
 
 # %% [markdown]
 # So O(M/N) is right for the states. The peak has activations on top, and about four times the largest layer: its weights, its gradients, the next layer, which is gathered already, and the copy out of which gradients are reduced. How large a "layer" is, you decide; see *wrapping*.
@@ -110,6 +126,7 @@ for name, setting in settings.items():
 # ## 手写 FSDP
 #
 # 一层，三个动作：用 **all-gather** 把各片拼成整体，**计算**，再用 **reduce-scatter** 归约梯度并重新切开。可以告诉 autograd：后者就是前者的导数。
+
 
 # %%
 class Gather(torch.autograd.Function):
@@ -129,6 +146,7 @@ class Gather(torch.autograd.Function):
         dist.reduce_scatter_single(mine, gradient)
         return mine / dist.get_world_size()
 
+
 # %% [markdown]
 # A layer's parameters lie behind each other in one flat tensor, padded to a multiple of the number of ranks; each rank keeps one part of it, and that is its only parameter. In the forward the layer works on views into the gathered tensor.
 
@@ -140,7 +158,10 @@ class Gather(torch.autograd.Function):
 def views(flat, shapes):
     """The parameters in a flat tensor, by name."""
     sizes = [math.prod(shape) for shape in shapes.values()]
-    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), flat[:sum(sizes)].split(sizes))}
+    return {
+        name: part.view(shape)
+        for (name, shape), part in zip(shapes.items(), flat[: sum(sizes)].split(sizes))
+    }
 
 
 # %%
@@ -149,16 +170,23 @@ class Kept(torch.nn.Module):
 
     def __init__(self, layer):
         super().__init__()
-        size, flat = dist.get_world_size(), torch.cat([weight.detach().flatten() for weight in layer.parameters()])
+        size, flat = (
+            dist.get_world_size(),
+            torch.cat([weight.detach().flatten() for weight in layer.parameters()]),
+        )
         self.shapes = {name: weight.shape for name, weight in layer.named_parameters()}
         parts = torch.nn.functional.pad(flat, (0, -len(flat) % size)).chunk(size)
-        self.mine, self.layer = torch.nn.Parameter(parts[dist.get_rank()].clone()), [layer.to("meta")]
+        self.mine, self.layer = (
+            torch.nn.Parameter(parts[dist.get_rank()].clone()),
+            [layer.to("meta")],
+        )
 
     def gather(self):
         return Gather.apply(self.mine)
 
     def forward(self, x):
         return torch.func.functional_call(self.layer[0], views(self.gather(), self.shapes), (x,))
+
 
 # %% [markdown]
 # That is complete, and correct. But from the forward of a layer to its backward its weights lie there whole, and at the end of the forward that is the whole model. Autograd has saved views of them; it does not notice if the memory under them goes away in between and comes back:
@@ -178,6 +206,7 @@ class Freed(Kept):
         whole = self.gather()
         output = torch.func.functional_call(self.layer[0], views(whole, self.shapes), (x,))
         storage, data, num_bytes = whole.untyped_storage(), whole.data, whole.nbytes
+
         def again(gradient):
             storage.resize_(num_bytes)
             self.fill(data)
@@ -185,6 +214,7 @@ class Freed(Kept):
         output.register_hook(again)  # runs when the gradient of the output is there
         storage.resize_(0)
         return output
+
 
 # %% [markdown]
 # **Predict.** After three steps of SGD with momentum, how far are the weights of `Kept` and `Freed` from DDP's? And where in the step will each of the three need the most memory?
@@ -208,37 +238,63 @@ def train(wrapper, num_steps):
     torch.manual_seed(0)
     with memory.watch() as watched:
         net = engine = model.Transformer(4, 64, 4, max_len=32)
-        if wrapper is DDP: engine = DDP(net)
-        else: net.layers = torch.nn.ModuleList(wrapper(layer) for layer in net.layers)
+        if wrapper is DDP:
+            engine = DDP(net)
+        else:
+            net.layers = torch.nn.ModuleList(wrapper(layer) for layer in net.layers)
         optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
         for step in range(num_steps):
-            if step == num_steps - 1: watched.layers(net.layers)
+            if step == num_steps - 1:
+                watched.layers(net.layers)
             batch = model.story_tokens(6, 32, seed=step)
-            tokens, targets = (part.chunk(dist.get_world_size())[dist.get_rank()].clone() for part in batch)
+            tokens, targets = (
+                part.chunk(dist.get_world_size())[dist.get_rank()].clone() for part in batch
+            )
             loss = model.loss(engine(tokens), targets)
             loss.backward()
             optimizer.step(), optimizer.zero_grad()
-    whole = [torch.cat([Gather.apply(each).detach() if wrapper is not DDP else each.detach().flatten()
-                        for each in layer.parameters()]) for layer in net.layers]
+    whole = [
+        torch.cat(
+            [
+                Gather.apply(each).detach() if wrapper is not DDP else each.detach().flatten()
+                for each in layer.parameters()
+            ]
+        )
+        for layer in net.layers
+    ]
     return whole, watched.footprint()
 
 
 # %%
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-by_hand = {wrapper.__name__: lab.launch(train, wrapper, 3, ranks=3, backend="gloo", timeout_s=40)[0]
-           for wrapper in (DDP, Kept, Freed)}
+by_hand = {
+    wrapper.__name__: lab.launch(train, wrapper, 3, ranks=3, backend="gloo", timeout_s=40)[0]
+    for wrapper in (DDP, Kept, Freed)
+}
 right = by_hand["DistributedDataParallel"][0]
 print(f"{my_difference = }")
 for name, (weights, _) in by_hand.items():
-    off = max((ours[:len(theirs)] - theirs).abs().max().item() for ours, theirs in zip(weights, right))
+    off = max(
+        (ours[: len(theirs)] - theirs).abs().max().item() for ours, theirs in zip(weights, right)
+    )
     print(f"{name:<23} off DDP's weights by up to {off:.0e}")
 
 # %%
 labels = by_hand["Freed"][1].labels
-widgets.show(curves.curves([Series(name, range(len(labels)), found.totals.tolist()) for name, (_, found) in by_hand.items()],
-                          title={"en": "Bytes of rank 0 over a step", "zh": "rank 0 在一步之内的字节"}, badge="measured, gloo",
-                          x_format=lambda x: labels[round(x)], y_format=format_bytes, language=LANGUAGE))
+widgets.show(
+    curves.curves(
+        [
+            Series(name, range(len(labels)), found.totals.tolist())
+            for name, (_, found) in by_hand.items()
+        ],
+        title={"en": "Bytes of rank 0 over a step", "zh": "rank 0 在一步之内的字节"},
+        badge="measured, gloo",
+        x_format=lambda x: labels[round(x)],
+        y_format=format_bytes,
+        language=LANGUAGE,
+    )
+)
 
 # %% [markdown]
 # Equal to rounding. `Kept` climbs through the forward to the whole model and comes down through the backward; `Freed` climbs only by the activations. These two are FSDP's two main strategies: **SHARD_GRAD_OP** and **FULL_SHARD**. The price of the lower curve is one more all-gather per layer.
@@ -265,6 +321,7 @@ my_ratio = None
 # %% [markdown] lang="zh" of="90ff5c72"
 # 有两种数法，两种都对。**载荷**（payload）：交给所*调用*的集合通信的字节，折算成环形算法为此发送的量（各片 $b$ 字节的 all-gather 是 $(N-1)b$；$b$ 字节的 reduce-scatter 是 $\frac{N-1}{N}b$；all-reduce 是它的两倍）。**线路**（wire）：真正交给 TCP 的字节。
 
+
 # %%
 def ring_bytes(payload, n):
     """What a rank of a ring sends for these collectives."""
@@ -272,15 +329,19 @@ def ring_bytes(payload, n):
     return sum(factors[name] * payload.get(name, 0) for name in factors)
 
 
-one = {name: sharding.launch(Setting(engine=name, num_ranks=2, num_microbatches=1), timeout_s=50)[0]
-       for name in ("ddp", "fsdp", "fsdp_grad_op")}
+one = {
+    name: sharding.launch(Setting(engine=name, num_ranks=2, num_microbatches=1), timeout_s=50)[0]
+    for name in ("ddp", "fsdp", "fsdp_grad_op")
+}
 num_bytes = 4 * sum(math.prod(shape) for shape in sharding_step.shapes(Setting().units()).values())
 print(f"{my_ratio = }; in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
 for name, found in one.items():
     theory = states.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
     sums = [sum(theory.values()), ring_bytes(found["payload_bytes"], 2), found["sent_bytes"]]
-    print(f"{name:<13} predicted {sums[0] / num_bytes:.3f}   payload {sums[1] / num_bytes:.3f}   "
-          f"wire {sums[2] / num_bytes:.3f}   calls {found['calls']}")
+    print(
+        f"{name:<13} predicted {sums[0] / num_bytes:.3f}   payload {sums[1] / num_bytes:.3f}   "
+        f"wire {sums[2] / num_bytes:.3f}   calls {found['calls']}"
+    )
 
 # %% [markdown]
 # By payload 1.5 times, exactly, and with the parameters kept (`fsdp_grad_op`) as much as DDP: an all-reduce *is* a reduce-scatter and an all-gather. The wire says 2.0 and 1.5, and that is gloo's doing: it has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. NCCL has one. (A DDP step may also broadcast some hundred bytes: the order of its buckets.)
@@ -308,11 +369,16 @@ def recorded(forward_ahead, backward_ahead):
 
     net = model.Transformer(3, 64, 4, max_len=32)
     tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
-    for layer in [*net.layers, net]: fully_shard(layer)
+    for layer in [*net.layers, net]:
+        fully_shard(layer)
     layers = list(net.layers)
     for index, layer in enumerate(layers):
-        if forward_ahead: layer.set_modules_to_forward_prefetch(layers[index + 1 : index + 1 + forward_ahead])
-        if backward_ahead: layer.set_modules_to_backward_prefetch(layers[max(0, index - backward_ahead) : index][::-1])
+        if forward_ahead:
+            layer.set_modules_to_forward_prefetch(layers[index + 1 : index + 1 + forward_ahead])
+        if backward_ahead:
+            layer.set_modules_to_backward_prefetch(
+                layers[max(0, index - backward_ahead) : index][::-1]
+            )
     model.loss(net(tokens), targets).backward()
     dist.barrier()
     with trace.record(operators=False):
@@ -328,20 +394,32 @@ def recorded(forward_ahead, backward_ahead):
 # %%
 import re
 
-LETTERS = {"all_gather": "g", "post_forward": "F", "post_backward_accumulate": "B", "post_backward_reduce": "r"}
+LETTERS = {
+    "all_gather": "g",
+    "post_forward": "F",
+    "post_backward_accumulate": "B",
+    "post_backward_reduce": "r",
+}
 
 
 def order(timeline):
     """What rank 0 did, in order."""
     rows = sorted(zip(timeline.start_us, timeline.label, timeline.rank))
-    found = [re.fullmatch(r"FSDP::(\w+) \(layers\.(\d)\)", label) for _, label, rank in rows if rank == 0]
+    found = [
+        re.fullmatch(r"FSDP::(\w+) \(layers\.(\d)\)", label) for _, label, rank in rows if rank == 0
+    ]
     return " ".join(LETTERS[each[1]] + each[2] for each in found if each and each[1] in LETTERS)
 
 
-traces = {ahead: lab.launch(recorded, *ahead, ranks=2, backend="gloo", timeout_s=40) for ahead in ((0, 0), (1, 0), (1, 2))}
+traces = {
+    ahead: lab.launch(recorded, *ahead, ranks=2, backend="gloo", timeout_s=40)
+    for ahead in ((0, 0), (1, 0), (1, 2))
+}
 for ahead, run in traces.items():
-    print(f"ahead {ahead}: forward {format_bytes(run[0][0])}, backward {format_bytes(run[0][1])} beside the states\n"
-          f"  {order(run.timeline())}")
+    print(
+        f"ahead {ahead}: forward {format_bytes(run[0][0])}, backward {format_bytes(run[0][1])} beside the states\n"
+        f"  {order(run.timeline())}"
+    )
 
 # %% [markdown]
 # Read the first line. Forward: gather, compute, next. In the backward `g` stands *before* `B` of the layer above: FSDP gathers the next layer before it computes this one, without being asked. That is prefetch, and FSDP1 calls it `BackwardPrefetch.BACKWARD_PRE`. In the forward it must be asked for (FSDP1: `forward_prefetch=True`). Each layer ahead is one more whole layer in memory. (The forward is highest in the last block, and the layer ahead of that is the head, a small one.)
@@ -357,13 +435,20 @@ for ahead, run in traces.items():
 #
 # 预取换来的是时间，消息可以藏在这段时间里。前提是消息能和计算同时进行。这里做不到：
 
+
 # %%
 def waited_for(timeline):
     """All-gathers that lie wholly inside the call that issued them, and all of them."""
-    inside = [(start, end) for start, end, label in zip(timeline.start_us, timeline.end_us, timeline.label)
-              if label.startswith("FSDP::all_gather (")]
+    inside = [
+        (start, end)
+        for start, end, label in zip(timeline.start_us, timeline.end_us, timeline.label)
+        if label.startswith("FSDP::all_gather (")
+    ]
     gathers = timeline.select(timeline.kind == "all_gather")
-    done = [any(a <= start and end <= b for a, b in inside) for start, end in zip(gathers.start_us, gathers.end_us)]
+    done = [
+        any(a <= start and end <= b for a, b in inside)
+        for start, end in zip(gathers.start_us, gathers.end_us)
+    ]
     return sum(done), len(done)
 
 
@@ -377,20 +462,35 @@ print("messages in the trace:", sorted(set(step.kind[step.lane == "comm"].tolist
 # %% [markdown] lang="zh" of="15d76955"
 # 用 CPU 上的 gloo，发起 all-gather 的线程要等它做完。在 GPU 上，它走另一条流（stream），计算照常进行。再看一眼：轨迹里没有 reduce-scatter。调用的是它，跑的却是 all-reduce。把这一步画出来；FSDP 的两个动作之间，就是一层在计算：
 
+
 # %%
 def with_compute(line):
     """The messages of a recorded step, and what lies between two of FSDP's labels."""
-    columns = (line.rank, line.lane, line.kind, line.label, line.start_us, line.end_us, line.num_bytes)
+    columns = (
+        line.rank,
+        line.lane,
+        line.kind,
+        line.label,
+        line.start_us,
+        line.end_us,
+        line.num_bytes,
+    )
     rows = [row for row in zip(*(column.tolist() for column in columns)) if row[1] == "comm"]
     for rank in range(line.num_ranks):
         mine, done = line.select(line.rank == rank), 0.0
-        for start, end, label in sorted(zip(mine.start_us.tolist(), mine.end_us.tolist(), mine.label.tolist())):
-            if found := re.fullmatch(r"FSDP::post_(forward|backward_accumulate) \(layers\.(\d)\)", label):
+        for start, end, label in sorted(
+            zip(mine.start_us.tolist(), mine.end_us.tolist(), mine.label.tolist())
+        ):
+            if found := re.fullmatch(
+                r"FSDP::post_(forward|backward_accumulate) \(layers\.(\d)\)", label
+            ):
                 kind = "forward" if found[1] == "forward" else "backward"
                 rows.append((rank, "compute", kind, kind[0].upper() + found[2], done, start, 0))
             done = max(done, end) if "(layers." in label else done
     began = min(row[4] for row in rows)
-    rows.append((0, "compute", "forward", "", began, began, 0))  # of no length: the axis begins with the first message
+    rows.append(
+        (0, "compute", "forward", "", began, began, 0)
+    )  # of no length: the axis begins with the first message
     return timeline.from_rows(rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes)
 
 
@@ -422,17 +522,27 @@ def look():
     from torch.distributed.fsdp import fully_shard
 
     net = model.Transformer(2, 64, 4, max_len=32)
-    for layer in net.layers: fully_shard(layer)
+    for layer in net.layers:
+        fully_shard(layer)
     fully_shard(net)
     weight = net.layers[1].qkv.weight
-    return type(weight).__name__, str(weight.placements), {
-        name: (tuple(each.shape), tuple(each.to_local().shape)) for name, each in net.layers[1].named_parameters()}
+    return (
+        type(weight).__name__,
+        str(weight.placements),
+        {
+            name: (tuple(each.shape), tuple(each.to_local().shape))
+            for name, each in net.layers[1].named_parameters()
+        },
+    )
 
 
 found = lab.launch(look, ranks=3, backend="gloo", timeout_s=40)
 print(*found[0][:2])
 for name in ("qkv.weight", "out.weight", "norm1.bias"):
-    print(f"{name:<11} {found[0][2][name][0]!s:<10} on ranks 0, 1, 2:", *(rank[2][name][1] for rank in found))
+    print(
+        f"{name:<11} {found[0][2][name][0]!s:<10} on ranks 0, 1, 2:",
+        *(rank[2][name][1] for rank in found),
+    )
 
 # %% [markdown]
 # It cuts as `torch.chunk` does: the last part may be shorter, and is padded for the message.
@@ -466,25 +576,40 @@ def wrapped(ways):
         tokens, targets = (each.clone() for each in model.story_tokens(1, 32, seed=dist.get_rank()))
         with memory.watch() as watched:
             net = model.Transformer(6, 64, 4, max_len=32)
-            units = {"the root": [], "pairs of layers": [list(net.layers[i : i + 2]) for i in range(0, 8, 2)],
-                     "each layer": net.layers, "each Linear": [each for each in net.modules() if type(each) is torch.nn.Linear]}
-            for unit in [*units[way], net]: fully_shard(unit)
+            units = {
+                "the root": [],
+                "pairs of layers": [list(net.layers[i : i + 2]) for i in range(0, 8, 2)],
+                "each layer": net.layers,
+                "each Linear": [each for each in net.modules() if type(each) is torch.nn.Linear],
+            }
+            for unit in [*units[way], net]:
+                fully_shard(unit)
             watched.layers(net.layers)
             for step in range(2):
                 watched.mark("step")
-                with traffic.count() as counted: model.loss(net(tokens), targets).backward()
+                with traffic.count() as counted:
+                    model.loss(net(tokens), targets).backward()
             watched.claim(net)
         table = watched.footprint().num_bytes[1:]
-        found[way] = table.sum(1).max(), table[:, 4].max(), counted.calls["all_gather"], counted.payload_bytes["all_gather"]
+        found[way] = (
+            table.sum(1).max(),
+            table[:, 4].max(),
+            counted.calls["all_gather"],
+            counted.payload_bytes["all_gather"],
+        )
     return found
 
 
 # %%
 ways = ("the root", "pairs of layers", "each layer", "each Linear")
-print(f"{my_leanest = }, {my_quietest = }\n\nunits              peak    gathered at once   all-gathers   their payload")
+print(
+    f"{my_leanest = }, {my_quietest = }\n\nunits              peak    gathered at once   all-gathers   their payload"
+)
 for way, numbers in lab.launch(wrapped, ways, ranks=2, backend="gloo", timeout_s=50)[0].items():
-    print(f"{way:<16} {format_bytes(numbers[0]):>7} {format_bytes(numbers[1]):>14} {numbers[2]:15} "
-          f"{format_bytes(numbers[3]):>15}")
+    print(
+        f"{way:<16} {format_bytes(numbers[0]):>7} {format_bytes(numbers[1]):>14} {numbers[2]:15} "
+        f"{format_bytes(numbers[3]):>15}"
+    )
 
 # %% [markdown]
 # With the root alone everything is gathered at once, and stays (a root is not freed after the forward): one message, the most memory. The demo project's set-up comes to this: it names no layers. Each `Linear` alone saves little more, for the activations are still there, and every small message pays its latency. One unit per block is the usual choice. `fully_shard` also takes a list of modules as one unit (`pairs of layers`); the second exercise is about that.
@@ -516,15 +641,25 @@ def in_16_bit(policies):
     for name, policy in policies.items():
         torch.manual_seed(0)
         net, seen = model.Transformer(2, 64, 4, max_len=32), []
-        for layer in [*net.layers, net]: fully_shard(layer, mp_policy=policy)
-        net.layers[1].up.register_forward_hook(lambda layer, given, made: seen.append((layer.weight.dtype, made.dtype)))
+        for layer in [*net.layers, net]:
+            fully_shard(layer, mp_policy=policy)
+        net.layers[1].up.register_forward_hook(
+            lambda layer, given, made: seen.append((layer.weight.dtype, made.dtype))
+        )
         tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
-        with traffic.count() as counted: (model.loss(net(tokens).float(), targets) / 1024).backward()
+        with traffic.count() as counted:
+            (model.loss(net(tokens).float(), targets) / 1024).backward()
         whole = torch.cat([weight.grad.full_tensor().flatten() for weight in net.parameters()])
         right = whole if right is None else right
         lost = ((whole == 0) & (right != 0)).sum() / (right != 0).sum()
-        found[name] = (str(seen[0][0])[6:], net.layers[1].up.weight.dtype, counted.payload_bytes, memory.shards(net).rank_bytes,
-                       ((whole - right).norm() / right.norm()).item(), lost.item())
+        found[name] = (
+            str(seen[0][0])[6:],
+            net.layers[1].up.weight.dtype,
+            counted.payload_bytes,
+            memory.shards(net).rank_bytes,
+            ((whole - right).norm() / right.norm()).item(),
+            lost.item(),
+        )
     return found
 
 
@@ -532,15 +667,24 @@ def in_16_bit(policies):
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 half, bf16, fp32 = torch.float16, torch.bfloat16, torch.float32
-policies = {"none": MixedPrecisionPolicy(), "bf16, fp32": MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32),
-            "bf16, bf16": MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=bf16),
-            "fp16, fp16": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)}
+policies = {
+    "none": MixedPrecisionPolicy(),
+    "bf16, fp32": MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32),
+    "bf16, bf16": MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=bf16),
+    "fp16, fp16": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half),
+}
 print(f"{my_gather_factor = }, {my_state_factor = }\n")
-print("params, reduce   computes in  keeps     all-gather  reduce-scatter  states    gradient off by   became 0")
-for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", timeout_s=50)[0].items():
+print(
+    "params, reduce   computes in  keeps     all-gather  reduce-scatter  states    gradient off by   became 0"
+)
+for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", timeout_s=50)[
+    0
+].items():
     sent = [format_bytes(numbers[2][each]) for each in ("all_gather", "reduce_scatter")]
-    print(f"{name:<16} {numbers[0]:<12} {str(numbers[1])[6:]:<9} {sent[0]:<11} {sent[1]:<15} "
-          f"{format_bytes(numbers[3][0]):<9} {numbers[4]:<17.1%} {numbers[5]:.3%}")
+    print(
+        f"{name:<16} {numbers[0]:<12} {str(numbers[1])[6:]:<9} {sent[0]:<11} {sent[1]:<15} "
+        f"{format_bytes(numbers[3][0]):<9} {numbers[4]:<17.1%} {numbers[5]:.3%}"
+    )
 
 # %% [markdown]
 # Messages halve, states do not. The last column matters for S6 and the demo project, which take fp16: many gradients fall below fp16's smallest number and become 0. fp16 needs a loss scaler (chapter 05), and neither has one; bf16 does not. Section 8.4.2's bf16 for both is sound, and fp32 for the sum over many ranks sounder.
@@ -558,8 +702,12 @@ for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", ti
 
 # %%
 my_quarters = None
-FSDP2 = {"FULL_SHARD": {"reshard_after_forward": True}, "SHARD_GRAD_OP": {"reshard_after_forward": False},
-         "NO_SHARD": {"mesh": (4, 1)}, "HYBRID_SHARD": {"mesh": (2, 2), "reshard_after_forward": True}}
+FSDP2 = {
+    "FULL_SHARD": {"reshard_after_forward": True},
+    "SHARD_GRAD_OP": {"reshard_after_forward": False},
+    "NO_SHARD": {"mesh": (4, 1)},
+    "HYBRID_SHARD": {"mesh": (2, 2), "reshard_after_forward": True},
+}
 
 
 # %%
@@ -575,17 +723,25 @@ def both(strategies):
         torch.manual_seed(0)
         net, options = model.Transformer(1, 64, 4, max_len=32), dict(strategies[name])
         shape = options.pop("mesh", (4,))
-        mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape):])
+        mesh = dist.init_device_mesh(
+            "cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :]
+        )
         if version == 1:
             with warnings.catch_warnings(record=True) as caught:
-                net = FullyShardedDataParallel(net, device_id=torch.device("cpu"), sharding_strategy=ShardingStrategy[name],
-                                               device_mesh=mesh if name == "HYBRID_SHARD" else None,
-                                               auto_wrap_policy=ModuleWrapPolicy({type(layer) for layer in net.layers}))
+                net = FullyShardedDataParallel(
+                    net,
+                    device_id=torch.device("cpu"),
+                    sharding_strategy=ShardingStrategy[name],
+                    device_mesh=mesh if name == "HYBRID_SHARD" else None,
+                    auto_wrap_policy=ModuleWrapPolicy({type(layer) for layer in net.layers}),
+                )
             said = str(caught[0].message) if caught else said
         else:
-            for layer in [*net.layers, net]: fully_shard(layer, mesh=mesh, **options)
+            for layer in [*net.layers, net]:
+                fully_shard(layer, mesh=mesh, **options)
         optimizer = torch.optim.AdamW(net.parameters())
-        with traffic.count() as counted: model.loss(net(tokens[0]), tokens[1]).backward()
+        with traffic.count() as counted:
+            model.loss(net(tokens[0]), tokens[1]).backward()
         optimizer.step()
         held = memory.shards(net, optimizer).rank_bytes[dist.get_rank()]
         found[name, version] = held, counted.calls, counted.payload_bytes
@@ -598,10 +754,18 @@ whole = found["NO_SHARD", 2][0]
 print(f"{my_quarters = }\n")
 for name, arguments in FSDP2.items():
     (one, *sent), (two, *same) = found[name, 1], found[name, 2]
-    print(f"{name:<14} {4 * one / whole:.2f} quarters, {dict(sent[0])}\n    fully_shard(..., "
-          f"{', '.join(f'{key}={value}' for key, value in arguments.items())}): {4 * two / whole:.2f} quarters, "
-          f"calls and payload {'the same' if sent == same else 'others: ' + str(same)}")
-print("ZeRO stages 0 to 3:", *(f"{4 * sum(states.state_bytes(1, 4, stage, 'fp32').values()) / 16:.2f}" for stage in range(4)))
+    print(
+        f"{name:<14} {4 * one / whole:.2f} quarters, {dict(sent[0])}\n    fully_shard(..., "
+        f"{', '.join(f'{key}={value}' for key, value in arguments.items())}): {4 * two / whole:.2f} quarters, "
+        f"calls and payload {'the same' if sent == same else 'others: ' + str(same)}"
+    )
+print(
+    "ZeRO stages 0 to 3:",
+    *(
+        f"{4 * sum(states.state_bytes(1, 4, stage, 'fp32').values()) / 16:.2f}"
+        for stage in range(4)
+    ),
+)
 print(f"torch on NO_SHARD: {said}")
 
 # %% [markdown]
@@ -661,9 +825,14 @@ def tried():
     from torch.distributed.fsdp import ShardingStrategy
 
     fsdp_model, said = FSDP(model.Transformer(1, 32, 2), device_id=torch.device("cpu")), {}
-    for line in ("from torch.distributed.fsdp.wrap import default_auto_wrap_policy", "MixedPrecision",
-                 "from torch.distributed.fsdp import BackwardPrefetch; BackwardPrefetch.PRE_FORWARD",
-                 "fsdp_model.backward", "fsdp_model.step", "SHARD_GRAD_OP"):
+    for line in (
+        "from torch.distributed.fsdp.wrap import default_auto_wrap_policy",
+        "MixedPrecision",
+        "from torch.distributed.fsdp import BackwardPrefetch; BackwardPrefetch.PRE_FORWARD",
+        "fsdp_model.backward",
+        "fsdp_model.step",
+        "SHARD_GRAD_OP",
+    ):
         try:
             exec(line, {"fsdp_model": fsdp_model})
         except Exception as error:
@@ -691,7 +860,8 @@ def s6(num_steps):
 
     torch.manual_seed(0)
     net, losses = model.Transformer(2, 32, 2, max_len=32), []
-    for layer in [*net.layers, net]: fully_shard(layer)  # 1 children, then the root
+    for layer in [*net.layers, net]:
+        fully_shard(layer)  # 1 children, then the root
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)  # 2 after sharding: of the slices
     for step in range(num_steps):
         batch = model.story_tokens(8, 32, seed=step)
@@ -703,15 +873,21 @@ def s6(num_steps):
         norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)  # 3 of the whole gradient
         optimizer.step()
         losses.append((loss.item(), own.item(), norm.full_tensor().item()))
-    return losses, get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))  # 4 all ranks
+    return losses, get_model_state_dict(
+        net, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )  # 4 all ranks
 
 
 # %%
 one, two = (lab.launch(s6, 4, ranks=size, backend="gloo", timeout_s=40) for size in (1, 2))
-print("step   loss, mean of 2 ranks   1 process   norm of own slices, ranks 0, 1   of all   1 process")
+print(
+    "step   loss, mean of 2 ranks   1 process   norm of own slices, ranks 0, 1   of all   1 process"
+)
 for step, ((loss, _, norm), first, second) in enumerate(zip(one[0][0], two[0][0], two[1][0])):
-    print(f"{step:4} {(first[0] + second[0]) / 2:23.4f} {loss:11.4f} {first[1]:18.4f} {second[1]:8.4f} "
-          f"{first[2]:14.4f} {norm:11.4f}")
+    print(
+        f"{step:4} {(first[0] + second[0]) / 2:23.4f} {loss:11.4f} {first[1]:18.4f} {second[1]:8.4f} "
+        f"{first[2]:14.4f} {norm:11.4f}"
+    )
 print(f"weights to save: rank 0 has {len(two[0][1])}, rank 1 has {len(two[1][1])}")
 
 # %% [markdown]
@@ -744,7 +920,8 @@ def accumulate(every):
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
     with memory.watch() as watched, traffic.count() as counted:
         net = model.Transformer(4, 64, 4, max_len=32)
-        for layer in [*net.layers, net]: fully_shard(layer)
+        for layer in [*net.layers, net]:
+            fully_shard(layer)
         watched.mark("step")
         for k in range(4):
             net.set_requires_gradient_sync(every or k == 3)
@@ -754,11 +931,16 @@ def accumulate(every):
 
 
 # %%
-found = {every: lab.launch(accumulate, every, ranks=2, backend="gloo", timeout_s=40)[0] for every in (True, False)}
+found = {
+    every: lab.launch(accumulate, every, ranks=2, backend="gloo", timeout_s=40)[0]
+    for every in (True, False)
+}
 print(f"{my_reduce_scatters = }")
 for every, (calls, peak, grads) in found.items():
     off = max((grad - found[True][2][name]).abs().max().item() for name, grad in grads.items())
-    print(f"reduce each: {every!s:5} {dict(calls)}, peak {format_bytes(peak)}, gradients off by {off:.0e}")
+    print(
+        f"reduce each: {every!s:5} {dict(calls)}, peak {format_bytes(peak)}, gradients off by {off:.0e}"
+    )
 
 # %% [markdown]
 # A quarter of the reduce-scatters, and the gradients lie there whole until the last microbatch: that is what sharding was to save.
@@ -804,7 +986,10 @@ def demo(num_steps):
     return logged
 
 
-print("loss:", *(f"{loss:.3f}" for loss in lab.launch(demo, 10, ranks=2, backend="gloo", timeout_s=40)[0]))
+print(
+    "loss:",
+    *(f"{loss:.3f}" for loss in lab.launch(demo, 10, ranks=2, backend="gloo", timeout_s=40)[0]),
+)
 
 # %% [markdown] sections="8.4.4"
 # ## Activation checkpointing
@@ -826,22 +1011,43 @@ def checkpointed(ways, num_rounds=8):
     import torch.distributed as dist
     from labkit.measure import memory, traffic
     from labkit import model
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+        apply_activation_checkpointing,
+    )
     from torch.distributed.fsdp import fully_shard
     from torch.utils.checkpoint import checkpoint
 
-    found, nets, (tokens, targets) = {}, {}, (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank()))
+    found, nets, (tokens, targets) = (
+        {},
+        {},
+        (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank())),
+    )
     for way in ways:
         with memory.watch() as watched, traffic.count() as counted:
             nets[way] = net = model.Transformer(4, 64, 4, max_len=64)
             for block in net.layers[1:-1] if way == "checkpoint" else ():
                 block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-            for layer in [*net.layers, net]: fully_shard(layer)
-            if way == "apply": apply_activation_checkpointing(net, check_fn=lambda layer: isinstance(layer, model.Block))
+            for layer in [*net.layers, net]:
+                fully_shard(layer)
+            if way == "apply":
+                apply_activation_checkpointing(
+                    net, check_fn=lambda layer: isinstance(layer, model.Block)
+                )
             watched.mark("forward"), (loss := model.loss(net(tokens), targets))
-            watched.kept(), watched.mark("kept"), watched.mark("backward"), loss.backward(), watched.claim(net)
+            (
+                watched.kept(),
+                watched.mark("kept"),
+                watched.mark("backward"),
+                loss.backward(),
+                watched.claim(net),
+            )
         step = watched.footprint()
-        found[way] = step.num_bytes[step.labels.index("kept")][5], step.peak_bytes, counted.calls, []
+        found[way] = (
+            step.num_bytes[step.labels.index("kept")][5],
+            step.peak_bytes,
+            counted.calls,
+            [],
+        )
     for way in num_rounds * list(ways):  # in turn: what else the machine does meets all of them
         began = time.process_time()
         model.loss(nets[way](tokens), targets).backward()
@@ -852,13 +1058,19 @@ def checkpointed(ways, num_rounds=8):
 # %%
 from statistics import median
 
-found = lab.launch(checkpointed, ("none", "checkpoint", "apply"), ranks=2, backend="gloo", timeout_s=50)[0]
+found = lab.launch(
+    checkpointed, ("none", "checkpoint", "apply"), ranks=2, backend="gloo", timeout_s=50
+)[0]
 kept = 4 * states.block_activation_bytes(4, 64, 64, 4)
-print(f"{my_time_factor = }\ntheory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
-      f"the other layers keep theirs; the compute 4/3\n\n{'':11} activations   peak      time   calls")
+print(
+    f"{my_time_factor = }\ntheory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
+    f"the other layers keep theirs; the compute 4/3\n\n{'':11} activations   peak      time   calls"
+)
 for way, (activations, peak, calls, seconds) in found.items():
     factor = median(mine / none for mine, none in zip(seconds, found["none"][-1]))
-    print(f"{way:<11} {format_bytes(activations):>11} {format_bytes(peak):>9} {factor:8.2f}   {dict(calls)}")
+    print(
+        f"{way:<11} {format_bytes(activations):>11} {format_bytes(peak):>9} {factor:8.2f}   {dict(calls)}"
+    )
 
 # %% [markdown]
 # Most of the activations are gone. The compute grows by a third, the handling of messages does not, so the factor stays near 4/3 or below. The second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping.
@@ -896,6 +1108,7 @@ class Fetch(torch.autograd.Function):
         dist.send(gradient, 1)
         return None, None
 
+
 # %%
 class Fetched(Freed):
     """A layer whose weights come from the host, for the forward and again for the backward."""
@@ -903,7 +1116,10 @@ class Fetched(Freed):
     def __init__(self, layer):
         torch.nn.Module.__init__(self)
         self.shapes = {name: weight.shape for name, weight in layer.named_parameters()}
-        self.num_elements, self.layer = sum(map(math.prod, self.shapes.values())), [layer.to("meta")]
+        self.num_elements, self.layer = (
+            sum(map(math.prod, self.shapes.values())),
+            [layer.to("meta")],
+        )
         self.anchor = torch.zeros((), requires_grad=True)  # or autograd would not come back here
 
     def gather(self):
@@ -916,15 +1132,20 @@ class Fetched(Freed):
 # %%
 def serve(net, num_steps):
     """The host: weights out in the order of the forward, then of the backward; gradients in; the update."""
-    flats = [torch.cat([weight.detach().flatten() for weight in layer.parameters()]) for layer in net.layers]
+    flats = [
+        torch.cat([weight.detach().flatten() for weight in layer.parameters()])
+        for layer in net.layers
+    ]
     optimizer = torch.optim.AdamW(flats, lr=1e-3)
     for _ in range(num_steps):
-        for flat in flats: dist.send(flat, 0)
+        for flat in flats:
+            dist.send(flat, 0)
         for flat in reversed(flats):
             dist.send(flat, 0)
             flat.grad = torch.empty_like(flat)
             dist.recv(flat.grad, 0)
         optimizer.step()
+
 
 # %% [markdown]
 # **Predict:** by which factor does a step take longer with 64 tokens, and with 1024?
@@ -948,32 +1169,42 @@ def two_memories(batch, on_host, num_steps=4):
     (tokens, targets), seconds = model.story_tokens(batch, 64), []
     with memory.watch() as watched:
         net = model.Transformer(2, 256, 4, max_len=64)
-        if dist.get_rank() == 1: return serve(net, num_steps) if on_host else None
-        if on_host: net.layers = torch.nn.ModuleList(map(Fetched, net.layers))
+        if dist.get_rank() == 1:
+            return serve(net, num_steps) if on_host else None
+        if on_host:
+            net.layers = torch.nn.ModuleList(map(Fetched, net.layers))
         optimizer = None if on_host else torch.optim.AdamW(net.parameters(), lr=1e-3)
         watched.mark("step")
         for step in range(num_steps):
             began = time.perf_counter()
             loss = model.loss(net(tokens), targets)
             loss.backward()
-            if optimizer: optimizer.step(), optimizer.zero_grad()
+            if optimizer:
+                optimizer.step(), optimizer.zero_grad()
             seconds.append(time.perf_counter() - began)
     return watched.footprint().peak_bytes, min(seconds), loss.item()
 
 
 # %%
-print(f"{my_slower = }\n\ntokens   peak on the device   with offload   saved   step, times   losses")
+print(
+    f"{my_slower = }\n\ntokens   peak on the device   with offload   saved   step, times   losses"
+)
 for batch in (1, 16):
-    here, there = (lab.launch(two_memories, batch, on_host, ranks=2, backend="gloo", timeout_s=50)[0]
-                   for on_host in (False, True))
-    print(f"{64 * batch:6} {format_bytes(here[0]):>20} {format_bytes(there[0]):>14} {1 - there[0] / here[0]:7.0%} "
-          f"{there[1] / here[1]:13.2f}   {here[2]:.4f} {there[2]:.4f}")
+    here, there = (
+        lab.launch(two_memories, batch, on_host, ranks=2, backend="gloo", timeout_s=50)[0]
+        for on_host in (False, True)
+    )
+    print(
+        f"{64 * batch:6} {format_bytes(here[0]):>20} {format_bytes(there[0]):>14} {1 - there[0] / here[0]:7.0%} "
+        f"{there[1] / here[1]:13.2f}   {here[2]:.4f} {there[2]:.4f}"
+    )
 
 # %% [markdown]
 # The same losses, and neither number is a constant: what is saved is the share of the states, which falls as the batch grows; what is paid is the copies (over the loopback here), which do not grow, so their share falls as well. And the more ranks, the less there is to move away. From the footprint of FSDP above, without its states:
 
 # %% [markdown] lang="zh" of="8cd18063"
 # 损失一样，而两个数都不是常数：省下的是状态的占比，批越大占比越小；付出的是拷贝（这里走本机回环），拷贝量不随批增大，所以占比也变小。另外，rank 越多，可搬走的越少。从上面 FSDP 那一步的字节里去掉状态来看：
+
 
 # %%
 def on_device(found):
@@ -982,10 +1213,15 @@ def on_device(found):
 
 
 print("engine   ranks     peak   on the device with offload    saved")
-for name, found in (("fsdp", runs["fsdp"][0]["footprint"]), ("fsdp", sharding.predicted_footprint(Setting(engine="fsdp", num_ranks=16)))):
+for name, found in (
+    ("fsdp", runs["fsdp"][0]["footprint"]),
+    ("fsdp", sharding.predicted_footprint(Setting(engine="fsdp", num_ranks=16))),
+):
     ranks = 4 if found.origin == "measured" else 16
-    print(f"{name:<8} {ranks:5} {format_bytes(found.peak_bytes):>8} {format_bytes(on_device(found)):>28} "
-          f"{1 - on_device(found) / found.peak_bytes:8.0%}   {found.origin}")
+    print(
+        f"{name:<8} {ranks:5} {format_bytes(found.peak_bytes):>8} {format_bytes(on_device(found)):>28} "
+        f"{1 - on_device(found) / found.peak_bytes:8.0%}   {found.origin}"
+    )
 
 # %% [markdown]
 # Activations and gathered layers stay. Now the time on GPUs, as an estimate: per step $P/N$ parameters go up twice and come down once, 4 bytes each; the compute is $6P$ times the tokens of the rank. $P$ cancels. With a link of 25 GB/s (PCIe 4) and 200 TFLOP/s of real compute, if nothing overlaps (**predicted**):
@@ -994,10 +1230,18 @@ for name, found in (("fsdp", runs["fsdp"][0]["footprint"]), ("fsdp", sharding.pr
 # 激活和拼好的层还在。再估一估 GPU 上的时间：每一步有 $P/N$ 个参数上去两次、下来一次，每个 4 字节；计算量是 $6P$ 乘以这个 rank 的 token 数，$P$ 约掉了。设链路 25 GB/s（PCIe 4），真实算力 200 TFLOP/s，并且完全不重叠（**预测**）：
 
 # %%
-print("copies / compute; tokens per rank and step:", *(f"{tokens:8}" for tokens in (1024, 4096, 16384, 65536)))
+print(
+    "copies / compute; tokens per rank and step:",
+    *(f"{tokens:8}" for tokens in (1024, 4096, 16384, 65536)),
+)
 for ranks in (1, 4, 8, 64):
-    print(f"N = {ranks:<3} {'':35}", *(f"{3 * 4 / ranks / 25e9 / (6 * tokens / 200e12):8.0%}"
-                                        for tokens in (1024, 4096, 16384, 65536)))
+    print(
+        f"N = {ranks:<3} {'':35}",
+        *(
+            f"{3 * 4 / ranks / 25e9 / (6 * tokens / 200e12):8.0%}"
+            for tokens in (1024, 4096, 16384, 65536)
+        ),
+    )
 
 # %% [markdown]
 # And the optimizer on the host comes on top. Last the policy itself: the same loss, and on this chapter's CPU ranks it moves nothing. On GPUs the slices would lie on `cpu`, and the layers compute on `cuda`.
@@ -1014,10 +1258,14 @@ def with_policy(num_steps):
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
     found, (tokens, targets) = {}, model.story_tokens(2, 32, seed=dist.get_rank())
-    for policy in (OffloadPolicy(), CPUOffloadPolicy(pin_memory=False)):  # pinned memory is for copies to a GPU
+    for policy in (
+        OffloadPolicy(),
+        CPUOffloadPolicy(pin_memory=False),
+    ):  # pinned memory is for copies to a GPU
         torch.manual_seed(0)
         net = model.Transformer(2, 64, 4, max_len=32)
-        for layer in [*net.layers, net]: fully_shard(layer, offload_policy=policy)
+        for layer in [*net.layers, net]:
+            fully_shard(layer, offload_policy=policy)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
         for step in range(num_steps):
             optimizer.zero_grad()
@@ -1027,7 +1275,9 @@ def with_policy(num_steps):
     return found
 
 
-for name, (loss, place) in lab.launch(with_policy, 4, ranks=2, backend="gloo", timeout_s=50)[0].items():
+for name, (loss, place) in lab.launch(with_policy, 4, ranks=2, backend="gloo", timeout_s=50)[
+    0
+].items():
     print(f"{name:<17} loss {loss:.4f}, slices on {place}")
 
 # %% [markdown]
@@ -1057,20 +1307,31 @@ def load(efficient):
         weights = model.Transformer(4, 64, 4, max_len=32).state_dict() if read else {}
         with torch.device("meta"):
             net = model.Transformer(4, 64, 4, max_len=32)
-        for layer in [*net.layers, net]: fully_shard(layer)
+        for layer in [*net.layers, net]:
+            fully_shard(layer)
         net.to_empty(device="cpu")
-        set_model_state_dict(net, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=efficient))
+        set_model_state_dict(
+            net,
+            weights,
+            options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=efficient),
+        )
         del weights
     optimizer = torch.optim.AdamW(net.parameters())
     loss = model.loss(net(model.story_tokens(1, 32)[0]), model.story_tokens(1, 32)[1])
     loss.backward(), optimizer.step()
-    return watched.footprint().peak_bytes, memory.shards(net, optimizer).rank_bytes[dist.get_rank()], loss.item()
+    return (
+        watched.footprint().peak_bytes,
+        memory.shards(net, optimizer).rank_bytes[dist.get_rank()],
+        loss.item(),
+    )
 
 
 for efficient in (False, True):
     found = lab.launch(load, efficient, ranks=2, backend="gloo", timeout_s=40)
-    print(f"only rank 0 reads: {efficient!s:5}  loading: {format_bytes(found[0][0])} on rank 0, "
-          f"{format_bytes(found[1][0])} on rank 1; in training {format_bytes(found[0][1])}; loss {found[0][2]:.4f}")
+    print(
+        f"only rank 0 reads: {efficient!s:5}  loading: {format_bytes(found[0][0])} on rank 0, "
+        f"{format_bytes(found[1][0])} on rank 1; in training {format_bytes(found[0][1])}; loss {found[0][2]:.4f}"
+    )
 
 # %% [markdown] sections="8.4.3"
 # ## Through Accelerate
@@ -1102,8 +1363,12 @@ import logging
 from accelerate import FullyShardedDataParallelPlugin
 
 logging.getLogger("accelerate").setLevel(logging.ERROR)  # the table says it
-for options in ({"sharding_strategy": "FULL_SHARD"}, {"forward_prefetch": True}, {"backward_prefetch": "BACKWARD_PRE"},
-                {"reshard_after_forward": True, "transformer_cls_names_to_wrap": ["Block"]}):
+for options in (
+    {"sharding_strategy": "FULL_SHARD"},
+    {"forward_prefetch": True},
+    {"backward_prefetch": "BACKWARD_PRE"},
+    {"reshard_after_forward": True, "transformer_cls_names_to_wrap": ["Block"]},
+):
     try:
         plugin = FullyShardedDataParallelPlugin(fsdp_version=2, **options)
         print(f"{options}: becomes {[getattr(plugin, name) for name in options]}")
@@ -1176,12 +1441,27 @@ from labkit.machine import resources
 folder = tempfile.TemporaryDirectory()
 for name, text in (("fsdp.yaml", CONFIG), ("train.py", SET_UP + LOOP)):
     Path(folder.name, name).write_text(text)
-line = ["-m", "accelerate.commands.launch", "--config_file", f"{folder.name}/fsdp.yaml", "--main_process_port",
-        str(resources.free_port()), f"{folder.name}/train.py"]  # in a terminal: accelerate launch --config_file ... train.py
+line = [
+    "-m",
+    "accelerate.commands.launch",
+    "--config_file",
+    f"{folder.name}/fsdp.yaml",
+    "--main_process_port",
+    str(resources.free_port()),
+    f"{folder.name}/train.py",
+]  # in a terminal: accelerate launch --config_file ... train.py
 loopback = {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
-done = subprocess.run([sys.executable, *line], capture_output=True, text=True, timeout=55,
-                      env=os.environ | loopback | {"OMP_NUM_THREADS": "1"})
-print(*[said for said in done.stdout.splitlines() if "found" in said] or [done.stderr[-2000:]], sep="\n")
+done = subprocess.run(
+    [sys.executable, *line],
+    capture_output=True,
+    text=True,
+    timeout=55,
+    env=os.environ | loopback | {"OMP_NUM_THREADS": "1"},
+)
+print(
+    *[said for said in done.stdout.splitlines() if "found" in said] or [done.stderr[-2000:]],
+    sep="\n",
+)
 
 # %% [markdown]
 # The FSDP wrapper, the sharded states (half of DDP's on two ranks), and nine all-gathers for five units: `Block` is wrapped four times, the rest is the root, which is not freed after the forward.
@@ -1204,8 +1484,10 @@ my_gigabytes = None
 print(f"{my_gigabytes = }; 13e9 parameters, FSDP, 40 GB")
 for name in ("mixed", "bf16"):
     bill_4 = sum(states.state_bytes(13e9, 4, 3, name).values())
-    print(f"{states.RECIPES[name].bytes_per_parameter:2} bytes ({states.RECIPES[name].what}): {bill_4 / 1e9:.0f} GB on each of 4; "
-          f"states alone fit from {states.ranks_needed(13e9, 40e9, 3, name)} GPUs on")
+    print(
+        f"{states.RECIPES[name].bytes_per_parameter:2} bytes ({states.RECIPES[name].what}): {bill_4 / 1e9:.0f} GB on each of 4; "
+        f"states alone fit from {states.ranks_needed(13e9, 40e9, 3, name)} GPUs on"
+    )
 
 # %% [markdown]
 # With a master copy it does not fit, and activations, gathered layers and the reduce-scatter's buffers come on top. It fits in pure bf16, where small updates are lost (chapter 05), with offload, or on more GPUs. (The same section calls the effective batch 32: $2 \cdot 16 \cdot 4 = 128$ sequences.)
@@ -1247,7 +1529,11 @@ def my_step(shards, num_rows, x):
         x = torch.tanh(x @ whole(mine, rows).T)
     gradient = 2 * x / x.numel()
     for mine, rows, x in reversed(list(zip(shards, num_rows, kept))):
-        weight, x, out = whole(mine, rows).requires_grad_(), x.requires_grad_(), mine.new_empty(math.ceil(rows / size), len(x.T))
+        weight, x, out = (
+            whole(mine, rows).requires_grad_(),
+            x.requires_grad_(),
+            mine.new_empty(math.ceil(rows / size), len(x.T)),
+        )
         to_weight, gradient = torch.autograd.grad(torch.tanh(x @ weight.T), (weight, x), gradient)
         dist.reduce_scatter_single(out, pad(to_weight, (0, 0, 0, len(out) * size - rows)))
         found.append(out[: len(mine)] / size)
@@ -1314,13 +1600,15 @@ def broken(net, steps, max_norm):
     from torch.distributed.fsdp import fully_shard
 
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    for layer in [*net, net]: fully_shard(layer)
+    for layer in [*net, net]:
+        fully_shard(layer)
     for microbatches in steps:
         for x, y in microbatches:
             torch.nn.functional.mse_loss(net(x), y).backward()
         own = [weight.grad.to_local() for weight in net.parameters()]
         factor = max_norm / torch.stack([each.norm() for each in own]).norm()
-        for each in own: each *= factor.clamp(max=1)
+        for each in own:
+            each *= factor.clamp(max=1)
         optimizer.step()
 
 
@@ -1330,7 +1618,8 @@ def my_training(net, steps, max_norm):
     ### BEGIN SOLUTION
     from torch.distributed.fsdp import fully_shard
 
-    for layer in [*net, net]: fully_shard(layer)
+    for layer in [*net, net]:
+        fully_shard(layer)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for microbatches in steps:
         optimizer.zero_grad()

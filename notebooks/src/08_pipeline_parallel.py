@@ -43,6 +43,7 @@ check.language(LANGUAGE)
 def draw(timeline, title, **options):
     widgets.show(scene.timeline(timeline, title=title, language=LANGUAGE, **options))
 
+
 # %% [markdown] sections="S7"
 # ## Two stages by hand
 #
@@ -72,13 +73,17 @@ def two_stages(num_microbatches, forward_us):
         for k in range(num_microbatches):
             x, grad = torch.empty(1, 32, 32), torch.empty(1, 32, 32)
             if me == 0:
-                with name(f"0F{k}"): y = stage(tokens[k : k + 1])
+                with name(f"0F{k}"):
+                    y = stage(tokens[k : k + 1])
                 dist.send(y.detach(), 1), dist.recv(grad, 1)
-                with name(f"0B{k}"): y.backward(grad)
+                with name(f"0B{k}"):
+                    y.backward(grad)
             else:
                 dist.recv(x, 0)
-                with name(f"1F{k}"): loss = model.loss(stage(x.requires_grad_()), targets[k : k + 1])
-                with name(f"1B{k}"): (loss / num_microbatches).backward()
+                with name(f"1F{k}"):
+                    loss = model.loss(stage(x.requires_grad_()), targets[k : k + 1])
+                with name(f"1B{k}"):
+                    (loss / num_microbatches).backward()
                 dist.send(x.grad, 0)
     return {f"layers.{key}": weight.grad for key, weight in half.named_parameters()}
 
@@ -126,12 +131,16 @@ def textbook_s7(as_printed):
     from torch.profiler import record_function as name
 
     stage1 = pace.Paced(nn.Sequential(nn.Linear(16, 32), nn.ReLU()), forward_us=20_000)
-    stage2 = pace.Paced(nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10)), forward_us=20_000)
+    stage2 = pace.Paced(
+        nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10)), forward_us=20_000
+    )
     microbatches, outputs = torch.randn(8, 16).split(2), []
     with trace.record():
         for k, micro in enumerate(microbatches):
-            with name(f"0F{k}"): x = stage1(micro)
-            with name(f"1F{k}"): outputs.append(stage2(x))
+            with name(f"0F{k}"):
+                x = stage1(micro)
+            with name(f"1F{k}"):
+                outputs.append(stage2(x))
     for output, micro in reversed(list(zip(outputs, microbatches))):
         if as_printed:
             output.backward(micro)
@@ -163,7 +172,13 @@ def boxes(run):
 
 s7 = boxes(lab.launch(textbook_s7, False, ranks=1, backend="gloo", timeout_s=30))
 stage_of_box = torch.tensor([int(label[0]) for label in s7.label]).numpy()
-draw(replace(s7, rank=stage_of_box, num_ranks=2), {"en": "S7: one process, rank 0 = dev0, rank 1 = dev1", "zh": "S7：一个进程，rank 0 = dev0，rank 1 = dev1"}[LANGUAGE])
+draw(
+    replace(s7, rank=stage_of_box, num_ranks=2),
+    {
+        "en": "S7: one process, rank 0 = dev0, rank 1 = dev1",
+        "zh": "S7：一个进程，rank 0 = dev0，rank 1 = dev1",
+    }[LANGUAGE],
+)
 
 # %% [markdown] sections="8.6.1"
 # ## Four stages, one microbatch at a time
@@ -227,7 +242,9 @@ my_bubble = None
 print(gpipe(4, 8))
 predicted = simulate(gpipe(4, 8), pipeline.cost(1, forward_us=FORWARD_US))
 draw(predicted, "GPipe, p = 4, m = 8")
-print(f"{my_bubble = }, simulated {bubble(predicted):.3f}, formula {bubble_formula(gpipe(4, 8)):.3f}")
+print(
+    f"{my_bubble = }, simulated {bubble(predicted):.3f}, formula {bubble_formula(gpipe(4, 8)):.3f}"
+)
 
 # %% [markdown]
 # **Run.** Four processes train the small transformer through `torch.distributed.pipelining`. **Compare.** Prediction above, measurement below, one axis; the dashed line is the predicted end.
@@ -269,7 +286,9 @@ widgets.trace(predicted, measured, title="GPipe, p = 4, m = 8", language=LANGUAG
 print("  m   of total  simulated   of ideal")
 for m in (1, 2, 3, 4, 8, 16, 32):
     order = gpipe(4, m)
-    print(f"{m:3}   {bubble_formula(order):8.1%} {bubble(simulate(order)):10.1%} {bubble_formula(order, over='ideal'):10.1%}")
+    print(
+        f"{m:3}   {bubble_formula(order):8.1%} {bubble(simulate(order)):10.1%} {bubble_formula(order, over='ideal'):10.1%}"
+    )
 
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B: the same bubble, less memory
@@ -291,8 +310,12 @@ my_bubble = None
 # %%
 predicted = simulate(one_f_one_b(4, 8), pipeline.cost(1, forward_us=FORWARD_US))
 runs["1f1b"] = pipeline.launch("1f1b", 4, 8, forward_us=FORWARD_US, timeout_s=50)
-widgets.show(scene.compare(predicted, runs["1f1b"].timeline(), title="1F1B, p = 4, m = 8", language=LANGUAGE))
-print(f"{my_bubble = }, simulated {bubble(predicted):.3f}, measured {bubble(runs['1f1b'].timeline()):.3f}")
+widgets.show(
+    scene.compare(predicted, runs["1f1b"].timeline(), title="1F1B, p = 4, m = 8", language=LANGUAGE)
+)
+print(
+    f"{my_bubble = }, simulated {bubble(predicted):.3f}, measured {bubble(runs['1f1b'].timeline()):.3f}"
+)
 
 # %% [markdown]
 # It has not moved: filling and draining a pipeline costs p - 1 microbatches in any order that waits for the last gradient. What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:
@@ -303,8 +326,10 @@ print(f"{my_bubble = }, simulated {bubble(predicted):.3f}, measured {bubble(runs
 # %%
 print("rank   GPipe: held   measured     1F1B: held   measured")
 for rank in range(4):
-    cells = [f"{in_flight(SCHEDULES[name](4, 8))[rank]:11} {runs[name][rank]['peak_activation_bytes'] / 1000:8.0f} kB"
-             for name in ("gpipe", "1f1b")]
+    cells = [
+        f"{in_flight(SCHEDULES[name](4, 8))[rank]:11} {runs[name][rank]['peak_activation_bytes'] / 1000:8.0f} kB"
+        for name in ("gpipe", "1f1b")
+    ]
     print(f"{rank:4}   {'    '.join(cells)}")
 
 # %% [markdown]
@@ -324,12 +349,14 @@ for rank in range(4):
 # 下面是原资料里的四张图，一格一步，微批次从 0 数起。先看 8.6.1 节的“朴素”图。如果真是朴素流水线，每一步应当只有一个 rank 在干活。
 
 # %%
-CHARTS = {"8.6.1 naive": "F0 .  F1 .  F2 .  F3 .  .  . | .  F0 .  F1 .  F2 .  F3 .  . |"
-                         ".  .  F0 .  F1 .  F2 .  F3 . | .  .  .  F0 .  F1 .  F2 .  F3",
-          "8.6.1 GPipe": "F0 F1 F2 F3 . B0 B1 B2 B3 | . F0 F1 F2 F3 B0 B1 B2 B3 |"
-                         ". . F0 F1 F2 F3 B0 B1 B2 B3 | . . . F0 F1 F2 F3 B0 B1 B2 B3",
-          "10.3.2 1F1B": "|".join(". " * rank + "F0 F1 F2 F3 B0 B1 B2 B3" for rank in range(4)),
-          "19.3.2 GPipe": "|".join(". " * rank + "F0 F1 F2 F3 B3 B2 B1 B0" for rank in range(4))}
+CHARTS = {
+    "8.6.1 naive": "F0 .  F1 .  F2 .  F3 .  .  . | .  F0 .  F1 .  F2 .  F3 .  . |"
+    ".  .  F0 .  F1 .  F2 .  F3 . | .  .  .  F0 .  F1 .  F2 .  F3",
+    "8.6.1 GPipe": "F0 F1 F2 F3 . B0 B1 B2 B3 | . F0 F1 F2 F3 B0 B1 B2 B3 |"
+    ". . F0 F1 F2 F3 B0 B1 B2 B3 | . . . F0 F1 F2 F3 B0 B1 B2 B3",
+    "10.3.2 1F1B": "|".join(". " * rank + "F0 F1 F2 F3 B0 B1 B2 B3" for rank in range(4)),
+    "19.3.2 GPipe": "|".join(". " * rank + "F0 F1 F2 F3 B3 B2 B1 B0" for rank in range(4)),
+}
 rows = [row.split() for row in CHARTS["8.6.1 naive"].split("|")]
 at_work = [sum(box != "." for box in step) for step in zip(*rows)]
 print(f"ranks at work in each step: {at_work}, idle as drawn: {1 - sum(at_work) / 40:.0%}")
@@ -348,15 +375,29 @@ print(f"ranks at work in each step: {at_work}, idle as drawn: {1 - sum(at_work) 
 # %%
 def judge(chart):
     rows = [row.split() for row in chart.split("|")]
-    drawn = {f"{rank}{box}": step for rank, row in enumerate(rows) for step, box in enumerate(row) if box != "."}
-    orders = [" ".join(f"{rank}{box}" for box in row if box != ".") for rank, row in enumerate(rows)]
+    drawn = {
+        f"{rank}{box}": step
+        for rank, row in enumerate(rows)
+        for step, box in enumerate(row)
+        if box != "."
+    }
+    orders = [
+        " ".join(f"{rank}{box}" for box in row if box != ".") for rank, row in enumerate(rows)
+    ]
     order = parse("\n".join(f"rank {rank}: {text}" for rank, text in enumerate(orders)))
     validate(order)
     possible = simulate(order, Cost(forward_us=1, backward_us=1))
     starts = dict(zip(possible.label.tolist(), possible.start_us.astype(int).tolist()))
     early = sorted((step, box) for box, step in drawn.items() if step < starts[box])
-    print(f"drawn too early: {len(early)} of {len(drawn)} boxes; microbatches held: {in_flight(order)}")
-    print(*(f"first of them: {box} in step {step}, possible in step {starts[box]}" for step, box in early[:1]))
+    print(
+        f"drawn too early: {len(early)} of {len(drawn)} boxes; microbatches held: {in_flight(order)}"
+    )
+    print(
+        *(
+            f"first of them: {box} in step {step}, possible in step {starts[box]}"
+            for step, box in early[:1]
+        )
+    )
     return possible
 
 
@@ -372,7 +413,10 @@ for title in ("8.6.1 GPipe", "10.3.2 1F1B", "19.3.2 GPipe"):
 # 顺序跑得通，时间却不可能。三张图里，stage 0 的反向都抢在 stage 1 之前：反向必须从**最后**一个 stage 开始，一步步走回 stage 0。10.3.2 称为 1F1B 的那张，每个 rank 都留着四个微批次，其实是 GPipe 的顺序。把最后一张图的格子放到可能的位置：
 
 # %%
-draw(replace(possible, start_us=possible.start_us * 1000, end_us=possible.end_us * 1000), "19.3.2, 1 step = 1 ms")
+draw(
+    replace(possible, start_us=possible.start_us * 1000, end_us=possible.end_us * 1000),
+    "19.3.2, 1 step = 1 ms",
+)
 
 # %% [markdown] sections="8.6.1"
 # ## All schedules in one table
@@ -388,8 +432,14 @@ draw(replace(possible, start_us=possible.start_us * 1000, end_us=possible.end_us
 for name in ("interleaved_1f1b", "zb_h1", "interleaved_zb", "zbv"):
     runs[name] = pipeline.launch(name, 4, 8, forward_us=FORWARD_US, timeout_s=50)
 zbv = SCHEDULES["zbv"](4, 8)
-widgets.show(scene.compare(simulate(zbv, pipeline.cost(2, forward_us=FORWARD_US)), boxes(runs["zbv"]),
-                           title="ZBV, p = 4, m = 8", language=LANGUAGE))
+widgets.show(
+    scene.compare(
+        simulate(zbv, pipeline.cost(2, forward_us=FORWARD_US)),
+        boxes(runs["zbv"]),
+        title="ZBV, p = 4, m = 8",
+        language=LANGUAGE,
+    )
+)
 
 # %%
 print(f"{'p = 4, m = 8':<24} formula simulated measured   peak in flight, per rank")
@@ -397,8 +447,10 @@ for name, run in runs.items():
     order = SCHEDULES[name](4, 2 if name == "naive" else 8)
     cost = pipeline.cost(order.num_stages // 4, forward_us=FORWARD_US)
     formula = bubble_formula(order, cost=cost)
-    print(f"{TITLES[name]:<24} {'-' if formula is None else f'{formula:.3f}':>7} {bubble(simulate(order, cost)):9.3f}"
-          f" {bubble(run.timeline()):8.3f}   {in_flight(order)} / {order.num_stages // 4}")
+    print(
+        f"{TITLES[name]:<24} {'-' if formula is None else f'{formula:.3f}':>7} {bubble(simulate(order, cost)):9.3f}"
+        f" {bubble(run.timeline()):8.3f}   {in_flight(order)} / {order.num_stages // 4}"
+    )
 
 # %% [markdown]
 # Reading the table:
@@ -419,7 +471,9 @@ simulated = simulate(zbv, pipeline.cost(2, forward_us=FORWARD_US))
 for rank in range(4):
     mine = simulated.select(simulated.rank == rank)
     idle_us = mine.end_us.max() - mine.start_us.min() - (mine.end_us - mine.start_us).sum()
-    print(f"rank {rank}: starts at {mine.start_us.min() / 1000:4.0f} ms, then idle for {idle_us / 1000:.0f} ms")
+    print(
+        f"rank {rank}: starts at {mine.start_us.min() / 1000:4.0f} ms, then idle for {idle_us / 1000:.0f} ms"
+    )
 
 # %% [markdown]
 # One more thing the stated times hide: stage 0 has no input that wants a gradient, so its real I is empty and torch does all of its backward in W. Here its I takes the stated time like every other.
@@ -485,7 +539,11 @@ def torch_pipeline(num_steps):
         tokens, targets = model.story_tokens(8, 32, seed=step)
         losses = []
         optimizer.zero_grad()
-        schedule.step(*([tokens] if rank == 0 else []), target=targets if rank == size - 1 else None, losses=losses)
+        schedule.step(
+            *([tokens] if rank == 0 else []),
+            target=targets if rank == size - 1 else None,
+            losses=losses,
+        )
         optimizer.step()
         means += [sum(losses).item() / 8] if losses else []
     return means
@@ -517,7 +575,10 @@ def deepspeed_pipeline(num_steps, forward_us, config, arguments):
     deepspeed.init_distributed()
     torch.manual_seed(0)
     layers = model.Transformer(4, 32, 2, max_len=32).layers
-    layers = [pace.Paced(layer, forward_us=forward_us) if isinstance(layer, model.Block) else layer for layer in layers]
+    layers = [
+        pace.Paced(layer, forward_us=forward_us) if isinstance(layer, model.Block) else layer
+        for layer in layers
+    ]
     net = PipelineModule(layers=layers, num_stages=4, loss_fn=model.loss, **arguments)
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, **config}
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -531,7 +592,9 @@ def deepspeed_pipeline(num_steps, forward_us, config, arguments):
 
 
 # %%
-by_deepspeed = lab.launch(deepspeed_pipeline, 2, 10_000, {}, {}, ranks=4, backend="gloo", timeout_s=55)
+by_deepspeed = lab.launch(
+    deepspeed_pipeline, 2, 10_000, {}, {}, ranks=4, backend="gloo", timeout_s=55
+)
 print(*by_torch[3], "torch", sep="  ")
 print(*by_deepspeed[3][0], "DeepSpeed", sep="  ")
 draw(by_deepspeed.timeline(), "DeepSpeed PipelineModule (p = 4, m = 8)")
@@ -545,8 +608,13 @@ draw(by_deepspeed.timeline(), "DeepSpeed PipelineModule (p = 4, m = 8)")
 # %%
 uniform = {"partition_method": "uniform"}
 print(f"neither:        {by_deepspeed[0][1]}")
-for place, config, arguments in (("in the JSON:", {"pipeline": uniform}, {}), ("as an argument:", {}, uniform)):
-    run = lab.launch(deepspeed_pipeline, 0, 0, config, arguments, ranks=4, backend="gloo", timeout_s=55)
+for place, config, arguments in (
+    ("in the JSON:", {"pipeline": uniform}, {}),
+    ("as an argument:", {}, uniform),
+):
+    run = lab.launch(
+        deepspeed_pipeline, 0, 0, config, arguments, ranks=4, backend="gloo", timeout_s=55
+    )
     print(f"{place:<15} {run[0][1]}")
 
 # %% [markdown]
@@ -569,8 +637,13 @@ from pathlib import Path
 megatron = importlib.util.find_spec("megatron")
 for name in ("model", "core/pipeline_parallel"):
     places = [] if megatron is None else list(megatron.submodule_search_locations)
-    found = any(Path(place, name).is_dir() or Path(place, name + ".py").is_file() for place in places)
-    print(f"megatron.{name.replace('/', '.'):<24}", "megatron is not installed" if megatron is None else found)
+    found = any(
+        Path(place, name).is_dir() or Path(place, name + ".py").is_file() for place in places
+    )
+    print(
+        f"megatron.{name.replace('/', '.'):<24}",
+        "megatron is not installed" if megatron is None else found,
+    )
 
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## PipeDream: no flush, and weights of several versions
@@ -596,10 +669,14 @@ draw(boxes(flushed), "1F1B + flush, m = 4")
 
 # %%
 ideal = simulate(one_f_one_b(4, 8))  # PipeDream's order is that of 1F1B with one endless batch
-print(f"PipeDream, steady state  simulated {bubble(pipedream.steady(ideal)):.3f}  "
-      f"measured {bubble(pipedream.steady(endless.timeline())):.3f}")
-print(f"1F1B with flush, m = 4   simulated {bubble(simulate(one_f_one_b(4, 4))):.3f}  "
-      f"measured {bubble(flushed.timeline()):.3f}")
+print(
+    f"PipeDream, steady state  simulated {bubble(pipedream.steady(ideal)):.3f}  "
+    f"measured {bubble(pipedream.steady(endless.timeline())):.3f}"
+)
+print(
+    f"1F1B with flush, m = 4   simulated {bubble(simulate(one_f_one_b(4, 4))):.3f}  "
+    f"measured {bubble(flushed.timeline()):.3f}"
+)
 
 # %% [markdown]
 # The price: between a microbatch's forward and its backward, the stage has been updated by others. To compute the gradient that belongs to that forward, the stage must keep the weights it used: **weight stashing**. Stage s holds $p-s$ versions, and its gradients come $p-1-s$ updates late:
@@ -620,10 +697,16 @@ for stage in range(4):
 # 看 stage 0：梯度是按三次更新之前的版本算的，却用来改最新的版本。这样的权重是过时（stale）的。这要付出什么？同样的 48 个微批次，学习率 0.3，取最初 16 个和最后 16 个的平均损失。第一行只有一个进程，没有过时可言。
 
 # %%
-for name, num_ranks, flush in (("1 process", 1, None), ("PipeDream", 4, None), ("1F1B + flush", 4, 8)):
+for name, num_ranks, flush in (
+    ("1 process", 1, None),
+    ("PipeDream", 4, None),
+    ("1F1B + flush", 4, 8),
+):
     run = pipedream.run(num_ranks, 48, flush_every=flush, learning_rate=0.3, timeout_s=40)
     losses = run[num_ranks - 1]["losses"]
-    print(f"{name:<13} {48 // (flush or 1):3} updates   {sum(losses[:16]) / 16:.3f} -> {sum(losses[-16:]) / 16:.3f}")
+    print(
+        f"{name:<13} {48 // (flush or 1):3} updates   {sum(losses[:16]) / 16:.3f} -> {sum(losses[-16:]) / 16:.3f}"
+    )
 
 # %% [markdown]
 # With four stages and so small a model staleness makes little difference; updating once per microbatch instead of once per eight makes a large one. But the first two lines are not equal: the result now depends on the number of stages. Megatron's paper keeps the flush for this reason: "strict optimizer semantics".
@@ -662,7 +745,7 @@ def my_order(rank, num_ranks, num_microbatches):
     backwards = [f"{rank}B{k}" for k in range(num_microbatches)]
     warmup = min(num_microbatches, num_ranks - 1 - rank)
     pairs = [action for pair in zip(forwards[warmup:], backwards) for action in pair]
-    return forwards[:warmup] + pairs + backwards[num_microbatches - warmup:]
+    return forwards[:warmup] + pairs + backwards[num_microbatches - warmup :]
     ### END SOLUTION
 
 
@@ -719,7 +802,11 @@ def my_fault(chart):
     ### BEGIN SOLUTION
     done, last = set(), len(chart) - 1
     for step in range(max(len(row) for row in chart)):
-        boxes = [(rank, row[step]) for rank, row in enumerate(chart) if step < len(row) and row[step] != "."]
+        boxes = [
+            (rank, row[step])
+            for rank, row in enumerate(chart)
+            if step < len(row) and row[step] != "."
+        ]
         for rank, box in boxes:
             if box[0] == "F":
                 need = (rank - 1, box) if rank else None
@@ -764,7 +851,9 @@ def my_step(rank, stage, microbatches, width):
         else:
             x = torch.empty(len(micro), width)
             dist.recv(x, 0)
-            loss = torch.nn.functional.mse_loss(stage(x.requires_grad_()), micro) / len(microbatches)
+            loss = torch.nn.functional.mse_loss(stage(x.requires_grad_()), micro) / len(
+                microbatches
+            )
             kept.append((x, loss))
     for item in kept:
         if rank == 0:

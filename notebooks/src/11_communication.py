@@ -40,6 +40,7 @@ check.language(LANGUAGE)
 def draw(timeline, title, **options):
     widgets.show(scene.timeline(timeline, title=title, language=LANGUAGE, **options))
 
+
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Hide it: all-reduce under the backward
 #
@@ -55,10 +56,14 @@ def draw(timeline, title, **options):
 # 取一个四层的模型，三个 rank。每层前向 10 毫秒，反向 20 毫秒，梯度 1 MB，一层一个桶。链路很慢：`link` 给出它的延迟和带宽，一个桶的 all-reduce 就花环形算法在这条链路上的时间。**定速**（paced）的意思是：层和链路的用时是规定的；进程、消息、DDP 和它的钩子都是真的。
 
 # %%
-layers = [buckets.Layer(name=f"layer {i}", num_bytes=1_000_000, forward_us=10_000) for i in range(4)]
+layers = [
+    buckets.Layer(name=f"layer {i}", num_bytes=1_000_000, forward_us=10_000) for i in range(4)
+]
 link = Link(alpha_us=500, bandwidth_gb_per_s=0.08)
 bucket_us = data_parallel.ring_us(3, link)(1_000_000)
-print(f"compute {4 * 30} ms; all-reduce of one bucket {bucket_us / 1000:.1f} ms, of four {4 * bucket_us / 1000:.1f} ms")
+print(
+    f"compute {4 * 30} ms; all-reduce of one bucket {bucket_us / 1000:.1f} ms, of four {4 * bucket_us / 1000:.1f} ms"
+)
 
 # %% [markdown]
 # **Predict.** Without overlap a step takes the sum. How many milliseconds does it take with overlap?
@@ -76,15 +81,20 @@ for overlap in (False, True):
     predicted = data_parallel.predict(layers, 3, **options)
     measured = data_parallel.launch(layers, 3, **options, num_steps=2, timeout_s=40).timeline()
     steps[overlap] = predicted, measured
-    title = {"en": f"DDP, overlap {'on' if overlap else 'off'}", "zh": f"DDP，{'' if overlap else '不'}重叠"}[LANGUAGE]
+    title = {
+        "en": f"DDP, overlap {'on' if overlap else 'off'}",
+        "zh": f"DDP，{'' if overlap else '不'}重叠",
+    }[LANGUAGE]
     widgets.show(scene.compare(predicted, measured, title=title, language=LANGUAGE))
 
 # %%
 print(f"{my_step_ms = }\n\n{'':<24} step       hidden   exposed")
 for overlap, pair in steps.items():
     for origin, timeline in zip(("simulated", "measured"), pair):
-        print(f"overlap {'on ' if overlap else 'off'} {origin:<11} {buckets.step_us(timeline) / 1000:6.1f} ms "
-              f"{hidden_comm(timeline):8.0%}   {max(exposed_comm_us(timeline)) / 1000:6.1f} ms")
+        print(
+            f"overlap {'on ' if overlap else 'off'} {origin:<11} {buckets.step_us(timeline) / 1000:6.1f} ms "
+            f"{hidden_comm(timeline):8.0%}   {max(exposed_comm_us(timeline)) / 1000:6.1f} ms"
+        )
 
 # %% [markdown]
 # *Hidden* is the share of communication time that lies under compute of the same rank; *exposed* is the rest, in milliseconds. Exposed time is what a step pays.
@@ -107,8 +117,11 @@ for overlap, pair in steps.items():
 # 这一节把重叠画成一行：算第 N 层，all-reduce 第 N-1 层的梯度，算第 N+1 层，下面注着“可以重叠”。下面照原样画出这些方块，时长是假设的 20 毫秒和 16 毫秒：
 
 # %%
-boxes = [("compute", "compute", "N", 0, 20), ("comm", "all_reduce", "grad N-1", 20, 36),
-         ("compute", "compute", "N+1", 36, 56)]
+boxes = [
+    ("compute", "compute", "N", 0, 20),
+    ("comm", "all_reduce", "grad N-1", 20, 36),
+    ("compute", "compute", "N+1", 36, 56),
+]
 rows = [(rank, *box[:3], 1000 * box[3], 1000 * box[4], 0) for rank in range(2) for box in boxes]
 as_drawn = from_rows(rows, num_ranks=2, origin="simulated", notes=["drawn"])
 draw(as_drawn, "19.1.3")
@@ -120,7 +133,10 @@ draw(as_drawn, "19.1.3")
 # 没有任何重叠：方块一个接一个，被掩盖的通信占 0。层的次序也不是反向的次序，反向是从最后一层往前走。照实际发生的画：第 N-1 层在算自己的梯度时，第 N 层的梯度正在路上。B2 是三层里最后一层的反向：
 
 # %%
-three = [buckets.Layer(name=f"layer {i}", num_bytes=4, forward_us=0, backward_us=20_000) for i in range(3)]
+three = [
+    buckets.Layer(name=f"layer {i}", num_bytes=4, forward_us=0, backward_us=20_000)
+    for i in range(3)
+]
 redrawn = buckets.simulate(three, [(2,), (1,), (0,)], lambda num_bytes: 16_000, num_ranks=2)
 draw(redrawn.select(redrawn.kind != "forward"), "19.1.3 (B2 B1 B0)")
 print(f"hidden: {hidden_comm(as_drawn):.0%} as drawn, {hidden_comm(redrawn):.0%} redrawn")
@@ -146,28 +162,49 @@ def accumulate(form, num_microbatches=4):
 
     torch.manual_seed(0)
     net, rank, size = nn.Linear(100, 10), dist.get_rank(), dist.get_world_size()
-    inputs, targets = torch.randn(size, num_microbatches, 8, 100), torch.randn(size, num_microbatches, 8, 10)
+    inputs, targets = (
+        torch.randn(size, num_microbatches, 8, 100),
+        torch.randn(size, num_microbatches, 8, 10),
+    )
     nn.functional.mse_loss(net(inputs), targets).backward()  # the whole batch on one process
     right, ddp = net.weight.grad.clone(), nn.parallel.DistributedDataParallel(net)
     net.zero_grad()
     with traffic.count() as counted:
         for k in range(num_microbatches):
-            with contextlib.nullcontext() if form == "last" and k == num_microbatches - 1 else ddp.no_sync():
-                (nn.functional.mse_loss(ddp(inputs[rank, k]), targets[rank, k]) / num_microbatches).backward()
+            with (
+                contextlib.nullcontext()
+                if form == "last" and k == num_microbatches - 1
+                else ddp.no_sync()
+            ):
+                (
+                    nn.functional.mse_loss(ddp(inputs[rank, k]), targets[rank, k])
+                    / num_microbatches
+                ).backward()
             for weight in net.parameters() if form in ("sum", "mean") else ():
                 dist.all_reduce(weight.grad)
                 weight.grad /= size if form == "mean" else 1
     off = (net.weight.grad - right).abs().max() / right.abs().max()
-    return counted.calls["all_reduce"], counted.payload_bytes["all_reduce"], off.item(), net.weight.grad
+    return (
+        counted.calls["all_reduce"],
+        counted.payload_bytes["all_reduce"],
+        off.item(),
+        net.weight.grad,
+    )
 
 
 # %%
-WAYS = {"none": "no_sync around all, nothing else", "sum": "and all_reduce after every microbatch",
-        "mean": "the same, divided by the ranks", "last": "no_sync for all but the last"}
+WAYS = {
+    "none": "no_sync around all, nothing else",
+    "sum": "and all_reduce after every microbatch",
+    "mean": "the same, divided by the ranks",
+    "last": "no_sync for all but the last",
+}
 runs = {form: lab.launch(accumulate, form, ranks=2, backend="gloo", timeout_s=30) for form in WAYS}
 print(f"{'':<40} calls    bytes   off the whole batch   ranks differ by")
 for form, (first, second) in runs.items():
-    print(f"{WAYS[form]:<40} {first[0]:5} {first[1]:8,} {first[2]:21.1%} {(first[3] - second[3]).abs().max():17.1e}")
+    print(
+        f"{WAYS[form]:<40} {first[0]:5} {first[1]:8,} {first[2]:21.1%} {(first[3] - second[3]).abs().max():17.1e}"
+    )
 
 # %% [markdown]
 # - `no_sync` around everything, and nothing else: nothing is ever reduced, and every rank trains a model of its own.
@@ -196,13 +233,20 @@ for form, (first, second) in runs.items():
 # 每步 k 个微批次，一个 rank 就只通信一次，而不是 k 次。还是那样的模型，取两层，还是那条慢链路，一个微批次 8 个样本：
 
 # %%
-runs = {k: data_parallel.launch(layers[:2], 2, link=link, accumulate=k, num_steps=1, timeout_s=40) for k in (1, 2, 4, 8)}
+runs = {
+    k: data_parallel.launch(layers[:2], 2, link=link, accumulate=k, num_steps=1, timeout_s=40)
+    for k in (1, 2, 4, 8)
+}
 print(" k   all-reduces   bytes a sample   time a sample: simulated   measured")
 for k, run in runs.items():
     predicted = data_parallel.predict(layers[:2], 2, link=link, accumulate=k)
-    times_ms = [buckets.step_us(timeline) / 1000 / (8 * k) for timeline in (predicted, run.timeline())]
-    print(f"{k:2}   1 in {8 * k:2} samples {sum(run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
-          f"{times_ms[0]:18.2f} ms {times_ms[1]:10.2f} ms")
+    times_ms = [
+        buckets.step_us(timeline) / 1000 / (8 * k) for timeline in (predicted, run.timeline())
+    ]
+    print(
+        f"{k:2}   1 in {8 * k:2} samples {sum(run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
+        f"{times_ms[0]:18.2f} ms {times_ms[1]:10.2f} ms"
+    )
 draw(runs[8].timeline(), "k = 8")
 
 # %% [markdown]
@@ -301,10 +345,14 @@ SLOW, NUM_STEPS, results = Link(alpha_us=200, bandwidth_gb_per_s=0.015), 80, {}
 
 def compress(name, hook, **state):
     """Trains under a hook, keeps the result, returns a line about it."""
-    results[name] = result = lab.launch(train, hook, state, NUM_STEPS, SLOW, ranks=2, backend="gloo", timeout_s=50)[0]
+    results[name] = result = lab.launch(
+        train, hook, state, NUM_STEPS, SLOW, ranks=2, backend="gloo", timeout_s=50
+    )[0]
     wire = "  unknown" if result["wire"] is None else f"{result['wire']:9,}"  # only Linux counts it
-    return (f"{name:<26} a step: {result['sent'][-1]:8,} bytes handed in,{wire} on the wire, {result['ms']:5.1f} ms   "
-            f"loss {sum(result['loss'][-3:]) / 3:.2f}")
+    return (
+        f"{name:<26} a step: {result['sent'][-1]:8,} bytes handed in,{wire} on the wire, {result['ms']:5.1f} ms   "
+        f"loss {sum(result['loss'][-3:]) / 3:.2f}"
+    )
 
 
 print(compress("all-reduce, float32", None))
@@ -331,7 +379,9 @@ def power_sgd(state, bucket):
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as library
 
     if "power" not in state:
-        state["power"] = library.PowerSGDState(None, matrix_approximation_rank=state["rank"], start_powerSGD_iter=2)
+        state["power"] = library.PowerSGDState(
+            None, matrix_approximation_rank=state["rank"], start_powerSGD_iter=2
+        )
     return library.powerSGD_hook(state["power"], bucket)
 
 
@@ -349,8 +399,12 @@ from labkit import model
 
 shapes = [weight.shape for weight in model.Transformer(1, 32, 2, max_len=32).parameters()]
 for rank in (1, 2, 4, 8):
-    numbers = sum(rank * sum(shape) if len(shape) == 2 and 2 * rank * sum(shape) < shape.numel() else shape.numel()
-                  for shape in shapes)
+    numbers = sum(
+        rank * sum(shape)
+        if len(shape) == 2 and 2 * rank * sum(shape) < shape.numel()
+        else shape.numel()
+        for shape in shapes
+    )
     counted = f"   counted {results['PowerSGD, rank 1']['sent'][-1]:,}" if rank == 1 else ""
     print(f"rank {rank}: {4 * numbers:7,} bytes a step{counted}")
 
@@ -399,7 +453,9 @@ mask[gradient.abs().topk(10).indices] = 1
 compressed = gradient * mask
 decompressed = compressed / mask
 print(f"{decompressed.isnan().sum()} of {len(gradient)} values are NaN: 0 / 0")
-print(f"the other {(decompressed == gradient).sum()} were whole before the division; still {compressed.nbytes} bytes")
+print(
+    f"the other {(decompressed == gradient).sum()} were whole before the division; still {compressed.nbytes} bytes"
+)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Top-k that sends fewer bytes
@@ -438,13 +494,18 @@ def top_k_bytes(num_values, share):
 
 
 # %%
-runs = {size: lab.launch(top_k_bytes, 1_000_000, 0.01, ranks=size, backend="gloo", timeout_s=30) for size in (2, 4)}
+runs = {
+    size: lab.launch(top_k_bytes, 1_000_000, 0.01, ranks=size, backend="gloo", timeout_s=30)
+    for size in (2, 4)
+}
 print(f"{my_saving_handed_in = }, {my_saving_on_8_ranks = }\n")
 print("ranks   handed in: dense    top-1 %   saved     sent: dense    top-1 %   saved   by formula")
 for size, run in runs.items():
     dense, sparse = run[0]
-    cells = [f"{full:15,} {few:10,} {1 - few / full:7.1%}" if full else f"{'not counted here':>34}"
-             for full, few in zip(dense, sparse)]
+    cells = [
+        f"{full:15,} {few:10,} {1 - few / full:7.1%}" if full else f"{'not counted here':>34}"
+        for full, few in zip(dense, sparse)
+    ]
     print(f"{size:5}   {'   '.join(cells)}   {1 - size * 0.01:10.0%}")
 print(f"    8   {'not run':>71}   {1 - 8 * 0.01:10.0%}")
 
@@ -474,7 +535,10 @@ def top_k(state, bucket):
     if state["feedback"]:
         gradient = gradient + state.get("kept", 0)
     chosen = gradient.abs().topk(int(state["share"] * len(gradient))).indices
-    values, places = torch.empty(size * len(chosen)), torch.empty(size * len(chosen), dtype=torch.int32)
+    values, places = (
+        torch.empty(size * len(chosen)),
+        torch.empty(size * len(chosen), dtype=torch.int32),
+    )
     dist.all_gather_single(values, gradient[chosen])
     dist.all_gather_single(places, chosen.int())
     state["kept"] = gradient.index_fill(0, chosen, 0)
@@ -483,8 +547,11 @@ def top_k(state, bucket):
 
 
 # %%
-print(compress("top-1 %", top_k, share=0.01, feedback=False),
-      compress("top-1 %, error feedback", top_k, share=0.01, feedback=True), sep="\n")
+print(
+    compress("top-1 %", top_k, share=0.01, feedback=False),
+    compress("top-1 %, error feedback", top_k, share=0.01, feedback=True),
+    sep="\n",
+)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Eight bits, and how to round
@@ -539,7 +606,11 @@ def quantised(state, bucket):
     gradient, size, answer = bucket.buffer(), dist.get_world_size(), torch.futures.Future()
     scale = gradient.abs().max() / state["levels"]
     numbers = gradient / scale
-    numbers = torch.floor(numbers + torch.rand_like(numbers)) if state["stochastic"] else torch.round(numbers)
+    numbers = (
+        torch.floor(numbers + torch.rand_like(numbers))
+        if state["stochastic"]
+        else torch.round(numbers)
+    )
     scales, all_numbers = torch.empty(size), torch.empty(size * len(numbers), dtype=torch.int8)
     dist.all_gather_single(scales, scale.view(1))
     dist.all_gather_single(all_numbers, numbers.to(torch.int8))
@@ -548,9 +619,12 @@ def quantised(state, bucket):
 
 
 # %%
-print(compress("8 bits, stochastic", quantised, levels=127, stochastic=True),
-      compress("4 bits, nearest", quantised, levels=7, stochastic=False),
-      compress("4 bits, stochastic", quantised, levels=7, stochastic=True), sep="\n")
+print(
+    compress("8 bits, stochastic", quantised, levels=127, stochastic=True),
+    compress("4 bits, nearest", quantised, levels=7, stochastic=False),
+    compress("4 bits, stochastic", quantised, levels=7, stochastic=True),
+    sep="\n",
+)
 
 # %% [markdown]
 # At four bits, rounding to the nearest loses most of the gradient, and stochastic rounding does not. (At eight bits, try it: either will do for a model as small as this.)
@@ -577,25 +651,43 @@ for size in (2, 4, 8, 16, 64):
 #
 # 损失对发出的字节：越靠左越省，越低越好。
 
+
 # %%
 def sent_so_far(result):
     return [sum(result["sent"][:step]) / 1e6 for step in range(10, NUM_STEPS + 1, 10)]
 
 
-SHOWN = {"all-reduce, float32": "all-reduce，float32", "8 bits, stochastic": "8 位，随机舍入", "PowerSGD, rank 1": "PowerSGD，秩 1",
-         "top-1 %": "top-1 %", "top-1 %, error feedback": "top-1 %，误差反馈"}
-series = [curves.Series({"en": name, "zh": zh}, sent_so_far(results[name]), results[name]["loss"]) for name, zh in SHOWN.items()]
-widgets.show(curves.curves(series, title={"en": "Loss against bytes sent", "zh": "损失对发出的字节"},
-                          x_name={"en": "MB sent by a rank", "zh": "一个 rank 发出的 MB"},
-                          y_name={"en": "loss", "zh": "损失"}, log_x=True, language=LANGUAGE,
-                          badge="measured, paced links, gloo"))
+SHOWN = {
+    "all-reduce, float32": "all-reduce，float32",
+    "8 bits, stochastic": "8 位，随机舍入",
+    "PowerSGD, rank 1": "PowerSGD，秩 1",
+    "top-1 %": "top-1 %",
+    "top-1 %, error feedback": "top-1 %，误差反馈",
+}
+series = [
+    curves.Series({"en": name, "zh": zh}, sent_so_far(results[name]), results[name]["loss"])
+    for name, zh in SHOWN.items()
+]
+widgets.show(
+    curves.curves(
+        series,
+        title={"en": "Loss against bytes sent", "zh": "损失对发出的字节"},
+        x_name={"en": "MB sent by a rank", "zh": "一个 rank 发出的 MB"},
+        y_name={"en": "loss", "zh": "损失"},
+        log_x=True,
+        language=LANGUAGE,
+        badge="measured, paced links, gloo",
+    )
+)
 
 # %%
 print(f"{'':<26} bytes a step   of dense   loss   ms a step on the slow link")
 dense_bytes = results["all-reduce, float32"]["sent"][-1]
 for name, result in results.items():
-    print(f"{name:<26} {result['sent'][-1]:12,} {result['sent'][-1] / dense_bytes:10.1%} "
-          f"{sum(result['loss'][-3:]) / 3:6.2f} {result['ms']:11.1f}")
+    print(
+        f"{name:<26} {result['sent'][-1]:12,} {result['sent'][-1] / dense_bytes:10.1%} "
+        f"{sum(result['loss'][-3:]) / 3:6.2f} {result['ms']:11.1f}"
+    )
 
 # %% [markdown]
 # The time includes the small model's computation. The loss is that of one run, a mean over its last three readings. Other seeds move it. What drops small values in every step and never makes up for it (10.4.3, top-1 % without feedback, four bits to the nearest) is behind. fp16 and stochastic rounding lose bits as well, but with little or no bias.
@@ -616,9 +708,11 @@ import time
 from statistics import median
 
 gradient = torch.randn(4_000_000)
-works = {"fp16": (lambda: gradient.half().float(), 0.5),
-         "8 bits": (lambda: (gradient / 0.04).round().to(torch.int8), 0.75),
-         "top-1 %": (lambda: gradient.index_fill(0, gradient.abs().topk(40_000).indices, 0), 0.98)}
+works = {
+    "fp16": (lambda: gradient.half().float(), 0.5),
+    "8 bits": (lambda: (gradient / 0.04).round().to(torch.int8), 0.75),
+    "top-1 %": (lambda: gradient.index_fill(0, gradient.abs().topk(40_000).indices, 0), 0.98),
+}
 for name, (work, saved) in works.items():
     seconds = []
     for _ in range(5):
@@ -626,7 +720,9 @@ for name, (work, saved) in works.items():
         work()
         seconds.append(time.perf_counter() - began)
     gb_per_s = saved * gradient.nbytes / median(seconds) / 1e9
-    print(f"{name:<8} {1000 * median(seconds):6.1f} ms   pays on links slower than about {gb_per_s:5.2f} GB/s")
+    print(
+        f"{name:<8} {1000 * median(seconds):6.1f} ms   pays on links slower than about {gb_per_s:5.2f} GB/s"
+    )
 
 # %% [markdown]
 # Ten-gigabit Ethernet carries 1.25 GB/s; section 19.1.3 gives 300 GB/s for NVLink, one way. A GPU compresses faster than this processor, but its links are faster as well: measure both. What overlap hides already cannot be saved a second time.
@@ -645,7 +741,10 @@ for name, (work, saved) in works.items():
 # 两台机器，每台四块 GPU：机内链路快，机器之间只有**一条**电缆，从一台到另一台的所有消息都挤在上面。（速度是规定的，慢到能在这里定速运行。）
 
 # %%
-inside, between = Link(alpha_us=100, bandwidth_gb_per_s=0.05), Link(alpha_us=500, bandwidth_gb_per_s=0.01)
+inside, between = (
+    Link(alpha_us=100, bandwidth_gb_per_s=0.05),
+    Link(alpha_us=500, bandwidth_gb_per_s=0.01),
+)
 two_machines = network.islands(8, 4, inside=inside, between=between, shared=True)
 widgets.show(picture.network(two_machines, language=LANGUAGE))
 
@@ -663,15 +762,28 @@ widgets.show(picture.network(two_machines, language=LANGUAGE))
 my_times_longer = None
 
 # %%
-PLANS = {"ring 0 1 2 3 4 5 6 7": algorithms.plan("all_reduce", "ring", 8),
-         "ring 0 4 1 5 2 6 3 7": algorithms.plan("all_reduce", "ring", 8, order=(0, 4, 1, 5, 2, 6, 3, 7)),
-         "hierarchical": algorithms.plan("all_reduce", "hierarchical", 8, island_size=4)}
-runs = {name: collectives.launch(plan, 800_000, network=two_machines, timeout_s=40) for name, plan in PLANS.items()}
-print(f"{my_times_longer = }\n\n{'':<22} over the cable, one way   simulated    measured   off the sum by")
+PLANS = {
+    "ring 0 1 2 3 4 5 6 7": algorithms.plan("all_reduce", "ring", 8),
+    "ring 0 4 1 5 2 6 3 7": algorithms.plan(
+        "all_reduce", "ring", 8, order=(0, 4, 1, 5, 2, 6, 3, 7)
+    ),
+    "hierarchical": algorithms.plan("all_reduce", "hierarchical", 8, island_size=4),
+}
+runs = {
+    name: collectives.launch(plan, 800_000, network=two_machines, timeout_s=40)
+    for name, plan in PLANS.items()
+}
+print(
+    f"{my_times_longer = }\n\n{'':<22} over the cable, one way   simulated    measured   off the sum by"
+)
 for (name, plan), run in zip(PLANS.items(), runs.values()):
-    crossing = sum(len(move.chunks) for step in plan.steps for move in step if move.src < 4 <= move.dst)
-    print(f"{name:<22} {crossing * 100_000:19,} bytes {network.time_us(plan, two_machines, 800_000) / 1000:8.0f} ms "
-          f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}")
+    crossing = sum(
+        len(move.chunks) for step in plan.steps for move in step if move.src < 4 <= move.dst
+    )
+    print(
+        f"{name:<22} {crossing * 100_000:19,} bytes {network.time_us(plan, two_machines, 800_000) / 1000:8.0f} ms "
+        f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}"
+    )
 widgets.show(picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), language=LANGUAGE))
 
 # %% [markdown]
@@ -714,9 +826,14 @@ def two_jobs(shift_ms, compute_ms=30, send_ms=20, num_steps=4):
     for job in range(2):
         for step in range(num_steps):
             begin_us = 1000 * (job * shift_ms + step * (compute_ms + took_ms))
-            middle_us, end_us = begin_us + 1000 * compute_ms, begin_us + 1000 * (compute_ms + took_ms)
-            rows += [(job, "compute", "compute", str(step), begin_us, middle_us, 0),
-                     (job, "comm", "all_reduce", str(step), middle_us, end_us, 0)]
+            middle_us, end_us = (
+                begin_us + 1000 * compute_ms,
+                begin_us + 1000 * (compute_ms + took_ms),
+            )
+            rows += [
+                (job, "compute", "compute", str(step), begin_us, middle_us, 0),
+                (job, "comm", "all_reduce", str(step), middle_us, end_us, 0),
+            ]
     return from_rows(rows, num_ranks=2, origin="simulated")
 
 
@@ -724,7 +841,9 @@ def two_jobs(shift_ms, compute_ms=30, send_ms=20, num_steps=4):
 together, apart = two_jobs(0), two_jobs(25)
 for shift_ms, timeline in ((0, together), (25, apart)):
     draw(timeline, f"two_jobs({shift_ms})", span_us=together.end_us.max())
-    print(f"started {shift_ms} ms apart: the last job ends after {timeline.end_us.max() / 1000:.0f} ms")
+    print(
+        f"started {shift_ms} ms apart: the last job ends after {timeline.end_us.max() / 1000:.0f} ms"
+    )
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
@@ -737,11 +856,15 @@ for shift_ms, timeline in ((0, together), (25, apart)):
 # 最慢的 rank 交来它那份，all-reduce 才能结束。让 rank 1 的每一层都多花一半时间。图里别的 rank 的 all-reduce 开始得早、拖得长：它们就在里面等。
 
 # %%
-run = data_parallel.launch(layers, 3, bucket_mb=0.9, link=link, slow={1: 1.5}, num_steps=2, timeout_s=40)
+run = data_parallel.launch(
+    layers, 3, bucket_mb=0.9, link=link, slow={1: 1.5}, num_steps=2, timeout_s=40
+)
 draw(run.timeline(), "slow = {1: 1.5}")
 rank, waited_us = straggler(run.timeline())
-print(f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a step takes "
-      f"{buckets.step_us(run.timeline()) / 1000:.0f} ms, without it {buckets.step_us(steps[True][1]) / 1000:.0f} ms")
+print(
+    f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a step takes "
+    f"{buckets.step_us(run.timeline()) / 1000:.0f} ms, without it {buckets.step_us(steps[True][1]) / 1000:.0f} ms"
+)
 
 # %% [markdown] sections="8.9.2"
 # ## NCCL's settings
@@ -787,15 +910,19 @@ def selected(setting, names):
     """The rule of NVIDIA's documentation: prefixes, after "^" to exclude, after "=" whole names."""
     excludes, setting = setting.startswith("^"), setting.removeprefix("^")
     whole, words = setting.startswith("="), setting.removeprefix("=").split(",")
-    matches = [any(name == word if whole else name.startswith(word) for word in words) for name in names]
+    matches = [
+        any(name == word if whole else name.startswith(word) for word in words) for name in names
+    ]
     return [name for name, match in zip(names, matches) if match != excludes]
 
 
 here = [name for _, name in socket.if_nameindex()]
 print("interfaces of this machine:", *here)
 for setting in ("eth0", "=eth0", "^lo,docker"):
-    print(f"{setting:<11} selects {selected(setting, here) or 'nothing: NCCL would not start'}; "
-          f"among eth0, eth01, ib0: {selected(setting, ['eth0', 'eth01', 'ib0'])}")
+    print(
+        f"{setting:<11} selects {selected(setting, here) or 'nothing: NCCL would not start'}; "
+        f"among eth0, eth01, ib0: {selected(setting, ['eth0', 'eth01', 'ib0'])}"
+    )
 
 # %% [markdown]
 # And what does `NCCL_P2P_LEVEL=NVL` do? Four GPUs as `nvidia-smi topo -m` would print them (invented): two pairs with NVLink, the pairs on two PCIe switches of one CPU.
@@ -809,9 +936,17 @@ TOPOLOGY = """GPU0   X    NV4  PHB  PHB
               GPU2  PHB  PHB   X   NV4
               GPU3  PHB  PHB  NV4   X"""
 DISTANCE = ["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]  # the levels, from near to far
-paths = [["NVL" if word.startswith("NV") else word for word in row.split()[1:]] for row in TOPOLOGY.splitlines()]
+paths = [
+    ["NVL" if word.startswith("NV") else word for word in row.split()[1:]]
+    for row in TOPOLOGY.splitlines()
+]
 for level in ("LOC", "NVL", "PHB", "SYS"):
-    pairs = [f"{a}-{b}" for a in range(4) for b in range(a) if DISTANCE.index(paths[a][b]) <= DISTANCE.index(level)]
+    pairs = [
+        f"{a}-{b}"
+        for a in range(4)
+        for b in range(a)
+        if DISTANCE.index(paths[a][b]) <= DISTANCE.index(level)
+    ]
     print(f"NCCL_P2P_LEVEL={level}: direct between {', '.join(pairs) or 'no pair'}")
 
 # %% [markdown]
@@ -831,8 +966,14 @@ def speak():
     import torch
     import torch.distributed as dist
 
-    os.environ |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING", "NCCL_DEBUG_FILE": "/dev/stdout"}
-    dist.all_reduce(torch.ones(1 << 20, device="cuda"))  # the first collective makes the communicator
+    os.environ |= {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING",
+        "NCCL_DEBUG_FILE": "/dev/stdout",
+    }
+    dist.all_reduce(
+        torch.ones(1 << 20, device="cuda")
+    )  # the first collective makes the communicator
     torch.cuda.synchronize()
 
 
@@ -840,7 +981,11 @@ def speak():
 if resources.num_gpus():
     run = lab.launch(speak, ranks=min(2, resources.num_gpus()), backend="nccl", timeout_s=50)
     lines = [line for line in run.logs[0].splitlines() if "NCCL INFO" in line]
-    wanted = [line for line in lines if any(word in line for word in ("Using network", "environment", "Ring", "Trees"))]
+    wanted = [
+        line
+        for line in lines
+        if any(word in line for word in ("Using network", "environment", "Ring", "Trees"))
+    ]
     print(f"{len(lines)} lines of NCCL INFO from rank 0; among them:", *wanted[:12], sep="\n")
 else:
     print("No GPU here: NCCL was not run, and there is nothing to show.")

@@ -61,12 +61,24 @@ def start():
     """Model, optimizer and learning rate of a new run."""
     from torch import nn
 
-    torch.manual_seed(dist.get_rank())  # DDP gives rank 0's weights to all; dropout stays each rank's own
-    net = nn.Sequential(nn.Embedding(256, 16), nn.Flatten(), nn.Linear(128, 64), nn.Tanh(), nn.Dropout(0.2),
-                        nn.Linear(64, 256))
+    torch.manual_seed(
+        dist.get_rank()
+    )  # DDP gives rank 0's weights to all; dropout stays each rank's own
+    net = nn.Sequential(
+        nn.Embedding(256, 16),
+        nn.Flatten(),
+        nn.Linear(128, 64),
+        nn.Tanh(),
+        nn.Dropout(0.2),
+        nn.Linear(64, 256),
+    )
     net = nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    return net, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 10))
+    return (
+        net,
+        optimizer,
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 10)),
+    )
 
 
 # %%
@@ -74,11 +86,14 @@ def train(net, optimizer, rate, positions):
     """Trains on the given batches; the loss of each, on this rank."""
     losses = []
     for position in positions:
-        tokens, targets = model.story_tokens(32, 8, seed=position * dist.get_world_size() + dist.get_rank())
+        tokens, targets = model.story_tokens(
+            32, 8, seed=position * dist.get_world_size() + dist.get_rank()
+        )
         loss = torch.nn.functional.cross_entropy(net(tokens), targets[:, -1])
         optimizer.zero_grad(), loss.backward(), optimizer.step(), rate.step()
         losses.append(loss.item())
     return losses
+
 
 # %% [markdown]
 # Twenty steps, a checkpoint, twenty more. Then the last twenty once again, from the checkpoint, in a new model; and each time one part is left out. `checkpoint.save` takes model and optimizer, keeps the states of the random generators, and lays by what else it is given in `extra`. **Predict.** Which part, if it is forgotten, spoils the losses most?
@@ -91,8 +106,13 @@ my_worst = None
 
 
 # %%
-PARTS = {"nothing": "无", "optimizer": "优化器", "learning rate": "学习率", "data position": "数据位置",
-         "random numbers": "随机数"}
+PARTS = {
+    "nothing": "无",
+    "optimizer": "优化器",
+    "learning rate": "学习率",
+    "data position": "数据位置",
+    "random numbers": "随机数",
+}
 
 
 def leave_out(folder, part):
@@ -102,8 +122,10 @@ def leave_out(folder, part):
     undisturbed = train(net, optimizer, rate, range(20, 40))
     net, optimizer, rate = start()
     found = checkpoint.load(folder, net, None if part == "optimizer" else optimizer)
-    if part != "learning rate": rate.load_state_dict(found["extra"]["rate"])
-    if part == "random numbers": torch.manual_seed(99)
+    if part != "learning rate":
+        rate.load_state_dict(found["extra"]["rate"])
+    if part == "random numbers":
+        torch.manual_seed(99)
     first = 0 if part == "data position" else found["extra"]["position"]
     return undisturbed, train(net, optimizer, rate, range(first, first + 20))
 
@@ -115,12 +137,22 @@ def leave_out_each(folder):
 # %%
 ran = lab.launch(leave_out_each, FOLDER / "parts", ranks=2, backend="gloo", timeout_s=40)
 apart = {part: [abs(a - b) for a, b in zip(*ran[1][part])] for part in PARTS}
-widgets.show(curves.curves([Series({"en": part, "zh": PARTS[part]}, range(1, 21), apart[part], points=True)
-                           for part in list(PARTS)[1:]],
-                          title={"en": "How far the losses leave the undisturbed run", "zh": "损失偏离未受干扰的训练多少"},
-                          x_name={"en": "steps after the checkpoint", "zh": "检查点之后的步数"},
-                          y_name={"en": "difference of the losses", "zh": "损失之差"},
-                          badge="measured, gloo", language=LANGUAGE))
+widgets.show(
+    curves.curves(
+        [
+            Series({"en": part, "zh": PARTS[part]}, range(1, 21), apart[part], points=True)
+            for part in list(PARTS)[1:]
+        ],
+        title={
+            "en": "How far the losses leave the undisturbed run",
+            "zh": "损失偏离未受干扰的训练多少",
+        },
+        x_name={"en": "steps after the checkpoint", "zh": "检查点之后的步数"},
+        y_name={"en": "difference of the losses", "zh": "损失之差"},
+        badge="measured, gloo",
+        language=LANGUAGE,
+    )
+)
 print(f"{my_worst = }\nleft out          mean difference over 20 steps, rank 1")
 for part in PARTS:
     print(f"{part:<17} {sum(apart[part]) / 20:g}")
@@ -205,10 +237,13 @@ def four_kinds(folder):
         for step in range(2):
             one_step(net, optimizer, step), dist.barrier()
             began = time.perf_counter()
-            if kind == "asynchronous": saving = checkpoint.save_async(folder / kind, step, net, optimizer)
-            else: path = checkpoint.save(folder / kind, step, net, optimizer, kind=kind)
+            if kind == "asynchronous":
+                saving = checkpoint.save_async(folder / kind, step, net, optimizer)
+            else:
+                path = checkpoint.save(folder / kind, step, net, optimizer, kind=kind)
             stood = time.perf_counter() - began
-            if kind == "asynchronous": path = saving.result()
+            if kind == "asynchronous":
+                path = saving.result()
             times.append((stood, time.perf_counter() - began))
         told[kind] = *map(min, zip(*times)), checkpoint.about(path)
     return told
@@ -216,13 +251,28 @@ def four_kinds(folder):
 
 # %%
 kinds = lab.launch(four_kinds, FOLDER / "kinds", ranks=2, backend="gloo", timeout_s=40)[0]
-heads = ("training stands still", "until it is on the disk") if LANGUAGE == "en" else ("训练停住", "写到磁盘为止")
+heads = (
+    ("training stands still", "until it is on the disk")
+    if LANGUAGE == "en"
+    else ("训练停住", "写到磁盘为止")
+)
 names = {"plain": "基本", "sharded": "分片", "incremental": "增量", "asynchronous": "异步"}
-rows = [({"en": kind, "zh": names[kind]}, {heads[0]: 1e3 * stood, heads[1]: 1e3 * done})
-        for kind, (stood, done, _) in kinds.items()]
-widgets.show(curves.bars(rows, unit_format=lambda ms: f"{ms:.0f} ms",
-                        title={"en": "Four kinds of saves", "zh": "四种存盘"}, badge="measured, gloo", language=LANGUAGE))
-print(f"{my_stop = }; measured {kinds['asynchronous'][0] / kinds['sharded'][0]:.2f}\n{'':13} files   bytes written")
+rows = [
+    ({"en": kind, "zh": names[kind]}, {heads[0]: 1e3 * stood, heads[1]: 1e3 * done})
+    for kind, (stood, done, _) in kinds.items()
+]
+widgets.show(
+    curves.bars(
+        rows,
+        unit_format=lambda ms: f"{ms:.0f} ms",
+        title={"en": "Four kinds of saves", "zh": "四种存盘"},
+        badge="measured, gloo",
+        language=LANGUAGE,
+    )
+)
+print(
+    f"{my_stop = }; measured {kinds['asynchronous'][0] / kinds['sharded'][0]:.2f}\n{'':13} files   bytes written"
+)
 for kind, (_, _, about) in kinds.items():
     print(f"{kind:<13}{len(about['files']):6} {about['written_bytes']:15,}")
 
@@ -251,13 +301,18 @@ def what_changes(folder):
         torch.manual_seed(0)
         net = model.Transformer(2, 64, 4, max_len=32)
         net.layers[:-1].requires_grad_(name == "all layers")
-        optimizer = torch.optim.Adam([weight for weight in net.parameters() if weight.requires_grad], lr=0.001)
+        optimizer = torch.optim.Adam(
+            [weight for weight in net.parameters() if weight.requires_grad], lr=0.001
+        )
         written, states = [], []
         for step in range(3):
             one_step(net, optimizer, step)
             path = checkpoint.save(folder / name, step, net, optimizer, kind="incremental")
             written.append(checkpoint.about(path)["written_bytes"])
-            kept = [*net.parameters(), *(state[key] for state in optimizer.state.values() for key in state)]
+            kept = [
+                *net.parameters(),
+                *(state[key] for state in optimizer.state.values() for key in state),
+            ]
             states.append([each.detach().clone() for each in kept])
         equal = sum(torch.equal(a, b) for a, b in zip(*states[1:]))
         told[name] = equal, len(states[2]), written
@@ -268,7 +323,9 @@ def what_changes(folder):
 changed = lab.launch(what_changes, FOLDER / "changes", ranks=1, backend="gloo", timeout_s=40)[0]
 print(f"{my_shares = }\ntrained       tensors unchanged    bytes: first save    third save   share")
 for name, (equal, num, written) in changed.items():
-    print(f"{name:<13} {equal:9} of {num:3} {written[0]:20,} {written[2]:13,} {written[2] / written[0]:7.2f}")
+    print(
+        f"{name:<13} {equal:9} of {num:3} {written[0]:20,} {written[2]:13,} {written[2] / written[0]:7.2f}"
+    )
 
 # %% [markdown]
 # Adam moves every trained parameter in every step, its moments, and its count of steps. Nothing stays but what is frozen: incremental saves are for fine-tuning a part of a model, not for training one. (Two more prices of the section's code: it keeps a second copy of the model to compare with, and each of its deltas needs all the ones before. A digest of each tensor needs no copy, and here every checkpoint is complete: what has not changed is a second name of the same file.)
@@ -311,7 +368,11 @@ try:
     lab.launch(train_and_save, FOLDER / "killed", 25, ranks=2, backend="gloo", timeout_s=40)
 except lab.RankFailed as error:
     killed_s = float(error.logs[1].split()[-1])
-    print(error, "\n\nleft on the disk:", *(path.name for path in checkpoint.checkpoints(FOLDER / "killed")))
+    print(
+        error,
+        "\n\nleft on the disk:",
+        *(path.name for path in checkpoint.checkpoints(FOLDER / "killed")),
+    )
 
 # %% [markdown]
 # The same call again is the whole recovery. **Predict** how many seconds pass from the kill to the first new step. Chapter 19 of the source material asks for less than five minutes.
@@ -324,16 +385,31 @@ my_seconds = None
 
 # %%
 after = lab.launch(train_and_save, FOLDER / "killed", ranks=2, backend="gloo", timeout_s=40)[0]
-undisturbed = lab.launch(train_and_save, FOLDER / "undisturbed", ranks=2, backend="gloo", timeout_s=40)[0]
+undisturbed = lab.launch(
+    train_and_save, FOLDER / "undisturbed", ranks=2, backend="gloo", timeout_s=40
+)[0]
 launch_s = min(at for at, _ in after.values()) - killed_s
-print(f"{my_seconds = }; measured {launch_s:.2f} s from the kill to step {min(after) + 1}; the source's limit is 300 s")
+print(
+    f"{my_seconds = }; measured {launch_s:.2f} s from the kill to step {min(after) + 1}; the source's limit is 300 s"
+)
 same = [after[step][1] == undisturbed[step][1] for step in after]
 print(f"losses equal to the undisturbed run's, to the last bit: {sum(same)} of {len(same)}")
 names = ({"en": "undisturbed", "zh": "未受干扰"}, {"en": "after the recovery", "zh": "恢复之后"})
-widgets.show(curves.curves([Series(name, [step + 1 for step in ran], [loss for _, loss in ran.values()], points=True)
-                           for name, ran in zip(names, (undisturbed, after))], badge="measured, gloo",
-                          title={"en": "Loss of rank 0", "zh": "rank 0 的损失"}, x_name={"en": "step", "zh": "步"},
-                          y_name={"en": "loss", "zh": "损失"}, language=LANGUAGE))
+widgets.show(
+    curves.curves(
+        [
+            Series(
+                name, [step + 1 for step in ran], [loss for _, loss in ran.values()], points=True
+            )
+            for name, ran in zip(names, (undisturbed, after))
+        ],
+        badge="measured, gloo",
+        title={"en": "Loss of rank 0", "zh": "rank 0 的损失"},
+        x_name={"en": "step", "zh": "步"},
+        y_name={"en": "loss", "zh": "损失"},
+        language=LANGUAGE,
+    )
+)
 
 # %% [markdown]
 # What is lost are the steps since the last checkpoint, and nothing else. (Most of the five minutes goes into what is not here: finding a new machine, importing torch, reading a hundred gigabytes.) The section's code catches an `NCCLError` (torch has no such class; it raises `DistBackendError`) and goes on in the same process. But when a rank is gone the others are in an unknown state, deep in a collective. Ending all of them and starting anew is what torchrun does, too.
@@ -373,7 +449,10 @@ try:
 except lab.RankFailed as error:
     print(str(error).splitlines()[0])
 print("in the folder:", *sorted(path.name for path in (FOLDER / "saving").iterdir()))
-print("loaded: step", lab.launch(come_back, FOLDER / "saving", ranks=2, backend="gloo", timeout_s=40)[0][0])
+print(
+    "loaded: step",
+    lab.launch(come_back, FOLDER / "saving", ranks=2, backend="gloo", timeout_s=40)[0][0],
+)
 
 # %% [markdown]
 # The name with the dot was a checkpoint in the making. It gets its real name by one `rename`, which happens or does not, after every rank's files are on the disk; the next save sweeps it away. (The tests kill a save at each touch of the folder, one after the other.)
@@ -390,7 +469,9 @@ file = max(checkpoint.checkpoints(FOLDER / "undisturbed")[0].glob("shard*"))
 content = bytearray(file.read_bytes())
 content[-1] ^= 1
 file.write_bytes(content)
-step, skipped = lab.launch(come_back, FOLDER / "undisturbed", ranks=2, backend="gloo", timeout_s=40)[0]
+step, skipped = lab.launch(
+    come_back, FOLDER / "undisturbed", ranks=2, backend="gloo", timeout_s=40
+)[0]
 print(f"loaded: step {step}, because {skipped[0].replace(scratch.name, '...')}")
 
 # %% [markdown]
@@ -407,8 +488,13 @@ print(f"loaded: step {step}, because {skipped[0].replace(scratch.name, '...')}")
 # %%
 def whole(net, optimizer):
     """All parameters and moments, whole."""
-    tensors = [*net.parameters(), *(state[key] for state in optimizer.state.values() for key in sorted(state))]
-    return [each.full_tensor() if hasattr(each, "full_tensor") else each.detach() for each in tensors]
+    tensors = [
+        *net.parameters(),
+        *(state[key] for state in optimizer.state.values() for key in sorted(state)),
+    ]
+    return [
+        each.full_tensor() if hasattr(each, "full_tensor") else each.detach() for each in tensors
+    ]
 
 
 def save_shards(folder):
@@ -431,9 +517,13 @@ def load_shards(folder, engine):
 # %%
 saved = lab.launch(save_shards, FOLDER / "shards", ranks=4, backend="gloo", timeout_s=40)[0]
 for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
-    loaded, rng = lab.launch(load_shards, FOLDER / "shards", engine, ranks=num_ranks, backend="gloo", timeout_s=40)[0]
+    loaded, rng = lab.launch(
+        load_shards, FOLDER / "shards", engine, ranks=num_ranks, backend="gloo", timeout_s=40
+    )[0]
     equal = sum(torch.equal(a, b) for a, b in zip(saved, loaded, strict=True))
-    print(f"{engine:>6}, {num_ranks} ranks: {equal} of {len(saved)} tensors equal; random generators go on: {rng}")
+    print(
+        f"{engine:>6}, {num_ranks} ranks: {equal} of {len(saved)} tensors equal; random generators go on: {rng}"
+    )
 
 # %% [markdown]
 # Tensors carry over to the bit. Random generators do not: there were four, and now there are two. And the same batch is now cut into two parts, so sums are rounded otherwise: with another number of ranks the losses agree closely, not to the bit. What must not depend on the ranks, such as the data, is best drawn from (seed, step).
@@ -454,7 +544,7 @@ for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
 # 离开笔记本，就得有谁来发现死亡并重新启动。`torchrun --max-restarts` 管这件事：一个 rank 死了，它结束其余的，全部重来。脚本只要从最新的检查点接着走就行。
 
 # %%
-TRAIN = '''import os, pathlib, sys, time, torch, torch.distributed as dist
+TRAIN = """import os, pathlib, sys, time, torch, torch.distributed as dist
 from labkit import checkpoint, rank
 dist.init_process_group("gloo")
 optimizer = torch.optim.Adam((net := torch.nn.Linear(4, 4)).parameters())
@@ -468,15 +558,19 @@ while step < 6:
     optimizer.step(), optimizer.zero_grad()
     step += 1
     if step % 3 == 0: checkpoint.save(sys.argv[1], step, net, optimizer)
-dist.barrier(), os._exit(0)'''
+dist.barrier(), os._exit(0)"""
 
 # %%
 file = FOLDER / "train.py"
 file.write_text(TRAIN)
-ran = lab.launch_script(file, FOLDER / "torchrun", FOLDER / "killed at", ranks=2, max_restarts=2, timeout_s=50)
+ran = lab.launch_script(
+    file, FOLDER / "torchrun", FOLDER / "killed at", ranks=2, max_restarts=2, timeout_s=50
+)
 step, began_s = ran[0]
 torchrun_s = began_s - float((FOLDER / "killed at").read_text())
-print(f"went on from step {step}; from the kill to there: torchrun {torchrun_s:.1f} s, lab.launch {launch_s:.2f} s")
+print(
+    f"went on from step {step}; from the kill to there: torchrun {torchrun_s:.1f} s, lab.launch {launch_s:.2f} s"
+)
 
 # %% [markdown]
 # Most of torchrun's time is `import torch` in new processes; `lab.launch` forks from one that has it. The environment variable in front is a repair: torch 2.13 keeps one store for all starts, and a new rank may find a dead one's address there, and wait for it.
@@ -490,7 +584,12 @@ print(f"went on from step {step}; from the kill to there: torchrun {torchrun_s:.
 
 # %%
 for node in range(2):
-    print(*script.command(file, ranks=2, using="torchrun", max_restarts=1, nodes=(1, 2), node=node)[:-1], "train.py &")
+    print(
+        *script.command(file, ranks=2, using="torchrun", max_restarts=1, nodes=(1, 2), node=node)[
+            :-1
+        ],
+        "train.py &",
+    )
 
 # %% [markdown]
 # ## How often
@@ -534,13 +633,24 @@ C, M, R = 60, 54 * 86400 / 419, 300
 minutes = [2 * 1.25**i for i in range(19)]
 young_min = sqrt(2 * C * M) / 60
 names = ({"en": "formula", "zh": "公式"}, {"en": "played through", "zh": "逐次演过"})
-widgets.show(curves.curves([Series(name, minutes, [cost(60 * each, C, M, R) for each in minutes])
-                           for name, cost in zip(names, (check.slowdown, lived_through))], log_x=True, badge="simulated",
-                          title={"en": "What saving and failing cost", "zh": "存盘与故障的代价"},
-                          x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"},
-                          y_name={"en": "time over useful time", "zh": "总时间 / 有用时间"}, language=LANGUAGE))
-print(f"{my_minutes = }; a failure every {M / 3600:.1f} h; Young: every {young_min:.1f} minutes, "
-      f"{check.slowdown(60 * young_min, C, M, R):.3f} times as long")
+widgets.show(
+    curves.curves(
+        [
+            Series(name, minutes, [cost(60 * each, C, M, R) for each in minutes])
+            for name, cost in zip(names, (check.slowdown, lived_through))
+        ],
+        log_x=True,
+        badge="simulated",
+        title={"en": "What saving and failing cost", "zh": "存盘与故障的代价"},
+        x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"},
+        y_name={"en": "time over useful time", "zh": "总时间 / 有用时间"},
+        language=LANGUAGE,
+    )
+)
+print(
+    f"{my_minutes = }; a failure every {M / 3600:.1f} h; Young: every {young_min:.1f} minutes, "
+    f"{check.slowdown(60 * young_min, C, M, R):.3f} times as long"
+)
 for name in ("sharded", "asynchronous"):
     print(f"the model above, {name:<12} save: every {sqrt(2 * kinds[name][0] * M):.0f} s")
 
@@ -576,8 +686,17 @@ def my_save(file, net, optimizer, scheduler, step, args):
     if dist.get_rank() == 0:
         part = file.with_suffix(".part")
         with open(part, "wb") as stream:
-            torch.save({"model": net.module.state_dict(), "optimizer": optimizer.state_dict(),
-                        "scheduler": scheduler.state_dict(), "step": step, "args": vars(args), "rng": states}, stream)
+            torch.save(
+                {
+                    "model": net.module.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "scheduler": scheduler.state_dict(),
+                    "step": step,
+                    "args": vars(args),
+                    "rng": states,
+                },
+                stream,
+            )
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(part, file)

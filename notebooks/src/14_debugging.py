@@ -72,7 +72,9 @@ try:
 except lab.LaunchError as error:
     widgets.report(error, language=LANGUAGE)
     finding = error.finding
-    print(f"{my_ranks = }; fault: {finding.fault}, ranks: {finding.ranks}, line: {finding.where['text']}")
+    print(
+        f"{my_ranks = }; fault: {finding.fault}, ranks: {finding.ranks}, line: {finding.where['text']}"
+    )
 
 # %% [markdown]
 # A report has a row per rank. Only one raised an exception of its own: its row is marked, with the error and the line. The others were waiting in the all-reduce for it; when it left, gloo told some of them, or all, that a connection was gone. Such an error is an **echo**: it says that another rank failed, not why. Under torchrun all of these tracebacks come mixed into one terminal. The first thing to find is the one that is not an echo.
@@ -84,6 +86,7 @@ except lab.LaunchError as error:
 #
 # 单元里不接住这个异常，它也会在文字上方画出同样的报告。这里接住它，是为了让笔记本继续往下走。下面把这件事写成一个小函数：
 
+
 # %%
 def fails(fn, *args, **options):
     """Launches a run that is expected to fail, draws its report, and returns the verdict."""
@@ -93,6 +96,7 @@ def fails(fn, *args, **options):
         widgets.report(error, language=LANGUAGE)
         return error
     raise AssertionError(f"this run was expected to fail, and returned {list(run)}")
+
 
 # %% [markdown]
 # A rank ends in one of four ways: it returned, it raised, it died, or it is stuck. All four in one run:
@@ -163,8 +167,10 @@ my_marked = None
 def save_and_wait(mended):
     if dist.get_rank() == 0:
         print("saved")
-        if not mended: dist.barrier()
-    if mended: dist.barrier()
+        if not mended:
+            dist.barrier()
+    if mended:
+        dist.barrier()
 
 
 error = fails(save_and_wait, False, ranks=3)
@@ -188,7 +194,10 @@ print("mended:", list(lab.launch(save_and_wait, True, ranks=3, backend="gloo", t
 
 # %%
 def trap_two(mended):
-    x, group = torch.ones(1), dist.new_group([0, 1])  # every rank must call new_group, members or not
+    x, group = (
+        torch.ones(1),
+        dist.new_group([0, 1]),
+    )  # every rank must call new_group, members or not
     if dist.get_rank() in (0, 1):
         dist.all_reduce(x, group=group if mended else None)
     return x.item()
@@ -258,7 +267,10 @@ print(f"{my_bytes = }\n{error}")
 def no_cycle():
     rank, got = dist.get_rank(), torch.zeros(1)
     time.sleep(0.2 * rank)
-    requests = [dist.isend(torch.full((1,), rank + 1.0), dst=1 - rank), dist.irecv(got, src=1 - rank)]
+    requests = [
+        dist.isend(torch.full((1,), rank + 1.0), dst=1 - rank),
+        dist.irecv(got, src=1 - rank),
+    ]
     before = got.item()
     for request in requests:
         request.wait()
@@ -343,9 +355,11 @@ my_x, my_y = None, None
 # %%
 def swapped():
     x, y = torch.tensor([1.0]), torch.tensor([10.0])
-    if dist.get_rank() != 1: dist.all_reduce(x)
+    if dist.get_rank() != 1:
+        dist.all_reduce(x)
     dist.all_reduce(y)
-    if dist.get_rank() == 1: dist.all_reduce(x)
+    if dist.get_rank() == 1:
+        dist.all_reduce(x)
     return x.item(), y.item()
 
 
@@ -416,11 +430,17 @@ my_before, my_after = None, None
 # %%
 def one_nan():
     batch = torch.rand(2, 4)  # other numbers on every rank
-    if dist.get_rank() == 2: batch[0, 0] = float("nan")
+    if dist.get_rank() == 2:
+        batch[0, 0] = float("nan")
     net = torch.nn.Linear(4, 1)
     net(batch).sum().backward()
-    own, gradients = health.statistics(net.weight.grad), {"weight": net.weight.grad, "bias": net.bias.grad}
-    before = health.finite(gradients.items())  # asks all ranks; a collective, so every rank must call it
+    own, gradients = (
+        health.statistics(net.weight.grad),
+        {"weight": net.weight.grad, "bias": net.bias.grad},
+    )
+    before = health.finite(
+        gradients.items()
+    )  # asks all ranks; a collective, so every rank must call it
     for gradient in gradients.values():
         dist.all_reduce(gradient)
     return own, before, health.finite(gradients.items())
@@ -429,8 +449,11 @@ def one_nan():
 run = lab.launch(one_nan, ranks=4, backend="gloo", timeout_s=40)
 print(f"{(my_before, my_after) = }; before: {run[0][1].ranks}, after: {run[0][2].ranks}")
 for rank, (own, *_) in enumerate(run):
-    print(f"rank {rank}:", *(f"{name} {own[name]}" for name in ("shape", "dtype", "num_nan", "num_inf")),
-          *(f"{name} {own[name]:.2f}" for name in ("min", "max", "mean", "std")))
+    print(
+        f"rank {rank}:",
+        *(f"{name} {own[name]}" for name in ("shape", "dtype", "num_nan", "num_inf")),
+        *(f"{name} {own[name]:.2f}" for name in ("min", "max", "mean", "std")),
+    )
 
 # %% [markdown]
 # After the all-reduce all are ill, and nobody can say where it came from. So look before it. `health.statistics` is what `debug_tensor` of section 10.5.2 does, with NaN and Inf counted apart from the rest (its `min` and `mean` would be NaN as well, and say nothing more). For DDP, which reduces on its own, `health.guard` looks at each bucket just before it leaves:
@@ -445,7 +468,8 @@ def guarded():
     net = DDP(torch.nn.Linear(4, 1))
     health.guard(net)
     batch = torch.rand(2, 4)
-    if dist.get_rank() == 2: batch[0, 0] = float("nan")
+    if dist.get_rank() == 2:
+        batch[0, 0] = float("nan")
     net(batch).sum().backward()
 
 
@@ -471,7 +495,8 @@ def train_16bit(dtype, autocast, num_steps=8):
     """The losses, how many steps the scaler skipped, and whether the weights are still finite."""
     net, inputs, targets = torch.nn.Linear(16, 1), torch.full((8, 16), 50.0), torch.zeros(8, 1)
     torch.nn.init.constant_(net.weight, 100.0)  # outputs of 80000
-    if not autocast: net.to(dtype), (inputs := inputs.to(dtype)), (targets := targets.to(dtype))
+    if not autocast:
+        net.to(dtype), (inputs := inputs.to(dtype)), (targets := targets.to(dtype))
     optimizer, losses, skipped = torch.optim.SGD(net.parameters(), lr=1e-5), [], 0
     scaler = torch.amp.GradScaler("cpu", enabled=autocast and dtype == torch.float16)
     for _ in range(num_steps):
@@ -566,11 +591,19 @@ def four_steps(fault):
     with memory.watch() as watched:
         for _ in range(4):
             loss = net(torch.ones(8, 64)).square().mean()
-            if fault == "keeps losses": kept.append(loss)  # for a mean at the end, and never calls backward
-            else: loss.backward()
+            if fault == "keeps losses":
+                kept.append(loss)  # for a mean at the end, and never calls backward
+            else:
+                loss.backward()
             del loss
-            rows.append((0.0 if net.weight.grad is None else net.weight.grad.norm().item(), watched.live_bytes))
-            if fault != "no zero_grad": net.zero_grad()
+            rows.append(
+                (
+                    0.0 if net.weight.grad is None else net.weight.grad.norm().item(),
+                    watched.live_bytes,
+                )
+            )
+            if fault != "no zero_grad":
+                net.zero_grad()
     return rows
 
 
@@ -607,8 +640,14 @@ class Net(torch.nn.Module):
 
 def looked_up(path):
     with zipfile.ZipFile(path) as archive:
-        pickled = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
-    return [str(name).replace(" ", ".") for code, name, _ in pickletools.genops(pickled) if code.name == "GLOBAL"]
+        pickled = archive.read(
+            next(name for name in archive.namelist() if name.endswith("data.pkl"))
+        )
+    return [
+        str(name).replace(" ", ".")
+        for code, name, _ in pickletools.genops(pickled)
+        if code.name == "GLOBAL"
+    ]
 
 
 # %%
@@ -630,8 +669,13 @@ my_load, my_load_after_the_move = None, None
 # %%
 found = {}
 trusting = {"weights_only": False}
-for title, options in (("as is", {}), ("weights_only=False", trusting), ("and Net is gone", trusting)):
-    if title == "and Net is gone": del Net
+for title, options in (
+    ("as is", {}),
+    ("weights_only=False", trusting),
+    ("and Net is gone", trusting),
+):
+    if title == "and Net is gone":
+        del Net
     try:
         found[title] = type(torch.load(whole, **options)).__name__
     except Exception as error:
@@ -687,9 +731,13 @@ def small_messages(per_message):
     return min(seconds), counted
 
 
-each, buckets = (lab.launch(small_messages, num, ranks=2, backend="gloo", timeout_s=40)[0] for num in (1, 50))
+each, buckets = (
+    lab.launch(small_messages, num, ranks=2, backend="gloo", timeout_s=40)[0] for num in (1, 50)
+)
 for seconds, counted in (each, buckets):
-    print(f"{counted.calls['all_reduce']:3} calls, {counted.payload_bytes['all_reduce']:,} bytes, {1e3 * seconds:5.1f} ms")
+    print(
+        f"{counted.calls['all_reduce']:3} calls, {counted.payload_bytes['all_reduce']:,} bytes, {1e3 * seconds:5.1f} ms"
+    )
 print(f"{my_ratio = }; measured {each[0] / buckets[0]:.1f}")
 
 # %% [markdown]
@@ -720,8 +768,11 @@ class Copies(TorchDispatchMode):
 
 batch, device = torch.ones(4, 4), "cuda" if torch.cuda.is_available() else "cpu"
 there = batch.to(device)
-for title, move in (("already there", lambda: there.to(device)), ("in one step", lambda: batch.to(device, torch.float16)),
-                    ("in three steps", lambda: batch.to(device).to(torch.float64).half())):
+for title, move in (
+    ("already there", lambda: there.to(device)),
+    ("in one step", lambda: batch.to(device, torch.float16)),
+    ("in three steps", lambda: batch.to(device).to(torch.float64).half()),
+):
     with Copies() as copies:
         move()
     print(f"{title:<14} {copies.num} copies")
@@ -760,7 +811,8 @@ from torch.utils.data import DistributedSampler
 for told in (False, True):
     sampler, epochs = DistributedSampler(range(32), num_replicas=2, rank=0), {}
     for number in range(2):
-        if told: sampler.set_epoch(number)
+        if told:
+            sampler.set_epoch(number)
         epochs[number] = list(sampler)
     print(health.same_order(epochs))
 
@@ -791,7 +843,9 @@ def too_large(num_micro_batches):
 
 
 error = fails(too_large, 1, ranks=2)
-print(f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}")
+print(
+    f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}"
+)
 print(error.endings[1].error["message"].partition("DefaultCPUAllocator: ")[2])
 print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
 
@@ -812,22 +866,32 @@ def one_step(cure=""):
     from torch.utils.checkpoint import checkpoint
 
     torch.manual_seed(0)
-    net, length, num = model.Transformer(4, 128, 4, max_len=128), 64 if cure == "half the length" else 128, 1
+    net, length, num = (
+        model.Transformer(4, 128, 4, max_len=128),
+        64 if cure == "half the length" else 128,
+        1,
+    )
     batch = [part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())]
-    if cure == "micro-batches": num = 4
+    if cure == "micro-batches":
+        num = 4
     if cure == "checkpointing":
         for block in net.layers[1:-1]:
-            block.forward = lambda x, forward=block.forward: checkpoint(forward, x, use_reentrant=False)
+            block.forward = lambda x, forward=block.forward: checkpoint(
+                forward, x, use_reentrant=False
+            )
     with memory.watch() as watched:
         if cure == "FSDP":
-            for layer in (*net.layers, net): fully_shard(layer)
+            for layer in (*net.layers, net):
+                fully_shard(layer)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
         train(net, optimizer, batch, num, watched, cure)
         began = time.perf_counter()
         watched.layers(net.layers)  # from here on, a moment for each layer's forward and backward
         train(net, optimizer, batch, num, watched, cure, marks=True)
         seconds = time.perf_counter() - began
-    weights = [getattr(w, "full_tensor", lambda w=w: w)().detach().flatten() for w in net.parameters()]
+    weights = [
+        getattr(w, "full_tensor", lambda w=w: w)().detach().flatten() for w in net.parameters()
+    ]
     return watched.footprint(), seconds, torch.cat(weights)
 
 
@@ -838,19 +902,25 @@ def train(net, optimizer, batch, num, watched, cure, marks=False):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cure == "bf16"):
             loss = model.loss(net(tokens), targets) / num
         watched.claim(net, optimizer), watched.kept()
-        if marks: watched.mark("loss")
+        if marks:
+            watched.mark("loss")
         loss.backward()
     watched.claim(net, optimizer)
     for weight in net.parameters() if cure != "FSDP" else ():
         dist.all_reduce(weight.grad)
         weight.grad /= dist.get_world_size()
-    if marks: watched.mark("step")
+    if marks:
+        watched.mark("step")
     optimizer.step(), watched.claim(net, optimizer), optimizer.zero_grad()
 
 
 # %%
 plain, seconds, weights = lab.launch(one_step, ranks=2, backend="gloo", timeout_s=40)[0]
-widgets.show(bytes_held.footprint(plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}, language=LANGUAGE))
+widgets.show(
+    bytes_held.footprint(
+        plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}, language=LANGUAGE
+    )
+)
 print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}")
 
 # %% [markdown]
@@ -862,8 +932,16 @@ print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.pe
 # %%
 import inspect
 
-old = inspect.signature(torch.cuda.memory._record_memory_history_legacy).parameters["trace_alloc_max_entries"].default
-new = inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters["max_entries"].default
+old = (
+    inspect.signature(torch.cuda.memory._record_memory_history_legacy)
+    .parameters["trace_alloc_max_entries"]
+    .default
+)
+new = (
+    inspect.signature(torch.cuda.memory._record_memory_history_impl)
+    .parameters["max_entries"]
+    .default
+)
 print(f"enabled=True keeps {old:,}; max_entries is {new:,} if nothing else is said")
 
 # %% [markdown]
@@ -896,18 +974,36 @@ else:
 my_best, my_changing = None, None
 
 # %%
-CURES = {"micro-batches": "微批次", "checkpointing": "激活检查点", "FSDP": "FSDP", "bf16": "bf16", "half the length": "长度减半"}
+CURES = {
+    "micro-batches": "微批次",
+    "checkpointing": "激活检查点",
+    "FSDP": "FSDP",
+    "bf16": "bf16",
+    "half the length": "长度减半",
+}
 
 
 def one_by_one():
     return {cure: one_step(cure) for cure in CURES}
 
 
-tried = {"none": (plain, seconds, weights), **lab.launch(one_by_one, ranks=2, backend="gloo", timeout_s=40)[0]}
-rows = [({"en": cure, "zh": CURES.get(cure, "不用")}, footprint.peak_bytes) for cure, (footprint, *_) in tried.items()]
-widgets.show(curves.bars(rows, unit_format=format_bytes,
-                        title={"en": "Peak of a rank, one cure at a time", "zh": "一个 rank 的峰值，每次一种解法"},
-                        badge="measured, gloo", language=LANGUAGE))
+tried = {
+    "none": (plain, seconds, weights),
+    **lab.launch(one_by_one, ranks=2, backend="gloo", timeout_s=40)[0],
+}
+rows = [
+    ({"en": cure, "zh": CURES.get(cure, "不用")}, footprint.peak_bytes)
+    for cure, (footprint, *_) in tried.items()
+]
+widgets.show(
+    curves.bars(
+        rows,
+        unit_format=format_bytes,
+        title={"en": "Peak of a rank, one cure at a time", "zh": "一个 rank 的峰值，每次一种解法"},
+        badge="measured, gloo",
+        language=LANGUAGE,
+    )
+)
 print(f"{(my_best, my_changing) = }\n{'':<16} saves     time   new weights differ by up to")
 for cure, (footprint, took, changed) in tried.items():
     saved = 1 - footprint.peak_bytes / plain.peak_bytes
@@ -935,7 +1031,9 @@ for cure, (footprint, took, changed) in tried.items():
 for offload in ("none", "optimizer", "all"):
     setting = sharding.Setting(engine="zero3", num_ranks=2, num_layers=4, dim=128, offload=offload)
     held = sharding.predicted(setting).bytes_by("device")
-    device, host = (format_bytes(held[place][0]) if place in held else "0 B" for place in ("cpu", "host"))
+    device, host = (
+        format_bytes(held[place][0]) if place in held else "0 B" for place in ("cpu", "host")
+    )
     print(f"predicted, offload {offload:<10} device {device:<8} host {host}")
 
 # %% [markdown]
@@ -972,8 +1070,16 @@ def with_logs(folder, mended):
     import logging
 
     rank = dist.get_rank()
-    console, file = logging.StreamHandler(), logging.FileHandler(f"{folder}/rank_{rank}.log", mode="w")
-    logging.basicConfig(level=logging.INFO, format=f"[rank {rank}] %(message)s", handlers=[file, console], force=True)
+    console, file = (
+        logging.StreamHandler(),
+        logging.FileHandler(f"{folder}/rank_{rank}.log", mode="w"),
+    )
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"[rank {rank}] %(message)s",
+        handlers=[file, console],
+        force=True,
+    )
     if rank != 0:
         (console if mended else logging.getLogger()).setLevel(logging.WARNING)
     logging.info("step 0 is done")
@@ -985,7 +1091,9 @@ for mended in (False, True):
     run = lab.launch(with_logs, folder.name, mended, ranks=3, backend="gloo", timeout_s=40)
     print(f"\n{'mended' if mended else 'section 10.5.2'}:")
     for rank in range(3):
-        print(f"rank {rank}: file {Path(folder.name, f'rank_{rank}.log').read_text()!r:<28} console {run.logs[rank]!r}")
+        print(
+            f"rank {rank}: file {Path(folder.name, f'rank_{rank}.log').read_text()!r:<28} console {run.logs[rank]!r}"
+        )
 
 # %% [markdown]
 # The level of the root logger stands before every handler, so the files of all other ranks stay empty: the very ones that a search needs. Put the level on the console's handler only.
@@ -1010,20 +1118,27 @@ def three_steps():
     torch.use_deterministic_algorithms(True)  # raises where an operation has no deterministic form
     torch.manual_seed(0)
     net = DDP(model.Transformer(1, 32, 2, max_len=32))
-    tokens, targets = (part.chunk(dist.get_world_size())[dist.get_rank()] for part in model.story_tokens(8, 32))
+    tokens, targets = (
+        part.chunk(dist.get_world_size())[dist.get_rank()] for part in model.story_tokens(8, 32)
+    )
     for _ in range(3):
         net.zero_grad()
         model.loss(net(tokens), targets).backward()
         with torch.no_grad():
-            for weight in net.parameters(): weight -= 0.1 * weight.grad
+            for weight in net.parameters():
+                weight -= 0.1 * weight.grad
     return torch.cat([weight.detach().flatten() for weight in net.parameters()])
 
 
 # %%
-found = [lab.launch(three_steps, ranks=ranks, backend="gloo", timeout_s=40)[0] for ranks in (2, 2, 4)]
+found = [
+    lab.launch(three_steps, ranks=ranks, backend="gloo", timeout_s=40)[0] for ranks in (2, 2, 4)
+]
 print(f"{(my_second_run, my_four_ranks) = }")
 for title, weights in zip(("2 ranks", "2 ranks again", "4 ranks"), found):
-    print(f"{title:<14} {health.digest(weights)}   differs by up to {(weights - found[0]).abs().max():.0e}")
+    print(
+        f"{title:<14} {health.digest(weights)}   differs by up to {(weights - found[0]).abs().max():.0e}"
+    )
 
 # %% [markdown]
 # Same ranks, same bits. Other ranks, other bits, by rounding only: the sum over the batch is added up in another order. So compare bits between runs of one size, and with a tolerance between sizes. (CUDA needs more: `CUBLAS_WORKSPACE_CONFIG`, and a fixed NCCL algorithm.)
@@ -1048,7 +1163,9 @@ def waits_forever():
 
 
 job = lab.start(waits_forever, ranks=3, backend="gloo", timeout_s=40)
-while sum("text" in row["where"] for row in job.progress) < 3 and not job.done:  # each tells where it is
+while (
+    sum("text" in row["where"] for row in job.progress) < 3 and not job.done
+):  # each tells where it is
     time.sleep(0.05)
 for row in job.progress:
     print(f"rank {row['rank']}: {row['where']['call']} at {row['where']['text']}")
@@ -1070,7 +1187,9 @@ print("stopped:", job.done)
 # %%
 for name in ("sigkill", "crash", "mismatched_shape", "straggler"):
     finding = faults.run(name, ranks=4)
-    print(f"{name:<17} {finding.fault:<17} {str(finding.ranks):<7} {FAULTS[name][LANGUAGE == 'zh']}")
+    print(
+        f"{name:<17} {finding.fault:<17} {str(finding.ranks):<7} {FAULTS[name][LANGUAGE == 'zh']}"
+    )
 
 # %% [markdown]
 # ## Exercises
@@ -1115,6 +1234,7 @@ def log_losses(losses):
 error = fails(lambda: log_losses([4.0 + dist.get_rank(), 3.0, 2.0]), ranks=3)
 print(error)
 
+
 # %%
 def my_one(losses):
     """The means over the ranks of every second loss, on every rank; rank 0 prints them."""
@@ -1125,7 +1245,8 @@ def my_one(losses):
             mean = torch.tensor(loss)
             dist.all_reduce(mean)
             means.append(mean.item() / dist.get_world_size())
-            if dist.get_rank() == 0: print(f"step {step}: mean loss {means[-1]:.2f}")
+            if dist.get_rank() == 0:
+                print(f"step {step}: mean loss {means[-1]:.2f}")
     return means
     ### END SOLUTION
 
@@ -1167,7 +1288,12 @@ def dashboard(loss, accuracy):
 
 
 losses, accuracies = (2.0, 3.0, 4.0, 5.0), (0.75, 1.0, 0.25, 0.5)
-run = lab.launch(lambda: dashboard(losses[dist.get_rank()], accuracies[dist.get_rank()]), ranks=4, backend="gloo", timeout_s=40)
+run = lab.launch(
+    lambda: dashboard(losses[dist.get_rank()], accuracies[dist.get_rank()]),
+    ranks=4,
+    backend="gloo",
+    timeout_s=40,
+)
 print(*run, sep="\n")
 print("right:", (sum(losses) / 4, sum(accuracies) / 4))
 check.trace(run)
@@ -1230,7 +1356,8 @@ def my_three(batches):
         has = step < len(batches)
         both = torch.tensor([weight - batches[step] if has else 0.0, float(has)])
         dist.all_reduce(both)
-        if both[1] == 0: return weight
+        if both[1] == 0:
+            return weight
         weight -= 0.5 * (both[0] / both[1]).item()
         step += 1
     ### END SOLUTION
@@ -1372,7 +1499,12 @@ def mean_of_all(losses):
     return mean.item() / dist.get_world_size(), everyone
 
 
-run = lab.launch(lambda: mean_of_all(torch.ones((3, 2, 0)[dist.get_rank()])), ranks=3, backend="gloo", timeout_s=40)
+run = lab.launch(
+    lambda: mean_of_all(torch.ones((3, 2, 0)[dist.get_rank()])),
+    ranks=3,
+    backend="gloo",
+    timeout_s=40,
+)
 print([mean for mean, _ in run], run[0][1])
 
 

@@ -1,4 +1,5 @@
-"""The board of Accelerate: pages true to their settings, runs real, every line called what was predicted."""
+"""The board of Accelerate: pages true to their settings, runs real, every line called what was
+predicted."""
 
 import pytest
 from test_widgets import settle
@@ -18,19 +19,35 @@ def test_every_page_shows_its_prediction(engine):
         assert ("all_gather" in page.value) == (engine in ("fsdp", "zero2"))
     rows = room.predicted(board.setting)
     assert [row["backward"]["calls"].get("all_reduce", 0) for row in rows] == {
-        "one process": [0, 0], "ddp": [0, 2], "fsdp": [0, 0], "zero2": [1, 2]}[engine]
+        "one process": [0, 0],
+        "ddp": [0, 2],
+        "fsdp": [0, 0],
+        "zero2": [1, 2],
+    }[engine]
     assert ("done in backward" in board.book.pages[0].value) == (engine == "zero2")
     assert len({key for key, _, _ in room._WORDS}) == len(room._WORDS)
     assert isinstance(board.scene(), Sketch) and board.book.num_bytes < 1_500_000
     assert board.scene().table[1][0] == "loss = f(net(tokens))" and len(board.scene().table) == 6
 
 
-@pytest.mark.parametrize(("engine", "precision", "accumulation", "ranks"), [
-    ("one process", "bf16", 3, 2), ("ddp", "no", 1, 3), ("ddp", "bf16", 4, 2), ("fsdp", "no", 2, 2),
-    ("fsdp", "bf16", 1, 4), ("zero2", "no", 2, 2), ("zero2", "bf16", 3, 2)])
-def test_it_runs_for_real_and_every_line_calls_what_was_predicted(engine, precision, accumulation, ranks):
-    board = widgets.accelerate_workflow("en", engine=engine, precision=precision, accumulation=accumulation,
-                                        num_ranks=ranks)
+@pytest.mark.parametrize(
+    ("engine", "precision", "accumulation", "ranks"),
+    [
+        ("one process", "bf16", 3, 2),
+        ("ddp", "no", 1, 3),
+        ("ddp", "bf16", 4, 2),
+        ("fsdp", "no", 2, 2),
+        ("fsdp", "bf16", 1, 4),
+        ("zero2", "no", 2, 2),
+        ("zero2", "bf16", 3, 2),
+    ],
+)
+def test_it_runs_for_real_and_every_line_calls_what_was_predicted(
+    engine, precision, accumulation, ranks
+):
+    board = widgets.accelerate_workflow(
+        "en", engine=engine, precision=precision, accumulation=accumulation, num_ranks=ranks
+    )
     run = board.run()
     settle()
     assert len(run) == (1 if engine == "one process" else ranks)

@@ -1,4 +1,5 @@
-"""The exercises of chapter 04: the right answers pass, typical mistakes are caught, wasteful ones are told so."""
+"""The exercises of chapter 04: the right answers pass, typical mistakes are caught, wasteful ones
+are told so."""
 
 import pytest
 import torch
@@ -92,24 +93,66 @@ def mean_of_means(accelerator, net, loader):
     return accelerator.gather(torch.stack(means)).mean().item()
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("one_epoch", unprepared, "ddp, 3 ranks, rank 0: layers.0.token.weight is not what one process gets from"),
-    ("one_epoch", lambda *args: epoch(*args, collect=lambda a, net: net.state_dict()), "is "),
-    ("one_epoch", lambda *args: epoch(*args, collect=lambda a, net: a.unwrap_model(net).state_dict()),
-     "fsdp, 2 ranks, rank 0: layers.0.token.weight is not whole: DTensor"),
-    ("one_epoch", lambda *args: epoch(*args, together=False), "passed together to `Accelerator.prepare()`"),
-    ("one_epoch", lambda *args: epoch(*args, scaled=False), "zero2, 2 ranks"),
-    ("one_epoch", lambda *args: None, "one process, rank 0: returned NoneType, not the weights"),
-    ("accumulate_and_clip", every_batch, "2 ranks, accumulation over 2, rank 0: layers.0.token.weight is not what one"),
-    ("accumulate_and_clip", lambda *args: accumulated(*args, guard=False), "accumulation over 2, rank 0: layers.0"),
-    ("accumulate_and_clip", lambda *args: accumulated(*args, part=8), "2 ranks, accumulation over 2, rank 0: layers.0"),
-    ("accumulate_and_clip", lambda *args: accumulated(*args, late=True), "accumulation over 2, rank 0: layers.0"),
-    ("accumulate_and_clip", lambda *args: None, "accumulation over 2, rank 0: layers.0.token.weight is not what one"),
-    ("exact_accuracy", lambda *args: accuracy(*args, collect="gather"), "11 samples, 3 ranks, batches of 2, rank 0: "),
-    ("exact_accuracy", each_its_own, "11 samples, 3 ranks, batches of 2, rank "),
-    ("exact_accuracy", mean_of_means, "of all samples 0.5455 are right"),
-    ("exact_accuracy", for_the_main_one, "rank 1: returned NoneType, not a number"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "one_epoch",
+            unprepared,
+            "ddp, 3 ranks, rank 0: layers.0.token.weight is not what one process gets from",
+        ),
+        ("one_epoch", lambda *args: epoch(*args, collect=lambda a, net: net.state_dict()), "is "),
+        (
+            "one_epoch",
+            lambda *args: epoch(*args, collect=lambda a, net: a.unwrap_model(net).state_dict()),
+            "fsdp, 2 ranks, rank 0: layers.0.token.weight is not whole: DTensor",
+        ),
+        (
+            "one_epoch",
+            lambda *args: epoch(*args, together=False),
+            "passed together to `Accelerator.prepare()`",
+        ),
+        ("one_epoch", lambda *args: epoch(*args, scaled=False), "zero2, 2 ranks"),
+        (
+            "one_epoch",
+            lambda *args: None,
+            "one process, rank 0: returned NoneType, not the weights",
+        ),
+        (
+            "accumulate_and_clip",
+            every_batch,
+            "2 ranks, accumulation over 2, rank 0: layers.0.token.weight is not what one",
+        ),
+        (
+            "accumulate_and_clip",
+            lambda *args: accumulated(*args, guard=False),
+            "accumulation over 2, rank 0: layers.0",
+        ),
+        (
+            "accumulate_and_clip",
+            lambda *args: accumulated(*args, part=8),
+            "2 ranks, accumulation over 2, rank 0: layers.0",
+        ),
+        (
+            "accumulate_and_clip",
+            lambda *args: accumulated(*args, late=True),
+            "accumulation over 2, rank 0: layers.0",
+        ),
+        (
+            "accumulate_and_clip",
+            lambda *args: None,
+            "accumulation over 2, rank 0: layers.0.token.weight is not what one",
+        ),
+        (
+            "exact_accuracy",
+            lambda *args: accuracy(*args, collect="gather"),
+            "11 samples, 3 ranks, batches of 2, rank 0: ",
+        ),
+        ("exact_accuracy", each_its_own, "11 samples, 3 ranks, batches of 2, rank "),
+        ("exact_accuracy", mean_of_means, "of all samples 0.5455 are right"),
+        ("exact_accuracy", for_the_main_one, "rank 1: returned NoneType, not a number"),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong"
@@ -126,10 +169,21 @@ def counting(accelerator, net, optimizer, loader, max_norm):
             optimizer.zero_grad()
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("accumulate_and_clip", counting, "2 ranks, accumulation over 2: 6 all-reduces for 3 updates; one per update is"),
-    ("exact_accuracy", lambda *args: accuracy(*args, logits=True), "a prediction and a label are 16 bytes"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "accumulate_and_clip",
+            counting,
+            "2 ranks, accumulation over 2: 6 all-reduces for 3 updates; one per update is",
+        ),
+        (
+            "exact_accuracy",
+            lambda *args: accuracy(*args, logits=True),
+            "a prediction and a label are 16 bytes",
+        ),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget", verdict

@@ -1,4 +1,5 @@
-"""Several notebooks at once: each has its own ranks, and when they end, kindly or not, nothing of them is left."""
+"""Several notebooks at once: each has its own ranks, and when they end, kindly or not, nothing of
+them is left."""
 
 import importlib.util
 from pathlib import Path
@@ -19,7 +20,12 @@ def crowd():
 def test_three_notebooks_do_not_see_one_another_and_leave_nothing(crowd):
     row = crowd.measure(3, 2, 2)
     assert row["launches"] == 6 and row["seconds"] < 120
-    assert [row[name] for name in ("failed", "crossed", "orphans", "leaked_files")] == [0, 0, 0, 0], row
+    assert [row[name] for name in ("failed", "crossed", "orphans", "leaked_files")] == [
+        0,
+        0,
+        0,
+        0,
+    ], row
 
 
 def test_a_rank_of_another_kernel_would_be_seen(crowd):

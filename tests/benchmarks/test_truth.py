@@ -1,4 +1,5 @@
-"""Pictures show what their data say: shares read back from the pixels of a few; of all in ``benchmarks/truth.py``."""
+"""Pictures show what their data say: shares read back from the pixels of a few; of all in
+``benchmarks/truth.py``."""
 
 import importlib.util
 import sys
@@ -52,31 +53,69 @@ def test_a_new_picture_would_be_missed(truth, monkeypatch):
     assert boards.makers() - {*truth.MEASURED, *truth.EXCUSED} == {"scene.another"}
 
 
-@pytest.mark.parametrize("name", ["scene.timeline", "scene.compare", "chart.bars", "chart.curves", "bill.shards",
-                                  "bill.footprint", "transfer.layers", "transfer.flow", "widgets.architectures"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scene.timeline",
+        "scene.compare",
+        "chart.bars",
+        "chart.curves",
+        "bill.shards",
+        "bill.footprint",
+        "transfer.layers",
+        "transfer.flow",
+        "widgets.architectures",
+    ],
+)
 def test_matplotlib_shows_what_the_data_say(truth, name):
-    row = truth.row(name, "matplotlib", "light", truth.painted_by(None, some(truth, name), "matplotlib", "light"))
+    row = truth.row(
+        name,
+        "matplotlib",
+        "light",
+        truth.painted_by(None, some(truth, name), "matplotlib", "light"),
+    )
     assert row["num_shares"] > 1 and row["largest_error"] <= POINTS, row
 
 
 def test_slices_thinner_than_a_pixel_keep_their_share(truth):
-    row = truth.row("shards", "", "", truth.painted_by(None, some(truth, "bill.shards", (14,)), "matplotlib", "light"))
+    row = truth.row(
+        "shards",
+        "",
+        "",
+        truth.painted_by(None, some(truth, "bill.shards", (14,)), "matplotlib", "light"),
+    )
     assert row["num_shares"] == 64 and row["largest_error"] <= POINTS, row
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("theme", painted.THEMES)
 def test_chromium_shows_what_the_data_say(truth, shoot, theme):
-    cases = [case for name in ("scene.timeline", "chart.bars", "diagram.collective", "bill.shards", "transfer.layers",
-                               "widgets.architectures") for case in some(truth, name)]
+    cases = [
+        case
+        for name in (
+            "scene.timeline",
+            "chart.bars",
+            "diagram.collective",
+            "bill.shards",
+            "transfer.layers",
+            "widgets.architectures",
+        )
+        for case in some(truth, name)
+    ]
     row = truth.row("some", "SVG", theme, truth.painted_by(shoot, cases, "SVG", theme))
     assert row["num_shares"] > 100 and row["largest_error"] <= POINTS, row
 
 
 @pytest.mark.browser
 def test_what_only_a_browser_shows_is_true_as_well(truth, shoot):
-    pages = [next(case for case in list(truth.MEASURED[name]())[first:] if isinstance(case.drawn, exhibits.Page))
-             for name, first in (("widgets.trace", 2), ("widgets.timeline", 0))]  # 20,000 boxes, and a table's bar
+    pages = [
+        next(
+            case
+            for case in list(truth.MEASURED[name]())[first:]
+            if isinstance(case.drawn, exhibits.Page)
+        )
+        for name, first in (("widgets.trace", 2), ("widgets.timeline", 0))
+    ]  # 20,000 boxes, and a table's bar
     row = truth.row("pages", "HTML", "dark", truth.painted_by(shoot, pages, "HTML", "dark"))
     assert row["num_shares"] > 50 and row["largest_error"] <= POINTS, row
 
@@ -84,7 +123,9 @@ def test_what_only_a_browser_shows_is_true_as_well(truth, shoot):
 def test_boxes_a_twentieth_too_narrow_are_noticed(truth):
     (case,) = some(truth, "scene.timeline")
     drawn = case.drawn
-    narrow = replace(drawn, x1_us=drawn.x1_us - 0.05 * (drawn.x1_us - drawn.x0_us) * (drawn.kind == "B"))
+    narrow = replace(
+        drawn, x1_us=drawn.x1_us - 0.05 * (drawn.x1_us - drawn.x0_us) * (drawn.kind == "B")
+    )
     both = [max(truth.errors(case, painted.by_matplotlib(each))) for each in (drawn, narrow)]
     assert both[0] <= POINTS < both[1], both
 
@@ -96,7 +137,10 @@ def test_letters_and_edges_belong_to_what_lies_beside_them():
 
 def test_a_picture_of_other_data_is_noticed(truth):
     (case,) = some(truth, "chart.bars", (1,))
-    other = [("ring", {"measured": 31.0, "predicted": 24.0}), ("tree", {"measured": 7.5, "predicted": 16.0}),
-             ("star", {"measured": 88.0, "predicted": 96.6})]  # 5 % more
+    other = [
+        ("ring", {"measured": 31.0, "predicted": 24.0}),
+        ("tree", {"measured": 7.5, "predicted": 16.0}),
+        ("star", {"measured": 88.0, "predicted": 96.6}),
+    ]  # 5 % more
     found = list(readings.bars(painted.by_matplotlib(case.drawn), case.drawn, other))
     assert max(abs(shown - true) for shown, true in found) > POINTS / 100

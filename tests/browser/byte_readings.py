@@ -1,4 +1,5 @@
-"""Readings of the pictures of bytes: areas, heights, thicknesses, contributions; see ``readings``."""
+"""Readings of the pictures of bytes: areas, heights, thicknesses, contributions; see
+``readings``."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,11 +19,20 @@ from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
 
 
 def shards(painted: Painted, drawn: Sketch, both: Sequence[Shards]) -> Pairs:
-    """Bytes: how much of a column (the whole model in its type) each rank holds; the same of all columns together."""
+    """Bytes: how much of a column (the whole model in its type) each rank holds; the same of all
+    columns together."""
     columns, spares = _columns(both)
     height = next(box.height_px for box in drawn.only(Box) if not box.colour)
-    starts = [words.x_px for words in drawn.only(Words) if words.anchor == "start" and 50 < words.y_px < 80]
-    totals = [words.y_px - 3 for words in drawn.only(Words) if words.x_px == WIDTH_PX - 100 and words.size_px == 11]
+    starts = [
+        words.x_px
+        for words in drawn.only(Words)
+        if words.anchor == "start" and 50 < words.y_px < 80
+    ]
+    totals = [
+        words.y_px - 3
+        for words in drawn.only(Words)
+        if words.x_px == WIDTH_PX - 100 and words.size_px == 11
+    ]
     room = WIDTH_PX - 108 - starts[0] - 5 * len(columns)
     scale = room / sum(columns.values())
     assert len(starts) == len(columns) and len(totals) == both[0].num_ranks * len(both)
@@ -31,31 +41,45 @@ def shards(painted: Painted, drawn: Sketch, both: Sequence[Shards]) -> Pairs:
         band = y - 0.42 * height, y - 0.3 * height  # above the letters
         for (kind, width), x in zip(columns.items(), starts, strict=True):
             end, model = x + width * scale, width - spares[kind]  # padding lies behind the model
-            found = painted.shares({kind: [LOOKS[CATEGORIES[kind]][0]]}, x, x + model * scale, *band)
+            found = painted.shares(
+                {kind: [LOOKS[CATEGORIES[kind]][0]]}, x, x + model * scale, *band
+            )
             found[kind] *= model / width
             if spares[kind]:
-                rest = painted.shares({"spare": ["#a3a8b0"]}, x + model * scale, end, *band)["spare"]
+                rest = painted.shares({"spare": ["#a3a8b0"]}, x + model * scale, end, *band)[
+                    "spare"
+                ]
                 found["spare"] = rest * spares[kind] / width
             mine = both[place].select((both[place].rank == rank) & (both[place].kind == kind))
             spare = np.isin(mine.tensor, NO_TENSOR)
-            for name, num_bytes in ((kind, mine.num_bytes[~spare].sum()), ("spare", mine.num_bytes[spare].sum())):
-                part = 1.0 if width * scale >= 60 else width * scale / room  # a narrow column: of the whole row
+            for name, num_bytes in (
+                (kind, mine.num_bytes[~spare].sum()),
+                ("spare", mine.num_bytes[spare].sum()),
+            ):
+                part = (
+                    1.0 if width * scale >= 60 else width * scale / room
+                )  # a narrow column: of the whole row
                 if name in found:
                     yield found[name] * part, float(num_bytes) / width * part
 
 
 def _columns(both: Sequence[Shards]) -> tuple[dict[str, float], dict[str, int]]:
-    """Bytes of each kind's column: every tensor of the model in the kind's type, and the padding; and that alone."""
+    """Bytes of each kind's column: every tensor of the model in the kind's type, and the padding;
+    and that alone."""
     ends: dict[str, int] = {}
     rows = [row for each in both for row in each.rows()]
     for _, kind, tensor, _, stop, _, _ in rows:
         if tensor not in NO_TENSOR and kind in CATEGORIES and kind not in ("step", "buffer"):
             ends[tensor] = max(ends.get(tensor, 0), stop)
     widths, spares = {}, {}
-    for kind in (kind for kind in CATEGORIES if kind != "step" and any(row[1] == kind for row in rows)):
+    for kind in (
+        kind for kind in CATEGORIES if kind != "step" and any(row[1] == kind for row in rows)
+    ):
         mine = [row for row in rows if row[1] == kind]
         size = max(ITEMSIZE[row[5]] for row in mine)
-        spares[kind] = max((ITEMSIZE[row[5]] * (row[4] - row[3]) for row in mine if row[2] in NO_TENSOR), default=0)
+        spares[kind] = max(
+            (ITEMSIZE[row[5]] * (row[4] - row[3]) for row in mine if row[2] in NO_TENSOR), default=0
+        )
         widths[kind] = float(sum(ends.values()) * size + spares[kind])
         if kind == "buffer":
             held = [each.bytes_by()[kind].max() for each in both if (each.kind == kind).any()]
@@ -83,10 +107,15 @@ def footprints(painted: Painted, drawn: Sketch, both: Sequence[Footprint]) -> Pa
                 yield found[part] * (zero - 84) / (zero - top), num_bytes / values[-1]
 
 
-def stacked(painted: Painted, drawn: Sketch, rows: Sequence[Mapping[str, float]], mark: float | None = None) -> Pairs:
+def stacked(
+    painted: Painted, drawn: Sketch, rows: Sequence[Mapping[str, float]], mark: float | None = None
+) -> Pairs:
     """Bytes: each part of each bar, and the mark, against the longest."""
-    names = [words for words in drawn.only(Words) if words.anchor == "end" and not words.bold and words.y_px > 72][
-        : len(rows)]
+    names = [
+        words
+        for words in drawn.only(Words)
+        if words.anchor == "end" and not words.bold and words.y_px > 72
+    ][: len(rows)]
     left, most = names[0].x_px + 8, max([sum(row.values()) for row in rows] + [mark or 0.0])
     looks = {part: [LOOKS[part][0]] for part in dict.fromkeys(part for row in rows for part in row)}
     shown = []
@@ -102,10 +131,16 @@ def stacked(painted: Painted, drawn: Sketch, rows: Sequence[Mapping[str, float]]
         yield length / longest, num_bytes / most
 
 
-def layers(painted: Painted, drawn: Sketch, unit_bytes: Mapping[str, int], num_ranks: int, size: int,
-           whole: Sequence[str]) -> Pairs:
-    """Bytes: a rank's own part of each layer and what it has gathered, against the whole model. ``size``: into how many
-    parts a layer is cut, ``whole``: the layers that are gathered."""
+def layers(
+    painted: Painted,
+    drawn: Sketch,
+    unit_bytes: Mapping[str, int],
+    num_ranks: int,
+    size: int,
+    whole: Sequence[str],
+) -> Pairs:
+    """Bytes: a rank's own part of each layer and what it has gathered, against the whole model.
+    ``size``: into how many parts a layer is cut, ``whole``: the layers that are gathered."""
     frames = [box for box in drawn.only(Box) if not box.colour and box.height_px != 14]
     looks = {part: [LOOKS[part][0]] for part in ("parameters", "gathered")}
     room, total = sum(frame.width_px for frame in frames) / num_ranks, sum(unit_bytes.values())
@@ -134,8 +169,10 @@ def links(painted: Painted, drawn: Sketch, plans: Sequence[Plan]) -> Pairs:
     """Bytes: how thick each link is, against the thickest of all panels."""
     ranks, shown, true = [box for box in drawn.only(Box) if box.texts], [], []
     for plan in plans:
-        places = {int(box.texts[0]): (box.x_px + box.width_px / 2, box.y_px + box.height_px / 2)
-                  for box in ranks[: plan.num_ranks]}
+        places = {
+            int(box.texts[0]): (box.x_px + box.width_px / 2, box.y_px + box.height_px / 2)
+            for box in ranks[: plan.num_ranks]
+        }
         ranks = ranks[plan.num_ranks :]
         carried: dict[tuple[int, int], float] = {}
         for move in (move for step in plan.steps for move in step):
@@ -143,7 +180,9 @@ def links(painted: Painted, drawn: Sketch, plans: Sequence[Plan]) -> Pairs:
             carried[pair] = carried.get(pair, 0.0) + len(move.chunks) * plan.chunk_bytes(1.0)
         colours = {line.points_px: line.colour for line in drawn.only(Line)}
         for (a, b), size in carried.items():
-            colour = min((_off(line, places[a], places[b]), colour) for line, colour in colours.items())[1]
+            colour = min(
+                (_off(line, places[a], places[b]), colour) for line, colour in colours.items()
+            )[1]
             shown.append(painted.thickness(colour, *_shorter(places[a], places[b]), reach=8))
             true.append(size)
     for length, size in zip(shown, true, strict=True):
@@ -159,12 +198,21 @@ def _shorter(a: tuple[float, float], b: tuple[float, float]) -> tuple:
     """The way between two ranks without what their boxes cover."""
     share = 18 / float(np.hypot(*np.subtract(b, a)))
     point = np.array(a), np.array(b)
-    return tuple(point[0] + share * (point[1] - point[0])), tuple(point[1] + share * (point[0] - point[1]))
+    return tuple(point[0] + share * (point[1] - point[0])), tuple(
+        point[1] + share * (point[0] - point[1])
+    )
 
 
-def chunks(painted: Painted, drawn: Sketch, plan: Plan, step: int, num_bytes: float | None = None,
-           network: Network | None = None) -> Pairs:
-    """Contributions: how far each chunk's box is filled; the meters of volume and time, and the bound's place."""
+def chunks(
+    painted: Painted,
+    drawn: Sketch,
+    plan: Plan,
+    step: int,
+    num_bytes: float | None = None,
+    network: Network | None = None,
+) -> Pairs:
+    """Contributions: how far each chunk's box is filled; the meters of volume and time, and the
+    bound's place."""
     held, parts = holdings(plan, step), max(len(chunk) for rank in holdings(plan) for chunk in rank)
     grid = [box for box in drawn.only(Box) if box.y_px >= 160]
     rows = plan.num_chunks
@@ -173,21 +221,36 @@ def chunks(painted: Painted, drawn: Sketch, plan: Plan, step: int, num_bytes: fl
             rank, chunk = divmod(number, rows)
             colour = style.CYCLE[chunk % 16][0]
             looks = {"full": [colour], "pale": [rgb(style.shade(colour, 3, 3))]}
-            top, bottom = box.y_px + 1.5, box.y_px + (3.2 if box.height_px >= 13 else box.height_px - 1.5)
-            found = painted.length(looks, box.x_px - 3, min(WIDTH_PX, box.x_px + box.width_px + 3),
-                                   top, bottom)
+            top, bottom = (
+                box.y_px + 1.5,
+                box.y_px + (3.2 if box.height_px >= 13 else box.height_px - 1.5),
+            )
+            found = painted.length(
+                looks, box.x_px - 3, min(WIDTH_PX, box.x_px + box.width_px + 3), top, bottom
+            )
             yield found["full"] / box.width_px, len(held[rank][chunk]) / parts
             yield (found["full"] + found["pale"]) / box.width_px, float(bool(held[rank][chunk]))
     begun, size = Plan(**{**vars(plan), "steps": plan.steps[:step]}), num_bytes or 1.0
-    told = [(*(float(sent_bytes(each, size).max()) for each in (begun, plan)),
-             lower_bound_bytes(plan.primitive, plan.num_ranks, size))]
+    told = [
+        (
+            *(float(sent_bytes(each, size).max()) for each in (begun, plan)),
+            lower_bound_bytes(plan.primitive, plan.num_ranks, size),
+        )
+    ]
     if network and num_bytes:
         told.append((time_us(begun, network, num_bytes), time_us(plan, network, num_bytes), 0.0))
-    names = [words for words in drawn.only(Words) if words.x_px == 0 and words.y_px > 160][: len(told)]
+    names = [words for words in drawn.only(Words) if words.x_px == 0 and words.y_px > 160][
+        : len(told)
+    ]
     grey = style.KINDS["wait"].colour
     for words, (so_far, total, bound) in zip(names, told, strict=True):
-        found = painted.length({"full": [grey], "pale": [rgb(style.shade(grey, 3, 3))]}, 188, 626, words.y_px - 10,
-                               words.y_px)
+        found = painted.length(
+            {"full": [grey], "pale": [rgb(style.shade(grey, 3, 3))]},
+            188,
+            626,
+            words.y_px - 10,
+            words.y_px,
+        )
         most = max(total, bound) or 1.0
         yield found["full"] / 430, so_far / most
         yield (found["full"] + found["pale"]) / 430, total / most
@@ -196,7 +259,9 @@ def chunks(painted: Painted, drawn: Sketch, plan: Plan, step: int, num_bytes: fl
             yield (at - 190) / 430, bound / most
 
 
-def holders(painted: Painted, drawn: Sketch, num_ranks: int, held: Sequence[float], batch: Sequence[float]) -> Pairs:
+def holders(
+    painted: Painted, drawn: Sketch, num_ranks: int, held: Sequence[float], batch: Sequence[float]
+) -> Pairs:
     """Layers and sequences: the part of all frames of a rank's row that is coloured."""
     frames = [box for box in drawn.only(Box) if not box.colour]
     for rank in range(num_ranks):

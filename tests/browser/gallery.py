@@ -1,4 +1,5 @@
-"""Every widget of ``labkit.widgets`` in one notebook: a cell each, named after the function. A new one needs a cell."""
+"""Every widget of ``labkit.widgets`` in one notebook: a cell each, named after the function. A new
+one needs a cell."""
 
 from pathlib import Path
 
@@ -26,7 +27,7 @@ CELLS = {
     "offload_flow": "widgets.offload_flow(LANGUAGE)",
     "pipeline_parallelism": "widgets.pipeline_parallelism(LANGUAGE)",
     "report": "try:\n    lab.launch(fail, ranks=2)\nexcept lab.RankFailed as error:\n"
-              "    widgets.report(error, language=LANGUAGE)",
+    "    widgets.report(error, language=LANGUAGE)",
     "show": "widgets.show(scene.timeline(halves, language=LANGUAGE))",
     "strategies": "widgets.strategies(LANGUAGE)",
     "timeline": "widgets.timeline(predicted, language=LANGUAGE)",
@@ -38,7 +39,10 @@ CELLS = {
 
 def write(folder: Path, language: str = "en") -> Path:
     """The notebook."""
-    cells = [nbformat.v4.new_code_cell(cell) for cell in (SETUP.format(language=language), *CELLS.values())]
+    cells = [
+        nbformat.v4.new_code_cell(cell)
+        for cell in (SETUP.format(language=language), *CELLS.values())
+    ]
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     path = folder / f"gallery_{language}.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
@@ -47,4 +51,6 @@ def write(folder: Path, language: str = "en") -> Path:
 
 def output(page: object, name: str) -> object:
     """Where a widget's output stands in an opened notebook: Playwright's locator."""
-    return page.locator(".jp-CodeCell").nth(1 + list(CELLS).index(name)).locator(".jp-Cell-outputArea")
+    return (
+        page.locator(".jp-CodeCell").nth(1 + list(CELLS).index(name)).locator(".jp-Cell-outputArea")
+    )

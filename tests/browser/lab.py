@@ -1,7 +1,9 @@
-"""A real JupyterLab in a real Chromium, for the tests marked ``browser``, for screenshots and for benchmarks.
+"""A real JupyterLab in a real Chromium, for the tests marked ``browser``, for screenshots and for
+benchmarks.
 
-The server listens on loopback at a free port with a token, keeps every setting in a temporary folder, and serves a
-copy of the notebooks it is given: neither the user's Jupyter nor the repository is touched. Every wait has an end.
+The server listens on loopback at a free port with a token, keeps every setting in a temporary
+folder, and serves a copy of the notebooks it is given: neither the user's Jupyter nor the
+repository is touched. Every wait has an end.
 """
 
 import json
@@ -21,8 +23,16 @@ from pathlib import Path
 
 import psutil
 
-CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-                 "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
 SETTINGS = {
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "scrollPastEnd": False},
     "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -56,31 +66,54 @@ class Server:
 
     def trust(self, name: str) -> None:
         """Marks a notebook as trusted, as ``jupyter trust`` does."""
-        subprocess.run([sys.executable, "-m", "jupyter", "trust", str(self.root / name)], env=self.env, check=True,
-                       capture_output=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-m", "jupyter", "trust", str(self.root / name)],
+            env=self.env,
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
 
 
 @contextmanager
 def serve(*notebooks: Path, dark: bool = False, settings: dict | None = None) -> Iterator[Server]:
-    """Starts JupyterLab over copies of ``notebooks``, with these settings too; ends it and its kernels on leaving."""
-    with tempfile.TemporaryDirectory(prefix="labkit-jupyter-", ignore_cleanup_errors=True) as folder:
+    """Starts JupyterLab over copies of ``notebooks``, with these settings too; ends it and its
+    kernels on leaving."""
+    with tempfile.TemporaryDirectory(
+        prefix="labkit-jupyter-", ignore_cleanup_errors=True
+    ) as folder:
         home, root = Path(folder) / "home", Path(folder) / "root"
         root.mkdir()
         for notebook in notebooks:
             shutil.copy(notebook, root)
-        theme = {"@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark"}} if dark else {}
+        theme = (
+            {"@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark"}} if dark else {}
+        )
         for name, setting in (SETTINGS | theme | (settings or {})).items():
             path = home / "settings" / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(setting))
         token, port = secrets.token_hex(16), _free_port()
-        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--allow-root",
-                   f"--port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}",
-                   f"--IdentityProvider.token={token}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=",
-                   "--LabApp.extension_manager=readonly"]
+        command = [
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            "--no-browser",
+            "--ip=127.0.0.1",
+            "--allow-root",
+            f"--port={port}",
+            "--ServerApp.port_retries=0",
+            f"--ServerApp.root_dir={root}",
+            f"--IdentityProvider.token={token}",
+            "--LabApp.expose_app_in_browser=True",
+            "--LabApp.news_url=",
+            "--LabApp.extension_manager=readonly",
+        ]
         env = _environment(home)
         with (Path(folder) / "server.log").open("w") as log:
-            process = subprocess.Popen(command, env=env, cwd=root, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                command, env=env, cwd=root, stdout=log, stderr=log, start_new_session=True
+            )
         try:
             server = Server(url=f"http://127.0.0.1:{port}", token=token, root=root, env=env)
             _await_server(server, process, Path(folder) / "server.log")
@@ -95,14 +128,17 @@ class Page:
     def __init__(self, page: object, server: Server, name: str, timeout_s: float = 120) -> None:
         self.page, self.server = page, server
         page.set_default_timeout(30_000)
-        page.goto(f"{server.url}/lab/tree/{name}?reset&token={server.token}", timeout=timeout_s * 1000)
+        page.goto(
+            f"{server.url}/lab/tree/{name}?reset&token={server.token}", timeout=timeout_s * 1000
+        )
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=timeout_s * 1000)
         page.wait_for_function(KERNEL_IDLE, timeout=timeout_s * 1000)
         if page.query_selector("#jp-left-stack:not(.lm-mod-hidden)"):
             self.command("application:toggle-left-area")
 
     def command(self, name: str) -> None:
-        """Runs a JupyterLab command, e.g. ``docmanager:save``, without waiting for what it starts."""
+        """Runs a JupyterLab command, e.g. ``docmanager:save``, without waiting for what it
+        starts."""
         self.page.evaluate("name => { window.jupyterapp.commands.execute(name) }", name)
 
     def run_all(self, timeout_s: float = 120) -> None:
@@ -117,30 +153,48 @@ class Page:
 
     def execute(self, code: str) -> None:
         """Has the kernel run code as a cell would, without waiting for its end."""
-        self.page.evaluate("""code => { window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel
-            .requestExecute({code}) }""", code)
+        self.page.evaluate(
+            """code => { window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel
+            .requestExecute({code}) }""",
+            code,
+        )
 
     def save(self) -> None:
         """Saves the notebook and waits until it is on disk."""
         self.command("docmanager:save")
-        self.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
+        self.page.wait_for_function(
+            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000
+        )
 
     def dark(self, on: bool = True) -> None:
         """Switches the theme."""
         theme = "JupyterLab Dark" if on else "JupyterLab Light"
-        self.page.evaluate("theme => { window.jupyterapp.commands.execute('apputils:change-theme', {theme}) }", theme)
-        self.page.wait_for_selector(f"body[data-jp-theme-light='{'false' if on else 'true'}']", state="attached")
-        self.page.wait_for_selector("#jupyterlab-splash", state="detached")  # it fades out over the page
+        self.page.evaluate(
+            "theme => { window.jupyterapp.commands.execute('apputils:change-theme', {theme}) }",
+            theme,
+        )
+        self.page.wait_for_selector(
+            f"body[data-jp-theme-light='{'false' if on else 'true'}']", state="attached"
+        )
+        self.page.wait_for_selector(
+            "#jupyterlab-splash", state="detached"
+        )  # it fades out over the page
 
-    def screenshots(self, folder: Path, prefix: str = "", width_px: int = 1280, height_px: int = 1400) -> list[Path]:
-        """Screenshots of the whole notebook from top to bottom, in pieces of the window's height."""
+    def screenshots(
+        self, folder: Path, prefix: str = "", width_px: int = 1280, height_px: int = 1400
+    ) -> list[Path]:
+        """Screenshots of the whole notebook from top to bottom, in pieces of the window's
+        height."""
         folder.mkdir(parents=True, exist_ok=True)
         self.page.set_viewport_size({"width": width_px, "height": height_px})
         self.page.wait_for_timeout(500)
         paths, top = [], 0
         while True:
-            total, seen = self.page.evaluate("""top => { const box = document.querySelector('.jp-WindowedPanel-outer');
-                box.scrollTop = top; return [box.scrollHeight, box.clientHeight] }""", top)
+            total, seen = self.page.evaluate(
+                """top => { const box = document.querySelector('.jp-WindowedPanel-outer');
+                box.scrollTop = top; return [box.scrollHeight, box.clientHeight] }""",
+                top,
+            )
             self.page.wait_for_timeout(300)
             paths.append(folder / f"{prefix}{len(paths):02d}.png")
             self.page.screenshot(path=paths[-1])
@@ -155,7 +209,9 @@ def browser() -> Iterator[object]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_ARGS, timeout=60_000)
+        running = playwright.chromium.launch(
+            executable_path=chromium(), args=CHROMIUM_ARGS, timeout=60_000
+        )
         try:
             yield running
         finally:
@@ -173,10 +229,20 @@ def browse(running: object, server: Server, name: str) -> Iterator[Page]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime",
-              "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}
+    places = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "PATH": path, **{name: str(home / place) for name, place in places.items()}}
+    return {
+        **os.environ,
+        "PATH": path,
+        **{name: str(home / place) for name, place in places.items()},
+    }
 
 
 def _free_port() -> int:
@@ -185,7 +251,9 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _await_server(server: Server, process: subprocess.Popen, log: Path, timeout_s: float = 90) -> None:
+def _await_server(
+    server: Server, process: subprocess.Popen, log: Path, timeout_s: float = 90
+) -> None:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -193,12 +261,15 @@ def _await_server(server: Server, process: subprocess.Popen, log: Path, timeout_
             return
         except OSError:
             time.sleep(0.2)
-    raise RuntimeError(f"JupyterLab did not answer within {timeout_s:.0f} s (exit status {process.poll()}):\n"
-                       f"{log.read_text()[-3000:]}")
+    raise RuntimeError(
+        f"JupyterLab did not answer within {timeout_s:.0f} s (exit status {process.poll()}):\n"
+        f"{log.read_text()[-3000:]}"
+    )
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends the server and the kernels it started, and nothing else; what has not ended in 3 s is killed."""
+    """Ends the server and the kernels it started, and nothing else; what has not ended in 3 s is
+    killed."""
     if process.poll() is None:
         started = psutil.Process(process.pid).children(recursive=True)
         process.terminate()

@@ -1,4 +1,5 @@
-"""Screenshots of a notebook in real JupyterLab: ``python tests/browser/shots.py NOTEBOOK FOLDER [--dark]``."""
+"""Screenshots of a notebook in real JupyterLab: ``python tests/browser/shots.py NOTEBOOK FOLDER
+[--dark]``."""
 
 import argparse
 from pathlib import Path
@@ -13,10 +14,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--dark", action="store_true", help="use JupyterLab's dark theme")
     parser.add_argument("--no-run", action="store_true", help="show it as it is saved")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds that all cells may take together")
+    parser.add_argument(
+        "--timeout", type=float, default=300, help="seconds that all cells may take together"
+    )
     arguments = parser.parse_args()
-    with (serve(arguments.notebook, dark=arguments.dark) as server, browser() as running,
-          browse(running, server, arguments.notebook.name) as page):
+    with (
+        serve(arguments.notebook, dark=arguments.dark) as server,
+        browser() as running,
+        browse(running, server, arguments.notebook.name) as page,
+    ):
         if not arguments.no_run:
             page.run_all(arguments.timeout)
             page.page.wait_for_timeout(1000)

@@ -1,4 +1,5 @@
-"""Every answer, however bad, becomes a verdict; the right ones pass, and the exercises catch the typical mistakes."""
+"""Every answer, however bad, becomes a verdict; the right ones pass, and the exercises catch the
+typical mistakes."""
 
 import math
 import time
@@ -121,20 +122,51 @@ def whole_warmup(rank, p, m):
     return [f"{rank}F{k}" for k in range(warmup)] + order(rank, p, m)[warmup:]
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("one_f_one_b_order", whole_warmup, "4 ranks, 2 microbatches: rank 0, step 2 is '0F2'; 1F1B has '0B0'"),
-    ("one_f_one_b_order", lambda r, p, m: [f"{r}F{k}" for k in range(m)], "rank 0, step 4 is '0F4'; 1F1B has '0B0'"),
-    ("one_f_one_b_order", lambda r, p, m: order(0, p, m), "rank 1, step 0 is '0F0'; 1F1B has '1F0'"),
-    ("choose_microbatches", lambda p, b, a: ("gpipe", choose(p, b, 99)[1]), "answer(4, 0.32, 4) is ('gpipe', 7)"),
-    ("choose_microbatches", lambda p, b, a: ("1f1b", p), "its bubble is 0.429"),
-    ("choose_microbatches", lambda p, b, a: None, "1f1b with 7 microbatches fits"),
-    ("choose_microbatches", lambda p, b, a: ("1f1b", 0), 'give ("gpipe" or "1f1b", 1 or more), or None'),
-    ("chart_fault", lambda chart: None, "answer(chart) is None; right is (0, 4)\n F1  F2  F3  F4  B1"),
-    ("chart_fault", lambda chart: first_fault(chart, forward_only=True), "answer(chart) is None; right is (0, 4)"),
-    ("chart_fault", lambda chart: first_fault(chart, same_step=True), "right is (0, 5)"),
-    ("real_pipeline", undivided, "rank 0: 0.weight.grad is not that of the one-process run"),
-    ("real_pipeline", silent, "rank 1: 0.weight.grad is None"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "one_f_one_b_order",
+            whole_warmup,
+            "4 ranks, 2 microbatches: rank 0, step 2 is '0F2'; 1F1B has '0B0'",
+        ),
+        (
+            "one_f_one_b_order",
+            lambda r, p, m: [f"{r}F{k}" for k in range(m)],
+            "rank 0, step 4 is '0F4'; 1F1B has '0B0'",
+        ),
+        (
+            "one_f_one_b_order",
+            lambda r, p, m: order(0, p, m),
+            "rank 1, step 0 is '0F0'; 1F1B has '1F0'",
+        ),
+        (
+            "choose_microbatches",
+            lambda p, b, a: ("gpipe", choose(p, b, 99)[1]),
+            "answer(4, 0.32, 4) is ('gpipe', 7)",
+        ),
+        ("choose_microbatches", lambda p, b, a: ("1f1b", p), "its bubble is 0.429"),
+        ("choose_microbatches", lambda p, b, a: None, "1f1b with 7 microbatches fits"),
+        (
+            "choose_microbatches",
+            lambda p, b, a: ("1f1b", 0),
+            'give ("gpipe" or "1f1b", 1 or more), or None',
+        ),
+        (
+            "chart_fault",
+            lambda chart: None,
+            "answer(chart) is None; right is (0, 4)\n F1  F2  F3  F4  B1",
+        ),
+        (
+            "chart_fault",
+            lambda chart: first_fault(chart, forward_only=True),
+            "answer(chart) is None; right is (0, 4)",
+        ),
+        ("chart_fault", lambda chart: first_fault(chart, same_step=True), "right is (0, 5)"),
+        ("real_pipeline", undivided, "rank 0: 0.weight.grad is not that of the one-process run"),
+        ("real_pipeline", silent, "rank 1: 0.weight.grad is None"),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong"
@@ -147,13 +179,24 @@ def quadratic(chart):
     return first_fault(chart)
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("one_f_one_b_order", all_forwards_first, "keeps 8 activations, 1F1B 4; and takes 33 forwards of time, 1F1B 33"),
-    ("one_f_one_b_order", one_at_a_time, "takes 96 forwards of time, 1F1B 33"),
-    ("choose_microbatches", lambda p, b, a: (found := choose(p, b, a)) and ("1f1b", found[1] + (p > 4)), "with 20 mi"),
-    ("chart_fault", quadratic, "32 ranks, 256 microbatches: more than 2 s"),
-    ("real_pipeline", one_by_one, "bubble 0.500, GPipe 0.200. You ran [['0F0', '0B0', '0F1'"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "one_f_one_b_order",
+            all_forwards_first,
+            "keeps 8 activations, 1F1B 4; and takes 33 forwards of time, 1F1B 33",
+        ),
+        ("one_f_one_b_order", one_at_a_time, "takes 96 forwards of time, 1F1B 33"),
+        (
+            "choose_microbatches",
+            lambda p, b, a: (found := choose(p, b, a)) and ("1f1b", found[1] + (p > 4)),
+            "with 20 mi",
+        ),
+        ("chart_fault", quadratic, "32 ranks, 256 microbatches: more than 2 s"),
+        ("real_pipeline", one_by_one, "bubble 0.500, GPipe 0.200. You ran [['0F0', '0B0', '0F1'"),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget"
@@ -168,7 +211,9 @@ def test_a_deadlock_on_real_ranks_names_the_line_of_each():
 
 
 @pytest.mark.parametrize("name", EXERCISES[:3])
-@pytest.mark.parametrize("rubbish", [3, "0F0", object(), [None], {"rank": float("nan")}, lambda: None, ("1f1b", "8")])
+@pytest.mark.parametrize(
+    "rubbish", [3, "0F0", object(), [None], {"rank": float("nan")}, lambda: None, ("1f1b", "8")]
+)
 def test_rubbish_is_wrong_and_never_raises(name, rubbish):
     assert getattr(check, name)(lambda *_: rubbish).state == "wrong"
 
@@ -218,21 +263,28 @@ def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
     check.status()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=1) for line in lines[:-1]] == [
-        ["one_f_one_b_order", "○ not attempted"], ["choose_microbatches", "✓ passed"],
-        ["chart_fault", "✗ wrong"], ["real_pipeline", "○ not attempted"]]
+        ["one_f_one_b_order", "○ not attempted"],
+        ["choose_microbatches", "✓ passed"],
+        ["chart_fault", "✗ wrong"],
+        ["real_pipeline", "○ not attempted"],
+    ]
     assert lines[-1] == "1 of 4 passed"
 
 
 def test_verdicts_speak_the_language_of_the_notebook():
     check.language("zh")
     verdict = check.chart_fault(lambda chart: None)
-    assert repr(verdict).startswith("✗ 不对: 下面的情形不对：") and room._HINTS["chart_fault"]["zh"][0] in repr(verdict)
+    assert repr(verdict).startswith("✗ 不对: 下面的情形不对：") and room._HINTS["chart_fault"][
+        "zh"
+    ][0] in repr(verdict)
     with pytest.raises(ValueError, match="'fr'"):
         check.language("fr")
 
 
 def test_html_escapes_and_follows_the_theme():
-    html = room.Verdict(state="wrong", message="a < b", counterexample="<b>", hint="<i>")._repr_html_()
+    html = room.Verdict(
+        state="wrong", message="a < b", counterexample="<b>", hint="<i>"
+    )._repr_html_()
     assert "a &lt; b" in html and "&lt;b&gt;" in html and "<summary>hint</summary>&lt;i&gt;" in html
     assert "color:inherit" in html and "background:none" in html
     assert "<pre" not in room.Verdict(state="passed")._repr_html_()

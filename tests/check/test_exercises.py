@@ -1,8 +1,9 @@
-"""What holds for every exercise of every subject: stubs, answers that raise, what cannot be called, the hints.
+"""What holds for every exercise of every subject: stubs, answers that raise, what cannot be called,
+the hints.
 
-A file of hints lies beside its check; its keys are the exercises. A new one is held to these laws at once. If its
-checks take claims beside the answer, the right ones have to stand in CLAIMS. What is right, wrong or wasteful in a
-subject's own answers stands in test_check_<subject>.py.
+A file of hints lies beside its check; its keys are the exercises. A new one is held to these laws
+at once. If its checks take claims beside the answer, the right ones have to stand in CLAIMS. What
+is right, wrong or wasteful in a subject's own answers stands in test_check_<subject>.py.
 """
 
 import importlib
@@ -24,22 +25,37 @@ for file in sorted(PACKAGE.glob("*/*hints.json")):
     ROOMS[subject] = importlib.import_module(f"labkit.{subject}")
 REGISTERED = list(room._history)
 EXERCISES = {name: subject for subject, hints in HINTS.items() for name in hints}
-OFFERED = {"hint", "language", "status", "trace", "Training", "slowdown"}  # what a chapter uses, and is no exercise
-CLAIMS = {"finding": {name: (truth.ranks, truth.lines[0], truth.fault)
-                      for name, truth in ROOMS["debugging.check"].TRUTH.items()}}
+OFFERED = {
+    "hint",
+    "language",
+    "status",
+    "trace",
+    "Training",
+    "slowdown",
+}  # what a chapter uses, and is no exercise
+CLAIMS = {
+    "finding": {
+        name: (truth.ranks, truth.lines[0], truth.fault)
+        for name, truth in ROOMS["debugging.check"].TRUTH.items()
+    }
+}
 
 
 def judged(name, answer):
     """The verdict on an answer, with the right claims where the exercise takes some."""
     check = getattr(ROOMS[EXERCISES[name]], name)
     _, *claims = inspect.signature(check).parameters
-    assert set(claims) <= set(CLAIMS), f"{name} takes the claims {claims}: put the right ones into CLAIMS"
+    assert set(claims) <= set(CLAIMS), (
+        f"{name} takes the claims {claims}: put the right ones into CLAIMS"
+    )
     return check(answer, **{claim: CLAIMS[claim][name] for claim in claims})
 
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_stub_is_not_attempted(name):
-    def stub(*_):  # a local function travels by value, as a notebook's does: no rank imports this file
+    def stub(
+        *_,
+    ):  # a local function travels by value, as a notebook's does: no rank imports this file
         raise NotImplementedError("your turn")
 
     verdict = judged(name, stub)
@@ -59,9 +75,14 @@ def test_an_exception_is_a_verdict_with_its_place(name):
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-@pytest.mark.parametrize(("rubbish", "words"), [
-    (None, "'NoneType' object is not callable"), (lambda: None, "<lambda>() takes 0 positional arguments")],
-    ids=["nothing", "no_parameters"])
+@pytest.mark.parametrize(
+    ("rubbish", "words"),
+    [
+        (None, "'NoneType' object is not callable"),
+        (lambda: None, "<lambda>() takes 0 positional arguments"),
+    ],
+    ids=["nothing", "no_parameters"],
+)
 def test_what_cannot_be_called_is_wrong_and_told_so(name, rubbish, words):
     verdict = judged(name, rubbish)
     assert verdict.state == "wrong" and words in verdict.counterexample

@@ -1,4 +1,5 @@
-"""Laws of collectives: every plan does what its primitive promises, and moves as much as theory says."""
+"""Laws of collectives: every plan does what its primitive promises, and moves as much as theory
+says."""
 
 import math
 from dataclasses import replace
@@ -20,20 +21,30 @@ from labkit.collectives.algorithms import (
     validate,
 )
 
-CHOICES = [(primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders]
+CHOICES = [
+    (primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders
+]
 SIZES = (*range(1, 10), 16)
 SIZE_BYTES = 720_720.0  # divides by 1 to 16
 
-OPTIONS = [("broadcast", "star", {"root": 3}), ("broadcast", "tree", {"root": 4}),
-           ("broadcast", "tree", {"root": 2, "num_segments": 3}), ("reduce", "star", {"root": 5}),
-           ("reduce", "tree", {"root": 1, "num_segments": 2}), ("reduce", "tree", {"root": 5}),
-           ("broadcast", "ring", {"root": 4, "order": (1, 3, 0, 5, 4, 2), "num_segments": 2}),
-           ("reduce", "ring", {"root": 2, "order": (1, 3, 0, 5, 4, 2)}),
-           ("all_reduce", "ring", {"order": (0, 2, 4, 1, 3, 5)}), ("all_gather", "ring", {"order": (5, 0, 3, 1, 2, 4)}),
-           ("reduce_scatter", "ring", {"order": (5, 0, 3, 1, 2, 4)}), ("all_reduce", "tree", {"num_segments": 5}),
-           ("all_reduce", "double_tree", {"num_segments": 7}), ("all_reduce", "double_tree", {"num_segments": 1}),
-           ("all_reduce", "parameter_server", {"root": 3}),
-           *(("all_reduce", "hierarchical", {"island_size": size}) for size in (1, 2, 3, 6))]
+OPTIONS = [
+    ("broadcast", "star", {"root": 3}),
+    ("broadcast", "tree", {"root": 4}),
+    ("broadcast", "tree", {"root": 2, "num_segments": 3}),
+    ("reduce", "star", {"root": 5}),
+    ("reduce", "tree", {"root": 1, "num_segments": 2}),
+    ("reduce", "tree", {"root": 5}),
+    ("broadcast", "ring", {"root": 4, "order": (1, 3, 0, 5, 4, 2), "num_segments": 2}),
+    ("reduce", "ring", {"root": 2, "order": (1, 3, 0, 5, 4, 2)}),
+    ("all_reduce", "ring", {"order": (0, 2, 4, 1, 3, 5)}),
+    ("all_gather", "ring", {"order": (5, 0, 3, 1, 2, 4)}),
+    ("reduce_scatter", "ring", {"order": (5, 0, 3, 1, 2, 4)}),
+    ("all_reduce", "tree", {"num_segments": 5}),
+    ("all_reduce", "double_tree", {"num_segments": 7}),
+    ("all_reduce", "double_tree", {"num_segments": 1}),
+    ("all_reduce", "parameter_server", {"root": 3}),
+    *(("all_reduce", "hierarchical", {"island_size": size}) for size in (1, 2, 3, 6)),
+]
 
 
 def run(made: Plan, buffers: np.ndarray) -> np.ndarray:
@@ -53,7 +64,9 @@ def check_on_numbers(made: Plan) -> None:
     x = np.random.default_rng(n * c).integers(1, 1000, (n, c))
     got, own = run(made, x), np.arange(c) * n // c
     if made.primitive in ("all_reduce", "reduce"):
-        np.testing.assert_array_equal(got[made.root if made.primitive == "reduce" else slice(None)] - x.sum(0), 0)
+        np.testing.assert_array_equal(
+            got[made.root if made.primitive == "reduce" else slice(None)] - x.sum(0), 0
+        )
     elif made.primitive == "broadcast":
         np.testing.assert_array_equal(got, np.tile(x[made.root], (n, 1)))
     elif made.primitive == "all_gather":
@@ -92,28 +105,55 @@ def test_a_corrupted_plan_is_refused(primitive, algorithm):
     made = plan(primitive, algorithm, 5)
     for number, step in enumerate(made.steps):
         for place, move in enumerate(step):
-            rest = step[:place] + step[place + 1:]
+            rest = step[:place] + step[place + 1 :]
             other = move._replace(op="add" if move.op == "copy" else "copy")
             for instead in ((rest,), ((*rest, other),), ((*step, move),), (step, (move,))):
                 with pytest.raises(ValueError):
-                    validate(replace(made, steps=made.steps[:number] + instead + made.steps[number + 1:]))
+                    validate(
+                        replace(
+                            made, steps=made.steps[:number] + instead + made.steps[number + 1 :]
+                        )
+                    )
 
 
-@pytest.mark.parametrize(("steps", "words"), [
-    ([[Move(0, 1, (0,), "add"), Move(0, 2, (0,), "add")]], "step 0: a rank sends one message and receives one in a "
-                                                           "step; 0>2 is one too many"),
-    ([[Move(0, 1, (0,), "add")], [Move(0, 1, (0,), "add")]], r"step 1: 0>1 chunk 0 brings what ranks \[0\] gave a"),
-    ([[Move(0, 1, (0,), "copy")], [Move(0, 1, (0,), "copy")]], r"0>1 chunk 0 brings what ranks \[0\] gave a second"),
-    ([[Move(0, 1, (0,), "copy")]], r"rank 0 ends with chunk 0 of ranks \[0\]; in all_reduce it is of \[0, 1, 2\]"),
-    ([[Move(0, 3, (0,), "copy")]], "from one of 3 ranks to another, to copy or add some of 1 chunks; got Move"),
-    ([[Move(0, 0, (0,), "copy")]], "from one of 3 ranks to another"),
-    ([[Move(0, 1, (), "copy")]], "some of 1 chunks"),
-    ([[Move(0, 1, (1,), "copy")]], "some of 1 chunks"),
-    ([[Move(0, 1, (0, 0), "add")]], "some of 1 chunks"),
-    ([[Move(0, 1, (0,), "max")]], "copy or add"),
-])
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (
+            [[Move(0, 1, (0,), "add"), Move(0, 2, (0,), "add")]],
+            "step 0: a rank sends one message and receives one in a step; 0>2 is one too many",
+        ),
+        (
+            [[Move(0, 1, (0,), "add")], [Move(0, 1, (0,), "add")]],
+            r"step 1: 0>1 chunk 0 brings what ranks \[0\] gave a",
+        ),
+        (
+            [[Move(0, 1, (0,), "copy")], [Move(0, 1, (0,), "copy")]],
+            r"0>1 chunk 0 brings what ranks \[0\] gave a second",
+        ),
+        (
+            [[Move(0, 1, (0,), "copy")]],
+            r"rank 0 ends with chunk 0 of ranks \[0\]; in all_reduce it is of \[0, 1, 2\]",
+        ),
+        (
+            [[Move(0, 3, (0,), "copy")]],
+            "from one of 3 ranks to another, to copy or add some of 1 chunks; got Move",
+        ),
+        ([[Move(0, 0, (0,), "copy")]], "from one of 3 ranks to another"),
+        ([[Move(0, 1, (), "copy")]], "some of 1 chunks"),
+        ([[Move(0, 1, (1,), "copy")]], "some of 1 chunks"),
+        ([[Move(0, 1, (0, 0), "add")]], "some of 1 chunks"),
+        ([[Move(0, 1, (0,), "max")]], "copy or add"),
+    ],
+)
 def test_the_first_wrong_thing_is_named(steps, words):
-    made = Plan(primitive="all_reduce", algorithm="mine", num_ranks=3, num_chunks=1, steps=tuple(map(tuple, steps)))
+    made = Plan(
+        primitive="all_reduce",
+        algorithm="mine",
+        num_ranks=3,
+        num_chunks=1,
+        steps=tuple(map(tuple, steps)),
+    )
     with pytest.raises(ValueError, match=words):
         validate(made)
 
@@ -147,14 +187,23 @@ def test_holdings_grow_from_a_ranks_own_part_to_the_sum():
 
 @pytest.mark.parametrize("num_ranks", SIZES)
 def test_ring_moves_the_lower_bound_from_every_rank(num_ranks):
-    """2(N-1)/N of the data for an all-reduce; (N-1)/N for all-gather, reduce-scatter and pairwise all-to-all."""
+    """2(N-1)/N of the data for an all-reduce; (N-1)/N for all-gather, reduce-scatter and pairwise
+    all-to-all."""
     share = (num_ranks - 1) / num_ranks
-    for primitive, algorithm, factor in (("all_reduce", "ring", 2), ("all_gather", "ring", 1),
-                                         ("reduce_scatter", "ring", 1), ("all_to_all", "pairwise", 1)):
+    for primitive, algorithm, factor in (
+        ("all_reduce", "ring", 2),
+        ("all_gather", "ring", 1),
+        ("reduce_scatter", "ring", 1),
+        ("all_to_all", "pairwise", 1),
+    ):
         made = plan(primitive, algorithm, num_ranks)
         for volume in (sent_bytes, received_bytes):
-            assert volume(made, SIZE_BYTES) == pytest.approx(np.full(num_ranks, factor * share * SIZE_BYTES))
-        assert lower_bound_bytes(primitive, num_ranks, SIZE_BYTES) == pytest.approx(factor * share * SIZE_BYTES)
+            assert volume(made, SIZE_BYTES) == pytest.approx(
+                np.full(num_ranks, factor * share * SIZE_BYTES)
+            )
+        assert lower_bound_bytes(primitive, num_ranks, SIZE_BYTES) == pytest.approx(
+            factor * share * SIZE_BYTES
+        )
         assert len(made.steps) == factor * (num_ranks - 1)
 
 
@@ -163,8 +212,13 @@ def test_no_plan_beats_the_lower_bound_and_what_is_sent_is_received(primitive, a
     for num_ranks in SIZES:
         made = plan(primitive, algorithm, num_ranks)
         sent, received = sent_bytes(made, SIZE_BYTES), received_bytes(made, SIZE_BYTES)
-        assert sent.shape == received.shape == (num_ranks,) and sent.sum() == pytest.approx(received.sum())
-        assert max(sent.max(), received.max()) >= lower_bound_bytes(primitive, num_ranks, SIZE_BYTES) - 1e-6
+        assert sent.shape == received.shape == (num_ranks,) and sent.sum() == pytest.approx(
+            received.sum()
+        )
+        assert (
+            max(sent.max(), received.max())
+            >= lower_bound_bytes(primitive, num_ranks, SIZE_BYTES) - 1e-6
+        )
 
 
 @pytest.mark.parametrize("num_ranks", SIZES)
@@ -179,7 +233,11 @@ def test_the_servers_port_carries_n_minus_1_times_the_data_each_way(num_ranks):
 @pytest.mark.parametrize("num_ranks", [*range(1, 34), 64])
 def test_steps_of_trees_grow_with_log_n_and_those_of_rings_with_n(num_ranks):
     log = math.ceil(math.log2(num_ranks))
-    assert len(plan("broadcast", "tree", num_ranks).steps) == len(plan("reduce", "tree", num_ranks).steps) == log
+    assert (
+        len(plan("broadcast", "tree", num_ranks).steps)
+        == len(plan("reduce", "tree", num_ranks).steps)
+        == log
+    )
     assert len(plan("all_reduce", "tree", num_ranks).steps) == 2 * log
     assert len(plan("all_reduce", "double_tree", num_ranks, num_segments=1).steps) <= 4 * log
     for num_segments in (1, 5):
@@ -200,26 +258,47 @@ def test_no_port_carries_more_than_twice_the_data_in_a_double_tree(num_ranks):
 def test_a_rank_of_a_double_tree_is_a_leaf_of_one_tree_and_interior_in_the_other(num_ranks):
     made = plan("all_reduce", "double_tree", num_ranks, num_segments=3)
     moves = [move for step in made.steps for move in step]
-    interior = [{m.dst for m in moves if m.op == "add" and m.chunks[0] // 3 == half} for half in range(2)]
+    interior = [
+        {m.dst for m in moves if m.op == "add" and m.chunks[0] // 3 == half} for half in range(2)
+    ]
     assert interior[0] | interior[1] == set(range(num_ranks)) and not interior[0] & interior[1]
 
 
 @pytest.mark.parametrize("num_ranks", [4, 6, 8, 16])
-def test_a_long_double_tree_needs_two_steps_for_its_pair_of_segments_and_a_tree_three_for_one(num_ranks):
-    """Both ports of all ranks are busy all the time, but for the filling of the pipeline, and a little at 16."""
-    double, single = (len(plan("all_reduce", name, num_ranks, num_segments=128).steps) / 128
-                      for name in ("double_tree", "tree"))
+def test_a_long_double_tree_needs_two_steps_for_its_pair_of_segments_and_a_tree_three_for_one(
+    num_ranks,
+):
+    """Both ports of all ranks are busy all the time, but for the filling of the pipeline, and a
+    little at 16."""
+    double, single = (
+        len(plan("all_reduce", name, num_ranks, num_segments=128).steps) / 128
+        for name in ("double_tree", "tree")
+    )
     assert 4 <= double <= 4.5 and 3 <= single <= 3.15
 
 
 def test_a_hierarchy_reduces_inside_then_across_then_gathers_inside():
     made = plan("all_reduce", "hierarchical", 12, island_size=4)
-    kinds = [{("inside" if src // 4 == dst // 4 else "across" if src % 4 == dst % 4 else "other", op)
-              for src, dst, _, op in step} for step in made.steps]
-    assert kinds == ([{("inside", "add")}] * 3 + [{("across", "add")}] * 2 + [{("across", "copy")}] * 2
-                     + [{("inside", "copy")}] * 3)
-    crossing = sum(len(m.chunks) for step in made.steps for m in step if m.src // 4 != m.dst // 4) / made.num_chunks
-    assert crossing == pytest.approx(12 * 2 * (2 / 3) / 4)  # per rank what a ring of the 3 islands moves of a quarter
+    kinds = [
+        {
+            ("inside" if src // 4 == dst // 4 else "across" if src % 4 == dst % 4 else "other", op)
+            for src, dst, _, op in step
+        }
+        for step in made.steps
+    ]
+    assert kinds == (
+        [{("inside", "add")}] * 3
+        + [{("across", "add")}] * 2
+        + [{("across", "copy")}] * 2
+        + [{("inside", "copy")}] * 3
+    )
+    crossing = (
+        sum(len(m.chunks) for step in made.steps for m in step if m.src // 4 != m.dst // 4)
+        / made.num_chunks
+    )
+    assert crossing == pytest.approx(
+        12 * 2 * (2 / 3) / 4
+    )  # per rank what a ring of the 3 islands moves of a quarter
     assert sent_bytes(made, 1.0) == pytest.approx([lower_bound_bytes("all_reduce", 12, 1.0)] * 12)
 
 
@@ -232,18 +311,45 @@ def test_the_size_of_an_all_to_all_is_what_one_rank_starts_with():
     assert plan("all_gather", "ring", 4).chunk_bytes(400) == 100
 
 
-@pytest.mark.parametrize(("arguments", "options", "words"), [
-    (("all_reduce", "butterfly", 4), {}, "broadcast: star, tree, ring.*all_reduce: parameter_server, ring, tree,"),
-    (("allreduce", "ring", 4), {}, "got 'allreduce', 'ring'"),
-    (("all_reduce", "ring", 0), {}, "num_ranks is a whole number from 1 to 256; got 0"),
-    (("all_reduce", "ring", 4), {"root": 1}, r"all_reduce ring takes options \['order'\]; got \['root'\]"),
-    (("all_to_all", "pairwise", 4), {"order": (0, 1, 2, 3)}, r"takes options \[\]; got \['order'\]"),
-    (("broadcast", "tree", 4), {"root": 4}, "root is one of 4 ranks, counted from 0; got 4"),
-    (("all_reduce", "tree", 4), {"num_segments": 0}, "num_segments is a whole number from 1 .* got 0"),
-    (("all_reduce", "ring", 3), {"order": (0, 1, 1)}, r"order names each of 3 ranks once; got \(0, 1, 1\)"),
-    (("all_reduce", "hierarchical", 6), {"island_size": 4}, r"divides 6 ranks: it is one of \[1, 2, 3, 6\]; got 4"),
-    (("all_reduce", "hierarchical", 6), {"island_size": 0}, "got 0"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        (
+            ("all_reduce", "butterfly", 4),
+            {},
+            "broadcast: star, tree, ring.*all_reduce: parameter_server, ring, tree,",
+        ),
+        (("allreduce", "ring", 4), {}, "got 'allreduce', 'ring'"),
+        (("all_reduce", "ring", 0), {}, "num_ranks is a whole number from 1 to 256; got 0"),
+        (
+            ("all_reduce", "ring", 4),
+            {"root": 1},
+            r"all_reduce ring takes options \['order'\]; got \['root'\]",
+        ),
+        (
+            ("all_to_all", "pairwise", 4),
+            {"order": (0, 1, 2, 3)},
+            r"takes options \[\]; got \['order'\]",
+        ),
+        (("broadcast", "tree", 4), {"root": 4}, "root is one of 4 ranks, counted from 0; got 4"),
+        (
+            ("all_reduce", "tree", 4),
+            {"num_segments": 0},
+            "num_segments is a whole number from 1 .* got 0",
+        ),
+        (
+            ("all_reduce", "ring", 3),
+            {"order": (0, 1, 1)},
+            r"order names each of 3 ranks once; got \(0, 1, 1\)",
+        ),
+        (
+            ("all_reduce", "hierarchical", 6),
+            {"island_size": 4},
+            r"divides 6 ranks: it is one of \[1, 2, 3, 6\]; got 4",
+        ),
+        (("all_reduce", "hierarchical", 6), {"island_size": 0}, "got 0"),
+    ],
+)
 def test_a_wrong_choice_is_told_what_there_is(arguments, options, words):
     with pytest.raises(ValueError, match=words):
         plan(*arguments, **options)
@@ -262,4 +368,6 @@ def test_every_primitive_and_algorithm_has_a_title():
 
 def test_a_plan_reads_as_text():
     assert str(plan("all_reduce", "ring", 2)) == (
-        "all_reduce, ring: 2 ranks, 2 chunks\nstep 0: 0>1 [1] add, 1>0 [0] add\nstep 1: 0>1 [0] copy, 1>0 [1] copy")
+        "all_reduce, ring: 2 ranks, 2 chunks\nstep 0: 0>1 [1] add, 1>0 [0] add\nstep 1: 0>1 [0] "
+        "copy, 1>0 [1] copy"
+    )

@@ -1,4 +1,5 @@
-"""The exercises of chapter 02: right answers pass, typical mistakes and deadlocks get their words, waste its price."""
+"""The exercises of chapter 02: right answers pass, typical mistakes and deadlocks get their words,
+waste its price."""
 
 import time
 from datetime import timedelta
@@ -23,7 +24,11 @@ def swap(send, received, right, left):
 
 def ring(rank, num_ranks, tensor, swap=swap):
     """The reference for ring_all_reduce."""
-    chunks, right, left = tensor.tensor_split(num_ranks), (rank + 1) % num_ranks, (rank - 1) % num_ranks
+    chunks, right, left = (
+        tensor.tensor_split(num_ranks),
+        (rank + 1) % num_ranks,
+        (rank - 1) % num_ranks,
+    )
     for step in range(2 * num_ranks - 2):
         to = chunks[(rank - step - 1) % num_ranks]
         received = torch.empty_like(to)
@@ -68,32 +73,52 @@ def test_the_reference_passes(name):
 
 def batched(rank, num_ranks, tensor):
     """The receive posted first, both at once."""
+
     def swap(send, received, right, left):
-        posts = [dist.P2POp(dist.irecv, received, left), dist.P2POp(dist.isend, send.contiguous(), right)]
+        posts = [
+            dist.P2POp(dist.irecv, received, left),
+            dist.P2POp(dist.isend, send.contiguous(), right),
+        ]
         for work in dist.batch_isend_irecv(posts):
             work.wait()
+
     ring(rank, num_ranks, tensor, swap)
 
 
 def pairwise(rank, num_ranks, tensor):
-    """No ring, but as good: every chunk goes straight to the rank that sums it, and from there to all."""
+    """No ring, but as good: every chunk goes straight to the rank that sums it, and from there to
+    all."""
     chunks = [chunk.clone() for chunk in tensor.tensor_split(num_ranks)]
     mine = tensor.tensor_split(num_ranks)[rank]
     for far in range(1, num_ranks):
         received = torch.empty_like(mine)
-        swap(chunks[(rank + far) % num_ranks], received, (rank + far) % num_ranks, (rank - far) % num_ranks)
+        swap(
+            chunks[(rank + far) % num_ranks],
+            received,
+            (rank + far) % num_ranks,
+            (rank - far) % num_ranks,
+        )
         mine += received
     for far in range(1, num_ranks):
         left = (rank - far) % num_ranks
-        swap(mine, received := tensor.tensor_split(num_ranks)[left].clone(), (rank + far) % num_ranks, left)
+        swap(
+            mine,
+            received := tensor.tensor_split(num_ranks)[left].clone(),
+            (rank + far) % num_ranks,
+            left,
+        )
         tensor.tensor_split(num_ranks)[left].copy_(received)
 
 
 def imported(rank, num_ranks, tensor):
     """Names of its own for isend and irecv, and waits with a limit."""
+
     def swap(send, received, right, left):
-        for work in dist.batch_isend_irecv([P2POp(irecv, received, left), P2POp(isend, send.contiguous(), right)]):
+        for work in dist.batch_isend_irecv(
+            [P2POp(irecv, received, left), P2POp(isend, send.contiguous(), right)]
+        ):
             work.wait(timeout=timedelta(seconds=20))
+
     ring(rank, num_ranks, tensor, swap)
 
 
@@ -108,13 +133,13 @@ def textbook(rank, num_ranks, tensor):
     right, left = (rank + 1) % num_ranks, (rank - 1) % num_ranks
     for _ in range(num_ranks - 1):
         received = torch.empty(size)
-        swap(tensor[size * rank:size * (rank + 1)].clone(), received, right, left)
-        tensor[size * left:size * (left + 1)] += received
+        swap(tensor[size * rank : size * (rank + 1)].clone(), received, right, left)
+        tensor[size * left : size * (left + 1)] += received
 
 
 def even_only(rank, num_ranks, tensor):
     """Forgets the numbers that are left over when the length does not divide."""
-    ring(rank, num_ranks, tensor[:len(tensor) // num_ranks * num_ranks])
+    ring(rank, num_ranks, tensor[: len(tensor) // num_ranks * num_ranks])
 
 
 def half_a_ring(rank, num_ranks, tensor):
@@ -151,24 +176,51 @@ def from_anyone(rank, num_ranks, tensor, root):
         dist.recv(tensor)
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("ring_all_reduce", textbook, "2 ranks, 7 numbers: rank r brings 1, 2, ... times 10^r"),
-    ("ring_all_reduce", even_only, "rank 0 ends with [11, 22, 33, 44, 55, 66, 7]\nright is         [11, 22"),
-    ("ring_all_reduce", half_a_ring, "rank 0 ends with [1, 2, 3, 4, 55, 66, 77]"),
-    ("ring_all_reduce", library, "only; you called all_reduce"),
-    ("tree_broadcast", root_is_zero, "5 ranks, 3 numbers, root 3: rank r"),
-    ("tree_broadcast", nobody, "rank 1 ends with [10, 20, 30]\nright is         [1, 2, 3]"),
-    ("tree_broadcast", beyond, "ranks are 0 to 3; got 4"),
-    ("tree_broadcast", from_anyone, "say from which rank you receive"),
-    ("least_bytes", lambda name, n, s: s if n > 1 else 0,
-     "answer('all_reduce', 4, 1000) is 1000: true, but no algorithm gets by with less than 1500"),
-    ("least_bytes", lambda name, n, s: 2 * s, "answer('all_reduce', 2, 1000) is 2000: a ring gets by with 1000"),
-    ("least_bytes", lambda name, n, s: least("all_reduce", n, s), "answer('reduce_scatter', 2, 1000) is 1000.0"),
-    ("least_bytes", lambda *_: float("nan"), "is nan"),
-    ("least_bytes", lambda name, n, s: int(least(name, n, s)), "answer('all_reduce', 3, 1000) is 1333"),
-    ("choose_algorithm", lambda *_: "parameter_server", "is 'parameter_server'; choose \"ring\" or \"tree\""),
-    ("choose_algorithm", lambda *_: None, "is None; choose"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("ring_all_reduce", textbook, "2 ranks, 7 numbers: rank r brings 1, 2, ... times 10^r"),
+        (
+            "ring_all_reduce",
+            even_only,
+            "rank 0 ends with [11, 22, 33, 44, 55, 66, 7]\nright is         [11, 22",
+        ),
+        ("ring_all_reduce", half_a_ring, "rank 0 ends with [1, 2, 3, 4, 55, 66, 77]"),
+        ("ring_all_reduce", library, "only; you called all_reduce"),
+        ("tree_broadcast", root_is_zero, "5 ranks, 3 numbers, root 3: rank r"),
+        ("tree_broadcast", nobody, "rank 1 ends with [10, 20, 30]\nright is         [1, 2, 3]"),
+        ("tree_broadcast", beyond, "ranks are 0 to 3; got 4"),
+        ("tree_broadcast", from_anyone, "say from which rank you receive"),
+        (
+            "least_bytes",
+            lambda name, n, s: s if n > 1 else 0,
+            "answer('all_reduce', 4, 1000) is 1000: true, but no algorithm gets by with less than "
+            "1500",
+        ),
+        (
+            "least_bytes",
+            lambda name, n, s: 2 * s,
+            "answer('all_reduce', 2, 1000) is 2000: a ring gets by with 1000",
+        ),
+        (
+            "least_bytes",
+            lambda name, n, s: least("all_reduce", n, s),
+            "answer('reduce_scatter', 2, 1000) is 1000.0",
+        ),
+        ("least_bytes", lambda *_: float("nan"), "is nan"),
+        (
+            "least_bytes",
+            lambda name, n, s: int(least(name, n, s)),
+            "answer('all_reduce', 3, 1000) is 1333",
+        ),
+        (
+            "choose_algorithm",
+            lambda *_: "parameter_server",
+            'is \'parameter_server\'; choose "ring" or "tree"',
+        ),
+        ("choose_algorithm", lambda *_: None, "is None; choose"),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong"
@@ -187,6 +239,7 @@ def whole_buffer(rank, num_ranks, tensor):
 
 def in_turns(rank, num_ranks, tensor):
     """Even ranks send first, odd ranks receive first: the right bytes, twice the steps."""
+
     def swap(send, received, right, left):
         if rank % 2 == 0:
             dist.send(send.contiguous(), right)
@@ -194,6 +247,7 @@ def in_turns(rank, num_ranks, tensor):
         else:
             dist.recv(received, left)
             dist.send(send.contiguous(), right)
+
     ring(rank, num_ranks, tensor, swap)
 
 
@@ -219,16 +273,43 @@ def around(rank, num_ranks, tensor, root):
         dist.send(tensor, (rank + 1) % num_ranks)
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("ring_all_reduce", whole_buffer, "3 ranks, 12 numbers: a rank sends up to 96 bytes, a ring 64; the"),
-    ("ring_all_reduce", in_turns, "a rank sends up to 28 bytes, a ring 32; the messages take 4 steps, a ring's 2"),
-    ("tree_broadcast", star, "4 ranks, 3 numbers, root 0: 3 steps, a tree takes 2; 36 bytes in all, a tree sends 36"),
-    ("tree_broadcast", around, "3 steps, a tree takes 2"),
-    ("tree_broadcast", imported_star, "3 steps, a tree takes 2"),
-    ("choose_algorithm", lambda *_: "ring", "answer(8, 10000, 50, 1) is 'ring': 10.0 kB take 718 us, by tree 360 us"),
-    ("choose_algorithm", lambda *_: "tree", "answer(8, 200000, 50, 1) is 'tree': 200 kB take 1.50 ms, by ring 1.05 ms"),
-    ("choose_algorithm", lambda n, size, *_: "tree" if size < 256e3 else "ring", "answer(8, 200000, 50, 1) is 'tree'"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "ring_all_reduce",
+            whole_buffer,
+            "3 ranks, 12 numbers: a rank sends up to 96 bytes, a ring 64; the",
+        ),
+        (
+            "ring_all_reduce",
+            in_turns,
+            "a rank sends up to 28 bytes, a ring 32; the messages take 4 steps, a ring's 2",
+        ),
+        (
+            "tree_broadcast",
+            star,
+            "4 ranks, 3 numbers, root 0: 3 steps, a tree takes 2; 36 bytes in all, a tree sends 36",
+        ),
+        ("tree_broadcast", around, "3 steps, a tree takes 2"),
+        ("tree_broadcast", imported_star, "3 steps, a tree takes 2"),
+        (
+            "choose_algorithm",
+            lambda *_: "ring",
+            "answer(8, 10000, 50, 1) is 'ring': 10.0 kB take 718 us, by tree 360 us",
+        ),
+        (
+            "choose_algorithm",
+            lambda *_: "tree",
+            "answer(8, 200000, 50, 1) is 'tree': 200 kB take 1.50 ms, by ring 1.05 ms",
+        ),
+        (
+            "choose_algorithm",
+            lambda n, size, *_: "tree" if size < 256e3 else "ring",
+            "answer(8, 200000, 50, 1) is 'tree'",
+        ),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget"
@@ -239,6 +320,7 @@ def everyone_sends_first(rank, num_ranks, tensor):
     def swap(send, received, right, left):
         dist.send(send.contiguous(), right)
         dist.recv(received, left)
+
     ring(rank, num_ranks, tensor, swap)
 
 
@@ -246,8 +328,10 @@ def everyone_waits(rank, num_ranks, tensor, root):
     dist.recv(tensor, (rank - 1) % num_ranks)
 
 
-@pytest.mark.parametrize(("name", "answer", "call"), [
-    ("ring_all_reduce", everyone_sends_first, "send"), ("tree_broadcast", everyone_waits, "recv")])
+@pytest.mark.parametrize(
+    ("name", "answer", "call"),
+    [("ring_all_reduce", everyone_sends_first, "send"), ("tree_broadcast", everyone_waits, "recv")],
+)
 def test_a_deadlock_on_real_ranks_names_the_line_of_each(name, answer, call):
     began = time.monotonic()
     verdict = getattr(check, name)(answer)
@@ -257,8 +341,14 @@ def test_a_deadlock_on_real_ranks_names_the_line_of_each(name, answer, call):
 
 def test_steps_are_counted_as_one_port_out_and_one_in():
     received = [("recv", 0), ("wait", 0)]
-    assert check._num_steps([[("send", 1), ("wait", 0), ("send", 2), ("wait", 2)], received, received]) == 2
-    both = [[("recv", 1), ("send", 1), ("wait", 0), ("wait", 1)], [("send", 0), ("recv", 0), ("wait", 0), ("wait", 1)]]
+    assert (
+        check._num_steps([[("send", 1), ("wait", 0), ("send", 2), ("wait", 2)], received, received])
+        == 2
+    )
+    both = [
+        [("recv", 1), ("send", 1), ("wait", 0), ("wait", 1)],
+        [("send", 0), ("recv", 0), ("wait", 0), ("wait", 1)],
+    ]
     assert check._num_steps(both) == 1
     assert check._num_steps([[], []]) == 0
 

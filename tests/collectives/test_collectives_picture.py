@@ -1,4 +1,5 @@
-"""Laws of diagrams: every chunk, message, link and core is there, where it should be, and nothing covers a word."""
+"""Laws of diagrams: every chunk, message, link and core is there, where it should be, and nothing
+covers a word."""
 
 import numpy as np
 import pytest
@@ -6,7 +7,14 @@ from test_sketch import faults, pixel_share
 from test_topology import PAIR, dgx_a100
 
 from labkit.collectives import picture
-from labkit.collectives.algorithms import ALGORITHMS, Plan, holdings, lower_bound_bytes, plan, sent_bytes
+from labkit.collectives.algorithms import (
+    ALGORITHMS,
+    Plan,
+    holdings,
+    lower_bound_bytes,
+    plan,
+    sent_bytes,
+)
 from labkit.collectives.network import Link, Network, islands, time_us, uniform
 from labkit.machine.topology import Cpu, Topology, parse_topo
 from labkit.pictures import svg
@@ -14,7 +22,9 @@ from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.units import format_bytes, format_us
 
 LINK, SLOW = Link(alpha_us=1e3, bandwidth_gb_per_s=0.1), Link(alpha_us=5.0, bandwidth_gb_per_s=0.01)
-CHOICES = [(primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders]
+CHOICES = [
+    (primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders
+]
 GREY = picture.KINDS["wait"].colour
 
 
@@ -33,13 +43,17 @@ def arrows(drawn: Sketch) -> list[Line]:
 
 
 @pytest.mark.parametrize(("primitive", "algorithm"), CHOICES)
-def test_every_collective_is_drawn_with_all_its_chunks_and_messages(primitive: str, algorithm: str) -> None:
+def test_every_collective_is_drawn_with_all_its_chunks_and_messages(
+    primitive: str, algorithm: str
+) -> None:
     for num_ranks in (1, 2, 5, 16):
         steps = plan(primitive, algorithm, num_ranks)
         for step in {0, len(steps.steps) // 2, len(steps.steps)}:
             for language in ("en", "zh"):
                 links = uniform(num_ranks, LINK)
-                drawn = picture.collective(steps, step, num_bytes=4e6, network=links, language=language)
+                drawn = picture.collective(
+                    steps, step, num_bytes=4e6, network=links, language=language
+                )
                 assert faults(drawn) == []
             moves = steps.steps[step - 1] if step else ()
             assert len(arrows(drawn)) == len(moves)
@@ -55,12 +69,26 @@ def test_every_collective_is_drawn_with_all_its_chunks_and_messages(primitive: s
 def test_messages_go_from_the_senders_column_to_the_receivers() -> None:
     steps = plan("all_reduce", "ring", 4)
     drawn = picture.collective(steps, 2)
-    middle = {words.text: words.x_px for words in drawn.only(Words) if words.text.startswith("rank ")}
+    middle = {
+        words.text: words.x_px for words in drawn.only(Words) if words.text.startswith("rank ")
+    }
     for line, move in zip(arrows(drawn), steps.steps[1], strict=True):
-        assert [x for x, _ in line.points_px] == [middle[f"rank {move.src}"], middle[f"rank {move.dst}"]]
-    assert {line.dash for line in arrows(drawn)} == {()} != {line.dash for line in arrows(picture.collective(steps, 5))}
-    assert [box.texts[0] for box in drawn.only(Box) if box.y_px == 74] == [f"+ {m.chunks[0]}" for m in steps.steps[1]]
-    said = [any("nothing" in words.text for words in picture.collective(steps, n).only(Words)) for n in range(7)]
+        assert [x for x, _ in line.points_px] == [
+            middle[f"rank {move.src}"],
+            middle[f"rank {move.dst}"],
+        ]
+    assert (
+        {line.dash for line in arrows(drawn)}
+        == {()}
+        != {line.dash for line in arrows(picture.collective(steps, 5))}
+    )
+    assert [box.texts[0] for box in drawn.only(Box) if box.y_px == 74] == [
+        f"+ {m.chunks[0]}" for m in steps.steps[1]
+    ]
+    said = [
+        any("nothing" in words.text for words in picture.collective(steps, n).only(Words))
+        for n in range(7)
+    ]
     assert said == [True] + 6 * [False]
 
 
@@ -75,13 +103,17 @@ def test_a_chunk_says_how_many_contributions_it_holds_and_shows_it_in_the_pixels
             if not boxes[rank, chunk].marked:
                 assert pixel_share(drawn, boxes[rank, chunk]) == pytest.approx(count / 4, abs=0.02)
     done = chunk_boxes(picture.collective(steps, 6), steps).ravel()
-    assert {box.texts for box in done} == {("4/4 ✓", "✓")} and len({(box.colour, box.hatch) for box in done}) == 4
+    assert {box.texts for box in done} == {("4/4 ✓", "✓")} and len(
+        {(box.colour, box.hatch) for box in done}
+    ) == 4
 
 
 def test_an_all_to_all_ends_with_a_row_turned_into_a_column() -> None:
     steps = plan("all_to_all", "pairwise", 3)
     before, after = (chunk_boxes(picture.collective(steps, step), steps) for step in (0, 2))
-    texts = [[[box.texts[0] if box.texts else "" for box in column] for column in rank] for rank in after]
+    texts = [
+        [[box.texts[0] if box.texts else "" for box in column] for column in rank] for rank in after
+    ]
     assert texts[1] == [["1>0", "1>1", "1>2"], ["0>1", "1>1", "2>1"]]
     assert [bool(box.colour) for box in before[1, 1]] == [False, True, False]
 
@@ -89,18 +121,28 @@ def test_an_all_to_all_ends_with_a_row_turned_into_a_column() -> None:
 def test_volume_and_time_are_those_of_the_plan() -> None:
     steps, links = plan("all_reduce", "parameter_server", 4), uniform(4, LINK)
     drawn = picture.collective(steps, 3, num_bytes=4e6, network=links)
-    begun = Plan(primitive="all_reduce", algorithm="parameter_server", num_ranks=4, num_chunks=1, steps=steps.steps[:3])
+    begun = Plan(
+        primitive="all_reduce",
+        algorithm="parameter_server",
+        num_ranks=4,
+        num_chunks=1,
+        steps=steps.steps[:3],
+    )
     sent = [sent_bytes(each, 4e6).max() for each in (begun, steps)]
     took = [time_us(each, links, 4e6) for each in (begun, steps)]
-    assert drawn.numbers[1:] == (("sent by the busiest rank", " / ".join(map(format_bytes, sent))),
-                                 ("time", " / ".join(map(format_us, took))))
+    assert drawn.numbers[1:] == (
+        ("sent by the busiest rank", " / ".join(map(format_bytes, sent))),
+        ("time", " / ".join(map(format_us, took))),
+    )
     meters = [box for box in drawn.only(Box) if box.colour == GREY]
     assert [box.fill for box in meters] == pytest.approx([sent[0] / sent[1], took[0] / took[1]])
     assert pixel_share(drawn, meters[1]) == pytest.approx(took[0] / took[1], abs=0.02)
     (bound,) = [line.points_px[0][0] for line in drawn.only(Line) if line.dash == (3, 2)]
     least = lower_bound_bytes("all_reduce", 4, 4e6)
     assert (bound - meters[0].x_px) / meters[0].width_px == pytest.approx(least / sent[1])
-    assert picture.collective(steps, 3).numbers[1][1] == "1 S / 3 S", "without a size volumes are parts of it"
+    assert picture.collective(steps, 3).numbers[1][1] == "1 S / 3 S", (
+        "without a size volumes are parts of it"
+    )
 
 
 def test_sixteen_ranks_stay_small_enough_to_flip_through() -> None:
@@ -120,15 +162,26 @@ def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, isl
     drawn = picture.network(islands(size, island, inside=LINK, between=SLOW), language="zh")
     ranks = [box for box in drawn.only(Box) if box.colour == GREY]
     frames = [box for box in drawn.only(Box) if not box.colour]
-    assert [box.texts[0] for box in sorted(ranks, key=lambda box: int(box.texts[0]))] == list(map(str, range(size)))
+    assert [box.texts[0] for box in sorted(ranks, key=lambda box: int(box.texts[0]))] == list(
+        map(str, range(size))
+    )
     if island == 1:
         return
     num = -(-size // island)
-    groups = [sum(frame.x_px < box.x_px and box.x_px + box.width_px < frame.x_px + frame.width_px
-                  and frame.y_px < box.y_px < frame.y_px + frame.height_px for box in ranks) for frame in frames]
+    groups = [
+        sum(
+            frame.x_px < box.x_px
+            and box.x_px + box.width_px < frame.x_px + frame.width_px
+            and frame.y_px < box.y_px < frame.y_px + frame.height_px
+            for box in ranks
+        )
+        for frame in frames
+    ]
     for number, one in enumerate(frames):
-        assert all(abs(one.x_px - other.x_px) > one.width_px or abs(one.y_px - other.y_px) > one.height_px
-                   for other in frames[:number]), "no frame covers another"
+        assert all(
+            abs(one.x_px - other.x_px) > one.width_px or abs(one.y_px - other.y_px) > one.height_px
+            for other in frames[:number]
+        ), "no frame covers another"
     assert sorted(groups) == sorted(min(island, size - start) for start in range(0, size, island))
     inside = sum(count * (count - 1) // 2 for count in groups)
     assert len(drawn.only(Line)) == inside + num * (num - 1) // 2 + 2, "and two in the legend"
@@ -142,22 +195,43 @@ def test_a_ring_that_leaves_a_rank_out_is_refused() -> None:
 
 
 def test_any_links_have_a_picture_and_a_ring_its_way() -> None:
-    links = tuple(tuple(None if a == b or {a, b} == {0, 3} else SLOW if {a, b} == {1, 2} else LINK for b in range(4))
-                  for a in range(4))
+    links = tuple(
+        tuple(
+            None if a == b or {a, b} == {0, 3} else SLOW if {a, b} == {1, 2} else LINK
+            for b in range(4)
+        )
+        for a in range(4)
+    )
     drawn = picture.network(Network(name="a square", links=links), order=(0, 2, 3, 1))
-    assert sum(line.arrow for line in drawn.only(Line)) == 4 + 1 and len(drawn.only(Line)) == 5 + 4 + 3
-    assert ("ring", "0 → 2 → 3 → 1") in drawn.numbers and not [box for box in drawn.only(Box) if not box.colour]
-    assert drawn.table[1] == ("0", "", "0.1 GB/s, 1.00 ms", "0.1 GB/s, 1.00 ms", "") and faults(drawn) == []
+    assert (
+        sum(line.arrow for line in drawn.only(Line)) == 4 + 1 and len(drawn.only(Line)) == 5 + 4 + 3
+    )
+    assert ("ring", "0 → 2 → 3 → 1") in drawn.numbers and not [
+        box for box in drawn.only(Box) if not box.colour
+    ]
+    assert (
+        drawn.table[1] == ("0", "", "0.1 GB/s, 1.00 ms", "0.1 GB/s, 1.00 ms", "")
+        and faults(drawn) == []
+    )
     for lonely in (uniform(1, LINK), Network(name="none", links=((None, None), (None, None)))):
         assert faults(picture.network(lonely)) == []
 
 
 @pytest.mark.parametrize("matrix", ["", PAIR, dgx_a100()], ids=["none", "pair", "a100"])
 @pytest.mark.parametrize("per_core", [1, 2])
-def test_a_machine_shows_every_thread_and_the_way_between_any_two_devices(matrix: str, per_core: int) -> None:
-    cpus = tuple(Cpu(number=i, core=i // per_core, cache=i // 8, node=i // 16, package=i // 32) for i in range(128))
-    devices = parse_topo(matrix) if matrix else Topology(cpus=(), num_usable=1, node_bytes={}).devices
-    machine = Topology(cpus=cpus, num_usable=100, node_bytes=dict.fromkeys(range(8), 64 * 10**9), devices=devices)
+def test_a_machine_shows_every_thread_and_the_way_between_any_two_devices(
+    matrix: str, per_core: int
+) -> None:
+    cpus = tuple(
+        Cpu(number=i, core=i // per_core, cache=i // 8, node=i // 16, package=i // 32)
+        for i in range(128)
+    )
+    devices = (
+        parse_topo(matrix) if matrix else Topology(cpus=(), num_usable=1, node_bytes={}).devices
+    )
+    machine = Topology(
+        cpus=cpus, num_usable=100, node_bytes=dict.fromkeys(range(8), 64 * 10**9), devices=devices
+    )
     for language in ("en", "zh"):
         drawn = picture.topology(machine, language=language)
         assert faults(drawn) == []
@@ -166,4 +240,6 @@ def test_a_machine_shows_every_thread_and_the_way_between_any_two_devices(matrix
     assert sum(text.isdigit() for text in texts) == 128
     ways = [way for row in devices.links for way in row]
     assert sorted(text for text in texts if text in set(ways)) == sorted(ways)
-    assert dict(drawn.numbers)["GPU"] == str(machine.num_gpus) and ("512 GB" in dict(drawn.numbers).values())
+    assert dict(drawn.numbers)["GPU"] == str(machine.num_gpus) and (
+        "512 GB" in dict(drawn.numbers).values()
+    )

@@ -1,4 +1,5 @@
-"""Plans on real ranks: the results of torch.distributed, the bytes of theory, and over stated links its times."""
+"""Plans on real ranks: the results of torch.distributed, the bytes of theory, and over stated links
+its times."""
 
 import itertools
 from dataclasses import replace
@@ -14,11 +15,16 @@ from labkit.collectives import run as collectives_run
 from labkit.collectives.network import Link
 from labkit.launching import rank
 
-PLANS = [(primitive, algorithm) for primitive, builders in algorithms.ALGORITHMS.items() for algorithm in builders]
+PLANS = [
+    (primitive, algorithm)
+    for primitive, builders in algorithms.ALGORITHMS.items()
+    for algorithm in builders
+]
 
 
 def differences(num_ranks):
-    """A rank: every plan on buffers of awkward sizes, beside what each primitive promises. Returns what differs."""
+    """A rank: every plan on buffers of awkward sizes, beside what each primitive promises. Returns
+    what differs."""
     me, found = dist.get_rank(), []
     dtypes = itertools.cycle((torch.float32, torch.float64, torch.int64))
     for (primitive, algorithm), root in itertools.product(PLANS, (0, num_ranks - 1)):
@@ -44,10 +50,15 @@ def promised(plan, begun, mine, me):
     size, chunks = plan.num_ranks, [buffer.tensor_split(plan.num_chunks) for buffer in begun]
     for chunk, got in enumerate(mine.tensor_split(plan.num_chunks)):
         owner, total = chunk * size // plan.num_chunks, sum(buffer[chunk] for buffer in chunks)
-        wanted = {"all_reduce": total, "broadcast": chunks[plan.root][chunk], "all_gather": chunks[owner][chunk],
-                  "reduce": total if me == plan.root else None, "reduce_scatter": total if me == owner else None,
-                  "all_to_all": chunks[owner][chunk] if chunk % size == me else None,
-                  "send_recv": chunks[0][chunk] if me == 1 else None}[plan.primitive]
+        wanted = {
+            "all_reduce": total,
+            "broadcast": chunks[plan.root][chunk],
+            "all_gather": chunks[owner][chunk],
+            "reduce": total if me == plan.root else None,
+            "reduce_scatter": total if me == owner else None,
+            "all_to_all": chunks[owner][chunk] if chunk % size == me else None,
+            "send_recv": chunks[0][chunk] if me == 1 else None,
+        }[plan.primitive]
         if wanted is not None and not torch.equal(got, wanted):
             return False
     return True
@@ -55,7 +66,9 @@ def promised(plan, begun, mine, me):
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
 def test_every_plan_ends_with_what_its_primitive_promises_and_the_library_computes(num_ranks):
-    assert list(lab.launch(differences, num_ranks, ranks=num_ranks, timeout_s=60)) == [[]] * num_ranks
+    assert (
+        list(lab.launch(differences, num_ranks, ranks=num_ranks, timeout_s=60)) == [[]] * num_ranks
+    )
 
 
 def sent_by_hand(plans, num_bytes):
@@ -85,7 +98,12 @@ def test_a_run_tells_times_bytes_and_the_error():
     run = collectives_run.launch(plan, 120_000, num_runs=2)
     for r, each in enumerate(run):
         assert len(each["seconds"]) == 2 and min(each["seconds"]) > 0 and max(each["seconds"]) < 10
-        assert each["sent_bytes"] == each["received_bytes"] == 160_000 == algorithms.sent_bytes(plan, 120_000)[r]
+        assert (
+            each["sent_bytes"]
+            == each["received_bytes"]
+            == 160_000
+            == algorithms.sent_bytes(plan, 120_000)[r]
+        )
         assert each["wire_sent_bytes"] is None or 160_000 < each["wire_sent_bytes"] < 165_000
         assert each["max_error"] < 1e-5 and each["num_overruns"] == 0
     timeline = run.timeline()
@@ -93,26 +111,48 @@ def test_a_run_tells_times_bytes_and_the_error():
     assert messages(timeline) == messages(network.simulate(plan, network.uniform(3, FAST), 120_000))
 
 
-FAST, SLOW = Link(alpha_us=5_000, bandwidth_gb_per_s=0.1), Link(alpha_us=20_000, bandwidth_gb_per_s=0.1)
+FAST, SLOW = (
+    Link(alpha_us=5_000, bandwidth_gb_per_s=0.1),
+    Link(alpha_us=20_000, bandwidth_gb_per_s=0.1),
+)
 
 
 def messages(timeline):
     """What was sent and received, without its times."""
-    return sorted(zip(*(getattr(timeline, name).tolist() for name in ("rank", "lane", "kind", "label", "num_bytes")),
-                      strict=True))
+    return sorted(
+        zip(
+            *(
+                getattr(timeline, name).tolist()
+                for name in ("rank", "lane", "kind", "label", "num_bytes")
+            ),
+            strict=True,
+        )
+    )
 
 
-@pytest.mark.parametrize(("plan", "links"), [
-    (algorithms.plan("all_reduce", "ring", 4), network.uniform(4, SLOW)),
-    (algorithms.plan("all_reduce", "hierarchical", 4), network.islands(4, 2, inside=FAST, between=SLOW)),
-    (algorithms.plan("broadcast", "tree", 4), network.uniform(4, SLOW)),
-], ids=lambda each: getattr(each, "algorithm", getattr(each, "name", None)))
+@pytest.mark.parametrize(
+    ("plan", "links"),
+    [
+        (algorithms.plan("all_reduce", "ring", 4), network.uniform(4, SLOW)),
+        (
+            algorithms.plan("all_reduce", "hierarchical", 4),
+            network.islands(4, 2, inside=FAST, between=SLOW),
+        ),
+        (algorithms.plan("broadcast", "tree", 4), network.uniform(4, SLOW)),
+    ],
+    ids=lambda each: getattr(each, "algorithm", getattr(each, "name", None)),
+)
 def test_over_stated_links_a_run_takes_what_theory_says(plan, links):
-    run, simulated = collectives_run.launch(plan, 400_000, network=links), network.simulate(plan, links, 400_000)
+    run, simulated = (
+        collectives_run.launch(plan, 400_000, network=links),
+        network.simulate(plan, links, 400_000),
+    )
     timeline = run.timeline()
     assert messages(timeline) == messages(simulated) and "paced links" in timeline.badge
     for row in range(len(timeline)):
-        stated_us = links.link(*map(int, str(timeline.label[row]).split(">"))).us(timeline.num_bytes[row])
+        stated_us = links.link(*map(int, str(timeline.label[row]).split(">"))).us(
+            timeline.num_bytes[row]
+        )
         assert timeline.end_us[row] - timeline.start_us[row] >= stated_us - 1
     seconds, stated_s = max(each["seconds"][0] for each in run), simulated.end_us.max() / 1e6
     assert stated_s <= seconds < 10 * stated_s
@@ -122,7 +162,10 @@ def test_over_stated_links_a_run_takes_what_theory_says(plan, links):
 def test_a_shared_wire_carries_one_message_at_a_time():
     plan = algorithms.plan("all_reduce", "ring", 4, order=(0, 2, 1, 3))
     links = network.islands(4, 2, inside=FAST, between=SLOW, shared=True)
-    run, simulated = collectives_run.launch(plan, 4_000, network=links), network.simulate(plan, links, 4_000)
+    run, simulated = (
+        collectives_run.launch(plan, 4_000, network=links),
+        network.simulate(plan, links, 4_000),
+    )
     timeline = run.timeline()
     assert messages(timeline) == messages(simulated)
     assert max(each["seconds"][0] for each in run) >= simulated.end_us.max() / 1e6
@@ -146,12 +189,17 @@ def chain_with_a_late_sender():
     start_s = time.perf_counter()
     if dist.get_rank() == 0:
         time.sleep(0.06)
-    collectives_run.execute(plan, torch.zeros(3), network.uniform(3, Link(alpha_us=30_000, bandwidth_gb_per_s=1)))
+    collectives_run.execute(
+        plan, torch.zeros(3), network.uniform(3, Link(alpha_us=30_000, bandwidth_gb_per_s=1))
+    )
     return time.perf_counter() - start_s
 
 
 def test_a_stated_time_that_was_not_kept_is_counted_and_noted():
-    plan, hasty = algorithms.plan("send_recv", "direct", 2), Link(alpha_us=0.001, bandwidth_gb_per_s=1e6)
+    plan, hasty = (
+        algorithms.plan("send_recv", "direct", 2),
+        Link(alpha_us=0.001, bandwidth_gb_per_s=1e6),
+    )
     run = collectives_run.launch(plan, 4e6, network=network.uniform(2, hasty))
     assert [each["num_overruns"] for each in run] == [1, 1]
     assert "overran" in run.timeline().notes
@@ -166,14 +214,28 @@ def test_a_plan_that_leaves_something_out_is_told_by_its_error():
 
 
 def test_a_send_to_nobody_ends_at_once():
-    assert collectives_run.launch(algorithms.plan("send_recv", "direct", 1), 1000, timeout_s=20)[0]["sent_bytes"] == 0
+    assert (
+        collectives_run.launch(algorithms.plan("send_recv", "direct", 1), 1000, timeout_s=20)[0][
+            "sent_bytes"
+        ]
+        == 0
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"num_runs": 0}, {"num_bytes": -1}, {"num_bytes": float("nan")},
-                                   {"network": network.uniform(3, SLOW)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_runs": 0},
+        {"num_bytes": -1},
+        {"num_bytes": float("nan")},
+        {"network": network.uniform(3, SLOW)},
+    ],
+)
 def test_a_run_that_cannot_be_is_refused_before_it_starts(wrong):
     with pytest.raises(ValueError, match="a network of its plan's 2 ranks"):
-        collectives_run.launch(algorithms.plan("all_reduce", "ring", 2), **{"num_bytes": 1000} | wrong)
+        collectives_run.launch(
+            algorithms.plan("all_reduce", "ring", 2), **{"num_bytes": 1000} | wrong
+        )
 
 
 @pytest.fixture
@@ -187,7 +249,13 @@ def alone(monkeypatch, tmp_path):
 
 def test_one_rank_has_nothing_to_send(alone):
     x = torch.arange(5)
-    assert collectives_run.execute(algorithms.plan("all_reduce", "ring", 1), x).tolist() == [0, 1, 2, 3, 4]
+    assert collectives_run.execute(algorithms.plan("all_reduce", "ring", 1), x).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_mistakes_say_what_to_do(alone):

@@ -1,4 +1,5 @@
-"""The boards of collectives and of data parallelism: every page true to its setting, runs real, refusals in words."""
+"""The boards of collectives and of data parallelism: every page true to its setting, runs real,
+refusals in words."""
 
 import pytest
 from test_widgets import from_browser, pictures_sent, sent, settle  # noqa: F401
@@ -25,7 +26,10 @@ def test_a_collective_has_a_page_for_every_step_each_with_its_figures(what, num_
     time = format_us(time_us(plan, board.setting.links(), 1e6))
     for page in board.book.pages:
         assert page.value.count("<svg") == 1
-        assert f"the busiest rank sends {most}" in page.value and f"Simulated time {time}" in page.value
+        assert (
+            f"the busiest rank sends {most}" in page.value
+            and f"Simulated time {time}" in page.value
+        )
     assert board.book.num_bytes < 1_500_000
 
 
@@ -39,15 +43,20 @@ def test_another_algorithm_has_its_own_number_of_steps_and_begins_at_the_first(s
     steps = len(algorithms.plan("all_reduce", "tree", 4).steps)
     assert board.setting.step == 0
     assert len(board.controls["step"].options) == steps + 1 == len(board.book.pages)
-    spare = board.book.stack.children[steps + 1 :]  # the pages of the longer one stay, for the next that needs them
+    spare = board.book.stack.children[
+        steps + 1 :
+    ]  # the pages of the longer one stay, for the next that needs them
     assert spare and all("kernel busy" in page.value for page in spare)
     assert sorted(set(pictures_sent(board, sent))) == list(range(steps + 1))
 
 
 def test_the_player_moves_the_slider_in_the_browser_alone(sent):  # noqa: F811
     board = widgets.collectives()
-    link, = board.links
-    assert link.source == (board.player, "value") and link.target == (board.controls["step"], "index")
+    (link,) = board.links
+    assert link.source == (board.player, "value") and link.target == (
+        board.controls["step"],
+        "index",
+    )
     sent.clear()
     from_browser(board.controls["step"], index=3)
     assert pictures_sent(board, sent) == []
@@ -57,7 +66,9 @@ def test_a_plan_runs_on_real_ranks_over_paced_links_and_its_bytes_are_counted():
     board = widgets.collectives("zh", num_ranks=3)
     run = board.run()
     plan = board.setting.plan()
-    assert [result["sent_bytes"] for result in run] == pytest.approx(algorithms.sent_bytes(plan, 1e6), rel=1e-3)
+    assert [result["sent_bytes"] for result in run] == pytest.approx(
+        algorithms.sent_bytes(plan, 1e6), rel=1e-3
+    )
     assert max(result["max_error"] for result in run) < 1e-5
     assert "paced links" in board.measured.notes
     page = board.book.pages[board.setting.step].value
@@ -66,8 +77,14 @@ def test_a_plan_runs_on_real_ranks_over_paced_links_and_its_bytes_are_counted():
     assert board.measured is not None
 
 
-@pytest.mark.parametrize(("control", "value", "why"), [
-    ("network", "nvlink", "choose a paced network"), ("ranks", 16, "up to 8 ranks"), ("size", 1e9, "up to 4.00 MB")])
+@pytest.mark.parametrize(
+    ("control", "value", "why"),
+    [
+        ("network", "nvlink", "choose a paced network"),
+        ("ranks", 16, "up to 8 ranks"),
+        ("size", 1e9, "up to 4.00 MB"),
+    ],
+)
 def test_what_this_machine_cannot_do_is_off_and_says_why(control, value, why):
     board = widgets.collectives()
     board.controls[control].value = value
@@ -105,8 +122,10 @@ def test_the_same_step_runs_with_real_ddp():
     board = widgets.ddp_communication(num_ranks=2)
     run = board.run()
     assert max(result["max_error"] for result in run) < 1e-5
-    assert run[0]["bucket_bytes"] == [sum(board.setting.model()[i].num_bytes for i in bucket)
-                                      for bucket in data_parallel_board._buckets(board.setting)]
+    assert run[0]["bucket_bytes"] == [
+        sum(board.setting.model()[i].num_bytes for i in bucket)
+        for bucket in data_parallel_board._buckets(board.setting)
+    ]
     measured, predicted = step_us(board.measured), step_us(board.predicted)
     assert predicted * 0.9 < measured < predicted * 10
     page = board.book.pages[board.book.at[board.book.slider]].value
@@ -123,18 +142,30 @@ def test_a_run_that_fails_tells_its_verdict(monkeypatch):
 
 def test_a_start_that_fails_leaves_the_button_and_a_second_run_is_refused(monkeypatch):
     board = widgets.ddp_communication(num_ranks=2)
-    monkeypatch.setattr(data_parallel_board.data_parallel, "start", lambda *_, **__: (_ for _ in ()).throw(OSError("no processes")))
+    monkeypatch.setattr(
+        data_parallel_board.data_parallel,
+        "start",
+        lambda *_, **__: (_ for _ in ()).throw(OSError("no processes")),
+    )
     board._start()
-    assert "no processes" in board.live.children[0].value and not board.button.disabled and board._job is None
+    assert (
+        "no processes" in board.live.children[0].value
+        and not board.button.disabled
+        and board._job is None
+    )
     board._job = object()
     with pytest.raises(ValueError, match="this board is running"):
         board.run()
 
 
-@pytest.mark.parametrize(("make", "start", "words"), [
-    (widgets.ddp_communication, {"bucket_mb": 3}, "bucket is one of 0.1, 0.5, .*; got 3"),
-    (widgets.ddp_communication, {"layers": "x"}, "layers is one of even"),
-    (widgets.collectives, {"num_ranks": 40}, "ranks is one of 2, 3, .*; got 40")])
+@pytest.mark.parametrize(
+    ("make", "start", "words"),
+    [
+        (widgets.ddp_communication, {"bucket_mb": 3}, "bucket is one of 0.1, 0.5, .*; got 3"),
+        (widgets.ddp_communication, {"layers": "x"}, "layers is one of even"),
+        (widgets.collectives, {"num_ranks": 40}, "ranks is one of 2, 3, .*; got 40"),
+    ],
+)
 def test_a_start_that_the_controls_do_not_have_says_what_there_is(make, start, words):
     with pytest.raises(ValueError, match=words):
         make(**start)

@@ -1,4 +1,5 @@
-"""Laws of links: simulated time is the closed form on even networks; what uneven ones change; measured times fitted."""
+"""Laws of links: simulated time is the closed form on even networks; what uneven ones change;
+measured times fitted."""
 
 import csv
 import itertools
@@ -27,22 +28,33 @@ from labkit.collectives.network import (
 )
 
 LINK = Link(alpha_us=10.0, bandwidth_gb_per_s=10.0)
-INSIDE, BETWEEN = Link(alpha_us=2.0, bandwidth_gb_per_s=100.0), Link(alpha_us=20.0, bandwidth_gb_per_s=5.0)
-CHOICES = [(primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders]
+INSIDE, BETWEEN = (
+    Link(alpha_us=2.0, bandwidth_gb_per_s=100.0),
+    Link(alpha_us=20.0, bandwidth_gb_per_s=5.0),
+)
+CHOICES = [
+    (primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders
+]
 TABLE = Path(__file__).parents[2] / "data" / "published" / "nccl_busbw.csv"
 
 
 def published(node: str) -> tuple[np.ndarray, np.ndarray]:
     """Sizes in bytes and times in us of one machine, shape (num_sizes,) each."""
     with TABLE.open() as file:
-        rows = [(float(row["bytes"]), float(row["time_us"])) for row in csv.DictReader(file) if row["node"] == node]
+        rows = [
+            (float(row["bytes"]), float(row["time_us"]))
+            for row in csv.DictReader(file)
+            if row["node"] == node
+        ]
     return tuple(np.array(rows).T)
 
 
 def test_a_message_takes_alpha_and_its_bytes_over_the_bandwidth():
     assert LINK.us(0) == 10.0 and LINK.us(1e6) == 110.0  # 1 MB at 10 GB/s: 100 us
     for wrong in ({"alpha_us": -1.0}, {"bandwidth_gb_per_s": 0.0}, {"alpha_us": float("nan")}):
-        with pytest.raises(ValueError, match="alpha_us is at least 0 and its bandwidth_gb_per_s above 0"):
+        with pytest.raises(
+            ValueError, match="alpha_us is at least 0 and its bandwidth_gb_per_s above 0"
+        ):
             replace(LINK, **wrong)
 
 
@@ -53,7 +65,10 @@ def test_every_closed_form_is_exact_on_a_uniform_network(num_ranks):
         formula = formula_us(primitive, algorithm, num_ranks, num_bytes, LINK)
         if formula is not None:
             made = plan(primitive, algorithm, num_ranks)
-            assert time_us(made, uniform(num_ranks, LINK), num_bytes) == pytest.approx(formula), (primitive, algorithm)
+            assert time_us(made, uniform(num_ranks, LINK), num_bytes) == pytest.approx(formula), (
+                primitive,
+                algorithm,
+            )
             compared.add(algorithm)
     assert compared == {algorithm for _, algorithm in CHOICES} - {"double_tree"}
 
@@ -75,7 +90,9 @@ def test_latency_of_a_ring_grows_with_n_and_of_a_tree_with_log_n():
     for n in (2, 3, 8, 9, 16, 64, 100):
         assert formula_us("all_reduce", "ring", n, 0, LINK) == 2 * (n - 1) * 10.0
         assert formula_us("all_reduce", "tree", n, 0, LINK) == 2 * math.ceil(math.log2(n)) * 10.0
-        assert time_us(plan("all_reduce", "ring", n), uniform(n, LINK), 0) == pytest.approx(2 * (n - 1) * 10.0)
+        assert time_us(plan("all_reduce", "ring", n), uniform(n, LINK), 0) == pytest.approx(
+            2 * (n - 1) * 10.0
+        )
 
 
 @pytest.mark.parametrize("num_ranks", [4, 5, 8, 16, 64])
@@ -86,11 +103,15 @@ def test_below_the_crossover_the_tree_is_faster_above_it_the_ring(num_ranks):
     assert time_us(ring, even, size * 0.9) > time_us(tree, even, size * 0.9)
     assert time_us(ring, even, size * 1.1) < time_us(tree, even, size * 1.1)
     slower = replace(LINK, alpha_us=20.0)
-    assert crossover_bytes(num_ranks, slower) == pytest.approx(2 * size)  # in proportion to alpha times bandwidth
+    assert crossover_bytes(num_ranks, slower) == pytest.approx(
+        2 * size
+    )  # in proportion to alpha times bandwidth
 
 
 def test_where_two_lines_do_not_cross():
-    assert crossover_bytes(2, LINK) == crossover_bytes(3, LINK) == 0.0  # the ring has no more steps than the tree
+    assert (
+        crossover_bytes(2, LINK) == crossover_bytes(3, LINK) == 0.0
+    )  # the ring has no more steps than the tree
     assert crossover_bytes(8, LINK, "tree", "ring") == math.inf
     assert crossover_bytes(8, LINK, "ring", "ring") == 0.0
     assert crossover_bytes(8, LINK, "ring", "hierarchical") == math.inf  # same bytes, fewer steps
@@ -112,16 +133,26 @@ def test_a_double_tree_is_best_of_the_three_at_middling_sizes_and_many_ranks():
 @pytest.mark.parametrize(("primitive", "algorithm"), CHOICES)
 @pytest.mark.parametrize("shared", [False, True])
 def test_messages_keep_to_the_rule_of_ports_steps_and_wires(primitive, algorithm, shared):
-    """A message starts at once when both ends are through with earlier steps and its wire is free; never before."""
-    made, network = plan(primitive, algorithm, 8), islands(8, 4, inside=INSIDE, between=BETWEEN, shared=shared)
+    """A message starts at once when both ends are through with earlier steps and its wire is free;
+    never before."""
+    made, network = (
+        plan(primitive, algorithm, 8),
+        islands(8, 4, inside=INSIDE, between=BETWEEN, shared=shared),
+    )
     timeline = simulate(made, network, 1e6)
     sends = timeline.select(timeline.kind == "send")
-    spans = {(label, start): end for label, start, end in zip(sends.label, sends.start_us, sends.end_us, strict=True)}
+    spans = {
+        (label, start): end
+        for label, start, end in zip(sends.label, sends.start_us, sends.end_us, strict=True)
+    }
     through, wires, left = np.zeros(8), {}, dict(spans)
     for step in made.steps:
         ends = through.copy()
         for src, dst, chunks, _ in step:
-            start, label = min(start for label, start in left if label == f"{src}>{dst}"), f"{src}>{dst}"
+            start, label = (
+                min(start for label, start in left if label == f"{src}>{dst}"),
+                f"{src}>{dst}",
+            )
             link, end = network.link(src, dst), left.pop((label, start))
             assert end - start == pytest.approx(link.us(len(chunks) * made.chunk_bytes(1e6)))
             ready = max(through[src], through[dst])
@@ -138,7 +169,11 @@ def test_messages_keep_to_the_rule_of_ports_steps_and_wires(primitive, algorithm
 def test_rows_stand_on_both_ends_and_carry_the_bytes():
     made = plan("all_reduce", "ring", 4)
     timeline = simulate(made, uniform(4, LINK), 1e6)
-    assert timeline.origin == "simulated" and set(timeline.lane) == {"comm"} and timeline.num_ranks == 4
+    assert (
+        timeline.origin == "simulated"
+        and set(timeline.lane) == {"comm"}
+        and timeline.num_ranks == 4
+    )
     for rank in range(4):
         mine = timeline.select(timeline.rank == rank)
         assert mine.num_bytes[mine.kind == "send"].sum() == sent_bytes(made, 1e6)[rank] == 1.5e6
@@ -158,10 +193,16 @@ def test_nothing_is_simulated_where_nothing_is_sent():
 
 
 def test_a_network_must_fit_the_plan():
-    with pytest.raises(ValueError, match="a plan of 4 ranks needs a network of as many; 3 ranks has 3"):
+    with pytest.raises(
+        ValueError, match="a plan of 4 ranks needs a network of as many; 3 ranks has 3"
+    ):
         simulate(plan("all_reduce", "ring", 4), uniform(3, LINK), 1e6)
-    chain = Network(name="a chain", links=((None, LINK, None), (LINK, None, LINK), (None, LINK, None)))
-    with pytest.raises(ValueError, match="a chain has no link from rank 2 to 0; choose another algorithm or order"):
+    chain = Network(
+        name="a chain", links=((None, LINK, None), (LINK, None, LINK), (None, LINK, None))
+    )
+    with pytest.raises(
+        ValueError, match="a chain has no link from rank 2 to 0; choose another algorithm or order"
+    ):
         simulate(plan("all_reduce", "ring", 3), chain, 1e6)
     assert time_us(plan("broadcast", "ring", 3), chain, 3e6) == 4 * LINK.us(1e6)
     with pytest.raises(ValueError, match="island_size is a whole number from 1"):
@@ -171,7 +212,10 @@ def test_a_network_must_fit_the_plan():
 def test_islands_have_their_own_links_and_share_a_wire_each_way():
     network = islands(5, 2, inside=INSIDE, between=BETWEEN, shared=True)
     assert network.name == "5 ranks on 3 islands" and network.num_ranks == 5
-    assert network.link(0, 1) == INSIDE and network.link(0, 2).wire == network.link(1, 3).wire == "island 0>1"
+    assert (
+        network.link(0, 1) == INSIDE
+        and network.link(0, 2).wire == network.link(1, 3).wire == "island 0>1"
+    )
     assert network.link(2, 0).wire == "island 1>0" and network.link(4, 1).wire == "island 2>0"
     assert islands(4, 2, inside=INSIDE, between=BETWEEN).link(0, 2) == BETWEEN
 
@@ -187,43 +231,74 @@ def test_one_slow_link_makes_the_whole_ring_slow(num_ranks, size, num_bytes):
 @pytest.mark.parametrize(("num_ranks", "size"), [(4, 2), (8, 4), (8, 2), (16, 4)])
 @pytest.mark.parametrize("num_bytes", [0, 1e3, 1e8])
 def test_the_order_of_a_ring_matters_where_its_crossings_share_a_wire(num_ranks, size, num_bytes):
-    """An order that changes island at every hop takes island_size times as long: so many messages queue for a wire.
+    """An order that changes island at every hop takes island_size times as long: so many messages
+    queue for a wire.
 
-    Where each pair of ranks has a link of its own they cross side by side, and the order costs nothing.
+    Where each pair of ranks has a link of its own they cross side by side, and the order costs
+    nothing.
     """
     zigzag = tuple(island + place for place in range(size) for island in range(0, num_ranks, size))
-    good, bad = plan("all_reduce", "ring", num_ranks), plan("all_reduce", "ring", num_ranks, order=zigzag)
+    good, bad = (
+        plan("all_reduce", "ring", num_ranks),
+        plan("all_reduce", "ring", num_ranks, order=zigzag),
+    )
     for shared, ratio in ((True, size), (False, 1)):
         network = islands(num_ranks, size, inside=INSIDE, between=BETWEEN, shared=shared)
-        assert time_us(bad, network, num_bytes) == pytest.approx(ratio * time_us(good, network, num_bytes))
+        assert time_us(bad, network, num_bytes) == pytest.approx(
+            ratio * time_us(good, network, num_bytes)
+        )
 
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("num_ranks", "size"), [(4, 2), (6, 3), (8, 2), (8, 4), (16, 4), (16, 8)])
 def test_a_hierarchy_is_faster_than_a_flat_ring_on_islands_at_any_size(num_ranks, size, shared):
-    """The model counts neither kernels nor the filling of pipelines, so the hierarchy wins even where links are alike:
-    it moves as much in fewer steps. Between islands it moves 1/size of the data per rank."""
-    flat, made = plan("all_reduce", "ring", num_ranks), plan("all_reduce", "hierarchical", num_ranks, island_size=size)
+    """The model counts neither kernels nor the filling of pipelines, so the hierarchy wins even
+    where links are alike: it moves as much in fewer steps. Between islands it moves 1/size of the
+    data per rank."""
+    flat, made = (
+        plan("all_reduce", "ring", num_ranks),
+        plan("all_reduce", "hierarchical", num_ranks, island_size=size),
+    )
     for num_bytes in (0, 1e3, 1e5, 1e9):
         network = islands(num_ranks, size, inside=INSIDE, between=BETWEEN, shared=shared)
         assert time_us(made, network, num_bytes) < time_us(flat, network, num_bytes)
     even = uniform(num_ranks, LINK)
     assert time_us(flat, even, 1e6) - time_us(made, even, 1e6) == pytest.approx(
-        2 * (num_ranks - 1 - (size - 1) - (num_ranks // size - 1)) * LINK.alpha_us)
+        2 * (num_ranks - 1 - (size - 1) - (num_ranks // size - 1)) * LINK.alpha_us
+    )
 
 
 def test_a_hierarchy_gains_up_to_the_island_size_on_links_of_their_own_and_at_most_twofold_on_shared_wires():
-    made, flat = plan("all_reduce", "hierarchical", 16, island_size=8), plan("all_reduce", "ring", 16)
+    made, flat = (
+        plan("all_reduce", "hierarchical", 16, island_size=8),
+        plan("all_reduce", "ring", 16),
+    )
     quick = replace(INSIDE, bandwidth_gb_per_s=1e6)
-    gains = [time_us(flat, network, 1e9) / time_us(made, network, 1e9) for network in (
-        islands(16, 8, inside=quick, between=BETWEEN, shared=shared) for shared in (False, True))]
-    assert gains == pytest.approx([15, 15 / 8], rel=0.01)  # 2 * 15/16 of the data; 2 * 1/2 of 1/8 of it, 8 side by side
+    gains = [
+        time_us(flat, network, 1e9) / time_us(made, network, 1e9)
+        for network in (
+            islands(16, 8, inside=quick, between=BETWEEN, shared=shared) for shared in (False, True)
+        )
+    ]
+    assert gains == pytest.approx(
+        [15, 15 / 8], rel=0.01
+    )  # 2 * 15/16 of the data; 2 * 1/2 of 1/8 of it, 8 side by side
 
 
 def test_busbw_factors_are_those_of_nccl_tests():
     assert busbw_factor("all_reduce", 8) == 2 * 7 / 8
-    assert busbw_factor("all_gather", 8) == busbw_factor("reduce_scatter", 8) == busbw_factor("all_to_all", 8) == 7 / 8
-    assert busbw_factor("broadcast", 8) == busbw_factor("reduce", 8) == busbw_factor("send_recv", 8) == 1.0
+    assert (
+        busbw_factor("all_gather", 8)
+        == busbw_factor("reduce_scatter", 8)
+        == busbw_factor("all_to_all", 8)
+        == 7 / 8
+    )
+    assert (
+        busbw_factor("broadcast", 8)
+        == busbw_factor("reduce", 8)
+        == busbw_factor("send_recv", 8)
+        == 1.0
+    )
     assert algbw(1e6, 100.0) == 10.0 and busbw("all_reduce", 4, 1e6, 100.0) == 15.0
 
 
@@ -232,7 +307,9 @@ def test_busbw_of_a_long_ring_is_the_bandwidth_of_its_links_whatever_the_number_
     algorithm = "pairwise" if primitive == "all_to_all" else "ring"
     for n in (2, 3, 8, 16):
         took_us = time_us(plan(primitive, algorithm, n), uniform(n, LINK), 1e12)
-        assert busbw(primitive, n, 1e12, took_us) == pytest.approx(LINK.bandwidth_gb_per_s, rel=1e-4)
+        assert busbw(primitive, n, 1e12, took_us) == pytest.approx(
+            LINK.bandwidth_gb_per_s, rel=1e-4
+        )
 
 
 def test_the_published_table_agrees_with_its_own_columns():
@@ -240,16 +317,23 @@ def test_the_published_table_agrees_with_its_own_columns():
         rows = list(csv.DictReader(file))
     assert len(rows) == 80
     for row in rows:
-        size, took_us, printed = float(row["bytes"]), float(row["time_us"]), float(row["algbw_GBps"])
+        size, took_us, printed = (
+            float(row["bytes"]),
+            float(row["time_us"]),
+            float(row["algbw_GBps"]),
+        )
         assert algbw(size, took_us) == pytest.approx(printed, rel=0.005, abs=0.006), row
         assert busbw("all_reduce", int(row["n"]), size, took_us) == pytest.approx(
-            float(row["busbw_GBps"]), rel=0.005, abs=0.02), row
+            float(row["busbw_GBps"]), rel=0.005, abs=0.02
+        ), row
 
 
 @pytest.mark.parametrize("primitive", ALGORITHMS)
 @pytest.mark.parametrize("num_ranks", [2, 3, 8])
 def test_a_fit_gives_back_the_link_of_a_ring(primitive, num_ranks):
-    algorithm = next(name for name in ("ring", "pairwise", "direct") if name in ALGORITHMS[primitive])
+    algorithm = next(
+        name for name in ("ring", "pairwise", "direct") if name in ALGORITHMS[primitive]
+    )
     sizes = np.logspace(2, 9, 12)
     times = np.array([formula_us(primitive, algorithm, num_ranks, size, LINK) for size in sizes])
     found = fit(primitive, num_ranks, sizes, times)
@@ -263,23 +347,39 @@ def test_a_fit_has_the_least_relative_error():
     times = (50 + sizes / 2e3) * rng.uniform(0.8, 1.2, 20)
 
     def error(line: Fit) -> float:
-        return float(np.sum((line.alpha_us / times + sizes / line.bandwidth_gb_per_s / 1e3 / times - 1) ** 2))
+        return float(
+            np.sum((line.alpha_us / times + sizes / line.bandwidth_gb_per_s / 1e3 / times - 1) ** 2)
+        )
 
     best = fit("all_reduce", 4, sizes, times)
     for alpha, bandwidth in itertools.product((0.99, 1.0, 1.01), repeat=2):
-        other = replace(best, alpha_us=best.alpha_us * alpha, bandwidth_gb_per_s=best.bandwidth_gb_per_s * bandwidth)
+        other = replace(
+            best,
+            alpha_us=best.alpha_us * alpha,
+            bandwidth_gb_per_s=best.bandwidth_gb_per_s * bandwidth,
+        )
         assert error(other) >= error(best)
 
 
 def test_a_fit_keeps_alpha_and_the_time_per_byte_at_0_or_more():
     falling = fit("all_reduce", 4, [1e3, 1e6], [100.0, 50.0])
-    assert falling.bandwidth_gb_per_s == math.inf and falling.us(1e9) == falling.alpha_us == pytest.approx(60.0)
+    assert falling.bandwidth_gb_per_s == math.inf and falling.us(
+        1e9
+    ) == falling.alpha_us == pytest.approx(60.0)
     steep = fit("all_reduce", 4, [1e6, 2e6], [100.0, 400.0])
     assert steep.alpha_us == 0.0 and steep.us(1e6) == pytest.approx(120.0)
 
 
-@pytest.mark.parametrize(("sizes", "times"), [([1e3], [5.0]), ([1e3, 1e3], [5.0, 6.0]), ([1e3, 1e4], [5.0]),
-                                              ([1e3, 1e4], [5.0, 0.0]), ([1e3, float("nan")], [5.0, 6.0])])
+@pytest.mark.parametrize(
+    ("sizes", "times"),
+    [
+        ([1e3], [5.0]),
+        ([1e3, 1e3], [5.0, 6.0]),
+        ([1e3, 1e4], [5.0]),
+        ([1e3, 1e4], [5.0, 0.0]),
+        ([1e3, float("nan")], [5.0, 6.0]),
+    ],
+)
 def test_a_fit_needs_two_sizes_and_times(sizes, times):
     with pytest.raises(ValueError, match="a time above 0 for each of two sizes or more"):
         fit("all_reduce", 4, sizes, times)
@@ -287,8 +387,14 @@ def test_a_fit_needs_two_sizes_and_times(sizes, times):
 
 def test_what_there_is_no_formula_for_has_none_and_nonsense_is_refused():
     link = Link(alpha_us=10, bandwidth_gb_per_s=1)
-    assert formula_us("gossip", "ring", 4, 100, link) is None and formula_us("all_gather", "tree", 4, 1, link) is None
-    for wrong, words in (({"island_size": 3}, "a divisor"), ({"num_segments": -1}, "num_segments is .*; got -1")):
+    assert (
+        formula_us("gossip", "ring", 4, 100, link) is None
+        and formula_us("all_gather", "tree", 4, 1, link) is None
+    )
+    for wrong, words in (
+        ({"island_size": 3}, "a divisor"),
+        ({"num_segments": -1}, "num_segments is .*; got -1"),
+    ):
         with pytest.raises(ValueError, match=words):
             formula_us("all_reduce", "hierarchical", 8, 1e3, link, **wrong)
     with pytest.raises(ValueError, match="above 0"):
@@ -305,10 +411,17 @@ def test_a_link_has_two_ends():
         fit("all_reduce", 1, [1e3, 1e4], [5.0, 6.0]).link()
 
 
-@pytest.mark.parametrize(("node", "num_ranks", "median", "worst"), [
-    ("8xA100 NVLink3", 8, 0.12, 0.37), ("8xH200 NVLink4 (NVLS)", 8, 0.08, 0.22), ("8xB200 NVLink5", 8, 0.11, 0.37)])
+@pytest.mark.parametrize(
+    ("node", "num_ranks", "median", "worst"),
+    [
+        ("8xA100 NVLink3", 8, 0.12, 0.37),
+        ("8xH200 NVLink4 (NVLS)", 8, 0.08, 0.22),
+        ("8xB200 NVLink5", 8, 0.11, 0.37),
+    ],
+)
 def test_one_line_through_published_times_is_roughly_right(node, num_ranks, median, worst):
-    """Within 7 to 12 % at the median, up to 37 % wrong: NCCL changes algorithm and protocol on the way."""
+    """Within 7 to 12 % at the median, up to 37 % wrong: NCCL changes algorithm and protocol on the
+    way."""
     sizes, times = published(node)
     line = fit("all_reduce", num_ranks, sizes, times)
     errors = np.abs([line.us(size) for size in sizes] / times - 1)
@@ -318,4 +431,6 @@ def test_one_line_through_published_times_is_roughly_right(node, num_ranks, medi
 def test_the_published_line_of_8_a100_asks_for_a_link_that_exists():
     """About 4 us and 211 GB/s: NVLink 3 gives an A100 300 GB/s each way."""
     link = fit("all_reduce", 8, *published("8xA100 NVLink3")).link()
-    assert link.alpha_us == pytest.approx(4.0, abs=0.1) and link.bandwidth_gb_per_s == pytest.approx(211, abs=1)
+    assert link.alpha_us == pytest.approx(
+        4.0, abs=0.1
+    ) and link.bandwidth_gb_per_s == pytest.approx(211, abs=1)

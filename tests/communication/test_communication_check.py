@@ -1,4 +1,5 @@
-"""The exercises of chapter 11: references pass, typical mistakes get their counterexample, waste is "over budget"."""
+"""The exercises of chapter 11: references pass, typical mistakes get their counterexample, waste is
+"over budget"."""
 
 import itertools
 import statistics
@@ -126,15 +127,21 @@ def best_ring(bandwidths):
 def nearest_neighbour(bandwidths):
     ring = [0]
     while len(ring) < len(bandwidths):
-        ring.append(max(set(range(len(bandwidths))) - set(ring), key=lambda rank: bandwidths[ring[-1]][rank]))
+        ring.append(
+            max(
+                set(range(len(bandwidths))) - set(ring), key=lambda rank: bandwidths[ring[-1]][rank]
+            )
+        )
     return ring
 
 
 def fastest(measure, settings, warmup=3, num_steps=15, middle=statistics.median, samples=True):
     """The reference for experiment, and several that fall short."""
+
     def rate(setting):
         times_us = [measure(setting) for _ in range(warmup + num_steps)][warmup:]
         return (setting["accumulate"] if samples else 1) / middle(times_us)
+
     return max(settings, key=rate)
 
 
@@ -145,7 +152,12 @@ def second_best(measure, settings):
 
 def largest_sum(bandwidths):
     rings = ([0, *rest] for rest in itertools.permutations(range(1, len(bandwidths))))
-    return max(rings, key=lambda ring: sum(bandwidths[a][b] for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)))
+    return max(
+        rings,
+        key=lambda ring: sum(
+            bandwidths[a][b] for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)
+        ),
+    )
 
 
 _calls = 0
@@ -158,52 +170,135 @@ def test_the_reference_passes(name):
     assert (verdict.state, verdict.counterexample, verdict.hint) == ("passed", "", "")
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("accumulate", lambda ddp, parts: accumulated(ddp, parts, divide=False), "it is 4 times that"),
-    ("accumulate", never_synchronised, "rank 0: update 0, 0.weight.grad is not that of the whole batch"),
-    ("accumulate", updates_too, "rank 0: update 1, 0.weight.grad is not that of the whole batch"),
-    ("accumulate", lambda ddp, parts: reduced_half_way(ddp, parts, average=False), "is not that of the whole batch"),
-    ("accumulate", lambda ddp, parts: None, "0.weight.grad is None"),
-    ("error_feedback", lambda g, m, k: sparse(g, m, k, feedback=False), "after call 2, sent so far + mean mem"),
-    ("error_feedback", lambda g, m, k: sparse(g, m, k, keep=True), "after call 1, sent so far + mean memory is off"),
-    ("error_feedback", miser, "the loss ends at"),
-    ("error_feedback", alone, "call 1: the ranks get different means"),
-    ("error_feedback", lambda g, m, k: (g + m).to_sparse().topk(k), "topk"),
-    ("ring_order", lambda bandwidths: range(len(bandwidths) - 1), "a ring names each of 6 ranks once"),
-    ("experiment", lambda measure, settings: fastest(measure, settings, samples=False), "you chose"),
-    ("experiment", lambda measure, settings: fastest(measure, settings, warmup=0, num_steps=1), "you chose"),
-    ("experiment", lambda measure, settings: fastest(measure, settings, 0, 4, statistics.mean), "you chose"),
-    ("experiment", lambda measure, settings: fastest(measure, settings, 0, 3, statistics.mean), "you chose"),
-    ("experiment", second_best, "you chose"),
-    ("experiment", lambda measure, settings: None, "you chose None"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "accumulate",
+            lambda ddp, parts: accumulated(ddp, parts, divide=False),
+            "it is 4 times that",
+        ),
+        (
+            "accumulate",
+            never_synchronised,
+            "rank 0: update 0, 0.weight.grad is not that of the whole batch",
+        ),
+        (
+            "accumulate",
+            updates_too,
+            "rank 0: update 1, 0.weight.grad is not that of the whole batch",
+        ),
+        (
+            "accumulate",
+            lambda ddp, parts: reduced_half_way(ddp, parts, average=False),
+            "is not that of the whole batch",
+        ),
+        ("accumulate", lambda ddp, parts: None, "0.weight.grad is None"),
+        (
+            "error_feedback",
+            lambda g, m, k: sparse(g, m, k, feedback=False),
+            "after call 2, sent so far + mean mem",
+        ),
+        (
+            "error_feedback",
+            lambda g, m, k: sparse(g, m, k, keep=True),
+            "after call 1, sent so far + mean memory is off",
+        ),
+        ("error_feedback", miser, "the loss ends at"),
+        ("error_feedback", alone, "call 1: the ranks get different means"),
+        ("error_feedback", lambda g, m, k: (g + m).to_sparse().topk(k), "topk"),
+        (
+            "ring_order",
+            lambda bandwidths: range(len(bandwidths) - 1),
+            "a ring names each of 6 ranks once",
+        ),
+        (
+            "experiment",
+            lambda measure, settings: fastest(measure, settings, samples=False),
+            "you chose",
+        ),
+        (
+            "experiment",
+            lambda measure, settings: fastest(measure, settings, warmup=0, num_steps=1),
+            "you chose",
+        ),
+        (
+            "experiment",
+            lambda measure, settings: fastest(measure, settings, 0, 4, statistics.mean),
+            "you chose",
+        ),
+        (
+            "experiment",
+            lambda measure, settings: fastest(measure, settings, 0, 3, statistics.mean),
+            "you chose",
+        ),
+        ("experiment", second_best, "you chose"),
+        ("experiment", lambda measure, settings: None, "you chose None"),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong"
     assert words in verdict.counterexample
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("accumulate", lambda ddp, parts: accumulated(ddp, parts, sync_all=True), "to collectives; one all-reduce: 188"),
-    ("accumulate", reduced_twice, "rank 0: 376 bytes handed to collectives; one all-reduce: 188"),
-    ("accumulate", reduced_half_way, "rank 0: 752 bytes handed to collectives; one all-reduce: 188"),
-    ("error_feedback", dense, "160 bytes handed to collectives per call, allowed are 16"),
-    ("error_feedback", burst, "160 bytes handed to collectives per call, allowed are 16"),
-    ("error_feedback", lambda g, m, k: sparse(g, m, k, index=torch.int64), "24 bytes handed to collectives per call"),
-    ("error_feedback", lambda g, m, k: sparse(g, m, k, num_sent=2 * k), "32 bytes handed to collectives per call"),
-    ("ring_order", lambda bandwidths: list(range(len(bandwidths))), "slowest link 5 GB/s, used 6 times; "),
-    ("ring_order", nearest_neighbour, "slowest link"),
-    ("ring_order", largest_sum, "slowest link"),
-    ("experiment", lambda measure, settings: fastest(measure, settings, num_steps=40), "43 steps measured"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "accumulate",
+            lambda ddp, parts: accumulated(ddp, parts, sync_all=True),
+            "to collectives; one all-reduce: 188",
+        ),
+        (
+            "accumulate",
+            reduced_twice,
+            "rank 0: 376 bytes handed to collectives; one all-reduce: 188",
+        ),
+        (
+            "accumulate",
+            reduced_half_way,
+            "rank 0: 752 bytes handed to collectives; one all-reduce: 188",
+        ),
+        ("error_feedback", dense, "160 bytes handed to collectives per call, allowed are 16"),
+        ("error_feedback", burst, "160 bytes handed to collectives per call, allowed are 16"),
+        (
+            "error_feedback",
+            lambda g, m, k: sparse(g, m, k, index=torch.int64),
+            "24 bytes handed to collectives per call",
+        ),
+        (
+            "error_feedback",
+            lambda g, m, k: sparse(g, m, k, num_sent=2 * k),
+            "32 bytes handed to collectives per call",
+        ),
+        (
+            "ring_order",
+            lambda bandwidths: list(range(len(bandwidths))),
+            "slowest link 5 GB/s, used 6 times; ",
+        ),
+        ("ring_order", nearest_neighbour, "slowest link"),
+        ("ring_order", largest_sum, "slowest link"),
+        (
+            "experiment",
+            lambda measure, settings: fastest(measure, settings, num_steps=40),
+            "43 steps measured",
+        ),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget", verdict
     assert words in verdict.counterexample
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("accumulate", one_rank_leaves, "rank 1"), ("error_feedback", waits_for_itself, "in recv at line")])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("accumulate", one_rank_leaves, "rank 1"),
+        ("error_feedback", waits_for_itself, "in recv at line"),
+    ],
+)
 def test_a_deadlock_on_real_ranks_is_a_verdict(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong" and words in verdict.counterexample

@@ -16,24 +16,37 @@ from labkit.data_parallel.buckets import MIB, Layer, assign, simulate, step_us
 from labkit.timeline import COMM, COMPUTE, busy_us, hidden_comm
 
 KB = 1024
-MODELS = [([4 * KB] * 7, 10 * KB), ([100 * KB, 8, 100 * KB, 8, 100 * KB], 64 * KB), ([300 * KB, 12, 40 * KB], 50 * KB),
-          ([16, 20, 700 * KB, 24, 28], 100 * KB), ([10 * KB, 20 * KB, 10 * KB, 20 * KB], 30 * KB), ([64], MIB),
-          ([400 * KB] * 5, None), ([1200 * KB, 100 * KB], None)]
+MODELS = [
+    ([4 * KB] * 7, 10 * KB),
+    ([100 * KB, 8, 100 * KB, 8, 100 * KB], 64 * KB),
+    ([300 * KB, 12, 40 * KB], 50 * KB),
+    ([16, 20, 700 * KB, 24, 28], 100 * KB),
+    ([10 * KB, 20 * KB, 10 * KB, 20 * KB], 30 * KB),
+    ([64], MIB),
+    ([400 * KB] * 5, None),
+    ([1200 * KB, 100 * KB], None),
+]
 """gradient sizes, and DDP's limit in bytes; None for its default"""
 
 
 def layers(*num_bytes, forward_us=10.0):
-    return [Layer(name=str(i), num_bytes=each, forward_us=forward_us) for i, each in enumerate(num_bytes)]
+    return [
+        Layer(name=str(i), num_bytes=each, forward_us=forward_us)
+        for i, each in enumerate(num_bytes)
+    ]
 
 
 def real_bucket_bytes(models):
     """What DDP's communication hook is given, step after step: the bucket sizes of the last one."""
     found = []
     for sizes, limit in models:
+
         class Chain(nn.Module):
             def __init__(self, sizes):
                 super().__init__()
-                self.weights = nn.ParameterList(nn.Parameter(torch.ones(size // 4)) for size in sizes)
+                self.weights = nn.ParameterList(
+                    nn.Parameter(torch.ones(size // 4)) for size in sizes
+                )
 
             def forward(self, h):
                 for weight in self.weights:
@@ -59,9 +72,14 @@ def real_bucket_bytes(models):
 
 
 def test_assign_is_what_real_ddp_does():
-    for (sizes, limit), (seen, logged) in zip(MODELS, lab.launch(real_bucket_bytes, MODELS, ranks=1)[0], strict=True):
+    for (sizes, limit), (seen, logged) in zip(
+        MODELS, lab.launch(real_bucket_bytes, MODELS, ranks=1)[0], strict=True
+    ):
         assigned = assign(sizes, limit or 25 * MIB, None if limit else buckets.FIRST_BUCKET_BYTES)
-        assert [sum(sizes[i] for i in bucket) for bucket in assigned] == seen == logged, (sizes, limit)
+        assert [sum(sizes[i] for i in bucket) for bucket in assigned] == seen == logged, (
+            sizes,
+            limit,
+        )
         assert list(itertools.chain(*assigned)) == list(reversed(range(len(sizes))))
 
 
@@ -71,7 +89,9 @@ def test_assign_is_torchs_own_function_for_any_sizes():
         sizes = [4 * chance.randint(1, 300) for _ in range(chance.randint(1, 12))]
         limit, first = chance.randint(0, 3000), chance.choice([None, chance.randint(0, 3000)])
         backward = [torch.empty(size // 4) for size in reversed(sizes)]
-        expected, _ = dist._compute_bucket_assignment_by_size(backward, [limit if first is None else first, limit])
+        expected, _ = dist._compute_bucket_assignment_by_size(
+            backward, [limit if first is None else first, limit]
+        )
         ours = [[len(sizes) - 1 - i for i in bucket] for bucket in assign(sizes, limit, first)]
         assert ours == expected
     assert dist._DEFAULT_FIRST_BUCKET_BYTES == buckets.FIRST_BUCKET_BYTES
@@ -82,15 +102,19 @@ def test_assign_is_torchs_own_function_for_any_sizes():
 def test_a_step_ends_neither_before_its_work_nor_later_than_without_overlap(limit, num_ranks):
     model = layers(100, 40, 200, 60, 10)
     plan = assign([layer.num_bytes for layer in model], limit)
-    with_it, without = (simulate(model, plan, lambda n: 0.3 * n, num_ranks=num_ranks, overlap=overlap)
-                        for overlap in (True, False))
+    with_it, without = (
+        simulate(model, plan, lambda n: 0.3 * n, num_ranks=num_ranks, overlap=overlap)
+        for overlap in (True, False)
+    )
     compute_us, comm_us = 5 * 30.0, 0.3 * 410
     assert step_us(without) == pytest.approx(compute_us + comm_us) and hidden_comm(without) == 0
     last_us = 0.3 * sum(model[i].num_bytes for i in plan[-1])
     assert max(compute_us, comm_us) + last_us <= step_us(with_it) + 1e-9 <= step_us(without) + 1e-6
     for timeline in (with_it, without):
         assert busy_us(timeline).tolist() == pytest.approx([compute_us] * num_ranks)
-        assert busy_us(timeline, COMM).tolist() == pytest.approx([comm_us] * num_ranks), "one link, a bucket at a time"
+        assert busy_us(timeline, COMM).tolist() == pytest.approx([comm_us] * num_ranks), (
+            "one link, a bucket at a time"
+        )
         sent = timeline.num_bytes[timeline.lane == COMM].reshape(-1, num_ranks).sum(axis=0)
         assert sent.tolist() == [410] * num_ranks
 
@@ -107,8 +131,15 @@ def test_an_all_reduce_begins_after_its_last_gradient_and_after_the_one_before()
     model = layers(100, 40, 200, 60, 10)
     plan = assign([layer.num_bytes for layer in model], 100)
     timeline = simulate(model, plan, lambda n: n, num_ranks=1)
-    at = {label: (start, end) for label, start, end in
-          zip(timeline.label.tolist(), timeline.start_us.tolist(), timeline.end_us.tolist(), strict=True)}
+    at = {
+        label: (start, end)
+        for label, start, end in zip(
+            timeline.label.tolist(),
+            timeline.start_us.tolist(),
+            timeline.end_us.tolist(),
+            strict=True,
+        )
+    }
     before = 0.0
     for index, bucket in enumerate(plan):
         start_us, end_us = at[f"bucket {index}"]
@@ -146,9 +177,11 @@ def test_what_cannot_be_is_refused():
         simulate(layers(4, 4), [(1,)], lambda n: 1.0, num_ranks=1)
     with pytest.raises(ValueError, match="limit is 0 bytes or more; got -1"):
         assign([4], -1)
-    for wrong, words in (({"num_ranks": 0}, "num_ranks is a whole"),
-                         ({"num_ranks": 1, "accumulate": 0}, "accumulate is a whole"),
-                         ({"num_ranks": 2, "slow": {2: 1.5}}, "slow gives some of 2 ranks"),
-                         ({"num_ranks": 2, "slow": {0: -1.0}}, "factors of 0 or more; got {0: -1.0}")):
+    for wrong, words in (
+        ({"num_ranks": 0}, "num_ranks is a whole"),
+        ({"num_ranks": 1, "accumulate": 0}, "accumulate is a whole"),
+        ({"num_ranks": 2, "slow": {2: 1.5}}, "slow gives some of 2 ranks"),
+        ({"num_ranks": 2, "slow": {0: -1.0}}, "factors of 0 or more; got {0: -1.0}"),
+    ):
         with pytest.raises(ValueError, match=words):
             simulate(layers(4), [(0,)], lambda n: 1.0, **wrong)

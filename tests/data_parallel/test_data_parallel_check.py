@@ -1,4 +1,5 @@
-"""The exercises of chapter 03: the right answers pass, typical mistakes are caught, wasteful ones are told so."""
+"""The exercises of chapter 03: the right answers pass, typical mistakes are caught, wasteful ones
+are told so."""
 
 import random
 
@@ -24,13 +25,21 @@ def weighted(model, num_samples):
     dist.all_reduce(total)
     for weight in model.parameters():
         if weight.requires_grad:
-            weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad * num_samples / total
+            weight.grad = (
+                torch.zeros_like(weight)
+                if weight.grad is None
+                else weight.grad * num_samples / total
+            )
             dist.all_reduce(weight.grad)
 
 
 def in_buckets(model, bucket_bytes, early=False, closing=True):
-    """The reference for bucket_gradients; and two that close their buckets too early, or forget the last one."""
-    gradients, bucket = [weight.grad for weight in model.parameters() if weight.grad is not None], []
+    """The reference for bucket_gradients; and two that close their buckets too early, or forget the
+    last one."""
+    gradients, bucket = (
+        [weight.grad for weight in model.parameters() if weight.grad is not None],
+        [],
+    )
     for gradient in reversed(gradients):
         if early and bucket and sum(each.nbytes for each in [*bucket, gradient]) > bucket_bytes:
             average(bucket)
@@ -47,7 +56,9 @@ def average(gradients, wait=True):
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
-    for gradient, piece in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
+    for gradient, piece in zip(
+        gradients, flat.split([each.numel() for each in gradients]), strict=True
+    ):
         gradient.copy_(piece.view_as(gradient))
 
 
@@ -76,7 +87,9 @@ def never_again(n, rank, num_ranks, epoch):
 
 def own_deck(n, rank, num_ranks, epoch):
     """Each rank shuffles for itself: some samples come twice, some never."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(100 * epoch + rank))[rank::num_ranks].tolist()
+    return torch.randperm(n, generator=torch.Generator().manual_seed(100 * epoch + rank))[
+        rank::num_ranks
+    ].tolist()
 
 
 def own_share(n, rank, num_ranks, epoch):
@@ -112,6 +125,7 @@ def moody():
         share = deal(n, rank, num_ranks, epoch)
         asked[n, rank, epoch] = asked.get((n, rank, epoch), 0) + 1
         return share[::-1] if asked[n, rank, epoch] > 1 else share
+
     return answer
 
 
@@ -137,24 +151,59 @@ def undivided(model, bucket_bytes):
             dist.all_reduce(weight.grad)
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("shard_indices", padded, "50 samples, 4 ranks, epoch 0: sample 39 is given out 2 times\nrank 0: [44, "),
-    ("shard_indices", dropping, "50 samples, 4 ranks, epoch 0: sample "),
-    ("shard_indices", never_again, "12 samples, 2 ranks: epochs 0 and 1 are dealt in the same order"),
-    ("shard_indices", own_deck, "12 samples, 2 ranks, epoch 0: sample "),
-    ("shard_indices", own_share, "rank 0 has the same samples in epochs 0 and 1, reordered"),
-    ("shard_indices", reseeding, "12 samples, 2 ranks, epoch 0: the global random generator was used"),
-    ("shard_indices", unseeded, "12 samples, 2 ranks, epoch 0: sample "),
-    ("shard_indices", two_decks, "epochs 0 and 2 are dealt in the same order"),
-    ("shard_indices", seeding, "epoch 0: the global random generator was used"),
-    ("shard_indices", moody(), "rank 0 gets another list when it asks again"),
-    ("average_uneven", lambda model, n: [weight.grad.to_sparse().exp() for weight in model.parameters()], "rank 0"),
-    ("average_uneven", mean_of_means, "the ranks have (5, 2) samples, rank 0: 0.weight.grad is not the mean over all"),
-    ("average_uneven", lambda model, n: None, "rank 0: 0.weight.grad is not the mean over all samples"),
-    ("average_uneven", thawing, "rank 0: 0.bias.grad is set, though the parameter is frozen"),
-    ("bucket_gradients", undivided, "0.weight.grad is not the mean over all samples of all ranks, it is 2 times that"),
-    ("bucket_gradients", lambda *args: in_buckets(*args, closing=False), "0.weight.grad is not the mean"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "shard_indices",
+            padded,
+            "50 samples, 4 ranks, epoch 0: sample 39 is given out 2 times\nrank 0: [44, ",
+        ),
+        ("shard_indices", dropping, "50 samples, 4 ranks, epoch 0: sample "),
+        (
+            "shard_indices",
+            never_again,
+            "12 samples, 2 ranks: epochs 0 and 1 are dealt in the same order",
+        ),
+        ("shard_indices", own_deck, "12 samples, 2 ranks, epoch 0: sample "),
+        ("shard_indices", own_share, "rank 0 has the same samples in epochs 0 and 1, reordered"),
+        (
+            "shard_indices",
+            reseeding,
+            "12 samples, 2 ranks, epoch 0: the global random generator was used",
+        ),
+        ("shard_indices", unseeded, "12 samples, 2 ranks, epoch 0: sample "),
+        ("shard_indices", two_decks, "epochs 0 and 2 are dealt in the same order"),
+        ("shard_indices", seeding, "epoch 0: the global random generator was used"),
+        ("shard_indices", moody(), "rank 0 gets another list when it asks again"),
+        (
+            "average_uneven",
+            lambda model, n: [weight.grad.to_sparse().exp() for weight in model.parameters()],
+            "rank 0",
+        ),
+        (
+            "average_uneven",
+            mean_of_means,
+            "the ranks have (5, 2) samples, rank 0: 0.weight.grad is not the mean over all",
+        ),
+        (
+            "average_uneven",
+            lambda model, n: None,
+            "rank 0: 0.weight.grad is not the mean over all samples",
+        ),
+        ("average_uneven", thawing, "rank 0: 0.bias.grad is set, though the parameter is frozen"),
+        (
+            "bucket_gradients",
+            undivided,
+            "0.weight.grad is not the mean over all samples of all ranks, it is 2 times that",
+        ),
+        (
+            "bucket_gradients",
+            lambda *args: in_buckets(*args, closing=False),
+            "0.weight.grad is not the mean",
+        ),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong"
@@ -192,22 +241,55 @@ def all_in_one(model, bucket_bytes):
 
 
 def layer_by_layer(model, bucket_bytes):
-    """Averages the shared weight once for each layer that has it: the mean of means, and bytes too many."""
+    """Averages the shared weight once for each layer that has it: the mean of means, and bytes too
+    many."""
     for layer in model:
         for weight in layer.parameters():
             if weight.grad is not None:
                 average([weight.grad])
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("shard_indices", unbalanced, "the shares have [12, 12, 12, 14] samples; every step waits for the largest"),
-    ("average_uneven", twice, "the ranks have (5, 2) samples: 340 bytes handed to collectives; the gradients have 168"),
-    ("bucket_gradients", one_each, "2 ranks, buckets of 1000 bytes: 7 messages for 2424 bytes of gradients; 3 are"),
-    ("bucket_gradients", layer_by_layer, "8 messages for 2424 bytes of gradients; 3 are enough"),
-    ("bucket_gradients", lambda *args: in_buckets(*args, early=True), "messages for 2424 bytes of gradients; "),
-    ("bucket_gradients", all_in_one, "2424 bytes in one message; the first gradients wait for the last"),
-    ("bucket_gradients", two_alone, "bytes in one message; the first gradients wait for the last"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "shard_indices",
+            unbalanced,
+            "the shares have [12, 12, 12, 14] samples; every step waits for the largest",
+        ),
+        (
+            "average_uneven",
+            twice,
+            "the ranks have (5, 2) samples: 340 bytes handed to collectives; the gradients have "
+            "168",
+        ),
+        (
+            "bucket_gradients",
+            one_each,
+            "2 ranks, buckets of 1000 bytes: 7 messages for 2424 bytes of gradients; 3 are",
+        ),
+        (
+            "bucket_gradients",
+            layer_by_layer,
+            "8 messages for 2424 bytes of gradients; 3 are enough",
+        ),
+        (
+            "bucket_gradients",
+            lambda *args: in_buckets(*args, early=True),
+            "messages for 2424 bytes of gradients; ",
+        ),
+        (
+            "bucket_gradients",
+            all_in_one,
+            "2424 bytes in one message; the first gradients wait for the last",
+        ),
+        (
+            "bucket_gradients",
+            two_alone,
+            "bytes in one message; the first gradients wait for the last",
+        ),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget", verdict

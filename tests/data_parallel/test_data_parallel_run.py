@@ -1,4 +1,5 @@
-"""Real DDP at a stated pace does what ``buckets`` simulates, and its gradients are the mean over the ranks."""
+"""Real DDP at a stated pace does what ``buckets`` simulates, and its gradients are the mean over
+the ranks."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from labkit.data_parallel.buckets import Layer, step_us
 from labkit.timeline import COMM, COMPUTE
 
 LAYER_BYTES = 65_536
-LAYERS = [Layer(name=str(index), num_bytes=LAYER_BYTES, forward_us=10_000, backward_us=30_000) for index in range(3)]
+LAYERS = [
+    Layer(name=str(index), num_bytes=LAYER_BYTES, forward_us=10_000, backward_us=30_000)
+    for index in range(3)
+]
 LINK = Link(alpha_us=1000, bandwidth_gb_per_s=0.003)
 BUCKET_MB = LAYER_BYTES / 2**20
 LATE_US = 15_000.0
@@ -21,32 +25,52 @@ LATE_US = 15_000.0
 
 
 def both(num_ranks=2, **options):
-    """The same step simulated and measured, each as {(rank, label): [(start_us, end_us, num_bytes), ...]}."""
-    predicted = data_parallel_run.predict(LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, **options)
-    run = data_parallel_run.launch(LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, num_steps=2, **options)
+    """The same step simulated and measured, each as {(rank, label): [(start_us, end_us, num_bytes),
+    ...]}."""
+    predicted = data_parallel_run.predict(
+        LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, **options
+    )
+    run = data_parallel_run.launch(
+        LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, num_steps=2, **options
+    )
     return predicted, run.timeline(), run
 
 
 def rows(timeline):
     found = {}
-    for rank, label, *times in sorted(zip(timeline.rank.tolist(), timeline.label.tolist(), timeline.start_us.tolist(),
-                                          timeline.end_us.tolist(), timeline.num_bytes.tolist(), strict=True)):
+    for rank, label, *times in sorted(
+        zip(
+            timeline.rank.tolist(),
+            timeline.label.tolist(),
+            timeline.start_us.tolist(),
+            timeline.end_us.tolist(),
+            timeline.num_bytes.tolist(),
+            strict=True,
+        )
+    ):
         found.setdefault((rank, label), []).append(tuple(times))
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"overlap": False}, {"slow": {1: 1.5}}, {"accumulate": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"overlap": False}, {"slow": {1: 1.5}}, {"accumulate": 2}], ids=str
+)
 def test_a_real_step_is_the_simulated_one(options):
     predicted, measured, run = both(**options)
     expected, found = rows(predicted), rows(measured)
     assert found.keys() == expected.keys()
     for key, spans in expected.items():
-        assert [num_bytes for *_, num_bytes in found[key]] == [num_bytes for *_, num_bytes in spans], key
-        for (start_us, end_us, _), (real_start_us, real_end_us, _) in zip(spans, found[key], strict=True):
+        assert [num_bytes for *_, num_bytes in found[key]] == [
+            num_bytes for *_, num_bytes in spans
+        ], key
+        for (start_us, end_us, _), (real_start_us, real_end_us, _) in zip(
+            spans, found[key], strict=True
+        ):
             if key[1][0] in "FB":
                 assert real_end_us - real_start_us >= end_us - start_us - 1, key
-    assert set(zip(measured.lane.tolist(), measured.kind.tolist(), strict=True)) == \
-        set(zip(predicted.lane.tolist(), predicted.kind.tolist(), strict=True))
+    assert set(zip(measured.lane.tolist(), measured.kind.tolist(), strict=True)) == set(
+        zip(predicted.lane.tolist(), predicted.kind.tolist(), strict=True)
+    )
     assert step_us(predicted) - 1 <= step_us(measured) < step_us(predicted) + 10 * LATE_US
     for each in run:
         assert each["max_error"] < 1e-5 and each["bucket_bytes"] == [LAYER_BYTES] * 3
@@ -64,14 +88,18 @@ def test_an_all_reduce_begins_when_its_layers_box_ends_and_not_before():
             ready_us = max(found[rank, f"B{layer}"][0][1], last_us)
             assert -100 <= start_us - ready_us < LATE_US, (rank, index)
             last_us = end_us
-    assert found[0, "bucket 0"][0][0] < found[0, "B1"][0][1], "communication lies under the backward of the next layer"
+    assert found[0, "bucket 0"][0][0] < found[0, "B1"][0][1], (
+        "communication lies under the backward of the next layer"
+    )
 
 
 def test_without_overlap_nothing_is_sent_under_the_backward():
     _, measured, _ = both(overlap=False)
     for rank in range(2):
         mine = measured.select(measured.rank == rank)
-        assert mine.start_us[mine.lane == COMM].min() >= mine.end_us[mine.lane == COMPUTE].max() - 100
+        assert (
+            mine.start_us[mine.lane == COMM].min() >= mine.end_us[mine.lane == COMPUTE].max() - 100
+        )
 
 
 def test_large_buckets_hold_several_layers():
@@ -85,13 +113,16 @@ def test_without_a_link_the_machines_own_is_recorded():
     run = data_parallel_run.launch(LAYERS, 2, bucket_mb=BUCKET_MB, num_steps=1)
     timeline = run.timeline()
     assert "paced links" not in timeline.notes and "paced" in timeline.notes
-    assert sorted(timeline.label[timeline.lane == COMM].tolist()) == sorted(2 * ["bucket 0", "bucket 1", "bucket 2"])
+    assert sorted(timeline.label[timeline.lane == COMM].tolist()) == sorted(
+        2 * ["bucket 0", "bucket 1", "bucket 2"]
+    )
     with pytest.raises(TypeError, match="link"):
         data_parallel_run.predict(LAYERS)
 
 
 def unreduced():
-    """The error of gradients that were never reduced, and of such that were but from one rank's data only."""
+    """The error of gradients that were never reduced, and of such that were but from one rank's
+    data only."""
     model, inputs = data_parallel_run._model(tuple(LAYERS)), [torch.ones(1) * (1 + dist.get_rank())]
     ddp = DistributedDataParallel(model)
     with ddp.no_sync():
@@ -113,14 +144,21 @@ def test_what_cannot_run_is_refused():
         data_parallel_run.launch([Layer(name="odd", num_bytes=6, forward_us=1.0)])
     with pytest.raises(ValueError, match="a layer and a step or more; got 0"):
         data_parallel_run.launch([])
-    for wrong, words in ({"accumulate": 0}, "accumulate is .*; got 0"), ({"num_steps": 0}, "got 3 and 0"), (
-            {"slow": {4: 2.0}}, "got {4: 2.0}"), ({"slow": {1: -2.0}}, "got {1: -2.0}"), (
-            {"bucket_mb": -1}, "0 to 1e9 MiB; got -1"), ({"bucket_mb": float("nan")}, "got nan"):
+    for wrong, words in (
+        ({"accumulate": 0}, "accumulate is .*; got 0"),
+        ({"num_steps": 0}, "got 3 and 0"),
+        ({"slow": {4: 2.0}}, "got {4: 2.0}"),
+        ({"slow": {1: -2.0}}, "got {1: -2.0}"),
+        ({"bucket_mb": -1}, "0 to 1e9 MiB; got -1"),
+        ({"bucket_mb": float("nan")}, "got nan"),
+    ):
         with pytest.raises(ValueError, match=words):
             data_parallel_run.launch(LAYERS, **wrong)
 
 
 def test_stated_times_that_were_not_kept_are_told():
     hasty = [Layer(name="layer 0", num_bytes=LAYER_BYTES, forward_us=0.1)]
-    run = data_parallel_run.launch(hasty, 2, link=Link(alpha_us=0.001, bandwidth_gb_per_s=1e6), num_steps=1)
+    run = data_parallel_run.launch(
+        hasty, 2, link=Link(alpha_us=0.001, bandwidth_gb_per_s=1e6), num_steps=1
+    )
     assert all(each["overruns"] >= 2 for each in run) and "overran" in run.timeline().notes

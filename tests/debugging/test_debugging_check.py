@@ -1,4 +1,5 @@
-"""The exercises of chapter 14: right answers pass, typical wrong ones are caught, and so is a fault that is hidden.
+"""The exercises of chapter 14: right answers pass, typical wrong ones are caught, and so is a fault
+that is hidden.
 
 The claims that a check accepts are what labkit finds when the chapter's broken functions are run.
 """
@@ -17,8 +18,10 @@ from labkit.launching import diagnosis
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("case_one", "case_two", "case_three", "case_four", "case_five", "case_six")
 SOURCE = Path(__file__).resolve().parents[2] / "notebooks" / "src" / "14_debugging.py"
-FINDINGS = {name: (truth.ranks if len(truth.ranks) > 1 else truth.ranks[0], truth.lines[0], truth.fault)
-            for name, truth in check.TRUTH.items()}
+FINDINGS = {
+    name: (truth.ranks if len(truth.ranks) > 1 else truth.ranks[0], truth.lines[0], truth.fault)
+    for name, truth in check.TRUTH.items()
+}
 
 
 def judged(name, answer, finding=None):
@@ -33,7 +36,7 @@ def solutions():
     """The chapter's own answers, and its broken functions: name -> function."""
     text = SOURCE.read_text(encoding="utf-8")
     names = {"torch": torch, "dist": dist, "health": health}
-    exercises = re.sub(r" *### (BEGIN|END) SOLUTION\n", "", text[text.index("# ## Exercises"):])
+    exercises = re.sub(r" *### (BEGIN|END) SOLUTION\n", "", text[text.index("# ## Exercises") :])
     for block in re.findall(r"^def .*?(?=^\S)", exercises, re.MULTILINE | re.DOTALL):
         exec(block, names)
     return names
@@ -53,57 +56,94 @@ def test_without_a_finding_it_is_not_attempted_and_the_chapters_answer_passes(na
 
 @pytest.mark.parametrize("name", ["case_one", "case_three", "case_four"])
 def test_the_accepted_claims_are_what_the_report_says(name):
-    inputs = {"case_one": ("log_losses", [[4.0, 3.0, 2.0]] * 3), "case_four": ("pass_on", [torch.ones(4)] * 3),
-              "case_three": ("one_epoch", [[3.0, 2.0, 6.0], [1.0, 4.0], [3.0, 2.0, 6.0]])}
+    inputs = {
+        "case_one": ("log_losses", [[4.0, 3.0, 2.0]] * 3),
+        "case_four": ("pass_on", [torch.ones(4)] * 3),
+        "case_three": ("one_epoch", [[3.0, 2.0, 6.0], [1.0, 4.0], [3.0, 2.0, 6.0]]),
+    }
     broken, each = BOOK[inputs[name][0]], inputs[name][1]
     with pytest.raises(lab.LaunchError) as caught:
-        lab.launch(lambda: broken(each[dist.get_rank()]), ranks=3, backend="gloo", hang_s=0.5, timeout_s=30)
+        lab.launch(
+            lambda: broken(each[dist.get_rank()]), ranks=3, backend="gloo", hang_s=0.5, timeout_s=30
+        )
     finding, truth = caught.value.finding, check.TRUTH[name]
     assert (finding.fault, finding.ranks) == (truth.fault, truth.ranks)
 
 
 def test_the_accepted_claims_are_what_the_trace_and_health_say():
-    dashboard, update, mean_of_all = BOOK["dashboard"], BOOK["update_and_compare"], BOOK["mean_of_all"]
-    run = lab.launch(lambda: dashboard(1.0, (0.75, 1.0, 0.25, 0.5)[dist.get_rank()]), ranks=4, backend="gloo")
+    dashboard, update, mean_of_all = (
+        BOOK["dashboard"],
+        BOOK["update_and_compare"],
+        BOOK["mean_of_all"],
+    )
+    run = lab.launch(
+        lambda: dashboard(1.0, (0.75, 1.0, 0.25, 0.5)[dist.get_rank()]), ranks=4, backend="gloo"
+    )
     finding = diagnosis.swapped(run.calls())
     assert (finding.fault, finding.ranks) == check.TRUTH["case_two"][:2]
     finding = lab.launch(update, ranks=3, backend="gloo")[0][0]
     assert (finding.fault, finding.ranks) == check.TRUTH["case_five"][:2]
-    finding = lab.launch(lambda: mean_of_all(torch.ones((3, 2, 0)[dist.get_rank()])), ranks=3, backend="gloo")[0][1]
+    finding = lab.launch(
+        lambda: mean_of_all(torch.ones((3, 2, 0)[dist.get_rank()])), ranks=3, backend="gloo"
+    )[0][1]
     assert (finding.fault, finding.ranks) == check.TRUTH["case_six"][:2]
 
 
 def test_every_line_that_is_accepted_stands_in_the_broken_function():
     text = SOURCE.read_text(encoding="utf-8")
-    functions = {"case_one": "log_losses", "case_two": "dashboard", "case_three": "one_epoch", "case_four": "pass_on",
-                 "case_five": "update", "case_six": "mean_of_all"}
+    functions = {
+        "case_one": "log_losses",
+        "case_two": "dashboard",
+        "case_three": "one_epoch",
+        "case_four": "pass_on",
+        "case_five": "update",
+        "case_six": "mean_of_all",
+    }
     for name, truth in check.TRUTH.items():
         body = re.search(rf"^def {functions[name]}\(.*?(?=^\S)", text, re.MULTILINE | re.DOTALL)[0]
         assert all(line in body for line in truth.lines), name
 
 
-@pytest.mark.parametrize(("finding", "words"), [
-    ((0, "dist.all_reduce(mean)", "missing_rank"), "rank 0: not the odd one out"),
-    ((1, "dist.all_reduce(mean)", "missing_rank"), "rank 1: some of the odd ones, not all"),
-    (({1, 2}, "print(", "missing_rank"), "line 'print(' is not where it goes wrong"),
-    (((1, 2), "mean = torch.tensor(loss)", "missing_rank"), "is not where it goes wrong"),
-    (((1, 2), 6, "missing_rank"), "line 6 is not where it goes wrong (give a piece of the line's text)"),
-    (((1, 2), "dist.all_reduce(mean)", "deadlock"), "fault 'deadlock' is none of exception, sigkill"),
-    (((1, 2), "dist.all_reduce(mean)", ["nan"]), "fault ['nan'] is none of exception, sigkill"),
-    (((1, 2), "dist.all_reduce(mean)", "uneven_inputs"), "fault 'uneven_inputs' (a rank has fewer batches): not what"),
-    (("rank 1", "dist.all_reduce(mean)", "missing_rank"), "rank 'rank 1': not the odd one out"),
-    ((("a", 1), "dist.all_reduce(mean)", "missing_rank"), "rank ('a', 1): not the odd one out"),
-    ("missing_rank", "finding is (rank, line, fault); got 'missing_rank'"),
-    (lambda: 3, "finding is (rank, line, fault); got 3"),
-])
+@pytest.mark.parametrize(
+    ("finding", "words"),
+    [
+        ((0, "dist.all_reduce(mean)", "missing_rank"), "rank 0: not the odd one out"),
+        ((1, "dist.all_reduce(mean)", "missing_rank"), "rank 1: some of the odd ones, not all"),
+        (({1, 2}, "print(", "missing_rank"), "line 'print(' is not where it goes wrong"),
+        (((1, 2), "mean = torch.tensor(loss)", "missing_rank"), "is not where it goes wrong"),
+        (
+            ((1, 2), 6, "missing_rank"),
+            "line 6 is not where it goes wrong (give a piece of the line's text)",
+        ),
+        (
+            ((1, 2), "dist.all_reduce(mean)", "deadlock"),
+            "fault 'deadlock' is none of exception, sigkill",
+        ),
+        (((1, 2), "dist.all_reduce(mean)", ["nan"]), "fault ['nan'] is none of exception, sigkill"),
+        (
+            ((1, 2), "dist.all_reduce(mean)", "uneven_inputs"),
+            "fault 'uneven_inputs' (a rank has fewer batches): not what",
+        ),
+        (("rank 1", "dist.all_reduce(mean)", "missing_rank"), "rank 'rank 1': not the odd one out"),
+        ((("a", 1), "dist.all_reduce(mean)", "missing_rank"), "rank ('a', 1): not the odd one out"),
+        ("missing_rank", "finding is (rank, line, fault); got 'missing_rank'"),
+        (lambda: 3, "finding is (rank, line, fault); got 3"),
+    ],
+)
 def test_a_wrong_finding_is_told_before_anything_runs(finding, words):
     verdict = check.case_one(BOOK["my_one"], finding=finding)
     assert verdict.state == "wrong" and words in verdict.counterexample, verdict
 
 
 def test_a_finding_may_be_any_piece_of_the_line():
-    assert check.case_one(BOOK["my_one"], finding=([2, 1], "all_reduce( mean )", "missing_rank")).state == "passed"
-    assert check.case_one(BOOK["my_one"], finding=((1, 2), None, "missing_rank")).state == "not attempted"
+    assert (
+        check.case_one(BOOK["my_one"], finding=([2, 1], "all_reduce( mean )", "missing_rank")).state
+        == "passed"
+    )
+    assert (
+        check.case_one(BOOK["my_one"], finding=((1, 2), None, "missing_rank")).state
+        == "not attempted"
+    )
 
 
 # --- plausible answers that are wrong -------------------------------------------------------------------------------
@@ -221,7 +261,8 @@ def agree_on_rank_0s(weight, grad, limit):
 
 
 def clip_first(weight, grad, limit):
-    """Every rank clips its own gradient before the mean: replicas agree, but the mean is another."""
+    """Every rank clips its own gradient before the mean: replicas agree, but the mean is
+    another."""
     norm = grad.norm()
     if norm > limit:
         grad *= limit / norm
@@ -259,29 +300,56 @@ def one_number_each(losses):
     return total[0] / total[1]
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("case_one", log_alone, "right is ["),
-    ("case_one", log_everywhere, "2 ranks: rank 1 printed '[3.5"),
-    ("case_one", log_on_rank_0, "rank 1 returned [], right is [3.5"),
-    ("case_one", lambda losses: [], "rank 0 returned [], right is ["),
-    ("case_one", swallowing, "already returned"),
-    ("case_two", lambda loss, accuracy: (loss, accuracy), "rank 0 returned [2.0, 0.25], right is [3.0, 0.5]"),
-    ("case_two", dashboard_by_line, "right is [3.0, 0.5]"),
-    ("case_three", epoch_of_the_shortest, "the ranks have [[1.0, 5.0, 2.0], [3.0]]: rank 0 returned 1.0, right is "),
-    ("case_three", epoch_with_zeros, "the ranks have [[1.0, 5.0, 2.0], [3.0]]: rank 0 returned "),
-    ("case_three", lambda batches: 0.0, "rank 0 returned 0.0, right is "),
-    ("case_four", pass_the_wrong_way, "smallest and largest; rank "),
-    ("case_four", lambda x: x, "rank 0 returned [-1.0, -1.0], smallest and largest; rank 1 had 1s"),
-    ("case_four", pass_without_waiting, "smallest and largest; rank "),
-    ("case_four", lambda x: None, "rank 0 returned None"),
-    ("case_five", agree_on_rank_0s, "right is ["),
-    ("case_five", clip_first, "the ranks have [[9.0, 0.0], [-8.0, 1.0]]: rank 0 returned "),
-    ("case_five", never_clip, "the ranks have [[8.0, 6.0], [6.0, 8.0], [0.0, 0.0]]: rank 0 returned "),
-    ("case_six", mean_of_means, "the ranks have [[1.0, 5.0, 3.0], [7.0], []]: rank 0 returned "),
-    ("case_six", mean_of_those_that_have, "rank 0 returned 5.0, right is 4.0"),
-    ("case_six", skipping, "rank 2 already returned"),
-    ("case_six", lambda losses: "4", "rank 0 returned 4, right is 4.0"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("case_one", log_alone, "right is ["),
+        ("case_one", log_everywhere, "2 ranks: rank 1 printed '[3.5"),
+        ("case_one", log_on_rank_0, "rank 1 returned [], right is [3.5"),
+        ("case_one", lambda losses: [], "rank 0 returned [], right is ["),
+        ("case_one", swallowing, "already returned"),
+        (
+            "case_two",
+            lambda loss, accuracy: (loss, accuracy),
+            "rank 0 returned [2.0, 0.25], right is [3.0, 0.5]",
+        ),
+        ("case_two", dashboard_by_line, "right is [3.0, 0.5]"),
+        (
+            "case_three",
+            epoch_of_the_shortest,
+            "the ranks have [[1.0, 5.0, 2.0], [3.0]]: rank 0 returned 1.0, right is ",
+        ),
+        (
+            "case_three",
+            epoch_with_zeros,
+            "the ranks have [[1.0, 5.0, 2.0], [3.0]]: rank 0 returned ",
+        ),
+        ("case_three", lambda batches: 0.0, "rank 0 returned 0.0, right is "),
+        ("case_four", pass_the_wrong_way, "smallest and largest; rank "),
+        (
+            "case_four",
+            lambda x: x,
+            "rank 0 returned [-1.0, -1.0], smallest and largest; rank 1 had 1s",
+        ),
+        ("case_four", pass_without_waiting, "smallest and largest; rank "),
+        ("case_four", lambda x: None, "rank 0 returned None"),
+        ("case_five", agree_on_rank_0s, "right is ["),
+        ("case_five", clip_first, "the ranks have [[9.0, 0.0], [-8.0, 1.0]]: rank 0 returned "),
+        (
+            "case_five",
+            never_clip,
+            "the ranks have [[8.0, 6.0], [6.0, 8.0], [0.0, 0.0]]: rank 0 returned ",
+        ),
+        (
+            "case_six",
+            mean_of_means,
+            "the ranks have [[1.0, 5.0, 3.0], [7.0], []]: rank 0 returned ",
+        ),
+        ("case_six", mean_of_those_that_have, "rank 0 returned 5.0, right is 4.0"),
+        ("case_six", skipping, "rank 2 already returned"),
+        ("case_six", lambda losses: "4", "rank 0 returned 4, right is 4.0"),
+    ],
+)
 def test_a_hidden_fault_gets_its_counterexample(name, answer, words):
     verdict = judged(name, answer)
     assert verdict.state == "wrong" and words in verdict.counterexample, verdict
@@ -289,18 +357,26 @@ def test_a_hidden_fault_gets_its_counterexample(name, answer, words):
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_broken_function_itself_is_wrong(name):
-    broken = dict(zip(EXERCISES, ("log_losses", "dashboard", "one_epoch", "pass_on", "update", "mean_of_all"),
-                      strict=True))[name]
+    broken = dict(
+        zip(
+            EXERCISES,
+            ("log_losses", "dashboard", "one_epoch", "pass_on", "update", "mean_of_all"),
+            strict=True,
+        )
+    )[name]
     assert judged(name, BOOK[broken]).state == "wrong"
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("case_one", log_and_barrier, "rank 0 made 3 calls; 2 are enough"),
-    ("case_two", dashboard_with_barriers, "made 3 calls; 2 are enough"),
-    ("case_four", pass_it_twice, "bytes; x has 1200000"),
-    ("case_four", pass_by_gathering, "4 ranks, 300000 numbers each: rank 0 sent "),
-    ("case_six", one_number_each, "made 4 calls; 2 are enough"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("case_one", log_and_barrier, "rank 0 made 3 calls; 2 are enough"),
+        ("case_two", dashboard_with_barriers, "made 3 calls; 2 are enough"),
+        ("case_four", pass_it_twice, "bytes; x has 1200000"),
+        ("case_four", pass_by_gathering, "4 ranks, 300000 numbers each: rank 0 sent "),
+        ("case_six", one_number_each, "made 4 calls; 2 are enough"),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = judged(name, answer)
     assert verdict.state == "over budget" and words in verdict.counterexample, verdict

@@ -1,5 +1,6 @@
-"""Each fault is asked for on real ranks: it gets its name, its odd rank and its line, in time, and leaves nothing.
-Delays are asserted at ten times the bound; benchmarks/soak.py has the exact ones."""
+"""Each fault is asked for on real ranks: it gets its name, its odd rank and its line, in time, and
+leaves nothing. Delays are asserted at ten times the bound; benchmarks/soak.py has the exact
+ones."""
 
 import time
 
@@ -13,10 +14,18 @@ from labkit.launching import zygote_client
 from labkit.launching.outcome import FAULTS
 
 NO_SINGLE_RANK = {"set_epoch"}
-LINES = {"exception": "raise ValueError", "out_of_memory": "torch.ones(4_000_000)", "hang": "time.sleep(0.01)",
-         "mismatched_op": "dist.broadcast(x, src=odd)", "swapped_order": "dist.all_reduce(y)",
-         "missing_rank": "dist.all_reduce", "uneven_inputs": "dist.all_reduce", "wrong_group": "dist.all_reduce",
-         "send_cycle": "dist.send", "nan": "model("}
+LINES = {
+    "exception": "raise ValueError",
+    "out_of_memory": "torch.ones(4_000_000)",
+    "hang": "time.sleep(0.01)",
+    "mismatched_op": "dist.broadcast(x, src=odd)",
+    "swapped_order": "dist.all_reduce(y)",
+    "missing_rank": "dist.all_reduce",
+    "uneven_inputs": "dist.all_reduce",
+    "wrong_group": "dist.all_reduce",
+    "send_cycle": "dist.send",
+    "nan": "model(",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +47,9 @@ def test_a_fault_is_named_with_its_rank_and_line_in_time_and_leaves_nothing(name
     assert finding is not None and finding.fault == name, finding
     if name not in NO_SINGLE_RANK:
         assert (1 in finding.ranks) != (name == "wrong_group"), finding
-        assert len(finding.ranks) <= 3 and (len(finding.ranks) == 1 or name in ("wrong_group", "send_cycle"))
+        assert len(finding.ranks) <= 3 and (
+            len(finding.ranks) == 1 or name in ("wrong_group", "send_cycle")
+        )
     assert LINES.get(name, "") in finding.where.get("text", "")
     program = faults.PROGRAMS[name]
     assert seconds < 1 + program.silent * 1.0 + 10 * program.notice_s
@@ -62,12 +73,22 @@ def test_every_fault_can_be_asked_for():
 
 @pytest.mark.parametrize("odd", [0, 2])
 def test_the_odd_one_is_found_wherever_it_is(odd):
-    for name in ("mismatched_op", "mismatched_shape", "swapped_order", "missing_rank", "diverged_replica"):
+    for name in (
+        "mismatched_op",
+        "mismatched_shape",
+        "swapped_order",
+        "missing_rank",
+        "diverged_replica",
+    ):
         assert odd in faults.run(name, ranks=4, odd=odd).ranks, name
 
 
 def test_of_three_ranks_the_one_with_another_size_is_found_by_gloos_own_words():
-    assert [faults.run("mismatched_shape", ranks=3, odd=odd).ranks for odd in range(3)] == [(0,), (1,), (2,)]
+    assert [faults.run("mismatched_shape", ranks=3, odd=odd).ranks for odd in range(3)] == [
+        (0,),
+        (1,),
+        (2,),
+    ]
 
 
 @pytest.mark.parametrize("name", ["mismatched_op", "mismatched_shape"])
@@ -95,14 +116,18 @@ def test_a_healthy_run_has_no_finding():
     run = lab.launch(work, ranks=3, backend="gloo")
     assert list(run) == [(None, None)] * 3
     assert check.trace(run).state == "passed" and len(run.calls()[0]) >= 3
-    assert "health.finite" in run.calls()[1][-1]["text"], "a call stands at the learner's line, not at ours"
+    assert "health.finite" in run.calls()[1][-1]["text"], (
+        "a call stands at the learner's line, not at ours"
+    )
 
 
 def test_check_trace_tells_what_nothing_else_sees():
     run = lab.launch(faults.PROGRAMS["swapped_order"].rank, 1, ranks=3, backend="gloo")
     assert run[0] != (3.0, 30.0), "the sums are wrong, and the run ended well"
     verdict = check.trace(run)
-    assert verdict.state == "wrong" and "rank 1: all_reduce of [[4]] at line" in verdict.counterexample
+    assert (
+        verdict.state == "wrong" and "rank 1: all_reduce of [[4]] at line" in verdict.counterexample
+    )
 
 
 def test_one_collective_in_two_branches_is_no_swap():

@@ -20,33 +20,75 @@ import labkit
 ROOT = Path(__file__).resolve().parents[2]
 TREE = house.sources(ROOT / "labkit")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-README, MAKEFILE, CI = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile", ".ci/run"))
-EXPORTS = {"__version__", "launch", "launch_script", "start", "warm", "Job", "Run", "LaunchError", "RankFailed",
-           "Deadlock", "Timeout", "Stopped", "Refused"}
-RULES = (house.floor_faults, house.engine_faults, house.size_faults, house.total_faults, house.name_faults,
-         house.docstring_faults, house.type_faults)
+README, MAKEFILE, CI = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile", ".ci/run")
+)
+EXPORTS = {
+    "__version__",
+    "launch",
+    "launch_script",
+    "start",
+    "warm",
+    "Job",
+    "Run",
+    "LaunchError",
+    "RankFailed",
+    "Deadlock",
+    "Timeout",
+    "Stopped",
+    "Refused",
+}
+RULES = (
+    house.floor_faults,
+    house.engine_faults,
+    house.size_faults,
+    house.total_faults,
+    house.name_faults,
+    house.docstring_faults,
+    house.type_faults,
+)
 LONG = "def long():\n" + "    pass\n" * 40
 BROKEN = (
     (house.floor_faults, {"units": "from labkit import timeline"}, "units imports timeline"),
-    (house.floor_faults, {"timeline": "def f():\n    from labkit.pipeline.schedules import naive"}, "floor 1 (theory), above"),
+    (
+        house.floor_faults,
+        {"timeline": "def f():\n    from labkit.pipeline.schedules import naive"},
+        "floor 1 (theory), above",
+    ),
     (house.floor_faults, {"launcher": "import labkit.widgets"}, "nobody imports the hands"),
     (house.floor_faults, {"svg": "from labkit import machine"}, "pictures never reach"),
     (house.floor_faults, {"widgets.panel": "from ..demo import main"}, "nobody imports the hands"),
     (house.floor_faults, {"job": "from labkit import launch"}, "name the room"),
     (house.floor_faults, {"attic": ""}, "attic has no floor"),
     (house.floor_faults, {"__init__": "from labkit.run import Run"}, "lazily"),
-    (house.engine_faults, {"schedule": "def f():\n    import torch.distributed"}, "schedule imports torch"),
+    (
+        house.engine_faults,
+        {"schedule": "def f():\n    import torch.distributed"},
+        "schedule imports torch",
+    ),
     (house.engine_faults, {"model": "import deepspeed"}, "at import time"),
     (house.size_faults, {"units": "x = 1\n" * 301}, "301 lines"),
     (house.size_faults, {"units": LONG}, "units.long has 41 lines"),
-    (house.total_faults, {f"room{i}": "x = 1\n" * 300 for i in range(25)}, "7500 lines of code, of 7400"),
+    (
+        house.total_faults,
+        {f"room{i}": "x = 1\n" * 300 for i in range(25)},
+        "7500 lines of code, of 7400",
+    ),
     (house.total_faults, {"units": LONG}, "the median function has 41 lines"),
     (house.total_faults, {"widgets.panel": "x = 1\n" * 4561}, "widgets and check have 4561"),
     (house.name_faults, {"units": "class RankManager: pass"}, "called manager"),
     (house.name_faults, {"common": "def http_utils(): pass"}, "called utils"),
-    (house.docstring_faults, {"units": "class Metre:\n    def f(self): pass"}, "units.Metre.f has no docstring"),
+    (
+        house.docstring_faults,
+        {"units": "class Metre:\n    def f(self): pass"},
+        "units.Metre.f has no docstring",
+    ),
     (house.docstring_faults, {"units": "x = 1"}, "units has no docstring"),
-    (house.docstring_faults, {"run": "@dataclass(frozen=True)\nclass R:\n    x: int"}, "run.R.x has no line"),
+    (
+        house.docstring_faults,
+        {"run": "@dataclass(frozen=True)\nclass R:\n    x: int"},
+        "run.R.x has no line",
+    ),
     (house.docstring_faults, {"run": "@dataclass\nclass R: pass"}, "frozen and keyword-only"),
     (house.type_faults, {"units": "def f(a, *, b: int) -> None: pass"}, "units.f: a has no type"),
     (house.type_faults, {"units": "class C:\n    def f(self): pass"}, "units.C.f: no return type"),
@@ -69,16 +111,26 @@ def test_every_rule_is_shown_something_broken():
 
 
 def test_imports_that_go_down_and_left_are_no_fault():
-    tree = {"schedule": "from labkit import timeline", "svg": "from labkit.pictures.scene import Scene",
-            "demo": "import labkit as lab", "widgets.panel": "from . import play\nfrom labkit import machine",
-            "job": "from labkit.run import Run"}
+    tree = {
+        "schedule": "from labkit import timeline",
+        "svg": "from labkit.pictures.scene import Scene",
+        "demo": "import labkit as lab",
+        "widgets.panel": "from . import play\nfrom labkit import machine",
+        "job": "from labkit.run import Run",
+    }
     assert house.floor_faults(tree) == []
 
 
 def test_importing_labkit_takes_under_a_fifth_of_a_second_of_cpu_and_loads_nothing_heavy():
-    code = ("import time, sys; t = time.process_time(); import labkit; "
-            "print(time.process_time() - t, *{'torch', 'numpy', 'matplotlib', 'ipywidgets'} & set(sys.modules))")
-    answers = [subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).split() for _ in range(3)]
+    code = (
+        "import time, sys; t = time.process_time(); import labkit; "
+        "print(time.process_time() - t, *{'torch', 'numpy', 'matplotlib', 'ipywidgets'} & "
+        "set(sys.modules))"
+    )
+    answers = [
+        subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).split()
+        for _ in range(3)
+    ]
     assert min(float(answer[0]) for answer in answers) < 0.2
     assert all(answer[1:] == [] for answer in answers), answers
 
@@ -99,9 +151,12 @@ def test_environment_yml_agrees_with_pyproject():
     text = (ROOT / "environment.yml").read_text()
     assert house.conda_faults(text, PROJECT) == []
     assert house.conda_faults(text.replace("3.11", "3.12"), PROJECT) == [
-        "environment.yml lacks python>=3.11", "environment.yml lists python>=3.12; pins stand in pyproject.toml"]
+        "environment.yml lacks python>=3.11",
+        "environment.yml lists python>=3.12; pins stand in pyproject.toml",
+    ]
     assert house.conda_faults(text + "      - torch==2.0\n", PROJECT) == [
-        "environment.yml lists torch==2.0; pins stand in pyproject.toml"]
+        "environment.yml lists torch==2.0; pins stand in pyproject.toml"
+    ]
 
 
 def test_what_is_installed_is_what_is_pinned():
@@ -113,7 +168,9 @@ def test_what_is_installed_is_what_is_pinned():
 
 def test_a_loose_requirement_is_refused():
     with pytest.raises(ValueError, match="numpy>=2"):
-        house.pins({"project": {"dependencies": ["numpy>=2"], "optional-dependencies": {"test": []}}})
+        house.pins(
+            {"project": {"dependencies": ["numpy>=2"], "optional-dependencies": {"test": []}}}
+        )
 
 
 def test_every_make_command_named_is_a_target_and_ci_runs_the_test_command():
@@ -127,8 +184,15 @@ def test_every_make_command_named_is_a_target_and_ci_runs_the_test_command():
 
 def test_the_readmes_first_screen_is_in_order():
     text = README.partition("\n## ")[0]
-    parts = ["# labkit", "](data/readme/", "    make lab", "    make test", "```python", "<!-- chapters -->",
-             "<!-- /chapters -->"]
+    parts = [
+        "# labkit",
+        "](data/readme/",
+        "    make lab",
+        "    make test",
+        "```python",
+        "<!-- chapters -->",
+        "<!-- /chapters -->",
+    ]
     places = [text.find(part) for part in parts]
     assert -1 not in places and places == sorted(places), dict(zip(parts, places, strict=True))
 
@@ -137,7 +201,9 @@ def test_the_readmes_first_screen_is_in_order():
 def test_the_readmes_six_lines_of_python_run():
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     assert len(code.strip().splitlines()) == 6
-    done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, timeout=150, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-"], input=code, capture_output=True, text=True, timeout=150, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "tensor([4., 4., 4.])" in done.stdout
 
@@ -150,12 +216,18 @@ def test_no_file_names_a_persons_folder_holds_outputs_or_weighs_too_much():
 def test_a_file_that_may_not_be_committed_is_named(tmp_path):
     cell = {"cell_type": "code", "outputs": [{"text": "1"}], "execution_count": 1}
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {"widgets": {}}}))
-    (tmp_path / "b.md").write_text("see /" + "home/ann/labkit, not https://example.org/home/ann nor ~/wo" + "rk/x")
+    (tmp_path / "b.md").write_text(
+        "see /" + "home/ann/labkit, not https://example.org/home/ann nor ~/wo" + "rk/x"
+    )
     (tmp_path / "c.bin").write_bytes(b"\xff" * 600_001)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "d.bin").write_bytes(b"\xff" * 600_001)
-    assert house.file_faults(tmp_path) == ["a.ipynb: cell 0 has been run", "a.ipynb: holds widget states",
-                                           "b.md names /" + "home/", "c.bin has 600001 bytes of 600000"]
+    assert house.file_faults(tmp_path) == [
+        "a.ipynb: cell 0 has been run",
+        "a.ipynb: holds widget states",
+        "b.md names /" + "home/",
+        "c.bin has 600001 bytes of 600000",
+    ]
 
 
 def test_no_deprecated_name_of_torch_is_used():
@@ -163,28 +235,48 @@ def test_no_deprecated_name_of_torch_is_used():
     assert len(code) > 20
     faults = [house.deprecated_faults(path.name, path.read_text(encoding="utf-8")) for path in code]
     # not deprecated, only discouraged: chapter 03 shows why, and nobody else may have it
-    assert [fault for some in faults for fault in some] == ["03_data_parallel.py uses torch.nn.DataParallel"]
+    assert [fault for some in faults for fault in some] == [
+        "03_data_parallel.py uses torch.nn.DataParallel"
+    ]
 
 
-@pytest.mark.parametrize("code", ["import torch.cuda.amp as amp", "from torch.cuda.amp import autocast",
-                                  "%time\ntorch.cuda.amp.f()", "import torch as t\nt.cuda.amp.GradScaler()",
-                                  "from torch.nn import DataParallel"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch.cuda.amp as amp",
+        "from torch.cuda.amp import autocast",
+        "%time\ntorch.cuda.amp.f()",
+        "import torch as t\nt.cuda.amp.GradScaler()",
+        "from torch.nn import DataParallel",
+    ],
+)
 def test_a_deprecated_name_is_found_however_it_is_written(code):
     assert len(house.deprecated_faults("x", code)) == 1
-    assert house.deprecated_faults("x", '# torch.cuda.amp\n"torch.cuda.amp"\nimport torch.cuda.amplitude') == []
+    assert (
+        house.deprecated_faults(
+            "x", '# torch.cuda.amp\n"torch.cuda.amp"\nimport torch.cuda.amplitude'
+        )
+        == []
+    )
 
 
 def test_ruff_finds_nothing_and_would():
     ruff = [sys.executable, "-m", "ruff", "check", "--no-cache", "--quiet"]
     done = subprocess.run([*ruff, "."], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout[-3000:]
-    found = subprocess.run([*ruff, "-"], input="import os\n", cwd=ROOT, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [*ruff, "-"], input="import os\n", cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert "F401" in found.stdout
 
 
 def test_every_part_of_data_says_where_it_comes_from():
     told = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
-    parts = [path.name + "/" * path.is_dir() for path in (ROOT / "data").iterdir() if path.name != "README.md"]
+    parts = [
+        path.name + "/" * path.is_dir()
+        for path in (ROOT / "data").iterdir()
+        if path.name != "README.md"
+    ]
     assert "story.txt" in parts
     assert [part for part in parts if f"| `{part}` |" not in told] == []
 
@@ -206,8 +298,12 @@ def test_make_env_repairs_what_an_interrupted_call_left_and_follows_the_pins(tmp
 
     def env() -> tuple[int, list[str]]:
         (tmp_path / "calls").write_text("")
-        done = subprocess.run(["make", "env", "PYTHON=./python"], cwd=tmp_path, capture_output=True, timeout=30)
-        return done.returncode, re.findall(r"-m (venv --clear|venv|pip|labkit ops)", (tmp_path / "calls").read_text())
+        done = subprocess.run(
+            ["make", "env", "PYTHON=./python"], cwd=tmp_path, capture_output=True, timeout=30
+        )
+        return done.returncode, re.findall(
+            r"-m (venv --clear|venv|pip|labkit ops)", (tmp_path / "calls").read_text()
+        )
 
     (tmp_path / "no-network").touch()
     assert env() == (2, ["venv --clear", "pip"])
@@ -215,13 +311,24 @@ def test_make_env_repairs_what_an_interrupted_call_left_and_follows_the_pins(tmp
     assert env() == (0, ["venv --clear", "pip", "pip", "labkit ops"])
     assert env() == (0, ["labkit ops"])
     os.utime(tmp_path / "pyproject.toml", (2**33, 2**33))  # the pins change
-    assert env() == (0, ["pip", "pip", "labkit ops"])  # in the environment as it is, whatever PYTHON is now
+    assert env() == (
+        0,
+        ["pip", "pip", "labkit ops"],
+    )  # in the environment as it is, whatever PYTHON is now
 
 
-@pytest.mark.parametrize(("mark", "ci", "outcome"), [
-    ("browser", "", pytest.skip.Exception), ("gpu", "true", pytest.skip.Exception),
-    ("browser", "true", pytest.fail.Exception), ("notebooks", "true", None)])
-def test_a_browser_test_without_a_browser_skips_with_a_reason_and_fails_in_ci(monkeypatch, mark, ci, outcome):
+@pytest.mark.parametrize(
+    ("mark", "ci", "outcome"),
+    [
+        ("browser", "", pytest.skip.Exception),
+        ("gpu", "true", pytest.skip.Exception),
+        ("browser", "true", pytest.fail.Exception),
+        ("notebooks", "true", None),
+    ],
+)
+def test_a_browser_test_without_a_browser_skips_with_a_reason_and_fails_in_ci(
+    monkeypatch, mark, ci, outcome
+):
     monkeypatch.setenv("CI", ci)
     monkeypatch.setattr(conftest, "chromium", lambda: None)
     monkeypatch.setattr(conftest.machine, "num_gpus", lambda: 0)

@@ -23,8 +23,9 @@ def test_ops_says_that_they_stand_or_why_they_can_not_be_built(monkeypatch, caps
     monkeypatch.setattr(ops, "missing", lambda: ["cpu_adam"])
     monkeypatch.setattr(ops, "obstacle", lambda: "no compiler. Install one")
     assert __main__.main(["ops"]) == 0
-    assert capsys.readouterr().out == ("DeepSpeed's ops are built\n"
-                                       "DeepSpeed's ops are not built: no compiler. Install one\n")
+    assert capsys.readouterr().out == (
+        "DeepSpeed's ops are built\nDeepSpeed's ops are not built: no compiler. Install one\n"
+    )
 
 
 def test_ops_exits_1_when_a_build_fails(monkeypatch):

@@ -1,5 +1,5 @@
-"""What strangers can do: nothing listens beyond this machine, nobody else reads a run's files, and a folder or a file
-from elsewhere is only data: loading it runs nothing, whatever it holds."""
+"""What strangers can do: nothing listens beyond this machine, nobody else reads a run's files, and
+a folder or a file from elsewhere is only data: loading it runs nothing, whatever it holds."""
 
 import ast
 import io
@@ -36,20 +36,29 @@ LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 def reachable(family: list[psutil.Process]) -> list[str]:
-    """Each socket of a process that is bound to another address than loopback's, or joined with one."""
-    return [f"{process.name()} {process.pid}: {joined}" for process in family
-            for joined in process.net_connections(kind="inet") for end in (joined.laddr, joined.raddr)
-            if end and end.ip not in LOOPBACK]
+    """Each socket of a process that is bound to another address than loopback's, or joined with
+    one."""
+    return [
+        f"{process.name()} {process.pid}: {joined}"
+        for process in family
+        for joined in process.net_connections(kind="inet")
+        for end in (joined.laddr, joined.raddr)
+        if end and end.ip not in LOOPBACK
+    ]
 
 
 def listening(process: psutil.Process) -> int:
     """How many TCP sockets of a process wait for connections."""
-    return sum(joined.status == psutil.CONN_LISTEN for joined in process.net_connections(kind="tcp"))
+    return sum(
+        joined.status == psutil.CONN_LISTEN for joined in process.net_connections(kind="tcp")
+    )
 
 
 def test_a_socket_on_every_interface_would_be_found():
     code = "import socket, time; s = socket.socket(); s.bind(('0.0.0.0', 0)); s.listen(); print(1, flush=True); input()"
-    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     child.stdout.readline()
     found, count = reachable([psutil.Process(child.pid)]), listening(psutil.Process(child.pid))
     child.communicate(b"\n", timeout=10)
@@ -71,7 +80,8 @@ time.sleep(0.5)
 
 
 def ask(client, code: str) -> dict:
-    """Runs a cell of a notebook and returns the reply. Raises AssertionError with its traceback if it fails."""
+    """Runs a cell of a notebook and returns the reply. Raises AssertionError with its traceback if
+    it fails."""
     reply = client.execute_interactive(code, timeout=60, output_hook=lambda _: None)["content"]
     assert reply["status"] == "ok", "\n".join(reply["traceback"])
     return reply
@@ -91,11 +101,15 @@ def test_no_kernel_zygote_or_rank_is_reachable_from_another_machine(notebook, tm
     me = psutil.Process(kernel.provisioner.pid)
     ask(client, CELL)
     idle = [me, *me.children(recursive=True)]
-    assert len(idle) >= 3 and reachable(idle) == []  # kernel, zygote, and the spares that it has forked
+    assert (
+        len(idle) >= 3 and reachable(idle) == []
+    )  # kernel, zygote, and the spares that it has forked
     ask(client, "job = lab.start(work, ranks=3, backend='gloo', timeout_s=50)\ntime.sleep(1.5)")
     busy = [me, *me.children(recursive=True)]
     ranks = [process for process in busy if process != me and listening(process)]
-    assert len(ranks) == 3 and listening(me)  # gloo's and the kernel's own: what is looked at is there
+    assert len(ranks) == 3 and listening(
+        me
+    )  # gloo's and the kernel's own: what is looked at is there
     assert reachable(busy) == []
     (tmp_path / "GO").touch()
     ask(client, "assert len(job.wait()) == 3")
@@ -115,7 +129,9 @@ dist.barrier()
 
 def test_torchruns_own_store_is_the_one_exception_and_it_is_named(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    mine, store = zip(*lab.launch_script(tmp_path / "train.py", ranks=2, show=False, timeout_s=50), strict=True)
+    mine, store = zip(
+        *lab.launch_script(tmp_path / "train.py", ranks=2, show=False, timeout_s=50), strict=True
+    )
     assert {ip for ips in mine for ip in ips} <= set(LOOPBACK)
     assert not {ip for ips in store for ip in ips} <= set(LOOPBACK)  # else the words below can go
     assert "listens on every interface" in " ".join(lab.launch_script.__doc__.split())
@@ -143,10 +159,19 @@ def test_nobody_else_reads_what_a_run_keeps():
             time.sleep(0.05)
         found = [home.folder, folder, *folder.rglob("*")]
         folders = [path for path in found if path.is_dir()]
-        assert len(folders) >= 2 and {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+        assert len(folders) >= 2 and {stat.S_IMODE(path.stat().st_mode) for path in folders} == {
+            0o700
+        }
         assert {"payload.pkl", "log-0.txt"} <= {path.name for path in found}
         if os.geteuid() == 0:  # then it can be tried
-            ask = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/", "capture_output": True, "text": True}
+            ask = {
+                "user": 65534,
+                "group": 65534,
+                "extra_groups": [],
+                "cwd": "/",
+                "capture_output": True,
+                "text": True,
+            }
             told = subprocess.run(["/bin/sh", "-c", READ, "sh", *map(str, found), "/bin/sh"], **ask)
             assert told.stdout.split() == ["/bin/sh", "ended"], told
         (home.folder / "go").touch()
@@ -157,15 +182,19 @@ def test_nobody_else_reads_what_a_run_keeps():
 
 
 def test_no_shared_memory_of_the_deepspeed_command_is_left(tmp_path):
-    (tmp_path / "train.py").write_text(textwrap.dedent("""
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
         import glob, os, deepspeed
         from labkit.launching import rank
         deepspeed.init_distributed("gloo")
         deepspeed.comm.barrier()
         rank.current().give(glob.glob(f"/dev/shm/deepspeed_*_{os.environ['MASTER_PORT']}_*"))
         deepspeed.comm.barrier()
-    """))
-    buffers, _ = lab.launch_script(tmp_path / "train.py", ranks=2, using="deepspeed", show=False, timeout_s=50)
+    """)
+    )
+    buffers, _ = lab.launch_script(
+        tmp_path / "train.py", ranks=2, using="deepspeed", show=False, timeout_s=50
+    )
     if not ops.missing() and not resources.num_gpus():
         assert len(buffers) == 2  # what is looked for was there
     assert [path for path in buffers if os.path.exists(path)] == []
@@ -184,30 +213,88 @@ class Trap:
         return os.mkdir, (self.canary,)
 
 
-GOOD = {"results": [1, 2], "logs": ["", ""], "notes": ["gloo"], "peak_rss_bytes": [1, 2], "seconds": 1.0,
-        "backend": "gloo", "machine": {}, "started": "2026-01-01T00:00:00", "kept_as_repr": []}
+GOOD = {
+    "results": [1, 2],
+    "logs": ["", ""],
+    "notes": ["gloo"],
+    "peak_rss_bytes": [1, 2],
+    "seconds": 1.0,
+    "backend": "gloo",
+    "machine": {},
+    "started": "2026-01-01T00:00:00",
+    "kept_as_repr": [],
+}
 ROW = [0, "parameter", "w", 0, 4, "float32", "cpu"]
 RESULTS = (
-    {"$npz": "../../x"}, {"$npz": "/etc/passwd"}, {"$npz": ["a"]}, {"$npz": None}, {"$safetensors": "../../x"},
-    {"$safetensors": {}}, {"$exec": "import os"}, {"$py/reduce": [["os.system"], ["x"]]}, {}, {"a": 1, "b": 2},
-    {"$tuple": 3}, {"$tuple": None}, {"$dict": [[1]]}, {"$dict": [[[1], 2]]}, {"$dict": {"a": 1}}, {"$dict": 7},
-    {"$shards": []}, {"$shards": [[ROW], 10**30, []]}, {"$shards": [[ROW], -1, []]}, {"$shards": [[ROW[:3]], 1, []]},
-    {"$shards": [[[0, "parameter", "w", 0, 10**30, "float32", "cpu"]], 1, []]}, {"$shards": [[ROW], "1", []]},
-    {"$shards": [[[0, "parameter", "w", 0, 4, "pickle", "cpu"]], 1, []]}, {"$shards": [7, 1, []]},
-    {"$footprint": [["F0"], [[1, 2]], []]}, {"$footprint": [[], [], []]}, {"$footprint": [["F0"], [[10**30] * 7], 0]},
-    {"$footprint": [["F0", "F1"], [[1] * 7], []]}, {"$footprint": None}, {"$footprint": [["F0"], [["x"] * 7], []]},
+    {"$npz": "../../x"},
+    {"$npz": "/etc/passwd"},
+    {"$npz": ["a"]},
+    {"$npz": None},
+    {"$safetensors": "../../x"},
+    {"$safetensors": {}},
+    {"$exec": "import os"},
+    {"$py/reduce": [["os.system"], ["x"]]},
+    {},
+    {"a": 1, "b": 2},
+    {"$tuple": 3},
+    {"$tuple": None},
+    {"$dict": [[1]]},
+    {"$dict": [[[1], 2]]},
+    {"$dict": {"a": 1}},
+    {"$dict": 7},
+    {"$shards": []},
+    {"$shards": [[ROW], 10**30, []]},
+    {"$shards": [[ROW], -1, []]},
+    {"$shards": [[ROW[:3]], 1, []]},
+    {"$shards": [[[0, "parameter", "w", 0, 10**30, "float32", "cpu"]], 1, []]},
+    {"$shards": [[ROW], "1", []]},
+    {"$shards": [[[0, "parameter", "w", 0, 4, "pickle", "cpu"]], 1, []]},
+    {"$shards": [7, 1, []]},
+    {"$footprint": [["F0"], [[1, 2]], []]},
+    {"$footprint": [[], [], []]},
+    {"$footprint": [["F0"], [[10**30] * 7], 0]},
+    {"$footprint": [["F0", "F1"], [[1] * 7], []]},
+    {"$footprint": None},
+    {"$footprint": [["F0"], [["x"] * 7], []]},
 )
-FIELDS = ({"results": None}, {"results": 3}, {"logs": None}, {"logs": [1, 2]}, {"logs": ["one"]}, {"notes": [None]},
-          {"peak_rss_bytes": ["much", 2]}, {"peak_rss_bytes": [10**30, 2]}, {"seconds": "long"}, {"seconds": None},
-          {"seconds": float("nan")}, {"seconds": 10**400}, {"machine": []}, {"backend": 3}, {"started": {}})
-TEXTS = ("", "{", "[]", "3", "null", '"results"', "\xff", "{}", "[" * 100_000, '{"results":' * 50_000,
-         '{"results": ' + "9" * 5000 + "}",
-         json.dumps({**GOOD, "results": [[]]}).replace("[[]]", "[" * 900 + "]" * 900))
+FIELDS = (
+    {"results": None},
+    {"results": 3},
+    {"logs": None},
+    {"logs": [1, 2]},
+    {"logs": ["one"]},
+    {"notes": [None]},
+    {"peak_rss_bytes": ["much", 2]},
+    {"peak_rss_bytes": [10**30, 2]},
+    {"seconds": "long"},
+    {"seconds": None},
+    {"seconds": float("nan")},
+    {"seconds": 10**400},
+    {"machine": []},
+    {"backend": 3},
+    {"started": {}},
+)
+TEXTS = (
+    "",
+    "{",
+    "[]",
+    "3",
+    "null",
+    '"results"',
+    "\xff",
+    "{}",
+    "[" * 100_000,
+    '{"results":' * 50_000,
+    '{"results": ' + "9" * 5000 + "}",
+    json.dumps({**GOOD, "results": [[]]}).replace("[[]]", "[" * 900 + "]" * 900),
+)
 
 
 def refused(folder: Path) -> str:
     """The words in which loading a run is refused."""
-    with pytest.raises(ValueError, match=r"holds what Run\.save wrote; .* does not \(.*Save it once more") as caught:
+    with pytest.raises(
+        ValueError, match=r"holds what Run\.save wrote; .* does not \(.*Save it once more"
+    ) as caught:
         Run.load(folder)
     assert len(str(caught.value)) < 1500
     return str(caught.value)
@@ -235,7 +322,9 @@ def test_a_strange_field_is_refused(tmp_path, fields):
 
 @pytest.mark.parametrize("name", [name for name in GOOD if name != "kept_as_repr"])
 def test_a_missing_field_is_refused_by_name(tmp_path, name):
-    (tmp_path / "run.json").write_text(json.dumps({key: value for key, value in GOOD.items() if key != name}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({key: value for key, value in GOOD.items() if key != name})
+    )
     assert name in refused(tmp_path)
 
 
@@ -246,7 +335,8 @@ def test_a_run_json_that_is_none_is_refused(tmp_path, text):
 
 
 def planted(kind: str, trap: Trap) -> bytes:
-    """A file of arrays that holds a pickle in one of the ways that there are, or no arrays at all."""
+    """A file of arrays that holds a pickle in one of the ways that there are, or no arrays at
+    all."""
     if kind == "object array":
         buffer = io.BytesIO()
         np.savez(buffer, **{"rank0": np.array([trap], dtype=object)})
@@ -264,19 +354,40 @@ def planted(kind: str, trap: Trap) -> bytes:
         torch.save(trap, buffer)
         return buffer.getvalue()
     if kind in ("zip of a pickle", "huge", "code for a header"):
-        header = {"huge": "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }",
-                  "code for a header": f"__import__('os').mkdir({trap.canary!r})"}.get(kind, "")
+        header = {
+            "huge": "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }",
+            "code for a header": f"__import__('os').mkdir({trap.canary!r})",
+        }.get(kind, "")
         head = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as file:
             file.writestr("rank0.npy", head if header else pickle.dumps(trap))
         return buffer.getvalue()
-    return {"pickle": pickle.dumps(trap), "empty": b"", "noise": os.urandom(300), "text": b"x" * 9,
-            "half a zip": b"PK\x03\x04" + bytes(40), "long header": (2**63 - 1).to_bytes(8, "little") + b"{}"}[kind]
+    return {
+        "pickle": pickle.dumps(trap),
+        "empty": b"",
+        "noise": os.urandom(300),
+        "text": b"x" * 9,
+        "half a zip": b"PK\x03\x04" + bytes(40),
+        "long header": (2**63 - 1).to_bytes(8, "little") + b"{}",
+    }[kind]
 
 
-KINDS = ("object array", "npy of objects", "npy", "torch.save", "zip of a pickle", "huge", "code for a header",
-         "pickle", "empty", "noise", "text", "half a zip", "long header")
+KINDS = (
+    "object array",
+    "npy of objects",
+    "npy",
+    "torch.save",
+    "zip of a pickle",
+    "huge",
+    "code for a header",
+    "pickle",
+    "empty",
+    "noise",
+    "text",
+    "half a zip",
+    "long header",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -304,31 +415,80 @@ def test_a_loaded_run_reads_no_traces_but_its_own_timeline(tmp_path):
     assert not (tmp_path / "canary").exists()
 
 
-EVENT = {"ph": "X", "pid": 0, "tid": "compute", "cat": "F", "name": "0F0", "ts": 0.0, "dur": 1.0, "args": {"bytes": 0}}
+EVENT = {
+    "ph": "X",
+    "pid": 0,
+    "tid": "compute",
+    "cat": "F",
+    "name": "0F0",
+    "ts": 0.0,
+    "dur": 1.0,
+    "args": {"bytes": 0},
+}
 ABOUT = {"num_ranks": 1, "origin": "measured", "notes": []}
 
 
-@pytest.mark.parametrize("event", [
-    {"ts": None}, {"ts": "0"}, {"dur": -1}, {"dur": float("nan")}, {"dur": float("inf")}, {"pid": -1},
-    {"pid": 10**30}, {"pid": "x"}, {"pid": 7}, {"pid": [0]}, {"tid": ["compute", "comm"]}, {"args": {}}, {"args": None},
-    {"args": {"bytes": 10**30}}, {"args": {"bytes": "many"}}], ids=str)
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"ts": None},
+        {"ts": "0"},
+        {"dur": -1},
+        {"dur": float("nan")},
+        {"dur": float("inf")},
+        {"pid": -1},
+        {"pid": 10**30},
+        {"pid": "x"},
+        {"pid": 7},
+        {"pid": [0]},
+        {"tid": ["compute", "comm"]},
+        {"args": {}},
+        {"args": None},
+        {"args": {"bytes": 10**30}},
+        {"args": {"bytes": "many"}},
+    ],
+    ids=str,
+)
 def test_a_strange_event_in_a_timeline_is_refused(tmp_path, event):
     file = tmp_path / "timeline.json"
     file.write_text(json.dumps({"traceEvents": [{**EVENT, **event}], "labkit": ABOUT}))
-    with pytest.raises(ValueError, match=r"was not written by Timeline\.save \(.*labkit\.trace\.read"):
+    with pytest.raises(
+        ValueError, match=r"was not written by Timeline\.save \(.*labkit\.trace\.read"
+    ):
         Timeline.load(file)
 
 
-@pytest.mark.parametrize("text", [
-    *TEXTS[:11], json.dumps({"traceEvents": []}), json.dumps({"labkit": ABOUT}),
-    json.dumps({"traceEvents": 3, "labkit": ABOUT}), json.dumps({"traceEvents": [3], "labkit": ABOUT}),
-    *(json.dumps({"traceEvents": [EVENT], "labkit": {**ABOUT, **odd}}) for odd in (
-        {"num_ranks": "1"}, {"num_ranks": 10**30}, {"num_ranks": None}, {"num_ranks": -1}, {"origin": []},
-        {"origin": "dreamt"}, {"notes": 3}, {"notes": [[1]]}, {"notes": None}))], ids=lambda text: text[-40:])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *TEXTS[:11],
+        json.dumps({"traceEvents": []}),
+        json.dumps({"labkit": ABOUT}),
+        json.dumps({"traceEvents": 3, "labkit": ABOUT}),
+        json.dumps({"traceEvents": [3], "labkit": ABOUT}),
+        *(
+            json.dumps({"traceEvents": [EVENT], "labkit": {**ABOUT, **odd}})
+            for odd in (
+                {"num_ranks": "1"},
+                {"num_ranks": 10**30},
+                {"num_ranks": None},
+                {"num_ranks": -1},
+                {"origin": []},
+                {"origin": "dreamt"},
+                {"notes": 3},
+                {"notes": [[1]]},
+                {"notes": None},
+            )
+        ),
+    ],
+    ids=lambda text: text[-40:],
+)
 def test_a_timeline_that_is_none_is_refused(tmp_path, text):
     file = tmp_path / "timeline.json"
     file.write_text(text, encoding="latin-1")
-    with pytest.raises(ValueError, match=r"was not written by Timeline\.save \(.*labkit\.trace\.read"):
+    with pytest.raises(
+        ValueError, match=r"was not written by Timeline\.save \(.*labkit\.trace\.read"
+    ):
         Timeline.load(file)
 
 
@@ -341,17 +501,52 @@ def test_a_good_timeline_is_read(tmp_path):
 # --- what the code calls ----------------------------------------------------------------------------------------------
 
 PRIVATE = "a rank's or its kernel's own file, in a folder that nobody else can enter"
-ALLOWED = {("notebooks/src/03_data_parallel.py", "torch.load"): "a file of the cell before; weights_only by default",
-           ("notebooks/src/07_fsdp.py", "exec"): "the lines of a textbook that stand above it",
-           ("notebooks/src/04_accelerate.py", "runpy.run_path"): "the script that the cell above has written",
-           ("notebooks/src/13_checkpoint_and_recover.py", "torch.load"): "a file of the cell, to show what it runs",
-           ("notebooks/src/14_debugging.py", "torch.load"): "a file of the cell before, to show what it runs",
-           ("labkit/rank.py", "pickle.loads"): PRIVATE, ("labkit/job.py", "pickle.loads"): PRIVATE,
-           ("labkit/script.py", "pickle.loads"): PRIVATE,
-           ("labkit/witness.py", "pickle.loads"): "torch's flight recorder of this very process, from memory"}
-RUNS = {"pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.load", "cloudpickle.loads", "marshal.load",
-        "marshal.loads", "shelve.open", "joblib.load", "dill.load", "dill.loads", "yaml.load", "eval", "exec",
-        "os.system", "os.popen", "pandas.read_pickle", "runpy.run_path"}
+ALLOWED = {
+    (
+        "notebooks/src/03_data_parallel.py",
+        "torch.load",
+    ): "a file of the cell before; weights_only by default",
+    ("notebooks/src/07_fsdp.py", "exec"): "the lines of a textbook that stand above it",
+    (
+        "notebooks/src/04_accelerate.py",
+        "runpy.run_path",
+    ): "the script that the cell above has written",
+    (
+        "notebooks/src/13_checkpoint_and_recover.py",
+        "torch.load",
+    ): "a file of the cell, to show what it runs",
+    (
+        "notebooks/src/14_debugging.py",
+        "torch.load",
+    ): "a file of the cell before, to show what it runs",
+    ("labkit/rank.py", "pickle.loads"): PRIVATE,
+    ("labkit/job.py", "pickle.loads"): PRIVATE,
+    ("labkit/script.py", "pickle.loads"): PRIVATE,
+    (
+        "labkit/witness.py",
+        "pickle.loads",
+    ): "torch's flight recorder of this very process, from memory",
+}
+RUNS = {
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "cloudpickle.load",
+    "cloudpickle.loads",
+    "marshal.load",
+    "marshal.loads",
+    "shelve.open",
+    "joblib.load",
+    "dill.load",
+    "dill.loads",
+    "yaml.load",
+    "eval",
+    "exec",
+    "os.system",
+    "os.popen",
+    "pandas.read_pickle",
+    "runpy.run_path",
+}
 
 
 def dangers(text: str) -> list[str]:
@@ -368,28 +563,57 @@ def dangers(text: str) -> list[str]:
         head, _, rest = ast.unparse(node.func).partition(".")
         name = names.get(head, head) + ("." + rest if rest else "")
         given = {each.arg: ast.unparse(each.value) for each in node.keywords}
-        risky = (name in RUNS, given.get("shell", "False") != "False", given.get("allow_pickle", "False") != "False",
-                 name in ("numpy.load", "np.load") and "allow_pickle" not in given,
-                 name == "torch.load" and given.get("weights_only") != "True")
+        risky = (
+            name in RUNS,
+            given.get("shell", "False") != "False",
+            given.get("allow_pickle", "False") != "False",
+            name in ("numpy.load", "np.load") and "allow_pickle" not in given,
+            name == "torch.load" and given.get("weights_only") != "True",
+        )
         found += [name] * any(risky)
     return found
 
 
 def test_nothing_that_reads_files_runs_them():
-    found = {(path.relative_to(ROOT).as_posix(), name) for part in ("labkit", "notebooks", "benchmarks")
-             for path in house.files(ROOT / part) if path.suffix == ".py"
-             for name in dangers("\n".join("" if line.lstrip().startswith(("%", "!")) else line
-                                           for line in path.read_text(encoding="utf-8").splitlines()))}
+    found = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for part in ("labkit", "notebooks", "benchmarks")
+        for path in house.files(ROOT / part)
+        if path.suffix == ".py"
+        for name in dangers(
+            "\n".join(
+                "" if line.lstrip().startswith(("%", "!")) else line
+                for line in path.read_text(encoding="utf-8").splitlines()
+            )
+        )
+    }
     assert found == set(ALLOWED)
     assert ValueError in run_room.UNREADABLE and Exception not in run_room.UNREADABLE
 
 
-@pytest.mark.parametrize("code", [
-    "import pickle\npickle.loads(b)", "from pickle import load as read\nread(f)", "import numpy as n\nn.load(f)",
-    "import numpy as np\nnp.load(f, allow_pickle=True)", "import torch\ntorch.load(f)", "eval(x)", "exec(x)",
-    "import torch\ntorch.load(f, weights_only=False)", "import subprocess\nsubprocess.run(x, shell=True)",
-    "import os\nos.system(x)", "import numpy as np\nnp.load(f, allow_pickle=flag)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle\npickle.loads(b)",
+        "from pickle import load as read\nread(f)",
+        "import numpy as n\nn.load(f)",
+        "import numpy as np\nnp.load(f, allow_pickle=True)",
+        "import torch\ntorch.load(f)",
+        "eval(x)",
+        "exec(x)",
+        "import torch\ntorch.load(f, weights_only=False)",
+        "import subprocess\nsubprocess.run(x, shell=True)",
+        "import os\nos.system(x)",
+        "import numpy as np\nnp.load(f, allow_pickle=flag)",
+    ],
+)
 def test_a_dangerous_call_would_be_found(code):
     assert len(dangers(code)) == 1
-    assert dangers("import torch, numpy as np\ntorch.load(f, weights_only=True)\nnp.load(f, allow_pickle=False)\n"
-                   "model.eval()\nimport json\njson.load(f)\n'eval(x)'") == []
+    assert (
+        dangers(
+            "import torch, numpy as np\ntorch.load(f, weights_only=True)\nnp.load(f, "
+            "allow_pickle=False)\n"
+            "model.eval()\nimport json\njson.load(f)\n'eval(x)'"
+        )
+        == []
+    )

@@ -1,4 +1,5 @@
-"""Laws of a diagnosis: what is proved is named, what is not proved is left alone. No process runs here."""
+"""Laws of a diagnosis: what is proved is named, what is not proved is left alone. No process runs
+here."""
 
 import pytest
 
@@ -9,14 +10,30 @@ WORLD = {"0": [0, 1, 2]}
 
 
 def call(op="all_reduce", seq=1, line=5, shapes=((4,),), group="0", stack=None):
-    place = {"file": "In[3]", "line": line, "text": f"dist.{op}(x)", "stack": stack or [["In[3]", line]]}
-    return {"group": group, "seq": seq, "op": op, "shapes": [list(s) for s in shapes], "dtypes": ["Float"], **place}
+    place = {
+        "file": "In[3]",
+        "line": line,
+        "text": f"dist.{op}(x)",
+        "stack": stack or [["In[3]", line]],
+    }
+    return {
+        "group": group,
+        "seq": seq,
+        "op": op,
+        "shapes": [list(s) for s in shapes],
+        "dtypes": ["Float"],
+        **place,
+    }
 
 
 def stuck(rank, work=None, last=None, calls=(), groups=WORLD, **where):
-    pending = () if work is None else ({**work, "ranks": groups[work["group"]], "last": last or {}},)
+    pending = (
+        () if work is None else ({**work, "ranks": groups[work["group"]], "last": last or {}},)
+    )
     where = where or {key: (work or call())[key] for key in ("file", "line", "text")}
-    return Ending(rank=rank, how="stuck", where=where, pending=pending, calls=tuple(calls), groups=groups)
+    return Ending(
+        rank=rank, how="stuck", where=where, pending=pending, calls=tuple(calls), groups=groups
+    )
 
 
 def returned(rank, *calls):
@@ -32,15 +49,25 @@ def test_a_rank_that_never_called_is_missing():
 
 def test_a_rank_that_called_the_same_line_less_often_has_fewer_inputs():
     last = {0: 3, 1: 2, 2: 3}
-    found = diagnosis.missing([stuck(0, call(seq=3), last), returned(1, call(seq=1), call(seq=2)),
-                               stuck(2, call(seq=3), last)])
-    assert (found.fault, found.ranks) == ("uneven_inputs", (1,)) and "called that line 2 times" in found.text
+    found = diagnosis.missing(
+        [
+            stuck(0, call(seq=3), last),
+            returned(1, call(seq=1), call(seq=2)),
+            stuck(2, call(seq=3), last),
+        ]
+    )
+    assert (found.fault, found.ranks) == (
+        "uneven_inputs",
+        (1,),
+    ) and "called that line 2 times" in found.text
 
 
 def test_only_the_collective_that_is_waited_for_is_counted():
     """DDP broadcasts its buckets' order in the line that also reduces gradients."""
     last = {0: 4, 1: 3}
-    found = diagnosis.missing([stuck(0, call(seq=4), last), returned(1, call(), call("broadcast", 2), call(seq=3))])
+    found = diagnosis.missing(
+        [stuck(0, call(seq=4), last), returned(1, call(), call("broadcast", 2), call(seq=3))]
+    )
     assert "called that line 2 times" in found.text
 
 
@@ -56,9 +83,16 @@ def test_a_rank_that_came_or_whose_number_is_unknown_proves_nothing(last):
     assert diagnosis.missing([stuck(0, call(), last), returned(1), stuck(2, call(), last)]) is None
 
 
-@pytest.mark.parametrize(("other", "fault"), [
-    (call("broadcast", line=7), "mismatched_op"), (call(shapes=((8,),), line=7), "mismatched_shape")])
-def test_ranks_in_different_collectives_are_told_apart_and_the_odd_one_is_the_minority(other, fault):
+@pytest.mark.parametrize(
+    ("other", "fault"),
+    [
+        (call("broadcast", line=7), "mismatched_op"),
+        (call(shapes=((8,),), line=7), "mismatched_shape"),
+    ],
+)
+def test_ranks_in_different_collectives_are_told_apart_and_the_odd_one_is_the_minority(
+    other, fault
+):
     found = diagnosis.different([stuck(0, call()), stuck(1, other), stuck(2, call())])
     assert (found.fault, found.ranks, found.where["line"]) == (fault, (1,), 7)
     two = diagnosis.different([stuck(0, call()), stuck(1, other)])
@@ -73,25 +107,38 @@ def test_a_rank_that_went_past_its_wrong_collective_is_found_by_what_it_called_b
 
 def test_shapes_may_differ_where_the_collective_lets_them():
     uneven = [stuck(r, call("all_to_all", shapes=((r + 1,),))) for r in range(3)]
-    assert diagnosis.different(uneven) is None and diagnosis.different([stuck(0, call()), stuck(1, call())]) is None
+    assert (
+        diagnosis.different(uneven) is None
+        and diagnosis.different([stuck(0, call()), stuck(1, call())]) is None
+    )
 
 
 def test_whom_each_rank_waits_for():
     last = {0: 1, 1: 0, 2: 1}
-    assert diagnosis.waits_for([stuck(0, call(), last), returned(1), stuck(2, call(), last)]) == {0: (1,), 2: (1,)}
+    assert diagnosis.waits_for([stuck(0, call(), last), returned(1), stuck(2, call(), last)]) == {
+        0: (1,),
+        2: (1,),
+    }
     send = {"call": "send", "file": "In[3]", "line": 5, "text": "dist.send(x, 1)"}
-    assert diagnosis.waits_for([stuck(0, peer=1, **send), stuck(1, peer=0, **send)]) == {0: (1,), 1: (0,)}
+    assert diagnosis.waits_for([stuck(0, peer=1, **send), stuck(1, peer=0, **send)]) == {
+        0: (1,),
+        1: (0,),
+    }
 
 
 def test_silence_is_explained_by_a_stop_a_cycle_or_a_busy_rank():
     send = {"call": "send", "file": "In[3]", "line": 5, "text": "dist.send(x, 1)"}
     stopped = Ending(rank=1, how="stuck", state="stopped")
     assert diagnosis.silent([stuck(0, call()), stopped]).fault == "sigstop"
-    cycle = diagnosis.silent([stuck(0, peer=1, **send), stuck(1, peer=2, **send), stuck(2, peer=0, **send)])
+    cycle = diagnosis.silent(
+        [stuck(0, peer=1, **send), stuck(1, peer=2, **send), stuck(2, peer=0, **send)]
+    )
     assert (cycle.fault, cycle.ranks) == ("send_cycle", (0, 1, 2))
     loop = {"call": None, "file": "In[3]", "line": 9, "text": "loop()"}
     chain = [stuck(0, peer=1, **send), stuck(1, peer=2, **send), stuck(2, **loop)]
-    assert (diagnosis.silent(chain).fault, diagnosis.silent(chain).ranks) == ("hang", (2,)), "a chain is no cycle"
+    assert (diagnosis.silent(chain).fault, diagnosis.silent(chain).ranks) == ("hang", (2,)), (
+        "a chain is no cycle"
+    )
     last = {0: 1, 1: 0, 2: 1}
     busy = stuck(1, **loop)
     assert diagnosis.silent([stuck(0, call(), last), busy, stuck(2, call(), last)]).ranks == (1,)
@@ -110,7 +157,10 @@ def test_the_same_calls_in_another_order_are_found_and_branches_are_not():
 
 def test_calls_through_one_function_are_told_apart_by_what_called_it():
     def through(first, second):
-        return [call(seq=seq, line=2, stack=[["f", 2], ["f", line]]) for seq, line in ((1, first), (2, second))]
+        return [
+            call(seq=seq, line=2, stack=[["f", 2], ["f", line]])
+            for seq, line in ((1, first), (2, second))
+        ]
 
     assert diagnosis.swapped([through(10, 11), through(11, 10), through(10, 11)]).ranks == (1,)
     assert diagnosis.swapped([through(10, 11), through(10, 11)]) is None
@@ -118,25 +168,36 @@ def test_calls_through_one_function_are_told_apart_by_what_called_it():
 
 def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
     four, eight = call(), call(shapes=((8,),))
-    failed = [Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))]
+    failed = [
+        Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))
+    ]
     assert diagnosis.disagreeing(failed, dead=0) == (1,)
-    assert diagnosis.disagreeing(failed[1:], dead=0) == (0,), "the others agree: the dead one did not"
+    assert diagnosis.disagreeing(failed[1:], dead=0) == (0,), (
+        "the others agree: the dead one did not"
+    )
 
 
 def test_gloos_reason_breaks_the_tie_of_two_that_disagree():
     four, eight = call(), call(shapes=((8,),))
     failed = [Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
     assert diagnosis.disagreeing(failed, dead=0) == (1, 2)
-    assert diagnosis.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), "it awaited less: it was with the smaller"
+    assert diagnosis.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), (
+        "it awaited less: it was with the smaller"
+    )
     assert diagnosis.disagreeing(failed, dead=0, reason="4 vs 32") == (2,)
 
 
-@pytest.mark.parametrize(("op", "shape", "fault"), [("BROADCAST", "4", "mismatched_op"),
-                                                    ("ALLREDUCE", "8", "mismatched_shape")])
+@pytest.mark.parametrize(
+    ("op", "shape", "fault"),
+    [("BROADCAST", "4", "mismatched_op"), ("ALLREDUCE", "8", "mismatched_shape")],
+)
 def test_what_torchs_detail_says_is_read_by_rank(op, shape, fault):
     def said(rank, op, shape):
-        words = (f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber=1, OpType={op}, "
-                 f"TensorShape=[{shape}], TensorDtypes=Float, ...), but Rank 0 is running ...")
+        words = (
+            f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber=1, "
+            f"OpType={op}, "
+            f"TensorShape=[{shape}], TensorDtypes=Float, ...), but Rank 0 is running ..."
+        )
         where = {"file": "f", "line": rank, "text": "x"}
         return Ending(rank=rank, how="failed", error={"message": words, "where": where})
 

@@ -1,5 +1,6 @@
-"""Laws of launching: results come back by rank, nothing leaks from run to run, every bad ending is one readable
-exception, and afterwards no process, port or file is left. Delays are asserted at ten times the stated bound."""
+"""Laws of launching: results come back by rank, nothing leaks from run to run, every bad ending is
+one readable exception, and afterwards no process, port or file is left. Delays are asserted at ten
+times the stated bound."""
 
 import os
 import signal
@@ -33,7 +34,8 @@ def _nothing_left():
 
 
 def ranks_alive():
-    """Whatever the zygote started, but for the spares: these have not begun, and are still in its session."""
+    """Whatever the zygote started, but for the spares: these have not begun, and are still in its
+    session."""
     zygote = zygote_client.running().process.pid
     below = psutil.Process(zygote).children(recursive=True)
     return [child for child in below if session_of(child.pid) not in (zygote, None)]
@@ -54,7 +56,11 @@ def seconds_of(fn, error, **options):
 
 
 GPUS = resources.num_gpus()
-NCCL = pytest.param("nccl", max(GPUS, 1), marks=[pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="no GPU here")])
+NCCL = pytest.param(
+    "nccl",
+    max(GPUS, 1),
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="no GPU here")],
+)
 
 
 @pytest.mark.parametrize(("backend", "num_ranks"), [("gloo", 3), NCCL])
@@ -69,7 +75,9 @@ def test_results_come_back_by_rank(backend, num_ranks):
 
     run = lab.launch(total, 10, ranks=num_ranks, backend=backend)
     assert [run[r][0] for r in range(num_ranks)] == list(range(num_ranks))
-    assert all(run[r][1].tolist() == [5.0 * num_ranks * (num_ranks - 1)] * 3 for r in range(num_ranks))
+    assert all(
+        run[r][1].tolist() == [5.0 * num_ranks * (num_ranks - 1)] * 3 for r in range(num_ranks)
+    )
     assert run.backend == backend and backend in run.notes and len(run) == num_ranks
 
 
@@ -78,8 +86,21 @@ def test_a_rank_is_an_ordinary_torch_program():
         import torch
         import torch.distributed as dist
 
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LABKIT_TEST")
-        return dist.is_initialized(), torch.get_num_threads(), os.getcwd(), {name: os.environ[name] for name in names}
+        names = (
+            "RANK",
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "LABKIT_TEST",
+        )
+        return (
+            dist.is_initialized(),
+            torch.get_num_threads(),
+            os.getcwd(),
+            {name: os.environ[name] for name in names},
+        )
 
     os.environ["LABKIT_TEST"] = "seen"
     run = lab.launch(look, ranks=2)
@@ -112,7 +133,10 @@ def test_what_ranks_print_is_kept_apart():
         os.system("echo from a child")
 
     run = lab.launch(say, ranks=2)
-    assert [log.splitlines() for log in run.logs] == [["I am 0", "from a child"], ["I am 1", "from a child"]]
+    assert [log.splitlines() for log in run.logs] == [
+        ["I am 0", "from a child"],
+        ["I am 1", "from a child"],
+    ]
 
 
 def test_large_results_arrive_whole():
@@ -138,7 +162,9 @@ def test_exception_names_the_rank_and_the_line():
     assert seconds < 10 * 0.2 + 1
     assert "rank 1 failed at line" in str(error) and "KeyError: 'no such layer'" in str(error)
     assert 'raise KeyError("no such layer")' in str(error)
-    assert str(error).count("Traceback") == 1 and "rank 0:" in str(error) and "rank 2:" in str(error)
+    assert (
+        str(error).count("Traceback") == 1 and "rank 0:" in str(error) and "rank 2:" in str(error)
+    )
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
@@ -190,7 +216,10 @@ def test_early_return_is_seen_in_a_subgroup():
             dist.all_gather([torch.ones(1), torch.ones(1)], torch.ones(1), group=group)
 
     seconds, error = seconds_of(leave_early, lab.Deadlock, ranks=3)
-    assert seconds < 10 * 0.7 and "rank 2 already returned; rank 0 waits for it in all_gather" in str(error)
+    assert (
+        seconds < 10 * 0.7
+        and "rank 2 already returned; rank 0 waits for it in all_gather" in str(error)
+    )
 
 
 def test_a_slow_collective_of_others_is_no_deadlock():
@@ -226,7 +255,9 @@ def test_correct_programs_with_a_late_rank_are_no_deadlock(program):
             dist.all_to_all_single(torch.empty(6), x, [1, 2, 3], [rank + 1] * size)
         elif name == "destroyed" or rank != 1:
             num = 3
-            dist.gather(torch.ones(1), [torch.ones(1)] * num if rank == 0 else None, dst=0, group=group)
+            dist.gather(
+                torch.ones(1), [torch.ones(1)] * num if rank == 0 else None, dst=0, group=group
+            )
         if name == "destroyed" and rank:
             dist.destroy_process_group()
         return "fine"
@@ -299,7 +330,11 @@ def test_an_endless_loop_is_ended_with_its_line():
             pass
 
     seconds, error = seconds_of(loop, lab.Timeout, ranks=2, hang_s=1)
-    assert 1 <= seconds < 10 and "no sign of life for 1 s" in str(error) and "of test_launcher.py" in str(error)
+    assert (
+        1 <= seconds < 10
+        and "no sign of life for 1 s" in str(error)
+        and "of test_launcher.py" in str(error)
+    )
 
 
 def test_a_stopped_rank_does_not_answer_and_a_send_cycle_names_its_call():
@@ -382,7 +417,9 @@ def test_many_jobs_at_once():
 
 def test_too_much_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setattr(resources, "cores", lambda: 2)
-    with pytest.raises(lab.Refused, match=r"64 ranks need about .* GB .* cores\. Ask for at most \d+ ranks"):
+    with pytest.raises(
+        lab.Refused, match=r"64 ranks need about .* GB .* cores\. Ask for at most \d+ ranks"
+    ):
         lab.launch(print, ranks=64)
     monkeypatch.setattr(resources, "available_bytes", lambda: 300e6)
     with pytest.raises(lab.Refused, match=r"0\.3 GB free"):
@@ -508,8 +545,13 @@ def test_no_folder_is_left_after_a_failure():
 
 def policies():
     """This thread's policy, and those of the threads that gloo began and has named."""
-    named = {int(each): Path(f"/proc/self/task/{each}/comm").read_text() for each in os.listdir("/proc/self/task")}
-    return os.sched_getscheduler(0), {os.sched_getscheduler(each) for each, name in named.items() if "gloo" in name}
+    named = {
+        int(each): Path(f"/proc/self/task/{each}/comm").read_text()
+        for each in os.listdir("/proc/self/task")
+    }
+    return os.sched_getscheduler(0), {
+        os.sched_getscheduler(each) for each, name in named.items() if "gloo" in name
+    }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="scheduling policies are Linux's")

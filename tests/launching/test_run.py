@@ -14,7 +14,14 @@ from labkit.timeline import from_rows
 
 def a_run(*results, **fields):
     notes = ("gloo", "paced")
-    return Run(results=results, logs=("hi",) * len(results), seconds=1.5, backend="gloo", notes=notes, **fields)
+    return Run(
+        results=results,
+        logs=("hi",) * len(results),
+        seconds=1.5,
+        backend="gloo",
+        notes=notes,
+        **fields,
+    )
 
 
 def test_numbers_arrays_and_tensors_come_back_as_they_were(tmp_path):
@@ -25,7 +32,11 @@ def test_numbers_arrays_and_tensors_come_back_as_they_were(tmp_path):
     assert loaded[1] == "text" and plain == {"loss": [1.0, 2.5], "shape": (2, 3), 7: None}
     assert torch.equal(loaded[0]["w"], value["w"])
     assert loaded[0]["a"].dtype == np.float32 and (loaded[0]["a"] == np.eye(2)).all()
-    assert loaded.origin == "recorded" and loaded.notes == ("gloo", "paced") and loaded.logs == ("hi", "hi")
+    assert (
+        loaded.origin == "recorded"
+        and loaded.notes == ("gloo", "paced")
+        and loaded.logs == ("hi", "hi")
+    )
 
 
 def test_keys_that_look_alike_stay_apart(tmp_path):
@@ -54,14 +65,25 @@ def test_no_pickle_is_written_or_read(tmp_path):
 
 
 def test_shards_and_footprints_come_back_and_then_say_recorded(tmp_path):
-    held = shards.from_rows([(0, "parameter", "w", 0, 6, "float32", "cpu")], num_ranks=2, origin="measured",
-                            notes=["gloo"])
-    step = sharding_step.from_moments([("F0", {"parameters": 24, "temporary": 8})], "measured", ["gloo"])
+    held = shards.from_rows(
+        [(0, "parameter", "w", 0, 6, "float32", "cpu")],
+        num_ranks=2,
+        origin="measured",
+        notes=["gloo"],
+    )
+    step = sharding_step.from_moments(
+        [("F0", {"parameters": 24, "temporary": 8})], "measured", ["gloo"]
+    )
     folder = a_run({"shards": held, "footprint": step}).save(tmp_path / "run")
     assert not json.loads((folder / "run.json").read_text())["kept_as_repr"]
     again = Run.load(folder)[0]
-    assert not shards.differences(again["shards"], held) and again["shards"].badge == "recorded, gloo"
-    assert again["footprint"].labels == ("F0",) and again["footprint"].num_bytes.tolist() == step.num_bytes.tolist()
+    assert (
+        not shards.differences(again["shards"], held) and again["shards"].badge == "recorded, gloo"
+    )
+    assert (
+        again["footprint"].labels == ("F0",)
+        and again["footprint"].num_bytes.tolist() == step.num_bytes.tolist()
+    )
     assert again["footprint"].badge == "recorded, gloo"
 
 
@@ -69,7 +91,9 @@ def test_a_timeline_is_saved_and_then_says_recorded(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     row = (0, "compute", "F", "0F0", 0.0, 5.0, 0)
-    from_rows([row], num_ranks=1, origin="measured", notes=("paced",)).save(source / "timeline.json")
+    from_rows([row], num_ranks=1, origin="measured", notes=("paced",)).save(
+        source / "timeline.json"
+    )
     run = a_run(1, folder=source)
     assert run.timeline().badge == "measured, paced"
     assert Run.load(run.save(tmp_path / "run")).timeline().badge == "recorded, paced"

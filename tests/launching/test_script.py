@@ -1,4 +1,5 @@
-"""Laws of script launches: the real command runs, every rank's output and result come back, nothing outlives it."""
+"""Laws of script launches: the real command runs, every rank's output and result come back, nothing
+outlives it."""
 
 import json
 import textwrap
@@ -33,7 +34,10 @@ def test_the_same_run_comes_back_from_every_launcher(using, tmp_path, capsys):
     path.write_text(GOOD.format(init=INIT[using]))
     run = lab.launch_script(path, "seven", ranks=2, using=using, timeout_s=120)
     assert list(run) == [3.0, 3.0]
-    assert [f"rank {rank} argument seven" in log for rank, log in enumerate(run.logs)] == [True, True]
+    assert [f"rank {rank} argument seven" in log for rank, log in enumerate(run.logs)] == [
+        True,
+        True,
+    ]
     shown = capsys.readouterr().out
     assert using in run.notes and shown.startswith("$") and f" {using} " in shown
 
@@ -49,18 +53,26 @@ def test_a_failing_script_shows_the_guilty_ranks_traceback(tmp_path):
         dist.all_reduce(torch.ones(1))
     """)
     )
-    with pytest.raises(lab.RankFailed, match=r"(?s)rank 1 of the script failed.*KeyError: 'no such layer'"):
+    with pytest.raises(
+        lab.RankFailed, match=r"(?s)rank 1 of the script failed.*KeyError: 'no such layer'"
+    ):
         lab.launch_script(path, ranks=2, timeout_s=120, show=False)
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(path) in (p.info["cmdline"] or [])]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(path) in (p.info["cmdline"] or [])
+    ]
 
 
-AFTER = {"raises": 'raise ValueError("the check after training failed")', "is killed": "os.kill(os.getpid(), 9)"}
+AFTER = {
+    "raises": 'raise ValueError("the check after training failed")',
+    "is killed": "os.kill(os.getpid(), 9)",
+}
 
 
 @pytest.mark.parametrize("ending", AFTER)
 def test_a_failure_after_or_without_a_result_is_a_failure(ending, tmp_path):
     path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent(f"""
+    path.write_text(
+        textwrap.dedent(f"""
         import os, torch, torch.distributed as dist
         from labkit.launching import rank
         dist.init_process_group("gloo")
@@ -70,15 +82,20 @@ def test_a_failure_after_or_without_a_result_is_a_failure(ending, tmp_path):
             {AFTER[ending]}
         rank.current().give(0)
         dist.all_reduce(torch.ones(1))
-    """))
+    """)
+    )
     with pytest.raises(lab.RankFailed) as caught:
         lab.launch_script(path, ranks=2, timeout_s=120, show=False)
-    assert ("rank 1 of the script failed" if ending == "raises" else "exitcode  : -9") in str(caught.value)
+    assert ("rank 1 of the script failed" if ending == "raises" else "exitcode  : -9") in str(
+        caught.value
+    )
 
 
 def test_a_script_that_hangs_is_ended_with_all_its_ranks(tmp_path):
     path = tmp_path / "hang.py"
-    path.write_text("import os, time, pathlib\nprint('waiting', os.getpid(), flush=True)\ntime.sleep(600)\n")
+    path.write_text(
+        "import os, time, pathlib\nprint('waiting', os.getpid(), flush=True)\ntime.sleep(600)\n"
+    )
     with pytest.raises(lab.Timeout, match="given 15 s") as caught:
         lab.launch_script(path, ranks=2, timeout_s=15, show=False)
     pids = [int(log.split()[-1]) for log in caught.value.logs]
@@ -121,10 +138,16 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize(("pids", "options", "left"), [
-    ("[os.getpid()]", {"max_restarts": 2}, 2),
-    ("[os.getppid(), os.getpid()]", {"max_restarts": 2, "nodes": (1, 2)}, 1)])
-def test_torchrun_goes_on_from_the_checkpoint_with_the_ranks_that_are_left(pids, options, left, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("pids", "options", "left"),
+    [
+        ("[os.getpid()]", {"max_restarts": 2}, 2),
+        ("[os.getppid(), os.getpid()]", {"max_restarts": 2, "nodes": (1, 2)}, 1),
+    ],
+)
+def test_torchrun_goes_on_from_the_checkpoint_with_the_ranks_that_are_left(
+    pids, options, left, tmp_path, capsys
+):
     path = tmp_path / "train.py"
     path.write_text(ELASTIC.format(folder=tmp_path / "checkpoints", pids=pids))
     run = lab.launch_script(path, ranks=2, timeout_s=120, **options)
@@ -137,23 +160,41 @@ def test_torchrun_goes_on_from_the_checkpoint_with_the_ranks_that_are_left(pids,
     shown = capsys.readouterr().out
     assert shown.count("$ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun ") == 3 - left
     assert ("--nnodes 1:2" in shown) == (left == 1) and "--log-dir" not in shown
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(path) in (p.info["cmdline"] or [])]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(path) in (p.info["cmdline"] or [])
+    ]
 
 
 def test_restarts_that_are_none_are_refused(tmp_path):
     with pytest.raises(ValueError, match="torchrun alone restarts ranks; got using='deepspeed'"):
         lab.launch_script(__file__, using="deepspeed", max_restarts=1)
-    for nodes, ranks, words in (((2, 1), 2, "fewest_nodes"), ((0, 1), 2, "fewest_nodes"),
-                                (2, 2, r"\(fewest, most\); got 2"), ((1, 2), 3, "3 ranks are not shared by 2 nodes")):
+    for nodes, ranks, words in (
+        ((2, 1), 2, "fewest_nodes"),
+        ((0, 1), 2, "fewest_nodes"),
+        (2, 2, r"\(fewest, most\); got 2"),
+        ((1, 2), 3, "3 ranks are not shared by 2 nodes"),
+    ):
         with pytest.raises(ValueError, match=words):
             lab.launch_script(__file__, ranks=ranks, nodes=nodes)
 
 
 def test_accelerate_takes_its_configuration_from_a_file_or_a_dict(tmp_path, capsys):
-    path, config = tmp_path / "train.py", {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU",
-                                           "num_machines": 1, "num_processes": 4, "mixed_precision": "bf16"}
-    path.write_text("import os\nfrom accelerate import Accelerator\nfrom labkit.launching import rank\na = Accelerator()\n"
-                    "rank.current().give((a.mixed_precision, a.num_processes))\na.wait_for_everyone()\nos._exit(0)\n")
+    path, config = (
+        tmp_path / "train.py",
+        {
+            "compute_environment": "LOCAL_MACHINE",
+            "distributed_type": "MULTI_GPU",
+            "num_machines": 1,
+            "num_processes": 4,
+            "mixed_precision": "bf16",
+        },
+    )
+    path.write_text(
+        "import os\nfrom accelerate import Accelerator\nfrom labkit.launching import rank\na = "
+        "Accelerator()\n"
+        "rank.current().give((a.mixed_precision, "
+        "a.num_processes))\na.wait_for_everyone()\nos._exit(0)\n"
+    )
     run = lab.launch_script(path, ranks=2, using="accelerate", config=config, timeout_s=120)
     assert list(run) == [("bf16", 2)] * 2  # ranks counts for more than num_processes
     assert json.loads((tmp_path / "train.json").read_text()) == config
@@ -161,5 +202,7 @@ def test_accelerate_takes_its_configuration_from_a_file_or_a_dict(tmp_path, caps
     assert f"--config_file {tmp_path / 'train.json'}" in shown and "--mixed_precision" not in shown
     line = script.command(path, ranks=2, using="accelerate", config="mine.yaml")
     assert line[:4] == ["accelerate", "launch", "--config_file", "mine.yaml"]
-    with pytest.raises(ValueError, match="a configuration file is accelerate's; torchrun takes none"):
+    with pytest.raises(
+        ValueError, match="a configuration file is accelerate's; torchrun takes none"
+    ):
         script.command(path, ranks=2, using="torchrun", config="mine.yaml")

@@ -1,4 +1,5 @@
-"""What a machine tells of itself, on machines that tell more, less, or nothing; laws that hold on all of them."""
+"""What a machine tells of itself, on machines that tell more, less, or nothing; laws that hold on
+all of them."""
 
 import subprocess
 import time
@@ -19,8 +20,9 @@ def laws(found):
         groups = {getattr(cpu, one) for cpu in found.cpus}
         assert groups == set(range(len(groups)))
     for inner, outer in (("core", "cache"), ("cache", "package"), ("core", "node")):
-        assert len({(getattr(cpu, inner), getattr(cpu, outer)) for cpu in found.cpus}) == \
-            len({getattr(cpu, inner) for cpu in found.cpus})
+        assert len({(getattr(cpu, inner), getattr(cpu, outer)) for cpu in found.cpus}) == len(
+            {getattr(cpu, inner) for cpu in found.cpus}
+        )
     names, links = found.devices.names, found.devices.links
     assert len(links) == len(names) == len(found.devices.nodes) == len(found.devices.models)
     assert all(row[i] == "X" and len(row) == len(names) for i, row in enumerate(links))
@@ -28,14 +30,17 @@ def laws(found):
 
 @pytest.fixture
 def built(monkeypatch, tmp_path):
-    """Makes a machine of files: build(files, allowed cpus, what nvidia-smi says to each command)."""
+    """Makes a machine of files: build(files, allowed cpus, what nvidia-smi says to each
+    command)."""
 
     def build(files, allowed, says=None):
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text + "\n")
         monkeypatch.setattr(hardware, "_SYSTEM", tmp_path)
-        monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda pid: set(allowed), raising=False)
+        monkeypatch.setattr(
+            hardware.os, "sched_getaffinity", lambda pid: set(allowed), raising=False
+        )
         monkeypatch.setattr(hardware.os, "cpu_count", lambda: max(allowed) + 1)
 
         def run(command, **options):
@@ -51,17 +56,26 @@ def built(monkeypatch, tmp_path):
 
 
 def epyc():
-    """Two packages of two NUMA nodes; each node has two third-level caches of two cores of two threads."""
+    """Two packages of two NUMA nodes; each node has two third-level caches of two cores of two
+    threads."""
     files, num_cores = {}, 16
     for core in range(num_cores):
         threads, cache, package = f"{core},{core + num_cores}", 2 * (core // 2), 8 * (core // 8)
         for cpu in (core, core + num_cores):
             files[f"cpu/cpu{cpu}/topology/core_cpus_list"] = threads
-            files[f"cpu/cpu{cpu}/cache/index3/shared_cpu_list"] = f"{cache}-{cache + 1},{cache + 16}-{cache + 17}"
-            files[f"cpu/cpu{cpu}/topology/package_cpus_list"] = f"{package}-{package + 7},{package + 16}-{package + 23}"
+            files[f"cpu/cpu{cpu}/cache/index3/shared_cpu_list"] = (
+                f"{cache}-{cache + 1},{cache + 16}-{cache + 17}"
+            )
+            files[f"cpu/cpu{cpu}/topology/package_cpus_list"] = (
+                f"{package}-{package + 7},{package + 16}-{package + 23}"
+            )
     for node in range(4):
-        files[f"node/node{node}/cpulist"] = f"{4 * node}-{4 * node + 3},{4 * node + 16}-{4 * node + 19}"
-        files[f"node/node{node}/meminfo"] = f"Node {node} MemTotal:       65536000 kB\nNode {node} MemFree: 1 kB"
+        files[f"node/node{node}/cpulist"] = (
+            f"{4 * node}-{4 * node + 3},{4 * node + 16}-{4 * node + 19}"
+        )
+        files[f"node/node{node}/meminfo"] = (
+            f"Node {node} MemTotal:       65536000 kB\nNode {node} MemFree: 1 kB"
+        )
     return files
 
 
@@ -81,14 +95,23 @@ def test_two_packages_with_nodes_caches_and_threads(built):
     assert len(found.cpus) == 32 and found.node_bytes == dict.fromkeys(range(4), 65536000 * 1024)
     for cpu in found.cpus:
         core = cpu.number % 16
-        assert (cpu.core, cpu.cache, cpu.node, cpu.package) == (core, core // 2, core // 4, core // 8)
+        assert (cpu.core, cpu.cache, cpu.node, cpu.package) == (
+            core,
+            core // 2,
+            core // 4,
+            core // 8,
+        )
 
 
 def test_of_a_part_of_the_cores_groups_are_still_counted_from_zero(built):
     found = built(epyc(), (5, 12, 13, 28))
     laws(found)
-    assert [(c.number, c.core, c.cache, c.node, c.package) for c in found.cpus] == \
-        [(5, 0, 0, 1, 0), (12, 1, 1, 3, 1), (13, 2, 1, 3, 1), (28, 1, 1, 3, 1)]
+    assert [(c.number, c.core, c.cache, c.node, c.package) for c in found.cpus] == [
+        (5, 0, 0, 1, 0),
+        (12, 1, 1, 3, 1),
+        (13, 2, 1, 3, 1),
+        (28, 1, 1, 3, 1),
+    ]
 
 
 def test_memory_without_cores_is_a_node_too(built):
@@ -102,13 +125,17 @@ def test_the_only_node_has_all_the_memory(built):
     assert built(files, range(32)).node_bytes == {0: psutil.virtual_memory().total}
 
 
-@pytest.mark.parametrize("drop", ["node/", "cache/", "topology/package", "topology/core", "meminfo", "cpu/"])
+@pytest.mark.parametrize(
+    "drop", ["node/", "cache/", "topology/package", "topology/core", "meminfo", "cpu/"]
+)
 def test_whatever_a_container_hides_leaves_a_topology(built, drop):
     found = built({name: text for name, text in epyc().items() if drop not in name}, range(32))
     laws(found)
     assert len(found.cpus) == 32
     if drop == "node/":
-        assert found.node_bytes == {0: psutil.virtual_memory().total} and {cpu.node for cpu in found.cpus} == {0}
+        assert found.node_bytes == {0: psutil.virtual_memory().total} and {
+            cpu.node for cpu in found.cpus
+        } == {0}
     if drop == "cache/":
         assert all(cpu.cache == cpu.package for cpu in found.cpus)
 
@@ -121,7 +148,9 @@ def test_nonsense_in_the_files_does_not_raise(built):
 def test_a_machine_without_sysfs_is_one_package_of_cores(built, monkeypatch):
     found = built({}, range(8))
     laws(found)
-    assert [cpu.core for cpu in found.cpus] == [*range(8)] and {cpu.package for cpu in found.cpus} == {0}
+    assert [cpu.core for cpu in found.cpus] == [*range(8)] and {
+        cpu.package for cpu in found.cpus
+    } == {0}
     monkeypatch.delattr(hardware.os, "sched_getaffinity", raising=False)  # macOS
     monkeypatch.setattr(resources, "cores", lambda: 8)
     assert hardware.topology() == found
@@ -133,17 +162,25 @@ def test_a_quota_says_how_many_cores_can_be_busy(built, monkeypatch):
     assert found.num_usable == 3 and len(found.cpus) == 32
 
 
-LIST = "".join(f"GPU {i}: NVIDIA GeForce RTX 4090 (UUID: GPU-00000000-0000-0000-0000-00000000000{i})\n" for i in (0, 1))
+LIST = "".join(
+    f"GPU {i}: NVIDIA GeForce RTX 4090 (UUID: GPU-00000000-0000-0000-0000-00000000000{i})\n"
+    for i in (0, 1)
+)
 
 
 def test_gpus_have_links_nodes_and_models(built):
     found = built(epyc(), range(32), {"-L": LIST, "topo": PAIR})
     laws(found)
     assert found.num_gpus == 2 and found.devices.links == (("X", "PHB"), ("PHB", "X"))
-    assert found.devices.models == ("NVIDIA GeForce RTX 4090",) * 2 and found.devices.nodes == (0, 0)
+    assert found.devices.models == ("NVIDIA GeForce RTX 4090",) * 2 and found.devices.nodes == (
+        0,
+        0,
+    )
 
 
-@pytest.mark.parametrize("topo", ["Failed to initialize NVML\n", OSError("no"), subprocess.TimeoutExpired("x", 20)])
+@pytest.mark.parametrize(
+    "topo", ["Failed to initialize NVML\n", OSError("no"), subprocess.TimeoutExpired("x", 20)]
+)
 def test_a_driver_that_hides_its_links_still_names_its_gpus(built, topo):
     found = built(epyc(), range(32), {"-L": LIST, "topo": topo})
     laws(found)
@@ -157,5 +194,7 @@ def test_nvidia_smi_without_a_gpu_is_no_gpu(built):
 
 
 def test_slices_of_a_gpu_are_one_gpu(built):
-    listed = LIST.splitlines()[0] + "".join(f"\n  MIG 1g.10gb     Device  {i}: (UUID: MIG-{i})" for i in (0, 1))
+    listed = LIST.splitlines()[0] + "".join(
+        f"\n  MIG 1g.10gb     Device  {i}: (UUID: MIG-{i})" for i in (0, 1)
+    )
     assert built(epyc(), range(32), {"-L": listed, "topo": ""}).devices.names == ("GPU0",)

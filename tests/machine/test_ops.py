@@ -1,4 +1,5 @@
-"""DeepSpeed's ops: where they stand, what counts as built, and that a second call repairs what the first left."""
+"""DeepSpeed's ops: where they stand, what counts as built, and that a second call repairs what the
+first left."""
 
 import os
 import subprocess
@@ -65,7 +66,9 @@ def test_build_removes_what_was_left_and_says_each_op(folder, monkeypatch):
 
 
 def test_a_build_that_fails_shows_its_last_words(folder, monkeypatch):
-    monkeypatch.setattr(ops, "_BUILD", "print('x.cpp:1: error: no such thing'); raise SystemExit(1)")
+    monkeypatch.setattr(
+        ops, "_BUILD", "print('x.cpp:1: error: no such thing'); raise SystemExit(1)"
+    )
     said = []
     assert not ops.build(said.append)
     assert said == ["[1/3] shm_comm ... ", "failed\nx.cpp:1: error: no such thing\n"]
@@ -77,13 +80,19 @@ def test_a_build_that_claims_success_without_an_op_is_a_failure(folder, monkeypa
 
 
 def test_two_builds_wait_for_each_other(folder):
-    code = "from labkit.machine import ops\nwith ops._alone(print): print('in', flush=True); input()"
-    first = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    code = (
+        "from labkit.machine import ops\nwith ops._alone(print): print('in', flush=True); input()"
+    )
+    first = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert first.stdout.readline() == "in\n"
     said = []
+
     def say(text):
         said.append(text)
         first.communicate("\n", timeout=30)
+
     with ops._alone(say):
         assert first.returncode == 0
     assert said == ["another build is under way: waiting for it\n"]

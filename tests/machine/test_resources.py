@@ -9,8 +9,24 @@ import pytest
 
 from labkit.machine import ops, resources
 
-ROWS = ("python", "torch", "accelerate", "deepspeed", "jupyterlab", "ipywidgets", "jupyterlab_widgets", "gloo", "nccl",
-        "loopback", "GPUs", "cores", "memory", "compiler", "ninja", "DeepSpeed's ops")
+ROWS = (
+    "python",
+    "torch",
+    "accelerate",
+    "deepspeed",
+    "jupyterlab",
+    "ipywidgets",
+    "jupyterlab_widgets",
+    "gloo",
+    "nccl",
+    "loopback",
+    "GPUs",
+    "cores",
+    "memory",
+    "compiler",
+    "ninja",
+    "DeepSpeed's ops",
+)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +36,9 @@ def report():
 
 @pytest.fixture
 def cgroup(tmp_path, monkeypatch):
-    """Puts this process into a cgroup made of files: ``cgroup("0::/a/b", {"a/cpu.max": "..."})``."""
+    """Puts this process into a cgroup made of files: ``cgroup("0::/a/b", {"a/cpu.max":
+    "..."})``."""
+
     def put(line, files):
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -28,6 +46,7 @@ def cgroup(tmp_path, monkeypatch):
         (tmp_path / "self").write_text(line + "\n")
         monkeypatch.setattr(resources, "_CGROUP", tmp_path)
         monkeypatch.setattr(resources, "_PROC_CGROUP", tmp_path / "self")
+
     return put
 
 
@@ -68,7 +87,9 @@ def test_a_package_that_is_missing_or_broken_is_a_row_and_no_exception(monkeypat
 def test_an_import_that_ends_the_process_is_a_row_and_the_gloo_row_fails_with_torch(monkeypatch):
     monkeypatch.setattr(resources, "_PROBE", "import os; os.abort()")
     found = resources._probe()
-    rows = {row.name: row for row in (*resources._package_rows(found), *resources._backend_rows(found))}
+    rows = {
+        row.name: row for row in (*resources._package_rows(found), *resources._backend_rows(found))
+    }
     assert rows["torch"].value == "importing it ended the process"
     assert rows["gloo"].state == "missing"
 
@@ -81,7 +102,9 @@ def test_a_missing_widget_stack_is_noticed(monkeypatch):
 
 def test_too_little_memory_and_shared_memory_are_noticed(monkeypatch):
     monkeypatch.setattr(resources, "available_bytes", lambda: 10**9)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(64_000_000, 0, 64_000_000))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(64_000_000, 0, 64_000_000)
+    )
     rows = {row.name: row for row in resources._memory_rows()}
     assert rows["memory"].value.startswith("1.00 GB free") and not rows["memory"].ok
     assert sys.platform != "linux" or rows["/dev/shm"].state == "optional"
@@ -89,27 +112,52 @@ def test_too_little_memory_and_shared_memory_are_noticed(monkeypatch):
 
 def test_a_summary_names_no_host_and_no_path():
     text = str(resources.summary())
-    assert {"cpu", "cores", "memory_bytes", "gpus", "os", "python", "torch"} == set(resources.summary())
+    assert {"cpu", "cores", "memory_bytes", "gpus", "os", "python", "torch"} == set(
+        resources.summary()
+    )
     assert os.uname().nodename not in text and sys.prefix not in text
 
 
 def test_cores_are_what_affinity_and_quota_leave(cgroup):
-    everything = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    everything = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )
     cgroup("0::/a/b", {"a/b/cpu.max": "max 100000"})
     assert resources.cores() == everything
-    cgroup("0::/a/b", {"a/cpu.max": "150000 100000"})  # a limit above counts too; one and a half is one
+    cgroup(
+        "0::/a/b", {"a/cpu.max": "150000 100000"}
+    )  # a limit above counts too; one and a half is one
     assert resources.cores() == 1
-    cgroup("3:cpu,cpuacct:/c", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"})
+    cgroup(
+        "3:cpu,cpuacct:/c", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}
+    )
     assert resources.cores() == 1
     cgroup("3:cpu:/c", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"})
     assert resources.cores() == everything
 
 
-@pytest.mark.parametrize(("line", "files"), [
-    ("0::/job", {"job/memory.max": "1000000", "job/memory.current": "400000",
-                 "job/memory.stat": "inactive_file 100000"}),
-    ("4:memory:/job", {"memory/job/memory.limit_in_bytes": "1000000", "memory/job/memory.usage_in_bytes": "400000",
-                       "memory/job/memory.stat": "inactive_file 7\ntotal_inactive_file 100000"})], ids=["v2", "v1"])
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        (
+            "0::/job",
+            {
+                "job/memory.max": "1000000",
+                "job/memory.current": "400000",
+                "job/memory.stat": "inactive_file 100000",
+            },
+        ),
+        (
+            "4:memory:/job",
+            {
+                "memory/job/memory.limit_in_bytes": "1000000",
+                "memory/job/memory.usage_in_bytes": "400000",
+                "memory/job/memory.stat": "inactive_file 7\ntotal_inactive_file 100000",
+            },
+        ),
+    ],
+    ids=["v2", "v1"],
+)
 def test_memory_is_what_the_cgroup_leaves(cgroup, line, files):
     cgroup(line, files)
     assert resources.total_bytes() == 1_000_000
@@ -126,7 +174,10 @@ def test_gpus_are_those_that_torch_and_the_environment_let_be_seen(monkeypatch):
     monkeypatch.setattr(resources, "_torch_has_cuda", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert resources.num_gpus() == 0
-    assert "2 are present" in next(row for row in resources._device_rows() if row.name == "GPUs" and not row.ok).fix
+    assert (
+        "2 are present"
+        in next(row for row in resources._device_rows() if row.name == "GPUs" and not row.ok).fix
+    )
     monkeypatch.setattr(resources, "_torch_has_cuda", lambda: True)
     assert resources.num_gpus() == 2
     for visible, count in (("", 0), ("-1", 0), ("1", 1), ("0,1,7", 2)):
@@ -135,7 +186,10 @@ def test_gpus_are_those_that_torch_and_the_environment_let_be_seen(monkeypatch):
 
 
 def test_asking_the_machine_does_not_import_torch():
-    code = ("import sys; from labkit.machine import resources as m; m.summary(); m.num_gpus(); m.cores(); m.available_bytes(); "
-            "assert m.loopback() in ('lo', 'lo0'); assert 'torch' not in sys.modules")
+    code = (
+        "import sys; from labkit.machine import resources as m; m.summary(); m.num_gpus(); "
+        "m.cores(); m.available_bytes(); "
+        "assert m.loopback() in ('lo', 'lo0'); assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert ops.folder()

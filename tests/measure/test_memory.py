@@ -1,4 +1,5 @@
-"""What the meter counts is what autograd holds: counted by hand here, and in real stages in test_pipeline."""
+"""What the meter counts is what autograd holds: counted by hand here, and in real stages in
+test_pipeline."""
 
 import gc
 
@@ -26,7 +27,9 @@ def saved_by(fn, parameters=()):
 def test_a_storage_is_counted_once_and_parameters_are_not():
     x = torch.randn(10, requires_grad=True)
     assert saved_by(lambda: x * x) == 40
-    assert saved_by(lambda: (x * x) + (x.view(2, 5) * 2).exp().sum()) == 80  # x, and the result of exp
+    assert (
+        saved_by(lambda: (x * x) + (x.view(2, 5) * 2).exp().sum()) == 80
+    )  # x, and the result of exp
     linear = nn.Linear(10, 3)
     assert saved_by(lambda: linear(x), linear.parameters()) == 40
     assert saved_by(lambda: linear(x)) == 40 + 3 * 10 * 4
@@ -116,7 +119,13 @@ def test_what_the_forward_leaves_is_kept_what_has_a_name_is_not():
         watched.mark("loss")
         loss.backward()
         watched.claim(layer, optimizer)
-    parts = dict(zip(PARTS, watched.footprint().num_bytes[watched.footprint().labels.index("loss")], strict=True))
+    parts = dict(
+        zip(
+            PARTS,
+            watched.footprint().num_bytes[watched.footprint().labels.index("loss")],
+            strict=True,
+        )
+    )
     assert parts["parameters"] == 8 * 4 * 4 and parts["activations"] >= 2 * 4 * 4
 
 
@@ -137,7 +146,9 @@ def test_live_shards_of_a_plain_model_and_of_sgd():
     shards = memory.shards(model, optimizer)
     rows = {row[1:3]: row[3:] for row in shards.rows()}
     assert rows["momentum", "0.weight"] == rows["gradient", "0.weight"] == (0, 6, "float32", "cpu")
-    assert rows["buffer", "1.num_batches_tracked"] == (0, 1, "int64", "cpu") and shards.num_ranks == 1
+    assert (
+        rows["buffer", "1.num_batches_tracked"] == (0, 1, "int64", "cpu") and shards.num_ranks == 1
+    )
 
 
 def test_an_engine_that_nobody_can_read_is_refused():
@@ -147,12 +158,15 @@ def test_an_engine_that_nobody_can_read_is_refused():
 
     engine = Engine()
     engine.module, engine.optimizer = nn.Linear(1, 1), object()
-    with pytest.raises(ValueError, match="ZeRO 0 to 3 can be read; the optimizer of this engine is object"):
+    with pytest.raises(
+        ValueError, match="ZeRO 0 to 3 can be read; the optimizer of this engine is object"
+    ):
         memory.shards(engine)
 
 
 def test_torchs_own_tracker_sees_the_same_peak():
-    """MemTracker is private and takes one step at a time; where it can look, it is a second opinion."""
+    """MemTracker is private and takes one step at a time; where it can look, it is a second
+    opinion."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
     from labkit import model

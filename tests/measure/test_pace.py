@@ -1,4 +1,5 @@
-"""A stated time is kept, from outside as from within autograd, and where it is not, that is seen."""
+"""A stated time is kept, from outside as from within autograd, and where it is not, that is
+seen."""
 
 import time
 from types import SimpleNamespace
@@ -8,7 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    fp16_compress_hook,
+)
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -84,7 +88,9 @@ def test_the_gradient_leaves_a_paced_module_only_after_its_time():
 
 
 def test_paced_modules_in_a_row_add_up():
-    layers = nn.Sequential(*(pace.Paced(nn.Linear(3, 3), forward_us=0, backward_us=20_000) for _ in range(3)))
+    layers = nn.Sequential(
+        *(pace.Paced(nn.Linear(3, 3), forward_us=0, backward_us=20_000) for _ in range(3))
+    )
     y = layers(torch.randn(2, 3))
     assert 0.060 <= seconds(lambda: y.sum().backward()) < 0.6
 
@@ -107,9 +113,12 @@ class Stage:
 def test_each_kind_of_action_has_its_own_stated_time():
     stage = Stage()
     pace.stage(stage, forward_us=10_000, backward_us=40_000, input_us=20_000, weight_us=30_000)
-    calls = {0.010: lambda: stage.forward_one_chunk(0), 0.040: lambda: stage.backward_one_chunk(0),
-             0.020: lambda: stage.backward_one_chunk(0, full_backward=False),
-             0.030: lambda: stage.backward_weight_one_chunk(0)}
+    calls = {
+        0.010: lambda: stage.forward_one_chunk(0),
+        0.040: lambda: stage.backward_one_chunk(0),
+        0.020: lambda: stage.backward_one_chunk(0, full_backward=False),
+        0.030: lambda: stage.backward_weight_one_chunk(0),
+    }
     for stated, call in calls.items():
         assert stated <= seconds(call) < stated + 0.2
     assert stage.backward_one_chunk(0, full_backward=False) == "I"
@@ -165,17 +174,22 @@ WIDTH = 32
 ALL_REDUCE_US = 30_000.0
 
 
-def linked(overlap=True, all_reduce_us=lambda num_bytes: ALL_REDUCE_US, views=True, layers=3, **options):
+def linked(
+    overlap=True, all_reduce_us=lambda num_bytes: ALL_REDUCE_US, views=True, layers=3, **options
+):
     """A small DDP model, a bucket a layer, its links paced after a warm-up step."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
-    ddp = DistributedDataParallel(model, bucket_cap_mb=WIDTH * (WIDTH + 1) * 4 / 2**20, gradient_as_bucket_view=views)
+    ddp = DistributedDataParallel(
+        model, bucket_cap_mb=WIDTH * (WIDTH + 1) * 4 / 2**20, gradient_as_bucket_view=views
+    )
     step(ddp)
     return ddp, pace.link(ddp, all_reduce_us, overlap=overlap, **options)
 
 
 def step(ddp, scale=1.0):
-    """One step on data of this rank's own; returns its seconds from the moment that all ranks are there."""
+    """One step on data of this rank's own; returns its seconds from the moment that all ranks are
+    there."""
     x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
     ddp.zero_grad()
     dist.barrier()
@@ -196,8 +210,11 @@ def reduce_in_all_ways():
         ddp, kept = linked(**options)
         for scale in (2.0, 0.5):
             took = step(ddp, scale)
-        errors[str(options)] = (max((a - b).abs().max().item() for a, b in
-                                    zip(expected, gradients(ddp), strict=True)), took, kept.num_actions)
+        errors[str(options)] = (
+            max((a - b).abs().max().item() for a, b in zip(expected, gradients(ddp), strict=True)),
+            took,
+            kept.num_actions,
+        )
     alone = DistributedDataParallel(whole.module)
     step(alone, 0.5)
     plain = max((a - b).abs().max().item() for a, b in zip(expected, gradients(alone), strict=True))
@@ -222,8 +239,16 @@ def accumulate():
         ddp(x).square().mean().backward()
     with traffic.count() as counted:
         ddp(x).square().mean().backward()
-    error = max((2 * a - b).abs().max().item() for a, b in zip(expected, gradients(ddp), strict=True))
-    return error, kept.num_actions, dict(silent.calls), dict(counted.calls), dict(counted.payload_bytes)
+    error = max(
+        (2 * a - b).abs().max().item() for a, b in zip(expected, gradients(ddp), strict=True)
+    )
+    return (
+        error,
+        kept.num_actions,
+        dict(silent.calls),
+        dict(counted.calls),
+        dict(counted.payload_bytes),
+    )
 
 
 def test_no_sync_sends_nothing_and_the_links_own_message_is_not_counted():
@@ -254,16 +279,27 @@ def test_buckets_go_one_after_another_once_all_ranks_have_them(overlap):
         assert np.all(mine.start_us[1:] >= mine.end_us[:-1] - 1)
     took_us = late.end_us - late.start_us
     assert np.all(took_us >= ALL_REDUCE_US - 1)
-    assert early.end_us == pytest.approx(late.end_us, abs=1_000), "all ranks are done at the same time"
-    assert early.start_us[0] < late.start_us[0] - 30_000, "the early rank waits inside its all-reduce"
+    assert early.end_us == pytest.approx(late.end_us, abs=1_000), (
+        "all ranks are done at the same time"
+    )
+    assert early.start_us[0] < late.start_us[0] - 30_000, (
+        "the early rank waits inside its all-reduce"
+    )
 
 
 def compress():
-    ddp, _ = linked(all_reduce_us=lambda num_bytes: num_bytes * 20.0, hook=fp16_compress_hook,
-                    sent_bytes=lambda bucket: bucket.buffer().nbytes // 2)
+    ddp, _ = linked(
+        all_reduce_us=lambda num_bytes: num_bytes * 20.0,
+        hook=fp16_compress_hook,
+        sent_bytes=lambda bucket: bucket.buffer().nbytes // 2,
+    )
     with trace.record(operators=False), traffic.count() as counted:
         took_s = step(ddp)
-    return took_s, counted.payload_bytes["all_reduce"], [str(weight.grad.dtype) for weight in ddp.parameters()]
+    return (
+        took_s,
+        counted.payload_bytes["all_reduce"],
+        [str(weight.grad.dtype) for weight in ddp.parameters()],
+    )
 
 
 def test_a_compressing_hook_is_paced_by_what_it_sends():
@@ -279,7 +315,9 @@ def low_rank():
     """Six steps of PowerSGD, the last three compressed, with several buckets."""
     torch.manual_seed(0)
     state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=4)
-    ddp, kept = linked(overlap=False, all_reduce_us=lambda num_bytes: 1000.0, hook=powerSGD_hook, state=state)
+    ddp, kept = linked(
+        overlap=False, all_reduce_us=lambda num_bytes: 1000.0, hook=powerSGD_hook, state=state
+    )
     for _ in range(6):
         step(ddp)
     return kept.num_actions, gradients(ddp)

@@ -1,4 +1,5 @@
-"""Recordings of real ranks: actions without their waits, messages with their bytes, all ranks on one clock."""
+"""Recordings of real ranks: actions without their waits, messages with their bytes, all ranks on
+one clock."""
 
 import json
 import time
@@ -67,7 +68,9 @@ def test_actions_are_recorded_as_executed_and_without_their_waits(acted):
 
 def test_the_ranks_share_one_clock(acted):
     timeline = acted.timeline()
-    first, second = (timeline.select((timeline.label == "3F0") & (timeline.rank == r)) for r in (0, 1))
+    first, second = (
+        timeline.select((timeline.label == "3F0") & (timeline.rank == r)) for r in (0, 1)
+    )
     assert second.start_us[0] >= first.end_us[0] + 50_000
     assert second.start_us[0] < first.end_us[0] + 250_000
 
@@ -97,7 +100,11 @@ def test_labels_come_off_again(acted):
 def test_merged_chrome_trace_has_a_named_process_per_rank(acted, tmp_path):
     path = trace.merge_chrome(acted.folder, tmp_path / "merged.json")
     events = json.loads(path.read_text())["traceEvents"]
-    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
+    names = {
+        e["pid"]: e["args"]["name"]
+        for e in events
+        if e["ph"] == "M" and e["name"] == "process_name"
+    }
     begun = {names[e["pid"]].split(":")[0]: e["ts"] for e in events if e["name"] == "3F0"}
     assert set(begun) == {"rank 0", "rank 1"}
     assert 50_000 < begun["rank 1"] - begun["rank 0"] < 300_000
@@ -109,7 +116,9 @@ def reduce_and_multiply():
     dist.barrier()
     with trace.record():
         with torch.profiler.record_function("my block"):
-            for _ in range(3):  # products alone: a span is called after its longest operator, whichever that is
+            for _ in range(
+                3
+            ):  # products alone: a span is called after its longest operator, whichever that is
                 a = a @ a
         time.sleep(0.05)
         dist.all_reduce(torch.ones(1000, dtype=torch.bfloat16))
@@ -146,7 +155,8 @@ def test_waiting_inside_a_label_is_not_computing():
 
 
 def send_over_a_stated_link():
-    """A span around a labelled block that really sends; one that no recording sees; and a message beside both."""
+    """A span around a labelled block that really sends; one that no recording sees; and a message
+    beside both."""
     x, other = torch.ones(100), 1 - dist.get_rank()
     send, recv = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
     trace.span("send", "too early", time.time_ns(), time.time_ns(), 1)
@@ -164,15 +174,23 @@ def send_over_a_stated_link():
 def test_an_added_span_stands_for_the_message_under_it_on_the_same_clock(tmp_path):
     run = lab.launch(send_over_a_stated_link, ranks=2)
     timeline = run.timeline()
-    added, block = timeline.select(timeline.label == "0>1"), timeline.select(timeline.label == "block")
+    added, block = (
+        timeline.select(timeline.label == "0>1"),
+        timeline.select(timeline.label == "block"),
+    )
     assert added.rank.tolist() == block.rank.tolist() == [0, 1]
     assert set(added.kind.tolist()) == {"send"} and set(added.lane.tolist()) == {"comm"}
     assert added.num_bytes.tolist() == [400, 400]
     assert np.all(np.abs(added.end_us - block.end_us) < 5_000)
     assert np.min(np.abs(added.start_us - block.start_us)) < 1_000
     beside = timeline.select((timeline.lane == "comm") & (timeline.label != "0>1"))
-    assert sorted(zip(beside.rank.tolist(), beside.kind.tolist(), strict=True)) == [(0, "recv"), (1, "send")]
-    events = json.loads(trace.merge_chrome(run.folder, tmp_path / "merged.json").read_text())["traceEvents"]
+    assert sorted(zip(beside.rank.tolist(), beside.kind.tolist(), strict=True)) == [
+        (0, "recv"),
+        (1, "send"),
+    ]
+    events = json.loads(trace.merge_chrome(run.folder, tmp_path / "merged.json").read_text())[
+        "traceEvents"
+    ]
     assert [event["args"]["bytes"] for event in events if event["name"] == "0>1"] == [400, 400]
 
 
@@ -185,7 +203,10 @@ def test_stages_are_recorded_without_every_operator_unless_asked(alone):
     for operators in (None, True):
         with trace.record(stage := Working(), operators=operators):
             stage.forward_one_chunk(0)
-        names = [event["name"] for event in json.loads((alone / "trace-0.json").read_text())["traceEvents"]]
+        names = [
+            event["name"]
+            for event in json.loads((alone / "trace-0.json").read_text())["traceEvents"]
+        ]
         assert "3F0" in names
         recorded.append("aten::add" in names)
     assert recorded == [False, True]
@@ -208,8 +229,12 @@ class Engine:
             MethodType(self._INSTRUCTION_MAP[command], self)(buffer_id=0)
 
 
-ForwardPass, BackwardPass, SendGrad = (type(name, (), {}) for name in ("ForwardPass", "BackwardPass", "SendGrad"))
-Engine._INSTRUCTION_MAP = dict.fromkeys((ForwardPass, BackwardPass, SendGrad), lambda self, buffer_id: None)
+ForwardPass, BackwardPass, SendGrad = (
+    type(name, (), {}) for name in ("ForwardPass", "BackwardPass", "SendGrad")
+)
+Engine._INSTRUCTION_MAP = dict.fromkeys(
+    (ForwardPass, BackwardPass, SendGrad), lambda self, buffer_id: None
+)
 
 
 def test_deepspeed_instructions_are_counted_into_microbatches(alone):
@@ -230,14 +255,20 @@ def test_labels_come_off_after_an_error_too(alone):
 def test_gpu_kernels_are_the_compute_where_there_are_some(tmp_path):
     kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "dur": 10.0}
     reduce = {"Collective name": "allreduce", "In msg nelems": 100, "dtype": "BFloat16"}
-    events = [{**kernel, "name": "gemm", "ts": 500.0, "args": {}},
-              {**kernel, "name": "ncclDevKernel_AllReduce", "ts": 600.0, "args": reduce},
-              {**kernel, "name": "aten::mm", "cat": "cpu_op", "ts": 100.0, "args": {}}]
+    events = [
+        {**kernel, "name": "gemm", "ts": 500.0, "args": {}},
+        {**kernel, "name": "ncclDevKernel_AllReduce", "ts": 600.0, "args": reduce},
+        {**kernel, "name": "aten::mm", "cat": "cpu_op", "ts": 100.0, "args": {}},
+    ]
     about = {"rank": 1, "num_ranks": 2, "notes": ["nccl"]}
-    (tmp_path / "trace-1.json").write_text(json.dumps(
-        {"traceEvents": events, "baseTimeNanoseconds": 10**18, "labkit": about}))
+    (tmp_path / "trace-1.json").write_text(
+        json.dumps({"traceEvents": events, "baseTimeNanoseconds": 10**18, "labkit": about})
+    )
     timeline = trace.read(tmp_path)
-    assert timeline.label.tolist() == ["allreduce", "gemm"] and timeline.lane.tolist() == ["comm", "compute"]
+    assert timeline.label.tolist() == ["allreduce", "gemm"] and timeline.lane.tolist() == [
+        "comm",
+        "compute",
+    ]
     assert timeline.num_bytes.tolist() == [200, 0] and timeline.start_us.tolist() == [100.0, 0.0]
 
 
@@ -250,5 +281,8 @@ def test_mistakes_say_what_to_do(monkeypatch, tmp_path):
     (tmp_path / "trace-0.json").write_text('{"traceEvents": []}')
     with pytest.raises(ValueError, match="another kind of file"):
         trace.read(tmp_path)
-    with pytest.raises(ValueError, match="got SimpleNamespace"), trace.record(SimpleNamespace(), folder=tmp_path):
+    with (
+        pytest.raises(ValueError, match="got SimpleNamespace"),
+        trace.record(SimpleNamespace(), folder=tmp_path),
+    ):
         pass

@@ -1,5 +1,5 @@
-"""Laws of counting, on real ranks: payload is exact under the name that was called, in every form a call has; the
-wire carries what the algorithm must send, and little more."""
+"""Laws of counting, on real ranks: payload is exact under the name that was called, in every form a
+call has; the wire carries what the algorithm must send, and little more."""
 
 import contextlib
 import socket
@@ -11,7 +11,9 @@ import torch
 import labkit as lab
 from labkit.measure import traffic
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the bytes of a socket")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux counts the bytes of a socket"
+)
 BIG = 2**18
 """float32: 1 MiB"""
 
@@ -21,11 +23,17 @@ def counts(counted):
 
 
 def test_every_operator_of_communication_is_counted():
-    groups = [name for name in torch._C._dispatch_get_all_op_names()
-              if name.startswith("c10d::") and "ProcessGroup process_group" in str(torch._C._get_schema(name, ""))]
+    groups = [
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("c10d::")
+        and "ProcessGroup process_group" in str(torch._C._get_schema(name, ""))
+    ]
     assert {name.removeprefix("c10d::") for name in groups} == set(traffic.CALLS)
     for name, (_, position) in traffic.CALLS.items():
-        arguments = [argument.name for argument in torch._C._get_schema(f"c10d::{name}", "").arguments]
+        arguments = [
+            argument.name for argument in torch._C._get_schema(f"c10d::{name}", "").arguments
+        ]
         taken = next((at for at, each in enumerate(arguments) if each.startswith("input")), 0)
         assert position in (taken, None)
 
@@ -53,7 +61,9 @@ def test_each_call_counts_what_was_handed_in_under_its_own_name(num_ranks):
             [work.wait() for work in works]
 
         def batch():
-            works = dist.batch_isend_irecv([dist.P2POp(dist.isend, one, right), dist.P2POp(dist.irecv, parts[0], left)])
+            works = dist.batch_isend_irecv(
+                [dist.P2POp(dist.isend, one, right), dist.P2POp(dist.irecv, parts[0], left)]
+            )
             [work.wait() for work in works]
 
         def blocking():
@@ -75,22 +85,43 @@ def test_each_call_counts_what_was_handed_in_under_its_own_name(num_ranks):
             "list": (lambda: dist.all_gather(parts, one), {"all_gather": 40}),
             "single": (lambda: dist.all_gather_single(all_, one), {"all_gather": 40}),
             "scatter_list": (lambda: dist.reduce_scatter(one, parts), {"reduce_scatter": size}),
-            "scatter_single": (lambda: dist.reduce_scatter_single(one, all_), {"reduce_scatter": size}),
+            "scatter_single": (
+                lambda: dist.reduce_scatter_single(one, all_),
+                {"reduce_scatter": size},
+            ),
             "to_all": (lambda: dist.all_to_all_single(all_.clone(), all_), {"all_to_all": size}),
             "gather": (lambda: dist.gather(one, dst=0, **at_root), {"gather": 40}),
-            "scatter": (lambda: dist.scatter(one, src=0, **from_root), {"scatter": 40 if rank else size}),
+            "scatter": (
+                lambda: dist.scatter(one, src=0, **from_root),
+                {"scatter": 40 if rank else size},
+            ),
             "blocking": (blocking, [{"send": 40}, {"recv": 40}, {}, {}][rank]),
-            "pairs": (pairs, {"send": 40, "recv": 40}), "batch": (batch, {"send": 40, "recv": 40}),
-            "barrier": (dist.barrier, {"barrier": 0}), "monitored": (dist.monitored_barrier, {"barrier": 0}),
+            "pairs": (pairs, {"send": 40, "recv": 40}),
+            "batch": (batch, {"send": 40, "recv": 40}),
+            "barrier": (dist.barrier, {"barrier": 0}),
+            "monitored": (dist.monitored_barrier, {"barrier": 0}),
             "none": (lambda: dist.all_reduce(torch.ones(0)), {"all_reduce": 0}),
             "group": (functools.partial(dist.all_reduce, one, group=alone), {"all_reduce": 40}),
-            "f_all_reduce": (lambda: functional.all_reduce(all_, "sum", dist.group.WORLD) + 1, {"all_reduce": size}),
-            "f_all_gather": (lambda: functional.all_gather_single(one, 0, dist.group.WORLD) + 1, {"all_gather": 40}),
-            "f_reduce_scatter": (lambda: functional.reduce_scatter_single(all_, "sum", 0, dist.group.WORLD) + 1,
-                                 {"reduce_scatter": size}),
-            "f_to_all": (lambda: functional.all_to_all_single(all_, None, None, dist.group.WORLD) + 1,
-                         {"all_to_all": size}),
-            "f_broadcast": (lambda: functional.broadcast(all_, 0, dist.group.WORLD) + 1, {"broadcast": size}),
+            "f_all_reduce": (
+                lambda: functional.all_reduce(all_, "sum", dist.group.WORLD) + 1,
+                {"all_reduce": size},
+            ),
+            "f_all_gather": (
+                lambda: functional.all_gather_single(one, 0, dist.group.WORLD) + 1,
+                {"all_gather": 40},
+            ),
+            "f_reduce_scatter": (
+                lambda: functional.reduce_scatter_single(all_, "sum", 0, dist.group.WORLD) + 1,
+                {"reduce_scatter": size},
+            ),
+            "f_to_all": (
+                lambda: functional.all_to_all_single(all_, None, None, dist.group.WORLD) + 1,
+                {"all_to_all": size},
+            ),
+            "f_broadcast": (
+                lambda: functional.broadcast(all_, 0, dist.group.WORLD) + 1,
+                {"broadcast": size},
+            ),
         }
         found = {}
         for name, (form, expected) in forms.items():
@@ -100,8 +131,9 @@ def test_each_call_counts_what_was_handed_in_under_its_own_name(num_ranks):
         return found
 
     for found in lab.launch(every_form, ranks=num_ranks):
-        assert {name: payload for name, (payload, _, _) in found.items()} == \
-            {name: expected for name, (_, expected, _) in found.items()}
+        assert {name: payload for name, (payload, _, _) in found.items()} == {
+            name: expected for name, (_, expected, _) in found.items()
+        }
         assert all(calls == dict.fromkeys(expected, 1) for _, expected, calls in found.values())
 
 
@@ -115,16 +147,25 @@ def test_ddp_reduces_each_gradient_once_and_a_hook_what_it_makes_of_it():
         from labkit.measure import traffic
 
         def by_hand(state, bucket):
-            future = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True).get_future()
+            future = dist.all_reduce(
+                bucket.buffer().div_(dist.get_world_size()), async_op=True
+            ).get_future()
             return future.then(lambda done: done.value()[0])
 
-        power = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2, warm_start=False)
-        hooks = {"none": (), "fp16": (None, default_hooks.fp16_compress_hook), "by hand": (None, by_hand),
-                 "power": (power, powerSGD_hook.powerSGD_hook)}
+        power = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=1, start_powerSGD_iter=2, warm_start=False
+        )
+        hooks = {
+            "none": (),
+            "fp16": (None, default_hooks.fp16_compress_hook),
+            "by hand": (None, by_hand),
+            "power": (power, powerSGD_hook.powerSGD_hook),
+        }
         found = {}
         for name, hook in hooks.items():
             layers = torch.nn.Sequential(*(torch.nn.Linear(300, 300, bias=False) for _ in range(4)))
-            # with two buckets, PowerSGD's later calls race each other on gloo's threads, and ranks disagree
+            # with two buckets, PowerSGD's later calls race each other on gloo's threads, and ranks
+            # disagree
             model = DistributedDataParallel(layers, bucket_cap_mb=25 if name == "power" else 0.7)
             if hook:
                 model.register_comm_hook(*hook)
@@ -139,10 +180,14 @@ def test_ddp_reduces_each_gradient_once_and_a_hook_what_it_makes_of_it():
     for found in lab.launch(steps, ranks=2):
         gradients = 4 * 300 * 300 * 4
         buckets = found["none"].calls["all_reduce"]
-        assert buckets == 2 and counts(found["none"]) == ({"all_reduce": buckets}, {"all_reduce": gradients})
+        assert buckets == 2 and counts(found["none"]) == (
+            {"all_reduce": buckets},
+            {"all_reduce": gradients},
+        )
         assert counts(found["fp16"]) == ({"all_reduce": buckets}, {"all_reduce": gradients // 2})
         assert counts(found["by hand"]) == counts(found["none"])
-        # nothing uncompressed, then P and Q of 4 matrices, 300 numbers each: called from gloo's own threads
+        # nothing uncompressed, then P and Q of 4 matrices, 300 numbers each: called from gloo's own
+        # threads
         assert counts(found["power"]) == ({"all_reduce": 3}, {"all_reduce": 2 * 4 * 300 * 4})
         assert counts(found["no_sync"]) == ({}, {})
 
@@ -155,7 +200,9 @@ def test_fsdp_gathers_and_scatters_under_its_own_names_padding_included(num_rank
 
         from labkit.measure import traffic
 
-        model = torch.nn.Linear(100, 50)  # rows are dealt out: 50 of them on 3 ranks are padded to 51
+        model = torch.nn.Linear(
+            100, 50
+        )  # rows are dealt out: 50 of them on 3 ranks are padded to 51
         fully_shard(model)
         with traffic.count() as counted:
             model(torch.ones(2, 100)).sum().backward()
@@ -164,8 +211,10 @@ def test_fsdp_gathers_and_scatters_under_its_own_names_padding_included(num_rank
     rows = -(-50 // num_ranks)
     for counted in lab.launch(step, ranks=num_ranks):
         part = rows * 100 * 4 + rows * 4
-        assert counts(counted) == ({"all_gather": 1, "reduce_scatter": 1},
-                                   {"all_gather": part, "reduce_scatter": num_ranks * part})
+        assert counts(counted) == (
+            {"all_gather": 1, "reduce_scatter": 1},
+            {"all_gather": part, "reduce_scatter": num_ranks * part},
+        )
 
 
 def test_a_dtensor_counts_what_its_redistribution_calls():
@@ -178,7 +227,10 @@ def test_a_dtensor_counts_what_its_redistribution_calls():
 
         sharded = distribute_tensor(torch.ones(8, 4), init_device_mesh("cpu", (2,)), [Shard(0)])
         found = {}
-        for name, start, end in (("all_gather", sharded, Replicate()), ("all_reduce", sharded.sum(0), Replicate())):
+        for name, start, end in (
+            ("all_gather", sharded, Replicate()),
+            ("all_reduce", sharded.sum(0), Replicate()),
+        ):
             assert name == "all_gather" or isinstance(start.placements[0], Partial)
             with traffic.count() as found[name]:
                 start.redistribute(placements=[end]).to_local() + 1
@@ -200,10 +252,12 @@ def test_gloo_sends_what_its_rings_must_and_little_more(num_ranks):
 
         n = dist.get_world_size()
         whole, part = torch.ones(num_elements), torch.ones(num_elements // n)
-        forms = {"all_reduce": lambda: dist.all_reduce(whole),
-                 "all_gather": lambda: dist.all_gather_single(whole, part),
-                 "reduce_scatter": lambda: dist.reduce_scatter_single(part, whole),
-                 "broadcast": lambda: dist.broadcast(whole, 0)}
+        forms = {
+            "all_reduce": lambda: dist.all_reduce(whole),
+            "all_gather": lambda: dist.all_gather_single(whole, part),
+            "reduce_scatter": lambda: dist.reduce_scatter_single(part, whole),
+            "broadcast": lambda: dist.broadcast(whole, 0),
+        }
         found = {}
         for name, form in forms.items():
             dist.barrier()
@@ -214,7 +268,11 @@ def test_gloo_sends_what_its_rings_must_and_little_more(num_ranks):
     num_bytes = 4 * BIG * 3
     run = lab.launch(collectives, BIG * 3, ranks=num_ranks)
     once = (num_ranks - 1) / num_ranks * num_bytes
-    for name, expected in (("all_reduce", 2 * once), ("all_gather", once), ("reduce_scatter", 2 * once)):
+    for name, expected in (
+        ("all_reduce", 2 * once),
+        ("all_gather", once),
+        ("reduce_scatter", 2 * once),
+    ):
         for found in run:
             assert expected <= found[name].sent_bytes < 1.01 * expected
             assert expected <= found[name].received_bytes < 1.01 * expected

@@ -1,4 +1,5 @@
-"""The book: a small course becomes pages and is read in Chromium, the network cut; and what the real chapters need."""
+"""The book: a small course becomes pages and is read in Chromium, the network cut; and what the
+real chapters need."""
 
 import base64
 import json
@@ -11,17 +12,25 @@ from browser.lab import browser
 from test_browser import COLOURS, contrast
 from test_notebooks import CHAPTERS, ROOT, book, build
 
-from labkit.widgets import export
+from labkit import widgets
 from labkit.pictures import scene
 from labkit.pipeline import schedules, simulation
-from labkit import widgets
-from labkit.widgets import picture
+from labkit.widgets import export, picture
 
-BOARDS = ("collectives", "ddp_communication", "fsdp_sharding", "offload_flow", "pipeline_parallelism", "strategies",
-          "training_need", "zero_stages")
+BOARDS = (
+    "collectives",
+    "ddp_communication",
+    "fsdp_sharding",
+    "offload_flow",
+    "pipeline_parallelism",
+    "strategies",
+    "training_need",
+    "zero_stages",
+)
 HEAD = '# ---\n# jupyter:\n#   labkit:\n#     sections: ["{0}"]\n#     needs: ["a core"]\n#     minutes: 5\n# ---\n\n'
 COURSE = {
-    "01_words": HEAD.format("1.1") + '''# %% [markdown] sections="1.1"
+    "01_words": HEAD.format("1.1")
+    + """# %% [markdown] sections="1.1"
 # # Words
 #
 # The share is $\\frac{p-1}{m}$ and `$HOME` is none. Next: [boards](02_boards.ipynb).
@@ -48,8 +57,9 @@ print("\\x1b[31mzebra\\x1b[0m", LANGUAGE)  # <b>
 # ## 更下面
 #
 # 一只鹈鹕。
-''',
-    "02_boards": HEAD.format("1.2") + '''# %% [markdown] sections="1.2"
+""",
+    "02_boards": HEAD.format("1.2")
+    + """# %% [markdown] sections="1.2"
 # # Boards
 
 # %% [markdown] lang="zh"
@@ -66,7 +76,8 @@ widgets.pipeline_parallelism(language=LANGUAGE)
 
 # %%
 widgets.collectives(language=LANGUAGE)
-'''}
+""",
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +101,33 @@ def text_of(path):
 
 # --- without a browser ----------------------------------------------------------------------------------------------
 
+
 def loaded(markup):
     """What a page would load by itself: everything but links."""
-    found = re.findall(r"""<(?!a\b)\w+[^>]*?\s(?:src|href|data|poster)\s*=\s*["']?([^"'>\s]+)""", markup)
-    found += re.findall(r"url\(\s*[\"']?([^\"')]+)", markup) + re.findall(r"@import\s+(\S+)", markup)
+    found = re.findall(
+        r"""<(?!a\b)\w+[^>]*?\s(?:src|href|data|poster)\s*=\s*["']?([^"'>\s]+)""", markup
+    )
+    found += re.findall(r"url\(\s*[\"']?([^\"')]+)", markup) + re.findall(
+        r"@import\s+(\S+)", markup
+    )
     return [each for each in found if not each.startswith(("#", "data:"))]
 
 
 def test_no_page_loads_anything_from_elsewhere(course):
-    files = [path for path in (course / "out" / "book").rglob("*") if path.suffix in (".html", ".css", ".js")]
+    files = [
+        path
+        for path in (course / "out" / "book").rglob("*")
+        if path.suffix in (".html", ".css", ".js")
+    ]
     assert len(files) == 10
     for path in files:
         text = text_of(path)
         assert all((path.parent / each).exists() for each in loaded(text)), (path, loaded(text))
         assert not re.search(r"\bfetch\(|XMLHttpRequest|import\(", text), path
-    found = loaded('<img src="https://a.b/c.png"><link href=//d.e><a href="https://f"><p style="color:url(x.png)">')
+    found = loaded(
+        '<img src="https://a.b/c.png"><link href=//d.e><a href="https://f"><p '
+        'style="color:url(x.png)">'
+    )
     assert found == ["https://a.b/c.png", "//d.e", "x.png"]
 
 
@@ -118,14 +141,22 @@ def test_formulas_code_terminal_colours_tables_and_links_are_rendered(course):
 
 
 def test_the_anchors_of_both_languages_are_the_same(course):
-    english, chinese = (re.findall(r'<h\d id="([^"]+)"', text_of(course / "out" / "book" / folder / "01_words.html"))
-                        for folder in ("", "zh"))
+    english, chinese = (
+        re.findall(
+            r'<h\d id="([^"]+)"', text_of(course / "out" / "book" / folder / "01_words.html")
+        )
+        for folder in ("", "zh")
+    )
     assert english == chinese == ["c0", "c2"]
 
 
 def test_a_second_build_executes_only_what_has_changed(course, monkeypatch, tmp_path):
     ran = []
-    monkeypatch.setattr(book, "execute", lambda path: ran.append(path.stem) or book.nbformat.read(path, as_version=4))
+    monkeypatch.setattr(
+        book,
+        "execute",
+        lambda path: ran.append(path.stem) or book.nbformat.read(path, as_version=4),
+    )
     before = text_of(course / "out" / "book" / "02_boards.html")
     assert book.main(["--out", str(tmp_path)], course) == 0
     assert ran == [] and text_of(tmp_path / "02_boards.html") == before
@@ -148,12 +179,18 @@ def test_a_part_of_the_book_still_lists_every_chapter(course, tmp_path):
     assert book.main(["02", "--out", str(tmp_path)], course) == 0
     assert not (tmp_path / "01_words.html").exists()
     contents = text_of(tmp_path / "zh" / "index.html")
-    assert "文字" in contents and 'href="02_boards.html"' in contents and 'href="01_words.html"' not in contents
+    assert (
+        "文字" in contents
+        and 'href="02_boards.html"' in contents
+        and 'href="01_words.html"' not in contents
+    )
 
 
 def test_a_long_line_of_words_may_break_and_one_of_a_table_scrolls():
     words, table = "a line of words " * 8 + "end", "column   " * 12
-    lines = book.shown({"text": f"{words}\n  {words}\n{table}\nshort\n\x1b[31m{words}\x1b[0m"}).splitlines()
+    lines = book.shown(
+        {"text": f"{words}\n  {words}\n{table}\nshort\n\x1b[31m{words}\x1b[0m"}
+    ).splitlines()
     assert lines[0] == f'<pre class="text"><span class="words">{words}</span>'
     assert lines[1] == f'<span class="words">  {words}</span>' and lines[2:4] == [table, "short"]
 
@@ -178,8 +215,12 @@ def test_the_contents_have_every_chapter_of_the_course(tmp_path):
     for language, folder in (("en", ""), ("zh", "zh")):
         contents = text_of(tmp_path / folder / "index.html")
         for chapter in CHAPTERS:
-            about = book.nbformat.read(book.source(ROOT, chapter, language), as_version=4).metadata.labkit
-            assert about["title_zh" if language == "zh" else "title"].replace("'", "&#39;") in contents
+            about = book.nbformat.read(
+                book.source(ROOT, chapter, language), as_version=4
+            ).metadata.labkit
+            assert (
+                about["title_zh" if language == "zh" else "title"].replace("'", "&#39;") in contents
+            )
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
@@ -205,7 +246,10 @@ def test_every_flipbook_has_all_its_pages_where_no_kernel_is(name):
     assert len(pages) == len(labels) > 1 and len(set(pages)) == len(pages)
     assert all("<svg" in page for page in pages)
     assert f'<div class="labkit-page">{pages[slider.index]}</div>' in markup
-    assert board.button.description not in markup.replace("rank 上运行，请", "") and "请打开笔记本" in markup
+    assert (
+        board.button.description not in markup.replace("rank 上运行，请", "")
+        and "请打开笔记本" in markup
+    )
     for control in board.controls.values():
         assert book.html.escape(control.description) in markup
         if control is not slider:
@@ -218,7 +262,9 @@ def test_a_trace_carries_its_columns():
     markup = export.offline(board)
     data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', markup)[1])
     assert data["about"] == board.viewer.about and "</script>" in data["about"]["heading"]
-    assert {name: base64.b64decode(part) for name, part in data["columns"].items()} == board.viewer.columns
+    assert {
+        name: base64.b64decode(part) for name, part in data["columns"].items()
+    } == board.viewer.columns
 
 
 def test_outputs_carry_the_books_form_only_while_the_book_is_made(monkeypatch):
@@ -241,6 +287,7 @@ def test_the_readmes_picture_is_one_of_the_book(course):
 
 # --- in Chromium, the network cut -----------------------------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
 def chrome():
     """A running Chromium."""
@@ -250,7 +297,8 @@ def chrome():
 
 @pytest.fixture
 def read(chrome, course):
-    """A function that opens a page of the book, and fails at the end if a page asked for anything that is no file."""
+    """A function that opens a page of the book, and fails at the end if a page asked for anything
+    that is no file."""
     asked, contexts = [], []
 
     def read(name, **options):
@@ -279,9 +327,13 @@ def test_a_flipbook_moves_by_keyboard_with_the_network_cut(read):
     slider = board.get_by_role("slider", name="microbatches (m)")
     slider.focus()
     page.keyboard.press("ArrowRight")
-    assert "9 microbatches" in title.text_content() and slider.get_attribute("aria-valuetext") == "9"
+    assert (
+        "9 microbatches" in title.text_content() and slider.get_attribute("aria-valuetext") == "9"
+    )
     page.keyboard.press("End")
-    assert "32 microbatches" in title.text_content() and board.locator("output").text_content() == "32"
+    assert (
+        "32 microbatches" in title.text_content() and board.locator("output").text_content() == "32"
+    )
     assert "Open the notebook to change schedule" in board.text_content()
 
 
@@ -290,7 +342,9 @@ def test_a_flipbook_moves_by_keyboard_with_the_network_cut(read):
 def test_a_trace_zooms_with_the_network_cut(chrome, course, monkeypatch, tmp_path, scheme):
     board = widgets.trace(simulation.simulate(schedules.gpipe(4, 8)))
     notebook = book.executed(book.source(course, "02_boards", "en"), course)
-    notebook.cells[-1].outputs = [book.nbformat.v4.new_output("display_data", {export.MIME: export.offline(board)})]
+    notebook.cells[-1].outputs = [
+        book.nbformat.v4.new_output("display_data", {export.MIME: export.offline(board)})
+    ]
     monkeypatch.setattr(book, "executed", lambda *_: notebook)
     book.write(course, tmp_path, ["02"])
     text = text_of(tmp_path / "02_boards.html")
@@ -333,8 +387,13 @@ def test_every_theme_can_be_read_and_the_switch_is_remembered(read, scheme):
     for choice, dark in (("", scheme == "dark"), ("light", False), ("dark", True)):
         page.get_by_label("Colours").select_option(choice)
         for place in ("main svg", "main h1", "main .code pre"):
-            colour, background = page.locator(place).first.evaluate(COLOURS.replace("fill", "color"))
-            assert contrast(colour, background) > 7 and (sum(background) < 200) == dark, (place, choice)
+            colour, background = page.locator(place).first.evaluate(
+                COLOURS.replace("fill", "color")
+            )
+            assert contrast(colour, background) > 7 and (sum(background) < 200) == dark, (
+                place,
+                choice,
+            )
     page.reload()
     assert page.get_by_label("Colours").input_value() == "dark"
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -401,8 +460,11 @@ def violations(page, *rules):
     """What axe-core finds, by these rules or by all: rule and elements."""
     page.evaluate(Path(AXE_FILE_PATH).read_text(encoding="utf-8"))
     options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
-    return page.evaluate("""async options => (await axe.run(options)).violations.map(
-        rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))])""", options)
+    return page.evaluate(
+        """async options => (await axe.run(options)).violations.map(
+        rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))])""",
+        options,
+    )
 
 
 @pytest.mark.browser

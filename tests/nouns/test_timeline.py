@@ -1,4 +1,5 @@
-"""Laws of the Timeline: what it refuses, its shares and their denominators, and that it survives a file."""
+"""Laws of the Timeline: what it refuses, its shares and their denominators, and that it survives a
+file."""
 
 import json
 
@@ -6,12 +7,25 @@ import numpy as np
 import pytest
 
 from labkit.data_parallel import buckets
-from labkit.timeline import Timeline, bubble, busy_us, exposed_comm_us, from_rows, hidden_comm, straggler
+from labkit.timeline import (
+    Timeline,
+    bubble,
+    busy_us,
+    exposed_comm_us,
+    from_rows,
+    hidden_comm,
+    straggler,
+)
 
 
-def compute(*spans: tuple, num_ranks: int = 2, origin: str = "measured", notes: tuple = ()) -> Timeline:
+def compute(
+    *spans: tuple, num_ranks: int = 2, origin: str = "measured", notes: tuple = ()
+) -> Timeline:
     """A Timeline of compute spans (rank, start_us, end_us)."""
-    rows = [(rank, "compute", "F", f"{rank}F{i}", start, end, 0) for i, (rank, start, end) in enumerate(spans)]
+    rows = [
+        (rank, "compute", "F", f"{rank}F{i}", start, end, 0)
+        for i, (rank, start, end) in enumerate(spans)
+    ]
     return from_rows(rows, num_ranks=num_ranks, origin=origin, notes=notes)
 
 
@@ -21,14 +35,25 @@ def collectives(*spans: tuple, num_ranks: int = 3) -> Timeline:
     return from_rows(rows, num_ranks=num_ranks, origin="measured")
 
 
-MIXED = from_rows([(0, "compute", "F", "0F0", 5.0, 15.0, 0), (0, "comm", "send", "0F0", 12.0, 22.0, 4096),
-                   (1, "compute", "B", "1B0", 20.0, 45.0, 0)], num_ranks=3, origin="measured", notes=("paced", "gloo"))
+MIXED = from_rows(
+    [
+        (0, "compute", "F", "0F0", 5.0, 15.0, 0),
+        (0, "comm", "send", "0F0", 12.0, 22.0, 4096),
+        (1, "compute", "B", "1B0", 20.0, 45.0, 0),
+    ],
+    num_ranks=3,
+    origin="measured",
+    notes=("paced", "gloo"),
+)
 
 
 def same(one: Timeline, other: Timeline) -> bool:
     names = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
-    return (all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
-            and (one.num_ranks, one.origin, one.notes) == (other.num_ranks, other.origin, other.notes))
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names) and (
+        one.num_ranks,
+        one.origin,
+        one.notes,
+    ) == (other.num_ranks, other.origin, other.notes)
 
 
 def test_a_timeline_survives_a_file(tmp_path):
@@ -49,7 +74,10 @@ def test_the_file_is_a_chrome_trace():
     spans = [event for event in events if event["ph"] == "X"]
     assert [event["pid"] for event in events if event["ph"] == "M"] == [0, 1, 2]
     assert [(e["pid"], e["tid"], e["name"], e["ts"], e["dur"]) for e in spans] == [
-        (0, "compute", "0F0", 5.0, 10.0), (0, "comm", "0F0", 12.0, 10.0), (1, "compute", "1B0", 20.0, 25.0)]
+        (0, "compute", "0F0", 5.0, 10.0),
+        (0, "comm", "0F0", 12.0, 10.0),
+        (1, "compute", "1B0", 20.0, 25.0),
+    ]
     json.dumps(events)
 
 
@@ -60,7 +88,9 @@ def test_another_kind_of_file_is_refused(tmp_path):
 
 
 def test_the_badge_says_where_it_comes_from():
-    assert MIXED.badge == "measured, paced, gloo" and compute(origin="simulated").badge == "simulated"
+    assert (
+        MIXED.badge == "measured, paced, gloo" and compute(origin="simulated").badge == "simulated"
+    )
 
 
 def test_wrong_timelines_are_refused():
@@ -73,8 +103,17 @@ def test_wrong_timelines_are_refused():
             compute((rank, 0, 1))
     one, two = compute((0, 0, 1)), compute((0, 0, 1), (1, 0, 1))
     with pytest.raises(ValueError, match="one length"):
-        Timeline(rank=one.rank, lane=two.lane, kind=two.kind, label=two.label, start_us=two.start_us,
-                 end_us=two.end_us, num_bytes=two.num_bytes, num_ranks=2, origin="measured")
+        Timeline(
+            rank=one.rank,
+            lane=two.lane,
+            kind=two.kind,
+            label=two.label,
+            start_us=two.start_us,
+            end_us=two.end_us,
+            num_bytes=two.num_bytes,
+            num_ranks=2,
+            origin="measured",
+        )
 
 
 def test_the_span_counts_compute_and_not_messages():
@@ -114,39 +153,67 @@ def test_the_two_denominators_of_a_bubble():
 
 def test_hidden_communication_is_the_part_under_compute_of_the_same_rank():
     assert hidden_comm(MIXED) == pytest.approx(0.3)
-    elsewhere = from_rows([(0, "comm", "send", "x", 0.0, 10.0, 1), (1, "compute", "F", "1F0", 0.0, 10.0, 0)],
-                          num_ranks=2, origin="measured")
+    elsewhere = from_rows(
+        [(0, "comm", "send", "x", 0.0, 10.0, 1), (1, "compute", "F", "1F0", 0.0, 10.0, 0)],
+        num_ranks=2,
+        origin="measured",
+    )
     assert hidden_comm(elsewhere) == 0.0
 
 
 def test_communication_is_hidden_or_exposed_and_nothing_else():
-    rows = [(0, "compute", "B", "0B0", 0.0, 30.0, 0), (0, "compute", "B", "0B1", 35.0, 40.0, 0),
-            (0, "comm", "all_reduce", "a", 20.0, 38.0, 1), (0, "comm", "all_reduce", "b", 25.0, 50.0, 1),
-            (1, "comm", "all_reduce", "a", 20.0, 38.0, 1), (2, "compute", "F", "2F0", 0.0, 10.0, 0)]
+    rows = [
+        (0, "compute", "B", "0B0", 0.0, 30.0, 0),
+        (0, "compute", "B", "0B1", 35.0, 40.0, 0),
+        (0, "comm", "all_reduce", "a", 20.0, 38.0, 1),
+        (0, "comm", "all_reduce", "b", 25.0, 50.0, 1),
+        (1, "comm", "all_reduce", "a", 20.0, 38.0, 1),
+        (2, "compute", "F", "2F0", 0.0, 10.0, 0),
+    ]
     mixed = from_rows(rows, num_ranks=4, origin="simulated")
     assert exposed_comm_us(mixed).tolist() == [5.0 + 10.0, 18.0, 0.0, 0.0]
     assert busy_us(mixed, "comm").tolist() == [30.0, 18.0, 0.0, 0.0]
     assert hidden_comm(mixed) == pytest.approx(15 / 48)
-    covered = from_rows([*rows, (1, "compute", "F", "1F0", 0.0, 60.0, 0), (0, "compute", "F", "0F9", 0.0, 60.0, 0)],
-                        num_ranks=4, origin="simulated")
+    covered = from_rows(
+        [*rows, (1, "compute", "F", "1F0", 0.0, 60.0, 0), (0, "compute", "F", "0F9", 0.0, 60.0, 0)],
+        num_ranks=4,
+        origin="simulated",
+    )
     assert hidden_comm(covered) == 1.0 and exposed_comm_us(covered).sum() == 0
 
 
 def test_the_straggler_is_the_rank_that_the_others_wait_for_most():
-    one = collectives((0, "all_reduce", 0.0, 12.0), (1, "all_reduce", 10.0, 12.0), (2, "all_reduce", 4.0, 12.0))
+    one = collectives(
+        (0, "all_reduce", 0.0, 12.0), (1, "all_reduce", 10.0, 12.0), (2, "all_reduce", 4.0, 12.0)
+    )
     assert straggler(one) == (1, 10.0 + 6.0)
     # rank 2 is last once, by more than rank 1 is each time, and by less than rank 1 is in all
-    more = collectives((2, "all_reduce", 31.0, 40.0), (0, "all_reduce", 20.0, 40.0), (1, "all_reduce", 20.0, 40.0),
-                       (0, "all_reduce", 0.0, 12.0), (1, "all_reduce", 10.0, 12.0), (2, "all_reduce", 4.0, 12.0),
-                       (0, "barrier", 45.0, 50.0), (1, "barrier", 50.0, 50.0), (2, "barrier", 44.0, 50.0))
+    more = collectives(
+        (2, "all_reduce", 31.0, 40.0),
+        (0, "all_reduce", 20.0, 40.0),
+        (1, "all_reduce", 20.0, 40.0),
+        (0, "all_reduce", 0.0, 12.0),
+        (1, "all_reduce", 10.0, 12.0),
+        (2, "all_reduce", 4.0, 12.0),
+        (0, "barrier", 45.0, 50.0),
+        (1, "barrier", 50.0, 50.0),
+        (2, "barrier", 44.0, 50.0),
+    )
     assert straggler(more) == (1, 16.0 + 11.0)
     assert straggler(more.select(more.kind == "all_reduce")) == (2, 11.0 + 11.0)
 
 
 def test_who_leaves_a_collective_early_waits_no_longer_and_messages_have_no_straggler():
-    broadcast = collectives((0, "broadcast", 0.0, 2.0), (1, "broadcast", 1.0, 11.0), (2, "broadcast", 10.0, 11.0))
+    broadcast = collectives(
+        (0, "broadcast", 0.0, 2.0), (1, "broadcast", 1.0, 11.0), (2, "broadcast", 10.0, 11.0)
+    )
     assert straggler(broadcast) == (2, 2.0 + 9.0)
-    assert straggler(collectives((0, "send", 0.0, 9.0), (1, "recv", 8.0, 9.0), (2, "recvAnySource", 3, 4)))[1] == 0.0
+    assert (
+        straggler(
+            collectives((0, "send", 0.0, 9.0), (1, "recv", 8.0, 9.0), (2, "recvAnySource", 3, 4))
+        )[1]
+        == 0.0
+    )
     together = collectives(*[(rank, "all_reduce", 5.0, 9.0) for rank in range(3)])
     assert straggler(together)[1] == 0.0
 
@@ -154,8 +221,11 @@ def test_who_leaves_a_collective_early_waits_no_longer_and_messages_have_no_stra
 def test_a_slow_rank_of_a_simulated_step_is_the_straggler():
     layers = [buckets.Layer(name=f"{i}", num_bytes=1000, forward_us=100.0) for i in range(4)]
     for slow in range(3):
-        step = buckets.simulate(layers, [(3, 2), (1, 0)], lambda num_bytes: 50.0, num_ranks=3, slow={slow: 1.5})
-        # two ranks enter 800 us after the start, and again when the link is free: the slow one at 1200 and 1800
+        step = buckets.simulate(
+            layers, [(3, 2), (1, 0)], lambda num_bytes: 50.0, num_ranks=3, slow={slow: 1.5}
+        )
+        # two ranks enter 800 us after the start, and again when the link is free: the slow one at
+        # 1200 and 1800
         assert straggler(step) == (slow, 2 * (1200.0 - 800.0) + 2 * (1800.0 - 1250.0))
 
 

@@ -1,4 +1,5 @@
-"""Laws of the pictures of bytes: areas are bytes, nothing is cut or covered, what differs is said."""
+"""Laws of the pictures of bytes: areas are bytes, nothing is cut or covered, what differs is
+said."""
 
 import numpy as np
 import pytest
@@ -24,8 +25,15 @@ from labkit.shards import from_rows
 
 UNITS = sharding_step.transformer(num_layers=3, dim=32, num_heads=2, batch=1, seq_len=16)
 SHAPES = sharding_step.shapes(UNITS)
-ENGINES = [("ddp", "none", 2), ("zero1", "none", 4), ("zero2", "optimizer", 3), ("zero3", "all", 2),
-           ("fsdp", "none", 4), ("fsdp_hybrid", "none", 4), ("fsdp1", "none", 8)]
+ENGINES = [
+    ("ddp", "none", 2),
+    ("zero1", "none", 4),
+    ("zero2", "optimizer", 3),
+    ("zero3", "all", 2),
+    ("fsdp", "none", 4),
+    ("fsdp_hybrid", "none", 4),
+    ("fsdp1", "none", 8),
+]
 
 
 def held(engine, offload, ranks, origin="predicted"):
@@ -41,7 +49,9 @@ def boxes(picture, part):
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_cut_or_covered(engine, offload, ranks, language):
     both = held(engine, offload, ranks), held(engine, offload, ranks, "measured")
-    assert not faults(bytes_held.shards(*both, title={"en": "Shards", "zh": "分片"}, language=language))
+    assert not faults(
+        bytes_held.shards(*both, title={"en": "Shards", "zh": "分片"}, language=language)
+    )
     assert not faults(bytes_held.shards(both[0], language=language))
     if engine != "fsdp1":
         step = sharding_step.predict(engine, UNITS, ranks, offload=offload, bucket_size=9000)
@@ -53,12 +63,17 @@ def test_areas_are_bytes(engine, offload, ranks):
     """The widths of all boxes of a part, in the scale of one of them, are its bytes."""
     shards = held(engine, offload, ranks)
     picture = bytes_held.shards(shards)
-    widths = {part: sum(box.width_px for box in boxes(picture, part) if box.height_px != 14)
-              for part in ("parameters", "optimizer")}
-    real = shards.select((shards.tensor != "(padding)") & (shards.tensor != "(unused)") & (shards.kind != "step"))
+    widths = {
+        part: sum(box.width_px for box in boxes(picture, part) if box.height_px != 14)
+        for part in ("parameters", "optimizer")
+    }
+    real = shards.select(
+        (shards.tensor != "(padding)") & (shards.tensor != "(unused)") & (shards.kind != "step")
+    )
     num_bytes = {part: per_rank.sum() for part, per_rank in real.bytes_by("category").items()}
     assert widths["optimizer"] / widths["parameters"] == pytest.approx(
-        num_bytes["optimizer"] / num_bytes["parameters"], rel=0.06)  # a slice is drawn 0.8 pixels wide or more
+        num_bytes["optimizer"] / num_bytes["parameters"], rel=0.06
+    )  # a slice is drawn 0.8 pixels wide or more
 
 
 def test_what_differs_stands_beside_the_rank_and_in_the_title():
@@ -68,16 +83,26 @@ def test_what_differs_stands_beside_the_rank_and_in_the_title():
     picture = bytes_held.shards(mine, other)
     missing = int(mine.rank_bytes[1] - other.rank_bytes[1])
     texts = [words.text for words in picture.only(Words)]
-    assert any(f"{-missing:+,} B" in text for text in texts) and any(text.endswith("= ✓") for text in texts)
-    assert ("difference", f"{missing:,} B") in picture.numbers and picture.badge == "measured, gloo / predicted"
+    assert any(f"{-missing:+,} B" in text for text in texts) and any(
+        text.endswith("= ✓") for text in texts
+    )
+    assert (
+        "difference",
+        f"{missing:,} B",
+    ) in picture.numbers and picture.badge == "measured, gloo / predicted"
     assert "per rank" in picture.summary and len(picture.table) == 5
 
 
 def test_slices_on_the_host_have_another_hatch():
     picture = bytes_held.shards(held("zero3", "optimizer", 2))
-    assert {box.hatch for box in boxes(picture, "optimizer")} == {"/", bytes_held.LOOKS["optimizer"][1]}  # the legend's
+    assert {box.hatch for box in boxes(picture, "optimizer")} == {
+        "/",
+        bytes_held.LOOKS["optimizer"][1],
+    }  # the legend's
     assert "on the host" in [words.text for words in picture.only(Words)]
-    assert "on the host" not in [words.text for words in bytes_held.shards(held("zero3", "none", 2)).only(Words)]
+    assert "on the host" not in [
+        words.text for words in bytes_held.shards(held("zero3", "none", 2)).only(Words)
+    ]
 
 
 def test_a_stack_is_as_high_as_its_bytes():
@@ -106,7 +131,11 @@ def test_layers_are_whole_when_the_footprint_has_them_gathered(strategy):
         for language in ("en", "zh"):
             picture = sharding_picture.layers(sizes, 4, label, strategy=strategy, language=language)
             assert not faults(picture)
-        whole = {name for name, state in picture.table[1:] if state == "暂时完整"} if strategy != "ddp" else set()
+        whole = (
+            {name for name, state in picture.table[1:] if state == "暂时完整"}
+            if strategy != "ddp"
+            else set()
+        )
         gathered = row[PARTS.index("gathered")]
         if label.startswith("F") and strategy != "fsdp_grad_op":
             assert gathered == sum(sizes[name] for name in whole)
@@ -116,25 +145,49 @@ def test_layers_are_whole_when_the_footprint_has_them_gathered(strategy):
 def test_the_collectives_of_a_step_are_the_ones_that_fully_shard_calls():
     sizes = {unit.name: 4 * unit.num_params for unit in UNITS}
     for strategy, wanted in (("fsdp", (10, 5)), ("fsdp_grad_op", (5, 5)), ("ddp", (0, 0))):
-        headings = [sharding_picture.layers(sizes, 2, label, strategy=strategy).heading
-                    for label in sharding_step.predict("fsdp", UNITS, 2).labels]
-        found = tuple(sum(heading.count(word) for heading in headings) for word in ("all-gather", "reduce-scatter"))
+        headings = [
+            sharding_picture.layers(sizes, 2, label, strategy=strategy).heading
+            for label in sharding_step.predict("fsdp", UNITS, 2).labels
+        ]
+        found = tuple(
+            sum(heading.count(word) for heading in headings)
+            for word in ("all-gather", "reduce-scatter")
+        )
         assert found == wanted
         if strategy != "ddp":
-            run = sharding_run.launch(sharding_run.Setting(engine=strategy, num_layers=3, dim=32, num_heads=2, num_microbatches=1))
+            run = sharding_run.launch(
+                sharding_run.Setting(
+                    engine=strategy, num_layers=3, dim=32, num_heads=2, num_microbatches=1
+                )
+            )
             assert (run[0]["calls"]["all_gather"], run[0]["calls"]["reduce_scatter"]) == wanted
 
 
-@pytest.mark.parametrize("stage, offload, microbatches, down, up", [
-    (2, "optimizer", 1, 4, 2), (3, "optimizer", 1, 6, 2), (3, "all", 1, 6, 4), (2, "optimizer", 3, 4 + 6, 2 + 4),
-    (3, "all", 2, 4 + 4, 8 + 2)])
+@pytest.mark.parametrize(
+    "stage, offload, microbatches, down, up",
+    [
+        (2, "optimizer", 1, 4, 2),
+        (3, "optimizer", 1, 6, 2),
+        (3, "all", 1, 6, 4),
+        (2, "optimizer", 3, 4 + 6, 2 + 4),
+        (3, "all", 2, 4 + 4, 8 + 2),
+    ],
+)
 def test_what_offload_moves_per_parameter(stage, offload, microbatches, down, up):
     moves = states.offload_moves(1e9, 1, stage, offload, microbatches)
-    ways = [sum(move.num_bytes for move in moves if move.to_host is way) / 1e9 for way in (True, False)]
+    ways = [
+        sum(move.num_bytes for move in moves if move.to_host is way) / 1e9 for way in (True, False)
+    ]
     assert ways == [down, up]
     for language in ("en", "zh"):
-        picture = sharding_picture.flow(moves, {"parameters": 2e9}, {"optimizer": 12e9}, 25, marked="backward",
-                                language=language)
+        picture = sharding_picture.flow(
+            moves,
+            {"parameters": 2e9},
+            {"optimizer": 12e9},
+            25,
+            marked="backward",
+            language=language,
+        )
         assert not faults(picture)
         assert [float(value.split()[0]) for _, value in picture.numbers[:2]] == [down, up]
 

@@ -1,4 +1,5 @@
-"""Laws of the PNG: the share of every kind can be read back from its pixels; no global state; never a missing glyph."""
+"""Laws of the PNG: the share of every kind can be read back from its pixels; no global state; never
+a missing glyph."""
 
 import io
 import subprocess
@@ -14,19 +15,34 @@ from labkit.pictures.style import IDLE, shade, style
 
 
 def pixel_shares(drawn: scene.Scene) -> dict[str, float]:
-    """The share of each kind along a line through the upper part of every row, above the letters, by nearest colour."""
+    """The share of each kind along a line through the upper part of every row, above the letters,
+    by nearest colour."""
     pixels = 255 * image.imread(io.BytesIO(mpl.png(drawn, dpi=200)))[:, :, :3]
     chunks = range(int(drawn.chunk.max()) + 1)
-    looks = [(kind, shade(style(kind).colour, chunk, len(chunks)))
-             for kind in drawn.kinds if kind != IDLE for chunk in chunks]
+    looks = [
+        (kind, shade(style(kind).colour, chunk, len(chunks)))
+        for kind in drawn.kinds
+        if kind != IDLE
+        for chunk in chunks
+    ]
     looks += [(IDLE, colour) for colour in ("#f2f2f3", "#a6a9ad", "#d0d2d4", "#e4e5e7")]
     colours = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for _, colour in looks])
     ink = np.array([int(mpl.INK[i : i + 2], 16) for i in (1, 3, 5)])
-    looks, colours = 2 * looks, np.concatenate([colours, 0.6 * colours + 0.4 * ink])  # a hairline at a box's left edge
+    looks, colours = (
+        2 * looks,
+        np.concatenate([colours, 0.6 * colours + 0.4 * ink]),
+    )  # a hairline at a box's left edge
     scale_y = pixels.shape[0] / layout.height_px(drawn)
-    left, right = (round((0.012 + 0.976 * drawn.x_px(at) / scene.WIDTH_PX) * pixels.shape[1])
-                   for at in (drawn.start_us, drawn.end_us))
-    lines = np.stack([pixels[round((row.top_px + 0.14 * row.height_px) * scale_y), left:right] for row in drawn.rows])
+    left, right = (
+        round((0.012 + 0.976 * drawn.x_px(at) / scene.WIDTH_PX) * pixels.shape[1])
+        for at in (drawn.start_us, drawn.end_us)
+    )
+    lines = np.stack(
+        [
+            pixels[round((row.top_px + 0.14 * row.height_px) * scale_y), left:right]
+            for row in drawn.rows
+        ]
+    )
     nearest = ((lines[:, :, None, :] - colours) ** 2).sum(axis=3).argmin(axis=2)
     kinds = np.array([kind for kind, _ in looks])[nearest]
     return {kind: float((kinds == kind).mean()) for kind in drawn.kinds}
@@ -36,20 +52,31 @@ def pixel_shares(drawn: scene.Scene) -> dict[str, float]:
 def test_shares_of_every_kind_come_back_from_the_pixels(name: str) -> None:
     drawn = scene.timeline(predicted(name))
     found, true = pixel_shares(drawn), shares(drawn)
-    assert all(found[kind] == pytest.approx(true[kind], abs=0.02) for kind in drawn.kinds), (found, true)
+    assert all(found[kind] == pytest.approx(true[kind], abs=0.02) for kind in drawn.kinds), (
+        found,
+        true,
+    )
 
 
 def test_level_of_detail_keeps_the_shares_in_the_pixels() -> None:
     drawn = scene.timeline(busy(8_000, num_ranks=4))
     found = pixel_shares(drawn)
     assert len(drawn.kinds) == 4
-    assert sum(abs(found[kind] - share) for kind, share in shares(drawn).items()) < 0.04, (found, shares(drawn))
+    assert sum(abs(found[kind] - share) for kind, share in shares(drawn).items()) < 0.04, (
+        found,
+        shares(drawn),
+    )
 
 
 def test_figure_says_the_same_numbers_as_the_scene() -> None:
     drawn = scene.timeline(predicted(), title="GPipe")
     said = [text.get_text() for text in mpl.figure(drawn).axes[0].texts]
-    for words in (drawn.heading, drawn.badge, drawn.side_name, *(word for number in drawn.numbers for word in number)):
+    for words in (
+        drawn.heading,
+        drawn.badge,
+        drawn.side_name,
+        *(word for number in drawn.numbers for word in number),
+    ):
         assert words in said
     assert said.count("8") == 1 + 4, "in flight, in the title and at every row"
 

@@ -1,4 +1,5 @@
-"""Laws of a picture's data: nothing is wider than it is, nothing is lost, every number is the Timeline's."""
+"""Laws of a picture's data: nothing is wider than it is, nothing is lost, every number is the
+Timeline's."""
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ def busy(num_boxes: int, num_ranks: int = 8) -> Timeline:
     for rank in range(num_ranks):
         ends = np.cumsum(rng.random(2 * num_boxes // num_ranks) + 0.1)
         for i, (start, end) in enumerate(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True)):
-            rows.append((rank, COMPUTE, "FBW"[i % 3], f"{rank}{'FBW'[i % 3]}{i // 3}", start, end, 0))
+            rows.append(
+                (rank, COMPUTE, "FBW"[i % 3], f"{rank}{'FBW'[i % 3]}{i // 3}", start, end, 0)
+            )
     return from_rows(rows, num_ranks=num_ranks, origin="measured")
 
 
@@ -39,21 +42,38 @@ def test_boxes_and_idle_tile_every_rank(name: str) -> None:
     for row in range(4):
         assert width[drawn.row == row].sum() == pytest.approx(tl.span_us)
         x0_us, x1_us = drawn.x0_us[drawn.row == row], drawn.x1_us[drawn.row == row]
-        assert x0_us[1:] == pytest.approx(x1_us[:-1]), "boxes of a row neither overlap nor leave a gap"
+        assert x0_us[1:] == pytest.approx(x1_us[:-1]), (
+            "boxes of a row neither overlap nor leave a gap"
+        )
 
 
 def test_boxes_keep_their_times_and_names() -> None:
     tl = predicted("zbv")
     drawn = scene.timeline(tl)
-    found = {(int(r), text, x0, x1) for r, text, x0, x1, kind in
-             zip(drawn.row, drawn.texts[:, 0], drawn.x0_us, drawn.x1_us, drawn.kind, strict=True) if kind != IDLE}
-    assert found == set(zip(tl.rank.tolist(), tl.label.tolist(), tl.start_us.tolist(), tl.end_us.tolist(), strict=True))
+    found = {
+        (int(r), text, x0, x1)
+        for r, text, x0, x1, kind in zip(
+            drawn.row, drawn.texts[:, 0], drawn.x0_us, drawn.x1_us, drawn.kind, strict=True
+        )
+        if kind != IDLE
+    }
+    assert found == set(
+        zip(
+            tl.rank.tolist(),
+            tl.label.tolist(),
+            tl.start_us.tolist(),
+            tl.end_us.tolist(),
+            strict=True,
+        )
+    )
     assert set(drawn.chunk.tolist()) == {0, 1}, "two stages per rank have two shades"
 
 
 def test_communication_never_covers_communication() -> None:
-    rows = [(0, COMPUTE, "compute", "step", 0, 100, 0),
-            *((0, COMM, "send", "send", start, start + 30, 8) for start in (0, 10, 40))]
+    rows = [
+        (0, COMPUTE, "compute", "step", 0, 100, 0),
+        *((0, COMM, "send", "send", start, start + 30, 8) for start in (0, 10, 40)),
+    ]
     drawn = scene.timeline(from_rows(rows, num_ranks=1, origin="measured"))
     assert [row.lane for row in drawn.rows] == [COMPUTE, COMM, COMM]
     for row in (1, 2):
@@ -61,8 +81,10 @@ def test_communication_never_covers_communication() -> None:
 
 
 def test_sends_and_receives_that_overlap_have_a_strip_each() -> None:
-    rows = [(0, COMM, kind, kind, start, start + 10, 8) for kind, start in
-            (("send", 0), ("recv", 5), ("recv", 16), ("send", 18), ("send", 30))]
+    rows = [
+        (0, COMM, kind, kind, start, start + 10, 8)
+        for kind, start in (("send", 0), ("recv", 5), ("recv", 16), ("send", 18), ("send", 30))
+    ]
     drawn = scene.timeline(from_rows(rows, num_ranks=1, origin="measured"))
     assert [set(drawn.kind[drawn.row == row]) for row in (0, 1)] == [{"send"}, {"recv"}]
     apart = scene.timeline(from_rows([rows[0], rows[2], rows[4]], num_ranks=1, origin="measured"))
@@ -70,13 +92,22 @@ def test_sends_and_receives_that_overlap_have_a_strip_each() -> None:
 
 
 def test_title_carries_the_numbers_and_the_origin() -> None:
-    assert scene.timeline(predicted(), title="GPipe").title == \
-        "GPipe: bubble 27.3 % of total time, span 33.0 ms, peak in flight 8 (simulated)"
-    measured = from_rows([(0, COMPUTE, "F", "0F0", 5, 15, 0)], num_ranks=2, origin="measured", notes=("paced", "gloo"))
+    assert (
+        scene.timeline(predicted(), title="GPipe").title
+        == "GPipe: bubble 27.3 % of total time, span 33.0 ms, peak in flight 8 (simulated)"
+    )
+    measured = from_rows(
+        [(0, COMPUTE, "F", "0F0", 5, 15, 0)],
+        num_ranks=2,
+        origin="measured",
+        notes=("paced", "gloo"),
+    )
     assert "measured, paced, gloo" in scene.timeline(measured).title
     assert "实测，定速，gloo" in scene.timeline(measured, language="zh").title
-    assert scene.timeline(predicted(), title="GPipe", language="zh").title == \
-        "GPipe：气泡 占总时间 27.3 %，总时长 33.0 ms，激活峰值 8（模拟）"
+    assert (
+        scene.timeline(predicted(), title="GPipe", language="zh").title
+        == "GPipe：气泡 占总时间 27.3 %，总时长 33.0 ms，激活峰值 8（模拟）"
+    )
 
 
 def test_comparison_shares_one_axis_and_names_the_difference() -> None:
@@ -98,18 +129,24 @@ def test_bars_and_table_give_the_activations_in_flight() -> None:
 
 def sent(num_ranks: int = 4) -> Timeline:
     link = network.Link(alpha_us=100.0, bandwidth_gb_per_s=1.0)
-    return network.simulate(algorithms.plan("all_reduce", "ring", num_ranks), network.uniform(num_ranks, link), 4e6)
+    return network.simulate(
+        algorithms.plan("all_reduce", "ring", num_ranks), network.uniform(num_ranks, link), 4e6
+    )
 
 
 def test_messages_alone_have_the_whole_height_and_numbers_of_their_own() -> None:
     drawn = scene.timeline(sent(), title="Ring")
     assert drawn.title == "Ring: span 6.60 ms, sent by the busiest rank 6.00 MB (simulated)"
     assert {row.lane for row in drawn.rows} == {COMM} and IDLE not in drawn.kinds
-    assert all(row.height_px >= 13 for row in drawn.rows) and any(layout.fitted(drawn)), "there is room for words"
+    assert all(row.height_px >= 13 for row in drawn.rows) and any(layout.fitted(drawn)), (
+        "there is room for words"
+    )
     for row in range(8):
         assert set(drawn.kind[drawn.row == row]) == {"send" if row % 2 == 0 else "recv"}
     assert [row.side_text for row in drawn.rows] == ["100 %", ""] * 4 and drawn.side_name == "busy"
-    assert [line[1:6] for line in drawn.table[1:]] == [("0 us", "0 us", "0.0 %", "6.60 ms", "6.00 MB")] * 4
+    assert [line[1:6] for line in drawn.table[1:]] == [
+        ("0 us", "0 us", "0.0 %", "6.60 ms", "6.00 MB")
+    ] * 4
     assert "bubble" not in drawn.title + drawn.summary
     assert "最忙的 rank 发送" in scene.timeline(sent(), language="zh").title
     both = scene.compare(sent(), sent())
@@ -117,11 +154,21 @@ def test_messages_alone_have_the_whole_height_and_numbers_of_their_own() -> None
 
 
 def test_a_step_ends_with_its_last_message() -> None:
-    rows = [(0, COMPUTE, "forward", "F0", 0, 100, 0), (0, COMPUTE, "backward", "B0", 100, 300, 0),
-            (0, COMM, "all_reduce", "bucket 0", 300, 400, 8_000)]
+    rows = [
+        (0, COMPUTE, "forward", "F0", 0, 100, 0),
+        (0, COMPUTE, "backward", "B0", 100, 300, 0),
+        (0, COMM, "all_reduce", "bucket 0", 300, 400, 8_000),
+    ]
     drawn = scene.timeline(from_rows(rows, num_ranks=1, origin="simulated"))
-    assert drawn.numbers == (("idle", "25.0 % of total time"), ("span", "400 us"), ("communication hidden", "0.0 %"))
-    assert [KINDS[kind].colour for kind in drawn.kinds[:2]] == [KINDS["F"].colour, KINDS["B"].colour]
+    assert drawn.numbers == (
+        ("idle", "25.0 % of total time"),
+        ("span", "400 us"),
+        ("communication hidden", "0.0 %"),
+    )
+    assert [KINDS[kind].colour for kind in drawn.kinds[:2]] == [
+        KINDS["F"].colour,
+        KINDS["B"].colour,
+    ]
     assert drawn.x1_us[drawn.kind == IDLE].tolist() == [400.0] and drawn.table[1][5] == "8.00 kB"
 
 
@@ -132,8 +179,10 @@ def test_level_of_detail_keeps_the_share_of_every_kind_on_every_row(num_boxes: i
     assert len(merged.row) < len(drawn.row)
     for row in range(8):
         for kind in drawn.kinds:
-            before, after = (float((s.x1_us - s.x0_us)[(s.row == row) & (s.kind == kind)].sum())
-                             for s in (drawn, merged))
+            before, after = (
+                float((s.x1_us - s.x0_us)[(s.row == row) & (s.kind == kind)].sum())
+                for s in (drawn, merged)
+            )
             assert after == pytest.approx(before, abs=2 * drawn.end_us / scene.PLOT_PX)
 
 
@@ -161,13 +210,17 @@ def test_texts_stay_inside_their_boxes() -> None:
         width_px = (drawn.x1_us - drawn.x0_us) * scene.PLOT_PX / drawn.end_us
         texts = layout.fitted(drawn)
         assert any(texts)
-        assert all(6.7 * len(text) <= width for text, width in zip(texts, width_px, strict=True) if text)
+        assert all(
+            6.7 * len(text) <= width for text, width in zip(texts, width_px, strict=True) if text
+        )
 
 
 def test_every_kind_is_told_apart_without_colour_and_named_in_both_languages() -> None:
     assert len({kind.letter for kind in KINDS.values()}) == len(KINDS)
     communication = [kind.hatch for kind in KINDS.values() if kind.letter.islower()]
-    assert len(set(communication)) == len(communication), "thin strips have no room for letters: hatches differ"
+    assert len(set(communication)) == len(communication), (
+        "thin strips have no room for letters: hatches differ"
+    )
     assert len({KINDS[kind].hatch for kind in ("F", "I", "W", IDLE)}) == 4
     assert all(set(kind.words) == {"en", "zh"} for kind in KINDS.values())
     assert set(WORDS["en"]) == set(WORDS["zh"])

@@ -1,4 +1,5 @@
-"""Laws of sketches: what is drawn lies in the picture, no word covers another, and shares come back from the pixels."""
+"""Laws of sketches: what is drawn lies in the picture, no word covers another, and shares come back
+from the pixels."""
 
 import io
 import re
@@ -16,8 +17,18 @@ from labkit.widgets import picture
 
 
 def drawn(*shapes: sketch.Shape, **more: object) -> Sketch:
-    return Sketch(**{"shapes": shapes, "height_px": 200, "heading": "Shards", "badge": "simulated", "summary": "Half.",
-                     "table": (("rank", "held"), ("0", "50 %")), "numbers": (("held", "50 %"),)} | more)
+    return Sketch(
+        **{
+            "shapes": shapes,
+            "height_px": 200,
+            "heading": "Shards",
+            "badge": "simulated",
+            "summary": "Half.",
+            "table": (("rank", "held"), ("0", "50 %")),
+            "numbers": (("held", "50 %"),),
+        }
+        | more
+    )
 
 
 def extent(words: Words) -> tuple[float, float, float, float]:
@@ -29,15 +40,28 @@ def extent(words: Words) -> tuple[float, float, float, float]:
 def faults(picture: Sketch) -> list[str]:
     """What lies outside of a picture, and words that cover each other."""
     texts = [(words.text, extent(words)) for words in picture.only(Words) if words.text]
-    boxes = [(box.texts[:1], (box.x_px, box.y_px, box.x_px + box.width_px, box.y_px + box.height_px))
-             for box in picture.only(Box)]
-    lines = [("line", (*np.min(line.points_px, axis=0), *np.max(line.points_px, axis=0)))
-             for line in picture.only(Line)]
-    found = [f"{name} is outside: {at}" for name, at in texts + boxes + lines if at[0] < -2 or at[2] > WIDTH_PX + 2
-             or at[1] < (44 if picture.numbers else 26) or at[3] > picture.height_px + 0.5]
+    boxes = [
+        (box.texts[:1], (box.x_px, box.y_px, box.x_px + box.width_px, box.y_px + box.height_px))
+        for box in picture.only(Box)
+    ]
+    lines = [
+        ("line", (*np.min(line.points_px, axis=0), *np.max(line.points_px, axis=0)))
+        for line in picture.only(Line)
+    ]
+    found = [
+        f"{name} is outside: {at}"
+        for name, at in texts + boxes + lines
+        if at[0] < -2
+        or at[2] > WIDTH_PX + 2
+        or at[1] < (44 if picture.numbers else 26)
+        or at[3] > picture.height_px + 0.5
+    ]
     for number, (one, (x0, y0, x1, y1)) in enumerate(texts):
-        found += [f"{one!r} covers {other!r}" for other, (u0, v0, u1, v1) in texts[:number]
-                  if min(x1, u1) - max(x0, u0) > 1 and min(y1, v1) - max(y0, v0) > 1]
+        found += [
+            f"{one!r} covers {other!r}"
+            for other, (u0, v0, u1, v1) in texts[:number]
+            if min(x1, u1) - max(x0, u0) > 1 and min(y1, v1) - max(y0, v0) > 1
+        ]
     return found
 
 
@@ -45,7 +69,10 @@ def pixel_share(picture: Sketch, box: Box) -> float:
     """How much of a box has its full colour, from a line of pixels near its upper edge."""
     pixels = 255 * image.imread(io.BytesIO(mpl.png(picture, dpi=200)))[:, :, :3]
     y = round((box.y_px + 3) * pixels.shape[0] / picture.height_px)
-    left, right = (round((0.012 + 0.976 * x / WIDTH_PX) * pixels.shape[1]) for x in (box.x_px, box.x_px + box.width_px))
+    left, right = (
+        round((0.012 + 0.976 * x / WIDTH_PX) * pixels.shape[1])
+        for x in (box.x_px, box.x_px + box.width_px)
+    )
     return float((np.abs(pixels[y, left:right] - rgb(box.colour)).sum(axis=1) < 12).mean())
 
 
@@ -58,38 +85,75 @@ def test_a_box_is_filled_as_far_as_it_says_in_both_painters(share: float) -> Non
     box = Box(100, 80, 600, 40, "#4f9fe3", fill=share)
     assert pixel_share(drawn(box), box) == pytest.approx(share, abs=0.02)
     root = ET.fromstring(svg.render(drawn(box)))
-    found = {path.get("data-colour"): float(re.search(r"h([\d.]+)", path.get("d"))[1])
-             for path in root.iter(f"{NS}path") if path.get("data-colour")}
+    found = {
+        path.get("data-colour"): float(re.search(r"h([\d.]+)", path.get("d"))[1])
+        for path in root.iter(f"{NS}path")
+        if path.get("data-colour")
+    }
     assert found.get(box.colour, 0.0) == pytest.approx(600 * share)
     assert len(found) == (share < 1) + (share > 0), "the rest is pale"
 
 
 def test_every_painter_says_the_words_of_the_picture() -> None:
-    shown = drawn(Box(0, 60, 100, 20, "#f2954b", "/", ("shard 0", "0")), Words(0, 120, "on <every> rank"),
-                  Line(((0, 140), (90, 150)), arrow=True, dash=(4, 2)), Line(((5, 170),), mark="D"))
+    shown = drawn(
+        Box(0, 60, 100, 20, "#f2954b", "/", ("shard 0", "0")),
+        Words(0, 120, "on <every> rank"),
+        Line(((0, 140), (90, 150)), arrow=True, dash=(4, 2)),
+        Line(((5, 170),), mark="D"),
+    )
     root = ET.fromstring(svg.html(shown))
     said = "".join(root.itertext())
-    for words in ("Shards", "50 %", "simulated", "shard 0", "on <every> rank", "Half.", shown.title):
+    for words in (
+        "Shards",
+        "50 %",
+        "simulated",
+        "shard 0",
+        "on <every> rank",
+        "Half.",
+        shown.title,
+    ):
         assert words in said
-    assert [[cell.text for cell in line] for line in root.iter("tr")] == [["rank", "held"], ["0", "50 %"]]
+    assert [[cell.text for cell in line] for line in root.iter("tr")] == [
+        ["rank", "held"],
+        ["0", "50 %"],
+    ]
     artists = [artist.get_text() for artist in mpl.figure(shown).axes[0].texts]
     assert {"Shards", "held", "50 %", "simulated", "on <every> rank"} <= set(artists)
-    assert text.render(shown).splitlines() == [shown.title, "", "rank  held", "   0  50 %", "", "Half."]
+    assert text.render(shown).splitlines() == [
+        shown.title,
+        "",
+        "rank  held",
+        "   0  50 %",
+        "",
+        "Half.",
+    ]
     assert set(picture.bundle(shown)) == {"text/html", "image/png", "text/plain"}
 
 
 def test_only_boxes_and_lines_have_a_colour_of_their_own() -> None:
-    root = ET.fromstring(svg.render(drawn(Box(0, 60, 99, 20, "#f2954b", texts=("a",)), Box(0, 90, 99, 20, texts=("b",)),
-                                          Line(((0, 130), (9, 130))), Words(0, 150, "c"))))
+    root = ET.fromstring(
+        svg.render(
+            drawn(
+                Box(0, 60, 99, 20, "#f2954b", texts=("a",)),
+                Box(0, 90, 99, 20, texts=("b",)),
+                Line(((0, 130), (9, 130))),
+                Words(0, 150, "c"),
+            )
+        )
+    )
     assert root.get("fill") == "currentColor"
-    inked = {each.text for group in root.iter(f"{NS}g") if group.get("fill") == svg.INK for each in group}
+    inked = {
+        each.text for group in root.iter(f"{NS}g") if group.get("fill") == svg.INK for each in group
+    }
     assert inked == {"a"}, "dark ink on colours only; all else follows the page"
     assert {each.get("stroke") for each in root.iter(f"{NS}path")} <= {None, "currentColor"}
 
 
 def test_texts_stand_in_boxes_only_where_they_fit() -> None:
-    shapes = [Box(0, 60, width, height, texts=("shard 12", "12"))
-              for width, height in ((80, 20), (30, 20), (9, 20), (80, 9))]
+    shapes = [
+        Box(0, 60, width, height, texts=("shard 12", "12"))
+        for width, height in ((80, 20), (30, 20), (9, 20), (80, 9))
+    ]
     assert [text for *_, text, _ in layout.middles(drawn(*shapes))] == ["shard 12", "12"]
 
 
@@ -98,35 +162,58 @@ def test_marks_and_arrows_lie_where_they_should() -> None:
         (corners,) = layout.solids(Line(((50, 60),), mark=mark))
         assert np.hypot(*(np.array(corners) - (50, 60)).T) == pytest.approx(2.4 * 1.8)
     (head,) = layout.solids(Line(((0, 0), (30, 40)), arrow=True))
-    assert head[0] == (30, 40) and np.mean(head, axis=0) @ (0.6, 0.8) == pytest.approx(50 - 2 / 3 * 8.6)
+    assert head[0] == (30, 40) and np.mean(head, axis=0) @ (0.6, 0.8) == pytest.approx(
+        50 - 2 / 3 * 8.6
+    )
     assert layout.solids(Line(((0, 0), (30, 40)))) == []
 
 
 @pytest.mark.parametrize("log", [False, True])
 def test_ticks_are_few_round_and_in_range(log: bool) -> None:
     rng = np.random.default_rng(0)
-    for low, factor in zip(10 ** rng.uniform(-3, 9, 300), 10 ** rng.uniform(0.05, 12, 300), strict=True):
+    for low, factor in zip(
+        10 ** rng.uniform(-3, 9, 300), 10 ** rng.uniform(0.05, 12, 300), strict=True
+    ):
         found = sketch.ticks(low, low * factor, log=log)
         assert 2 <= len(found) <= 9 and found[-1] <= 1.01 * low * factor
-        assert found[0] >= (0.99 * low if log else low - 1e-6 * low * factor) and not np.signbit(found[0])
-        assert all(len(f"{tick:.6g}".replace(".", "").strip("0").split("e")[0]) <= 4 for tick in found), found
+        assert found[0] >= (0.99 * low if log else low - 1e-6 * low * factor) and not np.signbit(
+            found[0]
+        )
+        assert all(
+            len(f"{tick:.6g}".replace(".", "").strip("0").split("e")[0]) <= 4 for tick in found
+        ), found
 
 
 def test_numbers_on_an_axis_lose_their_empty_digits() -> None:
-    said = {"1.00 kB": "1 kB", "1.50 GB": "1.5 GB", "10.0 ms": "10 ms", "100 us": "100 us", "0": "0",
-            "27.3 %": "27.3 %", "1.05 s": "1.05 s"}
+    said = {
+        "1.00 kB": "1 kB",
+        "1.50 GB": "1.5 GB",
+        "10.0 ms": "10 ms",
+        "100 us": "100 us",
+        "0": "0",
+        "27.3 %": "27.3 %",
+        "1.05 s": "1.05 s",
+    }
     assert {full: sketch.short(full) for full in said} == said
 
 
 def test_a_legend_breaks_its_lines_within_the_picture() -> None:
-    shapes, end_px = sketch.legend([((Box(0, -7, 22, 14, "#4f9fe3"),), f"thing {'x' * n}") for n in range(30)], 60, 60)
+    shapes, end_px = sketch.legend(
+        [((Box(0, -7, 22, 14, "#4f9fe3"),), f"thing {'x' * n}") for n in range(30)], 60, 60
+    )
     assert faults(drawn(*shapes, height_px=end_px)) == []
     assert end_px > 100 and sum(isinstance(shape, Words) for shape in shapes) == 30
 
 
 def test_a_badge_is_said_in_the_language() -> None:
-    assert sketch.origin("measured, paced, gloo / simulated", style.WORDS["zh"]) == "实测，定速，gloo / 模拟"
-    assert sketch.said({"en": "loss", "zh": "损失"}, "zh") == "损失" and sketch.said("loss", "zh") == "loss"
+    assert (
+        sketch.origin("measured, paced, gloo / simulated", style.WORDS["zh"])
+        == "实测，定速，gloo / 模拟"
+    )
+    assert (
+        sketch.said({"en": "loss", "zh": "损失"}, "zh") == "损失"
+        and sketch.said("loss", "zh") == "loss"
+    )
 
 
 def test_things_that_are_counted_have_sixteen_looks_that_bear_ink() -> None:

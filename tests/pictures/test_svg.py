@@ -1,4 +1,5 @@
-"""Laws of the SVG: well-formed, as wide as time, readable on any page, safe with any title, small."""
+"""Laws of the SVG: well-formed, as wide as time, readable on any page, safe with any title,
+small."""
 
 import dataclasses
 import re
@@ -17,10 +18,16 @@ NS = "{http://www.w3.org/2000/svg}"
 
 def drawn_shares(picture: str) -> dict[str, float]:
     """The share of each kind, from the lengths of the strokes in the picture."""
-    lengths = {group.get("data-kind"): 0.0 for group in ET.fromstring(picture).iter(f"{NS}g") if group.get("data-kind")}
+    lengths = {
+        group.get("data-kind"): 0.0
+        for group in ET.fromstring(picture).iter(f"{NS}g")
+        if group.get("data-kind")
+    }
     for group in ET.fromstring(picture).iter(f"{NS}g"):
         for path in group.iter(f"{NS}path") if group.get("data-kind") else ():
-            lengths[group.get("data-kind")] += sum(map(float, re.findall(r"h([\d.]+)", path.get("d"))))
+            lengths[group.get("data-kind")] += sum(
+                map(float, re.findall(r"h([\d.]+)", path.get("d")))
+            )
     return {kind: length / sum(lengths.values()) for kind, length in lengths.items()}
 
 
@@ -29,7 +36,9 @@ def test_strokes_have_the_shares_of_the_timeline(name: str) -> None:
     drawn = scene.timeline(predicted(name))
     found = drawn_shares(svg.render(drawn))
     assert set(found) == set(drawn.kinds)
-    assert all(found[kind] == pytest.approx(share, abs=0.001) for kind, share in shares(drawn).items())
+    assert all(
+        found[kind] == pytest.approx(share, abs=0.001) for kind, share in shares(drawn).items()
+    )
 
 
 def test_forty_thousand_boxes_stay_small_and_keep_their_shares() -> None:
@@ -37,7 +46,9 @@ def test_forty_thousand_boxes_stay_small_and_keep_their_shares() -> None:
     picture = svg.render(drawn)
     assert len(picture) < 300_000
     found = drawn_shares(picture)
-    assert all(found[kind] == pytest.approx(share, abs=0.02) for kind, share in shares(drawn).items())
+    assert all(
+        found[kind] == pytest.approx(share, abs=0.02) for kind, share in shares(drawn).items()
+    )
 
 
 def test_every_stroke_lies_in_the_picture() -> None:
@@ -50,11 +61,15 @@ def test_every_stroke_lies_in_the_picture() -> None:
 def test_text_and_lines_follow_the_theme() -> None:
     root = ET.fromstring(svg.render(scene.timeline(predicted(message_us=200.0))))
     assert root.get("fill") == "currentColor"
-    on_boxes = {text for group in root.iter(f"{NS}g") if group.get("fill") == svg.INK for text in group}
+    on_boxes = {
+        text for group in root.iter(f"{NS}g") if group.get("fill") == svg.INK for text in group
+    }
     letters = {text for text in root.iter(f"{NS}text") if text.get("fill")}
     outside = set(root.iter(f"{NS}text")) - on_boxes - letters
     assert len(on_boxes) > 50 and len(outside) > 10
-    assert all(len(text.text) == 1 for text in letters), "only a letter on a legend's colour has its own"
+    assert all(len(text.text) == 1 for text in letters), (
+        "only a letter on a legend's colour has its own"
+    )
 
 
 @pytest.mark.parametrize("paper", ["#ffffff", "#111111"])
@@ -74,8 +89,13 @@ def test_boxes_stand_out_from_both_papers_and_bear_their_ink(paper: str) -> None
 def test_screen_readers_get_title_summary_and_table() -> None:
     drawn = scene.timeline(predicted(), title="GPipe")
     root = ET.fromstring(svg.render(drawn))
-    assert root.get("role") == "img" and root[0].text == drawn.title and root[1].text == drawn.summary
-    assert (root.get("aria-labelledby"), root.get("aria-describedby")) == (root[0].get("id"), root[1].get("id"))
+    assert (
+        root.get("role") == "img" and root[0].text == drawn.title and root[1].text == drawn.summary
+    )
+    assert (root.get("aria-labelledby"), root.get("aria-describedby")) == (
+        root[0].get("id"),
+        root[1].get("id"),
+    )
     table = ET.fromstring(svg.html(drawn)).find(".//details/table")
     found = [[cell.text for cell in line] for line in table.iter("tr")]
     assert found == [list(line) for line in drawn.table]
@@ -93,13 +113,18 @@ def test_ids_are_unique_and_the_rest_is_the_same_every_time() -> None:
 def test_any_words_are_escaped() -> None:
     nasty = '<script>"&\x00\x1b[0m</script>'
     rows = [(0, COMPUTE, nasty, nasty, 0, 100, 0)]
-    drawn = scene.timeline(from_rows(rows, num_ranks=1, origin="measured", notes=(nasty,)), title=nasty)
+    drawn = scene.timeline(
+        from_rows(rows, num_ranks=1, origin="measured", notes=(nasty,)), title=nasty
+    )
     root = ET.fromstring(svg.html(drawn))
     assert not list(root.iter("script")) and "<script>" in "".join(root.itertext())
 
 
 def test_letters_are_big_enough() -> None:
-    sizes = [float(size) for size in re.findall(r'font-size="([\d.]+)"', svg.render(scene.timeline(predicted())))]
+    sizes = [
+        float(size)
+        for size in re.findall(r'font-size="([\d.]+)"', svg.render(scene.timeline(predicted())))
+    ]
     assert len(sizes) > 4 and min(sizes) >= 11
 
 
@@ -111,9 +136,13 @@ def test_long_titles_are_cut_in_the_picture_but_not_for_readers() -> None:
 
 
 def test_every_sample_is_well_formed() -> None:
-    for drawn in (scene.timeline(from_rows([], num_ranks=2, origin="recorded"), language="zh"),
-                  scene.timeline(from_rows([(0, COMPUTE, "F", "0F0", 0, 1, 0)], num_ranks=1, origin="simulated")),
-                  scene.compare(predicted("zbv"), predicted("zbv", message_us=50.0), language="zh"),
-                  dataclasses.replace(scene.timeline(predicted()), heading="")):
+    for drawn in (
+        scene.timeline(from_rows([], num_ranks=2, origin="recorded"), language="zh"),
+        scene.timeline(
+            from_rows([(0, COMPUTE, "F", "0F0", 0, 1, 0)], num_ranks=1, origin="simulated")
+        ),
+        scene.compare(predicted("zbv"), predicted("zbv", message_us=50.0), language="zh"),
+        dataclasses.replace(scene.timeline(predicted()), heading=""),
+    ):
         assert ET.fromstring(svg.render(drawn)).tag == f"{NS}svg"
     assert IDLE in KINDS

@@ -1,4 +1,5 @@
-"""Laws of the characters: as wide as asked, every column the kind that runs there, the same numbers as the pictures."""
+"""Laws of the characters: as wide as asked, every column the kind that runs there, the same numbers
+as the pictures."""
 
 import pytest
 from test_scene import busy, predicted, shares
@@ -10,7 +11,9 @@ from labkit.timeline import from_rows
 
 def strips(drawn: scene.Scene, width: int) -> list[str]:
     lines = text.render(drawn, width).splitlines()
-    return [line[10:] for line in lines if line.startswith("rank ") and not line.startswith("rank  ")]
+    return [
+        line[10:] for line in lines if line.startswith("rank ") and not line.startswith("rank  ")
+    ]
 
 
 def test_gpipe_reads_like_the_picture() -> None:
@@ -39,6 +42,9 @@ def test_numbers_are_those_of_the_scene() -> None:
 
 
 def test_lines_are_no_wider_than_asked() -> None:
-    for drawn in (scene.timeline(busy(4000)), scene.timeline(from_rows([], num_ranks=1, origin="recorded"))):
+    for drawn in (
+        scene.timeline(busy(4000)),
+        scene.timeline(from_rows([], num_ranks=1, origin="recorded")),
+    ):
         assert all(len(strip) <= 70 for strip in strips(drawn, 80))
     assert IDLE not in scene.timeline(from_rows([], num_ranks=1, origin="recorded")).kinds

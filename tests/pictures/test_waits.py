@@ -1,4 +1,5 @@
-"""Laws of the report: every rank has its row, the odd one is marked, each arrow goes from who waits to whom."""
+"""Laws of the report: every rank has its row, the odd one is marked, each arrow goes from who waits
+to whom."""
 
 import nbclient
 import nbformat
@@ -10,13 +11,23 @@ from labkit.pictures import waits as pictures_waits
 from labkit.pictures.sketch import Box, Line, Words
 
 PLACE = {"file": "In[3]", "line": 5, "function": "f", "text": "dist.all_reduce(x)"}
-WORK = {"group": "0", "seq": 1, "op": "all_reduce", "shapes": [[4]], "dtypes": ["Float"], "ranks": [0, 1, 2, 3],
-        "last": {0: 1, 1: 0, 2: 1, 3: 0}}
+WORK = {
+    "group": "0",
+    "seq": 1,
+    "op": "all_reduce",
+    "shapes": [[4]],
+    "dtypes": ["Float"],
+    "ranks": [0, 1, 2, 3],
+    "last": {0: 1, 1: 0, 2: 1, 3: 0},
+}
 ENDINGS = (
     Ending(rank=0, how="stuck", where=PLACE, pending=(WORK,)),
     Ending(rank=1, how="returned"),
-    Ending(rank=2, how="failed",
-           error={"type": "RuntimeError", "message": "Connection closed by peer", "where": PLACE}),
+    Ending(
+        rank=2,
+        how="failed",
+        error={"type": "RuntimeError", "message": "Connection closed by peer", "where": PLACE},
+    ),
     Ending(rank=3, how="stuck", where={**PLACE, "line": 9, "text": "while True: pass"}),
 )
 FINDING = Finding(fault="missing_rank", ranks=(1,), text="rank 1 already returned")
@@ -32,12 +43,17 @@ def test_a_row_for_each_rank_with_its_state_and_its_line():
     assert [box.texts[0][:7] for box in boxes] == [f"rank {rank}:" for rank in range(4)]
     assert [box.marked for box in boxes] == [False, True, False, False]
     said = [words.text for words in drawn().only(Words)]
-    assert "all_reduce [4]: waits for rank 1, 3" in said and "line 9 of In[3]: while True: pass" in said
+    assert (
+        "all_reduce [4]: waits for rank 1, 3" in said
+        and "line 9 of In[3]: while True: pass" in said
+    )
     assert len({(box.colour, box.hatch) for box in boxes}) == 4
 
 
 def test_a_rank_that_returned_says_nothing_stale_and_a_barrier_has_no_shape():
-    waits = Ending(rank=0, how="stuck", where=PLACE, pending=({**WORK, "op": "barrier", "shapes": []},))
+    waits = Ending(
+        rank=0, how="stuck", where=PLACE, pending=({**WORK, "op": "barrier", "shapes": []},)
+    )
     gone = Ending(rank=1, how="returned", where={"call": "init_process_group"})
     said = [words.text for words in pictures_waits.sketch((waits, gone)).only(Words)]
     assert "barrier: waits for rank 1, 3" in said and "init_process_group" not in said
@@ -46,10 +62,22 @@ def test_a_rank_that_returned_says_nothing_stale_and_a_barrier_has_no_shape():
 def test_an_arrow_ends_at_the_rank_that_is_waited_for():
     arrows = [line for line in drawn().only(Line) if line.arrow and len(line.points_px) == 4]
     boxes = [box for box in drawn().only(Box) if box.texts]
-    ends = {next(i for i, box in enumerate(boxes) if box.y_px <= arrow.points_px[-1][1] <= box.y_px + box.height_px)
-            for arrow in arrows}
-    starts = {next(i for i, box in enumerate(boxes) if box.y_px <= arrow.points_px[0][1] <= box.y_px + box.height_px)
-              for arrow in arrows}
+    ends = {
+        next(
+            i
+            for i, box in enumerate(boxes)
+            if box.y_px <= arrow.points_px[-1][1] <= box.y_px + box.height_px
+        )
+        for arrow in arrows
+    }
+    starts = {
+        next(
+            i
+            for i, box in enumerate(boxes)
+            if box.y_px <= arrow.points_px[0][1] <= box.y_px + box.height_px
+        )
+        for arrow in arrows
+    }
     assert ends == {1, 3} and starts == {0}
 
 
@@ -72,14 +100,19 @@ def test_a_run_without_a_finding_or_with_many_ranks_is_drawn_too():
 
 
 def test_a_launch_that_fails_in_a_notebook_draws_its_report_once_above_its_text():
-    cells = ["import labkit as lab\nfrom labkit import widgets\ndef work():\n    raise ValueError('no label')",
-             "lab.launch(work, ranks=2, backend='gloo')",
-             "try:\n    lab.launch(work, ranks=2, backend='gloo')\nexcept lab.RankFailed as error:\n"
-             "    widgets.report(error, language='zh')"]
+    cells = [
+        "import labkit as lab\nfrom labkit import widgets\ndef work():\n    raise ValueError('no "
+        "label')",
+        "lab.launch(work, ranks=2, backend='gloo')",
+        "try:\n    lab.launch(work, ranks=2, backend='gloo')\nexcept lab.RankFailed as error:\n"
+        "    widgets.report(error, language='zh')",
+    ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbclient.NotebookClient(book, allow_errors=True, timeout=60).execute()
     uncaught, caught = book.cells[1].outputs[-2:], book.cells[2].outputs
     pictures = [each for each in book.cells[1].outputs if "image/png" in each.get("data", {})]
     assert pictures == uncaught[:1] and uncaught[1].output_type == "error"
-    assert "line 4 of Cell In[1]" in uncaught[0].data["text/plain"] and "no label" in "".join(uncaught[1].traceback)
+    assert "line 4 of Cell In[1]" in uncaught[0].data["text/plain"] and "no label" in "".join(
+        uncaught[1].traceback
+    )
     assert len(caught) == 1 and "抛出异常" in caught[0].data["text/plain"]

@@ -27,7 +27,9 @@ def test_pictures_trace_and_runs_are_there(folder):
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "prefers-color-scheme" in (folder / f"{name}.svg").read_text()
         events = json.loads((folder / f"{name}.trace.json").read_text())["traceEvents"]
-        assert {f"{rank}F0" for rank in range(demo.NUM_RANKS)} <= {event["name"] for event in events}
+        assert {f"{rank}F0" for rank in range(demo.NUM_RANKS)} <= {
+            event["name"] for event in events
+        }
 
 
 def test_the_table_is_made_of_the_saved_runs(folder, capsys):
@@ -38,12 +40,19 @@ def test_the_table_is_made_of_the_saved_runs(folder, capsys):
     for run in runs.values():
         num_actions = (run.timeline().lane == "compute").sum()
         assert num_actions == 2 * demo.NUM_RANKS * demo.NUM_MICROBATCHES
-        assert format_share(bubble(run.timeline())) in printed and "recorded, gloo, paced" in printed
+        assert (
+            format_share(bubble(run.timeline())) in printed and "recorded, gloo, paced" in printed
+        )
 
 
 def test_gpipe_holds_every_microbatch_and_1f1b_only_as_many_as_stages(folder):
-    held = {name: Run.load(folder / "runs" / f"{name}-1")[0]["peak_activation_bytes"] for name in demo.NAMES}
-    assert held["gpipe"] == pytest.approx(held["1f1b"] * demo.NUM_MICROBATCHES / demo.NUM_RANKS, rel=0.05)
+    held = {
+        name: Run.load(folder / "runs" / f"{name}-1")[0]["peak_activation_bytes"]
+        for name in demo.NAMES
+    }
+    assert held["gpipe"] == pytest.approx(
+        held["1f1b"] * demo.NUM_MICROBATCHES / demo.NUM_RANKS, rel=0.05
+    )
 
 
 def test_a_terminal_sees_each_rank_while_it_runs_and_a_clean_line_afterwards(monkeypatch, capsys):

@@ -1,4 +1,5 @@
-"""PipeDream on real ranks against its definition on one process: which version of the weights each gradient uses."""
+"""PipeDream on real ranks against its definition on one process: which version of the weights each
+gradient uses."""
 
 import numpy as np
 import pytest
@@ -12,24 +13,30 @@ RATE = 0.3
 
 
 def by_definition(num_stages, num_microbatches, delay):
-    """One process: stage s runs microbatch k with its version ``delay(s, k)``, and its gradient makes a new version
-    of the newest weights."""
+    """One process: stage s runs microbatch k with its version ``delay(s, k)``, and its gradient
+    makes a new version of the newest weights."""
     torch.manual_seed(0)
     whole = model.Transformer(num_stages, pipedream.DIM, 2, max_len=pipedream.LENGTH)
     stages = model.split(whole, num_stages)
     tokens, targets = model.story_tokens(num_microbatches, pipedream.LENGTH)
-    versions = [[{name: w.detach().clone() for name, w in stage.named_parameters()}] for stage in stages]
+    versions = [
+        [{name: w.detach().clone() for name, w in stage.named_parameters()}] for stage in stages
+    ]
     losses = []
     for k in range(num_microbatches):
         used, x = [], tokens[k, None]
         for s, stage in enumerate(stages):
-            used.append({name: w.clone().requires_grad_() for name, w in versions[s][delay(s, k)].items()})
+            used.append(
+                {name: w.clone().requires_grad_() for name, w in versions[s][delay(s, k)].items()}
+            )
             x = torch.func.functional_call(stage, used[s], x)
         loss = model.loss(x, targets[k, None])
         loss.backward()
         losses.append(loss.item())
         for s in range(num_stages):
-            versions[s].append({name: w - RATE * used[s][name].grad for name, w in versions[s][-1].items()})
+            versions[s].append(
+                {name: w - RATE * used[s][name].grad for name, w in versions[s][-1].items()}
+            )
     return losses, {f"layers.{name}": w for stage in versions for name, w in stage[-1].items()}
 
 
@@ -52,18 +59,30 @@ def test_pipedream_is_sgd_whose_gradients_are_late_by_the_ranks_behind(num_ranks
 
 
 def test_a_flush_leaves_one_version_and_the_weights_of_one_process():
-    flushed, whole = (pipedream.run(p, 8, flush_every=4, learning_rate=RATE, num_layers=2) for p in (2, 1))
+    flushed, whole = (
+        pipedream.run(p, 8, flush_every=4, learning_rate=RATE, num_layers=2) for p in (2, 1)
+    )
     for name, weight in found_weights(whole).items():
         assert torch.allclose(found_weights(flushed)[name], weight, atol=1e-5), name
-    assert all(used == newest == k // 4 for result in flushed for k, (used, newest) in enumerate(result["versions"]))
+    assert all(
+        used == newest == k // 4
+        for result in flushed
+        for k, (used, newest) in enumerate(result["versions"])
+    )
     assert [result["peak_versions"] for result in flushed] == [1, 1]
     stale = pipedream.run(2, 8, learning_rate=RATE, num_layers=2)
-    assert any(not torch.equal(found_weights(stale)[name], weight) for name, weight in found_weights(whole).items())
+    assert any(
+        not torch.equal(found_weights(stale)[name], weight)
+        for name, weight in found_weights(whole).items()
+    )
 
 
 def test_pipedream_has_no_bubble_once_full_and_a_flush_has_one():
     timeline = pipedream.run(2, 8, forward_us=20_000.0, num_layers=2).timeline()
-    assert "paced" in timeline.notes and sorted(set(timeline.kind[timeline.lane == "compute"])) == ["B", "F"]
+    assert "paced" in timeline.notes and sorted(set(timeline.kind[timeline.lane == "compute"])) == [
+        "B",
+        "F",
+    ]
     steady = pipedream.steady(timeline)
     assert 0 < steady.span_us < timeline.span_us and bubble(steady) < 0.08 < bubble(timeline)
     flushed = pipedream.run(2, 8, flush_every=2, forward_us=20_000.0, num_layers=2).timeline()

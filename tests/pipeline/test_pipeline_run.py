@@ -1,4 +1,5 @@
-"""Every schedule on real ranks: the result of one process, the order that theory writes, the memory it predicts."""
+"""Every schedule on real ranks: the result of one process, the order that theory writes, the memory
+it predicts."""
 
 import numpy as np
 import pytest
@@ -15,9 +16,21 @@ from labkit.pipeline.schedules import SCHEDULES, gpipe
 from labkit.pipeline.simulation import in_flight, simulate
 from labkit.timeline import bubble
 
-CONFIGURATIONS = [("naive", 3, 2), ("gpipe", 4, 8), ("gpipe", 2, 1), ("1f1b", 4, 8), ("1f1b", 3, 3),
-                  ("interleaved_1f1b", 4, 8), ("interleaved_1f1b", 2, 1), ("interleaved_1f1b", 2, 3), ("zb_h1", 4, 8),
-                  ("zb_h1", 3, 1), ("interleaved_zb", 3, 6), ("zbv", 4, 8), ("zbv", 2, 1)]
+CONFIGURATIONS = [
+    ("naive", 3, 2),
+    ("gpipe", 4, 8),
+    ("gpipe", 2, 1),
+    ("1f1b", 4, 8),
+    ("1f1b", 3, 3),
+    ("interleaved_1f1b", 4, 8),
+    ("interleaved_1f1b", 2, 1),
+    ("interleaved_1f1b", 2, 3),
+    ("zb_h1", 4, 8),
+    ("zb_h1", 3, 1),
+    ("interleaved_zb", 3, 6),
+    ("zbv", 4, 8),
+    ("zbv", 2, 1),
+]
 FORWARD_US = 20_000.0
 
 
@@ -26,7 +39,8 @@ def ordered(name, num_ranks, num_microbatches):
 
 
 def one_process(num_layers, num_sequences, num_steps):
-    """Losses of ``num_steps`` steps and the gradients of the last, without ranks, stages or microbatches."""
+    """Losses of ``num_steps`` steps and the gradients of the last, without ranks, stages or
+    microbatches."""
     torch.manual_seed(0)
     whole = model.Transformer(num_layers, dim=32, num_heads=2, max_len=32)
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
@@ -43,13 +57,17 @@ def one_process(num_layers, num_sequences, num_steps):
 
 
 @pytest.mark.parametrize("name, num_ranks, num_microbatches", CONFIGURATIONS)
-def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(name, num_ranks, num_microbatches):
+def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(
+    name, num_ranks, num_microbatches
+):
     schedule = ordered(name, num_ranks, num_microbatches)
     run = pipeline_run.launch(name, num_ranks, num_microbatches, num_steps=2, keep_gradients=True)
     losses, gradients = one_process(schedule.num_stages, num_microbatches, num_steps=3)
     last = run[schedule.stage_rank[-1]]
     assert np.allclose(last["losses"], losses, atol=1e-5) and len(losses) == 3
-    found = {name: grad for rank in range(num_ranks) for name, grad in run[rank]["gradients"].items()}
+    found = {
+        name: grad for rank in range(num_ranks) for name, grad in run[rank]["gradients"].items()
+    }
     assert found.keys() == gradients.keys()
     for key, gradient in gradients.items():
         assert torch.allclose(found[key], gradient, atol=1e-5), key
@@ -58,17 +76,26 @@ def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(nam
     for rank, order in enumerate(schedule.orders):
         mine = timeline.select((timeline.rank == rank) & (timeline.lane == "compute"))
         assert mine.label[np.argsort(mine.start_us)].tolist() == [str(action) for action in order]
-    assert [run[rank]["peak_in_flight"] for rank in range(num_ranks)] == in_flight(schedule).tolist()
+    assert [run[rank]["peak_in_flight"] for rank in range(num_ranks)] == in_flight(
+        schedule
+    ).tolist()
     assert in_flight(timeline).tolist() == in_flight(schedule).tolist()
-    assert all(0 < run[rank]["peak_activation_bytes"] < run[rank]["peak_rss_bytes"] for rank in range(num_ranks))
+    assert all(
+        0 < run[rank]["peak_activation_bytes"] < run[rank]["peak_rss_bytes"]
+        for rank in range(num_ranks)
+    )
 
 
 @pytest.fixture(scope="module")
 def paced():
-    return {name: pipeline_run.launch(name, 4, 4, forward_us=FORWARD_US) for name in ("gpipe", "zb_h1")}
+    return {
+        name: pipeline_run.launch(name, 4, 4, forward_us=FORWARD_US) for name in ("gpipe", "zb_h1")
+    }
 
 
-@pytest.mark.parametrize("name, took", [("gpipe", {"F": 1, "B": 2}), ("zb_h1", {"F": 1, "I": 1, "W": 1})])
+@pytest.mark.parametrize(
+    "name, took", [("gpipe", {"F": 1, "B": 2}), ("zb_h1", {"F": 1, "I": 1, "W": 1})]
+)
 def test_paced_actions_take_their_stated_times(paced, name, took):
     timeline = paced[name].timeline()
     assert "paced" in timeline.notes and "paced" in paced[name].notes
@@ -100,7 +127,8 @@ def test_an_order_of_your_own_runs():
     text = "rank 0: 0F0 0F1 0B1 0B0\nrank 1: 1F0 1F1 1B1 1B0"
     timeline = pipeline_run.execute(parse(text)).timeline()
     assert sorted(timeline.label[timeline.lane == "compute"].tolist()) == sorted(
-        action for line in text.splitlines() for action in line.split()[2:])
+        action for line in text.splitlines() for action in line.split()[2:]
+    )
 
 
 def test_a_message_costs_something_here():
@@ -114,9 +142,14 @@ def torch_refuses(name, num_ranks, num_microbatches):
     try:
         schedule = ordered(name, num_ranks, max(num_ranks, num_microbatches) * num_ranks)
         mine = [stage for stage, rank in enumerate(schedule.stage_rank) if rank == 0]
-        stages = [PipelineStage(nn.Linear(1, 1), stage, schedule.num_stages, torch.device("cpu")) for stage in mine]
+        stages = [
+            PipelineStage(nn.Linear(1, 1), stage, schedule.num_stages, torch.device("cpu"))
+            for stage in mine
+        ]
         cls = getattr(schedules, pipeline_run.TORCH_CLASSES[name])
-        cls(stages[0] if name in ("gpipe", "1f1b") else stages, num_microbatches, loss_fn=model.loss)
+        cls(
+            stages[0] if name in ("gpipe", "1f1b") else stages, num_microbatches, loss_fn=model.loss
+        )
         return False
     except ValueError:
         return True
@@ -129,14 +162,21 @@ def test_what_labkit_refuses_is_what_torch_refuses(name):
     for num_ranks in (2, 3, 4):
         for num_microbatches in range(1, 3 * num_ranks + 2):
             refused = pipeline_run.refusal(name, num_ranks, num_microbatches) is not None
-            assert refused == torch_refuses(name, num_ranks, num_microbatches), (num_ranks, num_microbatches)
+            assert refused == torch_refuses(name, num_ranks, num_microbatches), (
+                num_ranks,
+                num_microbatches,
+            )
 
 
 def test_a_refusal_says_the_rule_the_number_and_the_way_out():
     assert pipeline_run.refusal("naive", 4, 1) is None
-    with pytest.raises(ValueError, match=r"3 microbatches are fewer than 4 stages\. Take 4 or more, or GPipe"):
+    with pytest.raises(
+        ValueError, match=r"3 microbatches are fewer than 4 stages\. Take 4 or more, or GPipe"
+    ):
         pipeline_run.launch("1f1b", 4, 3)
-    with pytest.raises(ValueError, match=r"9 microbatches do not divide by 2\. Take a multiple of 4"):
+    with pytest.raises(
+        ValueError, match=r"9 microbatches do not divide by 2\. Take a multiple of 4"
+    ):
         pipeline_run.launch("interleaved_1f1b", 4, 9)
     with pytest.raises(ValueError, match="a schedule is one of naive, gpipe"):
         pipeline_run.launch("dualpipe", 4, 4)

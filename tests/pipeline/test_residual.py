@@ -19,14 +19,20 @@ def idle_us(timeline):
 
 def moved(timeline, rows, start_us, end_us):
     """The same with the starts and ends of some rows later."""
-    return replace(timeline, start_us=timeline.start_us + rows * start_us, end_us=timeline.end_us + rows * end_us)
+    return replace(
+        timeline,
+        start_us=timeline.start_us + rows * start_us,
+        end_us=timeline.end_us + rows * end_us,
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_run_as_predicted_leaves_nothing_to_explain(name):
     for message in (0.0, 70.0):
         predicted = simulate(SCHEDULES[name](4, 8), replace(COST, message_us=message))
-        assert all(us == pytest.approx(0, abs=1e-6) for us in residual(predicted, predicted).values())
+        assert all(
+            us == pytest.approx(0, abs=1e-6) for us in residual(predicted, predicted).values()
+        )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -44,7 +50,9 @@ def test_causes_add_up_to_the_difference_in_idle_time(name):
 
 
 def test_slower_messages_are_blamed_on_messages():
-    quick, slow = (simulate(SCHEDULES["gpipe"](4, 8), replace(COST, message_us=us)) for us in (50.0, 90.0))
+    quick, slow = (
+        simulate(SCHEDULES["gpipe"](4, 8), replace(COST, message_us=us)) for us in (50.0, 90.0)
+    )
     why = residual(quick, slow)
     assert why["messages"] + why["start-up"] == pytest.approx(why["total"]) and why["messages"] > 0
     assert why["durations"] == pytest.approx(0) and why["runtime"] == pytest.approx(0)
@@ -53,23 +61,37 @@ def test_slower_messages_are_blamed_on_messages():
 def test_one_disturbance_has_one_cause():
     predicted = simulate(SCHEDULES["gpipe"](4, 8), COST)
     very_last = predicted.label == "0B7"  # nobody waits for it
-    last_rank = (predicted.rank == 3) | (predicted.kind == "B")  # and, through it, everyone's backwards
-    for measured, cause in ((moved(predicted, very_last, 0, 300), "durations"),
-                            (moved(predicted, very_last, 300, 300), "runtime"),
-                            (moved(predicted, last_rank, 300, 300), "start-up")):
+    last_rank = (predicted.rank == 3) | (
+        predicted.kind == "B"
+    )  # and, through it, everyone's backwards
+    for measured, cause in (
+        (moved(predicted, very_last, 0, 300), "durations"),
+        (moved(predicted, very_last, 300, 300), "runtime"),
+        (moved(predicted, last_rank, 300, 300), "start-up"),
+    ):
         why = residual(predicted, measured)
         assert why["total"] == pytest.approx(why[cause]) and why["total"] > 0, cause
 
 
 def test_words_name_the_largest_cause_first_and_leave_small_ones_out():
-    why = {"durations": 40.0, "messages": 2_000.0, "start-up": 500.0, "runtime": -1_000.0, "total": 1_540.0}
+    why = {
+        "durations": 40.0,
+        "messages": 2_000.0,
+        "start-up": 500.0,
+        "runtime": -1_000.0,
+        "total": 1_540.0,
+    }
     assert words(why) == (
-        "The ranks together idled 1.54 ms more than predicted: messages slower than predicted: 2.00 ms; time between "
-        "actions (the loss, waits for sends, Python): -1.00 ms; ranks that began late: 500 us.")
+        "The ranks together idled 1.54 ms more than predicted: messages slower than predicted: "
+        "2.00 ms; time between "
+        "actions (the loss, waits for sends, Python): -1.00 ms; ranks that began late: 500 us."
+    )
 
 
 def test_the_cost_of_a_message_is_read_off_a_timeline():
-    assert message_us(simulate(SCHEDULES["gpipe"](4, 4), replace(COST, message_us=70.0))) == pytest.approx(70)
+    assert message_us(
+        simulate(SCHEDULES["gpipe"](4, 4), replace(COST, message_us=70.0))
+    ) == pytest.approx(70)
 
 
 def test_mistakes_are_named():

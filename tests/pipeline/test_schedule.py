@@ -10,7 +10,8 @@ from labkit.pipeline.schedule import Action, Schedule, parse, phases, validate, 
 
 
 def edited(original: Schedule, rank: int, edit) -> Schedule:
-    """The schedule with ``edit`` applied to the list of one rank's actions, as a learner would get it wrong."""
+    """The schedule with ``edit`` applied to the list of one rank's actions, as a learner would get
+    it wrong."""
     orders = [list(order) for order in original.orders]
     edit(orders[rank])
     return replace(original, orders=tuple(map(tuple, orders)))
@@ -42,13 +43,26 @@ def test_a_schedule_reads_as_it_prints(name):
 
 def test_bare_lines_are_a_schedule_too():
     bare = parse("rank 0: 0F0 0F1 0B0 0B1\n\n  rank 1: 1F0 1B0 1F1 1B1")
-    assert (bare.name, bare.num_ranks, bare.num_stages, bare.num_microbatches) == ("custom", 2, 2, 2)
+    assert (bare.name, bare.num_ranks, bare.num_stages, bare.num_microbatches) == (
+        "custom",
+        2,
+        2,
+        2,
+    )
     assert bare.stage_rank == (0, 1) and bare.orders == schedules.one_f_one_b(2, 2).orders
     validate(bare)
 
 
-@pytest.mark.parametrize("text", ["", "0F0 0B0", "rank 1: 0F0 0B0", "rank 0: 0F0 0G0",
-                                  "mine: 2 ranks, 2 stages, 1 microbatches\nrank 0: 0F0 0B0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0F0 0B0",
+        "rank 1: 0F0 0B0",
+        "rank 0: 0F0 0G0",
+        "mine: 2 ranks, 2 stages, 1 microbatches\nrank 0: 0F0 0B0",
+    ],
+)
 def test_text_of_another_form_is_refused(text):
     with pytest.raises(ValueError):
         parse(text)
@@ -76,6 +90,7 @@ def test_walk_never_runs_an_action_before_what_it_needs_and_runs_all():
 def test_a_backward_before_its_own_forward_is_marked():
     def swap(order):
         order[0], order[1] = order[1], order[0]
+
     text = fault(edited(schedules.one_f_one_b(4, 8), 3, swap))
     assert marked(text) == ["3B0"] and "needs 3F0" in text
 
@@ -86,17 +101,27 @@ def test_a_weight_backward_before_its_input_backward_is_marked():
 
 
 def test_a_missing_action_is_named_and_its_place_marked():
-    for made, action in ((schedules.one_f_one_b(4, 8), "1B1"), (schedules.gpipe(2, 3), "1F2"),
-                         (schedules.zero_bubble_h1(3, 6), "1W5"), (schedules.zbv(2, 4), "0I3")):
+    for made, action in (
+        (schedules.one_f_one_b(4, 8), "1B1"),
+        (schedules.gpipe(2, 3), "1F2"),
+        (schedules.zero_bubble_h1(3, 6), "1W5"),
+        (schedules.zbv(2, 4), "0I3"),
+    ):
         rank = made.stage_rank[int(action[0])]
-        text = fault(edited(made, rank, lambda order, gone=action: order.remove(Action.parse(gone))))
+        text = fault(
+            edited(made, rank, lambda order, gone=action: order.remove(Action.parse(gone)))
+        )
         assert f" {action}" in text.splitlines()[0] and marked(text)
 
 
 def test_a_repeated_action_is_marked_where_it_is_repeated():
-    text = fault(edited(schedules.one_f_one_b(4, 8), 1, lambda order: order.insert(9, Action(1, "F", 2))))
+    text = fault(
+        edited(schedules.one_f_one_b(4, 8), 1, lambda order: order.insert(9, Action(1, "F", 2)))
+    )
     assert marked(text) == ["1F2"] and "step 9" in text
-    assert marked(fault(edited(schedules.gpipe(2, 2), 1, lambda order: order.append(Action(1, "W", 0))))) == ["1W0"]
+    assert marked(
+        fault(edited(schedules.gpipe(2, 2), 1, lambda order: order.append(Action(1, "W", 0))))
+    ) == ["1W0"]
 
 
 def test_an_action_of_another_rank_or_outside_the_counts_is_marked():
@@ -116,10 +141,12 @@ def test_a_deadlock_names_the_ranks_that_wait_for_each_other():
 
 def test_the_message_is_a_rank_by_step_grid():
     text = fault(parse("rank 0: 0F0 0F1 0B1 0B0\nrank 1: 1F0 1F1 1B0"))
-    assert text.splitlines() == ["rank 1 lacks 1B1",
-                                 "  step    0    1    2    3  4",
-                                 "rank 0  0F0  0F1  0B1  0B0",
-                                 "rank 1  1F0  1F1  1B0  >?<"]
+    assert text.splitlines() == [
+        "rank 1 lacks 1B1",
+        "  step    0    1    2    3  4",
+        "rank 0  0F0  0F1  0B1  0B0",
+        "rank 1  1F0  1F1  1B0  >?<",
+    ]
 
 
 def test_a_large_grid_is_cut_to_what_lies_near_the_fault():
@@ -134,8 +161,10 @@ def test_every_swap_of_neighbours_that_breaks_a_need_is_caught_and_no_other():
     verdicts = []
     for rank, order in enumerate(original.orders):
         for step in range(len(order) - 1):
+
             def swap(actions, at=step):
                 actions[at], actions[at + 1] = actions[at + 1], actions[at]
+
             swapped = edited(original, rank, swap)
             verdicts.append(runs(swapped))
             if verdicts[-1]:

@@ -25,17 +25,28 @@ def grid_of_schedules() -> list[Schedule]:
     return made
 
 
-@pytest.mark.parametrize("made", grid_of_schedules(), ids=lambda s: f"{s.name}-{s.num_ranks}x{s.num_microbatches}")
+@pytest.mark.parametrize(
+    "made", grid_of_schedules(), ids=lambda s: f"{s.name}-{s.num_ranks}x{s.num_microbatches}"
+)
 def test_every_stage_runs_every_microbatch_once_in_an_order_that_can_run(made):
     validate(made)
     kinds = "FIW" if made.name in SPLIT else "FB"
-    expected = {Action(s, k, m) for s in range(made.num_stages) for k in kinds for m in range(made.num_microbatches)}
+    expected = {
+        Action(s, k, m)
+        for s in range(made.num_stages)
+        for k in kinds
+        for m in range(made.num_microbatches)
+    }
     actions = [action for order in made.orders for action in order]
     assert len(actions) == len(expected) and set(actions) == expected
 
 
 def test_the_grid_above_is_not_thin():
-    assert {made.name for made in grid_of_schedules()} == set(pipeline_schedules.SCHEDULES) == set(pipeline_schedules.TITLES)
+    assert (
+        {made.name for made in grid_of_schedules()}
+        == set(pipeline_schedules.SCHEDULES)
+        == set(pipeline_schedules.TITLES)
+    )
     assert len(grid_of_schedules()) > 200
 
 
@@ -47,17 +58,23 @@ def test_naive_has_one_microbatch_in_the_pipeline():
 def test_gpipe_keeps_m_activations_and_1f1b_at_most_p_minus_stage(num_microbatches):
     m = num_microbatches
     assert list(in_flight(pipeline_schedules.gpipe(4, m))) == [m] * 4
-    assert list(in_flight(pipeline_schedules.one_f_one_b(4, m))) == [min(m, 4 - stage) for stage in range(4)]
+    assert list(in_flight(pipeline_schedules.one_f_one_b(4, m))) == [
+        min(m, 4 - stage) for stage in range(4)
+    ]
 
 
 def test_zb_h1_keeps_no_more_than_the_first_rank_of_1f1b():
     """Qi et al. 2023, section 2.1."""
     for num_ranks, num_microbatches in ((2, 4), (4, 8), (8, 16)):
-        assert max(in_flight(pipeline_schedules.zero_bubble_h1(num_ranks, num_microbatches))) == num_ranks
+        assert (
+            max(in_flight(pipeline_schedules.zero_bubble_h1(num_ranks, num_microbatches)))
+            == num_ranks
+        )
 
 
 def test_zbv_keeps_2p_chunks_on_every_rank():
-    """Qi et al. 2023, section 6: as much as 1F1B's first rank, p microbatches of two half-sized chunks, on each."""
+    """Qi et al. 2023, section 6: as much as 1F1B's first rank, p microbatches of two half-sized
+    chunks, on each."""
     assert list(in_flight(pipeline_schedules.zbv(4, 16))) == [8] * 4
 
 
@@ -93,19 +110,30 @@ def test_every_schedule_has_a_golden_table():
 @pytest.mark.parametrize("path", golden(), ids=lambda path: path.stem)
 def test_golden_table(path):
     name, counts, *chunks = path.stem.split("-")
-    arguments = [int(number) for number in counts.split("x")] + [int(text.removesuffix("chunks")) for text in chunks]
+    arguments = [int(number) for number in counts.split("x")] + [
+        int(text.removesuffix("chunks")) for text in chunks
+    ]
     with path.open(newline="") as file:
         rows = list(csv.reader(file))
-    assert [[str(action) for action in order] for order in pipeline_schedules.SCHEDULES[name](*arguments).orders] == rows
+    assert [
+        [str(action) for action in order]
+        for order in pipeline_schedules.SCHEDULES[name](*arguments).orders
+    ] == rows
 
 
-TORCH = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved_1f1b": "ScheduleInterleaved1F1B",
-         "zb_h1": "ScheduleInterleavedZeroBubble", "interleaved_zb": "ScheduleInterleavedZeroBubble",
-         "zbv": "ScheduleZBVZeroBubble"}
+TORCH = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved_1f1b": "ScheduleInterleaved1F1B",
+    "zb_h1": "ScheduleInterleavedZeroBubble",
+    "interleaved_zb": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+}
 
 
 def executed_by_torch(made: Schedule, rank: int) -> list[str]:
-    """What torch's runtime calls on the stages of one rank, stages replaced by ones that write down their calls."""
+    """What torch's runtime calls on the stages of one rank, stages replaced by ones that write down
+    their calls."""
     from unittest import mock
 
     from torch.distributed.pipelining import schedules
@@ -115,13 +143,27 @@ def executed_by_torch(made: Schedule, rank: int) -> list[str]:
 
     def stage(index: int):
         fake = mock.create_autospec(PipelineStage, instance=True)
-        fake.configure_mock(group_rank=rank, group_size=made.num_ranks, num_stages=made.num_stages, stage_index=index,
-                            submod=None, is_first=index == 0, is_last=index == made.num_stages - 1, has_backward=True)
-        for name in ("get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops"):
+        fake.configure_mock(
+            group_rank=rank,
+            group_size=made.num_ranks,
+            num_stages=made.num_stages,
+            stage_index=index,
+            submod=None,
+            is_first=index == 0,
+            is_last=index == made.num_stages - 1,
+            has_backward=True,
+        )
+        for name in (
+            "get_fwd_recv_ops",
+            "get_fwd_send_ops",
+            "get_bwd_recv_ops",
+            "get_bwd_send_ops",
+        ):
             getattr(fake, name).return_value = []
         fake.forward_one_chunk.side_effect = lambda m, *_, **__: calls.append(f"{index}F{m}")
-        fake.backward_one_chunk.side_effect = lambda m, loss=None, full_backward=True, **_: calls.append(
-            f"{index}{'B' if full_backward else 'I'}{m}")
+        fake.backward_one_chunk.side_effect = lambda m, loss=None, full_backward=True, **_: (
+            calls.append(f"{index}{'B' if full_backward else 'I'}{m}")
+        )
         fake.backward_weight_one_chunk.side_effect = lambda m, **_: calls.append(f"{index}W{m}")
         return fake
 
@@ -134,12 +176,29 @@ def executed_by_torch(made: Schedule, rank: int) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize(("name", "arguments"), [
-    ("gpipe", (4, 8)), ("gpipe", (3, 2)), ("1f1b", (2, 2)), ("1f1b", (4, 8)), ("1f1b", (4, 5)),
-    ("interleaved_1f1b", (4, 8)),
-    ("interleaved_1f1b", (2, 6, 3)), ("interleaved_1f1b", (4, 3)), ("interleaved_1f1b", (4, 10)), ("zb_h1", (4, 8)),
-    ("zb_h1", (3, 3)), ("interleaved_zb", (4, 8)), ("interleaved_zb", (3, 6, 3)), ("interleaved_zb", (4, 2)),
-    ("zbv", (4, 8)), ("zbv", (3, 2)), ("zbv", (2, 9)), ("zbv", (4, 7))])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gpipe", (4, 8)),
+        ("gpipe", (3, 2)),
+        ("1f1b", (2, 2)),
+        ("1f1b", (4, 8)),
+        ("1f1b", (4, 5)),
+        ("interleaved_1f1b", (4, 8)),
+        ("interleaved_1f1b", (2, 6, 3)),
+        ("interleaved_1f1b", (4, 3)),
+        ("interleaved_1f1b", (4, 10)),
+        ("zb_h1", (4, 8)),
+        ("zb_h1", (3, 3)),
+        ("interleaved_zb", (4, 8)),
+        ("interleaved_zb", (3, 6, 3)),
+        ("interleaved_zb", (4, 2)),
+        ("zbv", (4, 8)),
+        ("zbv", (3, 2)),
+        ("zbv", (2, 9)),
+        ("zbv", (4, 7)),
+    ],
+)
 def test_torch_executes_the_same_order(name, arguments):
     made = pipeline_schedules.SCHEDULES[name](*arguments)
     for rank, order in enumerate(made.orders):
@@ -147,7 +206,8 @@ def test_torch_executes_the_same_order(name, arguments):
 
 
 def test_torchs_table_of_1f1b_is_not_what_torch_executes():
-    """torch 2.13 leaves microbatch 0 out on the last rank of the table and invents one too many; the run is right."""
+    """torch 2.13 leaves microbatch 0 out on the last rank of the table and invents one too many;
+    the run is right."""
     from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
     table = [str(action) for action in get_schedule_ops("1F1B", 4, 8)[3] if action is not None]

@@ -1,4 +1,5 @@
-"""Laws of simulated time: the closed forms of the literature, dependencies, messages, memory, linear cost."""
+"""Laws of simulated time: the closed forms of the literature, dependencies, messages, memory,
+linear cost."""
 
 import time
 from dataclasses import replace
@@ -17,8 +18,13 @@ THIRDS = Cost(forward_us=1.0, backward_us=2.0, input_us=1.0, weight_us=1.0)
 def times(timeline: Timeline) -> dict[str, tuple[float, float]]:
     """Start and end of every compute span, by label."""
     compute = timeline.select(timeline.lane == "compute")
-    return dict(zip(compute.label.tolist(), zip(compute.start_us.tolist(), compute.end_us.tolist(), strict=True),
-                    strict=True))
+    return dict(
+        zip(
+            compute.label.tolist(),
+            zip(compute.start_us.tolist(), compute.end_us.tolist(), strict=True),
+            strict=True,
+        )
+    )
 
 
 def idle_us(timeline: Timeline, work_us: float) -> float:
@@ -28,7 +34,8 @@ def idle_us(timeline: Timeline, work_us: float) -> float:
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("backward_us", [0.0, 0.3, 1.0, 2.0, 7.5])
 def test_the_bubble_of_gpipe_and_1f1b_is_the_textbooks(name, backward_us):
-    """(p-1)/(m+p-1) of all time and (p-1)/m of the ideal, whatever the ratio of backward to forward."""
+    """(p-1)/(m+p-1) of all time and (p-1)/m of the ideal, whatever the ratio of backward to
+    forward."""
     cost = Cost(forward_us=1.0, backward_us=backward_us)
     for p in (1, 2, 3, 5, 8):
         for m in (1, 2, 4, 9, 16):
@@ -37,11 +44,20 @@ def test_the_bubble_of_gpipe_and_1f1b_is_the_textbooks(name, backward_us):
             assert bubble(timeline) == pytest.approx((p - 1) / (m + p - 1), abs=1e-12)
             assert bubble(timeline, "ideal") == pytest.approx((p - 1) / m, abs=1e-12)
             assert bubble_formula(made, "total", cost) == pytest.approx(bubble(timeline), abs=1e-12)
-            assert bubble_formula(made, "ideal", cost) == pytest.approx(bubble(timeline, "ideal"), abs=1e-12)
+            assert bubble_formula(made, "ideal", cost) == pytest.approx(
+                bubble(timeline, "ideal"), abs=1e-12
+            )
 
 
-@pytest.mark.parametrize("cost", [Cost(), Cost(forward_us=10.0, backward_us=7.0), THIRDS,
-                                  Cost(forward_us=5.0, backward_us=4.0, input_us=3.0, weight_us=1.0)])
+@pytest.mark.parametrize(
+    "cost",
+    [
+        Cost(),
+        Cost(forward_us=10.0, backward_us=7.0),
+        THIRDS,
+        Cost(forward_us=5.0, backward_us=4.0, input_us=3.0, weight_us=1.0),
+    ],
+)
 def test_every_closed_form_is_exact_where_it_is_given(cost):
     compared = set()
     for name, make in schedules.SCHEDULES.items():
@@ -49,7 +65,11 @@ def test_every_closed_form_is_exact_where_it_is_given(cost):
             made = make(p, m)
             formula = bubble_formula(made, "total", cost)
             if formula is not None and name != "zbv":
-                assert bubble(simulate(made, cost)) == pytest.approx(formula, abs=1e-12), (name, p, m)
+                assert bubble(simulate(made, cost)) == pytest.approx(formula, abs=1e-12), (
+                    name,
+                    p,
+                    m,
+                )
                 compared.add(name)
     assert compared == {"naive", "gpipe", "1f1b", "interleaved_1f1b", "zb_h1"}
 
@@ -75,15 +95,24 @@ def test_interleaving_divides_the_ideal_bubble_by_the_chunks(num_chunks):
 def test_the_bubble_of_zb_h1_is_a_third_of_1f1bs_when_forward_input_and_weight_take_as_long():
     """Qi et al. 2023, section 2.1; in general (p-1)(F+I-W), while W is no longer than F and I."""
     for p, m in ((2, 2), (4, 8), (6, 7)):
-        assert idle_us(simulate(schedules.zero_bubble_h1(p, m), THIRDS), m * 3.0) == pytest.approx((p - 1) * 1.0)
-        assert idle_us(simulate(schedules.one_f_one_b(p, m), THIRDS), m * 3.0) == pytest.approx((p - 1) * 3.0)
+        assert idle_us(simulate(schedules.zero_bubble_h1(p, m), THIRDS), m * 3.0) == pytest.approx(
+            (p - 1) * 1.0
+        )
+        assert idle_us(simulate(schedules.one_f_one_b(p, m), THIRDS), m * 3.0) == pytest.approx(
+            (p - 1) * 3.0
+        )
     uneven = Cost(forward_us=3.0, input_us=4.0, weight_us=2.0)
-    assert idle_us(simulate(schedules.zero_bubble_h1(4, 8), uneven), 8 * 9.0) == pytest.approx(3 * (3.0 + 4.0 - 2.0))
-    assert bubble_formula(schedules.zero_bubble_h1(4, 8), cost=replace(uneven, weight_us=3.5)) is None
+    assert idle_us(simulate(schedules.zero_bubble_h1(4, 8), uneven), 8 * 9.0) == pytest.approx(
+        3 * (3.0 + 4.0 - 2.0)
+    )
+    assert (
+        bubble_formula(schedules.zero_bubble_h1(4, 8), cost=replace(uneven, weight_us=3.5)) is None
+    )
 
 
 def test_zbv_is_idle_only_for_its_staggered_start():
-    """No rank waits between its first and its last action when F = I = W; rank r starts r forwards late."""
+    """No rank waits between its first and its last action when F = I = W; rank r starts r forwards
+    late."""
     made = schedules.zbv(4, 8)
     timeline = simulate(made, THIRDS)
     for rank in range(4):
@@ -134,7 +163,9 @@ def needed(action: Action, num_stages: int) -> list[Action]:
 
 
 def test_a_message_delays_its_consumer_and_not_its_sender():
-    at = times(simulate(schedules.gpipe(2, 2), Cost(forward_us=10.0, backward_us=20.0, message_us=3.0)))
+    at = times(
+        simulate(schedules.gpipe(2, 2), Cost(forward_us=10.0, backward_us=20.0, message_us=3.0))
+    )
     assert at["0F0"] == (0.0, 10.0) and at["0F1"] == (10.0, 20.0)
     assert at["1F0"] == (13.0, 23.0) and at["1F1"] == (23.0, 33.0)
     assert at["1B0"] == (33.0, 53.0) and at["0B0"] == (56.0, 76.0)
@@ -143,9 +174,15 @@ def test_a_message_delays_its_consumer_and_not_its_sender():
 def test_messages_stand_on_the_comm_lane_of_their_sender():
     timeline = simulate(schedules.gpipe(2, 1), Cost(forward_us=10.0, message_us=(3.0, 4.0)))
     sent = timeline.select(timeline.lane == "comm")
-    assert sent.label.tolist() == ["0F0", "1B0"] and sent.rank.tolist() == [0, 1] and set(sent.kind) == {"send"}
+    assert (
+        sent.label.tolist() == ["0F0", "1B0"]
+        and sent.rank.tolist() == [0, 1]
+        and set(sent.kind) == {"send"}
+    )
     assert (sent.end_us - sent.start_us).tolist() == [3.0, 4.0]
-    assert timeline.origin == "simulated" and not len(simulate(schedules.gpipe(2, 1)).select(np.array([False] * 4)))
+    assert timeline.origin == "simulated" and not len(
+        simulate(schedules.gpipe(2, 1)).select(np.array([False] * 4))
+    )
 
 
 def test_neighbours_on_one_rank_send_no_message():
@@ -157,12 +194,26 @@ def test_neighbours_on_one_rank_send_no_message():
 
 
 def test_defaults_of_cost():
-    assert Cost(forward_us=10.0).table(1) == {"F": [10.0], "B": [20.0], "I": [10.0], "W": [10.0], "message": [0.0]}
+    assert Cost(forward_us=10.0).table(1) == {
+        "F": [10.0],
+        "B": [20.0],
+        "I": [10.0],
+        "W": [10.0],
+        "message": [0.0],
+    }
     uneven = Cost(forward_us=(1.0, 3.0), backward_us=4.0, weight_us=(1.0, 2.0), message_us=5)
-    assert uneven.table(2) == {"F": [1.0, 3.0], "B": [4.0, 4.0], "I": [2.0, 2.0], "W": [1.0, 2.0], "message": [5.0] * 2}
+    assert uneven.table(2) == {
+        "F": [1.0, 3.0],
+        "B": [4.0, 4.0],
+        "I": [2.0, 2.0],
+        "W": [1.0, 2.0],
+        "message": [5.0] * 2,
+    }
 
 
-@pytest.mark.parametrize("cost", [Cost(forward_us=(1.0, 2.0, 3.0)), Cost(forward_us=-1.0), Cost(weight_us=(1.0, -2.0))])
+@pytest.mark.parametrize(
+    "cost", [Cost(forward_us=(1.0, 2.0, 3.0)), Cost(forward_us=-1.0), Cost(weight_us=(1.0, -2.0))]
+)
 def test_a_cost_of_wrong_length_or_below_zero_is_refused(cost):
     with pytest.raises(ValueError, match="2 stages"):
         simulate(schedules.gpipe(2, 2), cost)
@@ -193,7 +244,9 @@ def test_64_stages_and_1024_microbatches_simulate_in_ten_times_the_second_they_s
 
 
 def test_cost_grows_linearly_in_actions():
-    """Eight times the actions within twenty-four times the time: quadratic would take sixty-four."""
+    """Eight times the actions within twenty-four times the time: quadratic would take
+    sixty-four."""
+
     def seconds(num_microbatches: int) -> float:
         made = schedules.one_f_one_b(16, num_microbatches)
         took = []
@@ -202,4 +255,5 @@ def test_cost_grows_linearly_in_actions():
             simulate(made)
             took.append(time.process_time() - began)
         return min(took)
+
     assert seconds(1024) < 24 * seconds(128)

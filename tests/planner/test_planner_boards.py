@@ -1,4 +1,5 @@
-"""The boards of chapter 01: bills as the papers count them, measured ones to the byte, pages light and true."""
+"""The boards of chapter 01: bills as the papers count them, measured ones to the byte, pages light
+and true."""
 
 import csv
 
@@ -23,8 +24,12 @@ from labkit.widgets import trial
 def test_models_and_devices_are_those_of_the_data_and_each_names_its_source():
     for name, table in (("models.csv", MODELS), ("hardware.csv", DEVICES)):
         rows = list(csv.DictReader((models.DATA / name).read_text().splitlines()))
-        assert [row["name"] for row in rows] == list(table) and all(len(row["source"]) > 15 for row in rows)
-    for each in MODELS.values():  # what a transformer of that shape has, give or take embeddings and the MLP's shape
+        assert [row["name"] for row in rows] == list(table) and all(
+            len(row["source"]) > 15 for row in rows
+        )
+    for each in (
+        MODELS.values()
+    ):  # what a transformer of that shape has, give or take embeddings and the MLP's shape
         blocks = 12 * each.layers * each.dim**2
         assert 0.7 < blocks / each.params < 1.15, each
     assert DEVICES["A100 80 GB"] == 80e9
@@ -37,10 +42,15 @@ def test_a_bill_has_the_recipes_bytes_and_korthikantis_activations(recipe):
     states = sum(bill.values()) - bill["activations"]
     assert states == sharding_states.recipe(recipe).bytes_per_parameter * model.params
     sbh = model.seq_len * 2 * model.dim * model.layers
-    per_unit = {"flash": 16 * itemsize + 2, "recompute": itemsize,  # masks of dropout have a byte in any type
-                "stored": 16 * itemsize + 2 + (2 * itemsize + 1) * model.heads * model.seq_len / model.dim}
+    per_unit = {
+        "flash": 16 * itemsize + 2,
+        "recompute": itemsize,  # masks of dropout have a byte in any type
+        "stored": 16 * itemsize + 2 + (2 * itemsize + 1) * model.heads * model.seq_len / model.dim,
+    }
     for attention in need_board.ATTENTION:
-        assert model.activation_bytes(2, recipe, attention) == pytest.approx(per_unit[attention] * sbh)
+        assert model.activation_bytes(2, recipe, attention) == pytest.approx(
+            per_unit[attention] * sbh
+        )
 
 
 def test_every_page_says_what_fits_and_is_light():
@@ -55,9 +65,17 @@ def test_every_page_says_what_fits_and_is_light():
             assert "It fits on one device" in page.value and "ZeRO 1" not in page.value
         for stage in (1, 2, 3) if total > 80e9 else ():
             num = setting.needed(stage)
-            assert f"ZeRO {stage}: {num:,}" in page.value if num else f"ZeRO {stage}: no number" in page.value
+            assert (
+                f"ZeRO {stage}: {num:,}" in page.value
+                if num
+                else f"ZeRO {stage}: no number" in page.value
+            )
             if num:
-                assert sum(setting.bill(num, stage).values()) <= 80e9 < sum(setting.bill(num - 1, stage).values())
+                assert (
+                    sum(setting.bill(num, stage).values())
+                    <= 80e9
+                    < sum(setting.bill(num - 1, stage).values())
+                )
 
 
 def test_bars_are_as_long_as_their_bytes_and_the_line_stands_at_the_device():
@@ -65,8 +83,15 @@ def test_bars_are_as_long_as_their_bytes_and_the_line_stands_at_the_device():
     boxes = [box for box in board.scene().only(Box) if box.height_px == 24]
     bill = board.setting.bill()
     scale = boxes[0].width_px / bill["parameters"]
-    assert [box.width_px / scale for box in boxes[:4]] == pytest.approx([bill[part] for part in PARTS])
-    places = [x - boxes[0].x_px for line in board.scene().only(Line) if line.dash for x, _ in line.points_px]
+    assert [box.width_px / scale for box in boxes[:4]] == pytest.approx(
+        [bill[part] for part in PARTS]
+    )
+    places = [
+        x - boxes[0].x_px
+        for line in board.scene().only(Line)
+        if line.dash
+        for x, _ in line.points_px
+    ]
     assert [place / scale for place in places] == pytest.approx([80e9] * len(places)) and places
     assert len({(box.colour, box.hatch) for box in boxes[:4]}) == 4
     assert all(box.x_px >= 0 and box.x_px + box.width_px <= WIDTH_PX - 60 for box in boxes)
@@ -84,9 +109,15 @@ def test_the_mixed_recipe_is_deepspeeds_and_its_page_says_which_model_was_measur
     run = board.run()
     assert need_board.measured_bills(run) == [need_board.small_bill("mixed", 1)] * 2
     page = board.book.pages[board.book.at[board.book.slider]].value
-    assert page.count("<svg") == 2 and "在这里运行的小模型" in page and f"{run[0]['num_params']:,}" in page
+    assert (
+        page.count("<svg") == 2
+        and "在这里运行的小模型" in page
+        and f"{run[0]['num_params']:,}" in page
+    )
     assert "0 B" in page
-    from_browser(board.controls["model"], index=0)  # the run is of the small model, whichever is shown
+    from_browser(
+        board.controls["model"], index=0
+    )  # the run is of the small model, whichever is shown
     assert board.measured is not None
 
 
@@ -104,23 +135,38 @@ def test_what_the_small_model_does_not_do_is_off_and_a_machine_is_a_device_too()
 @pytest.mark.parametrize("way", strategies_board.STRATEGIES)
 @pytest.mark.parametrize("num_ranks", [4, 8])
 def test_a_strategy_divides_what_it_should(way, num_ranks):
-    setting = strategies_board.Setting(strategy=way, model="GPT-3 175B", device="H100 80 GB", num_ranks=num_ranks, batch=64)
+    setting = strategies_board.Setting(
+        strategy=way, model="GPT-3 175B", device="H100 80 GB", num_ranks=num_ranks, batch=64
+    )
     whole, bill = MODELS["GPT-3 175B"].bill(64, "fp32"), setting.bill()
     parts = {"data": 1, "sharded": num_ranks, "layers": num_ranks, "hybrid": 2}[way]
     for part in PARTS[:3]:
         assert bill[part] == pytest.approx(whole[part] / parts)
-    assert bill["activations"] == pytest.approx(whole["activations"] / num_ranks)  # all share them out completely
+    assert bill["activations"] == pytest.approx(
+        whole["activations"] / num_ranks
+    )  # all share them out completely
     model, once, replicas = MODELS["GPT-3 175B"], 4 * 175e9, num_ranks / 2
     message = 4 * model.dim * model.seq_len * 64
-    assert setting.sent_bytes() == pytest.approx({
-        "data": 2 * (num_ranks - 1) / num_ranks * once, "sharded": 3 * (num_ranks - 1) / num_ranks * once,
-        "layers": 2 * message, "hybrid": 2 * (replicas - 1) / replicas * once / 2 + message / replicas}[way])
-    assert setting.idle == pytest.approx({"layers": (num_ranks - 1) / (64 + num_ranks - 1),
-                                          "hybrid": 1 / (64 / (num_ranks / 2) + 1)}.get(way, 0.0))
+    assert setting.sent_bytes() == pytest.approx(
+        {
+            "data": 2 * (num_ranks - 1) / num_ranks * once,
+            "sharded": 3 * (num_ranks - 1) / num_ranks * once,
+            "layers": 2 * message,
+            "hybrid": 2 * (replicas - 1) / replicas * once / 2 + message / replicas,
+        }[way]
+    )
+    assert setting.idle == pytest.approx(
+        {
+            "layers": (num_ranks - 1) / (64 + num_ranks - 1),
+            "hybrid": 1 / (64 / (num_ranks / 2) + 1),
+        }.get(way, 0.0)
+    )
 
 
 def test_layers_that_do_not_divide_leave_the_longest_stage_more():
-    setting = strategies_board.Setting(strategy="layers", model="BERT-base", device="T4 16 GB", num_ranks=8, batch=64)
+    setting = strategies_board.Setting(
+        strategy="layers", model="BERT-base", device="T4 16 GB", num_ranks=8, batch=64
+    )
     assert setting.part == 2 / 12
 
 
@@ -144,10 +190,13 @@ def test_a_strategy_on_real_ranks_holds_and_hands_over_what_was_predicted(way):
     for rank, (bill, handed) in enumerate(planner_run.predicted(way, 4, 16)):
         measured = planner_run.held(run, rank)
         head_bytes = 4 * planner_run.small_units(1)[-1].sizes["logits.weight"]
-        # FSDP is watched: the batch's tokens count as kept, and at times what gloo's thread gathered for the last layer
+        # FSDP is watched: the batch's tokens count as kept, and at times what gloo's thread
+        # gathered for the last layer
         slack = 2000 + 1.01 * head_bytes if way == "sharded" else 0
-        assert {part: abs(measured[part] - bill[part]) <= slack * (part == "activations") for part in PARTS} == \
-            dict.fromkeys(PARTS, True)
+        assert {
+            part: abs(measured[part] - bill[part]) <= slack * (part == "activations")
+            for part in PARTS
+        } == dict.fromkeys(PARTS, True)
         assert planner_run.payload(run[rank]) == {name: num for name, num in handed.items() if num}
     assert run.timeline().span_us > 0
 
@@ -175,13 +224,28 @@ def test_the_board_of_strategies_puts_the_measured_bill_under_the_predicted_one(
 
 
 def test_links_of_an_architecture_are_as_thick_as_their_bytes():
-    plans = [(name, algorithms.plan("all_reduce", name, 8, **options)) for name, options in (
-        ("parameter_server", {}), ("ring", {}), ("hierarchical", {"island_size": 4}))]
+    plans = [
+        (name, algorithms.plan("all_reduce", name, 8, **options))
+        for name, options in (
+            ("parameter_server", {}),
+            ("ring", {}),
+            ("hierarchical", {"island_size": 4}),
+        )
+    ]
     picture = widgets.architectures(plans, 4)
-    across = [line for line in picture.only(Line) if line.colour == planner_picture.ACROSS and not line.dash]
-    assert len(across) == 4 + 2 + 4 + 1  # the server's, the ring's, one for each place, the legend's
+    across = [
+        line
+        for line in picture.only(Line)
+        if line.colour == planner_picture.ACROSS and not line.dash
+    ]
+    assert (
+        len(across) == 4 + 2 + 4 + 1
+    )  # the server's, the ring's, one for each place, the legend's
     thick = sorted(line.width_px for line in across)
-    assert thick[-1] == planner_picture.THICK_PX and thick[0] == planner_picture.THICK_PX * (2 * 2 / 8) / 2  # of 2 S, the server's
+    assert (
+        thick[-1] == planner_picture.THICK_PX
+        and thick[0] == planner_picture.THICK_PX * (2 * 2 / 8) / 2
+    )  # of 2 S, the server's
     for _, plan in plans:
         assert planner_picture.crossing_bytes(plan, 8, 1) == 0
         assert algorithms.sent_bytes(plan, 1).sum() == pytest.approx(2 * 7)
@@ -202,5 +266,7 @@ def test_boards_and_pictures_speak_both_languages():
 def test_a_word_has_one_key_of_its_own_and_the_same_gaps_in_both_languages(room):
     keys = [key for key, *_ in room._WORDS]
     assert len(set(keys)) == len(keys) > 4
-    assert not {key for key, *_ in trial._WORDS} & set(keys)  # or a board's own word hides the button's
+    assert not {key for key, *_ in trial._WORDS} & set(
+        keys
+    )  # or a board's own word hides the button's
     assert all(english.count("{") == chinese.count("{") for _, english, chinese in room._WORDS)

@@ -1,4 +1,5 @@
-"""The exercises of chapter 01: the right answers pass, typical mistakes are caught, wasteful ones are told so."""
+"""The exercises of chapter 01: the right answers pass, typical mistakes are caught, wasteful ones
+are told so."""
 
 import time
 
@@ -10,7 +11,13 @@ from labkit.planner import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("model_state_gb", "fewest_ranks", "traffic", "held_bytes")
-GROUPS = {"sgd": (4, 4, 4), "fp32": (4, 4, 8), "mixed": (2, 2, 12), "accumulate": (2, 6, 12), "bf16": (2, 2, 4)}
+GROUPS = {
+    "sgd": (4, 4, 4),
+    "fp32": (4, 4, 8),
+    "mixed": (2, 2, 12),
+    "accumulate": (2, 6, 12),
+    "bf16": (2, 2, 4),
+}
 
 
 def state_gb(num_params, recipe, stage, num_ranks, groups=GROUPS, first=(3, 2, 1)):
@@ -21,8 +28,12 @@ def state_gb(num_params, recipe, stage, num_ranks, groups=GROUPS, first=(3, 2, 1
 
 def fewest(num_params, activation_bytes, device_bytes):
     """The reference for fewest_ranks."""
-    found = [(num_ranks, stage) for stage in range(4) for num_ranks in range(1, 4097)
-             if 1e9 * state_gb(num_params, "mixed", stage, num_ranks) + activation_bytes <= device_bytes]
+    found = [
+        (num_ranks, stage)
+        for stage in range(4)
+        for num_ranks in range(1, 4097)
+        if 1e9 * state_gb(num_params, "mixed", stage, num_ranks) + activation_bytes <= device_bytes
+    ]
     return min(found)[::-1] if found else None
 
 
@@ -31,15 +42,21 @@ def sends(architecture, num_ranks, num_bytes, island_size):
     islands, ring = num_ranks // island_size, 2 * (num_ranks - 1) / num_ranks * num_bytes
     if architecture == "parameter_server":
         return (num_ranks - 1) * num_bytes, 2 * (num_ranks - island_size) * num_bytes
-    return ring, (0 if islands == 1 else islands * ring) if architecture == "ring" else 2 * (islands - 1) * num_bytes
+    return ring, (0 if islands == 1 else islands * ring) if architecture == "ring" else 2 * (
+        islands - 1
+    ) * num_bytes
 
 
 def held(model, optimizer, local=lambda t: t.to_local() if isinstance(t, DTensor) else t):
     """The reference for held_bytes."""
     weights = list(model.parameters())
-    return {"parameters": sum(local(each).nbytes for each in weights),
-            "gradients": sum(local(each.grad).nbytes for each in weights if each.grad is not None),
-            "optimizer": sum(local(each).nbytes for state in optimizer.state.values() for each in state.values())}
+    return {
+        "parameters": sum(local(each).nbytes for each in weights),
+        "gradients": sum(local(each.grad).nbytes for each in weights if each.grad is not None),
+        "optimizer": sum(
+            local(each).nbytes for state in optimizer.state.values() for each in state.values()
+        ),
+    }
 
 
 REFERENCES = dict(zip(EXERCISES, (state_gb, fewest, sends, held), strict=True))
@@ -99,7 +116,12 @@ def workers_share(architecture, num_ranks, num_bytes, island_size):
 
 def ring_across(architecture, num_ranks, num_bytes, island_size):
     """Sees that hierarchical sends as much as the ring, and concludes too much."""
-    return sends("ring" if architecture == "hierarchical" else architecture, num_ranks, num_bytes, island_size)
+    return sends(
+        "ring" if architecture == "hierarchical" else architecture,
+        num_ranks,
+        num_bytes,
+        island_size,
+    )
 
 
 def one_island_crosses(architecture, num_ranks, num_bytes, island_size):
@@ -117,7 +139,10 @@ def whole(model, optimizer):
 
 def four_each(model, optimizer):
     """Takes every element for four bytes."""
-    sizes = [(each.to_local() if isinstance(each, DTensor) else each).numel() for each in model.parameters()]
+    sizes = [
+        (each.to_local() if isinstance(each, DTensor) else each).numel()
+        for each in model.parameters()
+    ]
     return held(model, optimizer) | {"parameters": 4 * sum(sizes)}
 
 
@@ -130,8 +155,11 @@ def every_gradient(model, optimizer):
 def shared_twice(model, optimizer):
     found = held(model, optimizer)
     named = model.named_parameters(remove_duplicate=False)
-    return found | {"parameters": sum((each.to_local() if isinstance(each, DTensor) else each).nbytes
-                                      for _, each in named)}
+    return found | {
+        "parameters": sum(
+            (each.to_local() if isinstance(each, DTensor) else each).nbytes for _, each in named
+        )
+    }
 
 
 def moments_only(model, optimizer):
@@ -140,29 +168,74 @@ def moments_only(model, optimizer):
     return found | {"optimizer": found["optimizer"] - 4 * len(optimizer.state)}
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("model_state_gb", without_masters, "3e+09 parameters, 'mixed', stage 0, 1 ranks: 36 GB; a rank holds 48 GB"),
-    ("model_state_gb", all_sharded, "stage 1, 64 ranks: 1.875 GB; a rank holds 31.41 GB\nparameter 15.0 GB"),
-    ("model_state_gb", gradients_first, "stage 1, 64 ranks"),
-    ("model_state_gb", one_recipe, "2e+09 parameters, 'sgd', stage 1, 4 ranks"),
-    ("model_state_gb", in_bytes, "a rank holds 48 GB"),
-    ("model_state_gb", lambda *_: float("nan"), "nan GB"),
-    ("fewest_ranks", no_activations, "7e+09 parameters, 11.0 GB of activations, a device of 80.0 GB: stage 1 on 2 "
-     "ranks takes 81.0 GB each"),
-    ("fewest_ranks", always_three, "1e+09 parameters, 90.0 GB of activations, a device of 80.0 GB: no stage fits"),
-    ("fewest_ranks", never, "3e+09 parameters, 5.00 GB of activations, a device of 80.0 GB: stage 0 on 1 ranks fits"),
-    ("traffic", ring_everywhere, "parameter_server, 4 ranks, islands of 2, 6 MB: the busiest rank sends 18.0 MB"),
-    ("traffic", workers_share, "parameter_server, 4 ranks, islands of 2, 6 MB: the busiest rank sends 18.0 MB"),
-    ("traffic", ring_across, "hierarchical, 4 ranks, islands of 2, 6 MB: between islands go 12.0 MB in the plan; got"),
-    ("traffic", one_island_crosses, "parameter_server, 9 ranks, islands of 9, 6 MB: between islands go 0 B"),
-    ("traffic", one_number, "TypeError"),
-    ("held_bytes", whole, "fully_shard, float32, 2 ranks, rank 0: parameters 4192; the engine holds 2096 bytes"),
-    ("held_bytes", four_each, "fully_shard, bfloat16, 4 ranks, rank 0: parameters"),
-    ("held_bytes", every_gradient, "data parallel, float32, 2 ranks, rank 0: gradients"),
-    ("held_bytes", shared_twice, "data parallel, float32, 2 ranks, rank 0: parameters"),
-    ("held_bytes", moments_only, "data parallel, float32, 2 ranks, rank 0: optimizer"),
-    ("held_bytes", lambda *_: {}, "parameters None; the engine holds"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "model_state_gb",
+            without_masters,
+            "3e+09 parameters, 'mixed', stage 0, 1 ranks: 36 GB; a rank holds 48 GB",
+        ),
+        (
+            "model_state_gb",
+            all_sharded,
+            "stage 1, 64 ranks: 1.875 GB; a rank holds 31.41 GB\nparameter 15.0 GB",
+        ),
+        ("model_state_gb", gradients_first, "stage 1, 64 ranks"),
+        ("model_state_gb", one_recipe, "2e+09 parameters, 'sgd', stage 1, 4 ranks"),
+        ("model_state_gb", in_bytes, "a rank holds 48 GB"),
+        ("model_state_gb", lambda *_: float("nan"), "nan GB"),
+        (
+            "fewest_ranks",
+            no_activations,
+            "7e+09 parameters, 11.0 GB of activations, a device of 80.0 GB: stage 1 on 2 "
+            "ranks takes 81.0 GB each",
+        ),
+        (
+            "fewest_ranks",
+            always_three,
+            "1e+09 parameters, 90.0 GB of activations, a device of 80.0 GB: no stage fits",
+        ),
+        (
+            "fewest_ranks",
+            never,
+            "3e+09 parameters, 5.00 GB of activations, a device of 80.0 GB: stage 0 on 1 ranks "
+            "fits",
+        ),
+        (
+            "traffic",
+            ring_everywhere,
+            "parameter_server, 4 ranks, islands of 2, 6 MB: the busiest rank sends 18.0 MB",
+        ),
+        (
+            "traffic",
+            workers_share,
+            "parameter_server, 4 ranks, islands of 2, 6 MB: the busiest rank sends 18.0 MB",
+        ),
+        (
+            "traffic",
+            ring_across,
+            "hierarchical, 4 ranks, islands of 2, 6 MB: between islands go 12.0 MB in the plan; "
+            "got",
+        ),
+        (
+            "traffic",
+            one_island_crosses,
+            "parameter_server, 9 ranks, islands of 9, 6 MB: between islands go 0 B",
+        ),
+        ("traffic", one_number, "TypeError"),
+        (
+            "held_bytes",
+            whole,
+            "fully_shard, float32, 2 ranks, rank 0: parameters 4192; the engine holds 2096 bytes",
+        ),
+        ("held_bytes", four_each, "fully_shard, bfloat16, 4 ranks, rank 0: parameters"),
+        ("held_bytes", every_gradient, "data parallel, float32, 2 ranks, rank 0: gradients"),
+        ("held_bytes", shared_twice, "data parallel, float32, 2 ranks, rank 0: parameters"),
+        ("held_bytes", moments_only, "data parallel, float32, 2 ranks, rank 0: optimizer"),
+        ("held_bytes", lambda *_: {}, "parameters None; the engine holds"),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong"
@@ -180,9 +253,13 @@ def sharding_too_much(*args):
     return found and (3, found[1])
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    (with_a_spare, "stage 0 on 2 ranks; stage 0 on 1 is enough"),
-    (sharding_too_much, "stage 3 on 1 ranks; stage 0 on 1 is enough")])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (with_a_spare, "stage 0 on 2 ranks; stage 0 on 1 is enough"),
+        (sharding_too_much, "stage 3 on 1 ranks; stage 0 on 1 is enough"),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(answer, words):
     verdict = check.fewest_ranks(answer)
     assert verdict.state == "over budget", verdict

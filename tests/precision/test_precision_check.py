@@ -1,4 +1,5 @@
-"""The exercises of chapter 05: the right answers pass, typical mistakes are caught, wasteful ones are told so."""
+"""The exercises of chapter 05: the right answers pass, typical mistakes are caught, wasteful ones
+are told so."""
 
 import contextlib
 from itertools import combinations
@@ -15,7 +16,8 @@ EXERCISES = ("accumulate_tokens", "scaled_step", "checkpoint_blocks")
 
 
 def accumulate(ddp, microbatches, world=True, quiet=True, everywhere=True, reduction="sum"):
-    """The reference for accumulate_tokens; without the number of ranks, loud, with this rank's count, mean of means."""
+    """The reference for accumulate_tokens; without the number of ranks, loud, with this rank's
+    count, mean of means."""
     total = torch.tensor(float(sum((targets != -100).sum() for _, targets in microbatches)))
     if everywhere:
         dist.all_reduce(total)
@@ -23,12 +25,27 @@ def accumulate(ddp, microbatches, world=True, quiet=True, everywhere=True, reduc
         total = len(microbatches)
     for number, (tokens, targets) in enumerate(microbatches, start=1):
         with ddp.no_sync() if quiet and number < len(microbatches) else contextlib.nullcontext():
-            loss = F.cross_entropy(ddp(tokens).flatten(0, 1), targets.flatten(), reduction=reduction)
-            (loss * (dist.get_world_size() if world and reduction == "sum" else 1) / total).backward()
+            loss = F.cross_entropy(
+                ddp(tokens).flatten(0, 1), targets.flatten(), reduction=reduction
+            )
+            (
+                loss * (dist.get_world_size() if world and reduction == "sum" else 1) / total
+            ).backward()
 
 
-def step(master, grad, scale, rate, max_norm, half=False, alone=False, local=False, backoff=True, always=False,
-         sign=1):
+def step(
+    master,
+    grad,
+    scale,
+    rate,
+    max_norm,
+    half=False,
+    alone=False,
+    local=False,
+    backoff=True,
+    always=False,
+    sign=1,
+):
     """The reference for scaled_step; and it with one mistake each."""
     grad = (grad / scale).float() if half else grad.float() / scale
     squares = grad.square().sum()
@@ -83,7 +100,10 @@ def kept_after_the_forward(kept_bytes, input_bytes, budget_bytes):
     numbers = range(len(kept_bytes))
     for num in range(len(kept_bytes) + 1):
         for chosen in combinations(numbers, num):
-            if sum(input_bytes[i] if i in chosen else kept_bytes[i] for i in numbers) <= budget_bytes:
+            if (
+                sum(input_bytes[i] if i in chosen else kept_bytes[i] for i in numbers)
+                <= budget_bytes
+            ):
                 return list(chosen)
     return None
 
@@ -108,34 +128,69 @@ def rounded(master, grad, scale, rate, max_norm):
     return after
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("accumulate_tokens", lambda *args: accumulate(*args, reduction="mean"),
-     "2 ranks, real tokens per sequence, by microbatch: ((5, 9), (2, 16)), rank 0: 0.weight.grad is not that of"),
-    ("accumulate_tokens", lambda *args: accumulate(*args, world=False), "it is 0.5 times that"),
-    ("accumulate_tokens", lambda *args: accumulate(*args, everywhere=False), "grad is not that of the mean over all"),
-    ("accumulate_tokens", lambda *args: None, "it is 0 times that"),
-    ("scaled_step", lambda *args: step(*args, half=True), "small gradients, slices of (40, 24), scale 65536, rank 0: "
-     "the update of master is not the right one"),
-    ("scaled_step", lambda *args: step(*args, alone=True), "rank 0: the next scale is 1024"),
-    ("scaled_step", lambda *args: step(*args, alone=True, local=True),
-     "an infinity on rank 1, slices of (16, 16, 16), scale 1024, rank 0: master was changed, though rank 1"),
-    ("scaled_step", lambda *args: step(*args, local=True), "clipped, slices of (30, 25, 1), scale 256, rank 0: the"),
-    ("scaled_step", lambda *args: step(*args, backoff=False), "rank 0: the next scale is 1024"),
-    ("scaled_step", lambda *args: step(*args, always=True), "the update of master is not the right one, it is "),
-    ("scaled_step", lambda *args: step(*args, sign=-1), "is not the right one, it is -1 times that"),
-    ("scaled_step", lambda *args: args[2], "0 times that"),
-    ("scaled_step", moving_though_infinite, "master was changed, though rank 1 has to skip"),
-    ("scaled_step", rounded, "the update of master is not the right one"),
-    ("scaled_step", lambda *args: step(*args) and None, "TypeError"),
-    ("checkpoint_blocks", kept_after_the_forward, "checkpointed the step held "),
-    ("checkpoint_blocks", without_block, "you say None; it can be done with "),
-    ("checkpoint_blocks", lambda *args: [], "with [] checkpointed the step held "),
-    ("checkpoint_blocks", lambda *args: None, "you say None; it can be done with 0 of "),
-    ("checkpoint_blocks", lambda *args: [99], "[99] is no list of different blocks"),
-    ("checkpoint_blocks", lambda *args: [0, 0], "[0, 0] is no list of different blocks"),
-    ("checkpoint_blocks", lambda *args: torch.tensor([0]), "tensor([0]) is no list of different blocks"),
-    ("checkpoint_blocks", lambda *args: [[]], "[[]] is no list of different blocks"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "accumulate_tokens",
+            lambda *args: accumulate(*args, reduction="mean"),
+            "2 ranks, real tokens per sequence, by microbatch: ((5, 9), (2, 16)), rank 0: "
+            "0.weight.grad is not that of",
+        ),
+        ("accumulate_tokens", lambda *args: accumulate(*args, world=False), "it is 0.5 times that"),
+        (
+            "accumulate_tokens",
+            lambda *args: accumulate(*args, everywhere=False),
+            "grad is not that of the mean over all",
+        ),
+        ("accumulate_tokens", lambda *args: None, "it is 0 times that"),
+        (
+            "scaled_step",
+            lambda *args: step(*args, half=True),
+            "small gradients, slices of (40, 24), scale 65536, rank 0: "
+            "the update of master is not the right one",
+        ),
+        ("scaled_step", lambda *args: step(*args, alone=True), "rank 0: the next scale is 1024"),
+        (
+            "scaled_step",
+            lambda *args: step(*args, alone=True, local=True),
+            "an infinity on rank 1, slices of (16, 16, 16), scale 1024, rank 0: master was "
+            "changed, though rank 1",
+        ),
+        (
+            "scaled_step",
+            lambda *args: step(*args, local=True),
+            "clipped, slices of (30, 25, 1), scale 256, rank 0: the",
+        ),
+        ("scaled_step", lambda *args: step(*args, backoff=False), "rank 0: the next scale is 1024"),
+        (
+            "scaled_step",
+            lambda *args: step(*args, always=True),
+            "the update of master is not the right one, it is ",
+        ),
+        (
+            "scaled_step",
+            lambda *args: step(*args, sign=-1),
+            "is not the right one, it is -1 times that",
+        ),
+        ("scaled_step", lambda *args: args[2], "0 times that"),
+        ("scaled_step", moving_though_infinite, "master was changed, though rank 1 has to skip"),
+        ("scaled_step", rounded, "the update of master is not the right one"),
+        ("scaled_step", lambda *args: step(*args) and None, "TypeError"),
+        ("checkpoint_blocks", kept_after_the_forward, "checkpointed the step held "),
+        ("checkpoint_blocks", without_block, "you say None; it can be done with "),
+        ("checkpoint_blocks", lambda *args: [], "with [] checkpointed the step held "),
+        ("checkpoint_blocks", lambda *args: None, "you say None; it can be done with 0 of "),
+        ("checkpoint_blocks", lambda *args: [99], "[99] is no list of different blocks"),
+        ("checkpoint_blocks", lambda *args: [0, 0], "[0, 0] is no list of different blocks"),
+        (
+            "checkpoint_blocks",
+            lambda *args: torch.tensor([0]),
+            "tensor([0]) is no list of different blocks",
+        ),
+        ("checkpoint_blocks", lambda *args: [[]], "[[]] is no list of different blocks"),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong", verdict
@@ -152,7 +207,11 @@ def the_first_ones(kept_bytes, input_bytes, budget_bytes):
 
 
 def all_if_any_fits(kept_bytes, input_bytes, budget_bytes):
-    return None if blocks(kept_bytes, input_bytes, budget_bytes) is None else list(range(len(kept_bytes)))
+    return (
+        None
+        if blocks(kept_bytes, input_bytes, budget_bytes) is None
+        else list(range(len(kept_bytes)))
+    )
 
 
 def largest_savings(kept_bytes, input_bytes, budget_bytes):
@@ -181,14 +240,25 @@ def gathering(master, grad, scale, rate, max_norm):
     return scale
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("accumulate_tokens", lambda *args: accumulate(*args, quiet=False), "bytes handed to collectives; the grad"),
-    ("accumulate_tokens", all_at_once, "bytes of activations held at once; those of a microbatch have "),
-    ("scaled_step", gathering, "bytes handed to collectives; a few numbers are enough"),
-    ("checkpoint_blocks", the_first_ones, "recomputes "),
-    ("checkpoint_blocks", largest_savings, "recomputes 2 blocks; 1 are enough"),
-    ("checkpoint_blocks", all_if_any_fits, "[0, 1, 2, 3, 4] recomputes 5 blocks; 0 are enough"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "accumulate_tokens",
+            lambda *args: accumulate(*args, quiet=False),
+            "bytes handed to collectives; the grad",
+        ),
+        (
+            "accumulate_tokens",
+            all_at_once,
+            "bytes of activations held at once; those of a microbatch have ",
+        ),
+        ("scaled_step", gathering, "bytes handed to collectives; a few numbers are enough"),
+        ("checkpoint_blocks", the_first_ones, "recomputes "),
+        ("checkpoint_blocks", largest_savings, "recomputes 2 blocks; 1 are enough"),
+        ("checkpoint_blocks", all_if_any_fits, "[0, 1, 2, 3, 4] recomputes 5 blocks; 0 are enough"),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget", verdict

@@ -20,8 +20,14 @@ def stub(*_):
 def everything(net, optimizer, scheduler, step, args):
     states = [None] * dist.get_world_size()
     dist.all_gather_object(states, torch.get_rng_state())
-    return {"model": net.module.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
-            "step": step, "args": vars(args), "rng": states}
+    return {
+        "model": net.module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "step": step,
+        "args": vars(args),
+        "rng": states,
+    }
 
 
 def put(whole, file, sync=True):
@@ -85,7 +91,9 @@ def test_the_cost_is_least_where_dalys_paper_has_it():
     """Figures 3 to 5: a save of 5 minutes; M of 24 h, 6 h and 15 min: 117, 57 and 9.1 minutes."""
     for mtbf_min, published_min in ((1440, 117), (360, 57), (15, 9.1)):
         assert check._cheapest(300, 60 * mtbf_min) / 60 == pytest.approx(published_min, rel=0.012)
-    assert check.slowdown(10, 0, 1e9) == pytest.approx(1) and check.slowdown(10, 5, 1e9) == pytest.approx(1.5)
+    assert check.slowdown(10, 0, 1e9) == pytest.approx(1) and check.slowdown(
+        10, 5, 1e9
+    ) == pytest.approx(1.5)
     assert check.slowdown(1e6, 1, 1) == float("inf")
 
 
@@ -126,6 +134,7 @@ def without(key):
         whole = {name: each for name, each in everything(*state).items() if name != key}
         if dist.get_rank() == 0:
             put(whole, file)
+
     return answer
 
 
@@ -154,7 +163,11 @@ def forgetful(folder, step, net, optimizer):
 
 def weights_only(training):
     net, optimizer = training.build()
-    step = checkpoint.load(training.folder, net)["step"] if checkpoint.checkpoints(training.folder) else 0
+    step = (
+        checkpoint.load(training.folder, net)["step"]
+        if checkpoint.checkpoints(training.folder)
+        else 0
+    )
     while step < training.num_steps:
         training.step(net, optimizer, step)
         step += 1
@@ -174,7 +187,9 @@ def half_written(training):
         training.step(net, optimizer, step)
         step += 1
         if step % training.every == 0 and dist.get_rank() == 0:
-            torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, file)
+            torch.save(
+                {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, file
+            )
         dist.barrier()
     return net.state_dict()
 
@@ -200,7 +215,11 @@ def one_short(training):
 
 def off_by_one(training):
     net, optimizer = training.build()
-    step = checkpoint.load(training.folder, net, optimizer)["step"] if checkpoint.checkpoints(training.folder) else 0
+    step = (
+        checkpoint.load(training.folder, net, optimizer)["step"]
+        if checkpoint.checkpoints(training.folder)
+        else 0
+    )
     while step < training.num_steps:
         training.step(net, optimizer, step)
         if step % training.every == 0:
@@ -216,40 +235,99 @@ def short(training):
     return net.module.state_dict()
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("safe_save", namespace, "2 ranks, rank 0: torch.load(weights_only=True) refuses it"),
-    ("safe_save", in_place, "the file is written in place: who is killed there leaves half of it"),
-    ("safe_save", straight, "the file is written in place"),
-    ("safe_save", everybody, "ranks [0, 1] write; one file has one writer, rank 0"),
-    ("safe_save", lazy, "no os.fsync before the rename"),
-    ("safe_save", without("scheduler"), "the key 'scheduler' is missing"),
-    ("safe_save", wrapped, "'model' holds OrderedDict"),
-    ("safe_save", own_random, "'rng' holds"),
-    ("safe_save", removing, "2 ranks, rank 0 killed in the midst of its second write: the file of step 1 is gone"),
-    ("safe_save", lambda *_: None, "last.pt is not there"),
-    ("interval", lambda save_s, mtbf_s: 2 * mtbf_s, "a failure every 86400 s: every 1.728e+05 s takes "),
-    ("interval", lambda save_s, mtbf_s: 0, "an interval of 0 s is none"),
-    ("elastic", lambda training: again(training, weights_only), "the weights were loaded, and Adam began anew"),
-    ("elastic", lambda training: again(training, half_written), "after step 6: the start after it ended so: rank "),
-    ("elastic", endless, "2 ranks, a bug raises at step 4 in every start: started 7 times and still not giving up"),
-    ("elastic", swallowing, "no verdict came out; a bug in the code is not cured by a restart"),
-    ("elastic", one_short, "a Run comes back, and run[0] is a state_dict"),
-    ("elastic", lambda training: again(training, off_by_one), "steps were trained twice on the same weights"),
-    ("elastic", lambda training: again(training, short), "training ended after step 2, the last is 8"),
-    ("elastic", lambda training: again(training, ranks=training.ranks), "asked for 3 ranks; 2 are left"),
-    ("elastic", lambda training: training.launch(one_rank, training, ranks=2), "rank 1 was killed by SIGKILL"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("safe_save", namespace, "2 ranks, rank 0: torch.load(weights_only=True) refuses it"),
+        (
+            "safe_save",
+            in_place,
+            "the file is written in place: who is killed there leaves half of it",
+        ),
+        ("safe_save", straight, "the file is written in place"),
+        ("safe_save", everybody, "ranks [0, 1] write; one file has one writer, rank 0"),
+        ("safe_save", lazy, "no os.fsync before the rename"),
+        ("safe_save", without("scheduler"), "the key 'scheduler' is missing"),
+        ("safe_save", wrapped, "'model' holds OrderedDict"),
+        ("safe_save", own_random, "'rng' holds"),
+        (
+            "safe_save",
+            removing,
+            "2 ranks, rank 0 killed in the midst of its second write: the file of step 1 is gone",
+        ),
+        ("safe_save", lambda *_: None, "last.pt is not there"),
+        (
+            "interval",
+            lambda save_s, mtbf_s: 2 * mtbf_s,
+            "a failure every 86400 s: every 1.728e+05 s takes ",
+        ),
+        ("interval", lambda save_s, mtbf_s: 0, "an interval of 0 s is none"),
+        (
+            "elastic",
+            lambda training: again(training, weights_only),
+            "the weights were loaded, and Adam began anew",
+        ),
+        (
+            "elastic",
+            lambda training: again(training, half_written),
+            "after step 6: the start after it ended so: rank ",
+        ),
+        (
+            "elastic",
+            endless,
+            "2 ranks, a bug raises at step 4 in every start: started 7 times and still not giving "
+            "up",
+        ),
+        ("elastic", swallowing, "no verdict came out; a bug in the code is not cured by a restart"),
+        ("elastic", one_short, "a Run comes back, and run[0] is a state_dict"),
+        (
+            "elastic",
+            lambda training: again(training, off_by_one),
+            "steps were trained twice on the same weights",
+        ),
+        (
+            "elastic",
+            lambda training: again(training, short),
+            "training ended after step 2, the last is 8",
+        ),
+        (
+            "elastic",
+            lambda training: again(training, ranks=training.ranks),
+            "asked for 3 ranks; 2 are left",
+        ),
+        (
+            "elastic",
+            lambda training: training.launch(one_rank, training, ranks=2),
+            "rank 1 was killed by SIGKILL",
+        ),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong", verdict
     assert words in verdict.counterexample, verdict.counterexample
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("interval", lambda save_s, mtbf_s: (2 * save_s * mtbf_s) ** 0.5, "every 734.8 s takes 2.643 times as long; 2.57"),
-    ("elastic", lambda training: again(training, one_rank, checkpoint.save, False), "14 steps were trained, 11 are"),
-    ("elastic", lambda training: again(training, one_rank, checkpoint.save, True, 20), "14 steps were trained, 11"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "interval",
+            lambda save_s, mtbf_s: (2 * save_s * mtbf_s) ** 0.5,
+            "every 734.8 s takes 2.643 times as long; 2.57",
+        ),
+        (
+            "elastic",
+            lambda training: again(training, one_rank, checkpoint.save, False),
+            "14 steps were trained, 11 are",
+        ),
+        (
+            "elastic",
+            lambda training: again(training, one_rank, checkpoint.save, True, 20),
+            "14 steps were trained, 11",
+        ),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget", verdict

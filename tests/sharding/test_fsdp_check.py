@@ -1,4 +1,5 @@
-"""The exercises of chapter 07: the right answers pass, typical mistakes are caught, wasteful ones are told so."""
+"""The exercises of chapter 07: the right answers pass, typical mistakes are caught, wasteful ones
+are told so."""
 
 import math
 
@@ -27,7 +28,9 @@ def scattered(gradient, mine, mean=True):
     size = dist.get_world_size()
     most = math.ceil(len(gradient) / size)
     out = gradient.new_empty(most, gradient.shape[1])
-    dist.reduce_scatter_single(out, nn.functional.pad(gradient, (0, 0, 0, most * size - len(gradient))))
+    dist.reduce_scatter_single(
+        out, nn.functional.pad(gradient, (0, 0, 0, most * size - len(gradient)))
+    )
     return out[: len(mine)] / (size if mean else 1)
 
 
@@ -39,7 +42,8 @@ def reduced(gradient, mine):
 
 
 def step(shards, num_rows, x, scatter=scattered, keep=False):
-    """The reference for sharded_step; with ``keep`` the weights stay whole from the forward to the backward."""
+    """The reference for sharded_step; with ``keep`` the weights stay whole from the forward to the
+    backward."""
     kept = []
     for mine, rows in zip(shards, num_rows, strict=True):
         weight = whole(mine, rows)
@@ -55,7 +59,8 @@ def step(shards, num_rows, x, scatter=scattered, keep=False):
 
 
 def packed(net, budget_bytes, root=True):
-    """The reference for wrap_within; or the last unit is left to the root, which is not freed after the forward."""
+    """The reference for wrap_within; or the last unit is left to the root, which is not freed after
+    the forward."""
     units, room = [], 0
     for layer in net:
         size = sum(weight.nbytes for weight in layer.parameters())
@@ -69,7 +74,9 @@ def packed(net, budget_bytes, root=True):
     fully_shard(net)
 
 
-def train(net, steps, max_norm, early=False, clip="whole", divide=True, zero=True, wrap=fully_shard):
+def train(
+    net, steps, max_norm, early=False, clip="whole", divide=True, zero=True, wrap=fully_shard
+):
     """The reference for train_sharded, and its mistakes."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9) if early else None
     wrap(net)
@@ -109,8 +116,12 @@ def unpadded(shards, num_rows, x):
 
 def locally(shards, num_rows, x):
     """Forgets the other ranks' samples."""
+
     def mine_only(gradient, mine):
-        return gradient[dist.get_rank() * math.ceil(len(gradient) / dist.get_world_size()) :][: len(mine)]
+        return gradient[dist.get_rank() * math.ceil(len(gradient) / dist.get_world_size()) :][
+            : len(mine)
+        ]
+
     return step(shards, num_rows, x, scatter=mine_only)
 
 
@@ -118,23 +129,54 @@ def replicated(net):
     return nn.parallel.DistributedDataParallel(net)
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("sharded_step", lambda *args: step(*args, scatter=summed), "2 ranks, weights of 4, 8 rows, rank 0: gradient 0 is "
-     "not the mean over the ranks, it is 2 times that"),
-    ("sharded_step", locally, "rank 0: gradient 0 is not the mean over the ranks"),
-    ("sharded_step", unpadded, "rank 0: gradient 0 has shape"),
-    ("sharded_step", lambda *args: step(*args)[:-1], "1 gradients for 2 weights"),
-    ("sharded_step", lambda *args: step(*args)[::-1], "gradient 0 has shape (4, 4), its shard (2, 6)"),
-    ("wrap_within", lambda net, budget: None, "rank 0: 0.weight is not sharded"),
-    ("wrap_within", lambda net, budget: fully_shard(net[0]), "rank 0: 1.weight is not sharded"),
-    ("train_sharded", lambda *args: train(*args, wrap=replicated), "rank 0: 0.weight is not sharded"),
-    ("train_sharded", lambda *args: train(*args, early=True), "the weight of 0.weight is not that of one process"),
-    ("train_sharded", lambda *args: train(*args, clip="own"), "2 ranks, 1 microbatches, max_norm 0.05, rank 0: the "
-     "weight of 0.weight is not that of one process"),
-    ("train_sharded", lambda *args: train(*args, clip="none"), "2 ranks, 1 microbatches, max_norm 0.05, rank 0"),
-    ("train_sharded", lambda *args: train(*args, zero=False), "2 ranks, 1 microbatches, max_norm 1e+09, rank 0"),
-    ("train_sharded", lambda *args: train(*args[:2], 1e9), "max_norm 0.05, rank 0"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "sharded_step",
+            lambda *args: step(*args, scatter=summed),
+            "2 ranks, weights of 4, 8 rows, rank 0: gradient 0 is "
+            "not the mean over the ranks, it is 2 times that",
+        ),
+        ("sharded_step", locally, "rank 0: gradient 0 is not the mean over the ranks"),
+        ("sharded_step", unpadded, "rank 0: gradient 0 has shape"),
+        ("sharded_step", lambda *args: step(*args)[:-1], "1 gradients for 2 weights"),
+        (
+            "sharded_step",
+            lambda *args: step(*args)[::-1],
+            "gradient 0 has shape (4, 4), its shard (2, 6)",
+        ),
+        ("wrap_within", lambda net, budget: None, "rank 0: 0.weight is not sharded"),
+        ("wrap_within", lambda net, budget: fully_shard(net[0]), "rank 0: 1.weight is not sharded"),
+        (
+            "train_sharded",
+            lambda *args: train(*args, wrap=replicated),
+            "rank 0: 0.weight is not sharded",
+        ),
+        (
+            "train_sharded",
+            lambda *args: train(*args, early=True),
+            "the weight of 0.weight is not that of one process",
+        ),
+        (
+            "train_sharded",
+            lambda *args: train(*args, clip="own"),
+            "2 ranks, 1 microbatches, max_norm 0.05, rank 0: the "
+            "weight of 0.weight is not that of one process",
+        ),
+        (
+            "train_sharded",
+            lambda *args: train(*args, clip="none"),
+            "2 ranks, 1 microbatches, max_norm 0.05, rank 0",
+        ),
+        (
+            "train_sharded",
+            lambda *args: train(*args, zero=False),
+            "2 ranks, 1 microbatches, max_norm 1e+09, rank 0",
+        ),
+        ("train_sharded", lambda *args: train(*args[:2], 1e9), "max_norm 0.05, rank 0"),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong", verdict
@@ -157,14 +199,25 @@ def not_freed(net, budget_bytes):
     fully_shard(net)
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("sharded_step", lambda *args: step(*args, scatter=reduced), "bytes handed to all_reduce; 0 are enough"),
-    ("sharded_step", lambda *args: step(*args, keep=True), "bytes live at once; "),
-    ("wrap_within", at_once, "bytes of parameters gathered at one time"),
-    ("wrap_within", not_freed, "bytes of parameters gathered at one time"),
-    ("wrap_within", one_each, "budget 2534: 12 all-gathers in a step; 4 are enough"),
-    ("wrap_within", lambda *args: packed(*args, root=False), "bytes of parameters gathered at one time"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "sharded_step",
+            lambda *args: step(*args, scatter=reduced),
+            "bytes handed to all_reduce; 0 are enough",
+        ),
+        ("sharded_step", lambda *args: step(*args, keep=True), "bytes live at once; "),
+        ("wrap_within", at_once, "bytes of parameters gathered at one time"),
+        ("wrap_within", not_freed, "bytes of parameters gathered at one time"),
+        ("wrap_within", one_each, "budget 2534: 12 all-gathers in a step; 4 are enough"),
+        (
+            "wrap_within",
+            lambda *args: packed(*args, root=False),
+            "bytes of parameters gathered at one time",
+        ),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget", verdict
@@ -181,7 +234,9 @@ def hurried(shards, num_rows, x):
 def test_a_deadlock_is_a_verdict():
     verdict = check.sharded_step(hurried)
     assert verdict.state == "wrong"
-    assert "already returned" in verdict.counterexample or "wait" in verdict.counterexample, verdict.counterexample
+    assert "already returned" in verdict.counterexample or "wait" in verdict.counterexample, (
+        verdict.counterexample
+    )
 
 
 @pytest.mark.parametrize("rubbish", [3, "0F0", None, [None], [torch.zeros(1)]])

@@ -1,4 +1,5 @@
-"""Predicted shards: they tile every tensor, they add up to the formula, and real engines hold exactly them."""
+"""Predicted shards: they tile every tensor, they add up to the formula, and real engines hold
+exactly them."""
 
 import math
 import random
@@ -11,11 +12,22 @@ from labkit.sharding import states as sharding_states
 from labkit.sharding.partition import cut, predict, stage_shards
 from labkit.shards import NO_TENSOR, PADDING, differences, tiling_faults
 
-SHAPES = {"a.weight": (7, 5), "a.bias": (7,), "b.scale": (), "b.weight": (2, 3, 4), "c.weight": (1, 9)}
+SHAPES = {
+    "a.weight": (7, 5),
+    "a.bias": (7,),
+    "b.scale": (),
+    "b.weight": (2, 3, 4),
+    "c.weight": (1, 9),
+}
 SIZES = {name: math.prod(shape) for name, shape in SHAPES.items()}
 UNITS = [["a.weight", "a.bias"], ["b.scale", "b.weight"], ["c.weight"]]
-CASES = [(engine, offload) for engine in partition.STAGES for offload in partition.OFFLOADS
-         if offload == "none" or (engine in ("zero1", "zero2", "zero3") and (offload != "all" or engine == "zero3"))]
+CASES = [
+    (engine, offload)
+    for engine in partition.STAGES
+    for offload in partition.OFFLOADS
+    if offload == "none"
+    or (engine in ("zero1", "zero2", "zero3") and (offload != "all" or engine == "zero3"))
+]
 
 
 def of_tensors(shards):
@@ -36,17 +48,28 @@ def test_every_kind_tiles_every_tensor(engine, offload, ranks):
 @pytest.mark.parametrize("seed", range(12))
 def test_any_model_is_tiled_and_costs_the_formula_and_named_padding(engine, seed):
     draw = random.Random(seed)
-    ranks, shapes = draw.randint(1, 9), [[draw.randint(1, 9) for _ in range(draw.randint(0, 3))]
-                                         for _ in range(draw.randint(1, 5))]
+    ranks, shapes = (
+        draw.randint(1, 9),
+        [
+            [draw.randint(1, 9) for _ in range(draw.randint(0, 3))]
+            for _ in range(draw.randint(1, 5))
+        ],
+    )
     named = {f"m.{index}": tuple(shape) for index, shape in enumerate(shapes)}
     sizes = {name: math.prod(shape) for name, shape in named.items()}
     shards = of_tensors(predict(engine, named, ranks))
     assert not tiling_faults(shards, sizes)
     real = shards.select(~(shards.tensor == PADDING) & ~(shards.tensor == "(unused)"))
-    states = sharding_states.state_bytes(sum(sizes.values()), ranks, partition.STAGES[engine],
-                                "mixed" if engine.startswith("zero") else "fp32")
-    whole = {kind: num * (ranks if sharding_states.is_sharded(kind, partition.STAGES[engine]) else 1)
-             for kind, num in states.items()}
+    states = sharding_states.state_bytes(
+        sum(sizes.values()),
+        ranks,
+        partition.STAGES[engine],
+        "mixed" if engine.startswith("zero") else "fp32",
+    )
+    whole = {
+        kind: num * (ranks if sharding_states.is_sharded(kind, partition.STAGES[engine]) else 1)
+        for kind, num in states.items()
+    }
     for kind, per_rank in real.bytes_by().items():
         if kind == "gradient" and engine == "zero1":  # whole until the step
             continue
@@ -57,8 +80,12 @@ def test_any_model_is_tiled_and_costs_the_formula_and_named_padding(engine, seed
 def test_uneven_and_empty_slices_of_fully_shard():
     shards = predict("fsdp", {"w": (2, 3)}, 4)
     rows = [row for row in shards.rows() if row[1] == "parameter"]
-    assert [(row[0], *row[2:5]) for row in rows] == [(0, "w", 0, 3), (1, "w", 3, 6), (2, PADDING, 0, 3),
-                                                     (3, PADDING, 0, 3)]
+    assert [(row[0], *row[2:5]) for row in rows] == [
+        (0, "w", 0, 3),
+        (1, "w", 3, 6),
+        (2, PADDING, 0, 3),
+        (3, PADDING, 0, 3),
+    ]
 
 
 def test_a_gradient_of_which_a_rank_needs_a_slice_is_kept_whole():
@@ -68,8 +95,14 @@ def test_a_gradient_of_which_a_rank_needs_a_slice_is_kept_whole():
 
 
 def test_offloaded_states_lie_on_the_host():
-    places = {kind: set(predict("zero3", SHAPES, 2, offload="all").select(
-        predict("zero3", SHAPES, 2, offload="all").kind == kind).device.tolist()) for kind in ("master", "parameter")}
+    places = {
+        kind: set(
+            predict("zero3", SHAPES, 2, offload="all")
+            .select(predict("zero3", SHAPES, 2, offload="all").kind == kind)
+            .device.tolist()
+        )
+        for kind in ("master", "parameter")
+    }
     assert places == {"master": {"host"}, "parameter": {"host"}}
     only = predict("zero2", SHAPES, 2, offload="optimizer")
     assert set(only.device[only.kind == "parameter"]) == {"cpu"}
@@ -84,36 +117,70 @@ def test_cut_takes_what_falls_into_the_range():
 @pytest.mark.parametrize("stage", range(4))
 def test_the_textbooks_picture_is_the_papers_formula(stage):
     shards = stage_shards(1_000_000, 4, stage)
-    assert shards.rank_bytes.tolist() == [sum(sharding_states.state_bytes(1e6, 4, stage).values())] * 4
+    assert (
+        shards.rank_bytes.tolist() == [sum(sharding_states.state_bytes(1e6, 4, stage).values())] * 4
+    )
     assert not tiling_faults(shards, {"model": 1_000_000})
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: predict("zero4", SHAPES, 2), "an engine is one of ddp, .*got 'zero4'"),
-    (lambda: predict("ddp", SHAPES, 0), "num_ranks is a whole number from 1 to .*got 0"),
-    (lambda: predict("ddp", SHAPES, 2, offload="optimizer"), "got 'optimizer' for ddp"),
-    (lambda: predict("zero2", SHAPES, 2, offload="all"), "ZeRO 3 parameters; got 'all' for zero2"),
-    (lambda: predict("zero3", SHAPES, 2, offload="disk"), "offload is one of none, optimizer, all; got 'disk'"),
-    (lambda: predict("fsdp_hybrid", SHAPES, 4, shard_size=3), "4 ranks are not groups of 3")])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: predict("zero4", SHAPES, 2), "an engine is one of ddp, .*got 'zero4'"),
+        (lambda: predict("ddp", SHAPES, 0), "num_ranks is a whole number from 1 to .*got 0"),
+        (lambda: predict("ddp", SHAPES, 2, offload="optimizer"), "got 'optimizer' for ddp"),
+        (
+            lambda: predict("zero2", SHAPES, 2, offload="all"),
+            "ZeRO 3 parameters; got 'all' for zero2",
+        ),
+        (
+            lambda: predict("zero3", SHAPES, 2, offload="disk"),
+            "offload is one of none, optimizer, all; got 'disk'",
+        ),
+        (lambda: predict("fsdp_hybrid", SHAPES, 4, shard_size=3), "4 ranks are not groups of 3"),
+    ],
+)
 def test_what_no_engine_does_is_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()
 
 
-@pytest.mark.parametrize("engine, offload, ranks", [
-    ("ddp", "none", 2), ("zero0", "none", 2), ("zero1", "none", 2), ("zero1", "optimizer", 2), ("zero2", "none", 3),
-    ("zero2", "optimizer", 2), ("zero3", "none", 3), ("zero3", "optimizer", 2), ("zero3", "all", 2),
-    ("fsdp", "none", 3), ("fsdp_grad_op", "none", 2), ("fsdp_hybrid", "none", 4), ("fsdp1", "none", 3)])
+@pytest.mark.parametrize(
+    "engine, offload, ranks",
+    [
+        ("ddp", "none", 2),
+        ("zero0", "none", 2),
+        ("zero1", "none", 2),
+        ("zero1", "optimizer", 2),
+        ("zero2", "none", 3),
+        ("zero2", "optimizer", 2),
+        ("zero3", "none", 3),
+        ("zero3", "optimizer", 2),
+        ("zero3", "all", 2),
+        ("fsdp", "none", 3),
+        ("fsdp_grad_op", "none", 2),
+        ("fsdp_hybrid", "none", 4),
+        ("fsdp1", "none", 3),
+    ],
+)
 def test_real_engines_hold_exactly_the_predicted_slices(engine, offload, ranks):
     """Uneven: 36 columns and 3 ranks leave short and empty slices, and padding."""
-    setting = sharding_run.Setting(engine=engine, offload=offload, num_ranks=ranks, num_layers=2, dim=36, seq_len=16)
+    setting = sharding_run.Setting(
+        engine=engine, offload=offload, num_ranks=ranks, num_layers=2, dim=36, seq_len=16
+    )
     run = sharding_run.launch(setting)
     measured = sharding_run.measured(run)
     assert not differences(sharding_run.predicted(setting), measured)
     units = setting.units()
-    sizes = {name: size for unit in units for name, size in ((f"{unit.name}.{n}", s) for n, s in unit.sizes.items())}
+    sizes = {
+        name: size
+        for unit in units
+        for name, size in ((f"{unit.name}.{n}", s) for n, s in unit.sizes.items())
+    }
     assert not tiling_faults(of_tensors(measured), sizes)
     assert set(measured.tensor.tolist()) >= set(sizes) - set(NO_TENSOR)
-    for rank, result in enumerate(run):  # nothing that lives is left out but the batch, the loss, norms and a bucket
+    for rank, result in enumerate(
+        run
+    ):  # nothing that lives is left out but the batch, the loss, norms and a bucket
         unnamed = result["live_bytes"] - int(measured.rank_bytes[rank])
         assert 0 <= unnamed < 1500 or unnamed - 2 * setting.bucket_size < 1500, (rank, unnamed)

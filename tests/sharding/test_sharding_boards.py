@@ -1,4 +1,5 @@
-"""The boards of ZeRO, offload and FSDP: pages true to their settings, runs real, what they hold as predicted."""
+"""The boards of ZeRO, offload and FSDP: pages true to their settings, runs real, what they hold as
+predicted."""
 
 import pytest
 from test_widgets import from_browser, sent, settle  # noqa: F401
@@ -16,7 +17,9 @@ def test_every_page_of_the_stages_has_its_bill(stage, model):
     board = widgets.zero_stages(stage=stage, model=model)
     settle()
     for ranks, page in zip((1, 2, 3, 4, 8, 16), board.book.pages, strict=True):
-        size = zero_board.MODELS[model] or sum(unit.num_params for unit in board.setting.real.units())
+        size = zero_board.MODELS[model] or sum(
+            unit.num_params for unit in board.setting.real.units()
+        )
         total = sum(states.state_bytes(size, ranks, stage).values())
         assert f"Per rank, by the formula: {format_bytes(total)} = " in page.value
         assert f"ZeRO {stage}, {ranks} ranks" in page.value
@@ -24,9 +27,14 @@ def test_every_page_of_the_stages_has_its_bill(stage, model):
     assert board.book.num_bytes < 1_500_000 and isinstance(board.scene(), Sketch)
 
 
-@pytest.mark.parametrize("control, value, why", [
-    ("model", "70B", "is here to be looked at"), ("ranks", 8, "up to 4 ranks"),
-    ("recipe", "accumulate", "runs the recipe mixed")])
+@pytest.mark.parametrize(
+    "control, value, why",
+    [
+        ("model", "70B", "is here to be looked at"),
+        ("ranks", 8, "up to 4 ranks"),
+        ("recipe", "accumulate", "runs the recipe mixed"),
+    ],
+)
 def test_what_does_not_run_says_why(control, value, why):
     board = widgets.zero_stages(num_ranks=2)
     board.controls[control].value = value
@@ -40,7 +48,10 @@ def test_the_stages_run_for_real_and_hold_what_was_predicted():
     run = board.run()
     page = board.book.pages[board.setting_at(1, 2, 0, 2) and 1].value
     assert "从运行中的引擎读出：每一片都与预测相同" in page and "线路上" in page and "相差" in page
-    assert sharding_run.measured(run).rank_bytes.tolist() == sharding_run.predicted(board.setting.real).rank_bytes.tolist()
+    assert (
+        sharding_run.measured(run).rank_bytes.tolist()
+        == sharding_run.predicted(board.setting.real).rank_bytes.tolist()
+    )
 
 
 def test_offload_shows_each_phase_and_where_the_shards_lie():
@@ -64,7 +75,9 @@ def test_fsdp_has_a_page_for_every_moment(strategy):
     assert len(board.book.pages) == len(predicted.labels) == 10
     for label, page in zip(predicted.labels, board.book.pages, strict=True):
         assert page.value.count("<svg") == 2 and f">{label}:" in page.value
-        assert f"Predicted peak {format_bytes(predicted.peak_bytes)} at {predicted.peak}" in page.value
+        assert (
+            f"Predicted peak {format_bytes(predicted.peak_bytes)} at {predicted.peak}" in page.value
+        )
     assert board.book.num_bytes < 1_500_000
 
 
@@ -75,8 +88,16 @@ def test_fsdp_runs_for_real_and_its_peak_is_the_predicted_one(sent):  # noqa: F8
     from_browser(board.controls["moment"], index=6)
     assert isinstance(run[0]["footprint"], step.Footprint) and board.measured is not None
     page = board.book.pages[6].value
-    assert "every live slice is the predicted one" in page and "all_gather" in page and "Measured peak" in page
-    shown = run[0]["footprint"].peak_bytes / sharding_run.predicted_footprint(board.setting.real).peak_bytes - 1
+    assert (
+        "every live slice is the predicted one" in page
+        and "all_gather" in page
+        and "Measured peak" in page
+    )
+    shown = (
+        run[0]["footprint"].peak_bytes
+        / sharding_run.predicted_footprint(board.setting.real).peak_bytes
+        - 1
+    )
     assert abs(shown) < 0.02
     board.controls["layers"].value = 6  # more moments, another run
     settle()

@@ -1,4 +1,5 @@
-"""Real engines, one step: what they hand to collectives is what is predicted, and they all train the same model."""
+"""Real engines, one step: what they hand to collectives is what is predicted, and they all train
+the same model."""
 
 import pytest
 
@@ -9,8 +10,16 @@ from labkit.sharding.run import Setting, deepspeed_config, predicted_payload
 ENGINES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp_grad_op", "fsdp1")
 
 
-@pytest.mark.parametrize("engine, ranks", [*((engine, 2) for engine in ENGINES), ("fsdp_hybrid", 4), ("zero3", 3),
-                                           ("fsdp", 3), ("zero1", 3)])
+@pytest.mark.parametrize(
+    "engine, ranks",
+    [
+        *((engine, 2) for engine in ENGINES),
+        ("fsdp_hybrid", 4),
+        ("zero3", 3),
+        ("fsdp", 3),
+        ("zero1", 3),
+    ],
+)
 def test_the_payload_of_a_step_is_predicted_to_the_byte(engine, ranks):
     setting = Setting(engine=engine, num_ranks=ranks, num_layers=2, dim=36, seq_len=16)
     run = sharding_run.launch(setting)
@@ -30,46 +39,74 @@ def test_the_timeline_names_collectives_as_they_were_called_in_the_order_of_laye
     for rank in range(2):
         mine = line.select((line.rank == rank) & (line.lane == "comm"))
         kinds = mine.kind[mine.start_us.argsort()].tolist()
-        gather, scatter = "all_gather", "reduce_scatter"  # head, then block 2 is gathered before head is reduced ...
+        gather, scatter = (
+            "all_gather",
+            "reduce_scatter",
+        )  # head, then block 2 is gathered before head is reduced ...
         assert kinds == [gather] * 4 + [gather] * 2 + [scatter] + [gather, scatter] * 2 + [scatter]
     assert "all_reduce" in run.timeline().kind.tolist()  # gloo's own name for it
 
 
 def test_all_engines_in_fp32_make_the_same_step():
-    """Same weights, same data, the same loss after two steps; DeepSpeed's run in bf16, so near it."""
-    losses = {engine: [result["loss"] for result in sharding_run.launch(Setting(engine=engine, num_layers=2, dim=32))]
-              for engine in ENGINES}
+    """Same weights, same data, the same loss after two steps; DeepSpeed's run in bf16, so near
+    it."""
+    losses = {
+        engine: [
+            result["loss"]
+            for result in sharding_run.launch(Setting(engine=engine, num_layers=2, dim=32))
+        ]
+        for engine in ENGINES
+    }
     for engine, mine in losses.items():
         near = 2e-2 if engine.startswith("zero") else 2e-5
         assert mine == pytest.approx(losses["ddp"], rel=near), engine
 
 
 def test_payload_is_the_papers_volume_where_each_rank_must_send_it():
-    """Sent at least: twice (N-1)/N of what an all-reduce was given; (N-1) times one's part of an all-gather."""
+    """Sent at least: twice (N-1)/N of what an all-reduce was given; (N-1) times one's part of an
+    all-gather."""
     for engine, stage in (("ddp", 0), ("fsdp", 3), ("fsdp_grad_op", 3)):
         setting = Setting(engine=engine, num_ranks=4, num_microbatches=1)
         payload, ranks = predicted_payload(setting), 4
-        share = {"all_reduce": 2 * (ranks - 1) / ranks, "reduce_scatter": (ranks - 1) / ranks, "all_gather": ranks - 1}
+        share = {
+            "all_reduce": 2 * (ranks - 1) / ranks,
+            "reduce_scatter": (ranks - 1) / ranks,
+            "all_gather": ranks - 1,
+        }
         sent = sum(share[name] * num_bytes for name, num_bytes in payload.items())
         size = 4 * sum(unit.num_params for unit in setting.units())
-        assert sent == pytest.approx(sum(states.step_volume(size, ranks, stage, 1, engine == "fsdp").values()))
+        assert sent == pytest.approx(
+            sum(states.step_volume(size, ranks, stage, 1, engine == "fsdp").values())
+        )
 
 
-@pytest.mark.parametrize("engine, offload, keys", [
-    ("zero1", "none", set()), ("zero2", "optimizer", {"offload_optimizer"}),
-    ("zero3", "all", {"offload_optimizer", "offload_param", "stage3_prefetch_bucket_size"})])
+@pytest.mark.parametrize(
+    "engine, offload, keys",
+    [
+        ("zero1", "none", set()),
+        ("zero2", "optimizer", {"offload_optimizer"}),
+        ("zero3", "all", {"offload_optimizer", "offload_param", "stage3_prefetch_bucket_size"}),
+    ],
+)
 def test_the_configuration_says_what_the_setting_says(engine, offload, keys):
     config = deepspeed_config(Setting(engine=engine, offload=offload))
     zero = config["zero_optimization"]
     assert zero["stage"] == int(engine[-1]) and keys <= set(zero)
-    assert ("offload_param" in zero) == (offload == "all") and config["gradient_accumulation_steps"] == 2
+    assert ("offload_param" in zero) == (offload == "all") and config[
+        "gradient_accumulation_steps"
+    ] == 2
 
 
-@pytest.mark.parametrize("wrong, words", [
-    ({"engine": "zero9"}, "an engine is one of"), ({"num_ranks": 0}, "num_ranks is a whole number from 1 to .*got 0"),
-    ({"engine": "fsdp", "offload": "optimizer"}, "got 'optimizer' for fsdp"),
-    ({"num_microbatches": 0}, "a microbatch, a layer and a token or more"),
-    ({"engine": "fsdp_hybrid", "num_ranks": 3}, "not groups of")])
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"engine": "zero9"}, "an engine is one of"),
+        ({"num_ranks": 0}, "num_ranks is a whole number from 1 to .*got 0"),
+        ({"engine": "fsdp", "offload": "optimizer"}, "got 'optimizer' for fsdp"),
+        ({"num_microbatches": 0}, "a microbatch, a layer and a token or more"),
+        ({"engine": "fsdp_hybrid", "num_ranks": 3}, "not groups of"),
+    ],
+)
 def test_what_cannot_be_trained_is_refused_before_any_rank_starts(wrong, words):
     with pytest.raises(ValueError, match=words):
         Setting(**wrong)

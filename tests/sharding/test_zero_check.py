@@ -1,4 +1,5 @@
-"""The exercises of chapter 06: the right answers pass, typical mistakes are caught, wasteful ones are told so."""
+"""The exercises of chapter 06: the right answers pass, typical mistakes are caught, wasteful ones
+are told so."""
 
 import itertools
 
@@ -16,8 +17,13 @@ def dealt(model, backward, num_steps, owner=None, drop=True, share=True):
     """The reference for shard_adamw; and some that leave out a part of it."""
     weights, rank, size = list(model.parameters()), dist.get_rank(), dist.get_world_size()
     starts = [0, *itertools.accumulate(weight.numel() for weight in weights)]
-    owners = [owner(index, size) if owner else starts[index] * size // starts[-1] for index in range(len(weights))]
-    optimizer = torch.optim.AdamW([each for each, of in zip(weights, owners, strict=True) if of == rank], lr=0.01)
+    owners = [
+        owner(index, size) if owner else starts[index] * size // starts[-1]
+        for index in range(len(weights))
+    ]
+    optimizer = torch.optim.AdamW(
+        [each for each, of in zip(weights, owners, strict=True) if of == rank], lr=0.01
+    )
     for step in range(num_steps):
         backward(step)
         for weight, of in zip(weights, owners, strict=True):
@@ -32,7 +38,8 @@ def dealt(model, backward, num_steps, owner=None, drop=True, share=True):
 
 
 def flat(model, backward, num_steps, reduce_all=False):
-    """Slices of one long vector, padded: right as well. An all-reduce and a gather send too much."""
+    """Slices of one long vector, padded: right as well. An all-reduce and a gather send too
+    much."""
     weights, rank, size = list(model.parameters()), dist.get_rank(), dist.get_world_size()
 
     def vector(tensors):
@@ -70,14 +77,21 @@ def first_that_fits(num_params, device_bytes, other_bytes, most_ranks):
 
 def corrected(num_params, num_ranks, stage):
     """The reference for correct_the_textbook."""
-    return sum(size * num_params / (num_ranks if stage >= first else 1) for size, first in ((12, 1), (2, 2), (2, 3)))
+    return sum(
+        size * num_params / (num_ranks if stage >= first else 1)
+        for size, first in ((12, 1), (2, 2), (2, 3))
+    )
 
 
 def config(num_ranks, global_batch, micro_batch, rate, decay, **more):
     """The reference for same_training."""
-    return {"train_batch_size": global_batch, "train_micro_batch_size_per_gpu": micro_batch, "gradient_clipping": 0.0,
-            "zero_optimization": {"stage": 3},
-            "optimizer": {"type": "AdamW", "params": {"lr": rate, "weight_decay": decay}}} | more
+    return {
+        "train_batch_size": global_batch,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_clipping": 0.0,
+        "zero_optimization": {"stage": 3},
+        "optimizer": {"type": "AdamW", "params": {"lr": rate, "weight_decay": decay}},
+    } | more
 
 
 REFERENCES = dict(zip(EXERCISES, (dealt, first_that_fits, corrected, config), strict=True))
@@ -117,24 +131,55 @@ def without(*path):
     return lambda *args: {key: value for key, value in config(*args).items() if key not in path}
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("shard_adamw", lambda *args: dealt(*args, share=False), "2 ranks, layers (6, 9, 9, 8, 9, 7, 9, 4), rank 0: after"),
-    ("shard_adamw", lambda *args: dealt(*args, drop=False), "is off the one-process weights by"),
-    ("shard_adamw", lambda model, backward, n: dealt(model, backward, n - 1), "backward was called 2 times, not 3"),
-    ("shard_adamw", lambda model, backward, n: [backward(step) for step in range(n)], "is off the one-process weights"),
-    ("fit", early, "80 GB, 10 GB of them taken, 64 ranks: 14 ranks at stage 3 need 90.0 GB"),
-    ("fit", endless, "16 ranks: got (47, 3); nothing fits"),
-    ("fit", lambda *_: None, "got None; something does fit"),
-    ("fit", lambda *_: (1, 7), "got (1, 7); something does fit"),
-    ("correct_the_textbook", source, "7B, 4 ranks, stage 1: got 28.00 GB, not 49.00"),
-    ("correct_the_textbook", shrinking, "a live DeepSpeed engine holds"),
-    ("same_training", lambda *_: "zero3", "a configuration is a dict; got 'zero3'"),
-    ("same_training", without("gradient_clipping"), "is off the one-process weights by"),
-    ("same_training", lambda *args: config(*args, zero_optimization={"stage": 2}), "a rank keeps 5392 bytes of"),
-    ("same_training", lambda *args: config(*args, train_batch_size=4), "the engine's batch is 4, its microbatch 2"),
-    ("same_training", lambda *args: config(*args, gradient_accumulation_steps=4), "Check batch related parameters"),
-    ("same_training", lambda *args: config(*args, train_batch_size="auto"), "TypeError"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "shard_adamw",
+            lambda *args: dealt(*args, share=False),
+            "2 ranks, layers (6, 9, 9, 8, 9, 7, 9, 4), rank 0: after",
+        ),
+        (
+            "shard_adamw",
+            lambda *args: dealt(*args, drop=False),
+            "is off the one-process weights by",
+        ),
+        (
+            "shard_adamw",
+            lambda model, backward, n: dealt(model, backward, n - 1),
+            "backward was called 2 times, not 3",
+        ),
+        (
+            "shard_adamw",
+            lambda model, backward, n: [backward(step) for step in range(n)],
+            "is off the one-process weights",
+        ),
+        ("fit", early, "80 GB, 10 GB of them taken, 64 ranks: 14 ranks at stage 3 need 90.0 GB"),
+        ("fit", endless, "16 ranks: got (47, 3); nothing fits"),
+        ("fit", lambda *_: None, "got None; something does fit"),
+        ("fit", lambda *_: (1, 7), "got (1, 7); something does fit"),
+        ("correct_the_textbook", source, "7B, 4 ranks, stage 1: got 28.00 GB, not 49.00"),
+        ("correct_the_textbook", shrinking, "a live DeepSpeed engine holds"),
+        ("same_training", lambda *_: "zero3", "a configuration is a dict; got 'zero3'"),
+        ("same_training", without("gradient_clipping"), "is off the one-process weights by"),
+        (
+            "same_training",
+            lambda *args: config(*args, zero_optimization={"stage": 2}),
+            "a rank keeps 5392 bytes of",
+        ),
+        (
+            "same_training",
+            lambda *args: config(*args, train_batch_size=4),
+            "the engine's batch is 4, its microbatch 2",
+        ),
+        (
+            "same_training",
+            lambda *args: config(*args, gradient_accumulation_steps=4),
+            "Check batch related parameters",
+        ),
+        ("same_training", lambda *args: config(*args, train_batch_size="auto"), "TypeError"),
+    ],
+)
 def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "wrong"
@@ -164,13 +209,28 @@ def all_there_are(num_params, device_bytes, other_bytes, most_ranks):
     return (most_ranks, 3) if fits else None
 
 
-@pytest.mark.parametrize(("name", "answer", "words"), [
-    ("shard_adamw", whole, "a rank's optimizer holds 4024 bytes; the moments of everything are 3968, of a part in"),
-    ("shard_adamw", lambda *args: dealt(*args, owner=lambda index, size: index % size), "optimizer holds 3556 bytes"),
-    ("shard_adamw", lambda *args: flat(*args, reduce_all=True), "bytes per rank; an all-reduce of the gradients sends"),
-    ("fit", always_all, "stage 3 fit ("),
-    ("fit", all_there_are, "GB each); so do 2 ranks"),
-])
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        (
+            "shard_adamw",
+            whole,
+            "a rank's optimizer holds 4024 bytes; the moments of everything are 3968, of a part in",
+        ),
+        (
+            "shard_adamw",
+            lambda *args: dealt(*args, owner=lambda index, size: index % size),
+            "optimizer holds 3556 bytes",
+        ),
+        (
+            "shard_adamw",
+            lambda *args: flat(*args, reduce_all=True),
+            "bytes per rank; an all-reduce of the gradients sends",
+        ),
+        ("fit", always_all, "stage 3 fit ("),
+        ("fit", all_there_are, "GB each); so do 2 ranks"),
+    ],
+)
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     verdict = getattr(check, name)(answer)
     assert verdict.state == "over budget", verdict

@@ -1,4 +1,5 @@
-"""Every widget wherever it is seen: an untrusted clone, a trusted notebook that nobody has run, a busy kernel."""
+"""Every widget wherever it is seen: an untrusted clone, a trusted notebook that nobody has run, a
+busy kernel."""
 
 import pytest
 from browser import gallery
@@ -48,8 +49,11 @@ def reopened(chrome, saved):  # noqa: F811
 
 @pytest.fixture(scope="module")
 def busy(chrome, tmp_path_factory):  # noqa: F811
-    """The gallery, run, in a JupyterLab that sends widgets' messages to the one thread that runs cells."""
-    settings = {"@jupyterlab/apputils-extension/kernels-settings": {"commsOverSubshells": "disabled"}}
+    """The gallery, run, in a JupyterLab that sends widgets' messages to the one thread that runs
+    cells."""
+    settings = {
+        "@jupyterlab/apputils-extension/kernels-settings": {"commsOverSubshells": "disabled"}
+    }
     path = gallery.write(tmp_path_factory.mktemp("busy"))
     with serve(path, settings=settings) as server, browse(chrome, server, path.name) as lab:
         lab.run_all()
@@ -80,7 +84,9 @@ def flips(lab, name):
 def where(name):
     """The place of the flipbook's slider among the handles of its board."""
     board = boards("en")[name]
-    controls = [child for child in board.children[0].children if type(child).__name__ == "SelectionSlider"]
+    controls = [
+        child for child in board.children[0].children if type(child).__name__ == "SelectionSlider"
+    ]
     return controls.index(board.book.slider)
 
 
@@ -123,7 +129,9 @@ def test_a_trusted_one_shows_the_picture_without_having_been_run(reopened, name)
     if name in boards("en"):
         until(reopened, lambda: said(reopened, name) == list(handles(boards("en")[name])))
         before, inside = output.locator(".labkit-board").evaluate(BEFORE)
-        assert "run the cell again" in before and inside == ["none"], "one line in place of an icon at every widget"
+        assert "run the cell again" in before and inside == ["none"], (
+            "one line in place of an icon at every widget"
+        )
 
 
 @pytest.mark.parametrize("name", FLIPBOOKS)

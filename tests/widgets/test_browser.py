@@ -1,4 +1,5 @@
-"""Widgets in a real JupyterLab and Chromium: pictures move, real ranks run and stop, every theme can be read."""
+"""Widgets in a real JupyterLab and Chromium: pictures move, real ranks run and stop, every theme
+can be read."""
 
 import io
 import os
@@ -49,7 +50,9 @@ def chrome():
 
 def notebook(folder, *cells, name="board.ipynb"):
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata)
+    written = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
+    )
     nbformat.write(written, folder / name)
     return folder / name
 
@@ -74,7 +77,9 @@ def slider(board, name):
 
 def comes(lab, board, words, timeout_s=20):
     """Waits until the picture's title holds the words."""
-    board.locator(f"svg title:has-text('{words}')").first.wait_for(state="attached", timeout=1000 * timeout_s)
+    board.locator(f"svg title:has-text('{words}')").first.wait_for(
+        state="attached", timeout=1000 * timeout_s
+    )
     return title(board)
 
 
@@ -90,9 +95,14 @@ def pixels(board):
 
 def contrast(colour, background):
     """The contrast ratio of WCAG 2.1."""
+
     def luminance(rgb):
         c = np.array(rgb) / 255
-        return float(np.where(c <= 0.03928, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])
+        return float(
+            np.where(c <= 0.03928, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+            @ [0.2126, 0.7152, 0.0722]
+        )
+
     light, dark = sorted((luminance(colour), luminance(background)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
@@ -164,7 +174,11 @@ def test_every_theme_can_be_read(opened, dark):
 
 
 def test_collectives_and_buckets_step_play_and_run(chrome, tmp_path):
-    path = notebook(tmp_path, "from labkit import widgets\nwidgets.collectives()", "widgets.ddp_communication('zh')")
+    path = notebook(
+        tmp_path,
+        "from labkit import widgets\nwidgets.collectives()",
+        "widgets.ddp_communication('zh')",
+    )
     with serve(path) as server, browse(chrome, server, path.name) as lab:
         lab.run_all()
         board = first_board(lab)
@@ -193,8 +207,11 @@ def test_collectives_and_buckets_step_play_and_run(chrome, tmp_path):
 
 @pytest.fixture
 def plain(chrome, tmp_path):
-    """A board in a JupyterLab that sends widgets' messages to the one thread that runs cells, as older ones do."""
-    settings = {"@jupyterlab/apputils-extension/kernels-settings": {"commsOverSubshells": "disabled"}}
+    """A board in a JupyterLab that sends widgets' messages to the one thread that runs cells, as
+    older ones do."""
+    settings = {
+        "@jupyterlab/apputils-extension/kernels-settings": {"commsOverSubshells": "disabled"}
+    }
     path = notebook(tmp_path, BOARD_CELL)
     with serve(path, settings=settings) as server, browse(chrome, server, path.name) as lab:
         lab.run_all()

@@ -1,4 +1,5 @@
-"""The trace viewer: the columns Python sends, its pure half under node, and all of it in JupyterLab in Chromium."""
+"""The trace viewer: the columns Python sends, its pure half under node, and all of it in JupyterLab
+in Chromium."""
 
 import importlib.util
 import io
@@ -34,38 +35,61 @@ board"""
 
 def timelines():
     predicted = simulation.simulate(schedules.gpipe(4, 8))
-    rows = [(r, lane, kind, label, 1.1 * a, 1.1 * b, size) for r, lane, kind, label, a, b, size in predicted._rows()]
+    rows = [
+        (r, lane, kind, label, 1.1 * a, 1.1 * b, size)
+        for r, lane, kind, label, a, b, size in predicted._rows()
+    ]
     return predicted, from_rows(rows, num_ranks=4, origin="measured", notes=("gloo",))
 
 
 def test_columns_are_the_boxes_of_the_scene_in_its_order():
     shown = scene.compare(*timelines())
     keep, columns, about = shown.kind != style.IDLE, viewer.columns(shown), viewer.about(shown)
-    read = {name: np.frombuffer(columns[name], dtype) for name, dtype in
-            (("row", "<u2"), ("look", "<u1"), ("label", "<u4"), ("x0", "<f8"), ("x1", "<f8"), ("size", "<f8"))}
+    read = {
+        name: np.frombuffer(columns[name], dtype)
+        for name, dtype in (
+            ("row", "<u2"),
+            ("look", "<u1"),
+            ("label", "<u4"),
+            ("x0", "<f8"),
+            ("x1", "<f8"),
+            ("size", "<f8"),
+        )
+    }
     assert (read["row"] == shown.row[keep]).all() and (np.diff(read["row"].astype(int)) >= 0).all()
     assert (read["x0"] == shown.x0_us[keep]).all() and (read["x1"] == shown.x1_us[keep]).all()
     assert [about["looks"][look]["kind"] for look in read["look"]] == shown.kind[keep].tolist()
-    assert [tuple(about["labels"][label]) for label in read["label"]] == [tuple(t) for t in shown.texts[keep].tolist()]
+    assert [tuple(about["labels"][label]) for label in read["label"]] == [
+        tuple(t) for t in shown.texts[keep].tolist()
+    ]
     assert {row["owner"] for row in about["rows"]} == {"Predicted", "Measured"}
     assert [row["panel"] for row in about["rows"]] == sorted(row["panel"] for row in about["rows"])
 
 
 def test_a_message_keeps_its_bytes_and_is_joined_to_its_receive():
-    rows = [(0, "comm", "send", "0>1", 0.0, 5.0, 64), (1, "comm", "recv", "0>1", 1.0, 6.0, 64),
-            (0, "comm", "send", "0>1", 7.0, 9.0, 32), (1, "comm", "recv", "0>1", 7.0, 9.5, 32),
-            (0, "compute", "F", "F0", 0.0, 9.0, 0), (1, "compute", "F", "F0", 0.0, 9.0, 0)]
+    rows = [
+        (0, "comm", "send", "0>1", 0.0, 5.0, 64),
+        (1, "comm", "recv", "0>1", 1.0, 6.0, 64),
+        (0, "comm", "send", "0>1", 7.0, 9.0, 32),
+        (1, "comm", "recv", "0>1", 7.0, 9.5, 32),
+        (0, "compute", "F", "F0", 0.0, 9.0, 0),
+        (1, "compute", "F", "F0", 0.0, 9.0, 0),
+    ]
     shown = scene.timeline(from_rows(rows, num_ranks=2, origin="measured"))
     sizes, flows = np.frombuffer(viewer.columns(shown)["size"], "<f8"), viewer.about(shown)["flows"]
     assert sorted(sizes.tolist()) == [0, 0, 32, 32, 64, 64]
     assert sorted(sizes[list(pair)].tolist() for pair in flows) == [[32, 32], [64, 64]]
     looks = {look["kind"]: look["hatch"] for look in viewer.about(shown)["looks"]}
-    assert looks["recv"] == svg.HATCHES[style.KINDS["recv"].hatch] and looks["send"] is None  # as the SVG form has it
+    assert (
+        looks["recv"] == svg.HATCHES[style.KINDS["recv"].hatch] and looks["send"] is None
+    )  # as the SVG form has it
 
 
 def test_words_follow_the_language_and_every_one_is_used():
     source = viewer.SOURCE.read_text()
-    english, chinese = (viewer.about(scene.compare(*timelines(), language=code))["words"] for code in ("en", "zh"))
+    english, chinese = (
+        viewer.about(scene.compare(*timelines(), language=code))["words"] for code in ("en", "zh")
+    )
     assert english.keys() == chinese.keys() and all(english[key] != chinese[key] for key in english)
     assert all(f"words.{key}" in source for key in english)
 
@@ -88,9 +112,15 @@ def test_without_anywidget_the_picture_is_an_svg(monkeypatch):
 def test_the_pure_half_keeps_its_laws_under_node():
     node = shutil.which("node")
     if node is None:
-        pytest.fail("needs node") if os.environ.get("CI") else pytest.skip("needs node: apt-get install nodejs")
-    done = subprocess.run([node, "--test", Path(__file__).with_name("viewer.test.mjs")], capture_output=True, text=True,
-                          timeout=120)
+        pytest.fail("needs node") if os.environ.get("CI") else pytest.skip(
+            "needs node: apt-get install nodejs"
+        )
+    done = subprocess.run(
+        [node, "--test", Path(__file__).with_name("viewer.test.mjs")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -100,8 +130,14 @@ def opened(tmp_path_factory):
     folder = tmp_path_factory.mktemp("viewer")
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     cells = [nbformat.v4.new_code_cell(CELLS.format(per=5000))]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / "viewer.ipynb")
-    with browser() as chrome, serve(folder / "viewer.ipynb") as server, browse(chrome, server, "viewer.ipynb") as lab:
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / "viewer.ipynb"
+    )
+    with (
+        browser() as chrome,
+        serve(folder / "viewer.ipynb") as server,
+        browse(chrome, server, "viewer.ipynb") as lab,
+    ):
         lab.run_all()
         lab.page.wait_for_selector(".labkit-viewer canvas[data-ms]", timeout=60_000)
         yield lab
@@ -113,7 +149,9 @@ def drawn_ms(lab):
 
 
 def shot(lab):
-    return matplotlib.image.imread(io.BytesIO(lab.page.locator(".labkit-viewer canvas").screenshot()))
+    return matplotlib.image.imread(
+        io.BytesIO(lab.page.locator(".labkit-viewer canvas").screenshot())
+    )
 
 
 @pytest.mark.browser
@@ -146,7 +184,10 @@ def test_forty_thousand_boxes_are_zoomed_asked_and_measured_without_the_kernel(o
     page.mouse.move(box["x"] + 500, box["y"] + 60, steps=5)
     page.mouse.up()
     page.locator(".labkit-viewer table td").first.wait_for()
-    shares = [float(cell.split()[0]) for cell in page.locator(".labkit-viewer table td").all_text_contents()]
+    shares = [
+        float(cell.split()[0])
+        for cell in page.locator(".labkit-viewer table td").all_text_contents()
+    ]
     assert len(shares) == 16 and 0 < max(shares) <= 100
     page.locator(".labkit-viewer input").fill("op17")
     page.wait_for_timeout(200)
@@ -164,12 +205,15 @@ def test_it_follows_the_theme_while_it_is_open(opened):
     opened.dark(False)
     assert np.median(light[:60, 20:60, :3]) > 0.9 and np.median(dark[:60, 20:60, :3]) < 0.3
     inks = [image[:60, 20:60, :3] for image in (light, dark)]
-    assert inks[0].min() < 0.4 and inks[1].max() > 0.6, "names of ranks are dark on light and light on dark"
+    assert inks[0].min() < 0.4 and inks[1].max() > 0.6, (
+        "names of ranks are dark on light and light on dark"
+    )
 
 
 @pytest.mark.browser
 @pytest.mark.timeout(420)
 def test_every_control_has_a_name_for_a_screen_reader(opened):
-    names = opened.page.locator(".labkit-viewer button, .labkit-viewer input, .labkit-viewer canvas").evaluate_all(
-        "all => all.map(each => each.getAttribute('aria-label'))")
+    names = opened.page.locator(
+        ".labkit-viewer button, .labkit-viewer input, .labkit-viewer canvas"
+    ).evaluate_all("all => all.map(each => each.getAttribute('aria-label'))")
     assert len(names) == 11 and all(names) and len(set(names)) == 11

@@ -1,4 +1,5 @@
-"""Widgets without a browser: what they hold, what they send, and that they never wait for anyone."""
+"""Widgets without a browser: what they hold, what they send, and that they never wait for
+anyone."""
 
 import base64
 import subprocess
@@ -46,7 +47,12 @@ def settle(timeout_s=20):
 
 def from_browser(widget, **state):
     """What the kernel gets when the browser has changed a widget."""
-    widget._handle_msg({"content": {"data": {"method": "update", "state": state, "buffer_paths": []}}, "buffers": []})
+    widget._handle_msg(
+        {
+            "content": {"data": {"method": "update", "state": state, "buffer_paths": []}},
+            "buffers": [],
+        }
+    )
 
 
 def pictures_sent(board, sent):
@@ -88,9 +94,13 @@ def test_a_change_of_another_control_sends_every_page_once_and_the_visible_one_f
     settle()
     first, *rest = pictures_sent(board, sent)
     others = [page for page in range(len(board_room.MICROBATCHES)) if page != 4]
-    assert first == 4 and rest[: len(others)] == others  # the busy sign on the others, and then their pictures
+    assert (
+        first == 4 and rest[: len(others)] == others
+    )  # the busy sign on the others, and then their pictures
     assert sorted(rest[len(others) :]) == others
-    assert not any("children" in traits for _, traits in sent), "new lists of children are slow in the browser"
+    assert not any("children" in traits for _, traits in sent), (
+        "new lists of children are slow in the browser"
+    )
 
 
 def test_the_browser_flips_pages_and_the_busy_sign_by_itself():
@@ -110,7 +120,9 @@ def test_wherever_a_control_goes_before_the_kernel_has_drawn_it_finds_the_busy_s
     assert len(marks) == len(others) == 4
     for mark, control in zip(marks, others, strict=True):
         assert len(mark.children) == len(control.options)
-        busy = [isinstance(child, w.HTML) and "kernel busy" in child.value for child in mark.children]
+        busy = [
+            isinstance(child, w.HTML) and "kernel busy" in child.value for child in mark.children
+        ]
         assert busy == [i != control.index for i in range(len(control.options))]
 
 
@@ -133,7 +145,9 @@ def test_pages_beyond_the_budget_are_drawn_when_they_are_asked_for(monkeypatch):
 
 
 def test_a_schedule_that_does_not_exist_says_why_in_words():
-    board = widgets.pipeline_parallelism(schedule="interleaved_1f1b", num_ranks=4, num_microbatches=8)
+    board = widgets.pipeline_parallelism(
+        schedule="interleaved_1f1b", num_ranks=4, num_microbatches=8
+    )
     page = board.book.pages[board_room.MICROBATCHES.index(9)].value
     assert "<svg" not in page
     assert "No such schedule" in page and "multiple of 4" in page
@@ -162,7 +176,9 @@ def test_run_lays_the_measured_timeline_under_the_predicted_one_and_explains_the
     settle()
     assert len(run) == 2
     assert {"paced", "gloo"} <= set(board.measured.notes) and board.measured.origin == "measured"
-    assert sorted(board.measured.label[board.measured.lane == "compute"]) == sorted(board.predicted.label)
+    assert sorted(board.measured.label[board.measured.lane == "compute"]) == sorted(
+        board.predicted.label
+    )
     page = board.book.pages[1].value
     badge = board.measured.badge
     assert badge in page and "All ranks together idle" in page
@@ -195,7 +211,10 @@ def test_a_run_that_fails_shows_its_verdict(monkeypatch):
     board = widgets.pipeline_parallelism(num_ranks=2, num_microbatches=2)
     board.button.click()
     _until(lambda: board.error is not None and not board.button.disabled)
-    assert "RankFailed" in board.live.children[0].value and "out of luck" in board.live.children[0].value
+    assert (
+        "RankFailed" in board.live.children[0].value
+        and "out of luck" in board.live.children[0].value
+    )
 
 
 def _fail(schedule, training):
@@ -226,7 +245,10 @@ def test_a_shown_picture_is_svg_where_scripts_are_trusted_and_png_elsewhere():
 
 
 def test_the_panel_sends_one_message_per_change_and_none_without(sent):
-    stopped, row = [], {"rank": 0, "state": "running", "step": 1, "where": {"line": 7, "text": "x = y"}}
+    stopped, row = (
+        [],
+        {"rank": 0, "state": "running", "step": 1, "where": {"line": 7, "text": "x = y"}},
+    )
     job = SimpleNamespace(progress=[row], done=False, stop=lambda: stopped.append(True))
     panel = live.Panel(job)
     assert "rank 0   running   step 1   line 7: x = y" in panel.lines.value
@@ -241,18 +263,30 @@ def test_the_panel_sends_one_message_per_change_and_none_without(sent):
     assert stopped == [True]
 
 
-@pytest.mark.parametrize(("named", "line", "says"), [
-    ({}, "4 ranks, 2.50 s", "Stop"), ({"LANGUAGE": "en"}, "4 ranks, 2.50 s", "Stop"),
-    ({"LANGUAGE": "zh"}, "4 个 rank，2.50 s", "停止"), ({"LANGUAGE": ["zh"]}, "4 ranks, 2.50 s", "Stop")])
-def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_none(monkeypatch, named, line, says):
+@pytest.mark.parametrize(
+    ("named", "line", "says"),
+    [
+        ({}, "4 ranks, 2.50 s", "Stop"),
+        ({"LANGUAGE": "en"}, "4 ranks, 2.50 s", "Stop"),
+        ({"LANGUAGE": "zh"}, "4 个 rank，2.50 s", "停止"),
+        ({"LANGUAGE": ["zh"]}, "4 ranks, 2.50 s", "Stop"),
+    ],
+)
+def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_none(
+    monkeypatch, named, line, says
+):
     import IPython
     import IPython.display
 
     monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(user_ns=named))
     shown, left = [], []
     handle = SimpleNamespace(update=lambda data, raw: left.append(data))
-    monkeypatch.setattr(IPython.display, "display", lambda panel, display_id: shown.append(panel) or handle)
-    job = SimpleNamespace(progress=[], done=False, stop=None, began=time.monotonic(), seconds=2.5, num_ranks=4)
+    monkeypatch.setattr(
+        IPython.display, "display", lambda panel, display_id: shown.append(panel) or handle
+    )
+    job = SimpleNamespace(
+        progress=[], done=False, stop=None, began=time.monotonic(), seconds=2.5, num_ranks=4
+    )
     live.watch(job)
     assert shown == []
     job.began -= 2
@@ -272,8 +306,17 @@ def _spans(seed):
     rows = []
     for _ in range(40):
         start = rng.uniform(0, 1000)
-        rows.append((int(rng.integers(3)), ["compute", "comm"][rng.integers(2)], "compute", "x", start,
-                     start + rng.uniform(0, 80), 0))
+        rows.append(
+            (
+                int(rng.integers(3)),
+                ["compute", "comm"][rng.integers(2)],
+                "compute",
+                "x",
+                start,
+                start + rng.uniform(0, 80),
+                0,
+            )
+        )
     return from_rows(rows, num_ranks=3, origin="measured")
 
 
@@ -285,13 +328,20 @@ def test_compute_communication_and_idle_time_agree_with_sampling_the_clock(seed)
         on = {}
         for lane in ("compute", "comm"):
             mine = timeline.select((timeline.rank == rank) & (timeline.lane == lane))
-            on[lane] = np.any([(s <= clock_us) & (clock_us < e) for s, e in
-                               zip(mine.start_us, mine.end_us, strict=True)], axis=0)
+            on[lane] = np.any(
+                [
+                    (s <= clock_us) & (clock_us < e)
+                    for s, e in zip(mine.start_us, mine.end_us, strict=True)
+                ],
+                axis=0,
+            )
         whole_us = clock_us[-1] - clock_us[0]
         both, neither = on["compute"] & on["comm"], ~on["compute"] & ~on["comm"]
         sampled = [on["compute"], on["comm"] & ~both, both, neither]
         found = [used.compute_us, used.exposed_us, used.hidden_us, used.idle_us]
-        assert np.allclose([share.mean() * whole_us for share in sampled], found, atol=5e-3 * whole_us)
+        assert np.allclose(
+            [share.mean() * whole_us for share in sampled], found, atol=5e-3 * whole_us
+        )
 
 
 def test_a_window_shows_what_lies_in_it_cut_at_its_edges():
@@ -306,7 +356,11 @@ def test_a_window_shows_what_lies_in_it_cut_at_its_edges():
 def test_of_many_spans_the_trace_viewer_shows_the_window(monkeypatch):
     monkeypatch.setattr(usage, "MANY", 15)
     board = widgets.timeline(simulation.simulate(gpipe(2, 4)))
-    assert board.viewer in board.children and board.window not in board.children and "<svg" not in board.page.value
+    assert (
+        board.viewer in board.children
+        and board.window not in board.children
+        and "<svg" not in board.page.value
+    )
     whole, table = board.shown, board.page.value
     assert len(whole) == len(board.timeline) == 16
     board.viewer.selection = [0.0, float(whole.end_us.max()) / 2]
@@ -329,12 +383,19 @@ def test_a_word_has_one_key_and_the_same_gaps_in_both_languages(room):
 
 def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
     board = widgets.pipeline_parallelism("zh")
-    assert "4 个 rank，8 个微批次" in board.book.pages[7].value and "真实" in board.button.description
+    assert (
+        "4 个 rank，8 个微批次" in board.book.pages[7].value and "真实" in board.button.description
+    )
     with pytest.raises(ValueError, match="one of en, zh; got 'fr'"):
         widgets.pipeline_parallelism("fr")
 
 
 def test_a_board_opens_and_draws_without_torch_pyplot_or_a_kernel():
-    code = ("import sys; from labkit import widgets; widgets.pipeline_parallelism()._repr_mimebundle_(); "
-            "print(*{'torch', 'matplotlib.pyplot', 'plotly', 'ipympl'} & set(sys.modules))")
-    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).strip() == ""
+    code = (
+        "import sys; from labkit import widgets; "
+        "widgets.pipeline_parallelism()._repr_mimebundle_(); "
+        "print(*{'torch', 'matplotlib.pyplot', 'plotly', 'ipympl'} & set(sys.modules))"
+    )
+    assert (
+        subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).strip() == ""
+    )
