@@ -127,7 +127,7 @@ class Page:
         return self.about["title_zh" if self.language == "zh" else "title"]
 
 
-# --- executing ------------------------------------------------------------------------------------------------------
+# --- executing ---
 
 
 def source(root: Path, name: str, language: str) -> Path:
@@ -195,7 +195,7 @@ def executed(path: Path, root: Path = ROOT) -> NotebookNode:
     return nbformat.read(place, as_version=4)
 
 
-# --- rendering ------------------------------------------------------------------------------------------------------
+# --- rendering ---
 
 
 class Prose(IPythonRenderer):
@@ -288,7 +288,7 @@ def plain(markup: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", " ", markup))
 
 
-# --- the site -------------------------------------------------------------------------------------------------------
+# --- the site ---
 
 
 def pages(root: Path, language: str, chosen: list[str]) -> list[Page]:

@@ -22,6 +22,7 @@
 
 # %%
 import labkit as lab
+from labkit.machine import doctor
 from labkit.machine import resources
 from labkit import widgets
 
@@ -39,7 +40,7 @@ lab.warm()  # starts the process that forks ranks, while you read on
 # 下面每一行都是现查的。哪一行不正常，它就会写明该怎么办。
 
 # %%
-resources.doctor()
+doctor.examine()
 
 # %% [markdown]
 # ## The first launch

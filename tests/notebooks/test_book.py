@@ -99,7 +99,7 @@ def text_of(path):
     return path.read_text(encoding="utf-8")
 
 
-# --- without a browser ----------------------------------------------------------------------------------------------
+# --- without a browser ---
 
 
 def loaded(markup):
@@ -285,7 +285,7 @@ def test_the_readmes_picture_is_one_of_the_book(course):
         book.picture(notebook, "Nothing")
 
 
-# --- in Chromium, the network cut -----------------------------------------------------------------------------------
+# --- in Chromium, the network cut ---
 
 
 @pytest.fixture(scope="module")
