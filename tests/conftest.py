@@ -5,10 +5,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from browser.lab import chromium
+from browser.lab import browser, chromium
 
 from labkit import check
 from labkit.machine import resources
+
+pytest_plugins = ["browser.fixtures"]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -18,6 +20,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         stop("needs Chromium: apt-get install chromium fonts-noto-cjk")
     if item.get_closest_marker("gpu") and resources.num_gpus() == 0:
         pytest.skip("needs a GPU and torch's CUDA build")
+
+
+@pytest.fixture(scope="session")
+def chrome() -> Iterator[object]:
+    """A running Chromium, Playwright's, for all tests: each opens a context of its own in it."""
+    with browser() as running:
+        yield running
 
 
 @pytest.fixture

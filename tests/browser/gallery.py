@@ -1,9 +1,20 @@
-"""Every widget of ``labkit.widgets`` in one notebook: a cell each, named after the function. A new
-one needs a cell."""
+"""Every widget of ``labkit.widgets`` in one notebook: a cell each, named after the function.
 
+A board, found by walking the subjects, is called with the language. What asks for more than that
+has words of its own in CALLS.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import ipywidgets as w
 import nbformat
+
+from labkit import widgets
+from labkit.pipeline import schedules, simulation
+from labkit.widgets import gallery
 
 SETUP = """import labkit as lab
 from labkit import collectives, pipeline, widgets
@@ -18,39 +29,78 @@ plans = {{name: collectives.plan("all_reduce", name, 8) for name in ("ring", "tr
 def fail():
     if rank.current().rank == 1:
         raise RuntimeError("out of luck")"""
-CELLS = {
-    "accelerate_workflow": "widgets.accelerate_workflow(LANGUAGE)",
+CALLS = {
     "architectures": "widgets.show(widgets.architectures(plans, 4, language=LANGUAGE))",
-    "collectives": "widgets.collectives(LANGUAGE)",
-    "ddp_communication": "widgets.ddp_communication(LANGUAGE)",
-    "fsdp_sharding": "widgets.fsdp_sharding(LANGUAGE)",
-    "offload_flow": "widgets.offload_flow(LANGUAGE)",
-    "pipeline_parallelism": "widgets.pipeline_parallelism(LANGUAGE)",
     "report": "try:\n    lab.launch(fail, ranks=2)\nexcept lab.RankFailed as error:\n"
     "    widgets.report(error, language=LANGUAGE)",
     "show": "widgets.show(scene.timeline(halves, language=LANGUAGE))",
-    "strategies": "widgets.strategies(LANGUAGE)",
     "timeline": "widgets.timeline(predicted, language=LANGUAGE)",
     "trace": "widgets.trace(predicted, language=LANGUAGE)",
-    "training_need": "widgets.training_need(LANGUAGE)",
-    "zero_stages": "widgets.zero_stages(LANGUAGE)",
 }
+CELLS = {name: CALLS.get(name, f"widgets.{name}(LANGUAGE)") for name in widgets.__all__}
+METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
+
+def notebook(folder: Path, *cells: str, name: str = "board.ipynb") -> Path:
+    """A notebook of these code cells."""
+    written = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=METADATA
+    )
+    nbformat.write(written, folder / name)
+    return folder / name
 
 
 def write(folder: Path, language: str = "en") -> Path:
-    """The notebook."""
-    cells = [
-        nbformat.v4.new_code_cell(cell)
-        for cell in (SETUP.format(language=language), *CELLS.values())
-    ]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    path = folder / f"gallery_{language}.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
-    return path
+    """The notebook of all widgets."""
+    cells = (SETUP.format(language=language), *CELLS.values())
+    return notebook(folder, *cells, name=f"gallery_{language}.ipynb")
+
+
+def place(name: str) -> int:
+    """Which code cell of the notebook shows a widget."""
+    return 1 + list(CELLS).index(name)
 
 
 def output(page: object, name: str) -> object:
     """Where a widget's output stands in an opened notebook: Playwright's locator."""
-    return (
-        page.locator(".jp-CodeCell").nth(1 + list(CELLS).index(name)).locator(".jp-Cell-outputArea")
-    )
+    return page.locator(".jp-CodeCell").nth(place(name)).locator(".jp-Cell-outputArea")
+
+
+@functools.cache
+def boards(language: str) -> dict[str, w.Widget]:
+    """Every board of the gallery, made here: what the browser should say."""
+    predicted = simulation.simulate(schedules.SCHEDULES["1f1b"](3, 4))
+    made = {name: make(language) for name, make in gallery.boards().items() if is_board(make)}
+    made["timeline"] = widgets.timeline(predicted, language=language)
+    made["trace"] = widgets.trace(predicted, language=language)
+    return made
+
+
+def is_board(make: Callable) -> bool:
+    """Whether a public function of a board's file makes a board: it needs nothing but the
+    language."""
+    return next(iter(inspect.signature(make).parameters)) == "language"
+
+
+def handles(board: w.Widget, words: tuple[str, str] = ("from", "to")) -> Iterator[tuple[str, str]]:
+    """(name, value text) of each slider handle of a board, in the order of the page."""
+    for widget in _all_of(board):
+        if isinstance(widget, w.SelectionSlider):
+            yield widget.description, widget.options[widget.index][0]
+        elif isinstance(widget, w.SelectionRangeSlider):
+            for word, index in zip(words, widget.index, strict=True):
+                yield f"{widget.description}: {word}", widget.options[index][0]
+
+
+def _all_of(widget: w.Widget) -> Iterator[w.Widget]:
+    yield widget
+    for child in getattr(widget, "children", ()):
+        yield from _all_of(child)
+
+
+def said(page: object, name: str) -> list[tuple[str, str]]:
+    """(name, value text) of each slider handle of a widget in the page."""
+    read = """all => all.map(
+        each => [each.getAttribute('aria-label'), each.getAttribute('aria-valuetext')])"""
+    found = output(page, name).locator("[role=slider]").evaluate_all(read)
+    return [tuple(pair) for pair in found]

@@ -3,25 +3,22 @@ benchmarks.
 
 The server listens on loopback at a free port with a token, keeps every setting in a temporary
 folder, and serves a copy of the notebooks it is given: neither the user's Jupyter nor the
-repository is touched. Every wait has an end.
+repository is touched. Several pages may be open at once, each with settings of its own. Every wait
+has an end; what must come is given half a minute, since other programs may be computing.
 """
 
-import json
-import os
 import secrets
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
-import psutil
+from browser.server import PATIENCE_S, Server, serve
+
+__all__ = ["Page", "Server", "browse", "browser", "chromium", "serve"]
 
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -33,16 +30,20 @@ CHROMIUM_ARGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
-SETTINGS = {
-    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "scrollPastEnd": False},
-    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyter-widgets/jupyterlab-manager/plugin": {"saveState": True},
-}
 KERNEL_IDLE = """() => {
-  const panel = window.jupyterapp.shell.currentWidget, context = panel?.context?.sessionContext;
-  const running = [...document.querySelectorAll('.jp-InputPrompt')].some(prompt => prompt.textContent.includes('*'));
+  const context = window.jupyterapp.shell.currentWidget?.context?.sessionContext;
+  const prompts = [...document.querySelectorAll('.jp-InputPrompt')];
+  const running = prompts.some(prompt => prompt.textContent.includes('*'));
   return context?.session?.kernel?.status === 'idle' && !running;
 }"""
+KERNEL_BUSY = """() => {
+  const context = window.jupyterapp.shell.currentWidget.context.sessionContext;
+  return context.session.kernel.status === 'busy';
+}"""
+OCCUPIED = """from pathlib import Path
+import time
+while not Path({flag!r}).exists():
+    {meanwhile}"""
 
 
 def chromium() -> str | None:
@@ -51,85 +52,19 @@ def chromium() -> str | None:
     return next((path for path in map(shutil.which, names) if path), None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """A running JupyterLab."""
-
-    url: str
-    """where it listens, without a trailing slash"""
-    token: str
-    """its secret"""
-    root: Path
-    """the folder it serves"""
-    env: dict[str, str]
-    """the environment it runs in: its settings and trust database live there"""
-
-    def trust(self, name: str) -> None:
-        """Marks a notebook as trusted, as ``jupyter trust`` does."""
-        subprocess.run(
-            [sys.executable, "-m", "jupyter", "trust", str(self.root / name)],
-            env=self.env,
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
-
-
-@contextmanager
-def serve(*notebooks: Path, dark: bool = False, settings: dict | None = None) -> Iterator[Server]:
-    """Starts JupyterLab over copies of ``notebooks``, with these settings too; ends it and its
-    kernels on leaving."""
-    with tempfile.TemporaryDirectory(
-        prefix="labkit-jupyter-", ignore_cleanup_errors=True
-    ) as folder:
-        home, root = Path(folder) / "home", Path(folder) / "root"
-        root.mkdir()
-        for notebook in notebooks:
-            shutil.copy(notebook, root)
-        theme = (
-            {"@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark"}} if dark else {}
-        )
-        for name, setting in (SETTINGS | theme | (settings or {})).items():
-            path = home / "settings" / f"{name}.jupyterlab-settings"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(setting))
-        token, port = secrets.token_hex(16), _free_port()
-        command = [
-            sys.executable,
-            "-m",
-            "jupyterlab",
-            "--no-browser",
-            "--ip=127.0.0.1",
-            "--allow-root",
-            f"--port={port}",
-            "--ServerApp.port_retries=0",
-            f"--ServerApp.root_dir={root}",
-            f"--IdentityProvider.token={token}",
-            "--LabApp.expose_app_in_browser=True",
-            "--LabApp.news_url=",
-            "--LabApp.extension_manager=readonly",
-        ]
-        env = _environment(home)
-        with (Path(folder) / "server.log").open("w") as log:
-            process = subprocess.Popen(
-                command, env=env, cwd=root, stdout=log, stderr=log, start_new_session=True
-            )
-        try:
-            server = Server(url=f"http://127.0.0.1:{port}", token=token, root=root, env=env)
-            _await_server(server, process, Path(folder) / "server.log")
-            yield server
-        finally:
-            _end(process)
-
-
 class Page:
     """One notebook, open in JupyterLab in Chromium. ``page`` is Playwright's."""
 
     def __init__(self, page: object, server: Server, name: str, timeout_s: float = 120) -> None:
-        self.page, self.server = page, server
-        page.set_default_timeout(30_000)
+        self.page = page
+        self.server = server
+        self.name = name
+        page.set_default_timeout(1000 * PATIENCE_S)
+        workspace = secrets.token_hex(8)
         page.goto(
-            f"{server.url}/lab/tree/{name}?reset&token={server.token}", timeout=timeout_s * 1000
+            f"{server.url}/lab/workspaces/{workspace}/tree/{quote(name)}"
+            f"?reset&token={server.token}",
+            timeout=timeout_s * 1000,
         )
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=timeout_s * 1000)
         page.wait_for_function(KERNEL_IDLE, timeout=timeout_s * 1000)
@@ -151,6 +86,13 @@ class Page:
         """Waits until no cell is running."""
         self.page.wait_for_function(KERNEL_IDLE, timeout=timeout_s * 1000)
 
+    def until(self, holds: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
+        """Waits until something holds."""
+        end = time.monotonic() + timeout_s
+        while not holds():
+            assert time.monotonic() < end, "it did not come"
+            self.page.wait_for_timeout(50)
+
     def execute(self, code: str) -> None:
         """Has the kernel run code as a cell would, without waiting for its end."""
         self.page.evaluate(
@@ -159,11 +101,23 @@ class Page:
             code,
         )
 
+    @contextmanager
+    def occupied(self, meanwhile: str = "time.sleep(0.05)") -> Iterator[None]:
+        """The kernel is busy, as with a long cell, until the block is left."""
+        flag = Path(tempfile.mkdtemp(dir=self.server.root)) / "done"
+        self.execute(OCCUPIED.format(flag=str(flag), meanwhile=meanwhile))
+        self.page.wait_for_function(KERNEL_BUSY)
+        try:
+            yield
+        finally:
+            flag.touch()
+            self.wait_idle()
+
     def save(self) -> None:
         """Saves the notebook and waits until it is on disk."""
         self.command("docmanager:save")
         self.page.wait_for_function(
-            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000
+            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty"
         )
 
     def dark(self, on: bool = True) -> None:
@@ -179,6 +133,15 @@ class Page:
         self.page.wait_for_selector(
             "#jupyterlab-splash", state="detached"
         )  # it fades out over the page
+
+    @contextmanager
+    def theme(self, dark: bool) -> Iterator[None]:
+        """JupyterLab's light or dark theme, and the light one again afterwards."""
+        self.dark(dark)
+        try:
+            yield
+        finally:
+            self.dark(False)
 
     def screenshots(
         self, folder: Path, prefix: str = "", width_px: int = 1280, height_px: int = 1400
@@ -205,78 +168,36 @@ class Page:
 
 @contextmanager
 def browser() -> Iterator[object]:
-    """A Chromium of Playwright's, one at a time."""
+    """A Chromium of Playwright's. One at a time: within such a block it is the same one again."""
+    if _running:
+        yield _running[0]
+        return
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(
             executable_path=chromium(), args=CHROMIUM_ARGS, timeout=60_000
         )
+        _running.append(running)
         try:
             yield running
         finally:
+            _running.clear()
             running.close()
 
 
+_running: list[object] = []
+
+
 @contextmanager
-def browse(running: object, server: Server, name: str) -> Iterator[Page]:
-    """Opens a notebook of ``server`` in a browser without memory of earlier ones."""
+def browse(
+    running: object, server: Server, name: str, settings: dict[str, dict] | None = None
+) -> Iterator[Page]:
+    """Opens a notebook of ``server`` in a browser without memory of earlier ones, with these
+    settings too."""
+    server.configure(settings or {})
     context = running.new_context(viewport={"width": 1280, "height": 1000})
     try:
         yield Page(context.new_page(), server, name)
     finally:
         context.close()
-
-
-def _environment(home: Path) -> dict[str, str]:
-    places = {
-        "JUPYTER_CONFIG_DIR": "config",
-        "JUPYTER_DATA_DIR": "data",
-        "JUPYTER_RUNTIME_DIR": "runtime",
-        "JUPYTERLAB_SETTINGS_DIR": "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-        "IPYTHONDIR": "ipython",
-    }
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {
-        **os.environ,
-        "PATH": path,
-        **{name: str(home / place) for name, place in places.items()},
-    }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _await_server(
-    server: Server, process: subprocess.Popen, log: Path, timeout_s: float = 90
-) -> None:
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            urllib.request.urlopen(f"{server.url}/api/status?token={server.token}", timeout=5)
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError(
-        f"JupyterLab did not answer within {timeout_s:.0f} s (exit status {process.poll()}):\n"
-        f"{log.read_text()[-3000:]}"
-    )
-
-
-def _end(process: subprocess.Popen) -> None:
-    """Ends the server and the kernels it started, and nothing else; what has not ended in 3 s is
-    killed."""
-    if process.poll() is None:
-        started = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        try:
-            process.wait(3)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
-        for kernel in psutil.wait_procs(started, timeout=1)[1]:
-            kernel.kill()

@@ -245,9 +245,8 @@ def chromium() -> Iterator[Callable[[str, str, str], list[np.ndarray]]]:
 
         def shoot(html: str, selector: str, theme: str) -> list[np.ndarray]:
             paper, text = THEMES[theme]
-            page.set_content(
-                f'<body style="margin:8px;width:940px;background:{paper};color:{text}">{html}</body>'
-            )
+            look = f"margin:8px;width:940px;background:{paper};color:{text}"
+            page.set_content(f'<body style="{look}">{html}</body>')
             page.wait_for_selector(selector, state="attached", timeout=30_000)
             return [
                 255.0 * image.imread(io.BytesIO(one.screenshot(timeout=30_000)))[:, :, :3]

@@ -331,7 +331,7 @@ def test_a_browser_test_without_a_browser_skips_with_a_reason_and_fails_in_ci(
 ):
     monkeypatch.setenv("CI", ci)
     monkeypatch.setattr(conftest, "chromium", lambda: None)
-    monkeypatch.setattr(conftest.machine, "num_gpus", lambda: 0)
+    monkeypatch.setattr(conftest.resources, "num_gpus", lambda: 0)
     item = types.SimpleNamespace(get_closest_marker=lambda name: name == mark)
     expected = pytest.raises(outcome, match="needs") if outcome else contextlib.nullcontext()
     with expected:

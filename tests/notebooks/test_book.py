@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
+from browser.contrast import COLOURS, contrast
 from browser.lab import browser
-from test_browser import COLOURS, contrast
 from test_notebooks import CHAPTERS, ROOT, book, build
 
 from labkit import widgets

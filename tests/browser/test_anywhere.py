@@ -1,65 +1,57 @@
 """Every widget wherever it is seen: an untrusted clone, a trusted notebook that nobody has run, a
 busy kernel."""
 
+import nbformat
 import pytest
 from browser import gallery
-from browser.lab import browse, serve
-from test_access import boards, handles, said
-from test_browser import chrome  # noqa: F401  (a fixture)
+from browser.fixtures import BUSY_COMMS
+from browser.lab import browse
 
 from labkit import widgets
 from labkit.widgets.trial import Trial
 
-STATUS = "() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.status"
-BEFORE = """board => [getComputedStyle(board, '::before').content, [...new Set(
-    [...board.querySelectorAll('.jupyter-widgets-disconnected')].map(x => getComputedStyle(x, '::before').content))]]"""
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+STATUS = "() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.status"
+BEFORE = """board => {
+  const before = each => getComputedStyle(each, '::before').content;
+  const lost = [...board.querySelectorAll('.jupyter-widgets-disconnected')];
+  return [before(board), [...new Set(lost.map(before))]];
+}"""
 FAULTS = ("model not found", "Error displaying widget", "Error creating widget", "Loading widget")
-FLIPBOOKS = [name for name, board in boards("en").items() if isinstance(board, Trial)]
+BOARDS = gallery.boards("en")
+FLIPBOOKS = [name for name, board in BOARDS.items() if isinstance(board, Trial)]
 
 
 @pytest.fixture(scope="module")
-def saved(chrome, tmp_path_factory):  # noqa: F811
-    """The gallery, run and saved, as bytes are that somebody else gets."""
-    path = gallery.write(tmp_path_factory.mktemp("saved"))
-    with serve(path) as server, browse(chrome, server, path.name) as lab:
-        lab.run_all()
-        gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
-        lab.save()
-        path.write_text((server.root / path.name).read_text())
-    return path
-
-
-@pytest.fixture(scope="module")
-def clone(chrome, saved):  # noqa: F811
-    """It, as a fresh clone opens it: not trusted."""
-    with serve(saved) as server, browse(chrome, server, saved.name) as lab:
+def clone(galleries, opened, tmp_path_factory):
+    """The gallery, run and saved, as a fresh clone of somebody else opens it: not trusted."""
+    notebook = nbformat.reads(galleries("en").saved, as_version=4)
+    notebook.metadata["copy"] = "other bytes than those that this machine has signed"
+    path = tmp_path_factory.mktemp("clone") / "clone.ipynb"
+    nbformat.write(notebook, path)
+    with opened(path) as lab:
         yield lab
 
 
 @pytest.fixture(scope="module")
-def reopened(chrome, saved):  # noqa: F811
+def reopened(galleries, opened, tmp_path_factory):
     """It, trusted; no cell has been run."""
-    with serve(saved) as server:
-        server.trust(saved.name)
-        with browse(chrome, server, saved.name) as lab:
-            gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
-            yield lab
+    path = tmp_path_factory.mktemp("reopened") / "reopened.ipynb"
+    path.write_text(galleries("en").saved, encoding="utf-8")
+    with opened(path, trusted=True) as lab:
+        gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
+        yield lab
 
 
 @pytest.fixture(scope="module")
-def busy(chrome, tmp_path_factory):  # noqa: F811
-    """The gallery, run, in a JupyterLab that sends widgets' messages to the one thread that runs
-    cells."""
-    settings = {
-        "@jupyterlab/apputils-extension/kernels-settings": {"commsOverSubshells": "disabled"}
-    }
-    path = gallery.write(tmp_path_factory.mktemp("busy"))
-    with serve(path, settings=settings) as server, browse(chrome, server, path.name) as lab:
-        lab.run_all()
+def busy(galleries, chrome):
+    """It, its kernel alive but busy, in a JupyterLab that sends widgets' messages to the one thread
+    that runs cells."""
+    ran = galleries("en").lab
+    with browse(chrome, ran.server, ran.name, BUSY_COMMS) as lab:
         gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
-        lab.execute("import time; time.sleep(60)")
-        yield lab
+        with lab.occupied():
+            yield lab
 
 
 def drawn(output):
@@ -77,26 +69,17 @@ def flips(lab, name):
     slider.focus()
     for key, moved in ((there, True), (back, False)):
         lab.page.keyboard.press(key)
-        until(lab, lambda moved=moved: (drawn(output) != before) == moved)
+        lab.until(lambda moved=moved: (drawn(output) != before) == moved)
         assert (slider.get_attribute("aria-valuetext") != value) == moved
 
 
 def where(name):
     """The place of the flipbook's slider among the handles of its board."""
-    board = boards("en")[name]
+    board = BOARDS[name]
     controls = [
         child for child in board.children[0].children if type(child).__name__ == "SelectionSlider"
     ]
     return controls.index(board.book.slider)
-
-
-def until(lab, holds, timeout_s=5):
-    """Waits until something holds."""
-    for _ in range(int(20 * timeout_s)):
-        if holds():
-            return
-        lab.page.wait_for_timeout(50)
-    raise AssertionError("it did not come")
 
 
 def zooms(lab):
@@ -107,7 +90,7 @@ def zooms(lab):
     canvas.focus()
     for key, near in (("+", True), ("0", False)):
         lab.page.keyboard.press(key)
-        until(lab, lambda near=near: (canvas.evaluate(pixels) != whole) == near)
+        lab.until(lambda near=near: (canvas.evaluate(pixels) != whole) == near)
 
 
 @pytest.mark.parametrize("name", widgets.__all__)
@@ -125,9 +108,10 @@ def test_a_trusted_one_shows_the_picture_without_having_been_run(reopened, name)
     output = gallery.output(reopened.page, name)
     output.locator("canvas:visible" if name == "trace" else "svg:visible").first.wait_for()
     assert output.locator(".jp-OutputArea-output img:visible").count() == 0
-    until(reopened, lambda: not any(words in output.text_content() for words in FAULTS))
-    if name in boards("en"):
-        until(reopened, lambda: said(reopened, name) == list(handles(boards("en")[name])))
+    reopened.until(lambda: not any(words in output.text_content() for words in FAULTS))
+    if name in BOARDS:
+        expected = list(gallery.handles(BOARDS[name]))
+        reopened.until(lambda: gallery.said(reopened.page, name) == expected)
         before, inside = output.locator(".labkit-board").evaluate(BEFORE)
         assert "run the cell again" in before and inside == ["none"], (
             "one line in place of an icon at every widget"

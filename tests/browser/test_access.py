@@ -1,22 +1,15 @@
 """Every widget for everyone, in JupyterLab: names and values in the accessibility tree, keyboard,
 tables, contrast."""
 
-import functools
-import io
 import re
 from pathlib import Path
 
-import ipywidgets as w
-import matplotlib.image
-import numpy as np
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from browser import gallery
-from browser.lab import browse, serve
-from test_browser import chrome, contrast, notebook  # noqa: F401  (a fixture)
+from browser.contrast import unreadable
 
 from labkit import widgets
-from labkit.pipeline import schedules, simulation
 
 CONTROLS = {
     "slider",
@@ -30,17 +23,24 @@ CONTROLS = {
 }
 CHINESE = re.compile("[\u4e00-\u9fff]")
 GLYPH = re.compile("[\ue000-\uf8ff]")  # an icon font's own characters: read out, they are noise
-OPERABLE = ".noUi-handle, select, button:not(:disabled), input, summary, canvas[tabindex], [contenteditable=true]"
+OPERABLE = (
+    ".noUi-handle, select, button:not(:disabled), input, summary, canvas[tabindex], "
+    "[contenteditable=true]"
+)
 STEP = """() => {
-  const at = document.activeElement, look = getComputedStyle(at), area = at.closest('.jp-Cell-outputArea');
-  const seen = () => [look.outlineStyle, look.boxShadow, look.borderColor, look.backgroundColor].join();
+  const at = document.activeElement, area = at.closest('.jp-Cell-outputArea');
+  const look = getComputedStyle(at);
+  const seen = () =>
+    [look.outlineStyle, look.boxShadow, look.borderColor, look.backgroundColor].join();
   const focused = seen();
   at.blur();
   const blurred = seen();
   at.focus({preventScroll: true});
-  const order = [...(area?.querySelectorAll(operable) ?? [])].filter(each => each.checkVisibility());
+  const all = [...(area?.querySelectorAll(operable) ?? [])];
+  const order = all.filter(each => each.checkVisibility());
   return [area ? order.indexOf(at) : -1, focused !== blurred, at.outerHTML.slice(0, 120)];
 }"""
+SAYS = "([node, text]) => node.getAttribute('aria-valuetext') === text"
 MOVES = "([node, text, moves]) => (node.getAttribute('aria-valuetext') !== text) === moves"
 PICTURES = ", ".join(f".jp-OutputArea-output {tag}:visible" for tag in ("svg", "canvas", "img"))
 AXE = """async () => {
@@ -49,33 +49,15 @@ AXE = """async () => {
   return found.violations.filter(rule => ['serious', 'critical'].includes(rule.impact)).map(
     rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))]);
 }"""
-WORDS = """svg => {
-  const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width, found = [];
-  const walk = document.createTreeWalker(svg, NodeFilter.SHOW_TEXT);
-  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
-    const parent = node.parentElement, range = document.createRange(), look = getComputedStyle(parent);
-    if (!parent.closest('text') || !node.data.trim()) continue;
-    range.selectNodeContents(node);
-    const at = range.getBoundingClientRect();
-    let opacity = Number(look.fillOpacity);
-    for (let each = parent; each !== svg; each = each.parentElement) opacity *= Number(getComputedStyle(each).opacity);
-    found.push([node.data, at.x - box.x, at.y - box.y, at.width, at.height, look.fill, opacity,
-                scale * parseFloat(look.fontSize), Number(look.fontWeight)]);
-  }
-  return found;
-}"""
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
 
-@pytest.fixture(scope="module", params=["en", "zh"])
-def seen(request, chrome, tmp_path_factory):  # noqa: F811
-    """The gallery in one language, run."""
-    path = gallery.write(tmp_path_factory.mktemp("gallery"), request.param)
-    with serve(path) as server, browse(chrome, server, path.name) as lab:
-        lab.run_all()
-        lab.language = request.param
-        gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
-        yield lab
+@pytest.fixture(params=["en", "zh"])
+def seen(request, galleries):
+    """The gallery in one language, run; and the language."""
+    lab = galleries(request.param).lab
+    lab.language = request.param
+    return lab
 
 
 @pytest.fixture
@@ -85,11 +67,10 @@ def tree(seen):
     session = seen.page.context.new_cdp_session(seen.page)
 
     def read(name):
-        place = 1 + list(gallery.CELLS).index(name)
         found = session.send(
             "Runtime.evaluate",
             {
-                "expression": f"document.querySelectorAll('.jp-CodeCell')[{place}]"
+                "expression": f"document.querySelectorAll('.jp-CodeCell')[{gallery.place(name)}]"
                 ".querySelector('.jp-Cell-outputArea')"
             },
         )
@@ -109,82 +90,44 @@ def tree(seen):
     session.detach()
 
 
-@functools.cache
-def boards(language):
-    """Every board of the gallery, made here: what the browser should say."""
-    predicted = simulation.simulate(schedules.SCHEDULES["1f1b"](3, 4))
-    made = {name: getattr(widgets, name) for name in gallery.CELLS}
-    for name in ("architectures", "report", "show"):
-        del made[name]
-    return {
-        name: build(predicted, language=language)
-        if name in ("timeline", "trace")
-        else build(language)
-        for name, build in made.items()
-    }
-
-
-def handles(board, words=("from", "to")):
-    """(name, value text) of each slider handle of a board, in the order of the page."""
-
-    def all_of(widget):
-        yield widget
-        for child in getattr(widget, "children", ()):
-            yield from all_of(child)
-
-    for widget in all_of(board):
-        if isinstance(widget, w.SelectionSlider):
-            yield widget.description, widget.options[widget.index][0]
-        elif isinstance(widget, w.SelectionRangeSlider):
-            for word, index in zip(words, widget.index, strict=True):
-                yield f"{widget.description}: {word}", widget.options[index][0]
-
-
-def said(lab, name):
-    """(name, value text) of each slider handle in the page."""
-    return [
-        tuple(pair)
-        for pair in gallery.output(lab.page, name)
-        .locator("[role=slider]")
-        .evaluate_all(
-            "all => all.map(each => [each.getAttribute('aria-label'), "
-            "each.getAttribute('aria-valuetext')])"
-        )
-    ]
-
-
 def test_the_gallery_holds_every_widget():
     assert set(gallery.CELLS) == set(widgets.__all__)
 
 
 def test_every_slider_says_its_name_and_the_option_it_stands_at(seen):
     words = ("from", "to") if seen.language == "en" else ("从", "到")
-    for name, board in boards(seen.language).items():
-        expected = list(handles(board, words))
+    for name, board in gallery.boards(seen.language).items():
+        expected = list(gallery.handles(board, words))
         seen.page.wait_for_timeout(50)
-        assert said(seen, name) == expected, name
+        assert gallery.said(seen.page, name) == expected, name
 
 
 def test_the_value_text_follows_the_keyboard_and_the_kernel(seen):
     slider = gallery.output(seen.page, "pipeline_parallelism").locator("[role=slider]").nth(1)
-    words = "all => all.map(each => each.getAttribute('aria-valuetext'))"
+    before = slider.get_attribute("aria-valuetext")
     slider.focus()
     for key, expected in (("ArrowRight", "9"), ("End", "32"), ("ArrowLeft", "28"), ("Home", "1")):
         seen.page.keyboard.press(key)
-        seen.page.wait_for_function(
-            "([node, text]) => node.getAttribute('aria-valuetext') === text",
-            arg=[slider.element_handle(), expected],
-            timeout=5000,
-        )
+        comes(seen.page, slider, expected)
+    for _ in range(int(before) - 1):
+        seen.page.keyboard.press("ArrowRight")
+    comes(seen.page, slider, before)
     choice = gallery.output(seen.page, "collectives").locator("select").first
     step = gallery.output(seen.page, "collectives").locator("[role=slider]").nth(1)
+    chosen = choice.evaluate("each => each.selectedIndex")
     step.focus()
     seen.page.keyboard.press("ArrowRight")
     choice.select_option(index=0)  # another plan: the kernel sets the step back
-    seen.page.wait_for_function(
-        "node => node.getAttribute('aria-valuetext') === '0'", arg=step.element_handle()
-    )
-    assert step.evaluate_all(words) == ["0"]
+    comes(seen.page, step, "0")
+    texts = "all => all.map(each => each.getAttribute('aria-valuetext'))"
+    assert step.evaluate_all(texts) == ["0"]
+    choice.select_option(index=chosen)
+    comes(seen.page, step, "0")
+
+
+def comes(page, slider, text):
+    """Waits until a slider says the text."""
+    page.wait_for_function(SAYS, arg=[slider.element_handle(), text])
 
 
 @pytest.mark.parametrize("name", widgets.__all__)
@@ -250,9 +193,7 @@ def test_every_slider_and_choice_moves_by_keyboard(seen):
             keys = ("ArrowLeft", "ArrowRight") if ends else ("ArrowRight", "ArrowLeft")
             for key, moves in zip(keys, (True, False), strict=True):
                 page.keyboard.press(key)
-                page.wait_for_function(
-                    MOVES, arg=[slider.element_handle(), before, moves], timeout=5000
-                )
+                page.wait_for_function(MOVES, arg=[slider.element_handle(), before, moves])
         for choice in gallery.output(page, name).locator("select").all():
             before = choice.evaluate("each => each.selectedIndex")
             choice.focus()
@@ -266,13 +207,15 @@ def test_every_slider_and_choice_moves_by_keyboard(seen):
 
 
 LAUNCH = """import time
+from pathlib import Path
 import labkit as lab
 from labkit import widgets
 
 LANGUAGE = {language!r}
 
 def slow():
-    time.sleep(6)
+    while not Path({seen!r}).exists():
+        time.sleep(0.05)
     raise RuntimeError("out of luck")"""
 
 
@@ -284,17 +227,19 @@ def slow():
     ],
 )
 def test_panel_and_report_come_in_the_notebooks_language(
-    chrome, tmp_path, language, stop, running, left, odd
+    opened, tmp_path, language, stop, running, left, odd
 ):
-    path = notebook(tmp_path, LAUNCH.format(language=language), "lab.launch(slow, ranks=2)")
-    with serve(path) as server, browse(chrome, server, path.name) as lab:
+    panel_seen = tmp_path / "seen"
+    setup = LAUNCH.format(language=language, seen=str(panel_seen))
+    with opened(gallery.notebook(tmp_path, setup, "lab.launch(slow, ranks=2)")) as lab:
         lab.command("notebook:run-all-cells")
         output = lab.page.locator(".jp-CodeCell").nth(1).locator(".jp-Cell-outputArea")
         button = output.get_by_role("button", name=stop, exact=True)
         button.wait_for(timeout=60_000)
         button.focus()
-        output.locator(f"pre:has-text('{running}')").wait_for(timeout=5000)
-        lab.wait_idle(timeout_s=30)
+        output.locator(f"pre:has-text('{running}')").wait_for()
+        panel_seen.touch()
+        lab.wait_idle()
         assert output.get_by_role("img").first.get_attribute("aria-labelledby")
         assert odd in output.locator("svg title").first.text_content()
         assert left in output.text_content()
@@ -306,70 +251,47 @@ def violations(page):
     return page.evaluate(AXE)
 
 
+UNNAMED = """choice => {
+  window.named = {choice, title: choice.title, label: choice.parentElement.querySelector('label')};
+  window.named.label.remove();
+  choice.removeAttribute('title');
+}"""
+NAMED = """() => {
+  window.named.choice.before(window.named.label);
+  window.named.choice.title = window.named.title;
+}"""
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing_serious(seen, dark):
-    seen.dark(dark)
-    assert violations(seen.page) == []
-    if dark:
-        choice = gallery.output(seen.page, "zero_stages").locator("select").first
-        choice.evaluate(
-            "each => { each.parentElement.querySelector('label').remove(); "
-            "each.removeAttribute('title') }"
-        )
-        assert [rule for rule, _ in violations(seen.page)] == ["select-name"]
-    seen.dark(False)
+    with seen.theme(dark):
+        assert violations(seen.page) == []
 
 
-def weakest(words, picture):
-    """The least contrast of a text with any colour that lies behind it. ``picture``: the pixels
-    without the text."""
-    _, x, y, wide, high, fill, opacity, *_ = words
-    behind = picture[
-        max(0, round(y)) : round(y + high), max(0, round(x)) : round(x + wide)
-    ].reshape(-1, 3)
-    *colour, alpha = (*map(float, re.findall(r"[\d.]+", fill)), 1.0)[:4]
-    alpha *= opacity
-    return min(
-        (
-            contrast(alpha * np.array(colour) + (1 - alpha) * shade, shade)
-            for shade in np.unique(behind.round(), axis=0)
-        ),
-        default=np.inf,
-    )
-
-
-def unreadable(page, picture):
-    """Texts of an SVG whose contrast in Chromium's pixels is under 4.5, or 3 where they are
-    large."""
-    hidden = page.add_style_tag(content=".jp-OutputArea-output svg text { visibility: hidden }")
-    pixels = 255 * matplotlib.image.imread(io.BytesIO(picture.screenshot()))[..., :3]
-    hidden.evaluate("style => style.remove()")
-    rows = [(words, weakest(words, pixels)) for words in picture.evaluate(WORDS)]
-    assert rows
-    return [
-        (words[0], round(ratio, 2))
-        for words, ratio in rows
-        if ratio < (3 if words[7] >= 24 or (words[7] >= 18.66 and words[8] >= 700) else 4.5)
-    ]
+def test_axe_finds_a_choice_without_a_name(seen):
+    gallery.output(seen.page, "zero_stages").locator("select").first.evaluate(UNNAMED)
+    found = violations(seen.page)
+    seen.page.evaluate(NAMED)
+    assert [rule for rule, _ in found] == ["select-name"]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_every_text_of_every_picture_stands_out_from_what_lies_behind_it(seen, dark):
-    seen.dark(dark)
-    for name in gallery.CELLS:
-        for picture in (
-            gallery.output(seen.page, name).locator(".jp-OutputArea-output svg:visible").all()
-        ):
-            assert unreadable(seen.page, picture) == [], name
-    text = picture.locator("text").first
-    text.evaluate("each => each.setAttribute('fill-opacity', .3)")
-    assert len(unreadable(seen.page, picture)) == 1
-    text.evaluate("each => each.removeAttribute('fill-opacity')")
-    seen.dark(False)
+    with seen.theme(dark):
+        for name in gallery.CELLS:
+            pictures = gallery.output(seen.page, name).locator(".jp-OutputArea-output svg:visible")
+            for picture in pictures.all():
+                assert unreadable(seen.page, picture) == [], name
+        text = picture.locator("text").first
+        text.evaluate("each => each.setAttribute('fill-opacity', .3)")
+        faint = unreadable(seen.page, picture)
+        text.evaluate("each => each.removeAttribute('fill-opacity')")
+        assert len(faint) == 1
 
 
 def test_nothing_is_cut_in_a_narrow_window(seen):
-    cut = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.textContent)"
+    cut = """all => all.filter(each => each.scrollWidth > each.clientWidth + 1)
+        .map(each => each.textContent)"""
     boxes = ".jp-OutputArea-output, .widget-readout, .widget-label"
     try:
         for wide in (1280, 600):
