@@ -52,14 +52,18 @@ def opened(chrome: object, jupyterlab: Server) -> Callable:
 
 @pytest.fixture(scope="session")
 def galleries(opened: Callable, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
-    """``galleries(language)``: the gallery in a language, run when it is first asked for."""
+    """``galleries(language)``: the gallery in a language, run when it is first asked for.
+
+    So that both ways of sending widgets' messages are seen, the English one opens with BUSY_COMMS.
+    """
     made: dict[str, Gallery] = {}
     with ExitStack() as until_the_end:
 
         def run(language: str) -> Gallery:
             if language not in made:
                 path = gallery.write(tmp_path_factory.mktemp("gallery"), language)
-                lab = until_the_end.enter_context(opened(path))
+                settings = BUSY_COMMS if language == "en" else None
+                lab = until_the_end.enter_context(opened(path, settings))
                 lab.run_all()
                 gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
                 lab.save()

@@ -4,8 +4,6 @@ busy kernel."""
 import nbformat
 import pytest
 from browser import gallery
-from browser.fixtures import BUSY_COMMS
-from browser.lab import browse
 
 from labkit import widgets
 from labkit.widgets.trial import Trial
@@ -44,14 +42,12 @@ def reopened(galleries, opened, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def busy(galleries, chrome):
+def busy(galleries):
     """It, its kernel alive but busy, in a JupyterLab that sends widgets' messages to the one thread
     that runs cells."""
-    ran = galleries("en").lab
-    with browse(chrome, ran.server, ran.name, BUSY_COMMS) as lab:
-        gallery.output(lab.page, "zero_stages").locator("svg").first.wait_for()
-        with lab.occupied():
-            yield lab
+    lab = galleries("en").lab
+    with lab.occupied():
+        yield lab
 
 
 def drawn(output):
