@@ -1,16 +1,54 @@
-"""What a marked test needs. On a person's machine it skips and says why; in CI a test that needs a
-browser must run."""
+"""What all tests share: what a mark needs and means, what runs side by side, one Chromium.
+
+Where a mark's need is not met, the test skips on a person's machine and says why; in CI a test that
+needs a browser must run.
+"""
 
 import os
 from collections.abc import Iterator
 
+import ipywidgets
 import pytest
 from browser.lab import browser, chromium
 
 from labkit import check
+from labkit.launching import zygote_client
 from labkit.machine import resources
 
 pytest_plugins = ["browser.fixtures"]
+STAGE = ("launching", "measure", "machine", "check", "widgets")
+SLOW = ("benchmarks", "browser", "notebooks", "recovery", "debugging")
+REAL = ("_run", "_check", "_board", "_boards")
+"""Folders, and endings of files, whose tests start ranks, a browser or a notebook."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares something costly runs in one worker: all that looks at a browser or at notebooks,
+    and each other file by itself."""
+    for item in items:
+        folder = item.path.parent.name
+        marked = {mark.name for mark in item.iter_markers()}
+        if folder == "notebooks" or "browser" in marked:
+            item.add_marker(pytest.mark.xdist_group("browser"))
+        else:
+            item.add_marker(pytest.mark.xdist_group(f"{folder}/{item.path.stem}"))
+        real = folder in (*STAGE, *SLOW) or item.path.stem.endswith(REAL)
+        if not real and not marked & {"browser", "notebooks", "alone", "real"}:
+            item.add_marker(pytest.mark.quick)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_ranks_among_quick_tests(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Under ``-m quick`` whoever would start ranks fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        if pytestconfig.option.markexpr == "quick":
+            patch.setattr(zygote_client, "running", _refused)
+        yield
+
+
+def _refused() -> None:
+    raise AssertionError("this test starts ranks: mark it real, so that it is not among the quick")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -27,6 +65,19 @@ def chrome() -> Iterator[object]:
     """A running Chromium, Playwright's, for all tests: each opens a context of its own in it."""
     with browser() as running:
         yield running
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Every message that a widget sends, as (widget, names of the traits it carries)."""
+    messages = []
+
+    def send(self, message, buffers=None):
+        if message.get("method") == "update":
+            messages.append((self, frozenset(message["state"])))
+
+    monkeypatch.setattr(ipywidgets.Widget, "_send", send)
+    return messages
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 predicted."""
 
 import pytest
-from test_widgets import settle
+from browserless import settle
 
 from labkit import widgets
 from labkit.accelerate import board as room

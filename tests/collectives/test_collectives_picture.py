@@ -3,8 +3,8 @@ covers a word."""
 
 import numpy as np
 import pytest
-from test_sketch import faults, pixel_share
-from test_topology import PAIR, dgx_a100
+from drawn import faults, pixel_share
+from topologies import PAIR, dgx_a100
 
 from labkit.collectives import picture
 from labkit.collectives.algorithms import (

@@ -130,6 +130,7 @@ def messages(timeline):
     )
 
 
+@pytest.mark.alone  # reads the clock of a paced run
 @pytest.mark.parametrize(
     ("plan", "links"),
     [

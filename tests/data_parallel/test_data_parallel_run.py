@@ -13,6 +13,7 @@ from labkit.data_parallel import run as data_parallel_run
 from labkit.data_parallel.buckets import Layer
 from labkit.timeline import COMM, COMPUTE, step_us
 
+pytestmark = pytest.mark.alone  # reads the clocks of paced runs
 LAYER_BYTES = 65_536
 LAYERS = [
     Layer(name=str(index), num_bytes=LAYER_BYTES, forward_us=10_000, backward_us=30_000)

@@ -13,6 +13,7 @@ from labkit.debugging import faults
 from labkit.launching import zygote_client
 from labkit.launching.outcome import FAULTS
 
+pytestmark = pytest.mark.alone  # bounds in seconds: how soon a fault is named
 NO_SINGLE_RANK = {"set_epoch"}
 LINES = {
     "exception": "raise ValueError",

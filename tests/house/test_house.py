@@ -121,6 +121,7 @@ def test_imports_that_go_down_and_left_are_no_fault():
     assert house.floor_faults(tree) == []
 
 
+@pytest.mark.alone  # a bound in seconds
 def test_importing_labkit_takes_under_a_fifth_of_a_second_of_cpu_and_loads_nothing_heavy():
     code = (
         "import time, sys; t = time.process_time(); import labkit; "

@@ -17,6 +17,8 @@ import labkit as lab
 from labkit.launching import job, launcher, zygote_client
 from labkit.machine import resources
 
+pytestmark = pytest.mark.alone  # bounds in seconds: how soon a launch and each of its endings come
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm():

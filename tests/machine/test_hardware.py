@@ -6,7 +6,7 @@ import time
 
 import psutil
 import pytest
-from test_topology import PAIR
+from topologies import PAIR
 
 from labkit.machine import hardware, resources
 
@@ -79,6 +79,7 @@ def epyc():
     return files
 
 
+@pytest.mark.alone  # a bound in seconds
 def test_this_machine_obeys_the_laws_and_is_quick():
     laws(hardware.topology())
     began = time.perf_counter()

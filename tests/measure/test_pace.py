@@ -20,6 +20,8 @@ import labkit as lab
 from labkit.launching import rank
 from labkit.measure import pace, trace, traffic
 
+pytestmark = pytest.mark.alone  # reads clocks
+
 
 @pytest.fixture(autouse=True)
 def notes(monkeypatch):

@@ -3,7 +3,7 @@ said."""
 
 import numpy as np
 import pytest
-from test_sketch import faults, rgb
+from drawn import faults, rgb
 
 from labkit.footprint import PARTS
 from labkit.pictures import bytes_held

@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from test_sketch import faults, pixel_share
-from test_svg import NS
+from drawn import NS, faults, pixel_share
 
 from labkit.pictures import curves, layout, mpl, svg
 from labkit.pictures.curves import Series

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from drawn import busy, predicted, shares
 from matplotlib import image
-from test_scene import busy, predicted, shares
 
 from labkit.pictures import layout, mpl, scene
 from labkit.pictures.style import IDLE, shade, style

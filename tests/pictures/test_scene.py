@@ -1,37 +1,15 @@
 """Laws of a picture's data: nothing is wider than it is, nothing is lost, every number is the
 Timeline's."""
 
-import numpy as np
 import pytest
+from drawn import busy, predicted, shares
 
 from labkit.collectives import algorithms, network
 from labkit.pictures import layout, scene
 from labkit.pictures.style import IDLE, KINDS
-from labkit.pipeline import schedules, simulation
+from labkit.pipeline import schedules
 from labkit.timeline import COMM, COMPUTE, Timeline, bubble, from_rows
 from labkit.words import WORDS
-
-
-def predicted(name: str = "gpipe", **cost: float) -> Timeline:
-    return simulation.simulate(schedules.SCHEDULES[name](4, 8), simulation.Cost(**cost))
-
-
-def busy(num_boxes: int, num_ranks: int = 8) -> Timeline:
-    """Many short boxes of random lengths with gaps between them."""
-    rng, rows = np.random.default_rng(0), []
-    for rank in range(num_ranks):
-        ends = np.cumsum(rng.random(2 * num_boxes // num_ranks) + 0.1)
-        for i, (start, end) in enumerate(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True)):
-            rows.append(
-                (rank, COMPUTE, "FBW"[i % 3], f"{rank}{'FBW'[i % 3]}{i // 3}", start, end, 0)
-            )
-    return from_rows(rows, num_ranks=num_ranks, origin="measured")
-
-
-def shares(drawn: scene.Scene) -> dict[str, float]:
-    """The share of all box time that each kind has."""
-    width = drawn.x1_us - drawn.x0_us
-    return {kind: float(width[drawn.kind == kind].sum() / width.sum()) for kind in drawn.kinds}
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved_1f1b", "zbv"])

@@ -1,17 +1,14 @@
 """Laws of sketches: what is drawn lies in the picture, no word covers another, and shares come back
 from the pixels."""
 
-import io
 import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from matplotlib import image
-from test_svg import NS
+from drawn import NS, faults, pixel_share, rgb
 
 from labkit.pictures import layout, mpl, sketch, style, svg, text
-from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.widgets import picture
 from labkit.words import WORDS
@@ -30,55 +27,6 @@ def drawn(*shapes: sketch.Shape, **more: object) -> Sketch:
         }
         | more
     )
-
-
-def extent(words: Words) -> tuple[float, float, float, float]:
-    width = style.text_px(words.text, words.size_px) * 0.95
-    left = words.x_px - {"start": 0, "middle": 0.5, "end": 1}[words.anchor] * width
-    return left, words.y_px - 0.8 * words.size_px, left + width, words.y_px
-
-
-def faults(picture: Sketch) -> list[str]:
-    """What lies outside of a picture, and words that cover each other."""
-    texts = [(words.text, extent(words)) for words in picture.only(Words) if words.text]
-    boxes = [
-        (box.texts[:1], (box.x_px, box.y_px, box.x_px + box.width_px, box.y_px + box.height_px))
-        for box in picture.only(Box)
-    ]
-    lines = [
-        ("line", (*np.min(line.points_px, axis=0), *np.max(line.points_px, axis=0)))
-        for line in picture.only(Line)
-    ]
-    found = [
-        f"{name} is outside: {at}"
-        for name, at in texts + boxes + lines
-        if at[0] < -2
-        or at[2] > WIDTH_PX + 2
-        or at[1] < (44 if picture.numbers else 26)
-        or at[3] > picture.height_px + 0.5
-    ]
-    for number, (one, (x0, y0, x1, y1)) in enumerate(texts):
-        found += [
-            f"{one!r} covers {other!r}"
-            for other, (u0, v0, u1, v1) in texts[:number]
-            if min(x1, u1) - max(x0, u0) > 1 and min(y1, v1) - max(y0, v0) > 1
-        ]
-    return found
-
-
-def pixel_share(picture: Sketch, box: Box) -> float:
-    """How much of a box has its full colour, from a line of pixels near its upper edge."""
-    pixels = 255 * image.imread(io.BytesIO(mpl.png(picture, dpi=200)))[:, :, :3]
-    y = round((box.y_px + 3) * pixels.shape[0] / picture.height_px)
-    left, right = (
-        round((0.012 + 0.976 * x / WIDTH_PX) * pixels.shape[1])
-        for x in (box.x_px, box.x_px + box.width_px)
-    )
-    return float((np.abs(pixels[y, left:right] - rgb(box.colour)).sum(axis=1) < 12).mean())
-
-
-def rgb(colour: str) -> np.ndarray:
-    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])

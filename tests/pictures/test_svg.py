@@ -7,13 +7,11 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from test_scene import busy, predicted, shares
+from drawn import NS, busy, predicted, shares
 
 from labkit.pictures import scene, svg
 from labkit.pictures.style import IDLE, KINDS
 from labkit.timeline import COMPUTE, from_rows
-
-NS = "{http://www.w3.org/2000/svg}"
 
 
 def drawn_shares(picture: str) -> dict[str, float]:

@@ -2,7 +2,7 @@
 as the pictures."""
 
 import pytest
-from test_scene import busy, predicted, shares
+from drawn import busy, predicted, shares
 
 from labkit.pictures import scene, text
 from labkit.pictures.style import IDLE, style

@@ -77,6 +77,7 @@ def test_a_flush_leaves_one_version_and_the_weights_of_one_process():
     )
 
 
+@pytest.mark.alone  # reads the clock of a paced run
 def test_pipedream_has_no_bubble_once_full_and_a_flush_has_one():
     timeline = pipedream.run(2, 8, forward_us=20_000.0, num_layers=2).timeline()
     assert "paced" in timeline.notes and sorted(set(timeline.kind[timeline.lane == "compute"])) == [

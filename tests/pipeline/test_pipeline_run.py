@@ -93,6 +93,7 @@ def paced():
     }
 
 
+@pytest.mark.alone  # reads the clock of a paced run
 @pytest.mark.parametrize(
     "name, took", [("gpipe", {"F": 1, "B": 2}), ("zb_h1", {"F": 1, "I": 1, "W": 1})]
 )
@@ -106,6 +107,7 @@ def test_paced_actions_take_their_stated_times(paced, name, took):
         assert np.median(mine.end_us - mine.start_us) < share * FORWARD_US + 5_000
 
 
+@pytest.mark.alone  # reads the clock of a paced run
 def test_the_measured_bubble_is_near_the_predicted_one_and_the_residual_adds_up(paced):
     predicted = simulate(gpipe(4, 4), pipeline_run.cost(1, forward_us=FORWARD_US))
     measured = paced["gpipe"].timeline()

@@ -4,7 +4,7 @@ and true."""
 import csv
 
 import pytest
-from test_widgets import from_browser, settle  # noqa: F401
+from browserless import from_browser
 
 import labkit as lab
 from labkit import widgets

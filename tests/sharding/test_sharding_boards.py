@@ -2,7 +2,7 @@
 predicted."""
 
 import pytest
-from test_widgets import from_browser, sent, settle  # noqa: F401
+from browserless import from_browser, settle
 
 from labkit import footprint, widgets
 from labkit.pictures.sketch import Sketch

@@ -4,7 +4,6 @@ anyone."""
 import base64
 import subprocess
 import sys
-import threading
 import time
 from html import escape
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import ipywidgets as w
 import numpy as np
 import pytest
+from browserless import from_browser, pictures_sent, settle
 
 from labkit import widgets
 from labkit.launching.verdict import Stopped
@@ -24,40 +24,6 @@ from labkit.timeline import from_rows
 from labkit.widgets import flipbook, live, picture, usage
 
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.fixture
-def sent(monkeypatch):
-    """Every message that a widget sends, as (widget, names of the traits it carries)."""
-    messages = []
-
-    def send(self, message, buffers=None):
-        if message.get("method") == "update":
-            messages.append((self, frozenset(message["state"])))
-
-    monkeypatch.setattr(w.Widget, "_send", send)
-    return messages
-
-
-def settle(timeout_s=20):
-    for thread in threading.enumerate():
-        if thread.name == "labkit-draw":
-            thread.join(timeout_s)
-
-
-def from_browser(widget, **state):
-    """What the kernel gets when the browser has changed a widget."""
-    widget._handle_msg(
-        {
-            "content": {"data": {"method": "update", "state": state, "buffer_paths": []}},
-            "buffers": [],
-        }
-    )
-
-
-def pictures_sent(board, sent):
-    pages = board.book.pages
-    return [pages.index(widget) for widget, traits in sent if widget in pages and "value" in traits]
 
 
 def test_the_times_of_a_rank_are_told_apart_without_colour():
