@@ -1,18 +1,38 @@
-# lab: open the course · test: every test · demo: the main job without a browser
+# lab: open the course · demo: the main job without a browser
+# test: every test, some 15 minutes · test-quick: house rules, theory and pictures, under a minute
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
 # bench: the benchmarks · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadgroup
 
-.PHONY: lab test demo notebooks book bench env clean
+.PHONY: lab test test-notebooks test-parallel test-alone test-quick demo notebooks book bench env clean
+.NOTPARALLEL:
 
 lab: env
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start_here.ipynb
 
+# Three steps, one after another: all of them are run and shown, and one that fails fails the whole.
 test: env
-	$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory --keep-going test-notebooks test-parallel test-alone
+
+# Every cell of every chapter once; what is made here the tests below read.
+test-notebooks:
+	$(BIN)/python notebooks/checked.py
+
+test-parallel:
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone"
+
+# Tests of time: nothing else runs meanwhile.
+test-alone:
+	$(PYTEST) -m alone
+
+test-quick: env
+	$(PYTEST) $(SIDE_BY_SIDE) -m quick
 
 demo: env
 	$(BIN)/python -m labkit demo

@@ -17,9 +17,10 @@ from labkit.machine import resources
 
 pytest_plugins = ["browser.fixtures"]
 STAGE = ("launching", "measure", "machine", "check", "widgets")
-SLOW = ("benchmarks", "browser", "notebooks", "recovery", "debugging")
+LONG = ("benchmarks", "browser", "notebooks", "recovery", "debugging", "test_fuzz", "test_security")
 REAL = ("_run", "_check", "_board", "_boards")
-"""Folders, and endings of files, whose tests start ranks, a browser or a notebook."""
+"""Folders, files, and endings of files, whose tests start ranks, a browser or a notebook, or take
+long."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -33,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("browser"))
         else:
             item.add_marker(pytest.mark.xdist_group(f"{folder}/{item.path.stem}"))
-        real = folder in (*STAGE, *SLOW) or item.path.stem.endswith(REAL)
+        real = {folder, item.path.stem} & {*STAGE, *LONG} or item.path.stem.endswith(REAL)
         if not real and not marked & {"browser", "notebooks", "alone", "real"}:
             item.add_marker(pytest.mark.quick)
 

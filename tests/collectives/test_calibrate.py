@@ -34,6 +34,7 @@ def swept(monkeypatch, tmp_path):
     return asked
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "primitive",
     [
@@ -79,6 +80,7 @@ def test_what_cannot_be_swept_is_refused(primitive, ranks, words):
         calibrate.fit([])
 
 
+@pytest.mark.alone  # compares times
 def test_more_bytes_take_longer_and_the_fit_follows():
     points = calibrate.sweep("all_reduce", [2], [1000, 40e6], num_launches=2, num_repeats=2)
     assert points[0].time_us < points[1].time_us

@@ -71,6 +71,7 @@ def real_bucket_bytes(models):
     return found
 
 
+@pytest.mark.real
 def test_assign_is_what_real_ddp_does():
     for (sizes, limit), (seen, logged) in zip(
         MODELS, lab.launch(real_bucket_bytes, MODELS, ranks=1)[0], strict=True

@@ -198,6 +198,7 @@ def test_the_readmes_first_screen_is_in_order():
     assert -1 not in places and places == sorted(places), dict(zip(parts, places, strict=True))
 
 
+@pytest.mark.real
 @pytest.mark.timeout(180)
 def test_the_readmes_six_lines_of_python_run():
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]

@@ -142,6 +142,7 @@ def test_layers_are_whole_when_the_footprint_has_them_gathered(strategy):
         assert bool(gathered) == bool(whole), (label, whole)
 
 
+@pytest.mark.real
 def test_the_collectives_of_a_step_are_the_ones_that_fully_shard_calls():
     sizes = {unit.name: 4 * unit.num_params for unit in UNITS}
     for strategy, wanted in (("fsdp", (10, 5)), ("fsdp_grad_op", (5, 5)), ("ddp", (0, 0))):

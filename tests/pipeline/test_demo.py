@@ -13,6 +13,8 @@ from labkit.pipeline import demo
 from labkit.timeline import bubble
 from labkit.units import format_share
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -44,6 +44,7 @@ def found_weights(run):
     return {name: weight for result in run for name, weight in result["weights"].items()}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 def test_pipedream_is_sgd_whose_gradients_are_late_by_the_ranks_behind(num_ranks):
     run = pipedream.run(num_ranks, 7, learning_rate=RATE, num_layers=num_ranks)
@@ -58,6 +59,7 @@ def test_pipedream_is_sgd_whose_gradients_are_late_by_the_ranks_behind(num_ranks
     assert [result["peak_versions"] for result in run] == [num_ranks - s for s in range(num_ranks)]
 
 
+@pytest.mark.real
 def test_a_flush_leaves_one_version_and_the_weights_of_one_process():
     flushed, whole = (
         pipedream.run(p, 8, flush_every=4, learning_rate=RATE, num_layers=2) for p in (2, 1)

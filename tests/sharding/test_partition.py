@@ -145,6 +145,7 @@ def test_what_no_engine_does_is_refused(call, words):
         call()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "engine, offload, ranks",
     [

@@ -81,7 +81,7 @@ def test_fsdp_has_a_page_for_every_moment(strategy):
     assert board.book.num_bytes < 1_500_000
 
 
-def test_fsdp_runs_for_real_and_its_peak_is_the_predicted_one(sent):  # noqa: F811
+def test_fsdp_runs_for_real_and_its_peak_is_the_predicted_one(sent):
     board = widgets.fsdp_sharding(num_layers=2, num_ranks=2)
     run = board.run()
     settle()

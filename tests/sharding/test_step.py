@@ -12,6 +12,7 @@ from labkit.sharding.step import predict, transformer
 SMALL = {"num_layers": 3, "dim": 32, "num_heads": 2, "batch": 1, "seq_len": 16}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "engine, offload, ranks",
     [
