@@ -26,17 +26,19 @@ from report import tell
 
 MEASURED = PICTURES | BOARDS
 EXCUSED = {
-    "diagram.network": "thick, thin and broken lines put links in an order; the numbers stand "
+    "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
-    "diagram.topology": "boxes of one size are counted; nothing is as long as a number",
-    "report.sketch": "who waits for whom: states and arrows, no quantity",
-    "widgets.report": "shows report.sketch",
+    "collectives.topology": "boxes of one size are counted; nothing is as long as a number",
+    "pictures.sketch": "who waits for whom: states and arrows, no quantity",
+    "widgets.report": "shows pictures.sketch",
     "widgets.show": "shows any picture as it is",
     "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands "
     "there in digits",
-    "layout.merged": "a painter's level of detail: scene.timeline is measured with 8,000 boxes",
+    "pictures.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
+    "boxes",
 }
-"""Pictures that claim no quantity, and what makes no picture of its own."""
+"""Pictures that claim no quantity, and what makes no picture of its own. ``browser.makers`` finds
+all pictures and boards by walking the package: a new one is measured, or stands here by name."""
 
 
 def errors(case: Case, painted: Painted) -> list[float]:

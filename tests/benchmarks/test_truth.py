@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from browser import boards, exhibits, painted, readings
+from browser import exhibits, makers, painted, readings
 
 from labkit.pictures import scene
 
@@ -28,7 +28,7 @@ def truth():
 
 
 @pytest.fixture(scope="module")
-def shoot():
+def shoot(chrome):
     with painted.chromium() as shoot:
         yield shoot
 
@@ -40,7 +40,7 @@ def some(truth, name, numbers=(0,)):
 
 
 def test_every_picture_is_measured_or_excused_with_a_reason(truth):
-    assert boards.makers() == {*truth.MEASURED, *truth.EXCUSED}
+    assert makers.makers() == {*truth.MEASURED, *truth.EXCUSED}
     assert not truth.MEASURED.keys() & truth.EXCUSED and all(map(str.strip, truth.EXCUSED.values()))
 
 
@@ -50,21 +50,21 @@ def test_a_new_picture_would_be_missed(truth, monkeypatch):
 
     another.__module__ = "labkit.pictures.scene"
     monkeypatch.setattr(scene, "another", another, raising=False)
-    assert boards.makers() - {*truth.MEASURED, *truth.EXCUSED} == {"scene.another"}
+    assert makers.makers() - {*truth.MEASURED, *truth.EXCUSED} == {"pictures.another"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "scene.timeline",
-        "scene.compare",
-        "chart.bars",
-        "chart.curves",
-        "bill.shards",
-        "bill.footprint",
-        "transfer.layers",
-        "transfer.flow",
-        "widgets.architectures",
+        "pictures.timeline",
+        "pictures.compare",
+        "pictures.bars",
+        "pictures.curves",
+        "pictures.shards",
+        "pictures.footprint",
+        "sharding.layers",
+        "sharding.flow",
+        "planner.architectures",
     ],
 )
 def test_matplotlib_shows_what_the_data_say(truth, name):
@@ -82,7 +82,7 @@ def test_slices_thinner_than_a_pixel_keep_their_share(truth):
         "shards",
         "",
         "",
-        truth.painted_by(None, some(truth, "bill.shards", (14,)), "matplotlib", "light"),
+        truth.painted_by(None, some(truth, "pictures.shards", (14,)), "matplotlib", "light"),
     )
     assert row["num_shares"] == 64 and row["largest_error"] <= POINTS, row
 
@@ -93,12 +93,12 @@ def test_chromium_shows_what_the_data_say(truth, shoot, theme):
     cases = [
         case
         for name in (
-            "scene.timeline",
-            "chart.bars",
-            "diagram.collective",
-            "bill.shards",
-            "transfer.layers",
-            "widgets.architectures",
+            "pictures.timeline",
+            "pictures.bars",
+            "collectives.collective",
+            "pictures.shards",
+            "sharding.layers",
+            "planner.architectures",
         )
         for case in some(truth, name)
     ]
@@ -121,7 +121,7 @@ def test_what_only_a_browser_shows_is_true_as_well(truth, shoot):
 
 
 def test_boxes_a_twentieth_too_narrow_are_noticed(truth):
-    (case,) = some(truth, "scene.timeline")
+    (case,) = some(truth, "pictures.timeline")
     drawn = case.drawn
     narrow = replace(
         drawn, x1_us=drawn.x1_us - 0.05 * (drawn.x1_us - drawn.x0_us) * (drawn.kind == "B")
@@ -136,7 +136,7 @@ def test_letters_and_edges_belong_to_what_lies_beside_them():
 
 
 def test_a_picture_of_other_data_is_noticed(truth):
-    (case,) = some(truth, "chart.bars", (1,))
+    (case,) = some(truth, "pictures.bars", (1,))
     other = [
         ("ring", {"measured": 31.0, "predicted": 24.0}),
         ("tree", {"measured": 7.5, "predicted": 16.0}),

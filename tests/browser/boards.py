@@ -2,7 +2,6 @@
 readings."""
 
 import base64
-import inspect
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -281,34 +280,3 @@ BOARDS: dict[str, Callable[[], Iterator[Case]]] = {
     "widgets.trace": _traces,
 }
 """Cases by the function that makes the board."""
-
-
-def makers() -> set[str]:
-    """Every public function that makes a picture, and every public name of the boards:
-    "scene.timeline"."""
-    import importlib
-    import pkgutil
-
-    import house
-
-    import labkit.widgets as package
-
-    found = {f"widgets.{name}" for name in package.__all__}
-    for room in (
-        *house.FLOORS[3],
-        *(f"widgets.{each.name}" for each in pkgutil.iter_modules(package.__path__)),
-    ):
-        module = importlib.import_module(f"labkit.{room}")
-        for name, made in vars(module).items():
-            if (
-                inspect.isfunction(made)
-                and made.__module__ == module.__name__
-                and not name.startswith("_")
-            ):
-                says = str(inspect.signature(made).return_annotation)
-                if (
-                    any(word in says for word in ("Scene", "Sketch", "Board"))
-                    and "Case" not in says
-                ):
-                    found.add(f"{room.split('.')[0]}.{name}")
-    return found

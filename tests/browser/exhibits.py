@@ -334,16 +334,16 @@ def _links() -> Iterator[Case]:
 
 
 PICTURES: dict[str, Callable[[], Iterator[Case]]] = {
-    "scene.timeline": _timelines,
-    "scene.compare": _compares,
-    "chart.bars": _bars,
-    "chart.curves": _curves,
-    "diagram.collective": _chunks,
-    "bill.shards": _shards,
-    "bill.footprint": _footprints,
-    "transfer.layers": _layers,
-    "transfer.flow": _flows,
-    "widgets.stacked": _stacked,
-    "widgets.architectures": _links,
+    "pictures.timeline": _timelines,
+    "pictures.compare": _compares,
+    "pictures.bars": _bars,
+    "pictures.curves": _curves,
+    "collectives.collective": _chunks,
+    "pictures.shards": _shards,
+    "pictures.footprint": _footprints,
+    "sharding.layers": _layers,
+    "sharding.flow": _flows,
+    "planner.stacked": _stacked,
+    "planner.architectures": _links,
 }
 """Cases by the function that makes the picture."""
