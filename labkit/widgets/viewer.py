@@ -1,5 +1,5 @@
 """The trace viewer: any Timeline on one canvas, zoomed, searched and asked in the browser
-(``viewer.js``), without the kernel. Python's half: binary columns out of a Scene, and the widget
+(``viewer*.js``), without the kernel. Python's half: binary columns out of a Scene, and the widget
 that carries them."""
 
 import re
@@ -14,7 +14,9 @@ from labkit.pictures import style
 from labkit.pictures.scene import Row, Scene
 from labkit.pictures.svg import HATCHES
 
-SOURCE = Path(__file__).with_name("viewer.js")
+PARTS = ("viewer_data.js", "viewer_painter.js", "viewer.js")
+SOURCE = "".join(Path(__file__).with_name(part).read_text(encoding="utf-8") for part in PARTS)
+"""The browser's half, as one module: anywidget and pages without a kernel take it as it is."""
 _WORDS = (
     ("in", "zoom in (+)", "放大 (+)"),
     ("out", "zoom out (-)", "缩小 (-)"),

@@ -258,7 +258,7 @@ def _page(about: dict, columns: dict[str, bytes]) -> str:
     told = json.dumps(about).replace("<", "\\u003c")
     return (
         '<div id="here" style="width:900px"></div><script '
-        f'type="module">{viewer.SOURCE.read_text("utf-8")}\n'
+        f'type="module">{viewer.SOURCE}\n'
         f"const packed = {packed}, unpack = text => Uint8Array.from(atob(text), each => "
         "each.charCodeAt(0));\n"
         "const columns = Object.fromEntries(Object.entries(packed).map(([name, text]) => [name, "

@@ -70,12 +70,11 @@ def test_a_message_keeps_its_bytes_and_is_joined_to_its_receive():
 
 
 def test_words_follow_the_language_and_every_one_is_used():
-    source = viewer.SOURCE.read_text()
     english, chinese = (
         viewer.about(scene.compare(*timelines(), language=code))["words"] for code in ("en", "zh")
     )
     assert english.keys() == chinese.keys() and all(english[key] != chinese[key] for key in english)
-    assert all(f"words.{key}" in source for key in english)
+    assert all(f"words.{key}" in viewer.SOURCE for key in english)
 
 
 def test_the_board_holds_a_picture_for_who_can_not_run_it():

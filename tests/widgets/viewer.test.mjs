@@ -1,9 +1,11 @@
-// Laws of the viewer's pure half, without a browser: node --test tests/viewer.test.mjs
+// Laws of the viewer's pure half, without a browser: node --test tests/widgets/viewer.test.mjs
 import assert from "node:assert/strict";
 import {readFileSync} from "node:fs";
 import test from "node:test";
 
-const source = readFileSync(new URL("../labkit/viewer.js", import.meta.url), "utf8");
+const parts = ["viewer_data.js", "viewer_painter.js", "viewer.js"]
+  .map(name => readFileSync(new URL(`../../labkit/widgets/${name}`, import.meta.url), "utf8"));
+const source = parts.join("");
 const {LARGE, chrome, decode, first, hit, inked, lod, moved, seek, shares, spoken, ticks, within, zoomed} =
   await import(`data:text/javascript,${encodeURIComponent(source)}`);
 
