@@ -20,7 +20,8 @@ def predicted(name: str = "gpipe", **cost: float) -> Timeline:
 
 def busy(num_boxes: int, num_ranks: int = 8) -> Timeline:
     """Many short boxes of random lengths with gaps between them."""
-    rng, rows = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    rows = []
     for rank in range(num_ranks):
         ends = np.cumsum(rng.random(2 * num_boxes // num_ranks) + 0.1)
         for i, (start, end) in enumerate(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True)):

@@ -90,32 +90,27 @@ def test_slices_thinner_than_a_pixel_keep_their_share(truth):
 @pytest.mark.browser
 @pytest.mark.parametrize("theme", painted.THEMES)
 def test_chromium_shows_what_the_data_say(truth, shoot, theme):
-    cases = [
-        case
-        for name in (
-            "pictures.timeline",
-            "pictures.bars",
-            "collectives.collective",
-            "pictures.shards",
-            "sharding.layers",
-            "planner.architectures",
-        )
-        for case in some(truth, name)
-    ]
+    cases = []
+    for name in (
+        "pictures.timeline",
+        "pictures.bars",
+        "collectives.collective",
+        "pictures.shards",
+        "sharding.layers",
+        "planner.architectures",
+    ):
+        cases += some(truth, name)
     row = truth.row("some", "SVG", theme, truth.painted_by(shoot, cases, "SVG", theme))
     assert row["num_shares"] > 100 and row["largest_error"] <= POINTS, row
 
 
 @pytest.mark.browser
 def test_what_only_a_browser_shows_is_true_as_well(truth, shoot):
-    pages = [
-        next(
-            case
-            for case in list(truth.MEASURED[name]())[first:]
-            if isinstance(case.drawn, exhibits.Page)
-        )
-        for name, first in (("widgets.trace", 2), ("widgets.timeline", 0))
-    ]  # 20,000 boxes, and a table's bar
+    pages = []
+    for name, first in (("widgets.trace", 2), ("widgets.timeline", 0)):
+        cases = list(truth.MEASURED[name]())[first:]
+        pages.append(next(case for case in cases if isinstance(case.drawn, exhibits.Page)))
+    # 20,000 boxes, and a table's bar
     row = truth.row("pages", "HTML", "dark", truth.painted_by(shoot, pages, "HTML", "dark"))
     assert row["num_shares"] > 50 and row["largest_error"] <= POINTS, row
 

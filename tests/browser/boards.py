@@ -26,7 +26,8 @@ FLEX = "div[style*='display:flex']"
 @contextmanager
 def _recorded() -> Iterator[list]:
     """Every picture that is made into HTML meanwhile."""
-    seen, plain = [], svg.html
+    seen = []
+    plain = svg.html
     svg.html = lambda drawn: seen.append(drawn) or plain(drawn)
     try:
         yield seen
@@ -214,7 +215,8 @@ def _need() -> Iterator[Case]:
         {"model": list(need_board.MODELS)[-1], "recipe": "sgd"},
     ):
         board = widgets.training_need(**given)
-        setting, (drawn,) = board.setting, shown_by(board)
+        setting = board.setting
+        (drawn,) = shown_by(board)
         rows = [setting.bill()]
         if setting.needed(0) != 1:
             rows += [setting.bill(setting.needed(stage) or 1 << 20, stage) for stage in (1, 2, 3)]

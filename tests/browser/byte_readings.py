@@ -1,6 +1,7 @@
 """Readings of the pictures of bytes: areas, heights, thicknesses, contributions; see
 ``readings``."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -40,7 +41,8 @@ def shards(painted: Painted, drawn: Sketch, both: Sequence[Shards]) -> Pairs:
         rank, place = divmod(number, len(both))
         band = y - 0.42 * height, y - 0.3 * height  # above the letters
         for (kind, width), x in zip(columns.items(), starts, strict=True):
-            end, model = x + width * scale, width - spares[kind]  # padding lies behind the model
+            end = x + width * scale
+            model = width - spares[kind]  # padding lies behind the model
             found = painted.shares(
                 {kind: [LOOKS[CATEGORIES[kind]][0]]}, x, x + model * scale, *band
             )
@@ -67,15 +69,16 @@ def _columns(both: Sequence[Shards]) -> tuple[dict[str, float], dict[str, int]]:
     """Bytes of each kind's column: every tensor of the model in the kind's type, and the padding;
     and that alone."""
     ends: dict[str, int] = {}
-    rows = [row for each in both for row in each.rows()]
+    rows = list(itertools.chain.from_iterable(each.rows() for each in both))
     for _, kind, tensor, _, stop, _, _ in rows:
         if tensor not in NO_TENSOR and kind in CATEGORIES and kind not in ("step", "buffer"):
             ends[tensor] = max(ends.get(tensor, 0), stop)
-    widths, spares = {}, {}
-    for kind in (
-        kind for kind in CATEGORIES if kind != "step" and any(row[1] == kind for row in rows)
-    ):
+    widths = {}
+    spares = {}
+    for kind in CATEGORIES:
         mine = [row for row in rows if row[1] == kind]
+        if kind == "step" or not mine:
+            continue
         size = max(ITEMSIZE[row[5]] for row in mine)
         spares[kind] = max(
             (ITEMSIZE[row[5]] * (row[4] - row[3]) for row in mine if row[2] in NO_TENSOR), default=0
@@ -83,7 +86,8 @@ def _columns(both: Sequence[Shards]) -> tuple[dict[str, float], dict[str, int]]:
         widths[kind] = float(sum(ends.values()) * size + spares[kind])
         if kind == "buffer":
             held = [each.bytes_by()[kind].max() for each in both if (each.kind == kind).any()]
-            spares[kind], widths[kind] = 0, float(max(held))
+            spares[kind] = 0
+            widths[kind] = float(max(held))
     return widths, spares
 
 
@@ -92,8 +96,10 @@ def footprints(painted: Painted, drawn: Sketch, both: Sequence[Footprint]) -> Pa
     most = max(each.peak_bytes for each in both)
     axis = [words for words in drawn.only(Words) if words.anchor == "end" and words.size_px == 11]
     values = ticks(0, most, 5)
-    zero, top = axis[0].y_px - 4, axis[len(values) - 1].y_px - 4
-    labels = [label for label in both[0].labels if all(label in each.labels for each in both)]
+    zero = axis[0].y_px - 4
+    top = axis[len(values) - 1].y_px - 4
+    known_to_all = set.intersection(*(set(each.labels) for each in both))
+    labels = [label for label in both[0].labels if label in known_to_all]
     left = axis[0].x_px + 6
     pitch = (WIDTH_PX - left) / len(labels)
     looks = {part: [LOOKS[part][0]] for part in PARTS}
@@ -116,8 +122,10 @@ def stacked(
         for words in drawn.only(Words)
         if words.anchor == "end" and not words.bold and words.y_px > 72
     ][: len(rows)]
-    left, most = names[0].x_px + 8, max([sum(row.values()) for row in rows] + [mark or 0.0])
-    looks = {part: [LOOKS[part][0]] for part in dict.fromkeys(part for row in rows for part in row)}
+    left = names[0].x_px + 8
+    most = max([sum(row.values()) for row in rows] + [mark or 0.0])
+    parts = dict.fromkeys(itertools.chain.from_iterable(rows))
+    looks = {part: [LOOKS[part][0]] for part in parts}
     shown = []
     for words, row in zip(names, rows, strict=True):
         found = painted.length(looks, left, WIDTH_PX - 72, words.y_px - 14, words.y_px + 6)
@@ -143,9 +151,11 @@ def layers(
     ``size``: into how many parts a layer is cut, ``whole``: the layers that are gathered."""
     frames = [box for box in drawn.only(Box) if not box.colour and box.height_px != 14]
     looks = {part: [LOOKS[part][0]] for part in ("parameters", "gathered")}
-    room, total = sum(frame.width_px for frame in frames) / num_ranks, sum(unit_bytes.values())
+    room = sum(frame.width_px for frame in frames) / num_ranks
+    total = sum(unit_bytes.values())
     for number, frame in enumerate(frames):
-        name, y = list(unit_bytes)[number // num_ranks], frame.y_px + frame.height_px / 2
+        name = list(unit_bytes)[number // num_ranks]
+        y = frame.y_px + frame.height_px / 2
         found = painted.length(looks, frame.x_px - 2, frame.x_px + frame.width_px + 2, y - 2, y + 2)
         own = unit_bytes[name] / size
         yield found["parameters"] / room, own / total
@@ -167,7 +177,9 @@ def flows(painted: Painted, drawn: Sketch, moves: Sequence[Move], marked: str = 
 
 def links(painted: Painted, drawn: Sketch, plans: Sequence[Plan]) -> Pairs:
     """Bytes: how thick each link is, against the thickest of all panels."""
-    ranks, shown, true = [box for box in drawn.only(Box) if box.texts], [], []
+    ranks = [box for box in drawn.only(Box) if box.texts]
+    shown = []
+    true = []
     for plan in plans:
         places = {
             int(box.texts[0]): (box.x_px + box.width_px / 2, box.y_px + box.height_px / 2)
@@ -175,7 +187,7 @@ def links(painted: Painted, drawn: Sketch, plans: Sequence[Plan]) -> Pairs:
         }
         ranks = ranks[plan.num_ranks :]
         carried: dict[tuple[int, int], float] = {}
-        for move in (move for step in plan.steps for move in step):
+        for move in itertools.chain.from_iterable(plan.steps):
             pair = min(move.src, move.dst), max(move.src, move.dst)
             carried[pair] = carried.get(pair, 0.0) + len(move.chunks) * plan.chunk_bytes(1.0)
         colours = {line.points_px: line.colour for line in drawn.only(Line)}
@@ -213,50 +225,42 @@ def chunks(
 ) -> Pairs:
     """Contributions: how far each chunk's box is filled; the meters of volume and time, and the
     bound's place."""
-    held, parts = holdings(plan, step), max(len(chunk) for rank in holdings(plan) for chunk in rank)
     grid = [box for box in drawn.only(Box) if box.y_px >= 160]
-    rows = plan.num_chunks
     if plan.primitive != "all_to_all":
-        for number, box in enumerate(grid[: plan.num_ranks * rows]):
-            rank, chunk = divmod(number, rows)
-            colour = style.CYCLE[chunk % 16][0]
-            looks = {"full": [colour], "pale": [rgb(style.shade(colour, 3, 3))]}
-            top, bottom = (
-                box.y_px + 1.5,
-                box.y_px + (3.2 if box.height_px >= 13 else box.height_px - 1.5),
-            )
-            found = painted.length(
-                looks, box.x_px - 3, min(WIDTH_PX, box.x_px + box.width_px + 3), top, bottom
-            )
-            yield found["full"] / box.width_px, len(held[rank][chunk]) / parts
-            yield (found["full"] + found["pale"]) / box.width_px, float(bool(held[rank][chunk]))
-    begun, size = Plan(**{**vars(plan), "steps": plan.steps[:step]}), num_bytes or 1.0
-    told = [
-        (
-            *(float(sent_bytes(each, size).max()) for each in (begun, plan)),
-            lower_bound_bytes(plan.primitive, plan.num_ranks, size),
-        )
-    ]
+        yield from _filled(painted, grid, plan, step)
+    begun = Plan(**{**vars(plan), "steps": plan.steps[:step]})
+    size = num_bytes or 1.0
+    sent = (float(sent_bytes(each, size).max()) for each in (begun, plan))
+    told = [(*sent, lower_bound_bytes(plan.primitive, plan.num_ranks, size))]
     if network and num_bytes:
         told.append((time_us(begun, network, num_bytes), time_us(plan, network, num_bytes), 0.0))
-    names = [words for words in drawn.only(Words) if words.x_px == 0 and words.y_px > 160][
-        : len(told)
-    ]
+    below = [words for words in drawn.only(Words) if words.x_px == 0 and words.y_px > 160]
     grey = style.KINDS["wait"].colour
-    for words, (so_far, total, bound) in zip(names, told, strict=True):
-        found = painted.length(
-            {"full": [grey], "pale": [rgb(style.shade(grey, 3, 3))]},
-            188,
-            626,
-            words.y_px - 10,
-            words.y_px,
-        )
+    looks = {"full": [grey], "pale": [rgb(style.shade(grey, 3, 3))]}
+    for words, (so_far, total, bound) in zip(below[: len(told)], told, strict=True):
+        found = painted.length(looks, 188, 626, words.y_px - 10, words.y_px)
         most = max(total, bound) or 1.0
         yield found["full"] / 430, so_far / most
         yield (found["full"] + found["pale"]) / 430, total / most
         if bound:
             at = painted.upright_line(192, 626, words.y_px - 17, words.y_px - 14)
             yield (at - 190) / 430, bound / most
+
+
+def _filled(painted: Painted, grid: Sequence[Box], plan: Plan, step: int) -> Pairs:
+    """How far each chunk's box is filled, and whether it is there at all."""
+    held = holdings(plan, step)
+    parts = max(map(len, itertools.chain.from_iterable(holdings(plan))))
+    for number, box in enumerate(grid[: plan.num_ranks * plan.num_chunks]):
+        rank, chunk = divmod(number, plan.num_chunks)
+        colour = style.CYCLE[chunk % 16][0]
+        looks = {"full": [colour], "pale": [rgb(style.shade(colour, 3, 3))]}
+        end = min(WIDTH_PX, box.x_px + box.width_px + 3)
+        top = box.y_px + 1.5
+        bottom = box.y_px + (3.2 if box.height_px >= 13 else box.height_px - 1.5)
+        found = painted.length(looks, box.x_px - 3, end, top, bottom)
+        yield found["full"] / box.width_px, len(held[rank][chunk]) / parts
+        yield (found["full"] + found["pale"]) / box.width_px, float(bool(held[rank][chunk]))
 
 
 def holders(
@@ -268,7 +272,8 @@ def holders(
         y = drawn.only(Words)[2 + rank].y_px - 5
         mine = [frame for frame in frames if frame.y_px <= y <= frame.y_px + frame.height_px]
         for colour, true, own in (("#4f9fe3", held, mine[:-1]), ("#f2954b", batch, mine[-1:])):
-            x0, x1 = own[0].x_px, own[-1].x_px + own[-1].width_px
+            x0 = own[0].x_px
+            x1 = own[-1].x_px + own[-1].width_px
             found = painted.length({colour: [colour]}, x0 - 2, min(WIDTH_PX, x1 + 2), y - 4, y + 4)
             gaps = (x1 - x0) / sum(frame.width_px for frame in own)
             yield found[colour] * gaps / (x1 - x0), true[rank]

@@ -58,7 +58,8 @@ LINK = Link(alpha_us=1e3, bandwidth_gb_per_s=0.1)
 
 def random_trace(num_boxes: int, num_ranks: int = 8) -> Timeline:
     """Boxes of random lengths and kinds with gaps between them, and messages under them."""
-    rng, rows = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    rows = []
     for rank in range(num_ranks):
         ends = np.cumsum(rng.random(2 * num_boxes // num_ranks) + 0.1)
         for i, (start, end) in enumerate(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True)):
@@ -147,14 +148,16 @@ def _bars() -> Iterator[Case]:
         "tree": {"measured": 7.5, "predicted": 16.0},
         "star": {"measured": 88.0, "predicted": 92.0},
     }
+    many = []
+    for rank in range(3):
+        many.append((f"rank {rank}", {str(n): 1.0 + rank + n for n in range(8)}))
     for rows, marks in (
         ([("one", 3.0), ("two", 9.5), ("a longer name", 0.4)], [6.5]),
         (list(groups.items()), []),
-        ([(f"rank {rank}", {str(n): 1.0 + rank + n for n in range(8)}) for rank in range(3)], []),
+        (many, []),
     ):
-        drawn = curves.bars(
-            rows, title="Bars", badge="computed", marks=[("bound", at) for at in marks]
-        )
+        bounds = [("bound", at) for at in marks]
+        drawn = curves.bars(rows, title="Bars", badge="computed", marks=bounds)
         given = [(name, value if isinstance(value, dict) else {"": value}) for name, value in rows]
         yield Case(drawn, partial(readings.bars, drawn=drawn, rows=given, marks=marks))
 
@@ -198,10 +201,8 @@ def _chunks() -> Iterator[Case]:
         ("all_reduce", "double_tree", 6, 4),
         ("all_reduce", "ring", 2, 0),
     ):
-        plan, links = (
-            algorithms.plan(primitive, algorithm, num_ranks),
-            network.uniform(num_ranks, LINK),
-        )
+        plan = algorithms.plan(primitive, algorithm, num_ranks)
+        links = network.uniform(num_ranks, LINK)
         drawn = picture.collective(plan, step, num_bytes=4e6, network=links)
         yield Case(
             drawn,

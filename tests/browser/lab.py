@@ -151,7 +151,8 @@ class Page:
         folder.mkdir(parents=True, exist_ok=True)
         self.page.set_viewport_size({"width": width_px, "height": height_px})
         self.page.wait_for_timeout(500)
-        paths, top = [], 0
+        paths = []
+        top = 0
         while True:
             total, seen = self.page.evaluate(
                 """top => { const box = document.querySelector('.jp-WindowedPanel-outer');

@@ -70,7 +70,8 @@ class Painted:
 
     def cut(self, x0: float, x1: float, y0: float, y1: float) -> np.ndarray:
         """The pixels of a part of the picture; at least one line of them."""
-        top, left = round(y0 * self.high), round(self.left + x0 * self.scale)
+        top = round(y0 * self.high)
+        left = round(self.left + x0 * self.scale)
         return self.pixels[
             top : max(top + 1, round(y1 * self.high)),
             left : max(left + 1, round(self.left + x1 * self.scale)),
@@ -96,29 +97,11 @@ class Painted:
         one end of a box is a part of it. ``area``: the mean of the lines.
         """
         part = self.cut(x0, x1, y0, y1)
-        part = part.swapaxes(0, 1) if upright else part
-        part = (
-            part[::4]
-            if area
-            else part[np.unique(np.linspace(0, len(part) - 1, 15).round().astype(int))]
-        )
-        names, colours = [PAPER, ""], [self.paper, np.array(INK, dtype=float)]
-        if edged:
-            names, colours = (
-                [*names, PAPER, ""],
-                [*colours, self.faint(0.12 if self.theme == "dark" else 0), self.faint(0.45)],
-            )
-        for name, own in looks.items():
-            for colour in own:
-                plain = rgb(colour) if isinstance(colour, str) else np.asarray(colour, dtype=float)
-                soft = [
-                    plain + dark * (np.array(ink) - plain)
-                    for dark, ink in _HATCHED + _LINED * (not edged)
-                ]
-                soft = soft if isinstance(colour, str) else [plain]
-                names, colours = names + [name] * len(soft), colours + soft
-                if edged:
-                    names, colours = [*names, ""], [*colours, plain + 0.45 * (self.text - plain)]
+        if upright:
+            part = part.swapaxes(0, 1)
+        fifteen = np.unique(np.linspace(0, len(part) - 1, 15).round().astype(int))
+        part = part[::4] if area else part[fifteen]
+        names, colours = self._palette(looks, edged)
         away = np.abs(part[:, :, None, :] - np.array(colours)).sum(axis=3)
         order = [name for name in dict.fromkeys(names) if name]
         index = np.array([order.index(name) if name else -1 for name in names])
@@ -127,6 +110,34 @@ class Painted:
         return {
             name: float(middle((found == number).mean(axis=1))) for number, name in enumerate(order)
         }
+
+    def _palette(
+        self, looks: Mapping[str, Sequence], edged: bool
+    ) -> tuple[list[str], list[np.ndarray]]:
+        """Every colour that a pixel may have, and what it belongs to: a look, paper, or "" where
+        its neighbours decide."""
+        names = [PAPER, ""]
+        colours = [self.paper, np.array(INK, dtype=float)]
+        darker = _HATCHED
+        if edged:
+            names += [PAPER, ""]
+            colours += [self.faint(0.12 if self.theme == "dark" else 0), self.faint(0.45)]
+        else:
+            darker = _HATCHED + _LINED
+        for name, own in looks.items():
+            for colour in own:
+                if isinstance(colour, str):
+                    plain = rgb(colour)
+                    soft = [plain + dark * (np.array(ink) - plain) for dark, ink in darker]
+                else:
+                    plain = np.asarray(colour, dtype=float)
+                    soft = [plain]
+                names += [name] * len(soft)
+                colours += soft
+                if edged:
+                    names.append("")
+                    colours.append(plain + 0.45 * (self.text - plain))
+        return names, colours
 
     def length(
         self, looks: Mapping[str, Sequence], x0: float, x1: float, y0: float, y1: float
@@ -148,8 +159,10 @@ class Painted:
 
     def at(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Colours at places of the image, between pixels as well."""
-        u, v = x * _SCALE - 0.5, y * _SCALE - 0.5
-        left, top = np.floor(u).astype(int), np.floor(v).astype(int)
+        u = x * _SCALE - 0.5
+        v = y * _SCALE - 0.5
+        left = np.floor(u).astype(int)
+        top = np.floor(v).astype(int)
         out = 0.0
         for i, j, weight in (
             (0, 0, (1 - u + left) * (1 - v + top)),
@@ -178,7 +191,8 @@ class Painted:
             np.array([self.left + x * self.scale, y * self.high]) / _SCALE for x, y in (start, end)
         )
         side = np.array([a[1] - b[1], b[0] - a[0]]) / np.hypot(*(b - a))
-        along, step = np.linspace(0.03, 0.97, 120), 0.1
+        along = np.linspace(0.03, 0.97, 120)
+        step = 0.1
         across = np.arange(-reach, reach + step / 2, step)
         places = (a + along[:, None] * (b - a))[:, None, :] + across[None, :, None] * side
         full = opacity * (rgb(colour) - self.paper)
@@ -209,7 +223,8 @@ def rgb(colour: str) -> np.ndarray:
 def filled(labels: np.ndarray) -> np.ndarray:
     """Labels of lines of pixels, each -1 given the nearest label on its line; a tie goes to the
     left."""
-    places, known = np.arange(labels.shape[1]), labels >= 0
+    places = np.arange(labels.shape[1])
+    known = labels >= 0
     before = np.maximum.accumulate(np.where(known, places, -1), axis=1)
     after = np.minimum.accumulate(np.where(known, places, 10**9)[:, ::-1], axis=1)[:, ::-1]
     left = (before >= 0) & ((places - before <= after - places) | (after == 10**9))

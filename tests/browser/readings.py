@@ -5,6 +5,7 @@ true) shares. Time and values stand here, bytes in ``byte_readings``.
 is taken: the places of names ("rank 3"), of frames that stand for a whole, of an axis's ends.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -31,7 +32,8 @@ def timelines(
         max(span_us, *(float(each.end_us.max(initial=0.0)) for each in shifted)) - start_us
         or 1000.0
     )
-    looks, rows = _kinds(painted, panels), {}
+    looks = _kinds(painted, panels)
+    rows = {}
     for row in drawn.rows:
         panel = max(0, sum(heading.bottom_px < row.top_px for heading in drawn.headings) - 1)
         high = 0.2 if row.height_px >= 13 else 0.85  # above the letters, where there are any
@@ -58,27 +60,25 @@ def timelines(
 def _kinds(painted: Painted, panels: Sequence[Timeline]) -> dict[str, list]:
     """The colours that each kind has: a rank's later stages are lighter; idleness is faint."""
     looks = {}
-    for kind in sorted({kind for each in panels for kind in each.kind.tolist()}):
-        chunks = (
-            max(
-                len(
-                    {
-                        label.partition(kind)[0]
-                        for label in each.label[(each.kind == kind) & (each.rank == rank)]
-                        if kind in "FBIW"
-                    }
-                )
-                for each in panels
-                for rank in range(each.num_ranks)
-            )
-            or 1
-        )
-        looks[kind] = [
-            style.shade(style.style(kind).colour, chunk, chunks) for chunk in range(chunks)
-        ]
+    kinds = set().union(*(each.kind.tolist() for each in panels))
+    for kind in sorted(kinds):
+        chunks = _most_chunks(kind, panels)
+        colour = style.style(kind).colour
+        looks[kind] = [style.shade(colour, chunk, chunks) for chunk in range(chunks)]
     faint = [painted.faint(share) for share in (0.05, 0.17, 0.3, 0.37)]
     grey = [np.array([level] * 3, dtype=float) for level in (242.5, 229.5, 208.0, 188.0, 168.0)]
     return looks | {style.IDLE: grey if painted.renderer == "mpl" else faint}
+
+
+def _most_chunks(kind: str, panels: Sequence[Timeline]) -> int:
+    """How many stages of the model one rank has at most, by the labels of a kind."""
+    most = 1
+    if kind in "FBIW":
+        for each in panels:
+            for rank in range(each.num_ranks):
+                labels = each.label[(each.kind == kind) & (each.rank == rank)]
+                most = max(most, len({label.partition(kind)[0] for label in labels}))
+    return most
 
 
 def _span(each: Timeline) -> float:
@@ -90,7 +90,8 @@ def _row(
     shifted: Timeline, rank: int, lane: str, found: Mapping[str, float], axis_us: float
 ) -> Pairs:
     mine = (shifted.rank == rank) & (shifted.lane == lane)
-    lasts_us, busy = shifted.end_us - shifted.start_us, 0.0
+    lasts_us = shifted.end_us - shifted.start_us
+    busy = 0.0
     for kind in found:
         if kind != style.IDLE:
             share = float(lasts_us[mine & (shifted.kind == kind)].sum()) / axis_us
@@ -105,13 +106,15 @@ def _sides(painted: Painted, drawn: Scene, panels: Sequence[Timeline]) -> Pairs:
     pipeline = any(np.isin(each.kind, ("F", "B", "I")).any() for each in panels)
     if pipeline:
         peaks = [in_flight(each) for each in panels]
-        true = [peak / max(1, *(part.max() for part in peaks)) for peak in peaks]
+        highest = max(1, *(peak.max() for peak in peaks))
+        true = [peak / highest for peak in peaks]
     else:
         true = [
             busy_us(each, COMPUTE if COMPUTE in each.lane else COMM) / _span(each)
             for each in panels
         ]
-    left, seen = LEFT_PX + PLOT_PX + 10, set()
+    left = LEFT_PX + PLOT_PX + 10
+    seen = set()
     for row in drawn.rows:
         panel = max(0, sum(heading.bottom_px < row.top_px for heading in drawn.headings) - 1)
         if (panel, row.rank) not in seen and row.height_px >= 8:
@@ -130,13 +133,16 @@ def bars(
     marks: Sequence[float] = (),
 ) -> Pairs:
     """Values: the length of each bar, and the place of each mark, against the longest."""
-    heads = list(dict.fromkeys(head for _, group in rows for head in group))
+    groups = [group for _, group in rows]
+    heads = list(dict.fromkeys(itertools.chain.from_iterable(groups)))
     looks = {head: [style.CYCLE[number % 8][0]] for number, head in enumerate(heads)}
-    most = max([value for _, group in rows for value in group.values()] + list(marks))
+    most = max([*marks, *(max(group.values()) for group in groups)])
     names = [
         words for words in drawn.only(Words) if words.anchor == "end" and words.text in dict(rows)
     ]
-    left, thick, shown = names[0].x_px + 8, 16 if len(heads) > 1 else 22, []
+    left = names[0].x_px + 8
+    thick = 16 if len(heads) > 1 else 22
+    shown = []
     for words, (_, group) in zip(names, rows, strict=True):
         top = words.y_px - 3 - thick * len(group) / 2
         for number, (head, value) in enumerate(group.items()):
@@ -144,10 +150,8 @@ def bars(
             shown.append(
                 (painted.length({"bar": looks[head]}, left, WIDTH_PX, y - 5, y + 5)["bar"], value)
             )
-    top, bottom = (
-        names[0].y_px - 3 - thick * len(rows[0][1]) / 2 - 14,
-        names[0].y_px - 3 - thick * len(rows[0][1]) / 2,
-    )
+    top = names[0].y_px - 3 - thick * len(rows[0][1]) / 2 - 14
+    bottom = names[0].y_px - 3 - thick * len(rows[0][1]) / 2
     if marks:  # between the words above and the first bar
         shown.append(
             (painted.upright_line(left + 3, WIDTH_PX, top + 10, bottom - 0.5) - left, marks[0])
@@ -172,40 +176,48 @@ def curves(
     names = list(dict.fromkeys(each.name for each in series))
     for each in series:
         colour = style.CYCLE[names.index(each.name) % 8][0]
-        for x, y in zip(each.x, each.y, strict=True):
-            at = [
-                float(np.interp(_grown(value, logged), numbers, px))
-                if numbers[0] < numbers[-1]
-                else px[0]
-                for value, logged, (numbers, px) in zip(
-                    (x, y), log, map(_extended, places), strict=True
-                )
-            ]
-            half = 5 if each.points else 3
-            part = painted.cut(at[0] - half, at[0] + half, at[1] - 24, at[1] + 24)
-            mine = np.abs(part - rgb(colour)).sum(axis=2) < 60
-            assert mine.any(), f"no {colour} near ({x}, {y})"
-            rows, columns = (float(spots.mean()) + 0.5 for spots in np.nonzero(mine))
-            lies = (
-                (round(painted.left + (at[0] - half) * painted.scale) + columns - painted.left)
-                / painted.scale,
-                (round((at[1] - 24) * painted.high) + rows) / painted.high,
-            )
+        for point in zip(each.x, each.y, strict=True):
+            lies = _found(painted, places, point, log, colour, 5 if each.points else 3)
             shown = [
                 (place - px[0]) / (px[-1] - px[0])
                 for place, (_, px) in zip(lies, places, strict=True)
             ]
-            value = [_grown(number, logged) for number, logged in zip((x, y), log, strict=True)]
+            value = _all_grown(point, log)
             if not each.points:  # a line has no point of its own, and may have a gap here
                 numbers = places[0][0]
                 value[0] = numbers[0] + shown[0] * (numbers[-1] - numbers[0])
-                grown = [
-                    [_grown(number, logged) for number in column]
-                    for column, logged in zip((each.x, each.y), log, strict=True)
-                ]
-                value[1] = float(np.interp(value[0], *grown))
+                xs = [_grown(x, log[0]) for x in each.x]
+                ys = [_grown(y, log[1]) for y in each.y]
+                value[1] = float(np.interp(value[0], xs, ys))
             for found, number, (numbers, _) in zip(shown, value, places, strict=True):
                 yield found, (number - numbers[0]) / (numbers[-1] - numbers[0])
+
+
+def _found(
+    painted: Painted,
+    places: Sequence[tuple],
+    point: tuple[float, float],
+    log: tuple[bool, bool],
+    colour: str,
+    half: float,
+) -> tuple[float, float]:
+    """Where the middle of a colour lies near a point, in pixels of the picture."""
+    at = []
+    for value, (numbers, px) in zip(_all_grown(point, log), map(_extended, places), strict=True):
+        rises = numbers[0] < numbers[-1]
+        at.append(float(np.interp(value, numbers, px)) if rises else px[0])
+    part = painted.cut(at[0] - half, at[0] + half, at[1] - 24, at[1] + 24)
+    mine = np.abs(part - rgb(colour)).sum(axis=2) < 60
+    assert mine.any(), f"no {colour} near {point}"
+    rows, columns = (float(spots.mean()) + 0.5 for spots in np.nonzero(mine))
+    first_column = round(painted.left + (at[0] - half) * painted.scale)
+    first_row = round((at[1] - 24) * painted.high)
+    x = (first_column + columns - painted.left) / painted.scale
+    return x, (first_row + rows) / painted.high
+
+
+def _all_grown(point: tuple[float, float], log: tuple[bool, bool]) -> list[float]:
+    return [_grown(value, logged) for value, logged in zip(point, log, strict=True)]
 
 
 def _grown(value: float, log: bool) -> float:
@@ -259,7 +271,8 @@ def usage(painted: Painted, times: Mapping[str, float]) -> Pairs:
     """A rank's bar of compute and communication beside its idle time; the painting is the bar
     alone."""
     looks = {"compute": [style.KINDS["compute"].colour], "exposed": [style.KINDS["send"].colour]}
-    found, whole = painted.shares(looks, 0, 300, 3, 9), sum(times.values())
+    found = painted.shares(looks, 0, 300, 3, 9)
+    whole = sum(times.values())
     for name in looks:
         yield found[name], times[name] / whole
     yield found[PAPER], times["idle"] / whole
@@ -272,13 +285,15 @@ def traces(painted: Painted, rows: Sequence[Mapping], panels: Sequence[Timeline]
     axis_us = max(float(each.end_us.max()) for each in shifted) - min(
         0.0, *(float(e.start_us.min()) for e in shifted)
     )
-    looks, sums = _kinds(painted, panels), {}
+    looks = _kinds(painted, panels)
+    sums = {}
     del looks[style.IDLE]
     dense = (
         sum(map(len, panels)) > 2000
     )  # boxes under a pixel share its height; letters stand in large ones
     for row in rows:
-        top, high = 6 + row["top_px"], row["height_px"]
+        top = 6 + row["top_px"]
+        high = row["height_px"]
         end = top + high * (1 if dense else 0.2)
         found = painted.shares(looks, 64, WIDTH_PX - 8, top, end, edged=False, area=dense)
         mine = sums.setdefault((row["panel"], row["rank"], row["lane"]), dict.fromkeys(looks, 0.0))

@@ -60,6 +60,12 @@ def seen(request, galleries):
     return lab
 
 
+def told(node):
+    """What a node of the accessibility tree says of itself."""
+    keys = "role", "name", "value", "description"
+    return tuple(str(node.get(key, {}).get("value", "")) for key in keys)
+
+
 @pytest.fixture
 def tree(seen):
     """A function: the nodes of the accessibility tree in a widget's output, as (role, name, value,
@@ -77,14 +83,7 @@ def tree(seen):
         nodes = session.send(
             "Accessibility.queryAXTree", {"objectId": found["result"]["objectId"]}
         )["nodes"]
-        return [
-            tuple(
-                str(node.get(key, {}).get("value", ""))
-                for key in ("role", "name", "value", "description")
-            )
-            for node in nodes
-            if not node["ignored"]
-        ]
+        return [told(node) for node in nodes if not node["ignored"]]
 
     yield read
     session.detach()
@@ -132,7 +131,8 @@ def comes(page, slider, text):
 
 @pytest.mark.parametrize("name", widgets.__all__)
 def test_every_control_has_a_name_and_every_picture_a_name_a_sentence_and_a_table(seen, tree, name):
-    nodes, output = tree(name), gallery.output(seen.page, name)
+    nodes = tree(name)
+    output = gallery.output(seen.page, name)
     for role, label, value, _ in nodes:
         if role in CONTROLS:
             assert label.strip() and label != "null" and not GLYPH.search(label), (role, label)
@@ -169,7 +169,8 @@ def test_every_control_has_a_name_and_every_picture_a_name_a_sentence_and_a_tabl
 
 
 def test_everything_operable_is_reached_by_tab_in_order_and_shows_the_focus(seen):
-    page, step = seen.page, STEP.replace("operable", repr(OPERABLE))
+    page = seen.page
+    step = STEP.replace("operable", repr(OPERABLE))
     for name in gallery.CELLS:
         output = gallery.output(page, name)
         wanted = output.locator(OPERABLE).evaluate_all(

@@ -59,7 +59,8 @@ def flips(lab, name):
     """The slider turns the pages back and forth, and says where it stands."""
     output = gallery.output(lab.page, name)
     slider = output.locator("[role=slider]").nth(where(name))
-    before, value = drawn(output), slider.get_attribute("aria-valuetext")
+    before = drawn(output)
+    value = slider.get_attribute("aria-valuetext")
     last = slider.evaluate("each => each.ariaValueNow === each.ariaValueMax")
     there, back = ("ArrowLeft", "ArrowRight") if last else ("ArrowRight", "ArrowLeft")
     slider.focus()

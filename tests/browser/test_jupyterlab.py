@@ -67,7 +67,8 @@ def pixels(board):
 
 def test_the_picture_moves_with_the_keyboard(chapter):
     board = first_board(chapter)
-    before, drawn = title(board), pixels(board)
+    before = title(board)
+    drawn = pixels(board)
     handle = slider(board, "microbatches")
     count = before.split(" microbatches")[0].split()[-1]
     handle.focus()
