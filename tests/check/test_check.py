@@ -179,6 +179,7 @@ def quadratic(chart):
     return first_fault(chart)
 
 
+@pytest.mark.alone  # bounds in seconds
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
