@@ -912,7 +912,7 @@ for way, num_bytes in counted.items():
 #
 # GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as measured above, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` shards nothing (0), the optimizer (1), gradients too (2), parameters too (3); `"accumulate"` counts both its sets as gradients. No calls of `labkit.sharding.states`, of course.
 
-# %% [markdown] lang="zh" of="bc8c0e96"
+# %% [markdown] lang="zh" of="0bd71905"
 # ## 练习
 #
 # 检查不会中断笔记本。它用没有展示过的规模试你的答案，要存要发的就在真实的 rank 上试，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。

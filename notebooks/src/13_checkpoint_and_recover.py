@@ -202,7 +202,7 @@ opened = torch.load(file, weights_only=False)  # what the text's load does in an
 #
 # Section 10.5.1 names four: **plain** (rank 0 collects everything, writes one file), **sharded** (each rank writes what it holds), **asynchronous** (the states are copied, and a thread writes the copy while training goes on), **incremental** (what has not changed is not written again). Here with FSDP2: each of two ranks holds half of the parameters and of Adam's two moments. Between two saves there is a training step; the better of two is told. **Predict.** A sharded save takes 1; for how long does training stand still in an asynchronous one?
 
-# %% [markdown] lang="zh" of="127c099e"
+# %% [markdown] lang="zh" of="07ab507f"
 # `vars(args)` 是字典，说的是同样的事，而且无害。`torch.distributed.checkpoint` 里也有这样一处：它常用的 `FileSystemWriter` 用 pickle 写 `.metadata`，读的时候先打开的就是它。`labkit.recovery.checkpoint` 让它改写 safetensors 文件，`extra` 里若有非 unpickle 不可的东西，也不收。
 #
 # ## 四种检查点
