@@ -95,7 +95,7 @@ def of_learners(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if CHECKED_ONLY in cell.metadata.get("tags", []):
             continue
-        if cell.source == "check.status()":
+        if "check.status(" in cell.source:
             cell = NotebookNode(cell, outputs=[])
         cells.append(cell)
     return NotebookNode(notebook, cells=cells)
