@@ -6,8 +6,8 @@ import re
 import nbformat
 from small import BUILDS, code_of, load
 
-# The largest of today, as ruff formats them. The pages will be rewritten: then half of the cells have
-# 4 lines at most, most are under 12, and a function that is launched has up to 25.
+# The largest of today, as ruff formats them. The pages will be rewritten: then half of all cells
+# have 4 lines at most, most are under 12, and a function that is launched has up to 25.
 CELL_LINES = 39
 RANK_CELL_LINES = 46
 
