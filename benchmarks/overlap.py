@@ -18,8 +18,8 @@ from report import tell
 
 from labkit.collectives.network import Link
 from labkit.data_parallel import run as data_parallel_run
-from labkit.data_parallel.buckets import MIB, Layer, step_us
-from labkit.timeline import hidden_comm
+from labkit.data_parallel.buckets import MIB, Layer
+from labkit.timeline import hidden_comm, step_us
 
 LAYERS = [
     Layer(name=f"layer {index}", num_bytes=MIB // 4, forward_us=10_000, backward_us=20_000)

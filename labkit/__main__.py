@@ -36,9 +36,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    from labkit.machine import resources
+    from labkit.machine import doctor
 
-    report = resources.doctor()
+    report = doctor.examine()
     print(report)
     return 0 if report.ok else 1
 

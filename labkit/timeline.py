@@ -294,3 +294,34 @@ def _union(timeline: Timeline, rank: int) -> list[tuple[float, float]]:
         else:
             merged.append((start, end))
     return merged
+
+
+def step_us(timeline: Timeline) -> float:
+    """How long a step takes: from the first span's start to the last one's end, communication
+    included."""
+    return float(timeline.end_us.max() - timeline.start_us.min()) if len(timeline) else 0.0
+
+
+def in_flight(timeline: Timeline) -> np.ndarray:
+    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one stage.
+
+    One is kept from its F to its B, or to its W where the backward is split; spans are read in
+    order of start.
+    """
+    chronological = timeline.select(np.argsort(timeline.start_us, kind="stable"))
+    compute = chronological.select(chronological.lane == COMPUTE)
+    return np.array(
+        [peak_kept(compute.kind[compute.rank == rank]) for rank in range(timeline.num_ranks)],
+        dtype=np.int64,
+    )
+
+
+def peak_kept(kinds: Iterable[str]) -> int:
+    """The most activations that a rank keeps at once while it does actions of these kinds, in this
+    order."""
+    change = {"F": 1, "B": -1, "W": -1}
+    kept = most = 0
+    for kind in kinds:
+        kept += change.get(kind, 0)
+        most = max(most, kept)
+    return most

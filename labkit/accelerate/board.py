@@ -13,10 +13,11 @@ from labkit.launching.job import Job
 from labkit.pictures import svg
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Sketch, Words, legend, origin
-from labkit.pictures.style import KINDS, speaking
+from labkit.pictures.style import KINDS
 from labkit.sharding import step
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, chosen, selectors
+from labkit.words import speaking
 
 __all__ = ["accelerate_workflow"]
 

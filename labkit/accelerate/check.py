@@ -65,7 +65,7 @@ def exact_accuracy(answer: Callable) -> Iterator[tuple[str, str]]:
             )
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _parts(num_batches: int) -> "tuple[nn.Module, Optimizer, list[tuple[Tensor, Tensor]]]":

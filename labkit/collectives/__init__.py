@@ -16,7 +16,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ALGORITHMS",
             "Move",
             "Plan",
-            "TITLES",
             "chain",
             "direct",
             "double_tree",

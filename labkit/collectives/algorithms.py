@@ -309,24 +309,6 @@ ALGORITHMS: dict[str, dict[str, Callable[..., Cut]]] = {
     "send_recv": {"direct": direct},
 }
 """Per primitive, its algorithms: builders of (primitive, num_ranks, **options)"""
-TITLES: dict[str, str] = {
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "all_reduce": "All-reduce",
-    "all_gather": "All-gather",
-    "reduce_scatter": "Reduce-scatter",
-    "all_to_all": "All-to-all",
-    "send_recv": "Send and receive",
-    "parameter_server": "Parameter server",
-    "ring": "Ring",
-    "tree": "Tree",
-    "double_tree": "Double binary tree",
-    "hierarchical": "Hierarchical",
-    "star": "Star",
-    "pairwise": "Pairwise",
-    "direct": "Direct",
-}
-"""Words for every primitive and algorithm"""
 
 
 def holdings(plan: Plan, num_steps: int | None = None) -> Holdings:

@@ -21,10 +21,10 @@ from labkit.launching.job import Job
 from labkit.pictures import svg
 from labkit.pictures.scene import compare
 from labkit.pictures.sketch import Sketch
-from labkit.pictures.style import WORDS, called
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
+from labkit.words import WORDS, called
 
 __all__ = ["collectives"]
 

@@ -11,8 +11,9 @@ from labkit.collectives.network import Network, time_us
 from labkit.machine.topology import WAYS, Devices, Topology
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
-from labkit.pictures.style import CYCLE, KINDS, called, speaking
+from labkit.pictures.style import CYCLE, KINDS
 from labkit.units import format_bytes, format_us
+from labkit.words import called, speaking
 
 _LEFT_PX, _TOP_PX, _GAP_PX = (
     82.0,

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from labkit.collectives.network import Link
 from labkit.data_parallel import buckets, run
-from labkit.data_parallel.buckets import Layer, step_us
+from labkit.data_parallel.buckets import Layer
 from labkit.launching.job import Job
 from labkit.pictures import svg
 from labkit.pictures.scene import Scene, compare, timeline
-from labkit.timeline import Timeline, exposed_comm_us, hidden_comm
+from labkit.timeline import Timeline, exposed_comm_us, hidden_comm, step_us
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, chosen, selectors

@@ -128,12 +128,6 @@ def simulate(
     return from_rows(rows, num_ranks=num_ranks, origin="simulated")
 
 
-def step_us(timeline: Timeline) -> float:
-    """How long a step takes: from the first span's start to the last one's end, communication
-    included."""
-    return float(timeline.end_us.max() - timeline.start_us.min()) if len(timeline) else 0.0
-
-
 def _compute(
     layers: Sequence[Layer], factor: float, accumulate: int
 ) -> Iterator[tuple[str, str, float, float]]:

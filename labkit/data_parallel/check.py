@@ -133,7 +133,7 @@ def bucket_gradients(answer: Callable) -> Iterator[tuple[str, str]]:
             )
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _uneven(answer: Callable, shares: Sequence[int]) -> tuple[str, int, int, int, int]:

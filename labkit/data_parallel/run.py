@@ -139,7 +139,7 @@ def ring_us(num_ranks: int, link: Link) -> Callable[[int], float]:
     return lambda num_bytes: network.formula_us("all_reduce", "ring", num_ranks, num_bytes, link)
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _train(

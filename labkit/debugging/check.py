@@ -170,7 +170,7 @@ def case_six(mended: Callable, finding: object = None) -> Found:
         yield from _tried(_with_tensor, each, [_mean(whole)] * len(each), mended, most_calls=2)
 
 
-# --- claims, and what came back -------------------------------------------------------------------------------------
+# --- claims, and what came back ---
 
 
 def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]:
@@ -247,7 +247,7 @@ def _mean(numbers: Iterable[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _called(work: Callable, each: Sequence, args: Sequence, spread: bool) -> tuple[object, int]:

@@ -13,8 +13,8 @@ from reprlib import repr as brief
 
 import numpy as np
 
+from labkit.footprint import PARTS, Footprint, from_moments
 from labkit.launching import introspect
-from labkit.sharding.step import PARTS, Footprint, from_moments
 from labkit.shards import Shards, from_rows
 from labkit.timeline import Timeline
 from labkit.units import check_real, check_whole, check_word

@@ -1,121 +1,22 @@
-"""What this machine is: versions, devices, cores, memory; and what to do about what is missing.
+"""What this machine has: cores, memory, GPUs, a loopback; cgroups and affinity are obeyed.
 
-Nothing here imports torch into the calling process. Versions come from package metadata; what only
-an import can prove is tried in a process of its own, so that a broken installation is a row of the
-report, not a broken notebook.
+Nothing here imports torch into the calling process.
 """
 
 import functools
 import glob
-import html
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import re
-import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.machine import ops
-from labkit.units import check_whole, format_bytes
+from labkit.units import check_whole
 
 _CGROUP, _PROC_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_REINSTALL = "run make env (conda: pip install -e .[test])"
-_PROBED = ("torch", "accelerate", "deepspeed")
-_PROBE = """
-import importlib, json, sys
-for name in sys.argv[1:]:
-    try:
-        module = importlib.import_module(name)
-        answer = {"version": module.__version__}
-        if name == "torch":
-            import torch.distributed as dist
-            answer |= {b: dist.is_available() and getattr(dist, f"is_{b}_available")() for b in ("gloo", "nccl")}
-    except BaseException as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    print("labkit " + json.dumps([name, answer]), flush=True)
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One thing a machine has or lacks."""
-
-    name: str
-    """what was looked for"""
-    value: str
-    """what was found"""
-    ok: bool
-    """whether that is enough"""
-    fix: str
-    """what to do if it is not"""
-    required: bool = True
-    """False if the course runs without it, in part or more slowly"""
-
-    @property
-    def state(self) -> str:
-        """ "ok", "missing", or "optional" for a missing thing the course can do without."""
-        return "ok" if self.ok else "missing" if self.required else "optional"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What ``doctor`` found. Prints as text; in a notebook it is a table."""
-
-    rows: tuple[Row, ...]
-    """one per thing looked for"""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing required is missing."""
-        return all(row.ok or not row.required for row in self.rows)
-
-    def __getitem__(self, name: str) -> Row:
-        return next(row for row in self.rows if row.name == name)
-
-    def __repr__(self) -> str:
-        width = max(len(row.name) for row in self.rows)
-        return "\n".join(
-            f"{row.state:8}  {row.name:{width}}  {row.value}"
-            + (f"  -> {row.fix}" if not row.ok else "")
-            for row in self.rows
-        )
-
-    def _repr_html_(self) -> str:
-        lines = [("state", "what", "found", "what to do")]
-        for row in self.rows:
-            mark = "✓" if row.ok else "✗"
-            lines.append((f"{mark}\xa0{row.state}", row.name, row.value, "" if row.ok else row.fix))
-        tags = ["th"] + ["td"] * len(self.rows)
-        body = (
-            "".join(f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in line)
-            for tag, line in zip(tags, lines, strict=True)
-        )
-        return (
-            f"<table style='color:inherit'>{''.join(f'<tr>{line}</tr>' for line in body)}</table>"
-        )
-
-
-def doctor() -> Report:
-    """Looks at this machine, and tries torch, Accelerate and DeepSpeed in a process of their own
-    (about 5 s)."""
-    found = _probe()
-    return Report(
-        rows=(
-            _python_row(),
-            *_package_rows(found),
-            *_backend_rows(found),
-            *_device_rows(),
-            *_memory_rows(),
-            *_compiler_rows(),
-        )
-    )
 
 
 def summary() -> dict[str, str | int]:
@@ -127,7 +28,7 @@ def summary() -> dict[str, str | int]:
         "gpus": num_gpus(),
         "os": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "torch": _version("torch") or "none",
+        "torch": version("torch") or "none",
     }
 
 
@@ -218,138 +119,9 @@ def loopback() -> str | None:
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
 
 
-def _python_row() -> Row:
-    return Row(
-        name="python",
-        value=platform.python_version(),
-        ok=sys.version_info >= (3, 11),
-        fix="install 3.11 or newer",
-    )
-
-
-def _package_rows(found: dict[str, dict]) -> Iterator[Row]:
-    for name in _PROBED:
-        answer = found.get(name, {"error": "importing it ended the process"})
-        yield Row(
-            name=name,
-            value=answer.get("version") or answer["error"],
-            ok="version" in answer,
-            fix=_REINSTALL,
-        )
-    for name in ("jupyterlab", "ipywidgets", "jupyterlab_widgets"):
-        yield Row(
-            name=name,
-            value=_version(name) or "not installed",
-            ok=_version(name) is not None,
-            fix=_REINSTALL,
-        )
-
-
-def _backend_rows(found: dict[str, dict]) -> Iterator[Row]:
-    gloo, nccl = (bool(found.get("torch", {}).get(name)) for name in ("gloo", "nccl"))
-    said = {True: "in this torch", False: "not in this torch"}
-    yield Row(name="gloo", value=said[gloo], ok=gloo, fix=_REINSTALL)
-    yield Row(
-        name="nccl",
-        value=said[nccl],
-        ok=nccl,
-        required=False,
-        fix="only needed with GPUs: torch's CUDA build has it",
-    )
-    yield Row(
-        name="loopback",
-        value=loopback() or "none",
-        ok=loopback() is not None,
-        fix="bring it up: ip link set lo up",
-    )
-
-
-def _device_rows() -> Iterator[Row]:
-    gpus, present = num_gpus(), len(glob.glob("/dev/nvidia[0-9]*"))
-    yield Row(
-        name="GPUs",
-        value=str(gpus or "none: ranks run on the CPU"),
-        ok=gpus == present,
-        required=False,
-        fix=f"{present} are present: install torch's CUDA build, and look at CUDA_VISIBLE_DEVICES",
-    )
-    import psutil
-
-    physical = psutil.cpu_count(logical=False) or "unknown"
-    yield Row(
-        name="cores",
-        value=f"{cores()} allowed ({physical} physical)",
-        ok=cores() >= 2,
-        required=False,
-        fix="ranks take turns on one core: unpaced timelines will show that",
-    )
-
-
-def _memory_rows() -> Iterator[Row]:
-    free = available_bytes()
-    yield Row(
-        name="memory",
-        value=f"{format_bytes(free)} free of {format_bytes(total_bytes())}",
-        ok=free >= 4e9,
-        fix="close other programs: four ranks with DeepSpeed need about 4 GB",
-    )
-    if sys.platform == "linux":
-        shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
-        yield Row(
-            name="/dev/shm",
-            value=f"{format_bytes(shared)} free",
-            ok=shared >= 256e6,
-            required=False,
-            fix="large results pass through it. In a container: docker run --shm-size=1g",
-        )
-
-
-def _compiler_rows() -> Iterator[Row]:
-    compiler, lacking = ops.compiler(), ops.missing()
-    yield Row(
-        name="compiler",
-        value=Path(compiler).name if compiler else "no C++ compiler, or no Python.h",
-        ok=compiler is not None,
-        required=False,
-        fix="apt-get install g++ python3-dev (conda: cxx-compiler)",
-    )
-    yield Row(
-        name="ninja",
-        value=_version("ninja") or "found" if ops.ninja() else "none",
-        ok=ops.ninja() is not None,
-        required=False,
-        fix=_REINSTALL,
-    )
-    yield Row(
-        name="DeepSpeed's ops",
-        value=f"{len(ops.EXTENSIONS) - len(lacking)} of {len(ops.EXTENSIONS)} built",
-        ok=not lacking,
-        required=False,
-        fix="python -m labkit ops; else the first DeepSpeed run does it (100 s)",
-    )
-
-
-def _probe() -> dict[str, dict]:
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE, *_PROBED],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=os.environ | ops.environment(),
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {name: {"error": f"importing it failed: {error}"} for name in _PROBED}
-    lines = (
-        line.removeprefix("labkit ")
-        for line in done.stdout.splitlines()
-        if line.startswith("labkit ")
-    )
-    return dict(json.loads(line) for line in lines)
-
-
 @functools.cache
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Of an installed package; None where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

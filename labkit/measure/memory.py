@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from labkit.footprint import Footprint, Moment, from_moments
 from labkit.measure.labels import replaced
 from labkit.sharding import engines
-from labkit.sharding.step import Footprint, Moment, from_moments
 from labkit.shards import CATEGORIES, Shards, from_rows
 
 

@@ -9,6 +9,7 @@ scale.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from labkit.footprint import PARTS, Footprint
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import (
     Box,
@@ -23,10 +24,10 @@ from labkit.pictures.sketch import (
     short,
     ticks,
 )
-from labkit.pictures.style import KINDS, clipped, speaking, text_px
-from labkit.sharding.step import PARTS, Footprint
+from labkit.pictures.style import KINDS, clipped, text_px
 from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
 from labkit.units import format_bytes
+from labkit.words import speaking
 
 LOOKS = {
     "parameters": ("#4f9fe3", ""),

@@ -22,7 +22,8 @@ from labkit.pictures.sketch import (
     short,
     ticks,
 )
-from labkit.pictures.style import CYCLE, clipped, sentence, speaking, text_px
+from labkit.pictures.style import CYCLE, clipped, text_px
+from labkit.words import sentence, speaking
 
 Format = Callable[[float], str]
 _MARKS = "os^Dv><p"

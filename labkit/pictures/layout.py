@@ -8,8 +8,9 @@ import numpy as np
 from labkit.pictures import sketch
 from labkit.pictures.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.pictures.sketch import Box, Line, Sketch
-from labkit.pictures.style import WORDS, clipped, shade, style, text_px
+from labkit.pictures.style import clipped, shade, style, text_px
 from labkit.units import check_real
+from labkit.words import WORDS
 
 MAX_BOXES, MAX_BLOCKS = 2000, 24_000
 _SIDES = {

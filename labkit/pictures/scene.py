@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from labkit.data_parallel import buckets
-from labkit.pictures.style import IDLE, KINDS, speaking, style, titled
-from labkit.pipeline import simulation
-from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
+from labkit.pictures.style import IDLE, KINDS, style
+from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm, in_flight, step_us
 from labkit.units import format_bytes, format_share, format_us
+from labkit.words import speaking, titled
 
 WIDTH_PX, LEFT_PX, RIGHT_PX = 900, 58, 112
 PLOT_PX = WIDTH_PX - LEFT_PX - RIGHT_PX
@@ -180,7 +179,7 @@ def _numbers(tl: Timeline, words: dict[str, str]) -> tuple[tuple[str, str], ...]
         return *numbers, (words["busiest"], format_bytes(_rank_bytes(tl).max()))
     idle = words["bubble" if pipeline else "idle"], words["of"].format(format_share(_idle(tl)))
     if pipeline:
-        numbers.append((words["in_flight"], str(max(simulation.in_flight(tl)))))
+        numbers.append((words["in_flight"], str(max(in_flight(tl)))))
     elif COMM in lanes:
         numbers.append((words["hidden"], format_share(hidden_comm(tl))))
     return idle, *numbers
@@ -337,7 +336,7 @@ def _is_pipeline(tl: Timeline) -> bool:
 def _span_us(tl: Timeline) -> float:
     """A pipeline's bubble counts from the first to the last compute; anything else to the end of
     its last message."""
-    return tl.span_us if _is_pipeline(tl) else buckets.step_us(tl)
+    return tl.span_us if _is_pipeline(tl) else step_us(tl)
 
 
 def _busy(tl: Timeline) -> np.ndarray:
@@ -360,7 +359,7 @@ def _sides(timelines: list[Timeline]) -> list[list[tuple[float, str]]]:
     """Per timeline and rank, the bar beside its row as (length, text); one scale for all of
     them."""
     if any(_is_pipeline(tl) for tl in timelines):
-        peaks = [simulation.in_flight(tl).tolist() for tl in timelines]
+        peaks = [in_flight(tl).tolist() for tl in timelines]
         most = max(1, *(peak for of_one in peaks for peak in of_one))
         return [[(peak / most, f"{peak:g}") for peak in of_one] for of_one in peaks]
     shares = [_busy(tl).tolist() for tl in timelines]

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.pictures.scene import WIDTH_PX, Scene
-from labkit.pictures.style import sentence, text_px
+from labkit.pictures.style import text_px
 from labkit.units import check_real, check_whole
+from labkit.words import sentence
 
 
 class Box(NamedTuple):

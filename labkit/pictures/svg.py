@@ -14,7 +14,8 @@ import numpy as np
 from labkit.pictures import layout
 from labkit.pictures.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.pictures.sketch import Line, Sketch, Words
-from labkit.pictures.style import IDLE, WORDS, shade, style
+from labkit.pictures.style import IDLE, shade, style
+from labkit.words import WORDS
 
 INK = "#10161f"  # text on a coloured box, in both themes
 _FONT = (

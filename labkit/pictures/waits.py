@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from labkit.launching.diagnosis import waits_for
 from labkit.launching.outcome import FAULTS, Ending, Finding, is_echo
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
-from labkit.pictures.style import clipped, speaking
+from labkit.pictures.style import clipped
+from labkit.words import speaking
 
 STATES = {
     "returned": ("#43b08a", "", "returned", "已返回"),

@@ -198,7 +198,7 @@ def calibrate(
     return {"message_us": message_us(small.timeline()), "gap_us": gap_us(small.timeline())}
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _train(schedule: Schedule, training: Training) -> dict:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labkit import timeline
 from labkit.pipeline.schedule import Action, Schedule, validate, walk
 from labkit.timeline import COMM, COMPUTE, Timeline, from_columns
 from labkit.units import check_whole
@@ -153,21 +154,13 @@ def bubble_formula(
 
 
 def in_flight(schedule_or_timeline: Schedule | Timeline) -> np.ndarray:
-    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one
-    stage.
+    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one stage.
 
     One is kept from its F to its B, or to its W where the backward is split. A Timeline is read in
     order of start.
     """
-    source = schedule_or_timeline
-    if isinstance(source, Schedule):
-        kinds = [[action.kind for action in order] for order in source.orders]
-    else:
-        chronological = source.select(np.argsort(source.start_us, kind="stable"))
-        compute = chronological.select(chronological.lane == COMPUTE)
-        kinds = [compute.kind[compute.rank == rank].tolist() for rank in range(source.num_ranks)]
-    change = {"F": 1, "B": -1, "W": -1}
-    return np.array(
-        [max(np.cumsum([0] + [change.get(kind, 0) for kind in mine])) for mine in kinds],
-        dtype=np.int64,
-    )
+    if isinstance(schedule_or_timeline, Timeline):
+        return timeline.in_flight(schedule_or_timeline)
+    orders = schedule_or_timeline.orders
+    peaks = [timeline.peak_kept(action.kind for action in order) for order in orders]
+    return np.array(peaks, dtype=np.int64)

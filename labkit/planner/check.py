@@ -160,7 +160,7 @@ def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
                     )
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _held(answer: Callable, how: str, dtype: str) -> tuple:

@@ -9,9 +9,10 @@ from pathlib import Path
 from labkit.pictures.bytes_held import LOOKS
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
-from labkit.pictures.style import clipped, sentence, text_px
+from labkit.pictures.style import clipped, text_px
 from labkit.sharding import states as sharding_states
 from labkit.units import format_bytes
+from labkit.words import sentence
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 PARTS = ("parameters", "gradients", "optimizer", "activations")

@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from labkit import footprint
 from labkit.launching import launcher
 from labkit.launching.job import Job
 from labkit.machine import resources
 from labkit.pictures import svg
 from labkit.pictures.sketch import Sketch
-from labkit.pictures.style import speaking
 from labkit.planner.models import DEVICES, MODELS, PARTS, stacked
 from labkit.sharding import partition
 from labkit.sharding import run as sharding_run
@@ -20,6 +20,7 @@ from labkit.shards import join
 from labkit.units import format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, chosen, selectors
+from labkit.words import speaking
 
 __all__ = ["training_need"]
 
@@ -287,7 +288,7 @@ def small_bill(recipe: str, batch: int) -> dict[str, float]:
     ):  # AdamW alone counts its steps in a tensor; DeepSpeed in a number
         held = held.select(held.kind != "step")
     step = sharding_step.predict("ddp", units, 2, recipe_name=recipe)
-    kept = step.num_bytes[step.labels.index("loss"), sharding_step.PARTS.index("activations")]
+    kept = step.num_bytes[step.labels.index("loss"), footprint.PARTS.index("activations")]
     states = {part: float(per_rank[0]) for part, per_rank in held.bytes_by("category").items()}
     return {
         **states,

@@ -7,9 +7,9 @@ from math import cos, dist, pi, sin
 from labkit.collectives.algorithms import Plan, sent_bytes
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend, moved, said
-from labkit.pictures.style import sentence, speaking
 from labkit.units import check_whole
 from labkit.widgets.picture import spoken
+from labkit.words import sentence, speaking
 
 INSIDE, ACROSS, THICK_PX = "#4f9fe3", "#f2954b", 9.0
 _WORDS = (

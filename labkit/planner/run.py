@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from labkit import footprint
 from labkit.launching import launcher
 from labkit.planner.models import PARTS
 from labkit.sharding import partition
@@ -103,7 +104,7 @@ def held(run: Sequence[dict], rank: int) -> dict[str, float]:
     kept = run[rank].get("activation_bytes")
     if kept is None:
         step = run[rank]["footprint"]
-        kept = step.num_bytes[step.labels.index("loss"), sharding_step.PARTS.index("activations")]
+        kept = step.num_bytes[step.labels.index("loss"), footprint.PARTS.index("activations")]
     return {**{part: float(states[part][rank]) for part in PARTS[:3]}, "activations": float(kept)}
 
 

@@ -10,7 +10,6 @@ from labkit.launching.job import Job
 from labkit.pictures import svg
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Shape, Sketch, Words
-from labkit.pictures.style import WORDS, speaking
 from labkit.planner.models import DEVICES, MODELS, PARTS, stacked
 from labkit.planner.need_board import _WORDS as _BILL
 from labkit.planner.picture import architectures
@@ -19,6 +18,7 @@ from labkit.sharding import states
 from labkit.units import format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, chosen, selectors
+from labkit.words import WORDS, speaking
 
 __all__ = ["architectures", "strategies"]
 

@@ -104,7 +104,7 @@ def checkpoint_blocks(answer: Callable) -> Iterator[tuple[str, str]]:
             )
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _accumulated(

@@ -162,7 +162,7 @@ def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[s
         )
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _saved(answer: Callable, folder: Path, kill: str) -> tuple[str]:

@@ -68,7 +68,7 @@ def unclaimed(found: Iterable[Piece]) -> Iterator[Piece]:
             yield piece._replace(name=piece.rest, start=0, stop=rest)
 
 
-# --- torch: modules, DDP, FSDP 2 ------------------------------------------------------------------------------------
+# --- torch: modules, DDP, FSDP 2 ---
 
 
 def _plain(named: Iterable[tuple[str, nn.Parameter]], optimizer: Any) -> Iterator[Piece]:
@@ -107,7 +107,7 @@ def _whole(kind: str, name: str, tensor: Tensor) -> Piece:
     return Piece(kind, name, start, start + local.numel(), local, rest=PADDING)
 
 
-# --- FSDP 1 ---------------------------------------------------------------------------------------------------------
+# --- FSDP 1 ---
 
 
 def _fsdp1(module: nn.Module, optimizer: Any) -> Iterator[Piece]:
@@ -141,7 +141,7 @@ def _fsdp1(module: nn.Module, optimizer: Any) -> Iterator[Piece]:
                 yield from [Piece(kind, PADDING, 0, rest, tensor)] * (rest > 0)
 
 
-# --- DeepSpeed ------------------------------------------------------------------------------------------------------
+# --- DeepSpeed ---
 
 
 def _deepspeed(engine: Any) -> Iterator[Piece]:

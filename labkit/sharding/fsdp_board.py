@@ -4,17 +4,18 @@ below; then run."""
 from dataclasses import dataclass
 from functools import lru_cache
 
+from labkit import footprint
 from labkit.launching.job import Job
 from labkit.pictures import bytes_held, svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
-from labkit.pictures.style import WORDS
-from labkit.sharding import picture, step
+from labkit.sharding import picture
 from labkit.sharding import run as sharding_run
 from labkit.shards import differences
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
+from labkit.words import WORDS
 
 __all__ = ["fsdp_sharding"]
 
@@ -154,7 +155,7 @@ class FsdpBoard(Trial):
         words = paragraphs(*notes)
         return svg.html(above) + svg.html(self._bytes(setting)) + words
 
-    def _told(self, setting: Setting, run: object, predicted: step.Footprint) -> list[str]:
+    def _told(self, setting: Setting, run: object, predicted: footprint.Footprint) -> list[str]:
         say, measured = self._words, run[0]["footprint"]
         off = len(differences(sharding_run.predicted(setting.real), sharding_run.measured(run)))
         shares = 100 * (measured.peak_bytes / predicted.peak_bytes - 1)
@@ -176,7 +177,7 @@ class FsdpBoard(Trial):
 
 
 @lru_cache(maxsize=64)
-def _predicted(real: sharding_run.Setting) -> tuple[step.Footprint, int]:
+def _predicted(real: sharding_run.Setting) -> tuple[footprint.Footprint, int]:
     """Rank 0's bytes at each moment, and between steps: the same for all pages of one flipbook."""
     return sharding_run.predicted_footprint(real), int(sharding_run.predicted(real).rank_bytes[0])
 

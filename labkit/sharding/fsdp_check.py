@@ -99,7 +99,7 @@ def _fewest(sizes: Sequence[int], budget: int) -> int:
     return units
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _step(answer: Callable, sizes: Sequence[int]) -> tuple[str, dict, dict, int, int]:
@@ -177,8 +177,8 @@ def _wrapped(answer: Callable, widths: Sequence[int], budget: int) -> tuple[str,
     import torch
     from torch import distributed as dist
 
+    from labkit.footprint import PARTS
     from labkit.measure import memory, traffic
-    from labkit.sharding.step import PARTS
 
     rank, size, right = dist.get_rank(), dist.get_world_size(), _net(widths)
     inputs = torch.randn(4 * size, widths[0])

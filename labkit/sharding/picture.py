@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from labkit.pictures.bytes_held import LOOKS
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Said, Sketch, Words, legend, said
-from labkit.pictures.style import clipped, speaking
+from labkit.pictures.style import clipped
 from labkit.sharding.partition import STAGES, group_size
 from labkit.sharding.states import Move
 from labkit.units import check_real, check_whole, check_word, format_bytes, format_us
+from labkit.words import speaking
 
 _WORDS = (
     ("parameters", "parameters", "参数"),

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit import shards as shards_
+from labkit.footprint import Footprint
 from labkit.sharding import partition, step
-from labkit.sharding.step import Footprint, Unit
+from labkit.sharding.step import Unit
 from labkit.shards import Shards
 from labkit.timeline import COMM, Timeline
 
@@ -200,7 +201,7 @@ def deepspeed_config(setting: Setting) -> dict:
     }
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _train(setting: Setting) -> dict:

@@ -205,7 +205,7 @@ def deepspeed_estimate(num_params: int, num_ranks: int, stage: int, largest_laye
     )
 
 
-# --- activations ----------------------------------------------------------------------------------------------------
+# --- activations ---
 
 
 def layer_activation_bytes(
@@ -253,7 +253,7 @@ def block_activation_bytes(
     return batch * seq_len * ((16 * dim + 4) * itemsize + 4 * heads)
 
 
-# --- communication --------------------------------------------------------------------------------------------------
+# --- communication ---
 
 
 def step_volume(

@@ -10,74 +10,15 @@ last microbatch of several, and the update.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
+from labkit.footprint import Footprint, Moment, from_moments
 from labkit.sharding import partition
 from labkit.sharding.states import block_activation_bytes
 from labkit.shards import ITEMSIZE, Shards
-from labkit.units import check_real, check_whole, check_word
-
-PARTS = ("parameters", "gradients", "optimizer", "buffers", "gathered", "activations", "temporary")
-"""Parts of the bill: what stays between steps, then what a step adds."""
-Moment = tuple[str, dict[str, float]]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Footprint:
-    """Bytes of one rank over a step: the highest point of each moment."""
-
-    labels: tuple[str, ...]
-    """the moments in order: "F0" and "B0" are forward and backward of unit 0, "loss", "step\""""
-    num_bytes: np.ndarray
-    """int64, shape (num_moments, len(PARTS)): the parts at the highest point of each moment"""
-    origin: str
-    """"predicted" or "measured\""""
-    notes: tuple[str, ...] = ()
-    """what must be said with it: "gloo\""""
-
-    @property
-    def totals(self) -> np.ndarray:
-        """All parts together at each moment, int64, shape (num_moments,)."""
-        return self.num_bytes.sum(1)
-
-    @property
-    def peak_bytes(self) -> int:
-        """The highest point of all."""
-        return int(self.totals.max())
-
-    @property
-    def peak(self) -> str:
-        """The moment of the highest point."""
-        return self.labels[int(self.totals.argmax())]
-
-    @property
-    def badge(self) -> str:
-        """Where it comes from, in one line for every picture."""
-        return ", ".join((self.origin, *self.notes))
-
-
-def from_moments(moments: Iterable[Moment], origin: str, notes: Iterable[str] = ()) -> Footprint:
-    """A Footprint from (label, bytes by part); of several moments with one label the highest
-    counts."""
-    highest: dict[str, dict[str, float]] = {}
-    for label, parts in moments:
-        check_real(
-            -9e18, 9e18, **{f"{label}, {part},": num_bytes for part, num_bytes in parts.items()}
-        )
-        if sum(parts.values()) >= sum(highest.get(label, {}).values()):
-            highest[label] = parts
-    check_whole(**{"number of moments": len(highest)})
-    rows = [[round(parts.get(part, 0)) for part in PARTS] for parts in highest.values()]
-    return Footprint(
-        labels=tuple(highest),
-        num_bytes=np.array(rows, dtype=np.int64).reshape(-1, len(PARTS)),
-        origin=origin,
-        notes=tuple(notes),
-    )
+from labkit.units import check_whole, check_word
 
 
 class Gradient(NamedTuple):

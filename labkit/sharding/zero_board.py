@@ -7,7 +7,6 @@ from labkit.launching.job import Job
 from labkit.pictures import bytes_held, svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
-from labkit.pictures.style import WORDS
 from labkit.sharding import partition, picture
 from labkit.sharding import run as sharding_run
 from labkit.sharding import states as sharding_states
@@ -15,6 +14,7 @@ from labkit.shards import Shards, differences
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, chosen, selectors
+from labkit.words import WORDS
 
 __all__ = ["offload_flow", "zero_stages"]
 

@@ -183,7 +183,7 @@ def _fewest(
     return min((each for each in options if each[0] is not None), default=None)
 
 
-# --- in the ranks ---------------------------------------------------------------------------------------------------
+# --- in the ranks ---
 
 
 def _sharded(answer: Callable, widths: tuple[int, ...]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import anywidget
 import numpy as np
 import traitlets
 
+from labkit import words
 from labkit.pictures import style
 from labkit.pictures.scene import Row, Scene
 from labkit.pictures.svg import HATCHES
@@ -116,7 +117,7 @@ def about(scene: Scene) -> dict:
         for kind, chunk in _looks(scene)
     ]
     said = {key: zh if scene.language == "zh" else en for key, en, zh in _WORDS}
-    said["table"] = style.WORDS[scene.language]["table"]
+    said["table"] = words.WORDS[scene.language]["table"]
     return {
         "heading": scene.heading,
         "title": scene.title,

@@ -15,6 +15,7 @@
 
 # %%
 import labkit as lab
+from labkit.machine import doctor
 from labkit.machine import resources
 from labkit import widgets
 
@@ -27,7 +28,7 @@ lab.warm()  # starts the process that forks ranks, while you read on
 # Each row is looked up now. A row that is not well says what to do about it.
 
 # %%
-resources.doctor()
+doctor.examine()
 
 # %% [markdown]
 # ## The first launch

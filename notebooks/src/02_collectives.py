@@ -25,9 +25,10 @@ from labkit import collectives, widgets
 from labkit.machine import hardware, resources
 from labkit.pictures.curves import Series
 from labkit.collectives import check
-from labkit.collectives.algorithms import ALGORITHMS, TITLES, lower_bound_bytes, plan, sent_bytes
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan, sent_bytes
+from labkit.words import TITLES
 from labkit.collectives.network import Link, crossover_bytes, formula_us, time_us, uniform
-from labkit.pictures.style import WORDS, called
+from labkit.words import WORDS, called
 from labkit.units import format_bytes, format_us
 
 LANGUAGE = "en"

@@ -21,6 +21,7 @@ import labkit as lab
 lab.warm()  # starts the process that forks ranks, while the rest loads
 import torch
 import torch.distributed as dist
+from labkit import timeline
 from labkit.data_parallel import buckets
 from labkit.pictures import curves, scene
 from labkit import data_parallel, model, widgets
@@ -379,7 +380,7 @@ measured = {
 
 # %%
 steps = predicted, {mb: run.timeline() for mb, run in measured.items()}
-ms = [[buckets.step_us(step) / 1000 for step in some.values()] for some in steps]
+ms = [[timeline.step_us(step) / 1000 for step in some.values()] for some in steps]
 widgets.show(
     curves.curves(
         [Series("DDP", list(predicted), ms[0]), Series("DDP", list(measured), ms[1], points=True)],
@@ -822,7 +823,7 @@ runs = {
     name: lab.launch(serve_or_work, 24, bound, ranks=4, timeout_s=50, backend="gloo")
     for name, bound in modes.items()
 }
-span_us = max(buckets.step_us(run.timeline()) for run in runs.values())
+span_us = max(timeline.step_us(run.timeline()) for run in runs.values())
 for name, chinese in (("synchronous", "同步"), ("asynchronous", "异步")):
     title = {"en": name, "zh": chinese}[LANGUAGE]
     widgets.show(
@@ -849,7 +850,7 @@ print("               span     steps of 1, 2, 3   late by: how many            l
 for name, run in runs.items():
     late = " ".join(f"{by}:{many}" for by, many in sorted(Counter(run[0][0]).items()))
     print(
-        f"{name:<13} {buckets.step_us(run.timeline()) / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
+        f"{name:<13} {timeline.step_us(run.timeline()) / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
         f"{loss_of(run[0][2]):.3f}"
     )
 print(
@@ -1025,8 +1026,8 @@ def layers_of(share):
 
 options = {"bucket_mb": 1, "link": Link(alpha_us=200, bandwidth_gb_per_s=0.3)}
 counts = (1, 2, 3, 4, 6, 8)
-fixed = [buckets.step_us(data_parallel.predict(layers_of(1 / n), n, **options)) for n in counts]
-grown = [buckets.step_us(data_parallel.predict(layers_of(1), n, **options)) for n in counts]
+fixed = [timeline.step_us(data_parallel.predict(layers_of(1 / n), n, **options)) for n in counts]
+grown = [timeline.step_us(data_parallel.predict(layers_of(1), n, **options)) for n in counts]
 tried = {n: data_parallel.launch(layers_of(1 / n), n, **options, timeout_s=50) for n in (1, 2, 4)}
 taken = [min(run[0]["step_us"]) for run in tried.values()]  # the best of three steps
 

@@ -28,6 +28,7 @@ import math
 import torch
 import torch.distributed as dist
 from labkit.pictures import bytes_held, curves, scene
+from labkit import footprint
 from labkit.sharding import states, step as sharding_step
 from labkit import model, sharding, timeline, widgets
 from labkit.pictures.curves import Series
@@ -86,7 +87,7 @@ print(
 )
 for name, setting in settings.items():
     found, expected = runs[name][0]["footprint"], sharding.predicted_footprint(setting)
-    parts = dict(zip(sharding_step.PARTS, found.num_bytes[found.totals.argmax()]))
+    parts = dict(zip(footprint.PARTS, found.num_bytes[found.totals.argmax()]))
     rest = parts["gathered"] + parts["temporary"]
     print(
         f"{name:<11} {format_bytes(found.peak_bytes - rest - parts['activations']):>8} {format_bytes(parts['activations']):>13} "

@@ -17,6 +17,7 @@
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
+from labkit import timeline
 from labkit.data_parallel import buckets
 from labkit.pictures import curves, scene
 from labkit.collectives import algorithms, network, picture
@@ -75,7 +76,7 @@ print(f"{my_step_ms = }\n\n{'':<24} step       hidden   exposed")
 for overlap, pair in steps.items():
     for origin, timeline in zip(("simulated", "measured"), pair):
         print(
-            f"overlap {'on ' if overlap else 'off'} {origin:<11} {buckets.step_us(timeline) / 1000:6.1f} ms "
+            f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(timeline) / 1000:6.1f} ms "
             f"{hidden_comm(timeline):8.0%}   {max(exposed_comm_us(timeline)) / 1000:6.1f} ms"
         )
 
@@ -193,7 +194,7 @@ print(" k   all-reduces   bytes a sample   time a sample: simulated   measured")
 for k, run in runs.items():
     predicted = data_parallel.predict(layers[:2], 2, link=link, accumulate=k)
     times_ms = [
-        buckets.step_us(timeline) / 1000 / (8 * k) for timeline in (predicted, run.timeline())
+        timeline.step_us(timeline) / 1000 / (8 * k) for timeline in (predicted, run.timeline())
     ]
     print(
         f"{k:2}   1 in {8 * k:2} samples {sum(run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
@@ -710,7 +711,7 @@ draw(run.timeline(), "slow = {1: 1.5}")
 rank, waited_us = straggler(run.timeline())
 print(
     f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a step takes "
-    f"{buckets.step_us(run.timeline()) / 1000:.0f} ms, without it {buckets.step_us(steps[True][1]) / 1000:.0f} ms"
+    f"{timeline.step_us(run.timeline()) / 1000:.0f} ms, without it {timeline.step_us(steps[True][1]) / 1000:.0f} ms"
 )
 
 # %% [markdown] sections="8.9.2"

@@ -9,12 +9,12 @@ from browser.readings import Pairs
 
 from labkit.collectives.algorithms import Plan, holdings, lower_bound_bytes, sent_bytes
 from labkit.collectives.network import Network, time_us
+from labkit.footprint import PARTS, Footprint
 from labkit.pictures import style
 from labkit.pictures.bytes_held import LOOKS
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Sketch, Words, ticks
 from labkit.sharding.states import Move
-from labkit.sharding.step import PARTS, Footprint
 from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
 
 

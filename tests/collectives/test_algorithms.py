@@ -9,7 +9,6 @@ import pytest
 
 from labkit.collectives.algorithms import (
     ALGORITHMS,
-    TITLES,
     Move,
     Plan,
     holdings,
@@ -20,6 +19,7 @@ from labkit.collectives.algorithms import (
     square_island,
     validate,
 )
+from labkit.words import TITLES
 
 CHOICES = [
     (primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders

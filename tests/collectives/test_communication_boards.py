@@ -9,9 +9,9 @@ from labkit.collectives import algorithms
 from labkit.collectives import board as collectives_board
 from labkit.collectives.network import time_us
 from labkit.data_parallel import board as data_parallel_board
-from labkit.data_parallel.buckets import step_us
 from labkit.launching.verdict import RankFailed
 from labkit.pictures.sketch import Sketch
+from labkit.timeline import step_us
 from labkit.units import format_bytes, format_us
 
 

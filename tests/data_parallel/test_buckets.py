@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import labkit as lab
 from labkit.data_parallel import buckets
-from labkit.data_parallel.buckets import MIB, Layer, assign, simulate, step_us
-from labkit.timeline import COMM, COMPUTE, busy_us, hidden_comm
+from labkit.data_parallel.buckets import MIB, Layer, assign, simulate
+from labkit.timeline import COMM, COMPUTE, busy_us, hidden_comm, step_us
 
 KB = 1024
 MODELS = [

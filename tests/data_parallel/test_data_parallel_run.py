@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 import labkit as lab
 from labkit.collectives.network import Link
 from labkit.data_parallel import run as data_parallel_run
-from labkit.data_parallel.buckets import Layer, step_us
-from labkit.timeline import COMM, COMPUTE
+from labkit.data_parallel.buckets import Layer
+from labkit.timeline import COMM, COMPUTE, step_us
 
 LAYER_BYTES = 65_536
 LAYERS = [

@@ -146,7 +146,7 @@ def test_a_finding_may_be_any_piece_of_the_line():
     )
 
 
-# --- plausible answers that are wrong -------------------------------------------------------------------------------
+# --- plausible answers that are wrong ---
 
 
 def log_alone(losses):

@@ -41,11 +41,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import labkit
-from labkit import shards, timeline
+from labkit import footprint, shards, timeline, words
 from labkit.collectives import algorithms, calibrate, network
 from labkit.data_parallel import buckets
 from labkit.launching import outcome, run, zygote_client
-from labkit.machine import resources, topology
+from labkit.machine import doctor, topology
 from labkit.pictures import curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
 from labkit.sharding import partition, states
@@ -56,7 +56,7 @@ PACKAGE = Path(labkit.__file__).parent
 SECONDS, MEMORY_BYTES, MOST_ITEMS = 2.0, 1 << 30, 1000
 EXAMPLES, FEW = 40, 5
 
-# --- what is fuzzed ---------------------------------------------------------------------------------------------------
+# --- what is fuzzed ---
 
 MACHINE = "lives among processes and sockets: test_launcher holds it under injected faults"
 WATCH = "reads what the watch over ranks wrote: test_launcher makes each ending happen"
@@ -236,7 +236,7 @@ def reason(label: str) -> str | None:
 PUBLIC = dict(public())
 FUZZED = {label: thing for label, thing in PUBLIC.items() if not reason(label)}
 
-# --- what is drawn ----------------------------------------------------------------------------------------------------
+# --- what is drawn ---
 
 WILD_INTS = (0, -1, -7, 1000, 10**9, 2**31, 2**63, -(2**63), 10**30, 10**400)
 WILD_FLOATS = (
@@ -277,7 +277,7 @@ KNOWN = {
     "language": ("en", "zh"),
     "over": ("total", "ideal"),
     "primitive": (*algorithms.ALGORITHMS,),
-    "algorithm": (*algorithms.TITLES,),
+    "algorithm": (*words.TITLES,),
     "long": ("ring",),
     "short": ("tree",),
     "engine": (*partition.STAGES,),
@@ -409,10 +409,10 @@ def nouns() -> dict[type, list]:
             partition.predict("zero2", sharding_step.shapes(UNITS), 2),
             partition.stage_shards(10, 3, 3),
         ],
-        sharding_step.Footprint: [
+        footprint.Footprint: [
             step,
             sharding_step.predict("fsdp", UNITS, 4),
-            sharding_step.from_moments([("F0", {"temporary": 0.0})], "measured"),
+            footprint.from_moments([("F0", {"temporary": 0.0})], "measured"),
         ],
         states.Recipe: [*states.RECIPES.values()],
         states.Move: states.offload_moves(10, 2, 3, "all", 2),
@@ -436,8 +436,8 @@ def nouns() -> dict[type, list]:
             calibrate.Point(primitive="all_reduce", num_ranks=2, num_bytes=size, time_us=9.0 + size)
             for size in (4, 1000)
         ],
-        resources.Row: [resources.Row(name="gloo", value="", ok=False, fix="make env")],
-        resources.Report: [resources.Report(rows=())],
+        doctor.Row: [doctor.Row(name="gloo", value="", ok=False, fix="make env")],
+        doctor.Report: [doctor.Report(rows=())],
         run.Run: [run.Run(results=(1,), logs=("",), seconds=1.0, backend="gloo", notes=("gloo",))],
         outcome.Finding: [outcome.Finding(fault="sigkill", ranks=(1,), text="rank 1 was killed")],
         outcome.Ending: [
@@ -505,7 +505,7 @@ def arguments(label: str, name: str, kind: Any) -> st.SearchStrategy:
             )
         )
     if (origin or kind) in (Callable, abc.Callable):
-        if label == "style.speaking":
+        if label == "words.speaking":
             return st.sampled_from([lambda *_: nouns()[sketch.Sketch][0]])
         return st.sampled_from(SAYS if parts and parts[-1] is str else CALLS)
     if origin is tuple and parts[-1] is not Ellipsis:
@@ -519,7 +519,7 @@ def arguments(label: str, name: str, kind: Any) -> st.SearchStrategy:
             arguments(label, name, key), arguments(label, name, value), max_size=3
         )
         return (
-            values | st.sampled_from([*style.WORDS.values()])
+            values | st.sampled_from([*words.WORDS.values()])
             if (key, value) == (str, str)
             else values
         )
@@ -595,7 +595,7 @@ def plain(kind: Any) -> bool:
     )
 
 
-# --- the law ----------------------------------------------------------------------------------------------------------
+# --- the law ---
 
 
 NOTHING = r"none|\b0\b|\[\]|\(\)|\{\}"
@@ -774,7 +774,7 @@ def test_rubbish_is_answered_or_refused_in_words(label):
         law()
 
 
-# --- the tests of the test, and of what it can not draw --------------------------------------------------------------
+# --- the tests of the test, and of what it can not draw ---
 
 
 def test_what_is_not_fuzzed_has_a_reason_and_every_reason_a_thing():

@@ -4,15 +4,15 @@ import pytest
 
 from labkit import __main__
 from labkit.launching.run import Run
-from labkit.machine import ops, resources
+from labkit.machine import doctor, ops
 
-GOOD = resources.Row(name="gloo", value="in this torch", ok=True, fix="make env")
-BAD = resources.Row(name="torch", value="not installed", ok=False, fix="make env")
+GOOD = doctor.Row(name="gloo", value="in this torch", ok=True, fix="make env")
+BAD = doctor.Row(name="torch", value="not installed", ok=False, fix="make env")
 
 
 @pytest.mark.parametrize(("rows", "code"), [((GOOD,), 0), ((GOOD, BAD), 1)])
 def test_doctor_exits_1_when_something_required_is_missing(monkeypatch, capsys, rows, code):
-    monkeypatch.setattr(resources, "doctor", lambda: resources.Report(rows=rows))
+    monkeypatch.setattr(doctor, "examine", lambda: doctor.Report(rows=rows))
     assert __main__.main(["doctor"]) == code
     assert ("-> make env" in capsys.readouterr().out) == bool(code)
 

@@ -32,7 +32,7 @@ from labkit.timeline import Timeline, from_rows
 ROOT = Path(__file__).parents[2]
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
-# --- sockets ----------------------------------------------------------------------------------------------------------
+# --- sockets ---
 
 
 def reachable(family: list[psutil.Process]) -> list[str]:
@@ -137,7 +137,7 @@ def test_torchruns_own_store_is_the_one_exception_and_it_is_named(tmp_path):
     assert "listens on every interface" in " ".join(lab.launch_script.__doc__.split())
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ---
 
 READ = 'for path; do if test -r "$path" || test -w "$path"; then echo "$path"; fi; done; echo ended'
 
@@ -200,7 +200,7 @@ def test_no_shared_memory_of_the_deepspeed_command_is_left(tmp_path):
     assert [path for path in buffers if os.path.exists(path)] == []
 
 
-# --- what comes from elsewhere ----------------------------------------------------------------------------------------
+# --- what comes from elsewhere ---
 
 
 class Trap:
@@ -498,7 +498,7 @@ def test_a_good_timeline_is_read(tmp_path):
     assert len(Timeline.load(line.save(tmp_path / "timeline.json"))) == 1
 
 
-# --- what the code calls ----------------------------------------------------------------------------------------------
+# --- what the code calls ---
 
 PRIVATE = "a rank's or its kernel's own file, in a folder that nobody else can enter"
 ALLOWED = {

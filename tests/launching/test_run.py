@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from labkit import shards
+from labkit import footprint, shards
 from labkit.launching.run import Run, Unsaved
-from labkit.sharding import step as sharding_step
 from labkit.timeline import from_rows
 
 
@@ -71,7 +70,7 @@ def test_shards_and_footprints_come_back_and_then_say_recorded(tmp_path):
         origin="measured",
         notes=["gloo"],
     )
-    step = sharding_step.from_moments(
+    step = footprint.from_moments(
         [("F0", {"parameters": 24, "temporary": 8})], "measured", ["gloo"]
     )
     folder = a_run({"shards": held, "footprint": step}).save(tmp_path / "run")

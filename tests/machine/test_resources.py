@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from labkit.machine import ops, resources
+from labkit.machine import doctor, ops, resources
 
 ROWS = (
     "python",
@@ -31,7 +31,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def report():
-    return resources.doctor()
+    return doctor.examine()
 
 
 @pytest.fixture
@@ -58,54 +58,52 @@ def test_doctor_looks_at_everything_and_says_what_to_do(report):
 
 
 def test_a_report_shows_each_row_and_the_way_out_only_where_needed():
-    good = resources.Row(name="gloo", value="here", ok=True, fix="do this")
-    bad = resources.Row(name="<ninja>", value="none", ok=False, fix="do that")
-    spare = resources.Row(name="nccl", value="none", ok=False, fix="buy one", required=False)
-    report = resources.Report(rows=(good, bad, spare))
+    good = doctor.Row(name="gloo", value="here", ok=True, fix="do this")
+    bad = doctor.Row(name="<ninja>", value="none", ok=False, fix="do that")
+    spare = doctor.Row(name="nccl", value="none", ok=False, fix="buy one", required=False)
+    report = doctor.Report(rows=(good, bad, spare))
     for shown in (repr(report), report._repr_html_()):
         assert "do this" not in shown and "do that" in shown and "buy one" in shown
     assert [row.state for row in report.rows] == ["ok", "missing", "optional"]
     assert "&lt;ninja&gt;" in report._repr_html_() and "#" not in report._repr_html_()
-    assert not report.ok and resources.Report(rows=(good, spare)).ok
+    assert not report.ok and doctor.Report(rows=(good, spare)).ok
 
 
 def test_doctor_notices_a_missing_compiler_and_missing_ops(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    rows = {row.name: row for row in resources._compiler_rows()}
+    rows = {row.name: row for row in doctor._compiler_rows()}
     assert (rows["compiler"].ok, rows["compiler"].fix[:7]) == (False, "apt-get")
     assert rows["DeepSpeed's ops"].value == "0 of 3 built"
 
 
 def test_a_package_that_is_missing_or_broken_is_a_row_and_no_exception(monkeypatch):
-    monkeypatch.setattr(resources, "_PROBED", ("torch", "no_such_package"))
-    rows = {row.name: row for row in resources._package_rows(resources._probe())}
+    monkeypatch.setattr(doctor, "_PROBED", ("torch", "no_such_package"))
+    rows = {row.name: row for row in doctor._package_rows(doctor._probe())}
     assert rows["torch"].ok
     assert rows["no_such_package"].value == "ModuleNotFoundError: No module named 'no_such_package'"
 
 
 def test_an_import_that_ends_the_process_is_a_row_and_the_gloo_row_fails_with_torch(monkeypatch):
-    monkeypatch.setattr(resources, "_PROBE", "import os; os.abort()")
-    found = resources._probe()
-    rows = {
-        row.name: row for row in (*resources._package_rows(found), *resources._backend_rows(found))
-    }
+    monkeypatch.setattr(doctor, "_PROBE", "import os; os.abort()")
+    found = doctor._probe()
+    rows = {row.name: row for row in (*doctor._package_rows(found), *doctor._backend_rows(found))}
     assert rows["torch"].value == "importing it ended the process"
     assert rows["gloo"].state == "missing"
 
 
 def test_a_missing_widget_stack_is_noticed(monkeypatch):
-    monkeypatch.setattr(resources, "_version", lambda package: None)
-    rows = {row.name: row for row in resources._package_rows({})}
+    monkeypatch.setattr(doctor, "version", lambda package: None)
+    rows = {row.name: row for row in doctor._package_rows({})}
     assert not rows["ipywidgets"].ok and "make env" in rows["ipywidgets"].fix
 
 
 def test_too_little_memory_and_shared_memory_are_noticed(monkeypatch):
-    monkeypatch.setattr(resources, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(doctor, "available_bytes", lambda: 10**9)
     monkeypatch.setattr(
         shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(64_000_000, 0, 64_000_000)
     )
-    rows = {row.name: row for row in resources._memory_rows()}
+    rows = {row.name: row for row in doctor._memory_rows()}
     assert rows["memory"].value.startswith("1.00 GB free") and not rows["memory"].ok
     assert sys.platform != "linux" or rows["/dev/shm"].state == "optional"
 
@@ -176,7 +174,7 @@ def test_gpus_are_those_that_torch_and_the_environment_let_be_seen(monkeypatch):
     assert resources.num_gpus() == 0
     assert (
         "2 are present"
-        in next(row for row in resources._device_rows() if row.name == "GPUs" and not row.ok).fix
+        in next(row for row in doctor._device_rows() if row.name == "GPUs" and not row.ok).fix
     )
     monkeypatch.setattr(resources, "_torch_has_cuda", lambda: True)
     assert resources.num_gpus() == 2

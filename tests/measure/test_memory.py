@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from labkit.footprint import PARTS
 from labkit.measure import memory
-from labkit.sharding.step import PARTS
 
 
 def saved_by(fn, parameters=()):

@@ -167,7 +167,7 @@ def test_without_gradients_a_paced_module_is_paced_as_well(notes):
     assert paced.pace.num_actions == 1 and not out[0].requires_grad
 
 
-# --- links ----------------------------------------------------------------------------------------------------------
+# --- links ---
 
 WIDTH = 32
 """A layer's gradient is WIDTH x WIDTH floats and a bias: 4,224 bytes."""

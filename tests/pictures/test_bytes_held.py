@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from test_sketch import faults, rgb
 
+from labkit.footprint import PARTS
 from labkit.pictures import bytes_held
 from labkit.pictures.sketch import Box, Words
 from labkit.sharding import (
@@ -20,7 +21,6 @@ from labkit.sharding import (
 from labkit.sharding import (
     step as sharding_step,
 )
-from labkit.sharding.step import PARTS
 from labkit.shards import from_rows
 
 UNITS = sharding_step.transformer(num_layers=3, dim=32, num_heads=2, batch=1, seq_len=16)

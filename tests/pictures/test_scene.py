@@ -6,9 +6,10 @@ import pytest
 
 from labkit.collectives import algorithms, network
 from labkit.pictures import layout, scene
-from labkit.pictures.style import IDLE, KINDS, WORDS
+from labkit.pictures.style import IDLE, KINDS
 from labkit.pipeline import schedules, simulation
 from labkit.timeline import COMM, COMPUTE, Timeline, bubble, from_rows
+from labkit.words import WORDS
 
 
 def predicted(name: str = "gpipe", **cost: float) -> Timeline:

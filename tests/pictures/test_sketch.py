@@ -14,6 +14,7 @@ from labkit.pictures import layout, mpl, sketch, style, svg, text
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.widgets import picture
+from labkit.words import WORDS
 
 
 def drawn(*shapes: sketch.Shape, **more: object) -> Sketch:
@@ -207,8 +208,7 @@ def test_a_legend_breaks_its_lines_within_the_picture() -> None:
 
 def test_a_badge_is_said_in_the_language() -> None:
     assert (
-        sketch.origin("measured, paced, gloo / simulated", style.WORDS["zh"])
-        == "实测，定速，gloo / 模拟"
+        sketch.origin("measured, paced, gloo / simulated", WORDS["zh"]) == "实测，定速，gloo / 模拟"
     )
     assert (
         sketch.said({"en": "loss", "zh": "损失"}, "zh") == "损失"

@@ -4,9 +4,9 @@ predicted."""
 import pytest
 from test_widgets import from_browser, sent, settle  # noqa: F401
 
-from labkit import widgets
+from labkit import footprint, widgets
 from labkit.pictures.sketch import Sketch
-from labkit.sharding import fsdp_board, states, step, zero_board
+from labkit.sharding import fsdp_board, states, zero_board
 from labkit.sharding import run as sharding_run
 from labkit.units import format_bytes
 
@@ -86,7 +86,7 @@ def test_fsdp_runs_for_real_and_its_peak_is_the_predicted_one(sent):  # noqa: F8
     run = board.run()
     settle()
     from_browser(board.controls["moment"], index=6)
-    assert isinstance(run[0]["footprint"], step.Footprint) and board.measured is not None
+    assert isinstance(run[0]["footprint"], footprint.Footprint) and board.measured is not None
     page = board.book.pages[6].value
     assert (
         "every live slice is the predicted one" in page

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from labkit.footprint import PARTS, from_moments
 from labkit.sharding import partition
 from labkit.sharding import run as sharding_run
 from labkit.sharding import step as sharding_step
-from labkit.sharding.step import PARTS, from_moments, predict, transformer
+from labkit.sharding.step import predict, transformer
 
 SMALL = {"num_layers": 3, "dim": 32, "num_heads": 2, "batch": 1, "seq_len": 16}
 

@@ -1,0 +1,68 @@
+"""How many bytes a rank holds at each moment of a step, by part of the bill; predicted or measured."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.units import check_real, check_whole
+
+PARTS = ("parameters", "gradients", "optimizer", "buffers", "gathered", "activations", "temporary")
+"""Parts of the bill: what stays between steps, then what a step adds."""
+
+
+Moment = tuple[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Footprint:
+    """Bytes of one rank over a step: the highest point of each moment."""
+
+    labels: tuple[str, ...]
+    """the moments in order: "F0" and "B0" are forward and backward of unit 0, "loss", "step\""""
+    num_bytes: np.ndarray
+    """int64, shape (num_moments, len(PARTS)): the parts at the highest point of each moment"""
+    origin: str
+    """"predicted" or "measured\""""
+    notes: tuple[str, ...] = ()
+    """what must be said with it: "gloo\""""
+
+    @property
+    def totals(self) -> np.ndarray:
+        """All parts together at each moment, int64, shape (num_moments,)."""
+        return self.num_bytes.sum(1)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest point of all."""
+        return int(self.totals.max())
+
+    @property
+    def peak(self) -> str:
+        """The moment of the highest point."""
+        return self.labels[int(self.totals.argmax())]
+
+    @property
+    def badge(self) -> str:
+        """Where it comes from, in one line for every picture."""
+        return ", ".join((self.origin, *self.notes))
+
+
+def from_moments(moments: Iterable[Moment], origin: str, notes: Iterable[str] = ()) -> Footprint:
+    """A Footprint from (label, bytes by part); of several moments with one label the highest
+    counts."""
+    highest: dict[str, dict[str, float]] = {}
+    for label, parts in moments:
+        check_real(
+            -9e18, 9e18, **{f"{label}, {part},": num_bytes for part, num_bytes in parts.items()}
+        )
+        if sum(parts.values()) >= sum(highest.get(label, {}).values()):
+            highest[label] = parts
+    check_whole(**{"number of moments": len(highest)})
+    rows = [[round(parts.get(part, 0)) for part in PARTS] for parts in highest.values()]
+    return Footprint(
+        labels=tuple(highest),
+        num_bytes=np.array(rows, dtype=np.int64).reshape(-1, len(PARTS)),
+        origin=origin,
+        notes=tuple(notes),
+    )
