@@ -23,6 +23,7 @@ from labkit import model, pipeline, widgets
 from labkit.pipeline import pipedream
 from labkit.pictures import scene
 from labkit.pipeline import check
+from labkit.pipeline.residual import residual
 from labkit.pipeline.schedules import SCHEDULES, TITLES, gpipe, one_f_one_b, parse, validate
 from labkit.pipeline.simulation import Cost, bubble_formula, in_flight, simulate
 from labkit.timeline import bubble
@@ -209,7 +210,7 @@ widgets.show(scene.compare(predicted, measured, title="GPipe, p = 4, m = 8", lan
 # Where does the difference come from? All ranks together were idle this much longer than predicted, cause by cause: actions that took other than their stated time (*durations*), messages (predicted to be free), ranks that began late (*start-up*), and work between actions such as the loss (*runtime*).
 
 # %%
-for cause, more_us in pipeline.residual(predicted, measured).items():
+for cause, more_us in residual(predicted, measured).items():
     print(f"{cause:>10} {more_us / 1000:+7.1f} ms")
 
 # %% [markdown]

@@ -74,10 +74,10 @@ for overlap in (False, True):
 # %%
 print(f"{my_step_ms = }\n\n{'':<24} step       hidden   exposed")
 for overlap, pair in steps.items():
-    for origin, timeline in zip(("simulated", "measured"), pair):
+    for origin, step in zip(("simulated", "measured"), pair):
         print(
-            f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(timeline) / 1000:6.1f} ms "
-            f"{hidden_comm(timeline):8.0%}   {max(exposed_comm_us(timeline)) / 1000:6.1f} ms"
+            f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(step) / 1000:6.1f} ms "
+            f"{hidden_comm(step):8.0%}   {max(exposed_comm_us(step)) / 1000:6.1f} ms"
         )
 
 # %% [markdown]
@@ -193,9 +193,7 @@ runs = {
 print(" k   all-reduces   bytes a sample   time a sample: simulated   measured")
 for k, run in runs.items():
     predicted = data_parallel.predict(layers[:2], 2, link=link, accumulate=k)
-    times_ms = [
-        timeline.step_us(timeline) / 1000 / (8 * k) for timeline in (predicted, run.timeline())
-    ]
+    times_ms = [timeline.step_us(step) / 1000 / (8 * k) for step in (predicted, run.timeline())]
     print(
         f"{k:2}   1 in {8 * k:2} samples {sum(run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
         f"{times_ms[0]:18.2f} ms {times_ms[1]:10.2f} ms"

@@ -467,7 +467,8 @@ for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
 
 # %%
 TRAIN = """import os, pathlib, sys, time, torch, torch.distributed as dist
-from labkit import checkpoint, rank
+from labkit.launching import rank
+from labkit.recovery import checkpoint
 dist.init_process_group("gloo")
 optimizer = torch.optim.Adam((net := torch.nn.Linear(4, 4)).parameters())
 step = checkpoint.load(sys.argv[1], net, optimizer)["step"] if checkpoint.checkpoints(sys.argv[1]) else 0

@@ -436,7 +436,7 @@ folder = tempfile.TemporaryDirectory()
 script = Path(folder.name, "compare.py")
 script.write_text("""
 import hashlib, numpy
-from labkit import rank
+from labkit.launching import rank
 
 weight = numpy.arange(8, dtype=numpy.float32)
 rank.current().give((hash(weight.tobytes()), hashlib.blake2b(weight.tobytes(), digest_size=8).hexdigest()))
