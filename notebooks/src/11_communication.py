@@ -690,11 +690,9 @@ def two_jobs(shift_ms, compute_ms=30, send_ms=20, num_steps=4):
 
 # %%
 together, apart = two_jobs(0), two_jobs(25)
-for shift_ms, timeline in ((0, together), (25, apart)):
-    draw(timeline, f"two_jobs({shift_ms})", span_us=together.end_us.max())
-    print(
-        f"started {shift_ms} ms apart: the last job ends after {timeline.end_us.max() / 1000:.0f} ms"
-    )
+for shift_ms, jobs in ((0, together), (25, apart)):
+    draw(jobs, f"two_jobs({shift_ms})", span_us=together.end_us.max())
+    print(f"started {shift_ms} ms apart: the last job ends after {jobs.end_us.max() / 1000:.0f} ms")
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
