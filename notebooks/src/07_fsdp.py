@@ -1226,7 +1226,8 @@ num_processes: 2
 SET_UP = """\
 import torch, torch.distributed as dist
 from accelerate import Accelerator, DistributedType, PartialState
-from labkit import meter, model, traffic
+from labkit import model
+from labkit.measure import memory, traffic
 
 state = PartialState(cpu=True)
 seen, state.distributed_type = state.distributed_type, DistributedType.MULTI_GPU
@@ -1246,7 +1247,7 @@ for step in range(2):
         accelerator.backward(loss)
     accelerator.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
-held = meter.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
+held = memory.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
 accelerator.print(f"found {seen.value}, then {accelerator.distributed_type.value}: {type(net).__name__}, states {held:,} bytes, {dict(counted.calls)}")
 dist.destroy_process_group()
 """
