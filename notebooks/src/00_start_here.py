@@ -13,13 +13,6 @@
 #
 # You will see what this machine is, start four real processes from a cell, watch them wait for each other, and check that torch.distributed, Accelerate and DeepSpeed work here. No GPU is needed: without one, the processes talk through gloo on the CPU.
 
-# %% [markdown] lang="zh" of="b90a7511"
-# # 从这里开始：这台机器准备好了吗？
-#
-# *对应原资料的 D-verify 一节，约五分钟。*
-#
-# 这一章先看清这台机器有什么，再从一个单元格里启动四个真实的进程，看它们怎样互相等待，最后检查 torch.distributed、Accelerate 和 DeepSpeed 在这里能不能用。没有 GPU 也可以：进程之间改用 CPU 上的 gloo 通信。
-
 # %%
 import labkit as lab
 from labkit.machine import doctor
@@ -34,11 +27,6 @@ lab.warm()  # starts the process that forks ranks, while you read on
 #
 # Each row is looked up now. A row that is not well says what to do about it.
 
-# %% [markdown] lang="zh" of="c53bbc9e"
-# ## 这台机器是什么样的
-#
-# 下面每一行都是现查的。哪一行不正常，它就会写明该怎么办。
-
 # %%
 doctor.examine()
 
@@ -46,11 +34,6 @@ doctor.examine()
 # ## The first launch
 #
 # `launch` runs a function in several processes at once. Each is called a *rank* and has a number. All of them run the same code; only the number differs.
-
-# %% [markdown] lang="zh" of="a77b5bcc"
-# ## 第一次启动
-#
-# `launch` 让同一个函数在几个进程里同时运行。每个进程叫一个 rank，各有一个编号（rank 这个词也指编号本身）。大家跑的代码完全一样，不一样的只有编号。
 
 
 # %%
@@ -65,9 +48,6 @@ list(run)
 
 # %% [markdown]
 # Four process numbers: these are four programs, not four threads of this notebook. Each has its own memory. A variable that a rank changes does not change here.
-
-# %% [markdown] lang="zh" of="995ecc9a"
-# 四个不同的进程号：它们是四个独立的程序，不是这个笔记本里的四个线程，各有各的内存。rank 里改了一个变量，这边的变量不会跟着变。
 
 # %%
 count = 0
@@ -86,11 +66,6 @@ list(lab.launch(add_one, ranks=4)), count
 #
 # Ranks 0 to 3 each hold a tensor with their own number. `all_reduce` adds the four tensors and gives the sum to everyone. Write down what rank 2 will hold.
 
-# %% [markdown] lang="zh" of="88de753b"
-# ## 先猜
-#
-# rank 0 到 3 各有一个张量，里面就是自己的编号。`all_reduce`（全归约）把四个张量加起来，再把和发给每一个 rank。请先写下：rank 2 最后拿到几？
-
 # %%
 my_guess = None  # a number
 
@@ -98,11 +73,6 @@ my_guess = None  # a number
 # ## Run
 #
 # To see the waiting, rank r first multiplies matrices, r + 1 times as many as rank 0. `trace.record` notes what the rank does.
-
-# %% [markdown] lang="zh" of="e8402511"
-# ## 运行
-#
-# 为了看得见等待，rank r 先做一阵矩阵乘法，次数是 rank 0 的 r + 1 倍。`trace.record` 记下这个 rank 做了什么。
 
 
 # %%
@@ -128,11 +98,6 @@ list(run), my_guess
 #
 # Everyone holds the sum. The picture shows its price: rank 0 had the least to do, called `all_reduce` first, and waited for rank 3. A collective ends when the slowest rank arrives.
 
-# %% [markdown] lang="zh" of="76399c94"
-# ## 对照
-#
-# 每个 rank 都拿到了和。图里是它的代价：rank 0 活最少，最先调用 `all_reduce`，然后一直等到 rank 3。集合通信（collective）要等最慢的那个 rank 到齐才会结束。
-
 # %%
 widgets.timeline(run, language=LANGUAGE)
 
@@ -140,11 +105,6 @@ widgets.timeline(run, language=LANGUAGE)
 # ## A check that cannot fail checks nothing
 #
 # Section D-verify prints "success" when a script reaches its end. This is its logic. It starts no process group, so it has one rank and skips the only line that would communicate.
-
-# %% [markdown] lang="zh" of="9b2e85a2"
-# ## 不会失败的检查等于没查
-#
-# D-verify 一节的脚本只要跑到结尾就打印“成功”。下面就是它的逻辑：它没有建立进程组，所以只看到一个 rank，唯一一行真正通信的代码被跳过了。
 
 
 # %%
@@ -161,9 +121,6 @@ vacuous(reduce=lambda: 1 / 0)  # even a reduction that always fails is a success
 
 # %% [markdown]
 # A check must be able to fail. This one sends a different number from every rank through three collectives and compares with arithmetic done alone.
-
-# %% [markdown] lang="zh" of="84037aad"
-# 检查必须有可能失败。下面这个让每个 rank 发出不同的数，走三种集合通信，再和单独算出来的结果比较。
 
 
 # %%
@@ -189,9 +146,6 @@ lab.launch(check_torch, ranks=4)[0]
 # %% [markdown]
 # Now spoil the data. The check fails, and the launch says on which rank and at which line.
 
-# %% [markdown] lang="zh" of="95973c3d"
-# 现在故意弄坏数据。检查失败了，并且说清楚是哪个 rank、哪一行。
-
 # %%
 try:
     lab.launch(check_torch, spoil=True, ranks=2)
@@ -202,11 +156,6 @@ except lab.RankFailed as verdict:
 # ## Accelerate
 #
 # Every rank trains on its own half of the data. If Accelerate averages the gradients, both ranks end with the weights that one process gets from the whole batch.
-
-# %% [markdown] lang="zh" of="c3c3cad1"
-# ## Accelerate
-#
-# 每个 rank 只用自己那一半数据训练。如果 Accelerate 真的把梯度取了平均，两个 rank 最后的权重就应该和一个进程用整批数据训练出来的一样。
 
 
 # %%
@@ -238,11 +187,6 @@ differences
 # ## DeepSpeed
 #
 # The same question to a DeepSpeed engine under ZeRO stage 1, where each rank keeps only half of the optimizer's state.
-
-# %% [markdown] lang="zh" of="51c6f66b"
-# ## DeepSpeed
-#
-# 同样的问题再问 DeepSpeed：用 ZeRO 第 1 阶段（ZeRO stage 1），每个 rank 只保存一半的优化器状态。
 
 
 # %%
@@ -276,11 +220,6 @@ differences
 #
 # The commonest mistake of the field: one rank leaves, the others still wait for it. Elsewhere this hangs for half an hour. Here it is a verdict, in less than a second, and the notebook goes on.
 
-# %% [markdown] lang="zh" of="0c7eebfa"
-# ## 永远等下去的时候
-#
-# 这个领域里最常见的错误：一个 rank 先走了，其他 rank 还在等它。在别处，程序会卡上半个小时；在这里不到一秒就得到一个判定，笔记本可以接着用。
-
 
 # %%
 def leave_early():
@@ -308,15 +247,3 @@ except lab.Deadlock as verdict:
 # Next: [why distributed](01_why_distributed.ipynb).
 #
 # Sources: the documentation of [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html), [Accelerate](https://huggingface.co/docs/accelerate) and [DeepSpeed](https://www.deepspeed.ai).
-
-# %% [markdown] lang="zh" of="0431545e"
-# ## 小结
-#
-# - rank 是有编号的进程，所有 rank 运行同一个函数。
-# - 集合通信要等最后一个 rank 到了才结束。
-# - 检查必须有可能失败。上面三个检查都是和单独算出的结果比较。
-# - 一次启动要么得到结果，要么得到判定，不会留下任何进程。停止按钮同样有效。
-#
-# 下一章：[为什么要分布式](01_why_distributed.ipynb)。
-#
-# 参考：[torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html)、[Accelerate](https://huggingface.co/docs/accelerate) 和 [DeepSpeed](https://www.deepspeed.ai) 的文档。

@@ -15,15 +15,6 @@
 #
 # You will run every collective on real processes and count its bytes, write the ring all-reduce by hand, let it race against a parameter server and against trees, and fit a cost model of two numbers that then predicts times it has not seen.
 
-# %% [markdown] lang="zh" of="0f20e64c"
-# # 集合通信
-#
-# *对应原资料 8.3.2、8.9.1、19.1.1、19.1.2、19.8.1 和 S11 各节，约 75 分钟。不需要 GPU。*
-#
-# 一起训练一个模型的各个 rank 不停地交换梯度、权重和激活。所有 rank 都参加的交换叫集合通信（collective）：人人得到总和，或者各得一份，或者一个发给全体。
-#
-# 本章在真实进程上运行每一种集合通信并数清字节；手写环形 all-reduce，让它与参数服务器和树赛跑；最后拟合一个只有两个数的代价模型，去预测它没见过的时间。
-
 # %%
 import labkit as lab
 
@@ -57,19 +48,11 @@ def curves(series, title, badge, **options):
 #
 # A collective is as fast as the slowest link it crosses. So NCCL begins by asking the system what is connected with what: GPUs and their NVLinks, PCIe, the NUMA nodes of the CPUs, network cards. This is the machine you are on, asked the same way; without GPUs the ranks are processes on its cores, and messages go through its memory.
 
-# %% [markdown] lang="zh" of="b9ae2dd3"
-# ## 消息走的是什么路
-#
-# 集合通信有多快，要看它经过的最慢的那条链路。所以 NCCL 一开始就向系统打听谁与谁相连：GPU 和它们的 NVLink、PCIe、CPU 的 NUMA 节点、网卡。下面用同样的办法打听你这台机器；没有 GPU 时，rank 就是核上的进程，消息走内存。
-
 # %%
 widgets.show(picture.topology(hardware.topology(), language=LANGUAGE))
 
 # %% [markdown]
 # Section 19.1.1 draws a DGX A100: four GPUs under one NVSwitch, four under another, "NVLink 600 GB/s" and "PCIe Gen4 64 GB/s". Some arithmetic with the data sheets' numbers: 12 NVLinks per GPU of 25 GB/s in each direction; 16 PCIe lanes of 16 GT/s, 128 bits of every 130 being data; 36 ports on an NVSwitch of that generation.
-
-# %% [markdown] lang="zh" of="d30c1e25"
-# 19.1.1 节画了一台 DGX A100：四块 GPU 接一个 NVSwitch，另外四块接另一个，“NVLink 600 GB/s”，“PCIe Gen4 64 GB/s”。用数据手册上的数算一算：每块 GPU 有 12 条 NVLink，每条每个方向 25 GB/s；PCIe 是 16 条通道，每条 16 GT/s，每 130 位里有 128 位是数据；那一代的 NVSwitch 有 36 个端口。
 
 # %%
 pcie_gb_per_s = 16 * 16e9 * 128 / 130 / 8 / 1e9
@@ -84,19 +67,10 @@ print(
 # - 600 and 64 count both directions. A message travels in one: 300 and 32. Section 19.1.3 sets 300 (one direction) beside 64 (both) and so makes PCIe look twice as good as it is.
 # - Two switches do not have the ports. A DGX A100 has six, and each GPU has two links to each of them (NVIDIA's white paper of that machine). So there are no two groups: every pair of GPUs is equally near, and `nvidia-smi topo -m` prints `NV12` in every cell.
 
-# %% [markdown] lang="zh" of="15416a41"
-# - 600 和 64 都是两个方向加在一起。一条消息只走一个方向：300 和 32。19.1.3 节把 300（单向）和 64（双向）并排写，PCIe 看上去就比实际好了一倍。
-# - 两个交换芯片的端口根本不够。DGX A100 有六个，每块 GPU 与每个芯片各有两条链路（见 NVIDIA 那台机器的白皮书）。所以并没有两组之分：任意两块 GPU 一样近，`nvidia-smi topo -m` 每一格都印 `NV12`。
-
 # %% [markdown] sections="8.9.1, S11"
 # ## The collectives, one by one
 #
 # Four processes. To see where every number comes from, rank r brings 1, 2, 3, 4 times $10^r$. So rank 2 brings `0100 0200 0300 0400`: the **digit** says which of its four numbers it is, its **place** says from whom it comes.
-
-# %% [markdown] lang="zh" of="860a3eba"
-# ## 逐个来看
-#
-# 四个进程。为了看清每个数的来历，rank r 带来 1、2、3、4 乘以 $10^r$。比如 rank 2 带来 `0100 0200 0300 0400`：**数字**是几，就是它的第几个数；**站在哪一位**，就来自哪个 rank。
 
 
 # %%
@@ -143,34 +117,16 @@ for name in run[0]:
 #
 # `dist.all_gather` and `dist.reduce_scatter`, which the sources use, do the same with lists of tensors instead of one large one.
 
-# %% [markdown] lang="zh" of="f7ce2804"
-# - 广播（broadcast）：人人都有 rank 0 带来的数。用于开始时分发权重。
-# - 归约（reduce）：rank 0 得到总和。别的 rank 上是库用剩的东西，只有 root 的结果有定义。
-# - 全归约（all-reduce）：人人得到总和。用于 DDP 的梯度。
-# - 全收集（all-gather）：每个 rank 带来一个数（它的第 r 个），人人都有四个。用于 FSDP 的权重。
-# - 归约分发（reduce-scatter）：求和，但 rank r 只得到第 r 个数。用于 FSDP 的梯度。把这些结果再 all-gather 一次，就成了 all-reduce；记住这一点。
-# - 全交换（all-to-all）：rank r 得到所有人的第 r 个数，相当于把表转置。用于混合专家模型（MoE）。
-#
-# 原资料用的 `dist.all_gather` 和 `dist.reduce_scatter` 做的是同样的事，只是用一列张量代替一整块。
-
 # %% [markdown]
 # ### How many bytes
 #
 # **Predict.** Four ranks all-reduce a buffer of 4 MB. How many megabytes must the busiest rank send at the least?
-
-# %% [markdown] lang="zh" of="2976ae7f"
-# ### 要搬多少字节
-#
-# **先猜。** 四个 rank 对 4 MB 的缓冲区做 all-reduce。最忙的 rank 至少要发送多少 MB？
 
 # %%
 my_megabytes = None
 
 # %% [markdown]
 # **Run.** Two counts. The *payload* is what a rank hands to the collective, exactly. The *wire* is what really left its process, as the system counts it on its sockets, headers included. S is always the whole buffer: the gathered result of an all-gather, what goes into a reduce-scatter.
-
-# %% [markdown] lang="zh" of="8834466a"
-# **运行。** 数两样东西。**载荷**（payload）是一个 rank 交给集合通信的字节，精确值。**线上**（wire）是真正离开这个进程的字节，由系统在套接字上计数，含报头。S 总指整个缓冲区：all-gather 收齐后的结果，reduce-scatter 的输入。
 
 
 # %%
@@ -217,11 +173,6 @@ for name in run[0]:
 #
 # Section 8.9.1 puts "O(N)" beside most collectives, "O(2N)" beside all-reduce and "O(N×P)" beside all-gather. It is not said whether that is per rank or in all, nor whether N is the buffer before or after. With S as above, per rank, nothing grows without bound:
 
-# %% [markdown] lang="zh" of="4621fb00"
-# 最后一列是任何算法都突破不了的，理由见[下文](#环为什么最优)：最忙的 rank 至少要收或发这么多。gloo 的 all-reduce、all-gather 和 all-to-all 正好做到。它的 broadcast 是一棵树，root 把整个缓冲区发了两遍。而它的 **reduce-scatter** 发了必需量的两倍：torch 的 gloo 后端没有自己的 reduce-scatter，先做一次 all-reduce，再留下结果的四分之一。载荷和线上是两个问题，说的时候要讲清是哪一个。
-#
-# 8.9.1 节给多数操作写“O(N)”，给 all-reduce 写“O(2N)”，给 all-gather 写“O(N×P)”。既没说是每个 rank 还是合计，也没说 N 是操作之前还是之后的缓冲区。按上面的 S、按每个 rank 来算，没有哪个会无限增长：
-
 # %%
 print(f"{'at least, in units of S':<26}", *(f"P = {size:<5}" for size in (2, 4, 8, 64, 1024)))
 for name in ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"):
@@ -234,11 +185,6 @@ for name in ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"
 # ### send and recv
 #
 # All of these are made of messages between two ranks. S11 shows one: rank 0 calls `send(tensor, dst=1)`, everyone `else` calls `recv(tensor, src=0)`. **Predict**: with three ranks, which of them return?
-
-# %% [markdown] lang="zh" of="6d1b0b71"
-# ### send 和 recv
-#
-# 这些都由两个 rank 之间的消息搭成。S11 给了一个例子：rank 0 调用 `send(tensor, dst=1)`，其余（`else`）调用 `recv(tensor, src=0)`。**先猜**：三个 rank 时，哪几个会返回？
 
 # %%
 my_ranks_that_return = None
@@ -272,13 +218,6 @@ print(f"{my_ranks_that_return = }; fixed:", *fixed)
 #
 # Choose a collective and an algorithm, and step through it. A colour is a chunk; the fuller its box, the more ranks' contributions it holds. The button does the same on real ranks.
 
-# %% [markdown] lang="zh" of="8913b02e"
-# 这个例子只在两个 rank 时成立。第三个等着一条没人发的消息。每个 `recv` 都要有自己的 `send`：应写 `elif rank == 1`。
-#
-# ### 每种集合通信，一步一步看
-#
-# 选一种集合通信和一种算法，一步一步地走。一种颜色是一块数据；格子越满，里面含有的 rank 的贡献就越多。按钮会在真实的 rank 上做同样的事。
-
 # %%
 widgets.collectives(language=LANGUAGE)
 
@@ -286,11 +225,6 @@ widgets.collectives(language=LANGUAGE)
 # ## Ring all-reduce by hand
 #
 # Section 8.3.2 gives pseudocode: in each of N - 1 steps a rank sends `gradients[chunk_size * rank : ...]` to the right and adds what arrives from the left to `gradients[...]`. Taken at its word, and with the second reading, that `...` means the left neighbour's chunk:
-
-# %% [markdown] lang="zh" of="63707ee1"
-# ## 手写环形 all-reduce
-#
-# 8.3.2 节给了伪代码：N - 1 步里，每步把 `gradients[chunk_size * rank : ...]` 发给右邻，把左邻发来的加到 `gradients[...]` 上。先照字面运行，再按第二种读法，即 `...` 指左邻的那一块：
 
 
 # %%
@@ -325,11 +259,6 @@ for to_the_letter in (True, False):
 # Right would be one finished sum on each rank after these steps: a `1111`, a `2222`, a `3333`, a `4444`. To the letter, one chunk is added to all of them. In the second reading rank 1 has `00013` in its first place: its own 1 and rank 0's, three times; of ranks 2 and 3 nothing has arrived. A rank that sends the *same* chunk each time never passes on what it has received, and nothing gets further than one neighbour.
 #
 # In step s send chunk $(r - s) \bmod N$: the one you added to last. Add what arrives to chunk $(r - s - 1) \bmod N$. After N - 1 steps every rank holds one finished sum (a reduce-scatter); N - 1 more steps hand the sums round (an all-gather, which the pseudocode leaves as `pass`).
-
-# %% [markdown] lang="zh" of="e4d3637c"
-# 正确的话，走完这几步，每个 rank 上应各有一块凑齐的和：`1111`、`2222`、`3333`、`4444` 各出现一次。照字面，是把一块加到了所有块上。第二种读法里，rank 1 的第一个数是 `00013`：自己的一个 1，加上 rank 0 的那个 1，重复了三次；rank 2 和 rank 3 的什么也没到。每次都发**同一块**，就从不转交收到的东西，什么也传不出一个邻居之外。
-#
-# 第 s 步该发块 $(r - s) \bmod N$，也就是刚刚加过的那一块；收到的加进块 $(r - s - 1) \bmod N$。N - 1 步之后，每个 rank 手里有一块的总和（这是 reduce-scatter）；再用 N - 1 步把这些和传一圈（这是 all-gather，伪代码里写的是 `pass`）。
 
 
 # %%
@@ -371,11 +300,6 @@ for step in range(6):
 #
 # Is it the library's result, and how many bytes did each rank send? A buffer of 4 MB:
 
-# %% [markdown] lang="zh" of="530bd4b6"
-# 跟着块 0（每个 rank 的第一个数）走：rank 0 的 1 到了 rank 1，`0011` 到了 rank 2，`0111` 到了 rank 3，三步之后在那里凑齐 `1111`。再过三步，人人都有了。任何时刻，每个 rank 都在发四分之一、收四分之一：没有一条链路闲着，也没有哪条比别的更忙。
-#
-# 结果与库一致吗？每个 rank 发了多少字节？缓冲区 4 MB：
-
 
 # %%
 def ring_and_library(num_bytes):
@@ -407,13 +331,6 @@ for size in (2, 4):
 #
 # Take one number of the buffer, and the rank on which its sum is complete first. Before that, each of the N-1 other ranks has sent something that carries its contribution. After that, each of them still has to receive. No message does both: it would have completed another rank before the first. So every number travels $2(N-1)$ times at least, all M bytes together $2(N-1)M$. There are N ranks to share this; the busiest sends $2\frac{N-1}{N}M$ or more (Patarasuk and Yuan 2009), and in the ring **every** rank sends exactly that. For two ranks it is M; for many it approaches 2M. You will write such bounds as exercise 2.
 
-# %% [markdown] lang="zh" of="cff1e14b"
-# ### 环为什么最优
-#
-# 练习 19.8.1 问的就是原因。它的答案说：每块 GPU 至少要收发 M（整个缓冲区），而环接近 2M，“达到理论最优”。两句话不能都对：达到下界，就该与下界相等。
-#
-# 取缓冲区里的一个数，再取它的和最先凑齐的那个 rank。在那之前，其余 N-1 个 rank 每个都发出过带着自己那份贡献的消息；在那之后，它们每个都还要收一次。没有一条消息能身兼两职，否则就有别的 rank 比“最先”还早凑齐。所以每个数至少走 $2(N-1)$ 趟，M 字节合计 $2(N-1)M$。由 N 个 rank 分担，最忙的那个至少发送 $2\frac{N-1}{N}M$（Patarasuk 与 Yuan，2009）；而在环里，**每个** rank 恰好发这么多。两个 rank 时是 M，rank 很多时接近 2M。练习 2 会让你把这样的下界写成函数。
-
 # %% [markdown] sections="8.3.2"
 # ## Parameter server, ring, tree: the race
 #
@@ -423,15 +340,6 @@ for size in (2, 4):
 #
 # **Predict.** Four ranks, a buffer of 1.6 MB. How many megabytes does rank 0 send as a parameter server? And which way is the fastest for a buffer of only 4 kB?
 
-# %% [markdown] lang="zh" of="bfb7a7ca"
-# ## 参数服务器、环、树：赛跑
-#
-# 同一个 all-reduce 有别的做法。参数服务器（parameter server）：大家把缓冲区发给 rank 0，它求和再发回来。树（tree）：两两相加，拿着部分和的 rank 再两两相加，一层层往上，然后一层层往下。双二叉树（double binary tree）：两棵树同时跑，各管一半缓冲区；在一棵里做加法的 rank，在另一棵里是叶子。分层（hierarchical）：组内 reduce-scatter，组间 all-reduce，组内 all-gather。
-#
-# 8.3.2 节比较了通信量和延迟：参数服务器“O(2N × P)”、延迟高；环“O(2N)”、延迟**低**，因而适合“大规模训练”。
-#
-# **先猜。** 四个 rank，缓冲区 1.6 MB。rank 0 当参数服务器时要发送多少 MB？如果缓冲区只有 4 kB，哪种做法最快？
-
 # %%
 my_megabytes, my_fastest = None, None
 
@@ -439,12 +347,6 @@ my_megabytes, my_fastest = None, None
 # **Paced links.** On one machine all messages go through the same memory; there is no slow link to be seen. So here every real message takes the time that its link states, $T(n) = \alpha + n / B$: 10 ms for any message, and 10 ms more for every megabyte. The ranks sleep until it is over. Processes, messages and their order are real; the speed of the link is stated, and every picture says so.
 #
 # **Simulate, run.** The same plan, the same link: once on paper, once on four processes.
-
-# %% [markdown] lang="zh" of="1da75d50"
-# **定速链路（paced links）。** 在一台机器上，所有消息都走同一块内存，看不到慢链路。所以这里每条真实的消息都要花掉它的链路规定的时间 $T(n) = \alpha + n / B$：每条消息 10 毫秒，每 1 MB 再加 10 毫秒，没到时间 rank 就睡着。进程、消息和次序都是真的，只有链路的速度是规定的；凡是这样的图都会注明。
-#
-# **模拟，运行。** 同一个方案，同一种链路：纸上走一遍，四个进程上走一遍。
-
 
 # %%
 SLOW = Link(alpha_us=10_000, bandwidth_gb_per_s=0.1)
@@ -485,11 +387,6 @@ print(
 #
 # Small messages are another story. The ring needs as long as the parameter server, 2(N-1) messages one after another; the tree is faster. (Two groups of two, the hierarchical way, have the best of both here: four steps, and small messages.) The parameter server and the ring, predicted above, measured below:
 
-# %% [markdown] lang="zh" of="70fa26a4"
-# **所有** rank 加起来，通信量到处都一样，是 2(N-1) S。差别在于由谁来扛。参数服务器全压在 rank 0 上：它要把缓冲区发 N - 1 遍，别人在它门口排队。环里人人一样多，正好等于下界。
-#
-# 消息小的时候是另一回事。环要的时间与参数服务器一样，2(N-1) 条消息一条接一条；树更快。（两组、每组两个的分层做法在这里两头都占：只有四步，消息也小。）下面是参数服务器和环，各自上面是预测，下面是实测：
-
 
 # %%
 def titled(name, *more):
@@ -513,11 +410,6 @@ for name in ("parameter_server", "ring"):
 # ### Is the ring's latency low?
 #
 # A ring has 2(N-1) steps, and a step takes alpha at least, however little there is to send. A tree has $2\lceil\log_2 N\rceil$. Lines are predicted for 4 kB on the slow links, dots measured on real ranks:
-
-# %% [markdown] lang="zh" of="bc476e82"
-# ### 环的延迟低吗？
-#
-# 环有 2(N-1) 步，每步不管东西多小，至少要 alpha。树有 $2\lceil\log_2 N\rceil$ 步。线是慢链路上 4 kB 的预测，点是真实 rank 上的实测：
 
 # %%
 counts, few = [2, 4, 8, 16, 32, 64], [2, 4, 8]
@@ -549,18 +441,10 @@ print(
 # %% [markdown]
 # The ring's latency grows with N, the trees' with its logarithm. "Low latency, hence large scale" is the wrong way round: what is optimal about a ring is its **bandwidth**, and the price is 2(N-1) alpha. That is why NCCL got trees, in version 2.4, for large clusters.
 
-# %% [markdown] lang="zh" of="0ff9d426"
-# 环的延迟随 N 增长，树的只随 N 的对数增长。“延迟低，所以适合大规模”正好说反了：环最优的是**带宽**，代价是 2(N-1) alpha。NCCL 2.4 正是为了大集群才加入了树。
-
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
 # Small buffers want few steps, large ones want small messages. Somewhere in between the two cross. With $T(n) = \alpha + n/B$ the ring takes $2(N-1)(\alpha + \frac{S}{NB})$, the tree $2\lceil\log_2 N\rceil(\alpha + \frac{S}{B})$. Where are they equal on four ranks and our slow links? Predicted as lines, measured as dots:
-
-# %% [markdown] lang="zh" of="36e4e161"
-# ## 环与树在哪里相交
-#
-# 小缓冲区要步数少，大缓冲区要每条消息小，中间总有个交点。取 $T(n) = \alpha + n/B$，环要 $2(N-1)(\alpha + \frac{S}{NB})$，树要 $2\lceil\log_2 N\rceil(\alpha + \frac{S}{B})$。在四个 rank、我们的慢链路上，两者在哪里相等？线是预测，点是实测：
 
 # %%
 sizes, tried = [10**5 * 2**k for k in range(7)], [200_000, 800_000, 3_200_000]
@@ -595,9 +479,6 @@ print(
 # %% [markdown]
 # So "usually trees below 256 kB, rings above" (section 19.1.2) can be no constant. The crossing is proportional to $\alpha B$ and grows with N. For three kinds of links, with alphas and bandwidths of the usual order of magnitude:
 
-# %% [markdown] lang="zh" of="43f102f2"
-# 可见“通常小于 256 kB 用树，更大用环”（19.1.2 节）里的界线不可能是常数。交点与 $\alpha B$ 成正比，还随 N 增长。三种链路，alpha 和带宽取常见的数量级：
-
 # %%
 links = {
     "NVLink: 2 us, 300 GB/s": (2, 300),
@@ -616,11 +497,6 @@ for name, (alpha_us, bandwidth) in links.items():
 # From nothing to tens of megabytes. What NCCL does: for every size it estimates the time of each algorithm in each of its protocols on the topology that it found, and takes the least ([NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, existed in version 2.4 and was removed in 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)). On a machine with NVSwitches of the third generation and later, a further algorithm (NVLS) lets the switch add. What is chosen on your cluster, `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` tells.
 #
 # The same choice by our model, between ring, tree and a double tree that cuts its halves into as many pieces as is best. 64 ranks on InfiniBand:
-
-# %% [markdown] lang="zh" of="76a907c5"
-# 从零到几十兆字节都有。NCCL 的做法是：对每个大小，在它探测到的拓扑上估算每种算法配每种协议的时间，取最小的（[NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)）；大小增长时，可能在树和环之间来回换好几次（[issue 754](https://github.com/NVIDIA/nccl/issues/754)）。可以自己设的阈值 `NCCL_TREE_THRESHOLD` 只存在于 2.4，2.5 就删了；而且 2.4 只在节点之间用树（[issue 211](https://github.com/NVIDIA/nccl/issues/211)）。在第三代及以后的 NVSwitch 上，还有一种让交换芯片做加法的算法（NVLS）。你的集群上选了什么，看 `NCCL_DEBUG=INFO` 加 `NCCL_DEBUG_SUBSYS=TUNING`。
-#
-# 用我们的模型来做同样的选择：环、树，以及把两半切成最合适的段数的双二叉树。InfiniBand 上的 64 个 rank：
 
 # %%
 infiniband, sizes = Link(alpha_us=5, bandwidth_gb_per_s=25), [8.0**k * 1000 for k in range(7)]
@@ -649,18 +525,10 @@ for size, *times in zip(sizes, *lines.values()):
 # %% [markdown]
 # At these sizes the double tree never takes twice as long as the better of the two: it has far fewer steps than a ring when the buffer is small, and both ports of almost every rank are busy when it is large. In the middle it wins.
 
-# %% [markdown] lang="zh" of="c075802a"
-# 在这些大小上，双二叉树的用时从不到较好那个的两倍：缓冲区小时，步数比环少得多；缓冲区大时，几乎每个 rank 的收发端口都忙着。在中间一段它最快。
-
 # %% [markdown] sections="19.1.1"
 # ## Topology: fast inside, slow between
 #
 # So far all links were alike. In a cluster they are not. Two islands of two ranks, links of 1 ms and 1 GB/s inside; what goes from one island to the other shares one slow wire:
-
-# %% [markdown] lang="zh" of="62313149"
-# ## 拓扑：内快外慢
-#
-# 到现在为止，所有链路都一样。集群里不是这样。两个岛，每岛两个 rank，岛内链路 1 ms、1 GB/s；从一个岛到另一个岛的消息共用一根慢线：
 
 # %%
 islands = network.islands(
@@ -684,22 +552,12 @@ for name in ("parameter_server", "ring", "tree", "hierarchical"):
 # %% [markdown]
 # Even in the best order, which this is, a ring crosses in every step. The hierarchical way first adds inside the islands: as little crosses as in a tree, and both ways at once. That is what "topology-aware" buys: the same library call, another plan. (A ring whose neighbours sit on different islands crosses more often; chapter 11 tries it.)
 
-# %% [markdown] lang="zh" of="16eb6844"
-# 环即使按最好的顺序排（这里就是），每一步也要跨岛。分层的做法先在岛内相加：跨岛的字节与树一样少，而且两个方向同时走。这就是“拓扑感知”换来的：同一个库调用，背后是另一个方案。（如果环上的邻居不在同一个岛，跨岛会更多；第 11 章会试。）
-
 # %% [markdown] sections="8.9.1"
 # ## A cost model for this machine
 #
 # Now without stated links: how long does the library's all-reduce take on *this* machine? `calibrate.sweep` calls it on real ranks, 1 kB to 9 MB, and takes the median over three launches: alpha differs from launch to launch.
 #
 # **Fit.** A whole collective as one line, $T(S) = \alpha + S/B$, through every fourth size. **Predict** the sizes that the fit has not seen. **Compare**: dots on the line?
-
-# %% [markdown] lang="zh" of="eb20ce28"
-# ## 这台机器的代价模型
-#
-# 现在不规定链路了：库的 all-reduce 在**这台**机器上要多久？`calibrate.sweep` 在真实的 rank 上调用它，从 1 kB 到 9 MB，启动三次取中位数：每次启动，alpha 都不一样。
-#
-# **拟合。** 把整个集合通信当成一条直线 $T(S) = \alpha + S/B$，每四个大小取一个来拟合。**预测**拟合没见过的大小。**对照**：点在线上吗？
 
 
 # %%
@@ -748,11 +606,6 @@ curves(
 #
 # `calibrate.links()` keeps such fits in your cache folder, with the date and the machine; it measures only what is not there. So a kept line comes from other launches, perhaps of another day. How well does it predict the dots above?
 
-# %% [markdown] lang="zh" of="bd11ccfb"
-# 两个数就给出了几乎整个范围里的用时，误差如上所印。它们只对这台机器、**一种** rank 数成立：rank 比核多时要轮流上核，alpha 长得比环的 2(N-1) 步还快。
-#
-# `calibrate.links()` 会把这样的拟合连同日期和机器存进缓存文件夹，只测还没有的。所以存下的直线来自别的几次启动，也许是另一天的。用它来预测上面的点，准不准？
-
 # %%
 for num_ranks, cost in calibrate.links((2, 4)).items():
     dots = [point for point in points if point.num_ranks == num_ranks]
@@ -770,13 +623,6 @@ for num_ranks, cost in calibrate.links((2, 4)).items():
 # ### algbw and busbw
 #
 # Size over time is called *algbw*. It falls with N even on perfect links, since every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes *busbw*: what a link really carried, to be compared with its data sheet. nccl-tests prints both. Here is such a table for eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*): time in microseconds for 32 KiB, 64 KiB, ... 16 GiB.
-
-# %% [markdown] lang="zh" of="73877bca"
-# 差得很远时，要么当时机器正忙，要么现在正忙；`fresh=True` 会重新测量。
-#
-# ### algbw 与 busbw
-#
-# 大小除以时间叫 algbw。即使链路完美，它也随 N 下降，因为每个 rank 要发 $2\frac{N-1}{N}S$。乘上这个系数就是 busbw：链路真正承载的带宽，可以拿去与数据手册对照。nccl-tests 两个都印。下面是八块 A100 的一张表，由别人录得（Stas Bekman，*Machine Learning Engineering*）：32 KiB、64 KiB……16 GiB 的用时，单位微秒。
 
 # %%
 A100_US = [
@@ -822,9 +668,6 @@ curves(
 # %% [markdown]
 # The busbw of large buffers is to be compared with the 300 GB/s per direction of the beginning, not with 600. And the dots leave the line in places: NCCL changes algorithm and protocol on the way (look at 1 to 4 MB, where four times the bytes cost nothing), and one line is the model of **one** algorithm.
 
-# %% [markdown] lang="zh" of="a3fa0035"
-# 大缓冲区的 busbw 应当与本章开头每个方向 300 GB/s 相比，而不是 600。另外，有几处的点离开了直线：NCCL 中途会换算法和协议（看 1 到 4 MB，字节变成四倍，时间一点没多），而一条直线只是**一种**算法的模型。
-
 # %% [markdown]
 # ## Exercises
 #
@@ -833,15 +676,6 @@ curves(
 # ### 1. Ring all-reduce for any length
 #
 # The ring above needs a length that divides by the number of ranks; gradients seldom have one. Leave the sum over all ranks in `tensor`, a 1-D tensor of any length, with `send`, `recv`, `isend` or `irecv` of `torch.distributed`. It runs on real ranks. Budget: 2(N-1) steps (messages count in the order in which you post them), and no more bytes than a ring of chunks that are as equal as possible.
-
-# %% [markdown] lang="zh" of="96c8a09d"
-# ## 练习
-#
-# 检查不会中断笔记本。它用没有展示过的规模试你的答案，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
-#
-# ### 1. 任意长度的环形 all-reduce
-#
-# 上面的环要求长度能被 rank 数整除，而真实的梯度不会这么巧。用 `torch.distributed` 的 `send`、`recv`、`isend` 或 `irecv`，把所有 rank 之和留在 `tensor` 里，它是任意长度的一维张量。答案在真实的 rank 上运行。预算：2(N-1) 步（按消息发起的先后计步）；字节不多于“各块尽量相等的环”。
 
 
 # %%
@@ -876,11 +710,6 @@ check.hint("ring_all_reduce")
 #
 # For `"all_reduce"`, `"reduce_scatter"`, `"all_gather"` and `"broadcast"`: how many bytes does the busiest rank have to send or receive at the least, whatever the algorithm? `num_bytes` is the whole buffer: the gathered result, what goes into a reduce-scatter. (This is exercise 19.8.1, as a function.)
 
-# %% [markdown] lang="zh" of="0334ee40"
-# ### 2. 至少要发多少
-#
-# 对 `"all_reduce"`、`"reduce_scatter"`、`"all_gather"` 和 `"broadcast"`：不管用什么算法，最忙的 rank 至少要收或发多少字节？`num_bytes` 指整个缓冲区：收齐后的结果，或 reduce-scatter 的输入。（这就是练习 19.8.1，写成函数。）
-
 
 # %%
 def my_least_bytes(primitive, num_ranks, num_bytes):
@@ -905,11 +734,6 @@ check.hint("least_bytes")
 # ### 3. Broadcast in few steps
 #
 # Copy the tensor of rank `root` to all ranks with `send` and `recv`. Budget: $\lceil\log_2 N\rceil$ steps, in which a rank sends one message at most; every rank receives once.
-
-# %% [markdown] lang="zh" of="49386957"
-# ### 3. 几步完成广播
-#
-# 用 `send` 和 `recv` 把 rank `root` 的张量拷给所有 rank。预算：$\lceil\log_2 N\rceil$ 步，每步一个 rank 最多发一条消息；每个 rank 只收一次。
 
 
 # %%
@@ -938,11 +762,6 @@ check.hint("tree_broadcast")
 # ### 4. Choose the algorithm
 #
 # Return `"ring"` or `"tree"`, whichever all-reduces `num_bytes` sooner on links that take `alpha_us` microseconds and `bandwidth_gb_per_s` GB/s (1 GB/s is 1000 bytes per microsecond). The tree sends the whole buffer along each edge. A threshold of 256 kB is over budget.
-
-# %% [markdown] lang="zh" of="f15078f5"
-# ### 4. 选算法
-#
-# 链路每条消息要 `alpha_us` 微秒，带宽 `bandwidth_gb_per_s` GB/s（1 GB/s 即每微秒 1000 字节）。对 `num_bytes` 字节做 all-reduce，哪个快就返回哪个：`"ring"` 或 `"tree"`。这里的树在每条边上发送整个缓冲区。用 256 kB 当阈值会超出预算。
 
 
 # %%
@@ -982,25 +801,6 @@ check.hint("choose_algorithm")
 # - The table of eight A100: Bekman, [Machine Learning Engineering](https://github.com/stas00/ml-engineering)
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="52e74e60"
-# ## 小结
-#
-# - all-reduce 等于 reduce-scatter 加 all-gather。最忙的 rank 至少发送 $2\frac{N-1}{N}S$，每一半是 $\frac{N-1}{N}S$；广播要 S。
-# - 环达到这个下界，代价是 2(N-1) 个 alpha。树只要 $2\lceil\log_2 N\rceil$ 个 alpha；参数服务器把活全压给一个 rank。
-# - 它们在哪里相交，取决于 alpha、带宽和 N。没有哪个常数是对的。
-# - 载荷是要求搬的字节，线上是真正发出去的字节；gloo 的 reduce-scatter 让你看到两者的差别。
-# - 每台机器、每种 rank 数，两个数就能预测一种集合通信。要与链路相比，用 busbw。
-#
-# ## 出处
-#
-# - 环及其下界：Patarasuk 与 Yuan，2009，*Bandwidth optimal all-reduce algorithms for clusters of workstations*
-# - 树与代价：Thakur、Rabenseifner 与 Gropp，2005，*Optimization of collective communication operations in MPICH*
-# - 双树：Sanders、Speck 与 Träff，2009，*Two-tree algorithms for full bandwidth broadcast, reduction and scan*
-# - algbw 与 busbw：nccl-tests，[PERFORMANCE.md](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md)
-# - 八块 A100 的表：Bekman，[Machine Learning Engineering](https://github.com/stas00/ml-engineering)
-#
-# 你做到了哪里：
 
 # %%
 check.status()

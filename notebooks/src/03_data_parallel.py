@@ -15,15 +15,6 @@
 #
 # You will write it by hand, replace it piece by piece by `DistributedDataParallel`, run a complete training script under `torchrun`, and then give up waiting: a parameter server with late gradients, and Local SGD.
 
-# %% [markdown] lang="zh" of="f29e756a"
-# # 数据并行
-#
-# *对应原资料 8.3.1、10.2.1、10.2.2、10.2.4、19.2.1、19.2.2 的分桶与异步部分，以及 S1、S2、S12，约 75 分钟。不需要 GPU。*
-#
-# 数据并行（data parallelism）让每个 rank 都拿着整个模型，各算一批数据里自己的那一份；梯度求平均，大家做同样的更新。道理就这么多。本章其余的内容是：怎样用很少的消息做到，怎样把通信藏在反向之下，怎样不拿错数据，怎样不必等最慢的那个。
-#
-# 先手写一遍，再一块块换成 `DistributedDataParallel`，用 `torchrun` 跑一份完整的训练脚本。最后干脆不等：带着迟到梯度的参数服务器，以及 Local SGD。
-
 # %%
 import labkit as lab
 
@@ -53,11 +44,6 @@ def difference(ours, theirs):
 # ## Six steps by hand
 #
 # Section 10.2.1 lists six steps; section 19.2.1 draws them. Here they are as one rank function, numbered. Each rank computes the mean loss of its own share, so the gradients are summed over the ranks and divided by their number.
-
-# %% [markdown] lang="zh" of="b01ff5b2"
-# ## 手写六个步骤
-#
-# 10.2.1 节列了六个步骤，19.2.1 节把它们画成了图。下面写成一个 rank 函数，按步骤编号。每个 rank 算的是自己那一份的平均损失，所以梯度要在各 rank 间求和，再除以 rank 数。
 
 
 # %%
@@ -89,9 +75,6 @@ def six_steps(num_steps):
 # %% [markdown]
 # With `ranks=1` the same function is ordinary training on the whole batch of 8. **Predict.** After three steps, how far are the weights of 2 and of 4 ranks from those of the one process?
 
-# %% [markdown] lang="zh" of="f5fd976e"
-# `ranks=1` 时，同一个函数就是在整批 8 条数据上的普通训练。**先猜。** 训练三步之后，2 个和 4 个 rank 得到的权重，与单进程的最多相差多少？
-
 # %%
 my_difference = None
 
@@ -116,13 +99,6 @@ for size in (2, 4):
 # ### The mean of means
 #
 # It worked because the shares are equal. Let rank 0 have six of the eight sequences and rank 1 two. `1 / size` gives both ranks the same weight in the mean, hence each sequence of rank 1 three times the weight of one of rank 0. `share / 8` is right.
-
-# %% [markdown] lang="zh" of="5151fb5a"
-# 只差舍入误差：四部分相加，次序与单进程不同。rank 之间则毫无差别，因为大家从 all-reduce 拿到的字节完全相同。所以数据并行除了开头，不必再广播权重。
-#
-# ### 平均值的平均值
-#
-# 能成功是因为各份一样大。现在让 rank 0 拿八条里的六条，rank 1 拿两条。`1 / size` 给两个 rank 同样的分量，于是 rank 1 的每一条数据分量是 rank 0 的三倍。`share / 8` 才对。
 
 
 # %%
@@ -163,11 +139,6 @@ for name in ("1 / size", "share / 8"):
 #
 # Section S1 wraps the model in `nn.DataParallel`. It is one process that drives all GPUs: in every forward it copies the weights to each of them, runs the copies in threads and collects the outputs on the first GPU; the gradients come back the same way. What its own documentation says, and what it does on this machine (without at least two GPUs: nothing, it calls the module):
 
-# %% [markdown] lang="zh" of="91a13b4c"
-# ## nn.DataParallel，以及为什么不用它
-#
-# S1 节用 `nn.DataParallel` 包住模型。它用一个进程驱动所有 GPU：每次前向都把权重拷给每块 GPU，用线程跑这些副本，再把输出收到第一块 GPU 上；梯度原路返回。先看它自己的文档怎么说，再看它在这台机器上做什么（不到两块 GPU 时什么也不做，直接调用原模块）：
-
 # %%
 import inspect
 
@@ -182,9 +153,6 @@ print(f"GPUs it uses here: {wrapped.device_ids}; output equal to the bare module
 
 # %% [markdown]
 # Two reasons against it can be counted anywhere. First, threads of one Python process take turns: one lock, the GIL. Below, two equal shares of pure Python work, as between the torch calls of a forward. The best of seven tries:
-
-# %% [markdown] lang="zh" of="e021e60e"
-# 反对它的理由里，有两条在任何机器上都能数出来。第一，一个 Python 进程里的线程要轮流执行，因为只有一把锁，即 GIL（全局解释器锁）。下面是两份同样多的纯 Python 工作，好比前向里两次 torch 调用之间的那些代码。各试七次，取最好的：
 
 # %%
 import time
@@ -225,9 +193,6 @@ for name, seconds in rows.items():
 # %% [markdown]
 # Two threads take about as long as one after the other; two ranks, on two free cores, about as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL torch broadcasts and reduces instead: about 2 for any N), beside what a rank of a ring all-reduce sends and receives:
 
-# %% [markdown] lang="zh" of="db5a344b"
-# 两个线程和先后做差不多一样慢；两个 rank 只要有两个空闲的核，就和做一份差不多一样快。第二，每一步都从第一块 GPU 开始，又在那里结束：它先发完权重，前向才能开始，然后收齐所有输出和梯度，这些都不能藏在反向之下。下面以模型大小为单位，列出权重出、梯度进的字节，假定逐块 GPU 拷贝（有 NCCL 时，torch 改用广播和归约，N 为多少都约是 2）；旁边是环形 all-reduce 里一个 rank 收发的量：
-
 # %%
 from labkit.collectives.algorithms import plan, received_bytes, sent_bytes
 
@@ -244,11 +209,6 @@ for size in (2, 4, 8):
 # ## From one message per weight to buckets
 #
 # `six_steps` sends one message per weight, and each pays the latency. A **bucket** is several gradients in one message. Here it closes when it holds `bucket_bytes` or more; it is filled from the last weight to the first, the order in which the backward finishes them.
-
-# %% [markdown] lang="zh" of="7ae0f658"
-# ## 从每个权重一条消息，到分桶
-#
-# `six_steps` 每个权重发一条消息，每条都要付一次延迟。桶（bucket）就是把几个梯度装进一条消息。下面的桶装到不少于 `bucket_bytes` 就封上；从最后一个权重往前装，这正是反向算完它们的次序。
 
 
 # %%
@@ -279,9 +239,6 @@ def in_buckets(weights, bucket_bytes=256 * 1024):
 
 # %% [markdown]
 # The third way is `DistributedDataParallel` with buckets of the same size (`bucket_cap_mb` counts in MiB). All three on the same weights and data; the third step of each is counted and timed. **Predict** the number of all-reduces of each. The model has 53 weights and 0.94 MB of gradients.
-
-# %% [markdown] lang="zh" of="bf75fad2"
-# 第三种做法是 `DistributedDataParallel`（DDP），桶的大小相同（`bucket_cap_mb` 以 MiB 计）。三种做法用同样的权重和数据；各数一数、计一计它的第三步。**先猜**每种各有几次 all-reduce。模型有 53 个权重，梯度共 0.94 MB。
 
 # %%
 my_calls = {"per weight": None, "buckets": None, "DDP": None}
@@ -331,9 +288,6 @@ for name, (counted, ms, grads) in found.items():
 # %% [markdown]
 # The same bytes, the same gradients. What differs is the number of messages; on the wire each adds a header. (Ring or tree is not DDP's choice but the backend's: chapter 02.) And DDP sends its buckets while the backward still runs. Autograd has a hook for that, which fires as soon as a gradient is complete. With it, overlap by hand takes one line:
 
-# %% [markdown] lang="zh" of="e1c4d346"
-# 字节一样，梯度也一样。不同的是消息的条数；在线路上，每条消息还要多一个报头。（用环还是用树，不由 DDP 决定，由后端决定，见第 02 章。）另外，DDP 在反向还没做完时就开始发桶。autograd 为此提供了钩子，某个梯度一算完就触发。有了它，手写重叠只要一行：
-
 
 # %%
 def during_the_backward():
@@ -363,11 +317,6 @@ print("first:", *names[:4], "\nlast: ", *names[-4:])
 # ### Which gradients share a bucket
 #
 # A communication hook sees each bucket as it leaves. DDP's defaults (1 MiB for the first bucket, 25 MiB for the others), a somewhat larger model, three steps:
-
-# %% [markdown] lang="zh" of="f6ef1346"
-# ### 哪些梯度装进同一个桶
-#
-# 通信钩子（communication hook）在每个桶发出时都能看到它。用 DDP 的默认值（第一桶 1 MiB，其余 25 MiB），模型稍大一点，走三步：
 
 
 # %%
@@ -412,21 +361,11 @@ for step, seen in enumerate(lab.launch(watch_buckets, 3, ranks=2, backend="gloo"
 #
 # A stated step, small enough to draw: 12 layers, 0.5 MiB of gradients each; forward 3 ms, backward 6 ms a layer; two ranks on a link of 0.08 GB/s and 2.5 ms latency. **Predict.** Which bucket size gives the shortest step: 0.5, 1, 2, 3 or 6 MiB?
 
-# %% [markdown] lang="zh" of="bf993de3"
-# 第一步时 DDP 还不知道模型的次序，只发一个桶。它记下各梯度就绪的先后，由 rank 0 告诉大家，从第二步起就照这个次序分桶：`logits` 排在 `norm` 之前，模型登记它们的次序正相反。第一桶故意做小，好让通信早点开始。
-#
-# ### 桶该多大？
-#
-# 规定这样一步，小到画得下：12 层，每层梯度 0.5 MiB，前向 3 毫秒，反向 6 毫秒；两个 rank，链路 0.08 GB/s，延迟 2.5 毫秒。**先猜。** 桶取 0.5、1、2、3、6 MiB 中的哪一个，一步最短？
-
 # %%
 my_bucket_mb = None
 
 # %% [markdown]
 # **Simulate.** A bucket's all-reduce starts when its last gradient is there and the link is free. **Run.** Real DDP with real gradients of these sizes; layers sleep out their stated times, each real all-reduce its stated time on the link ("paced").
-
-# %% [markdown] lang="zh" of="7ad6e002"
-# **模拟。** 桶里最后一个梯度到齐、链路又空着，这个桶的 all-reduce 就开始。**运行。** 真实的 DDP，真实大小的梯度；各层睡满规定的时间，每次真实的 all-reduce 也睡满它在这条链路上该花的时间，这叫定速（paced）。
 
 # %%
 layers = [
@@ -458,9 +397,6 @@ print(f"{my_bucket_mb = }, simulated best: {sizes_mb[ms[0].index(min(ms[0]))]} M
 # %% [markdown]
 # **Compare** the two ends. Small buckets: the link is busy all the time, with latency. One large bucket: it can only start when the backward is over.
 
-# %% [markdown] lang="zh" of="0df5071e"
-# **对照**两个极端。桶太小：链路一直在忙，忙的是延迟。只有一个大桶：要等反向全部结束才能开始。
-
 # %%
 for mb in (0.5, 6):
     widgets.show(
@@ -472,11 +408,6 @@ for mb in (0.5, 6):
 #
 # Bucket size, layer sizes, link, ranks, overlap on or off. The button runs the same setting with real DDP and lays the measurement under the prediction.
 
-# %% [markdown] lang="zh" of="26313c3d"
-# ### 自己动手调
-#
-# 桶的大小、各层大小、链路、rank 数、要不要重叠，都可以调。按钮会用真实的 DDP 运行同样的设置，并把实测画在预测下面。
-
 # %%
 widgets.ddp_communication(language=LANGUAGE)
 
@@ -484,11 +415,6 @@ widgets.ddp_communication(language=LANGUAGE)
 # ## Other data on each rank: DistributedSampler
 #
 # `DistributedSampler` deals the indices of a dataset. Here are 8 samples on 2 ranks for three epochs, first as in section 8.3.1 with `set_epoch`, then without it:
-
-# %% [markdown] lang="zh" of="3980b3ac"
-# ## 各拿各的数据：DistributedSampler
-#
-# `DistributedSampler` 负责分发数据集的下标。下面把 8 个样本分给 2 个 rank，共三个 epoch；先像 8.3.1 节那样调用 `set_epoch`，再不调用：
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -515,13 +441,6 @@ for epoch in range(3):
 # ### Without a sampler
 #
 # Nothing fails if it is forgotten. Every rank then draws the same batch. **Predict:** of which batch is the averaged gradient?
-
-# %% [markdown] lang="zh" of="f0025565"
-# 不调用 `set_epoch`，每个 epoch 的次序都一样。10.2.4 节说调用它是“以确保不同进程使用不同数据”。它不管这个：两列里的两个 rank 都没有重叠，那是采样器的 `rank` 参数做到的。`set_epoch` 让不同的 **epoch** 各不相同。
-#
-# ### 忘了采样器
-#
-# 忘了也不报错。每个 rank 取到的是同样的一批。**先猜**：求平均之后，得到的是哪一批数据的梯度？
 
 
 # %%
@@ -566,13 +485,6 @@ for with_sampler in (True, False):
 #
 # Every rank must take the same number of steps, or the all-reduces do not match. So the sampler pads with samples that it gives out twice, or drops some. In training that hardly matters. In evaluation it makes the number wrong. Let a model be right on all of 10 samples but the first, the second and the last:
 
-# %% [markdown] lang="zh" of="cbfe7cd7"
-# 两个 rank 在干活，结果却和只有一个 rank、一批只有一半大时一样。
-#
-# ### 十个样本，四个 rank
-#
-# 各 rank 的步数必须相同，否则 all-reduce 对不上。所以采样器要么补齐，把几个样本发两遍，要么丢掉几个。训练时关系不大，评估时数字就错了。设一个模型在 10 个样本里只答错第一个、第二个和最后一个：
-
 # %%
 right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0])
 shares = {
@@ -589,18 +501,10 @@ for name, dealt in shares.items():
 # %% [markdown]
 # Seven of ten is right. The last line is the cure for evaluation: uneven shares, no gradient, and one all-reduce of two numbers at the end, (correct, count). Training on uneven shares is the second exercise.
 
-# %% [markdown] lang="zh" of="e36b622a"
-# 对的是十分之七。评估就该用最后一行的办法：份额可以不等，反正没有梯度，最后对两个数（答对数、总数）做一次 all-reduce。份额不等时怎样训练，是第二道练习。
-
 # %% [markdown] sections="10.2.4"
 # ## no_sync: four microbatches, one all-reduce
 #
 # With gradient accumulation only the sum of several backwards is needed, so only the last one has to communicate. `ddp.no_sync()` turns the all-reduces off inside its block. Three variants; the third puts only the backward into the block. **Predict** their all-reduces (the model fits in one bucket).
-
-# %% [markdown] lang="zh" of="ee425425"
-# ## no_sync：四个微批次（microbatch），一次 all-reduce
-#
-# 梯度累积（gradient accumulation）只需要几次反向的和，所以只有最后一次需要通信。在 `ddp.no_sync()` 的块里，all-reduce 是关掉的。下面有三种写法，第三种只把反向放进块里。**先猜**各有几次 all-reduce（整个模型装得进一个桶）。
 
 
 # %%
@@ -642,18 +546,10 @@ for name, (counted, grads) in found.items():
 # %% [markdown]
 # The forward belongs into the block, too: it is in the forward that DDP decides whether the coming backward communicates.
 
-# %% [markdown] lang="zh" of="fcf2a937"
-# 前向也要放进块里：DDP 正是在前向时决定，接下来的反向要不要通信。
-
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training run
 #
 # The template: seed, data, sampler, loader, DDP, optimizer; a loop that logs the loss of **all** ranks and lets rank 0 save. Sections 10.2.4 and S12 have the same frame. (S12's mixed precision is chapter 05's subject; its `torch.cuda.amp` is today's `torch.amp`.)
-
-# %% [markdown] lang="zh" of="63a32ab3"
-# ## 一次完整的训练
-#
-# 模板：随机种子、数据、采样器、加载器、DDP、优化器；循环里记录**所有** rank 的平均损失，由 rank 0 存盘。10.2.4 和 S12 两节也是这个框架。（S12 的混合精度放在第 05 章；它用的 `torch.cuda.amp` 现在叫 `torch.amp`。）
 
 
 # %%
@@ -704,11 +600,6 @@ for epoch, (ours, theirs) in enumerate(zip(by_launch[0][0], by_launch[1][0])):
 #
 # S12 saves `model.state_dict()` of the wrapped model. Every name in it begins with `module.`, so the bare model does not take it:
 
-# %% [markdown] lang="zh" of="281fe8a6"
-# 10.2.4 节在 rank 0 上打印 `loss.item()`，也就是第一列：一个 rank 的一个批次的损失。最后一列才是整个 epoch 的。
-#
-# S12 存的是包装后的 `model.state_dict()`。里面每个名字都以 `module.` 开头，裸模型读不进去：
-
 # %%
 saved = torch.load(Path(folder.name, "last.pt"))
 print("a name in ddp.state_dict():", by_launch[0][1])
@@ -724,11 +615,6 @@ for prefix in ("", "module."):
 # ### The same under torchrun
 #
 # As a script, the function needs what `lab.launch` did for it: a process group. `torchrun` starts the processes and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`; `init_process_group` reads them (`env://` is its default). On GPUs, `"nccl"` and `torch.cuda.set_device(local_rank)`.
-
-# %% [markdown] lang="zh" of="66fc9f5a"
-# ### 用 torchrun 跑同样的代码
-#
-# 写成脚本时，要补上 `lab.launch` 代劳的那一件事：建立进程组。`torchrun` 启动各进程，并设好 `RANK`、`LOCAL_RANK`、`WORLD_SIZE`、`MASTER_ADDR` 和 `MASTER_PORT`；`init_process_group` 会去读它们（默认就是 `env://`）。在 GPU 上改用 `"nccl"`，并调用 `torch.cuda.set_device(local_rank)`。
 
 # %%
 MAIN = """
@@ -751,9 +637,6 @@ print("lab.launch:", *(f"{mean:.3f}" for _, mean in by_launch[0][0]))
 # %% [markdown]
 # On several machines the same command runs on each, with one number different. Section S2's command, read by torchrun's own parser:
 
-# %% [markdown] lang="zh" of="3dcf73f9"
-# 有几台机器时，每台都运行同一条命令，只有一个数不同。S2 节的命令，交给 torchrun 自己的解析器来读：
-
 # %%
 from torch.distributed.run import get_args_parser
 
@@ -769,9 +652,6 @@ print(f"16 ranks: node 1, local rank 3 is rank {1 * 8 + 3}")
 
 # %% [markdown]
 # `node_rank` is the number that differs. `RANK` counts over all nodes, `LOCAL_RANK` within one. S2 and S12 print, and S12 saves, `if local_rank == 0`. Here are two nodes on this machine, each with an agent and a rank of its own:
-
-# %% [markdown] lang="zh" of="32b49bd5"
-# 各机器不同的那个数是 `node_rank`。`RANK` 在所有节点上统一编号，`LOCAL_RANK` 只在一个节点内编号。S2 和 S12 用 `if local_rank == 0` 来打印，S12 还用它来存盘。下面在这台机器上起两个节点，各有自己的代理进程（agent）和一个 rank：
 
 # %%
 TWO_NODES = """
@@ -818,18 +698,10 @@ finally:
 # %% [markdown]
 # One job of two ranks, and both are local rank 0: every line of S2 comes twice, and S12's two processes write one file. Choose the GPU by `LOCAL_RANK`, the writer by `RANK`.
 
-# %% [markdown] lang="zh" of="711393a1"
-# 一个作业，两个 rank，都是本节点的 0 号：S2 的每一行都印两遍，S12 则有两个进程写同一个文件。选 GPU 看 `LOCAL_RANK`，选谁来写看 `RANK`。
-
 # %% [markdown] sections="8.3.1"
 # ### The start of section 8.3.1
 #
 # Section 8.3.1 starts its processes by `mp.spawn` and calls `init_process_group(init_method="env://", rank=rank, world_size=world_size)`. `mp.spawn` gives its children no `MASTER_ADDR` and no `MASTER_PORT`. Two ranks in that situation; then with both set:
-
-# %% [markdown] lang="zh" of="bfa1efc8"
-# ### 8.3.1 节的启动方式
-#
-# 8.3.1 节用 `mp.spawn` 启动进程，再调用 `init_process_group(init_method="env://", rank=rank, world_size=world_size)`。可是 `mp.spawn` 不会给子进程设 `MASTER_ADDR` 和 `MASTER_PORT`。下面让两个 rank 处在这种情形，然后把两个变量设上再试：
 
 
 # %%
@@ -869,17 +741,6 @@ print(
 #
 # Weights have a version, the number of times the server has given some out. A gradient that was computed with version 5 and arrives at version 8 is late by 3: its **staleness**.
 
-# %% [markdown] lang="zh" of="fa48697a"
-# ## 不再等待：参数服务器
-#
-# 到这里为止，每一步都要等最慢的 rank。10.2.2 节的另一条路是：由一个 rank 拿着权重当**服务器**，工作进程（worker）送来梯度，拿走最新的权重。什么时候答复谁，由一个数 `bound` 决定：一个 worker 最多能比最慢的领先几步。
-#
-# - 0：大家等大家，就是**同步**（synchronous）。
-# - 无穷大：来一个答一个，就是**异步**（asynchronous）。
-# - 介于两者之间：**有界陈旧同步**（stale-synchronous，Ho 等，2013）。
-#
-# 权重带版本号，即服务器发放过几次。用版本 5 算出的梯度，到达时已是版本 8，就迟了 3，这叫陈旧度（staleness）。
-
 
 # %%
 def stamped(vector, version):
@@ -911,9 +772,6 @@ def serve(weights, total, bound, learning_rate):
 
 # %% [markdown]
 # Three workers. A step takes 24 ms, and on worker 3 four times as long (paced): a **straggler**. 24 gradients in all, in every mode. **Predict:** how many milliseconds will that take, synchronously and asynchronously?
-
-# %% [markdown] lang="zh" of="c52482d6"
-# 三个 worker。一步要 24 毫秒，worker 3 要四倍的时间（定速），是个**掉队者**（straggler）。每种方式都一共用 24 个梯度。**先猜**：同步和异步各要多少毫秒？
 
 # %%
 my_ms = {"synchronous": None, "asynchronous": None}
@@ -975,9 +833,6 @@ for name, chinese in (("synchronous", "同步"), ("asynchronous", "异步")):
 # %% [markdown]
 # Rank 0 serves and computes nothing. Above, ranks 1 and 2 wait for rank 3 in every step; below, nobody waits, until at the end the server lets the gradients still under way arrive, and drops them. The price is the staleness:
 
-# %% [markdown] lang="zh" of="877d291b"
-# rank 0 是服务器，什么也不算。上图里，rank 1 和 2 每一步都在等 rank 3；下图里谁也不等，只是到了最后，服务器要等还在路上的梯度到齐，然后丢掉它们。代价是陈旧度：
-
 # %%
 from collections import Counter
 
@@ -1006,9 +861,6 @@ print(
 # %% [markdown]
 # The bound keeps the straggler from falling behind for ever: nobody may be more than 2 steps ahead. Is the synchronous row really ordinary training? The same 24 batches in one process, three to a step:
 
-# %% [markdown] lang="zh" of="8d74763f"
-# 有了上界，掉队者就不会被越甩越远：谁也不能领先超过 2 步。同步那一行真的就是普通训练吗？同样的 24 个批次，放在一个进程里，每步三个：
-
 # %%
 torch.manual_seed(0)
 net = model.Transformer(1, 32, 2, max_len=32)
@@ -1026,12 +878,6 @@ print(f"synchronous - one process: {(runs['synchronous'][0][2] - by_one).abs().m
 # ### What late gradients do
 #
 # In 24 updates at a modest learning rate, little. Section 10.2.2 says that asynchronous training may need a smaller one. On the simplest of all losses, $x^2/2$, it can be computed: gradient descent whose gradients are `late` updates old. Below, $|x|$ after 200 updates from 1. The limit of the learning rate is $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976).
-
-# %% [markdown] lang="zh" of="7df3880d"
-# ### 迟到的梯度有什么害处
-#
-# 学习率不大、只更新 24 次，看不出什么。10.2.2 节说，异步训练可能需要更小的学习率。在最简单的损失 $x^2/2$ 上，这可以算出来：做梯度下降，但每个梯度都是 `late` 次更新之前的。下面是从 1 出发、更新 200 次后的 $|x|$。学习率的上限是 $2\sin\frac{\pi}{4\,late+2}$（Levin 与 May，1976）。
-
 
 # %%
 from math import pi, sin
@@ -1055,22 +901,12 @@ for late in (0, 1, 2, 5, 11):
 # %% [markdown]
 # Where the learning rate is above the limit, $|x|$ grows. Staleness 11, a dozen workers, takes a learning rate about a fifteenth of the one that works without. *Hogwild!* (section 19.2.2) goes one step further and drops even the server's order: workers write into shared weights without locks, and the proof that this converges needs updates that each touch few of the weights; where every update touches all, as here, it promises nothing (not run here).
 
-# %% [markdown] lang="zh" of="c952eb23"
-# 学习率超过上限的地方，$|x|$ 越来越大。陈旧度 11，相当于十来个 worker，能用的学习率只有不迟到时的约十五分之一。19.2.2 节的 *Hogwild!* 更进一步，连服务器的先后次序也不要：大家不加锁地写同一份共享权重。它的收敛证明要求每次更新只碰少数几个权重；像这里每次都碰所有权重，就没有保证了（这里没有运行）。
-
 # %% [markdown] sections="19.2.2a"
 # ## Local SGD: talk less often
 #
 # Every rank trains alone for H steps; then the **weights** are averaged. H = 1 is ordinary data parallelism (with plain SGD: exactly). The bytes fall by a factor of H. What happens to the loss?
 #
 # Three experiments, always the same number of samples, model, learning rate and seeds. *shuffled*: both ranks draw from the whole story. *own data*: rank 1 reads the story in capitals, and the loss is the mean over both kinds. *accumulate*: the other way to save bytes, one update with the mean gradient of H batches. The model is a small MLP that guesses a byte from the eight before it.
-
-# %% [markdown] lang="zh" of="1b07e575"
-# ## Local SGD：少通信几次
-#
-# 每个 rank 独自训练 H 步，然后对**权重**求平均。H = 1 就是普通的数据并行（用朴素 SGD 时完全相等）。字节数降到 1/H，损失会怎样？
-#
-# 三组实验，样本数、模型、学习率和随机种子都相同。*打乱*（shuffled）：两个 rank 都从整个故事里取。*各自的数据*（own data）：rank 1 读的是全大写的故事，损失取两种文本的平均。*累积*（accumulate）：另一种省字节的办法，H 个批次的梯度求平均，只更新一次。模型是一个小 MLP，从前面八个字节猜下一个。
 
 
 # %%
@@ -1171,18 +1007,10 @@ for every in (1, 4, 16, 64):
 # %% [markdown]
 # Read downwards. With shuffled data H costs no more than another seed does; the claim of section 19.2.2 holds here. With own data the ranks drift apart between two averages, and a long H costs more: one of the "suitable conditions" is data that is alike on all ranks. Accumulating sends the same bytes and does worst at this learning rate, because it makes H times fewer updates; a larger learning rate would win some of it back (chapter 12, to come).
 
-# %% [markdown] lang="zh" of="c959e501"
-# 竖着看。数据打乱时，H 的影响不超过换一个随机种子，19.2.2 节的说法在这里成立。各读各的数据时，两次平均之间各 rank 越走越远，H 大了就要付出更多：所谓“在适当的条件下”，其中一条就是各 rank 的数据要相似。梯度累积发的字节一样多，在这个学习率下却最差，因为它的更新次数只有 1/H；调大学习率能挽回一些（第 12 章，待写）。
-
 # %% [markdown] sections="10.2.1"
 # ## Ideal and measured speed-up
 #
 # N ranks share one batch, so each computes 1/N of it. Section 10.2.1: ideally N times as fast, less the communication. A stated step again: 12 layers, 180 ms for the whole batch on one rank; a link of 0.3 GB/s and 0.2 ms. **Predict** the speed-up of 4 ranks.
-
-# %% [markdown] lang="zh" of="72af16ba"
-# ## 理想的加速比与实测的加速比
-#
-# N 个 rank 分一批数据，每个只算 1/N。10.2.1 节说：理想情况下快 N 倍，要扣掉通信。再规定一步：12 层，一个 rank 算完整批要 180 毫秒；链路 0.3 GB/s，延迟 0.2 毫秒。**先猜** 4 个 rank 的加速比。
 
 # %%
 my_speedup = None
@@ -1230,9 +1058,6 @@ print(
 # %% [markdown]
 # Compute shrinks with N, and the bytes of a ring all-reduce do not: at some N there is nothing left to hide them under, and from then on more ranks gain nothing. That is why large clusters take larger batches: if every rank keeps its share, the backward stays long enough, and the line "batch grows with N" (samples per second) stays near the ideal.
 
-# %% [markdown] lang="zh" of="8158b15b"
-# 计算随 N 变小，环形 all-reduce 的字节却不变小：到了某个 N，就没有足够的计算可以藏住通信了，再加 rank 也没有好处。所以大集群要用更大的批：每个 rank 的那一份不变，反向就够长，“批随 N 增大”那条线（按每秒样本数算）就一直贴近理想。
-
 # %% [markdown]
 # ## Exercises
 #
@@ -1241,15 +1066,6 @@ print(
 # ### 1. Deal the samples
 #
 # List the samples of one rank in one epoch. Every sample goes to exactly one rank, with no padding and no dropping; shares differ by one at most; every epoch is dealt anew, so that a rank does not see the same samples each time. No communication, and leave torch's and Python's global random generators as they are.
-
-# %% [markdown] lang="zh" of="01da3b3f"
-# ## 练习
-#
-# 检查不会中断笔记本。它用没有展示过的规模试你的答案，需要通信的就在真实的 rank 上试，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
-#
-# ### 1. 分发样本
-#
-# 列出一个 rank 在一个 epoch 里的样本。每个样本恰好属于一个 rank，不补也不丢；各份最多相差一个；每个 epoch 重新发一次，使一个 rank 不会每次都看到同样的样本。不许通信，也不要动 torch 和 Python 的全局随机数生成器。
 
 
 # %%
@@ -1271,11 +1087,6 @@ check.hint("shard_indices")
 # ### 2. Unequal shares
 #
 # The backward is done: the gradients in `model` are those of the mean loss over this rank's `num_samples`. A rank may have none; then it did no backward, and its gradients are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
-
-# %% [markdown] lang="zh" of="6f1923d2"
-# ### 2. 份额不等
-#
-# 反向已经做完：`model` 里的梯度，对应本 rank 那 `num_samples` 个样本的平均损失。有的 rank 可能一个样本也没有，没做反向，梯度都是 None。冻结的参数（`requires_grad=False`）在哪里都是 None，保持不变。请让每个 rank 都得到全部样本平均损失的梯度；发送量只能比一份梯度多一点点。
 
 
 # %%
@@ -1302,11 +1113,6 @@ check.hint("average_uneven")
 # ### 3. Buckets within a budget
 #
 # Average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and none waits in a message that is longer than `bucket_bytes` by a whole gradient. Two layers of `model` share a weight, and some parameters are frozen. `in_buckets` above is a start; it would not survive these two.
-
-# %% [markdown] lang="zh" of="15db08ba"
-# ### 3. 在预算内分桶
-#
-# 用不超过 $\lceil$ 梯度总字节数 / `bucket_bytes` $\rceil$ 条消息，对所有 rank 的梯度求平均。每个梯度只走一次；任何消息都不得比 `bucket_bytes` 长出整整一个梯度。`model` 里有两层共用一个权重，还有些参数是冻结的。上面的 `in_buckets` 可作起点，但它过不了这两关。
 
 
 # %%
@@ -1350,26 +1156,6 @@ check.hint("bucket_gradients")
 # - The limit with late gradients: Levin and May 1976, *A note on difference-delay equations*, Theoretical Population Biology 9
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="58942d26"
-# ## 小结
-#
-# - 权重相同、数据不同、梯度求平均：各份相等时，与单进程算整批完全等价；不等时要加权。
-# - 分桶省的是消息条数，不是字节。DDP 按梯度就绪的先后装桶，反向还没结束就开始 all-reduce。桶太小要付延迟，太大就失去重叠。
-# - `DistributedSampler` 让各 rank 的数据不同，`set_epoch` 让各 epoch 的次序不同。补齐的样本会让准确率出错。
-# - 除最后一个微批次外，把前向和反向都放进 `no_sync`：每步只需一次 all-reduce。
-# - 日志要用所有 rank 的平均；检查点（checkpoint）只由一个进程写，按 `RANK` 选定；权重名不带 `module.`。
-# - 同步要等最慢的；异步不等，但梯度会迟到；设一个上界，等待和迟到就都有了限度。Local SGD 的发送量降到 1/H。
-#
-# ## 出处
-#
-# - PyTorch 的数据并行：Li 等，2020，[arXiv 2006.15704](https://arxiv.org/abs/2006.15704)
-# - 有界陈旧同步：Ho 等，2013，*More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*，NIPS
-# - Hogwild!：Niu、Recht、Ré、Wright，2011，[arXiv 1106.5730](https://arxiv.org/abs/1106.5730)
-# - Local SGD：Stich，2018，[arXiv 1805.09767](https://arxiv.org/abs/1805.09767)
-# - 梯度迟到时的上限：Levin 与 May，1976，*A note on difference-delay equations*，Theoretical Population Biology 9
-#
-# 你做到了哪里：
 
 # %%
 check.status()

@@ -15,15 +15,6 @@
 #
 # The promise is about the code. What is trained can still change without a word; each section has an example.
 
-# %% [markdown] lang="zh" of="907e7db0"
-# # Accelerate
-#
-# *对应原资料 8.2.1 到 8.2.4 节，约 60 分钟。不需要 GPU。*
-#
-# Hugging Face Accelerate 承诺：同一份脚本，单进程、多进程、混合精度、DeepSpeed、FSDP 都能跑。你会写出这样一份脚本，一个字不改地用六种方式运行，再核对得到的权重是否相同。然后逐个拆开它用到的调用，看看每一个到底做了什么：`prepare`、`backward`、`accumulate`、`clip_grad_norm_`、`gather`、`save_state`。
-#
-# 这个承诺只管代码。训练的内容仍可能悄悄改变，每一节都有一个例子。
-
 # %%
 import os
 
@@ -55,11 +46,6 @@ def difference(ours, theirs):
 #
 # An ordinary script, and what Accelerate adds to it: an `Accelerator`, `prepare` around the objects, `accelerator.backward` in place of `loss.backward`. `accumulate`, `sync_gradients` and `clip_grad_norm_` are explained below. The batch size is the script's argument. (AdamW divides by the size of a gradient; the larger `eps` keeps it from blowing up rounding where that is nearly 0.) The first half sets up:
 
-# %% [markdown] lang="zh" of="34390311"
-# ## 一份脚本
-#
-# 一份普通的脚本，加上 Accelerate 的几样东西：一个 `Accelerator`；用 `prepare` 包住各个对象；用 `accelerator.backward` 代替 `loss.backward`。`accumulate`、`sync_gradients` 和 `clip_grad_norm_` 下面再解释。批大小是脚本的参数。（AdamW 要除以梯度的大小；`eps` 取大一些，免得在梯度接近 0 的地方放大舍入误差。）前一半做准备：
-
 # %%
 SET_UP = """\
 import os, sys, torch
@@ -77,9 +63,6 @@ net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
 
 # %% [markdown]
 # The second half trains one epoch on 64 passages:
-
-# %% [markdown] lang="zh" of="57872506"
-# 后一半在 64 段文本上训练一个 epoch：
 
 # %%
 LOOP = """
@@ -102,11 +85,6 @@ print(script.write_text(SET_UP + LOOP), "characters")
 #
 # `accelerate config` asks questions and writes the answers to a file of YAML; any editor can write it, too. `distributed_type` says which engine; `num_processes` counts the processes of all machines together; `mixed_precision` is a default for the script. Section 8.2.3 lists more keys: `machine_rank`, `main_process_ip`, `main_process_port`, `rdzv_backend` and `same_network` matter for several machines, `gpu_ids` picks GPUs, `downcast_bf16` is for TPUs. Three files:
 
-# %% [markdown] lang="zh" of="c8d55f2e"
-# ## 配置文件
-#
-# `accelerate config` 一问一答，把答案写进一个 YAML 文件；用任何编辑器写也一样。`distributed_type` 说用哪种引擎，`num_processes` 是所有机器上进程的总数，`mixed_precision` 是脚本的默认精度。8.2.3 节还列了别的键：`machine_rank`、`main_process_ip`、`main_process_port`、`rdzv_backend`、`same_network` 用于多机，`gpu_ids` 挑选 GPU，`downcast_bf16` 只对 TPU 有意义。写三个文件：
-
 # %%
 COMMON = "compute_environment: LOCAL_MACHINE\nnum_machines: 1\nnum_processes: 2\n"
 CONFIGS = {
@@ -123,9 +101,6 @@ print(Path(folder.name, "fsdp.yaml").read_text())
 
 # %% [markdown]
 # Read back by Accelerate's own reader, with four variants that look harmless:
-
-# %% [markdown] lang="zh" of="7211db7d"
-# 用 Accelerate 自己的读取函数读回来，外加四个看似无害的变体：
 
 # %%
 from accelerate.commands.config import load_config_from_file
@@ -154,11 +129,6 @@ for name, more in VARIANTS.items():
 # A key that the file does not know is refused: accumulation is no top-level key. And `no` without quotes is YAML's word for False, not the string that `mixed_precision` needs: the file is read without complaint.
 #
 # What does `accelerate launch` do with a file? It turns it into environment variables and starts the script under torch's own launcher. The function below asks the launcher's own code for those variables:
-
-# %% [markdown] lang="zh" of="e4d82888"
-# 不认识的键会被拒绝：累积步数不是顶层的键。不加引号的 `no` 在 YAML 里是 False，而不是 `mixed_precision` 需要的字符串：读文件时并不报错。
-#
-# `accelerate launch` 拿到文件后做什么？把它变成环境变量，再用 torch 自己的启动器启动脚本。下面的函数就向启动器自己的代码要这些变量：
 
 # %%
 from accelerate.commands import launch
@@ -211,11 +181,6 @@ except AttributeError as error:
 #
 # Now the real command. Without GPUs one more variable is needed, `ACCELERATE_USE_CPU`; `launch_script` sets and shows it. It takes several seconds, most of them imports, in the launcher and again in each rank. So it runs beside the next cells, and we look at it when it is done:
 
-# %% [markdown] lang="zh" of="0a096319"
-# 命令行的选项优先于文件。脚本从不看文件，它看到的是环境变量，由 `Accelerator()` 读取。
-#
-# 现在运行真正的命令。没有 GPU 时还要一个变量 `ACCELERATE_USE_CPU`，`launch_script` 会设好并显示出来。它要好几秒，大多花在 import 上，启动器里一次，每个 rank 里再一次。所以让它在后台跑，等它跑完再看：
-
 # %%
 from concurrent.futures import ThreadPoolExecutor
 
@@ -233,11 +198,6 @@ command = ThreadPoolExecutor().submit(
 # ## Six ways
 #
 # From here on ranks start in the notebook, in a fraction of a second. (The first runs take longer: they share the cores with the command.) Each runs the same file with the variables that `accelerate launch` would have set. Without GPUs, Accelerate 1.15 needs a push: it uses FSDP only where it has found GPUs, and starts DeepSpeed in the belief that there is one process. So for these two it is told that it has found some (the lines with `engine`; with GPUs leave them out).
-
-# %% [markdown] lang="zh" of="2f1e5637"
-# ## 六种方式
-#
-# 从这里起，rank 由笔记本启动，只要零点几秒。（头几次运行会久一些：它们与那条命令共用处理器的核。）每个 rank 运行同一个文件，环境变量就是 `accelerate launch` 会设的那些。没有 GPU 时，Accelerate 1.15 要推一把：FSDP 它只在找到 GPU 时才用，启动 DeepSpeed 时又以为只有一个进程。所以对这两种，要告诉它“找到了”（带 `engine` 的那几行；有 GPU 时不用写）。
 
 
 # %%
@@ -273,9 +233,6 @@ def run_as(path, batch_size, environment, alone=False):
 
 # %% [markdown]
 # One process and five others. The batch size is a rank's own; it is chosen so that every update takes 8 passages: 8 in one process, 2 on each of four ranks, and so on. **Predict**: how many updates has the epoch of 64 passages in each way, and which weights equal those of the one process, up to rounding?
-
-# %% [markdown] lang="zh" of="90e48a69"
-# 单进程，以及另外五种。批大小是每个 rank 自己的；这里把它选得让每次更新都用 8 段文本：单进程一次 8 段，四个 rank 各 2 段，等等。**先猜**：64 段文本的一个 epoch，各有几次更新？哪些方式的权重与单进程相同（只差舍入）？
 
 # %%
 my_updates, my_equal_ways = None, None
@@ -313,11 +270,6 @@ for name, (run, *_) in runs.items():
 #
 # And the real command? `result()` waits for it, if it still runs. The last loss of each rank, beside that of the way "bf16" above, which had the same variables and the same batch size:
 
-# %% [markdown] lang="zh" of="f72c28f2"
-# 每次都是同一个文件。四个 rank、累积、FSDP、DeepSpeed 训练出的模型与单进程相同；bf16 的尾数只有 8 位，差得更多。
-#
-# 真正的命令呢？要是还没跑完，`result()` 会等它。下面是它每个 rank 的最后一个损失，旁边是上面 bf16 那种方式的，变量和批大小都相同：
-
 # %%
 launched = command.result()
 for rank, log in enumerate(launched.logs):
@@ -329,11 +281,6 @@ for rank, log in enumerate(launched.logs):
 # ### What the promise does not cover
 #
 # Section 8.2.2 calls the loop "identical to a single GPU's". The code is. But keep the batch size of 8 as well, start four ranks, and every update takes 32 passages: a quarter of the updates, another model. Or start two ranks on a machine without GPUs, but forget `ACCELERATE_USE_CPU`. Or do not forget it, and ask for FSDP or DeepSpeed:
-
-# %% [markdown] lang="zh" of="69c59bc2"
-# ### 承诺之外的事
-#
-# 8.2.2 节说训练循环“与单 GPU 完全相同”。代码确实相同。可是批大小也照旧用 8，启动四个 rank，每次更新就用了 32 段文本：更新次数只剩四分之一，得到的是另一个模型。又比如：在没有 GPU 的机器上启动两个 rank，却忘了 `ACCELERATE_USE_CPU`。或者没忘，但要的是 FSDP 或 DeepSpeed：
 
 # %%
 TRAPS = {
@@ -353,14 +300,8 @@ for name, (ranks, size, given) in TRAPS.items():
 # %% [markdown]
 # In the second, each rank believes that it is alone (where Accelerate finds GPUs, it takes them and counts them). Nothing is averaged: the job costs twice as much and trains the same model two times. In the last two the type says it: plain DDP, whatever the file asked for. No warning in any of them. Print `accelerator.state` at the start of a script and read it.
 
-# %% [markdown] lang="zh" of="9dd02570"
-# 第二种情形里，每个 rank 都以为只有自己（找到 GPU 时，Accelerate 会用上它们，也数得对）。什么都没有平均：花了两倍的钱，把同一个模型训练了两遍。后两种看类型就知道：不管文件要什么，用的都是普通的 DDP。哪一种都没有警告。所以脚本开头要打印 `accelerator.state`，并且看一眼。
-
 # %% [markdown]
 # One more. What the script passes to `Accelerator(...)` and what the launcher sets may differ. **Predict** who wins:
-
-# %% [markdown] lang="zh" of="031ab3ba"
-# 还有一处。脚本传给 `Accelerator(...)` 的，与启动器设的，可能不一样。**先猜**谁说了算：
 
 # %%
 my_winners = {"mixed_precision": None, "gradient_accumulation_steps": None}
@@ -387,18 +328,10 @@ print(
 # %% [markdown]
 # The script for the precision, the launcher for the accumulation. Say each in one place only.
 
-# %% [markdown] lang="zh" of="acbae72e"
-# 精度听脚本的，累积步数听启动器的。所以每一样只在一处写。
-
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
 #
 # `accelerator.prepare` returns other objects than it was given. The same model, optimizer and loader before and after, on rank 0 of two, with `mixed_precision="bf16"`; "inside" is what a block computes in:
-
-# %% [markdown] lang="zh" of="0abe2342"
-# ## prepare 改了什么
-#
-# `accelerator.prepare` 交还的不是你给它的那些对象。下面是同样的模型、优化器和加载器在前后的样子，取两个 rank 中的 rank 0，`mixed_precision="bf16"`；inside 一行是层内计算所用的类型：
 
 # %%
 found = {
@@ -415,11 +348,6 @@ for row, before in found["ddp"]["before"].items():
 # The model is wrapped (DDP, DeepSpeed) or its weights are cut (FSDP: a `DTensor`, half of the elements here). The loader deals batches out, so it is half as long. On GPUs the batches and the model would also have moved: `batch on`.
 #
 # "Mixed precision" is three things. With DDP the weights stay in fp32, `autocast` computes in bf16, and the output is turned back into fp32. FSDP keeps its shards in fp32 and gathers, computes and returns bf16. DeepSpeed keeps bf16 weights, and an fp32 copy in its optimizer. What is sent differs, too. **Predict** for DDP and FSDP: is the payload of a rank in bf16 half of that in fp32?
-
-# %% [markdown] lang="zh" of="2ca69df4"
-# 模型被包了起来（DDP、DeepSpeed），或者权重被切开（FSDP：`DTensor`，这里只有一半元素）。加载器把批次分给各 rank，所以长度减半。有 GPU 时，批次和模型还会搬到 GPU 上，即 `batch on` 一行。
-#
-# “混合精度”（mixed precision）其实有三种。DDP：权重仍是 fp32，由 `autocast` 用 bf16 计算，输出再转回 fp32。FSDP：自己的片存 fp32，收齐、计算、返回都用 bf16。DeepSpeed：权重是 bf16，优化器里另有一份 fp32。发送的量也不同。**先猜**：对 DDP 和 FSDP，bf16 时一个 rank 交给集合通信的字节是不是 fp32 时的一半？
 
 # %%
 my_halves = {"ddp": None, "fsdp": None}
@@ -445,13 +373,6 @@ print(f'mixed_precision="fp16" on the CPU: a block computes in {fp16["after"]["i
 # ### Which samples a rank gets
 #
 # Four ranks, batches of 2, samples 0 to 9. **Predict**: how many samples do the four ranks work through in an epoch?
-
-# %% [markdown] lang="zh" of="285b5948"
-# DDP 的梯度仍是 fp32，消息也就一样大：混合精度在那里省的是计算和激活，不是通信。FSDP 则用 bf16 收齐和归约。而 8.2.2 节的 `--mixed_precision fp16` 在 CPU 上什么也不做，也不提醒一声。在 GPU 上，它会加上 `GradScaler`（第 05 章）。
-#
-# ### 每个 rank 拿到哪些样本
-#
-# 四个 rank，每批 2 个，样本编号 0 到 9。**先猜**：一个 epoch 里，四个 rank 一共要算多少个样本？
 
 # %%
 my_samples = None
@@ -490,11 +411,6 @@ for size, options in ((2, {}), (2, {"even_batches": False}), (8, {"split_batches
 #
 # With `shuffle=True` all ranks shuffle alike. Rank 0 sends its generator's state around at the start of every epoch:
 
-# %% [markdown] lang="zh" of="5f860eef"
-# 批次像发牌一样分出去，从 rank 0 开始。末尾缺的用最前面的样本补上，好让各 rank 的步数相同：10 个样本的 epoch 实际算了 16 个。不补（`even_batches=False`），各 rank 的步数就不同，训练时要用 `accelerator.join_uneven_inputs`，否则会有 rank 一直等着已经结束的那个。`split_batches=True` 时，批大小是所有 rank 合起来的：更新次数不再随 rank 数变化。
-#
-# `shuffle=True` 时，各 rank 洗出同样的牌。每个 epoch 开始时，rank 0 会把自己随机数生成器的状态发给大家：
-
 # %%
 dealt = lab.launch(deal, 16, 2, 2, True, ranks=4, backend="gloo", timeout_s=40)
 for epoch in range(2):
@@ -506,11 +422,6 @@ for epoch in range(2):
 #
 # The board shows what each line of the loop does in one update: choose the engine, the precision, the number of batches per update, and press the button. Before a run it predicts; afterwards each cell has both numbers. Here it has been run for DDP with two batches per update.
 
-# %% [markdown] lang="zh" of="d807ecf9"
-# ## backward、accumulate、裁剪与 step
-#
-# 下面的面板展示一次更新里循环的每一行各做了什么：选引擎、精度、每次更新的批次数，再按按钮。运行之前是预测，运行之后每一格有两个数。这里已经用 DDP、每次更新两个批次运行过一次。
-
 # %%
 board = widgets.accelerate_workflow(language=LANGUAGE, engine="ddp", accumulation=2)
 board.run()
@@ -518,9 +429,6 @@ board
 
 # %% [markdown]
 # Section 8.2.2 says that `accelerator.backward` synchronises the gradients. With DDP it does not: DDP's own hooks do. What `accelerator.backward` adds is a division by the number of accumulated batches, and fp16's scaling. Two ranks, `gradient_accumulation_steps=4`, one batch:
-
-# %% [markdown] lang="zh" of="1b440a44"
-# 8.2.2 节说 `accelerator.backward` 会自动同步梯度。用 DDP 时并非如此：同步的是 DDP 自己的钩子。`accelerator.backward` 加的是除以累积的批次数，以及 fp16 的缩放。两个 rank，`gradient_accumulation_steps=4`，一个批次：
 
 
 # %%
@@ -553,13 +461,6 @@ for name, (calls, norm) in lab.launch(two_backwards, ranks=2, backend="gloo", ti
 # ### When the batches do not divide
 #
 # `accumulate` also makes an update at the end of the loader, however few batches are left. The loss below has gradient 1 in every batch, the learning rate is 1; there are 6 batches and 4 are accumulated. The first update moves the weight by 1. **Predict** the second:
-
-# %% [markdown] lang="zh" of="5aee3ecf"
-# 用 DeepSpeed 时差别更大：`accelerator.backward` 做完了整个更新，`optimizer.step()` 什么也不做（在面板上选 DeepSpeed 看看）。所以想在各种引擎上都能跑的循环，要调用 `accelerator.backward`。
-#
-# ### 批次除不尽时
-#
-# 加载器到头时，不管还剩几个批次，`accumulate` 都会做一次更新。下面的损失在每个批次里梯度都是 1，学习率也是 1；共 6 个批次，每 4 个更新一次。第一次更新让权重移动 1。**先猜**第二次移动多少：
 
 # %%
 my_second_move = None
@@ -599,13 +500,6 @@ print(
 # ### Clip once, when the gradient is complete
 #
 # Section 8.2.4 clips under `if accelerator.sync_gradients`. Why? And does it clip with every engine? One update with SGD and learning rate 1, so that the weights move by the clipped gradient; two accumulated batches, two ranks, `max_norm` 0.01. **Predict** which moves are 0.01 long.
-
-# %% [markdown] lang="zh" of="a34e4176"
-# 两个批次，却除以四：每个 epoch 的最后一次更新偏小。让加载器的长度除得尽，或者丢掉余数（`drop_last=True`）。
-#
-# ### 梯度齐了再裁剪，只裁一次
-#
-# 8.2.4 节把裁剪放在 `if accelerator.sync_gradients` 之下。为什么？对每种引擎都真的裁剪了吗？用学习率为 1 的 SGD 做一次更新，权重移动的正是裁剪后的梯度；累积两个批次，两个 rank，`max_norm` 取 0.01。**先猜**：哪几种移动的长度是 0.01？
 
 # %%
 my_clipped = {
@@ -668,18 +562,10 @@ for name, move in made.items():
 # %% [markdown]
 # Without the `if`, the first batch's gradient is cut to 0.01 before the second, uncut one is added: the length is right and the direction is not. With DeepSpeed `accelerator.clip_grad_norm_` only reads the norm. It clips if its configuration says so (`gradient_clipping`), at the number that stands there, whatever the script says.
 
-# %% [markdown] lang="zh" of="5b9f36ff"
-# 没有那个 `if`，第一个批次的梯度先被裁到 0.01，再加上没裁过的第二个：长度对了，方向错了。用 DeepSpeed 时，`accelerator.clip_grad_norm_` 只是读出范数。只有配置里写了 `gradient_clipping` 才会裁剪，按配置里的数裁，不管脚本怎么写。
-
 # %% [markdown] sections="8.2.4"
 # ## gather, and the main process
 #
 # Section 8.2.4 prints the loss under `if accelerator.is_main_process`. That is rank 0's loss, not the mean; the mean needs all ranks. `accelerator.print` prints on the main process only. Four ranks:
-
-# %% [markdown] lang="zh" of="da1f96cc"
-# ## gather 与主进程
-#
-# 8.2.4 节在 `if accelerator.is_main_process` 之下打印损失。那只是 rank 0 的损失，不是平均值；平均值要所有 rank 一起算。`accelerator.print` 只在主进程打印。四个 rank：
 
 
 # %%
@@ -706,9 +592,6 @@ for rank, (main, loss) in enumerate(run):
 # %% [markdown]
 # The most frequent mistake is a collective that only the main process calls. The others go on, and it waits:
 
-# %% [markdown] lang="zh" of="1ebbb37d"
-# 最常见的错误，是只有主进程调用集合通信。别的 rank 走开了，它一直等：
-
 
 # %%
 def only_the_main_one():
@@ -729,11 +612,6 @@ except lab.Deadlock as error:
 # ### A metric over a padded loader
 #
 # A classifier gets the first 6 of 10 samples right. Four ranks, batches of 2. `gather` collects all that the ranks have seen, `gather_for_metrics` drops what the loader has added. **Predict** the accuracy by either:
-
-# %% [markdown] lang="zh" of="8b1f72b2"
-# ### 补齐过的加载器与指标
-#
-# 一个分类器在 10 个样本里答对前 6 个。四个 rank，每批 2 个。`gather` 收集各 rank 看到的全部，`gather_for_metrics` 会丢掉加载器补上的。**先猜**两种做法各得多少准确率：
 
 # %%
 my_accuracies = {"gather": None, "gather_for_metrics": None}
@@ -759,11 +637,6 @@ for name in my_accuracies:
 # ## Saving
 #
 # Section 8.2.2 unwraps the model and saves it, on every process. With FSDP or ZeRO-3 the unwrapped model has only a part of each weight, or nothing. `accelerator.get_state_dict` gathers. Below, the elements that each of two ranks holds, the first word of their names, and their type:
-
-# %% [markdown] lang="zh" of="3dd3bbe2"
-# ## 保存
-#
-# 8.2.2 节在每个进程上拆开模型的包装再保存。用 FSDP 或 ZeRO-3 时，拆开的模型里每个权重只有一片，甚至什么也没有。`accelerator.get_state_dict` 会收齐。下面是两个 rank 各自手里的元素个数、名字的第一个词，以及类型：
 
 
 # %%
@@ -804,11 +677,6 @@ for engine in ("ddp", "fsdp", "zero3"):
 #
 # The other ranks do not wait for the one that writes, unless they are told to. Below the disk of the main process is slow; then each rank looks for the file:
 
-# %% [markdown] lang="zh" of="bfd7fba4"
-# 所以对各种引擎都适用的写法是：在所有 rank 上调用 `weights = accelerator.get_state_dict(net)`，因为它是集合通信；然后 `accelerator.save(weights, path)`，它只在主进程写。FSDP 和 ZeRO-3 只把完整的权重给 rank 0。DeepSpeed 交出的是 16 位的权重，fp32 那份留在它自己的检查点里。
-#
-# 别的 rank 不会等那个正在写的，除非让它们等。下面主进程的磁盘很慢；写完后每个 rank 都去找这个文件：
-
 
 # %%
 def write_and_look(path, wait):
@@ -833,9 +701,6 @@ for wait in (False, True):
 
 # %% [markdown]
 # `save_state` saves what is needed to go on: weights, optimizer, random generators. It is called on all ranks. Eight batches in one go, and five, save, a new process, load, three more:
-
-# %% [markdown] lang="zh" of="b3106994"
-# `save_state` 保存继续训练所需的一切：权重、优化器、随机数生成器。所有 rank 都要调用。一次训练八个批次；另一次训练五个，保存，换新的进程，载入，再训练三个：
 
 
 # %%
@@ -888,17 +753,6 @@ print(f"the resumed run is off by {difference(resumed[0], straight[0]):g}")
 #
 # Below is plain PyTorch. Turn it into a loop that trains on every engine: one process, DDP, FSDP, DeepSpeed. The arguments are an Accelerator and plain objects. Return the whole weights under the names of the bare model; what ranks other than the main one return does not matter.
 
-# %% [markdown] lang="zh" of="b9b7d561"
-# 一比特也不差。读到加载器的哪里，由脚本自己记住：`skip_first_batches`。第 13 章会在 rank 出故障时保存和恢复。
-#
-# ## 练习
-#
-# 检查不会中断笔记本。它在真实的 rank 上用没有展示过的规模试你的答案，并与单进程比较。
-#
-# ### 1. 改成 Accelerate 的循环
-#
-# 下面是普通的 PyTorch。把它改成各种引擎上都能训练的循环：单进程、DDP、FSDP、DeepSpeed。参数是一个 Accelerator 和几个普通对象。返回完整的权重，名字与裸模型的相同；主进程以外的 rank 返回什么都可以。
-
 
 # %%
 def plain_epoch(net, optimizer, loader):
@@ -933,11 +787,6 @@ check.hint("one_epoch")
 #
 # All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches, with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. The number of batches divides. At most one all-reduce per update.
 
-# %% [markdown] lang="zh" of="d998e7db"
-# ### 2. 累积并裁剪
-#
-# 各对象都已经过 `prepare`。每 `accelerator.gradient_accumulation_steps` 个批次更新一次，用的是这些批次在所有 rank 上的平均损失的梯度，裁剪到 `max_norm`。批次数除得尽。每次更新最多一次 all-reduce。
-
 
 # %%
 def my_training(accelerator, net, optimizer, loader, max_norm):
@@ -963,11 +812,6 @@ check.hint("accumulate_and_clip")
 # ### 3. An exact accuracy
 #
 # `net` maps inputs to one score per class; the loader gives (inputs, labels). Return the share of samples whose highest score is their label, each sample of the dataset counted once, as the same number on every rank. A rank may hand at most 24 bytes per sample to collectives.
-
-# %% [markdown] lang="zh" of="badc256e"
-# ### 3. 精确的准确率
-#
-# `net` 给每个类一个分数；加载器给出（输入，标签）。返回最高分恰是标签的样本所占的比例，数据集的每个样本只算一次，各 rank 得到同一个数。一个 rank 交给集合通信的数据，每个样本最多 24 字节。
 
 
 # %%
@@ -1004,23 +848,6 @@ check.hint("exact_accuracy")
 # - [Gradient accumulation](https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation) and [performance and batch sizes](https://huggingface.co/docs/accelerate/concept_guides/performance)
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="27d9cc57"
-# ## 小结
-#
-# - `accelerate launch` 把 YAML 文件和选项变成环境变量，由 `Accelerator()` 读取。脚本一字不改。
-# - 批大小是每个 rank 自己的。rank 数变成四倍，总的批就是四倍，更新次数只剩四分之一，除非你改批大小或用 `split_batches`。
-# - `prepare` 包装或切开模型，把批次分给各 rank，并补齐最后的。
-# - `accelerator.backward` 会除以累积的批次数；用 DeepSpeed 时还会更新。`accumulate` 只在最后一个批次发送。裁剪要放在 `sync_gradients` 之下；DeepSpeed 按自己的配置裁剪。
-# - `gather`、`get_state_dict`、`save_state` 是集合通信，所有 rank 都要调用。`gather_for_metrics` 会去掉加载器补上的。
-# - 没有 GPU 时：要设 `ACCELERATE_USE_CPU`，否则每个 rank 各干各的；fp16，以及文件里 FSDP、DeepSpeed 的部分，都会被忽略。
-#
-# ## 出处
-#
-# - [Accelerate](https://huggingface.co/docs/accelerate) 1.15 版：文档，以及文档没写之处的源码
-# - [梯度累积](https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation)、[性能与批大小](https://huggingface.co/docs/accelerate/concept_guides/performance)
-#
-# 你做到了哪里：
 
 # %%
 check.status()

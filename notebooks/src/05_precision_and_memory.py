@@ -15,15 +15,6 @@
 #
 # First the three formats and what each loses; then masters, `autocast` and loss scaling on real ranks. After that the two ways to save memory that change no result: gradient accumulation and activation checkpointing.
 
-# %% [markdown] lang="zh" of="291ef869"
-# # 精度与显存
-#
-# *对应原资料 10.2.3、10.7.4、19.2.3、19.4.2、S3、S4、S9 各节，约 60 分钟。不需要 GPU。*
-#
-# 位数减半，字节就减半；GPU 上若有专门的计算单元，还会更快。代价是：小的更新会丢，小的梯度会丢；数一旦太大，整步都要作废。多个 rank 一起训练时还多一个要求：这一步作废与否，大家必须意见一致。
-#
-# 先看三种格式各会丢什么，再在真实的 rank 上做主权重（master weights）、`autocast` 和损失缩放（loss scaling）。然后是两种不改变结果的省显存办法：梯度累积（gradient accumulation）与激活检查点（activation checkpointing）。
-
 # %%
 import labkit as lab
 
@@ -64,11 +55,6 @@ def flat(tensors):
 #
 # A float has a sign, an exponent (the range) and a fraction (the precision). torch knows the numbers:
 
-# %% [markdown] lang="zh" of="9de8ed76"
-# ## 三种格式
-#
-# 浮点数由符号、指数和尾数组成：指数决定范围，尾数决定精度。具体数字 torch 都知道：
-
 # %%
 from math import log2
 
@@ -86,9 +72,6 @@ for name, dtype in TYPES.items():
 
 # %% [markdown]
 # bf16 has the range of fp32 and few digits; fp16 has more digits and a small range. The same as a picture: the gap between a number and the next larger one, read out of the bit patterns. A number moves only if it is pushed by at least half the gap on that side.
-
-# %% [markdown] lang="zh" of="b9a15b35"
-# bf16 的范围与 fp32 相同，但有效数字少；fp16 的有效数字多一些，范围却小。画成图：一个数与下一个更大的数之间的间隔，直接从位模式里读出来。一次推动若不到那一侧间隔的一半，这个数就纹丝不动。
 
 
 # %%
@@ -118,11 +101,6 @@ widgets.show(
 #
 # **Predict.** A weight of 0.1 gets 100 updates of -0.0001 each. What is it afterwards in each format?
 
-# %% [markdown] lang="zh" of="8f7d4d04"
-# fp16 在右边早早到头，再大就是无穷；在左边变平：比最小的正规数（normal number）还小时，间隔不再缩小，不到这个间隔一半的数全都成了零。
-#
-# **先猜**：一个等于 0.1 的权重，连着更新 100 次，每次 -0.0001。三种格式下它最后各是多少？
-
 # %%
 my_weight = {"fp32": None, "bf16": None, "fp16": None}
 
@@ -137,11 +115,6 @@ for name, dtype in TYPES.items():
 # ## fp32 masters
 #
 # In bf16 the weight never moved: each update is under half a gap. In fp16 each was rounded to whole gaps. Section 19.2.3 keeps an fp32 copy of the weights on every GPU, the **master**: 16 bits compute, the optimizer updates the master, and the weights are rounded anew from it. In one update:
-
-# %% [markdown] lang="zh" of="78533831"
-# ## fp32 主权重
-#
-# bf16 的权重一动没动，因为每次更新都不到半个间隔；fp16 则把每次更新都舍入成整数个间隔。19.2.3 节让每块 GPU 另存一份 fp32 权重，叫主权重（master weights）：计算用 16 位，优化器更新主权重，再从主权重重新舍入出 16 位的权重。更新一次就是这样：
 
 
 # %%
@@ -159,9 +132,6 @@ def update(weights, masters, optimizer):
 
 # %% [markdown]
 # Now a real training on two ranks, four times with the same data: everything in fp32; everything in bf16, the optimizer as well; bf16 weights and an optimizer that computes in fp32, but keeps no master; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
-
-# %% [markdown] lang="zh" of="65e73ad5"
-# 下面在两个 rank 上真正训练四遍，数据相同：全部 fp32；全部 bf16，包括优化器；bf16 权重，优化器用 fp32 算，但不留主权重；bf16 加 fp32 主权重。最后一步还数一数：有梯度的权重里，有多少被优化器更新之后一点没变。**先猜**全部 bf16 时这个比例是多少。
 
 # %%
 my_share = None
@@ -240,11 +210,6 @@ for kind, (_, share) in found.items():
 #
 # What do masters cost? The bytes of one parameter on one rank, by recipe, nothing sharded, and 7 billion of them (computed; nothing was allocated):
 
-# %% [markdown] lang="zh" of="5dc19132"
-# 加了主权重，bf16 训练得和 fp32 一样好，可见有害的不是前向和反向里少掉的有效数字。只让 Adam 用 fp32，补回的是一小部分：害处主要来自每次更新后对权重的舍入。学习率越小，不到半个间隔的更新就越多。
-#
-# 主权重要花多少字节？下面按配方列出不分片时一个 rank 上一个参数的字节数，以及 70 亿个参数的总数（算出来的，并没有真的分配）：
-
 # %%
 print(f"{'recipe':<10} {'bytes':>5}  {'7 B parameters':>14}   {'without masters':>15}")
 for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
@@ -261,13 +226,6 @@ for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
 # ### All-reduce in 16 bits
 #
 # "All-reduce in FP16 or FP32", says section 19.2.3. 16 bits halve the bytes. The sum of N ranks is N times as large as a gradient, and fp16 has little room above. **Predict** the mean of 40000 and 40000 on two ranks in fp16, summed first and divided first. And which of the two does DDP do?
-
-# %% [markdown] lang="zh" of="59730905"
-# 混合精度（mixed precision）并不能让模型状态变小：权重、梯度、主权重加两个动量，与 fp32 加 Adam 一样多。它省的是激活、消息和时间。8.1.1 节给 70 亿参数算的账是“14 + 56 + 14 GB”，里面没有主权重这一项：那是“mixed”一行的“without masters”列，它前面一列才对。
-#
-# ### 用 16 位做 all-reduce
-#
-# 19.2.3 节说“AllReduce 在 FP16 或 FP32 空间进行”。用 16 位，字节减半；可是 N 个 rank 的和是单个梯度的 N 倍，而 fp16 上面没有多少余地。**先猜**：两个 rank 上各有一个 40000，用 fp16 求平均，先加后除是多少？先除后加呢？DDP 用的是哪一种？
 
 # %%
 my_mean = {"sum, divide": None, "divide, sum": None, "DDP": None}
@@ -301,18 +259,10 @@ print(
 # %% [markdown]
 # DDP divides first. That costs at the other end of the range: a small gradient, divided by N, may fall below the smallest normal number and lose digits. bf16 has the range of fp32 and knows neither trouble, at the price of fewer digits in the sum.
 
-# %% [markdown] lang="zh" of="cdc094f9"
-# DDP 是先除后加，代价在范围的另一头：小的梯度除以 N 之后，可能比最小的正规数还小，就会丢有效数字。bf16 的范围和 fp32 一样，两头都没有这个麻烦，只是和的有效数字少。
-
 # %% [markdown] sections="S3"
 # ## autocast
 #
 # Section S3's way is the reverse: the weights stay fp32 (they are the masters), and `autocast` casts the inputs of the operators that gain by it. (`torch.cuda.amp` is the old name; it is `torch.amp` now, with the device as an argument.) What comes out of each module of one block:
-
-# %% [markdown] lang="zh" of="e4adb7f6"
-# ## autocast
-#
-# S3 节的做法反过来：权重保持 fp32（它们自己就是主权重），由 `autocast` 在合适的算子前把输入转成 16 位。（`torch.cuda.amp` 是旧名字，现在是 `torch.amp`，设备作为参数传入。）先看一个 block 里每个模块输出什么类型：
 
 # %%
 torch.manual_seed(0)
@@ -338,9 +288,6 @@ print(
 
 # %% [markdown]
 # Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; torch refuses `bf16_compress_hook` with gloo); the fourth is a model converted to bf16 as above.
-
-# %% [markdown] lang="zh" of="55ccea5e"
-# 矩阵乘法用 bf16；归一化、残差流、损失、权重和梯度都是 fp32。**先猜**：与 fp32 相比，前向为反向留下的字节是几成？DDP 的 all-reduce 传的字节是几成？第三行加了一个以 16 位发送的通信钩子（communication hook；这里用 fp16，因为 torch 不让 `bf16_compress_hook` 搭配 gloo）；第四行是像上面那样整个转成 bf16 的模型。
 
 # %%
 my_activations, my_messages = None, None  # of autocast
@@ -390,13 +337,6 @@ for kind, numbers in found.items():
 # ## Small gradients and the loss scale
 #
 # In fp16 the backward has another trouble. The loss is a mean over all tokens, so the more tokens there are, the smaller each gradient is. Here the model is trained a little; then one backward of 2048 tokens is run under `autocast` in fp16, the loss multiplied by a scale beforehand. (A scale of 1/2 does what twice as many tokens would do.) Counted are zeros in the gradient of the logits that are none in fp32, and infinities and NaNs in the gradients of the weights. **Predict** a scale at which there is neither.
-
-# %% [markdown] lang="zh" of="7e542f95"
-# autocast 省不到一半：归一化和残差流还是 fp32，权重转换出来的副本也要留着（批越大，这部分占比越小）。消息则一点没少，因为梯度是 fp32；通信钩子只在路上把它舍入成 16 位（第 11 章还有别的钩子）。
-#
-# ## 小梯度与损失缩放
-#
-# 用 fp16 做反向还有一个麻烦。损失是对所有 token 求平均，token 越多，每个梯度就越小。下面先把模型训练一会儿，再在 fp16 的 `autocast` 下对 2048 个 token 做一次反向，事先给损失乘上一个缩放系数（scale）。（系数取 1/2，就相当于 token 多一倍。）数两样东西：logits 的梯度里，fp32 时不为零、这里却成了零的；权重的梯度里，成了无穷或 NaN 的。**先猜**一个两样都没有的缩放系数。
 
 # %%
 my_scale = None
@@ -456,18 +396,10 @@ print(
 # %% [markdown]
 # There is a window, and more tokens move it to the right. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it: its range is that of fp32.
 
-# %% [markdown] lang="zh" of="d349e20a"
-# 可用的是中间一个窗口，token 越多，它越靠右。所以缩放系数要靠试：隔一阵加倍；一出现无穷就减半，并作废那一步。这叫动态损失缩放（dynamic loss scaling），由 `torch.amp.GradScaler` 来做。bf16 完全用不着，它的范围与 fp32 相同。
-
 # %% [markdown] sections="S3, 19.2.3"
 # ## An overflow on one rank
 #
 # The loop of S3 on two ranks with DDP: `scale`, backward, `unscale_`, clip, `step`, `update`. In step 3, rank 1 meets a bad batch: its loss is multiplied by a million. A communication hook looks at each rank's own gradients just before the all-reduce. **Predict.** Rank 0 saw nothing unusual. Does it take step 3?
-
-# %% [markdown] lang="zh" of="9c013692"
-# ## 一个 rank 溢出
-#
-# 在两个 rank 上用 DDP 跑 S3 的循环：`scale`、反向、`unscale_`、裁剪、`step`、`update`。第 3 步里 rank 1 遇到一批坏数据：它的损失被乘上一百万。通信钩子在 all-reduce 之前看一眼每个 rank 自己的梯度。**先猜**：rank 0 没看到什么异常，第 3 步它走不走？
 
 # %%
 rank_0_takes_step_3 = None
@@ -528,13 +460,6 @@ print("weights of both ranks the same:", torch.equal(run[0][1], run[1][1]))
 #
 # With ZeRO and FSDP each rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then an infinity reaches just the rank that owns it. By hand: a reduce-scatter, a step on this rank's slice of the masters, an all-gather. In step 2 one element, in the slice of rank 1, overflows. Once without a word between the ranks, once with one all-reduce (MAX) of one number.
 
-# %% [markdown] lang="zh" of="862a48d4"
-# 无穷加上任何数，不是无穷就是 NaN。所以梯度的 all-reduce 自己就把消息带给了所有人：大家都跳过，都减半，一条额外的消息也不用发。也没有什么要“回滚”的（19.2.3 节说“所有 GPU 回滚”）：这一步根本还没走。
-#
-# ### 梯度分片之后必须互相通知
-#
-# ZeRO 和 FSDP 里，每个 rank 只拿到梯度中属于自己**那一段**的和（第 06、07 章），无穷也就只到达拥有它的那个 rank。下面手写：reduce-scatter，各自更新主权重里自己的那一段，再 all-gather。第 2 步里，有一个落在 rank 1 那一段里的元素溢出。一遍不通气，一遍用一次只含一个数的 all-reduce（MAX）通气。
-
 
 # %%
 def sharded(agree, num_steps):
@@ -584,9 +509,6 @@ print(f"alone, what the training moved is off by {format_share(off(*moved))}")
 # %% [markdown]
 # Alone, rank 0 updates its half of the model in step 2 and rank 1 does not. From then on their scales differ, and every sum adds gradients of two scales: in each half of the model the two ranks have unequal weight, and nothing says so. One number cures it. FSDP2 sends it by itself; here an infinity stands in the slice of rank 1 only, and plain `GradScaler` is used. (For the older FSDP1 there is `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`.)
 
-# %% [markdown] lang="zh" of="d74b6d74"
-# 不通气时，第 2 步里 rank 0 更新了它那一半模型，rank 1 没有。从此两边的缩放系数不同，每次求和都把两种系数的梯度加在一起：在模型的每一半里，两个 rank 的分量都不相等，而且没有任何提示。一个数就能治好。FSDP2 会自己发这个数：下面只在 rank 1 的那一段里放一个无穷，用的是普通的 `GradScaler`。（更早的 FSDP1 则有 `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`。）
-
 
 # %%
 def fsdp2_agrees():
@@ -616,13 +538,6 @@ for rank, words in enumerate(lab.launch(fsdp2_agrees, ranks=2, backend="gloo", t
 # A backward adds to `.grad`. So a batch can be taken in microbatches, one after the other: each loss divided by their number, one update at the end. Sections 10.2.3 and 19.4.2 say that this equals the big batch. On N ranks: DDP averages over the ranks, and all but the last microbatch go into `no_sync` (chapter 03).
 #
 # 16 sequences on 1, 2 and 4 ranks, in 1, 2 and 4 microbatches, against one process with all 16. A small difference may be rounding, or a small mistake: so the same in fp64. **Predict** the order of magnitude of both differences.
-
-# %% [markdown] lang="zh" of="7e593577"
-# ## 累积等于大批次
-#
-# 反向是往 `.grad` 上加的。所以一批数据可以拆成几个微批次（microbatch）先后算：每个损失除以微批次的个数，最后更新一次。10.2.3 和 19.4.2 两节说这等价于大批次。有 N 个 rank 时，DDP 负责在 rank 间求平均，除最后一个微批次外都放进 `no_sync`（第 03 章）。
-#
-# 16 条序列，分给 1、2、4 个 rank，各拆成 1、2、4 个微批次，与一个进程一次算完 16 条比较。很小的差别可能是舍入误差，也可能是个小错，所以再用 fp64 算一遍。**先猜**两种差别各是什么数量级。
 
 # %%
 my_difference = {"fp32": None, "fp64": None}
@@ -691,13 +606,6 @@ for ranks, rows in found.items():
 #
 # Three things break it. First, layers that look at the whole batch. BatchNorm normalises with the mean and variance of what it is given: four microbatches, four means. LayerNorm looks at one token.
 
-# %% [markdown] lang="zh" of="9451ae9c"
-# 换成 fp64，差别小了约 $10^8$ 倍，两种格式的间隔也差这么多（$2^{29}$ 倍）。要是公式错了，换什么格式都一样错。所以确实相等；而同一时刻留着的激活随微批次变小。（只有一个 rank 时也照样把梯度交给 all-reduce，只是什么都不用传。）
-#
-# ### 什么时候不相等
-#
-# 有三种情形会破坏它。第一，有的层要看整批数据。BatchNorm 用拿到的数据算均值和方差来归一化：四个微批次就有四组均值。LayerNorm 只看一个 token。
-
 # %%
 for norm in (torch.nn.LayerNorm, torch.nn.BatchNorm1d):
     grads = []
@@ -712,9 +620,6 @@ for norm in (torch.nn.LayerNorm, torch.nn.BatchNorm1d):
 
 # %% [markdown]
 # Second, unequal microbatches: the mean of means of chapter 03, and with text nobody sees it, because the number of *sequences* is equal. Passages have different lengths and are padded; the loss is the mean over real tokens. Two ranks, two microbatches of four sequences each; the lengths are what differs. **Predict** how far the usual formula is off the mean over all tokens.
-
-# %% [markdown] lang="zh" of="71dabb08"
-# 第二，微批次不等大：这就是第 03 章的“平均值的平均值”。文本训练时很难察觉，因为*序列*的条数是相等的。各段长短不一，要补齐（padding），损失只对真正的 token 求平均。下面有两个 rank，各两个微批次，每个四条序列，只是长度不同。**先猜**通常的写法与全体 token 的平均差多少。
 
 # %%
 my_error = None
@@ -770,11 +675,6 @@ for lengths in (((32, 32), (32, 32)), ((32, 24), (16, 8)), ((32, 32), (32, 2))):
 #
 # Third, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. So DeepSpeed and Megatron can keep a **main gradient** in fp32. Here real gradients of up to 256 microbatches are rounded to bf16 and added up in bf16, or in fp32, and held against the sum of the unrounded ones in fp64.
 
-# %% [markdown] lang="zh" of="956b2524"
-# 治法是每个 rank 出一个数，这就是第一道练习。
-#
-# 第三，累加所用的类型。累加的和比要加的数大得多时，bf16 会把小的那个丢掉。所以 DeepSpeed 和 Megatron 都能另存一份 fp32 的主梯度（main gradient）。下面取多达 256 个微批次的真实梯度，先舍入成 bf16，再分别用 bf16 和 fp32 累加，与未舍入的梯度用 fp64 求的和比较。
-
 
 # %%
 def microbatch_gradients(num_microbatches):
@@ -814,18 +714,10 @@ widgets.show(
 # %% [markdown]
 # In bf16 the error grows with the number of microbatches. In fp32 the roundings of the parts average out instead, and the sum is better than any part.
 
-# %% [markdown] lang="zh" of="fa86dcfe"
-# 用 bf16 累加，误差随微批次数增长。用 fp32 累加则相反：各部分的舍入误差互相抵消，总和比任何一个部分都准。
-
 # %% [markdown] sections="S9"
 # ## Clipping, once and at the right place
 #
 # Section S9 accumulates, clips and steps. Its loop has a slip at the end of an epoch: ten microbatches, an update every four. Which gradients are in which update? One weight per microbatch shows it:
-
-# %% [markdown] lang="zh" of="93612733"
-# ## 裁剪：只做一次，放对地方
-#
-# S9 节先累积，再裁剪，再更新。它的循环在 epoch 结尾有个疏漏：十个微批次，每四个更新一次。哪些梯度进了哪次更新？给每个微批次配一个权重，一看便知：
 
 # %%
 weight = torch.zeros(10, requires_grad=True)
@@ -844,11 +736,6 @@ for epoch in range(2):
 # The last two wait for the next epoch and make its first update half as large again. So step on the last microbatch as well, divided by as many as there were, or drop the rest.
 #
 # Where does the clipping go? The order of S3 and S9 together: all microbatches, the all-reduce, `unscale_`, clip, `step`. Three other orders, two ranks, four microbatches, fp16 with a scale of 4096, a limit of 0.5 for the norm. **Predict** the length of the gradient that reaches the optimizer in each.
-
-# %% [markdown] lang="zh" of="ee1b6b83"
-# 最后两个等到下一个 epoch，让那里的第一次更新大了一半。所以到了最后一个微批次也要更新，除数用实际的个数；不然就把余下的丢掉。
-#
-# 裁剪放在哪里？把 S3 和 S9 合起来，次序是：所有微批次、all-reduce、`unscale_`、裁剪、`step`。另外再试三种次序：两个 rank，四个微批次，fp16，缩放系数 4096，范数上限 0.5。**先猜**每种次序下，到达优化器的梯度有多长。
 
 # %%
 my_lengths = {
@@ -912,11 +799,6 @@ for order, run in found.items():
 #
 # Where the gradient is sharded, a rank knows the norm of its slice only. The squares add up, the norms do not: one more all-reduce of one number.
 
-# %% [markdown] lang="zh" of="37de35ec"
-# all-reduce 之后，两个 rank 看到的是同一个范数。放在 `unscale_` 之前，它大了 4096 倍，什么都会被裁，更新几乎归零。最后两种是分别裁各个部分，各乘各的系数，加起来就是另一个梯度了。
-#
-# 梯度分片之后，每个 rank 只知道自己那一段的范数。能相加的是平方，不是范数：所以还要一次只含一个数的 all-reduce。
-
 # %%
 slices = right.chunk(2)
 norms = torch.stack([each.norm() for each in slices])
@@ -929,11 +811,6 @@ print(
 # ## Activation checkpointing
 #
 # A block keeps about 16 numbers per token and unit of width for its backward. Its input is one of them. **Checkpointing** keeps the input only and runs the forward again when the backward arrives. By hand, with the meter from above (`meter.Activations`) inside, so that the recomputation is counted as well:
-
-# %% [markdown] lang="zh" of="1e3808f9"
-# ## 激活检查点
-#
-# 一个 block 为反向留下的东西，按每个 token、每单位宽度算，约有 16 个数，输入只占其中一个。激活检查点（activation checkpointing）只留输入，等反向走到这里再做一遍前向。下面手写一个，把上面用过的计量器（`meter.Activations`）放在里面，重算时留下的也一并计入：
 
 
 # %%
@@ -956,9 +833,6 @@ class Recompute(torch.autograd.Function):
 
 # %% [markdown]
 # Eight blocks, the first k of them checkpointed. Two formulas, before anything runs. Kept when the forward ends: k inputs and the rest whole. The peak of the whole step: when the backward is at block i, it needs block i in full and what is still held of the blocks before it. **Predict.** Is it worth checkpointing all eight?
-
-# %% [markdown] lang="zh" of="e0083eec"
-# 八个 block，对前 k 个做检查点。运行之前先有两个公式。前向结束时留着的：k 个输入，加上其余 block 的全部。整步的峰值：反向走到第 i 个 block 时，需要它的全部，外加它前面各 block 还留着的。**先猜**：八个全做检查点，值不值？
 
 # %%
 my_number_of_checkpoints = None
@@ -1026,13 +900,6 @@ print(
 #
 # `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` does the same without the extra class. (The meter cannot see into its recomputation, so only what is kept is compared.)
 
-# %% [markdown] lang="zh" of="5f158b6d"
-# 一个字节都不差，梯度也分毫不差。最后一个 block 什么也省不下：反向一开始就要用它，而且要用全部。八个里做七个最划算，S4 节正是这样做的。
-#
-# ### torch 的 checkpoint 与 S4
-#
-# `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` 做的是同一件事，不用另写类。（计量器看不到它重算的内部，所以只比较留着的字节。）
-
 # %%
 from torch.utils.checkpoint import checkpoint
 
@@ -1044,9 +911,6 @@ print(
 
 # %% [markdown] sections="S4"
 # S4 calls `checkpoint(layer, x)` without `use_reentrant`, and its input is data, which needs no gradient. **Predict.** Which of its five layers get a gradient?
-
-# %% [markdown] lang="zh" of="bf79c51e"
-# S4 调用 `checkpoint(layer, x)` 时没有给 `use_reentrant`，而且输入是数据，不需要梯度。**先猜**：五层里哪几层得到了梯度？
 
 # %%
 my_layers = None
@@ -1079,13 +943,6 @@ print("use_reentrant=False:", *s4(use_reentrant=False), sep="\n  ")
 #
 # One can keep even fewer inputs: one per **segment** of s blocks. Then a whole segment is recomputed at once. The well-known answer is s = $\sqrt L$ (Chen et al. 2016), for a chain in which a layer keeps as much as its input. A transformer block keeps some 16 times its input. **Predict** the best s for eight blocks.
 
-# %% [markdown] lang="zh" of="bcd983e2"
-# 旧的可重入（reentrant）写法发现没有一个输入需要梯度，就把计算图断开了：五层里有四层永远得不到训练，只有警告，没有报错。所以一定要写 `use_reentrant=False`。
-#
-# ### 根号 L？
-#
-# 还可以留得更少：每**段**（segment）s 个 block 只留一个输入，重算时整段一起算。常见的答案是 s = $\sqrt L$（Chen 等，2016），前提是链上每层留下的和它的输入一样大。而 transformer 的一个 block 留下的约是输入的 16 倍。**先猜**八个 block 时最好的 s。
-
 # %%
 my_segment = None
 
@@ -1115,13 +972,6 @@ for layers in (8, 32, 96, 256):
 # ### The time paid
 #
 # One more forward. A backward takes about two forwards, so 4 instead of 3 if all is recomputed, and for k of L blocks the part k/L of that. Six wide blocks and few tokens, so that arithmetic outweighs calls and memory; k = 0, 3, 6 take turns, and the best of each counts. It is time on the processor, so that other programs count less. The prediction is made from the forward and backward of the same run. **Predict** the ratio for all six.
-
-# %% [markdown] lang="zh" of="ef551968"
-# 峰值是 (L/s - 1) 个输入加 s 个 block，在 s = $\sqrt{L \cdot 输入 / block}$ 处最小，对 transformer 就是 $\sqrt L$ 的四分之一。32 个 block 以内，逐个做检查点最好。
-#
-# ### 付出的时间
-#
-# 多做一次前向。反向约等于两次前向，所以全部重算时是 4 比 3；L 个 block 里只重算 k 个，就只付其中的 k/L。下面换六个宽的 block，token 取少些，使矩阵运算的时间远大于调用和内存的开销；k = 0、3、6 轮流跑，各取最快的一次；计的是处理器时间，少受其他程序干扰。预测用的是同一次运行里测得的前向和反向时间。**先猜**六个全做时的倍数。
 
 # %%
 my_ratio = None
@@ -1164,11 +1014,6 @@ print(f"{my_ratio = }; the backward took {backward / forward:.2f} forwards")
 #
 # Dropout draws random numbers, and the second forward must draw the same ones. `checkpoint` saves the state of the generator for it; that can be switched off, and then the gradient belongs to another network than the loss.
 
-# %% [markdown] lang="zh" of="ee32808d"
-# ### 再掷一次，点数要一样
-#
-# Dropout 要抽随机数，第二次前向必须抽到同样的数。`checkpoint` 为此保存随机数生成器的状态；这可以关掉，但关掉之后，梯度和损失就不是同一个网络的了。
-
 # %%
 layer, grads = (
     torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1)),
@@ -1191,11 +1036,6 @@ for name, run in {
 # ### Large models, computed
 #
 # For a GPT layer in 16 bits with dropout, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes: s tokens, b sequences, h width, a heads. *Selective* recomputation repeats only the attention matrix, the term with $s^2$; flash attention never stores it. *Full* keeps the input. All layers of four models of that paper, s = 2048, b = 1, on one device (computed, not run):
-
-# %% [markdown] lang="zh" of="68e4982a"
-# ### 大模型，算出来的
-#
-# 对于 16 位、带 dropout 的一层 GPT，Korthikanti 等数出 $34\,sbh + 5\,as^2b$ 字节：s 个 token，b 条序列，宽 h，a 个头。选择性重算（selective）只重算注意力矩阵，即带 $s^2$ 的那一项；flash attention 根本不存它。完全重算（full）只留输入。下面是该论文中四个模型的全部层，s = 2048，b = 1，放在一个设备上（是算出来的，没有运行）：
 
 # %%
 print("model   layers   keep all   selective      full   16-bit weights")
@@ -1220,11 +1060,6 @@ for name, num_layers, hidden, heads in (
 # ## Everything together
 #
 # Exercise 10.7.4 asks how to combine distributed training with mixed precision. On two ranks: DDP, bf16 `autocast`, four microbatches with one all-reduce, all blocks but the last checkpointed, one clipping at the end. Beside it the same training without microbatches, without checkpoints, without both. **Predict** how far the two savings change a loss.
-
-# %% [markdown] lang="zh" of="1d8f7219"
-# ## 合在一起
-#
-# 练习 10.7.4 问：分布式训练怎样与混合精度结合。下面在两个 rank 上：DDP，bf16 的 `autocast`，四个微批次只做一次 all-reduce，除最后一个外所有 block 都做检查点，最后裁剪一次。旁边是同一个训练，但不分微批次、不做检查点，或者两样都不用。**先猜**这两种省法会让损失改变多少。
 
 # %%
 my_change = {"checkpoints": None, "microbatches": None}
@@ -1287,17 +1122,6 @@ for (num, with_checkpoints), (kept, losses) in rows.items():
 #
 # `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may have no others. Leave in the weights the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send the gradients once, and keep the activations of one microbatch at a time.
 
-# %% [markdown] lang="zh" of="5fe0e966"
-# 检查点不改变任何数。微批次改变求和的次序，在 bf16 里末几位看得出来，仅此而已。两种办法省下的倍数相乘。在 GPU 上循环不变，只是 `autocast` 里写 `"cuda"`；若用 fp16，再加上 `GradScaler`。
-#
-# ## 练习
-#
-# 检查不会中断笔记本。它在真实的 rank 上、用没有展示过的规模试你的答案，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
-#
-# ### 1. 对所有真正的 token 求平均
-#
-# `ddp` 是用 DDP 包好的模型，`microbatches` 是本 rank 的一列 (tokens, targets)，各 rank 个数相同。等于 -100 的 target 不算数，有的微批次可能全是 -100。请让权重里的梯度等于所有 rank、所有微批次中**全部**真正 token 的平均损失的梯度。梯度只能发一次，同一时刻只留一个微批次的激活。
-
 
 # %%
 def my_accumulate(ddp, microbatches):
@@ -1322,11 +1146,6 @@ check.hint("accumulate_tokens")
 # ### 2. One step of sharded mixed precision
 #
 # `grad` is this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`. `master` is its slice of the weights, in fp32. Slices differ in length, and one may be empty. Make one step of SGD with learning rate `rate`, in place, on the gradient clipped to `max_norm` (the norm of the gradient of **all** ranks, without the scale). If any rank has an infinity or a NaN, nobody moves, and the scale is halved. Return the scale of the next step. Send no more than a few numbers.
-
-# %% [markdown] lang="zh" of="2a3012b0"
-# ### 2. 分片混合精度的一步
-#
-# `grad` 是本 rank 那一段梯度，fp16，已在各 rank 间平均过，但还乘着缩放系数 `scale`。`master` 是它那一段权重，fp32。各段长短不一，有的可能是空的。请以学习率 `rate` 原地做一步 SGD，梯度先裁剪到 `max_norm`（指**所有** rank 合起来、去掉缩放系数之后的范数）。只要有一个 rank 出现无穷或 NaN，谁都不动，缩放系数减半。返回下一步的缩放系数。发送的只能是寥寥几个数。
 
 
 # %%
@@ -1353,11 +1172,6 @@ check.hint("scaled_step")
 # ### 3. Checkpoints within a budget
 #
 # Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; checkpointed, it keeps its input only. The blocks differ. List the blocks to checkpoint such that the peak of the step is at most `budget_bytes`, recomputing as few blocks as possible; `None` if that can't be done. At most eight blocks. Your choice is run, and its live bytes are measured.
-
-# %% [markdown] lang="zh" of="d3ad063e"
-# ### 3. 在预算内做检查点
-#
-# 第 i 个 block 留下 `kept_bytes[i]` 字节，其中输入占 `input_bytes[i]`；做了检查点就只留输入。各个 block 大小不同。请列出要做检查点的 block，使整步的峰值不超过 `budget_bytes`，且重算的 block 尽量少；做不到就返回 `None`。最多八个 block。你的选择会真的运行，并实测它占用的字节。
 
 
 # %%
@@ -1399,26 +1213,6 @@ check.hint("checkpoint_blocks")
 # - States by recipe: Rajbhandari et al. 2020, *ZeRO*, [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="2740ebe4"
-# ## 小结
-#
-# - bf16 的范围与 fp32 相同，有 8 位二进制有效数字；fp16 有 11 位，范围却小。不到半个间隔的更新会丢失，fp32 主权重能留住它。
-# - `autocast` 让权重保持 fp32：状态不会变小，消息也不会，变小的是激活。
-# - fp16 需要损失缩放，系数靠试出来。完整的 all-reduce 会把无穷告诉每个 rank；梯度分片时，要专门发一个数。
-# - 累积等于大批次，条件是：损失除以整批的数目，而且没有哪一层要跨样本看整批。累加用 fp32。
-# - 次序是：所有微批次、all-reduce、去掉缩放、裁剪、更新。范数指整个梯度的范数。
-# - 做了检查点的 block 只留输入，约十六分之一；代价是多一次前向。最后一个 block 做了也白做；`use_reentrant=False` 一定要写。
-#
-# ## 出处
-#
-# - 混合精度、主权重与损失缩放：Micikevicius 等，2017，[arXiv 1710.03740](https://arxiv.org/abs/1710.03740)
-# - 用 bf16 训练：Kalamkar 等，2019，[arXiv 1905.12322](https://arxiv.org/abs/1905.12322)
-# - 检查点：Chen 等，2016，*Training Deep Nets with Sublinear Memory Cost*，[arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
-# - transformer 的激活：Korthikanti 等，2022，*Reducing Activation Recomputation in Large Transformer Models*，[arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
-# - 各配方的状态：Rajbhandari 等，2020，*ZeRO*，[arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
-#
-# 你做到了哪里：
 
 # %%
 check.status()

@@ -15,15 +15,6 @@
 #
 # You will work out what that saves, write each stage by hand in some twenty lines, count what it sends, and then read the same out of a live DeepSpeed engine. After that: the JSON file field by field, the launchers, the HF Trainer, and offload to the host. The source material's numbers for ZeRO are wrong in several places; each is computed or run here.
 
-# %% [markdown] lang="zh" of="7e716988"
-# # ZeRO 与 DeepSpeed
-#
-# *对应原资料 8.5.1、8.5.2、8.5.3、10.2.5、10.7.2、19.4.1、S5、D-train 各节，约 75 分钟。不需要 GPU。*
-#
-# 数据并行时，每个 rank 都存着同样的参数、梯度和优化器状态。ZeRO（Zero Redundancy Optimizer，零冗余优化器）全体只留一份，分给各 rank：先分优化器状态（阶段 1），再分梯度（阶段 2），最后连参数也分（阶段 3）。
-#
-# 本章先算清能省多少，再把每个阶段手写一遍，各二十来行，数一数发了多少字节；然后从运行中的 DeepSpeed 引擎里读出同样的数。接着是 JSON 配置逐项说明、启动命令、HF Trainer，以及卸载到主机。原资料关于 ZeRO 的数字有好几处错了，这里逐一用计算或运行来更正。
-
 # %%
 import labkit as lab
 
@@ -54,11 +45,6 @@ def difference(ours, theirs):
 #
 # Training with Adam in 16 bit, as the ZeRO paper counts it: per parameter 2 bytes for itself, 2 for its gradient, 12 for the optimizer (an fp32 copy, momentum, variance). 16 in all, on every rank. **Predict.** 7 billion parameters on 4 ranks: how many GB does a rank hold under each stage?
 
-# %% [markdown] lang="zh" of="ada27e0a"
-# ## 账单
-#
-# 按 ZeRO 论文的算法，用 Adam 做 16 位训练，每个参数要：自己 2 字节，梯度 2 字节，优化器 12 字节（fp32 副本、动量、方差）。一共 16 字节，每个 rank 都要一份。**先猜**：70 亿参数，4 个 rank，各阶段每个 rank 存多少 GB？
-
 # %%
 my_gb = {"ZeRO 1": None, "ZeRO 2": None, "ZeRO 3": None}
 
@@ -76,9 +62,6 @@ for stage, name in enumerate(STAGES):
 # %% [markdown]
 # DDP agrees. For the others the section's own formulas are right, and its arithmetic is not. Its first two lines, and what it does to the third:
 
-# %% [markdown] lang="zh" of="381fe72f"
-# DDP 那一行对得上。其余几行，原资料的公式没错，算错了。先算它的前两式，再看它怎样处理第三式：
-
 # %%
 M, N = 7, 4
 print(f"ZeRO 1: (16 - 12 + 12/N) M = {(16 - 12 + 12 / N) * M:g}    the text says 28")
@@ -91,11 +74,6 @@ print(
 # ### 4x, 8x, 64x, 16x
 #
 # The tables of savings in sections 8.5.1, 10.2.5 and S5 have one number per stage: about 4x, 8x, and for stage 3 "64x", "near-linear" and "~16x". The saving depends on the number of ranks:
-
-# %% [markdown] lang="zh" of="71d0c124"
-# ### 4 倍、8 倍、64 倍、16 倍
-#
-# 8.5.1、10.2.5、S5 三节的表格给每个阶段一个固定的节省倍数：约 4 倍、8 倍，阶段 3 则分别写成“64×”、“接近线性”和“~16x”。其实节省多少要看有几个 rank：
 
 
 # %%
@@ -115,11 +93,6 @@ for num_ranks in (2, 4, 8, 16, 64, 1024):
 #
 # Turn the knobs. The button trains the small model with a real DeepSpeed engine, and lays what its ranks hold under what they should:
 
-# %% [markdown] lang="zh" of="3635f63b"
-# 4 倍和 8 倍是 rank 很多时阶段 1、2 的极限：16/4 和 16/2，因为没分出去的 4 字节或 2 字节始终在。阶段 3 正好省 N 倍：64 个 rank 就是 64 倍，16 个就是 16 倍。（16 也是每个参数的字节数，但那不是倍数。）
-#
-# 自己动手调。按钮会用真实的 DeepSpeed 引擎训练那个小模型，把各 rank 实际存的画在应存的下面：
-
 # %%
 widgets.zero_stages(language=LANGUAGE)
 
@@ -127,11 +100,6 @@ widgets.zero_stages(language=LANGUAGE)
 # ## By hand
 #
 # Section 19.4.1 draws the owners: rank r owns the r-th part. Below every weight is flattened and cut into N equal parts; here all sizes divide. Two collectives do everything. A **reduce-scatter** leaves each rank the sum of its own part; an **all-gather** puts the parts together again. Each can also go message by message around our own ring (chapter 02), which will matter when we count.
-
-# %% [markdown] lang="zh" of="86fe7f07"
-# ## 手写一遍
-#
-# 19.4.1 节的图画的是归属：rank r 拥有第 r 份。下面把每个权重拉平，切成 N 等份（这里的大小都能整除）。两种集合通信就够了：reduce-scatter 之后，每个 rank 得到自己那一份的和；all-gather 把各份重新拼起来。两者都可以改走我们自己的环，一条消息一条消息地传（见第 02 章），后面数字节时要用。
 
 
 # %%
@@ -159,9 +127,6 @@ def all_gather(flat, ring):
 
 # %% [markdown]
 # First plain data parallelism, to compare with. `live_bytes` is read just before the update, when gradients and optimizer states are all there. It is a count of every storage that torch holds, not a formula.
-
-# %% [markdown] lang="zh" of="66ec6d8c"
-# 先写普通的数据并行，作为对照。`live_bytes` 在更新前的一刻读取，这时梯度和优化器状态都在。它数的是 torch 手里的每一块存储，不是公式。
 
 
 # %%
@@ -194,9 +159,6 @@ def plain(ring=False, num_steps=3):
 # %% [markdown]
 # **Stage 1.** The optimizer is given this rank's parts and nothing else, so it makes states for those alone. The all-reduce falls into its two halves, with the update in between.
 
-# %% [markdown] lang="zh" of="2f8fa83d"
-# **阶段 1**：优化器只拿到本 rank 的那几份，也就只为它们建状态。all-reduce 拆成两半，更新插在中间。
-
 
 # %%
 def zero1(ring=False, num_steps=3):
@@ -221,9 +183,6 @@ def zero1(ring=False, num_steps=3):
 
 # %% [markdown]
 # **Stage 2.** As soon as a gradient is complete it is reduced, and only this rank's part is kept. Section 10.2.5 says that stage 2 "collects whole gradients during the backward". Nobody collects: each rank makes a whole gradient of its own data, one weight at a time, and lets go of it.
-
-# %% [markdown] lang="zh" of="41ec6a70"
-# **阶段 2**：某个梯度一算完就归约，只留下本 rank 的那一份。10.2.5 节说阶段 2“在反向传播过程中动态收集完整梯度”。其实没有谁去收集：每个 rank 用自己的数据算出完整的梯度，一次一个权重，随即放手。
 
 
 # %%
@@ -253,9 +212,6 @@ def zero2(ring=False, num_steps=3):
 
 # %% [markdown]
 # **Stage 3.** A layer's weights are gathered before its forward, freed after it, and gathered again before its backward. After the update nothing has to be sent: the next forward gathers.
-
-# %% [markdown] lang="zh" of="e6f29977"
-# **阶段 3**：一层的权重在它的前向之前收齐，用完就释放，反向之前再收一次。更新之后什么也不用发：下一次前向自会收集。
 
 
 # %%
@@ -299,9 +255,6 @@ def zero3(ring=False, num_steps=3):
 # %% [markdown]
 # These models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. **Predict** the bytes per parameter that are live on a rank of 4, and how far the weights are from plain data parallelism after three steps.
 
-# %% [markdown] lang="zh" of="a0f90365"
-# 这几个模型用 fp32 训练：参数 4 字节，梯度 4 字节，动量和方差 8 字节。**先猜**：4 个 rank 时，一个 rank 上每个参数占几字节？训练三步之后，权重与普通数据并行的相差多少？
-
 # %%
 my_bytes = {"DDP": None, "ZeRO 1": None, "ZeRO 2": None, "ZeRO 3": None}
 my_difference = None
@@ -331,18 +284,10 @@ for stage, (name, run) in enumerate(runs.items()):
 # %% [markdown]
 # The same training, in fewer bytes. (The few thousandths beside the prediction are the batch and single numbers.) What a stage adds **for a while** is not in this count: whole gradients in stage 2 and whole layers in stage 3, one at a time. Chapter 05 counts activations, which ZeRO leaves alone.
 
-# %% [markdown] lang="zh" of="12392c4d"
-# 训练结果一样，字节少了。（比预测多出的千分之几，是那批数据和几个单独的数。）有些东西只**暂时**存在，这里没有算：阶段 2 的完整梯度，阶段 3 的完整一层，一次一个。激活 ZeRO 不管，第 05 章数过。
-
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
 #
 # Section 8.5.1: stage 1 sends as much as DDP, stage 2 1.5 times, stage 3 2 times. **Predict** from the code above: which collectives, of how many bytes? With a ring, a reduce-scatter and an all-gather of the model send (N-1)/N of it each, and an all-reduce is both.
-
-# %% [markdown] lang="zh" of="ab08acb1"
-# ## 发送多少
-#
-# 8.5.1 节说：阶段 1 与 DDP 相同，阶段 2 是 1.5 倍，阶段 3 是 2 倍。**先猜**，看着上面的代码想：有哪些集合通信，各多少字节？走环时，对整个模型做一次 reduce-scatter 或一次 all-gather，各发模型的 (N-1)/N；一次 all-reduce 等于两者相加。
 
 # %%
 my_volume = {"ZeRO 1": None, "ZeRO 2": None, "ZeRO 3": None}  # in multiples of DDP
@@ -382,15 +327,6 @@ for stage, (name, run) in enumerate(runs.items()):
 #
 # One step of `zero3`, recorded; below, the calls of rank 0 in order. In the forward each layer is gathered. In the backward it is gathered again, and its gradients are reduced. What the recording calls `all_reduce` is gloo's stand-in for the reduce-scatter.
 
-# %% [markdown] lang="zh" of="66e8e8e1"
-# 阶段 1 和 2：一次 reduce-scatter 加一次 all-gather，正好是一次 all-reduce，1 倍。阶段 3 多收集一次，1.5 倍（Rajbhandari 等 2020，第 7 节）。我们自己的环发的正是这么多。
-#
-# 可是 gloo 的线路上出现的却是 8.5.1 节那张表。gloo 没有真正的 reduce-scatter，拿整个 all-reduce 来代替：阶段 1、2 成了 2 + 1，阶段 3 成了 1 + 1 + 2，再除以 2。这是 gloo 的问题，NCCL 有真正的 reduce-scatter。所以有两个数要分开：交给集合通信的**载荷**（payload）取决于方法，**线路**（wire）上的字节取决于后端。all-gather 只交出自己那一份，所以 0.25 个模型的载荷，要发 0.75 个。
-#
-# ### 按什么次序
-#
-# 把 `zero3` 的一步录下来，下面按次序列出 rank 0 的集合通信。前向时逐层收集；反向时再收一次，并归约梯度。录像里的 `all_reduce`，就是 gloo 拿来顶替 reduce-scatter 的那一个。
-
 
 # %%
 def recorded():
@@ -413,18 +349,10 @@ for kind, group in itertools.groupby(calls, key=lambda call: call[1]):
 # %% [markdown]
 # The first row is the forward, and the head's second gather. Then, from the last layer to the first, a layer's gradients are reduced and the layer before it is gathered. (The last row is the gather at the end of `zero3`, for the look.)
 
-# %% [markdown] lang="zh" of="8da89892"
-# 第一行是前向，外加输出层的第二次收集。之后从最后一层到第一层：归约这一层的梯度，收集它前面的一层。（最后一行是 `zero3` 结尾为了查看而做的收集。）
-
 # %% [markdown] sections="10.2.5, S5"
 # ## The same with DeepSpeed
 #
 # DeepSpeed takes the model and a configuration and gives back an engine; the loop has two lines of its own. `engine.backward(loss)` divides by the accumulation steps, makes the gradients and reduces them. `engine.step()` updates at the end of an accumulation and does nothing before it. No `zero_grad`, no `all_reduce`: where the parts lie and what is sent is the configuration's business. The workflow of section 10.2.5 is the four stages that you have just written.
-
-# %% [markdown] lang="zh" of="431a3013"
-# ## 交给 DeepSpeed
-#
-# DeepSpeed 接过模型和一份配置，还给你一个引擎（engine），训练循环里只有两行是它的。`engine.backward(loss)` 先除以累积次数，再算梯度并归约；`engine.step()` 在一轮累积结束时更新，之前什么也不做。不写 `zero_grad`，也不写 `all_reduce`：各份放在哪里、发送什么，全由配置决定。10.2.5 节讲的工作流程，就是你刚才手写的那几个阶段。
 
 
 # %%
@@ -492,18 +420,10 @@ for name, (loss, _, _, _) in engines[0].items():
 # %% [markdown]
 # In fp32 the loss after an update is the same to the last digit, nothing sharded or everything. In 16 bit the sharded stages agree, to rounding, and stage 0 takes other steps: DeepSpeed hands it to another class, its `FP16_Optimizer`. Compare trainings within the sharded stages, or in fp32.
 
-# %% [markdown] lang="zh" of="49d7c8ea"
-# fp32 时，分片也好，不分片也好，更新一次之后的损失一位不差。16 位时，分片的几个阶段一致，至多差在舍入；阶段 0 走的却是别的步子：DeepSpeed 把它交给了另一个类 `FP16_Optimizer`。要比较训练结果，就在分片的几个阶段之间比，或者用 fp32 比。
-
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ### Who holds what
 #
 # `meter.shards` reads the engine's own tensors. Below them, what stage and number of ranks should give, slice by slice:
-
-# %% [markdown] lang="zh" of="5c819bb9"
-# ### 谁存哪一片
-#
-# `meter.shards` 从引擎自己的张量里读出每一片。与它并排的，是按阶段和 rank 数应有的，逐片对照：
 
 # %%
 print(
@@ -542,13 +462,6 @@ widgets.show(
 #
 # The last microbatch of a step and the update: the payload by collective (in models of 16 bit), and the wire of both ranks in multiples of stage 0. **Predict** first: which collective does stage 2 call for its gradients?
 
-# %% [markdown] lang="zh" of="d90e0e5a"
-# 引擎里的字节与公式一致，与教科书不一致。表里没算的，图上是灰色：填充，以及 DeepSpeed 多留的梯度（一个 rank 只需要其中一片，它却把整个张量留着）。阶段 3 还有一个桶，大小由配置规定。
-#
-# ### DeepSpeed 发什么
-#
-# 一步里的最后一个微批次加上更新：按集合通信列出载荷（以 16 位的模型为单位），以及两个 rank 的线路上的字节是阶段 0 的几倍。**先猜**：阶段 2 归约梯度时，调用的是哪种集合通信？
-
 # %%
 my_collective = None
 
@@ -570,11 +483,6 @@ for name in [name for name in configs if name.startswith("zero")]:
 # Stages 1 and 2 call **all-reduce**, and then gather: 1.5x, on any backend. It is a choice of DeepSpeed (0.19): `use_multi_rank_bucket_allreduce` is true unless you say otherwise, since one all-reduce of a bucket has fewer messages than a reduce for each owner in it. With `false` (the row "zero2, reduce") each slice is reduced to its owner alone. That is the paper's 1x in payload (a reduce and an all-gather together are an all-reduce); gloo's reduce sends somewhat more than it must.
 #
 # So "ZeRO 2 sends 1.5x" is true of this setting of this library, and not of ZeRO 2. Stage 3 does call reduce-scatter, and gathers twice: 1.5x with a backend that has one.
-
-# %% [markdown] lang="zh" of="2f6169c5"
-# 阶段 1 和 2 调用的是 **all-reduce**，之后再 all-gather：1.5 倍，换什么后端都一样。这是 DeepSpeed（0.19）的选择：`use_multi_rank_bucket_allreduce` 默认为 true，因为对整桶做一次 all-reduce，比给桶里每个主人各做一次 reduce 消息少。设成 `false`（“zero2, reduce”那一行），每一片就只归约到它的主人那里，载荷正是论文的 1 倍（一次 reduce 加一次 all-gather 等于一次 all-reduce）；gloo 的 reduce 比必要的多发了一些。
-#
-# 所以“ZeRO 2 发 1.5 倍”说的是这个库的这个设置，不是 ZeRO 2 本身。阶段 3 调用的确实是 reduce-scatter，并收集两次；只要后端有真正的 reduce-scatter，就是 1.5 倍。
 
 # %% [markdown] sections="8.5.2, S5"
 # ## The JSON, field by field
@@ -603,34 +511,6 @@ for name in [name for name in configs if name.startswith("zero")]:
 # | `optimizer`, `scheduler` | a name and its arguments; or pass objects to `initialize` |
 #
 # DeepSpeed's parser reads the file and fills in the rest. Four ranks; the file of section 8.5.2 (without offload) with some changes. **Predict** which are refused.
-
-# %% [markdown] lang="zh" of="f3be4792"
-# ## JSON 逐项说明
-#
-# 几节的配置文件里有哪些字段，各有什么作用：
-#
-# | 字段 | 含义 |
-# | --- | --- |
-# | `train_batch_size` | 每次更新用的样本数，所有 rank 合计 |
-# | `train_micro_batch_size_per_gpu` | 一个 rank 一次前向加反向的样本数 |
-# | `gradient_accumulation_steps` | 每次更新含几个微批次；批 = 微批 × 次数 × rank 数，三个里写两个就够 |
-# | `gradient_clipping` | 全部梯度合起来的最大范数；**不写就是 1.0**，0 表示不裁剪 |
-# | `bf16.enabled`、`fp16.enabled` | 16 位训练，配 fp32 主权重；只能开一个。这里的 CPU 不支持 fp16 |
-# | `fp16.loss_scale`、`initial_scale_power` | 0 表示动态缩放，初值是 2 的这个次方（第 05 章） |
-# | `zero_optimization.stage` | 0 到 3 |
-# | `reduce_bucket_size`、`allgather_bucket_size` | 归约时、以及阶段 1、2 收集时，一条消息有多少个元素（不是字节） |
-# | `reduce_scatter`、`allgather_partitions` | true：梯度往主人那里送；一次 all-gather，而不是 N 次广播 |
-# | `overlap_comm` | 反向还没结束就开始归约 |
-# | `contiguous_gradients` | 梯度一出来就拷进同一块缓冲区，避免显存碎片 |
-# | `offload_optimizer`、`offload_param` | 优化器状态、阶段 3 的参数放在哪里：`cpu` 或 `nvme`；`pin_memory` 让拷贝更快 |
-# | `sub_group_size` | 阶段 3 更新时一次处理多少个元素 |
-# | `stage3_prefetch_bucket_size` | 提前收集多少个元素 |
-# | `stage3_param_persistence_threshold` | 比这还小的参数，收齐之后就一直完整留着 |
-# | `stage3_max_live_parameters`、`stage3_max_reuse_distance` | 什么情况下收齐了先不释放 |
-# | `stage3_gather_16bit_weights_on_model_save` | 存盘时把权重拼完整 |
-# | `optimizer`、`scheduler` | 名字和参数；也可以把对象传给 `initialize` |
-#
-# 文件由 DeepSpeed 自己的解析器读，没写的由它补。四个 rank，用 8.5.2 节的文件（去掉卸载），改动几处。**先猜**哪些会被拒绝。
 
 # %%
 my_refused = None  # some of the names below
@@ -690,20 +570,10 @@ print(f"{my_refused = }", *(f"{name:<15} {text}" for name, text in said.items())
 # - `"train_batch_size": "auto"` (section D-train) is not DeepSpeed's. It is for the HF Trainer, which writes the numbers in; DeepSpeed alone divides a word.
 # - Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one letter, and the training runs at stage 0. Some sections ignore, too: DeepSpeed has no `enabled` and no `checkpoints_per_rank` under `activation_checkpointing`, and says nothing to S5's. Print `engine.zero_optimization_stage()` in your scripts.
 
-# %% [markdown] lang="zh" of="3db84551"
-# - 32、累积 4 次、4 个 rank，微批就是 **2**。该节却把它交给微批为 8 的 Trainer：8 × 4 × 4 是 128。要用 8，累积就得是 1。
-# - `"train_batch_size": "auto"`（D-train 一节）不是 DeepSpeed 的写法，而是给 HF Trainer 的，由它填上数字；单独用 DeepSpeed，就成了拿一个单词做除法。
-# - 写在 `zero_optimization` 里面的未知字段会被拒绝，写在最外层的却被**忽略**：错一个字母，训练就以阶段 0 运行。有的小节也照样忽略：`activation_checkpointing` 下面根本没有 `enabled` 和 `checkpoints_per_rank`，S5 写了，DeepSpeed 一声不吭。脚本里最好打印 `engine.zero_optimization_stage()`。
-
 # %% [markdown] sections="8.5.2, D-train"
 # ## The launchers
 #
 # Section D-train starts a script by `deepspeed train.py --deepspeed_config FILE`. The script, on a small decoder like OPT (pre-norm, learned positions). `deepspeed.initialize(args=...)` takes the file from the arguments; the command adds `--local_rank` to them.
-
-# %% [markdown] lang="zh" of="b697267d"
-# ## 启动命令
-#
-# D-train 一节用 `deepspeed train.py --deepspeed_config 文件` 启动脚本。下面是这样一份脚本，模型是一个类似 OPT 的小解码器（pre-norm、可学习的位置）。`deepspeed.initialize(args=...)` 从参数里取配置文件；命令自己会加上 `--local_rank`。
 
 # %%
 TRAIN = """import argparse, deepspeed, os, torch
@@ -724,9 +594,6 @@ os._exit(0)  # without the teardown, which aborts now and then"""
 
 # %% [markdown]
 # `dist.all_reduce` of the loss is for the log. Section D-train has it between `backward` and `optimizer.step()` of a plain model, under the comment "gradient synchronisation". It averages a number. Two ranks with their own data, three steps:
-
-# %% [markdown] lang="zh" of="effaaa2e"
-# 对损失做 `dist.all_reduce` 只是为了打印日志。D-train 一节却把它放在普通模型的 `backward` 和 `optimizer.step()` 之间，注释写着“梯度同步”。它平均的只是一个数。两个 rank，各用各的数据，训练三步：
 
 
 # %%
@@ -756,11 +623,6 @@ for what in ("loss", "gradients"):
 # ### HF Trainer, and accelerate launch
 #
 # The Trainer takes the file as `deepspeed=`. It also has batch size, accumulation and precision of its own, so it checks the file against them. Three files: section 8.5.2's (fp16, in a Trainer with `bf16=True`); the same with bf16; and one in which everything that the Trainer knows says "auto". OPT again, the real class, at toy size.
-
-# %% [markdown] lang="zh" of="a34273bf"
-# ### HF Trainer 与 accelerate launch
-#
-# Trainer 用 `deepspeed=` 接收配置文件。批大小、累积、精度它自己也有，所以会拿文件来核对。三份文件：8.5.2 节的（开 fp16，Trainer 却写 `bf16=True`）；把它改成 bf16 的；以及凡是 Trainer 知道的都写 "auto" 的。模型这次用真正的 OPT 类，尺寸很小。
 
 # %%
 HF = r"""import os, sys, torch
@@ -811,9 +673,6 @@ print(
 
 # %% [markdown]
 # `accelerate launch` reads what to start from a file of its own, as in the section. Both commands run at the same time, `deepspeed` on two ranks, the Trainer on one: importing it is most of the wait. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
-
-# %% [markdown] lang="zh" of="1e035c98"
-# `accelerate launch` 要启动什么，写在它自己的文件里，与原资料相同。两条命令同时运行：`deepspeed` 用两个 rank，Trainer 只用一个，因为光是导入它就要等好几秒。有 GPU 时就写 `deepspeed --num_gpus 4 train.py ...`；没有 GPU 的机器，用 `DS_ACCELERATOR=cpu` 告诉它。
 
 # %%
 import os
@@ -866,18 +725,10 @@ assert hf.result().returncode == 0, hf.result().stderr[-2000:]
 # %% [markdown]
 # The Trainer refuses the first two, and says what it takes them for. On 4 ranks the batch of 32 would agree (8 x 1 x 4), and the accumulation still would not. "auto" is the cure, and only the Trainer can fill it in. The last lines name the class that trained: look at it in your own scripts. If it is `DistributedDataParallel`, the file was not used. That happens silently, for instance with `ACCELERATE_USE_CPU=true` in the environment.
 
-# %% [markdown] lang="zh" of="a2532e70"
-# 前两份被 Trainer 拒绝，并说明它是怎么理解的。换成 4 个 rank，批大小 32 倒是对上了（8 × 1 × 4），累积次数还是对不上。对策是写 "auto"，而这只有 Trainer 能填。最后几行打印了实际训练的类名，你自己的脚本里也该看一眼：如果是 `DistributedDataParallel`，配置文件就根本没有用上。这种事不会报错，比如环境变量里有 `ACCELERATE_USE_CPU=true` 时就会发生。
-
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
 # The host has more memory than the device, and an update touches each state once per step. So the optimizer can live on the host and update there; stage 3 can keep its parameters there as well. Here everything lies in the same memory: **the host stands for the device**. What the engine means to be on the host is real, and is read from it; that anything crossed a link is not, and is computed.
-
-# %% [markdown] lang="zh" of="2bc0edb2"
-# ## 卸载到主机
-#
-# 主机内存比设备大，而每个状态一步只更新一次。所以优化器可以放到主机上，就在那里更新，这叫卸载（offload）；阶段 3 还可以把参数也放过去。在这台机器上，一切都在同一块内存里：**主机充当了设备**。哪些东西归主机，是从引擎里读出来的，是真的；数据经过链路这件事没有发生，是算出来的。
 
 # %%
 print("ZeRO 3, rank 0 of 2      device       host   loss      slices off the prediction")
@@ -896,13 +747,6 @@ for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("al
 # ### What crosses the link
 #
 # By DeepSpeed's rules, per rank and step; on the right the bytes of the live tensor that each move fills (16-bit gradients, fp32 gradients, parameters), measured in the run above. The times are computed, for a link of 31.5 GB/s each way (PCIe 4 x16, chapter 02) and a model of 7B on 2 ranks.
-
-# %% [markdown] lang="zh" of="fa70e1eb"
-# 两样都卸载时，两个微批次之间，设备上只剩一个桶，计算时再加上正在算的那一层。注意主机那一列：梯度也放在那里，16 位和 fp32 各一份。
-#
-# ### 链路上走了多少
-#
-# 按 DeepSpeed 的规则，列出每个 rank 每一步的搬运；右边是每次搬运所填满的张量（16 位梯度、fp32 梯度、参数）在上面那次运行里实测的字节。时间是算出来的：链路每个方向 31.5 GB/s（PCIe 4 x16，见第 02 章），70 亿参数，2 个 rank。
 
 # %%
 live = {kind: int(num[0]) for kind, num in engines[0]["offload all"][1].bytes_by("kind").items()}
@@ -924,13 +768,6 @@ widgets.offload_flow(language=LANGUAGE)
 # ### LLaMA 70B
 #
 # Section 8.5.3 lists memory per GPU for four set-ups. Model states alone, of devices with 80 GB:
-
-# %% [markdown] lang="zh" of="aa93192e"
-# 这些字节按步计，与批大小无关。批大，就有更多计算可以盖住它们；批小，等的就是链路。
-#
-# ### LLaMA 70B
-#
-# 8.5.3 节列出四种方案的每卡显存。设备是 80 GB 的，只算模型状态：
 
 # %%
 for name, num_ranks, stage, said in (
@@ -956,13 +793,6 @@ print(
 # ### DeepSpeed's own estimates
 #
 # DeepSpeed has estimators. For stage 2 its code counts 2P + 18P/N. Its page of documentation says 4P + 16P/N, and prints an example that must be from that older count: t5-3b on 8 GPUs, 15.93 "GB".
-
-# %% [markdown] lang="zh" of="290f0040"
-# DDP 放不下，原文自己也说了。接下来两种不可能；阶段 2 无论多少张卡都放不下，因为每个参数有 2 字节不分。最后一种需要表里没写的东西：主机要装得下全部状态，外加 DeepSpeed 的 fp32 梯度。速度那一列，没有这样的机器无法核实；每一步光传输就要好多秒，要达到“45%”，批必须非常大。
-#
-# ### DeepSpeed 自己的估算
-#
-# DeepSpeed 有估算函数。阶段 2，代码算的是 2P + 18P/N；文档页写的却是 4P + 16P/N，印出的例子显然出自那个旧算法：t5-3b，8 张卡，15.93 “GB”。
 
 # %%
 P, N = 2_851_598_336, 8  # t5-3b
@@ -995,13 +825,6 @@ print(
 #
 # 10B parameters, 8 GPUs of 40 GB: 2 pipeline stages, each split in 2 by tensors, and 2 data-parallel copies with ZeRO 1. The answer given says 10 GB of parameters in fp16, 5 GB per GPU; Adam 20 GB, with ZeRO 1 5 GB; activations 10 GB; "about 20 GB, ample room". A gradient does not occur.
 
-# %% [markdown] lang="zh" of="66292757"
-# 那个例子正是文档页的公式，单位其实是 GiB，却写成 GB。代码对每个分出去的参数比论文多算 4 字节：16 位的梯度之外，还有一份用 fp32 累积的。
-#
-# ### 练习 19.8.4 的答案
-#
-# 100 亿参数，8 张 40 GB 的卡：流水线分 2 段，每段再按张量切成 2 份，另有 2 份数据并行副本，用 ZeRO 1。原答案说：fp16 参数 10 GB，每卡 5 GB；Adam 20 GB，用 ZeRO 1 后 5 GB；激活 10 GB；“总计约 20 GB，留有充足空间”。梯度一字未提。
-
 # %%
 mine = 10e9 / (2 * 2)  # parameters of a GPU
 for name in ("mixed", "megatron"):
@@ -1016,18 +839,10 @@ for name in ("mixed", "megatron"):
 # %% [markdown]
 # 35 or 40 GB: at the limit, before anything is gathered or fragmented.
 
-# %% [markdown] lang="zh" of="e9833fcd"
-# 35 或 40 GB：已经到了极限，还没算临时缓冲和碎片。
-
 # %% [markdown] sections="10.7.2"
 # ## ZeRO 3 against plain data parallelism
 #
 # Exercise 10.7.2: a ZeRO-3 training beside the ordinary one. Both ran above, in fp32, on 2 ranks, from one configuration with one number changed. **Predict** the bytes of states, the calls of collectives and the time of a step, in multiples of stage 0.
-
-# %% [markdown] lang="zh" of="ccb83061"
-# ## ZeRO 3 与普通数据并行
-#
-# 练习 10.7.2：写一个 ZeRO-3 训练，与普通的数据并行对比。两者上面都跑过了：fp32，2 个 rank，同一份配置只改一个数。**先猜**：状态的字节、集合通信的次数、一步的时间，各是阶段 0 的几倍？
 
 # %%
 my_times = {"bytes": None, "collectives": None, "time": None}
@@ -1051,17 +866,6 @@ for stage in (0, 3):
 # ### 1. Shard an optimizer
 #
 # Train `num_steps` steps of AdamW (`lr=0.01`, torch's defaults otherwise) on the mean gradient of all ranks. `backward(step)` adds this rank's gradients to those in `model`. In the end all ranks have the weights of one process with everybody's data. A rank keeps moments for about 1/N of the parameters, in whole weights or in slices; sizes do not divide. A step sends no more than an all-reduce of the gradients.
-
-# %% [markdown] lang="zh" of="5c202059"
-# 损失一样，字节少了，消息却多得多。（每个参数是 20/N 字节，不是 16/N：DeepSpeed 的阶段 3 在 fp32 下也另留一份主权重。）什么都不留、也不提前收集，每个参数就要用单独的消息收集两次。模型这么小，时间就花在这上面。默认的那些阈值正是为此而设：让出一点内存，换来少一些消息。
-#
-# ## 练习
-#
-# 检查不会中断笔记本。它用没有展示过的规模，在真实的 rank 上、对照实际存活的字节试你的答案，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
-#
-# ### 1. 给优化器分片
-#
-# 用 AdamW（`lr=0.01`，其余取 torch 的默认值）训练 `num_steps` 步，梯度取所有 rank 的平均。`backward(step)` 把本 rank 的梯度加到 `model` 已有的梯度上。最后每个 rank 的权重，都要等于单个进程用全部数据训练的结果。每个 rank 只为大约 1/N 的参数保存动量，按整个权重分或切片都行；大小不保证整除。每一步的发送量不超过对梯度做一次 all-reduce。
 
 
 # %%
@@ -1097,11 +901,6 @@ check.hint("shard_adamw")
 #
 # 16 bytes of states per parameter, and `other_bytes` on every rank for activations and the like. Return `(num_ranks, stage)`: the fewest ranks, at most `most_ranks`, on which some stage fits into `device_bytes`; of the stages that fit there, the lowest. `None` if nothing fits.
 
-# %% [markdown] lang="zh" of="25309b91"
-# ### 2. 放得下吗？
-#
-# 每个参数的状态 16 字节，每个 rank 另有 `other_bytes` 给激活等等。返回 `(num_ranks, stage)`：能放进 `device_bytes` 的最少 rank 数，不超过 `most_ranks`；在这个 rank 数下，取放得下的最低阶段。都放不下就返回 `None`。
-
 
 # %%
 def my_fit(num_params, device_bytes, other_bytes, most_ranks):
@@ -1125,11 +924,6 @@ check.hint("fit")
 #
 # Write the formulas of section 8.5.1 so that they are right for every stage and number of ranks. The check compares with a live DeepSpeed engine.
 
-# %% [markdown] lang="zh" of="1bcfcf67"
-# ### 3. 更正教科书的例子
-#
-# 把 8.5.1 节的公式写对，对每个阶段、任意 rank 数都成立。检查会与运行中的 DeepSpeed 引擎对照。
-
 
 # %%
 def my_state_bytes(num_params, num_ranks, stage):
@@ -1150,11 +944,6 @@ check.hint("correct_the_textbook")
 # ### 4. A configuration that changes nothing
 #
 # Write DeepSpeed's configuration for ZeRO 3 in fp32, so that the weights in the end are those of torch's AdamW in one process: the batch given, accumulated from microbatches, and nothing that nobody asked for.
-
-# %% [markdown] lang="zh" of="f584db67"
-# ### 4. 什么也不改变的配置
-#
-# 写一份 DeepSpeed 配置：ZeRO 3，fp32，最后的权重与单个进程里 torch 的 AdamW 相同。批大小照给定的，由微批次累积而成；没人要求的事一件也不要做。
 
 
 # %%
@@ -1194,23 +983,6 @@ check.hint("same_training")
 # - [DeepSpeed's configuration](https://www.deepspeed.ai/docs/config-json/), its [memory page](https://deepspeed.readthedocs.io/en/latest/memory.html), and [DeepSpeed in the HF Trainer](https://huggingface.co/docs/transformers/deepspeed)
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="f43dccc2"
-# ## 小结
-#
-# - 16 位训练配 Adam，每个 rank 上每个参数的字节：16、4 + 12/N、2 + 14/N、16/N。省多少取决于 N。
-# - 阶段 1、2 需要发的与 DDP 一样多，阶段 3 是 1.5 倍。DeepSpeed 的阶段 1、2 默认调用 all-reduce，发 1.5 倍；gloo 又拿 all-reduce 顶替 reduce-scatter。载荷和线路上的字节是两个数。
-# - `initialize`、`backward`、`step`，其余都在配置里。批 = 微批 × 累积次数 × rank 数。不关掉就会裁剪梯度。最外层拼错的字段会被忽略。
-# - "auto" 是给 HF Trainer 的，由它填写；与它矛盾的，它会拒绝。要看一眼实际在训练的是哪个类。
-# - 卸载把状态搬到主机，代价是每一步都有字节要走链路。
-#
-# ## 出处
-#
-# - ZeRO：Rajbhandari、Rasley、Ruwase、He，2020，[arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
-# - ZeRO-Offload：Ren 等，2021，[arXiv 2101.06840](https://arxiv.org/abs/2101.06840)
-# - [DeepSpeed 的配置](https://www.deepspeed.ai/docs/config-json/)、它的[内存估算页](https://deepspeed.readthedocs.io/en/latest/memory.html)，以及 [HF Trainer 中的 DeepSpeed](https://huggingface.co/docs/transformers/deepspeed)
-#
-# 你做到了哪里：
 
 # %%
 check.status()

@@ -15,15 +15,6 @@
 #
 # You will write it by hand in fewer than fifty lines, read its collectives from a trace, and replace it by `fully_shard` (FSDP2). Then the names of `FullyShardedDataParallel` (FSDP1) that the source uses, each beside what does the same today; wrapping, mixed precision, offload and activation checkpointing, measured; and the same through Accelerate.
 
-# %% [markdown] lang="zh" of="c60f2d51"
-# # FSDP
-#
-# *对应原资料 8.4.1 至 8.4.4、S6 以及示例项目的 FSDP 配置（D-fsdp），约 75 分钟。不需要 GPU。*
-#
-# 数据并行让每个 rank 都存一整份模型、梯度和优化器状态。完全分片的数据并行（fully sharded data parallel，FSDP）让每个 rank 只存一片，要算到哪一层，才临时把那一层拼完整。
-#
-# 先用不到五十行手写一个，从轨迹（trace）里读出它的集合通信，再换成 `fully_shard`（即 FSDP2）。然后把原资料用的 `FullyShardedDataParallel`（FSDP1）的各个名字，和今天做同样事情的写法一一对上；包装、混合精度、卸载（offload）、激活检查点（activation checkpointing）都实测一遍；最后通过 Accelerate 再做一次。
-
 # %%
 import os
 
@@ -53,11 +44,6 @@ check.language(LANGUAGE)
 #
 # Section 8.4.1 has a table: a DDP rank needs O(M) memory, an FSDP rank O(M/N). Below a small transformer, AdamW in fp32, on four ranks, read out of the live engines while all gradients are there. **Predict** the bytes of an FSDP rank, as a share of a DDP rank's.
 
-# %% [markdown] lang="zh" of="6f599aa9"
-# ## 一个 rank 上存着什么
-#
-# 8.4.1 节有一张表：DDP 的一个 rank 要 O(M) 的显存，FSDP 要 O(M/N)。下面是一个小 transformer，用 fp32 的 AdamW，四个 rank；在梯度都在的时刻，从运行中的引擎里读出来。**先猜**：FSDP 的一个 rank 存的字节，是 DDP 的几分之几？
-
 # %%
 my_share = None
 
@@ -78,9 +64,6 @@ print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_
 # %% [markdown]
 # Parameters, gradients and both of Adam's moments: all of it a quarter, but for some padding. Which rank holds what, predicted beside measured:
 
-# %% [markdown] lang="zh" of="4250a63c"
-# 参数、梯度、Adam 的一阶矩和二阶矩，全部只剩四分之一，顶多差一点补齐。哪个 rank 存了什么，预测与实测并列：
-
 # %%
 widgets.show(
     bytes_held.shards(
@@ -90,9 +73,6 @@ widgets.show(
 
 # %% [markdown]
 # But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward.
-
-# %% [markdown] lang="zh" of="c80cf14d"
-# 不过，这只是两次计算**之间**存着的东西。激活不算在 M 里；而要计算，一层就必须是完整的。下面是同一次运行里整整一步的情形：每一条是一个时刻的最高点，`F3` 是第 3 层的前向，`B3` 是它的反向。
 
 # %%
 predicted = sharding.predicted_footprint(settings["fsdp"])
@@ -121,13 +101,6 @@ for name, setting in settings.items():
 #
 # One layer, three moves: **all-gather** its slices into the whole, **compute**, **reduce-scatter** the gradient. Autograd can be told that the second is the derivative of the first:
 
-# %% [markdown] lang="zh" of="b68c3ca7"
-# 所以，O(M/N) 对状态成立。峰值还要加上激活，再加上大约四份最大的层：它的权重、它的梯度、已经提前拼好的下一层，以及归约梯度时用的那份副本。“一层”有多大，由你决定，见后面的*包装*。
-#
-# ## 手写 FSDP
-#
-# 一层，三个动作：用 **all-gather** 把各片拼成整体，**计算**，再用 **reduce-scatter** 归约梯度并重新切开。可以告诉 autograd：后者就是前者的导数。
-
 
 # %%
 class Gather(torch.autograd.Function):
@@ -150,9 +123,6 @@ class Gather(torch.autograd.Function):
 
 # %% [markdown]
 # A layer's parameters lie behind each other in one flat tensor, padded to a multiple of the number of ranks; each rank keeps one part of it, and that is its only parameter. In the forward the layer works on views into the gathered tensor.
-
-# %% [markdown] lang="zh" of="aeae6f41"
-# 一层的所有参数首尾相接，排成一个展平的张量（flat parameter），补齐到 rank 数的整数倍；每个 rank 只留一段，这一段就是它唯一的参数。前向时，这一层用的是拼好的张量上的视图。
 
 
 # %%
@@ -192,9 +162,6 @@ class Kept(torch.nn.Module):
 # %% [markdown]
 # That is complete, and correct. But from the forward of a layer to its backward its weights lie there whole, and at the end of the forward that is the whole model. Autograd has saved views of them; it does not notice if the memory under them goes away in between and comes back:
 
-# %% [markdown] lang="zh" of="65a47698"
-# 这就已经完整、正确了。只是从一层的前向到它的反向，权重一直完整地放着；前向结束时，整个模型都在。autograd 存的是这些权重的视图；中途把视图下面的内存还掉、用之前再要回来，它并不知情：
-
 
 # %%
 class Freed(Kept):
@@ -219,9 +186,6 @@ class Freed(Kept):
 
 # %% [markdown]
 # **Predict.** After three steps of SGD with momentum, how far are the weights of `Kept` and `Freed` from DDP's? And where in the step will each of the three need the most memory?
-
-# %% [markdown] lang="zh" of="fe6475eb"
-# **先猜**：用带动量的 SGD 走三步之后，`Kept` 和 `Freed` 的权重与 DDP 的相差多少？三者各在一步的什么时候最费内存？
 
 # %%
 my_difference = None
@@ -300,27 +264,16 @@ widgets.show(
 # %% [markdown]
 # Equal to rounding. `Kept` climbs through the forward to the whole model and comes down through the backward; `Freed` climbs only by the activations. These two are FSDP's two main strategies: **SHARD_GRAD_OP** and **FULL_SHARD**. The price of the lower curve is one more all-gather per layer.
 
-# %% [markdown] lang="zh" of="1770944f"
-# 只差舍入误差。`Kept` 在前向里一路涨到整个模型，反向时再落下来；`Freed` 涨的只是激活。这正是 FSDP 的两种主要策略：**SHARD_GRAD_OP** 和 **FULL_SHARD**。曲线低下来的代价，是每层多一次 all-gather。
-
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
 #
 # DDP all-reduces the gradients once: $2\frac{N-1}{N}M$ bytes sent per rank. FSDP gathers the parameters twice and reduce-scatters the gradients once. **Predict:** how many times DDP's bytes does FSDP send?
-
-# %% [markdown] lang="zh" of="57b9539b"
-# ## 一步要发送多少
-#
-# DDP 对梯度做一次 all-reduce，每个 rank 发送 $2\frac{N-1}{N}M$ 字节。FSDP 把参数拼两次，对梯度做一次 reduce-scatter。**先猜**：FSDP 发的字节是 DDP 的几倍？
 
 # %%
 my_ratio = None
 
 # %% [markdown]
 # Two counts, and both are true. **Payload**: the bytes handed to the collectives that were *called*, turned into what a ring sends for them (an all-gather of slices of $b$ bytes: $(N-1)b$; a reduce-scatter of $b$: $\frac{N-1}{N}b$; an all-reduce: twice that). **Wire**: what really went into TCP.
-
-# %% [markdown] lang="zh" of="90ff5c72"
-# 有两种数法，两种都对。**载荷**（payload）：交给所*调用*的集合通信的字节，折算成环形算法为此发送的量（各片 $b$ 字节的 all-gather 是 $(N-1)b$；$b$ 字节的 reduce-scatter 是 $\frac{N-1}{N}b$；all-reduce 是它的两倍）。**线路**（wire）：真正交给 TCP 的字节。
 
 
 # %%
@@ -350,13 +303,6 @@ for name, found in one.items():
 # ### In which order
 #
 # `fully_shard` labels its doings in a trace. In the line printed for each run, `g3` is the all-gather of layer 3, `F3` and `B3` the ends of its forward and backward, `r3` the reduction of its gradients. The second run has `set_modules_to_forward_prefetch`, the third looks two layers ahead in the backward, too.
-
-# %% [markdown] lang="zh" of="972c8f3e"
-# 按载荷数，不多不少正是 1.5 倍；参数留着不放（`fsdp_grad_op`）时，和 DDP 一样多，因为一次 all-reduce *就是*一次 reduce-scatter 加一次 all-gather。线路上却是 2.0 和 1.5，这是 gloo 造成的：它没有自己的 reduce-scatter，用 all-reduce 代替，发送量翻倍。NCCL 有自己的实现。（DDP 的一步里还可能广播几百个字节，那是分桶的次序。）
-#
-# ### 先后次序
-#
-# `fully_shard` 会在轨迹里给自己的动作打上标签。下面为每次运行印一行：`g3` 是第 3 层的 all-gather，`F3`、`B3` 是它前向、反向的结束，`r3` 是归约它的梯度。第二次运行用了 `set_modules_to_forward_prefetch`，第三次在反向里也往前多看两层。
 
 
 # %%
@@ -429,13 +375,6 @@ for ahead, run in traces.items():
 #
 # What prefetch gains is time under which a message can hide. It needs messages that run beside the computation. Here they do not:
 
-# %% [markdown] lang="zh" of="094297c6"
-# 看第一行。前向：拼一层，算一层，再下一层。反向里，`g` 总排在上一层的 `B` *之前*：不用吩咐，FSDP 在算这一层之前，就先去拼下一层了。这叫预取（prefetch），FSDP1 的名字是 `BackwardPrefetch.BACKWARD_PRE`。前向的预取要自己打开（FSDP1：`forward_prefetch=True`）。每多看一层，内存里就多一个完整的层。（前向的最高点在最后一个 block，那时提前拼好的是输出层，它不大。）
-#
-# （最后一层刚做完前向就又拼一次，白费力气；根模块若有参数则不会这样，`fully_shard` 会留着它。）
-#
-# 预取换来的是时间，消息可以藏在这段时间里。前提是消息能和计算同时进行。这里做不到：
-
 
 # %%
 def waited_for(timeline):
@@ -459,9 +398,6 @@ print("messages in the trace:", sorted(set(step.kind[step.lane == "comm"].tolist
 
 # %% [markdown]
 # With gloo on a CPU the thread that issues an all-gather waits for it. On a GPU it goes to a stream of its own, and the computation runs on. And once more: no reduce-scatter in the trace. It was called; what ran is an all-reduce. The step as a picture; a layer computes between two doings of FSDP:
-
-# %% [markdown] lang="zh" of="15d76955"
-# 用 CPU 上的 gloo，发起 all-gather 的线程要等它做完。在 GPU 上，它走另一条流（stream），计算照常进行。再看一眼：轨迹里没有 reduce-scatter。调用的是它，跑的却是 all-reduce。把这一步画出来；FSDP 的两个动作之间，就是一层在计算：
 
 
 # %%
@@ -500,9 +436,6 @@ widgets.trace(with_compute(step), title="fully_shard", language=LANGUAGE)
 # %% [markdown]
 # No message runs under a computation here. The board shows the three moves, moment by moment, with the bytes below; its button runs the setting.
 
-# %% [markdown] lang="zh" of="98d7a5b7"
-# 这里没有一条消息藏在计算之下。下面的面板按时刻展示这三个动作，下方是当时的字节；按钮会真的运行一次。
-
 # %%
 widgets.fsdp_sharding(language=LANGUAGE)
 
@@ -510,11 +443,6 @@ widgets.fsdp_sharding(language=LANGUAGE)
 # ## fully_shard
 #
 # torch has two of them. `FullyShardedDataParallel` (FSDP1) wraps a module and flattens its parameters, as `Kept` did. `fully_shard` (FSDP2) changes the module in place and cuts every parameter along its first dimension into a `DTensor`; names and shapes stay. The source uses FSDP1; this chapter uses FSDP2 and maps the names. Three ranks, so that not everything divides:
-
-# %% [markdown] lang="zh" of="bcfa84f0"
-# ## fully_shard
-#
-# torch 里有两个 FSDP。`FullyShardedDataParallel`（FSDP1）把模块包起来，并把参数展平，和上面的 `Kept` 一样。`fully_shard`（FSDP2）就地改造模块，把每个参数沿第一维切开，变成 `DTensor`；名字和形状都不变。原资料用 FSDP1，本章用 FSDP2，并对照旧名字。下面用三个 rank，好让有些参数除不尽：
 
 
 # %%
@@ -551,13 +479,6 @@ for name in ("qkv.weight", "out.weight", "norm1.bias"):
 # ### Wrapping
 #
 # Each call makes its module a **unit**: all of its parameters that no inner call has taken. A unit is gathered with one message, and freed as one. So children first, the root last. Section 8.4.2 does it by `auto_wrap_policy`; `fully_shard` takes a loop. Four ways for a model of six blocks. **Predict:** which needs the least memory, and which the fewest messages?
-
-# %% [markdown] lang="zh" of="77ecc723"
-# 切法和 `torch.chunk` 一样：最后一份可能短一些，发消息时再补齐。
-#
-# ### 包装
-#
-# 每次调用都把一个模块变成一个**单元**（unit）：它的参数里还没被内层调用拿走的那些。一个单元用一条消息拼起来，也一起放掉。所以先子模块，最后才是根模块。8.4.2 节用的是 `auto_wrap_policy`；用 `fully_shard`，写个循环就行。下面是六个 block 的模型，四种包法。**先猜**：哪种最省内存，哪种消息最少？
 
 # %%
 my_leanest, my_quietest = None, None
@@ -618,13 +539,6 @@ for way, numbers in lab.launch(wrapped, ways, ranks=2, backend="gloo", timeout_s
 # ### Mixed precision
 #
 # `MixedPrecisionPolicy(param_dtype, reduce_dtype)`: in which type the parameters are gathered and computed with, and in which the gradients are reduced. The slices, and so the optimizer, stay in fp32: this is the master copy, and it is sharded. The loss is divided by 1024, as in an accumulation of so many microbatches. **Predict** what bf16 does to the bytes of an all-gather, and to those of the states.
-
-# %% [markdown] lang="zh" of="fc2407a1"
-# 只包根模块，就一次拼出全部，而且一直放着（根模块在前向之后不释放）：一条消息，最费内存。示例项目的配置其实就是这种情形：它没有指定任何层。每个 `Linear` 单独包，也省不了多少，因为激活还在，而每条小消息都要付一次延迟。通常一个 block 一个单元。`fully_shard` 也接受一列模块，合成一个单元（`pairs of layers`），第二道练习就用到它。
-#
-# ### 混合精度
-#
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` 规定：参数用什么类型去拼、去算，梯度用什么类型归约。各自的那一片，连同优化器，仍是 fp32：这就是主权重（第 05 章），而且是分片的。损失除以 1024，相当于累积这么多个微批次。**先猜**：改用 bf16，all-gather 的字节会怎样，状态的字节又会怎样？
 
 # %%
 my_gather_factor, my_state_factor = None, None
@@ -693,13 +607,6 @@ for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", ti
 # ## FSDP1's names
 #
 # Section 8.4.2 lists four strategies. Beside each the arguments of `fully_shard` that do the same (a mesh of two axes: replicate, shard); four ranks train with both, and we compare live bytes (with AdamW), calls and payload. S6 calls NO_SHARD "Stage 1", which is wrong, and SHARD_GRAD_OP "Stage 2", which is nearly right. **Predict:** how many quarters of the states does a rank hold under NO_SHARD?
-
-# %% [markdown] lang="zh" of="ea275c00"
-# 消息减半，状态不变。最后一列与 S6 和示例项目有关，它们用 fp16：许多梯度小于 fp16 能表示的最小数，变成了 0。fp16 需要损失缩放（loss scaler，第 05 章），两处都没有；bf16 不需要。8.4.2 节两者都用 bf16，可行；rank 多的时候，求和用 fp32 更稳妥。
-#
-# ## FSDP1 的名字
-#
-# 8.4.2 节列了四种策略。下面在每种旁边写上 `fully_shard` 里作用相同的参数（两个轴的网格：复制，分片）；四个 rank 用两种写法各训练一遍，比较存着的字节（含 AdamW）、调用次数和载荷。S6 把 NO_SHARD 叫作“Stage 1”，不对；把 SHARD_GRAD_OP 叫作“Stage 2”，差不多对。**先猜**：用 NO_SHARD 时，一个 rank 存着全部状态的几个四分之一？
 
 # %%
 my_quarters = None
@@ -788,34 +695,10 @@ print(f"torch on NO_SHARD: {said}")
 # | `no_sync()` | `set_requires_gradient_sync(False)` |
 # | `net.clip_grad_norm_(1.0)` | `clip_grad_norm_(net.parameters(), 1.0)` of `torch.nn.utils` |
 
-# %% [markdown] lang="zh" of="099be0b9"
-# - **NO_SHARD** 就是 DDP，即 stage 0：什么都是整份，每个单元一次 all-reduce。没有哪种策略是 ZeRO-1 的 2.5 个四分之一：FSDP 没有 ZeRO-1；torch 里的 ZeRO-1 是 `ZeroRedundancyOptimizer`。
-# - **SHARD_GRAD_OP** 近似 ZeRO-2：从前向到反向，参数是整份的；两步之间却不是，这一点 ZeRO-2 做不到。
-# - **HYBRID_SHARD** 在组内分片（一组是一个节点，内部链路快），组间复制：这里每个 rank 存一半状态，另外组与组之间对切片做 all-reduce。`reshard_after_forward=` 一个整数是中间的办法：前向之后，按这么多个 rank 来切。
-# - 这里 FSDP1 的 `HYBRID_SHARD` 用的是手工给的网格（mesh）；默认每个节点一组。
-#
-# 8.4.2 节和 S6 的其余参数，逐个对照：
-#
-# | FSDP1 | FSDP2 |
-# | --- | --- |
-# | `auto_wrap_policy=` | 对每个单元调用 `fully_shard`，最后对根模块 |
-# | `MixedPrecision(param_dtype, reduce_dtype, buffer_dtype)` | `MixedPrecisionPolicy(param_dtype, reduce_dtype)`；缓冲区用 `net.to(...)` |
-# | `backward_prefetch=BACKWARD_PRE` | 一直如此；想再多，用 `set_modules_to_backward_prefetch` |
-# | `forward_prefetch=True` | `set_modules_to_forward_prefetch` |
-# | `cpu_offload=CPUOffload(offload_params=True)` | `offload_policy=CPUOffloadPolicy()` |
-# | `device_id=` | 网格所在的设备 |
-# | `no_sync()` | `set_requires_gradient_sync(False)` |
-# | `net.clip_grad_norm_(1.0)` | `torch.nn.utils` 的 `clip_grad_norm_(net.parameters(), 1.0)` |
-
 # %% [markdown] sections="S6"
 # ## The loop of section S6
 #
 # Section S6 uses five names that its imports do not bring, and the demo project one (the last line). Each is tried on a real rank:
-
-# %% [markdown] lang="zh" of="2dd76a64"
-# ## S6 节的训练循环
-#
-# S6 节用了五个它并没有导入、或者根本不存在的名字，示例项目有一个（最后一行）。在真实的 rank 上逐个试一试：
 
 
 # %%
@@ -846,9 +729,6 @@ for line, error in lab.launch(tried, ranks=1, backend="gloo", timeout_s=40)[0].i
 
 # %% [markdown]
 # `backward` and `step` are methods of a DeepSpeed engine. With FSDP the loop is torch's own: `loss.backward()`, `optimizer.step()`. Four places matter, numbered below.
-
-# %% [markdown] lang="zh" of="d178adcd"
-# `backward` 和 `step` 是 DeepSpeed 引擎的方法。用 FSDP 时，循环就是 torch 自己的：`loss.backward()`、`optimizer.step()`。有四处要紧，下面标了号。
 
 
 # %%
@@ -898,13 +778,6 @@ print(f"weights to save: rank 0 has {len(two[0][1])}, rank 1 has {len(two[1][1])
 #
 # DDP's `no_sync` has a sister: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches. **Predict** the reduce-scatters of both, and where the price is paid:
 
-# %% [markdown] lang="zh" of="c5ccc046"
-# 2：在 `fully_shard` 之前建的优化器，拿的是旧的、完整的参数，什么也训练不到。3：对 DTensor 调用 `clip_grad_norm_`，会在所有 rank 间求和；自己那几片的范数偏小，各 rank 还不一样。4：保存时要收集，所以每个 rank 都得调用；权重只到 rank 0。第三道练习就是修一个循环。
-#
-# ### 梯度累积
-#
-# DDP 的 `no_sync` 在这里叫 `set_requires_gradient_sync(False)`：这个微批次的梯度先不归约。四个微批次，**先猜**两种写法各有几次 reduce-scatter，以及代价在哪里：
-
 # %%
 my_reduce_scatters = {True: None, False: None}
 
@@ -946,18 +819,10 @@ for every, (calls, peak, grads) in found.items():
 # %% [markdown]
 # A quarter of the reduce-scatters, and the gradients lie there whole until the last microbatch: that is what sharding was to save.
 
-# %% [markdown] lang="zh" of="08681553"
-# reduce-scatter 只剩四分之一，可是梯度要完整地放到最后一个微批次：分片本来就是为了省下这一块。
-
 # %% [markdown] sections="D-fsdp"
 # ## The demo project's set-up
 #
 # The demo project has a function `setup_fsdp_model`. Read it with what was measured above: `SHARD_GRAD_OP` without its class is that NameError; no wrapping, so one unit, gathered at once; fp16 everywhere, and no scaler in its loop. Its loop also all-reduces the *loss* after `backward`: that is for the log, gradients are reduced without it. The same in FSDP2, put right:
-
-# %% [markdown] lang="zh" of="d5544258"
-# ## 示例项目的配置
-#
-# 示例项目里有个函数 `setup_fsdp_model`。对照上面的测量来读：`SHARD_GRAD_OP` 前面没写类名，是 NameError；没有包装，所以只有一个单元，一次全拼出来；处处用 fp16，循环里却没有缩放器。它的循环还在 `backward` 之后对 *loss* 做 all-reduce，那只是为了记日志，梯度的归约不靠它。改正后，用 FSDP2 写出来：
 
 
 # %%
@@ -996,11 +861,6 @@ print(
 # ## Activation checkpointing
 #
 # Sharding does nothing for activations. **Activation checkpointing** keeps only a block's input, and computes the block again in the backward. Section 8.4.4 uses `apply_activation_checkpointing` from a module whose name begins with an underscore; the public way is `torch.utils.checkpoint`. Both, beside none, on a batch that makes activations the largest part. **Predict** the processor time of forward and backward with checkpointing, in multiples of those without. (A backward costs about two forwards.)
-
-# %% [markdown] lang="zh" of="f0fa0988"
-# ## 激活检查点
-#
-# 分片对激活毫无帮助。**激活检查点**只留下一个 block 的输入，反向时把这个 block 重算一遍。8.4.4 节用的 `apply_activation_checkpointing` 来自一个以下划线开头的模块；公开的写法是 `torch.utils.checkpoint`。下面两种都试，并与不用的对照，批量取得让激活占大头。**先猜**：用了之后，前向加反向的处理器时间是不用时的几倍？（反向大约相当于两次前向。）
 
 # %%
 my_time_factor = None
@@ -1082,15 +942,6 @@ for way, (activations, peak, calls, seconds) in found.items():
 #
 # Without a GPU there is one memory only, and the policy moves nothing. So first by hand, with two processes: rank 0 is the device, rank 1 is the **host**. Only the way in which `Freed` gets its weights changes:
 
-# %% [markdown] lang="zh" of="fef23fb7"
-# 大部分激活没有了。计算多了三分之一，处理消息的时间没有变，所以倍数在 4/3 左右或更低。重算发生在这个 block 为反向而拼好的时候，所以不论包装的次序如何，都不多一次 all-gather。
-#
-# ## CPU 卸载
-#
-# `offload_policy=CPUOffloadPolicy()` 把切片、它们的梯度和优化器都放在主机内存里。每次 all-gather 之前，切片拷到设备上；reduce-scatter 之后，梯度拷回来；优化器在主机上跑。8.4.4 节说：再省 30 %，慢 20 % 到 40 %。
-#
-# 没有 GPU，就只有一种内存，这个策略什么也搬不动。所以先手写，用两个进程：rank 0 当设备，rank 1 当**主机**。与 `Freed` 不同的只是权重从哪里来：
-
 
 # %%
 class Fetch(torch.autograd.Function):
@@ -1151,9 +1002,6 @@ def serve(net, num_steps):
 # %% [markdown]
 # **Predict:** by which factor does a step take longer with 64 tokens, and with 1024?
 
-# %% [markdown] lang="zh" of="1aa7b07f"
-# **先猜**：64 个 token 时，一步慢几倍？1024 个时呢？
-
 # %%
 my_slower = {64: None, 1024: None}
 
@@ -1203,9 +1051,6 @@ for batch in (1, 16):
 # %% [markdown]
 # The same losses, and neither number is a constant: what is saved is the share of the states, which falls as the batch grows; what is paid is the copies (over the loopback here), which do not grow, so their share falls as well. And the more ranks, the less there is to move away. From the footprint of FSDP above, without its states:
 
-# %% [markdown] lang="zh" of="8cd18063"
-# 损失一样，而两个数都不是常数：省下的是状态的占比，批越大占比越小；付出的是拷贝（这里走本机回环），拷贝量不随批增大，所以占比也变小。另外，rank 越多，可搬走的越少。从上面 FSDP 那一步的字节里去掉状态来看：
-
 
 # %%
 def on_device(found):
@@ -1227,9 +1072,6 @@ for name, found in (
 # %% [markdown]
 # Activations and gathered layers stay. Now the time on GPUs, as an estimate: per step $P/N$ parameters go up twice and come down once, 4 bytes each; the compute is $6P$ times the tokens of the rank. $P$ cancels. With a link of 25 GB/s (PCIe 4) and 200 TFLOP/s of real compute, if nothing overlaps (**predicted**):
 
-# %% [markdown] lang="zh" of="729b376d"
-# 激活和拼好的层还在。再估一估 GPU 上的时间：每一步有 $P/N$ 个参数上去两次、下来一次，每个 4 字节；计算量是 $6P$ 乘以这个 rank 的 token 数，$P$ 约掉了。设链路 25 GB/s（PCIe 4），真实算力 200 TFLOP/s，并且完全不重叠（**预测**）：
-
 # %%
 print(
     "copies / compute; tokens per rank and step:",
@@ -1246,9 +1088,6 @@ for ranks in (1, 4, 8, 64):
 
 # %% [markdown]
 # And the optimizer on the host comes on top. Last the policy itself: the same loss, and on this chapter's CPU ranks it moves nothing. On GPUs the slices would lie on `cpu`, and the layers compute on `cuda`.
-
-# %% [markdown] lang="zh" of="f719e772"
-# 主机上跑优化器的时间还要另算。最后是这个策略本身：损失相同；本章的 rank 都在 CPU 上，所以什么也没搬。换成 GPU，切片会放在 `cpu` 上，各层则在 `cuda` 上计算。
 
 
 # %%
@@ -1285,11 +1124,6 @@ for name, (loss, place) in lab.launch(with_policy, 4, ranks=2, backend="gloo", t
 # ### What is not offload
 #
 # Section 8.11.1 offers `fsdp_cpu_ram_efficient_loading` as "CPU offload". It is about **loading**: only rank 0 reads the weights; the others build the model on the `meta` device, which holds no bytes, and get their slices from rank 0. The same by hand, the largest live bytes while loading, and then the states of a training step:
-
-# %% [markdown] lang="zh" of="ed93df77"
-# ### 什么不是卸载
-#
-# 8.11.1 节把 `fsdp_cpu_ram_efficient_loading` 当作“CPU Offload”。它管的是**加载**：只有 rank 0 读权重；其余 rank 在 `meta` 设备上建模型，不占字节，再从 rank 0 拿到自己的那几片。下面照样手写一遍，列出加载时最多占多少字节，以及之后训练时的状态：
 
 
 # %%
@@ -1339,11 +1173,6 @@ for efficient in (False, True):
 #
 # Section 8.4.3 gives the settings to `Accelerator` as a dict. It says:
 
-# %% [markdown] lang="zh" of="cd2d120f"
-# ## 通过 Accelerate 使用
-#
-# 8.4.3 节把设置写成字典交给 `Accelerator`。它的回答是：
-
 # %%
 from accelerate import Accelerator
 
@@ -1354,9 +1183,6 @@ except TypeError as error:
 
 # %% [markdown]
 # It takes a `FullyShardedDataParallelPlugin`. What that says to the settings of section 8.4.3 if it is to use FSDP2:
-
-# %% [markdown] lang="zh" of="91e09d45"
-# 它要的是 `FullyShardedDataParallelPlugin`。要它用 FSDP2 时，它对 8.4.3 节的各项设置怎么说：
 
 # %%
 import logging
@@ -1381,11 +1207,6 @@ for options in (
 #
 # One trap. On a machine without a GPU, Accelerate 1.15 ignores the FSDP part of the file, without a word, and trains with DDP. The script prints what Accelerate found, and then tells it to treat its ranks as it would GPUs'. On GPUs leave out the two lines with `state`.
 
-# %% [markdown] lang="zh" of="78bd741a"
-# 不给插件时，`accelerate launch` 会把配置文件里写的交给它。下面是 8.4.3 节的那个文件，改成 FSDP2 的写法。
-#
-# 有个陷阱：在没有 GPU 的机器上，Accelerate 1.15 会忽略文件里的 FSDP 部分，一声不吭地用 DDP 训练。脚本先印出 Accelerate 认出的类型，再告诉它：把这些 rank 当作 GPU 的来对待。在 GPU 上，带 `state` 的两行不用写。
-
 # %%
 CONFIG = """\
 compute_environment: LOCAL_MACHINE
@@ -1405,7 +1226,8 @@ num_processes: 2
 SET_UP = """\
 import torch, torch.distributed as dist
 from accelerate import Accelerator, DistributedType, PartialState
-from labkit import meter, model, traffic
+from labkit import model
+from labkit.measure import memory, traffic
 
 state = PartialState(cpu=True)
 seen, state.distributed_type = state.distributed_type, DistributedType.MULTI_GPU
@@ -1425,7 +1247,7 @@ for step in range(2):
         accelerator.backward(loss)
     accelerator.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
-held = meter.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
+held = memory.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
 accelerator.print(f"found {seen.value}, then {accelerator.distributed_type.value}: {type(net).__name__}, states {held:,} bytes, {dict(counted.calls)}")
 dist.destroy_process_group()
 """
@@ -1471,13 +1293,6 @@ print(
 #
 # Section 8.10 says so, with FSDP and activation checkpointing. **Predict** the states per GPU, in GB. Then count them, for the recipes with 16-bit training:
 
-# %% [markdown] lang="zh" of="ef901ca2"
-# 用上了 FSDP 的包装，状态也分了片（两个 rank，各是 DDP 的一半）；五个单元九次 all-gather：`Block` 包了四个，其余归根模块，根模块前向之后不释放。
-#
-# ## 四块 40 GB 的 A100 装得下 LLaMA-13B 吗？
-#
-# 8.10 节说装得下，用 FSDP 加激活检查点。**先猜**每块 GPU 上的状态有多少 GB。然后按 16 位训练的几种配方（recipe）来数：
-
 # %%
 my_gigabytes = None
 
@@ -1500,17 +1315,6 @@ for name in ("mixed", "bf16"):
 # ### 1. A step in slices
 #
 # No autograd function this time, and rows that do not divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter per weight, and never more than a few whole weights alive.
-
-# %% [markdown] lang="zh" of="3d8932b6"
-# 有主权重就装不下，何况还有激活、拼好的层和 reduce-scatter 的缓冲区。纯 bf16 装得下，但小的更新会丢（第 05 章）；或者用卸载，或者多几块 GPU。（同一节说有效批大小是 32，其实是 $2 \cdot 16 \cdot 4 = 128$ 条。）
-#
-# ## 练习
-#
-# 检查不会中断笔记本。它在真实的 rank 上，用没有展示过的规模跑你的答案，并给出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
-#
-# ### 1. 切开来走一步
-#
-# 这次不用 autograd 函数，行数也除不尽。`shards[i]` 是本 rank 在第 i 个权重里的那几行，按 `torch.chunk` 切 `num_rows[i]` 行的切法：最后几个 rank 可能少些，甚至没有。一层是 `x = torch.tanh(x @ weight.T)`，损失是最后那个 `x` 的均方。返回每个 shard 的梯度，取各 rank 的平均。每个权重两次 all-gather、一次 reduce-scatter；任何时候活着的完整权重只能有几个。
 
 
 # %%
@@ -1553,11 +1357,6 @@ check.hint("sharded_step")
 #
 # `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that never more than `budget_bytes` of parameters are gathered at a time (each layer alone fits), with as few all-gathers per step as units of consecutive layers allow. Gradients must come out right, and every parameter sharded.
 
-# %% [markdown] lang="zh" of="8a512bb3"
-# ### 2. 在预算内包装
-#
-# `net` 是一个 `nn.Sequential`，各层大小不一。请调用 `fully_shard`，使任何时候拼好的参数都不超过 `budget_bytes`（单独一层总装得下），同时每步的 all-gather 尽量少；一个单元只能由相邻的层组成。梯度要对，每个参数都要分片。
-
 
 # %%
 def my_wrap(net, budget_bytes):
@@ -1589,11 +1388,6 @@ check.hint("wrap_within")
 # ### 3. Repair a loop
 #
 # The loop below has four mistakes. It runs, and trains nothing. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`; `net` an `nn.Sequential`, sharded in place.
-
-# %% [markdown] lang="zh" of="641a28c6"
-# ### 3. 修好一个循环
-#
-# 下面的循环有四处错误。它能跑，但什么也训练不到。`steps` 里，每次更新对应本 rank 的一列微批次。请把它写对：SGD，学习率 0.1，动量 0.9；损失是 `mse_loss` 对微批次、对 rank 的平均；梯度作为一个整体裁剪到 `max_norm`；`net` 是 `nn.Sequential`，要就地分片。
 
 
 # %%
@@ -1656,26 +1450,6 @@ check.hint("train_sharded")
 # - [FSDP1 and FSDP2 in Accelerate](https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2)
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="35407657"
-# ## 小结
-#
-# - FSDP 就是切成片的数据并行：把一个单元 all-gather 起来，计算，放掉，再 reduce-scatter 它的梯度。权重与 DDP 的相同。
-# - 状态是 M/N。峰值要再加激活，再加大约四份最大的单元。所以要按 block 来包。
-# - FULL_SHARD 的字节是 DDP 的 1.5 倍，SHARD_GRAD_OP 与 DDP 一样多。gloo 发得更多，因为它用 all-reduce 代替 reduce-scatter。
-# - NO_SHARD 就是 DDP，SHARD_GRAD_OP 近似 ZeRO-2，FULL_SHARD 近似 ZeRO-3。HYBRID_SHARD 在两个轴的网格上兼用分片与复制。没有 ZeRO-1。
-# - 先对子模块、最后对根模块调用 `fully_shard`；然后建优化器；然后 `loss.backward()`，在所有 rank 上裁剪，`optimizer.step()`。
-# - 混合精度让消息减半，状态不减。激活检查点用三分之一的计算换掉激活。卸载把状态搬出设备，代价取决于每步的 token 数。
-#
-# ## 出处
-#
-# - FSDP：Zhao 等，2023，*PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*，[arXiv 2304.11277](https://arxiv.org/abs/2304.11277)
-# - ZeRO：Rajbhandari 等，2020，[arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
-# - PyTorch 文档里的 [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)
-# - 激活检查点：Chen 等，2016，*Training Deep Nets with Sublinear Memory Cost*，[arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
-# - [Accelerate 里的 FSDP1 与 FSDP2](https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2)
-#
-# 你做到了哪里：
 
 # %%
 check.status()

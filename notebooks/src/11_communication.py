@@ -13,13 +13,6 @@
 #
 # Data parallel ranks exchange their gradients in every step. That time can be **hidden** under computation, paid **less often**, made shorter by sending **fewer bytes**, or sent over **better links**. This chapter does all four, and counts what each really saves.
 
-# %% [markdown] lang="zh" of="e17fd034"
-# # 通信：藏起来，再少发一些
-#
-# *对应原资料 8.9.2、10.4.3、10.7.3、19.1.3、19.2.2（压缩部分）、19.8.2 和 S10 各节，约 75 分钟。不需要 GPU。*
-#
-# 数据并行的各个 rank 每一步都要交换梯度。这段时间可以**藏**到计算底下，可以隔**几步才付一次**，可以靠**少发字节**来缩短，也可以走**更好的链路**。本章四样都做，并数清楚每一样到底省了多少。
-
 # %%
 import labkit as lab
 
@@ -49,13 +42,6 @@ def draw(timeline, title, **options):
 #
 # A model of four layers on three ranks. A layer takes 10 ms forward and 20 ms backward and has 1 MB of gradients; each layer is a bucket. The link is slow: `link` below gives its latency and bandwidth, and the all-reduce of one bucket takes the ring's time on it. **Paced** means: layers and links take stated times; processes, messages, DDP and its hooks are real.
 
-# %% [markdown] lang="zh" of="375f5786"
-# ## 藏起来：在反向底下做 all-reduce
-#
-# 反向要到第一层才结束，最后一层的梯度却早就有了。`DistributedDataParallel`（DDP）把梯度装进桶（bucket），一个桶装满就立刻开始 all-reduce，这时前面的层还在算。
-#
-# 取一个四层的模型，三个 rank。每层前向 10 毫秒，反向 20 毫秒，梯度 1 MB，一层一个桶。链路很慢：`link` 给出它的延迟和带宽，一个桶的 all-reduce 就花环形算法在这条链路上的时间。**定速**（paced）的意思是：层和链路的用时是规定的；进程、消息、DDP 和它的钩子都是真的。
-
 # %%
 layers = [
     buckets.Layer(name=f"layer {i}", num_bytes=1_000_000, forward_us=10_000) for i in range(4)
@@ -68,9 +54,6 @@ print(
 
 # %% [markdown]
 # **Predict.** Without overlap a step takes the sum. How many milliseconds does it take with overlap?
-
-# %% [markdown] lang="zh" of="65cf2e15"
-# **先猜。** 不重叠时，一步的时间是两者之和。重叠之后是多少毫秒？
 
 # %%
 my_step_ms = None
@@ -91,10 +74,10 @@ for overlap in (False, True):
 # %%
 print(f"{my_step_ms = }\n\n{'':<24} step       hidden   exposed")
 for overlap, pair in steps.items():
-    for origin, timeline in zip(("simulated", "measured"), pair):
+    for origin, step in zip(("simulated", "measured"), pair):
         print(
-            f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(timeline) / 1000:6.1f} ms "
-            f"{hidden_comm(timeline):8.0%}   {max(exposed_comm_us(timeline)) / 1000:6.1f} ms"
+            f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(step) / 1000:6.1f} ms "
+            f"{hidden_comm(step):8.0%}   {max(exposed_comm_us(step)) / 1000:6.1f} ms"
         )
 
 # %% [markdown]
@@ -102,20 +85,10 @@ for overlap, pair in steps.items():
 #
 # Section 19.1.3 says that hooks hide communication "almost entirely". At best they hide all buckets but one: the last bucket belongs to the first layer, whose gradient comes at the very end of the backward. Here the link is also a little faster than the backward. Make it slower than the backward (a smaller bandwidth above), and the buckets queue up behind each other.
 
-# %% [markdown] lang="zh" of="e84739f1"
-# “被掩盖”（hidden）指通信时间里有多大比例落在同一个 rank 的计算底下；剩下的叫“暴露”（exposed），单位是毫秒。一步真正付出的是暴露的时间。
-#
-# 19.1.3 节说，钩子能把通信“几乎完全”藏住。最好的情形也要剩下一个桶：最后一个桶属于第一层，它的梯度在反向的最末才出来。这里的链路还比反向快一点。把上面的带宽改小，让它慢过反向，各个桶就会一个跟一个地排队。
-
 # %% [markdown] sections="19.1.3"
 # ### The chart of section 19.1.3
 #
 # The section draws the pattern as a row: compute layer N, all-reduce the gradient of N-1, compute layer N+1, and writes "can overlap" under it. Here are the boxes as drawn, with an invented 20 ms and 16 ms:
-
-# %% [markdown] lang="zh" of="33727e33"
-# ### 19.1.3 节的图
-#
-# 这一节把重叠画成一行：算第 N 层，all-reduce 第 N-1 层的梯度，算第 N+1 层，下面注着“可以重叠”。下面照原样画出这些方块，时长是假设的 20 毫秒和 16 毫秒：
 
 # %%
 boxes = [
@@ -130,9 +103,6 @@ draw(as_drawn, "19.1.3")
 # %% [markdown]
 # Nothing overlaps: the boxes follow one another, and the share of hidden communication is 0. The order is not that of a backward either, which goes from the last layer down. Drawn as it happens: while layer N-1 computes its gradient, the gradient of layer N is on its way. B2 is the backward of the last of three layers:
 
-# %% [markdown] lang="zh" of="f7312988"
-# 没有任何重叠：方块一个接一个，被掩盖的通信占 0。层的次序也不是反向的次序，反向是从最后一层往前走。照实际发生的画：第 N-1 层在算自己的梯度时，第 N 层的梯度正在路上。B2 是三层里最后一层的反向：
-
 # %%
 three = [
     buckets.Layer(name=f"layer {i}", num_bytes=4, forward_us=0, backward_us=20_000)
@@ -146,11 +116,6 @@ print(f"hidden: {hidden_comm(as_drawn):.0%} as drawn, {hidden_comm(redrawn):.0%}
 # ## Pay less often: `no_sync` in the right place
 #
 # A batch that does not fit is cut into microbatches whose gradients add up in `.grad`. DDP would all-reduce in every backward; `no_sync()` switches that off. Section 8.9.2 puts `no_sync()` around **all** microbatches and calls an all-reduce of its own inside, for every gradient that is ready. Four ways, on two ranks with four microbatches:
-
-# %% [markdown] lang="zh" of="7fab67ac"
-# ## 少付几次：`no_sync` 该放在哪里
-#
-# 放不下的一批数据可以切成微批次（microbatch），梯度在 `.grad` 里累加。DDP 每次反向都要 all-reduce，`no_sync()` 把它关掉。8.9.2 节用 `no_sync()` 包住**所有**微批次，又在里面自己调用 all-reduce，哪个梯度好了就发哪个。下面在两个 rank、四个微批次上试四种写法：
 
 
 # %%
@@ -215,23 +180,10 @@ for form, (first, second) in runs.items():
 #
 # We waited for each all-reduce. The section's asynchronous one would still be on its way while the next backward adds to the same tensor.
 
-# %% [markdown] lang="zh" of="7efe6379"
-# - `no_sync` 包住全部，别的什么也不做：永远不归约，每个 rank 各练各的模型。
-# - 每个微批次之后 all-reduce 一遍累加值，照原样：加过一次的又加一次，结果是错的（`all_reduce` 做的是加法；10.4.3 的代码也没有除）。
-# - 每次都除以 rank 数，就对了，但字节是四倍：已经在各 rank 上相等的部分，再平均也不变。
-# - 除最后一个以外都用 `no_sync`：只有一次 all-reduce，由 DDP 自己的钩子发起，与最后一次反向重叠。
-#
-# 我们等每次 all-reduce 做完才往下走。原文用的是异步的：它还在路上时，下一次反向已经在往同一个张量里加了。
-
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ## Accumulation is delayed communication
 #
 # With k microbatches per step, a rank communicates once instead of k times. The same model with two layers and the same slow link, one microbatch of 8 samples:
-
-# %% [markdown] lang="zh" of="b242758f"
-# ## 累积就是推迟通信
-#
-# 每步 k 个微批次，一个 rank 就只通信一次，而不是 k 次。还是那样的模型，取两层，还是那条慢链路，一个微批次 8 个样本：
 
 # %%
 runs = {
@@ -241,9 +193,7 @@ runs = {
 print(" k   all-reduces   bytes a sample   time a sample: simulated   measured")
 for k, run in runs.items():
     predicted = data_parallel.predict(layers[:2], 2, link=link, accumulate=k)
-    times_ms = [
-        timeline.step_us(timeline) / 1000 / (8 * k) for timeline in (predicted, run.timeline())
-    ]
+    times_ms = [timeline.step_us(step) / 1000 / (8 * k) for step in (predicted, run.timeline())]
     print(
         f"{k:2}   1 in {8 * k:2} samples {sum(run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
         f"{times_ms[0]:18.2f} ms {times_ms[1]:10.2f} ms"
@@ -254,11 +204,6 @@ draw(runs[8].timeline(), "k = 8")
 # Messages and bytes per sample fall as 1/k. The time can fall no further than computation, so most is gained from k = 1 to 4.
 #
 # What does it do to **convergence** (19.8.2)? k microbatches are one large batch: fewer updates, each from a better estimate. The same 64 microbatches on each of two ranks, once with one learning rate for all, once with the rate times k (linear scaling):
-
-# %% [markdown] lang="zh" of="d4e907e4"
-# 每个样本的消息数和字节数按 1/k 下降。时间再少也少不过计算，所以从 k = 1 到 4 收益最大。
-#
-# 它对**收敛**有什么影响（19.8.2）？k 个微批次就是一个大批次：更新次数变少，每次的估计更准。两个 rank 各用同样的 64 个微批次训练，一组学习率都相同，一组学习率乘以 k（线性缩放）：
 
 
 # %%
@@ -297,18 +242,10 @@ for (k, rate), loss in zip(settings, losses):
 # %% [markdown]
 # With one learning rate, fewer updates get less far. A larger rate makes up for most of it, as long as training stays stable: look at the last line. To send less often and still update often is what *Local SGD* does: every rank updates by itself, and now and then they average their weights. Chapter 03 runs it.
 
-# %% [markdown] lang="zh" of="0ff560d1"
-# 学习率不变时，更新次数少就走不远。调大学习率能补回大半，前提是训练还稳定：看最后一行。想少通信又勤更新，那是 Local SGD 的做法：每个 rank 自己更新，隔一阵才平均一次权重。第 03 章运行过它。
-
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send less: compression
 #
 # DDP lets a **communication hook** take the place of its all-reduce: `hook(state, bucket)` gets a bucket of gradients and returns a Future of their mean. Below, one function trains a small transformer on two ranks under any hook, over a slow link (paced), and counts what every step sends. *Handed in* is the size of the tensors given to collectives, *wire* what the system counted on the sockets, gloo's headers included. With two ranks, ring all-reduce and all-gather both send as much as is handed in.
-
-# %% [markdown] lang="zh" of="4ae607e5"
-# ## 少发一些：压缩
-#
-# DDP 允许用**通信钩子**（communication hook）替换它的 all-reduce：`hook(state, bucket)` 拿到一桶梯度，返回一个 Future，里面是它们的平均。下面一个函数就能在任何钩子下训练一个小 transformer：两个 rank，慢链路（定速），并统计每一步发了多少。“交出”（handed in）指交给集合通信的张量大小，“线上”（wire）指系统在套接字上数到的字节，包括 gloo 自己的报头。只有两个 rank 时，环形 all-reduce 和 all-gather 发出的正好都等于交出的。
 
 
 # %%
@@ -363,11 +300,6 @@ print(compress("all-reduce, float32", None))
 #
 # `fp16_compress_hook` reduces in half precision. PowerSGD sees a weight's gradient as a matrix and sends two thin factors of it, of a stated rank; what they miss goes into the next step (error feedback, below). Its first two steps are plain all-reduces.
 
-# %% [markdown] lang="zh" of="5fe3b3b2"
-# ### 现成的：fp16 和 PowerSGD
-#
-# `fp16_compress_hook` 用半精度归约。PowerSGD 把一个权重的梯度看作矩阵，只发两个给定秩的细长因子；漏掉的部分留到下一步再补（误差反馈，见下文）。它的头两步是普通的 all-reduce。
-
 
 # %%
 def fp16(state, bucket):
@@ -392,9 +324,6 @@ print(compress("fp16", fp16), compress("PowerSGD, rank 1", power_sgd, rank=1), s
 # %% [markdown]
 # A weight of m rows and n columns costs r (m + n) numbers at rank r, instead of m n. Biases and norms, which are vectors, are sent whole; so is a matrix that this would not at least halve. From the model's shapes, beside the count above for rank 1:
 
-# %% [markdown] lang="zh" of="306beacb"
-# 一个 m 行 n 列的权重，秩为 r 时发 r (m + n) 个数，而不是 m n 个。偏置和归一化是向量，原样发送；压缩后连一半都省不下的矩阵也原样发送。下面由模型的形状算出，秩 1 的可与上面数到的对照：
-
 # %%
 from labkit import model
 
@@ -413,11 +342,6 @@ for rank in (1, 2, 4, 8):
 # ### Top-k as the sources write it
 #
 # Top-k keeps only the largest k values of a gradient. Section 10.4.3 writes them into a tensor full of zeros and all-reduces that tensor. Here as a hook, with 1 %:
-
-# %% [markdown] lang="zh" of="35c0a986"
-# ### 原资料里的 top-k
-#
-# Top-k 只留下梯度里最大的 k 个值。10.4.3 节把它们写进一个全是零的张量，再对这个张量 all-reduce。写成钩子，取 1%：
 
 
 # %%
@@ -440,11 +364,6 @@ print(compress("top-1 %, 10.4.3", textbook_10_4_3))
 #
 # S10 returns the gradient times a mask, and decompresses by **dividing by the mask**:
 
-# %% [markdown] lang="zh" of="62ba7069"
-# 字节和不压缩一样多：零也是一个数，照样要发。而且求和之后没有除以 rank 数，在这里等于学习率翻倍。
-#
-# S10 返回梯度乘掩码（mask），解压时再**除以掩码**：
-
 # %%
 import torch
 
@@ -464,13 +383,6 @@ print(
 # Only k values go out, and k indices with them, because every rank chooses other places. That is no all-reduce: it is an all-gather, after which every rank adds up what it got.
 #
 # **Predict.** Section 19.2.2 says that the top 1 % saves "more than 99 %". What share does it save of what one rank hands in? And of what it sends among eight ranks?
-
-# %% [markdown] lang="zh" of="799b5bf8"
-# ### 真正少发字节的 top-k
-#
-# 只发 k 个值，外加 k 个下标，因为每个 rank 选中的位置不同。这就不是 all-reduce 了，而是 all-gather：收齐之后，各 rank 自己把它们加起来。
-#
-# **先猜。** 19.2.2 节说取 1% 能“减少 99% 以上”。一个 rank 交出的字节省下百分之几？八个 rank 时，发出的字节又省下百分之几？
 
 # %%
 my_saving_handed_in, my_saving_on_8_ranks = None, None
@@ -513,18 +425,10 @@ print(f"    8   {'not run':>71}   {1 - 8 * 0.01:10.0%}")
 # %% [markdown]
 # Four bytes of value and four of index for 1 % of the values: 2 % is handed in, 98 % saved. But an all-gather passes everybody's part on to everybody: a rank sends $(N-1)$ times 8k bytes, where a ring all-reduce of n values sends $2(N-1)/N$ times 4n. The ratio is $Nk/n$: with eight ranks 8 % remains, 92 % is saved, and with a hundred ranks nothing.
 
-# %% [markdown] lang="zh" of="51f81fc7"
-# 1% 的值，每个值 4 字节，下标再加 4 字节：交出 2%，省下 98%。可是 all-gather 要把每个人的那份转给所有人：一个 rank 发 $(N-1)$ 乘 8k 字节；而 n 个值的环形 all-reduce 发 $2(N-1)/N$ 乘 4n。两者之比是 $Nk/n$：八个 rank 时还剩 8%，省下 92%；到一百个 rank 就一点也不省了。
-
 # %% [markdown] sections="19.2.2b"
 # ### Error feedback
 #
 # A small gradient is never among the largest, so top-k never sends it, however long it points the same way. **Error feedback** keeps what was not sent and adds it to the next gradient. Then what has been sent, plus what is kept, is the sum of all gradients: nothing is lost, some of it is late.
-
-# %% [markdown] lang="zh" of="1adccf39"
-# ### 误差反馈
-#
-# 小的梯度永远排不进最大的那几个，top-k 就永远不发它，哪怕它一直指着同一个方向。**误差反馈**（error feedback）把没发出去的留下，加到下一次的梯度上。这样，已发出的加上留着的，总等于全部梯度之和：什么也没丢，只是有些来得晚。
 
 
 # %%
@@ -559,11 +463,6 @@ print(
 #
 # Quantisation divides by the largest value, maps to the whole numbers from -127 to 127, and sends one byte each. How to round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder: 0.3 becomes 1 in three of ten cases. One rounding is worse, the mean of many is right:
 
-# %% [markdown] lang="zh" of="ab5e452b"
-# ### 八位，以及怎么舍入
-#
-# 量化（quantisation）先除以最大值，映射到 -127 到 127 的整数，每个只发一个字节。怎么舍入？**就近舍入**时，不到半格的一律变成 0，每次都是。**随机舍入**（stochastic rounding）则按余数的概率进位：0.3 在十次里有三次变成 1。单看一次更差，多次的平均却是对的：
-
 # %%
 values = torch.tensor([0.1, 0.3, 0.5, 2.7, -0.2])
 many = values.expand(100_000, 5)
@@ -574,9 +473,6 @@ print("stochastic, mean      ", *(f"{x:7.2f}" for x in stochastic.mean(0)))
 
 # %% [markdown]
 # Bytes of eight bits cannot be all-reduced: their sum does not fit into eight bits. On two real ranks, 100 + 100:
-
-# %% [markdown] lang="zh" of="7dfd942c"
-# 八位整数不能直接 all-reduce：和放不进八位。在两个真实的 rank 上算 100 + 100：
 
 
 # %%
@@ -594,9 +490,6 @@ lab.launch(add_bytes, ranks=2, backend="gloo", timeout_s=30)[0]
 
 # %% [markdown]
 # So the bytes are gathered, each rank's with its own scale, and added up as floats. With `levels=7` the numbers would fit into four bits (they are sent as bytes here; packed two by two it would be half).
-
-# %% [markdown] lang="zh" of="f053e271"
-# 所以改为把各 rank 的字节收集起来（all-gather），每个 rank 附上自己的比例，再按浮点数相加。`levels=7` 时这些数四位就放得下（这里仍按字节发；两个拼成一个字节就再省一半）。
 
 
 # %%
@@ -632,11 +525,6 @@ print(
 #
 # Gathering has its price again: the more ranks, the more is passed on. Sent bytes per rank, as a share of a float32 ring all-reduce (formulas). "In two steps" is how 1-bit Adam does it: all-to-all of bytes, add up, quantise again, all-gather of bytes.
 
-# %% [markdown] lang="zh" of="b8f8b328"
-# 四位时，就近舍入把大部分梯度都丢了，随机舍入没有。（八位可以自己试：模型这么小，两种舍入都行。）
-#
-# 收集照样有代价：rank 越多，要转发的越多。下面是每个 rank 发出的字节，占 float32 环形 all-reduce 的比例（按公式）。“两步”（in two steps）是 1-bit Adam 的做法：先 all-to-all 字节，加起来，再量化一次，然后 all-gather 字节。
-
 # %%
 print("ranks   top-1 %   8 bits gathered   8 bits in two steps")
 for size in (2, 4, 8, 16, 64):
@@ -646,11 +534,6 @@ for size in (2, 4, 8, 16, 64):
 # ### All of them
 #
 # Loss against bytes sent: further left is cheaper, lower is better.
-
-# %% [markdown] lang="zh" of="38f064e3"
-# ### 放在一起
-#
-# 损失对发出的字节：越靠左越省，越低越好。
 
 
 # %%
@@ -697,13 +580,6 @@ for name, result in results.items():
 #
 # Compressing takes time too. It pays as long as the link needs longer for the saved bytes than the processor for compressing. The compressing is timed here, in the notebook's own process, with 4 million values; the bytes saved are those of two ranks:
 
-# %% [markdown] lang="zh" of="6e0659ae"
-# 这里的时间包含小模型的计算。损失来自一次运行，取最后三次读数的平均。换个种子会有出入。每一步都丢掉小的值、又从不补回的（10.4.3、没有反馈的 top-1%、四位就近舍入）落在后面。fp16 和随机舍入也丢了一些位，但偏差很小，或没有偏差。
-#
-# ### 压缩什么时候不划算
-#
-# 压缩本身也要花时间。只要链路传那些省下的字节，比处理器做压缩更久，压缩就划算。下面在笔记本自己的进程里测压缩四百万个值的时间；省下的字节按两个 rank 计：
-
 # %%
 import time
 from statistics import median
@@ -728,18 +604,10 @@ for name, (work, saved) in works.items():
 # %% [markdown]
 # Ten-gigabit Ethernet carries 1.25 GB/s; section 19.1.3 gives 300 GB/s for NVLink, one way. A GPU compresses faster than this processor, but its links are faster as well: measure both. What overlap hides already cannot be saved a second time.
 
-# %% [markdown] lang="zh" of="c782f5c7"
-# 万兆以太网每秒 1.25 GB；19.1.3 节给出的 NVLink 单向是 300 GB/s。GPU 压缩得比这颗处理器快，但它的链路也快：两样都要测。而且，重叠已经藏起来的时间，不可能再省第二次。
-
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Better links: the order of a ring
 #
 # Two machines of four GPUs each: fast links inside, **one** cable between them, which all messages from one machine to the other share. (Stated speeds, slow enough to be paced here.)
-
-# %% [markdown] lang="zh" of="361fc363"
-# ## 更好的链路：环的顺序
-#
-# 两台机器，每台四块 GPU：机内链路快，机器之间只有**一条**电缆，从一台到另一台的所有消息都挤在上面。（速度是规定的，慢到能在这里定速运行。）
 
 # %%
 inside, between = (
@@ -753,11 +621,6 @@ widgets.show(picture.network(two_machines, language=LANGUAGE))
 # The ring may go through the ranks in any order. Which is faster, 0 1 2 3 4 5 6 7 or 0 4 1 5 2 6 3 7? A third way is **hierarchical**: reduce-scatter inside each machine, all-reduce across, all-gather inside. An all-reduce of 0.8 MB, simulated, and run on real processes over paced links:
 #
 # **Predict:** how many times as long does the worse ring take?
-
-# %% [markdown] lang="zh" of="0069939b"
-# 环可以按任何顺序穿过各个 rank。0 1 2 3 4 5 6 7 和 0 4 1 5 2 6 3 7，哪个快？第三种办法是**分层**（hierarchical）：机内 reduce-scatter，跨机 all-reduce，机内 all-gather。对 0.8 MB 做 all-reduce，先模拟，再在真实进程上走定速链路运行：
-#
-# **先猜**：较差的环用时是另一个的几倍？
 
 # %%
 my_times_longer = None
@@ -792,11 +655,6 @@ widgets.show(picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), langu
 #
 # And if every pair had a cable of its own? Simulated:
 
-# %% [markdown] lang="zh" of="43fee17c"
-# 第一个环的八条链路里有两条跨机，一来一回各一条。第二个环八条全都跨机，每个方向四条，电缆只能一条一条地运：每个 rank 交出的一样多，电缆上的流量是四倍。分层的走法让电缆运得更少。NCCL 会自己搜索这样的顺序：机内连成环或树，跨机尽量少。
-#
-# 如果每一对之间都有自己的电缆呢？模拟一下：
-
 # %%
 many_cables = network.islands(8, 4, inside=inside, between=between)
 for name, plan in PLANS.items():
@@ -805,18 +663,10 @@ for name, plan in PLANS.items():
 # %% [markdown]
 # Then the order of the ring does not matter, as long as there is a slow link in it at all: in every step all ranks wait for the slowest.
 
-# %% [markdown] lang="zh" of="e935f851"
-# 那样环的顺序就无所谓了，只要环里有一条慢链路：每一步大家都要等最慢的那条。
-
 # %% [markdown] sections="10.4.3"
 # ### Taking turns
 #
 # Section 10.4.3 also names scheduling: keep messages of different groups apart. Two jobs share one link. Each computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both send at the same time at half the speed. Started 25 ms apart, they never meet (simulated; a rank stands for a job):
-
-# %% [markdown] lang="zh" of="7e630aa2"
-# ### 轮流发
-#
-# 10.4.3 节还提到通信调度：错开不同组的消息。两个作业共用一条链路，各自算 30 毫秒，再发 20 毫秒（独占链路时）。同时开始，就总是同时发，速度各剩一半。错开 25 毫秒开始，它们再也不会碰上（模拟；一个 rank 代表一个作业）：
 
 
 # %%
@@ -840,21 +690,14 @@ def two_jobs(shift_ms, compute_ms=30, send_ms=20, num_steps=4):
 
 # %%
 together, apart = two_jobs(0), two_jobs(25)
-for shift_ms, timeline in ((0, together), (25, apart)):
-    draw(timeline, f"two_jobs({shift_ms})", span_us=together.end_us.max())
-    print(
-        f"started {shift_ms} ms apart: the last job ends after {timeline.end_us.max() / 1000:.0f} ms"
-    )
+for shift_ms, jobs in ((0, together), (25, apart)):
+    draw(jobs, f"two_jobs({shift_ms})", span_us=together.end_us.max())
+    print(f"started {shift_ms} ms apart: the last job ends after {jobs.end_us.max() / 1000:.0f} ms")
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
 #
 # An all-reduce ends when the slowest rank has brought its part. Rank 1 takes half as long again for every layer. In the picture the all-reduces of the others begin early and last long: they wait in them.
-
-# %% [markdown] lang="zh" of="2d0427ba"
-# ### 别人在等谁？
-#
-# 最慢的 rank 交来它那份，all-reduce 才能结束。让 rank 1 的每一层都多花一半时间。图里别的 rank 的 all-reduce 开始得早、拖得长：它们就在里面等。
 
 # %%
 run = data_parallel.launch(
@@ -885,24 +728,6 @@ print(
 #
 # NVIDIA lists all of these but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script. Two of the section's four can be looked at without a GPU. What would `NCCL_SOCKET_IFNAME` select on this machine?
 
-# %% [markdown] lang="zh" of="7681d8b9"
-# ## NCCL 的设置
-#
-# NCCL 在建立第一个通信器时读环境变量；之后再设就没有用了。下面是 8.9.2 节的几个，再加几个（依据 NVIDIA 的文档，见出处）：
-#
-# | 变量 | 作用 | 不设时 | 8.9.2 的用法 |
-# | --- | --- | --- | --- |
-# | `NCCL_DEBUG` | WARN、INFO 等：NCCL 报告自己的情况 | 不出声 | INFO 适合查看，日常太吵 |
-# | `NCCL_IB_DISABLE` | 设为 1 就禁用 InfiniBand 和 RoCE | 允许 | 设为 0 等于没设：有 InfiniBand 本来就会用 |
-# | `NCCL_SOCKET_IFNAME` | 使用哪些网络接口，按前缀匹配 | 自动选；只有没有别的接口时才用 lo 和 docker | `eth0` 只是猜测，机器上未必有；而且它是前缀，`=eth0` 才是全名 |
-# | `NCCL_P2P_LEVEL` | 两块 GPU 相距多远还允许直接通信（P2P） | 自动选 | NVL 不会启用任何东西：没有 NVLink 的一对反而失去 P2P |
-# | `NCCL_ALGO` | 允许哪些算法：Ring、Tree、NVLS 等 | 按大小和拓扑选 | 没有用到 |
-# | `NCCL_PROTO` | 允许哪些协议：LL、LL128、Simple | 自动选 | 没有用到；在不支持的机器上强开 LL128 会损坏数据 |
-# | `NCCL_NVLS_ENABLE` | 在 NVLink 交换机里做归约 | 2：支持就用 | 没有用到 |
-# | `NCCL_DEBUG_SUBSYS` | INFO 时输出哪些模块的信息 | INIT、BOOTSTRAP、ENV | 没有用到 |
-#
-# 除了接口和调试用的几个，NVIDIA 把它们都归在“调试”一类：做实验可以，不该留在脚本里。这一节的四个里，有两个没有 GPU 也能看。`NCCL_SOCKET_IFNAME` 在这台机器上会选中什么？
-
 # %%
 import socket
 
@@ -928,9 +753,6 @@ for setting in ("eth0", "=eth0", "^lo,docker"):
 # %% [markdown]
 # And what does `NCCL_P2P_LEVEL=NVL` do? Four GPUs as `nvidia-smi topo -m` would print them (invented): two pairs with NVLink, the pairs on two PCIe switches of one CPU.
 
-# %% [markdown] lang="zh" of="0cbe37d3"
-# 那么 `NCCL_P2P_LEVEL=NVL` 做了什么？下面是四块 GPU（虚构的），写成 `nvidia-smi topo -m` 的样子：两对各有 NVLink，两对在同一个 CPU 的两个 PCIe 交换机上。
-
 # %%
 TOPOLOGY = """GPU0   X    NV4  PHB  PHB
               GPU1  NV4   X   PHB  PHB
@@ -954,11 +776,6 @@ for level in ("LOC", "NVL", "PHB", "SYS"):
 # NVL is nearly the strictest level. The NVLink pairs had P2P anyway; the others now go through host memory.
 #
 # How to see what NCCL really does: set `NCCL_DEBUG=INFO`, with `NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING`, and look for the lines on the network ("Using network"), the variables it has read ("set by environment"), and rings and trees ("Channel", "Ring", "Trees"). The next cell does that if there is a GPU.
-
-# %% [markdown] lang="zh" of="c6d3aab6"
-# NVL 几乎是最严的一档。有 NVLink 的两对本来就有 P2P；其余的现在只好绕道主机内存。
-#
-# 怎样看 NCCL 到底做了什么：设 `NCCL_DEBUG=INFO`，再设 `NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING`，找这几类行：网络（"Using network"）、读到的变量（"set by environment"）、环和树（"Channel"、"Ring"、"Trees"）。有 GPU 时，下面的单元格就这样做。
 
 
 # %%
@@ -1000,15 +817,6 @@ else:
 #
 # `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once. The check makes three updates with them: training converges as it does with the large batch.
 
-# %% [markdown] lang="zh" of="e114fbda"
-# ## 练习
-#
-# 检查不会中断笔记本。它用没有展示过的规模试你的答案，并给出第一个不对的情形；“超出预算”的意思是：对，但浪费。每试一次，`check.hint(名字)` 会多说一点。
-#
-# ### 1. 累积（19.8.2）
-#
-# `ddp` 是 `DistributedDataParallel`，`microbatches` 是 (输入, 目标) 对的列表，大小都相同。做完之后，`ddp` 里应留下**整批**（所有微批次、所有 rank）均方误差的梯度，而且只 all-reduce 一次。检查会用它们更新三次：训练的收敛与用大批次时一样。
-
 
 # %%
 def my_accumulation(ddp, microbatches):
@@ -1034,11 +842,6 @@ check.hint("accumulate")
 # ### 2. Error feedback that converges
 #
 # Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory that you want to get back in the next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more. The check trains on real ranks and compares with training without compression; and it adds up what was sent and what is kept.
-
-# %% [markdown] lang="zh" of="5dc5c6ff"
-# ### 2. 能收敛的误差反馈
-#
-# 每一步，每个 rank 都拿自己的梯度调用这个函数。返回所有 rank 共用的平均值，以及下次调用时想拿回来的 memory（第一次是零）。每次调用，一个 rank 只能为 k 个值各交出 8 个字节，不能再多。检查会在真实的 rank 上训练，与不压缩的训练比较，还会把发出的和留下的加起来核对。
 
 
 # %%
@@ -1069,11 +872,6 @@ check.hint("error_feedback")
 #
 # `bandwidths[a][b]` is the bandwidth between ranks a and b in GB/s, each pair with a link of its own. Return the ranks in the order of a ring whose slowest link is as fast as possible, and which has as few links of that speed as possible. At most eight ranks.
 
-# %% [markdown] lang="zh" of="7b4ef802"
-# ### 3. 环的顺序
-#
-# `bandwidths[a][b]` 是 rank a 和 b 之间的带宽，单位 GB/s，每一对有自己的链路。按环的顺序返回各个 rank：最慢的链路要尽可能快，而且这么慢的链路要尽可能少。最多八个 rank。
-
 
 # %%
 def my_ring(bandwidths):
@@ -1099,11 +897,6 @@ check.hint("ring_order")
 # ### 4. An experiment (10.7.3)
 #
 # Which combination of compression and accumulation gives the most samples per second? `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. As on a real machine, the first three steps of a setting are slow, times vary, and now and then a step is disturbed. Measure no setting more than 25 times, and return the best. (Its clock is simulated, so that the check knows the truth.)
-
-# %% [markdown] lang="zh" of="5306ce1f"
-# ### 4. 做一个实验（10.7.3）
-#
-# 压缩和累积怎么搭配，每秒处理的样本最多？`settings` 是字典的列表，例如 `{"accumulate": 2, "compression": "fp16"}`；一步处理 `accumulate` 个微批次，每个 8 个样本。`measure(setting)` 运行一步，返回微秒数。和真实的机器一样，每个设置的前三步偏慢，时间有波动，偶尔有一步受到干扰。每个设置最多测 25 次，返回最好的那个。（这里的时钟是模拟的，检查因此知道真相。）
 
 
 # %%
@@ -1146,27 +939,6 @@ check.hint("experiment")
 # - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="6d367ede"
-# ## 小结
-#
-# - 只要链路跟得上反向，重叠能藏住除最后一个以外的所有桶。`no_sync` 该包住除最后一个以外的所有微批次。
-# - 累积把每个样本的消息数和字节数除以 k；它就是更大的批，更新次数更少。
-# - 真少发了才叫省：一个满是零的稠密张量什么也没省。用 all-gather 收集的消息随 rank 数增长。
-# - 误差反馈让有偏的压缩也能收敛；随机舍入本来就没有偏差。
-# - 链路不均匀时，顺序决定快慢：尽量少走慢链路。所有人都在等最慢的 rank。
-# - 链路慢，压缩才划算。先测量。
-#
-# ## 出处
-#
-# - DDP、桶与钩子：Li 等，2020，[arXiv 2006.15704](https://arxiv.org/abs/2006.15704)；[DDP 通信钩子](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
-# - 误差反馈：Stich 等，2018，[arXiv 1809.07599](https://arxiv.org/abs/1809.07599)；Karimireddy 等，2019，[arXiv 1901.09847](https://arxiv.org/abs/1901.09847)。实用的 top-k：Lin 等，2017，[arXiv 1712.01887](https://arxiv.org/abs/1712.01887)
-# - 梯度的随机舍入（QSGD）：Alistarh 等，2016，[arXiv 1610.02132](https://arxiv.org/abs/1610.02132)。压缩消息的两步归约：1-bit Adam，Tang 等，2021，[arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
-# - PowerSGD：Vogels 等，2019，[arXiv 1905.13727](https://arxiv.org/abs/1905.13727)。压缩何时划算：Agarwal 等，2021，[arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
-# - 轮流使用链路的作业：CASSINI，Rajasekaran 等，2023，[arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
-# - NVIDIA，NCCL 用户指南：[环境变量](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)、[日志](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
-#
-# 你做到了哪里：
 
 # %%
 check.status()

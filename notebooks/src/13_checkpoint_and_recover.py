@@ -15,15 +15,6 @@
 #
 # Ranks are really killed here, in the midst of a step and in the midst of a save. The claim throughout is a strong one: after recovery the losses are the same to the last bit.
 
-# %% [markdown] lang="zh" of="49f44ea4"
-# # 检查点与恢复
-#
-# *对应原资料 10.5.1、19.6.4 两节和练习 19.8.5，约 60 分钟。不需要 GPU。*
-#
-# 训练时间一长，总会死：设备坏了，机器被收走了，内存用光了。能留下来的，只有磁盘上的东西。本章要弄清：磁盘上该有些什么，怎样写才不会写坏，怎样边训练边写，回来时 rank 少了怎么办，以及隔多久存一次才划算。
-#
-# 这里会真的杀掉 rank，有的死在一步中间，有的死在存盘中间。全章的要求很高：恢复之后，损失要与没出过事的训练一位不差。
-
 # %%
 import labkit as lab
 
@@ -49,11 +40,6 @@ FOLDER = Path(scratch.name)
 # ## What a checkpoint must hold
 #
 # A training run is more than its weights. This one has five parts: a model with dropout under DDP, Adam, a learning rate that warms up, a position in the data, and random generators, one in each rank.
-
-# %% [markdown] lang="zh" of="12c7fdd6"
-# ## 检查点里要有什么
-#
-# 一次训练不只是权重。下面这次训练有五个部分：DDP 下带 dropout 的模型，Adam，先升后平的学习率，读到数据的哪里，还有随机数生成器（每个 rank 一个）。
 
 
 # %%
@@ -97,9 +83,6 @@ def train(net, optimizer, rate, positions):
 
 # %% [markdown]
 # Twenty steps, a checkpoint, twenty more. Then the last twenty once again, from the checkpoint, in a new model; and each time one part is left out. `checkpoint.save` takes model and optimizer, keeps the states of the random generators, and lays by what else it is given in `extra`. **Predict.** Which part, if it is forgotten, spoils the losses most?
-
-# %% [markdown] lang="zh" of="0cb1f62d"
-# 训练二十步，存一个检查点，再训练二十步。然后在新模型里从检查点出发，把后二十步重做几遍，每遍漏掉一个部分。`checkpoint.save` 收下模型和优化器，自己记下随机数生成器的状态，其余的放在 `extra` 里一起存。**先猜。** 漏掉哪一部分，损失坏得最厉害？
 
 # %%
 my_worst = None
@@ -162,20 +145,10 @@ for part in PARTS:
 #
 # The list in section 10.5.1 has model, optimizer, scheduler, epoch and step. Two are missing there: the random generators, of every rank, and the place within the epoch.
 
-# %% [markdown] lang="zh" of="88ce3a67"
-# 什么都不漏，差就是 0：不是很小，是零。漏了优化器，Adam 没有了动量，头几步等于乱走。漏了学习率，预热又来一遍。漏了数据位置，同样的数据再看一遍（比的是另一批数据的损失，差得多主要因为这个）。漏了随机数，dropout 丢的是别的单元；这不算模型的错，但这样的训练和出了毛病的训练，谁也分不清。
-#
-# 10.5.1 节列了模型、优化器、调度器、epoch 和 step，缺两样：每个 rank 的随机数生成器，以及在 epoch 里读到了哪里。
-
 # %% [markdown]
 # ### A file that is read, not run
 #
 # The same section puts `args`, an `argparse.Namespace`, into the file. A file of `torch.save` is a pickle, and a pickle is a program: whoever wrote it decides what runs when you open it. That is why `torch.load` reads by default only what needs no program: tensors, numbers, strings, lists, dicts.
-
-# %% [markdown] lang="zh" of="78e49aab"
-# ### 文件是读的，不是跑的
-#
-# 同一节把 `args`（一个 `argparse.Namespace`）也放进文件。`torch.save` 的文件是 pickle，而 pickle 是程序：打开它时执行什么，由写它的人决定。所以 `torch.load` 默认只读不需要程序的东西：张量、数、字符串、列表、字典。
 
 
 # %%
@@ -201,13 +174,6 @@ opened = torch.load(file, weights_only=False)  # what the text's load does in an
 # ## Four kinds
 #
 # Section 10.5.1 names four: **plain** (rank 0 collects everything, writes one file), **sharded** (each rank writes what it holds), **asynchronous** (the states are copied, and a thread writes the copy while training goes on), **incremental** (what has not changed is not written again). Here with FSDP2: each of two ranks holds half of the parameters and of Adam's two moments. Between two saves there is a training step; the better of two is told. **Predict.** A sharded save takes 1; for how long does training stand still in an asynchronous one?
-
-# %% [markdown] lang="zh" of="127c099e"
-# `vars(args)` 是字典，说的是同样的事，而且无害。`torch.distributed.checkpoint` 里也有这样一处：它常用的 `FileSystemWriter` 用 pickle 写 `.metadata`，读的时候先打开的就是它。`labkit.recovery.checkpoint` 让它改写 safetensors 文件，`extra` 里若有非 unpickle 不可的东西，也不收。
-#
-# ## 四种检查点
-#
-# 10.5.1 节列了四种。**基本**（plain）：rank 0 收齐，写一个文件。**分片**（sharded）：每个 rank 写自己手里的。**异步**（asynchronous）：先拷一份状态，由一个线程去写，训练接着走。**增量**（incremental）：没变的不再写。下面用 FSDP2：参数和 Adam 的两个动量，两个 rank 各拿一半。两次存盘之间训练一步，报告两次里较好的一次。**先猜。** 设分片存盘用时为 1，异步存盘会让训练停多久？
 
 # %%
 my_stop = None
@@ -283,13 +249,6 @@ for kind, (_, _, about) in kinds.items():
 #
 # Section 19.6.4 stores the parameters that differ from the last checkpoint, "to reduce I/O". Which ones do not differ? The section's own test, `torch.equal`, on parameters and moments after one more step; and the bytes that the incremental kind then writes. **Predict** the share of the bytes written when everything is trained, and when only the last layer is.
 
-# %% [markdown] lang="zh" of="4d17f3d5"
-# 除去名字和文件头，字节数都一样：每个参数 12 字节，因为 Adam 什么都动过。基本那种要把全部状态收到 rank 0 的内存里，大模型受不了，其他 rank 也都在等。异步那种只在拷贝时停一下训练；代价是多一份拷贝的内存，外加一个和训练抢核的线程。增量那种每个张量、每一份写一个文件，每写一个都要等磁盘，而在这里它什么也没省。
-#
-# ### 增量到底省什么
-#
-# 19.6.4 节只存与上一个检查点不同的参数，“减少 I/O 开销”。可是哪些没变呢？下面就用那一节自己的办法（`torch.equal`），再走一步之后逐个比较参数和动量；再看增量存盘实际写了多少字节。**先猜**：全部参与训练时，要写的占几成？只训练最后一层时呢？
-
 # %%
 my_shares = {"all layers": None, "last layer": None}
 
@@ -330,18 +289,10 @@ for name, (equal, num, written) in changed.items():
 # %% [markdown]
 # Adam moves every trained parameter in every step, its moments, and its count of steps. Nothing stays but what is frozen: incremental saves are for fine-tuning a part of a model, not for training one. (Two more prices of the section's code: it keeps a second copy of the model to compare with, and each of its deltas needs all the ones before. A digest of each tensor needs no copy, and here every checkpoint is complete: what has not changed is a second name of the same file.)
 
-# %% [markdown] lang="zh" of="53130a19"
-# Adam 每一步都会改动每个参与训练的参数，以及它的动量和步数计数。不变的只有冻结的部分：增量存盘适合只微调模型的一部分，不适合从头训练。（那一节的代码还有两处代价：要另存一份模型用来比较；每个增量都离不开它之前的所有增量。给每个张量算摘要就不用另存一份；这里的每个检查点也都是完整的，没变的张量只是同一个文件的另一个名字。）
-
 # %% [markdown] sections="19.6.4"
 # ## A rank dies
 #
 # Thirty steps, a checkpoint after every tenth. After step 25 rank 1 is killed, as the system does when memory runs out.
-
-# %% [markdown] lang="zh" of="7f4a90e1"
-# ## 一个 rank 死了
-#
-# 训练三十步，每十步存一次。走完第 25 步，rank 1 被杀，就像内存不够时系统会做的那样。
 
 
 # %%
@@ -376,9 +327,6 @@ except lab.RankFailed as error:
 
 # %% [markdown]
 # The same call again is the whole recovery. **Predict** how many seconds pass from the kill to the first new step. Chapter 19 of the source material asks for less than five minutes.
-
-# %% [markdown] lang="zh" of="90711ce2"
-# 把同样的调用再做一次，就是恢复的全部。**先猜**：从被杀到走出新的一步，要几秒？原资料第 19 章要求少于五分钟。
 
 # %%
 my_seconds = None
@@ -418,13 +366,6 @@ widgets.show(
 #
 # The dangerous moment is the save itself: `torch.save` onto the only good file, killed half-way, costs everything. Here rank 1 is killed when it is about to bring its part to the disk (`fsync`).
 
-# %% [markdown] lang="zh" of="612010ea"
-# 丢掉的只是上个检查点之后的那几步，别的都在。（五分钟大多花在这里没有的事上：找一台新机器，import torch，读上百 GB。）那一节的代码捕获 `NCCLError`（torch 里没有这个类，抛出的是 `DistBackendError`），在同一个进程里接着训练；可是一个 rank 没了之后，其他 rank 还陷在集合通信里，状态说不清。全部结束、重新启动才稳妥，torchrun 也是这样做的。
-#
-# ### 死在存盘的时候
-#
-# 危险的正是存盘那一刻：用 `torch.save` 直接写在唯一的好文件上，写到一半被杀，就什么都没了。下面让 rank 1 死在即将把自己那份落盘（`fsync`）的时候。
-
 
 # %%
 def die_in_the_save(folder):
@@ -459,11 +400,6 @@ print(
 #
 # Disks also forget silently. The index holds a digest of each file, so a flipped bit is found, named, and the checkpoint before it is taken:
 
-# %% [markdown] lang="zh" of="528a81b8"
-# 名字带点的是还没写完的检查点。等所有 rank 的文件都落了盘，才用一次 `rename` 给它真名；这一步要么发生，要么没有。下一次存盘会把残留的清掉。（测试里，在存盘过程中每碰一次这个文件夹就杀一次，逐个试过。）
-#
-# 磁盘也会悄悄出错。索引里有每个文件的摘要，翻转一位就能发现，说出是哪个文件，然后改用前一个检查点：
-
 # %%
 file = max(checkpoint.checkpoints(FOLDER / "undisturbed")[0].glob("shard*"))
 content = bytearray(file.read_bytes())
@@ -478,11 +414,6 @@ print(f"loaded: step {step}, because {skipped[0].replace(scratch.name, '...')}")
 # ## Come back with fewer ranks
 #
 # A sharded checkpoint says of every part where in the whole tensor it belongs. So whoever loads takes what it needs: **resharding**. The names are those of the bare model, so even the engine may be another. From four ranks of FSDP2:
-
-# %% [markdown] lang="zh" of="414201d4"
-# ## 带着更少的 rank 回来
-#
-# 分片的检查点记着每一份在整个张量里的位置，所以谁来读，就取自己要的那部分，这叫重新分片（resharding）。名字用的是裸模型的，连引擎都可以换。从四个 rank 的 FSDP2 出发：
 
 
 # %%
@@ -534,18 +465,10 @@ for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
 #
 # Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script only has to begin where the newest checkpoint ends.
 
-# %% [markdown] lang="zh" of="b7120603"
-# 张量一位不差地带过来了。随机数生成器不行：原来有四个，现在只有两个。同一批数据现在只切成两份，求和的舍入也不同：rank 数变了，损失会很接近，但不会每一位都相同。凡是不该随 rank 数变化的，比如数据，最好由（种子，步数）抽出来。
-#
-# DeepSpeed 的文件认得自己有几个 rank，换个数就拒绝。它的办法是中间转换一次：先 `engine.save_checkpoint`，再运行命令 `ds_to_universal --inject_missing_state`，然后在配置里写 `"checkpoint": {"load_universal": true}`。（测试里对 ZeRO 2 和 3 做了：2 个 rank 存，分别用 1 个和 4 个 rank 接着训练。）
-#
-# ## torchrun 的重启
-#
-# 离开笔记本，就得有谁来发现死亡并重新启动。`torchrun --max-restarts` 管这件事：一个 rank 死了，它结束其余的，全部重来。脚本只要从最新的检查点接着走就行。
-
 # %%
 TRAIN = """import os, pathlib, sys, time, torch, torch.distributed as dist
-from labkit import checkpoint, rank
+from labkit.launching import rank
+from labkit.recovery import checkpoint
 dist.init_process_group("gloo")
 optimizer = torch.optim.Adam((net := torch.nn.Linear(4, 4)).parameters())
 step = checkpoint.load(sys.argv[1], net, optimizer)["step"] if checkpoint.checkpoints(sys.argv[1]) else 0
@@ -577,11 +500,6 @@ print(
 #
 # torchrun also goes on with **fewer** ranks. Then there is one torchrun per machine, `--nnodes 1:2` says that one or two of them are enough, and when a machine is gone with its torchrun, the others meet again. `launch_script(..., nodes=(1, 2))` lets two torchruns on this machine stand for two machines; it takes too long for this page. The lines that it would run:
 
-# %% [markdown] lang="zh" of="e85d03a4"
-# torchrun 的时间大半花在新进程里的 `import torch` 上；`lab.launch` 则从已经导入好的进程里 fork。命令前面的环境变量是个补救：torch 2.13 让历次启动共用一个 store，新的 rank 可能在里面找到死者的地址，于是一直等下去。
-#
-# torchrun 也能带着**更少**的 rank 继续。这时每台机器一个 torchrun，`--nnodes 1:2` 表示有一台或两台就够；一台机器连同它的 torchrun 没了，其余的重新集合。`launch_script(..., nodes=(1, 2))` 用本机上的两个 torchrun 代表两台机器；放在这一页里太慢。它会运行的命令是：
-
 # %%
 for node in range(2):
     print(
@@ -599,15 +517,6 @@ for node in range(2):
 # $$T = \sqrt{2\,C\,M}$$
 #
 # M falls with the number of devices. Llama 3's training had 419 unexpected interruptions in 54 days on 16,384 GPUs. With that M, a save that stops training for one minute and the five minutes of recovery that chapter 19 allows, **predict** the best interval.
-
-# %% [markdown] lang="zh" of="d70962ac"
-# ## 隔多久存一次
-#
-# 存得勤，时间花在存盘上；存得少，一次故障就丢很多。设存一次要 C 秒，平均每 M 秒出一次故障，Young（1974）给出的最佳间隔是
-#
-# $$T = \sqrt{2\,C\,M}$$
-#
-# 设备越多，M 越小。Llama 3 的训练用 16,384 块 GPU，54 天里意外中断了 419 次。就用这个 M，存一次停一分钟，恢复用第 19 章允许的五分钟。**先猜**最佳间隔。
 
 # %%
 my_minutes = None
@@ -665,17 +574,6 @@ for name in ("sharded", "asynchronous"):
 #
 # Every rank calls your function; `net` is wrapped in DDP, `args` is an `argparse.Namespace`. Leave one file that `torch.load(file, weights_only=True)` reads: a dict of `model` (names without `module.`), `optimizer`, `scheduler`, `step`, `args` (a dict) and `rng` (a list: `torch.get_rng_state()` of every rank). Whenever a rank is killed, `file` must be the old one or the new one, whole; also after a power cut.
 
-# %% [markdown] lang="zh" of="cdcc9143"
-# 公式是 Daly（2006）的完整公式 $M e^{R/M}(e^{(T+C)/M}-1)/T$；旁边是把故障一次次演过来的结果。谷底很平：间隔大一倍或小一半，代价都不大。最佳间隔只随 C 的平方根增长：异步存盘停得短，就可以存得勤些，故障丢的也就少些。恢复时间不会移动谷底，只会把它抬高。
-#
-# ## 练习
-#
-# 检查不会中断笔记本。它会杀掉 rank，然后说出第一个不对的情形。每试一次，`check.hint(名字)` 会多说一点。
-#
-# ### 1. 不会写坏的存盘
-#
-# 每个 rank 都会调用你的函数；`net` 包在 DDP 里，`args` 是 `argparse.Namespace`。请留下一个 `torch.load(file, weights_only=True)` 能读的文件，内容是字典：`model`（名字不带 `module.`）、`optimizer`、`scheduler`、`step`、`args`（字典）和 `rng`（列表：每个 rank 的 `torch.get_rng_state()`）。不论哪个 rank 何时被杀，`file` 要么是旧的，要么是新的，而且是完整的；断电之后也是。
-
 
 # %%
 def my_save(file, net, optimizer, scheduler, step, args):
@@ -714,11 +612,6 @@ check.hint("safe_save")
 #
 # Young's root is a first approximation. Find the interval that costs least by Daly's formula, `check.slowdown(interval_s, save_s, mtbf_s)`, to 1 % of the cost; also where a save takes as long as the time between failures.
 
-# %% [markdown] lang="zh" of="a96f047d"
-# ### 2. 到底隔多久
-#
-# Young 的平方根只是一阶近似。按 Daly 的公式 `check.slowdown(interval_s, save_s, mtbf_s)` 找出代价最小的间隔，代价的误差不超过 1 %；存一次和故障间隔差不多长的时候也要对。
-
 
 # %%
 def my_interval(save_s, mtbf_s):
@@ -741,13 +634,6 @@ check.hint("interval")
 # Exercise 19.8.5: a device fails, training goes on. `training` is a run that will be disturbed: ranks are killed, in a step or in a save; some come back, some are gone for good; and once it is a bug, which no restart cures.
 #
 # Write two functions. `my_rank` runs in every rank: `training.build()` gives a model in DDP and its Adam, `training.step(net, optimizer, step)` trains step `step`, there are `training.num_steps`, and a checkpoint is due after every `training.every` steps, in `training.folder`. It returns the trained `state_dict`. (The batch is the same for any number of ranks, each takes a larger part of it; so the learning rate stays.) `my_elastic` runs in the notebook: `training.launch(my_rank, training, ranks=...)` is `lab.launch`, `training.ranks_left()` is how many there are, and after `training.max_restarts` restarts the exception goes out. It returns the last run.
-
-# %% [markdown] lang="zh" of="a71c40d3"
-# ### 3. 一个简单的弹性训练
-#
-# 练习 19.8.5：设备坏了，训练继续。`training` 是一次会受干扰的训练：rank 会被杀，有的死在一步里，有的死在存盘时；有的能回来，有的再也回不来；还有一次是程序错误，重启多少次也没用。
-#
-# 写两个函数。`my_rank` 在每个 rank 里运行：`training.build()` 给出 DDP 下的模型和它的 Adam，`training.step(net, optimizer, step)` 训练第 `step` 步，一共 `training.num_steps` 步，每 `training.every` 步该存一次检查点，放在 `training.folder`。它返回训练好的 `state_dict`。（不管有几个 rank，一批数据都是同一批，人少了每人多算一些，所以学习率不用改。）`my_elastic` 在笔记本里运行：`training.launch(my_rank, training, ranks=...)` 就是 `lab.launch`，`training.ranks_left()` 是还剩几个 rank；重启满 `training.max_restarts` 次之后，让异常出去。它返回最后一次运行的结果。
 
 
 # %%
@@ -804,26 +690,6 @@ check.hint("elastic")
 # - The shared store of torchrun's restarts: [pytorch issue 135712](https://github.com/pytorch/pytorch/issues/135712)
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="bcaefb2b"
-# ## 小结
-#
-# - 检查点里要有模型、优化器、学习率、数据位置，以及每个 rank 的随机数生成器。都有了，恢复后的训练就与未受干扰的一位不差。
-# - 文件是读的，不是跑的：`weights_only=True`，存字典，不存对象。
-# - 分片，免得有谁要装下全部；异步，训练只在拷贝时停一下；增量，用在大部分被冻结的时候。
-# - 先写在别的名字下，`fsync`，再 `rename` 一次：存盘时被杀也不损失什么。摘要能发现磁盘记错了什么。
-# - 恢复就是重新启动：结束所有 rank，用剩下的再启动，读回来并重新分片。重启也没用时，就该放弃。
-# - 每 $\sqrt{2CM}$ 秒存一次。
-#
-# ## 出处
-#
-# - Young，1974，*A first order approximation to the optimum checkpoint interval*，Communications of the ACM 17 (9)
-# - Daly，2006，*A higher order estimate of the optimum checkpoint interval for restart dumps*，Future Generation Computer Systems 22 (3)
-# - 中断次数：Llama Team，2024，*The Llama 3 Herd of Models*，[arXiv 2407.21783](https://arxiv.org/abs/2407.21783)
-# - [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html)、[torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html)、[DeepSpeed 的通用检查点](https://www.deepspeed.ai/tutorials/universal-checkpointing/)
-# - torchrun 重启时共用的 store：[pytorch issue 135712](https://github.com/pytorch/pytorch/issues/135712)
-#
-# 你做到了哪里：
 
 # %%
 check.status()

@@ -15,15 +15,6 @@
 #
 # Here you break real runs on purpose. Each fault is run, the report is read, the fault is cured, and the cure is run. At the end six broken programs are yours.
 
-# %% [markdown] lang="zh" of="c029c5f8"
-# # 调试
-#
-# *对应原资料 8.11.1、8.11.2、10.5.2、19.9 各节，约 75 分钟。不需要 GPU。*
-#
-# 分布式程序会出单进程不可能出的错：一个 rank 错了，喊出来的却是另一个；或者大家一声不响地等着；或者个个照常往下跑，数却是错的。要问的总是三件事：**哪个 rank，哪一行，为什么？**
-#
-# 本章故意把真实的运行弄坏。每种故障都先跑出来，再读报告，然后修好，再跑一遍。最后有六个坏程序留给你。
-
 # %%
 import labkit as lab
 
@@ -49,11 +40,6 @@ check.language(LANGUAGE)
 # ## How a run ends
 #
 # Four ranks add up the lengths of four words. One of the words is missing. **Predict:** which ranks raise an exception of their own, and what do the others see?
-
-# %% [markdown] lang="zh" of="c87a9f13"
-# ## 一次运行怎样结束
-#
-# 四个 rank 各有一个词，把词的长度加起来。其中一个词缺了。**先猜：** 哪些 rank 会自己抛出异常？其余的看到什么？
 
 # %%
 my_ranks = None
@@ -81,11 +67,6 @@ except lab.LaunchError as error:
 #
 # Left alone in a cell, the exception draws the same report above its text. It is caught here so that the notebook goes on. From now on a small function does that:
 
-# %% [markdown] lang="zh" of="67bc0b9b"
-# 报告里每个 rank 占一行。真正自己抛出异常的只有一个：那一行做了标记，写着错误和代码行。其余的正在 all-reduce 里等它；它一走，gloo 就告诉其中几个（或全部）：连接断了。这种错误只是**回声**（echo）：它说明别的 rank 出了事，却说不出为什么。用 torchrun 时，这些 traceback 会混在同一个终端里，所以第一件事是找出哪个不是回声。
-#
-# 单元里不接住这个异常，它也会在文字上方画出同样的报告。这里接住它，是为了让笔记本继续往下走。下面把这件事写成一个小函数：
-
 
 # %%
 def fails(fn, *args, **options):
@@ -100,9 +81,6 @@ def fails(fn, *args, **options):
 
 # %% [markdown]
 # A rank ends in one of four ways: it returned, it raised, it died, or it is stuck. All four in one run:
-
-# %% [markdown] lang="zh" of="71f407f2"
-# 一个 rank 的结局只有四种：返回了、抛出异常、死了、卡住了。下面一次凑齐：
 
 
 # %%
@@ -126,11 +104,6 @@ print([ending.how for ending in error.endings])
 #
 # Trap 1 of section 19.9: rank 0 broadcasts, the others reduce. The comment there says "deadlock". **Predict** what happens to the values if nobody looks: an exception, a hang, or wrong numbers?
 
-# %% [markdown] lang="zh" of="c1c7a094"
-# ## 卡死实验：对不上的集合操作（collective）
-#
-# 19.9 节的陷阱 1：rank 0 做 broadcast，其余做 all-reduce。那里的注释写着“死锁”。**先猜**：没人盯着的话会怎样？抛异常、卡住，还是数错了？
-
 # %%
 my_guess = None
 
@@ -153,11 +126,6 @@ print("mended:", *lab.launch(trap_one, True, ranks=4, backend="gloo", timeout_s=
 # A hang, and gloo says nothing: by default it would wait half an hour. labkit asks each rank where it is and reads torch's **flight recorder**, which numbers the collectives of every group. Same number, other operation: that proves it, and the majority tells who is odd.
 #
 # Section 8.11.2 has the second kind: a barrier that only rank 0 reaches. Rank 0 "saves" first. **Predict** which ranks the report marks: 0, or 1 and 2?
-
-# %% [markdown] lang="zh" of="00e97ffe"
-# 卡住了，而 gloo 一声不吭：默认要等上半小时。labkit 会问每个 rank 在哪里，并读 torch 的飞行记录器（flight recorder），它给每个组的集合操作编号。编号相同、操作不同，就是铁证；少数服从多数，便知道谁是异类。
-#
-# 8.11.2 节讲的是第二种：只有 rank 0 才走到的 barrier。下面 rank 0 先“保存”。**先猜**报告会标出谁：0，还是 1 和 2？
 
 # %%
 my_marked = None
@@ -184,13 +152,6 @@ print("mended:", list(lab.launch(save_and_wait, True, ranks=3, backend="gloo", t
 #
 # Trap 2: two of four ranks make a group and forget to pass it. (The example of section 19.9 makes a group of the first four ranks: forgetting it changes nothing on 4 ranks and hangs on 5.)
 
-# %% [markdown] lang="zh" of="4d0f1a96"
-# 在等的那个 rank 还没有犯错，被标出来的是从不露面的那些。箭头从等的一方指向被等的一方。看它停在哪一行，往上找最近的 `if`，毛病就在那里。
-#
-# ### 用错进程组
-#
-# 陷阱 2：四个 rank 里有两个建了组，却忘了传给集合操作。（19.9 节的例子用前四个 rank 建组，所以一共 4 个 rank 时忘了传也没事，5 个就会卡住。）
-
 
 # %%
 def trap_two(mended):
@@ -212,11 +173,6 @@ print("mended:", *lab.launch(trap_two, True, ranks=4, backend="gloo", timeout_s=
 #
 # A hang that comes with the last batch: one rank runs out of data first. Rank 0 has three batches, rank 1 four. DDP has a cure, `join()`: a rank that is done takes part in the others' all-reduces with zeros.
 
-# %% [markdown] lang="zh" of="447b372c"
-# ### 少一个 batch
-#
-# 到最后一个 batch 才卡死：某个 rank 的数据先用完。下面 rank 0 有三个 batch，rank 1 有四个。DDP 自带解法 `join()`：做完的 rank 拿零去陪其余的做完 all-reduce。
-
 
 # %%
 def epoch(joined):
@@ -237,11 +193,6 @@ print("with join(), batches:", *lab.launch(epoch, True, ranks=2, backend="gloo",
 #
 # Section 8.11.2: both ranks send, then both receive. **Predict** how many bytes a message may have before it blocks. It is tried here with one number, 4 bytes.
 
-# %% [markdown] lang="zh" of="8b811ed3"
-# ## 卡死实验：消息绕成一圈
-#
-# 8.11.2 节的例子：两个 rank 都先发后收。**先猜**一条消息多少字节以上才会卡住。下面只发一个数，4 字节。
-
 # %%
 my_bytes = None
 
@@ -258,9 +209,6 @@ print(f"{my_bytes = }\n{error}")
 
 # %% [markdown]
 # gloo's `send` waits for the receiver whatever the size. The section's cure is right if all of it is done: `isend` and `irecv` return at once, and **both** requests must be waited for, on both ranks. Here rank 1 starts 0.2 s late; rank 0 looks at what it got before and after the wait:
-
-# %% [markdown] lang="zh" of="b18511ce"
-# gloo 的 `send` 不论大小都要等对方来收。原资料的解法是对的，但要做全：`isend` 和 `irecv` 立刻返回，两个 rank 都要把**两个**请求等完。下面 rank 1 晚 0.2 秒开始；rank 0 在等待之前和之后各看一眼收到了什么：
 
 
 # %%
@@ -285,11 +233,6 @@ print(f"rank 0: {before:g} before the wait, {after:g} after it")
 #
 # The third cause in section 8.11.2 sets the environment variables `NCCL_TIMEOUT` and `NCCL_ASYNC_ERROR_HANDLING`. torch ships the header in which its NCCL backend names its variables:
 
-# %% [markdown] lang="zh" of="eeda809d"
-# ## 超时：到底在哪里设
-#
-# 8.11.2 节的第三条原因设了环境变量 `NCCL_TIMEOUT` 和 `NCCL_ASYNC_ERROR_HANDLING`。torch 自带一个头文件，NCCL 后端的变量名都写在里面：
-
 # %%
 import re
 from pathlib import Path
@@ -301,9 +244,6 @@ print(*(name for name in names if "TIMEOUT" in name or "ASYNC_ERROR" in name), s
 
 # %% [markdown]
 # `NCCL_TIMEOUT` is not among them. Of the other two spellings, the one with `TORCH_` is current and the short one is kept for old scripts; what it turns on has long been the default. What counts is the `timeout=` of `init_process_group` and of `new_group`. In the next run rank 1 is 0.3 s late, once in the default group, once in a group with a timeout of 0.1 s. **Predict** after how many seconds rank 0 is through, in each.
-
-# %% [markdown] lang="zh" of="2b2f2923"
-# 里面没有 `NCCL_TIMEOUT`。另一个变量有两种写法，带 `TORCH_` 的是现行的，短的只为旧脚本保留；它打开的功能早就是默认的了。真正起作用的是 `init_process_group` 和 `new_group` 的参数 `timeout=`。下面 rank 1 迟到 0.3 秒：一次在默认组里，一次在超时为 0.1 秒的组里。**先猜**两种情况下 rank 0 各过多少秒脱身。
 
 # %%
 my_seconds = {"default group": None, "timeout=0.1 s": None}
@@ -341,13 +281,6 @@ for name, (seconds, how) in run[0].items():
 #
 # The worst mismatch: rank 1 reduces y before x. Both have the same shape. x is 1 and y is 10 on each of three ranks. **Predict** what rank 0 gets.
 
-# %% [markdown] lang="zh" of="09aa8a30"
-# 超时治不好卡死，只是让它结束；设得更长，就等得更久。真有 rank 那么慢（比如加载或编译要半小时）才值得调大；否则该去找那个永远不来的 rank。
-#
-# ## 调用相同，顺序不同
-#
-# 最阴险的一种：rank 1 先归约 y，再归约 x，两者形状相同。三个 rank 上 x 都是 1，y 都是 10。**先猜** rank 0 得到什么。
-
 # %%
 my_x, my_y = None, None
 
@@ -370,9 +303,6 @@ check.trace(run)
 # %% [markdown]
 # Nothing hung, nothing failed, and both sums are wrong. Only the order of the calls tells, and `check.trace(run)` compares it: by the line of each call. That is also its limit. If the two tensors are reduced by **one** line, in a loop whose order differs, the calls look alike and the trace passes:
 
-# %% [markdown] lang="zh" of="c30bddd0"
-# 没有卡住，也没有报错，两个和却都错了。只有调用的先后露出马脚，`check.trace(run)` 就比这个：按每次调用所在的行来比。它的盲区也在这里：两个张量若由**同一行**在循环里归约，而各 rank 的循环次序不同，那么调用看上去一模一样，检查就会通过：
-
 
 # %%
 def swapped_in_a_loop():
@@ -393,13 +323,6 @@ check.trace(run)
 #
 # torch itself can compare the calls before it makes them, if this variable is set when the ranks start. Then no rank hangs: each refuses the call with an error that names its own operation and another rank's. Trap 1 once more, then the swapped order:
 
-# %% [markdown] lang="zh" of="d519b274"
-# 所以归约时不要按 set 的次序，也不要按装填次序不一的 dict 的次序，先把名字排好序。（每个解释器给字符串的 hash 另加一次盐，用 torchrun 时，一组名字放进 set，各 rank 的次序就会不同。）
-#
-# ### TORCH_DISTRIBUTED_DEBUG=DETAIL
-#
-# 各 rank 启动时若设了这个变量，torch 自己就会在调用之前先对一对。这样谁也不会卡住：每个 rank 都拒绝这次调用，报错里写明自己的操作和另一个 rank 的操作。再来一遍陷阱 1，然后是对调次序的那个：
-
 # %%
 os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
 error = fails(trap_one, False, ranks=3)
@@ -410,18 +333,10 @@ print(f"{error}\n\nswapped order: no complaint; rank 0 got {run[0]}, right is (3
 # %% [markdown]
 # The operations are named at once, in the ranks themselves; labkit has only put them together. The price is a comparison before every call, which makes small collectives several times slower: for a search, not for training. What is compared is operation, size and type, so the swapped order passes here too.
 
-# %% [markdown] lang="zh" of="f2711bd7"
-# 操作不同，当场就被点名，而且是在 rank 自己那里；labkit 只是把它们凑到一起。代价是每次调用前都要先核对，小的集合操作会慢好几倍：适合排查，不适合训练。它比的是操作、大小和类型，所以对调的次序在这里同样蒙混过关。
-
 # %% [markdown] sections="10.5.2, 19.9"
 # ## Numbers that go wrong
 #
 # Rank 2's batch holds one NaN. **Predict** which ranks have NaN gradients before the all-reduce, and which after it.
-
-# %% [markdown] lang="zh" of="50990851"
-# ## 数错了
-#
-# rank 2 的 batch 里有一个 NaN。**先猜**：all-reduce 之前，哪些 rank 的梯度里有 NaN？之后呢？
 
 # %%
 my_before, my_after = None, None
@@ -458,9 +373,6 @@ for rank, (own, *_) in enumerate(run):
 # %% [markdown]
 # After the all-reduce all are ill, and nobody can say where it came from. So look before it. `health.statistics` is what `debug_tensor` of section 10.5.2 does, with NaN and Inf counted apart from the rest (its `min` and `mean` would be NaN as well, and say nothing more). For DDP, which reduces on its own, `health.guard` looks at each bucket just before it leaves:
 
-# %% [markdown] lang="zh" of="be48d4f1"
-# all-reduce 之后人人都病了，谁也说不清病从哪来。所以要在它之前看。`health.statistics` 做的就是 10.5.2 节 `debug_tensor` 的事，只是把 NaN 和 Inf 单独计数，不混进其余的数（否则 `min`、`mean` 也成了 NaN，什么也说明不了）。DDP 是自己归约的，`health.guard` 就在每个桶发出的前一刻查一遍：
-
 
 # %%
 def guarded():
@@ -480,11 +392,6 @@ print(error.finding.fault, error.finding.ranks, error.finding.where["text"])
 # ### Overflow in fp16
 #
 # Trap 7: fp16 ends at 65504. Here the layer's output is larger. Section 19.9 cures it by `autocast` and a gradient scaler. **Predict** which of the three rows below learns.
-
-# %% [markdown] lang="zh" of="da7b70ba"
-# ### fp16 溢出
-#
-# 陷阱 7：fp16 到 65504 为止，下面这一层的输出比它还大。19.9 节的解法是 `autocast` 加梯度缩放（gradient scaling）。**先猜**下面三行里哪一行学得动。
 
 # %%
 my_row = None
@@ -522,13 +429,6 @@ print("autocast bf16           ", train_16bit(torch.bfloat16, autocast=True))
 #
 # DDP starts equal and stays equal, if all ranks make the same update. Section 10.5.2 compares the replicas by `hash(param...tobytes())`. Here is that line in a script under torchrun, beside a digest, on two ranks with equal weights:
 
-# %% [markdown] lang="zh" of="71c37705"
-# 缩放器跳过了每一步，权重保住了，但什么也没学到：它防的是**梯度**溢出，缩放系数调小就能好（见第 05 章）；这里溢出的是**前向**，系数怎么调都没用。bf16 的范围与 fp32 相同。（也可以让激活值小一些：加归一化，或换个初始尺度。）
-#
-# ## 副本（replica）走散
-#
-# DDP 的各副本起点相同，只要大家做同样的更新，就一直相同。10.5.2 节用 `hash(参数...tobytes())` 来比较副本。下面把这一行放进脚本，用 torchrun 在两个 rank 上跑，权重相同；旁边是一个真正的摘要（digest）：
-
 # %%
 import tempfile
 
@@ -536,7 +436,7 @@ folder = tempfile.TemporaryDirectory()
 script = Path(folder.name, "compare.py")
 script.write_text("""
 import hashlib, numpy
-from labkit import rank
+from labkit.launching import rank
 
 weight = numpy.arange(8, dtype=numpy.float32)
 rank.current().give((hash(weight.tobytes()), hashlib.blake2b(weight.tobytes(), digest_size=8).hexdigest()))
@@ -547,9 +447,6 @@ print("health.digest of the same tensor:", health.digest(torch.arange(8.0)))
 
 # %% [markdown]
 # The bytes are equal and the hashes are not: Python salts `hash` in each interpreter. The section's check would cry wolf on every healthy run. (Ranks started by `lab.launch` come from one interpreter and happen to agree, which is worse: the fault shows only under torchrun.) A digest such as BLAKE2b depends on the bytes alone. `health.compare` gathers the digests, 16 characters for each tensor, and votes. Now rank 1 makes a tiny update alone:
-
-# %% [markdown] lang="zh" of="756b27fe"
-# 字节相同，hash 却不同：Python 在每个解释器里都给 `hash` 加盐。原资料的检查会在每次健康的运行里喊狼来了。（`lab.launch` 的 rank 出自同一个解释器，碰巧一致，这反而更糟：换到 torchrun 才露馅。）BLAKE2b 这样的摘要只取决于字节。`health.compare` 收集各 rank 的摘要，每个张量 16 个字符，然后投票。下面 rank 1 自己偷偷更新了一丁点：
 
 
 # %%
@@ -571,13 +468,6 @@ for alone in (False, True):
 # ### Trap 3: no zero_grad
 #
 # Section 19.9 says that gradients pile up "until memory overflows". **Predict** both columns for four steps: the norm of the gradient, and the bytes that are alive.
-
-# %% [markdown] lang="zh" of="91fab567"
-# ## 另外四个陷阱
-#
-# ### 陷阱 3：忘了 zero_grad
-#
-# 19.9 节说梯度不断累积，会“导致内存溢出”。**先猜**四步里的两列：梯度的范数，以及存活的字节数。
 
 # %%
 my_norms, my_live_bytes = None, None
@@ -620,13 +510,6 @@ for step, row in enumerate(zip(*columns.values())):
 #
 # Section 19.9 says that the file then holds the "CUDA context". Look into it: a checkpoint is a zip with the tensors' bytes and one pickle. Sizes, and the names that the pickle looks up when it is read:
 
-# %% [markdown] lang="zh" of="aa990016"
-# 梯度是原地累加的：数值变大，内存不变。训练会出错（每次更新用的是迄今所有梯度之和），但什么也不会耗尽。真正上涨的是第三列：评估时没用 `torch.no_grad()`，又把损失当张量存着，每个损失都拽着它的整张计算图。请存 `loss.item()`。
-#
-# ### 陷阱 4：torch.save(model)
-#
-# 19.9 节说这样存的文件“包含 CUDA 上下文”。打开看看：检查点是一个 zip，里面是张量的字节和一个 pickle。下面列出大小，以及读 pickle 时要去查找的名字：
-
 # %%
 import pickletools
 import zipfile
@@ -660,9 +543,6 @@ for path in (whole, weights):
 # %% [markdown]
 # No context; both are the tensors and a little more. The difference is `__main__.Net`: the class is stored as a name. The harm comes when the file is read. **Predict** what happens with torch's default, and what after the class has moved:
 
-# %% [markdown] lang="zh" of="6f8e4dd4"
-# 没有什么上下文，两个文件都是张量加一点零头。区别在 `__main__.Net`：类只存了个名字。害处要到读文件时才显现。**先猜**：按 torch 的默认方式读会怎样？类搬了家之后又会怎样？
-
 # %%
 my_load, my_load_after_the_move = None, None
 
@@ -687,9 +567,6 @@ print(f"{'state_dict':<19} {', '.join(torch.load(weights))}")
 # %% [markdown]
 # With `weights_only=False` it works until the class is renamed or moved. And torch refuses for a reason: such a file may name any function, and reading it calls that function.
 
-# %% [markdown] lang="zh" of="1d0cb5b0"
-# 加上 `weights_only=False` 能读，直到有一天类改名或搬家。torch 拒绝也有道理：这种文件可以点名任何函数，而读文件就会调用它。
-
 
 # %%
 class Surprise:
@@ -706,13 +583,6 @@ torch.load(whole, weights_only=False).keys()
 # ### Trap 5: many small messages
 #
 # One all-reduce per parameter, or the same bytes in buckets. 200 gradients of 16 kB on two ranks, the best of three. **Predict** the ratio of the times.
-
-# %% [markdown] lang="zh" of="5100b29b"
-# state_dict 没有这两个麻烦，存它就好（见第 13 章）。
-#
-# ### 陷阱 5：频繁的小消息
-#
-# 每个参数一次 all-reduce，还是把同样的字节装进桶里？两个 rank，200 个 16 kB 的梯度，各试三次取最好。**先猜**两者用时之比。
 
 # %%
 my_ratio = None
@@ -747,13 +617,6 @@ print(f"{my_ratio = }; measured {each[0] / buckets[0]:.1f}")
 #
 # Section 19.9 blames `batch.cuda()` in the loop. A new batch has to be copied once; that is no fault. What costs: copying what is already there, or copying **twice**, and waiting for the copy. The first two can be counted anywhere:
 
-# %% [markdown] lang="zh" of="e717b28f"
-# 字节一样，等的次数少了。DDP 自己就会这么做（见第 03 章）。
-#
-# ### 陷阱 6：数据来回搬
-#
-# 19.9 节怪循环里的 `batch.cuda()`。可新来的 batch 总得拷贝一次，这不算错。真正费时的是：已经在那里的又拷一遍、一份拷了**两遍**，以及干等拷贝完成。前两样在哪里都能数：
-
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -780,9 +643,6 @@ for title, move in (
 # %% [markdown]
 # The wait needs a GPU to be seen: from pinned memory a copy with `non_blocking=True` runs beside the computation. Without one, torch says so itself:
 
-# %% [markdown] lang="zh" of="9262ea1b"
-# 干等则要有 GPU 才看得到：内存锁页（pinned）之后，带 `non_blocking=True` 的拷贝能与计算同时进行。没有 GPU，torch 自己会说：
-
 # %%
 import warnings
 
@@ -802,9 +662,6 @@ if torch.cuda.is_available():
 # %% [markdown]
 # An eighth trap, which section 19.9 leaves out: a sampler whose `set_epoch` is forgotten. Nothing fails, and every epoch has the order of the first (chapter 03). `health.same_order` is asked with the indices of two epochs:
 
-# %% [markdown] lang="zh" of="a2ea463d"
-# 19.9 节没写的第八个陷阱：忘了调采样器的 `set_epoch`。什么都不会失败，只是每个 epoch 都与第一个次序相同（见第 03 章）。把两个 epoch 的下标交给 `health.same_order` 问一问：
-
 # %%
 from torch.utils.data import DistributedSampler
 
@@ -820,11 +677,6 @@ for told in (False, True):
 # ## Out-of-memory lab
 #
 # A rank gets a limit: 32 MB more than it has, then the system refuses. A small device without a device. Rank 1's batch is too large for it, rank 0's is not. **Predict:** in which line does it fail, the forward or the backward?
-
-# %% [markdown] lang="zh" of="c0b7d82b"
-# ## 内存耗尽实验
-#
-# 给 rank 设个上限：比现有的再多用 32 MB，系统就拒绝。这样没有设备也有了一个“小设备”。rank 1 的 batch 放不下，rank 0 的放得下。**先猜**：它会倒在哪一行，前向还是反向？
 
 # %%
 my_line = None
@@ -851,9 +703,6 @@ print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", 
 
 # %% [markdown]
 # The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `meter.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
-
-# %% [markdown] lang="zh" of="3acfb4bf"
-# 报错点名的是那个没处放的张量，它只是最后一根稻草。有一种解法已经见效，但哪一种才对症？内存究竟被谁占满，要看**快照**（snapshot）：最高的那一刻，谁占了多少。在 CPU 上，`meter.watch` 数 torch 建的每一块存储；下面看放得下的一步：各层的前向（F）、损失、反向（B）、更新。**先猜**哪一部分最大。
 
 # %%
 my_part = None
@@ -926,9 +775,6 @@ print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.pe
 # %% [markdown]
 # On a GPU the allocator keeps the history itself. Section 8.11.1 calls `_record_memory_history(enabled=True)`. torch sends a bool to an older function; how many events do the two keep?
 
-# %% [markdown] lang="zh" of="2dd413ef"
-# 在 GPU 上，分配器自己会记历史。8.11.1 节写的是 `_record_memory_history(enabled=True)`。参数是布尔值时，torch 会转给一个旧函数；新旧两个各保留多少条事件？
-
 # %%
 import inspect
 
@@ -947,9 +793,6 @@ print(f"enabled=True keeps {old:,}; max_entries is {new:,} if nothing else is sa
 # %% [markdown]
 # So say `max_entries=`. The snapshot goes into a file that https://pytorch.org/memory_viz draws, in your browser. The next cell needs a GPU with torch's CUDA build; without one it does nothing:
 
-# %% [markdown] lang="zh" of="36e69a6e"
-# 所以要写 `max_entries=`。快照存成文件，https://pytorch.org/memory_viz 会在你的浏览器里把它画出来。下一个单元要有 GPU 和 CUDA 版 torch，没有就什么也不做：
-
 # %%
 if torch.cuda.is_available():
     torch.cuda.memory._record_memory_history(max_entries=100_000)
@@ -964,11 +807,6 @@ else:
 # ### The order of cures
 #
 # Section 8.11.1 has seven cures in an order: batch 1, accumulation, checkpointing, FSDP, offload, lower precision, shorter sequences. What should decide the order is the price: first what costs time only and leaves the update as it is, then what changes the numbers. Measure both. The model and batch are those of the snapshot; one cure at a time. **Predict** the cure that saves most here, and the two that change the new weights.
-
-# %% [markdown] lang="zh" of="8e0ee579"
-# ### 解法的次序
-#
-# 8.11.1 节给七种解法排了次序：batch 减到 1、梯度累积（gradient accumulation）、激活检查点（activation checkpointing）、FSDP、卸载、降精度、缩短序列。次序应由代价来定：先用只花时间、不改变更新结果的，再用会改变数值的。两样都量一量。模型和 batch 就是快照里的，每次只用一种解法。**先猜**哪一种在这里省得最多，哪两种会改变更新后的权重。
 
 # %%
 my_best, my_changing = None, None
@@ -1018,15 +856,6 @@ for cure, (footprint, took, changed) in tried.items():
 #
 # It moves the states to the host's memory, and sends them over the bus in each step. On a CPU there is nothing to leave, so here is the prediction only; chapter 06 holds such predictions against DeepSpeed's own ranks, byte for byte. ZeRO-3, a model of this size on two ranks, what each keeps where:
 
-# %% [markdown] lang="zh" of="0a012609"
-# 这里走了两步，Adam 每步把一个权重移动大约一个学习率，即 1e-3；差到这个量级，就是另一次更新了；远小于它的只是舍入。时间只是在这块 CPU 上试一次的结果，换到 GPU 上会不同，bf16 尤其如此。
-#
-# 先读快照：这里占满内存的是激活，所以能分摊激活的解法管用。微批次（micro-batch）加累积（第 1、2 种其实是一回事）和激活检查点都不改变更新结果。FSDP 分的是参数、梯度和优化器状态，而它们在这里是小头，所以省得少；模型大、batch 小的时候正好反过来。bf16 和缩短序列会改变训练本身。所以 FSDP 并非固定排“第 4”，精度也不该排“第 6”。
-#
-# ### 卸载放最后
-#
-# 卸载（offload）把状态挪到主机内存，每一步都要在总线上来回搬。CPU 上没有什么可挪，这里只给出预测；第 06 章拿这样的预测与 DeepSpeed 真实的 rank 逐字节对过。下面是 ZeRO-3、两个 rank、同样大小的模型，每个 rank 把什么放在哪里：
-
 # %%
 for offload in ("none", "optimizer", "all"):
     setting = sharding.Setting(engine="zero3", num_ranks=2, num_layers=4, dim=128, offload=offload)
@@ -1038,9 +867,6 @@ for offload in ("none", "optimizer", "all"):
 
 # %% [markdown]
 # Section 8.11.1 writes `fsdp_cpu_ram_efficient_loading` for offload. It is another thing. Accelerate's own words for the two settings:
-
-# %% [markdown] lang="zh" of="6e6aafe2"
-# 8.11.1 节把 `fsdp_cpu_ram_efficient_loading` 当作卸载，其实是两回事。看 Accelerate 自己对这两个设置的说明：
 
 # %%
 import dataclasses
@@ -1055,11 +881,6 @@ for field in dataclasses.fields(FullyShardedDataParallelPlugin):
 # ## Logs of every rank, in one place
 #
 # `run.logs[r]` is what rank r printed. Section 10.5.2 sets up a file per rank, and then one level for all handlers. **Predict** what stands in each rank's file after one `logging.info`.
-
-# %% [markdown] lang="zh" of="cbb7f2aa"
-# ## 所有 rank 的日志，放在一处
-#
-# `run.logs[r]` 是 rank r 打印的内容。10.5.2 节给每个 rank 配了日志文件，又给所有 handler 设了同一个级别。**先猜**：调一次 `logging.info` 之后，各 rank 的文件里有什么？
 
 # %%
 my_files = None
@@ -1102,13 +923,6 @@ for mended in (False, True):
 #
 # A fault that comes and goes is the hardest. Go up in steps: one rank, two, four; the first size that fails is the smallest run to study. Fix the seeds (labkit seeds rank r with `seed + r`), refuse operations that may differ from run to run, and compare digests of the weights after three steps. **Predict**: does a second run give the same bits? And 4 ranks instead of 2, on the same 8 sequences?
 
-# %% [markdown] lang="zh" of="eff051fe"
-# 根 logger 的级别挡在所有 handler 前面，于是其余 rank 的文件全是空的，而排查时要的恰恰是它们。级别只该设在控制台的 handler 上。
-#
-# ## 同样的运行，再来一遍
-#
-# 时有时无的错最难查。规模要一步步加：一个 rank、两个、四个；第一个出错的规模，就是值得研究的最小运行。固定种子（labkit 给 rank r 的种子是 `seed + r`），禁掉每次结果可能不同的算子，再比较三步之后权重的摘要。**先猜**：再跑一遍，每个比特都相同吗？同样的 8 条序列，2 个 rank 换成 4 个呢？
-
 # %%
 my_second_run, my_four_ranks = None, None
 
@@ -1147,13 +961,6 @@ for title, weights in zip(("2 ranks", "2 ranks again", "4 ranks"), found):
 #
 # The verdict comes when `hang_s` is over. You need not wait for it: `lab.start` returns at once, `job.progress` says in which line each rank is, `job.stacks()` its whole Python stack, also where it is deep in C++. (For a torchrun job, `py-spy dump --pid` does the same.)
 
-# %% [markdown] lang="zh" of="2860ac08"
-# rank 数相同，每个比特都相同；rank 数不同，比特就不同，但只差舍入：对 batch 求和的次序变了。所以同样规模的运行之间比特对比特地比，不同规模之间留一点容差。（CUDA 上还要设 `CUBLAS_WORKSPACE_CONFIG`，并固定 NCCL 的算法。）
-#
-# ## 此刻正卡着的运行
-#
-# 判决要等 `hang_s` 过完才来，但不必干等：`lab.start` 立刻返回；`job.progress` 说出每个 rank 停在哪一行；`job.stacks()` 给出完整的 Python 调用栈，哪怕它正陷在 C++ 深处。（对 torchrun 的任务，`py-spy dump --pid` 也能做到。）
-
 
 # %%
 def waits_forever():
@@ -1179,11 +986,6 @@ print("stopped:", job.done)
 #
 # Faults on purpose: `faults.run(name)` breaks a real run with rank 1 as the odd one, and returns what is found. Four that were not above; try the others. Asked for, found, on which ranks:
 
-# %% [markdown] lang="zh" of="b11f8eb0"
-# ## 陈列室
-#
-# 专门制造故障：`faults.run(name)` 把一次真实的运行弄坏，出错的是 rank 1，返回查到的结果。这里放四种上面没见过的，其余的你可以自己试。三列是：要的、查到的、在哪些 rank：
-
 # %%
 for name in ("sigkill", "crash", "mismatched_shape", "straggler"):
     finding = faults.run(name, ranks=4)
@@ -1196,11 +998,6 @@ for name in ("sigkill", "crash", "mismatched_shape", "straggler"):
 #
 # Six broken runs. For each, find the odd **rank** (a number, or a tuple of several), the **line** (a piece of its text, such as `"dist.barrier()"`), and the **fault**, a key of `FAULTS`:
 
-# %% [markdown] lang="zh" of="62955cfc"
-# ## 练习
-#
-# 六个坏掉的运行。每个都要找出：出错的 **rank**（一个数，若有几个就写成元组）、**代码行**（写那一行的一段文字，例如 `"dist.barrier()"`），以及**故障**，即 `FAULTS` 的一个键：
-
 # %%
 print(*(f"{name:<17} {words[LANGUAGE == 'zh']}" for name, words in FAULTS.items()), sep="\n")
 
@@ -1210,13 +1007,6 @@ print(*(f"{name:<17} {words[LANGUAGE == 'zh']}" for name, words in FAULTS.items(
 # ### Case one: the log
 #
 # Meant: every rank returns the means over the ranks of every second loss; rank 0 alone prints them. Rank 0 needs the reduction only to print, and so its author thought that only rank 0 needs to call it.
-
-# %% [markdown] lang="zh" of="db36943d"
-# 然后把函数修好。检查会换别的数据、别的 rank 数，在真实的 rank 上跑它。修好的函数要返回原本该返回的东西；把故障藏起来不算。
-#
-# ### 案例一：日志
-#
-# 本意：每隔一个损失，对各 rank 求平均，每个 rank 都返回这些平均值，但只有 rank 0 打印。作者想：既然归约只是为了打印，那就只让 rank 0 来调。
 
 
 # %%
@@ -1268,11 +1058,6 @@ check.hint("case_one")
 # ### Case two: the dashboard
 #
 # Meant: the means of loss and accuracy over the ranks, on every rank. The run ends well; the dashboard shows an accuracy above 1. Budget: two messages.
-
-# %% [markdown] lang="zh" of="c2c8c69d"
-# ### 案例二：看板
-#
-# 本意：对各 rank 的损失和准确率分别求平均，每个 rank 都返回。运行顺利结束，看板上的准确率却大于 1。预算：两条消息。
 
 
 # %%
@@ -1327,11 +1112,6 @@ check.hint("case_two")
 #
 # Meant: each step takes the mean gradient over the ranks **that still have a batch**; every batch of every rank counts, and every rank returns the same weight. (A batch is one number, the gradient is the weight less that number.)
 
-# %% [markdown] lang="zh" of="7f32d1e3"
-# ### 案例三：最后一个 batch
-#
-# 本意：每一步用**还有 batch 的那些 rank** 的平均梯度；每个 rank 的每个 batch 都要算进去，所有 rank 返回相同的权重。（一个 batch 就是一个数，梯度是权重减去这个数。）
-
 
 # %%
 def one_epoch(batches):
@@ -1381,11 +1161,6 @@ check.hint("case_three")
 #
 # Meant: every rank hands x to the next one and returns what it got from the one before. Budget: x is sent once.
 
-# %% [markdown] lang="zh" of="10821fcf"
-# ### 案例四：环
-#
-# 本意：每个 rank 把 x 交给下一个，返回从上一个那里收到的东西。预算：x 只发一次。
-
 
 # %%
 def pass_on(x):
@@ -1429,11 +1204,6 @@ check.hint("case_four")
 # ### Case five: clipped
 #
 # Meant: less the mean gradient, shortened to `limit` if it is longer; every rank returns the same weight. Nothing hangs, nothing is NaN, and yet the ranks no longer evaluate alike.
-
-# %% [markdown] lang="zh" of="98869337"
-# ### 案例五：裁剪
-#
-# 本意：减去平均梯度，若它比 `limit` 长就缩短到 `limit`；每个 rank 返回相同的权重。没有卡住，也没有 NaN，可是各 rank 的评估结果对不上了。
 
 
 # %%
@@ -1484,11 +1254,6 @@ check.hint("case_five")
 # ### Case six: an empty batch
 #
 # Meant: the mean over all losses of all ranks. A rank may have none. Budget: two messages.
-
-# %% [markdown] lang="zh" of="f5e22089"
-# ### 案例六：空的 batch
-#
-# 本意：对所有 rank 的所有损失求平均。某个 rank 可能一个也没有。预算：两条消息。
 
 
 # %%
@@ -1550,26 +1315,6 @@ check.hint("case_six")
 # - Mixed precision: Micikevicius et al. 2017, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740)
 #
 # Where you stand:
-
-# %% [markdown] lang="zh" of="fa8969fc"
-# ## 小结
-#
-# - 一次失败有一个起因和若干回声。找到报的是自己的错的那个 rank；若大家都在等，就找被等的那个。
-# - 一个组里的每个 rank，都要以同样的次序、同样的形状调用同样的集合操作。`if rank`、短一截的循环、用错的组、set 的次序，都会破坏它。操作不同会卡住；次序不同则悄悄算错。
-# - 超时是进程组的参数。它能结束卡死，治不了卡死。
-# - NaN：在 all-reduce 之前查。副本：比摘要，不比 `hash`。忘了 `zero_grad`：涨的是数值，不是内存；存着损失张量：涨的才是内存。
-# - 内存耗尽：先看快照，再对最大的那部分下药；先用只花时间的办法。
-# - 每个 rank 的日志、种子、同规模的两次运行逐比特相同：这些要在用得着之前就备好。
-#
-# ## 出处
-#
-# - 飞行记录器：PyTorch 教程 *Flight Recorder for Debugging Stuck Jobs*
-# - `join()`：PyTorch，*Distributed Training with Uneven Inputs Using the Join Context Manager*
-# - 可复现性：PyTorch 文档 *Reproducibility*
-# - 内存快照：PyTorch，*Understanding CUDA Memory Usage*
-# - 混合精度：Micikevicius 等，2017，[arXiv 1710.03740](https://arxiv.org/abs/1710.03740)
-#
-# 你做到了哪里：
 
 # %%
 check.status()

@@ -1,97 +1,135 @@
 """The house rules hold; and each rule, shown a thing that breaks it, says so."""
 
-import contextlib
-import importlib.metadata
-import json
-import os
-import re
-import subprocess
-import sys
-import tomllib
-import types
 from pathlib import Path
 
-import conftest
+import files
 import house
+import plain
+import public
 import pytest
-
-import labkit
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = house.sources(ROOT / "labkit")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-README, MAKEFILE, CI = (
-    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile", ".ci/run")
-)
-EXPORTS = {
-    "__version__",
-    "launch",
-    "launch_script",
-    "start",
-    "warm",
-    "Job",
-    "Run",
-    "LaunchError",
-    "RankFailed",
-    "Deadlock",
-    "Timeout",
-    "Stopped",
-    "Refused",
-}
 RULES = (
-    house.floor_faults,
+    house.import_faults,
+    house.cycle_faults,
     house.engine_faults,
     house.size_faults,
-    house.total_faults,
+    house.folder_faults,
     house.name_faults,
-    house.docstring_faults,
-    house.type_faults,
+    public.docstring_faults,
+    public.type_faults,
 )
-LONG = "def long():\n" + "    pass\n" * 40
+LONG = "def long():\n" + "    pass\n" * 45
+RUN = {"launching.run": "", "pictures.svg": "", "juggling.run": "", "juggling.board": ""}
 BROKEN = (
-    (house.floor_faults, {"units": "from labkit import timeline"}, "units imports timeline"),
     (
-        house.floor_faults,
-        {"timeline": "def f():\n    from labkit.pipeline.schedules import naive"},
-        "floor 1 (theory), above",
+        house.import_faults,
+        {"units": "from labkit.launching import run", **RUN},
+        "units (noun) imports launching.run: a noun knows nouns",
     ),
-    (house.floor_faults, {"launcher": "import labkit.widgets"}, "nobody imports the hands"),
-    (house.floor_faults, {"svg": "from labkit import machine"}, "pictures never reach"),
-    (house.floor_faults, {"widgets.panel": "from ..demo import main"}, "nobody imports the hands"),
-    (house.floor_faults, {"job": "from labkit import launch"}, "name the room"),
-    (house.floor_faults, {"attic": ""}, "attic has no floor"),
-    (house.floor_faults, {"__init__": "from labkit.run import Run"}, "lazily"),
+    (
+        house.import_faults,
+        {"machine.ops": "def f():\n    from labkit.launching.run import Run", **RUN},
+        "it stands to the right",
+    ),
+    (
+        house.import_faults,
+        {"check.kit": "from labkit.juggling import run", **RUN},
+        "the stage knows no subject",
+    ),
+    (
+        house.import_faults,
+        {"pictures.mpl": "from labkit.launching import run", **RUN},
+        "pictures know nouns and pictures",
+    ),
+    (
+        house.import_faults,
+        {"juggling.throws": "from labkit.launching import run", **RUN},
+        "juggling.throws (theory) imports launching.run: theory knows theory",
+    ),
+    (
+        house.import_faults,
+        {"juggling.throws": "def f():\n    from . import run", **RUN},
+        "theory starts nothing",
+    ),
+    (
+        house.import_faults,
+        {"juggling.picture": "from labkit.juggling.run import launch", **RUN},
+        "juggling.picture (picture) imports juggling.run",
+    ),
+    (
+        house.import_faults,
+        {"juggling.clubs_run": "from labkit.pictures import svg", **RUN},
+        "juggling.clubs_run (run) imports pictures.svg",
+    ),
+    (
+        house.import_faults,
+        {"circus.board": "from labkit.juggling import board", **RUN},
+        "boards and checks are for readers alone",
+    ),
+    (
+        house.import_faults,
+        {"launching.job": "from labkit import launch", "__init__": "", **RUN},
+        "name the module that has what you need",
+    ),
+    (
+        house.cycle_faults,
+        {"a.x": "from labkit.a import y", "a.y": "from labkit.a import x"},
+        "modules import in a circle",
+    ),
+    (
+        house.cycle_faults,
+        {
+            "a.x": "def f():\n    from labkit.b import x",
+            "b.x": "def f():\n    from labkit.a import x",
+        },
+        "subjects import in a circle",
+    ),
     (
         house.engine_faults,
-        {"schedule": "def f():\n    import torch.distributed"},
-        "schedule imports torch",
+        {"juggling.throws": "def f():\n    import torch.distributed"},
+        "juggling.throws (theory) imports torch",
     ),
-    (house.engine_faults, {"model": "import deepspeed"}, "at import time"),
-    (house.size_faults, {"units": "x = 1\n" * 301}, "301 lines"),
-    (house.size_faults, {"units": LONG}, "units.long has 41 lines"),
-    (
-        house.total_faults,
-        {f"room{i}": "x = 1\n" * 300 for i in range(25)},
-        "7500 lines of code, of 7400",
-    ),
-    (house.total_faults, {"units": LONG}, "the median function has 41 lines"),
-    (house.total_faults, {"widgets.panel": "x = 1\n" * 4561}, "widgets and check have 4561"),
+    (house.engine_faults, {"juggling.run": "import deepspeed"}, "at import time"),
+    (house.size_faults, {"units": "x = 1\n" * 351}, "351 lines"),
+    (house.size_faults, {"units": LONG}, "units.long has 46 lines"),
+    (house.size_faults, {"units": LONG}, "the median function has 46 lines"),
+    (house.folder_faults, {f"juggling.m{i}": "" for i in range(15)}, "juggling has 15 files"),
+    (house.folder_faults, {f"m{i}": "" for i in range(13)}, "labkit has 13 files of 12"),
     (house.name_faults, {"units": "class RankManager: pass"}, "called manager"),
     (house.name_faults, {"common": "def http_utils(): pass"}, "called utils"),
+    (house.name_faults, {"a.throw": "def throw(): pass"}, "called like the one thing in it"),
     (
-        house.docstring_faults,
+        public.docstring_faults,
         {"units": "class Metre:\n    def f(self): pass"},
         "units.Metre.f has no docstring",
     ),
-    (house.docstring_faults, {"units": "x = 1"}, "units has no docstring"),
+    (public.docstring_faults, {"units": "x = 1"}, "units has no docstring"),
     (
-        house.docstring_faults,
+        public.docstring_faults,
         {"run": "@dataclass(frozen=True)\nclass R:\n    x: int"},
         "run.R.x has no line",
     ),
-    (house.docstring_faults, {"run": "@dataclass\nclass R: pass"}, "frozen and keyword-only"),
-    (house.type_faults, {"units": "def f(a, *, b: int) -> None: pass"}, "units.f: a has no type"),
-    (house.type_faults, {"units": "class C:\n    def f(self): pass"}, "units.C.f: no return type"),
+    (public.docstring_faults, {"run": "@dataclass\nclass R: pass"}, "frozen and keyword-only"),
+    (public.type_faults, {"units": "def f(a, *, b: int) -> None: pass"}, "units.f: a has no type"),
+    (
+        public.type_faults,
+        {"units": "class C:\n    def f(self): pass"},
+        "units.C.f: no return type",
+    ),
+)
+PLAIN = (
+    ("f(), g()", "a tuple is no statement"),
+    ("a, b = f(), 1", "a packed assignment"),
+    ("x = [[j for j in i] for i in y]", "a comprehension inside a comprehension"),
+    ("x = [j for i in y for j in i]", "a comprehension with two loops"),
+    ("x = 1 if a else 2 if b else 3", "a choice inside a choice"),
+    ("x = [y for i in z if (y := f(i))]", "a name given inside an expression"),
+    ("x = rows[bool(heads) :]", "a truth value is no index"),
+    ("x = size * (stage == 3)", "a truth value is no factor"),
+    ("if a: b()", "a statement on its header's line"),
+    ("a = 1; b = 2", "two statements on a line"),
 )
 
 
@@ -110,231 +148,58 @@ def test_every_rule_is_shown_something_broken():
     assert {rule for rule, _, _ in BROKEN} == set(RULES)
 
 
-def test_imports_that_go_down_and_left_are_no_fault():
+def test_imports_that_the_plan_allows_are_no_fault():
     tree = {
-        "schedule": "from labkit import timeline",
-        "svg": "from labkit.pictures.scene import Scene",
-        "demo": "import labkit as lab",
-        "widgets.panel": "from . import play\nfrom labkit import machine",
-        "job": "from labkit.run import Run",
+        "__main__": "from labkit.juggling import board",
+        "timeline": "from labkit import units\ndef f():\n    from labkit.pictures import svg",
+        "juggling.throws": "from labkit import timeline\nfrom labkit.circus import tents",
+        "juggling.two_board": "from labkit.juggling import run\nfrom labkit.pictures import svg",
+        "juggling.check": "from labkit.juggling import throws, run\nfrom labkit.circus import run",
+        "circus.run": "from labkit.launching import run",
+        "circus.tents": "",
+        "units": "",
+        **RUN,
     }
-    assert house.floor_faults(tree) == []
+    assert house.import_faults(tree) == house.cycle_faults(tree) == []
 
 
-@pytest.mark.alone  # a bound in seconds
-def test_importing_labkit_takes_under_a_fifth_of_a_second_of_cpu_and_loads_nothing_heavy():
-    code = (
-        "import time, sys; t = time.process_time(); import labkit; "
-        "print(time.process_time() - t, *{'torch', 'numpy', 'matplotlib', 'ipywidgets'} & "
-        "set(sys.modules))"
-    )
-    answers = [
-        subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).split()
-        for _ in range(3)
-    ]
-    assert min(float(answer[0]) for answer in answers) < 0.2
-    assert all(answer[1:] == [] for answer in answers), answers
+def python_files():
+    """Every Python file of the project but the sources of notebooks."""
+    found = [path for path in files.files(ROOT) if path.suffix == ".py"]
+    return [path for path in found if path.parent != ROOT / "notebooks" / "src"]
 
 
-def test_the_export_list_is_exact():
-    assert set(labkit.__all__) == EXPORTS == set(dir(labkit))
-    assert labkit.__version__ == PROJECT["project"]["version"]
-    with pytest.raises(AttributeError, match="'gpipe' is not among them"):
-        labkit.gpipe  # noqa: B018
+def test_code_is_plain():
+    faults = []
+    for path in python_files():
+        strict = path.is_relative_to(ROOT / "labkit")
+        for line, what in plain.plain_faults(path.read_text(encoding="utf-8"), strict=strict):
+            faults.append(f"{path.relative_to(ROOT)}:{line}: {what}")
+    assert faults == []
 
 
-@pytest.mark.parametrize("name", sorted(EXPORTS))
-def test_every_export_is_there(name):
-    assert getattr(labkit, name) is not None
+def test_no_file_is_too_long_to_read():
+    long = []
+    for path in files.files(ROOT):
+        lines = len(path.read_bytes().splitlines())
+        if path.suffix in (".py", ".js", ".mjs") and lines > house.FILE_LINES:
+            long.append(f"{path.relative_to(ROOT)} has {lines} lines of {house.FILE_LINES}")
+    chapters = str(Path("notebooks", "src"))
+    assert [each for each in long if not each.startswith(chapters)] == []
 
 
-def test_environment_yml_agrees_with_pyproject():
-    text = (ROOT / "environment.yml").read_text()
-    assert house.conda_faults(text, PROJECT) == []
-    assert house.conda_faults(text.replace("3.11", "3.12"), PROJECT) == [
-        "environment.yml lacks python>=3.11",
-        "environment.yml lists python>=3.12; pins stand in pyproject.toml",
-    ]
-    assert house.conda_faults(text + "      - torch==2.0\n", PROJECT) == [
-        "environment.yml lists torch==2.0; pins stand in pyproject.toml"
-    ]
+@pytest.mark.parametrize(("code", "words"), PLAIN, ids=[words for _, words in PLAIN])
+def test_code_that_is_not_plain_is_found(code, words):
+    assert any(words in what for _, what in plain.plain_faults(code)), plain.plain_faults(code)
 
 
-def test_what_is_installed_is_what_is_pinned():
-    pinned = house.pins(PROJECT)
-    assert pinned["torch"] == "2.13.0"
-    installed = {name: importlib.metadata.version(name).partition("+")[0] for name in pinned}
-    assert installed == pinned
+def test_what_is_plain_is_no_fault():
+    code = "a, b = b, a\nx = [f(y) for y in z if y]\nif (m := f(x)):\n    x = rows[1:] * 2\n"
+    assert plain.plain_faults(code) == []
 
 
-def test_a_loose_requirement_is_refused():
-    with pytest.raises(ValueError, match="numpy>=2"):
-        house.pins(
-            {"project": {"dependencies": ["numpy>=2"], "optional-dependencies": {"test": []}}}
-        )
-
-
-def test_every_make_command_named_is_a_target_and_ci_runs_the_test_command():
-    for text in (README, CI, (ROOT / "CONTRIBUTING.md").read_text()):
-        assert re.search(r"make \w+", text)
-        assert house.command_faults(text, MAKEFILE) == []
-    assert house.command_faults("    make tea\n`make lab`", MAKEFILE) == ["make tea is no target"]
-    assert "    make test" in README
-    assert CI.strip().splitlines()[-1] == "make test"
-
-
-def test_the_readmes_first_screen_is_in_order():
-    text = README.partition("\n## ")[0]
-    parts = [
-        "# labkit",
-        "](data/readme/",
-        "    make lab",
-        "    make test",
-        "```python",
-        "<!-- chapters -->",
-        "<!-- /chapters -->",
-    ]
-    places = [text.find(part) for part in parts]
-    assert -1 not in places and places == sorted(places), dict(zip(parts, places, strict=True))
-
-
-@pytest.mark.real
-@pytest.mark.timeout(180)
-def test_the_readmes_six_lines_of_python_run():
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
-    assert len(code.strip().splitlines()) == 6
-    done = subprocess.run(
-        [sys.executable, "-"], input=code, capture_output=True, text=True, timeout=150, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "tensor([4., 4., 4.])" in done.stdout
-
-
-def test_no_file_names_a_persons_folder_holds_outputs_or_weighs_too_much():
-    assert len(list(house.files(ROOT))) > 20
-    assert house.file_faults(ROOT) == []
-
-
-def test_a_file_that_may_not_be_committed_is_named(tmp_path):
-    cell = {"cell_type": "code", "outputs": [{"text": "1"}], "execution_count": 1}
-    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {"widgets": {}}}))
-    (tmp_path / "b.md").write_text(
-        "see /" + "home/ann/labkit, not https://example.org/home/ann nor ~/wo" + "rk/x"
-    )
-    (tmp_path / "c.bin").write_bytes(b"\xff" * 600_001)
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv" / "d.bin").write_bytes(b"\xff" * 600_001)
-    assert house.file_faults(tmp_path) == [
-        "a.ipynb: cell 0 has been run",
-        "a.ipynb: holds widget states",
-        "b.md names /" + "home/",
-        "c.bin has 600001 bytes of 600000",
-    ]
-
-
-def test_no_deprecated_name_of_torch_is_used():
-    code = [path for path in house.files(ROOT) if path.suffix == ".py"]
-    assert len(code) > 20
-    faults = [house.deprecated_faults(path.name, path.read_text(encoding="utf-8")) for path in code]
-    # not deprecated, only discouraged: chapter 03 shows why, and nobody else may have it
-    assert [fault for some in faults for fault in some] == [
-        "03_data_parallel.py uses torch.nn.DataParallel"
-    ]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import torch.cuda.amp as amp",
-        "from torch.cuda.amp import autocast",
-        "%time\ntorch.cuda.amp.f()",
-        "import torch as t\nt.cuda.amp.GradScaler()",
-        "from torch.nn import DataParallel",
-    ],
-)
-def test_a_deprecated_name_is_found_however_it_is_written(code):
-    assert len(house.deprecated_faults("x", code)) == 1
-    assert (
-        house.deprecated_faults(
-            "x", '# torch.cuda.amp\n"torch.cuda.amp"\nimport torch.cuda.amplitude'
-        )
-        == []
-    )
-
-
-def test_ruff_finds_nothing_and_would():
-    ruff = [sys.executable, "-m", "ruff", "check", "--no-cache", "--quiet"]
-    done = subprocess.run([*ruff, "."], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout[-3000:]
-    found = subprocess.run(
-        [*ruff, "-"], input="import os\n", cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert "F401" in found.stdout
-
-
-def test_every_part_of_data_says_where_it_comes_from():
-    told = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
-    parts = [
-        path.name + "/" * path.is_dir()
-        for path in (ROOT / "data").iterdir()
-        if path.name != "README.md"
-    ]
-    assert "story.txt" in parts
-    assert [part for part in parts if f"| `{part}` |" not in told] == []
-
-
-FAKE_PYTHON = """#!/bin/sh
-echo "$*" >> calls
-case "$*" in
-    *"-m venv"*) for folder; do :; done; mkdir -p "$folder/bin"; cp "$0" "$folder/bin/python";;
-    *"-m pip"*) test ! -e no-network;;
-esac
-"""
-
-
-def test_make_env_repairs_what_an_interrupted_call_left_and_follows_the_pins(tmp_path):
-    for name in ("Makefile", "pyproject.toml"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
-    (tmp_path / "python").write_text(FAKE_PYTHON)
-    (tmp_path / "python").chmod(0o755)
-
-    def env() -> tuple[int, list[str]]:
-        (tmp_path / "calls").write_text("")
-        done = subprocess.run(
-            ["make", "env", "PYTHON=./python"], cwd=tmp_path, capture_output=True, timeout=30
-        )
-        return done.returncode, re.findall(
-            r"-m (venv --clear|venv|pip|labkit ops)", (tmp_path / "calls").read_text()
-        )
-
-    (tmp_path / "no-network").touch()
-    assert env() == (2, ["venv --clear", "pip"])
-    (tmp_path / "no-network").unlink()
-    assert env() == (0, ["venv --clear", "pip", "pip", "labkit ops"])
-    assert env() == (0, ["labkit ops"])
-    os.utime(tmp_path / "pyproject.toml", (2**33, 2**33))  # the pins change
-    assert env() == (
-        0,
-        ["pip", "pip", "labkit ops"],
-    )  # in the environment as it is, whatever PYTHON is now
-
-
-@pytest.mark.parametrize(
-    ("mark", "ci", "outcome"),
-    [
-        ("browser", "", pytest.skip.Exception),
-        ("gpu", "true", pytest.skip.Exception),
-        ("browser", "true", pytest.fail.Exception),
-        ("notebooks", "true", None),
-    ],
-)
-def test_a_browser_test_without_a_browser_skips_with_a_reason_and_fails_in_ci(
-    monkeypatch, mark, ci, outcome
-):
-    monkeypatch.setenv("CI", ci)
-    monkeypatch.setattr(conftest, "chromium", lambda: None)
-    monkeypatch.setattr(conftest.resources, "num_gpus", lambda: 0)
-    item = types.SimpleNamespace(get_closest_marker=lambda name: name == mark)
-    expected = pytest.raises(outcome, match="needs") if outcome else contextlib.nullcontext()
-    with expected:
-        conftest.pytest_runtest_setup(item)
+def test_tests_mirror_the_package():
+    folders = {path.name for path in (ROOT / "labkit").iterdir() if (path / "__init__.py").exists()}
+    tested = {path.name for path in (ROOT / "tests").iterdir() if list(path.glob("test_*.py"))}
+    assert sorted(folders - tested) == []
+    assert sorted(tested - folders) == ["benchmarks", "house", "notebooks", "nouns"]

@@ -1,0 +1,101 @@
+"""A chapter as a notebook: for learners, solved, or checked (both at once, to be run by nbmake)."""
+
+import nbformat
+from chapter import LANGUAGE_LINE, SOLUTION, Cell, Chapter, heading
+from chinese import fingerprint
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+FOLDERS = {
+    ("en", "learner"): "",
+    ("zh", "learner"): "zh",
+    ("en", "solution"): "solutions",
+    ("zh", "solution"): "solutions/zh",
+}
+STUB = 'raise NotImplementedError("your turn: replace this line")'
+KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+CELL_TIMEOUT_S = 60
+CHECKED_ONLY = "checked-only"
+BOOK = 'import os\n\nos.environ["LABKIT_BOOK"] = "1"'
+
+
+def code(source: str, language: str, *, solved: bool) -> str:
+    """A code cell's text: the one line that names the language, and each solution block as a stub
+    or as its body."""
+    lines = [
+        f'LANGUAGE = "{language}"' if line == LANGUAGE_LINE else line
+        for line in source.splitlines()
+    ]
+    return SOLUTION.sub(r"\2" if solved else r"\1" + STUB, "\n".join(lines))
+
+
+def notebook(chapter: Chapter, language: str, build: str) -> NotebookNode:
+    """One build (learner, solution or checked) of a chapter: no outputs, and the same bytes for the
+    same source."""
+    if build == "checked":
+        rows = _checked(chapter, language)
+    else:
+        solved = build == "solution"
+        rows = [(cell.kind, _text(cell, language, solved), cell.options) for cell in chapter.cells]
+    cells = []
+    for position, (kind, text, options) in enumerate(rows):
+        make = new_markdown_cell if kind == "markdown" else new_code_cell
+        cells.append(make(text, id=fingerprint(f"{position} {text}"), metadata=options))
+    title = chapter.cells[0]
+    about = {
+        "chapter": chapter.name[:2],
+        "title": heading(title.source),
+        "title_zh": heading(title.chinese),
+        **chapter.header,
+        "language": language,
+        "build": build,
+    }
+    metadata = {
+        "kernelspec": KERNEL,
+        "language_info": {"name": "python"},
+        "labkit": about,
+        "execution": {"timeout": CELL_TIMEOUT_S},
+    }
+    return new_notebook(cells=cells, metadata=metadata)
+
+
+def text(notebook: NotebookNode) -> str:
+    """A notebook as the text of its file."""
+    return nbformat.writes(notebook, version=4) + "\n"
+
+
+def _text(cell: Cell, language: str, solved: bool) -> str:
+    if cell.kind == "code":
+        return code(cell.source, language, solved=solved)
+    return cell.chinese if language == "zh" else cell.source
+
+
+def _checked(chapter: Chapter, language: str) -> list[tuple[str, str, dict]]:
+    """The cells of a checked build as (kind, text, options): the learner's, in which each stub and
+    its check are followed by the solution and its check. The first cell asks for the book's
+    outputs. What learners do not have is tagged."""
+    only = {"tags": [CHECKED_ONLY]}
+    rows = [("code", BOOK, only)]
+    solution = []
+    for cell in chapter.cells:
+        rows.append((cell.kind, _text(cell, language, solved=False), cell.options))
+        if solution:
+            solution.append(("code", _text(cell, language, solved=True), only))
+            rows += solution
+            solution = []
+        elif SOLUTION.search(cell.source):
+            solution = [("code", _text(cell, language, solved=True), only)]
+    return rows + solution
+
+
+def of_learners(notebook: NotebookNode) -> NotebookNode:
+    """A checked build, executed, as the learner sees it. The standing after all solutions is not
+    the learner's, so that output is left out."""
+    cells = []
+    for cell in notebook.cells:
+        if CHECKED_ONLY in cell.metadata.get("tags", []):
+            continue
+        if "check.status(" in cell.source:
+            cell = NotebookNode(cell, outputs=[])
+        cells.append(cell)
+    return NotebookNode(notebook, cells=cells)

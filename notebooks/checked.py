@@ -1,0 +1,172 @@
+"""The checked builds, ``out/checked/`` (Chinese: ``out/checked/zh/``): every cell of a chapter, and
+for each exercise the solution and its check as well, executed once by nbmake. Tests and the book
+read these copies; what is there and still current is not executed again.
+
+    python notebooks/checked.py           every English chapter, and one in Chinese
+    python notebooks/checked.py 00 08     only these, in English
+    python notebooks/checked.py --write   execute nothing; then, by hand:
+                                          pytest --nbmake --overwrite out/checked
+"""
+
+import argparse
+import fcntl
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import builds
+import nbformat
+from chapter import read, sources
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).resolve().parent.parent
+CHINESE = "00_start_here"
+NOTEBOOK_TIMEOUT_S = 1200
+
+Copy = tuple[str, str]  # a language and a chapter's name
+
+
+class Failed(RuntimeError):
+    """A cell of a checked build went wrong; nbmake has shown it."""
+
+
+def standard(root: Path) -> list[Copy]:
+    """What tests need: every chapter in English, and one in Chinese."""
+    names = [path.stem for path in sources(root)]
+    return [("en", name) for name in names] + [("zh", name) for name in names if name == CHINESE]
+
+
+def path_of(root: Path, copy: Copy) -> Path:
+    """Where a copy lies."""
+    language, name = copy
+    return root / "out" / "checked" / ("zh" if language == "zh" else "") / f"{name}.ipynb"
+
+
+def build(root: Path, copy: Copy) -> NotebookNode:
+    """The notebook of a copy, without outputs. It says what its outputs will stand on."""
+    language, name = copy
+    chapter = read(root / "notebooks" / "src" / f"{name}.py")
+    notebook = builds.notebook(chapter, language, "checked")
+    stands_on = hashlib.sha256(_foundation(root) + builds.text(notebook).encode())
+    notebook.metadata.labkit["stands_on"] = stands_on.hexdigest()[:16]
+    return notebook
+
+
+@cache
+def _foundation(root: Path) -> bytes:
+    """A hash of what every chapter stands on: the package, its data, the pins, Python."""
+    seen = hashlib.sha256(sys.version.encode() + (root / "pyproject.toml").read_bytes())
+    for path in sorted([*(root / "labkit").rglob("*"), *(root / "data").rglob("*")]):
+        left_out = {"__pycache__", "readme"} & set(path.parts)  # the README's picture is made here
+        if path.is_file() and not left_out:
+            seen.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return seen.digest()
+
+
+def faults(notebook: NotebookNode) -> list[str]:
+    """The cells that did not run, and those that ended in an error that nobody expects."""
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        first_line = cell.source.partition("\n")[0]
+        if cell.execution_count is None:
+            found.append(f"not executed: {first_line}")
+        for output in cell.outputs:
+            expected = "raises-exception" in cell.metadata.get("tags", [])
+            if output.output_type == "error" and not expected:
+                found.append(f"{output.ename}: {output.evalue} in: {first_line}")
+    return found
+
+
+def write(root: Path, wanted: list[Copy]) -> list[Path]:
+    """Writes the copies that are absent, stale or not executed to their end, without outputs.
+    Returns those."""
+    written = []
+    for copy in wanted:
+        path = path_of(root, copy)
+        fresh = build(root, copy)
+        if not _is_current(path, fresh):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(builds.text(fresh), encoding="utf-8")
+            written.append(path)
+    return written
+
+
+def _is_current(path: Path, fresh: NotebookNode) -> bool:
+    if not path.exists():
+        return False
+    there = nbformat.read(path, as_version=4)
+    same = there.metadata.labkit.stands_on == fresh.metadata.labkit.stands_on
+    return same and not faults(there)
+
+
+def execute(root: Path, wanted: list[Copy]) -> bool:
+    """Brings the copies up to date, by one run of nbmake over those that need it. Returns whether
+    all of them have run to their end without an error."""
+    with _alone(root):
+        paths = write(root, wanted)
+        return not paths or nbmake(root, paths)
+
+
+def nbmake(root: Path, paths: list[Path]) -> bool:
+    """Runs notebooks in place. Returns whether none failed; pytest's report goes to stdout."""
+    command = [
+        *(sys.executable, "-m", "pytest", "--nbmake", "--overwrite", "--verbose"),
+        *("-p", "no:cacheprovider", "--override-ini=addopts=", "--durations=0"),
+        f"--timeout={NOTEBOOK_TIMEOUT_S}",
+        *map(str, paths),
+    ]
+    return subprocess.run(command, cwd=root).returncode == 0
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One process at a time writes the copies; another waits for it, and finds them done."""
+    folder = root / "out" / "checked"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def load(root: Path, copy: Copy) -> NotebookNode:
+    """A copy with its outputs as they are; pieces of one stream are joined, the state of widgets is
+    left out."""
+    notebook = nbformat.read(path_of(root, copy), as_version=4)
+    notebook.metadata.pop("widgets", None)
+    return CoalesceStreamsPreprocessor().preprocess(notebook, {})[0]
+
+
+def executed(root: Path, copy: Copy) -> NotebookNode:
+    """A copy with its outputs, executed now if need be. Raises Failed if a cell went wrong."""
+    if not execute(root, [copy]):
+        raise Failed(f"{path_of(root, copy).relative_to(root)} did not run to its end")
+    return load(root, copy)
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    """The command line. Returns the exit status."""
+    names = {path.stem[:2]: path.stem for path in sources(root)}
+    parser = argparse.ArgumentParser(description="Executes the checked builds")
+    parser.add_argument("chapters", nargs="*", help=f"of {' '.join(names)}; all by default")
+    parser.add_argument("--write", action="store_true", help="write them, execute nothing")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.chapters) - set(names)):
+        parser.error(f"no such chapter: {' '.join(unknown)}; there are {' '.join(names)}")
+    chosen = [("en", names[number]) for number in options.chapters]
+    wanted = chosen or standard(root)
+    if options.write:
+        written = write(root, wanted)
+        print("wrote:", *[path.relative_to(root) for path in written] or ["nothing"], sep="\n  ")
+        return 0
+    return int(not execute(root, wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Valid ones of every noun of ours that an argument may be."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from labkit import footprint, shards, timeline
+from labkit.collectives import algorithms, calibrate, network
+from labkit.data_parallel import buckets
+from labkit.launching import outcome, run
+from labkit.machine import doctor, topology
+from labkit.pictures import curves, scene, sketch, style
+from labkit.pipeline import schedules, simulation
+from labkit.sharding import partition, states
+from labkit.sharding import run as sharding_run
+from labkit.sharding import step as sharding_step
+
+TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-3\nGPU1\tNV12\t X \t0-3\n"
+WRITTEN = ("no-such-file", "中文", "file.png")
+
+
+def tasks() -> list[timeline.Timeline]:
+    """Valid timelines: simulated, measured, empty, of messages only, with labels that are no
+    actions."""
+    four = schedules.zbv(2, 4)
+    row = (0, "compute", "compute", "?", 0.0, 0.0, 0)
+    return [
+        simulation.simulate(schedules.gpipe(2, 3), simulation.Cost(message_us=50.0, gap_us=3.0)),
+        simulation.simulate(four),
+        timeline.from_rows([], num_ranks=2, origin="simulated"),
+        timeline.from_rows([row], num_ranks=1, origin="recorded"),
+        timeline.from_rows(
+            [(1, "compute", "F", "?", -5.0, 7.0, 0)], num_ranks=3, origin="measured"
+        ),
+        timeline.from_rows(
+            [(0, "comm", "all_reduce", "中文", 1.0, 1e12, 2**62)], num_ranks=1, origin="measured"
+        ),
+        network.simulate(
+            algorithms.plan("all_reduce", "ring", 4), network.uniform(4, LINKS[0]), 1e6
+        ),
+        buckets.simulate(LAYERS, ((2, 1), (0,)), lambda num_bytes: num_bytes / 1e3, num_ranks=2),
+    ]
+
+
+LINKS = [
+    network.Link(alpha_us=5.0, bandwidth_gb_per_s=10.0),
+    network.Link(alpha_us=0.0, bandwidth_gb_per_s=float("inf"), wire="w"),
+]
+LAYERS = [
+    buckets.Layer(name=f"layer {size}", num_bytes=size, forward_us=float(size))
+    for size in (1, 40, 4000)
+]
+UNITS = sharding_step.transformer(num_layers=2, dim=8, num_heads=2, batch=1, seq_len=4)
+CPU = topology.Cpu(number=0, core=0, cache=0, node=0, package=0)
+SERIES = [
+    curves.Series("a", (1.0, 2.0), (3.0, 4.0)),
+    curves.Series({"en": "b", "zh": "乙"}, (1,), (2,), True),
+    curves.Series("none", (), ()),
+    curves.Series("wild", (0.0, 1e300), (float("nan"), -1e300)),
+    curves.Series("odd", (1.0,), ()),
+    curves.Series("large", (1e-300, 1e300), (-1e300, 1e300)),
+]
+
+
+@functools.cache
+def nouns() -> dict[type, list]:
+    """Valid ones of every noun that an argument may be."""
+    timelines = tasks()
+    calls = (
+        ("all_reduce", "ring", 4),
+        ("reduce", "tree", 3),
+        ("all_to_all", "pairwise", 3),
+        ("send_recv", "direct", 1),
+    )
+    plans = [algorithms.plan(*call) for call in calls]
+    empty = shards.from_rows([], num_ranks=1, origin="measured")
+    step = sharding_step.predict("ddp", UNITS, 2)
+    pictures = [scene.timeline(each, language="en") for each in timelines]
+    pictures += [scene.timeline(each, language="zh") for each in timelines]
+    drawings = [
+        curves.curves(SERIES[:2], title="t", badge="measured"),
+        curves.bars([("a", 3.0)], title="b", badge=""),
+    ]
+    actions = schedules.one_f_one_b(2, 3).orders[0]
+    return {
+        timeline.Timeline: timelines,
+        algorithms.Plan: plans,
+        algorithms.Move: [plans[0].steps[0][0]],
+        schedules.Schedule: [
+            schedules.gpipe(2, 3),
+            schedules.interleaved_zero_bubble(2, 4),
+            schedules.naive(1),
+            schedules.parse("rank 0: 0B0 0F0"),
+            schedules.parse("rank 0: 1F0\nrank 1: 0F0 0B0"),
+        ],
+        schedules.Action: [*actions],
+        simulation.Cost: [simulation.Cost(), simulation.Cost(forward_us=0.0, message_us=9.0)],
+        network.Link: LINKS,
+        buckets.Layer: LAYERS,
+        sharding_step.Unit: UNITS,
+        sharding_step.Gradient: [*UNITS[1].gradients],
+        network.Network: [
+            network.uniform(4, LINKS[0]),
+            network.uniform(1, LINKS[1]),
+            network.Network(name="none", links=((None, None), (None, None))),
+            network.islands(4, 2, inside=LINKS[0], between=LINKS[1]),
+        ],
+        network.Fit: [network.fit("all_reduce", 2, np.array([1, 9]), np.array([1, 3]))],
+        shards.Shards: [
+            empty,
+            partition.predict("zero2", sharding_step.shapes(UNITS), 2),
+            partition.stage_shards(10, 3, 3),
+        ],
+        footprint.Footprint: [
+            step,
+            sharding_step.predict("fsdp", UNITS, 4),
+            footprint.from_moments([("F0", {"temporary": 0.0})], "measured"),
+        ],
+        states.Recipe: [*states.RECIPES.values()],
+        states.Move: states.offload_moves(10, 2, 3, "all", 2),
+        topology.Cpu: [CPU],
+        topology.Devices: [topology.Devices(), topology.parse_topo(TOPO)],
+        topology.Topology: [
+            topology.Topology(cpus=(CPU,), num_usable=1, node_bytes={0: 10**9}, devices=devices)
+            for devices in (topology.Devices(), topology.parse_topo(TOPO))
+        ],
+        scene.Scene: pictures,
+        scene.Row: [*pictures[0].rows],
+        sketch.Sketch: drawings,
+        scene.Heading: [scene.Heading(text="t", detail="", bottom_px=9.0)],
+        sketch.Box: [sketch.Box(0, 60, 9, 9, "#4f9fe3", texts=("a",))],
+        sketch.Words: [sketch.Words(1, 2, "中文")],
+        sketch.Line: [sketch.Line(((0, 0), (9, 9)), arrow=True), sketch.Line((), mark="o")],
+        curves.Series: SERIES,
+        style.Kind: [style.style("F")],
+        sharding_run.Setting: [sharding_run.Setting(), sharding_run.Setting(engine="fsdp1")],
+        calibrate.Point: [
+            calibrate.Point(primitive="all_reduce", num_ranks=2, num_bytes=size, time_us=9.0 + size)
+            for size in (4, 1000)
+        ],
+        doctor.Row: [doctor.Row(name="gloo", value="", ok=False, fix="make env")],
+        doctor.Report: [doctor.Report(rows=())],
+        run.Run: [run.Run(results=(1,), logs=("",), seconds=1.0, backend="gloo", notes=("gloo",))],
+        outcome.Finding: [outcome.Finding(fault="sigkill", ranks=(1,), text="rank 1 was killed")],
+        outcome.Ending: [
+            outcome.Ending(rank=rank, how=how)
+            for rank, how in enumerate(("returned", "died", "stuck"))
+        ],
+        Path: [Path(name) for name in (*WRITTEN, ".")],
+    }

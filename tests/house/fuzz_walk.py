@@ -1,0 +1,169 @@
+"""What is fuzzed: every public function of the package, and the data classes with their members.
+
+They are found by walking, so a new one is fuzzed at once, or stands in EXCUSED with its reason.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import house
+
+import labkit
+
+PACKAGE = Path(labkit.__file__).parent
+
+MACHINE = "lives among processes and sockets: test_launcher holds it under injected faults"
+WATCH = "reads what the watch over ranks wrote: test_launcher makes each ending happen"
+LIVE = "takes live torch objects, or what ranks returned: its own test runs it there"
+ASKS = "takes nothing and asks this machine: its own test"
+GRADES = "takes a learner's function and runs it on ranks: its own test passes wrong answers"
+BUILDER = "an entry of ALGORITHMS: ``plan`` calls it, and checks for it"
+PART = "a part of a board, made by it: the board's function is fuzzed"
+REASONS = {
+    MACHINE: (
+        "launching.messages",
+        "launching.zygote",
+        "launching.zygote_client",
+        "launching.rank_state",
+        "launching.job",
+        "launching.rank",
+        "launching.introspect",
+        "debugging.health",
+        "machine.resources.is_stopped",
+    ),
+    WATCH: ("launching.verdict", "launching.outcome", "launching.diagnosis"),
+    LIVE: (
+        "sharding.engines",
+        "measure.memory",
+        "model",
+        "measure.pace",
+        "measure.traffic",
+        "launching.pickling",
+        "debugging.faults",
+        "recovery.checkpoint",
+        "recovery.disturbed",
+        "measure.trace.record",
+        "measure.trace.span",
+        "measure.labels",
+        "collectives.run.execute",
+        "collectives.run.library",
+        "sharding.run.measured",
+        "sharding.run.timeline",
+        "sharding.run.Trainer",
+        "sharding.run.wrap",
+        "accelerate.run",
+        "planner.run",
+        "planner.need_board.train",
+        "planner.need_board.measured_bills",
+    ),
+    "deletes files of /dev/shm: test_security": ("machine.ops.free_shared_memory",),
+    ASKS: (
+        "machine.ops",
+        "machine.hardware",
+        "machine.doctor.examine",
+        "machine.resources.summary",
+        "machine.resources.cores",
+        "machine.resources.total_bytes",
+        "machine.resources.available_bytes",
+        "machine.resources.num_gpus",
+        "machine.resources.free_port",
+        "machine.resources.loopback",
+        "launching.launcher.warm",
+    ),
+    PART: (
+        "widgets.flipbook",
+        "widgets.live",
+        "widgets.trial",
+        "widgets.picture",
+        "widgets.names",
+        "planner.models",
+        "planner.need_board.small_bill",
+        "accelerate.board.differing",
+        "accelerate.board.predicted",
+    ),
+    "takes a board: test_book has each of them": ("widgets.export",),
+    "the main job from end to end: test_demo": ("pipeline.demo",),
+    "the command line: test_main": ("__main__",),
+    "deletes a folder": ("launching.run.remove",),
+    "test_security and test_run: what a stranger's folder holds": ("launching.run.Run",),
+    "a str": ("launching.run.Unsaved",),
+    BUILDER: (
+        "collectives.algorithms.ring",
+        "collectives.algorithms.hierarchical",
+        "collectives.algorithms.pairwise",
+        "collectives.algorithms.direct",
+        "collectives.algorithms.star",
+        "collectives.algorithms.tree",
+        "collectives.algorithms.chain",
+        "collectives.algorithms.double_tree",
+    ),
+}
+EXCUSED = {name: why for why, names in REASONS.items() for name in names}
+
+
+def modules() -> Iterator[types.ModuleType]:
+    """Every module of the package, fronts left out: they only offer what others hold."""
+    for name in house.sources(PACKAGE):
+        if house.role(name) != "front" and not name.endswith("__init__"):
+            yield importlib.import_module(f"labkit.{name}")
+
+
+def is_data(thing: Any) -> bool:
+    """A data class or a named tuple."""
+    named_tuple = isinstance(thing, type) and hasattr(thing, "_fields")
+    return dataclasses.is_dataclass(thing) or named_tuple
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """(name, callable) of all that the package offers: functions, classes, and of data classes
+    their members."""
+    for module in modules():
+        place = module.__name__.removeprefix("labkit.")
+        for name, thing in vars(module).items():
+            here = getattr(thing, "__module__", None) == module.__name__
+            callable_here = here and (inspect.isclass(thing) or inspect.isfunction(thing))
+            if name.startswith("_") or not callable_here:
+                continue
+            yield f"{place}.{name}", thing
+            if is_data(thing) and not on_screen(place):
+                yield from _members(f"{place}.{name}", thing)
+
+
+def on_screen(place: str) -> bool:
+    """Whether a module is a board or a part of the kit that boards are made of."""
+    return house.role(place) in ("board", "stage widgets")
+
+
+def _members(label: str, thing: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties of a data class."""
+    for member, what in vars(thing).items():
+        fn = getattr(what, "fget", None) or getattr(what, "__func__", None) or what
+        if member.startswith("_") or not inspect.isfunction(fn):
+            continue
+        bound = functools.partial(fn, thing) if isinstance(what, classmethod) else fn
+        yield f"{label}.{member}", bound
+
+
+def reason(label: str) -> str | None:
+    """Why a callable is not fuzzed: an excuse for it, or for what it stands in."""
+    parts = label.split(".")
+    for end in range(len(parts), 0, -1):
+        if (name := ".".join(parts[:end])) in EXCUSED:
+            return EXCUSED[name]
+    if house.role(label.rpartition(".")[0]) == "check":
+        return GRADES
+    if label.startswith("check."):
+        return GRADES
+    if on_screen(label.rpartition(".")[0]) and parts[-1].endswith("Board"):
+        return PART
+    return None
+
+
+PUBLIC = dict(public())
+FUZZED = {label: thing for label, thing in PUBLIC.items() if not reason(label)}

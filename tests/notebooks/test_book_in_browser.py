@@ -1,0 +1,235 @@
+"""The book in Chromium, the network cut: a small course, and every page of the real one."""
+
+from pathlib import Path
+
+import book
+import checked
+import nbformat
+import pages
+import pytest
+from axe_playwright_python.base import AXE_FILE_PATH
+from browser.contrast import COLOURS, contrast
+from small import CHAPTERS, ROOT, loaded, text_of
+
+from labkit import widgets
+from labkit.pipeline import schedules, simulation
+from labkit.widgets import export
+
+
+@pytest.fixture
+def read(chrome, course):
+    """A function that opens a page of the book, and fails at the end if a page asked for anything
+    that is no file."""
+    asked = []
+    contexts = []
+
+    def read(name, **options):
+        context = chrome.new_context(viewport={"width": 1280, "height": 900}, **options)
+        contexts.append(context)
+        context.set_offline(True)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: asked.append(f"error: {error}"))
+        page.goto((course / "out" / "book" / name).as_uri())
+        return page
+
+    yield read
+    for context in contexts:
+        context.close()
+    assert asked and [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.browser
+def test_a_flipbook_moves_by_keyboard_with_the_network_cut(read):
+    page = read("02_boards.html")
+    board = page.locator(".labkit-board").first
+    title = board.locator("svg title").first
+    assert "8 microbatches" in title.text_content()
+    slider = board.get_by_role("slider", name="microbatches (m)")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert (
+        "9 microbatches" in title.text_content() and slider.get_attribute("aria-valuetext") == "9"
+    )
+    page.keyboard.press("End")
+    assert (
+        "32 microbatches" in title.text_content() and board.locator("output").text_content() == "32"
+    )
+    assert "Open the notebook to change schedule" in board.text_content()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_trace_zooms_with_the_network_cut(chrome, course, tmp_path, scheme):
+    board = widgets.trace(simulation.simulate(schedules.gpipe(4, 8)))
+    notebook = book.outputs(course, ("en", "02_boards"))
+    notebook.cells[-1].outputs = [
+        nbformat.v4.new_output("display_data", {export.MIME: export.offline(board)})
+    ]
+    page = pages.Page(name="02_boards", language="en", notebook=notebook, built=True)
+    book.write(course, tmp_path, [[page]])
+    text = text_of(tmp_path / "02_boards.html")
+    assert loaded(text) == ["assets/book.css", "assets/book.js"] and "labkit-trace" in text
+    context = chrome.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    context.set_offline(True)
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    page.goto((tmp_path / "02_boards.html").as_uri())
+    canvas = page.locator(".labkit-viewer canvas")
+    before = canvas.screenshot()
+    canvas.focus()
+    page.keyboard.press("n")
+    page.locator(".labkit-viewer .said:has-text('rank 0')").wait_for()
+    page.keyboard.press("+")
+    page.wait_for_timeout(200)
+    assert canvas.screenshot() != before
+    assert violations(page) == []
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_player_turns_the_steps_and_stops_at_the_last(read):
+    page = read("zh/02_boards.html")
+    page.clock.install()
+    page.reload()
+    board = page.locator(".labkit-board").nth(1)
+    board.get_by_role("button", name="播放").click()
+    page.clock.run_for(2000)
+    assert board.locator("output").text_content() == "2"
+    page.clock.run_for(20_000)
+    assert board.locator("output").text_content() == "6"
+    assert board.locator(".labkit-play").get_attribute("aria-pressed") == "false"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_theme_can_be_read_and_the_switch_is_remembered(read, scheme):
+    page = read("02_boards.html", color_scheme=scheme)
+    for choice, dark in (("", scheme == "dark"), ("light", False), ("dark", True)):
+        page.get_by_label("Colours").select_option(choice)
+        for place in ("main svg", "main h1", "main .code pre"):
+            colour, background = page.locator(place).first.evaluate(
+                COLOURS.replace("fill", "color")
+            )
+            assert contrast(colour, background) > 7 and (sum(background) < 200) == dark, (
+                place,
+                choice,
+            )
+    page.reload()
+    assert page.get_by_label("Colours").input_value() == "dark"
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.browser
+def test_the_search_finds_words_of_all_pages_and_languages(read):
+    page = read("02_boards.html")
+    page.keyboard.press("/")
+    page.keyboard.type("pelican")
+    page.locator("#found a").first.wait_for()
+    assert page.locator("#found a").all_text_contents()[0].startswith("01 Farther down")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/01_words.html#c2")
+    page.get_by_label("Search").fill("no such word")
+    page.locator("#found >> text=Nothing found").wait_for()
+    page.get_by_label("Search").fill("ZEBRA print")
+    assert page.locator("#found a").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator("#found").is_hidden()
+    chinese = read("zh/index.html")
+    chinese.get_by_label("搜索").fill("鹈鹕")
+    chinese.locator("#found a:has-text('更下面')").wait_for()
+
+
+@pytest.mark.browser
+def test_previous_next_contents_and_the_other_language(read):
+    page = read("index.html")
+    page.locator("main").get_by_role("link", name="Words").click()
+    assert page.locator("[rel=prev]").count() == 0
+    page.locator("[rel=next]").click()
+    page.wait_for_url("**/02_boards.html")
+    assert page.locator("[aria-current=page]").text_content() == "02 Boards"
+    assert page.locator("[rel=next]").count() == 0
+    page.locator("[rel=prev]").click()
+    page.wait_for_url("**/book/01_words.html")
+    page.set_viewport_size({"width": 1280, "height": 300})
+    page.evaluate("document.querySelector('#c2').scrollIntoView()")
+    page.get_by_role("link", name="中文").click()
+    page.wait_for_url("**/zh/01_words.html*")
+    page.get_by_role("link", name="English").click()
+    page.wait_for_url("**/book/01_words.html*")
+
+
+@pytest.mark.browser
+def test_code_is_copied(read):
+    page = read("01_words.html", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy").first.click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").startswith('LANGUAGE = "en"\nprint(')
+
+
+@pytest.mark.browser
+def test_a_narrow_window_cuts_nothing_off(read):
+    for name in ("index.html", "01_words.html", "zh/02_boards.html"):
+        page = read(name)
+        page.set_viewport_size({"width": 400, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") == 400
+        assert page.locator("nav details").first.get_attribute("open") is None
+
+
+def violations(page, *rules):
+    """What axe-core finds, by these rules or by all: rule and elements."""
+    page.evaluate(Path(AXE_FILE_PATH).read_text(encoding="utf-8"))
+    options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
+    return page.evaluate(
+        """async options => (await axe.run(options)).violations.map(
+        rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))])""",
+        options,
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(read, scheme):
+    for name in ("index.html", "01_words.html", "02_boards.html", "zh/02_boards.html"):
+        page = read(name, color_scheme=scheme)
+        assert violations(page) == [], name
+    page.evaluate("document.querySelector('input').removeAttribute('aria-label')")
+    page.evaluate("document.querySelector('input').removeAttribute('placeholder')")
+    assert [rule for rule, _ in violations(page)] == ["label"]
+
+
+@pytest.mark.notebooks
+@pytest.mark.browser
+@pytest.mark.timeout(3600)
+def test_every_page_of_the_whole_book_can_be_read(copies, chrome, tmp_path):
+    """With the outputs of the copies that this session has: every English chapter and one Chinese;
+    the other Chinese pages have none. `make book` executes those too."""
+    chinese = [name for language, name in checked.standard(ROOT) if language == "zh"]
+    english_pages = book.pages(ROOT, "en", CHAPTERS, CHAPTERS)
+    chinese_pages = book.pages(ROOT, "zh", CHAPTERS, chinese)
+    book.write(ROOT, tmp_path, [english_pages, chinese_pages])
+    written = sorted(tmp_path.rglob("*.html"))
+    assert len(written) == 2 * (len(CHAPTERS) + 1)
+    for scheme, rules in (("light", ()), ("dark", ("color-contrast",))):
+        context = chrome.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+        context.set_offline(True)
+        for path in written:
+            assert all((path.parent / each).exists() for each in loaded(text_of(path))), path
+            page = context.new_page()
+            wrong = []
+            page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+            page.goto(path.as_uri())
+            turn_every_board(page, path)
+            assert violations(page, *rules) == wrong == [], path
+            page.close()
+        context.close()
+
+
+def turn_every_board(page, path):
+    """Each slider, moved by a key, turns its board's page."""
+    for board in page.locator(".labkit-board:has(.labkit-slider)").all():
+        before = board.locator(".labkit-page").inner_html()
+        board.locator(".labkit-slider input").press("ArrowRight")
+        assert board.locator(".labkit-page").inner_html() != before, path

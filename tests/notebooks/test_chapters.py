@@ -1,0 +1,70 @@
+"""Every real chapter: its notebooks are what its sources say."""
+
+import importlib
+import re
+
+import build
+import pytest
+from law import CELL_LINES, RANK_CELL_LINES, check_builds, oversized
+from small import CHAPTERS, NOTEBOOKS, ROOT, code_of, load, text_of
+
+
+def test_generated_files_are_current(capsys):
+    assert build.main(["--check"]) == 0, capsys.readouterr()
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapters_notebooks_differ_only_where_they_may(chapter):
+    check_builds(ROOT, chapter)
+
+
+def unknown_names(source):
+    """What a source imports from labkit and labkit does not have; the scripts that it holds as
+    strings included."""
+    found = []
+    for module, names in re.findall(
+        r"^ *from (labkit[\w.]*) import ([\w, ]+)$", source, re.MULTILINE
+    ):
+        for each in names.split(","):
+            name = each.split()[0]
+            if not hasattr(importlib.import_module(module), name) and not is_module(module, name):
+                found.append(f"{module}.{name}")
+    return found
+
+
+def is_module(package, name):
+    """Whether a package has a module of that name."""
+    try:
+        importlib.import_module(f"{package}.{name}")
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_every_name_that_a_chapter_imports_from_labkit_exists(chapter):
+    assert unknown_names(text_of(NOTEBOOKS / "src" / f"{chapter}.py")) == []
+
+
+def test_unknown_names_are_found():
+    script = 'TRAIN = """import os\nfrom labkit import model, meter as m\n"""\n'
+    assert unknown_names(script) == ["labkit.meter"]
+    assert unknown_names("    from labkit.timeline import bubble, bubbles\n") == [
+        "labkit.timeline.bubbles"
+    ]
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_cells_are_short(chapter):
+    assert oversized(code_of(load(ROOT, chapter, "en", "solution"))) == []
+
+
+def test_long_cells_are_found():
+    body = "\n".join(["    pass"] * CELL_LINES)
+    more = "\n".join(["    pass"] * (RANK_CELL_LINES - CELL_LINES))
+    fault = f"{CELL_LINES + 1} lines: def f():"
+    assert oversized([f"def f():\n{body}"]) == [fault]
+    assert oversized([f"def f():\n{body}", "lab.launch(f, ranks=2)"]) == []
+    assert oversized([f"def f():\n{body}", "check.pipeline(f)"]) == []
+    fault = f"{RANK_CELL_LINES + 1} lines: def f():"
+    assert oversized([f"def f():\n{body}\n{more}", "start(f)"]) == [fault]
