@@ -21,7 +21,8 @@ import numpy as np
 from report import tell
 
 import labkit as lab
-from labkit.collectives import algorithms, calibrate, run
+from labkit.collectives import algorithms, plans, run
+from labkit.collectives import calibrate_run as calibrate
 
 PRIMITIVES = "all_reduce,all_gather,reduce_scatter,broadcast"
 NUM_BYTES = 1_000_000
@@ -49,11 +50,11 @@ def bytes_of(primitive: str, num_ranks: int) -> dict:
     exact = [payload == handed_in for payload, _ in library]
     exact += [
         own["sent_bytes"] == sent
-        for own, sent in zip(by_hand, algorithms.sent_bytes(plan, NUM_BYTES), strict=True)
+        for own, sent in zip(by_hand, plans.sent_bytes(plan, NUM_BYTES), strict=True)
     ]
     return {
         "payload_exact": all(exact),
-        "formula_bytes": round(algorithms.sent_bytes(plan, NUM_BYTES).sum()),
+        "formula_bytes": round(plans.sent_bytes(plan, NUM_BYTES).sum()),
         "wire_bytes": sum(sent for _, sent in library),
         "ring_wire_bytes": sum(own["wire_sent_bytes"] for own in by_hand),
     }

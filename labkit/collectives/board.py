@@ -7,7 +7,7 @@ import ipywidgets as w
 
 from labkit.collectives import picture
 from labkit.collectives import run as collectives_run
-from labkit.collectives.algorithms import ALGORITHMS, Plan, lower_bound_bytes, plan, sent_bytes
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
 from labkit.collectives.network import (
     Link,
     Network,
@@ -17,6 +17,7 @@ from labkit.collectives.network import (
     time_us,
     uniform,
 )
+from labkit.collectives.plans import Plan, sent_bytes
 from labkit.launching.job import Job
 from labkit.pictures import svg
 from labkit.pictures.scene import compare
@@ -24,7 +25,7 @@ from labkit.pictures.sketch import Sketch
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
-from labkit.words import WORDS, called
+from labkit.words import called
 
 __all__ = ["collectives"]
 
@@ -126,7 +127,7 @@ class CollectivesBoard(Trial):
     ) -> None:
         words = spoken(_WORDS, language)
         shown = {
-            "what": lambda what: _named(what, language),
+            "what": lambda what: called(what, language),
             "size": format_bytes,
             "network": words.get,
         }
@@ -218,7 +219,7 @@ class CollectivesBoard(Trial):
         return svg.html(self._scene(setting)) + words + below
 
     def _title(self, setting: Setting) -> str:
-        return f"{_named(setting.what, self.language)}{WORDS[self.language]['comma']}N = {setting.num_ranks}"
+        return called(setting.what, self.language, f"N = {setting.num_ranks}")
 
     def reason(self, setting: Setting) -> str | None:
         """What can't be run here: links faster than this machine's, or more than it can bear."""
@@ -231,11 +232,6 @@ class CollectivesBoard(Trial):
     def begin(self, setting: Setting) -> Job:
         """The plan on real ranks, message by message."""
         return collectives_run.start(setting.plan(), setting.num_bytes, network=setting.links())
-
-
-def _named(what: tuple[str, str], language: str) -> str:
-    """A collective and its algorithm, as in "All-reduce: Ring"."""
-    return WORDS[language]["colon"].join(called(what, language))
 
 
 def collectives(

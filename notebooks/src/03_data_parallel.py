@@ -229,7 +229,8 @@ for name, seconds in rows.items():
 # 两个线程和先后做差不多一样慢；两个 rank 只要有两个空闲的核，就和做一份差不多一样快。第二，每一步都从第一块 GPU 开始，又在那里结束：它先发完权重，前向才能开始，然后收齐所有输出和梯度，这些都不能藏在反向之下。下面以模型大小为单位，列出权重出、梯度进的字节，假定逐块 GPU 拷贝（有 NCCL 时，torch 改用广播和归约，N 为多少都约是 2）；旁边是环形 all-reduce 里一个 rank 收发的量：
 
 # %%
-from labkit.collectives.algorithms import plan, received_bytes, sent_bytes
+from labkit.collectives.algorithms import plan
+from labkit.collectives.plans import received_bytes, sent_bytes
 
 print("  N   GPU 0, copy by copy      ring, each rank")
 for size in (2, 4, 8):

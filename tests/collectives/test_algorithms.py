@@ -7,18 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labkit.collectives.algorithms import (
-    ALGORITHMS,
-    Move,
-    Plan,
-    holdings,
-    lower_bound_bytes,
-    plan,
-    received_bytes,
-    sent_bytes,
-    square_island,
-    validate,
-)
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan, square_island
+from labkit.collectives.plans import Message, Plan, holdings, received_bytes, sent_bytes, validate
 from labkit.words import TITLES
 
 CHOICES = [
@@ -120,30 +110,30 @@ def test_a_corrupted_plan_is_refused(primitive, algorithm):
     ("steps", "words"),
     [
         (
-            [[Move(0, 1, (0,), "add"), Move(0, 2, (0,), "add")]],
+            [[Message(0, 1, (0,), "add"), Message(0, 2, (0,), "add")]],
             "step 0: a rank sends one message and receives one in a step; 0>2 is one too many",
         ),
         (
-            [[Move(0, 1, (0,), "add")], [Move(0, 1, (0,), "add")]],
+            [[Message(0, 1, (0,), "add")], [Message(0, 1, (0,), "add")]],
             r"step 1: 0>1 chunk 0 brings what ranks \[0\] gave a",
         ),
         (
-            [[Move(0, 1, (0,), "copy")], [Move(0, 1, (0,), "copy")]],
+            [[Message(0, 1, (0,), "copy")], [Message(0, 1, (0,), "copy")]],
             r"0>1 chunk 0 brings what ranks \[0\] gave a second",
         ),
         (
-            [[Move(0, 1, (0,), "copy")]],
+            [[Message(0, 1, (0,), "copy")]],
             r"rank 0 ends with chunk 0 of ranks \[0\]; in all_reduce it is of \[0, 1, 2\]",
         ),
         (
-            [[Move(0, 3, (0,), "copy")]],
-            "from one of 3 ranks to another, to copy or add some of 1 chunks; got Move",
+            [[Message(0, 3, (0,), "copy")]],
+            "from one of 3 ranks to another, to copy or add some of 1 chunks; got Message",
         ),
-        ([[Move(0, 0, (0,), "copy")]], "from one of 3 ranks to another"),
-        ([[Move(0, 1, (), "copy")]], "some of 1 chunks"),
-        ([[Move(0, 1, (1,), "copy")]], "some of 1 chunks"),
-        ([[Move(0, 1, (0, 0), "add")]], "some of 1 chunks"),
-        ([[Move(0, 1, (0,), "max")]], "copy or add"),
+        ([[Message(0, 0, (0,), "copy")]], "from one of 3 ranks to another"),
+        ([[Message(0, 1, (), "copy")]], "some of 1 chunks"),
+        ([[Message(0, 1, (1,), "copy")]], "some of 1 chunks"),
+        ([[Message(0, 1, (0, 0), "add")]], "some of 1 chunks"),
+        ([[Message(0, 1, (0,), "max")]], "copy or add"),
     ],
 )
 def test_the_first_wrong_thing_is_named(steps, words):
@@ -163,11 +153,11 @@ def test_a_chunk_cannot_be_sent_before_it_is_there_nor_added_to_nothing():
     with pytest.raises(ValueError, match="step 0: 1>2 chunk 0 is sent before it is there"):
         validate(replace(made, steps=made.steps[::-1]))
     with pytest.raises(ValueError, match="step 0: 0>1 chunk 0 is added to nothing: copy it"):
-        validate(replace(made, steps=((Move(0, 1, (0,), "add"),),)))
+        validate(replace(made, steps=((Message(0, 1, (0,), "add"),),)))
 
 
 def test_messages_of_a_step_carry_what_stood_there_before_it():
-    swap = ((Move(0, 1, (0,), "add"), Move(1, 0, (0,), "add")),)
+    swap = ((Message(0, 1, (0,), "add"), Message(1, 0, (0,), "add")),)
     made = Plan(primitive="all_reduce", algorithm="swap", num_ranks=2, num_chunks=1, steps=swap)
     validate(made)
     check_on_numbers(made)

@@ -6,16 +6,10 @@ import pytest
 from test_sketch import faults, pixel_share
 from test_topology import PAIR, dgx_a100
 
-from labkit.collectives import picture
-from labkit.collectives.algorithms import (
-    ALGORITHMS,
-    Plan,
-    holdings,
-    lower_bound_bytes,
-    plan,
-    sent_bytes,
-)
+from labkit.collectives import network_picture, picture, topology_picture
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
 from labkit.collectives.network import Link, Network, islands, time_us, uniform
+from labkit.collectives.plans import Plan, holdings, sent_bytes
 from labkit.machine.topology import Cpu, Topology, parse_topo
 from labkit.pictures import svg
 from labkit.pictures.sketch import Box, Line, Sketch, Words
@@ -159,7 +153,7 @@ def test_a_step_that_is_not_there_is_refused(step: int) -> None:
 
 @pytest.mark.parametrize(("size", "island"), [(2, 1), (8, 2), (6, 4), (16, 8), (16, 2), (12, 4)])
 def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, island: int) -> None:
-    drawn = picture.network(islands(size, island, inside=LINK, between=SLOW), language="zh")
+    drawn = network_picture.network(islands(size, island, inside=LINK, between=SLOW), language="zh")
     ranks = [box for box in drawn.only(Box) if box.colour == GREY]
     frames = [box for box in drawn.only(Box) if not box.colour]
     assert [box.texts[0] for box in sorted(ranks, key=lambda box: int(box.texts[0]))] == list(
@@ -191,7 +185,7 @@ def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, isl
 
 def test_a_ring_that_leaves_a_rank_out_is_refused() -> None:
     with pytest.raises(ValueError, match="each of 4 ranks once"):
-        picture.network(uniform(4, LINK), order=(0, 1, 9))
+        network_picture.network(uniform(4, LINK), order=(0, 1, 9))
 
 
 def test_any_links_have_a_picture_and_a_ring_its_way() -> None:
@@ -202,7 +196,7 @@ def test_any_links_have_a_picture_and_a_ring_its_way() -> None:
         )
         for a in range(4)
     )
-    drawn = picture.network(Network(name="a square", links=links), order=(0, 2, 3, 1))
+    drawn = network_picture.network(Network(name="a square", links=links), order=(0, 2, 3, 1))
     assert (
         sum(line.arrow for line in drawn.only(Line)) == 4 + 1 and len(drawn.only(Line)) == 5 + 4 + 3
     )
@@ -214,7 +208,7 @@ def test_any_links_have_a_picture_and_a_ring_its_way() -> None:
         and faults(drawn) == []
     )
     for lonely in (uniform(1, LINK), Network(name="none", links=((None, None), (None, None)))):
-        assert faults(picture.network(lonely)) == []
+        assert faults(network_picture.network(lonely)) == []
 
 
 @pytest.mark.parametrize("matrix", ["", PAIR, dgx_a100()], ids=["none", "pair", "a100"])
@@ -233,7 +227,7 @@ def test_a_machine_shows_every_thread_and_the_way_between_any_two_devices(
         cpus=cpus, num_usable=100, node_bytes=dict.fromkeys(range(8), 64 * 10**9), devices=devices
     )
     for language in ("en", "zh"):
-        drawn = picture.topology(machine, language=language)
+        drawn = topology_picture.topology(machine, language=language)
         assert faults(drawn) == []
     texts = [box.texts[0] for box in drawn.only(Box) if box.texts]
     assert texts[:128:16] == [str(i) for i in range(0, 128, 16)] or matrix, "node by node"

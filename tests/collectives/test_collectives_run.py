@@ -13,6 +13,7 @@ import labkit as lab
 from labkit.collectives import algorithms, network
 from labkit.collectives import run as collectives_run
 from labkit.collectives.network import Link
+from labkit.collectives.plans import received_bytes, sent_bytes
 from labkit.launching import rank
 
 PLANS = [
@@ -89,8 +90,8 @@ def test_every_plan_sends_and_receives_the_bytes_of_theory():
     run = lab.launch(sent_by_hand, plans, 3840, ranks=4)
     for plan, *pairs in zip(plans, *run, strict=True):
         sent, received = np.array(pairs).T
-        assert np.array_equal(sent, algorithms.sent_bytes(plan, 3840)), plan
-        assert np.array_equal(received, algorithms.received_bytes(plan, 3840)), plan
+        assert np.array_equal(sent, sent_bytes(plan, 3840)), plan
+        assert np.array_equal(received, received_bytes(plan, 3840)), plan
 
 
 def test_a_run_tells_times_bytes_and_the_error():
@@ -99,10 +100,7 @@ def test_a_run_tells_times_bytes_and_the_error():
     for r, each in enumerate(run):
         assert len(each["seconds"]) == 2 and min(each["seconds"]) > 0 and max(each["seconds"]) < 10
         assert (
-            each["sent_bytes"]
-            == each["received_bytes"]
-            == 160_000
-            == algorithms.sent_bytes(plan, 120_000)[r]
+            each["sent_bytes"] == each["received_bytes"] == 160_000 == sent_bytes(plan, 120_000)[r]
         )
         assert each["wire_sent_bytes"] is None or 160_000 < each["wire_sent_bytes"] < 165_000
         assert each["max_error"] < 1e-5 and each["num_overruns"] == 0

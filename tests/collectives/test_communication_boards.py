@@ -5,7 +5,7 @@ import pytest
 from test_widgets import from_browser, pictures_sent, sent, settle  # noqa: F401
 
 from labkit import widgets
-from labkit.collectives import algorithms
+from labkit.collectives import algorithms, plans
 from labkit.collectives import board as collectives_board
 from labkit.collectives.network import time_us
 from labkit.data_parallel import board as data_parallel_board
@@ -22,7 +22,7 @@ def test_a_collective_has_a_page_for_every_step_each_with_its_figures(what, num_
     plan = algorithms.plan(*what, num_ranks)
     assert len(board.book.pages) == len(plan.steps) + 1 == len(board.controls["step"].options)
     assert board.player.max == len(plan.steps)
-    most = format_bytes(algorithms.sent_bytes(plan, 1e6).max())
+    most = format_bytes(plans.sent_bytes(plan, 1e6).max())
     time = format_us(time_us(plan, board.setting.links(), 1e6))
     for page in board.book.pages:
         assert page.value.count("<svg") == 1
@@ -67,7 +67,7 @@ def test_a_plan_runs_on_real_ranks_over_paced_links_and_its_bytes_are_counted():
     run = board.run()
     plan = board.setting.plan()
     assert [result["sent_bytes"] for result in run] == pytest.approx(
-        algorithms.sent_bytes(plan, 1e6), rel=1e-3
+        plans.sent_bytes(plan, 1e6), rel=1e-3
     )
     assert max(result["max_error"] for result in run) < 1e-5
     assert "paced links" in board.measured.notes

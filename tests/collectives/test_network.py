@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.collectives.algorithms import ALGORITHMS, plan, sent_bytes
+from labkit.collectives.algorithms import ALGORITHMS, plan
 from labkit.collectives.network import (
     Fit,
     Link,
@@ -26,6 +26,7 @@ from labkit.collectives.network import (
     time_us,
     uniform,
 )
+from labkit.collectives.plans import sent_bytes
 
 LINK = Link(alpha_us=10.0, bandwidth_gb_per_s=10.0)
 INSIDE, BETWEEN = (
@@ -268,7 +269,7 @@ def test_a_hierarchy_is_faster_than_a_flat_ring_on_islands_at_any_size(num_ranks
     )
 
 
-def test_a_hierarchy_gains_up_to_the_island_size_on_links_of_their_own_and_at_most_twofold_on_shared_wires():
+def test_a_hierarchy_gains_up_to_the_island_size_or_at_most_twofold_where_wires_are_shared():
     made, flat = (
         plan("all_reduce", "hierarchical", 16, island_size=8),
         plan("all_reduce", "ring", 16),

@@ -42,7 +42,8 @@ from hypothesis import strategies as st
 
 import labkit
 from labkit import footprint, shards, timeline, words
-from labkit.collectives import algorithms, calibrate, network
+from labkit.collectives import algorithms, network
+from labkit.collectives import calibrate_run as calibrate
 from labkit.data_parallel import buckets
 from labkit.launching import outcome, run, zygote_client
 from labkit.machine import doctor, topology
@@ -168,7 +169,7 @@ EXCUSED = {
         BUILDER,
     ),
 }
-SLOW = ("mpl.", "widgets.", "calibrate.", "sharded.")
+SLOW = ("mpl.", "widgets.", "calibrate_run.", "sharded.")
 
 
 def modules() -> Iterator[types.ModuleType]:
@@ -383,7 +384,7 @@ def nouns() -> dict[type, list]:
     return {
         timeline.Timeline: timelines,
         algorithms.Plan: plans,
-        algorithms.Move: [plans[0].steps[0][0]],
+        algorithms.Message: [plans[0].steps[0][0]],
         schedules.Schedule: [
             schedules.gpipe(2, 3),
             schedules.interleaved_zero_bubble(2, 4),
