@@ -29,6 +29,7 @@ def collective(
     *,
     num_bytes: float | None = None,
     network: Network | None = None,
+    total_us: float | None = None,
     language: str = "en",
 ) -> Sketch:
     """The buffers of all ranks after ``step`` steps, and above them that step's messages; step 0 is
@@ -37,8 +38,8 @@ def collective(
     A column is a rank, a box a chunk: full where it holds all contributions, "3/4" where three of
     four. An all-to-all has two columns per rank: what goes to each rank, and what came from it.
     With ``num_bytes`` (read as by ``Plan.chunk_bytes``) volumes are bytes, else parts of the size
-    S; with a ``network`` too there is the time so far. Raises ValueError for a step that the plan
-    does not have.
+    S; with a ``network`` too there is the time so far, beside that of the whole plan (``total_us``,
+    where somebody has simulated it). Raises ValueError for a step that the plan does not have.
     """
     if not 0 <= step <= len(plan.steps):
         raise ValueError(
@@ -53,7 +54,9 @@ def collective(
     )
 
     def build(words: dict[str, str]) -> Sketch:
-        meters = _meters(plan, step, num_bytes, network, words)
+        meters = [_volume(plan, step, num_bytes, words)]
+        if network and num_bytes:
+            meters.append(_time(plan, step, num_bytes, network, total_us, words))
         meters_px = _grid(plan).end_px + (14 if _is_exchange(plan) else 0)
         keys = _keys(seen, words)
         key_shapes, end_px = legend(keys, 0, meters_px + 28 * len(meters) + 22)
@@ -252,32 +255,39 @@ def _carried(plan: Plan, chunks: Sequence[int]) -> str:
 # --- meters, legend and table ---
 
 
-def _meters(
-    plan: Plan, step: int, num_bytes: float | None, network: Network | None, words: dict[str, str]
-) -> list[Meter]:
-    """The volume, in bytes or in parts of the size S; and the time, where it can be known."""
-    begun = replace(plan, steps=plan.steps[:step])
+def _volume(plan: Plan, step: int, num_bytes: float | None, words: dict[str, str]) -> Meter:
+    """What the busiest rank has sent, in bytes or in parts of the size S."""
     size = num_bytes or 1.0
-    meters = [
-        Meter(
-            name=words["busiest"],
-            so_far=float(sent_bytes(begun, size).max()),
-            total=float(sent_bytes(plan, size).max()),
-            bound=lower_bound_bytes(plan.primitive, plan.num_ranks, size),
-            form=format_bytes if num_bytes else _format_part,
-        )
-    ]
-    if network and num_bytes:
-        meters.append(
-            Meter(
-                name=words["time"],
-                so_far=time_us(begun, network, num_bytes),
-                total=time_us(plan, network, num_bytes),
-                bound=0.0,
-                form=format_us,
-            )
-        )
-    return meters
+    return Meter(
+        name=words["busiest"],
+        so_far=float(sent_bytes(_begun(plan, step), size).max()),
+        total=float(sent_bytes(plan, size).max()),
+        bound=lower_bound_bytes(plan.primitive, plan.num_ranks, size),
+        form=format_bytes if num_bytes else _format_part,
+    )
+
+
+def _time(
+    plan: Plan,
+    step: int,
+    num_bytes: float,
+    network: Network,
+    total_us: float | None,
+    words: dict[str, str],
+) -> Meter:
+    """How long it has taken."""
+    return Meter(
+        name=words["time"],
+        so_far=time_us(_begun(plan, step), network, num_bytes),
+        total=time_us(plan, network, num_bytes) if total_us is None else total_us,
+        bound=0.0,
+        form=format_us,
+    )
+
+
+def _begun(plan: Plan, step: int) -> Plan:
+    """Its first steps."""
+    return replace(plan, steps=plan.steps[:step])
 
 
 def _format_part(part: float) -> str:
