@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import labkit as lab
-from labkit.recovery import checkpoint
+from labkit.recovery import checkpoint, training_state
 
 
 def build(engine, seed=0, frozen=(), dropout=0.0):
@@ -69,7 +69,7 @@ def train(net, optimizer, steps, rate=None):
 
 def whole(net, optimizer):
     """Every tensor of the training state, whole, by name."""
-    found, _ = checkpoint._states(net, optimizer)
+    found, _ = training_state.collect(net, optimizer)
     return {
         name: (each.full_tensor() if hasattr(each, "full_tensor") else each).clone()
         for name, each in found.items()
