@@ -1,6 +1,7 @@
 """``collectives()``: every collective and algorithm step by step, its volume and time; then the
 same on real ranks."""
 
+import itertools
 from dataclasses import dataclass
 
 import ipywidgets as w
@@ -40,8 +41,11 @@ PACED = NETWORKS[:3]
 MAX_REAL_RANKS = 8
 MOST_REAL_BYTES = 4e6
 CHOICES = tuple(
-    (primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders
+    itertools.chain.from_iterable(
+        itertools.product([primitive], builders) for primitive, builders in ALGORITHMS.items()
+    )
 )
+"""(primitive, algorithm), all there are"""
 OPTIONS = {
     "step": range(64),
     "what": CHOICES,

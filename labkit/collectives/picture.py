@@ -41,17 +41,7 @@ def collective(
     S; with a ``network`` too there is the time so far, beside that of the whole plan (``total_us``,
     where somebody has simulated it). Raises ValueError for a step that the plan does not have.
     """
-    if not 0 <= step <= len(plan.steps):
-        raise ValueError(
-            f"this plan has {len(plan.steps)} steps, and 0 is before the first; got {step}"
-        )
-    seen = _Seen(
-        plan=plan,
-        step=step,
-        held=holdings(plan, step),
-        messages=plan.steps[step - 1] if step else (),
-        num_parts=max(len(parts) for parts in itertools.chain(*holdings(plan))),
-    )
+    seen = _seen(plan, step)
 
     def build(words: dict[str, str]) -> Sketch:
         meters = [_volume(plan, step, num_bytes, words)]
@@ -66,11 +56,7 @@ def collective(
         return Sketch(
             shapes=(*shapes, *key_shapes),
             height_px=end_px,
-            heading=called(
-                (plan.primitive, plan.algorithm),
-                words["code"],
-                words["num_ranks"].format(plan.num_ranks),
-            ),
+            heading=_heading(plan, words),
             numbers=(
                 (words["step"], words["of_steps"].format(step, len(plan.steps))),
                 *((meter.name, meter.reading()) for meter in meters),
@@ -97,6 +83,26 @@ class _Seen:
     """those of the last step"""
     num_parts: int
     """how many contributions a finished chunk holds"""
+
+
+def _seen(plan: Plan, step: int) -> _Seen:
+    """Raises ValueError for a step that the plan does not have."""
+    if not 0 <= step <= len(plan.steps):
+        raise ValueError(
+            f"this plan has {len(plan.steps)} steps, and 0 is before the first; got {step}"
+        )
+    return _Seen(
+        plan=plan,
+        step=step,
+        held=holdings(plan, step),
+        messages=plan.steps[step - 1] if step else (),
+        num_parts=max(len(parts) for parts in itertools.chain(*holdings(plan))),
+    )
+
+
+def _heading(plan: Plan, words: dict[str, str]) -> str:
+    size = words["num_ranks"].format(plan.num_ranks)
+    return called((plan.primitive, plan.algorithm), words["code"], size)
 
 
 def _is_exchange(plan: Plan) -> bool:
@@ -166,7 +172,9 @@ def _names(plan: Plan, words: dict[str, str]) -> list[Shape]:
 def _buffers(seen: _Seen) -> list[Box]:
     """A box for each chunk of each rank."""
     grid = _grid(seen.plan)
-    changed = {(each.dst, chunk) for each in seen.messages for chunk in each.chunks}
+    changed = set()
+    for message in seen.messages:
+        changed |= {(message.dst, chunk) for chunk in message.chunks}
     boxes = []
     for rank in range(seen.plan.num_ranks):
         columns = _columns(seen.plan, rank)

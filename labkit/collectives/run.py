@@ -148,7 +148,9 @@ def _transfer(messages: Sequence[Message], chunks: Sequence["Tensor"], me: int) 
     import torch
     import torch.distributed as dist
 
-    pieces = [[chunks[chunk] for chunk in message.chunks] for message in messages]
+    pieces = []
+    for message in messages:
+        pieces.append([chunks[chunk] for chunk in message.chunks])
     data = [torch.cat(each) for each in pieces]  # what is sent, or a place for what arrives
     sends = []
     receives = []

@@ -9,7 +9,8 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from labkit import check as room
+from labkit.check import exercises
+from labkit.check.verdict import Verdict
 from labkit.pipeline import check, schedules
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
@@ -236,14 +237,14 @@ def test_an_answer_that_never_returns_is_stopped(monkeypatch):
         while True:
             pass
 
-    limit = room.limit
-    monkeypatch.setattr(room, "limit", lambda seconds: limit(min(seconds, 0.2)))
+    limit = exercises.limit
+    monkeypatch.setattr(exercises, "limit", lambda seconds: limit(min(seconds, 0.2)))
     verdict = check.choose_microbatches(endless)
     assert verdict.state == "wrong" and "no answer within 0.2 s" in verdict.counterexample
 
 
 def test_hints_grow_with_each_attempt(capsys):
-    texts = room._HINTS["chart_fault"]["en"]
+    texts = exercises._HINTS["chart_fault"]["en"]
     check.hint("chart_fault")
     for num_hints in (1, 2, 3, 3):
         assert check.chart_fault(lambda chart: None).hint == texts[num_hints - 1]
@@ -256,7 +257,7 @@ def test_hints_grow_with_each_attempt(capsys):
 
 
 def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
-    monkeypatch.setattr(room, "_history", {name: [] for name in EXERCISES})  # no other chapter
+    monkeypatch.setattr(exercises, "_history", {name: [] for name in EXERCISES})  # no other chapter
     check.choose_microbatches(choose)
     check.chart_fault(lambda chart: None)
     check.one_f_one_b_order(stub)
@@ -274,7 +275,7 @@ def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
 def test_verdicts_speak_the_language_of_the_notebook():
     check.language("zh")
     verdict = check.chart_fault(lambda chart: None)
-    assert repr(verdict).startswith("✗ 不对: 下面的情形不对：") and room._HINTS["chart_fault"][
+    assert repr(verdict).startswith("✗ 不对: 下面的情形不对：") and exercises._HINTS["chart_fault"][
         "zh"
     ][0] in repr(verdict)
     with pytest.raises(ValueError, match="'fr'"):
@@ -282,9 +283,7 @@ def test_verdicts_speak_the_language_of_the_notebook():
 
 
 def test_html_escapes_and_follows_the_theme():
-    html = room.Verdict(
-        state="wrong", message="a < b", counterexample="<b>", hint="<i>"
-    )._repr_html_()
+    html = Verdict(state="wrong", message="a < b", counterexample="<b>", hint="<i>")._repr_html_()
     assert "a &lt; b" in html and "&lt;b&gt;" in html and "<summary>hint</summary>&lt;i&gt;" in html
     assert "color:inherit" in html and "background:none" in html
-    assert "<pre" not in room.Verdict(state="passed")._repr_html_()
+    assert "<pre" not in Verdict(state="passed")._repr_html_()

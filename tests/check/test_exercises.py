@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from labkit import check as room
+from labkit.check import exercises
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-PACKAGE = Path(room.__file__).parents[1]
+PACKAGE = Path(exercises.__file__).parents[1]
 HINTS = {}
 ROOMS = {}
 for file in sorted(PACKAGE.glob("*/*hints.json")):
     subject = f"{file.parent.name}.{file.stem.replace('hints', 'check')}"
     HINTS[subject] = json.loads(file.read_text(encoding="utf-8"))
     ROOMS[subject] = importlib.import_module(f"labkit.{subject}")
-REGISTERED = list(room._history)
+REGISTERED = list(exercises._history)
 EXERCISES = {name: subject for subject, hints in HINTS.items() for name in hints}
 OFFERED = {
     "hint",
