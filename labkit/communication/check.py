@@ -202,7 +202,8 @@ def ring_order(answer: Callable) -> Iterator[tuple[str, str]]:
             )
         rings = ([0, *rest] for rest in itertools.permutations(range(1, size)))
         best = max(rings, key=lambda ring: _rate(matrix, ring))
-        (mine, uses), (fast, fewest) = _rate(matrix, order), _rate(matrix, best)
+        (mine, uses) = _rate(matrix, order)
+        (fast, fewest) = _rate(matrix, best)
         if (mine, uses) != (fast, fewest):
             yield (
                 "over budget",

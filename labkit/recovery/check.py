@@ -88,7 +88,8 @@ def interval(answer: Callable) -> Iterator[tuple[str, str]]:
 
 def _cheapest(save_s: float, mtbf_s: float) -> float:
     """The minimum of ``slowdown``, by halving the part of the axis that must hold it."""
-    low, high = 1e-6 * mtbf_s, 2 * mtbf_s
+    low = 1e-6 * mtbf_s
+    high = 2 * mtbf_s
     for _ in range(200):
         third = (high - low) / 3
         if slowdown(low + third, save_s, mtbf_s) < slowdown(high - third, save_s, mtbf_s):

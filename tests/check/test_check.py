@@ -40,7 +40,8 @@ def choose(num_ranks, max_bubble, max_activations):
 
 def first_fault(chart, forward_only=False, same_step=False):
     """The reference for chart_fault, and two wrong ones."""
-    done, last = set(), len(chart) - 1
+    done = set()
+    last = len(chart) - 1
     for step in range(len(chart[0])):
         now = {(rank, row[step]) for rank, row in enumerate(chart)}
         for rank, box in sorted(now):
@@ -174,6 +175,14 @@ def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     assert words in verdict.counterexample
 
 
+def one_too_many(num_ranks, max_bubble, max_activations):
+    """A microbatch more than needed, where there are many ranks."""
+    found = choose(num_ranks, max_bubble, max_activations)
+    if found is None:
+        return None
+    return "1f1b", found[1] + 1 if num_ranks > 4 else found[1]
+
+
 def quadratic(chart):
     """Right, but slow where there are many boxes."""
     time.sleep(3 if len(chart) > 16 else 0)
@@ -191,7 +200,7 @@ def quadratic(chart):
         ("one_f_one_b_order", one_at_a_time, "takes 96 forwards of time, 1F1B 33"),
         (
             "choose_microbatches",
-            lambda p, b, a: (found := choose(p, b, a)) and ("1f1b", found[1] + (p > 4)),
+            one_too_many,
             "with 20 mi",
         ),
         ("chart_fault", quadratic, "32 ranks, 256 microbatches: more than 2 s"),

@@ -35,11 +35,13 @@ def test_the_same_step_runs_with_real_ddp():
     board = widgets.ddp_communication(num_ranks=2)
     run = board.run()
     assert max(result["max_error"] for result in run) < 1e-5
-    assert run[0]["bucket_bytes"] == [
-        sum(board.setting.model()[i].num_bytes for i in bucket)
-        for bucket in data_parallel_board._buckets(board.setting)
-    ]
-    measured, predicted = step_us(board.measured), step_us(board.predicted)
+    layers = board.setting.model()
+    bucket_bytes = []
+    for bucket in data_parallel_board._buckets(board.setting):
+        bucket_bytes.append(sum(layers[number].num_bytes for number in bucket))
+    assert run[0]["bucket_bytes"] == bucket_bytes
+    measured = step_us(board.measured)
+    predicted = step_us(board.predicted)
     assert predicted * 0.9 < measured < predicted * 10
     page = board.book.pages[board.book.at[board.book.slider]].value
     assert "Measured: step" in page and {"paced", "paced links"} <= set(board.measured.notes)
