@@ -14,6 +14,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
+    submodules=["calibrate_run", "network", "network_picture", "picture", "topology_picture"],
     submod_attrs={
         "plans": [
             "Message",
