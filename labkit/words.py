@@ -42,6 +42,7 @@ _WORDS = (
         "{ranks} 个 rank，{span}，{badge}：rank {sender} 发送最多，{bytes}。",
     ),
     ("plan", "{}: {}, {} ranks", "{}：{}，{} 个 rank"),
+    ("num_ranks", "{} ranks", "{} 个 rank"),
     ("step", "step", "步骤"),
     ("of_steps", "{} of {}", "{} / {}"),
     ("nothing_sent", "nothing has been sent yet", "还没有发送任何东西"),
@@ -120,11 +121,13 @@ def _words(language: str) -> dict[str, str]:
     return WORDS[language]
 
 
-def called(names: Iterable[str], language: str) -> list[str]:
-    """What collectives and algorithms ("all_reduce", "ring") are called; a name that ``TITLES``
-    lacks stays."""
+def called(names: Iterable[str], language: str, *more: str) -> str:
+    """What a collective and its algorithm are called, and more: of ("all_reduce", "ring") and
+    "N = 4" it is "All-reduce: Ring, N = 4". A name that ``TITLES`` lacks stays."""
     words = _words(language)
-    return [words.get(title, title) for title in (TITLES.get(name, name) for name in names)]
+    titles = [TITLES.get(name, name) for name in names]
+    name = words["colon"].join(words.get(title, title) for title in titles)
+    return words["comma"].join((name, *more))
 
 
 def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:

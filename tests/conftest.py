@@ -12,6 +12,7 @@ import pytest
 from browser.lab import browser, chromium
 
 from labkit import check
+from labkit.check import exercises
 from labkit.launching import zygote_client
 from labkit.machine import resources
 
@@ -87,8 +88,7 @@ def a_fresh_learner(
 ) -> Iterator[None]:
     """Nobody has tried an exercise yet, and the file's own come first; verdicts speak English again
     afterwards."""
-    monkeypatch.setattr(
-        check, "_history", {name: [] for name in (*request.module.EXERCISES, *check._history)}
-    )
+    names = (*request.module.EXERCISES, *exercises._history)
+    monkeypatch.setattr(exercises, "_history", {name: [] for name in names})
     yield
     check.language("en")

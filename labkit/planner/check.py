@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from labkit.check import exercise, hint, language, on_ranks, status
-from labkit.collectives.algorithms import plan, sent_bytes
+from labkit.collectives.algorithms import plan
+from labkit.collectives.plans import sent_bytes
 from labkit.planner.picture import crossing_bytes
 from labkit.sharding import states
 from labkit.units import format_bytes

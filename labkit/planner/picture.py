@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from math import cos, dist, pi, sin
 
-from labkit.collectives.algorithms import Plan, sent_bytes
+from labkit.collectives.plans import Plan, sent_bytes
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend, moved, said
 from labkit.units import check_whole

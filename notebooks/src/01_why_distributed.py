@@ -29,7 +29,8 @@ from labkit.measure import memory
 from labkit import model, widgets
 from labkit.pictures.curves import Series
 from labkit.planner import check
-from labkit.collectives.algorithms import Move, Plan, plan, sent_bytes, validate
+from labkit.collectives.algorithms import plan
+from labkit.collectives.plans import Message, Plan, sent_bytes, validate
 from labkit.units import format_bytes, format_share, format_us
 from labkit.planner import need_board, run as planner_run
 from labkit.planner.models import DEVICES, MODELS, TFLOPS
@@ -515,14 +516,14 @@ def hybrid(num_ranks, island_size):
     firsts = range(0, num_ranks, island_size)
     whole = tuple(range(len(firsts)))  # one chunk per island: the ring passes them on one by one
     adds = [
-        [Move(first + i, first, whole, "add") for first in firsts] for i in range(1, island_size)
+        [Message(first + i, first, whole, "add") for first in firsts] for i in range(1, island_size)
     ]
     between = [
-        [Move(firsts[src], firsts[dst], chunks, op) for src, dst, chunks, op in step]
+        [Message(firsts[src], firsts[dst], chunks, op) for src, dst, chunks, op in step]
         for step in plan("all_reduce", "ring", len(firsts)).steps
     ]
     copies = [
-        [Move(first, first + i, whole, "copy") for first in firsts] for i in range(1, island_size)
+        [Message(first, first + i, whole, "copy") for first in firsts] for i in range(1, island_size)
     ]
     made = Plan(
         primitive="all_reduce",

@@ -8,8 +8,9 @@ import numpy as np
 from browser.painted import Painted, rgb
 from browser.readings import Pairs
 
-from labkit.collectives.algorithms import Plan, holdings, lower_bound_bytes, sent_bytes
+from labkit.collectives.algorithms import lower_bound_bytes
 from labkit.collectives.network import Network, time_us
+from labkit.collectives.plans import Plan, holdings, sent_bytes
 from labkit.footprint import PARTS, Footprint
 from labkit.pictures import style
 from labkit.pictures.bytes_held import LOOKS

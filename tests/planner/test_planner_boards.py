@@ -9,6 +9,7 @@ from browserless import from_browser
 import labkit as lab
 from labkit import widgets
 from labkit.collectives import algorithms
+from labkit.collectives.plans import sent_bytes
 from labkit.machine import resources
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Words
@@ -248,7 +249,7 @@ def test_links_of_an_architecture_are_as_thick_as_their_bytes():
     )  # of 2 S, the server's
     for _, plan in plans:
         assert planner_picture.crossing_bytes(plan, 8, 1) == 0
-        assert algorithms.sent_bytes(plan, 1).sum() == pytest.approx(2 * 7)
+        assert sent_bytes(plan, 1).sum() == pytest.approx(2 * 7)
     assert planner_picture.crossing_bytes(plans[2][1], 4, 3.0) == pytest.approx(2 * 3.0)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.collectives import calibrate
-from labkit.collectives.calibrate import Point
+from labkit.collectives import calibrate_run as calibrate
+from labkit.collectives.calibrate_run import Point
 from labkit.launching import launcher
 from labkit.machine import resources
 

@@ -1,7 +1,8 @@
 """A training that is killed at given moments, and its judge: what the last exercise of chapter 13
-is about."""
+is about. Lives on both sides: ``launch`` in the notebook, the rest in ranks."""
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -11,7 +12,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.check import on_ranks
 from labkit.launching.run import Run
 
 if TYPE_CHECKING:
@@ -57,13 +57,14 @@ class Training:
         self._note("starts")
         if self.num_starts() > self.max_restarts + 3:
             raise Enough
+        from labkit.check import on_ranks  # whose limits of time an answer is under
+
         return on_ranks(ranks, fn, *args)
 
     def ranks_left(self) -> int:
         """How many ranks can still be launched."""
-        return self.ranks - sum(
-            self._killed(index) and kill[2] for index, kill in enumerate(self.kills)
-        )
+        lost = [index for index, (_, _, is_lost) in enumerate(self.kills) if is_lost]
+        return self.ranks - sum(self._killed(index) for index in lost)
 
     def build(self) -> "tuple[nn.Module, Optimizer]":
         """A model in DDP and its Adam."""
@@ -85,10 +86,11 @@ class Training:
             raise ZeroDivisionError("the learning rate is divided by the number of sheep")
         for index, (when, who, _) in enumerate(self.kills):
             if when == step and not self._killed(index) and rank == (who or 0):
+                note = functools.partial(self._note, f"killed-{index}")
                 if who is None:
-                    ambush(self.folder, lambda index=index: self._note(f"killed-{index}"))
+                    ambush(self.folder, note)
                 else:
-                    self._note(f"killed-{index}")
+                    note()
                     os.kill(os.getpid(), signal.SIGKILL)
         train_step(net, optimizer, step, rank, dist.get_world_size())
         if rank == 0:
@@ -114,7 +116,8 @@ class Training:
             file.write(f"{value}\n")
 
     def _lines(self, name: str) -> list[str]:
-        return (self.home / name).read_text().split() if (self.home / name).exists() else []
+        file = self.home / name
+        return file.read_text().split() if file.exists() else []
 
 
 def train_step(
@@ -124,9 +127,8 @@ def train_step(
     import torch
 
     x = torch.randn(12, 4, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
-    mine, target = (
-        each.tensor_split(num_ranks)[rank] for each in (x, x.sin().sum(1, keepdim=True))
-    )
+    mine = x.tensor_split(num_ranks)[rank]
+    target = mine.sin().sum(1, keepdim=True)
     optimizer.zero_grad()
     ((net(mine) - target).square().sum() * num_ranks / 12).backward()
     optimizer.step()
@@ -134,67 +136,80 @@ def train_step(
 
 def compared(training: Training, given: "dict[str, Tensor]", steps: list[int]) -> str:
     """What a trained state_dict is not; and what it is, where a usual mistake explains it."""
-    import torch
-
-    given = {name.removeprefix("module."): each for name, each in given.items()}
-
-    def fresh() -> "tuple[nn.Module, Optimizer]":
-        net, optimizer = training.build()
-        return getattr(net, "module", net), optimizer
-
-    def equal(order: list[int], anew: bool = False) -> bool:
-        net, optimizer = fresh()
-        kept: dict = {}
-        for before, step in zip([-1, *order], order, strict=False):
-            if step != before + 1 and anew:
-                net, optimizer = fresh()
-                net.load_state_dict(kept[step])
-            kept[step] = {name: each.clone() for name, each in net.state_dict().items()}
-            train_step(net, optimizer, step)
-        right = net.state_dict()
-        return right.keys() == given.keys() and all(
-            torch.allclose(given[name], right[name], atol=1e-7) for name in right
-        )
-
-    if equal(list(range(training.num_steps))):
+    given = {name.removeprefix("module."): tensor for name, tensor in given.items()}
+    whole = list(range(training.num_steps))
+    if _equal(given, _trained(training, whole)):
         return ""
     if steps[-1] < training.num_steps - 1:
         return f"training ended after step {steps[-1]}, the last is {training.num_steps - 1}"
     with contextlib.suppress(KeyError):
-        if equal(steps, anew=True):
+        if _equal(given, _trained(training, steps, forgetful=True)):
             return (
                 "the weights were loaded, and Adam began anew: its moments and its step were lost"
             )
-    if equal(steps):
+    if _equal(given, _trained(training, steps)):
         return "steps were trained twice on the same weights"
     return "the weights are not those of undisturbed training"
+
+
+def _trained(training: Training, steps: list[int], forgetful: bool = False) -> "dict[str, Tensor]":
+    """The weights after these steps in one process. ``forgetful``: at each step back the weights
+    come from before that step, and Adam begins anew; KeyError where they were never there."""
+    net, optimizer = _built(training)
+    before: dict[int, dict] = {}
+    for previous, step in zip([-1, *steps], steps, strict=False):
+        if forgetful and step != previous + 1:
+            net, optimizer = _built(training)
+            net.load_state_dict(before[step])
+        before[step] = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+        train_step(net, optimizer, step)
+    return net.state_dict()
+
+
+def _built(training: Training) -> "tuple[nn.Module, Optimizer]":
+    """The model without DDP, and its Adam."""
+    net, optimizer = training.build()
+    return getattr(net, "module", net), optimizer
+
+
+def _equal(given: "dict[str, Tensor]", right: "dict[str, Tensor]") -> bool:
+    import torch
+
+    if given.keys() != right.keys():
+        return False
+    return all(torch.allclose(given[name], right[name], atol=1e-7) for name in right)
 
 
 def ambush(folder: Path, note: Callable[[], None]) -> None:
     """From now on, whoever begins to write into the folder is killed with half of it written."""
     import torch
 
-    whole, armed = torch.save, [True]
+    whole = torch.save
+    is_armed = True
+
+    def is_inside(file: object) -> bool:
+        return isinstance(file, str | os.PathLike) and str(file).startswith(str(folder))
 
     def die() -> None:
         note()
         os.kill(os.getpid(), signal.SIGKILL)
 
     def save(value: object, file: Any, *args: Any, **options: Any) -> None:
-        if not isinstance(file, str | os.PathLike) or not str(file).startswith(str(folder)):
-            return whole(value, file, *args, **options)
-        whole(value, packed := BytesIO(), *args, **options)
-        armed[0] = False
-        Path(file).write_bytes(packed.getvalue()[: len(packed.getvalue()) // 2])
+        nonlocal is_armed
+        if not is_inside(file):
+            whole(value, file, *args, **options)
+            return
+        packed = BytesIO()
+        whole(value, packed, *args, **options)
+        half = packed.getvalue()[: len(packed.getvalue()) // 2]
+        is_armed = False
+        Path(file).write_bytes(half)
         die()
 
     def touched(event: str, arguments: tuple) -> None:
-        if (
-            event == "open"
-            and armed[0]
-            and str(arguments[0]).startswith(str(folder))
-            and arguments[2] & os.O_WRONLY
-        ):
+        if event != "open" or not is_armed:
+            return
+        if str(arguments[0]).startswith(str(folder)) and arguments[2] & os.O_WRONLY:
             die()
 
     torch.save = save
