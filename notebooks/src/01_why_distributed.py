@@ -40,7 +40,7 @@ from labkit.pictures.curves import Series
 from labkit.planner import check
 from labkit.collectives.algorithms import Move, Plan, plan, sent_bytes, validate
 from labkit.units import format_bytes, format_share, format_us
-from labkit.planner import need_board, run as planner_run
+from labkit.planner import need_run, strategies_run
 from labkit.planner.models import DEVICES, MODELS, TFLOPS
 
 LANGUAGE = "en"
@@ -106,7 +106,7 @@ for each in MODELS.values():
 # %%
 def four_recipes():
     return {
-        recipe: need_board.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")
+        recipe: need_run.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")
     }
 
 
@@ -523,7 +523,7 @@ board
 # %%
 def three_strategies():
     return {
-        strategy: planner_run.train(strategy, 16, False)
+        strategy: strategies_run.train(strategy, 16, False)
         for strategy in ("data", "layers", "hybrid")
     }
 
@@ -685,7 +685,7 @@ my_most = None
 
 # %%
 from labkit.collectives.network import Link, islands, time_us
-from labkit.planner.picture import crossing_bytes
+from labkit.planner.links import crossing_bytes
 
 fast, slow = Link(alpha_us=2, bandwidth_gb_per_s=300), Link(alpha_us=5, bandwidth_gb_per_s=25)
 network = islands(
