@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from html import escape
 from types import SimpleNamespace
 
@@ -21,7 +22,8 @@ from labkit.pipeline import run as pipeline_run
 from labkit.pipeline import simulation
 from labkit.pipeline.schedules import SCHEDULES, gpipe
 from labkit.timeline import from_rows
-from labkit.widgets import flipbook, live, picture, usage
+from labkit.widgets import flipbook, live, picture, trial, usage
+from labkit.widgets.trial import Trial, selectors
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -73,6 +75,83 @@ def test_every_page_is_the_picture_of_its_own_setting():
         assert f"3 ranks, {num_microbatches} microbatches: bubble {bubble:.1f} %" in page.value
         assert f"Closed form of the literature: bubble {bubble:.1f} %" in page.value
         assert page.value.count("<svg") == 1
+
+
+TOSSES = {"shown": (0, 1, 2), "sides": (2, 6)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toss:
+    """One position of the controls of ``Toy``."""
+
+    shown: int
+    sides: int
+
+
+class Toy(Trial):
+    """A board of two controls that says what it predicts twice on each page."""
+
+    options = TOSSES
+    setting_type = Toss
+
+    def __init__(self):
+        self.asked = []
+        words = {name: name for name in self.options}
+        controls = selectors(self.options, {"shown": 0, "sides": 2}, words, {})
+        super().__init__("en", (), controls)
+
+    def predict(self, setting):
+        if setting.sides == 6 and setting.shown == 1:
+            raise ValueError("no such toss")
+        self.asked.append(self.predicts_by(setting))
+        return 100 * setting.sides
+
+    def page(self, setting):
+        try:
+            return f"{setting.shown}: {self.prediction(setting)}, {self.prediction(setting)}"
+        except ValueError as error:
+            return str(error)
+
+
+class Shared(Toy):
+    """The same, where all pages of a flipbook have one prediction."""
+
+    def predicts_by(self, setting):
+        return setting.sides
+
+
+def test_a_board_predicts_each_page_once_and_remembers_the_pages_it_has_shown():
+    board = Toy()
+    assert [page.value for page in board.book.pages] == [
+        "0: 200, 200",
+        "1: 200, 200",
+        "2: 200, 200",
+    ]
+    assert [(toss.shown, toss.sides) for toss in board.asked] == [(0, 2), (1, 2), (2, 2)]
+    board.controls["sides"].value = 6
+    settle()
+    assert [page.value for page in board.book.pages] == [
+        "0: 600, 600",
+        "no such toss",
+        "2: 600, 600",
+    ]
+    board.controls["sides"].value = 2
+    settle()
+    assert len(board.asked) == 5 and board.prediction(board.setting) == 200
+
+
+def test_pages_that_differ_in_what_is_shown_alone_share_a_prediction():
+    board = Shared()
+    board.controls["sides"].value = 6
+    settle()
+    assert board.asked == [2, 6]
+
+
+def test_a_board_forgets_predictions_beyond_a_flipbook(monkeypatch):
+    monkeypatch.setattr(trial, "MAX_PAGES", 2)
+    board = Toy()
+    assert board.prediction(Toss(shown=0, sides=2)) == 200
+    assert len(board.asked) == 4 and len(board._predictions) == 2
 
 
 def test_moving_the_microbatches_slider_sends_no_picture(sent):
