@@ -271,8 +271,11 @@ def _stuck(schedule: Schedule) -> Iterator[Fault]:
 def _grid(schedule: Schedule, marks: list[tuple[int, int]]) -> str:
     """Ranks as rows, steps as columns, the marked cells in > <; of a large grid, what lies near the
     marks."""
+    near_steps: set[int] = set()
+    for _, step in marks:
+        near_steps |= set(range(step - 6, step + 7))
     num_steps = max(map(len, schedule.orders)) + 1
-    steps = [step for step in range(num_steps) if any(abs(step - at) <= 6 for _, at in marks)]
+    steps = [step for step in range(num_steps) if step in near_steps]
     rows = [["step", *map(str, steps)]]
     for rank, order in enumerate(schedule.orders):
         if any(abs(rank - marked) < 5 for marked, _ in marks):

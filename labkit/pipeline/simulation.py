@@ -167,8 +167,10 @@ def in_flight(schedule_or_timeline: Schedule | Timeline) -> np.ndarray:
     """
     if isinstance(schedule_or_timeline, Timeline):
         return timeline.in_flight(schedule_or_timeline)
-    kinds = ([action.kind for action in order] for order in schedule_or_timeline.orders)
-    return np.array([timeline.peak_kept(each) for each in kinds], dtype=np.int64)
+    peaks = []
+    for order in schedule_or_timeline.orders:
+        peaks.append(timeline.peak_kept(action.kind for action in order))
+    return np.array(peaks, dtype=np.int64)
 
 
 def steady(measured: Timeline) -> Timeline:
