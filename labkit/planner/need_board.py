@@ -1,8 +1,9 @@
 """``training_need()``: what training a model takes in bytes, against one device; and the same bill
 of a small model, read out of real ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from labkit.launching.job import Job
 from labkit.machine import resources
@@ -15,7 +16,7 @@ from labkit.planner.picture import BILL_WORDS, stacked
 from labkit.sharding import states
 from labkit.units import format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, chosen, selectors
+from labkit.widgets.trial import Trial, selectors
 from labkit.words import speaking
 
 __all__ = ["training_need"]
@@ -125,16 +126,32 @@ class Setting:
             extra_bytes=self.bill()["activations"],
         )
 
-    @property
-    def sharded(self) -> list[tuple[int, int | None]]:
-        """Stages of ZeRO with the fewest devices; none where one device holds it all."""
-        if self.needed(0) == 1:
-            return []
-        return [(stage, self.needed(stage)) for stage in (1, 2, 3)]
+    def predict(self) -> list["Share"]:
+        """The whole bill; and, where one device is too small, its share at every stage."""
+        shares = [Share(0, 1, self.bill())]
+        if self.needed(0) != 1:
+            for stage in (1, 2, 3):
+                num_ranks = self.needed(stage)
+                shares.append(Share(stage, num_ranks, self.bill(num_ranks or _MANY, stage)))
+        return shares
+
+
+class Share(NamedTuple):
+    """What each of the fewest devices holds at a stage of ZeRO."""
+
+    stage: int
+    """0 to 3; 0 is all on one device"""
+    num_ranks: int | None
+    """how many devices; None where no number is enough"""
+    bill: dict[str, float]
+    """bytes by PARTS, on very many devices where no number is enough"""
 
 
 class NeedBoard(Trial):
     """The widget: a page per model; ``run()`` reads the bill of a small model out of two ranks."""
+
+    options = _OPTIONS
+    setting_type = Setting
 
     def __init__(self, language: str = "en", **start: object) -> None:
         words = spoken(_WORDS, language)
@@ -146,9 +163,9 @@ class NeedBoard(Trial):
         dropdowns = ("recipe", "attention", "device")
         super().__init__(language, _WORDS, selectors(_OPTIONS, start, words, shown, dropdowns))
 
-    def setting_at(self, *indices: int) -> Setting:
-        """What the controls say when they stand at these indices."""
-        return chosen(Setting, _OPTIONS, indices)
+    def predict(self, setting: Setting) -> list[Share]:
+        """The whole bill, and its shares."""
+        return setting.predict()
 
     def key(self, setting: Setting) -> tuple:
         """A run depends on the recipe and the batch: the model is the small one."""
@@ -156,12 +173,13 @@ class NeedBoard(Trial):
 
     def scene(self) -> Sketch:
         """The picture as it stands."""
-        return _bills(self.setting, self.language)
+        return _bills(self.setting, self.prediction(self.setting), self.language)
 
     def page(self, setting: Setting) -> str:
         """The picture, what fits, and what was measured of the small model."""
-        drawn = svg.html(_bills(setting, self.language))
-        page = drawn + paragraphs(*_notes(setting, self._words))
+        shares = self.prediction(setting)
+        drawn = svg.html(_bills(setting, shares, self.language))
+        page = drawn + paragraphs(*_notes(setting, shares, self._words))
         results = self.runs.get(self.key(setting))
         if results is None:
             return page
@@ -203,22 +221,19 @@ def _device(name: str, say: Mapping[str, str]) -> str:
     return f"{say['here']}, {format_bytes(resources.total_bytes())}" if name == "here" else name
 
 
-def _bills(setting: Setting, language: str) -> Sketch:
+def _bills(setting: Setting, shares: Sequence[Share], language: str) -> Sketch:
     """The bill on one device and, where that is too small, sharded on the fewest."""
-    bill = setting.bill()
-    sharded = [
-        (stage, num_ranks, setting.bill(num_ranks or _MANY, stage))
-        for stage, num_ranks in setting.sharded
-    ]
+    whole, *sharded = shares
+    bill = whole.bill
 
     def build(words: dict[str, str]) -> Sketch:
         say = spoken(_WORDS, words["code"])
         rows = [(say["whole"], bill)]
-        for stage, num_ranks, part in sharded:
+        for stage, num_ranks, share in sharded:
             if num_ranks:
-                rows.append((say["zero"].format(stage, f"{num_ranks:,}"), part))
+                rows.append((say["zero"].format(stage, f"{num_ranks:,}"), share))
             else:
-                rows.append((say["never"].format(stage), part))
+                rows.append((say["never"].format(stage), share))
         state_bytes = sum(bill.values()) - bill["activations"]
         return stacked(
             rows,
@@ -262,16 +277,17 @@ def _apart(bill: Mapping[str, float], other: Mapping[str, float]) -> float:
     return max(abs(bill[part] - other[part]) for part in PARTS)
 
 
-def _notes(setting: Setting, say: Mapping[str, str]) -> list[str]:
+def _notes(setting: Setting, shares: Sequence[Share], say: Mapping[str, str]) -> list[str]:
     """What fits, and what the bill leaves out."""
-    share = sum(setting.bill().values()) / setting.device_bytes
+    whole, *sharded = shares
+    filled = sum(whole.bill.values()) / setting.device_bytes
     fewest = [
         say["need"].format(stage, f"{num_ranks:,}" if num_ranks else say["none"])
-        for stage, num_ranks in setting.sharded
+        for stage, num_ranks, _ in sharded
     ]
     if fewest:
-        fits = say["not"].format(share, say["and"].join(fewest))
+        fits = say["not"].format(filled, say["and"].join(fewest))
     else:
-        fits = say["fits"].format(format_share(share))
+        fits = say["fits"].format(format_share(filled))
     own = say["own"].format(setting.batch, MODELS[setting.model].seq_len)
     return [fits, own, say["estimate"]]

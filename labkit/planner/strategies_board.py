@@ -14,7 +14,7 @@ from labkit.planner.picture import BILL_WORDS, architectures, holders, stacked
 from labkit.planner.strategies import STRATEGIES, Expected, Setting, num_params, predicted
 from labkit.units import format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, chosen, selectors
+from labkit.widgets.trial import Trial, selectors
 from labkit.words import WORDS, speaking
 
 __all__ = ["architectures", "strategies"]
@@ -71,15 +71,22 @@ _WORDS = (
 class StrategiesBoard(Trial):
     """The widget: a page per strategy; ``run()`` trains a small model by it on real ranks."""
 
+    options = _OPTIONS
+    setting_type = Setting
+
     def __init__(self, language: str = "en", **first: object) -> None:
         words = spoken(_WORDS, language)
         shown = {"strategy": words.get}
         dropdowns = ("model", "device")
         super().__init__(language, _WORDS, selectors(_OPTIONS, first, words, shown, dropdowns))
 
-    def setting_at(self, *indices: int) -> Setting:
-        """What the controls say when they stand at these indices."""
-        return chosen(Setting, _OPTIONS, indices)
+    def predict(self, setting: Setting) -> list[Expected]:
+        """What each rank should hold and hand over of the small model."""
+        return predicted(setting.strategy, setting.num_ranks, setting.batch)
+
+    def predicts_by(self, setting: Setting) -> tuple:
+        """What a run depends on."""
+        return self.key(setting)
 
     def key(self, setting: Setting) -> tuple:
         """A run depends on these: the model is the small one."""
@@ -113,7 +120,7 @@ class StrategiesBoard(Trial):
         results = self.runs.get(self.key(setting))
         if results is None:
             return page
-        expected = predicted(*self.key(setting))
+        expected = self.prediction(setting)
         compared = _compared(setting.strategy, expected, results, say, self.language)
         return (
             page + svg.html(compared) + paragraphs(_handed(expected, results, say, self.language))
