@@ -32,7 +32,7 @@ from labkit.planner import check
 from labkit.collectives.algorithms import plan
 from labkit.collectives.plans import Message, Plan, sent_bytes, validate
 from labkit.units import format_bytes, format_share, format_us
-from labkit.planner import need_board, run as planner_run
+from labkit.planner import need_run, strategies_run
 from labkit.planner.models import DEVICES, MODELS, TFLOPS
 
 LANGUAGE = "en"
@@ -83,7 +83,7 @@ for each in MODELS.values():
 # %%
 def four_recipes():
     return {
-        recipe: need_board.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")
+        recipe: need_run.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")
     }
 
 
@@ -424,7 +424,7 @@ board
 # %%
 def three_strategies():
     return {
-        strategy: planner_run.train(strategy, 16, False)
+        strategy: strategies_run.train(strategy, 16, False)
         for strategy in ("data", "layers", "hybrid")
     }
 
@@ -567,7 +567,7 @@ my_most = None
 
 # %%
 from labkit.collectives.network import Link, islands, time_us
-from labkit.planner.picture import crossing_bytes
+from labkit.planner.links import crossing_bytes
 
 fast, slow = Link(alpha_us=2, bandwidth_gb_per_s=300), Link(alpha_us=5, bandwidth_gb_per_s=25)
 network = islands(

@@ -1,7 +1,7 @@
 """The board of data parallelism: every page true to its setting, runs real, refusals in words."""
 
 import pytest
-from test_widgets import from_browser
+from browserless import from_browser
 
 from labkit import widgets
 from labkit.data_parallel import board as data_parallel_board

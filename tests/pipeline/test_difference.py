@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labkit.pipeline.residual import message_us, residual, words
+from labkit.pipeline.difference import message_us, residual, words
 from labkit.pipeline.schedules import SCHEDULES
 from labkit.pipeline.simulation import Cost, simulate
 from labkit.timeline import busy_us
@@ -30,9 +30,8 @@ def moved(timeline, rows, start_us, end_us):
 def test_a_run_as_predicted_leaves_nothing_to_explain(name):
     for message in (0.0, 70.0):
         predicted = simulate(SCHEDULES[name](4, 8), replace(COST, message_us=message))
-        assert all(
-            us == pytest.approx(0, abs=1e-6) for us in residual(predicted, predicted).values()
-        )
+        for cause, us in residual(predicted, predicted).items():
+            assert us == pytest.approx(0, abs=1e-6), cause
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -50,9 +49,8 @@ def test_causes_add_up_to_the_difference_in_idle_time(name):
 
 
 def test_slower_messages_are_blamed_on_messages():
-    quick, slow = (
-        simulate(SCHEDULES["gpipe"](4, 8), replace(COST, message_us=us)) for us in (50.0, 90.0)
-    )
+    quick = simulate(SCHEDULES["gpipe"](4, 8), replace(COST, message_us=50.0))
+    slow = simulate(SCHEDULES["gpipe"](4, 8), replace(COST, message_us=90.0))
     why = residual(quick, slow)
     assert why["messages"] + why["start-up"] == pytest.approx(why["total"]) and why["messages"] > 0
     assert why["durations"] == pytest.approx(0) and why["runtime"] == pytest.approx(0)
@@ -61,9 +59,8 @@ def test_slower_messages_are_blamed_on_messages():
 def test_one_disturbance_has_one_cause():
     predicted = simulate(SCHEDULES["gpipe"](4, 8), COST)
     very_last = predicted.label == "0B7"  # nobody waits for it
-    last_rank = (predicted.rank == 3) | (
-        predicted.kind == "B"
-    )  # and, through it, everyone's backwards
+    # the last rank and, through it, everyone's backwards
+    last_rank = (predicted.rank == 3) | (predicted.kind == "B")
     for measured, cause in (
         (moved(predicted, very_last, 0, 300), "durations"),
         (moved(predicted, very_last, 300, 300), "runtime"),
@@ -83,15 +80,14 @@ def test_words_name_the_largest_cause_first_and_leave_small_ones_out():
     }
     assert words(why) == (
         "The ranks together idled 1.54 ms more than predicted: messages slower than predicted: "
-        "2.00 ms; time between "
-        "actions (the loss, waits for sends, Python): -1.00 ms; ranks that began late: 500 us."
+        "2.00 ms; time between actions (the loss, waits for sends, Python): -1.00 ms; ranks that "
+        "began late: 500 us."
     )
 
 
 def test_the_cost_of_a_message_is_read_off_a_timeline():
-    assert message_us(
-        simulate(SCHEDULES["gpipe"](4, 4), replace(COST, message_us=70.0))
-    ) == pytest.approx(70)
+    timeline = simulate(SCHEDULES["gpipe"](4, 4), replace(COST, message_us=70.0))
+    assert message_us(timeline) == pytest.approx(70)
 
 
 def test_mistakes_are_named():

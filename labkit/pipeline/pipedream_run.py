@@ -10,29 +10,27 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from labkit import model
-from labkit.launching import rank
+from labkit.launching import launcher, rank
 from labkit.measure import trace
 from labkit.measure.pace import Pace
 from labkit.pipeline.schedules import one_f_one_b
-from labkit.timeline import Timeline
 from labkit.units import check_whole
 
 if TYPE_CHECKING:
     from labkit.launching.run import Run
 
-DIM, LENGTH = 32, 32
+DIM = 32
+LENGTH = 32
 
 
-def run(
+def launch(
     num_ranks: int,
     num_microbatches: int,
     *,
@@ -51,8 +49,6 @@ def run(
     peak_versions (the most that microbatches in flight held), losses (on the last rank, per
     microbatch) and weights. A run with stated times is recorded.
     """
-    from labkit.launching.launcher import launch
-
     check_whole(
         num_microbatches=num_microbatches, flush_every=flush_every or 1, num_layers=num_layers
     )
@@ -60,10 +56,9 @@ def run(
     if num_microbatches % group:
         raise ValueError(
             f"a flush ends a group of microbatches; {num_microbatches} do not divide into groups "
-            "of "
-            f"{group}. Take a multiple of {group}"
+            f"of {group}. Take a multiple of {group}"
         )
-    return launch(
+    return launcher.launch(
         _train,
         num_microbatches,
         group,
@@ -76,22 +71,20 @@ def run(
     )
 
 
-def steady(timeline: Timeline) -> Timeline:
-    """What lies between rank 0's first backward and its last forward, cut at these edges: no
-    filling, no draining."""
-    first = timeline.rank == 0
-    backwards, forwards = (first & (timeline.kind == kind) for kind in "BF")
-    if not (backwards.any() and forwards.any()):
-        raise ValueError(
-            f"rank 0 of a pipeline does F and B; got {sorted(set(timeline.kind[first].tolist()))}"
-        )
-    start_us, end_us = timeline.start_us[backwards].min(), timeline.end_us[forwards].max()
-    inside = timeline.select((timeline.end_us > start_us) & (timeline.start_us < end_us))
-    return replace(
-        inside,
-        start_us=np.maximum(inside.start_us, start_us),
-        end_us=np.minimum(inside.end_us, end_us),
-    )
+# --- in the ranks ---
+
+
+class Flying(NamedTuple):
+    """A microbatch between its forward and its backward on a stage."""
+
+    x: Tensor
+    """what the stage was given"""
+    y: Tensor
+    """what it made of it"""
+    weights: dict[str, Tensor]
+    """those of the forward, stashed for the backward"""
+    version: int
+    """how many updates they have had"""
 
 
 class _Stage:
@@ -101,46 +94,49 @@ class _Stage:
     def __init__(
         self, num_layers: int, forward_us: float, learning_rate: float, per_update: int
     ) -> None:
-        self.me, self.last = dist.get_rank(), dist.get_world_size() - 1
-        self.forward_us, self.learning_rate, self.per_update, self.pace = (
-            forward_us,
-            learning_rate,
-            per_update,
-            Pace(),
-        )
-        self.module = model.split(
-            model.Transformer(num_layers, DIM, 2, max_len=LENGTH), self.last + 1
-        )[self.me]
+        self.me = dist.get_rank()
+        self.last = dist.get_world_size() - 1
+        self.forward_us = forward_us
+        self.learning_rate = learning_rate
+        self.per_update = per_update
+        self.pace = Pace()
+        whole = model.Transformer(num_layers, DIM, 2, max_len=LENGTH)
+        self.module = model.split(whole, self.last + 1)[self.me]
         self.weights = {
             name: weight.detach().requires_grad_()
             for name, weight in self.module.named_parameters()
         }
-        self.version, self.flying, self.versions, self.peak_versions, self.gradients, self.sent = (
-            0,
-            {},
-            [],
-            0,
-            [],
-            [],
-        )
+        self.version = 0
+        self.flying: dict[int, Flying] = {}
+        self.versions: list[tuple[int, int]] = []  # per microbatch: of its weights, and the newest
+        self.peak_versions = 0
+        self.gradients: list[tuple[Tensor, ...]] = []  # since the last update
+        self.sent: list[tuple[dist.Work, Tensor]] = []  # tensors are kept until they have left
 
     def forward(self, k: int, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Microbatch k: returns its loss on the last rank, elsewhere what was sent on."""
         x = self.receive(self.me - 1).requires_grad_() if self.me else tokens
         with self.timed(f"{self.me}F{k}", self.forward_us):
             y = torch.func.functional_call(self.module, self.weights, x)
-            y = model.loss(y, targets) if self.me == self.last else y
-        self.flying[k] = x, y, self.weights, self.version
-        self.peak_versions = max(
-            self.peak_versions, len({version for *_, version in self.flying.values()})
-        )
-        return y if self.me == self.last else self.send(y, self.me + 1)
+            if self.me == self.last:
+                y = model.loss(y, targets)
+        self.flying[k] = Flying(x, y, self.weights, self.version)
+        num_versions = len({each.version for each in self.flying.values()})
+        self.peak_versions = max(self.peak_versions, num_versions)
+        if self.me < self.last:
+            self.send(y, self.me + 1)
+        return y
 
     def backward(self, k: int) -> None:
+        """Microbatch k, with the weights of its forward; then an update, if it is time for one."""
         x, y, weights, version = self.flying.pop(k)
         self.versions.append((version, self.version))
         grad = self.receive(self.me + 1) if self.me < self.last else None
+        wanted = list(weights.values())
+        if self.me:
+            wanted.append(x)
         with self.timed(f"{self.me}B{k}", 2 * self.forward_us):
-            found = torch.autograd.grad(y, [*weights.values(), *([x] if self.me else [])], grad)
+            found = torch.autograd.grad(y, wanted, grad)
             self.gradients.append(found[: len(weights)])
             if len(self.gradients) == self.per_update:
                 self.update()
@@ -148,15 +144,18 @@ class _Stage:
             self.send(found[-1], self.me - 1)
 
     def update(self) -> None:
+        """A step of SGD on the newest weights, with the mean of the gradients."""
         means = [sum(each) / self.per_update for each in zip(*self.gradients, strict=True)]
         self.weights = {
             name: (weight - self.learning_rate * mean).detach().requires_grad_()
             for (name, weight), mean in zip(self.weights.items(), means, strict=True)
         }
-        self.version, self.gradients = self.version + 1, []
+        self.version += 1
+        self.gradients = []
 
     @contextlib.contextmanager
     def timed(self, label: str, stated_us: float) -> Iterator[None]:
+        """Records a block, and makes it last as long as stated."""
         start_s = time.perf_counter()
         with torch.profiler.record_function(label):
             yield
@@ -164,13 +163,14 @@ class _Stage:
                 self.pace.finish(start_s, stated_us)
 
     def receive(self, peer: int) -> Tensor:
+        """Activations of a neighbour, or their gradient."""
         x = torch.empty(1, LENGTH, DIM)
         dist.recv(x, peer)
         return x
 
-    def send(self, x: Tensor, peer: int) -> Tensor:
-        self.sent.append((dist.isend(x.detach(), peer), x))  # kept until it has left
-        return x
+    def send(self, x: Tensor, peer: int) -> None:
+        """Sends without waiting."""
+        self.sent.append((dist.isend(x.detach(), peer), x))
 
 
 def _train(
@@ -185,7 +185,8 @@ def _train(
     ``per_update`` backwards."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # tensors this small gain nothing from more
-    stage, losses = _Stage(num_layers, forward_us, learning_rate, per_update), []
+    stage = _Stage(num_layers, forward_us, learning_rate, per_update)
+    losses = []
     tokens, targets = model.story_tokens(num_microbatches, LENGTH)
     order = one_f_one_b(stage.last + 1, group).orders[stage.me]
     if forward_us:
@@ -197,8 +198,9 @@ def _train(
             if action.kind == "B":
                 stage.backward(k)
                 continue
-            y = stage.forward(k, tokens[k, None], targets[k, None])
-            losses += [y.item()] if stage.me == stage.last else []
+            loss = stage.forward(k, tokens[k, None], targets[k, None])
+            if stage.me == stage.last:
+                losses.append(loss.item())
         for work, _ in stage.sent:
             work.wait()
     return {
