@@ -42,7 +42,8 @@ def measure(cases: dict, num_steps: int) -> dict[str, dict]:
     import torch.distributed as dist
 
     from labkit import model
-    from labkit.measure import memory, traffic
+    from labkit.measure import traffic
+    from labkit.sharding import engines
     from labkit.sharding import run as sharding_run
 
     trainers, found = {}, {name: {"ms": []} for name in cases}
@@ -92,7 +93,7 @@ def measure(cases: dict, num_steps: int) -> dict[str, dict]:
             1,
             *batch,
             between=lambda _, trainer=trainer, seen=seen: seen.append(
-                memory.shards(trainer.engine, trainer.optimizer)
+                engines.shards(trainer.engine, trainer.optimizer)
             ),
         )
         kept = ~((seen[0].kind == "buffer") | (seen[0].kind == "gathered"))

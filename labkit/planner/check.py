@@ -141,7 +141,7 @@ def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes}
     that this rank holds.
 
-    Run on real ranks between a backward and the step, beside ``meter.shards``: data parallel or
+    Run on real ranks between a backward and the step, beside ``sharding.shards``: data parallel or
     ``fully_shard``.
     """
     for num_ranks, how, dtype in (
@@ -168,7 +168,7 @@ def _held(answer: Callable, how: str, dtype: str) -> tuple:
     import torch
     from torch import distributed as dist
 
-    from labkit.measure import memory
+    from labkit.sharding import engines
 
     torch.manual_seed(0)
     model, optimizer = _engine(how, getattr(torch, dtype))
@@ -176,7 +176,7 @@ def _held(answer: Callable, how: str, dtype: str) -> tuple:
         optimizer.zero_grad()
         model(torch.randn(3, 8, dtype=getattr(torch, dtype))).float().square().mean().backward()
         optimizer.step()
-    shards, rank = memory.shards(model, optimizer), dist.get_rank()
+    shards, rank = engines.shards(model, optimizer), dist.get_rank()
     held = {
         part: int(per_rank[rank])
         for part, per_rank in shards.bytes_by("category").items()

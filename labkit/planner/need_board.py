@@ -317,6 +317,7 @@ def train(recipe: str, batch: int, recorded: bool = True) -> dict:
 
     from labkit import model
     from labkit.measure import memory, trace
+    from labkit.sharding import engines
 
     net, found = model.Transformer(*list(SMALL.values())[:3], max_len=SMALL["seq_len"]), {}
     if recipe == "mixed":
@@ -340,7 +341,7 @@ def train(recipe: str, batch: int, recorded: bool = True) -> dict:
         1,
         tokens,
         targets,
-        between=lambda _: found.update(shards=memory.shards(trainer.engine, trainer.optimizer)),
+        between=lambda _: found.update(shards=engines.shards(trainer.engine, trainer.optimizer)),
     )
     with trace.record(operators=False) if recorded else contextlib.nullcontext():
         trainer.train(1, tokens, targets)

@@ -121,6 +121,7 @@ def train(strategy: str, batch: int, recorded: bool = True) -> dict:
 
     from labkit import model
     from labkit.measure import memory, trace, traffic
+    from labkit.sharding import engines
 
     rank, size = dist.get_rank(), dist.get_world_size()
     stages = num_stages(strategy, size)
@@ -144,7 +145,7 @@ def train(strategy: str, batch: int, recorded: bool = True) -> dict:
             losses.append(_backward(part, data, rank % stages, stages, held))
             if size > stages:
                 _average(list(part.parameters()), groups[rank % stages])
-        found["shards"] = memory.shards(part, optimizer)
+        found["shards"] = engines.shards(part, optimizer)
         optimizer.step(), optimizer.zero_grad()
     return {
         **found,

@@ -12,6 +12,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "engines": ["claim", "shards"],
         "run": [
             "ENGINES",
             "Setting",

@@ -179,6 +179,7 @@ def _wrapped(answer: Callable, widths: Sequence[int], budget: int) -> tuple[str,
 
     from labkit.footprint import PARTS
     from labkit.measure import memory, traffic
+    from labkit.sharding import engines
 
     rank, size, right = dist.get_rank(), dist.get_world_size(), _net(widths)
     inputs = torch.randn(4 * size, widths[0])
@@ -193,7 +194,7 @@ def _wrapped(answer: Callable, widths: Sequence[int], budget: int) -> tuple[str,
         step(), net.zero_grad(), watched.mark("step")
         with traffic.count() as counted:
             fault = _against(net, right, step, "gradient")
-        watched.claim(net)
+        engines.claim(watched, net)
     gathered = watched.footprint().num_bytes[:, PARTS.index("gathered")].max()
     calls = counted.calls["all_gather"] - len(list(net.parameters())) * (
         not fault

@@ -211,6 +211,7 @@ def _train(setting: Setting) -> dict:
 
     from labkit import model
     from labkit.measure import memory, trace, traffic
+    from labkit.sharding import engines
 
     torch.manual_seed(0)  # FSDP takes each rank's part of that rank's own weights
     found: dict = {}
@@ -225,9 +226,9 @@ def _train(setting: Setting) -> dict:
         def between(index: int) -> None:
             dist.barrier()  # or gloo's thread may still hold the last message
             if index == max(0, setting.num_microbatches - 2):
-                watched.claim(trainer.engine, trainer.optimizer)
+                engines.claim(watched, trainer.engine, trainer.optimizer)
                 found.update(
-                    shards=memory.shards(trainer.engine, trainer.optimizer),
+                    shards=engines.shards(trainer.engine, trainer.optimizer),
                     live_bytes=watched.live_bytes,
                 )
 
@@ -235,7 +236,7 @@ def _train(setting: Setting) -> dict:
         watched.layers(net.layers)
         with traffic.count() as counted:
             trainer.train(setting.num_microbatches, tokens, targets, watched, between)
-        watched.claim(trainer.engine, trainer.optimizer)
+        engines.claim(watched, trainer.engine, trainer.optimizer)
     began = time.perf_counter()
     with trace.record(operators=False), traffic.count() as recorded:
         loss = trainer.train(setting.num_microbatches, tokens, targets)

@@ -281,7 +281,7 @@ def _engines() -> tuple[int, dict[int, float]]:
     from torch import distributed as dist
 
     from labkit import model
-    from labkit.measure import memory
+    from labkit.sharding import engines
     from labkit.shards import NO_TENSOR
 
     live = {}
@@ -302,7 +302,7 @@ def _engines() -> tuple[int, dict[int, float]]:
         trainer.train(
             2,
             *batch,
-            between=lambda _, engine=trainer.engine, seen=seen: seen.append(memory.shards(engine)),
+            between=lambda _, engine=trainer.engine, seen=seen: seen.append(engines.shards(engine)),
         )
         counts = [
             size
@@ -324,7 +324,7 @@ def _zero3(
     import torch
     from torch import distributed as dist
 
-    from labkit.measure import memory
+    from labkit.sharding import engines
 
     widths, rank = (16, 64, 4), dist.get_rank()
     data = [
@@ -344,7 +344,7 @@ def _zero3(
         for piece in data[step].split(batch[1])[rank :: dist.get_world_size()]:
             engine.backward(engine(piece).square().sum(1).mean() * 9**step)
             engine.step()
-    held = memory.shards(engine)
+    held = engines.shards(engine)
     kept = int(held.num_bytes[held.kind == "parameter"].sum())
     named = dict(engine.module.named_parameters())
     with deepspeed.zero.GatheredParameters(list(named.values())):
