@@ -4,8 +4,8 @@ offload, FSDP.
     partition.predict("zero2", shapes, num_ranks=4)      # Shards, to the last byte, padding named
 
 The moment is between two microbatches of a step that is not the first: gradients are there, and the
-optimizer's states. Rules as in torch 2.13 and DeepSpeed 0.19.8; ``engines.shards`` reads the same out
-of live ranks.
+optimizer's states. Rules as in torch 2.13 and DeepSpeed 0.19.8; ``engines.shards`` reads the same
+out of live ranks.
 """
 
 import math
