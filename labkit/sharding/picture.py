@@ -8,7 +8,7 @@ from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Said, Sketch, Words, legend, said
 from labkit.pictures.style import clipped
 from labkit.sharding.partition import STAGES, group_size
-from labkit.sharding.states import Move
+from labkit.sharding.states import Transfer
 from labkit.units import check_real, check_whole, check_word, format_bytes, format_us
 from labkit.words import speaking
 
@@ -173,7 +173,7 @@ def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[tupl
 
 
 def flow(
-    moves: Sequence[Move],
+    moves: Sequence[Transfer],
     device: Mapping[str, float],
     host: Mapping[str, float],
     gb_per_s: float,

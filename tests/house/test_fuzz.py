@@ -415,7 +415,7 @@ def nouns() -> dict[type, list]:
             footprint.from_moments([("F0", {"temporary": 0.0})], "measured"),
         ],
         states.Recipe: [*states.RECIPES.values()],
-        states.Move: states.offload_moves(10, 2, 3, "all", 2),
+        states.Transfer: states.offload_moves(10, 2, 3, "all", 2),
         topology.Cpu: [CPU],
         topology.Devices: [topology.Devices(), topology.parse_topo(TOPO)],
         topology.Topology: [
