@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from labkit.sharding.states import is_sharded, recipe
+from labkit.sharding.states import by_category, is_sharded, recipe, state_bytes
 from labkit.shards import PADDING, UNUSED, Shards, from_rows
 from labkit.units import MOST_RANKS, check_real, check_whole, check_word
 
@@ -291,6 +291,22 @@ def _fsdp1(
             for kind, dtype in dtypes.items():
                 for name, start, stop in cut(sizes, rank * part, part):
                     yield rank, kind, name, start, stop, dtype, "cpu"
+
+
+def offload_places(
+    num_params: float, num_ranks: int, stage: int, offload: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Bytes of a rank's states by part of the bill: on the device, and in the host's memory, by the
+    formula. ``offload``: "optimizer" or "all"."""
+    check_word(offload, OFFLOADS[1:], "offload")
+    device = by_category(state_bytes(num_params, num_ranks, stage))
+    # the host updates with gradients in fp32; stage 3 keeps its 16-bit ones there, too
+    host = {"gradients": 4 * num_params / num_ranks, "optimizer": device.pop("optimizer")}
+    if stage == 3:
+        host["gradients"] += device.pop("gradients")
+    if offload == "all":
+        host = {"parameters": device.pop("parameters"), **host}
+    return device, host
 
 
 def stage_shards(num_params: int, num_ranks: int, stage: int, recipe_name: str = "mixed") -> Shards:

@@ -364,6 +364,24 @@ def test_the_largest_call_is_told_beside_the_sum_of_all():
     assert list(lab.launch(uneven, ranks=2)) == 2 * [({"all_reduce": 56}, {"all_reduce": 40})]
 
 
+def test_the_other_end_of_a_message_is_told_where_it_is_named():
+    def messages():
+        import torch.distributed as dist
+
+        with traffic.count() as counted:
+            if dist.get_rank() == 1:
+                dist.send(torch.ones(3), 0)
+                dist.send(torch.ones(3), 0)
+            else:
+                dist.recv(torch.ones(3), 1)
+                dist.recv(torch.ones(3))  # from whoever comes
+        return counted.peers
+
+    received, sent = lab.launch(messages, ranks=2)
+    assert received == [("recv", 1), ("recv", None)]
+    assert sent == [("send", 0), ("send", 0)]
+
+
 def test_where_the_system_does_not_say_the_wire_is_none_not_zero(monkeypatch):
     with traffic.count() as counted:
         assert counted.sent_bytes is None
