@@ -60,20 +60,14 @@ def predict(
         "itemsize": ITEMSIZE[partition.state_dtypes(engine, recipe_name)["parameter"]],
     }
     if engine in ZERO:
+        own = held.select(held.rank == rank)
         phases: Phases = ZERO[engine](
-            **common,
-            held=held.select(held.rank == rank),
-            bucket_size=bucket_size,
-            offloaded=offload != "none",
+            **common, held=own, bucket_size=bucket_size, offloaded=offload != "none"
         )
     elif engine.startswith("fsdp"):
         size = partition.group_size(engine, num_ranks, shard_size)
-        phases = FsdpPhases(
-            **common,
-            shard_size=size,
-            reshard=engine != "fsdp_grad_op",
-            replicated=size < num_ranks,
-        )
+        reshard = engine != "fsdp_grad_op"
+        phases = FsdpPhases(**common, shard_size=size, reshard=reshard, replicated=size < num_ranks)
     else:
         phases = DataParallelPhases(**common)
     return from_moments(phases.moments(), "predicted")
