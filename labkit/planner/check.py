@@ -151,7 +151,7 @@ def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes}
     that this rank holds.
 
-    Run on real ranks between a backward and the step, beside ``memory.shards``: data parallel or
+    Run on real ranks between a backward and the step, beside ``sharding.shards``: data parallel or
     ``fully_shard``.
     """
     for num_ranks, how, dtype in (
@@ -178,7 +178,7 @@ def _held(answer: Callable, how: str, dtype: str) -> tuple[dict[str, int], int, 
     import torch
     from torch import distributed as dist
 
-    from labkit.measure import memory
+    from labkit.sharding import engines
 
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
@@ -187,7 +187,7 @@ def _held(answer: Callable, how: str, dtype: str) -> tuple[dict[str, int], int, 
         optimizer.zero_grad()
         model(torch.randn(3, 8, dtype=kind)).float().square().mean().backward()
         optimizer.step()
-    parts = memory.shards(model, optimizer).bytes_by("category")
+    parts = engines.shards(model, optimizer).bytes_by("category")
     rank = dist.get_rank()
     held = {part: int(per_rank[rank]) for part, per_rank in parts.items() if part != "buffers"}
     num_params = sum(parameter.numel() for parameter in model.parameters())

@@ -42,6 +42,7 @@ def train(recipe: str, batch: int, recorded: bool = True) -> dict:
 
     from labkit import model
     from labkit.measure import memory, trace
+    from labkit.sharding import engines
 
     net = model.Transformer(
         SMALL["num_layers"], SMALL["dim"], SMALL["num_heads"], max_len=SMALL["seq_len"]
@@ -52,7 +53,7 @@ def train(recipe: str, batch: int, recorded: bool = True) -> dict:
     found = {}
 
     def look(_: int) -> None:
-        found["shards"] = memory.shards(trainer.engine, trainer.optimizer)
+        found["shards"] = engines.shards(trainer.engine, trainer.optimizer)
 
     trainer.train(1, tokens, targets)
     trainer.train(1, tokens, targets, between=look)

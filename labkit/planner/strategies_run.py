@@ -62,6 +62,7 @@ def train(strategy: str, batch: int, recorded: bool = True) -> dict:
 
     from labkit import model
     from labkit.measure import memory, trace, traffic
+    from labkit.sharding import engines
 
     rank = dist.get_rank()
     size = dist.get_world_size()
@@ -81,7 +82,7 @@ def train(strategy: str, batch: int, recorded: bool = True) -> dict:
             losses.append(_backward(part, data, stage, stages, held))
             if size > stages:
                 _average(list(part.parameters()), replicas[stage])
-        shards = memory.shards(part, optimizer)
+        shards = engines.shards(part, optimizer)
         optimizer.step()
         optimizer.zero_grad()
     return {

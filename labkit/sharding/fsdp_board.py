@@ -1,17 +1,19 @@
 """``fsdp_sharding()``: layers gathered, computed, freed and reduced, moment by moment, the bytes
 below; then run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from labkit import footprint
 from labkit.launching.job import Job
+from labkit.launching.run import Run
 from labkit.pictures import bytes_held, svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.sharding import picture
 from labkit.sharding import run as sharding_run
-from labkit.shards import differences
+from labkit.shards import Shards, differences
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
@@ -21,6 +23,7 @@ __all__ = ["fsdp_sharding"]
 
 STRATEGIES = ("fsdp", "fsdp_grad_op", "fsdp_hybrid", "ddp")
 NUM_LAYERS = (2, 4, 6)
+NUM_RANKS = (2, 4)
 _WORDS = (
     ("moment", "moment", "时刻"),
     ("strategy", "strategy", "策略"),
@@ -90,7 +93,7 @@ class FsdpBoard(Trial):
             "moment": tuple(range(2 * (num_layers + 2) + 2)),
             "strategy": STRATEGIES,
             "layers": NUM_LAYERS,
-            "ranks": (2, 4),
+            "ranks": NUM_RANKS,
         }
         shown = {"strategy": words.get}
         controls = selectors(self._options, {"moment": 0, **start}, words, shown, ("strategy",))
@@ -103,7 +106,7 @@ class FsdpBoard(Trial):
             moment=moment,
             strategy=STRATEGIES[strategy],
             num_layers=NUM_LAYERS[layers],
-            num_ranks=(2, 4)[ranks],
+            num_ranks=NUM_RANKS[ranks],
         )
 
     def num_pages(self, *indices: int) -> int:
@@ -123,63 +126,77 @@ class FsdpBoard(Trial):
         return self._bytes(self.setting)
 
     def _bytes(self, setting: Setting) -> Sketch:
-        (predicted, _), run = _predicted(setting.real), self.runs.get(setting.real)
-        title = self._words["title"].format(setting.strategy, setting.num_ranks)
+        predicted = _footprint(setting.real)
+        run = self.runs.get(setting.real)
         return bytes_held.footprint(
             predicted,
             run[0]["footprint"] if run else None,
-            title=title,
+            title=self._words["title"].format(setting.strategy, setting.num_ranks),
             marked=predicted.labels[setting.moment],
             language=self.language,
         )
 
     def page(self, setting: Setting) -> str:
         """Layers above, bytes below, and what a run said."""
-        (predicted, between), say = _predicted(setting.real), self._words
-        names = ("embed", *(f"block {index + 1}" for index in range(setting.num_layers)), "head")
-        sizes = (4 * unit.num_params for unit in setting.real.units())
-        above = picture.layers(
-            dict(zip(names, sizes, strict=True)),
-            setting.num_ranks,
-            predicted.labels[setting.moment],
-            strategy=setting.strategy,
-            language=self.language,
-        )
+        predicted = _footprint(setting.real)
+        between = int(_shards(setting.real).rank_bytes[0])
         notes = [
-            say["peak"].format(
+            self._words["peak"].format(
                 format_bytes(predicted.peak_bytes), predicted.peak, format_bytes(between)
             )
         ]
-        if (run := self.runs.get(setting.real)) is not None:
-            notes += self._told(setting, run, predicted)
-        words = paragraphs(*notes)
-        return svg.html(above) + svg.html(self._bytes(setting)) + words
+        run = self.runs.get(setting.real)
+        if run is not None:
+            notes += self._told(setting, run)
+        pictures = svg.html(self._layers(setting)) + svg.html(self._bytes(setting))
+        return pictures + paragraphs(*notes)
 
-    def _told(self, setting: Setting, run: object, predicted: footprint.Footprint) -> list[str]:
-        say, measured = self._words, run[0]["footprint"]
-        off = len(differences(sharding_run.predicted(setting.real), sharding_run.measured(run)))
-        shares = 100 * (measured.peak_bytes / predicted.peak_bytes - 1)
-        calls = [f"{name} {format_bytes(num)}" for name, num in run[0]["order"]]
-        calls = calls if setting.strategy == "ddp" else calls[len(calls) // 2 :]
-        shown = WORDS[self.language]["comma"].join(calls[:20]) + (
-            f" … ({len(calls)})" if len(calls) > 20 else ""
+    def _layers(self, setting: Setting) -> Sketch:
+        """The upper picture."""
+        names = ("embed", *(f"block {index + 1}" for index in range(setting.num_layers)), "head")
+        sizes = (4 * unit.num_params for unit in setting.real.units())
+        return picture.layers(
+            dict(zip(names, sizes, strict=True)),
+            setting.num_ranks,
+            _footprint(setting.real).labels[setting.moment],
+            strategy=setting.strategy,
+            language=self.language,
         )
-        return [
-            say["measured"].format(
-                format_bytes(measured.peak_bytes),
-                measured.peak,
-                shares,
-                say["same"] if not off else say["other"].format(off),
-            ),
-            say["order"].format(shown),
-            *([say["gloo"]] if setting.strategy != "ddp" else []),
-        ]
+
+    def _told(self, setting: Setting, run: Run) -> list[str]:
+        """How near the prediction was, and what was called in which order."""
+        say = self._words
+        predicted = _footprint(setting.real)
+        measured = run[0]["footprint"]
+        off = len(differences(_shards(setting.real), sharding_run.measured(run)))
+        near = say["measured"].format(
+            format_bytes(measured.peak_bytes),
+            measured.peak,
+            100 * (measured.peak_bytes / predicted.peak_bytes - 1),
+            say["other"].format(off) if off else say["same"],
+        )
+        calls = [f"{name} {format_bytes(num)}" for name, num in run[0]["order"]]
+        if setting.strategy == "ddp":
+            return [near, say["order"].format(self._listed(calls))]
+        second = calls[len(calls) // 2 :]  # of two microbatches
+        return [near, say["order"].format(self._listed(second)), say["gloo"]]
+
+    def _listed(self, calls: Sequence[str]) -> str:
+        """The first twenty, and how many there are if there are more."""
+        shown = WORDS[self.language]["comma"].join(calls[:20])
+        return f"{shown} … ({len(calls)})" if len(calls) > 20 else shown
 
 
 @lru_cache(maxsize=64)
-def _predicted(real: sharding_run.Setting) -> tuple[footprint.Footprint, int]:
-    """Rank 0's bytes at each moment, and between steps: the same for all pages of one flipbook."""
-    return sharding_run.predicted_footprint(real), int(sharding_run.predicted(real).rank_bytes[0])
+def _footprint(real: sharding_run.Setting) -> footprint.Footprint:
+    """Rank 0's bytes at each moment: the same for all pages of one flipbook."""
+    return sharding_run.predicted_footprint(real)
+
+
+@lru_cache(maxsize=64)
+def _shards(real: sharding_run.Setting) -> Shards:
+    """What all ranks hold between steps: the same for all pages of one flipbook."""
+    return sharding_run.predicted(real)
 
 
 def fsdp_sharding(

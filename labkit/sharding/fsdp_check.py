@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from labkit.check import exercise, faults, hint, language, on_ranks, status, unlike
+from labkit.sharding.partition import rows_elements
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = ["hint", "language", "sharded_step", "status", "train_sharded", "wrap_within"]
 
@@ -26,7 +27,8 @@ def sharded_step(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for num_ranks, sizes in ((2, (6, 4, 8)), (3, (5, 7, 2, 4)), (4, (3, 5, 9, 1)), (2, (48,) * 14)):
         run = on_ranks(num_ranks, _step, answer, sizes)
-        case = f"{num_ranks} ranks, weights of {', '.join(map(str, sizes[1:5]))}{', ...' * (len(sizes) > 5)} rows"
+        shown = [*map(str, sizes[1:5]), *(["..."] if len(sizes) > 5 else [])]
+        case = f"{num_ranks} ranks, weights of {', '.join(shown)} rows"
         yield from faults(case, run)
         _, payload, most, peak, room = run[0]
         for name in {*payload, *most}:
@@ -62,7 +64,8 @@ def wrap_within(answer: Callable) -> Iterator[tuple[str, str]]:
         _, gathered, calls = run[0]
         if gathered > budget:
             yield "over budget", f"{case}: {gathered} bytes of parameters gathered at one time"
-        if calls > (most := 2 * _fewest(sizes, budget)):
+        most = 2 * _fewest(sizes, budget)
+        if calls > most:
             yield "over budget", f"{case}: {calls} all-gathers in a step; {most} are enough"
 
 
@@ -79,22 +82,18 @@ def train_sharded(answer: Callable) -> Iterator[tuple[str, str]]:
         run = on_ranks(num_ranks, _trained, answer, num_microbatches, max_norm)
         for rank, fault in enumerate(run):
             if fault:
-                yield (
-                    "wrong",
-                    (
-                        f"{num_ranks} ranks, {num_microbatches} microbatches, max_norm "
-                        f"{max_norm:g}, "
-                        f"rank {rank}: {fault}"
-                    ),
-                )
+                case = f"{num_ranks} ranks, {num_microbatches} microbatches, max_norm {max_norm:g}"
+                yield "wrong", f"{case}, rank {rank}: {fault}"
 
 
 def _fewest(sizes: Sequence[int], budget: int) -> int:
     """Units of consecutive layers: fill each as far as it goes."""
-    units, room = 0, 0
+    units = 0
+    room = 0
     for size in sizes:
         if size > room:
-            units, room = units + 1, budget
+            units += 1
+            room = budget
         room -= size
     return units
 
@@ -111,37 +110,43 @@ def _step(answer: Callable, sizes: Sequence[int]) -> tuple[str, dict, dict, int,
     from labkit.measure import memory, traffic
 
     torch.manual_seed(0)
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     weights = [(torch.randn(b, a) / a**0.5).requires_grad_() for a, b in pairwise(sizes)]
     inputs = torch.randn(2 * size, sizes[0])
     x = inputs
     for weight in weights:
         x = torch.tanh(x @ weight.T)
-    right = [
-        gradient.chunk(size)[rank] if rank < len(gradient.chunk(size)) else gradient[:0]
-        for gradient in torch.autograd.grad(x.square().mean(), weights)
-    ]
-    cut = [weight.detach().chunk(size) for weight in weights]
-    shards = [parts[rank].clone() if rank < len(parts) else parts[0][:0].clone() for parts in cut]
+    gradients = torch.autograd.grad(x.square().mean(), weights)
+    right = [_rows_of_rank(gradient, rank, size) for gradient in gradients]
+    shards = [_rows_of_rank(weight.detach(), rank, size).clone() for weight in weights]
     with memory.watch() as watched, traffic.count() as counted:
         watched.mark("step")
         given = list(answer(shards, list(sizes[1:]), inputs.chunk(size)[rank].clone()))
-    padded = [
-        4 * len(parts[0]) * size * weight.shape[1]
-        for parts, weight in zip(cut, weights, strict=True)
-    ]
+    padded = [rows_elements(weight.shape, size) * size * weight.itemsize for weight in weights]
     most = {"all_gather": 2 * sum(padded) // size, "reduce_scatter": sum(padded)}
     room = sum(padded) // size + 6 * max(padded) + 2 * inputs.nbytes // size * len(weights)
-    fault = "" if len(given) == len(right) else f"{len(given)} gradients for {len(right)} weights"
-    for index, (mine, true) in enumerate(zip(given, right, strict=False)):
-        if mine.shape != true.shape:
-            fault = (
-                fault
-                or f"gradient {index} has shape {tuple(mine.shape)}, its shard {tuple(true.shape)}"
-            )
-        elif true.numel() and (found := unlike(mine, true, "the mean over the ranks")):
-            fault = fault or f"gradient {index} {found}"
+    fault = _off(given, right)
     return fault, dict(+counted.payload_bytes), most, watched.footprint().peak_bytes, room
+
+
+def _rows_of_rank(tensor: "Tensor", rank: int, size: int) -> "Tensor":
+    """A rank's rows as ``torch.chunk`` cuts them: none, where there are fewer chunks than ranks."""
+    chunks = tensor.chunk(size)
+    return chunks[rank] if rank < len(chunks) else tensor[:0]
+
+
+def _off(given: "list[Tensor]", right: "list[Tensor]") -> str:
+    """What is wrong with the first wrong gradient."""
+    if len(given) != len(right):
+        return f"{len(given)} gradients for {len(right)} weights"
+    for index, (mine, true) in enumerate(zip(given, right, strict=True)):
+        if mine.shape != true.shape:
+            return f"gradient {index} has shape {tuple(mine.shape)}, its shard {tuple(true.shape)}"
+        found = unlike(mine, true, "the mean over the ranks") if true.numel() else ""
+        if found:
+            return f"gradient {index} {found}"
+    return ""
 
 
 def _against(net: "nn.Module", right: "nn.Module", work: Callable, kind: str) -> str:
@@ -153,10 +158,13 @@ def _against(net: "nn.Module", right: "nn.Module", work: Callable, kind: str) ->
     for (name, mine), true in zip(net.named_parameters(), right.parameters(), strict=True):
         if not isinstance(mine, DTensor):
             return f"{name} is not sharded"
-        mine, true = (mine, true) if kind == "weight" else (mine.grad, true.grad)
+        if kind == "gradient":
+            mine = mine.grad
+            true = true.grad
         if mine is None:
             return f"{name} has no gradient"
-        if found := unlike(mine.full_tensor(), true, "that of one process with all samples"):
+        found = unlike(mine.full_tensor(), true, "that of one process with all samples")
+        if found:
             return f"the {kind} of {name} {found}"
     return ""
 
@@ -165,9 +173,8 @@ def _net(widths: Sequence[int]) -> "nn.Sequential":
     import torch
     from torch import nn
 
-    os.environ["CUDA_VISIBLE_DEVICES"] = (
-        ""  # or an answer's fully_shard takes a GPU where there is one
-    )
+    # or an answer's fully_shard takes a GPU where there is one
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
 
@@ -179,8 +186,11 @@ def _wrapped(answer: Callable, widths: Sequence[int], budget: int) -> tuple[str,
 
     from labkit.footprint import PARTS
     from labkit.measure import memory, traffic
+    from labkit.sharding import engines
 
-    rank, size, right = dist.get_rank(), dist.get_world_size(), _net(widths)
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    right = _net(widths)
     inputs = torch.randn(4 * size, widths[0])
     right(inputs).square().mean().backward()
     with memory.watch() as watched:
@@ -190,14 +200,16 @@ def _wrapped(answer: Callable, widths: Sequence[int], budget: int) -> tuple[str,
         def step() -> None:
             net(inputs.chunk(size)[rank].clone()).square().mean().backward()
 
-        step(), net.zero_grad(), watched.mark("step")
+        step()
+        net.zero_grad()
+        watched.mark("step")
         with traffic.count() as counted:
             fault = _against(net, right, step, "gradient")
-        watched.claim(net)
+        engines.claim(watched, net)
     gathered = watched.footprint().num_bytes[:, PARTS.index("gathered")].max()
-    calls = counted.calls["all_gather"] - len(list(net.parameters())) * (
-        not fault
-    )  # the comparison gathers, too
+    calls = counted.calls["all_gather"]
+    if not fault:
+        calls -= len(list(net.parameters()))  # the comparison gathers, too
     return fault, int(gathered), calls
 
 
@@ -207,8 +219,10 @@ def _trained(answer: Callable, num_microbatches: int, max_norm: float) -> str:
     from torch import distributed as dist
     from torch import nn
 
-    rank, size = dist.get_rank(), dist.get_world_size()
-    net, right = _net((6, 10, 7, 2)), _net((6, 10, 7, 2))
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    net = _net((6, 10, 7, 2))
+    right = _net((6, 10, 7, 2))
     samples = torch.randn(3, num_microbatches, size, 4, 8)
     optimizer = torch.optim.SGD(right.parameters(), lr=0.1, momentum=0.9)
     for batch in samples.flatten(1, 3):
@@ -216,5 +230,7 @@ def _trained(answer: Callable, num_microbatches: int, max_norm: float) -> str:
         nn.functional.mse_loss(right(batch[:, :6]), batch[:, 6:]).backward()
         nn.utils.clip_grad_norm_(right.parameters(), max_norm)
         optimizer.step()
-    steps = [[(each[rank, :, :6], each[rank, :, 6:]) for each in batch] for batch in samples]
+    steps = []
+    for batch in samples:
+        steps.append([(each[rank, :, :6], each[rank, :, 6:]) for each in batch])
     return _against(net, right, lambda: answer(net, steps, max_norm), "weight")

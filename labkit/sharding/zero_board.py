@@ -134,21 +134,22 @@ class _Engines(Trial):
         run = self.runs.get(self.key(setting)) if setting.model == "small" else None
         return sharding_run.measured(run) if run else None
 
-    def _told(self, setting: Setting) -> list[str]:
-        if (held := self._held(setting)) is None:
-            return []
-        run, say = self.runs[self.key(setting)], self._words
-        off = len(differences(sharding_run.predicted(setting.real), held))
+    def _told(self, setting: Setting, predicted: Shards, held: Shards) -> list[str]:
+        """What a run said: how near the prediction was, and what was sent."""
+        say = self._words
+        first = self.runs[self.key(setting)][0]
+        off = len(differences(predicted, held))
+        lines = [say["measured"].format(say["other"].format(off) if off else say["same"])]
         payload = WORDS[self.language]["comma"].join(
-            f"{name} {format_bytes(num)}" for name, num in run[0]["payload_bytes"].items()
+            f"{name} {format_bytes(num)}" for name, num in first["payload_bytes"].items()
         )
-        wire = run[0]["sent_bytes"]
-        lines = [say["measured"].format(say["same"] if not off else say["other"].format(off))]
+        sent = first["sent_bytes"]
+        wire = "?" if sent is None else format_bytes(sent)
         if payload:
-            lines.append(
-                say["payload"].format(payload, "?" if wire is None else format_bytes(wire))
-            )
-        return lines + [say["gloo"]] * (setting.real.num_ranks > 1)
+            lines.append(say["payload"].format(payload, wire))
+        if setting.real.num_ranks > 1:
+            lines.append(say["gloo"])
+        return lines
 
     def reason(self, setting: Setting) -> str | None:
         """Why it can't run: too large, too many, another recipe."""
@@ -191,41 +192,58 @@ class ZeroBoard(_Engines):
 
     def reason(self, setting: Setting) -> str | None:
         """Also: DeepSpeed here runs one recipe."""
-        return super().reason(setting) or (
-            self._words["one"] if setting.recipe != "mixed" else None
-        )
+        why = super().reason(setting)
+        if why is None and setting.recipe != "mixed":
+            return self._words["one"]
+        return why
+
+    def _held(self, setting: Setting) -> Shards | None:
+        """A run is of the recipe mixed."""
+        return super()._held(setting) if setting.recipe == "mixed" else None
 
     def scene(self) -> Sketch | Scene:
         """The picture as it stands."""
-        return self._scene(self.setting)
+        setting = self.setting
+        return self._drawn(setting, self.predicted(setting), self._held(setting))
 
-    def _scene(self, setting: Setting) -> Sketch:
+    def _drawn(self, setting: Setting, predicted: Shards, held: Shards | None) -> Sketch:
         name = self._words.get(setting.model, setting.model)
         title = self._words["title"].format(setting.stage, setting.ranks, name)
-        held = self._held(setting) if setting.recipe == "mixed" else None
-        return bytes_held.shards(self.predicted(setting), held, title=title, language=self.language)
+        return bytes_held.shards(predicted, held, title=title, language=self.language)
 
     def page(self, setting: Setting) -> str:
         """The picture, the bill and the volume."""
-        size, say = self._size(setting), self._words
+        predicted = self.predicted(setting)
+        held = self._held(setting)
+        notes = [self._bill(setting)]
+        if setting.ranks > 1:
+            notes.append(self._volume(setting))
+        if held is not None:
+            notes += self._told(setting, predicted, held)
+        return svg.html(self._drawn(setting, predicted, held)) + paragraphs(*notes)
+
+    def _bill(self, setting: Setting) -> str:
+        """A rank's states by the formula, beside those of DDP."""
+        size = self._size(setting)
         states = sharding_states.by_category(
             sharding_states.state_bytes(size, setting.ranks, setting.stage, setting.recipe)
         )
-        ddp = sum(sharding_states.state_bytes(size, 1, 0, setting.recipe).values())
         total = sum(states.values())
-        parts = " + ".join(
-            f"{bytes_held.WORDS[self.language][part]} {format_bytes(num)}"
-            for part, num in states.items()
+        ddp = sum(sharding_states.state_bytes(size, 1, 0, setting.recipe).values())
+        names = bytes_held.WORDS[self.language]
+        parts = " + ".join(f"{names[part]} {format_bytes(num)}" for part, num in states.items())
+        return self._words["bill"].format(
+            format_bytes(total), parts, format_bytes(ddp), ddp / total
         )
-        sent = [
-            sum(sharding_states.step_volume(2 * size, setting.ranks, stage).values())
+
+    def _volume(self, setting: Setting) -> str:
+        """What a rank sends in a step at least, beside DDP."""
+        gradient_bytes = 2 * self._size(setting)
+        sent, ddp = (
+            sum(sharding_states.step_volume(gradient_bytes, setting.ranks, stage).values())
             for stage in (setting.stage, 0)
-        ]
-        notes = [say["bill"].format(format_bytes(total), parts, format_bytes(ddp), ddp / total)]
-        if setting.ranks > 1:
-            notes.append(say["sends"].format(format_bytes(sent[0]), sent[0] / sent[1]))
-        notes += self._told(setting) if setting.recipe == "mixed" else []
-        return svg.html(self._scene(setting)) + paragraphs(*notes)
+        )
+        return self._words["sends"].format(format_bytes(sent), sent / ddp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,31 +289,18 @@ class OffloadBoard(_Engines):
 
     def scene(self) -> Sketch | Scene:
         """The picture as it stands."""
-        return self._scene(self.setting)
+        return self._flow(self.setting)
 
-    def _scene(self, setting: Offload) -> Sketch:
-        real, say = setting.real, self._words
+    def _flow(self, setting: Offload) -> Sketch:
+        """Device, host, and what moves between them."""
+        say = self._words
+        real = setting.real
         size = MODELS[setting.model] or sum(unit.num_params for unit in real.units())
         stage = int(real.engine[-1])
-        states = sharding_states.by_category(
-            sharding_states.state_bytes(size, setting.ranks, stage)
-        )
-        step = 4 * size / setting.ranks  # gradients in fp32, for the host's update
-        host = {
-            "gradients": step + (states["gradients"] if stage == 3 else 0),
-            "optimizer": states["optimizer"],
-        }
-        device = {
-            part: num
-            for part, num in states.items()
-            if part not in host or (part == "gradients" and stage < 3)
-        }
-        if real.offload == "all":
-            host = {"parameters": device.pop("parameters"), **host}
-        moves = sharding_states.offload_moves(size, setting.ranks, stage, real.offload)
+        device, host = partition.offload_places(size, setting.ranks, stage, real.offload)
         name = say.get(setting.model, setting.model)
         return picture.flow(
-            moves,
+            sharding_states.offload_moves(size, setting.ranks, stage, real.offload),
             device,
             host,
             setting.gb_per_s,
@@ -307,15 +312,14 @@ class OffloadBoard(_Engines):
 
     def page(self, setting: Offload) -> str:
         """The flow, and below it the shards of a run by the device that they lie on."""
-        notes, more = [self._words["host_run"]], ""
-        if (held := self._held(setting)) is not None:
-            notes += self._told(setting)
-            more = svg.html(
-                bytes_held.shards(
-                    sharding_run.predicted(setting.real), held, language=self.language
-                )
-            )
-        return svg.html(self._scene(setting)) + more + paragraphs(*notes)
+        notes = [self._words["host_run"]]
+        pictures = svg.html(self._flow(setting))
+        held = self._held(setting)
+        if held is not None:
+            predicted = sharding_run.predicted(setting.real)
+            notes += self._told(setting, predicted, held)
+            pictures += svg.html(bytes_held.shards(predicted, held, language=self.language))
+        return pictures + paragraphs(*notes)
 
 
 def zero_stages(

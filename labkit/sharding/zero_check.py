@@ -2,8 +2,10 @@
 judges."""
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from labkit.check import exercise, hint, language, on_ranks, status
 from labkit.sharding import run as sharding_run
@@ -50,23 +52,16 @@ def shard_adamw(answer: Callable) -> Iterator[tuple[str, str]]:
         if held > 2 * (total // num_ranks + largest) + 128:
             yield (
                 "over budget",
-                (
-                    f"{case}: a rank's optimizer holds {held} bytes; the moments of everything are "
-                    f"{2 * total}, of a part in {num_ranks} {2 * total // num_ranks}"
-                ),
+                f"{case}: a rank's optimizer holds {held} bytes; the moments of everything are "
+                f"{2 * total}, of a part in {num_ranks} {2 * total // num_ranks}",
             )
-        sent, due = (
-            sum(result["volume"] for result in run) / num_ranks,
-            2 * total * (num_ranks - 1) / num_ranks,
-        )
+        sent = sum(result["volume"] for result in run) / num_ranks
+        due = 2 * total * (num_ranks - 1) / num_ranks
         if sent > 1.05 * due + 128:
             yield (
                 "over budget",
-                (
-                    f"{case}: a step sends {sent:.0f} bytes per rank; an all-reduce of the "
-                    "gradients "
-                    f"sends {due:.0f}"
-                ),
+                f"{case}: a step sends {sent:.0f} bytes per rank; an all-reduce of the gradients "
+                f"sends {due:.0f}",
             )
 
 
@@ -91,15 +86,15 @@ def fit(answer: Callable) -> Iterator[tuple[str, str]]:
         right = _fewest(num_params, device_gb * GB, other_gb * GB, most)
         given = answer(num_params, device_gb * GB, other_gb * GB, most)
         given = tuple(given) if isinstance(given, list | tuple) else given
-        case = f"{num_params / GB:g}B parameters, devices of {device_gb} GB, {other_gb} GB of them taken, {most} ranks"
+        case = (
+            f"{num_params / GB:g}B parameters, devices of {device_gb} GB, {other_gb} GB of them "
+            f"taken, {most} ranks"
+        )
         if given == right:
             continue
         if right is None or given is None or len(given) != 2 or given[1] not in states.STAGES:
-            yield (
-                "wrong",
-                f"{case}: got {given}; "
-                + ("nothing fits" if right is None else "something does fit"),
-            )
+            truth = "nothing fits" if right is None else "something does fit"
+            yield "wrong", f"{case}: got {given}; {truth}"
         num_ranks, stage = given
         need = sum(states.state_bytes(num_params, num_ranks, stage).values()) / GB + other_gb
         if num_ranks > most:
@@ -118,10 +113,8 @@ def correct_the_textbook(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(num_params, num_ranks, stage)`` is the bytes of model states per rank: those of a
     live DeepSpeed engine, averaged over its ranks, what it pads and keeps without need left out."""
     for num_ranks, stage in ((4, 0), (4, 1), (4, 2), (4, 3), (8, 1), (64, 2), (1, 3), (3, 1)):
-        mine, right = (
-            float(answer(7e9, num_ranks, stage)),
-            sum(states.state_bytes(7e9, num_ranks, stage).values()),
-        )
+        mine = float(answer(7e9, num_ranks, stage))
+        right = sum(states.state_bytes(7e9, num_ranks, stage).values())
         if abs(mine - right) > 1e-6 * right:
             yield (
                 "wrong",
@@ -134,11 +127,8 @@ def correct_the_textbook(answer: Callable) -> Iterator[tuple[str, str]]:
         if abs(mine - num_bytes) > 1e-3 * num_bytes:
             yield (
                 "wrong",
-                (
-                    f"{num_params:,} parameters, 2 ranks, stage {stage}: got {mine:,.0f} bytes; a "
-                    "live "
-                    f"DeepSpeed engine holds {num_bytes:,.0f}"
-                ),
+                f"{num_params:,} parameters, 2 ranks, stage {stage}: got {mine:,.0f} bytes; a "
+                f"live DeepSpeed engine holds {num_bytes:,.0f}",
             )
 
 
@@ -147,11 +137,18 @@ def same_training(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(num_ranks, global_batch, micro_batch, learning_rate, weight_decay)`` is DeepSpeed's
     configuration, as a dict, for a ZeRO 3 training in fp32 that ends with the weights of torch's
     AdamW in one process."""
-    num_ranks, global_batch, micro_batch, rate, decay = 2, 8, 2, 0.01, 0.1
+    num_ranks = 2
+    global_batch = 8
+    micro_batch = 2
+    rate = 0.01
+    decay = 0.1
     config = answer(num_ranks, global_batch, micro_batch, rate, decay)
     if not isinstance(config, dict):
         yield "wrong", f"a configuration is a dict; got {config!r:.60}"
-    case = f"{num_ranks} ranks, batch {global_batch} in microbatches of {micro_batch}, rate {rate}, decay {decay}"
+    case = (
+        f"{num_ranks} ranks, batch {global_batch} in microbatches of {micro_batch}, rate {rate}, "
+        f"decay {decay}"
+    )
     fault, batch, held, total = on_ranks(
         num_ranks, _zero3, config, global_batch, rate, decay, hang_s=25
     )[0]
@@ -171,16 +168,14 @@ def _fewest(
     num_params: float, device_bytes: float, other_bytes: float, most: int
 ) -> tuple[int, int] | None:
     """The right answer of ``fit``."""
-    options = (
-        (
-            states.ranks_needed(
-                num_params, device_bytes, stage, extra_bytes=other_bytes, most=most
-            ),
-            stage,
+    options = []
+    for stage in states.STAGES:
+        num_ranks = states.ranks_needed(
+            num_params, device_bytes, stage, extra_bytes=other_bytes, most=most
         )
-        for stage in states.STAGES
-    )
-    return min((each for each in options if each[0] is not None), default=None)
+        if num_ranks is not None:
+            options.append((num_ranks, stage))
+    return min(options, default=None)
 
 
 # --- in the ranks ---
@@ -195,7 +190,10 @@ def _sharded(answer: Callable, widths: tuple[int, ...]) -> dict[str, Any]:
 
     from labkit.measure import traffic
 
-    rank, size, calls, held = dist.get_rank(), dist.get_world_size(), [], {}
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    calls: list[int] = []
+    held: dict[int, int] = {}
     model = _net(widths)
     batches = [
         torch.randn(size, 5, widths[0], generator=torch.Generator().manual_seed(step))
@@ -203,9 +201,8 @@ def _sharded(answer: Callable, widths: tuple[int, ...]) -> dict[str, Any]:
     ]
 
     def weigh(optimizer: Any, *_: Any) -> None:
-        held[id(optimizer)] = sum(
-            each.nbytes for state in optimizer.state.values() for each in state.values()
-        )
+        tensors = chain.from_iterable(state.values() for state in optimizer.state.values())
+        held[id(optimizer)] = sum(each.nbytes for each in tensors)
 
     def backward(step: int) -> None:
         calls.append(step)
@@ -281,7 +278,7 @@ def _engines() -> tuple[int, dict[int, float]]:
     from torch import distributed as dist
 
     from labkit import model
-    from labkit.measure import memory
+    from labkit.sharding import engines
     from labkit.shards import NO_TENSOR
 
     live = {}
@@ -293,23 +290,18 @@ def _engines() -> tuple[int, dict[int, float]]:
             setting.num_layers, setting.dim, setting.num_heads, max_len=setting.seq_len
         )
         num_params = sum(weight.numel() for weight in net.parameters())
-        trainer, batch = (
-            sharding_run.wrap(setting, net),
-            model.story_tokens(1, setting.seq_len, seed=dist.get_rank()),
-        )
+        trainer = sharding_run.wrap(setting, net)
+        batch = model.story_tokens(1, setting.seq_len, seed=dist.get_rank())
         seen = []
+
+        def look(_: int, engine: Any = trainer.engine, seen: list = seen) -> None:
+            seen.append(engines.shards(engine))
+
         trainer.train(2, *batch)
-        trainer.train(
-            2,
-            *batch,
-            between=lambda _, engine=trainer.engine, seen=seen: seen.append(memory.shards(engine)),
-        )
-        counts = [
-            size
-            for row, size in zip(seen[0].rows(), seen[0].num_bytes, strict=True)
-            if row[1] != "buffer" and row[2] not in NO_TENSOR
-        ]
-        total = torch.tensor(float(sum(counts)))
+        trainer.train(2, *batch, between=look)
+        held = seen[0]
+        counted = (held.kind != "buffer") & ~np.isin(held.tensor, NO_TENSOR)
+        total = torch.tensor(float(held.num_bytes[counted].sum()))
         dist.all_reduce(total)
         live[stage] = total.item() / dist.get_world_size()
     return num_params, live
@@ -324,9 +316,9 @@ def _zero3(
     import torch
     from torch import distributed as dist
 
-    from labkit.measure import memory
+    from labkit.sharding import engines
 
-    widths, rank = (16, 64, 4), dist.get_rank()
+    widths = (16, 64, 4)
     data = [
         5 * torch.randn(global_batch, widths[0], generator=torch.Generator().manual_seed(step))
         for step in range(STEPS)
@@ -341,10 +333,10 @@ def _zero3(
     engine = deepspeed.initialize(model=_net(widths), config=config)[0]
     batch = engine.train_batch_size(), engine.train_micro_batch_size_per_gpu()
     for step in range(STEPS):
-        for piece in data[step].split(batch[1])[rank :: dist.get_world_size()]:
+        for piece in data[step].split(batch[1])[dist.get_rank() :: dist.get_world_size()]:
             engine.backward(engine(piece).square().sum(1).mean() * 9**step)
             engine.step()
-    held = memory.shards(engine)
+    held = engines.shards(engine)
     kept = int(held.num_bytes[held.kind == "parameter"].sum())
     named = dict(engine.module.named_parameters())
     with deepspeed.zero.GatheredParameters(list(named.values())):

@@ -381,7 +381,7 @@ def train(configs):
     import deepspeed
     import torch
     import torch.distributed as dist
-    from labkit.measure import memory, traffic
+    from labkit.measure import traffic
     from labkit import model
 
     found = {}
@@ -398,7 +398,7 @@ def train(configs):
                 with traffic.count() as counted:  # in the end: the last microbatch and the update
                     loss = model.loss(engine(tokens).float(), targets)
                     engine.backward(loss)
-                    held = held if index else memory.shards(engine)  # after the first microbatch
+                    held = held if index else sharding.shards(engine)  # after the first microbatch
                     engine.step()
         found[name] = loss.item(), held, counted, 1000 * (time.perf_counter() - began)
     return found

@@ -750,17 +750,17 @@ def train(net, optimizer, batch, num, watched, cure, marks=False):
     for tokens, targets in zip(*(part.chunk(num) for part in batch)):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cure == "bf16"):
             loss = model.loss(net(tokens), targets) / num
-        watched.claim(net, optimizer), watched.kept()
+        sharding.claim(watched, net, optimizer), watched.kept()
         if marks:
             watched.mark("loss")
         loss.backward()
-    watched.claim(net, optimizer)
+    sharding.claim(watched, net, optimizer)
     for weight in net.parameters() if cure != "FSDP" else ():
         dist.all_reduce(weight.grad)
         weight.grad /= dist.get_world_size()
     if marks:
         watched.mark("step")
-    optimizer.step(), watched.claim(net, optimizer), optimizer.zero_grad()
+    optimizer.step(), sharding.claim(watched, net, optimizer), optimizer.zero_grad()
 
 
 # %%

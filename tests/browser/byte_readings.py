@@ -16,7 +16,7 @@ from labkit.pictures import style
 from labkit.pictures.bytes_held import LOOKS
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Sketch, Words, ticks
-from labkit.sharding.states import Move
+from labkit.sharding.states import Transfer
 from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
 
 
@@ -163,7 +163,7 @@ def layers(
         yield found["gathered"] / room, (unit_bytes[name] - own) * (name in whole) / total
 
 
-def flows(painted: Painted, drawn: Sketch, moves: Sequence[Move], marked: str = "") -> Pairs:
+def flows(painted: Painted, drawn: Sketch, moves: Sequence[Transfer], marked: str = "") -> Pairs:
     """Bytes: how thick each arrow is, against the thickest."""
     arrows = [line for line in drawn.only(Line) if line.arrow]
     shown = []
