@@ -235,7 +235,7 @@ def _raised(error: BaseException, answer: Callable) -> Verdict:
     ranks = (
         {
             (ending.error.get("type"), ending.error.get("message", "")[:9])
-            for ending in error.endings
+            for ending in error.outcomes
         }
         if isinstance(error, LaunchError)
         else set()

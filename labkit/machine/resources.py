@@ -119,6 +119,12 @@ def loopback() -> str | None:
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
 
 
+def gloo_environment() -> dict[str, str]:
+    """What keeps gloo on the loopback; nothing where there is none."""
+    name = loopback()
+    return {"GLOO_SOCKET_IFNAME": name} if name else {}
+
+
 @functools.cache
 def version(package: str) -> str | None:
     """Of an installed package; None where it is not installed."""

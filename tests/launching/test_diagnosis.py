@@ -4,7 +4,7 @@ here."""
 import pytest
 
 from labkit.launching import diagnosis
-from labkit.launching.outcome import FAULTS, Ending, Finding
+from labkit.launching.outcome import FAULTS, Outcome, Finding
 
 WORLD = {"0": [0, 1, 2]}
 
@@ -31,13 +31,13 @@ def stuck(rank, work=None, last=None, calls=(), groups=WORLD, **where):
         () if work is None else ({**work, "ranks": groups[work["group"]], "last": last or {}},)
     )
     where = where or {key: (work or call())[key] for key in ("file", "line", "text")}
-    return Ending(
+    return Outcome(
         rank=rank, how="stuck", where=where, pending=pending, calls=tuple(calls), groups=groups
     )
 
 
 def returned(rank, *calls):
-    return Ending(rank=rank, how="returned", calls=calls)
+    return Outcome(rank=rank, how="returned", calls=calls)
 
 
 def test_a_rank_that_never_called_is_missing():
@@ -128,7 +128,7 @@ def test_whom_each_rank_waits_for():
 
 def test_silence_is_explained_by_a_stop_a_cycle_or_a_busy_rank():
     send = {"call": "send", "file": "In[3]", "line": 5, "text": "dist.send(x, 1)"}
-    stopped = Ending(rank=1, how="stuck", state="stopped")
+    stopped = Outcome(rank=1, how="stuck", state="stopped")
     assert diagnosis.silent([stuck(0, call()), stopped]).fault == "sigstop"
     cycle = diagnosis.silent(
         [stuck(0, peer=1, **send), stuck(1, peer=2, **send), stuck(2, peer=0, **send)]
@@ -169,7 +169,7 @@ def test_calls_through_one_function_are_told_apart_by_what_called_it():
 def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
     four, eight = call(), call(shapes=((8,),))
     failed = [
-        Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))
+        Outcome(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))
     ]
     assert diagnosis.disagreeing(failed, dead=0) == (1,)
     assert diagnosis.disagreeing(failed[1:], dead=0) == (0,), (
@@ -179,7 +179,7 @@ def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
 
 def test_gloos_reason_breaks_the_tie_of_two_that_disagree():
     four, eight = call(), call(shapes=((8,),))
-    failed = [Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
+    failed = [Outcome(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
     assert diagnosis.disagreeing(failed, dead=0) == (1, 2)
     assert diagnosis.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), (
         "it awaited less: it was with the smaller"
@@ -199,7 +199,7 @@ def test_what_torchs_detail_says_is_read_by_rank(op, shape, fault):
             f"TensorShape=[{shape}], TensorDtypes=Float, ...), but Rank 0 is running ..."
         )
         where = {"file": "f", "line": rank, "text": "x"}
-        return Ending(rank=rank, how="failed", error={"message": words, "where": where})
+        return Outcome(rank=rank, how="failed", error={"message": words, "where": where})
 
     endings = [said(0, "ALLREDUCE", "4"), said(1, op, shape), said(2, "ALLREDUCE", "4")]
     found = diagnosis.detailed(endings)

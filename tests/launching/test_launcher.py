@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import labkit as lab
-from labkit.launching import job, launcher, zygote_client
+from labkit.launching import job, zygote_client
 from labkit.machine import resources
 
 
@@ -540,7 +540,7 @@ def test_no_folder_is_left_after_a_failure():
     with pytest.raises(lab.RankFailed):
         lab.launch(fail, ranks=1)
     assert set(zygote_client.running().folder.iterdir()) == before
-    assert launcher.listeners == []
+    assert job.listeners == []
 
 
 def policies():
