@@ -195,7 +195,7 @@ def _send_cycle(stuck: list[Outcome]) -> Finding | None:
 def _busy(stuck: list[Outcome], waits: dict[int, tuple[int, ...]]) -> Finding | None:
     """Ranks in no collective: those that others wait for, if there are any."""
     busy = [each for each in stuck if not each.pending and not each.where.get("call")]
-    awaited = {rank for ranks in waits.values() for rank in ranks}
+    awaited = set().union(*waits.values())
     busy = [outcome for outcome in busy if outcome.rank in awaited] or busy
     if not busy:
         return None
@@ -342,8 +342,10 @@ def _cycle(stuck: Iterable[Outcome]) -> tuple[int, ...]:
             peers[outcome.rank] = outcome.where["peer"]
     for rank in peers:
         path = [rank]
-        while (after := peers.get(path[-1])) is not None and after not in path:
+        after = peers.get(rank)
+        while after is not None and after not in path:
             path.append(after)
+            after = peers.get(after)
         if after == rank:
             return tuple(sorted(path))
     return ()

@@ -175,13 +175,13 @@ def decode(content: object) -> Message:
     kind = _KINDS[name]
     expected = {each.name: each.type for each in fields(kind)}
     if not isinstance(content["parts"], dict) or content["parts"].keys() != expected.keys():
-        raise ValueError(f"a {name} has {', '.join(expected)}; got {brief(content['parts'])}")
+        raise ValueError(f"{name} has {', '.join(expected)}; got {brief(content['parts'])}")
     parts = dict(content["parts"])
     for part, value in parts.items():
         if expected[part] is tuple and isinstance(value, list):
             parts[part] = tuple(value)  # JSON has no tuples
         elif not isinstance(value, expected[part]):
-            raise ValueError(f"{part} of a {name} is a {expected[part]}; got {brief(value)}")
+            raise ValueError(f"{part} of {name} is a {expected[part]}; got {brief(value)}")
     return kind(**parts)
 
 

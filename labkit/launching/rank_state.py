@@ -8,7 +8,8 @@ from pathlib import Path
 from labkit.launching.messages import Failed, Progress, RankMessage, Report, Returned, Started
 from labkit.launching.outcome import Outcome
 
-LAST_LINES, TAIL_BYTES = 12, 16384  # of a rank's output, in a verdict
+LAST_LINES = 12  # of a rank's output, in a verdict
+TAIL_BYTES = 16384  # in which they are looked for
 
 
 @dataclass(frozen=True, kw_only=True)

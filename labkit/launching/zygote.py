@@ -164,8 +164,7 @@ class Zygote:
     def reap(self) -> None:
         """Reports ranks that ended, after killing whatever they left behind in their process
         group."""
-        while (ended := _next_ended()) is not None:
-            pid, status = ended
+        for pid, status in iter(_next_ended, None):
             self.spares = [spare for spare in self.spares if spare[0] != pid]
             for run, pids in list(self.runs.items()):
                 if pid in pids:

@@ -4,7 +4,7 @@ here."""
 import pytest
 
 from labkit.launching import diagnosis
-from labkit.launching.outcome import FAULTS, Outcome, Finding
+from labkit.launching.outcome import FAULTS, Finding, Outcome
 
 WORLD = {"0": [0, 1, 2]}
 
@@ -72,7 +72,8 @@ def test_only_the_collective_that_is_waited_for_is_counted():
 
 
 def test_a_group_that_waits_in_the_worlds_collective_forgot_its_group():
-    groups, last = {"0": [0, 1, 2], "1": [0, 2]}, {0: 1, 1: 0, 2: 1}
+    groups = {"0": [0, 1, 2], "1": [0, 2]}
+    last = {0: 1, 1: 0, 2: 1}
     waiting = [stuck(rank, call(), last, groups=groups) for rank in (0, 2)]
     found = diagnosis.missing([*waiting, returned(1)])
     assert (found.fault, found.ranks) == ("wrong_group", (0, 2)) and "pass `group=`" in found.text
@@ -146,8 +147,10 @@ def test_silence_is_explained_by_a_stop_a_cycle_or_a_busy_rank():
 
 
 def test_the_same_calls_in_another_order_are_found_and_branches_are_not():
-    x, y = {"line": 5}, {"line": 6}
-    right, wrong = [call(seq=1, **x), call(seq=2, **y)], [call(seq=1, **y), call(seq=2, **x)]
+    x = {"line": 5}
+    y = {"line": 6}
+    right = [call(seq=1, **x), call(seq=2, **y)]
+    wrong = [call(seq=1, **y), call(seq=2, **x)]
     found = diagnosis.swapped([right, wrong, right])
     assert (found.fault, found.ranks, found.where["line"]) == ("swapped_order", (1,), 6)
     assert diagnosis.swapped([right, right, right]) is None
@@ -167,7 +170,8 @@ def test_calls_through_one_function_are_told_apart_by_what_called_it():
 
 
 def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
-    four, eight = call(), call(shapes=((8,),))
+    four = call()
+    eight = call(shapes=((8,),))
     failed = [
         Outcome(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))
     ]
@@ -178,7 +182,8 @@ def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
 
 
 def test_gloos_reason_breaks_the_tie_of_two_that_disagree():
-    four, eight = call(), call(shapes=((8,),))
+    four = call()
+    eight = call(shapes=((8,),))
     failed = [Outcome(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
     assert diagnosis.disagreeing(failed, dead=0) == (1, 2)
     assert diagnosis.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), (
