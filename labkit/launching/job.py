@@ -60,8 +60,7 @@ class Job:
         self._over = threading.Event()
         self._conclusion: Conclusion | None = None
         self._life: list[tuple] = []  # what moved when there was a sign of life
-        self._lived_at = self.began
-        self._asked_at = self.began
+        self._lived_at = self._asked_at = self.began
         self._suspected: Finding | None = None  # what the last question proved
         threading.Thread(target=self._watch, daemon=True, name="labkit-watch").start()
 
@@ -140,7 +139,6 @@ class Job:
 
     def _watch(self) -> None:
         """The watching thread: from the fork to the conclusion."""
-        conclusion: Conclusion
         try:
             self._control, self._socks = self._client.fork(self._request)
             self._lived_at = self._asked_at = time.monotonic()

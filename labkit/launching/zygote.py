@@ -1,4 +1,4 @@
-"""The zygote: a server process that has imported torch once and forks fresh ranks for every run.
+"""The zygote: a process that has imported torch once and forks fresh ranks for every run.
 
 Started by ``zygote_client`` as ``python -m labkit.launching.zygote FD FOLDER``. It runs no tensor
 code and no thread, so a fork of it is safe and takes milliseconds, and no state leaks from one run

@@ -206,11 +206,11 @@ def test_what_torchs_detail_says_is_read_by_rank(op, shape, fault):
         where = {"file": "f", "line": rank, "text": "x"}
         return Outcome(rank=rank, how="failed", error={"message": words, "where": where})
 
-    endings = [said(0, "ALLREDUCE", "4"), said(1, op, shape), said(2, "ALLREDUCE", "4")]
-    found = diagnosis.detailed(endings)
+    outcomes = [said(0, "ALLREDUCE", "4"), said(1, op, shape), said(2, "ALLREDUCE", "4")]
+    found = diagnosis.detailed(outcomes)
     assert (found.fault, found.ranks, found.where["line"]) == (fault, (1,), 1)
     assert f"rank 1: {op.lower()} of [{shape}] Float at line 1" in found.text
-    assert diagnosis.detailed(endings[:1]) is None and diagnosis.detailed([returned(0)]) is None
+    assert diagnosis.detailed(outcomes[:1]) is None and diagnosis.detailed([returned(0)]) is None
 
 
 def test_a_finding_has_a_known_name():

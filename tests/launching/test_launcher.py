@@ -222,14 +222,17 @@ def test_a_healthy_run_is_watched_without_reading_its_logs(tmp_path):
     opened = []
     with audited(lambda file: "/log-" in file and opened.append(file)):
         job = lab.start(work, ranks=2, hang_s=50)
-        time.sleep(1.5)
-        go.touch()
-        while len(list(tmp_path.glob("done-*"))) < 2 and not job.done:
-            time.sleep(0.02)
-        assert not job.done and opened == []
-        (tmp_path / "LEAVE").touch()
-        assert all("still here" in log for log in job.wait().logs)
-        assert len(opened) == 2  # once each, at the end: what is looked for can be seen
+        try:
+            time.sleep(1.5)
+            go.touch()
+            while len(list(tmp_path.glob("done-*"))) < 2 and not job.done:
+                time.sleep(0.02)
+            assert not job.done and opened == []
+            (tmp_path / "LEAVE").touch()
+            assert all("still here" in log for log in job.wait().logs)
+            assert len(opened) == 2  # once each, at the end: what is looked for can be seen
+        finally:
+            job.stop()
 
 
 @contextlib.contextmanager

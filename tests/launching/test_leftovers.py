@@ -51,14 +51,14 @@ def test_ranks_zygote_and_files_go_when_the_notebook_is_killed(tmp_path):
     script.write_text(
         textwrap.dedent("""
         import time, labkit as lab
-        from labkit.launching import zygote_client as server
+        from labkit.launching import zygote_client
         def forever():
             time.sleep(600)
         if __name__ == "__main__":
             job = lab.start(forever, ranks=2)
             while len(job.progress) < 2: time.sleep(0.05)
             time.sleep(0.5)
-            print(server.running().process.pid, server.running().folder, flush=True)
+            print(zygote_client.running().process.pid, zygote_client.running().folder, flush=True)
             job.wait()
     """)
     )
