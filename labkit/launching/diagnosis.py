@@ -1,5 +1,4 @@
-"""What is wrong with ranks that wait, read off what each of them told: its calls, where it is, whom
-it waits for.
+"""What is wrong with ranks that wait, read off what each of them told.
 
 Pure functions: outcomes in, a Finding out, or None where nothing is proved.
 """
