@@ -120,5 +120,5 @@ def _errors_of_ranks(error: BaseException) -> set[tuple[str | None, str]]:
     """The same of each rank's error, where a launch failed."""
     if not isinstance(error, LaunchError):
         return set()
-    told = [ending.error for ending in error.endings]
+    told = [ending.error for ending in error.outcomes]
     return {(each.get("type"), each.get("message", "")[:9]) for each in told}

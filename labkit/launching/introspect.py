@@ -8,15 +8,22 @@ import pickle
 import sys
 import traceback
 import types
-from pathlib import Path
+from collections.abc import Mapping
 
-_OURS = os.path.dirname(os.path.dirname(__file__))
-_PROGRAMS = os.path.join(_OURS, "debugging", "faults.py")
+from labkit.launching.request import Source
+
+Sources = Mapping[str, Source]
+
+_LABKIT = os.path.dirname(os.path.dirname(__file__))
+_PROGRAMS = os.path.join(_LABKIT, "debugging", "faults.py")
+"""The one file of ours whose lines a learner shall see: its programs are launched as they stand,
+and a verdict on them names the line that is at fault. By its path, for launching stands left of
+debugging and may not import it."""
 
 
 def collectives() -> dict:
-    """From torch's flight recorder: collectives that are under way, and the last sequence number of
-    each group.
+    """From torch's flight recorder: ``pending`` (collectives that are under way), ``groups`` (name
+    -> ranks), and ``last``, the last sequence number of each group.
 
     gloo records them by default. Point-to-point messages are not in it.
     """
@@ -24,100 +31,95 @@ def collectives() -> dict:
     from torch._C._distributed_c10d import _dump_fr_trace_json
 
     if not dist.is_initialized():
-        return {"pending": [], "groups": {}, "last": None}  # unknown, which is not zero
+        return {"pending": (), "groups": {}, "last": None}  # unknown, which is not zero
     entries = json.loads(_dump_fr_trace_json(True, True)).get("entries", [])
     pending = [_entry(entry) for entry in entries if not entry["retired"] and not entry["is_p2p"]]
-    # a rank outside a group has a number for it, not a group
-    members = list(dist.distributed_c10d._world.pg_group_ranks.items())
-    mine = {group: ranks for group, ranks in members if hasattr(group, "group_name")}
-    names = {str(group.group_name): sorted(ranks) for group, ranks in mine.items()}
-    last = {str(group.group_name): group._get_sequence_number_for_group() for group in mine}
-    return {"pending": pending, "groups": names, "last": last}
+    names = {}
+    last = {}
+    for group, ranks in list(dist.distributed_c10d._world.pg_group_ranks.items()):
+        if hasattr(group, "group_name"):  # a rank outside a group has a number for it, not a group
+            names[str(group.group_name)] = sorted(ranks)
+            last[str(group.group_name)] = group._get_sequence_number_for_group()
+    return {"pending": tuple(pending), "groups": names, "last": last}
 
 
-def calls_file(folder: Path, rank: int) -> Path:
-    """Where a rank tells which collectives it has called."""
-    return folder / f"calls-{rank}.json"
+def calls(sources: Sources) -> list[dict] | None:
+    """Every collective that this rank has called, in order, each with the learner's line that
+    called it. None where there is no process group.
 
-
-def read_calls(folder: Path, rank: int) -> list[dict]:
-    """What a rank has told; nothing if it told nothing."""
-    file = calls_file(folder, rank)
-    return json.loads(file.read_text()) if file.exists() else []
-
-
-def tell_calls(folder: Path, rank: int, sources: dict) -> None:
-    """Writes every collective that this rank has called, in order, each with the learner's line
-    that called it.
-
-    The flight recorder keeps the last 2,000, and Python's frames of each. A reader finds a whole
-    file or none.
+    The flight recorder keeps the last 2,000, and Python's frames of each.
     """
     import torch.distributed as dist
     from torch._C._distributed_c10d import _dump_fr_trace
 
     if not dist.is_initialized():
-        return
+        return None
     entries = pickle.loads(_dump_fr_trace(True, True, False)).get("entries", [])
-    calls = [
-        {**_entry(entry), **_own(entry["frames"], sources)}
+    return [
+        {**_entry(entry), **_own_lines(entry["frames"], sources)}
         for entry in entries
         if not entry["is_p2p"]
     ]
-    draft = calls_file(folder, rank).with_suffix(".draft")
-    draft.write_text(json.dumps(calls))
-    draft.replace(calls_file(folder, rank))
 
 
-def where(frame: types.FrameType | None, sources: dict) -> dict:
-    """The innermost torch.distributed call of a stack, the peer of a send or recv, and the
-    innermost own line."""
-    call = peer = line = None
+def where(frame: types.FrameType | None, sources: Sources) -> dict:
+    """The innermost torch.distributed call of a stack (``call``), the ``peer`` of a send or recv,
+    and the innermost own line."""
+    found = {"call": None, "peer": None}
     while frame is not None:
-        code, file = frame.f_code, frame.f_code.co_filename
-        if (
-            "/torch/distributed/" in file
-            and line is None
-            and not code.co_name.startswith(("wrapper", "_", "<"))
-        ):
-            call = code.co_name
-            peer = _peer(frame) if call in ("send", "recv") else None
-        if line is None and is_own(file, sources):
-            line = _spot(file, frame.f_lineno, code.co_name, sources)
+        code = frame.f_code
+        if is_own(code.co_filename, sources):
+            return found | _place(code.co_filename, frame.f_lineno, code.co_name, sources)
+        if _is_public_call(code):
+            found = {"call": code.co_name, "peer": None}
+            if code.co_name in ("send", "recv"):
+                # a rank of the world, also where there is a group; None where the call names none
+                found["peer"] = frame.f_locals.get("dst", frame.f_locals.get("src"))
         frame = frame.f_back
-    return {"call": call, "peer": peer, **(line or {})}
+    return found
 
 
-def describe(error: BaseException, sources: dict) -> dict:
-    """An exception as text: the learner's own frames and the last one, cells named as in the
-    notebook."""
+def describe(error: BaseException, sources: Sources) -> dict:
+    """An exception as text: its ``type`` and ``message``, a ``traceback`` of the learner's own
+    frames and the last one, cells named as in the notebook, and ``where`` it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if is_own(frame.filename, sources)]
     kept = [*mine, *frames[-1:]] if frames[-1:] != mine[-1:] else mine
     shown = traceback.TracebackException.from_exception(error)
     shown.stack = traceback.StackSummary.from_list(
-        (_name(f.filename, sources), f.lineno, f.name, f.line) for f in kept
+        (_shown_name(each.filename, sources), each.lineno, each.name, each.line) for each in kept
     )
-    spot = _spot(mine[-1].filename, mine[-1].lineno, mine[-1].name, sources) if mine else {}
-    spot = {**spot, "file": os.path.basename(spot["file"])} if spot else {}
-    said = {
+    place = {}
+    if mine:
+        place = _place(mine[-1].filename, mine[-1].lineno, mine[-1].name, sources)
+        place["file"] = os.path.basename(place["file"])
+    return {
         "type": type(error).__name__,
         "message": str(error),
         "traceback": "".join(shown.format()),
-        "where": spot,
+        "where": place,
     }
-    return {**said, **collectives()}
 
 
-def is_own(file: str, sources: dict) -> bool:
+def is_own(file: str, sources: Sources) -> bool:
     """Whether a file is the learner's: a cell, a script or a program of ``faults``; not Python's, a
     package's or ours."""
-    return file in (_PROGRAMS, *sources) or not (
-        file.startswith(("<frozen", sys.base_prefix, _OURS)) or "site-packages" in file
+    if file == _PROGRAMS or file in sources:
+        return True
+    return not file.startswith(("<frozen", sys.base_prefix, _LABKIT)) and (
+        "site-packages" not in file
+    )
+
+
+def _is_public_call(code: types.CodeType) -> bool:
+    """Whether a frame is one of torch.distributed's functions, and not what wraps it."""
+    return "/torch/distributed/" in code.co_filename and not code.co_name.startswith(
+        ("wrapper", "_", "<")
     )
 
 
 def _entry(entry: dict) -> dict:
+    """A call of the flight recorder in our words."""
     return {
         "group": entry["process_group"][0],
         "seq": entry["collective_seq_id"],
@@ -127,24 +129,24 @@ def _entry(entry: dict) -> dict:
     }
 
 
-def _own(frames: list[dict], sources: dict) -> dict:
+def _own_lines(frames: list[dict], sources: Sources) -> dict:
     """The innermost own line, and the lines of all own frames, innermost first."""
     mine = [frame for frame in frames if is_own(frame["filename"], sources)]
-    spot = _spot(mine[0]["filename"], mine[0]["line"], mine[0]["name"], sources) if mine else {}
-    return {**spot, "stack": [[frame["filename"], frame["line"]] for frame in mine]}
+    place = {}
+    if mine:
+        place = _place(mine[0]["filename"], mine[0]["line"], mine[0]["name"], sources)
+    return {**place, "stack": [[frame["filename"], frame["line"]] for frame in mine]}
 
 
-def _spot(file: str, line: int, function: str, sources: dict) -> dict:
-    name, lines = sources.get(file, (os.path.basename(file), None))
-    text = (lines[line - 1] if lines else linecache.getline(file, line)).strip()
-    return {"file": name, "line": line, "function": function, "text": text}
+def _place(file: str, line: int, function: str, sources: Sources) -> dict:
+    """A line: its file as the notebook shows it, its number, function and text."""
+    name = os.path.basename(file)
+    text = linecache.getline(file, line)
+    if file in sources:
+        name = sources[file].name
+        text = sources[file].lines[line - 1]
+    return {"file": name, "line": line, "function": function, "text": text.strip()}
 
 
-def _peer(frame: types.FrameType) -> int | None:
-    """The rank that a send or recv names, if it names one; a rank of the world, also where there is
-    a group."""
-    return frame.f_locals.get("dst", frame.f_locals.get("src"))
-
-
-def _name(file: str, sources: dict) -> str:
-    return sources.get(file, (file,))[0]
+def _shown_name(file: str, sources: Sources) -> str:
+    return sources[file].name if file in sources else file

@@ -57,8 +57,8 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How one rank ended."""
+class Outcome:
+    """What came of one rank: how it ended, or where it was when the run was judged."""
 
     rank: int
     """which rank"""
@@ -90,10 +90,10 @@ class Ending:
     """the end of what it printed"""
 
 
-def is_echo(ending: Ending) -> bool:
+def is_echo(outcome: Outcome) -> bool:
     """Whether a rank failed only because a peer was gone."""
-    return ending.how == "failed" and any(
-        words in ending.error.get("message", "") for words in PEER_GONE
+    return outcome.how == "failed" and any(
+        words in outcome.error.get("message", "") for words in PEER_GONE
     )
 
 

@@ -1,16 +1,13 @@
-"""What travels from the notebook to the ranks: the function with all it uses, and the source of the
-cells it came from."""
+"""What travels as a pickle: the launched function with its arguments, and what a rank returns."""
 
 import inspect
-import linecache
-import os
-import sys
+import io
 from collections.abc import Callable, Iterator
 
 from labkit.launching.verdict import Refused
 
 
-def pack(fn: Callable, args: tuple, kwargs: dict) -> bytes:
+def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
     """Pickles a call. Functions, closures and classes of a notebook travel by value.
 
     Raises Refused, naming the variable, when something in it can't be sent.
@@ -20,45 +17,47 @@ def pack(fn: Callable, args: tuple, kwargs: dict) -> bytes:
     if not callable(fn):
         raise Refused(
             f"launch takes a function and its arguments; got a {type(fn).__name__}. Write "
-            "lab.launch(train, 20), "
-            "not lab.launch(train(20))."
+            "lab.launch(train, 20), not lab.launch(train(20))."
         )
     try:
         return cloudpickle.dumps((fn, args, kwargs), protocol=5)
     except Exception as error:
-        culprit = next(
-            (
-                f"{name} (a {type(value).__name__})"
-                for name, value in _parts(fn, args, kwargs)
-                if not _travels(value)
-            ),
-            "something inside it",
-        )
         raise Refused(
-            f"everything a launched function uses is sent to the ranks; {culprit} can't be: "
-            f"{error}. "
+            "everything a launched function uses is sent to the ranks; "
+            f"{_culprit(fn, args, kwargs)} can't be: {error}. "
             "Create it inside the function, or pass plain data."
         ) from None
 
 
-def cell_sources() -> dict[str, tuple[str, list[str]]]:
-    """Source lines of code that lies in no file, such as notebook cells: {file name: (name to show,
-    lines)}."""
-    return {
-        file: (_shown_name(file), entry[2])
-        for file, entry in list(linecache.cache.items())
-        if (len(entry) == 4 and entry[1] is None) or (not os.path.exists(file) and len(entry) == 4)
-    }
+def pack_result(result: object, rank: int) -> bytes:
+    """Pickles a rank's result, GPU tensors moved to the host. Raises TypeError that names the type
+    which can't be sent."""
+    import cloudpickle
+    import torch
 
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, thing: object) -> object:
+            if isinstance(thing, torch.Tensor) and thing.device.type == "cuda":
+                return thing.detach().cpu().__reduce_ex__(4)
+            return super().reducer_override(thing)
 
-def _shown_name(file: str) -> str:
-    """A cell's name as the notebook shows it: "In[3]" of "Cell In[3]"."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
+    buffer = io.BytesIO()
     try:
-        return " ".join(shell.compile.format_code_name(file)) if shell else os.path.basename(file)
-    except (AttributeError, TypeError, KeyError):
-        return os.path.basename(file)
+        Pickler(buffer, protocol=5).dump(result)
+    except Exception as error:
+        raise TypeError(
+            f"a rank's result must be picklable; rank {rank} returned a {type(result).__name__}, "
+            f"which is not ({error}). Return numbers, tensors, or a state_dict instead."
+        ) from None
+    return buffer.getvalue()
+
+
+def _culprit(fn: Callable, args: tuple, kwargs: dict) -> str:
+    """What of a call can't be pickled, in words."""
+    for name, value in _parts(fn, args, kwargs):
+        if not _travels(value):
+            return f"{name} (a {type(value).__name__})"
+    return "something inside it"
 
 
 def _parts(fn: Callable, args: tuple, kwargs: dict) -> Iterator[tuple[str, object]]:

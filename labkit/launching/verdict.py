@@ -6,8 +6,13 @@ import signal
 from collections.abc import Callable, Iterable
 
 from labkit.launching import diagnosis
-from labkit.launching.outcome import Ending, Finding, is_echo, line_of
+from labkit.launching.outcome import Finding, Outcome, is_echo, line_of
 
+ZYGOTE_DIED = (
+    "the process that starts ranks died, and the ranks with it: most likely memory ran out. "
+    "Launch again; a new one is started."
+)
+NO_PROCESS = "the system had no room for another process; ask for fewer ranks"
 _LIKELY = {
     "SIGKILL": "the system ended it, most likely because memory ran out (or someone sent kill -9)",
     "SIGSEGV": "native code touched memory that is not its own; the last lines of its output name "
@@ -23,26 +28,24 @@ _NO_ROOM = re.compile(
 
 
 class LaunchError(RuntimeError):
-    """A run that did not end well. ``endings`` has one Ending per rank, ``logs`` what each printed,
-    ``finding`` says what was wrong where that is known."""
+    """A run that did not end well. ``outcomes`` has one Outcome per rank, ``logs`` what each
+    printed, ``finding`` says what was wrong where that is known."""
 
     draw: "Callable[[LaunchError], None] | None" = None
-    """shows a verdict in a notebook before its text; the hands set it"""
+    """shows a verdict in a notebook before its text; widgets set it"""
 
     def __init__(
         self,
         message: str,
-        endings: Iterable[Ending] = (),
+        outcomes: Iterable[Outcome] = (),
         logs: Iterable[str] = (),
         finding: Finding | None = None,
     ) -> None:
         super().__init__(message)
-        self.endings, self.logs, self.finding, self._drawn = (
-            tuple(endings),
-            tuple(logs),
-            finding,
-            False,
-        )
+        self.outcomes = tuple(outcomes)
+        self.logs = tuple(logs)
+        self.finding = finding
+        self._drawn = False
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows this instead of the launcher's own frames."""
@@ -69,112 +72,137 @@ class Stopped(LaunchError, KeyboardInterrupt):
 
 
 class Refused(ValueError):
-    """The run was not started: it asks for more than this machine can do, or for what can't be
-    sent."""
+    """The run was not started: it asks for more than this machine can do, for what can't be sent,
+    or for what could mean two things."""
 
 
-def judge_failure(endings: list[Ending], logs: list[str]) -> RankFailed:
+def judge_failure(outcomes: list[Outcome], logs: list[str]) -> RankFailed:
     """The verdict when at least one rank failed or died: the first cause whole, one line for each
     of the others."""
-    guilty = _first_cause(endings, logs)
-    detailed = diagnosis.detailed(endings)
-    finding = detailed or _found(guilty, logs[guilty.rank], endings)
+    detailed = diagnosis.detailed(outcomes)
+    if detailed:
+        return RankFailed(detailed.text, outcomes, logs, detailed)
+    guilty = _first_cause(outcomes, logs)
+    finding = _raised(guilty) if guilty.how == "failed" else _died(guilty, logs, outcomes)
     lines = [finding.text]
-    others = [ending for ending in endings if ending.rank != guilty.rank]
-    if others and not detailed:
+    others = [outcome for outcome in outcomes if outcome.rank != guilty.rank]
+    if others:
         lines.append("The other ranks:")
-        lines += [f"  rank {ending.rank}: {_one_line(ending)}" for ending in others]
-    return RankFailed("\n".join(lines), endings, logs, finding)
+        lines += [f"  rank {outcome.rank}: {_one_line(outcome)}" for outcome in others]
+    return RankFailed("\n".join(lines), outcomes, logs, finding)
 
 
-def judge_silence(endings: list[Ending], logs: list[str], why: str) -> Timeout:
+def judge_silence(outcomes: list[Outcome], logs: list[str], why: str) -> Timeout:
     """The verdict when time is up: where each rank is."""
-    finding = diagnosis.silent(endings)
-    lines = [why, *(f"  rank {ending.rank}: {_one_line(ending)}" for ending in endings)]
-    return Timeout("\n".join(lines + ([finding.text] if finding else [])), endings, logs, finding)
+    finding = diagnosis.silent(outcomes)
+    lines = [why]
+    lines += [f"  rank {outcome.rank}: {_one_line(outcome)}" for outcome in outcomes]
+    if finding:
+        lines.append(finding.text)
+    return Timeout("\n".join(lines), outcomes, logs, finding)
 
 
-def _first_cause(endings: list[Ending], logs: list[str]) -> Ending:
+def _first_cause(outcomes: list[Outcome], logs: list[str]) -> Outcome:
     """A rank that died, or whose exception is its own; not one that only noticed that a peer was
     gone."""
-    bad = sorted((e for e in endings if e.how in ("failed", "died")), key=lambda e: e.at)
-    own = [e for e in bad if not is_echo(e)]
-    dead = [e for e in own if e.how == "died"]
-    spoken = [e for e in dead if _gloo_reason(logs[e.rank])]
+    bad = [outcome for outcome in outcomes if outcome.how in ("failed", "died")]
+    bad.sort(key=lambda outcome: outcome.at)
+    own = [outcome for outcome in bad if not is_echo(outcome)]
+    dead = [outcome for outcome in own if outcome.how == "died"]
+    spoken = [outcome for outcome in dead if _gloo_reason(logs[outcome.rank])]
     return (spoken or own or bad)[0]
 
 
-def _found(ending: Ending, log: str, endings: list[Ending]) -> Finding:
-    """What the first cause was: its fault, and all that is known of it."""
-    if ending.how == "failed":
-        kind, said, place = ending.error["type"], ending.error["message"], ending.error["where"]
-        full = "out_of_memory" if _NO_ROOM.search(f"{kind} {said}") else "exception"
-        text = f"rank {ending.rank} failed at {line_of(place)}: {kind}: {said}\n\n{ending.error['traceback']}"
-        fault = "nan" if kind == "FloatingPointError" else full
-        return Finding(fault=fault, ranks=(ending.rank,), text=text, where=place)
-    reason, text = _gloo_reason(log), f"rank {ending.rank} {_death(ending)}"
+def _raised(outcome: Outcome) -> Finding:
+    """What a rank's own exception says."""
+    kind = outcome.error["type"]
+    said = outcome.error["message"]
+    place = outcome.error["where"]
+    if kind == "FloatingPointError":
+        fault = "nan"
+    elif _NO_ROOM.search(f"{kind} {said}"):
+        fault = "out_of_memory"
+    else:
+        fault = "exception"
+    text = f"rank {outcome.rank} failed at {line_of(place)}: {kind}: {said}"
+    text += f"\n\n{outcome.error['traceback']}"
+    return Finding(fault=fault, ranks=(outcome.rank,), text=text, where=place)
+
+
+def _died(outcome: Outcome, logs: list[str], outcomes: list[Outcome]) -> Finding:
+    """Why a rank's process ended, as far as its exit code, its log and the others tell."""
+    text = f"rank {outcome.rank} {_death(outcome)}"
+    reason = _gloo_reason(logs[outcome.rank])
     if reason:
-        text += (
-            f"\ngloo's reason: {reason}\nRanks brought different sizes or types to one collective."
-        )
-        text += "".join(
-            f"\n  rank {e.rank} brought {call['shapes']} {'/'.join(call['dtypes'])} to "
-            f"{call['op']} at "
-            f"{line_of(call)}"
-            for e in endings
-            for call in e.calls[-1:]
-        )
-    elif ending.last_output:
-        text += f"\nIts last output:\n{ending.last_output}"
-    died = (
-        "unclean_exit"
-        if (ending.status or 0) >= 0
-        else "sigkill"
-        if ending.status == -signal.SIGKILL
-        else "crash"
-    )
-    fault = (
-        "mismatched_shape"
-        if reason
-        else "out_of_memory"
-        if ending.state == "out of memory"
-        else died
-    )
-    odd = diagnosis.disagreeing(endings, ending.rank, reason) if reason else (ending.rank,)
-    where = next((e.calls[-1] for e in endings if e.rank == odd[0] and e.calls), {})
-    return Finding(fault=fault, ranks=odd, text=text, where=where)
+        odd = diagnosis.disagreeing(outcomes, outcome.rank, reason)
+        fault = "mismatched_shape"
+        text += f"\ngloo's reason: {reason}"
+        text += "\nRanks brought different sizes or types to one collective."
+        text += "".join(_brought(each) for each in outcomes if each.calls)
+    else:
+        odd = (outcome.rank,)
+        fault = _fault_of_death(outcome)
+        if outcome.last_output:
+            text += f"\nIts last output:\n{outcome.last_output}"
+    called = [each.calls[-1] for each in outcomes if each.rank == odd[0] and each.calls]
+    return Finding(fault=fault, ranks=odd, text=text, where=called[0] if called else {})
 
 
-def _death(ending: Ending) -> str:
-    if ending.status is None or ending.status >= 0:
-        return f"left with exit code {ending.status} before it returned a result"
-    name = signal.Signals(-ending.status).name
-    if ending.state == "out of memory":
-        return f"was killed by {name}: memory ran out (the system has counted one more out-of-memory kill)"
+def _brought(outcome: Outcome) -> str:
+    """A line about the last call of a rank."""
+    call = outcome.calls[-1]
+    what = f"{call['shapes']} {'/'.join(call['dtypes'])}"
+    return f"\n  rank {outcome.rank} brought {what} to {call['op']} at {line_of(call)}"
+
+
+def _fault_of_death(outcome: Outcome) -> str:
+    """The name of what killed a rank: a key of FAULTS."""
+    if outcome.state == "out of memory":
+        return "out_of_memory"
+    if (outcome.status or 0) >= 0:
+        return "unclean_exit"
+    return "sigkill" if outcome.status == -signal.SIGKILL else "crash"
+
+
+def _death(outcome: Outcome) -> str:
+    """The same in words."""
+    if outcome.status is None or outcome.status >= 0:
+        return f"left with exit code {outcome.status} before it returned a result"
+    name = signal.Signals(-outcome.status).name
+    if outcome.state == "out of memory":
+        counted = "the system has counted one more out-of-memory kill"
+        return f"was killed by {name}: memory ran out ({counted})"
     return f"was killed by {name}: {_LIKELY.get(name, 'see its output')}"
 
 
 def _gloo_reason(log: str) -> str:
+    """Why gloo aborted a rank, in its own words; nothing where it did not."""
     lines = [line for line in log.splitlines() if "what():" in line or "[enforce fail" in line]
     return lines[-1].split("what():")[-1].strip() if lines else ""
 
 
-def _one_line(ending: Ending) -> str:
-    if ending.how == "returned":
+def _one_line(outcome: Outcome) -> str:
+    """How a rank ended, or where it is, in one line."""
+    if outcome.how == "returned":
         return "returned"
-    if ending.how == "died":
-        return _death(ending)
-    if ending.how == "failed":
-        noticed = (
-            "noticed that a peer was gone"
-            if is_echo(ending)
-            else f"{ending.error['type']}: {ending.error['message']}"
-        )
-        return f"{noticed.splitlines()[0]} (at {line_of(ending.error['where'])})"
-    if ending.where:
-        return f"in {diagnosis.place_of(ending)}"
-    last = next(
-        (line.strip() for line in ending.stack.splitlines() if line.strip().startswith("File")), ""
-    )
-    why = " (it is stopped)" if ending.state == "stopped" else " (stopped, or deep in native code)"
-    return f"does not answer{': ' + last if last else why}"
+    if outcome.how == "died":
+        return _death(outcome)
+    if outcome.how == "failed":
+        said = f"{outcome.error['type']}: {outcome.error['message']}"
+        if is_echo(outcome):
+            said = "noticed that a peer was gone"
+        return f"{said.splitlines()[0]} (at {line_of(outcome.error['where'])})"
+    if outcome.where:
+        return f"in {diagnosis.place_of(outcome)}"
+    return f"does not answer{_why_silent(outcome)}"
+
+
+def _why_silent(outcome: Outcome) -> str:
+    """What is known of a rank that does not answer: the innermost line of its stack, or its
+    state."""
+    for line in outcome.stack.splitlines():
+        if line.strip().startswith("File"):
+            return f": {line.strip()}"
+    if outcome.state == "stopped":
+        return " (it is stopped)"
+    return " (stopped, or deep in native code)"

@@ -1,14 +1,13 @@
-"""The zygote: a server process that has imported torch once and forks fresh ranks for every run.
+"""The zygote: a process that has imported torch once and forks fresh ranks for every run.
 
-Started by ``labkit.launching.launcher`` as ``python -m labkit.launching.zygote FD FOLDER``. It runs
-no tensor code and no thread, so a fork of it is safe and takes milliseconds, and no state leaks
-from one run into the next. It lives as long as the notebook's end of its socket: when that closes,
-it kills every rank, removes the folder and goes.
+Started by ``zygote_client`` as ``python -m labkit.launching.zygote FD FOLDER``. It runs no tensor
+code and no thread, so a fork of it is safe and takes milliseconds, and no state leaks from one run
+into the next. It lives as long as the notebook's end of its socket: when that closes, it kills
+every rank, removes the folder and goes.
 
-One message starts a run: ``{"ranks": ..., "request": ...}`` with file descriptors (the run's own
-socket, then one per rank). A few spares are forked ahead, in quiet moments; an order makes one of
-them a rank. Over the run's socket the zygote answers ``{"pids": [...]}``, later ``{"exited": rank,
-"status": ...}``, and takes ``{"kill": signal, "ranks": [...]}``.
+A ``Launch`` with open sockets starts a run. A few spares are forked ahead, in quiet moments; an
+``Order`` makes one of them a rank. Over the run's own socket the zygote answers ``Forked``, later
+``Exited`` for each rank, and takes ``Kill``.
 """
 
 import contextlib
@@ -24,8 +23,9 @@ import socket
 import sys
 import traceback
 
-from labkit.launching import messages
-from labkit.launching import rank as rank_side
+from labkit.launching import messages, worker
+from labkit.launching.messages import Exited, Forked, Kill, Launch, Message, Order, Ready
+from labkit.launching.request import Request
 
 PRELOADED = (
     "torch",
@@ -41,7 +41,9 @@ PRELOADED = (
     "numpy",
     "cloudpickle",
 )
-FIRST_SPARES, MOST_SPARES, REST_S = 4, 8, 0.05
+FIRST_SPARES = 4
+MOST_SPARES = 8
+REST_S = 0.05  # a moment without a message: quiet enough to fork a spare
 CPU_ONLY = (
     "accelerate",
     "deepspeed",
@@ -51,7 +53,7 @@ CPU_ONLY = (
 
 
 class Zygote:
-    """The server's whole state: its socket to the notebook, the runs whose ranks are alive, and
+    """The zygote's whole state: its socket to the notebook, the runs whose ranks are alive, and
     spare processes."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -78,34 +80,34 @@ class Zygote:
                 with contextlib.suppress(OSError):
                     self.spares.append(self.spare())
             for key, _ in events:
-                if key.fileobj is self.wakeup:
+                if key.fileobj is self.control:
+                    launch, fds = messages.receive(self.control)
+                    if launch is None:
+                        return
+                    self.fork(launch, fds)
+                elif key.fileobj is self.wakeup:
                     with contextlib.suppress(BlockingIOError):
                         self.wakeup.recv(4096)
-                elif key.fileobj is self.control:
-                    message, fds = messages.receive(self.control)
-                    if message is None:
-                        return
-                    self.fork(message, fds)
                 elif key.fileobj in self.runs:
                     self.obey(key.fileobj)
             self.reap()
 
-    def fork(self, request: dict, fds: list[int]) -> None:
-        """Gives each rank's order to a spare."""
-        run, pids = socket.socket(fileno=fds[0]), {}
+    def fork(self, launch: Launch, fds: list[int]) -> None:
+        """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
+        run = socket.socket(fileno=fds[0])
+        pids: dict[int, int] = {}
         self.runs[run] = pids
-        for index, fd in enumerate(fds[1:]):
-            with contextlib.suppress(
-                OSError
-            ):  # where no process is to be had, the rank's closed socket tells
-                pid, order = self.spares.pop() if self.spares else self.spare()
-                pids[pid] = index
-                with order:
-                    messages.send(order, {"rank": index, "request": request}, fds=(fd,))
+        for rank, fd in enumerate(fds[1:]):
+            # where no process is to be had, the rank's closed socket tells
+            with contextlib.suppress(OSError):
+                pid, sock = self.spares.pop() if self.spares else self.spare()
+                pids[pid] = rank
+                with sock:
+                    messages.send(sock, Order(rank=rank, request=launch.request), fds=(fd,))
             os.close(fd)
         self.num_spares = min(max(len(pids), self.num_spares), MOST_SPARES)
         self.selector.register(run, selectors.EVENT_READ)
-        self.tell(run, {"pids": list(pids)})
+        self.tell(run, Forked(pids=tuple(pids)))
 
     def spare(self) -> tuple[int, socket.socket]:
         """Forks a process that waits for its order, is one rank of one run, and ends: (pid, its
@@ -118,7 +120,8 @@ class Zygote:
                 order, fds = messages.receive(theirs)
                 theirs.close()
                 if order is not None:
-                    rank_side.main(socket.socket(fileno=fds[0]), order["rank"], order["request"])
+                    request = Request.from_json(order.request)
+                    worker.main(socket.socket(fileno=fds[0]), order.rank, request)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -127,7 +130,7 @@ class Zygote:
         return pid, ours
 
     def leave(self, ours: socket.socket) -> None:
-        """In a new process: forget everything that belongs to the server or to the other ranks."""
+        """In a new process: forget everything that belongs to the zygote or to the other ranks."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -139,15 +142,15 @@ class Zygote:
 
     def obey(self, run: socket.socket) -> None:
         """A signal for some ranks of a run; a closed socket means: kill them all."""
-        message, _ = messages.receive(run)
+        kill: Kill | None
+        kill, _ = messages.receive(run)
         pids = self.runs[run]
-        if message is None:
+        if kill is None:
             self.selector.unregister(run)
             self.kill(list(pids), signal.SIGKILL)
         else:
-            self.kill(
-                [pid for pid, index in pids.items() if index in message["ranks"]], message["kill"]
-            )
+            chosen = [pid for pid, rank in pids.items() if rank in kill.ranks]
+            self.kill(chosen, kill.signal)
 
     def kill(self, pids: list[int], number: int) -> None:
         """Signals ranks; SIGKILL goes to everything they started as well. Safe: a pid is ours until
@@ -161,12 +164,11 @@ class Zygote:
     def reap(self) -> None:
         """Reports ranks that ended, after killing whatever they left behind in their process
         group."""
-        while (ended := _next_ended()) is not None:
-            pid, status = ended
+        for pid, status in iter(_next_ended, None):
             self.spares = [spare for spare in self.spares if spare[0] != pid]
             for run, pids in list(self.runs.items()):
                 if pid in pids:
-                    self.tell(run, {"exited": pids.pop(pid), "status": status})
+                    self.tell(run, Exited(rank=pids.pop(pid), status=status))
                     if not pids:
                         self.forget(run)
 
@@ -177,13 +179,13 @@ class Zygote:
             self.selector.unregister(run)
         run.close()
 
-    def tell(self, run: socket.socket, message: dict) -> None:
+    def tell(self, run: socket.socket, message: Message) -> None:
         """Sends to a run's owner, who may be gone."""
         with contextlib.suppress(OSError):
             messages.send(run, message)
 
     def close(self) -> None:
-        """Ends every rank before the server ends."""
+        """Ends every rank before the zygote ends."""
         for pids in self.runs.values():
             self.kill(list(pids), signal.SIGKILL)
 
@@ -214,9 +216,8 @@ def _preload(folder: str) -> list[str]:
         except ImportError:
             missing.append(name)
     if not gpus:
-        sys.modules["torch"].manual_seed(
-            0
-        )  # the first call imports the devices' modules; a rank then need not
+        # the first call imports the devices' modules; a rank then need not
+        sys.modules["torch"].manual_seed(0)
         _remember_cpu(folder)
     return missing
 
@@ -228,7 +229,8 @@ def _remember_cpu(folder: str) -> None:
         cpuinfo = importlib.import_module("cpuinfo")
     except ImportError:
         return
-    ask, kept = cpuinfo.get_cpu_info, os.path.join(folder, "cpuinfo.json")
+    ask = cpuinfo.get_cpu_info
+    kept = os.path.join(folder, "cpuinfo.json")
 
     def told() -> dict:
         if not os.path.exists(kept):
@@ -243,11 +245,10 @@ def _remember_cpu(folder: str) -> None:
 
 def main() -> None:
     """Imports everything once, says ready, serves."""
-    control, folder = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
-    for number in (
-        signal.SIGINT,
-        signal.SIGUSR1,
-    ):  # a rank takes SIGUSR1 for its stack once it has settled
+    control = socket.socket(fileno=int(sys.argv[1]))
+    folder = sys.argv[2]
+    # a rank takes SIGUSR1 for its stack once it has settled
+    for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     missing = _preload(folder)
     threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
@@ -257,7 +258,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     zygote = Zygote(control)
-    messages.send(control, {"ready": os.getpid(), "missing": missing})
+    messages.send(control, Ready(pid=os.getpid(), missing=tuple(missing)))
     try:
         zygote.serve()
     finally:

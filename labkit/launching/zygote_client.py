@@ -13,25 +13,31 @@ import time
 from pathlib import Path
 
 from labkit.launching import messages
+from labkit.launching.messages import Launch
+from labkit.launching.request import Request
 from labkit.launching.verdict import LaunchError
 from labkit.machine import ops, resources
 
 _lock = threading.Lock()
-_server: "Server | None" = None
+_client: "ZygoteClient | None" = None
 
 
-class Server:
-    """A running zygote. It dies with this process, and takes its folder and its ranks with it."""
+class ZygoteClient:
+    """A running zygote, seen from the process that started it. It dies with this process, and takes
+    its folder and its ranks with it."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="labkit-"))
         self.owner = os.getpid()
         self.num_runs = 0
-        ours, theirs = socket.socketpair()
-        self.control, self._ready = ours, False
-        self.environ = (
-            {} if resources.num_gpus() else ops.environment()
-        )  # what ranks need to find DeepSpeed's ops
+        # what ranks need to find DeepSpeed's ops
+        self.environ = {} if resources.num_gpus() else ops.environment()
+        self.control, theirs = socket.socketpair()
+        self._ready = False
+        self.process = self._start(theirs)
+        theirs.close()
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen:
         environ = {
             **self.environ,
             **os.environ,
@@ -40,23 +46,17 @@ class Server:
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
+        fd = theirs.fileno()
         with open(self.folder / "zygote.txt", "wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "labkit.launching.zygote",
-                    str(theirs.fileno()),
-                    str(self.folder),
-                ],
+            return subprocess.Popen(
+                [sys.executable, "-m", "labkit.launching.zygote", str(fd), str(self.folder)],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[fd],
                 start_new_session=True,
             )
-        theirs.close()
 
     @property
     def alive(self) -> bool:
@@ -73,8 +73,8 @@ class Server:
                 log = self.folder / "zygote.txt"
                 text = log.read_text() if log.exists() else ""
                 raise LaunchError(
-                    "the process that starts ranks ended before it was ready. Its "
-                    f"output:\n{text[-2000:]}\n"
+                    "the process that starts ranks ended before it was ready. "
+                    f"Its output:\n{text[-2000:]}\n"
                     "`python -m labkit doctor` tells what is missing."
                 )
             self._ready = True
@@ -86,15 +86,14 @@ class Server:
         folder.mkdir(mode=0o700)  # as its parent, which mkdtemp made
         return folder
 
-    def fork(self, request: dict) -> tuple[socket.socket, list[socket.socket]]:
-        """Forks ``request["ranks"]`` ranks. Returns the run's socket and one socket per rank."""
-        pairs = [socket.socketpair() for _ in range(1 + request["ranks"])]
+    def fork(self, request: Request) -> tuple[socket.socket, list[socket.socket]]:
+        """Forks a run's ranks. Returns the run's socket and one socket per rank."""
+        pairs = [socket.socketpair() for _ in range(1 + request.num_ranks)]
         try:
             with _lock:
                 self.wait_ready()
-                messages.send(
-                    self.control, request, fds=tuple(theirs.fileno() for _, theirs in pairs)
-                )
+                fds = tuple(theirs.fileno() for _, theirs in pairs)
+                messages.send(self.control, Launch(request=request.to_json()), fds=fds)
         except BaseException:
             for ours, _ in pairs:
                 ours.close()
@@ -117,21 +116,21 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def running() -> Server:
+def running() -> ZygoteClient:
     """The zygote of this process, started if there is none (or it died). Returns at once;
     ``wait_ready`` waits."""
-    global _server
+    global _client
     with _lock:
-        if _server is None or not _server.alive:
-            _server = Server()
-            atexit.register(_server.close)
-        return _server
+        if _client is None or not _client.alive:
+            _client = ZygoteClient()
+            atexit.register(_client.close)
+        return _client
 
 
 def seconds_to_ready() -> float:
     """Starts the zygote if need be and waits for it; returns how long that took, in seconds."""
     began = time.monotonic()
-    server = running()
+    client = running()
     with _lock:
-        server.wait_ready()
+        client.wait_ready()
     return time.monotonic() - began

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from labkit.launching.diagnosis import waits_for
-from labkit.launching.outcome import FAULTS, Ending, Finding, is_echo
+from labkit.launching.outcome import FAULTS, Finding, Outcome, is_echo
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
 from labkit.pictures.style import clipped
 from labkit.words import speaking
@@ -41,7 +41,7 @@ _ROW_PX, _LEFT_PX, _BOX_PX, _MOST = 40.0, 96.0, 150.0, 16
 
 
 def sketch(
-    endings: Sequence[Ending], finding: Finding | None = None, *, language: str = "en"
+    endings: Sequence[Outcome], finding: Finding | None = None, *, language: str = "en"
 ) -> Sketch:
     """The picture of a diagnosis. ``endings``: one per rank, of which the first 16 are drawn.
     Raises ValueError where there are none."""
@@ -121,7 +121,7 @@ def sketch(
     return speaking(language, build)
 
 
-def state_of(ending: Ending, waits: dict[int, tuple[int, ...]]) -> str:
+def state_of(ending: Outcome, waits: dict[int, tuple[int, ...]]) -> str:
     """A rank's state, a key of STATES."""
     if ending.how != "stuck":
         return "echo" if is_echo(ending) else ending.how
@@ -133,7 +133,7 @@ def state_of(ending: Ending, waits: dict[int, tuple[int, ...]]) -> str:
 
 
 def _says(
-    ending: Ending, waits: dict[int, tuple[int, ...]], names: dict[str, str]
+    ending: Outcome, waits: dict[int, tuple[int, ...]], names: dict[str, str]
 ) -> tuple[str, str]:
     """What a rank does, and where: two lines."""
     where, what = ending.where, ending.where.get("call") or ""

@@ -48,7 +48,7 @@ def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
             try:
                 yield from faults(case, on_ranks(num_ranks, _saved, answer, Path(folder), kill))
             except LaunchError as error:
-                if not kill or all(ending.status != -signal.SIGKILL for ending in error.endings):
+                if not kill or all(ending.status != -signal.SIGKILL for ending in error.outcomes):
                     raise
                 fault = on_ranks(1, _readable, Path(folder, "last.pt"))[0]
                 if fault:

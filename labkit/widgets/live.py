@@ -95,8 +95,8 @@ _shown: dict[int, tuple] = {}
 def report(error: LaunchError, language: str | None = None) -> None:
     """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked; by
     default in the notebook's language. Nothing where no rank had started."""
-    if error.endings:
-        show(sketch(error.endings, error.finding, language=language or spoken_here()))
+    if error.outcomes:
+        show(sketch(error.outcomes, error.finding, language=language or spoken_here()))
 
 
 def spoken_here() -> str:

@@ -82,9 +82,7 @@ for each in MODELS.values():
 
 # %%
 def four_recipes():
-    return {
-        recipe: need_run.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")
-    }
+    return {recipe: need_run.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")}
 
 
 run = lab.launch(four_recipes, ranks=2, backend="gloo", timeout_s=50)
@@ -523,7 +521,8 @@ def hybrid(num_ranks, island_size):
         for step in plan("all_reduce", "ring", len(firsts)).steps
     ]
     copies = [
-        [Message(first, first + i, whole, "copy") for first in firsts] for i in range(1, island_size)
+        [Message(first, first + i, whole, "copy") for first in firsts]
+        for i in range(1, island_size)
     ]
     made = Plan(
         primitive="all_reduce",

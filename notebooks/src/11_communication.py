@@ -648,7 +648,9 @@ for (name, plan), run in zip(PLANS.items(), runs.values()):
         f"{name:<22} {crossing * 100_000:19,} bytes {network.time_us(plan, two_machines, 800_000) / 1000:8.0f} ms "
         f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}"
     )
-widgets.show(network_picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), language=LANGUAGE))
+widgets.show(
+    network_picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), language=LANGUAGE)
+)
 
 # %% [markdown]
 # In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL searches for such orders by itself: ring and tree inside, and few crossings.

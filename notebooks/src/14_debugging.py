@@ -97,7 +97,7 @@ def four_ways():
 
 
 error = fails(four_ways, ranks=4)
-print([ending.how for ending in error.endings])
+print([ending.how for ending in error.outcomes])
 
 # %% [markdown] sections="8.11.2, 19.9"
 # ## Hang lab: collectives that do not match
@@ -698,7 +698,7 @@ error = fails(too_large, 1, ranks=2)
 print(
     f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}"
 )
-print(error.endings[1].error["message"].partition("DefaultCPUAllocator: ")[2])
+print(error.outcomes[1].error["message"].partition("DefaultCPUAllocator: ")[2])
 print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
 
 # %% [markdown]

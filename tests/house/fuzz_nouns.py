@@ -143,8 +143,8 @@ def nouns() -> dict[type, list]:
         doctor.Report: [doctor.Report(rows=())],
         run.Run: [run.Run(results=(1,), logs=("",), seconds=1.0, backend="gloo", notes=("gloo",))],
         outcome.Finding: [outcome.Finding(fault="sigkill", ranks=(1,), text="rank 1 was killed")],
-        outcome.Ending: [
-            outcome.Ending(rank=rank, how=how)
+        outcome.Outcome: [
+            outcome.Outcome(rank=rank, how=how)
             for rank, how in enumerate(("returned", "died", "stuck"))
         ],
         Path: [Path(name) for name in (*WRITTEN, ".")],

@@ -151,7 +151,7 @@ def test_nobody_else_reads_what_a_run_keeps():
         assert len(folders) >= 2 and {stat.S_IMODE(path.stat().st_mode) for path in folders} == {
             0o700
         }
-        assert {"payload.pkl", "log-0.txt"} <= {path.name for path in found}
+        assert {"call.pkl", "log-0.txt"} <= {path.name for path in found}
         if os.geteuid() == 0:  # then it can be tried
             ask = {
                 "user": 65534,

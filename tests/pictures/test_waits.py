@@ -5,7 +5,7 @@ import nbclient
 import nbformat
 import pytest
 
-from labkit.launching.outcome import Ending, Finding
+from labkit.launching.outcome import Finding, Outcome
 from labkit.pictures import mpl, svg, text
 from labkit.pictures import waits as pictures_waits
 from labkit.pictures.sketch import Box, Line, Words
@@ -21,14 +21,14 @@ WORK = {
     "last": {0: 1, 1: 0, 2: 1, 3: 0},
 }
 ENDINGS = (
-    Ending(rank=0, how="stuck", where=PLACE, pending=(WORK,)),
-    Ending(rank=1, how="returned"),
-    Ending(
+    Outcome(rank=0, how="stuck", where=PLACE, pending=(WORK,)),
+    Outcome(rank=1, how="returned"),
+    Outcome(
         rank=2,
         how="failed",
         error={"type": "RuntimeError", "message": "Connection closed by peer", "where": PLACE},
     ),
-    Ending(rank=3, how="stuck", where={**PLACE, "line": 9, "text": "while True: pass"}),
+    Outcome(rank=3, how="stuck", where={**PLACE, "line": 9, "text": "while True: pass"}),
 )
 FINDING = Finding(fault="missing_rank", ranks=(1,), text="rank 1 already returned")
 
@@ -51,10 +51,10 @@ def test_a_row_for_each_rank_with_its_state_and_its_line():
 
 
 def test_a_rank_that_returned_says_nothing_stale_and_a_barrier_has_no_shape():
-    waits = Ending(
+    waits = Outcome(
         rank=0, how="stuck", where=PLACE, pending=({**WORK, "op": "barrier", "shapes": []},)
     )
-    gone = Ending(rank=1, how="returned", where={"call": "init_process_group"})
+    gone = Outcome(rank=1, how="returned", where={"call": "init_process_group"})
     said = [words.text for words in pictures_waits.sketch((waits, gone)).only(Words)]
     assert "barrier: waits for rank 1, 3" in said and "init_process_group" not in said
 
@@ -90,7 +90,7 @@ def test_every_painter_takes_it_and_the_table_says_it_all(language):
 
 
 def test_a_run_without_a_finding_or_with_many_ranks_is_drawn_too():
-    many = [Ending(rank=r, how="died", status=-9) for r in range(40)]
+    many = [Outcome(rank=r, how="died", status=-9) for r in range(40)]
     assert len([box for box in pictures_waits.sketch(many).only(Box) if box.texts]) == 16
     assert "did not end well" in pictures_waits.sketch(ENDINGS).title
     with pytest.raises(ValueError, match="got no endings"):
