@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from labkit.footprint import PARTS, Footprint
-from labkit.pictures.scene import WIDTH_PX
+from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import (
     Box,
     Line,

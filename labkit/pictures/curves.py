@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.pictures.scene import WIDTH_PX
+from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import (
     Box,
     Line,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from labkit.pictures import sketch
-from labkit.pictures.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.pictures.drawing import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.pictures.sketch import Box, Line, Sketch
 from labkit.pictures.style import clipped, shade, style, text_px
 from labkit.units import check_real

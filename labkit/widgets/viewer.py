@@ -11,7 +11,7 @@ import traitlets
 
 from labkit import words
 from labkit.pictures import style
-from labkit.pictures.scene import Row, Scene
+from labkit.pictures.drawing import Row, Scene
 from labkit.pictures.svg import HATCHES
 
 SOURCE = Path(__file__).with_name("viewer.js")
