@@ -12,7 +12,7 @@ import traitlets
 from labkit import words
 from labkit.pictures import style
 from labkit.pictures.drawing import Row, Scene
-from labkit.pictures.svg import HATCHES
+from labkit.pictures.style import HATCHES
 
 SOURCE = Path(__file__).with_name("viewer.js")
 _WORDS = (
