@@ -29,8 +29,8 @@ EXCUSED = {
     "diagram.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
     "diagram.topology": "boxes of one size are counted; nothing is as long as a number",
-    "report.sketch": "who waits for whom: states and arrows, no quantity",
-    "widgets.report": "shows report.sketch",
+    "waits.diagnosis": "who waits for whom: states and arrows, no quantity",
+    "widgets.report": "shows waits.diagnosis",
     "widgets.show": "shows any picture as it is",
     "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands "
     "there in digits",

@@ -9,7 +9,7 @@ import ipywidgets as w
 from labkit.launching import job as jobs
 from labkit.launching.job import Job
 from labkit.launching.verdict import LaunchError
-from labkit.pictures.waits import sketch
+from labkit.pictures import waits
 from labkit.units import format_us
 from labkit.widgets.picture import answer_anytime, show, spoken
 
@@ -96,7 +96,7 @@ def report(error: LaunchError, language: str | None = None) -> None:
     """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked; by
     default in the notebook's language. Nothing where no rank had started."""
     if error.endings:
-        show(sketch(error.endings, error.finding, language=language or spoken_here()))
+        show(waits.diagnosis(error.endings, error.finding, language=language or spoken_here()))
 
 
 def spoken_here() -> str:
