@@ -12,6 +12,7 @@ from labkit.pictures import mpl, svg, text
 from labkit.pictures.drawing import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.widgets import export
+from labkit.words import catalogue
 
 _SWAP = "<style>.labkit-live:has(svg)+img{display:none}</style>"
 
@@ -85,7 +86,7 @@ def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, s
     "en" and "zh"."""
     if language not in ("en", "zh"):
         raise ValueError(f"a widget's language is one of en, zh; got {language!r}")
-    return {key: english if language == "en" else chinese for key, english, chinese in rows}
+    return catalogue(rows)[language]
 
 
 def paragraphs(*notes: str) -> str:
