@@ -64,7 +64,8 @@ _WORDS = (
 WORDS = catalogue(_WORDS)
 Key = tuple[tuple[Shape, ...], str]
 """a sample and its words"""
-_TOP_PX, _HIGH_PX = 84.0, 250.0
+_TOP_PX = 84.0
+_HIGH_PX = 250.0
 
 
 def shards(
@@ -102,7 +103,8 @@ def shards(
 
 def _strips(both: Sequence[Shards], columns: slices.Columns) -> tuple[list[Shape], float]:
     """The strips of all ranks, and where they end: of each rank one strip per shards."""
-    num_ranks, num_strips = both[0].num_ranks, len(both)
+    num_ranks = both[0].num_ranks
+    num_strips = len(both)
     height = max(7.0, min(22.0 / num_strips**0.5, 300 / (num_ranks * num_strips)))
     held = [slices.by_rank_and_kind(each) for each in both]
     shapes: list[Shape] = []
@@ -129,7 +131,8 @@ def _badges(both: Sequence[Shards | Footprint], words: Mapping[str, str]) -> str
 
 def _total(each: Shards, both: Sequence[Shards], rank: int) -> str:
     """A rank's bytes; behind those of the second strip, whether they are the first one's."""
-    mine, other = int(each.rank_bytes[rank]), int(both[0].rank_bytes[rank])
+    mine = int(each.rank_bytes[rank])
+    other = int(both[0].rank_bytes[rank])
     if each is both[0]:
         return format_bytes(mine)
     return f"{format_bytes(mine)} " + ("= ✓" if mine == other else f"{mine - other:+,} B")
@@ -137,7 +140,8 @@ def _total(each: Shards, both: Sequence[Shards], rank: int) -> str:
 
 def _numbers(both: Sequence[Shards], names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     held = both[-1].rank_bytes
-    low, high = format_bytes(min(held)), format_bytes(max(held))
+    low = format_bytes(min(held))
+    high = format_bytes(max(held))
     numbers = [
         (names["per_rank"], low if low == high else f"{low} – {high}"),
         (names["all"], format_bytes(int(held.sum()))),
@@ -173,7 +177,8 @@ def _table(
 ) -> tuple[tuple[str, ...], ...]:
     """A row per rank and origin: bytes of each kind."""
     sums = [each.bytes_by() for each in both]
-    kinds = [kind for kind in CATEGORIES if any(kind in each for each in sums)]
+    held = set().union(*sums)
+    kinds = [kind for kind in CATEGORIES if kind in held]
     rows = [("rank", "", *(names.get(kind, kind) for kind in kinds), names["total"])]
     for rank in range(both[0].num_ranks):
         for each, mine in zip(both, sums, strict=True):
@@ -197,7 +202,8 @@ def footprint(
     ``marked``: the label of a moment to frame.
     """
     both = [predicted] if measured is None else [predicted, measured]
-    labels = [label for label in predicted.labels if all(label in each.labels for each in both)]
+    shared = set.intersection(*(set(each.labels) for each in both))
+    labels = [label for label in predicted.labels if label in shared]
     if not labels:
         raise ValueError(
             f"two footprints of a step share a moment; got {predicted.labels} and {measured.labels}"

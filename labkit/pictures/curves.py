@@ -102,21 +102,35 @@ def curves(
         names = [said(each.name, code) for each in series]
         y_axis = axis([each.y for each in series], y_format, log_y, bottom, _TOP_PX)
         shapes, keys = _plot(series, names, y_axis, x_format, log_x)
-        if len({each.points for each in series}) > 1:
-            dots = "recorded" if badge.startswith("recorded") else "measured"
-            keys.append(((_sample(mark="o"),), words[dots]))
-            keys.append(((_sample(),), words["predicted"].lower()))
-        shapes.append(Words(0, _TOP_PX - 14, said(y_name, code), opacity=0.8))
-        shapes.append(Words(WIDTH_PX / 2, bottom + 36, said(x_name, code), "middle", opacity=0.8))
+        keys += _kinds(series, badge, words)
+        shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
-        spoken = [
-            f"{name} {y_format(each.y[0])} → {y_format(each.y[-1])}"
-            for name, each in zip(names, series, strict=True)
-        ]
+        spoken = _spoken(series, names, y_format)
         table = _table(series, names, x_format, y_format, said(x_name, code))
         return _sketch(shapes + more, end_px, title, badge, numbers, spoken, table, words)
 
     return speaking(language, build)
+
+
+def _axis_names(x_name: str, y_name: str, bottom: float) -> list[Words]:
+    return [
+        Words(0, _TOP_PX - 14, y_name, opacity=0.8),
+        Words(WIDTH_PX / 2, bottom + 36, x_name, "middle", opacity=0.8),
+    ]
+
+
+def _spoken(series: Sequence[Series], names: list[str], y_format: Format) -> list[str]:
+    """Where each series begins and ends."""
+    ends = [f"{y_format(each.y[0])} → {y_format(each.y[-1])}" for each in series]
+    return [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
+
+
+def _kinds(series: Sequence[Series], badge: str, words: dict[str, str]) -> list[Key]:
+    """What dots and lines mean, where there are both."""
+    if len({each.points for each in series}) < 2:
+        return []
+    dots = "recorded" if badge.startswith("recorded") else "measured"
+    return [((_sample(mark="o"),), words[dots]), ((_sample(),), words["predicted"].lower())]
 
 
 def _check(each: Series, log_x: bool, log_y: bool) -> None:

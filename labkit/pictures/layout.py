@@ -148,8 +148,9 @@ def middles(drawn: Sketch) -> list[tuple[float, float, str, bool]]:
     for box in drawn.only(Box):
         fitting = [text for text in box.texts if text_px(text, 11) <= box.width_px - 3]
         if fitting and fitting[0] and box.height_px >= _TALL_PX:
-            x, y = box.x_px + box.width_px / 2, box.y_px + box.height_px / 2 + 4
-            found.append((x, y, fitting[0], bool(box.colour)))
+            middle = box.x_px + box.width_px / 2
+            baseline = box.y_px + box.height_px / 2 + 4
+            found.append((middle, baseline, fitting[0], bool(box.colour)))
     return found
 
 
@@ -176,8 +177,8 @@ def solids(line: Line) -> list[list[tuple[float, float]]]:
 
 def _arrow_head(line: Line) -> list[tuple[float, float]]:
     """A triangle: the tip, and the ends of its base."""
-    before, tip = np.array(line.points_px[-2]), np.array(line.points_px[-1])
-    back = before - tip
+    tip = np.array(line.points_px[-1])
+    back = np.array(line.points_px[-2]) - tip
     length = np.hypot(*back) or 1.0
     away = back / length * (5 + 2 * line.width_px)
     side = 0.42 * away[::-1] * (1, -1)
@@ -214,7 +215,8 @@ def _is_crowded(scene: Scene) -> bool:
 def _cover(scene: Scene, look: np.ndarray, edges_us: np.ndarray) -> np.ndarray:
     """The share of each pixel that each look covers, and at the end paper: (pixels, rows, looks +
     1)."""
-    num_pixels, num_looks = len(edges_us) - 1, look.max() + 1
+    num_pixels = len(edges_us) - 1
+    num_looks = look.max() + 1
     cover = np.zeros((num_pixels, len(scene.rows), num_looks + 1))
     for row in range(len(scene.rows)):
         for number in range(num_looks):

@@ -132,7 +132,8 @@ def _axis(ax: Axes, scene: Scene) -> None:
 
 def _boxes(ax: Axes, scene: Scene) -> None:
     num_chunks = int(scene.chunk.max(initial=0)) + 1
-    x0, x1 = scene.x_px(scene.x0_us), scene.x_px(scene.x1_us)
+    x0 = scene.x_px(scene.x0_us)
+    x1 = scene.x_px(scene.x1_us)
     top = np.array([row.top_px for row in scene.rows] or [0.0])[scene.row]
     end = top + np.array([row.height_px for row in scene.rows] or [0.0])[scene.row]
     corners = np.stack([x0, top, x1, top, x1, end, x0, end], axis=1).reshape(-1, 4, 2)
@@ -255,6 +256,7 @@ def _legend(ax: Axes, scene: Scene) -> None:
     for x, y, kind, words in layout.legend(scene):
         if kind:
             _kind(ax, kind, 0, 1, _corners([(x, y - 8, 22, 16)]))
-        if letter := layout.letter(kind):
+        letter = layout.letter(kind)
+        if letter:
             _words(ax, x + 11, y + 4, letter, 11, ha="center", zorder=4)
         _words(ax, x + (28 if kind else 0), y + 4, words, ha="left")

@@ -15,7 +15,8 @@ from labkit.words import speaking
 __all__ = ["LEFT_PX", "PLOT_PX", "WIDTH_PX", "Heading", "Row", "Scene", "compare", "timeline"]
 
 _TOP_PX = 62.0
-_HIGHEST_PX, _LOWEST_PX = 26.0, 4.0
+_HIGHEST_PX = 26.0
+_LOWEST_PX = 4.0
 """a rank's row of compute"""
 _ROOM_PX = 440
 """for the rows of all ranks"""
@@ -107,7 +108,9 @@ def _placed(panels: list[_Panel], words: dict[str, str]) -> tuple[list[Strip], l
     """The strips of all panels from top to bottom, and a heading above each that has a name."""
     num_ranks = sum(panel.figures.timeline.num_ranks for panel in panels)
     height_px = min(_HIGHEST_PX, max(_LOWEST_PX, _ROOM_PX / max(1, num_ranks)))
-    rows, headings, y_px = [], [], _TOP_PX
+    rows: list[Strip] = []
+    headings: list[Heading] = []
+    y_px = _TOP_PX
     for panel in panels:
         if panel.name:
             y_px += 28 if rows else 14
@@ -145,7 +148,8 @@ def _column(values: Iterable, kind: type) -> np.ndarray:
 
 def _axis(panels: list[_Panel], span_us: float) -> tuple[float, float]:
     """Where the axis begins and ends."""
-    starts_us, ends_us = [], [span_us]
+    starts_us = []
+    ends_us = [span_us]
     for panel in panels:
         tl = panel.figures.timeline
         starts_us.append(float(tl.start_us.min(initial=0.0)))

@@ -12,8 +12,12 @@ from labkit.pictures.style import clipped, text_px
 from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
 from labkit.units import format_bytes
 
-LEFT_PX, RIGHT_PX, TOP_PX = 64.0, 108.0, 84.0
-"""room for ranks and for their sums; where the first strip begins"""
+LEFT_PX = 64.0
+"""room for the names of ranks"""
+RIGHT_PX = 108.0
+"""room for their sums"""
+TOP_PX = 84.0
+"""where the first strip begins"""
 LOOKS = {
     "parameters": ("#4f9fe3", ""),
     "gradients": ("#f2954b", "\\"),
@@ -52,7 +56,8 @@ class Columns:
     @property
     def places(self) -> dict[str, float]:
         """Kind -> left edge of its column, in pixels."""
-        places, x = {}, LEFT_PX
+        places = {}
+        x = LEFT_PX
         for kind, width in self.widths.items():
             places[kind] = x
             x += width * self.scale + _GAP_PX
@@ -61,7 +66,8 @@ class Columns:
 
 def columns(both: Sequence[Shards]) -> Columns:
     """Columns wide enough for all shards of a picture."""
-    offsets, end = {}, 0
+    offsets = {}
+    end = 0
     for tensor, size in _sizes(both).items():
         offsets[tensor] = end
         end += size
@@ -89,7 +95,8 @@ def _width(kind: str, both: Sequence[Shards], num_elements: int) -> float:
         return 0.0
     if kind == "buffer":
         return float(max(each.rank_bytes.max() for each in held))
-    itemsize, spare = 0, 0
+    itemsize = 0
+    spare = 0
     for each in held:
         rows = zip(each.tensor.tolist(), each.dtype.tolist(), each.num_bytes.tolist(), strict=True)
         for tensor, dtype, num_bytes in rows:
@@ -158,7 +165,8 @@ def _in_the_model(rows: Iterable[tuple], found: Columns, size: int) -> list[Span
 
 def _behind_each_other(rows: Iterable[tuple]) -> list[Span]:
     """Buffers, which are no part of the model, one behind the other, in bytes."""
-    spans, at = [], 0
+    spans = []
+    at = 0
     for _, _, tensor, start, stop, dtype, device in rows:
         if tensor not in NO_TENSOR:
             end = at + (stop - start) * ITEMSIZE[dtype]

@@ -61,10 +61,14 @@ def strips(
     tl = figures.timeline
     computes = COMPUTE in tl.lane or not len(tl)
     every = int(np.ceil(_NAMED_PX / height_px))
-    found, y_px = [], top_px
+    found = []
+    y_px = top_px
     for rank in range(tl.num_ranks):
-        compute, comm = _computing(tl, rank), _communicating(tl, rank)
-        of_rank = [compute, *comm] if computes else comm or [[]]
+        of_rank = _communicating(tl, rank)
+        if computes:
+            of_rank = [_computing(tl, rank), *of_rank]
+        elif not of_rank:
+            of_rank = [[]]
         for index, spans in enumerate(of_rank):
             first = index == 0
             named = first and rank % every == 0
@@ -168,7 +172,8 @@ def _texts(label: str, kind: str, action: re.Match | None, num_stages: int) -> t
 
 def _idle(index: int, starts_us: list[float], ends_us: list[float], span_us: float) -> list[BoxRow]:
     """The gaps between spans, and those before the first and after the last."""
-    gaps, since_us = [], 0.0
+    gaps = []
+    since_us = 0.0
     for start_us, end_us in zip(starts_us, ends_us, strict=True):
         if start_us > since_us + _SAME_US:
             gaps.append((since_us, start_us))

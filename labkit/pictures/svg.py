@@ -112,10 +112,10 @@ def _words(words: Words) -> str:
     looks = []
     if words.anchor != "start":
         looks.append(f'text-anchor="{words.anchor}"')
-    if (size := _n(words.size_px)) != "12":
-        looks.append(f'font-size="{size}"')
-    if (opacity := _n(words.opacity)) != "1":
-        looks.append(f'opacity="{opacity}"')
+    if words.size_px != 12:
+        looks.append(f'font-size="{_n(words.size_px)}"')
+    if words.opacity != 1:
+        looks.append(f'opacity="{_n(words.opacity)}"')
     if words.bold:
         looks.append('font-weight="600"')
     return _text(words.x_px, words.y_px, words.text, " ".join(looks))
@@ -257,7 +257,8 @@ def _strokes(x0_px: Iterable[float], x1_px: Iterable[float]) -> str:
 
 
 def _boxes(scene: Scene, uid: str) -> str:
-    x0_px, x1_px = scene.x_px(scene.x0_us), scene.x_px(scene.x1_us)
+    x0_px = scene.x_px(scene.x0_us)
+    x1_px = scene.x_px(scene.x1_us)
     num_chunks = int(scene.chunk.max(initial=0)) + 1
     parts = []
     for kind, chunk in _looks(scene):
@@ -298,7 +299,8 @@ def _texts(scene: Scene) -> str:
 
 def _names(scene: Scene) -> str:
     left = LEFT_PX + PLOT_PX + 10
-    parts, bars = [], []
+    parts = []
+    bars = []
     for row in scene.rows:
         middle = row.top_px + row.height_px / 2
         if row.name:
@@ -328,7 +330,8 @@ def _legend(scene: Scene, uid: str) -> str:
             parts.append(_text(x + 28, y + 4, words))
         else:
             parts.append(_text(x, y + 4, words, 'opacity=".75"'))
-        if letter := layout.letter(kind):
+        letter = layout.letter(kind)
+        if letter:
             parts.append(
                 _text(x + 11, y + 4, letter, f'text-anchor="middle" font-size="11" fill="{INK}"')
             )

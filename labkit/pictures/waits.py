@@ -49,7 +49,9 @@ WORDS = catalogue(_WORDS)
 _NOISE = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 """What torch's allocator says before it comes to the point"""
 MOST_ROWS = 16
-_ROW_PX, _LEFT_PX, _BOX_PX = 40.0, 96.0, 150.0
+_ROW_PX = 40.0
+_LEFT_PX = 96.0
+_BOX_PX = 150.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +173,8 @@ def state_of(ending: Ending, waits: Waits) -> str:
 
 def _says(ending: Ending, waits: Waits, names: Mapping[str, str]) -> tuple[str, str]:
     """What a rank does, and where: two lines."""
-    does, where = _does(ending, names), _where(ending)
+    does = _does(ending, names)
+    where = _where(ending)
     if ending.rank in waits:
         ranks = names["comma"].join(map(str, waits[ending.rank]))
         does += names["colon"] + names["for"].format(ranks)

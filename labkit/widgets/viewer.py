@@ -160,7 +160,8 @@ def _flows(scene: Scene) -> list[list[int]]:
     ends: dict[tuple, tuple[list[int], list[int]]] = {}
     kept = np.flatnonzero(scene.kind != style.IDLE)
     for number, box in enumerate(kept.tolist()):
-        kind, way = str(scene.kind[box]), str(scene.texts[box, 0])
+        kind = str(scene.kind[box])
+        way = str(scene.texts[box, 0])
         if kind in ("send", "recv") and _WAY.fullmatch(way):
             panel = _panel(scene, scene.rows[scene.row[box]])
             sent, received = ends.setdefault((panel, way), ([], []))
