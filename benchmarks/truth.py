@@ -29,8 +29,8 @@ EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
     "collectives.topology": "boxes of one size are counted; nothing is as long as a number",
-    "pictures.sketch": "who waits for whom: states and arrows, no quantity",
-    "widgets.report": "shows pictures.sketch",
+    "pictures.diagnosis": "who waits for whom: states and arrows, no quantity",
+    "widgets.report": "shows pictures.diagnosis",
     "widgets.show": "shows any picture as it is",
     "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands "
     "there in digits",

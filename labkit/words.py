@@ -99,10 +99,36 @@ _WORDS = (
 )
 
 
-WORDS = {
-    "en": {"code": "en"} | {key: en for key, en, _ in _WORDS},
-    "zh": {"code": "zh"} | {key: zh for key, _, zh in _WORDS},
+def catalogue(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
+    """Language -> words by their key, from rows (key, English, Chinese)."""
+    words: dict[str, dict[str, str]] = {"en": {}, "zh": {}}
+    for key, english, chinese in rows:
+        words["en"][key] = english
+        words["zh"][key] = chinese
+    return words
+
+
+WORDS = catalogue([("code", "en", "zh"), *_WORDS])
+
+
+TITLES: dict[str, str] = {
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "all_reduce": "All-reduce",
+    "all_gather": "All-gather",
+    "reduce_scatter": "Reduce-scatter",
+    "all_to_all": "All-to-all",
+    "send_recv": "Send and receive",
+    "parameter_server": "Parameter server",
+    "ring": "Ring",
+    "tree": "Tree",
+    "double_tree": "Double binary tree",
+    "hierarchical": "Hierarchical",
+    "star": "Star",
+    "pairwise": "Pairwise",
+    "direct": "Direct",
 }
+"""Words for every primitive and algorithm"""
 
 
 def speaking(language: str, build: Callable[[dict[str, str]], Any]) -> Any:
@@ -133,7 +159,8 @@ def called(names: Iterable[str], language: str, *more: str) -> str:
 def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
     """What a picture shows, its numbers and where they come from, in one line."""
     words = _words(language)
-    said = words["colon"].join(filter(None, (heading, words["comma"].join(map(" ".join, numbers)))))
+    told = words["comma"].join(" ".join(pair) for pair in numbers)
+    said = words["colon"].join(part for part in (heading, told) if part)
     return words["badged"].format(said, badge)
 
 
@@ -141,23 +168,3 @@ def sentence(heading: str, parts: Iterable[tuple[str, ...]], badge: str, languag
     """The same as a sentence, for a picture's summary."""
     said = titled(heading, parts, badge, language)
     return WORDS[language]["stop"].format(said)
-
-
-TITLES: dict[str, str] = {
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "all_reduce": "All-reduce",
-    "all_gather": "All-gather",
-    "reduce_scatter": "Reduce-scatter",
-    "all_to_all": "All-to-all",
-    "send_recv": "Send and receive",
-    "parameter_server": "Parameter server",
-    "ring": "Ring",
-    "tree": "Tree",
-    "double_tree": "Double binary tree",
-    "hierarchical": "Hierarchical",
-    "star": "Star",
-    "pairwise": "Pairwise",
-    "direct": "Direct",
-}
-"""Words for every primitive and algorithm"""

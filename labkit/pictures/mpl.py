@@ -19,12 +19,15 @@ from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
 
 from labkit.pictures import layout
-from labkit.pictures.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.pictures.drawing import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.pictures.sketch import Line, Sketch, Words
 from labkit.pictures.style import IDLE, shade, style
 from labkit.units import check_real
 
-INK, PAPER = "#1f2328", "#ffffff"
+INK = "#1f2328"
+PAPER = "#ffffff"
+_SHADOW = "#00000038"
+"""a hatch on a colour"""
 _CHINESE = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -54,10 +57,11 @@ def figure(scene: Scene | Sketch) -> Figure:
     FigureCanvasAgg(fig)
     ax = fig.add_axes((0.012, 0, 0.976, 1), xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     ax.set_axis_off()
-    for paint in (
-        (_head, _sketch) if isinstance(scene, Sketch) else (_head, _axis, _boxes, _names, _legend)
-    ):
-        paint(ax, scene)
+    _head(ax, scene)
+    if isinstance(scene, Sketch):
+        _sketch(ax, scene)
+    else:
+        _timeline(ax, scene)
     ax.set(xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     return fig
 
@@ -81,15 +85,18 @@ def save(scene: Scene | Sketch, path: str | Path) -> Path:
     return path
 
 
+def _timeline(ax: Axes, scene: Scene) -> None:
+    _axis(ax, scene)
+    _boxes(ax, layout.merged(scene))
+    _names(ax, scene)
+    _legend(ax, scene)
+
+
 def _words(ax: Axes, x: float, y: float, text: str, size_px: float = 12, **more: object) -> float:
     """Writes text with its baseline at y; returns the right edge, in pixels of the scene."""
-    fonts = ["DejaVu Sans", *([chinese_font()] if chinese_font() else [])]
-    artist = ax.text(
-        x,
-        y,
-        text,
-        **{"fontsize": size_px * 0.68, "color": INK, "va": "baseline", "family": fonts} | more,
-    )
+    fonts = [font for font in ("DejaVu Sans", chinese_font()) if font]
+    looks = {"fontsize": size_px * 0.68, "color": INK, "va": "baseline", "family": fonts}
+    artist = ax.text(x, y, text, **looks | more)
     artist.set_parse_math(False)
     if more.get("ha"):
         return x
@@ -102,10 +109,8 @@ def _head(ax: Axes, scene: Scene | Sketch) -> None:
     _words(ax, WIDTH_PX, 18, "" if scene.headings else scene.badge, ha="right", alpha=0.8)
     x = 0.0
     for name, value in scene.numbers:
-        x = (
-            _words(ax, _words(ax, x, 41, name, 13, alpha=0.72) + 9, 41, value, 13, weight="bold")
-            + 18
-        )
+        end = _words(ax, x, 41, name, 13, alpha=0.72)
+        x = _words(ax, end + 9, 41, value, 13, weight="bold") + 18
     for heading in scene.headings:
         end = _words(ax, LEFT_PX, heading.bottom_px, heading.text, weight="bold")
         _words(ax, end + 10, heading.bottom_px, heading.detail, alpha=0.78)
@@ -113,20 +118,12 @@ def _head(ax: Axes, scene: Scene | Sketch) -> None:
 
 def _axis(ax: Axes, scene: Scene) -> None:
     ticks, unit = layout.ticks(scene)
-    top, bottom = min((row.top_px for row in scene.rows), default=62) - 3, scene.bottom_px
-    ax.vlines(
-        [scene.x_px(at) for at, _ in ticks], top, bottom, color=INK, alpha=0.13, lw=0.7, zorder=0
-    )
-    ax.vlines(
-        [scene.x_px(at) for at in scene.marks_us],
-        top,
-        bottom,
-        color=INK,
-        alpha=0.7,
-        lw=0.7,
-        ls="--",
-        zorder=0,
-    )
+    top = min((row.top_px for row in scene.rows), default=62) - 3
+    bottom = scene.bottom_px
+    grid = [scene.x_px(at) for at, _ in ticks]
+    marks = [scene.x_px(at) for at in scene.marks_us]
+    ax.vlines(grid, top, bottom, color=INK, alpha=0.13, lw=0.7, zorder=0)
+    ax.vlines(marks, top, bottom, color=INK, alpha=0.7, lw=0.7, ls="--", zorder=0)
     ax.hlines(bottom, LEFT_PX, LEFT_PX + PLOT_PX, color=INK, alpha=0.5, lw=0.7)
     for at, text in ticks:
         _words(ax, scene.x_px(at), bottom + 16, text, 11, ha="center", alpha=0.8)
@@ -134,31 +131,22 @@ def _axis(ax: Axes, scene: Scene) -> None:
 
 
 def _boxes(ax: Axes, scene: Scene) -> None:
-    scene = layout.merged(scene)
     num_chunks = int(scene.chunk.max(initial=0)) + 1
-    x0, x1 = scene.x_px(scene.x0_us), scene.x_px(scene.x1_us)
+    x0 = scene.x_px(scene.x0_us)
+    x1 = scene.x_px(scene.x1_us)
     top = np.array([row.top_px for row in scene.rows] or [0.0])[scene.row]
     end = top + np.array([row.height_px for row in scene.rows] or [0.0])[scene.row]
     corners = np.stack([x0, top, x1, top, x1, end, x0, end], axis=1).reshape(-1, 4, 2)
+    wide = x1 - x0 > 3
     for kind in scene.kinds:
         for chunk in np.unique(scene.chunk[scene.kind == kind]).tolist():
             mine = (scene.kind == kind) & (scene.chunk == chunk)
-            for wide in (True, False):
-                _kind(
-                    ax,
-                    kind,
-                    chunk,
-                    num_chunks,
-                    corners[mine & ((x1 - x0 > 3) == wide)],
-                    hatched=wide,
-                )
-    edged = corners[(x1 - x0 > 3) & (scene.kind != IDLE)][:, [0, 3]] + (0.4, 0)
+            _kind(ax, kind, chunk, num_chunks, corners[mine & wide])
+            _kind(ax, kind, chunk, num_chunks, corners[mine & ~wide], hatched=False)
+    edged = corners[wide & (scene.kind != IDLE)][:, [0, 3]] + (0.4, 0)
     ax.add_collection(LineCollection(edged, colors=INK, alpha=0.5, linewidths=0.58), autolim=False)
-    _labels(
-        ax,
-        np.array(layout.fitted(scene), dtype=str),
-        np.stack([(x0 + x1) / 2, (top + end) / 2 + 4], axis=1),
-    )
+    middles = np.stack([(x0 + x1) / 2, (top + end) / 2 + 4], axis=1)
+    _labels(ax, np.array(layout.fitted(scene), dtype=str), middles)
 
 
 def _labels(ax: Axes, texts: np.ndarray, at: np.ndarray, size_px: float = 11) -> None:
@@ -185,85 +173,72 @@ def _kind(
     ax: Axes, kind: str, chunk: int, num_chunks: int, corners: np.ndarray, hatched: bool = True
 ) -> None:
     look = style(kind)
-    fill = (
-        shade(look.colour, chunk, num_chunks)
-        if look.colour
-        else "#f2f2f3"
-        if hatched
-        else "#e4e5e7"
-    )
-    _paint(
-        ax, fill, look.hatch if hatched else "", corners, "#00000038" if look.colour else "#a6a9ad"
-    )
+    hatch = look.hatch if hatched else ""
+    if look.colour:
+        _paint(ax, shade(look.colour, chunk, num_chunks), hatch, corners)
+    else:
+        _paint(ax, "#f2f2f3" if hatched else "#e4e5e7", hatch, corners, "#a6a9ad")
 
 
-def _paint(ax: Axes, fill: str, hatch: str, corners: np.ndarray, ink: str = "#00000038") -> None:
+def _paint(ax: Axes, fill: str, hatch: str, corners: np.ndarray, ink: str = _SHADOW) -> None:
     ax.add_collection(
         PolyCollection(corners, facecolors=fill, linewidths=0, zorder=1), autolim=False
     )
     if hatch and len(corners):  # one path for all boxes: its hatch is drawn once
         outline = MplPath.make_compound_path_from_polys(corners)
-        ax.add_patch(
-            PathPatch(
-                outline, facecolor="none", edgecolor=ink, linewidth=0, zorder=1, hatch=3 * hatch
-            )
-        )
+        look = {"facecolor": "none", "edgecolor": ink, "linewidth": 0, "hatch": 3 * hatch}
+        ax.add_patch(PathPatch(outline, zorder=1, **look))
 
 
-def _corners(boxes: Iterable[tuple[float, float, float, float]]) -> np.ndarray:
-    return np.array(
-        [
-            [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
-            for x, y, width, height in boxes
-        ],
-        dtype=float,
-    ).reshape(-1, 4, 2)
+def _corners(boxes: Iterable[layout.Rectangle]) -> np.ndarray:
+    """Rectangles as polygons, (num_boxes, 4, 2)."""
+    found = [
+        [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+        for x, y, width, height in boxes
+    ]
+    return np.array(found, dtype=float).reshape(-1, 4, 2)
 
 
 def _sketch(ax: Axes, drawn: Sketch) -> None:
     for colour, hatch, boxes in layout.fills(drawn):
         _paint(ax, colour, hatch, _corners(boxes))
-    for marked, look in ((False, {"linewidths": 0.58, "alpha": 0.45}), (True, {"linewidths": 1.4})):
-        edges = _corners(layout.edges(drawn, marked))
-        ax.add_collection(
-            PolyCollection(edges, facecolors="none", edgecolors=INK, zorder=1.5, **look),
-            autolim=False,
-        )
+    _outlines(ax, layout.edges(drawn, False), linewidths=0.58, alpha=0.45)
+    _outlines(ax, layout.edges(drawn, True), linewidths=1.4)
     for line in drawn.only(Line):
-        colour, points = line.colour or INK, [layout.stroke(line)] if not line.mark else []
-        dash = (0, [length / line.width_px for length in line.dash]) if line.dash else "solid"
-        ax.add_collection(
-            LineCollection(
-                points,
-                colors=colour,
-                linewidths=0.72 * line.width_px,
-                linestyles=[dash],
-                alpha=line.opacity,
-                zorder=2,
-            ),
-            autolim=False,
-        )
-        ax.add_collection(
-            PolyCollection(
-                layout.solids(line), facecolors=colour, linewidths=0, alpha=line.opacity, zorder=2
-            ),
-            autolim=False,
-        )
-    if inside := layout.middles(drawn):
-        x, y, texts, _ = zip(*inside, strict=True)
-        _labels(ax, np.array(texts), np.stack([x, y], axis=1))
-    align = {"start": "left", "middle": "center", "end": "right"}
-    for x, y, text, anchor, size, bold, opacity in drawn.only(Words):
-        _words(
-            ax,
-            x,
-            y,
-            text,
-            size,
-            ha=align[anchor],
-            weight="bold" if bold else "normal",
-            alpha=opacity,
-        )
+        _line(ax, line)
+    middles = layout.middles(drawn)
+    if middles:
+        texts = np.array([text for _, _, text, _ in middles])
+        _labels(ax, texts, np.array([(x, y) for x, y, _, _ in middles]))
+    for words in drawn.only(Words):
+        look = {
+            "ha": {"start": "left", "middle": "center", "end": "right"}[words.anchor],
+            "weight": "bold" if words.bold else "normal",
+            "alpha": words.opacity,
+        }
+        _words(ax, words.x_px, words.y_px, words.text, words.size_px, **look)
+
+
+def _outlines(ax: Axes, boxes: Iterable[layout.Rectangle], **look: float) -> None:
+    edges = PolyCollection(_corners(boxes), facecolors="none", edgecolors=INK, zorder=1.5, **look)
+    ax.add_collection(edges, autolim=False)
+
+
+def _line(ax: Axes, line: Line) -> None:
+    """A line up to its arrow head, or the marks at its points."""
+    look = {"alpha": line.opacity, "zorder": 2}
+    colour = line.colour or INK
+    dash = (0, [length / line.width_px for length in line.dash]) if line.dash else "solid"
+    stroke = LineCollection(
+        [] if line.mark else [layout.stroke(line)],
+        colors=colour,
+        linewidths=0.72 * line.width_px,
+        linestyles=[dash],
+        **look,
+    )
+    ax.add_collection(stroke, autolim=False)
+    solids = PolyCollection(layout.solids(line), facecolors=colour, linewidths=0, **look)
+    ax.add_collection(solids, autolim=False)
 
 
 def _names(ax: Axes, scene: Scene) -> None:
@@ -281,6 +256,7 @@ def _legend(ax: Axes, scene: Scene) -> None:
     for x, y, kind, words in layout.legend(scene):
         if kind:
             _kind(ax, kind, 0, 1, _corners([(x, y - 8, 22, 16)]))
-        if letter := layout.letter(kind):
+        letter = layout.letter(kind)
+        if letter:
             _words(ax, x + 11, y + 4, letter, 11, ha="center", zorder=4)
         _words(ax, x + (28 if kind else 0), y + 4, words, ha="left")

@@ -12,9 +12,9 @@ from html import escape as escape_html
 import numpy as np
 
 from labkit.pictures import layout
-from labkit.pictures.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.pictures.drawing import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.pictures.sketch import Line, Sketch, Words
-from labkit.pictures.style import IDLE, shade, style
+from labkit.pictures.style import HATCHES, IDLE, shade, style
 from labkit.words import WORDS
 
 INK = "#10161f"  # text on a coloured box, in both themes
@@ -24,15 +24,6 @@ _FONT = (
 )
 # a page too narrow scrolls the picture, not itself
 _FRAME = "display:grid;grid-template-columns:minmax(0,1fr)"
-HATCHES = {  # one tile: size in pixels, path of its strokes
-    "/": (6, "M-1 1l2-2M0 6l6-6M5 7l2-2"),
-    "\\": (8, "M-1 7l2 2M0 0l8 8M7-1l2 2"),
-    "x": (6, "M0 6l6-6M0 0l6 6"),
-    "|": (4, "M2 0v4"),
-    "-": (4, "M0 2h4"),
-    "+": (6, "M3 0v6M0 3h6"),
-    ".": (6, "M1 1h1.6M4 4h1.6"),
-}
 
 
 def render(scene: Scene | Sketch, uid: str | None = None) -> str:
@@ -41,36 +32,33 @@ def render(scene: Scene | Sketch, uid: str | None = None) -> str:
     uid = uid or f"lk{secrets.token_hex(4)}"
     height_px = layout.height_px(scene)
     body = _sketch(scene, uid) if isinstance(scene, Sketch) else _timeline(scene, uid)
-    return "".join(
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {_n(height_px)}" '
-            f'width="{WIDTH_PX}" ',
-            f'role="img" aria-labelledby="{uid}-t" aria-describedby="{uid}-d" ',
-            f'font-family="{_FONT}" font-size="12" fill="currentColor" '
-            'style="min-width:720px;max-width:100%;height:auto;font-variant-numeric:tabular-nums">',
-            f'<title id="{uid}-t">{escape(scene.title)}</title><desc '
-            f'id="{uid}-d">{escape(scene.summary)}</desc>',
-            _head(scene),
-            body,
-            "</svg>",
-        )
+    title = f'<title id="{uid}-t">{escape(scene.title)}</title>'
+    told = f'<desc id="{uid}-d">{escape(scene.summary)}</desc>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {_n(height_px)}" '
+        f'width="{WIDTH_PX}" role="img" aria-labelledby="{uid}-t" aria-describedby="{uid}-d" '
+        f'font-family="{_FONT}" font-size="12" fill="currentColor" '
+        'style="min-width:720px;max-width:100%;height:auto;font-variant-numeric:tabular-nums">'
+        f"{title}{told}{_head(scene)}{body}</svg>"
     )
 
 
 def html(scene: Scene | Sketch) -> str:
     """The picture, and under it its numbers as a table that opens on a click: for screen readers
     and for copying."""
-    head, *lines = (
-        "".join(f"<{tag}>{escape(cell)}</{tag}>" if cell else "<td></td>" for cell in line)
-        for tag, line in zip(("th", *["td"] * len(scene.table)), scene.table, strict=False)
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    head, *lines = scene.table
+    body = "".join(f"<tr>{_cells('td', line)}</tr>" for line in lines)
     summary = WORDS[scene.language]["table"]
+    table = f"<thead><tr>{_cells('th', head)}</tr></thead><tbody>{body}</tbody>"
     return (
         f'<div style="{_FRAME}"><div style="overflow-x:auto">{render(scene)}'
-        f'<details style="font-size:12px;opacity:.85"><summary>{summary}</summary><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details></div></div>"
+        f'<details style="font-size:12px;opacity:.85"><summary>{summary}</summary>'
+        f"<table>{table}</table></details></div></div>"
     )
+
+
+def _cells(tag: str, line: Iterable[str]) -> str:
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" if cell else "<td></td>" for cell in line)
 
 
 def escape(text: str) -> str:
@@ -80,64 +68,60 @@ def escape(text: str) -> str:
 
 def _timeline(scene: Scene, uid: str) -> str:
     shown = layout.merged(scene)
-    return "".join(
-        (
-            _patterns(scene, uid),
-            _axis(scene),
-            _boxes(shown, uid),
-            _edges(shown),
-            _texts(shown),
-            _names(scene),
-            _legend(scene, uid),
-        )
-    )
+    parts = [_patterns(scene, uid), _axis(scene), _boxes(shown, uid), _edges(shown), _texts(shown)]
+    return "".join([*parts, _names(scene), _legend(scene, uid)])
 
 
 def _sketch(drawn: Sketch, uid: str) -> str:
-    parts = []
-    for number, (colour, hatch, boxes) in enumerate(layout.fills(drawn)):
-        paint = f"url(#{uid}-{number})" if hatch else escape(colour)
-        parts += [
-            _pattern(f"{uid}-{number}", colour, hatch) if hatch else "",
-            f'<path data-colour="{escape(colour)}" fill="{paint}" d="{_rectangles(boxes)}"/>',
-        ]
-    for marked, look in (
-        (False, 'stroke-opacity=".45" stroke-width=".8"'),
-        (True, 'stroke-width="2"'),
-    ):
-        edges = _rectangles(layout.edges(drawn, marked))
-        parts.append(
-            f'<path d="{edges}" fill="none" stroke="currentColor" {look}/>' if edges else ""
-        )
+    parts = [
+        _fill(f"{uid}-{number}", colour, hatch, boxes)
+        for number, (colour, hatch, boxes) in enumerate(layout.fills(drawn))
+    ]
+    parts.append(_outlines(layout.edges(drawn, False), 'stroke-opacity=".45" stroke-width=".8"'))
+    parts.append(_outlines(layout.edges(drawn, True), 'stroke-width="2"'))
     parts += [_line(line) for line in drawn.only(Line)]
-    for on_colour, ink in ((True, f' fill="{INK}"'), (False, "")):
-        inside = [
-            _text(x, y, text)
-            for x, y, text, coloured in layout.middles(drawn)
-            if coloured == on_colour
-        ]
-        parts.append(
-            f'<g text-anchor="middle" font-size="11"{ink}>{"".join(inside)}</g>' if inside else ""
-        )
-    for x, y, text, anchor, size, bold, opacity in drawn.only(Words):
-        looks = (
-            ("text-anchor", anchor, "start"),
-            ("font-size", _n(size), "12"),
-            ("opacity", _n(opacity), "1"),
-            ("font-weight", "600" if bold else "", ""),
-        )
-        parts.append(
-            _text(
-                x,
-                y,
-                text,
-                " ".join(f'{name}="{value}"' for name, value, usual in looks if value != usual),
-            )
-        )
+    middles = layout.middles(drawn)
+    parts.append(_inside([each for each in middles if each[3]], f' fill="{INK}"'))
+    parts.append(_inside([each for each in middles if not each[3]], ""))
+    parts += [_words(words) for words in drawn.only(Words)]
     return "".join(parts)
 
 
-def _rectangles(boxes: Iterable[tuple[float, ...]]) -> str:
+def _fill(name: str, colour: str, hatch: str, boxes: Iterable[layout.Rectangle]) -> str:
+    """Boxes of one look; ``name`` is what its hatch is called in the page."""
+    tile = _pattern(name, colour, hatch) if hatch else ""
+    paint = f"url(#{name})" if hatch else escape(colour)
+    return f'{tile}<path data-colour="{escape(colour)}" fill="{paint}" d="{_rectangles(boxes)}"/>'
+
+
+def _outlines(boxes: Iterable[layout.Rectangle], look: str) -> str:
+    path = _rectangles(boxes)
+    return f'<path d="{path}" fill="none" stroke="currentColor" {look}/>' if path else ""
+
+
+def _inside(texts: list[tuple[float, float, str, bool]], ink: str) -> str:
+    """What stands in boxes."""
+    parts = [_text(x, y, text) for x, y, text, _ in texts]
+    if not parts:
+        return ""
+    return f'<g text-anchor="middle" font-size="11"{ink}>{"".join(parts)}</g>'
+
+
+def _words(words: Words) -> str:
+    """One line of text; what is usual is not said."""
+    looks = []
+    if words.anchor != "start":
+        looks.append(f'text-anchor="{words.anchor}"')
+    if words.size_px != 12:
+        looks.append(f'font-size="{_n(words.size_px)}"')
+    if words.opacity != 1:
+        looks.append(f'opacity="{_n(words.opacity)}"')
+    if words.bold:
+        looks.append('font-weight="600"')
+    return _text(words.x_px, words.y_px, words.text, " ".join(looks))
+
+
+def _rectangles(boxes: Iterable[layout.Rectangle]) -> str:
     return "".join(
         f"M{_n(x)} {_n(y)}h{_n(width)}v{_n(height)}h-{_n(width)}z" for x, y, width, height in boxes
     )
@@ -152,12 +136,13 @@ def _line(line: Line) -> str:
     fade = f' opacity="{_n(line.opacity)}"' if line.opacity < 1 else ""
     dash = f' stroke-dasharray="{" ".join(map(_n, line.dash))}"' if line.dash else ""
     solid = "".join(_points(corners) + "z" for corners in layout.solids(line))
+    head = f'<path d="{solid}" fill="{colour}"{fade}/>' if solid else ""
+    if line.mark:
+        return head
     return (
-        ""
-        if line.mark
-        else f'<path d="{_points(layout.stroke(line))}" fill="none" stroke="{colour}" '
-        f'stroke-width="{_n(line.width_px)}" stroke-linejoin="round"{dash}{fade}/>'
-    ) + (f'<path d="{solid}" fill="{colour}"{fade}/>' if solid else "")
+        f'<path d="{_points(layout.stroke(line))}" fill="none" stroke="{colour}" '
+        f'stroke-width="{_n(line.width_px)}" stroke-linejoin="round"{dash}{fade}/>{head}'
+    )
 
 
 def _n(number: float) -> str:
@@ -173,16 +158,17 @@ def _text(x: float, y: float, words: str, more: str = "") -> str:
 def _looks(scene: Scene) -> list[tuple[str, int]]:
     """The kinds in the picture, each with the chunks it occurs in; chunk 0 always, for the
     legend."""
-    return [
-        (kind, chunk)
-        for kind in scene.kinds
-        for chunk in sorted({0, *scene.chunk[scene.kind == kind].tolist()})
-    ]
+    looks = []
+    for kind in scene.kinds:
+        chunks = {0, *scene.chunk[scene.kind == kind].tolist()}
+        looks += [(kind, chunk) for chunk in sorted(chunks)]
+    return looks
 
 
 def _patterns(scene: Scene, uid: str) -> str:
     """Hatched kinds are painted with a tile that holds their colour and their strokes."""
-    parts, num_chunks = [], int(scene.chunk.max(initial=0)) + 1
+    num_chunks = int(scene.chunk.max(initial=0)) + 1
+    parts = []
     for kind, chunk in _looks(scene):
         look = style(kind)
         if look.hatch:
@@ -193,9 +179,12 @@ def _patterns(scene: Scene, uid: str) -> str:
 
 def _pattern(name: str, colour: str, hatch: str) -> str:
     size, path = HATCHES[hatch]
-    fill, ink = f'fill="{colour}"', f'stroke="{INK}" stroke-opacity=".22"'
-    if not colour:
-        fill, ink = 'fill-opacity=".05"', 'stroke="currentColor" stroke-opacity=".3"'
+    if colour:
+        fill = f'fill="{colour}"'
+        ink = f'stroke="{INK}" stroke-opacity=".22"'
+    else:
+        fill = 'fill-opacity=".05"'
+        ink = 'stroke="currentColor" stroke-opacity=".3"'
     return (
         f'<pattern id="{name}" width="{size}" height="{size}" patternUnits="userSpaceOnUse">'
         f'<path d="M0 0h{size}v{size}h-{size}z" {fill}/>'
@@ -217,10 +206,9 @@ def _head(scene: Scene | Sketch) -> str:
     parts = [
         _text(0, 18, layout.heading(scene), 'font-size="16" font-weight="600"'),
         f'<text x="0" y="41" font-size="13">{numbers}</text>',
-        ""
-        if scene.headings
-        else _text(WIDTH_PX, 18, scene.badge, 'text-anchor="end" opacity=".8"'),
     ]
+    if not scene.headings:
+        parts.append(_text(WIDTH_PX, 18, scene.badge, 'text-anchor="end" opacity=".8"'))
     for heading in scene.headings:
         parts.append(
             f'<text x="{LEFT_PX}" y="{_n(heading.bottom_px)}">'
@@ -234,84 +222,85 @@ def _axis(scene: Scene) -> str:
     ticks, unit = layout.ticks(scene)
     bottom = scene.bottom_px
     top = min((row.top_px for row in scene.rows), default=62) - 3
-    grid = "".join(f"M{_n(scene.x_px(at))} {_n(top)}V{_n(bottom)}" for at, _ in ticks)
-    marks = "".join(f"M{_n(scene.x_px(at))} {_n(top)}V{_n(bottom)}" for at in scene.marks_us)
+    right = LEFT_PX + PLOT_PX
+    grid = _uprights(scene, [at for at, _ in ticks], top, bottom)
+    marks = _uprights(scene, scene.marks_us, top, bottom)
     parts = [
         f'<path d="{grid}" stroke="currentColor" stroke-opacity=".13"/>',
-        f'<path d="M{LEFT_PX} {_n(bottom)}H{LEFT_PX + PLOT_PX}" stroke="currentColor" '
-        'stroke-opacity=".5"/>',
-        f'<path d="{marks}" stroke="currentColor" stroke-opacity=".7" stroke-dasharray="3 3"/>'
-        if marks
-        else "",
-        '<g text-anchor="middle" font-size="11" opacity=".8">',
+        f'<path d="M{LEFT_PX} {_n(bottom)}H{right}" stroke="currentColor" stroke-opacity=".5"/>',
     ]
-    parts += [_text(scene.x_px(at), bottom + 16, text) for at, text in ticks]
-    parts += [
-        "</g>",
-        _text(LEFT_PX + PLOT_PX + 20, bottom + 16, unit, 'font-size="11" opacity=".8"'),
-    ]
+    if marks:
+        look = 'stroke="currentColor" stroke-opacity=".7" stroke-dasharray="3 3"'
+        parts.append(f'<path d="{marks}" {look}/>')
+    texts = [_text(scene.x_px(at), bottom + 16, text) for at, text in ticks]
+    parts.append(f'<g text-anchor="middle" font-size="11" opacity=".8">{"".join(texts)}</g>')
+    parts.append(_text(right + 20, bottom + 16, unit, 'font-size="11" opacity=".8"'))
     return "".join(parts)
+
+
+def _uprights(scene: Scene, times_us: Iterable[float], top: float, bottom: float) -> str:
+    """Upright lines at these times."""
+    return "".join(f"M{_n(scene.x_px(at))} {_n(top)}V{_n(bottom)}" for at in times_us)
 
 
 def _strokes(x0_px: Iterable[float], x1_px: Iterable[float]) -> str:
     """Horizontal strokes as relative moves in hundredths of a pixel, rounded so that errors do not
     add up."""
-    at, parts = 0, []
+    at = 0
+    parts = []
     for x0, x1 in zip(x0_px, x1_px, strict=True):
-        x0, x1 = round(100 * x0), round(100 * x1)
-        parts.append(f"m{_n((x0 - at) / 100)} 0h{_n((x1 - x0) / 100)}")
-        at = x1
+        start = round(100 * x0)
+        end = round(100 * x1)
+        parts.append(f"m{_n((start - at) / 100)} 0h{_n((end - start) / 100)}")
+        at = end
     return "".join(parts)
 
 
 def _boxes(scene: Scene, uid: str) -> str:
-    x0_px, x1_px = scene.x_px(scene.x0_us), scene.x_px(scene.x1_us)
+    x0_px = scene.x_px(scene.x0_us)
+    x1_px = scene.x_px(scene.x1_us)
     num_chunks = int(scene.chunk.max(initial=0)) + 1
     parts = []
     for kind, chunk in _looks(scene):
         mine = (scene.kind == kind) & (scene.chunk == chunk)
-        parts.append(
-            f'<g data-kind="{escape(kind)}" '
-            f'stroke="{escape(_paint(kind, chunk, num_chunks, uid))}">'
-        )
+        paint = escape(_paint(kind, chunk, num_chunks, uid))
+        parts.append(f'<g data-kind="{escape(kind)}" stroke="{paint}">')
         for row in np.unique(scene.row[mine]).tolist():
-            strip, here = scene.rows[row], mine & (scene.row == row)
-            parts.append(
-                f'<path stroke-width="{_n(strip.height_px)}" d="M0 '
-                f"{_n(strip.top_px + strip.height_px / 2)}"
-                f'{_strokes(x0_px[here].tolist(), x1_px[here].tolist())}"/>'
-            )
+            strip = scene.rows[row]
+            here = mine & (scene.row == row)
+            middle = _n(strip.top_px + strip.height_px / 2)
+            strokes = _strokes(x0_px[here].tolist(), x1_px[here].tolist())
+            parts.append(f'<path stroke-width="{_n(strip.height_px)}" d="M0 {middle}{strokes}"/>')
         parts.append("</g>")
     return "".join(parts)
 
 
 def _edges(scene: Scene) -> str:
     """A hairline at the left of every box wide enough to bear one."""
-    x0_px, rows = scene.x_px(scene.x0_us), scene.rows
+    x0_px = scene.x_px(scene.x0_us)
     wide = (scene.x_px(scene.x1_us) - x0_px > 3) & (scene.kind != IDLE)
-    lines = "".join(
-        f"M{_n(x0_px[i] + 0.4)} {_n(rows[scene.row[i]].top_px)}v{_n(rows[scene.row[i]].height_px)}"
-        for i in np.flatnonzero(wide).tolist()
-    )
-    return f'<path d="{lines}" stroke="{INK}" stroke-opacity=".5" stroke-width=".8"/>'
+    lines = []
+    for box in np.flatnonzero(wide).tolist():
+        strip = scene.rows[scene.row[box]]
+        lines.append(f"M{_n(x0_px[box] + 0.4)} {_n(strip.top_px)}v{_n(strip.height_px)}")
+    look = f'stroke="{INK}" stroke-opacity=".5" stroke-width=".8"'
+    return f'<path d="{"".join(lines)}" {look}/>'
 
 
 def _texts(scene: Scene) -> str:
     middle = scene.x_px((scene.x0_us + scene.x1_us) / 2)
-    parts = [
-        _text(
-            middle[i],
-            scene.rows[scene.row[i]].top_px + scene.rows[scene.row[i]].height_px / 2 + 4,
-            text,
-        )
-        for i, text in enumerate(layout.fitted(scene))
-        if text
-    ]
+    parts = []
+    for box, text in enumerate(layout.fitted(scene)):
+        if text:
+            strip = scene.rows[scene.row[box]]
+            parts.append(_text(middle[box], strip.top_px + strip.height_px / 2 + 4, text))
     return f'<g text-anchor="middle" font-size="11" fill="{INK}">{"".join(parts)}</g>'
 
 
 def _names(scene: Scene) -> str:
-    parts, bars, left = [], [], LEFT_PX + PLOT_PX + 10
+    left = LEFT_PX + PLOT_PX + 10
+    parts = []
+    bars = []
     for row in scene.rows:
         middle = row.top_px + row.height_px / 2
         if row.name:
@@ -341,7 +330,8 @@ def _legend(scene: Scene, uid: str) -> str:
             parts.append(_text(x + 28, y + 4, words))
         else:
             parts.append(_text(x, y + 4, words, 'opacity=".75"'))
-        if letter := layout.letter(kind):
+        letter = layout.letter(kind)
+        if letter:
             parts.append(
                 _text(x + 11, y + 4, letter, f'text-anchor="middle" font-size="11" fill="{INK}"')
             )

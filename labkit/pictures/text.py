@@ -6,7 +6,7 @@ A capital letter begins a box, small letters continue it, dots are idle.
 import numpy as np
 
 from labkit.pictures import layout
-from labkit.pictures.scene import Scene
+from labkit.pictures.drawing import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.pictures.style import IDLE, style
 from labkit.units import check_whole
@@ -15,31 +15,34 @@ from labkit.units import check_whole
 def render(scene: Scene | Sketch, width: int = 100) -> str:
     """The picture in ``width`` columns, then what the letters mean, then its numbers."""
     strips = [] if isinstance(scene, Sketch) else _strips(scene, max(20, width - 10))
-    widths = [max(map(len, column)) for column in zip(*scene.table, strict=True)]
-    table = (
-        "  ".join(cell.rjust(size) for cell, size in zip(line, widths, strict=True))
-        for line in scene.table
-    )
-    return "\n".join([scene.title, "", *strips, *table, "", scene.summary])
+    return "\n".join([scene.title, "", *strips, *_table(scene.table), "", scene.summary])
+
+
+def _table(rows: tuple[tuple[str, ...], ...]) -> list[str]:
+    """Lines of cells, each column as wide as its widest."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(size) for cell, size in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells))
+    return lines
 
 
 def _strips(scene: Scene, columns: int) -> list[str]:
-    lines, headings = [], list(scene.headings)
+    lines: list[str] = []
+    headings = list(scene.headings)
     for index, row in enumerate(scene.rows):
         if headings and headings[0].bottom_px < row.top_px:
             heading = headings.pop(0)
             lines.append(f"{heading.text}: {heading.detail}")
-        name = f"rank {row.rank}" if index == 0 or scene.rows[index - 1].rank != row.rank else ""
+        is_first = index == 0 or scene.rows[index - 1].rank != row.rank
+        name = f"rank {row.rank}" if is_first else ""
         lines.append(f"{name:<9} {''.join(cells(scene, index, columns))}".rstrip())
     ticks, unit = layout.ticks(scene)
-    kinds = (f"{style(kind).letter} {style(kind).words[scene.language]}" for kind in scene.kinds)
-    return [
-        *lines,
-        " " * 10 + _ruler(scene, ticks, columns) + f" {unit}",
-        "",
-        "   ".join(kinds),
-        "",
-    ]
+    lines.append(f"{' ' * 10}{_ruler(scene, ticks, columns)} {unit}")
+    looks = [style(kind) for kind in scene.kinds]
+    kinds = "   ".join(f"{look.letter} {look.words[scene.language]}" for look in looks)
+    return [*lines, "", kinds, ""]
 
 
 def cells(scene: Scene, row: int, columns: int) -> list[str]:
@@ -50,15 +53,18 @@ def cells(scene: Scene, row: int, columns: int) -> list[str]:
     for i in np.flatnonzero(scene.row == row).tolist():
         first = int(np.ceil((scene.x0_us[i] - scene.start_us) * per_us - 0.5 - 1e-9))
         last = int(np.ceil((scene.x1_us[i] - scene.start_us) * per_us - 0.5 - 1e-9))
-        letter = style(str(scene.kind[i])).letter
-        if last <= first:
-            continue
-        text = next(
-            (t for t in scene.texts[i] if 0 < len(t) <= last - first and not t.isdigit()), letter
-        )
-        filler = "." if scene.kind[i] == IDLE else letter.lower()
-        cells[first:last] = list(text.ljust(last - first, filler))
+        if last > first:
+            cells[first:last] = _box(str(scene.kind[i]), scene.texts[i], last - first)
     return cells
+
+
+def _box(kind: str, texts: np.ndarray, width: int) -> list[str]:
+    """A box ``width`` characters wide: the longest of its texts that fits and is more than a
+    number, then the kind's letter again and again."""
+    letter = style(kind).letter
+    fitting = [text for text in texts if 0 < len(text) <= width and not text.isdigit()]
+    text = fitting[0] if fitting else letter
+    return list(text.ljust(width, "." if kind == IDLE else letter.lower()))
 
 
 def _ruler(scene: Scene, ticks: list[tuple[float, str]], columns: int) -> str:

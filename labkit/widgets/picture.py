@@ -9,9 +9,10 @@ from html import escape
 import ipywidgets as w
 
 from labkit.pictures import mpl, svg, text
-from labkit.pictures.scene import Scene
+from labkit.pictures.drawing import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.widgets import export
+from labkit.words import catalogue
 
 _SWAP = "<style>.labkit-live:has(svg)+img{display:none}</style>"
 
@@ -23,11 +24,12 @@ def bundle(scene: Scene | Sketch) -> dict[str, str]:
     the PNG as well, hidden by a style that is stripped together with the SVG; the SVG's words,
     which stay behind, have font size 0.
     """
-    data = _plain(scene)
-    data["text/html"] = (
+    plain = _plain(scene)
+    page = (
         f'<div style="font-size:0">{_SWAP}<div class="labkit-live">{svg.html(scene)}</div>'
-        f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{data["image/png"]}"></div>'
+        f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{plain["image/png"]}"></div>'
     )
+    data = {"text/html": page, **plain}
     if export.wanted():
         data[export.MIME] = svg.html(scene)
     return data
@@ -75,7 +77,7 @@ class Board(w.VBox):
 
 
 def has_anywidget() -> bool:
-    """Whether widgets may have JavaScript of their own here: names of controls, the trace viewer."""
+    """Whether a widget may have JavaScript of its own here, as ``names`` and ``viewer`` do."""
     return importlib.util.find_spec("anywidget") is not None
 
 
@@ -84,7 +86,7 @@ def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, s
     "en" and "zh"."""
     if language not in ("en", "zh"):
         raise ValueError(f"a widget's language is one of en, zh; got {language!r}")
-    return {key: english if language == "en" else chinese for key, english, chinese in rows}
+    return catalogue(rows)[language]
 
 
 def paragraphs(*notes: str) -> str:

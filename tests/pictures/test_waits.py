@@ -34,7 +34,7 @@ FINDING = Finding(fault="missing_rank", ranks=(1,), text="rank 1 already returne
 
 
 def drawn(language="en"):
-    return pictures_waits.sketch(ENDINGS, FINDING, language=language)
+    return pictures_waits.diagnosis(ENDINGS, FINDING, language=language)
 
 
 def test_a_row_for_each_rank_with_its_state_and_its_line():
@@ -55,7 +55,7 @@ def test_a_rank_that_returned_says_nothing_stale_and_a_barrier_has_no_shape():
         rank=0, how="stuck", where=PLACE, pending=({**WORK, "op": "barrier", "shapes": []},)
     )
     gone = Outcome(rank=1, how="returned", where={"call": "init_process_group"})
-    said = [words.text for words in pictures_waits.sketch((waits, gone)).only(Words)]
+    said = [words.text for words in pictures_waits.diagnosis((waits, gone)).only(Words)]
     assert "barrier: waits for rank 1, 3" in said and "init_process_group" not in said
 
 
@@ -91,15 +91,14 @@ def test_every_painter_takes_it_and_the_table_says_it_all(language):
 
 def test_a_run_without_a_finding_or_with_many_ranks_is_drawn_too():
     many = [Outcome(rank=r, how="died", status=-9) for r in range(40)]
-    assert len([box for box in pictures_waits.sketch(many).only(Box) if box.texts]) == 16
-    assert "did not end well" in pictures_waits.sketch(ENDINGS).title
+    assert len([box for box in pictures_waits.diagnosis(many).only(Box) if box.texts]) == 16
+    assert "did not end well" in pictures_waits.diagnosis(ENDINGS).title
     with pytest.raises(ValueError, match="got no endings"):
-        pictures_waits.sketch([])
+        pictures_waits.diagnosis([])
     with pytest.raises(ValueError, match="language is one of en, zh; got 'fr'"):
-        pictures_waits.sketch(ENDINGS, language="fr")
+        pictures_waits.diagnosis(ENDINGS, language="fr")
 
 
-@pytest.mark.real
 def test_a_launch_that_fails_in_a_notebook_draws_its_report_once_above_its_text():
     cells = [
         "import labkit as lab\nfrom labkit import widgets\ndef work():\n    raise ValueError('no "
