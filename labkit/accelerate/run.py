@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.accelerate import update
 from labkit.accelerate.update import SHAPE
-from labkit.launching import launcher
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -87,6 +86,8 @@ def _deepspeed_plugin(stage: int, accumulation: int, max_norm: float | None) -> 
 
 def start(engine: str, precision: str, accumulation: int, *, num_ranks: int) -> "Job":
     """Begins ``step`` on real ranks; returns at once."""
+    from labkit.launching import launcher
+
     return launcher.start(
         step, engine, precision, accumulation, ranks=num_ranks, backend="gloo", timeout_s=60
     )

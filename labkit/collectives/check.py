@@ -42,6 +42,8 @@ _CASES = (
 )  # ranks, bytes, links to choose an algorithm for
 Log = list[tuple[str, int]]
 """of one rank, in order: ("send", peer), ("recv", peer), or ("wait", which entry it waited for)"""
+Name = tuple[int, int, int]
+"""of a message: source, destination, how many between the same two before it"""
 
 
 @exercise
@@ -178,7 +180,9 @@ class _Work:
     """torch's handle of a message, which logs when it was waited for."""
 
     def __init__(self, work: Any, log: Log, number: int) -> None:
-        self._work, self._log, self._number = work, log, number
+        self._work = work
+        self._log = log
+        self._number = number
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         done = self._work.wait(*args, **kwargs)
@@ -201,9 +205,6 @@ def _num_steps(logs: Sequence[Log]) -> int:
         for rank, log in enumerate(logs):
             _settle(rank, log, names, steps)
     return max(steps.values(), default=0)
-
-
-Name = tuple[int, int, int]  # of a message: source, destination, how many before it
 
 
 def _names(logs: Sequence[Log]) -> dict[tuple[int, int], Name]:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from labkit import model
-from labkit.launching import launcher, rank
+from labkit.launching import rank
 from labkit.measure import trace
 from labkit.measure.pace import Pace
 from labkit.pipeline.schedules import one_f_one_b
@@ -49,6 +49,8 @@ def launch(
     peak_versions (the most that microbatches in flight held), losses (on the last rank, per
     microbatch) and weights. A run with stated times is recorded.
     """
+    from labkit.launching import launcher
+
     check_whole(
         num_microbatches=num_microbatches, flush_every=flush_every or 1, num_layers=num_layers
     )
