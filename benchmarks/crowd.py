@@ -35,7 +35,7 @@ END_S = 10.0
 SETUP = """
 import json, os, time
 import labkit as lab
-from labkit.launching import zygote_client
+from labkit.launching.fork import zygote_client
 
 def work(token):
     import torch

@@ -29,8 +29,8 @@ import psutil
 
 import labkit as lab
 from labkit.debugging import faults
-from labkit.launching import zygote_client
-from labkit.launching.outcome import Finding
+from labkit.launching.fork import zygote_client
+from labkit.launching.verdicts.outcome import Finding
 
 MARK = "LABKIT_SOAK"
 HANG_S = 1.0

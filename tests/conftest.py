@@ -13,7 +13,7 @@ from browser.lab import browser, chromium
 
 from labkit import check
 from labkit.check import exercises
-from labkit.launching import zygote_client
+from labkit.launching.fork import zygote_client
 from labkit.machine import resources
 
 pytest_plugins = ["browser.fixtures"]

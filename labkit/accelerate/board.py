@@ -7,7 +7,7 @@ from html import escape
 from labkit.accelerate import picture, run
 from labkit.accelerate.update import ENGINES, Row, Setting, differing, predicted
 from labkit.launching.job import Job
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors

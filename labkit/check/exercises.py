@@ -10,7 +10,7 @@ from pathlib import Path
 
 from labkit.check.grading import limit
 from labkit.check.verdict import STATES, Verdict, say, spoken, titled
-from labkit.launching.verdict import LaunchError
+from labkit.launching.verdicts.verdict import LaunchError
 
 Grade = Callable[..., Iterator[tuple[str, str]]]
 """Takes an answer; yields "wrong" or "over budget", and the case"""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from labkit.check.verdict import Verdict, say
-from labkit.launching import diagnosis
 from labkit.launching.launcher import launch
 from labkit.launching.run import Run
+from labkit.launching.verdicts import diagnosis
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,7 +19,7 @@ from labkit.collectives.network import (
 )
 from labkit.collectives.plans import Plan, sent_bytes
 from labkit.launching.job import Job
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import compare
 from labkit.pictures.sketch import Sketch
 from labkit.timeline import Timeline

@@ -7,7 +7,7 @@ from labkit.collectives.network import Link
 from labkit.data_parallel import buckets, run
 from labkit.data_parallel.buckets import Layer
 from labkit.launching.job import Job
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene, compare, timeline
 from labkit.timeline import Timeline, exposed_comm_us, hidden_comm, step_us
 from labkit.units import format_bytes, format_share, format_us

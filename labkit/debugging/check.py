@@ -12,8 +12,8 @@ from math import isclose
 from typing import NamedTuple
 
 from labkit.check import exercise, hint, language, on_ranks, say, status, trace
-from labkit.launching.outcome import FAULTS
 from labkit.launching.run import Run
+from labkit.launching.verdicts.outcome import FAULTS
 
 __all__ = [
     "case_five",

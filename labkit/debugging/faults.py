@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from labkit.debugging import health
-from labkit.launching import diagnosis, launcher, rank
-from labkit.launching.outcome import Finding
+from labkit.launching import launcher, rank
 from labkit.launching.run import Run
-from labkit.launching.verdict import LaunchError
+from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts.outcome import Finding
+from labkit.launching.verdicts.verdict import LaunchError
 from labkit.measure import trace
 
 PROGRAMS: "dict[str, Program]" = {}
@@ -286,7 +287,7 @@ import sys
 import time
 
 import labkit as lab
-from labkit.launching import zygote_client
+from labkit.launching.fork import zygote_client
 
 num_ranks = int(sys.argv[1])
 job = lab.start(time.sleep, 600, ranks=num_ranks, backend="gloo")

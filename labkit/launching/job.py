@@ -2,7 +2,7 @@
 
 One thread per run listens to the ranks and to the zygote. Whatever happens - a result, an
 exception, a signal, a deadlock, the stop button - comes to one conclusion: a Run, or an exception
-of ``labkit.launching.verdict``.
+of ``labkit.launching.verdicts.verdict``.
 """
 
 import contextlib
@@ -17,13 +17,14 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from labkit.launching import diagnosis, messages, verdict
-from labkit.launching.messages import Ask, Bye, Exited, Forked, Kill, Message
-from labkit.launching.outcome import Finding, Outcome
+from labkit.launching.fork import messages
+from labkit.launching.fork.messages import Ask, Bye, Exited, Forked, Kill, Message
+from labkit.launching.fork.request import Request
+from labkit.launching.fork.zygote_client import ZygoteClient
 from labkit.launching.rank_state import CallsReader, RankFiles, RankState, is_sign_of_life
-from labkit.launching.request import Request
 from labkit.launching.run import Run, remove
-from labkit.launching.zygote_client import ZygoteClient
+from labkit.launching.verdicts import diagnosis, verdict
+from labkit.launching.verdicts.outcome import Finding, Outcome
 from labkit.machine import resources
 
 GRACE_S = 0.3  # how long the others may still speak after the first failure

@@ -1,6 +1,6 @@
 """Start real ranks: ``launch`` waits for the result, ``start`` gives a Job in the background.
 
-Ranks are forked from a zygote that has imported torch already (``labkit.launching.zygote_client``),
+Ranks are forked from a zygote that has imported torch already (``labkit.launching.fork.zygote_client``),
 so a launch takes tens of milliseconds.
 """
 
@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Callable
 
-from labkit.launching import pickling, zygote_client
+from labkit.launching.fork import pickling, zygote_client
+from labkit.launching.fork.request import Request, cell_sources
 from labkit.launching.job import Job
-from labkit.launching.request import Request, cell_sources
 from labkit.launching.run import Run
-from labkit.launching.verdict import Refused
+from labkit.launching.verdicts.verdict import Refused
 from labkit.machine import resources
 from labkit.units import check_real, check_whole
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit.launching.messages import Message, Progress
-from labkit.launching.pickling import pack_result
+from labkit.launching.fork.messages import Message, Progress
+from labkit.launching.fork.pickling import pack_result
 from labkit.launching.rank_state import RankFiles
 
 _current: "Rank | None" = None

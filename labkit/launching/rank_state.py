@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labkit.launching.messages import Failed, Progress, RankMessage, Report, Returned, Started
-from labkit.launching.outcome import Outcome
+from labkit.launching.fork.messages import Failed, Progress, RankMessage, Report, Returned, Started
+from labkit.launching.verdicts.outcome import Outcome
 
 LAST_LINES = 12  # of a rank's output, in a verdict
 TAIL_BYTES = 16384  # in which they are looked for

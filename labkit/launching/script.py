@@ -14,11 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from labkit.launching import verdict, zygote_client
-from labkit.launching.outcome import PEER_GONE
+from labkit.launching.fork import zygote_client
 from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.run import Run, remove
 from labkit.launching.script_command import LAUNCHERS, command, config_file, needs, num_nodes
+from labkit.launching.verdicts import verdict
+from labkit.launching.verdicts.outcome import PEER_GONE
 from labkit.machine import ops, resources
 from labkit.units import check_real
 

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from labkit.launching.diagnosis import waits_for
-from labkit.launching.outcome import FAULTS, Finding, Outcome, is_echo
+from labkit.launching.verdicts.diagnosis import waits_for
+from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome, is_echo
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
 from labkit.pictures.style import clipped
 from labkit.words import catalogue, speaking

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from labkit.launching.job import Job
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene, compare, timeline
 from labkit.pipeline import run, runtime
 from labkit.pipeline.difference import residual

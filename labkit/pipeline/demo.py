@@ -12,7 +12,8 @@ from labkit import pipeline
 from labkit.launching.job import Job, listeners
 from labkit.launching.run import Run
 from labkit.measure import trace
-from labkit.pictures import mpl, scene, svg, text
+from labkit.pictures import scene
+from labkit.pictures.painters import mpl, svg, text
 from labkit.pipeline.schedules import SCHEDULES, TITLES
 from labkit.pipeline.simulation import Cost, in_flight, simulate
 from labkit.timeline import Timeline, bubble

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from labkit.launching.job import Job
 from labkit.machine import resources
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.planner import need_run
 from labkit.planner.models import DEVICES, MODELS, PARTS

@@ -6,7 +6,7 @@ from dataclasses import replace
 from html import escape
 
 from labkit.launching.job import Job
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.planner import strategies_run
 from labkit.planner.models import DEVICES, MODELS, PARTS

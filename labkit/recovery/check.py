@@ -13,8 +13,8 @@ from typing import Any
 
 from labkit.check import exercise, faults, hint, language, on_ranks, status
 from labkit.launching.run import Run
-from labkit.launching.verdict import LaunchError
-from labkit.recovery.disturbed_run import Enough, Training, ambush, compared
+from labkit.launching.verdicts.verdict import LaunchError
+from labkit.recovery.disturbed_check import Enough, Training, ambush, compared
 
 __all__ = ["Training", "elastic", "hint", "interval", "language", "safe_save", "slowdown", "status"]
 

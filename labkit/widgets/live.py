@@ -8,7 +8,7 @@ import ipywidgets as w
 
 from labkit.launching import job as jobs
 from labkit.launching.job import Job
-from labkit.launching.verdict import LaunchError
+from labkit.launching.verdicts.verdict import LaunchError
 from labkit.pictures import waits
 from labkit.units import format_us
 from labkit.widgets.picture import answer_anytime, show, spoken

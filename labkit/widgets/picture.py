@@ -8,8 +8,8 @@ from html import escape
 
 import ipywidgets as w
 
-from labkit.pictures import mpl, svg, text
 from labkit.pictures.drawing import Scene
+from labkit.pictures.painters import mpl, svg, text
 from labkit.pictures.sketch import Sketch
 from labkit.widgets import export
 from labkit.words import catalogue

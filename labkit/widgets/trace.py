@@ -4,7 +4,8 @@ axis."""
 import ipywidgets as w
 
 from labkit.launching.run import Run
-from labkit.pictures import scene, svg
+from labkit.pictures import scene
+from labkit.pictures.painters import svg
 from labkit.timeline import Timeline
 from labkit.widgets.picture import Board, has_anywidget
 

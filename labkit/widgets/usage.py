@@ -8,7 +8,8 @@ import ipywidgets as w
 import numpy as np
 
 from labkit.launching.run import Run
-from labkit.pictures import scene, style, svg
+from labkit.pictures import scene, style
+from labkit.pictures.painters import svg
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm, step_us
 from labkit.units import format_share, format_us
 from labkit.widgets.picture import Board, answer_anytime, spoken

@@ -27,7 +27,7 @@ from labkit import collectives, model, sharding, shards, widgets
 from labkit.sharding import states as sharding_states
 from labkit.measure import memory, traffic
 from labkit.machine import ops
-from labkit.sharding import zero_check as check
+from labkit.zero import check
 from labkit.collectives.algorithms import plan
 from labkit.units import format_bytes
 

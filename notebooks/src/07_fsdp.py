@@ -32,7 +32,7 @@ from labkit import footprint
 from labkit.sharding import states, step as sharding_step
 from labkit import model, sharding, timeline, widgets
 from labkit.pictures.curves import Series
-from labkit.sharding import fsdp_check as check
+from labkit.fsdp import check
 from labkit.sharding.run import Setting
 from labkit.units import format_bytes
 

@@ -29,7 +29,7 @@ from labkit.debugging import faults, health
 from labkit.measure import memory, traffic
 from labkit import model, sharding, widgets
 from labkit.debugging import check
-from labkit.launching.outcome import FAULTS
+from labkit.launching.verdicts.outcome import FAULTS
 from labkit.units import format_bytes
 from torch.nn.parallel import DistributedDataParallel as DDP
 

@@ -11,7 +11,7 @@ from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
 from labkit.collectives.network import Link, Network, islands, time_us, uniform
 from labkit.collectives.plans import Plan, holdings, sent_bytes
 from labkit.machine.topology import Cpu, Topology, parse_topo
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.units import format_bytes, format_us
 

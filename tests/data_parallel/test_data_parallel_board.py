@@ -6,7 +6,7 @@ from browserless import from_browser
 from labkit import widgets
 from labkit.data_parallel import board as data_parallel_board
 from labkit.data_parallel import run as data_parallel_run
-from labkit.launching.verdict import RankFailed
+from labkit.launching.verdicts.verdict import RankFailed
 from labkit.timeline import step_us
 from labkit.units import format_us
 

@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 import labkit as lab
 from labkit.debugging import check, health
-from labkit.launching import diagnosis
+from labkit.launching.verdicts import diagnosis
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("case_one", "case_two", "case_three", "case_four", "case_five", "case_six")

@@ -8,7 +8,8 @@ import numpy as np
 from labkit import footprint, shards, timeline
 from labkit.collectives import algorithms, calibrate, network
 from labkit.data_parallel import buckets
-from labkit.launching import outcome, run
+from labkit.launching import run
+from labkit.launching.verdicts import outcome
 from labkit.machine import doctor, topology
 from labkit.pictures import curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation

@@ -14,7 +14,7 @@ import pytest
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 import labkit as lab
-from labkit.launching import zygote_client
+from labkit.launching.fork import zygote_client
 from labkit.machine import ops, resources
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_a_socket_on_every_interface_would_be_found():
 
 CELL = """
 import labkit as lab, os, time
-from labkit.launching import zygote_client as server
+from labkit.launching.fork import zygote_client as server
 def work():
     import torch, torch.distributed as dist
     dist.all_reduce(torch.ones(1))

@@ -5,7 +5,7 @@ import time
 import pytest
 from rank_processes import ranks_alive
 
-from labkit.launching import zygote_client
+from labkit.launching.fork import zygote_client
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 import labkit as lab
-from labkit.launching import zygote_client
+from labkit.launching.fork import zygote_client
 
 
 def ranks_alive():

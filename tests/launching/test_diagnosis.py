@@ -3,8 +3,8 @@ here."""
 
 import pytest
 
-from labkit.launching import diagnosis
-from labkit.launching.outcome import FAULTS, Finding, Outcome
+from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome
 
 WORLD = {"0": [0, 1, 2]}
 

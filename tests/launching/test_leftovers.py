@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 import labkit as lab
-from labkit.launching import job, zygote_client
+from labkit.launching import job
+from labkit.launching.fork import zygote_client
 
 pytestmark = pytest.mark.usefixtures("zygote", "nothing_left")
 
@@ -51,7 +52,7 @@ def test_ranks_zygote_and_files_go_when_the_notebook_is_killed(tmp_path):
     script.write_text(
         textwrap.dedent("""
         import time, labkit as lab
-        from labkit.launching import zygote_client
+        from labkit.launching.fork import zygote_client
         def forever():
             time.sleep(600)
         if __name__ == "__main__":

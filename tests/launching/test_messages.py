@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.launching import messages
-from labkit.launching.messages import (
+from labkit.launching.fork import messages
+from labkit.launching.fork.messages import (
     Ask,
     Bye,
     Exited,
@@ -23,8 +23,8 @@ from labkit.launching.messages import (
     Returned,
     Started,
 )
+from labkit.launching.fork.request import Request, Source
 from labkit.launching.rank_state import CallsReader, RankFiles, RankState, is_sign_of_life
-from labkit.launching.request import Request, Source
 
 WORK = {"group": "0", "seq": 2, "op": "all_reduce", "shapes": [[4]], "dtypes": ["Float"]}
 WHERE = {"call": "all_reduce", "peer": None, "file": "In[3]", "line": 5, "text": "x"}

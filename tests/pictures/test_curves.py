@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from drawn import NS, faults, pixel_share
 
-from labkit.pictures import curves, layout, mpl, svg
+from labkit.pictures import curves
 from labkit.pictures.curves import Series
+from labkit.pictures.painters import layout, mpl, svg
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.units import format_bytes, format_us
 

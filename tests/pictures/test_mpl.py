@@ -10,7 +10,8 @@ import pytest
 from drawn import busy, predicted, shares
 from matplotlib import image
 
-from labkit.pictures import layout, mpl, scene
+from labkit.pictures import scene
+from labkit.pictures.painters import layout, mpl
 from labkit.pictures.style import IDLE, shade, style
 
 

@@ -5,7 +5,8 @@ import pytest
 from drawn import busy, predicted, shares
 
 from labkit.collectives import algorithms, network
-from labkit.pictures import layout, scene
+from labkit.pictures import scene
+from labkit.pictures.painters import layout
 from labkit.pictures.style import IDLE, KINDS
 from labkit.pipeline import schedules
 from labkit.timeline import COMM, COMPUTE, Timeline, bubble, from_rows

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from drawn import NS, faults, pixel_share, rgb
 
-from labkit.pictures import layout, mpl, sketch, style, svg, text
+from labkit.pictures import sketch, style
+from labkit.pictures.painters import layout, mpl, svg, text
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.widgets import picture
 from labkit.words import WORDS

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from drawn import NS, busy, predicted, shares
 
-from labkit.pictures import scene, svg
+from labkit.pictures import scene
+from labkit.pictures.painters import svg
 from labkit.pictures.style import IDLE, KINDS
 from labkit.timeline import COMPUTE, from_rows
 

@@ -4,7 +4,8 @@ as the pictures."""
 import pytest
 from drawn import busy, predicted, shares
 
-from labkit.pictures import scene, text
+from labkit.pictures import scene
+from labkit.pictures.painters import text
 from labkit.pictures.style import IDLE, style
 from labkit.timeline import from_rows
 

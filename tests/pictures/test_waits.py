@@ -5,9 +5,9 @@ import nbclient
 import nbformat
 import pytest
 
-from labkit.launching.outcome import Finding, Outcome
-from labkit.pictures import mpl, svg, text
+from labkit.launching.verdicts.outcome import Finding, Outcome
 from labkit.pictures import waits as pictures_waits
+from labkit.pictures.painters import mpl, svg, text
 from labkit.pictures.sketch import Box, Line, Words
 
 PLACE = {"file": "In[3]", "line": 5, "function": "f", "text": "dist.all_reduce(x)"}

@@ -5,10 +5,12 @@ import pytest
 from browserless import from_browser, settle
 
 from labkit import footprint, widgets
+from labkit.fsdp import board as fsdp_board
 from labkit.pictures.sketch import Sketch
-from labkit.sharding import fsdp_board, states, zero_board
 from labkit.sharding import run as sharding_run
+from labkit.sharding import states
 from labkit.units import format_bytes
+from labkit.zero import board as zero_board
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -13,7 +13,7 @@ import pytest
 from browserless import from_browser, pictures_sent, settle
 
 from labkit import widgets
-from labkit.launching.verdict import Stopped
+from labkit.launching.verdicts.verdict import Stopped
 from labkit.pictures import scene
 from labkit.pipeline import board as board_room
 from labkit.pipeline import run as pipeline_run

@@ -1,6 +1,6 @@
 """The zygote: a process that has imported torch once and forks fresh ranks for every run.
 
-Started by ``zygote_client`` as ``python -m labkit.launching.zygote FD FOLDER``. It runs no tensor
+Started by ``zygote_client`` as ``python -m labkit.launching.fork.zygote FD FOLDER``. It runs no tensor
 code and no thread, so a fork of it is safe and takes milliseconds, and no state leaks from one run
 into the next. It lives as long as the notebook's end of its socket: when that closes, it kills
 every rank, removes the folder and goes.
@@ -23,9 +23,9 @@ import socket
 import sys
 import traceback
 
-from labkit.launching import messages, worker
-from labkit.launching.messages import Exited, Forked, Kill, Launch, Message, Order, Ready
-from labkit.launching.request import Request
+from labkit.launching.fork import messages, worker
+from labkit.launching.fork.messages import Exited, Forked, Kill, Launch, Message, Order, Ready
+from labkit.launching.fork.request import Request
 
 PRELOADED = (
     "torch",

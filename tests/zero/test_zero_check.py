@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from labkit.sharding import zero_check as check
+from labkit.zero import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("shard_adamw", "fit", "correct_the_textbook", "same_training")

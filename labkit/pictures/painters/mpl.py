@@ -18,8 +18,8 @@ from matplotlib.path import Path as MplPath
 from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
 
-from labkit.pictures import layout
 from labkit.pictures.drawing import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.pictures.painters import layout
 from labkit.pictures.sketch import Line, Sketch, Words
 from labkit.pictures.style import IDLE, shade, style
 from labkit.units import check_real

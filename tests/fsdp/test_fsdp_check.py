@@ -9,7 +9,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from labkit.sharding import fsdp_check as check
+from labkit.fsdp import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("sharded_step", "wrap_within", "train_sharded")

@@ -5,8 +5,8 @@ A capital letter begins a box, small letters continue it, dots are idle.
 
 import numpy as np
 
-from labkit.pictures import layout
 from labkit.pictures.drawing import Scene
+from labkit.pictures.painters import layout
 from labkit.pictures.sketch import Sketch
 from labkit.pictures.style import IDLE, style
 from labkit.units import check_whole

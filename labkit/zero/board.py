@@ -4,7 +4,8 @@ then read from a live DeepSpeed engine."""
 from dataclasses import dataclass
 
 from labkit.launching.job import Job
-from labkit.pictures import bytes_held, svg
+from labkit.pictures import bytes_held
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.sharding import partition, picture

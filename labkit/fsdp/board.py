@@ -8,7 +8,8 @@ from functools import lru_cache
 from labkit import footprint
 from labkit.launching.job import Job
 from labkit.launching.run import Run
-from labkit.pictures import bytes_held, svg
+from labkit.pictures import bytes_held
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.sharding import picture

@@ -20,12 +20,13 @@ import types
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from labkit.launching import introspect, messages
-from labkit.launching.messages import Bye, Failed, RankMessage, Report, Returned, Started
-from labkit.launching.pickling import pack_result
+from labkit.launching.fork import messages
+from labkit.launching.fork.messages import Bye, Failed, RankMessage, Report, Returned, Started
+from labkit.launching.fork.pickling import pack_result
+from labkit.launching.fork.request import Request
 from labkit.launching.rank import Rank, become
 from labkit.launching.rank_state import RankFiles
-from labkit.launching.request import Request
+from labkit.launching.verdicts import introspect
 
 Tell = Callable[[RankMessage], None]
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 
-from labkit.launching.outcome import Finding, Outcome, line_of, rank_list
+from labkit.launching.verdicts.outcome import Finding, Outcome, line_of, rank_list
 
 _ALIKE = (
     "all_reduce",

@@ -4,7 +4,7 @@ import inspect
 import io
 from collections.abc import Callable, Iterator
 
-from labkit.launching.verdict import Refused
+from labkit.launching.verdicts.verdict import Refused
 
 
 def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:

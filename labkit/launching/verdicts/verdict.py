@@ -5,8 +5,8 @@ import re
 import signal
 from collections.abc import Callable, Iterable
 
-from labkit.launching import diagnosis
-from labkit.launching.outcome import Finding, Outcome, is_echo, line_of
+from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts.outcome import Finding, Outcome, is_echo, line_of
 
 ZYGOTE_DIED = (
     "the process that starts ranks died, and the ranks with it: most likely memory ran out. "

@@ -12,10 +12,10 @@ import threading
 import time
 from pathlib import Path
 
-from labkit.launching import messages
-from labkit.launching.messages import Launch
-from labkit.launching.request import Request
-from labkit.launching.verdict import LaunchError
+from labkit.launching.fork import messages
+from labkit.launching.fork.messages import Launch
+from labkit.launching.fork.request import Request
+from labkit.launching.verdicts.verdict import LaunchError
 from labkit.machine import ops, resources
 
 _lock = threading.Lock()
@@ -49,7 +49,7 @@ class ZygoteClient:
         fd = theirs.fileno()
         with open(self.folder / "zygote.txt", "wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "labkit.launching.zygote", str(fd), str(self.folder)],
+                [sys.executable, "-m", "labkit.launching.fork.zygote", str(fd), str(self.folder)],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -11,8 +11,8 @@ from html import escape as escape_html
 
 import numpy as np
 
-from labkit.pictures import layout
 from labkit.pictures.drawing import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
+from labkit.pictures.painters import layout
 from labkit.pictures.sketch import Line, Sketch, Words
 from labkit.pictures.style import HATCHES, IDLE, shade, style
 from labkit.words import WORDS

@@ -10,11 +10,11 @@ import traceback
 import types
 from collections.abc import Mapping
 
-from labkit.launching.request import Source
+from labkit.launching.fork.request import Source
 
 Sources = Mapping[str, Source]
 
-_LABKIT = os.path.dirname(os.path.dirname(__file__))
+_LABKIT = str(Path(__file__).parents[2])
 _PROGRAMS = os.path.join(_LABKIT, "debugging", "faults.py")
 """The one file of ours whose lines a learner shall see: its programs are launched as they stand,
 and a verdict on them names the line that is at fault. By its path, for launching stands left of
