@@ -37,7 +37,11 @@ REASONS = {
         "debugging.health",
         "machine.resources.is_stopped",
     ),
-    WATCH: ("launching.verdicts.verdict", "launching.verdicts.outcome", "launching.verdicts.diagnosis"),
+    WATCH: (
+        "launching.verdicts.verdict",
+        "launching.verdicts.outcome",
+        "launching.verdicts.diagnosis",
+    ),
     LIVE: (
         "sharding.engines",
         "measure.memory",

@@ -37,6 +37,12 @@ def drawn(language="en"):
     return pictures_waits.diagnosis(ENDINGS, FINDING, language=language)
 
 
+def row_at(boxes, y_px):
+    """The number of the box at this height."""
+    (row,) = (i for i, box in enumerate(boxes) if box.y_px <= y_px <= box.y_px + box.height_px)
+    return row
+
+
 def test_a_row_for_each_rank_with_its_state_and_its_line():
     boxes = [box for box in drawn().only(Box) if box.texts]
     assert [box.texts[1] for box in boxes] == ["waits", "returned", "lost its peer", "runs"]
@@ -62,22 +68,8 @@ def test_a_rank_that_returned_says_nothing_stale_and_a_barrier_has_no_shape():
 def test_an_arrow_ends_at_the_rank_that_is_waited_for():
     arrows = [line for line in drawn().only(Line) if line.arrow and len(line.points_px) == 4]
     boxes = [box for box in drawn().only(Box) if box.texts]
-    ends = {
-        next(
-            i
-            for i, box in enumerate(boxes)
-            if box.y_px <= arrow.points_px[-1][1] <= box.y_px + box.height_px
-        )
-        for arrow in arrows
-    }
-    starts = {
-        next(
-            i
-            for i, box in enumerate(boxes)
-            if box.y_px <= arrow.points_px[0][1] <= box.y_px + box.height_px
-        )
-        for arrow in arrows
-    }
+    ends = {row_at(boxes, arrow.points_px[-1][1]) for arrow in arrows}
+    starts = {row_at(boxes, arrow.points_px[0][1]) for arrow in arrows}
     assert ends == {1, 3} and starts == {0}
 
 
@@ -109,7 +101,8 @@ def test_a_launch_that_fails_in_a_notebook_draws_its_report_once_above_its_text(
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbclient.NotebookClient(book, allow_errors=True, timeout=60).execute()
-    uncaught, caught = book.cells[1].outputs[-2:], book.cells[2].outputs
+    uncaught = book.cells[1].outputs[-2:]
+    caught = book.cells[2].outputs
     pictures = [each for each in book.cells[1].outputs if "image/png" in each.get("data", {})]
     assert pictures == uncaught[:1] and uncaught[1].output_type == "error"
     assert "line 4 of Cell In[1]" in uncaught[0].data["text/plain"] and "no label" in "".join(

@@ -9,6 +9,7 @@ import sys
 import traceback
 import types
 from collections.abc import Mapping
+from pathlib import Path
 
 from labkit.launching.fork.request import Source
 
