@@ -191,7 +191,8 @@ class Peer:
 def measure(num_runs: int, ranks: list[int]) -> list[dict]:
     """One row per number of ranks: every launcher's median in seconds, and torchrun's time over
     labkit's."""
-    peers, rows = [Peer(name) for name in PEERS], []
+    peers = [Peer(name) for name in PEERS]
+    rows = []
     try:
         for num_ranks in ranks:
             times: dict[str, list] = {name: [] for name in PEERS}

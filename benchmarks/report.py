@@ -1,8 +1,9 @@
-"""Runs benchmarks and keeps their last results: ``results/NAME.json``, and the tables of README.md
-written from them.
+"""Runs benchmarks, and keeps their last results.
 
-python benchmarks/report.py [NAME ...]     all of them if none is named; --tables only rewrites
-README.md
+They lie in ``results/NAME.json``; the tables of README.md are written from them.
+
+    python benchmarks/report.py [NAME ...]     all of them if none is named
+    python benchmarks/report.py --tables       only rewrites README.md
 """
 
 import json
@@ -32,8 +33,9 @@ NAMES = (
 )
 HEAD = """# Benchmarks
 
-Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the machine, the date.
-Run one with `python benchmarks/NAME.py`; keep its result with `python benchmarks/report.py NAME`; all: `make bench`.
+Written by `benchmarks/report.py` from the files in `results/`: each benchmark's last result, the
+machine, the date. Run one with `python benchmarks/NAME.py`; keep its result with
+`python benchmarks/report.py NAME`; all: `make bench`.
 """
 
 
@@ -76,9 +78,9 @@ def table(name: str) -> str:
     result = json.loads(file.read_text(encoding="utf-8"))
     columns = list(result["rows"][0])
     lines = [f"| {' | '.join(columns)} |", f"| {' | '.join('---' for _ in columns)} |"]
-    lines += [
-        f"| {' | '.join(_cell(row.get(column)) for column in columns)} |" for row in result["rows"]
-    ]
+    for row in result["rows"]:
+        cells = [_cell(row.get(column)) for column in columns]
+        lines.append(f"| {' | '.join(cells)} |")
     where = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     return "\n".join(
         [

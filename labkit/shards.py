@@ -5,6 +5,7 @@ equal length, one row per slice. A slice is a range [start, stop) of the flatten
 elements.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -164,36 +165,10 @@ def from_rows(
     """Shards from (rank, kind, tensor, start, stop, dtype, device) rows. Slices of one tensor that
     touch become one, empty ones are left out, rows stand in the order of ranks, kinds and of the
     tensors as they first came."""
-    merged: list[list] = []
     rows = [*rows]
     if odd := [row for row in rows if len(row) != len(COLUMNS)]:
         raise ValueError(f"a row of Shards is {', '.join(COLUMNS)}; got {odd[0]!r}")
-    full = [tuple(row) for row in rows if row[3] != row[4]]
-    kinds = {kind: place for place, kind in enumerate(CATEGORIES)}
-    order = {tensor: place for place, tensor in enumerate(dict.fromkeys(row[2] for row in full))}
-    fixed = sorted(
-        full,
-        key=lambda row: (
-            row[0],
-            kinds.get(row[1], 99),
-            row[1],
-            row[2] in NO_TENSOR,
-            order[row[2]],
-            *row[5:],
-            row[3],
-        ),
-    )
-    for rank, kind, tensor, start, stop, dtype, device in fixed:
-        last = merged[-1] if merged else None
-        if last and tuple(last[:3]) == (rank, kind, tensor) and last[5:] == [dtype, device]:
-            if tensor in NO_TENSOR:  # no place of its own: only its size counts
-                start, stop = last[4], last[4] + stop - start
-            if start == last[4]:
-                last[4] = stop
-                continue
-        elif tensor in NO_TENSOR:
-            start, stop = 0, stop - start
-        merged.append([rank, kind, tensor, start, stop, dtype, device])
+    merged = _merged([tuple(row) for row in rows if row[3] != row[4]])
     columns = zip(*merged, strict=True) if merged else ((),) * len(COLUMNS)
     types = {"rank": np.int64, "start": np.int64, "stop": np.int64}
     arrays = {
@@ -203,11 +178,45 @@ def from_rows(
     return Shards(**arrays, num_ranks=num_ranks, origin=origin, notes=tuple(notes))
 
 
+def _merged(rows: Sequence[tuple]) -> list[list]:
+    """Rows in order, of which those that touch have become one."""
+    merged: list[list] = []
+    for rank, kind, tensor, start, stop, dtype, device in _in_order(rows):
+        last = merged[-1] if merged else None
+        if last and tuple(last[:3]) == (rank, kind, tensor) and last[5:] == [dtype, device]:
+            if tensor in NO_TENSOR:  # no place of its own: only its size counts
+                stop += last[4] - start
+                start = last[4]
+            if start == last[4]:
+                last[4] = stop
+                continue
+        elif tensor in NO_TENSOR:
+            stop -= start
+            start = 0
+        merged.append([rank, kind, tensor, start, stop, dtype, device])
+    return merged
+
+
+def _in_order(rows: Sequence[tuple]) -> list[tuple]:
+    """By rank, kind, and tensor as it first came; what belongs to no tensor comes last."""
+    kinds = {kind: place for place, kind in enumerate(CATEGORIES)}
+    tensors = dict.fromkeys(row[2] for row in rows)
+    order = {tensor: place for place, tensor in enumerate(tensors)}
+
+    def place(row: tuple) -> tuple:
+        rank, kind, tensor, start, _, dtype, device = row
+        free = tensor in NO_TENSOR
+        return rank, kinds.get(kind, 99), kind, free, order[tensor], dtype, device, start
+
+    return sorted(rows, key=place)
+
+
 def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
     """Where the slices of a kind do not tile a tensor: an element that no rank holds, or one held
     more often than the first. ``num_elements``: the size of each tensor. Empty when every element
     of each is held equally often."""
-    faults, num_elements = [], dict(num_elements)
+    faults = []
+    num_elements = dict(num_elements)
     check_whole(0, 10**8, **{f"elements of {name}": size for name, size in num_elements.items()})
     for kind in dict.fromkeys(shards.kind.tolist()):
         rows = [row for row in shards.rows() if row[1] == kind and row[2] not in NO_TENSOR]
@@ -230,17 +239,17 @@ def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
 def differences(ours: Shards, theirs: Shards, kinds: Iterable[str] = ()) -> list[str]:
     """Each slice that only one of two holds, as a line of text; of some kinds only, if they are
     named."""
-    chosen, lines = set(kinds), []
-    rows = [
-        [row for row in each.rows() if not chosen or row[1] in chosen] for each in (ours, theirs)
-    ]
-    for mine, other, each in ((*rows, ours), (*rows[::-1], theirs)):
-        lines += [
-            f"only {each.origin}: rank {rank}, {kind} {tensor} [{start}, {stop}) {dtype} on "
-            f"{device}"
-            for rank, kind, tensor, start, stop, dtype, device in mine
-            if (rank, kind, tensor, start, stop, dtype, device) not in set(other)
-        ]
+    chosen = set(kinds)
+    lines = []
+    for mine, other in ((ours, theirs), (theirs, ours)):
+        there = set(other.rows())
+        for row in mine.rows():
+            rank, kind, tensor, start, stop, dtype, device = row
+            if row not in there and (not chosen or kind in chosen):
+                lines.append(
+                    f"only {mine.origin}: rank {rank}, {kind} {tensor} [{start}, {stop}) {dtype} "
+                    f"on {device}"
+                )
     return lines
 
 
@@ -250,9 +259,9 @@ def join(parts: Iterable[Shards]) -> Shards:
     parts = list(parts)
     if not parts:
         raise ValueError("Shards are joined from one part or more; got none")
-    notes = dict.fromkeys(note for part in parts for note in part.notes)
+    notes = dict.fromkeys(itertools.chain.from_iterable(part.notes for part in parts))
     return from_rows(
-        [row for part in parts for row in part.rows()],
+        itertools.chain.from_iterable(part.rows() for part in parts),
         num_ranks=parts[0].num_ranks,
         origin=parts[0].origin,
         notes=notes,

@@ -3,8 +3,8 @@
 ``faults`` has programs that break on purpose, one for each fault that labkit knows: it launches
 them on real ranks and returns what was found. ``health`` asks ranks whether they are well: digests
 that must agree, numbers that must be finite, orders that must change. What tells a deadlock from a
-death, and finds the odd rank, is ``labkit.launching.verdicts.diagnosis``. ``check`` and ``hints.json`` are
-the exercises: six broken runs to explain and to mend.
+death, and finds the odd rank, is ``labkit.launching.verdicts.diagnosis``. ``check`` and
+``hints.json`` are the exercises: six broken runs to explain and to mend.
 """
 
 import lazy_loader

@@ -6,6 +6,7 @@ of ``labkit.launching.verdicts.verdict``.
 """
 
 import contextlib
+import itertools
 import multiprocessing.connection
 import pickle
 import selectors
@@ -310,15 +311,13 @@ class Job:
     def _collect(self) -> Run:
         """Every rank's result, once all have returned."""
         last_words = [state.returned for state in self._states]
-        notes: dict[str, None] = {}
-        for each in last_words:
-            notes |= dict.fromkeys(each.notes)
+        notes = itertools.chain.from_iterable(each.notes for each in last_words)
         return Run(
             results=tuple(pickle.loads(files.result.read_bytes()) for files in self._files),
             logs=tuple(self._logs()),
             seconds=self.seconds,
             backend=self._request.backend,
-            notes=tuple(notes),
+            notes=tuple(dict.fromkeys(notes)),
             peak_rss_bytes=tuple(each.peak_rss_bytes for each in last_words),
             machine=resources.summary(),
             folder=self._request.folder,

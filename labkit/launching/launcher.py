@@ -1,7 +1,7 @@
 """Start real ranks: ``launch`` waits for the result, ``start`` gives a Job in the background.
 
-Ranks are forked from a zygote that has imported torch already (``labkit.launching.fork.zygote_client``),
-so a launch takes tens of milliseconds.
+Ranks are forked from a zygote that has imported torch already
+(``labkit.launching.fork.zygote_client``), so a launch takes tens of milliseconds.
 """
 
 import functools

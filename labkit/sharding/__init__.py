@@ -4,7 +4,7 @@ step.
 ``states`` is the bill by formula, ``partition`` says which slice lies where; ``step`` adds what a
 step needs on top, by what its ``layers`` keep and what the engine does in its ``phases``. A
 ``setting`` is what ``run`` trains with the real engine; ``engines`` reads what each rank of it
-holds. The boards and exercises are in ``labkit.zero`` (chapter 06) and ``labkit.fsdp`` (chapter 07).
+holds. Boards and exercises are in ``labkit.zero`` (chapter 06) and ``labkit.fsdp`` (chapter 07).
 """
 
 import lazy_loader

@@ -8,9 +8,8 @@ from labkit.pictures import bytes_held
 from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
-from labkit.sharding import partition, picture
+from labkit.sharding import partition, picture, states
 from labkit.sharding import run as sharding_run
-from labkit.sharding import states as sharding_states
 from labkit.shards import Shards, differences
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs, spoken
@@ -27,7 +26,7 @@ _STAGES = {
     "ranks": (1, 2, 3, 4, 8, 16),
     "stage": (0, 1, 2, 3),
     "model": tuple(MODELS),
-    "recipe": tuple(sharding_states.RECIPES),
+    "recipe": tuple(states.RECIPES),
 }
 _OFFLOADS = {
     "phase": ("all", "forward", "backward", "step"),
@@ -226,11 +225,11 @@ class ZeroBoard(_Engines):
     def _bill(self, setting: Setting) -> str:
         """A rank's states by the formula, beside those of DDP."""
         size = self._size(setting)
-        states = sharding_states.by_category(
-            sharding_states.state_bytes(size, setting.ranks, setting.stage, setting.recipe)
+        states = states.by_category(
+            states.state_bytes(size, setting.ranks, setting.stage, setting.recipe)
         )
         total = sum(states.values())
-        ddp = sum(sharding_states.state_bytes(size, 1, 0, setting.recipe).values())
+        ddp = sum(states.state_bytes(size, 1, 0, setting.recipe).values())
         names = bytes_held.WORDS[self.language]
         parts = " + ".join(f"{names[part]} {format_bytes(num)}" for part, num in states.items())
         return self._words["bill"].format(
@@ -241,7 +240,7 @@ class ZeroBoard(_Engines):
         """What a rank sends in a step at least, beside DDP."""
         gradient_bytes = 2 * self._size(setting)
         sent, ddp = (
-            sum(sharding_states.step_volume(gradient_bytes, setting.ranks, stage).values())
+            sum(states.step_volume(gradient_bytes, setting.ranks, stage).values())
             for stage in (setting.stage, 0)
         )
         return self._words["sends"].format(format_bytes(sent), sent / ddp)
@@ -301,7 +300,7 @@ class OffloadBoard(_Engines):
         device, host = partition.offload_places(size, setting.ranks, stage, real.offload)
         name = say.get(setting.model, setting.model)
         return picture.flow(
-            sharding_states.offload_moves(size, setting.ranks, stage, real.offload),
+            states.offload_moves(size, setting.ranks, stage, real.offload),
             device,
             host,
             setting.gb_per_s,

@@ -29,7 +29,9 @@ def timelines():
 
 def test_columns_are_the_boxes_of_the_scene_in_its_order():
     shown = scene.compare(*timelines())
-    keep, columns, about = shown.kind != style.IDLE, viewer.columns(shown), viewer.about(shown)
+    keep = shown.kind != style.IDLE
+    columns = viewer.columns(shown)
+    about = viewer.about(shown)
     read = {
         name: np.frombuffer(columns[name], dtype)
         for name, dtype in (
@@ -61,7 +63,8 @@ def test_a_message_keeps_its_bytes_and_is_joined_to_its_receive():
         (1, "compute", "F", "F0", 0.0, 9.0, 0),
     ]
     shown = scene.timeline(from_rows(rows, num_ranks=2, origin="measured"))
-    sizes, flows = np.frombuffer(viewer.columns(shown)["size"], "<f8"), viewer.about(shown)["flows"]
+    sizes = np.frombuffer(viewer.columns(shown)["size"], "<f8")
+    flows = viewer.about(shown)["flows"]
     assert sorted(sizes.tolist()) == [0, 0, 32, 32, 64, 64]
     assert sorted(sizes[list(pair)].tolist() for pair in flows) == [[32, 32], [64, 64]]
     looks = {look["kind"]: look["hatch"] for look in viewer.about(shown)["looks"]}

@@ -1,4 +1,4 @@
-"""The boards of ZeRO and of offload: every page true to its setting, runs real, refusals in words."""
+"""The boards of ZeRO and offload: every page true to its setting, runs real, refusals in words."""
 
 import pytest
 from browserless import settle

@@ -1,2 +1,4 @@
-"""Where ranks come from: a zygote that has imported torch forks them; what is said between it, them and
-the notebook."""
+"""Where ranks come from: a zygote that has imported torch forks them.
+
+``messages`` is what notebook, zygote and ranks say to each other.
+"""

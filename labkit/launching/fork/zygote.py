@@ -1,9 +1,9 @@
 """The zygote: a process that has imported torch once and forks fresh ranks for every run.
 
-Started by ``zygote_client`` as ``python -m labkit.launching.fork.zygote FD FOLDER``. It runs no tensor
-code and no thread, so a fork of it is safe and takes milliseconds, and no state leaks from one run
-into the next. It lives as long as the notebook's end of its socket: when that closes, it kills
-every rank, removes the folder and goes.
+Started by ``zygote_client`` as ``python -m labkit.launching.fork.zygote FD FOLDER``. It runs no
+tensor code and no thread, so a fork of it is safe and takes milliseconds, and no state leaks from
+one run into the next. It lives as long as the notebook's end of its socket: when that closes, it
+kills every rank, removes the folder and goes.
 
 A ``Launch`` with open sockets starts a run. A few spares are forked ahead, in quiet moments; an
 ``Order`` makes one of them a rank. Over the run's own socket the zygote answers ``Forked``, later
