@@ -134,7 +134,7 @@ def test_the_same_step_runs_with_real_ddp():
 
 def test_a_run_that_fails_tells_its_verdict(monkeypatch):
     board = widgets.ddp_communication(num_ranks=2)
-    monkeypatch.setattr(data_parallel_board.data_parallel, "_train", lambda *_: 1 / 0)
+    monkeypatch.setattr(data_parallel_board.run, "_train", lambda *_: 1 / 0)
     with pytest.raises(RankFailed, match="ZeroDivisionError"):
         board.run()
     assert "ZeroDivisionError" in board.live.children[0].value and not board.button.disabled
@@ -143,7 +143,7 @@ def test_a_run_that_fails_tells_its_verdict(monkeypatch):
 def test_a_start_that_fails_leaves_the_button_and_a_second_run_is_refused(monkeypatch):
     board = widgets.ddp_communication(num_ranks=2)
     monkeypatch.setattr(
-        data_parallel_board.data_parallel,
+        data_parallel_board.run,
         "start",
         lambda *_, **__: (_ for _ in ()).throw(OSError("no processes")),
     )
