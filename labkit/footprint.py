@@ -1,4 +1,5 @@
-"""How many bytes a rank holds at each moment of a step, by part of the bill; predicted or measured."""
+"""How many bytes a rank holds at each moment of a step, by part of the bill: predicted, or
+measured."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -59,7 +60,9 @@ def from_moments(moments: Iterable[Moment], origin: str, notes: Iterable[str] = 
         if sum(parts.values()) >= sum(highest.get(label, {}).values()):
             highest[label] = parts
     check_whole(**{"number of moments": len(highest)})
-    rows = [[round(parts.get(part, 0)) for part in PARTS] for parts in highest.values()]
+    rows = []
+    for parts in highest.values():
+        rows.append([round(parts.get(part, 0)) for part in PARTS])
     return Footprint(
         labels=tuple(highest),
         num_bytes=np.array(rows, dtype=np.int64).reshape(-1, len(PARTS)),

@@ -110,7 +110,7 @@ class Setting:
     model: str
     """a key of MODELS"""
     recipe: str
-    """a key of ``memory.RECIPES``"""
+    """a key of ``states.RECIPES``"""
 
     @property
     def real(self) -> sharding_run.Setting:

@@ -158,7 +158,8 @@ def test_an_engine_that_nobody_can_read_is_refused():
             return 9
 
     engine = Engine()
-    engine.module, engine.optimizer = nn.Linear(1, 1), object()
+    engine.module = nn.Linear(1, 1)
+    engine.optimizer = object()
     with pytest.raises(
         ValueError, match="ZeRO 0 to 3 can be read; the optimizer of this engine is object"
     ):

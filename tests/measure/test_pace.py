@@ -41,7 +41,8 @@ class Product(nn.Module):
 
 
 def test_a_tensor_handed_in_twice_gets_its_gradient_once():
-    x, paced = torch.tensor(3.0, requires_grad=True), pace.Paced(Product(), forward_us=1)
+    x = torch.tensor(3.0, requires_grad=True)
+    paced = pace.Paced(Product(), forward_us=1)
     assert torch.autograd.grad(paced(x, x), x)[0] == 6
     with pytest.raises(ValueError, match="an argument of its own; got tuple"):
         paced((x, x))
@@ -140,7 +141,8 @@ def test_a_negative_time_is_refused():
 
 
 def test_no_gradient_reaches_a_parameter_before_the_stated_time():
-    arrived, linear = [], nn.Linear(3, 3)
+    arrived = []
+    linear = nn.Linear(3, 3)
     for weight in linear.parameters():
         weight.register_post_accumulate_grad_hook(lambda _: arrived.append(time.perf_counter()))
     y = pace.Paced(linear, forward_us=0, backward_us=50_000)(torch.randn(2, 3))

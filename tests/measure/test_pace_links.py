@@ -69,7 +69,8 @@ def reduce_in_all_ways():
     whole, _ = linked(all_reduce_us=None)
     step(whole)
     step(whole, 0.5)
-    expected, errors = gradients(whole), {}
+    expected = gradients(whole)
+    errors = {}
     for options in ({}, {"overlap": False}, {"views": False}, {"all_reduce_us": None}):
         ddp, kept = linked(**options)
         for scale in (2.0, 0.5):
@@ -212,7 +213,8 @@ def leave_out_a_layer():
     class Partly(nn.Module):
         def __init__(self):
             super().__init__()
-            self.used, self.unused = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.used = nn.Linear(WIDTH, WIDTH)
+            self.unused = nn.Linear(WIDTH, WIDTH)
 
         def forward(self, x):
             return self.used(x)

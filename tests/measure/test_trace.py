@@ -33,7 +33,8 @@ class Stage:
 
 def act_between_waits():
     """Rank 1 waits 50 ms for rank 0, then acts: what a pipeline's second stage does."""
-    stage, x = Stage(), torch.zeros(250)
+    stage = Stage()
+    x = torch.zeros(250)
     dist.barrier()
     with trace.record(stage):
         if dist.get_rank() == 0:
@@ -157,7 +158,8 @@ def test_waiting_inside_a_label_is_not_computing():
 def send_over_a_stated_link():
     """A span around a labelled block that really sends; one that no recording sees; and a message
     beside both."""
-    x, other = torch.ones(100), 1 - dist.get_rank()
+    x = torch.ones(100)
+    other = 1 - dist.get_rank()
     send, recv = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
     trace.span("send", "too early", time.time_ns(), time.time_ns(), 1)
     dist.barrier()
@@ -174,10 +176,8 @@ def send_over_a_stated_link():
 def test_an_added_span_stands_for_the_message_under_it_on_the_same_clock(tmp_path):
     run = lab.launch(send_over_a_stated_link, ranks=2)
     timeline = run.timeline()
-    added, block = (
-        timeline.select(timeline.label == "0>1"),
-        timeline.select(timeline.label == "block"),
-    )
+    added = timeline.select(timeline.label == "0>1")
+    block = timeline.select(timeline.label == "block")
     assert added.rank.tolist() == block.rank.tolist() == [0, 1]
     assert set(added.kind.tolist()) == {"send"} and set(added.lane.tolist()) == {"comm"}
     assert added.num_bytes.tolist() == [400, 400]

@@ -153,7 +153,8 @@ def test_gloo_sends_what_its_rings_must_and_little_more(num_ranks):
         from labkit.measure import traffic
 
         n = dist.get_world_size()
-        whole, part = torch.ones(num_elements), torch.ones(num_elements // n)
+        whole = torch.ones(num_elements)
+        part = torch.ones(num_elements // n)
         forms = {
             "all_reduce": lambda: dist.all_reduce(whole),
             "all_gather": lambda: dist.all_gather_single(whole, part),
@@ -191,12 +192,14 @@ def pair():
 
 @LINUX
 def test_only_tcp_is_the_wire_and_only_within_the_block():
-    old, unix = pair(), socket.socketpair()
+    old = pair()
+    unix = socket.socketpair()
     old[0].sendall(bytes(70))
     with traffic.count() as counted:
         old[0].sendall(bytes(1000))
         unix[0].sendall(bytes(5000))
-        new, closed = pair(), pair()
+        new = pair()
+        closed = pair()
         new[0].sendall(bytes(100))
         for end in closed:
             end.close()
@@ -230,7 +233,8 @@ def test_blocks_nest_survive_an_exception_and_leave_torch_as_it_was():
         def kernels():
             return torch._C._dispatch_dump("c10d::allreduce_").count("BackendSelect")
 
-        x, before = torch.ones(10), kernels()
+        x = torch.ones(10)
+        before = kernels()
         with traffic.count() as outer:
             dist.all_reduce(x)
             try:

@@ -49,7 +49,8 @@ def step(shards, num_rows, x, scatter=scattered, keep=False):
         weight = whole(mine, rows)
         kept.append((x, weight if keep else None))
         x = torch.tanh(x @ weight.T)
-    gradient, found = 2 * x / x.numel(), []
+    gradient = 2 * x / x.numel()
+    found = []
     for mine, rows, (x, weight) in reversed(list(zip(shards, num_rows, kept, strict=True))):
         weight = (whole(mine, rows) if weight is None else weight).requires_grad_()
         x = x.requires_grad_()
@@ -61,7 +62,8 @@ def step(shards, num_rows, x, scatter=scattered, keep=False):
 def packed(net, budget_bytes, root=True):
     """The reference for wrap_within; or the last unit is left to the root, which is not freed after
     the forward."""
-    units, room = [], 0
+    units = []
+    room = 0
     for layer in net:
         size = sum(weight.nbytes for weight in layer.parameters())
         if size > room:

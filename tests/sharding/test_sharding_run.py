@@ -63,7 +63,8 @@ def test_payload_is_the_papers_volume_where_each_rank_must_send_it():
     all-gather."""
     for engine, stage in (("ddp", 0), ("fsdp", 3), ("fsdp_grad_op", 3)):
         setting = Setting(engine=engine, num_ranks=4, num_microbatches=1)
-        payload, ranks = predicted_payload(setting), 4
+        payload = predicted_payload(setting)
+        ranks = 4
         share = {
             "all_reduce": 2 * (ranks - 1) / ranks,
             "reduce_scatter": (ranks - 1) / ranks,

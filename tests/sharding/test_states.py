@@ -49,7 +49,8 @@ def test_every_cell_of_the_zero_paper_is_met_to_three_decimals():
 def test_the_largest_model_is_the_papers_table_2():
     units = {"B": 1e9, "T": 1e12}
     for row in table("zero_max_model.csv"):
-        split, ranks = int(row["model_parallel"]), int(row["ranks"])
+        split = int(row["model_parallel"])
+        ranks = int(row["ranks"])
         for stage, column in enumerate(("baseline", "stage1", "stage2", "stage3")):
             printed = float(row[column][:-1]) * units[row[column][-1]]
             ours = split * largest_model(32e9, ranks // split, stage)

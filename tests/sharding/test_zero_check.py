@@ -15,7 +15,9 @@ EXERCISES = ("shard_adamw", "fit", "correct_the_textbook", "same_training")
 
 def dealt(model, backward, num_steps, owner=None, drop=True, share=True):
     """The reference for shard_adamw; and some that leave out a part of it."""
-    weights, rank, size = list(model.parameters()), dist.get_rank(), dist.get_world_size()
+    weights = list(model.parameters())
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     starts = [0, *itertools.accumulate(weight.numel() for weight in weights)]
     owners = [
         owner(index, size) if owner else starts[index] * size // starts[-1]
@@ -40,14 +42,17 @@ def dealt(model, backward, num_steps, owner=None, drop=True, share=True):
 def flat(model, backward, num_steps, reduce_all=False):
     """Slices of one long vector, padded: right as well. An all-reduce and a gather send too
     much."""
-    weights, rank, size = list(model.parameters()), dist.get_rank(), dist.get_world_size()
+    weights = list(model.parameters())
+    rank = dist.get_rank()
+    size = dist.get_world_size()
 
     def vector(tensors):
         long = torch.cat([tensor.detach().flatten() for tensor in tensors])
         return torch.nn.functional.pad(long, (0, -len(long) % size))
 
     mine = torch.nn.Parameter(vector(weights).chunk(size)[rank].clone())
-    optimizer, sizes = torch.optim.AdamW([mine], lr=0.01), [weight.numel() for weight in weights]
+    optimizer = torch.optim.AdamW([mine], lr=0.01)
+    sizes = [weight.numel() for weight in weights]
     for step in range(num_steps):
         backward(step)
         gradients = vector([weight.grad for weight in weights])
