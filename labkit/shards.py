@@ -5,9 +5,9 @@ equal length, one row per slice. A slice is a range [start, stop) of the flatten
 elements.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -101,7 +101,8 @@ class Shards:
             raise ValueError(
                 f"ranks are 0 to {self.num_ranks - 1}; got {self.rank.min()} to {self.rank.max()}"
             )
-        if unknown := sorted(set(self.dtype.tolist()) - set(ITEMSIZE)):
+        unknown = sorted(set(self.dtype.tolist()) - set(ITEMSIZE))
+        if unknown:
             raise ValueError(
                 f"an element's type is one of {', '.join(ITEMSIZE)}; got {unknown[0]!r}"
             )
@@ -144,8 +145,10 @@ class Shards:
         """Bytes per rank, int64 of shape (num_ranks,), for each value of a column; "category" sums
         kinds up."""
         check_word(column, ("category", *COLUMNS), "a column")
-        keys = getattr(self, "kind" if column == "category" else column).tolist()
-        keys = [CATEGORIES.get(key, key) for key in keys] if column == "category" else keys
+        if column == "category":
+            keys = [CATEGORIES.get(kind, kind) for kind in self.kind.tolist()]
+        else:
+            keys = getattr(self, column).tolist()
         found = {key: np.zeros(self.num_ranks, dtype=np.int64) for key in dict.fromkeys(keys)}
         for key, rank, num_bytes in zip(
             keys, self.rank.tolist(), self.num_bytes.tolist(), strict=True
@@ -166,9 +169,10 @@ def from_rows(
     touch become one, empty ones are left out, rows stand in the order of ranks, kinds and of the
     tensors as they first came."""
     rows = [*rows]
-    if odd := [row for row in rows if len(row) != len(COLUMNS)]:
+    odd = [row for row in rows if len(row) != len(COLUMNS)]
+    if odd:
         raise ValueError(f"a row of Shards is {', '.join(COLUMNS)}; got {odd[0]!r}")
-    merged = _merged([tuple(row) for row in rows if row[3] != row[4]])
+    merged = _merged(_in_order([tuple(row) for row in rows if row[3] != row[4]]))
     columns = zip(*merged, strict=True) if merged else ((),) * len(COLUMNS)
     types = {"rank": np.int64, "start": np.int64, "stop": np.int64}
     arrays = {
@@ -178,37 +182,40 @@ def from_rows(
     return Shards(**arrays, num_ranks=num_ranks, origin=origin, notes=tuple(notes))
 
 
-def _merged(rows: Sequence[tuple]) -> list[list]:
-    """Rows in order, of which those that touch have become one."""
-    merged: list[list] = []
-    for rank, kind, tensor, start, stop, dtype, device in _in_order(rows):
-        last = merged[-1] if merged else None
-        if last and tuple(last[:3]) == (rank, kind, tensor) and last[5:] == [dtype, device]:
-            if tensor in NO_TENSOR:  # no place of its own: only its size counts
-                stop += last[4] - start
-                start = last[4]
-            if start == last[4]:
-                last[4] = stop
-                continue
-        elif tensor in NO_TENSOR:
-            stop -= start
-            start = 0
-        merged.append([rank, kind, tensor, start, stop, dtype, device])
-    return merged
-
-
 def _in_order(rows: Sequence[tuple]) -> list[tuple]:
-    """By rank, kind, and tensor as it first came; what belongs to no tensor comes last."""
+    """By rank, kind, tensor, type, device and start; kinds in the order of the bill, tensors as
+    they first came, those that are none at the end."""
     kinds = {kind: place for place, kind in enumerate(CATEGORIES)}
-    tensors = dict.fromkeys(row[2] for row in rows)
-    order = {tensor: place for place, tensor in enumerate(tensors)}
+    seen = dict.fromkeys(row[2] for row in rows)
+    tensors = {tensor: place for place, tensor in enumerate(seen)}
 
     def place(row: tuple) -> tuple:
         rank, kind, tensor, start, _, dtype, device = row
-        free = tensor in NO_TENSOR
-        return rank, kinds.get(kind, 99), kind, free, order[tensor], dtype, device, start
+        of_kind = (kinds.get(kind, len(kinds)), kind)
+        of_tensor = (tensor in NO_TENSOR, tensors[tensor])
+        return rank, of_kind, of_tensor, dtype, device, start
 
     return sorted(rows, key=place)
+
+
+def _merged(rows: Iterable[tuple]) -> list[tuple]:
+    """Slices of one tensor that touch as one. What belongs to no tensor has no place of its own:
+    only its size counts."""
+    merged: list[tuple] = []
+    for row in rows:
+        rank, kind, tensor, start, stop, dtype, device = row
+        what = (rank, kind, tensor, dtype, device)
+        previous = merged[-1] if merged else None
+        same = previous is not None and (*previous[:3], *previous[5:]) == what
+        if tensor in NO_TENSOR:
+            begin = previous[4] if same else 0
+            stop = begin + stop - start
+            start = begin
+        if same and start == previous[4]:
+            start = previous[3]
+            merged.pop()
+        merged.append((rank, kind, tensor, start, stop, dtype, device))
+    return merged
 
 
 def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
@@ -228,10 +235,11 @@ def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
                 held[tensor][start:stop] += 1
         for tensor, counts in held.items():
             if len(counts) and (counts.min() == 0 or counts.min() != counts.max()):
-                odd = int(np.argmax(counts != (counts.max() if counts.min() == 0 else counts[0])))
+                usual = counts.max() if counts.min() == 0 else counts[0]
+                odd = int(np.argmax(counts != usual))
                 faults.append(
                     f"{kind}: element {odd} of {tensor} is held by {counts[odd]} ranks, others by "
-                    f"{counts.max() if counts.min() == 0 else counts[0]}"
+                    f"{usual}"
                 )
     return faults
 
@@ -240,16 +248,18 @@ def differences(ours: Shards, theirs: Shards, kinds: Iterable[str] = ()) -> list
     """Each slice that only one of two holds, as a line of text; of some kinds only, if they are
     named."""
     chosen = set(kinds)
+    return _only(ours, theirs, chosen) + _only(theirs, ours, chosen)
+
+
+def _only(mine: Shards, other: Shards, kinds: set[str]) -> list[str]:
+    """The slices of these kinds (of all, if there are none) that the other does not hold."""
+    known = set(other.rows())
     lines = []
-    for mine, other in ((ours, theirs), (theirs, ours)):
-        there = set(other.rows())
-        for row in mine.rows():
-            rank, kind, tensor, start, stop, dtype, device = row
-            if row not in there and (not chosen or kind in chosen):
-                lines.append(
-                    f"only {mine.origin}: rank {rank}, {kind} {tensor} [{start}, {stop}) {dtype} "
-                    f"on {device}"
-                )
+    for row in mine.rows():
+        rank, kind, tensor, start, stop, dtype, device = row
+        if row not in known and (not kinds or kind in kinds):
+            what = f"rank {rank}, {kind} {tensor} [{start}, {stop}) {dtype} on {device}"
+            lines.append(f"only {mine.origin}: {what}")
     return lines
 
 
@@ -259,9 +269,9 @@ def join(parts: Iterable[Shards]) -> Shards:
     parts = list(parts)
     if not parts:
         raise ValueError("Shards are joined from one part or more; got none")
-    notes = dict.fromkeys(itertools.chain.from_iterable(part.notes for part in parts))
+    notes = dict.fromkeys(chain.from_iterable(part.notes for part in parts))
     return from_rows(
-        itertools.chain.from_iterable(part.rows() for part in parts),
+        chain.from_iterable(part.rows() for part in parts),
         num_ranks=parts[0].num_ranks,
         origin=parts[0].origin,
         notes=notes,

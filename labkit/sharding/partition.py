@@ -54,7 +54,7 @@ def predict(
     """What every rank holds between two microbatches.
 
     ``shapes``: parameter -> shape, in the model's order. ``recipe_name``: one of
-    ``memory.RECIPES``; by default "mixed" for DeepSpeed and "fp32" for the others. ``units`` (FSDP
+    ``states.RECIPES``; by default "mixed" for DeepSpeed and "fp32" for the others. ``units`` (FSDP
     1): the parameters of each wrapped module, all in one by default. ``shard_size`` (hybrid): ranks
     per sharding group, by default half of them. ``offload`` (ZeRO 1 to 3): "optimizer", or "all"
     for the parameters too (ZeRO 3). ``bucket_size``: DeepSpeed's reduce_bucket_size in elements.
@@ -86,7 +86,7 @@ def predict(
 
 
 def state_dtypes(engine: str, recipe_name: str | None = None) -> dict[str, str]:
-    """Kind of state -> type, by a recipe of ``memory.RECIPES``; by default the one that the engine
+    """Kind of state -> type, by a recipe of ``states.RECIPES``; by default the one that the engine
     runs here."""
     check_word(engine, STAGES, "an engine")
     usual = "mixed" if engine.startswith("zero") else "fp32"

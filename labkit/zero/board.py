@@ -110,7 +110,7 @@ class Setting:
     model: str
     """a key of MODELS"""
     recipe: str
-    """a key of ``memory.RECIPES``"""
+    """a key of ``states.RECIPES``"""
 
     @property
     def real(self) -> sharding_run.Setting:
@@ -225,13 +225,12 @@ class ZeroBoard(_Engines):
     def _bill(self, setting: Setting) -> str:
         """A rank's states by the formula, beside those of DDP."""
         size = self._size(setting)
-        states = states.by_category(
-            states.state_bytes(size, setting.ranks, setting.stage, setting.recipe)
-        )
-        total = sum(states.values())
+        held = states.state_bytes(size, setting.ranks, setting.stage, setting.recipe)
+        bill = states.by_category(held)
+        total = sum(bill.values())
         ddp = sum(states.state_bytes(size, 1, 0, setting.recipe).values())
         names = bytes_held.WORDS[self.language]
-        parts = " + ".join(f"{names[part]} {format_bytes(num)}" for part, num in states.items())
+        parts = " + ".join(f"{names[part]} {format_bytes(num)}" for part, num in bill.items())
         return self._words["bill"].format(
             format_bytes(total), parts, format_bytes(ddp), ddp / total
         )
