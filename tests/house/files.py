@@ -59,7 +59,7 @@ def files(root: Path) -> Iterator[Path]:
 
 def deprecated_faults(name: str, text: str) -> list[str]:
     """Names that torch has deprecated or removed, in code (prose may speak of them)."""
-    code = "\n".join("pass" if re.match(r"\s*[%!]", line) else line for line in text.splitlines())
+    code = "\n".join("pass" if re.match("[%!]", line) else line for line in text.splitlines())
     module = ast.parse(code)
     alias = {}
     used = set()

@@ -26,10 +26,10 @@ ALLOWED = {
     "notebooks/src/14_debugging.py": {
         "torch.load": "a file of the cell before, to show what it runs"
     },
-    "labkit/launching/rank.py": {"pickle.loads": PRIVATE},
+    "labkit/launching/fork/worker.py": {"pickle.loads": PRIVATE},
     "labkit/launching/job.py": {"pickle.loads": PRIVATE},
     "labkit/launching/script.py": {"pickle.loads": PRIVATE},
-    "labkit/launching/introspect.py": {
+    "labkit/launching/verdicts/introspect.py": {
         "pickle.loads": "torch's flight recorder of this very process, from memory"
     },
 }

@@ -102,7 +102,7 @@ def test_saved_files_are_what_their_names_say(tmp_path) -> None:
 
 def test_pyplot_is_never_imported() -> None:
     code = (
-        "import sys; from labkit.pictures import mpl; "
+        "import sys; from labkit.pictures.painters import mpl; "
         "assert not {'matplotlib.pyplot', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
