@@ -33,7 +33,7 @@ def test_a_collective_has_a_page_for_every_step_each_with_its_figures(what, num_
     assert board.book.num_bytes < 1_500_000
 
 
-def test_another_algorithm_has_its_own_number_of_steps_and_begins_at_the_first(sent):  # noqa: F811
+def test_another_algorithm_has_its_own_number_of_steps_and_begins_at_the_first(sent):
     board = widgets.collectives(num_ranks=4)
     from_browser(board.controls["step"], index=5)
     assert board.setting.step == 5
@@ -50,7 +50,7 @@ def test_another_algorithm_has_its_own_number_of_steps_and_begins_at_the_first(s
     assert sorted(set(pictures_sent(board, sent))) == list(range(steps + 1))
 
 
-def test_the_player_moves_the_slider_in_the_browser_alone(sent):  # noqa: F811
+def test_the_player_moves_the_slider_in_the_browser_alone(sent):
     board = widgets.collectives()
     (link,) = board.links
     assert link.source == (board.player, "value") and link.target == (
