@@ -12,10 +12,11 @@ the runs, and the largest distance of any run from the simulation.
 
 import argparse
 import statistics
+from itertools import chain, product
 
 from report import tell
 
-from labkit.pipeline import run as pipeline_run
+from labkit import pipeline
 from labkit.pipeline.schedules import SCHEDULES, TITLES
 from labkit.pipeline.simulation import bubble_formula, simulate
 from labkit.timeline import bubble
@@ -30,13 +31,12 @@ def row(name: str, num_ranks: int, num_runs: int) -> dict:
     schedule = SCHEDULES[name](num_ranks, num_microbatches)
     num_chunks = schedule.num_stages // num_ranks
     forward_us = STAGE_US * num_chunks
-    cost = pipeline_run.cost(
-        num_chunks, forward_us=forward_us, **pipeline_run.calibrate(num_ranks, name=name)
-    )
+    calibrated = pipeline.calibrate(num_ranks, name=name)
+    cost = pipeline.cost(num_chunks, forward_us=forward_us, **calibrated)
     simulated = bubble(simulate(schedule, cost))
     formula = bubble_formula(schedule, cost=cost)
     runs = [
-        pipeline_run.launch(name, num_ranks, num_microbatches, forward_us=forward_us)
+        pipeline.launch(name, num_ranks, num_microbatches, forward_us=forward_us)
         for _ in range(num_runs)
     ]
     measured = [bubble(run.timeline()) for run in runs]
@@ -52,7 +52,7 @@ def row(name: str, num_ranks: int, num_runs: int) -> dict:
         "worst": round(max(abs(each - simulated) for each in measured), 4),
         "message_us": round(cost.message_us),
         "gap_us": round(cost.gap_us),
-        "overruns": sum(rank["num_overruns"] for run in runs for rank in run),
+        "overruns": sum(rank["num_overruns"] for rank in chain.from_iterable(runs)),
         "paced": True,
         "runs": num_runs,
     }
@@ -66,14 +66,8 @@ def main() -> None:
     parser.add_argument("--ranks", default="4,8")
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     options = parser.parse_args()
-    tell(
-        (
-            row(name, num_ranks, options.runs)
-            for num_ranks in map(int, options.ranks.split(","))
-            for name in options.schedules.split(",")
-        ),
-        options.json,
-    )
+    cases = product(map(int, options.ranks.split(",")), options.schedules.split(","))
+    tell((row(name, num_ranks, options.runs) for num_ranks, name in cases), options.json)
 
 
 if __name__ == "__main__":

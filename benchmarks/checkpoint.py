@@ -52,7 +52,8 @@ def measure(folder: Path, num_saves: int) -> dict[str, list]:
 
     from labkit import model
 
-    trained, found = {}, {name: [] for name in CASES}
+    trained = {}
+    found: dict[str, list] = {name: [] for name in CASES}
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
     for frozen in (False, True):
         torch.manual_seed(0)
@@ -60,10 +61,8 @@ def measure(folder: Path, num_saves: int) -> dict[str, list]:
         net.layers[:-1].requires_grad_(not frozen)
         for layer in [*net.layers, net]:
             fully_shard(layer, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
-        trained[frozen] = (
-            net,
-            torch.optim.AdamW([each for each in net.parameters() if each.requires_grad], lr=1e-3),
-        )
+        weights = [each for each in net.parameters() if each.requires_grad]
+        trained[frozen] = net, torch.optim.AdamW(weights, lr=1e-3)
     for step in range(num_saves + 1):  # the first prepares
         for name, (kind, frozen) in CASES.items():
             net, optimizer = trained[frozen]
@@ -102,15 +101,12 @@ def recoveries(folder: Path) -> dict[str, float]:
     try:
         lab.launch(killed, ranks=2, backend="gloo", timeout_s=60)
     except lab.RankFailed as error:
-        by_launch = max(lab.launch(time.time, ranks=2, backend="gloo")) - float(
-            error.logs[1].split()[-1]
-        )
+        killed_s = float(error.logs[1].split()[-1])
+        by_launch = max(lab.launch(time.time, ranks=2, backend="gloo")) - killed_s
     (folder / "train.py").write_text(SCRIPT)
     run = lab.launch_script(folder / "train.py", ranks=2, max_restarts=1, timeout_s=60, show=False)
-    return {
-        "lab.launch": by_launch,
-        "torchrun": max(run) - float(run.logs[1].split("killed at")[1].split()[0]),
-    }
+    killed_s = float(run.logs[1].split("killed at")[1].split()[0])
+    return {"lab.launch": by_launch, "torchrun": max(run) - killed_s}
 
 
 def rows(num_ranks: int, num_saves: int) -> list[dict]:
@@ -120,14 +116,11 @@ def rows(num_ranks: int, num_saves: int) -> list[dict]:
             measure, Path(name), num_saves, ranks=num_ranks, backend="gloo", timeout_s=300
         )
         after_s = recoveries(Path(name))
-    told, stop_ms = [], {}
+    told = []
+    stop_ms = {}
     for case in CASES:
-        stop_ms[case], done_ms = (
-            statistics.median(
-                max(rank[case][save][column] for rank in run) for save in range(num_saves)
-            )
-            for column in (0, 1)
-        )
+        stop_ms[case] = slowest_ms([rank[case] for rank in run], 0)
+        done_ms = slowest_ms([rank[case] for rank in run], 1)
         told.append(
             {
                 "what": f"save, {case}",
@@ -151,6 +144,14 @@ def rows(num_ranks: int, num_saves: int) -> list[dict]:
         }
         for how, seconds in after_s.items()
     ]
+
+
+def slowest_ms(ranks: list[list[tuple]], column: int) -> float:
+    """The median save of the slower rank: column 0 is the stop, 1 until done."""
+    slowest = []
+    for saves in zip(*ranks, strict=True):
+        slowest.append(max(save[column] for save in saves))
+    return statistics.median(slowest)
 
 
 def main() -> None:

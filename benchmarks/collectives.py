@@ -15,13 +15,15 @@ TCP counted of the library's call; ring_wire_bytes, of our own ring's (for a bro
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from report import tell
 
 import labkit as lab
-from labkit.collectives import algorithms, calibrate, run
+from labkit.collectives import algorithms, plans, run
+from labkit.collectives import calibrate_run as calibrate
+from labkit.collectives.network import Fit
 
 PRIMITIVES = "all_reduce,all_gather,reduce_scatter,broadcast"
 NUM_BYTES = 1_000_000
@@ -46,14 +48,12 @@ def bytes_of(primitive: str, num_ranks: int) -> dict:
     plan = algorithms.plan(primitive, "ring", num_ranks)
     by_hand = run.launch(plan, NUM_BYTES)
     handed_in = NUM_BYTES // num_ranks if primitive == "all_gather" else NUM_BYTES
-    exact = [payload == handed_in for payload, _ in library]
-    exact += [
-        own["sent_bytes"] == sent
-        for own, sent in zip(by_hand, algorithms.sent_bytes(plan, NUM_BYTES), strict=True)
-    ]
+    formula = plans.sent_bytes(plan, NUM_BYTES)
+    is_exact = all(payload == handed_in for payload, _ in library)
+    is_exact &= all(own["sent_bytes"] == sent for own, sent in zip(by_hand, formula, strict=True))
     return {
-        "payload_exact": all(exact),
-        "formula_bytes": round(algorithms.sent_bytes(plan, NUM_BYTES).sum()),
+        "payload_exact": is_exact,
+        "formula_bytes": round(formula.sum()),
         "wire_bytes": sum(sent for _, sent in library),
         "ring_wire_bytes": sum(own["wire_sent_bytes"] for own in by_hand),
     }
@@ -68,40 +68,39 @@ def shown(unseen: list[float], later: list[float]) -> dict:
     }
 
 
+def errors(fit: Fit, points: Sequence[calibrate.Point]) -> list[float]:
+    """How far the line is off each point, as a share of it."""
+    return [abs(fit.us(point.num_bytes) / point.time_us - 1) for point in points]
+
+
 def row(primitive: str, num_ranks: int) -> tuple[dict, list[float], list[float]]:
     """One primitive on one number of ranks; and its errors, at sizes not seen and later."""
     points = calibrate.sweep(primitive, [num_ranks])
     fit = calibrate.fit(points[3::4])
-    unseen, later = (
-        [abs(fit.us(point.num_bytes) / point.time_us - 1) for point in group]
-        for group in (
-            [point for place, point in enumerate(points) if place % 4 != 3],
-            calibrate.sweep(primitive, [num_ranks], calibrate.QUARTER),
-        )
-    )
-    return (
-        {
-            "primitive": primitive,
-            "ranks": num_ranks,
-            "alpha_us": round(fit.alpha_us),
-            "gb_per_s": round(fit.bandwidth_gb_per_s, 2),
-            **shown(unseen, later),
-            **bytes_of(primitive, num_ranks),
-        },
-        unseen,
-        later,
-    )
+    unseen = errors(fit, [point for place, point in enumerate(points) if place % 4 != 3])
+    later = errors(fit, calibrate.sweep(primitive, [num_ranks], calibrate.QUARTER))
+    told = {
+        "primitive": primitive,
+        "ranks": num_ranks,
+        "alpha_us": round(fit.alpha_us),
+        "gb_per_s": round(fit.bandwidth_gb_per_s, 2),
+        **shown(unseen, later),
+        **bytes_of(primitive, num_ranks),
+    }
+    return told, unseen, later
 
 
 def rows(primitives: list[str], ranks: str) -> Iterator[dict]:
     """One for each primitive and number of ranks; then one of all errors."""
-    unseen, later = [], []
+    all_unseen = []
+    all_later = []
     for primitive in primitives:
         for num_ranks in map(int, ranks.split(",")):
-            told, *errors = row(primitive, num_ranks)
-            unseen, later = unseen + errors[0], later + errors[1]
+            told, unseen, later = row(primitive, num_ranks)
+            all_unseen += unseen
+            all_later += later
             yield told
-    yield {"primitive": "all", "ranks": ranks, **shown(unseen, later)}
+    yield {"primitive": "all", "ranks": ranks, **shown(all_unseen, all_later)}
 
 
 def main() -> None:

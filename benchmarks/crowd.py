@@ -27,12 +27,15 @@ from pathlib import Path
 import psutil
 from jupyter_client.manager import start_new_kernel
 
-ROOT, SHARED = Path(__file__).resolve().parents[1], Path("/dev/shm")
-READY_S, LAUNCH_S, END_S = 240.0, 60.0, 10.0
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = Path("/dev/shm")
+READY_S = 240.0
+LAUNCH_S = 60.0
+END_S = 10.0
 SETUP = """
 import json, os, time
 import labkit as lab
-from labkit.launching import zygote_client as server
+from labkit.launching.fork import zygote_client
 
 def work(token):
     import torch
@@ -40,15 +43,21 @@ def work(token):
 
     x = torch.tensor(float(token * (1 + dist.get_rank())), dtype=torch.float64)
     dist.all_reduce(x)
-    return {"pid": os.getpid(), "zygote": os.getppid(), "sum": x.item(), "port": os.environ["MASTER_PORT"],
-            "folder": os.path.dirname(os.readlink("/proc/self/fd/1"))}
+    return {
+        "pid": os.getpid(),
+        "zygote": os.getppid(),
+        "sum": x.item(),
+        "port": os.environ["MASTER_PORT"],
+        "folder": os.path.dirname(os.readlink("/proc/self/fd/1")),
+    }
 
-server.seconds_to_ready()
-told = server.running().process.pid
+zygote_client.seconds_to_ready()
+told = zygote_client.running().process.pid
 """
 LAUNCH = """
 began = time.monotonic()
-told = {"ranks": list(lab.launch(work, TOKEN, ranks=RANKS, timeout_s=LIMIT)), "seconds": time.monotonic() - began}
+results = list(lab.launch(work, TOKEN, ranks=RANKS, timeout_s=LIMIT))
+told = {"ranks": results, "seconds": time.monotonic() - began}
 """
 
 
@@ -56,12 +65,10 @@ class Notebook:
     """A real kernel in a process of its own, and what its launches have told."""
 
     def __init__(self, number: int, num_ranks: int, temporary: str) -> None:
-        self.token, self.num_ranks, self.launches, self.zygote = (
-            7 ** (2 + number),
-            num_ranks,
-            [],
-            None,
-        )
+        self.token = 7 ** (2 + number)
+        self.num_ranks = num_ranks
+        self.launches = []
+        self.zygote = None
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environ = {**os.environ, "TMPDIR": temporary, "PYTHONPATH": paths}
         self.kernel, self.client = start_new_kernel(env=environ, startup_timeout=READY_S)
@@ -93,27 +100,25 @@ class Notebook:
 
     def is_wrong(self, told: dict) -> bool:
         """Whether a launch had ranks of another kernel in it, or ranks that are not one group."""
-        ranks, size = told["ranks"], self.num_ranks
-        alone = all(
-            len({rank[name] for rank in ranks}) == 1 for name in ("port", "folder", "zygote")
-        )
-        return not (
-            alone
-            and len({rank["pid"] for rank in ranks}) == len(ranks) == size
-            and {rank["zygote"] for rank in ranks} == {self.zygote}
-            and {rank["sum"] for rank in ranks} == {self.token * size * (size + 1) / 2}
-        )
+        ranks = told["ranks"]
+        size = self.num_ranks
+
+        def seen(name: str) -> set:
+            return {rank[name] for rank in ranks}
+
+        is_one_group = len(seen("port")) == len(seen("folder")) == 1
+        is_whole = len(seen("pid")) == len(ranks) == size
+        is_own = seen("zygote") == {self.zygote}
+        is_right = seen("sum") == {self.token * size * (size + 1) / 2}
+        return not (is_one_group and is_whole and is_own and is_right)
 
     def identities(self) -> set[tuple[str, object]]:
         """What no other kernel may see: pids of its own, of its zygote and its ranks, and its
         folders."""
         mine = {("pid", self.process.pid), ("pid", self.zygote)}
         for told in filter(None, self.launches):
-            mine |= {
-                pair
-                for rank in told["ranks"]
-                for pair in (("pid", rank["pid"]), ("folder", rank["folder"]))
-            }
+            mine |= {("pid", rank["pid"]) for rank in told["ranks"]}
+            mine |= {("folder", rank["folder"]) for rank in told["ranks"]}
         return mine
 
     def end(self, kill: bool) -> None:
@@ -140,50 +145,73 @@ def shared(since_s: float, ports: set[str]) -> Iterator[Path]:
             yield file
 
 
+def work_together(notebooks: list[Notebook], num_launches: int) -> list[psutil.Process]:
+    """All launch at the same moments. Returns the processes that there are in the end."""
+    together = threading.Barrier(len(notebooks))
+    threads = []
+    for each in notebooks:
+        threads.append(threading.Thread(target=each.work, args=(num_launches, together)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    family = []
+    for each in notebooks:
+        family += [each.process, *each.process.children(recursive=True)]
+    return family
+
+
+def leftovers(folder: Path, since_s: float, ports: set[str]) -> list[Path]:
+    """What is left after some patience."""
+    deadline = time.monotonic() + END_S
+    left = [*left_in(folder), *shared(since_s, ports)]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left = [*left_in(folder), *shared(since_s, ports)]
+    for file in left:
+        print("left:", file, [each.name for each in file.glob("*")], file=sys.stderr)
+    return left
+
+
+def num_crossed(notebooks: list[Notebook]) -> int:
+    """Launches that were wrong, and what more than one kernel saw."""
+    count = 0
+    seen = Counter()
+    for each in notebooks:
+        count += sum(each.is_wrong(told) for told in each.launches if told)
+        seen.update(each.identities())
+    return count + sum(times > 1 for times in seen.values())
+
+
 def measure(num_kernels: int, num_ranks: int, num_launches: int) -> dict:
     """One row: the whole experiment."""
-    began, since_s = time.monotonic(), time.time()
+    began = time.monotonic()
+    since_s = time.time()
     with tempfile.TemporaryDirectory(prefix="crowd-") as temporary:
         notebooks = [Notebook(number, num_ranks, temporary) for number in range(num_kernels)]
         try:
-            together = threading.Barrier(num_kernels)
-            threads = [
-                threading.Thread(target=each.work, args=(num_launches, together))
-                for each in notebooks
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            family = [
-                process
-                for each in notebooks
-                for process in (each.process, *each.process.children(recursive=True))
-            ]
+            family = work_together(notebooks, num_launches)
         finally:
             for number, each in enumerate(notebooks):
                 each.end(kill=number % 2 == 0)
         _, orphans = psutil.wait_procs(family, timeout=END_S)
-        told = [(each, launch) for each in notebooks for launch in each.launches]
-        ports = {rank["port"] for _, launch in told if launch for rank in launch["ranks"]}
-        deadline = time.monotonic() + END_S
-        while (
-            left := [*left_in(Path(temporary)), *shared(since_s, ports)]
-        ) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        for file in left:
-            print("left:", file, [each.name for each in file.glob("*")], file=sys.stderr)
+        launches = []
+        for each in notebooks:
+            launches += each.launches
+        good = [told for told in launches if told]
+        ports = set()
+        for told in good:
+            ports |= {rank["port"] for rank in told["ranks"]}
+        left = leftovers(Path(temporary), since_s, ports)
         for process in orphans:
             process.kill()
-    seen = Counter(identity for each in notebooks for identity in each.identities())
-    times = sorted(launch["seconds"] for _, launch in told if launch)
+    times = sorted(told["seconds"] for told in good)
     return {
         "kernels": num_kernels,
         "ranks": num_ranks,
-        "launches": len(told),
-        "failed": sum(launch is None for _, launch in told),
-        "crossed": sum(each.is_wrong(launch) for each, launch in told if launch)
-        + sum(count > 1 for count in seen.values()),
+        "launches": len(launches),
+        "failed": len(launches) - len(good),
+        "crossed": num_crossed(notebooks),
         "orphans": len(orphans),
         "leaked_files": len(left),
         "p95_s": round(times[int(0.95 * (len(times) - 1))], 3) if times else None,

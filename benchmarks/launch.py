@@ -110,7 +110,7 @@ def serve(peer: str) -> None:
     """A process that has imported what the peer needs; times one launch for every number of ranks
     it reads."""
     if peer == "labkit":
-        from labkit.launching import zygote_client
+        from labkit.launching.fork import zygote_client
 
         zygote_client.seconds_to_ready()
     elif peer != "torchrun":

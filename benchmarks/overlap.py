@@ -13,11 +13,12 @@ gradients, against the mean over the ranks, relative to the largest.
 
 import argparse
 import statistics
+from itertools import chain, product
 
 from report import tell
 
+from labkit import data_parallel
 from labkit.collectives.network import Link
-from labkit.data_parallel import run as data_parallel_run
 from labkit.data_parallel.buckets import MIB, Layer
 from labkit.timeline import hidden_comm, step_us
 
@@ -36,22 +37,21 @@ BUCKETS_MB = {"small": 0.25, "large": 0.75}
 def row(speed: str, bucket: str, num_ranks: int, num_runs: int) -> dict:
     """One link and one bucket size, with and without overlap in turn."""
     settings = {"bucket_mb": BUCKETS_MB[bucket], "link": LINKS[speed]}
-    simulated = {
-        on: data_parallel_run.predict(LAYERS, num_ranks, overlap=on, **settings)
-        for on in (True, False)
-    }
-    runs = [
-        {
-            on: data_parallel_run.launch(LAYERS, num_ranks, overlap=on, **settings)
-            for on in (True, False)
-        }
-        for _ in range(num_runs)
-    ]
-    measured = [{on: run.timeline() for on, run in both.items()} for both in runs]
-    predicted_us = {on: step_us(timeline) for on, timeline in simulated.items()}
-    took_us = {
-        on: statistics.median(step_us(both[on]) for both in measured) for on in (True, False)
-    }
+    runs = {True: [], False: []}  # by whether communication overlaps
+    for _, overlap in product(range(num_runs), runs):
+        run = data_parallel.launch(LAYERS, num_ranks, overlap=overlap, **settings)
+        runs[overlap].append(run)
+    results = list(chain.from_iterable(chain(*runs.values())))
+    simulated = {}
+    predicted_us = {}
+    measured = {}
+    took_us = {}
+    for overlap in runs:
+        simulated[overlap] = data_parallel.predict(LAYERS, num_ranks, overlap=overlap, **settings)
+        predicted_us[overlap] = step_us(simulated[overlap])
+        measured[overlap] = [run.timeline() for run in runs[overlap]]
+        took_us[overlap] = statistics.median(map(step_us, measured[overlap]))
+    errors = [took_us[overlap] / predicted_us[overlap] - 1 for overlap in runs]
     return {
         "link": speed,
         "gb_per_s": LINKS[speed].bandwidth_gb_per_s,
@@ -63,15 +63,11 @@ def row(speed: str, bucket: str, num_ranks: int, num_runs: int) -> dict:
         "without_measured_ms": round(took_us[False] / 1e3, 1),
         "ratio_simulated": round(predicted_us[True] / predicted_us[False], 3),
         "ratio_measured": round(took_us[True] / took_us[False], 3),
-        "error": round(max((took_us[on] / predicted_us[on] - 1 for on in took_us), key=abs), 3),
+        "error": round(max(errors, key=abs), 3),
         "hidden_simulated": round(hidden_comm(simulated[True]), 3),
-        "hidden_measured": round(
-            statistics.median(hidden_comm(both[True]) for both in measured), 3
-        ),
-        "overruns": sum(rank["overruns"] for both in runs for run in both.values() for rank in run),
-        "max_error": float(
-            f"{max(rank['max_error'] for both in runs for run in both.values() for rank in run):.1e}"
-        ),
+        "hidden_measured": round(statistics.median(map(hidden_comm, measured[True])), 3),
+        "overruns": sum(rank["overruns"] for rank in results),
+        "max_error": float(f"{max(rank['max_error'] for rank in results):.1e}"),
         "paced": True,
         "runs": num_runs,
     }
@@ -84,14 +80,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=4)
     options = parser.parse_args()
-    tell(
-        (
-            row(speed, bucket, options.ranks, options.runs)
-            for speed in LINKS
-            for bucket in BUCKETS_MB
-        ),
-        options.json,
-    )
+    cases = product(LINKS, BUCKETS_MB)
+    tell((row(speed, bucket, options.ranks, options.runs) for speed, bucket in cases), options.json)
 
 
 if __name__ == "__main__":

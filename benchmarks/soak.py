@@ -29,11 +29,12 @@ import psutil
 
 import labkit as lab
 from labkit.debugging import faults
-from labkit.launching import zygote_client
-from labkit.launching.outcome import Finding
+from labkit.launching.fork import zygote_client
+from labkit.launching.verdicts.outcome import Finding
 
 MARK = "LABKIT_SOAK"
-HANG_S, PATIENCE_S = 1.0, 3.0
+HANG_S = 1.0
+PATIENCE_S = 3.0
 NO_ODD_RANK = ("set_epoch",)
 
 
@@ -73,7 +74,8 @@ def judged(name: str, found: Finding | None, odd: int) -> str:
 
 def one(name: str, ranks: int, odd: int) -> tuple[str, float]:
     """One launch: what was wrong with its verdict, and the seconds from the call to it."""
-    began, silence_s = time.monotonic(), 0.0
+    began = time.monotonic()
+    silence_s = 0.0
     if name == "stop":
         wrong = stop(ranks)
     elif name == "dead_kernel":
@@ -86,7 +88,7 @@ def one(name: str, ranks: int, odd: int) -> tuple[str, float]:
         except lab.LaunchError as error:
             wrong = f"healthy was called {error.finding.fault if error.finding else error}"
     else:
-        silence_s = HANG_S * faults.PROGRAMS[name].silent
+        silence_s = HANG_S if faults.PROGRAMS[name].silent else 0.0
         wrong = judged(name, faults.run(name, ranks=ranks, odd=odd, hang_s=HANG_S), odd)
     return wrong, time.monotonic() - began - silence_s
 
@@ -134,60 +136,66 @@ def _num_fds() -> int:
 
 def draw(chance: random.Random) -> tuple[str, int, int]:
     """What is launched next: a name, its ranks, the odd one."""
-    roll, ranks = chance.random(), chance.randint(3, 5)
-    name = (
-        "healthy"
-        if roll < 0.1
-        else "stop"
-        if roll < 0.15
-        else "dead_kernel"
-        if roll < 0.17
-        else chance.choice(list(faults.PROGRAMS))
-    )
+    roll = chance.random()
+    ranks = chance.randint(3, 5)
+    if roll < 0.1:
+        name = "healthy"
+    elif roll < 0.15:
+        name = "stop"
+    elif roll < 0.17:
+        name = "dead_kernel"
+    else:
+        name = chance.choice(list(faults.PROGRAMS))
     return name, ranks, chance.randrange(ranks)
+
+
+class Count:
+    """What was found wrong so far."""
+
+    def __init__(self) -> None:
+        self.found = {"orphans": 0, "leaked_files": 0, "wrong_verdicts": 0}
+
+    def add(self, launch: str, wrong: str, orphans: list, files: list[Path]) -> None:
+        """Counts what one launch left, ends it, and tells stderr."""
+        self.found["orphans"] += len(orphans)
+        self.found["leaked_files"] += len(files)
+        if wrong:
+            self.found["wrong_verdicts"] += 1
+        for process in orphans:
+            process.kill()
+        if wrong or orphans or files:
+            print(f"{launch}: {wrong} {orphans} {files}", file=sys.stderr, flush=True)
 
 
 def soak(launches: int, seed: int) -> dict:
     """The whole of it, as one row."""
     mark = os.environ[MARK] = uuid.uuid4().hex
-    chance, shared, began = random.Random(seed), set(_shared()), time.monotonic()
+    chance = random.Random(seed)
+    shared = set(_shared())
+    began = time.monotonic()
     zygote_client.seconds_to_ready()
     one("healthy", 3, 0)
     leftovers(mark, shared)
     time.sleep(1.0)  # the spares are forked
-    fds, notices, row = (
-        _num_fds(),
-        [],
-        dict.fromkeys(("orphans", "leaked_files", "wrong_verdicts"), 0),
-    )
+    fds = _num_fds()
+    count = Count()
+    notices = []
     for number in range(launches):
         name, ranks, odd = draw(chance)
         wrong, seconds = one(name, ranks, odd)
-        notices += [seconds] * (name != "healthy")
+        if name != "healthy":
+            notices.append(seconds)
         orphans, files = leftovers(mark, shared)
-        row["wrong_verdicts"] += bool(wrong)
-        row["orphans"] += len(orphans)
-        row["leaked_files"] += len(files)
-        for process in orphans:
-            process.kill()
+        count.add(f"{number}: {name}, {ranks} ranks, odd {odd}", wrong, orphans, files)
         shared |= {path.name for path in files}
-        if wrong or orphans or files:
-            print(
-                f"{number}: {name}, {ranks} ranks, odd {odd}: {wrong} {orphans} {files}",
-                file=sys.stderr,
-                flush=True,
-            )
         if number % 50 == 49:
-            print(
-                f"{number + 1} launches, {time.monotonic() - began:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            took_s = time.monotonic() - began
+            print(f"{number + 1} launches, {took_s:.0f} s", file=sys.stderr, flush=True)
     time.sleep(1.0)
     p95 = statistics.quantiles(notices, n=20)[-1] if len(notices) > 1 else sum(notices)
     return {
         "launches": launches,
-        **row,
+        **count.found,
         "leaked_fds": _num_fds() - fds,
         "p95_notice_s": round(p95, 3),
         "max_notice_s": round(max(notices, default=0), 3),

@@ -28,7 +28,8 @@ def steps(num_rounds: int, num_ranks: int, dim: int, seq_len: int) -> list[tuple
     from labkit.measure import trace
 
     torch.manual_seed(0)
-    whole, rank = model.Transformer(2 * num_ranks, dim, 4, max_len=seq_len), dist.get_rank()
+    rank = dist.get_rank()
+    whole = model.Transformer(2 * num_ranks, dim, 4, max_len=seq_len)
     part = model.split(whole, num_ranks)[rank]
     stage = PipelineStage(part, rank, num_ranks, torch.device("cpu"))
     runtime = Schedule1F1B(stage, 8, loss_fn=model.loss)
@@ -37,9 +38,8 @@ def steps(num_rounds: int, num_ranks: int, dim: int, seq_len: int) -> list[tuple
     def step() -> float:
         dist.barrier()
         began = time.perf_counter()
-        runtime.step(
-            *((tokens,) if rank == 0 else ()), target=targets if rank == num_ranks - 1 else None
-        )
+        inputs = (tokens,) if rank == 0 else ()
+        runtime.step(*inputs, target=targets if rank == num_ranks - 1 else None)
         dist.barrier()
         return time.perf_counter() - began
 
@@ -48,16 +48,20 @@ def steps(num_rounds: int, num_ranks: int, dim: int, seq_len: int) -> list[tuple
             return step()
 
     for _ in range(2):
-        step(), recorded()
+        step()
+        recorded()
     return [(step(), recorded()) for _ in range(num_rounds)]
 
 
 def row(num_rounds: int, num_ranks: int, dim: int, seq_len: int) -> dict:
     """One size of model."""
     run = lab.launch(steps, num_rounds, num_ranks, dim, seq_len, ranks=num_ranks)
-    pairs = list(zip(*run, strict=True))  # per round: a (without, with) of every rank
-    without = [max(rank[0] for rank in pair) for pair in pairs]
-    recorded = [max(rank[1] for rank in pair) for pair in pairs]
+    without = []
+    recorded = []
+    for pairs in zip(*run, strict=True):  # of a round: a (without, with) of every rank
+        without.append(max(pair[0] for pair in pairs))
+        recorded.append(max(pair[1] for pair in pairs))
+    ratios = [slow / fast for fast, slow in zip(without, recorded, strict=True)]
     return {
         "ranks": num_ranks,
         "dim": dim,
@@ -65,7 +69,7 @@ def row(num_rounds: int, num_ranks: int, dim: int, seq_len: int) -> dict:
         "rounds": num_rounds,
         "step_s": round(statistics.median(without), 4),
         "recorded_s": round(statistics.median(recorded), 4),
-        "ratio": round(statistics.median(r / w for w, r in zip(without, recorded, strict=True)), 3),
+        "ratio": round(statistics.median(ratios), 3),
     }
 
 

@@ -11,6 +11,7 @@ percentage points. What claims no quantity stands in EXCUSED, with the reason.
 """
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,8 +30,8 @@ EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
     "collectives.topology": "boxes of one size are counted; nothing is as long as a number",
-    "pictures.sketch": "who waits for whom: states and arrows, no quantity",
-    "widgets.report": "shows pictures.sketch",
+    "pictures.diagnosis": "who waits for whom: states and arrows, no quantity",
+    "widgets.report": "shows pictures.diagnosis",
     "widgets.show": "shows any picture as it is",
     "widgets.accelerate_workflow": "calls are words in boxes of one size; what was counted stands "
     "there in digits",
@@ -39,6 +40,14 @@ EXCUSED = {
 }
 """Pictures that claim no quantity, and what makes no picture of its own. ``browser.makers`` finds
 all pictures and boards by walking the package: a new one is measured, or stands here by name."""
+
+
+PAINTERS = (
+    *itertools.product(("SVG",), THEMES),
+    ("matplotlib", "light"),
+    *itertools.product(("HTML",), THEMES),
+)
+"""(renderer, theme) of every column of paintings"""
 
 
 def errors(case: Case, painted: Painted) -> list[float]:
@@ -54,26 +63,23 @@ def painted_by(
     if renderer == "matplotlib":
         return [(case, by_matplotlib(case.drawn)) for case in ours]
     if renderer == "SVG":
-        return list(
-            zip(ours, by_chromium(shoot, [case.drawn for case in ours], theme), strict=True)
-        )
+        paintings = by_chromium(shoot, [case.drawn for case in ours], theme)
+        return list(zip(ours, paintings, strict=True))
     pages = [case for case in cases if isinstance(case.drawn, Page)]
-    return [
-        (
-            case,
-            Painted(
-                pixels=shoot(case.drawn.html, case.drawn.selector, theme)[case.drawn.index],
-                renderer="html",
-                theme=theme,
-            ),
-        )
-        for case in pages
-    ]
+    return [(case, _by_browser(shoot, case.drawn, theme)) for case in pages]
+
+
+def _by_browser(shoot: object, page: Page, theme: str) -> Painted:
+    """What a browser alone can show."""
+    pixels = shoot(page.html, page.selector, theme)[page.index]
+    return Painted(pixels=pixels, renderer="html", theme=theme)
 
 
 def row(picture: str, renderer: str, theme: str, painted: Sequence[tuple[Case, Painted]]) -> dict:
     """One line of the table."""
-    found = [error for case, each in painted for error in errors(case, each)]
+    found: list[float] = []
+    for case, each in painted:
+        found += errors(case, each)
     return {
         "picture": picture,
         "renderer": renderer,
@@ -88,12 +94,9 @@ def rows(only: str = "") -> Iterator[dict]:
     with chromium() as shoot:
         for picture in (each for each in MEASURED if only in each):
             cases = list(MEASURED[picture]())
-            for renderer, theme in (
-                *(("SVG", theme) for theme in THEMES),
-                ("matplotlib", "light"),
-                *(("HTML", theme) for theme in THEMES),
-            ):
-                if painted := painted_by(shoot, cases, renderer, theme):
+            for renderer, theme in PAINTERS:
+                painted = painted_by(shoot, cases, renderer, theme)
+                if painted:
                     yield row(picture, renderer, theme, painted)
 
 

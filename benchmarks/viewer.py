@@ -48,12 +48,11 @@ COLOURS = {"compute": (0x4F, 0x9F, 0xE3), "optimizer": (0x43, 0xB0, 0x8A)}
 
 def made(per: int) -> Timeline:
     """A trace of 8 ranks, each with ``per`` spans of random length and some rest between them."""
-    rng, num = np.random.default_rng(0), 8 * per
-    rank, lasts, gaps = (
-        np.repeat(np.arange(8), per),
-        rng.lognormal(3, 1.2, num),
-        rng.exponential(8, num),
-    )
+    rng = np.random.default_rng(0)
+    num = 8 * per
+    rank = np.repeat(np.arange(8), per)
+    lasts = rng.lognormal(3, 1.2, num)
+    gaps = rng.exponential(8, num)
     ends = np.concatenate([np.cumsum((lasts + gaps)[rank == r]) for r in range(8)])
     kinds = np.where(np.arange(num) % 3 == 2, "optimizer", "compute")
     names = [f"op{i % 200}" for i in range(num)]
@@ -66,7 +65,9 @@ def made(per: int) -> Timeline:
 
 def measure(lab: Page, num_presses: int) -> dict:
     """Keys pressed one after the other; the times of each, in milliseconds."""
-    whole, near, painted = [], [], []
+    whole: list[float] = []
+    near: list[float] = []
+    painted: list[float] = []
     for number in range(num_presses):
         if number % len(KEYS) == 0:
             painted_ms, drawn_ms = lab.page.evaluate(TIMED, ["0", CANVAS])
@@ -92,7 +93,8 @@ def share_error(lab: Page, per: int) -> float:
     image = (
         matplotlib.image.imread(io.BytesIO(lab.page.locator(CANVAS).screenshot()))[..., :3] * 255
     )
-    shown, worst = scene.timeline(trace), 0.0
+    shown = scene.timeline(trace)
+    worst = 0.0
     whole_us = shown.end_us - shown.start_us
     for rank, row in enumerate(viewer.about(shown)["rows"]):
         top = round(6 + row["top_px"])
@@ -100,9 +102,8 @@ def share_error(lab: Page, per: int) -> float:
         for kind in COLOURS:
             seen = float((nearest(band) == list(COLOURS).index(kind)).mean())
             mine = (trace.rank == rank) & (trace.kind == kind)
-            worst = max(
-                worst, abs(seen - float((trace.end_us - trace.start_us)[mine].sum()) / whole_us)
-            )
+            true = float((trace.end_us - trace.start_us)[mine].sum()) / whole_us
+            worst = max(worst, abs(seen - true))
     return round(worst, 4)
 
 

@@ -108,7 +108,8 @@ WATCH = """output => {
     if (!began) return;
     const start = began;
     began = 0;
-    requestAnimationFrame(() => requestAnimationFrame(() => window.painted.push(performance.now() - start)));
+    const done = () => window.painted.push(performance.now() - start);
+    requestAnimationFrame(() => requestAnimationFrame(done));
   };
   const look = () => {
     const shown = all().filter(page => page.checkVisibility());
@@ -119,12 +120,16 @@ WATCH = """output => {
   };
   for (const name of ['clearRect', 'drawImage']) {
     const own = CanvasRenderingContext2D.prototype[name];
-    CanvasRenderingContext2D.prototype[name] = function (...given) { changed(); return own.apply(this, given); };
+    CanvasRenderingContext2D.prototype[name] = function (...given) {
+      changed();
+      return own.apply(this, given);
+    };
   }
   output.querySelector('.js-plotly-plot')?.on('plotly_afterplot', changed);
   look();
   document.addEventListener('keydown', () => { began = performance.now() }, true);
-  new MutationObserver(look).observe(output, {subtree: true, childList: true, attributes: true, characterData: true});
+  const everything = {subtree: true, childList: true, attributes: true, characterData: true};
+  new MutationObserver(look).observe(output, everything);
 }"""
 
 

@@ -17,11 +17,14 @@ stage 2 with use_multi_rank_bucket_allreduce off.
 
 import argparse
 import statistics
+import time
 
 from report import tell
 
 import labkit as lab
+from labkit.sharding import run as sharding_run
 from labkit.sharding import states
+from labkit.sharding.run import Trainer
 
 CASES = {
     "ddp": (0, {}),
@@ -33,51 +36,51 @@ CASES = {
 }
 
 
-def measure(cases: dict, num_steps: int) -> dict[str, dict]:
-    """In a rank: every case in turn, step by step."""
-    import time
-
+def trainer(name: str, stage: int, more: dict) -> Trainer:
+    """In a rank: the model in one engine, in fp32, with torch's AdamW."""
     import deepspeed
     import torch
     import torch.distributed as dist
 
     from labkit import model
-    from labkit.measure import memory, traffic
-    from labkit.sharding import run as sharding_run
 
-    trainers, found = {}, {name: {"ms": []} for name in cases}
+    torch.manual_seed(0)
+    net = model.Transformer(4, 64, 4, max_len=32)
+    setting = sharding_run.Setting(
+        engine="ddp" if name == "ddp" else f"zero{stage}",
+        num_microbatches=1,
+        num_ranks=dist.get_world_size(),
+        batch=2,
+    )
+    if name == "ddp":
+        return sharding_run.wrap(setting, net)
+    config = sharding_run.deepspeed_config(setting)
+    config["bf16"] = {"enabled": False}
+    config["gradient_clipping"] = 0.0
+    config["zero_optimization"] |= more
+    config["optimizer"]["params"]["weight_decay"] = 0.01  # torch's default; DeepSpeed's is 0
+    engine = deepspeed.initialize(model=net, config=config)[0]
+    return sharding_run.Trainer(engine=engine, optimizer=None)
+
+
+def measure(cases: dict, num_steps: int) -> dict[str, dict]:
+    """In a rank: every case in turn, step by step."""
+    import torch.distributed as dist
+
+    from labkit import model
+    from labkit.measure import traffic
+
+    trainers = {name: trainer(name, *case) for name, case in cases.items()}
+    found: dict[str, dict] = {name: {"ms": []} for name in cases}
     batch = model.story_tokens(2, 32, seed=dist.get_rank())
-    for name, (stage, more) in cases.items():
-        torch.manual_seed(0)
-        net = model.Transformer(4, 64, 4, max_len=32)
-        setting = sharding_run.Setting(
-            engine="ddp" if name == "ddp" else f"zero{stage}",
-            num_microbatches=1,
-            num_ranks=dist.get_world_size(),
-            batch=2,
-        )
-        if name == "ddp":
-            trainers[name] = sharding_run.wrap(setting, net)
-        else:
-            config = sharding_run.deepspeed_config(setting) | {
-                "bf16": {"enabled": False},
-                "gradient_clipping": 0.0,
-            }
-            config["zero_optimization"] |= more
-            config["optimizer"]["params"]["weight_decay"] = (
-                0.01  # torch's default; DeepSpeed's is 0
-            )
-            engine = deepspeed.initialize(model=net, config=config)[0]
-            trainers[name] = sharding_run.Trainer(engine=engine, optimizer=None)
+    names = list(cases)
     for step in range(num_steps + 2):  # the first two prepare
-        for place in range(len(trainers)):
-            name, trainer = list(trainers.items())[
-                (place + step) % len(trainers)
-            ]  # nobody always follows the same one
+        first = step % len(names)  # nobody always follows the same one
+        for name in names[first:] + names[:first]:
             dist.barrier()
             began = time.perf_counter()
             with traffic.count() as counted:
-                loss = trainer.train(1, *batch)
+                loss = trainers[name].train(1, *batch)
             if step > 1:
                 found[name]["ms"].append(1e3 * (time.perf_counter() - began))
             found[name] |= {
@@ -86,56 +89,66 @@ def measure(cases: dict, num_steps: int) -> dict[str, dict]:
                 "calls": counted.calls.total(),
                 "loss": loss,
             }
-    for name, trainer in trainers.items():
-        seen: list = []
-        trainer.train(
-            1,
-            *batch,
-            between=lambda _, trainer=trainer, seen=seen: seen.append(
-                memory.shards(trainer.engine, trainer.optimizer)
-            ),
-        )
-        kept = ~((seen[0].kind == "buffer") | (seen[0].kind == "gathered"))
-        found[name]["state_bytes"] = int(seen[0].num_bytes[kept].sum())
+    for name, each in trainers.items():
+        found[name]["state_bytes"] = state_bytes(each, batch)
     return found
+
+
+def state_bytes(trainer: Trainer, batch: tuple) -> int:
+    """In a rank: what lies there between the backward and the update of one more step."""
+    from labkit.sharding import engines
+
+    seen = []
+    trainer.train(
+        1, *batch, between=lambda _: seen.append(engines.shards(trainer.engine, trainer.optimizer))
+    )
+    kept = (seen[0].kind != "buffer") & (seen[0].kind != "gathered")
+    return int(seen[0].num_bytes[kept].sum())
 
 
 def rows(num_ranks: int, num_steps: int) -> list[dict]:
     """A row for each case, ratios against DDP."""
     run = lab.launch(measure, CASES, num_steps, ranks=num_ranks, backend="gloo", timeout_s=300)
-    total = {
-        name: {
-            "ms": statistics.median(
-                map(max, zip(*(rank[name]["ms"] for rank in run), strict=True))
-            ),
-            "state": max(rank[name]["state_bytes"] for rank in run),
-            "wire": sum(rank[name]["sent_bytes"] for rank in run),
-        }
-        for name in CASES
-    }
-    first, told = total["ddp"], []
+    total = {}
+    for name in CASES:
+        total[name] = totals([rank[name] for rank in run])
+    ddp = total["ddp"]
+    due = (16, 4 + 16 / num_ranks, 4 + 16 / num_ranks, 20 / num_ranks)
+    ddp_volume = sum(states.step_volume(1, num_ranks, 0).values())
+    told = []
     for name, (stage, _) in CASES.items():
-        mine, rank = total[name], run[0][name]
-        due = (16, 4 + 16 / num_ranks, 4 + 16 / num_ranks, 20 / num_ranks)[stage]
-        volume = [sum(states.step_volume(1, num_ranks, each).values()) for each in (stage, 0)]
+        mine = total[name]
+        rank = run[0][name]
+        volume = sum(states.step_volume(1, num_ranks, stage).values())
         told.append(
             {
                 "engine": name,
                 "ranks": num_ranks,
                 "ms": round(mine["ms"], 1),
-                "time_x": round(mine["ms"] / first["ms"], 2),
+                "time_x": round(mine["ms"] / ddp["ms"], 2),
                 "state_bytes": mine["state"],
-                "state_x": round(mine["state"] / first["state"], 3),
-                "predicted_x": round(due / 16, 3),
+                "state_x": round(mine["state"] / ddp["state"], 3),
+                "predicted_x": round(due[stage] / 16, 3),
                 "calls": rank["calls"],
                 "payload_bytes": rank["payload_bytes"],
-                "wire_x": round(mine["wire"] / first["wire"], 3) if first["wire"] else None,
-                "needed_x": round(volume[0] / volume[1], 3),
+                "wire_x": round(mine["wire"] / ddp["wire"], 3) if ddp["wire"] else None,
+                "needed_x": round(volume / ddp_volume, 3),
                 "loss": round(rank["loss"], 5),
                 "steps": num_steps,
             }
         )
     return told
+
+
+def totals(ranks: list[dict]) -> dict[str, float]:
+    """Of one case, over the ranks: the median step of the slowest, the fullest, all that was
+    sent."""
+    slowest_ms = map(max, zip(*(rank["ms"] for rank in ranks), strict=True))
+    return {
+        "ms": statistics.median(slowest_ms),
+        "state": max(rank["state_bytes"] for rank in ranks),
+        "wire": sum(rank["sent_bytes"] for rank in ranks),
+    }
 
 
 def main() -> None:

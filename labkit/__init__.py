@@ -17,12 +17,12 @@ _EXPORTS = {
     "warm": "launching.launcher",
     "Job": "launching.job",
     "Run": "launching.run",
-    "LaunchError": "launching.verdict",
-    "RankFailed": "launching.verdict",
-    "Deadlock": "launching.verdict",
-    "Timeout": "launching.verdict",
-    "Stopped": "launching.verdict",
-    "Refused": "launching.verdict",
+    "LaunchError": "launching.verdicts.verdict",
+    "RankFailed": "launching.verdicts.verdict",
+    "Deadlock": "launching.verdicts.verdict",
+    "Timeout": "launching.verdicts.verdict",
+    "Stopped": "launching.verdicts.verdict",
+    "Refused": "launching.verdicts.verdict",
 }
 __all__ = ["__version__", *_EXPORTS]
 

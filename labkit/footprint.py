@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +18,9 @@ Moment = tuple[str, dict[str, float]]
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Footprint:
     """Bytes of one rank over a step: the highest point of each moment."""
+
+    JSON_TAG: ClassVar[str] = "footprint"
+    """how saved runs call it"""
 
     labels: tuple[str, ...]
     """the moments in order: "F0" and "B0" are forward and backward of unit 0, "loss", "step\""""
@@ -46,6 +50,21 @@ class Footprint:
     def badge(self) -> str:
         """Where it comes from, in one line for every picture."""
         return ", ".join((self.origin, *self.notes))
+
+    def to_json(self) -> list:
+        """Its labels, bytes and notes, as a saved run keeps them."""
+        return [self.labels, self.num_bytes.tolist(), self.notes]
+
+    @classmethod
+    def from_json(cls, content: list) -> "Footprint":
+        """What ``to_json`` gave; its origin is now "recorded". Raises ValueError or TypeError for
+        anything else."""
+        labels, num_bytes, notes = content
+        moments = [
+            (label, dict(zip(PARTS, row, strict=True)))
+            for label, row in zip(labels, num_bytes, strict=True)
+        ]
+        return from_moments(moments, "recorded", notes)
 
 
 def from_moments(moments: Iterable[Moment], origin: str, notes: Iterable[str] = ()) -> Footprint:

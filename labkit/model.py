@@ -37,9 +37,12 @@ class Block(nn.Module):
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        self.norm1 = nn.LayerNorm(dim)
+        self.norm2 = nn.LayerNorm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.up = nn.Linear(dim, 4 * dim)
+        self.down = nn.Linear(4 * dim, dim)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) to (B, T, D)."""
@@ -62,7 +65,8 @@ class Head(nn.Module):
 
     def __init__(self, dim: int, vocab_size: int) -> None:
         super().__init__()
-        self.norm, self.logits = nn.LayerNorm(dim), nn.Linear(dim, vocab_size, bias=False)
+        self.norm = nn.LayerNorm(dim)
+        self.logits = nn.Linear(dim, vocab_size, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) to (B, T, V)."""
@@ -79,8 +83,8 @@ def layers(
     """Embed, ``num_layers`` blocks, head: a plain list, as DeepSpeed's PipelineModule takes it."""
     if dim % num_heads:
         raise ValueError(
-            f"heads share the model dimension equally; dim={dim} is not a multiple of {num_heads} "
-            "heads"
+            "heads share the model dimension equally; "
+            f"dim={dim} is not a multiple of {num_heads} heads"
         )
     return [
         Embed(dim, vocab_size, max_len),
@@ -122,15 +126,18 @@ def split(model: Transformer, num_stages: int) -> list[nn.Module]:
     if not 1 <= num_stages <= num_blocks:
         raise ValueError(
             f"a stage holds at least one block; {num_blocks} blocks cannot make {num_stages} "
-            "stages: "
-            f"take 1 to {num_blocks} stages, or a model of more layers"
+            f"stages: take 1 to {num_blocks} stages, or a model of more layers"
         )
     cuts = [1 + stage * num_blocks // num_stages for stage in range(num_stages + 1)]
-    cuts[0], cuts[-1] = 0, len(model.layers)
-    return [
-        nn.Sequential(OrderedDict((str(i), model.layers[i]) for i in range(*ends)))
-        for ends in pairwise(cuts)
-    ]
+    cuts[0] = 0
+    cuts[-1] = len(model.layers)
+    return [_stage(model, start, stop) for start, stop in pairwise(cuts)]
+
+
+def _stage(model: Transformer, start: int, stop: int) -> nn.Sequential:
+    """Some consecutive layers, by their numbers in the model."""
+    named = [(str(number), model.layers[number]) for number in range(start, stop)]
+    return nn.Sequential(OrderedDict(named))
 
 
 def loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ elements.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -53,6 +54,9 @@ CATEGORIES = {
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shards:
     """Slices of tensors on ranks. Every column has shape (num_slices,)."""
+
+    JSON_TAG: ClassVar[str] = "shards"
+    """how saved runs call it"""
 
     rank: np.ndarray
     """int64: the rank that holds it"""
@@ -123,6 +127,17 @@ class Shards:
     def rows(self) -> list[tuple]:
         """(rank, kind, tensor, start, stop, dtype, device) of each slice."""
         return list(zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True))
+
+    def to_json(self) -> list:
+        """Its rows, number of ranks and notes, as a saved run keeps them."""
+        return [self.rows(), self.num_ranks, self.notes]
+
+    @classmethod
+    def from_json(cls, content: list) -> "Shards":
+        """What ``to_json`` gave; its origin is now "recorded". Raises ValueError or TypeError for
+        anything else."""
+        rows, num_ranks, notes = content
+        return from_rows(rows, num_ranks=num_ranks, origin="recorded", notes=notes)
 
     def bytes_by(self, column: str = "kind") -> dict[str, np.ndarray]:
         """Bytes per rank, int64 of shape (num_ranks,), for each value of a column; "category" sums

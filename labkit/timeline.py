@@ -17,7 +17,8 @@ import numpy as np
 from labkit.units import MOST_RANKS, check_whole
 
 ORIGINS = ("simulated", "measured", "recorded")
-COMPUTE, COMM = "compute", "comm"
+COMPUTE = "compute"
+COMM = "comm"
 COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
 
 
@@ -55,26 +56,15 @@ class Timeline:
         check_whole(0, MOST_RANKS, num_ranks=self.num_ranks)
         if not all(isinstance(note, str) for note in self.notes):
             raise ValueError(f"a Timeline's notes are words; got {self.notes}")
-        columns = (
-            self.rank,
-            self.lane,
-            self.kind,
-            self.label,
-            self.start_us,
-            self.end_us,
-            self.num_bytes,
-        )
-        lengths = {len(column) for column in columns}
+        lengths = {len(getattr(self, name)) for name in COLUMNS}
         if len(lengths) != 1:
             raise ValueError(f"a Timeline's columns have one length; got {sorted(lengths)}")
-        if not (
-            fine := (self.start_us <= self.end_us) & np.isfinite(self.end_us - self.start_us)
-        ).all():
+        fine = (self.start_us <= self.end_us) & np.isfinite(self.end_us - self.start_us)
+        if not fine.all():
             bad = int(np.argmin(fine))
             raise ValueError(
                 f"a span has finite times and ends after it starts; {str(self.label[bad])!r} on "
-                "rank "
-                f"{self.rank[bad]} starts at {self.start_us[bad]} us and ends at "
+                f"rank {self.rank[bad]} starts at {self.start_us[bad]} us and ends at "
                 f"{self.end_us[bad]} us"
             )
         if len(self.rank) and not 0 <= self.rank.min() <= self.rank.max() < self.num_ranks:
@@ -149,30 +139,25 @@ class Timeline:
         """Reads what ``save`` wrote. Raises ValueError for another kind of file."""
         try:
             trace = json.loads(Path(path).read_bytes())
-            rows = [
-                (
-                    e["pid"],
-                    e["tid"],
-                    e["cat"],
-                    e["name"],
-                    e["ts"],
-                    e["ts"] + e["dur"],
-                    e["args"]["bytes"],
-                )
-                for e in trace["traceEvents"]
-                if e["ph"] == "X"
-            ]
+            rows = [_row(event) for event in trace["traceEvents"] if event["ph"] == "X"]
             about = {name: trace["labkit"][name] for name in ("num_ranks", "origin", "notes")}
             return from_rows(rows, **about)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{str(path)!r} was not written by Timeline.save ({type(error).__name__}: "
-                f"{error}); a "
-                "Kineto trace is read by labkit.measure.trace.read"
+                f"{error}); a Kineto trace is read by labkit.measure.trace.read"
             ) from error
 
     def _rows(self) -> Iterable[tuple]:
         return zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)
+
+
+def _row(event: dict) -> tuple:
+    """A Chrome trace event of ``to_chrome`` as a row of ``from_rows``."""
+    start_us = event["ts"]
+    end_us = start_us + event["dur"]
+    named = event["pid"], event["tid"], event["cat"], event["name"]
+    return (*named, start_us, end_us, event["args"]["bytes"])
 
 
 def check_mask(mask: np.ndarray, num_rows: int) -> None:
@@ -218,10 +203,8 @@ def busy_us(timeline: Timeline, lane: str | tuple[str, ...] = COMPUTE) -> np.nda
     """Time each rank spends in a lane (or in several), overlapping spans counted once. Shape
     (num_ranks,), microseconds."""
     spans = timeline.select(np.isin(timeline.lane, lane))
-    return np.array(
-        [sum(e - s for s, e in _union(spans, rank)) for rank in range(timeline.num_ranks)],
-        dtype=float,
-    )
+    unions = [_union(spans, rank) for rank in range(timeline.num_ranks)]
+    return np.array([_total_us(union) for union in unions], dtype=float)
 
 
 def bubble(timeline: Timeline, over: str = "total") -> float:
@@ -233,7 +216,8 @@ def bubble(timeline: Timeline, over: str = "total") -> float:
     """
     if over not in ("total", "ideal"):
         raise ValueError(f'a bubble is taken over "total" or "ideal" time; got {over!r}')
-    busy, total = float(busy_us(timeline).sum()), timeline.num_ranks * timeline.span_us
+    busy = float(busy_us(timeline).sum())
+    total = timeline.num_ranks * timeline.span_us
     if total == 0:
         return 0.0
     denominator = total if over == "total" else busy
@@ -270,7 +254,9 @@ def straggler(timeline: Timeline) -> tuple[int, float]:
     ranks would be paired wrongly. A collective under compute waits while its rank does not. 0.0:
     nobody waited, and the rank means nothing.
     """
-    rows, calls, seen = timeline.select(timeline.lane == COMM), defaultdict(list), Counter()
+    rows = timeline.select(timeline.lane == COMM)
+    calls: dict[tuple[str, int], list[tuple]] = defaultdict(list)
+    seen: Counter[tuple[str, int]] = Counter()
     columns = (column.tolist() for column in (rows.start_us, rows.rank, rows.kind, rows.end_us))
     for start, rank, kind, end in sorted(zip(*columns, strict=True)):
         if not kind.startswith(("send", "recv")):
@@ -284,16 +270,20 @@ def straggler(timeline: Timeline) -> tuple[int, float]:
 
 
 def _union(timeline: Timeline, rank: int) -> list[tuple[float, float]]:
+    """When a rank does anything: stretches (start, end) that do not touch, in order."""
     mine = timeline.rank == rank
+    starts, ends = timeline.start_us[mine], timeline.end_us[mine]
     merged: list[tuple[float, float]] = []
-    for start, end in sorted(
-        zip(timeline.start_us[mine].tolist(), timeline.end_us[mine].tolist(), strict=True)
-    ):
+    for start, end in sorted(zip(starts.tolist(), ends.tolist(), strict=True)):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((start, end))
     return merged
+
+
+def _total_us(stretches: Iterable[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in stretches)
 
 
 def step_us(timeline: Timeline) -> float:
@@ -303,7 +293,8 @@ def step_us(timeline: Timeline) -> float:
 
 
 def in_flight(timeline: Timeline) -> np.ndarray:
-    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one stage.
+    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one
+    stage.
 
     One is kept from its F to its B, or to its W where the backward is split; spans are read in
     order of start.

@@ -42,6 +42,7 @@ _WORDS = (
         "{ranks} 个 rank，{span}，{badge}：rank {sender} 发送最多，{bytes}。",
     ),
     ("plan", "{}: {}, {} ranks", "{}：{}，{} 个 rank"),
+    ("num_ranks", "{} ranks", "{} 个 rank"),
     ("step", "step", "步骤"),
     ("of_steps", "{} of {}", "{} / {}"),
     ("nothing_sent", "nothing has been sent yet", "还没有发送任何东西"),
@@ -98,46 +99,16 @@ _WORDS = (
 )
 
 
-WORDS = {
-    "en": {"code": "en"} | {key: en for key, en, _ in _WORDS},
-    "zh": {"code": "zh"} | {key: zh for key, _, zh in _WORDS},
-}
+def catalogue(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
+    """Language -> words by their key, from rows (key, English, Chinese)."""
+    words: dict[str, dict[str, str]] = {"en": {}, "zh": {}}
+    for key, english, chinese in rows:
+        words["en"][key] = english
+        words["zh"][key] = chinese
+    return words
 
 
-def speaking(language: str, build: Callable[[dict[str, str]], Any]) -> Any:
-    """The picture that ``build`` makes of a language's words; it can also make itself
-    ``in_english``.
-
-    Raises ValueError for a language that is neither "en" nor "zh".
-    """
-    picture = build(_words(language))
-    return picture if language == "en" else replace(picture, in_english=lambda: build(WORDS["en"]))
-
-
-def _words(language: str) -> dict[str, str]:
-    if language not in WORDS:
-        raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
-    return WORDS[language]
-
-
-def called(names: Iterable[str], language: str) -> list[str]:
-    """What collectives and algorithms ("all_reduce", "ring") are called; a name that ``TITLES``
-    lacks stays."""
-    words = _words(language)
-    return [words.get(title, title) for title in (TITLES.get(name, name) for name in names)]
-
-
-def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
-    """What a picture shows, its numbers and where they come from, in one line."""
-    words = _words(language)
-    said = words["colon"].join(filter(None, (heading, words["comma"].join(map(" ".join, numbers)))))
-    return words["badged"].format(said, badge)
-
-
-def sentence(heading: str, parts: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
-    """The same as a sentence, for a picture's summary."""
-    said = titled(heading, parts, badge, language)
-    return WORDS[language]["stop"].format(said)
+WORDS = catalogue([("code", "en", "zh"), *_WORDS])
 
 
 TITLES: dict[str, str] = {
@@ -158,3 +129,42 @@ TITLES: dict[str, str] = {
     "direct": "Direct",
 }
 """Words for every primitive and algorithm"""
+
+
+def speaking(language: str, build: Callable[[dict[str, str]], Any]) -> Any:
+    """The picture that ``build`` makes of a language's words; it can also make itself
+    ``in_english``.
+
+    Raises ValueError for a language that is neither "en" nor "zh".
+    """
+    picture = build(_words(language))
+    return picture if language == "en" else replace(picture, in_english=lambda: build(WORDS["en"]))
+
+
+def _words(language: str) -> dict[str, str]:
+    if language not in WORDS:
+        raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
+    return WORDS[language]
+
+
+def called(names: Iterable[str], language: str, *more: str) -> str:
+    """What a collective and its algorithm are called, and more: of ("all_reduce", "ring") and
+    "N = 4" it is "All-reduce: Ring, N = 4". A name that ``TITLES`` lacks stays."""
+    words = _words(language)
+    titles = [TITLES.get(name, name) for name in names]
+    name = words["colon"].join(words.get(title, title) for title in titles)
+    return words["comma"].join((name, *more))
+
+
+def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
+    """What a picture shows, its numbers and where they come from, in one line."""
+    words = _words(language)
+    told = words["comma"].join(" ".join(pair) for pair in numbers)
+    said = words["colon"].join(part for part in (heading, told) if part)
+    return words["badged"].format(said, badge)
+
+
+def sentence(heading: str, parts: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
+    """The same as a sentence, for a picture's summary."""
+    said = titled(heading, parts, badge, language)
+    return WORDS[language]["stop"].format(said)

@@ -12,7 +12,8 @@ import pytest
 from browser.lab import browser, chromium
 
 from labkit import check
-from labkit.launching import zygote_client
+from labkit.check import exercises
+from labkit.launching.fork import zygote_client
 from labkit.machine import resources
 
 pytest_plugins = ["browser.fixtures"]
@@ -87,8 +88,7 @@ def a_fresh_learner(
 ) -> Iterator[None]:
     """Nobody has tried an exercise yet, and the file's own come first; verdicts speak English again
     afterwards."""
-    monkeypatch.setattr(
-        check, "_history", {name: [] for name in (*request.module.EXERCISES, *check._history)}
-    )
+    names = (*request.module.EXERCISES, *exercises._history)
+    monkeypatch.setattr(exercises, "_history", {name: [] for name in names})
     yield
     check.language("en")

@@ -5,7 +5,8 @@ import io
 import numpy as np
 from matplotlib import image
 
-from labkit.pictures import mpl, scene, style
+from labkit.pictures import scene, style
+from labkit.pictures.painters import mpl
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.pipeline import schedules, simulation

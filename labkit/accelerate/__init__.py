@@ -1,6 +1,10 @@
-"""Accelerate: one loop for DDP, FSDP and DeepSpeed. ``run`` builds an Accelerator for each engine
-in a rank.
+"""Accelerate: one loop for DDP, FSDP and DeepSpeed.
 
+``update`` is the theory of an update: which collectives each line of the loop calls under each
+engine, and where the weights change. ``run`` builds the Accelerator of an engine in a rank, runs
+the usual loop and looks at every line of an update; ``described`` says what ``prepare`` changed.
+``picture`` draws an update, predicted and measured; ``board`` is the widget; ``check`` holds the
+exercises (the same loop for every engine, accumulation with clipping, an exact accuracy).
 Chapter 04.
 """
 
@@ -11,11 +15,16 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "run": [
             "ENGINES",
-            "LINES",
-            "SHAPE",
             "accelerator",
             "described",
+            "start",
             "step",
+        ],
+        "update": [
+            "LINES",
+            "SHAPE",
+            "differing",
+            "predicted",
         ],
     },
 )

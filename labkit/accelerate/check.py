@@ -57,11 +57,8 @@ def exact_accuracy(answer: Callable) -> Iterator[tuple[str, str]]:
         if payload_bytes > 24 * seen + 64:
             yield (
                 "over budget",
-                (
-                    f"{case}: a rank hands {payload_bytes} bytes to collectives for its {seen} "
-                    "samples; "
-                    "a prediction and a label are 16 bytes"
-                ),
+                f"{case}: a rank hands {payload_bytes} bytes to collectives for its {seen} "
+                "samples; a prediction and a label are 16 bytes",
             )
 
 
@@ -110,7 +107,8 @@ def _differ(given: object, right: "dict[str, Tensor]") -> str:
 
     if not isinstance(given, dict):
         return f"returned {type(given).__name__}, not the weights (a dict of tensors)"
-    if odd := sorted(set(given) ^ set(right)):
+    odd = sorted(set(given) ^ set(right))
+    if odd:
         return f"{odd[0]} is {'missing' if odd[0] in right else 'no weight of the bare model'}"
     for name, weight in right.items():
         mine = given[name]
@@ -125,14 +123,19 @@ def _differ(given: object, right: "dict[str, Tensor]") -> str:
 
 
 def _epoch(answer: Callable, engine: str) -> tuple[str]:
+    """What is wrong; the main process alone is asked."""
     import torch.distributed as dist
 
     from labkit.accelerate.run import accelerator
 
-    accelerate, size = accelerator(engine), dist.get_world_size()
+    accelerate = accelerator(engine)
+    size = dist.get_world_size()
     net, optimizer, batches = _parts(2 * size)
     given = answer(accelerate, net, optimizer, _loader(batches))
-    return (_differ(given, _right(2 * size, size)) if accelerate.is_main_process else "",)
+    fault = ""
+    if accelerate.is_main_process:
+        fault = _differ(given, _right(2 * size, size))
+    return (fault,)
 
 
 def _accumulated(answer: Callable, num_steps: int) -> tuple[str, int, int]:
@@ -142,7 +145,9 @@ def _accumulated(answer: Callable, num_steps: int) -> tuple[str, int, int]:
     from labkit.accelerate.run import accelerator
     from labkit.measure import traffic
 
-    accelerate, size, max_norm = accelerator(accumulation=num_steps), dist.get_world_size(), 0.5
+    accelerate = accelerator(accumulation=num_steps)
+    size = dist.get_world_size()
+    max_norm = 0.5
     net, optimizer, batches = _parts(3 * num_steps * size)
     net, optimizer, loader = accelerate.prepare(net, optimizer, _loader(batches))
     with traffic.count() as counted:
@@ -162,21 +167,19 @@ def _accuracy(answer: Callable, num_samples: int, batch: int) -> tuple[str, int,
 
     accelerate = accelerator()
     torch.manual_seed(2)
-    net, inputs = torch.nn.Linear(6, 10), torch.randn(num_samples, 6)
+    net = torch.nn.Linear(6, 10)
+    inputs = torch.randn(num_samples, 6)
     labels = net(inputs).argmax(-1)
     labels[num_samples // 2 + 1 :] += 1
     true = (net(inputs).argmax(-1) == labels).float().mean().item()
-    net, loader = accelerate.prepare(
-        net, DataLoader(TensorDataset(inputs, labels), batch_size=batch)
-    )
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=batch)
+    net, loader = accelerate.prepare(net, loader)
     with traffic.count() as counted:
         given = answer(accelerate, net, loader)
     seen = len(loader) * batch
     if not isinstance(given, (int, float)):
         return f"returned {type(given).__name__}, not a number", 0, seen
-    fault = (
-        f"returned {given:.4f}; of all samples {true:.4f} are right"
-        if abs(given - true) > 1e-4
-        else ""
-    )
+    fault = ""
+    if abs(given - true) > 1e-4:
+        fault = f"returned {given:.4f}; of all samples {true:.4f} are right"
     return fault, counted.payload_bytes.total(), seen

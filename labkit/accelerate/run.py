@@ -8,17 +8,19 @@ told what it would have found; the ranks, the engines and their collectives are 
 import functools
 import os
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from labkit.accelerate import update
+from labkit.accelerate.update import SHAPE
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import Tensor, nn
 
-ENGINES = ("one process", "ddp", "fsdp", "zero2", "zero3")
-LINES = ("forward", "backward", "clip", "step", "zero_grad")
-"""what a loop calls for a microbatch, in order"""
-SHAPE = {"num_layers": 2, "dim": 128, "num_heads": 2, "max_len": 16}
-"""of the model whose step is looked at"""
+    from labkit.launching.job import Job
+
+ENGINES = (*update.ENGINES, "zero3")
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
@@ -39,37 +41,55 @@ def accelerator(
     """
     if engine not in ENGINES:
         raise ValueError(f"an engine is one of {', '.join(ENGINES)}; got {engine!r}")
-    from accelerate import (
-        Accelerator,
-        DeepSpeedPlugin,
-        DistributedType,
-        FullyShardedDataParallelPlugin,
-        PartialState,
-    )
+    from accelerate import Accelerator, DistributedType, PartialState
 
     if engine == "one process":
         for name in _RANK:
             os.environ.pop(name, None)
     os.environ.pop("ACCELERATE_USE_CPU", None)  # with it DeepSpeed would not be used
-    state, plugin = PartialState(cpu=True), {}
+    state = PartialState(cpu=True)
+    plugin: dict[str, Any] = {}
     if engine == "fsdp":
         state.distributed_type = DistributedType.MULTI_GPU
-        plugin["fsdp_plugin"] = FullyShardedDataParallelPlugin(
-            fsdp_version=2,
-            reshard_after_forward=True,
-            auto_wrap_policy="transformer_based_wrap",
-            transformer_cls_names_to_wrap=[layer],
-            cpu_ram_efficient_loading=False,
-        )
+        plugin["fsdp_plugin"] = _fsdp_plugin(layer)
     elif engine.startswith("zero"):
-        plugin["deepspeed_plugin"] = DeepSpeedPlugin(
-            zero_stage=int(engine[-1]),
-            gradient_accumulation_steps=accumulation,
-            gradient_clipping=max_norm,
-            zero3_save_16bit_model=True,
-        )
+        plugin["deepspeed_plugin"] = _deepspeed_plugin(int(engine[-1]), accumulation, max_norm)
     return Accelerator(
         mixed_precision=precision, gradient_accumulation_steps=accumulation, **plugin
+    )
+
+
+def _fsdp_plugin(layer: str) -> object:
+    """FSDP2, units made of the modules of class ``layer``."""
+    from accelerate import FullyShardedDataParallelPlugin
+
+    return FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        reshard_after_forward=True,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=[layer],
+        cpu_ram_efficient_loading=False,
+    )
+
+
+def _deepspeed_plugin(stage: int, accumulation: int, max_norm: float | None) -> object:
+    """ZeRO at a stage; DeepSpeed accumulates and clips by itself."""
+    from accelerate import DeepSpeedPlugin
+
+    return DeepSpeedPlugin(
+        zero_stage=stage,
+        gradient_accumulation_steps=accumulation,
+        gradient_clipping=max_norm,
+        zero3_save_16bit_model=True,
+    )
+
+
+def start(engine: str, precision: str, accumulation: int, *, num_ranks: int) -> "Job":
+    """Begins ``step`` on real ranks; returns at once."""
+    from labkit.launching import launcher
+
+    return launcher.start(
+        step, engine, precision, accumulation, ranks=num_ranks, backend="gloo", timeout_s=60
     )
 
 
@@ -94,33 +114,51 @@ def step(
     )
     net = model.Transformer(**SHAPE)
     data = TensorDataset(*model.story_tokens(6 * accumulation * accelerate.num_processes, 16))
-    parts = net, torch.optim.AdamW(net.parameters(), lr=1e-3), DataLoader(data, batch_size=2)
-    before = described(*parts)
-    net, optimizer, loader = accelerate.prepare(*parts)
-    found: dict = {
-        "before": before,
-        "after": described(net, optimizer, loader),
-        "sync": [],
-        "lines": [],
-    }
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    loader = DataLoader(data, batch_size=2)
+    before = described(net, optimizer, loader)
+    net, optimizer, loader = accelerate.prepare(net, optimizer, loader)
+    after = described(net, optimizer, loader)
+    synchronised = []
+    lines = []
     with trace.record(operators=False):
         for tokens, targets in loader:
-            rows: dict = {}
-            line = functools.partial(_watched, optimizer, rows)
             with accelerate.accumulate(net):
-                loss = line("forward", lambda: model.loss(net(tokens), targets))  # noqa: B023
-                line("backward", lambda: accelerate.backward(loss))  # noqa: B023
-                if accelerate.sync_gradients:
-                    line("clip", lambda: accelerate.clip_grad_norm_(net.parameters(), max_norm))
-                line("step", optimizer.step)
-                line("zero_grad", optimizer.zero_grad)
-            found["sync"].append(accelerate.sync_gradients)
-            found["lines"].append(rows)
-    last = slice(-accumulation, None)
-    return found | {"sync": found["sync"][last], "lines": found["lines"][last], "loss": loss.item()}
+                row, loss = _lines(accelerate, net, optimizer, tokens, targets, max_norm)
+            synchronised.append(accelerate.sync_gradients)
+            lines.append(row)
+    return {
+        "before": before,
+        "after": after,
+        "sync": synchronised[-accumulation:],
+        "lines": lines[-accumulation:],
+        "loss": loss,
+    }
 
 
-def _watched(optimizer: Any, rows: dict, name: str, work: Callable) -> Any:
+def _lines(
+    accelerate: "Accelerator",
+    net: "nn.Module",
+    optimizer: Any,
+    tokens: "Tensor",
+    targets: "Tensor",
+    max_norm: float,
+) -> tuple[dict, float]:
+    """The usual loop's lines for one batch: what each did, and the loss."""
+    from labkit import model
+
+    row: dict = {}
+    line = functools.partial(_watched, optimizer, row)
+    loss = line("forward", lambda: model.loss(net(tokens), targets))
+    line("backward", lambda: accelerate.backward(loss))
+    if accelerate.sync_gradients:
+        line("clip", lambda: accelerate.clip_grad_norm_(net.parameters(), max_norm))
+    line("step", optimizer.step)
+    line("zero_grad", optimizer.zero_grad)
+    return row, loss.item()
+
+
+def _watched(optimizer: Any, row: dict, name: str, work: Callable) -> Any:
     """Does a line's work and writes down what it called and whether the weights moved."""
     import torch
 
@@ -130,7 +168,7 @@ def _watched(optimizer: Any, rows: dict, name: str, work: Callable) -> Any:
     with traffic.count() as counted:
         made = work()
     moved = not all(map(torch.equal, was, _held(optimizer)))
-    rows[name] = {
+    row[name] = {
         "calls": dict(counted.calls),
         "payload_bytes": dict(counted.payload_bytes),
         "moved": moved,
@@ -143,14 +181,16 @@ def described(net: "nn.Module", optimizer: Any, loader: Any) -> dict[str, str]:
     rank, "inside" what a block computes in. Draws a batch and runs a forward."""
     import torch
 
-    seen, inner = {}, net
+    inner = net
     while not hasattr(inner, "layers"):
         inner = inner.module  # what is wrapped
+    inside = []
     hook = inner.layers[1].up.register_forward_hook(
-        lambda module, inputs, made: seen.update(inside=made.dtype)
+        lambda module, inputs, made: inside.append(made.dtype)
     )
     weights = list(inner.parameters())
-    kind, dtype = type(weights[0].data).__name__, _short(weights[0].dtype)
+    kind = type(weights[0].data).__name__
+    dtype = _short(weights[0].dtype)
     here = sum(getattr(each, "_local_tensor", each).numel() for each in weights)
     tokens, _ = next(iter(loader))
     with torch.no_grad():
@@ -164,7 +204,7 @@ def described(net: "nn.Module", optimizer: Any, loader: Any) -> dict[str, str]:
         "batches": str(len(loader)),
         "batch on": str(tokens.device),
         "weights": f"{kind} {dtype}, {here:,}",
-        "inside": _short(seen["inside"]),
+        "inside": _short(inside[-1]),
         "output": _short(made.dtype),
     }
 
@@ -175,5 +215,5 @@ def _short(dtype: Any) -> str:
 
 def _held(optimizer: Any) -> "list[Tensor]":
     """What the optimizer updates on this rank: weights, shards of them, or their fp32 copy."""
-    tensors = (each for group in optimizer.param_groups for each in group["params"])
+    tensors = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     return [getattr(each, "_local_tensor", each).detach() for each in tensors]

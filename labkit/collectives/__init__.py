@@ -1,36 +1,42 @@
 """Collectives: who sends which part to whom, what that costs on a network, and the same on real
-ranks.
+ranks. Chapter 02.
 
-``algorithms`` writes a collective as a plan, step by step; ``network`` says how long a plan takes
-on given links, and ``calibrate`` measures the links of this machine. ``run`` executes a plan,
-message by message, or calls torch's own. ``picture`` draws plans, networks and machines; ``board``
-is the widget. Chapter 02.
+``plans`` is the noun: a collective step by step, what it leaves where, how many bytes it sends.
+``algorithms`` writes plans: rings, trees, hierarchies. ``network`` says how long a plan takes on
+given links, by simulation, by closed forms and by a line through measured times. ``run`` executes a
+plan on real ranks, message by message, or calls torch's own; ``calibrate_run`` measures what the
+links of this machine do. ``picture`` draws a plan step by step, ``network_picture`` who is linked
+with whom, ``topology_picture`` the inside of a machine. ``board`` is the widget; ``check`` and
+``hints.json`` are the exercises.
 """
 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
+    submodules=["calibrate_run", "network", "network_picture", "picture", "topology_picture"],
     submod_attrs={
+        "plans": [
+            "Message",
+            "Plan",
+            "holdings",
+            "received_bytes",
+            "sent_bytes",
+            "validate",
+        ],
         "algorithms": [
             "ALGORITHMS",
-            "Move",
-            "Plan",
             "chain",
             "direct",
             "double_tree",
             "hierarchical",
-            "holdings",
             "lower_bound_bytes",
             "pairwise",
             "plan",
-            "received_bytes",
             "ring",
-            "sent_bytes",
             "square_island",
             "star",
             "tree",
-            "validate",
         ],
         "network": [
             "Fit",
@@ -47,12 +53,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "time_us",
             "uniform",
         ],
-        "run": [
-            "START_S",
-            "execute",
-            "launch",
-            "library",
-            "start",
-        ],
+        "run": ["START_S", "execute", "launch", "library", "start"],
     },
 )

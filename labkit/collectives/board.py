@@ -1,49 +1,52 @@
 """``collectives()``: every collective and algorithm step by step, its volume and time; then the
 same on real ranks."""
 
+import itertools
 from dataclasses import dataclass
 
 import ipywidgets as w
 
 from labkit.collectives import picture
 from labkit.collectives import run as collectives_run
-from labkit.collectives.algorithms import ALGORITHMS, Plan, lower_bound_bytes, plan, sent_bytes
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
 from labkit.collectives.network import (
     Link,
     Network,
     formula_us,
     islands,
     simulate,
-    time_us,
     uniform,
 )
+from labkit.collectives.plans import Plan, sent_bytes
 from labkit.launching.job import Job
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import compare
 from labkit.pictures.sketch import Sketch
+from labkit.timeline import Timeline
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
-from labkit.words import WORDS, called
+from labkit.words import called
 
 __all__ = ["collectives"]
 
-NVLINK, INFINIBAND = (
-    Link(alpha_us=2.0, bandwidth_gb_per_s=300.0),
-    Link(alpha_us=5.0, bandwidth_gb_per_s=25.0),
-)
-SLOW, LATE, QUICK = (
-    Link(alpha_us=1e3, bandwidth_gb_per_s=0.1),
-    Link(alpha_us=2e4, bandwidth_gb_per_s=1.0),
-    Link(alpha_us=1e3, bandwidth_gb_per_s=1.0),
-)
+NVLINK = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
+INFINIBAND = Link(alpha_us=5.0, bandwidth_gb_per_s=25.0)
+SLOW = Link(alpha_us=1e3, bandwidth_gb_per_s=0.1)
+LATE = Link(alpha_us=2e4, bandwidth_gb_per_s=1.0)
+QUICK = Link(alpha_us=1e3, bandwidth_gb_per_s=1.0)
+LINKS = {"slow": SLOW, "late": LATE, "nvlink": NVLINK}
 NETWORKS = ("slow", "late", "paced_islands", "nvlink", "islands")
 PACED = NETWORKS[:3]
 MAX_REAL_RANKS = 8
+MOST_REAL_BYTES = 4e6
 CHOICES = tuple(
-    (primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders
+    itertools.chain.from_iterable(
+        itertools.product([primitive], builders) for primitive, builders in ALGORITHMS.items()
+    )
 )
-_OPTIONS = {
+"""(primitive, algorithm), all there are"""
+OPTIONS = {
     "step": range(64),
     "what": CHOICES,
     "ranks": range(2, 17),
@@ -109,12 +112,19 @@ class Setting:
             return islands(self.num_ranks, half, inside=QUICK, between=SLOW)
         if self.network == "islands":
             return islands(self.num_ranks, half, inside=NVLINK, between=INFINIBAND)
-        return uniform(self.num_ranks, {"slow": SLOW, "late": LATE, "nvlink": NVLINK}[self.network])
+        return uniform(self.num_ranks, LINKS[self.network])
+
+    def only_link(self) -> Link | None:
+        """What all ranks are linked by; None between islands."""
+        return LINKS.get(self.network)
 
 
 class CollectivesBoard(Trial):
     """The widget: a page per step of the plan, a player, and the whole plan on real ranks over
     paced links."""
+
+    options = OPTIONS
+    setting_type = Setting
 
     def __init__(
         self,
@@ -126,7 +136,7 @@ class CollectivesBoard(Trial):
     ) -> None:
         words = spoken(_WORDS, language)
         shown = {
-            "what": lambda what: _named(what, language),
+            "what": lambda what: called(what, language),
             "size": format_bytes,
             "network": words.get,
         }
@@ -139,7 +149,7 @@ class CollectivesBoard(Trial):
         }
         if start["what"] not in CHOICES:
             plan(primitive, algorithm, num_ranks)  # says what there is
-        controls = selectors(_OPTIONS, start, words, shown, dropdowns=("what", "network"))
+        controls = selectors(OPTIONS, start, words, shown, dropdowns=("what", "network"))
         self.player = w.Play(interval=900, layout=w.Layout(width="auto"))
         super().__init__(language, _WORDS, controls, around=(self.player,))
         self.links = [w.jslink((self.player, "value"), (controls["step"], "index"))]
@@ -151,21 +161,19 @@ class CollectivesBoard(Trial):
 
     def num_pages(self, what: int, ranks: int, *_: int) -> int:
         """One per step, and one before the first."""
-        return len(plan(*CHOICES[what], _OPTIONS["ranks"][ranks]).steps) + 1
-
-    def setting_at(self, step: int, what: int, ranks: int, size: int, network: int) -> Setting:
-        """What the controls say when they stand at these indices."""
-        return Setting(
-            step=step,
-            what=CHOICES[what],
-            num_ranks=_OPTIONS["ranks"][ranks],
-            num_bytes=_OPTIONS["size"][size],
-            network=NETWORKS[network],
-        )
+        return len(plan(*CHOICES[what], OPTIONS["ranks"][ranks]).steps) + 1
 
     def key(self, setting: Setting) -> tuple:
         """A run does all the steps."""
         return setting.what, setting.num_ranks, setting.num_bytes, setting.network
+
+    def predicts_by(self, setting: Setting) -> tuple:
+        """All steps have one prediction."""
+        return self.key(setting)
+
+    def predict(self, setting: Setting) -> Timeline:
+        """The whole plan, simulated."""
+        return simulate(setting.plan(), setting.links(), setting.num_bytes)
 
     def scene(self) -> Sketch:
         """The picture as it stands."""
@@ -177,48 +185,49 @@ class CollectivesBoard(Trial):
             setting.step,
             num_bytes=setting.num_bytes,
             network=setting.links(),
+            total_us=_total_us(self.prediction(setting)),
             language=self.language,
         )
 
     def page(self, setting: Setting) -> str:
         """The picture of a step, the plan's figures, and what was measured of it."""
-        steps, network, say = setting.plan(), setting.links(), self._words
-        least = lower_bound_bytes(steps.primitive, steps.num_ranks, setting.num_bytes)
-        notes = [
-            say["steps"].format(
-                len(steps.steps),
-                format_bytes(sent_bytes(steps, setting.num_bytes).max()),
-                format_bytes(least),
-            ),
-            say["time"].format(format_us(time_us(steps, network, setting.num_bytes))),
-        ]
-        if "islands" not in setting.network:
-            formula = formula_us(
-                *setting.what, setting.num_ranks, setting.num_bytes, network.link(0, 1)
-            )
-            notes += [say["formula"].format(format_us(formula))] if formula is not None else []
+        notes = self._predicted(setting)
         below = ""
-        if (measured := self.timeline_of(setting)) is not None:
-            predicted, run = (
-                simulate(steps, network, setting.num_bytes),
-                self.runs[self.key(setting)],
-            )
-            sent = sorted({result["sent_bytes"] for result in run})
-            notes.append(
-                say["measured"].format(
-                    format_us(measured.span_us),
-                    format_share(measured.span_us / predicted.span_us),
-                    " – ".join(format_bytes(num) for num in dict.fromkeys((sent[0], sent[-1]))),
-                )
-            )
-            below = svg.html(
-                compare(predicted, measured, title=self._title(setting), language=self.language)
-            )
-        words = paragraphs(*notes)
-        return svg.html(self._scene(setting)) + words + below
+        measured = self.timeline_of(setting)
+        if measured is not None:
+            predicted = self.prediction(setting)
+            notes.append(self._measured(setting, predicted, measured))
+            title = called(setting.what, self.language, f"N = {setting.num_ranks}")
+            below = svg.html(compare(predicted, measured, title=title, language=self.language))
+        return svg.html(self._scene(setting)) + paragraphs(*notes) + below
 
-    def _title(self, setting: Setting) -> str:
-        return f"{_named(setting.what, self.language)}{WORDS[self.language]['comma']}N = {setting.num_ranks}"
+    def _predicted(self, setting: Setting) -> list[str]:
+        """The plan's volume and time in words."""
+        steps = setting.plan()
+        most = sent_bytes(steps, setting.num_bytes).max()
+        least = lower_bound_bytes(steps.primitive, steps.num_ranks, setting.num_bytes)
+        took_us = _total_us(self.prediction(setting))
+        notes = [
+            self._words["steps"].format(len(steps.steps), format_bytes(most), format_bytes(least)),
+            self._words["time"].format(format_us(took_us)),
+        ]
+        link = setting.only_link()
+        if link is not None:
+            formula = formula_us(*setting.what, setting.num_ranks, setting.num_bytes, link)
+            if formula is not None:
+                notes.append(self._words["formula"].format(format_us(formula)))
+        return notes
+
+    def _measured(self, setting: Setting, predicted: Timeline, measured: Timeline) -> str:
+        """The run's time and bytes in words."""
+        run = self.runs[self.key(setting)]
+        sent = sorted({result["sent_bytes"] for result in run})
+        ends = dict.fromkeys((sent[0], sent[-1]))  # once where all sent as much
+        return self._words["measured"].format(
+            format_us(measured.span_us),
+            format_share(measured.span_us / predicted.span_us),
+            " – ".join(format_bytes(num_bytes) for num_bytes in ends),
+        )
 
     def reason(self, setting: Setting) -> str | None:
         """What can't be run here: links faster than this machine's, or more than it can bear."""
@@ -226,16 +235,18 @@ class CollectivesBoard(Trial):
             return self._words["fast"].format(self._words[setting.network])
         if setting.num_ranks > MAX_REAL_RANKS:
             return self._words["many"].format(MAX_REAL_RANKS)
-        return self._words["big"].format(format_bytes(4e6)) if setting.num_bytes > 4e6 else None
+        if setting.num_bytes > MOST_REAL_BYTES:
+            return self._words["big"].format(format_bytes(MOST_REAL_BYTES))
+        return None
 
     def begin(self, setting: Setting) -> Job:
         """The plan on real ranks, message by message."""
         return collectives_run.start(setting.plan(), setting.num_bytes, network=setting.links())
 
 
-def _named(what: tuple[str, str], language: str) -> str:
-    """A collective and its algorithm, as in "All-reduce: Ring"."""
-    return WORDS[language]["colon"].join(called(what, language))
+def _total_us(timeline: Timeline) -> float:
+    """When its last message is over."""
+    return float(timeline.end_us.max(initial=0.0))
 
 
 def collectives(

@@ -26,8 +26,24 @@ __all__ = [
     "tree_broadcast",
 ]
 
+_SLOW = Link(alpha_us=50.0, bandwidth_gb_per_s=1.0)
+_FAST = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
+_CASES = (
+    (8, 2e5, _SLOW),
+    (8, 1e4, _SLOW),
+    (8, 1e6, _FAST),
+    (8, 1e7, _FAST),
+    (3, 100, _SLOW),
+    (2, 10, _FAST),
+    (48, 2e6, _FAST),
+    (48, 1e7, _FAST),
+    (6, 3e4, _SLOW),
+    (6, 1e5, _SLOW),
+)  # ranks, bytes, links to choose an algorithm for
 Log = list[tuple[str, int]]
 """of one rank, in order: ("send", peer), ("recv", peer), or ("wait", which entry it waited for)"""
+Name = tuple[int, int, int]
+"""of a message: source, destination, how many between the same two before it"""
 
 
 @exercise
@@ -42,8 +58,10 @@ def ring_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
     for num_ranks, size in ((2, 7), (3, 12), (5, 13)):
         results, counts, num_steps = _exchange(answer, num_ranks, size)
         case = f"{num_ranks} ranks, {size} numbers"
-        yield from _faults(case, results, [(i % 9 + 1) * int("1" * num_ranks) for i in range(size)])
-        most, least = max(counts), 2 * (size - size // num_ranks) * 4
+        ones = int("1" * num_ranks)
+        yield from _faults(case, results, [(place % 9 + 1) * ones for place in range(size)])
+        most = max(counts)
+        least = 2 * (size - size // num_ranks) * 4
         if most > least or num_steps > 2 * (num_ranks - 1):
             yield (
                 "over budget",
@@ -66,7 +84,9 @@ def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
         results, counts, num_steps = _exchange(answer, num_ranks, 3, root)
         case = f"{num_ranks} ranks, 3 numbers, root {root}"
         yield from _faults(case, results, [10**root * value for value in (1, 2, 3)])
-        least, sent, fewest = 12 * (num_ranks - 1), sum(counts), ceil(log2(num_ranks))
+        sent = sum(counts)
+        least = 12 * (num_ranks - 1)
+        fewest = ceil(log2(num_ranks))
         if num_steps > fewest or sent > least:
             yield (
                 "over budget",
@@ -106,12 +126,14 @@ def _watched(answer: Callable, size: int, *more: int) -> tuple[list[int], int, L
 
     from labkit.measure import traffic
 
-    me, log = dist.get_rank(), []
+    me = dist.get_rank()
+    log: Log = []
     tensor = (torch.arange(size) % 9 + 1.0) * 10**me
     _log(log, answer)
     with traffic.count() as counted:
         answer(me, dist.get_world_size(), tensor, *more)
-    if others := set(counted.calls) - {"send", "recv"}:
+    others = set(counted.calls) - {"send", "recv"}
+    if others:
         raise ValueError(
             "use send and recv (isend, irecv, batch_isend_irecv) only; you called "
             f"{', '.join(others)}"
@@ -127,13 +149,13 @@ def _log(log: Log, answer: Callable) -> None:
 
     for name in ("isend", "irecv"):
         plain = getattr(inner, name)
-        logged = vars(inner)[name] = vars(dist)[name] = _logged(
-            plain, name[1:], log
-        )  # one object: P2POp compares
-        mine = getattr(
-            answer, "__globals__", {}
-        )  # where the notebook says: from torch.distributed import isend
-        mine |= {key: logged for key, value in mine.items() if value is plain}
+        logged = _logged(plain, name[1:], log)
+        setattr(inner, name, logged)
+        setattr(dist, name, logged)  # the same object: P2POp compares
+        mine = getattr(answer, "__globals__", {})  # where a cell said: from ... import isend
+        for key, value in list(mine.items()):
+            if value is plain:
+                mine[key] = logged
 
 
 def _logged(function: Callable, kind: str, log: Log) -> Callable:
@@ -148,9 +170,8 @@ def _logged(function: Callable, kind: str, log: Log) -> Callable:
         if not 0 <= other < inner.get_world_size():  # gloo would crash
             raise ValueError(f"ranks are 0 to {inner.get_world_size() - 1}; got {other}")
         log.append((kind, other))
-        return _Work(
-            function(tensor, *([] if peer is None else [peer]), *args, **kwargs), log, len(log) - 1
-        )
+        given = args if peer is None else (peer, *args)
+        return _Work(function(tensor, *given, **kwargs), log, len(log) - 1)
 
     return post
 
@@ -159,7 +180,9 @@ class _Work:
     """torch's handle of a message, which logs when it was waited for."""
 
     def __init__(self, work: Any, log: Log, number: int) -> None:
-        self._work, self._log, self._number = work, log, number
+        self._work = work
+        self._log = log
+        self._number = number
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         done = self._work.wait(*args, **kwargs)
@@ -176,7 +199,17 @@ def _num_steps(logs: Sequence[Log]) -> int:
     A message goes when both its ends have posted it; a rank posts after what it waited for, and has
     one message out and one in at a time.
     """
-    names, step = {}, {}  # (rank, entry) -> message: (src, dst, how many before it)
+    names = _names(logs)
+    steps: dict[Name, int] = {}
+    for _ in names:  # each pass settles one more message of the longest chain, at least
+        for rank, log in enumerate(logs):
+            _settle(rank, log, names, steps)
+    return max(steps.values(), default=0)
+
+
+def _names(logs: Sequence[Log]) -> dict[tuple[int, int], Name]:
+    """(rank, entry of its log) -> the message that was posted there."""
+    names = {}
     for rank, log in enumerate(logs):
         before: Counter = Counter()
         for number, (kind, peer) in enumerate(log):
@@ -184,16 +217,23 @@ def _num_steps(logs: Sequence[Log]) -> int:
                 pair = (rank, peer) if kind == "send" else (peer, rank)
                 names[rank, number] = (*pair, before[kind, peer])
                 before[kind, peer] += 1
-    for _ in names:  # each pass settles one more message of the longest chain, at least
-        for rank, log in enumerate(logs):
-            clock, port = 0, {"send": 0, "recv": 0}
-            for number, (kind, peer) in enumerate(log):
-                name = names[rank, peer if kind == "wait" else number]
-                if kind == "wait":
-                    clock = max(clock, step[name])
-                else:
-                    port[kind] = step[name] = max(step.get(name, 0), clock + 1, port[kind] + 1)
-    return max(step.values(), default=0)
+    return names
+
+
+def _settle(
+    rank: int, log: Log, names: dict[tuple[int, int], Name], steps: dict[Name, int]
+) -> None:
+    """Moves a rank's messages to the steps in which they can go, by what is known of the others."""
+    clock = 0
+    busy_until = {"send": 0, "recv": 0}
+    for number, (kind, peer) in enumerate(log):
+        if kind == "wait":
+            waited_for = names[rank, peer]
+            clock = max(clock, steps[waited_for])
+        else:
+            name = names[rank, number]
+            steps[name] = max(steps.get(name, 0), clock + 1, busy_until[kind] + 1)
+            busy_until[kind] = steps[name]
 
 
 @exercise
@@ -206,20 +246,14 @@ def least_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for primitive in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
         for num_ranks, num_bytes in ((2, 1000), (4, 1000), (3, 1000), (64, 6400), (1, 1000)):
-            given, right = (
-                answer(primitive, num_ranks, num_bytes),
-                lower_bound_bytes(primitive, num_ranks, num_bytes),
-            )
+            given = answer(primitive, num_ranks, num_bytes)
+            right = lower_bound_bytes(primitive, num_ranks, num_bytes)
             if not abs(given - right) <= 1e-6 * num_bytes:
-                why = (
-                    f"a ring gets by with {right:g}"
-                    if given > right
-                    else f"true, but no algorithm gets by with less than {right:g}"
-                )
-                yield (
-                    "wrong",
-                    f"answer({primitive!r}, {num_ranks}, {num_bytes}) is {given!r:.40}: {why}",
-                )
+                why = f"true, but no algorithm gets by with less than {right:g}"
+                if given > right:
+                    why = f"a ring gets by with {right:g}"
+                case = f"answer({primitive!r}, {num_ranks}, {num_bytes}) is {given!r:.40}"
+                yield "wrong", f"{case}: {why}"
 
 
 @exercise
@@ -230,34 +264,20 @@ def choose_algorithm(answer: Callable) -> Iterator[tuple[str, str]]:
     The tree sends the whole buffer along every edge. Times are simulated on a network whose links
     are all alike.
     """
-    slow, fast = (50.0, 1.0), (2.0, 300.0)
-    for num_ranks, num_bytes, link in (
-        (8, 2e5, slow),
-        (8, 1e4, slow),
-        (8, 1e6, fast),
-        (8, 1e7, fast),
-        (3, 100, slow),
-        (2, 10, fast),
-        (48, 2e6, fast),
-        (48, 1e7, fast),
-        (6, 3e4, slow),
-        (6, 1e5, slow),
-    ):
-        given = answer(num_ranks, num_bytes, *link)
-        network = uniform(num_ranks, Link(alpha_us=link[0], bandwidth_gb_per_s=link[1]))
-        times = {
-            name: time_us(plan("all_reduce", name, num_ranks), network, num_bytes)
-            for name in ("ring", "tree")
-        }
-        case = f"answer({num_ranks}, {num_bytes:g}, {link[0]:g}, {link[1]:g}) is {given!r:.40}"
+    for num_ranks, num_bytes, link in _CASES:
+        given = answer(num_ranks, num_bytes, link.alpha_us, link.bandwidth_gb_per_s)
+        times = {}
+        for name in ("ring", "tree"):
+            steps = plan("all_reduce", name, num_ranks)
+            times[name] = time_us(steps, uniform(num_ranks, link), num_bytes)
+        numbers = f"{num_ranks}, {num_bytes:g}, {link.alpha_us:g}, {link.bandwidth_gb_per_s:g}"
+        case = f"answer({numbers}) is {given!r:.40}"
         if given not in times:
             yield "wrong", f'{case}; choose "ring" or "tree"'
         best = min(times, key=times.get)
         if times[given] > 1.001 * times[best]:
             yield (
                 "over budget",
-                (
-                    f"{case}: {format_bytes(num_bytes)} take {format_us(times[given])}, "
-                    f"by {best} {format_us(times[best])}"
-                ),
+                f"{case}: {format_bytes(num_bytes)} take {format_us(times[given])}, "
+                f"by {best} {format_us(times[best])}",
             )

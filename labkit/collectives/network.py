@@ -5,13 +5,15 @@ Lengths are bytes, times microseconds, bandwidths GB/s to base 10: 1 GB/s = 1000
 microsecond.
 """
 
+import collections
 import heapq
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 
 import numpy as np
 
-from labkit.collectives.algorithms import ALGORITHMS, Move, Plan, lower_bound_bytes, square_island
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, square_island
+from labkit.collectives.plans import Message, Plan
 from labkit.timeline import COMM, Timeline, column, from_rows
 from labkit.units import check_real, check_whole
 
@@ -55,7 +57,8 @@ class Network:
 
     def link(self, src: int, dst: int) -> Link:
         """The link from src to dst. Raises ValueError where there is none."""
-        found = self.links[src][dst] if {src, dst} <= set(range(self.num_ranks)) else None
+        ranks = range(self.num_ranks)
+        found = self.links[src][dst] if src in ranks and dst in ranks else None
         if found is None:
             raise ValueError(
                 f"{self.name} has no link from rank {src} to {dst}; choose another algorithm or "
@@ -82,17 +85,20 @@ def islands(
     check_whole(island_size=island_size)
 
     def link(src: int, dst: int) -> Link | None:
-        here, there = src // island_size, dst // island_size
+        here = src // island_size
+        there = dst // island_size
         if here == there:
             return inside if src != dst else None
         return replace(between, wire=f"island {here}>{there}") if shared else between
 
+    def links_from(src: int) -> tuple[Link | None, ...]:
+        return tuple(link(src, dst) for dst in range(num_ranks))
+
     num_islands = -(-num_ranks // island_size)
-    name = f"{num_ranks} ranks" + (f" on {num_islands} islands" if num_islands > 1 else "")
-    return Network(
-        name=name,
-        links=tuple(tuple(link(a, b) for b in range(num_ranks)) for a in range(num_ranks)),
-    )
+    name = f"{num_ranks} ranks"
+    if num_islands > 1:
+        name += f" on {num_islands} islands"
+    return Network(name=name, links=tuple(links_from(src) for src in range(num_ranks)))
 
 
 def simulate(plan: Plan, network: Network, num_bytes: float) -> Timeline:
@@ -112,42 +118,47 @@ def simulate(plan: Plan, network: Network, num_bytes: float) -> Timeline:
             f"{network.num_ranks}"
         )
     check_real(num_bytes=num_bytes)
-    moves, needs = _dependencies(plan)
-    order, ready = TopologicalSorter(needs), []
+    chunk_bytes = plan.chunk_bytes(num_bytes)
+    messages, needs = _dependencies(plan)
+    order = TopologicalSorter(needs)
     order.prepare()
-    rows, end_us, free_us = [], {}, {}
+    queue = []  # (when both ends are ready, number) of messages that wait for nothing else
+    end_us = {}
+    free_us = collections.defaultdict(float)  # wire -> from when on it is free
+    rows = []
     while order.is_active():
         for number in order.get_ready():
-            heapq.heappush(
-                ready, (max((end_us[before] for before in needs[number]), default=0.0), number)
-            )
-        start_us, number = heapq.heappop(ready)
-        src, dst, chunks, _ = moves[number]
-        link, size = network.link(src, dst), len(chunks) * plan.chunk_bytes(num_bytes)
-        start_us = max(start_us, free_us.get(link.wire, 0.0)) if link.wire else start_us
-        end_us[number] = free_us[link.wire] = start_us + link.us(size)
-        rows += [
-            (rank, COMM, kind, f"{src}>{dst}", start_us, end_us[number], round(size))
-            for rank, kind in ((src, "send"), (dst, "recv"))
-        ]
+            ready_us = max((end_us[before] for before in needs[number]), default=0.0)
+            heapq.heappush(queue, (ready_us, number))
+        start_us, number = heapq.heappop(queue)
+        src, dst, chunks, _ = messages[number]
+        link = network.link(src, dst)
+        size = len(chunks) * chunk_bytes
+        if link.wire:
+            start_us = max(start_us, free_us[link.wire])
+        end_us[number] = start_us + link.us(size)
+        free_us[link.wire] = end_us[number]
+        span = (f"{src}>{dst}", start_us, end_us[number], round(size))
+        rows += [(src, COMM, "send", *span), (dst, COMM, "recv", *span)]
         order.done(number)
     return from_rows(rows, num_ranks=plan.num_ranks, origin="simulated")
 
 
-def _dependencies(plan: Plan) -> tuple[list[Move], dict[int, set[int]]]:
+def _dependencies(plan: Plan) -> tuple[list[Message], dict[int, set[int]]]:
     """All messages, and for each the ones that its two ends have in their last steps before it."""
-    moves, needs, last = [], {}, [set() for _ in range(plan.num_ranks)]
+    messages = []
+    needs = {}
+    last = [set() for _ in range(plan.num_ranks)]  # per rank, the messages of its last step
     for step in plan.steps:
-        needs |= {
-            number: last[move.src] | last[move.dst]
-            for number, move in enumerate(step, start=len(moves))
-        }
-        for rank in {rank for move in step for rank in move[:2]}:
-            last[rank] = {
-                number for number, move in enumerate(step, start=len(moves)) if rank in move[:2]
-            }
-        moves += step
-    return moves, needs
+        now = collections.defaultdict(set)
+        for number, message in enumerate(step, start=len(messages)):
+            needs[number] = last[message.src] | last[message.dst]
+            now[message.src].add(number)
+            now[message.dst].add(number)
+        for rank, numbers in now.items():
+            last[rank] = numbers
+        messages += step
+    return messages, needs
 
 
 def time_us(plan: Plan, network: Network, num_bytes: float) -> float:
@@ -177,23 +188,25 @@ def formula_us(
     check_whole(num_ranks=num_ranks, num_segments=num_segments or 1, island_size=island_size or 1)
     if num_ranks % (island_size or 1):
         raise ValueError(f"island_size is a divisor of {num_ranks} ranks; got {island_size}")
-    hops, log, k = num_ranks - 1, (num_ranks - 1).bit_length(), num_segments or num_ranks
-    size = island_size or square_island(num_ranks)
-    both = 2 if primitive == "all_reduce" else 1
-    steps = {
-        "parameter_server": [(2 * hops, 1.0)],
-        "star": [(hops, 1.0)],
-        "direct": [(min(hops, 1), 1.0)],
-        "tree": [(both * log, 1.0)] if (num_segments or 1) == 1 else None,
-        "pairwise": [(hops, 1 / num_ranks)],
-        "ring": [(both * hops, 1 / num_ranks)],
-        "hierarchical": [(2 * (size - 1), 1 / size), (2 * (num_ranks // size - 1), 1 / num_ranks)],
-    }
-    if primitive in ("broadcast", "reduce"):
-        steps["ring"] = [(num_ranks - 2 + k if hops else 0, 1 / k)]
-    if not steps.get(algorithm) or algorithm not in ALGORITHMS.get(primitive, ()):
+    if algorithm not in ALGORITHMS.get(primitive, ()):
         return None
-    return sum(count * link.us(share * num_bytes) for count, share in steps[algorithm])
+    hops = num_ranks - 1
+    both = 2 if primitive == "all_reduce" else 1  # to the root and back, twice around the ring
+    if algorithm == "hierarchical":
+        size = island_size or square_island(num_ranks)
+        inside_us = 2 * (size - 1) * link.us(num_bytes / size)
+        return inside_us + 2 * (num_ranks // size - 1) * link.us(num_bytes / num_ranks)
+    if algorithm == "ring" and primitive in ("broadcast", "reduce"):
+        num_pieces = num_segments or num_ranks
+        num_steps = hops - 1 + num_pieces if hops else 0
+        return num_steps * link.us(num_bytes / num_pieces)
+    if algorithm in ("ring", "pairwise"):
+        return both * hops * link.us(num_bytes / num_ranks)
+    if algorithm == "tree" and (num_segments or 1) == 1:
+        return both * hops.bit_length() * link.us(num_bytes)
+    if algorithm in ("star", "parameter_server"):
+        return both * hops * link.us(num_bytes)
+    return min(hops, 1) * link.us(num_bytes) if algorithm == "direct" else None
 
 
 def crossover_bytes(
@@ -209,27 +222,18 @@ def crossover_bytes(
     0 where it is never slower, infinite where long messages do not favour it. Raises ValueError
     without closed forms.
     """
-    lines = [
-        [formula_us(primitive, each, num_ranks, size, link) for size in (0, 1e9)]
-        for each in (long, short)
-    ]
-    if None in lines[0] + lines[1]:
+    long_us = [formula_us(primitive, long, num_ranks, size, link) for size in (0, 1e9)]
+    short_us = [formula_us(primitive, short, num_ranks, size, link) for size in (0, 1e9)]
+    if None in long_us or None in short_us:
         raise ValueError(
             f"a crossover needs two algorithms with a closed form; got {long!r} and {short!r} "
             f"for {primitive!r}"
         )
-    (start_long, end_long), (start_short, end_short) = lines
-    late, gained = (
-        start_long - start_short,
-        round(end_short - start_short - end_long + start_long, 6),
-    )
-    return (
-        max(0.0, late / gained * 1e9)
-        if gained > 0
-        else float("inf")
-        if gained < 0 or late > 0
-        else 0.0
-    )
+    late_us = long_us[0] - short_us[0]
+    gained_us = round(short_us[1] - short_us[0] - long_us[1] + long_us[0], 6)
+    if gained_us > 0:
+        return max(0.0, late_us / gained_us * 1e9)
+    return float("inf") if gained_us < 0 or late_us > 0 else 0.0
 
 
 def busbw_factor(primitive: str, num_ranks: int) -> float:
@@ -270,24 +274,19 @@ class Fit:
 
     def us(self, num_bytes: float) -> float:
         """How long the collective takes, in microseconds."""
-        return Link(alpha_us=self.alpha_us, bandwidth_gb_per_s=self.bandwidth_gb_per_s).us(
-            num_bytes
-        )
+        line = Link(alpha_us=self.alpha_us, bandwidth_gb_per_s=self.bandwidth_gb_per_s)
+        return line.us(num_bytes)
 
     def link(self) -> Link:
         """The link on which a ring (pairwise, direct) would take that time. Raises ValueError for
         one rank."""
         if self.num_ranks < 2:
             raise ValueError(f"a link has two ends; this is a fit for {self.num_ranks} rank")
-        algorithm = (
-            "ring"
-            if "ring" in ALGORITHMS[self.primitive]
-            else next(iter(ALGORITHMS[self.primitive]))
-        )
-        unit = Link(alpha_us=1.0, bandwidth_gb_per_s=1.0)
-        num_steps, with_bytes = (
-            formula_us(self.primitive, algorithm, self.num_ranks, size, unit) for size in (0, 1e3)
-        )
+        names = ALGORITHMS[self.primitive]
+        algorithm = "ring" if "ring" in names else next(iter(names))
+        unit = Link(alpha_us=1.0, bandwidth_gb_per_s=1.0)  # 1 us a step, 1 us for each 1000 bytes
+        num_steps = formula_us(self.primitive, algorithm, self.num_ranks, 0, unit)
+        with_bytes = formula_us(self.primitive, algorithm, self.num_ranks, 1e3, unit)
         return Link(
             alpha_us=self.alpha_us / num_steps,
             bandwidth_gb_per_s=self.bandwidth_gb_per_s * (with_bytes - num_steps),
@@ -301,25 +300,25 @@ def fit(primitive: str, num_ranks: int, num_bytes: np.ndarray, times_us: np.ndar
     Neither alpha nor the time per byte falls below 0. Raises ValueError for fewer than two sizes, a
     time of 0, or an unknown primitive.
     """
-    sizes, times = column("num_bytes", num_bytes, float), column("times_us", times_us, float)
-    usable = np.isfinite(sizes).all() and np.isfinite(times).all() and (times > 0).all()
-    if (
-        primitive not in ALGORITHMS
-        or len(set(sizes)) < 2
-        or sizes.shape != times.shape
-        or not usable
-    ):
+    sizes = column("num_bytes", num_bytes, float)
+    times = column("times_us", times_us, float)
+    is_finite = np.isfinite(sizes).all() and np.isfinite(times).all() and (times > 0).all()
+    is_enough = sizes.shape == times.shape and len(set(sizes)) >= 2
+    if primitive not in ALGORITHMS or not is_enough or not is_finite:
         raise ValueError(
             f"a fit of {', '.join(ALGORITHMS)} needs a time above 0 for each of two sizes or "
-            "more; got "
-            f"{primitive!r}, sizes {sizes.tolist()}, times {times.tolist()}"
+            f"more; got {primitive!r}, sizes {sizes.tolist()}, times {times.tolist()}"
         )
     columns = np.stack([1 / times, sizes / times], axis=1)
     scale = np.linalg.norm(columns, axis=0)
     alpha, per_byte = np.linalg.lstsq(columns / scale, np.ones(len(sizes)))[0] / scale
-    if min(alpha, per_byte) < 0:
-        alone = columns.sum(axis=0) / scale**2
-        alpha, per_byte = (0.0, alone[1]) if alpha < 0 else (alone[0], 0.0)
+    alone = columns.sum(axis=0) / scale**2  # what each would be without the other
+    if alpha < 0:
+        alpha = 0.0
+        per_byte = alone[1]
+    elif per_byte < 0:
+        alpha = alone[0]
+        per_byte = 0.0
     return Fit(
         primitive=primitive,
         num_ranks=num_ranks,

@@ -2,7 +2,7 @@
 if wanted.
 
     ring = collectives.plan("all_reduce", "ring", 4)
-    run = collectives.launch(ring, 1e6, network=slow)        # 4 processes, real bytes, each message as slow as its link
+    run = collectives.launch(ring, 1e6, network=slow)  # 4 processes, real bytes, slow links
     run.timeline()                                     # beside network.simulate(ring, slow, 1e6)
 
 Sums are taken in the order of the plan's steps, so that floats may differ from another algorithm's
@@ -10,16 +10,13 @@ in the last bits.
 """
 
 import contextlib
-import fcntl
-import itertools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from labkit.collectives.algorithms import Move, Plan
+from labkit.collectives import paced_run
 from labkit.collectives.network import Network
+from labkit.collectives.plans import Message, Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 START_S = 0.02
 """Ranks agree to begin this much later than the last of them is ready: time to start a
 recording."""
-_count = itertools.count()  # executions over stated links: the same on every rank
 
 
 def launch(
@@ -65,15 +61,12 @@ def start(
     """``launch`` in the background: returns at once."""
     from labkit.launching import launcher
 
-    if (
-        not (0 <= num_bytes < float("inf"))
-        or num_runs < 1
-        or (network and network.num_ranks != plan.num_ranks)
-    ):
+    is_size = 0 <= num_bytes < float("inf")
+    fits = network is None or network.num_ranks == plan.num_ranks
+    if not is_size or num_runs < 1 or not fits:
         raise ValueError(
             f"a run has 0 bytes, 1 execution or more and a network of its plan's {plan.num_ranks} "
-            "ranks; "
-            f"got {num_bytes}, {num_runs} and {network.num_ranks if network else None}"
+            f"ranks; got {num_bytes}, {num_runs} and {network.num_ranks if network else None}"
         )
     return launcher.start(
         _measure, plan, num_bytes, network, num_runs, ranks=plan.num_ranks, timeout_s=timeout_s
@@ -93,48 +86,96 @@ def execute(
     """
     import torch.distributed as dist
 
-    from labkit.measure import trace
+    _check(plan, tensor, network, dist.get_world_size())
+    me = dist.get_rank()
+    chunks = tensor.tensor_split(plan.num_chunks)
+    clock = paced_run.Links(plan, network, kept) if network else paced_run.Clock()
+    epoch_ns = _epoch_ns()
+    for number, step in enumerate(plan.steps):
+        messages = [message for message in step if me in (message.src, message.dst)]
+        if messages:
+            ready_ns = clock.begin(number)
+            sizes = _transfer(messages, chunks, me)
+            spans = clock.finish(number, messages, sizes)
+            _record(messages, sizes, spans, ready_ns, epoch_ns)
+    return tensor
 
-    me, sizes = dist.get_rank(), (plan.num_ranks, network.num_ranks if network else plan.num_ranks)
-    if set(sizes) != {dist.get_world_size()}:
-        raise ValueError(
-            f"this run has {dist.get_world_size()} ranks; got a plan and a network for {sizes}"
-        )
+
+def _check(plan: Plan, tensor: "Tensor", network: Network | None, num_ranks: int) -> None:
+    """Raises ValueError for what can't be executed on this many ranks."""
+    sizes = (plan.num_ranks, network.num_ranks if network else plan.num_ranks)
+    if set(sizes) != {num_ranks}:
+        raise ValueError(f"this run has {num_ranks} ranks; got a plan and a network for {sizes}")
     if tensor.dim() != 1 or not tensor.is_contiguous():
         raise ValueError(
             f"a plan works on a contiguous 1-D tensor; got {tuple(tensor.shape)}. Take "
-            "x.contiguous()."
-            "view(-1)"
+            "x.contiguous().view(-1)"
         )
-    chunks, links = (
-        tensor.tensor_split(plan.num_chunks),
-        _Links(plan, network, kept) if network else None,
-    )
-    epoch_ns = max(
-        time.time_ns() - time.perf_counter_ns() for _ in range(5)
-    )  # whoever is held up in between errs down
-    for number, step in enumerate(plan.steps):
-        if not (moves := [move for move in step if me in (move.src, move.dst)]):
-            continue
-        ready_ns = links.through_ns if links else time.perf_counter_ns()
-        if links:
-            links.ready[number, me] = ready_ns
-        sizes = _transfer(moves, chunks, me)
-        spans = (
-            links.finish(number, moves, sizes)
-            if links
-            else [(ready_ns, time.perf_counter_ns())] * len(moves)
+
+
+def _epoch_ns() -> int:
+    """What is added to perf_counter_ns to make it the time of day. The largest of five readings:
+    whoever is held up between the two clocks errs downwards."""
+    return max(time.time_ns() - time.perf_counter_ns() for _ in range(5))
+
+
+def _record(
+    messages: Sequence[Message],
+    sizes: Sequence[int],
+    spans: Sequence[tuple[int, int]],
+    ready_ns: int,
+    epoch_ns: int,
+) -> None:
+    """Tells the trace of this rank's messages of a step."""
+    import torch.distributed as dist
+
+    from labkit.measure import trace
+
+    for message, num_bytes, (start_ns, end_ns) in zip(messages, sizes, spans, strict=True):
+        trace.span(
+            "send" if message.src == dist.get_rank() else "recv",
+            f"{message.src}>{message.dst}",
+            epoch_ns + start_ns,
+            epoch_ns + end_ns,
+            num_bytes,
+            waited_ns=start_ns - ready_ns,
         )
-        for move, num_bytes, (start_ns, end_ns) in zip(moves, sizes, spans, strict=True):
-            trace.span(
-                "send" if move.src == me else "recv",
-                f"{move.src}>{move.dst}",
-                epoch_ns + start_ns,
-                epoch_ns + end_ns,
-                num_bytes,
-                waited_ns=start_ns - ready_ns,
-            )
-    return tensor
+
+
+def _transfer(messages: Sequence[Message], chunks: Sequence["Tensor"], me: int) -> list[int]:
+    """This rank's messages of one step, for real, the receive posted first. Returns their sizes in
+    bytes."""
+    import torch
+    import torch.distributed as dist
+
+    pieces = []
+    for message in messages:
+        pieces.append([chunks[chunk] for chunk in message.chunks])
+    data = [torch.cat(each) for each in pieces]  # what is sent, or a place for what arrives
+    sends = []
+    receives = []
+    for message, tensor in zip(messages, data, strict=True):
+        if message.src == me:
+            sends.append(dist.P2POp(dist.isend, tensor, message.dst))
+        else:
+            receives.append(dist.P2POp(dist.irecv, tensor, message.src))
+    for work in dist.batch_isend_irecv(receives + sends):
+        work.wait()
+    if data[0].is_cuda:
+        torch.cuda.synchronize()
+    for message, places, arrived in zip(messages, pieces, data, strict=True):
+        if message.dst == me:
+            _put(places, arrived, message.op)
+    return [tensor.nbytes for tensor in data]
+
+
+def _put(places: Sequence["Tensor"], arrived: "Tensor", op: str) -> None:
+    """Adds or copies what arrived into the chunks that it is for."""
+    for place, part in zip(places, arrived.split([len(each) for each in places]), strict=True):
+        if op == "add":
+            place.add_(part)
+        else:
+            place.copy_(part)
 
 
 def library(primitive: str, tensor: "Tensor", root: int = 0) -> "Tensor":
@@ -147,145 +188,72 @@ def library(primitive: str, tensor: "Tensor", root: int = 0) -> "Tensor":
     """
     import torch.distributed as dist
 
-    me, num_ranks = dist.get_rank(), dist.get_world_size()
-    mine, rows = tensor.tensor_split(num_ranks)[me], (num_ranks, num_ranks, -1)
-    {
-        "all_reduce": lambda: dist.all_reduce(tensor),
-        "broadcast": lambda: dist.broadcast(tensor, root),
-        "reduce": lambda: dist.reduce(tensor, root),
-        "all_gather": lambda: dist.all_gather_single(tensor, mine),
-        "reduce_scatter": lambda: dist.reduce_scatter_single(mine, tensor),
-        "all_to_all": lambda: dist.all_to_all(
-            list(tensor.view(rows)[:, me]), list(tensor.view(rows)[me])
-        ),
-        "send_recv": lambda: (
-            (dist.send, dist.recv)[me](tensor, 1 - me) if me < 2 <= num_ranks else None
-        ),
-    }[primitive]()
+    me = dist.get_rank()
+    num_ranks = dist.get_world_size()
+    if primitive == "all_reduce":
+        dist.all_reduce(tensor)
+    elif primitive == "broadcast":
+        dist.broadcast(tensor, root)
+    elif primitive == "reduce":
+        dist.reduce(tensor, root)
+    elif primitive == "all_gather":
+        dist.all_gather_single(tensor, tensor.tensor_split(num_ranks)[me])
+    elif primitive == "reduce_scatter":
+        dist.reduce_scatter_single(tensor.tensor_split(num_ranks)[me], tensor)
+    elif primitive == "all_to_all":
+        table = tensor.view(num_ranks, num_ranks, -1)  # what goes from row to column
+        dist.all_to_all(list(table[:, me]), list(table[me]))
+    elif primitive != "send_recv":
+        raise KeyError(primitive)
+    elif num_ranks > 1 and me == 0:
+        dist.send(tensor, 1)
+    elif num_ranks > 1 and me == 1:
+        dist.recv(tensor, 0)
     return _result(primitive, tensor, root)
 
 
 def _result(primitive: str, tensor: "Tensor", root: int) -> "Tensor":
     import torch.distributed as dist
 
-    me, num_ranks = dist.get_rank(), dist.get_world_size()
+    me = dist.get_rank()
+    num_ranks = dist.get_world_size()
     if primitive == "reduce_scatter":
         return tensor.tensor_split(num_ranks)[me]
     if primitive == "all_to_all":
         return tensor.view(num_ranks, num_ranks, -1)[:, me]
-    return tensor if {"reduce": root, "send_recv": 1}.get(primitive, me) == me else tensor[:0]
-
-
-def _transfer(moves: Sequence[Move], chunks: Sequence["Tensor"], me: int) -> list[int]:
-    """This rank's messages of one step, for real, the receive posted first. Returns their sizes in
-    bytes."""
-    import torch
-    import torch.distributed as dist
-
-    pieces = [[chunks[chunk] for chunk in move.chunks] for move in moves]
-    data = [
-        torch.cat(each) for each in pieces
-    ]  # what stood there before the step; a place for what arrives
-    ways = [(dist.isend, move.dst) if move.src == me else (dist.irecv, move.src) for move in moves]
-    posts = [dist.P2POp(way, tensor, peer) for (way, peer), tensor in zip(ways, data, strict=True)]
-    for work in dist.batch_isend_irecv(sorted(posts, key=lambda post: post.op is dist.isend)):
-        work.wait()
-    if data[0].is_cuda:
-        torch.cuda.synchronize()
-    for move, places, arrived in zip(moves, pieces, data, strict=True):
-        for place, part in zip(places, arrived.split(list(map(len, places))), strict=True):
-            if move.dst == me:
-                place.add_(part) if move.op == "add" else place.copy_(part)
-    return [tensor.nbytes for tensor in data]
-
-
-class _Links:
-    """The stated links of one execution: a file in the run's folder where ranks write when they are
-    ready for what.
-
-    Nanoseconds of perf_counter, one clock for all processes of a machine. ``ready[step, rank]``:
-    since when the rank is through with earlier steps, by what was stated where that was kept;
-    ``end[step, sender]``: when that message is over; ``free[wire]``: from when on a shared wire is.
-    Whichever end of a message looks first settles it for both.
-    """
-
-    def __init__(self, plan: Plan, network: Network, kept: "Pace | None") -> None:
-        from labkit.launching import rank
-        from labkit.measure import pace
-
-        if not (here := rank.current()).folder:
-            raise ValueError(
-                "stated links need a folder that all ranks share; outside a launch set "
-                "LABKIT_RUN_DIR"
-            )
-        here.note("paced links")
-        self.network, self.kept = network, kept or pace.Pace()
-        self.wires = sorted(
-            {link.wire for row in network.links for link in row if link and link.wire}
-        )
-        self.file = open(here.folder / f"links-{next(_count)}", "a+b")  # noqa: SIM115
-        shape, num_wires = (2, len(plan.steps), plan.num_ranks), len(self.wires)
-        self.file.truncate(8 * (np.prod(shape) + num_wires + 1))
-        times = np.memmap(self.file, np.int64, "r+")
-        (self.ready, self.end), self.free = times[num_wires + 1 :].reshape(shape), times[:num_wires]
-        self.through_ns = time.perf_counter_ns()
-
-    def finish(
-        self, number: int, moves: Sequence[Move], sizes: Sequence[int]
-    ) -> list[tuple[int, int]]:
-        """Sleeps until this rank's messages of a step are over. Returns (start, end) of each."""
-        from labkit.measure import pace
-
-        spans = [self.settled(number, move, size) for move, size in zip(moves, sizes, strict=True)]
-        start_ns, end_ns = last = max(spans, key=lambda span: span[1])
-        pace.sleep_until(end_ns / 1e9)
-        late_ns, stated_ns = time.perf_counter_ns() - end_ns, end_ns - start_ns
-        self.kept.count(late_ns / 1e3, stated_ns / 1e3)
-        self.through_ns = end_ns + (late_ns if late_ns > pace.LATE * stated_ns else 0)
-        return [(start_ns, self.through_ns) if span is last else span for span in spans]
-
-    def settled(self, number: int, move: Move, num_bytes: int) -> tuple[int, int]:
-        """(start, end) of a message that has crossed. With gloo a send, too, ends after its receive
-        was posted."""
-        link, ready = (
-            self.network.link(move.src, move.dst),
-            self.ready[number, [move.src, move.dst]],
-        )
-        takes_ns = round(link.us(num_bytes) * 1e3)
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-        if not self.end[number, move.src]:
-            wire = self.free[self.wires.index(link.wire) :][:1] if link.wire else self.free[:0]
-            wire[:] = self.end[number, move.src] = max(*ready, *wire) + takes_ns
-        fcntl.flock(self.file, fcntl.LOCK_UN)
-        end_ns = int(self.end[number, move.src])
-        return end_ns - takes_ns, end_ns
+    is_empty_handed = (primitive == "reduce" and me != root) or (
+        primitive == "send_recv" and me != 1
+    )
+    return tensor[:0] if is_empty_handed else tensor
 
 
 def _measure(
     plan: Plan, num_bytes: float, network: Network | None, num_runs: int
 ) -> dict[str, Any]:
-    """A rank of ``run``."""
+    """A rank of ``launch``."""
     import torch
 
     from labkit.measure import pace, trace, traffic
 
-    begun = torch.rand(plan.num_chunks * max(1, round(plan.chunk_bytes(num_bytes) / 4)))
+    chunk_length = max(1, round(plan.chunk_bytes(num_bytes) / 4))
+    begun = torch.rand(plan.num_chunks * chunk_length)
     wanted = library(plan.primitive, begun.clone(), plan.root)
-    kept, seconds = pace.Pace(), []
+    kept = pace.Pace()
+    seconds = []
     for number in range(num_runs + 1):  # the first one connects the ranks and loads the profiler
-        tensor, start_s = begun.clone(), _agreed_start()
-        recorded = (
-            contextlib.nullcontext() if 0 < number < num_runs else trace.record(operators=False)
-        )
+        is_told = number in (0, num_runs)
+        tensor = begun.clone()
+        start_s = _agreed_start()
+        recorded = trace.record(operators=False) if is_told else contextlib.nullcontext()
         with recorded, traffic.count() as counted:
             pace.sleep_until(start_s)
             execute(plan, tensor, network if number else None, kept)
             seconds.append(time.perf_counter() - start_s)
-    got, payload = _result(plan.primitive, tensor, plan.root), counted.payload_bytes
+    got = _result(plan.primitive, tensor, plan.root)
     return {
         "seconds": seconds[1:],
-        "sent_bytes": payload["send"],
-        "received_bytes": payload["recv"],
+        "sent_bytes": counted.payload_bytes["send"],
+        "received_bytes": counted.payload_bytes["recv"],
         "wire_sent_bytes": counted.sent_bytes,
         "wire_received_bytes": counted.received_bytes,
         "num_overruns": kept.num_overruns,

@@ -11,13 +11,20 @@ from labkit.check import exercise, hint, language, on_ranks, status, unlike
 
 __all__ = ["accumulate", "error_feedback", "experiment", "hint", "language", "ring_order", "status"]
 
-_KEYS = "accumulate", "compression"
+_KEYS = ("accumulate", "compression")
 _KINDS = {
     "none": (0, 1.0),
     "fp16": (300, 0.5),
     "top-k 1 %": (2500, 0.02),
     "powersgd": (5000, 0.03),
 }  # us, share sent
+_MACHINES = (
+    (4000, 30_000),
+    (20_000, 5000),
+    (9000, 14_000),
+    (30_000, 60_000),
+)  # compute and communication, us
+_MOST_STEPS = 25
 
 
 @exercise
@@ -58,25 +65,24 @@ def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
     from labkit.measure import traffic
 
     torch.manual_seed(0)
-    model, mse = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)), nn.functional.mse_loss
-    alone, ddp, faults, sent_bytes = (
-        copy.deepcopy(model),
-        nn.parallel.DistributedDataParallel(model),
-        [],
-        [],
-    )
+    rank = dist.get_rank()
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    alone = copy.deepcopy(model)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    faults = []
+    sent_bytes = []
     for step in range(3):
-        inputs, targets = (
-            torch.randn(dist.get_world_size(), num_parts, 3, width) for width in (6, 2)
-        )
+        inputs = torch.randn(dist.get_world_size(), num_parts, 3, 6)
+        targets = torch.randn(dist.get_world_size(), num_parts, 3, 2)
         for net in (model, alone):
             net.zero_grad()
-        mse(alone(inputs), targets).backward()
+        nn.functional.mse_loss(alone(inputs), targets).backward()
         right = {name: weight.grad for name, weight in alone.named_parameters()}
         with traffic.count() as counted:
-            answer(ddp, list(zip(inputs[dist.get_rank()], targets[dist.get_rank()], strict=True)))
+            answer(ddp, list(zip(inputs[rank], targets[rank], strict=True)))
         sent_bytes.append(counted.payload_bytes.total())
-        if fault := _difference(model, right):
+        fault = _difference(model, right)
+        if fault:
             faults.append(f"update {step}, {fault}")
         for net in (model, alone):
             torch.optim.SGD(net.parameters(), lr=0.1).step()
@@ -89,7 +95,8 @@ def _difference(model: object, right: dict) -> str:
     for name, weight in model.named_parameters():
         if weight.grad is None:
             return f"{name}.grad is None"
-        if fault := unlike(weight.grad, right[name], "that of the whole batch"):
+        fault = unlike(weight.grad, right[name], "that of the whole batch")
+        if fault:
             return f"{name}.grad {fault}"
     return ""
 
@@ -107,11 +114,10 @@ def error_feedback(answer: Callable) -> Iterator[tuple[str, str]]:
         run = on_ranks(num_ranks, _descended, answer, size, k)
         case = f"{num_ranks} ranks, {size} weights, k = {k}"
         fault, loss, least, sent = max(run, key=lambda of_rank: (bool(of_rank[0]), of_rank[3]))
-        if fault or loss > 1.02 * least:
-            yield (
-                "wrong",
-                f"{case}: " + (fault or f"the loss ends at {loss:.4f}, and could be {least:.4f}"),
-            )
+        if not fault and loss > 1.02 * least:
+            fault = f"the loss ends at {loss:.4f}, and could be {least:.4f}"
+        if fault:
+            yield "wrong", f"{case}: {fault}"
         if sent > 8 * k:
             yield (
                 "over budget",
@@ -129,24 +135,31 @@ def _descended(
 
     from labkit.measure import traffic
 
-    rank, num_ranks, fault = dist.get_rank(), dist.get_world_size(), ""
+    rank = dist.get_rank()
+    num_ranks = dist.get_world_size()
     torch.manual_seed(1)
-    inputs, targets = torch.randn(num_ranks, 4 * size, size), 3 * torch.randn(num_ranks, 4 * size)
-    flat, aims = inputs.flatten(0, 1), targets.flatten()
-    (weights, memory, given, kept), sent_bytes = torch.zeros(4, size), []
+    inputs = torch.randn(num_ranks, 4 * size, size)
+    targets = 3 * torch.randn(num_ranks, 4 * size)
+    weights, memory, given, kept = torch.zeros(4, size)
+    fault = ""
+    sent_bytes = []
     for step in range(num_steps):
         gradient = inputs[rank].T @ (inputs[rank] @ weights - targets[rank]) / (4 * size)
         with traffic.count() as counted:
             mean, memory = answer(gradient.clone(), memory.clone(), k)
         sent_bytes.append(counted.payload_bytes.total())
-        given, kept = given + mean, kept + gradient
+        given = given + mean
+        kept = kept + gradient
         weights = weights - 0.05 * mean
         if step in (0, 1, num_steps - 1):  # on every rank, whatever it found before
             found = _unbalanced(step, given, memory, kept)
             fault = fault or found
+    flat = inputs.flatten(0, 1)
+    aims = targets.flatten()
     best = torch.linalg.lstsq(flat, aims[:, None]).solution[:, 0]
-    losses = [float((flat @ each - aims).square().mean()) for each in (weights, best)]
-    return fault, *losses, max(sent_bytes)
+    loss = float((flat @ weights - aims).square().mean())
+    least = float((flat @ best - aims).square().mean())
+    return fault, loss, least, max(sent_bytes)
 
 
 def _unbalanced(step: int, given: object, memory: object, kept: object) -> str:
@@ -155,16 +168,17 @@ def _unbalanced(step: int, given: object, memory: object, kept: object) -> str:
     import torch
     from torch import distributed as dist
 
-    sums = torch.stack(
-        [given, memory, kept]
-    )  # one all-reduce of 12 bytes a weight: not the answer's
-    dist.all_reduce(sums)
+    sums = torch.stack([given, memory, kept])
+    dist.all_reduce(sums)  # 12 bytes a weight: not the answer's
     mean_given, mean_memory, mean_kept = sums / dist.get_world_size()
     if not torch.allclose(mean_given, given, atol=1e-4):
         return f"call {step + 1}: the ranks get different means"
     off = float((mean_given + mean_memory - mean_kept).abs().max())
     if off > 1e-3 * max(1.0, float(mean_kept.abs().max())):
-        return f"after call {step + 1}, sent so far + mean memory is off the mean of all gradients by {off:.3g}"
+        return (
+            f"after call {step + 1}, sent so far + mean memory is off the mean of all gradients "
+            f"by {off:.3g}"
+        )
     return ""
 
 
@@ -177,8 +191,9 @@ def ring_order(answer: Callable) -> Iterator[tuple[str, str]]:
     back to the first.
     """
     for matrix in _matrices():
-        order, size = list(answer([list(row) for row in matrix])), len(matrix)
-        table = "\n".join(" ".join(f"{value:4g}" for value in row) for row in matrix)
+        size = len(matrix)
+        order = list(answer([list(row) for row in matrix]))
+        table = "\n".join(map(_line, matrix))
         if sorted(order) != list(range(size)):
             yield (
                 "wrong",
@@ -187,7 +202,8 @@ def ring_order(answer: Callable) -> Iterator[tuple[str, str]]:
             )
         rings = ([0, *rest] for rest in itertools.permutations(range(1, size)))
         best = max(rings, key=lambda ring: _rate(matrix, ring))
-        (mine, uses), (fast, fewest) = _rate(matrix, order), _rate(matrix, best)
+        (mine, uses) = _rate(matrix, order)
+        (fast, fewest) = _rate(matrix, best)
         if (mine, uses) != (fast, fewest):
             yield (
                 "over budget",
@@ -196,6 +212,11 @@ def ring_order(answer: Callable) -> Iterator[tuple[str, str]]:
                     f"{best}: {fast:g} GB/s, {-fewest} times\n{table}"
                 ),
             )
+
+
+def _line(row: Sequence[float]) -> str:
+    """A line of a table."""
+    return " ".join(f"{value:4g}" for value in row)
 
 
 def _rate(matrix: Sequence[Sequence[float]], ring: Sequence[int]) -> tuple[float, int]:
@@ -208,20 +229,24 @@ def _rate(matrix: Sequence[Sequence[float]], ring: Sequence[int]) -> tuple[float
 def _matrices() -> Iterator[list[list[float]]]:
     """Bandwidths: two islands, their ranks mixed; a chain of fast links; a cube with doubled edges;
     at random."""
-    yield [[0 if a == b else 50 if a % 2 == b % 2 else 5 for b in range(6)] for a in range(6)]
+    yield _matrix(6, lambda a, b: 50 if a % 2 == b % 2 else 5)
     place = [3, 0, 4, 1, 5, 2]
-    yield [
-        [0 if a == b else 25 if abs(place[a] - place[b]) in (1, 5) else 10 for b in range(6)]
-        for a in range(6)
-    ]
-    cube = {(a, a ^ bit): (20 if bit == 4 else 40) for a in range(8) for bit in (1, 2, 4)}
-    yield [[0 if a == b else cube.get((a, b), 8) for b in range(8)] for a in range(8)]
-    yield [[0, 7], [7, 0]]
+    yield _matrix(6, lambda a, b: 25 if abs(place[a] - place[b]) in (1, 5) else 10)
+    cube = {1: 40, 2: 40, 4: 20}  # by the bit in which two ranks differ
+    yield _matrix(8, lambda a, b: cube.get(a ^ b, 8))
+    yield _matrix(2, lambda a, b: 7)
     chance = random.Random(4)
-    drawn = {
-        (a, b): chance.choice((10, 12, 25, 50)) for a, b in itertools.combinations(range(7), 2)
-    }
-    yield [[0 if a == b else drawn[min(a, b), max(a, b)] for b in range(7)] for a in range(7)]
+    pairs = itertools.combinations(range(7), 2)
+    drawn = {pair: chance.choice((10, 12, 25, 50)) for pair in pairs}
+    yield _matrix(7, lambda a, b: drawn[min(a, b), max(a, b)])
+
+
+def _matrix(size: int, bandwidth: Callable[[int, int], float]) -> list[list[float]]:
+    """What joins any two different ranks, in GB/s; 0 on the diagonal."""
+    matrix = [[0] * size for _ in range(size)]
+    for a, b in itertools.permutations(range(size), 2):
+        matrix[a][b] = bandwidth(a, b)
+    return matrix
 
 
 @exercise
@@ -233,30 +258,35 @@ def experiment(answer: Callable) -> Iterator[tuple[str, str]]:
     the first three of a setting warm up, now and then one is disturbed. At most 25 steps may be
     measured per setting. The times are simulated.
     """
-    machines = (
-        (4000, 30_000),
-        (20_000, 5000),
-        (9000, 14_000),
-        (30_000, 60_000),
-    )  # compute and communication, us
-    for seed, (compute_us, comm_us) in enumerate(4 * machines):
-        true_us = {
-            (k, kind): k * compute_us + extra_us + share * comm_us
-            for k in (1, 2, 4)[: 2 + seed % 2]
-            for kind, (extra_us, share) in _KINDS.items()
-        }
-        taken, chance = Counter(), random.Random(seed)
+    for seed, (compute_us, comm_us) in enumerate(4 * _MACHINES):
+        true_us = _true_us(compute_us, comm_us, (1, 2, 4) if seed % 2 else (1, 2))
+        taken: Counter = Counter()
+        chance = random.Random(seed)
         settings = [dict(zip(_KEYS, pair, strict=True)) for pair in true_us]
         chance.shuffle(settings)
         given = answer(functools.partial(_measure, true_us, taken, chance), settings)
+        chosen = tuple(dict(given or {}).get(key) for key in _KEYS)
         rates = {pair: 8e6 * pair[0] / us for pair, us in true_us.items()}
-        if rates.get(tuple(map(dict(given or {}).get, _KEYS)), 0.0) < 0.97 * max(rates.values()):
-            right = "\n".join(
-                f"{rate:6.0f} samples/s: {k} x, {kind}" for (k, kind), rate in rates.items()
-            )
+        if rates.get(chosen, 0.0) < 0.97 * max(rates.values()):
+            lines = [f"{rate:6.0f} samples/s: {k} x, {kind}" for (k, kind), rate in rates.items()]
+            right = "\n".join(lines)
             yield "wrong", f"you chose {given!r:.70}. Without noise:\n{right}"
-        if (most := max(taken.values(), default=0)) > 25:
-            yield "over budget", f"{most} steps measured of one setting; 25 are allowed"
+        most = max(taken.values(), default=0)
+        if most > _MOST_STEPS:
+            yield (
+                "over budget",
+                f"{most} steps measured of one setting; {_MOST_STEPS} are allowed",
+            )
+
+
+def _true_us(
+    compute_us: float, comm_us: float, counts: Sequence[int]
+) -> dict[tuple[int, str], float]:
+    """(accumulate, compression) -> microseconds of a step without noise."""
+    times = {}
+    for k, (kind, (extra_us, share)) in itertools.product(counts, _KINDS.items()):
+        times[k, kind] = k * compute_us + extra_us + share * comm_us
+    return times
 
 
 def _measure(true_us: dict, taken: Counter, chance: random.Random, setting: dict) -> float:

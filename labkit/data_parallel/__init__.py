@@ -1,8 +1,11 @@
 """Data parallelism: every rank has the model, gradients are averaged in buckets while the backward
 runs.
 
-``buckets`` assigns gradients to buckets and simulates the step; ``run`` takes it with
-DistributedDataParallel. Chapter 03.
+``buckets`` is the theory: DDP's own rule for which gradients share a bucket, and the step simulated
+on links of a given speed, so that one sees how much communication hides under the backward.
+``run`` takes that step with DistributedDataParallel on real ranks, layers paced, gradients checked.
+``board`` is the widget that shows both, ``check`` holds the exercises (dealing samples, averaging
+uneven batches, filling buckets). Chapter 03.
 """
 
 import lazy_loader
@@ -12,16 +15,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "buckets": [
             "FIRST_BUCKET_BYTES",
-            "Layer",
             "MIB",
+            "Layer",
             "assign",
+            "predict",
+            "ring_us",
             "simulate",
-            "step_us",
         ],
         "run": [
             "launch",
-            "predict",
-            "ring_us",
             "start",
         ],
     },

@@ -7,16 +7,20 @@ from labkit.collectives.network import Link
 from labkit.data_parallel import buckets, run
 from labkit.data_parallel.buckets import Layer
 from labkit.launching.job import Job
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene, compare, timeline
 from labkit.timeline import Timeline, exposed_comm_us, hidden_comm, step_us
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, chosen, selectors
+from labkit.widgets.trial import Trial, selectors
 
 __all__ = ["ddp_communication"]
 
-ALPHA_US, FORWARD_US, TOTAL_BYTES = 1000.0, 10_000.0, 24 * buckets.MIB
+ALPHA_US = 1000.0
+FORWARD_US = 10_000.0
+TOTAL_BYTES = 24 * buckets.MIB
+MOST_LISTED = 8
+"""buckets whose sizes are said"""
 SHAPES = {
     "even": (1,) * 6,
     "head": (1, 1, 1, 1, 1, 7),
@@ -96,6 +100,9 @@ class DdpBoard(Trial):
     """The widget: pages by bucket size; ``run()`` trains real DistributedDataParallel with the same
     setting."""
 
+    options = _OPTIONS
+    setting_type = Setting
+
     def __init__(self, language: str = "en", **start: object) -> None:
         words = spoken(_WORDS, language)
         shown = {
@@ -104,50 +111,51 @@ class DdpBoard(Trial):
             "link": "{:g}".format,
             "overlap": lambda on: words["on" if on else "off_"],
         }
-        super().__init__(
-            language,
-            _WORDS,
-            selectors(_OPTIONS, start, words, shown, dropdowns=("layers", "overlap")),
-        )
+        dropdowns = ("layers", "overlap")
+        super().__init__(language, _WORDS, selectors(_OPTIONS, start, words, shown, dropdowns))
 
-    def setting_at(self, *indices: int) -> Setting:
-        """What the controls say when they stand at these indices."""
-        return chosen(Setting, _OPTIONS, indices)
+    def predict(self, setting: Setting) -> Timeline:
+        """The simulated step."""
+        return buckets.predict(setting.model(), setting.num_ranks, **setting.options())
 
     @property
     def predicted(self) -> Timeline:
         """The simulated step of the setting."""
-        return run.predict(self.setting.model(), self.setting.num_ranks, **self.setting.options())
+        return self.prediction(self.setting)
 
     def scene(self) -> Scene:
         """The picture as it stands."""
         return self._scene(self.setting)
 
     def _scene(self, setting: Setting) -> Scene:
-        predicted = run.predict(setting.model(), setting.num_ranks, **setting.options())
+        predicted = self.prediction(setting)
         title = self._words["title"].format(len(_buckets(setting)), setting.num_ranks)
-        if (measured := self.timeline_of(setting)) is not None:
-            return compare(predicted, measured, title=title, language=self.language)
-        return timeline(predicted, title=title, language=self.language)
+        measured = self.timeline_of(setting)
+        if measured is None:
+            return timeline(predicted, title=title, language=self.language)
+        return compare(predicted, measured, title=title, language=self.language)
 
     def page(self, setting: Setting) -> str:
         """The picture, and the step's figures."""
-        model, say = setting.model(), self._words
-        predicted = run.predict(model, setting.num_ranks, **setting.options())
-        filled = [
-            format_bytes(sum(model[i].num_bytes for i in bucket)) for bucket in _buckets(setting)
-        ]
-        notes = [_figures(say["predicted"], predicted)]
-        if (measured := self.timeline_of(setting)) is not None:
-            notes.append(_figures(say["measured"], measured))
-        listed = (", " if self.language == "en" else "、").join(filled[:8])
-        notes += [
-            say["buckets"].format(listed + (" ..." if len(filled) > 8 else "")),
-            say["stated"].format(
-                format_us(6 * FORWARD_US), format_us(12 * FORWARD_US), format_us(ALPHA_US)
-            ),
-        ]
+        notes = [_figures(self._words["predicted"], self.prediction(setting))]
+        measured = self.timeline_of(setting)
+        if measured is not None:
+            notes.append(_figures(self._words["measured"], measured))
+        stated = self._words["stated"].format(
+            format_us(6 * FORWARD_US), format_us(12 * FORWARD_US), format_us(ALPHA_US)
+        )
+        notes += [self._words["buckets"].format(self._listed(setting)), stated]
         return svg.html(self._scene(setting)) + paragraphs(*notes)
+
+    def _listed(self, setting: Setting) -> str:
+        """The sizes of the first buckets."""
+        layers = setting.model()
+        sizes = []
+        for bucket in _buckets(setting):
+            sizes.append(format_bytes(sum(layers[index].num_bytes for index in bucket)))
+        comma = ", " if self.language == "en" else "、"
+        listed = comma.join(sizes[:MOST_LISTED])
+        return f"{listed} ..." if len(sizes) > MOST_LISTED else listed
 
     def begin(self, setting: Setting) -> Job:
         """The setting with real DDP, real gradients and paced layers."""

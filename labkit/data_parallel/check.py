@@ -4,6 +4,7 @@ not show."""
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -24,36 +25,18 @@ def shard_indices(answer: Callable) -> Iterator[tuple[str, str]]:
     epoch deals anew. The answer depends on its arguments only, and leaves the global random
     generators as they were.
     """
-    import torch
-
     for n, num_ranks in ((12, 2), (50, 4), (3, 4), (11, 1), (101, 7)):
         dealt = []
         for epoch in range(3):
-            case, before = (
-                f"{n} samples, {num_ranks} ranks, epoch {epoch}",
-                (torch.get_rng_state(), random.getstate()),
-            )
-            shares = [
-                [int(index) for index in answer(n, rank, num_ranks, epoch)]
-                for rank in range(num_ranks)
-            ]
-            if not torch.equal(before[0], torch.get_rng_state()) or before[1] != random.getstate():
+            case = f"{n} samples, {num_ranks} ranks, epoch {epoch}"
+            shares, drawn_from = _deal(answer, n, num_ranks, epoch)
+            if drawn_from:
                 yield (
                     "wrong",
                     f"{case}: the global random generator was used; after the call it draws other "
                     "numbers",
                 )
-            counts = Counter(index for share in shares for index in share)
-            if odd := [
-                index for index in sorted({*range(n), *counts}) if counts[index] != (0 <= index < n)
-            ]:
-                drawn = "\n".join(
-                    f"rank {rank}: {share!s:.70}" for rank, share in enumerate(shares)
-                )
-                yield (
-                    "wrong",
-                    f"{case}: sample {odd[0]} is given out {counts[odd[0]]} times\n{drawn}",
-                )
+            yield from _faults_of_shares(case, n, shares)
             if [int(index) for index in answer(n, 0, num_ranks, epoch)] != shares[0]:
                 yield "wrong", f"{case}: rank 0 gets another list when it asks again"
             sizes = sorted(map(len, shares))
@@ -63,19 +46,44 @@ def shard_indices(answer: Callable) -> Iterator[tuple[str, str]]:
                     f"{case}: the shares have {sizes} samples; every step waits for the largest",
                 )
             dealt.append(shares)
-        for a, b in ((0, 1), (0, 2), (1, 2)):
-            if n > 10 and dealt[a] == dealt[b]:
-                yield (
-                    "wrong",
-                    f"{n} samples, {num_ranks} ranks: epochs {a} and {b} are dealt in the same "
-                    "order",
-                )
-        if n > 40 and set(dealt[0][0]) == set(dealt[1][0]):
-            yield (
-                "wrong",
-                f"{n} samples, {num_ranks} ranks: rank 0 has the same samples in epochs 0 and 1, "
-                "reordered",
-            )
+        yield from _faults_of_epochs(f"{n} samples, {num_ranks} ranks", n, dealt)
+
+
+Shares = list[list[int]]
+
+
+def _deal(answer: Callable, n: int, num_ranks: int, epoch: int) -> tuple[Shares, bool]:
+    """What each rank is given, and whether a global random generator was used for it."""
+    import torch
+
+    torchs = torch.get_rng_state()
+    pythons = random.getstate()
+    shares = []
+    for rank in range(num_ranks):
+        shares.append([int(index) for index in answer(n, rank, num_ranks, epoch)])
+    untouched = torch.equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
+    return shares, not untouched
+
+
+def _faults_of_shares(case: str, n: int, shares: Shares) -> Iterator[tuple[str, str]]:
+    """A sample that is given out twice or never, or is none."""
+    counts = Counter(chain.from_iterable(shares))
+    for index in sorted({*range(n), *counts}):
+        right = 1 if 0 <= index < n else 0
+        if counts[index] != right:
+            lines = (f"rank {rank}: {share!s:.70}" for rank, share in enumerate(shares))
+            drawn = "\n".join(lines)
+            yield "wrong", f"{case}: sample {index} is given out {counts[index]} times\n{drawn}"
+            return
+
+
+def _faults_of_epochs(case: str, n: int, dealt: list[Shares]) -> Iterator[tuple[str, str]]:
+    """Epochs that are dealt alike."""
+    for a, b in combinations(range(len(dealt)), 2):
+        if n > 10 and dealt[a] == dealt[b]:
+            yield "wrong", f"{case}: epochs {a} and {b} are dealt in the same order"
+    if n > 40 and set(dealt[0][0]) == set(dealt[1][0]):
+        yield "wrong", f"{case}: rank 0 has the same samples in epochs 0 and 1, reordered"
 
 
 @exercise
@@ -116,10 +124,8 @@ def bucket_gradients(answer: Callable) -> Iterator[tuple[str, str]]:
         if calls > ceil(total / bucket_bytes):
             yield (
                 "over budget",
-                (
-                    f"{case}: {calls} messages for {total} bytes of gradients; "
-                    f"{ceil(total / bucket_bytes)} are enough"
-                ),
+                f"{case}: {calls} messages for {total} bytes of gradients; "
+                f"{ceil(total / bucket_bytes)} are enough",
             )
         if sent != total:
             yield (
@@ -144,16 +150,19 @@ def _uneven(answer: Callable, shares: Sequence[int]) -> tuple[str, int, int, int
     from torch import nn
 
     torch.manual_seed(0)
-    model, mse = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)), nn.functional.mse_loss
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
     model[0].bias.requires_grad_(False)
-    inputs, targets = torch.randn(sum(shares), 6), torch.randn(sum(shares), 2)
-    mse(model(inputs), targets).backward()
+    inputs = torch.randn(sum(shares), 6)
+    targets = torch.randn(sum(shares), 2)
+    nn.functional.mse_loss(model(inputs), targets).backward()
     right = _gradients(model)
     model.zero_grad()
-    mine = [each.split(shares)[dist.get_rank()] for each in (inputs, targets)]
-    if len(mine[0]):
-        mse(model(mine[0]), mine[1]).backward()
-    return _counted(lambda: answer(model, len(mine[0])), model, right)
+    rank = dist.get_rank()
+    my_inputs = inputs.split(shares)[rank]
+    my_targets = targets.split(shares)[rank]
+    if len(my_inputs):
+        nn.functional.mse_loss(model(my_inputs), my_targets).backward()
+    return _counted(lambda: answer(model, len(my_inputs)), model, right)
 
 
 def _bucketed(answer: Callable, bucket_bytes: int) -> tuple[str, int, int, int, int, int]:
@@ -173,15 +182,13 @@ def _bucketed(answer: Callable, bucket_bytes: int) -> tuple[str, int, int, int, 
     )
     model[5].weight = model[0].weight
     model[1].requires_grad_(False)
-    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    each = [
-        [torch.randn(dist.get_world_size(), *weight.shape), weight, name]
-        for name, weight in trained
-    ]
-    for gradients, weight, _ in each:
-        weight.grad = gradients[dist.get_rank()].clone()
-    right = {name: gradients.mean(0) for gradients, _, name in each}
-    largest = max(weight.grad.nbytes for _, weight in trained)
+    right = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            gradients = torch.randn(dist.get_world_size(), *weight.shape)
+            weight.grad = gradients[dist.get_rank()].clone()
+            right[name] = gradients.mean(0)
+    largest = max(gradient.nbytes for gradient in right.values())
     return *_counted(lambda: answer(model, bucket_bytes), model, right), largest
 
 
@@ -194,24 +201,29 @@ def _counted(
 
     with traffic.count() as counted:
         work()
-    given, fault = _gradients(model), ""
-    for name, _ in model.named_parameters():
-        mine, true = given.get(name), right.get(name)
-        if (mine is None) != (true is None):
-            fault = fault or f"{name}.grad is " + (
-                "None" if mine is None else "set, though the parameter is frozen"
-            )
-        elif true is not None and (
-            found := unlike(mine, true, "the mean over all samples of all ranks")
-        ):
-            fault = fault or f"{name}.grad {found}"
     return (
-        fault,
+        _fault(model, right),
         counted.calls.total(),
         counted.payload_bytes.total(),
         sum(each.nbytes for each in right.values()),
         max(counted.largest_bytes.values(), default=0),
     )
+
+
+def _fault(model: "nn.Module", right: "Mapping[str, Tensor]") -> str:
+    """The first gradient that is wrong, in words, or nothing."""
+    given = _gradients(model)
+    for name, _ in model.named_parameters():
+        if name not in given and name not in right:
+            continue
+        if name not in given:
+            return f"{name}.grad is None"
+        if name not in right:
+            return f"{name}.grad is set, though the parameter is frozen"
+        found = unlike(given[name], right[name], "the mean over all samples of all ranks")
+        if found:
+            return f"{name}.grad {found}"
+    return ""
 
 
 def _gradients(model: "nn.Module") -> "dict[str, Tensor]":

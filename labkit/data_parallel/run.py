@@ -1,9 +1,10 @@
 """DistributedDataParallel on real ranks, layer by layer at a stated pace: the very step that
 ``buckets`` simulates.
 
-    layers = [buckets.Layer(name=f"layer {i}", num_bytes=4_000_000, forward_us=10_000) for i in range(6)]
-    run = data_parallel.launch(layers, 4, bucket_mb=4, link=Link(alpha_us=100, bandwidth_gb_per_s=0.3))
-    predicted = data_parallel.predict(layers, 4, bucket_mb=4, link=Link(alpha_us=100, bandwidth_gb_per_s=0.3))
+    layers = [Layer(name=f"layer {i}", num_bytes=4_000_000, forward_us=10_000) for i in range(6)]
+    link = Link(alpha_us=100, bandwidth_gb_per_s=0.3)
+    run = data_parallel.launch(layers, 4, bucket_mb=4, link=link)
+    predicted = data_parallel.predict(layers, 4, bucket_mb=4, link=link)
 
 Gradients have the stated sizes, are really reduced and really checked. Two warm-up steps come
 first, at the machine's own pace: DDP begins with all gradients in one bucket, and rebuilds its
@@ -12,14 +13,11 @@ buckets in the second step.
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from labkit.collectives import network
 from labkit.collectives.network import Link
-from labkit.data_parallel import buckets
-from labkit.data_parallel.buckets import Layer
-from labkit.timeline import Timeline
+from labkit.data_parallel.buckets import Layer, predict, ring_us
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -78,20 +76,14 @@ def start(
     """``launch`` in the background: returns at once."""
     from labkit.launching import launcher
 
-    if odd := [
-        f"{layer.name!r} has {layer.num_bytes} bytes" for layer in layers if layer.num_bytes % 4
-    ]:
+    odd = [f"{layer.name!r} has {layer.num_bytes} bytes" for layer in layers if layer.num_bytes % 4]
+    if odd:
         raise ValueError(f"a gradient is float32 values, 4 bytes each; {', '.join(odd)}")
     if not layers or num_steps < 1:
         raise ValueError(f"a run has a layer and a step or more; got {len(layers)} and {num_steps}")
-    predict(
-        layers,
-        num_ranks,
-        bucket_mb=bucket_mb,
-        link=link or Link(alpha_us=0.0, bandwidth_gb_per_s=1.0),
-        slow=slow,
-        accumulate=accumulate,
-    )  # what it can't take raises ValueError here
+    # what can't be predicted raises ValueError here
+    any_link = link or Link(alpha_us=0.0, bandwidth_gb_per_s=1.0)
+    predict(layers, num_ranks, bucket_mb=bucket_mb, link=any_link, slow=slow, accumulate=accumulate)
     return launcher.start(
         _train,
         tuple(layers),
@@ -105,38 +97,6 @@ def start(
         timeout_s=timeout_s,
         backend="gloo",
     )
-
-
-def predict(
-    layers: Sequence[Layer],
-    num_ranks: int = 4,
-    *,
-    bucket_mb: float = 25.0,
-    link: Link,
-    overlap: bool = True,
-    slow: Mapping[int, float] | None = None,
-    accumulate: int = 1,
-) -> Timeline:
-    """The step that ``launch`` would take, simulated. Raises ValueError for what is no step: see
-    ``buckets.simulate``."""
-    if not 0 <= bucket_mb < 1e9:
-        raise ValueError(f"a bucket holds 0 to 1e9 MiB; got {bucket_mb}")
-    plan = buckets.assign([layer.num_bytes for layer in layers], int(bucket_mb * buckets.MIB))
-    return buckets.simulate(
-        layers,
-        plan,
-        ring_us(num_ranks, link),
-        num_ranks=num_ranks,
-        overlap=overlap,
-        slow=slow,
-        accumulate=accumulate,
-    )
-
-
-def ring_us(num_ranks: int, link: Link) -> Callable[[int], float]:
-    """How long a ring all-reduce of so many bytes takes on links like this one: what ``pace.link``
-    wants to know."""
-    return lambda num_bytes: network.formula_us("all_reduce", "ring", num_ranks, num_bytes, link)
 
 
 # --- in the ranks ---
@@ -159,19 +119,20 @@ def _train(
 
     from labkit.measure import pace, trace
 
-    torch.set_num_threads(
-        1
-    )  # layers with so little to compute gain nothing from more, and lose their pace
-    model, me = _model(layers), dist.get_rank()
+    # layers with so little to compute gain nothing from more, and lose their pace
+    torch.set_num_threads(1)
+    model = _model(layers)
+    me = dist.get_rank()
     inputs = [torch.tensor([0.1 * (me + 1) + 0.01 * index]) for index in range(accumulate)]
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
     for _ in range(2):
         _step(ddp, inputs)
+    factor = slow.get(me, 1.0)
     for paced, layer in zip(model, layers, strict=True):
-        paced.forward_us, paced.backward_us = (
-            slow.get(me, 1.0) * us for us in (layer.forward_us, layer.backward_us)
-        )
-    linked = pace.link(ddp, ring_us(dist.get_world_size(), link) if link else None, overlap=overlap)
+        paced.forward_us = factor * layer.forward_us
+        paced.backward_us = factor * layer.backward_us
+    all_reduce_us = ring_us(dist.get_world_size(), link) if link else None
+    linked = pace.link(ddp, all_reduce_us, overlap=overlap)
     step_us = [_step(ddp, inputs) for _ in range(num_steps - 1)]
     with trace.record(operators=False):
         step_us.append(_step(ddp, inputs))
@@ -201,12 +162,9 @@ def _model(layers: tuple[Layer, ...]) -> "nn.Sequential":
             return torch.tanh(h + self.weight @ data[: len(self.weight)])
 
     data = torch.randn(max(layer.num_bytes for layer in layers) // 4)
-    return nn.Sequential(
-        *(
-            Paced(Neuron(layer.num_bytes // 4), forward_us=0, name=str(index))
-            for index, layer in enumerate(layers)
-        )
-    )
+    neurons = (Neuron(layer.num_bytes // 4) for layer in layers)
+    paced = (Paced(each, forward_us=0, name=str(index)) for index, each in enumerate(neurons))
+    return nn.Sequential(*paced)
 
 
 def _step(ddp: "nn.Module", inputs: "list[Tensor]") -> float:
@@ -217,8 +175,9 @@ def _step(ddp: "nn.Module", inputs: "list[Tensor]") -> float:
     ddp.zero_grad()
     dist.barrier()
     start_s = time.perf_counter()
-    for index, microbatch in enumerate(inputs, 1):
-        with ddp.no_sync() if index < len(inputs) else contextlib.nullcontext():
+    for number, microbatch in enumerate(inputs, start=1):
+        quiet = number < len(inputs)
+        with ddp.no_sync() if quiet else contextlib.nullcontext():
             ddp(microbatch).sum().backward()
     return (time.perf_counter() - start_s) * 1e6
 

@@ -1,1 +1,12 @@
-"""Runs that go wrong: ``faults`` breaks one for you, ``health`` finds what is ill. Chapter 14."""
+"""Runs that go wrong, and what finds out why. Chapter 14.
+
+``faults`` has programs that break on purpose, one for each fault that labkit knows: it launches
+them on real ranks and returns what was found. ``health`` asks ranks whether they are well: digests
+that must agree, numbers that must be finite, orders that must change. What tells a deadlock from a
+death, and finds the odd rank, is ``labkit.launching.verdicts.diagnosis``. ``check`` and ``hints.json`` are
+the exercises: six broken runs to explain and to mend.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["faults", "health"])

@@ -6,13 +6,14 @@ chapter shows. Each rank gets its own part of the data and nothing else, so what
 be right if the ranks have talked.
 """
 
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from math import isclose
 from typing import NamedTuple
 
 from labkit.check import exercise, hint, language, on_ranks, say, status, trace
-from labkit.launching.outcome import FAULTS
 from labkit.launching.run import Run
+from labkit.launching.verdicts.outcome import FAULTS
 
 __all__ = [
     "case_five",
@@ -33,7 +34,7 @@ class Truth(NamedTuple):
     """What was wrong with a broken run."""
 
     fault: str
-    """a key of ``ending.FAULTS``"""
+    """a key of ``outcome.FAULTS``"""
     ranks: tuple[int, ...]
     """the odd ones: those that the report marks"""
     lines: tuple[str, ...]
@@ -73,7 +74,7 @@ def case_one(mended: Callable, finding: object = None) -> Found:
     if (yield from _found("case_one", finding)):
         return
     for num_ranks, steps in ((2, 5), (4, 2), (3, 1)):
-        each = [[float((7 * r + 3 * s) % 11) for s in range(steps)] for r in range(num_ranks)]
+        each = [_losses(rank, steps) for rank in range(num_ranks)]
         right = [_mean(column) for column in list(zip(*each, strict=True))[::2]]
         run = yield from _tried(mended, each, [right] * num_ranks, most_calls=steps)
         for r, log in enumerate(run.logs):
@@ -83,6 +84,11 @@ def case_one(mended: Callable, finding: object = None) -> Found:
                     f"{num_ranks} ranks: rank {r} printed {log.strip()[:60]!r}; rank 0 alone "
                     "prints",
                 )
+
+
+def _losses(rank: int, steps: int) -> list[float]:
+    """Numbers that differ from rank to rank and from step to step."""
+    return [float((7 * rank + 3 * step) % 11) for step in range(steps)]
 
 
 @exercise
@@ -112,9 +118,8 @@ def case_three(mended: Callable, finding: object = None) -> Found:
     ):
         weight = 0.0
         for step in range(max(map(len, each))):
-            weight -= 0.5 * _mean(
-                [weight - batches[step] for batches in each if step < len(batches)]
-            )
+            present = [batches[step] for batches in each if step < len(batches)]
+            weight -= 0.5 * _mean([weight - batch for batch in present])
         yield from _tried(mended, each, [weight] * len(each))
 
 
@@ -166,7 +171,7 @@ def case_six(mended: Callable, finding: object = None) -> Found:
         [[], [2.0, 4.0]],
         [[6.0], [], [], [2.0, 1.0, 3.0, 3.0]],
     ):
-        whole = [loss for losses in each for loss in losses]
+        whole = list(itertools.chain(*each))
         yield from _tried(_with_tensor, each, [_mean(whole)] * len(each), mended, most_calls=2)
 
 
@@ -176,8 +181,10 @@ def case_six(mended: Callable, finding: object = None) -> Found:
 def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]:
     """Yields what is wrong with (rank, line, fault), or with what a function returns as such;
     returns whether there is no use in going on."""
-    truth, said = TRUTH[name], finding() if callable(finding) else finding
-    if said is not None and not (isinstance(said, (tuple, list)) and len(said) == 3):
+    truth = TRUTH[name]
+    said = finding() if callable(finding) else finding
+    is_claim = isinstance(said, (tuple, list)) and len(said) == 3
+    if said is not None and not is_claim:
         yield "wrong", f"finding is (rank, line, fault); got {said!r}"
     if said is None or None in said:
         yield (
@@ -195,12 +202,9 @@ def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]
     if fault != truth.fault:
         yield "wrong", f"fault {fault!r} ({FAULTS[fault][0]}): not what happened here"
     if ranks != list(truth.ranks):
-        some = (
-            "some of the odd ones, not all"
-            if set(ranks) < set(truth.ranks)
-            else "not the odd one out"
-        )
-        yield "wrong", f"rank {rank!r}: {some}"
+        is_part = set(ranks) < set(truth.ranks)
+        why = "some of the odd ones, not all" if is_part else "not the odd one out"
+        yield "wrong", f"rank {rank!r}: {why}"
     named = "".join(str(line).split())
     if len(named) < 8 or not any(named in "".join(text.split()) for text in truth.lines):
         yield "wrong", f"line {line!r} is not where it goes wrong (give a piece of the line's text)"
@@ -234,11 +238,8 @@ def _tried(
 
 def _equal(got: object, right: object) -> bool:
     if isinstance(right, (list, tuple)):
-        return (
-            isinstance(got, (list, tuple))
-            and len(got) == len(right)
-            and all(map(_equal, got, right))
-        )
+        is_as_long = isinstance(got, (list, tuple)) and len(got) == len(right)
+        return is_as_long and all(map(_equal, got, right))
     return isinstance(got, (int, float)) and isclose(got, right, rel_tol=1e-5, abs_tol=1e-6)
 
 
@@ -288,10 +289,9 @@ def _passed(mended: Callable, num: int) -> tuple[list[float] | str, int]:
         x.fill_(-1.0)
         like_x = isinstance(got, torch.Tensor) and got.shape == x.shape
         found = [got.min().item(), got.max().item()] if like_x else str(got)
-    payload_bytes = sum(
-        num_bytes for name, num_bytes in counted.payload_bytes.items() if name != "recv"
-    )
-    return found, payload_bytes if counted.sent_bytes is None else counted.sent_bytes
+    if counted.sent_bytes is not None:
+        return found, counted.sent_bytes
+    return found, counted.payload_bytes.total() - counted.payload_bytes["recv"]
 
 
 def _plain(got: object) -> object:

@@ -5,7 +5,8 @@ wrong.
     finding.fault, finding.ranks                              # what labkit makes of it
 
 Chapters show them, tests and the soak count them. Nothing harms the machine: memory is bounded by a
-limit of the process, and whatever hangs is ended after ``hang_s``.
+limit of the process, and whatever hangs is ended after ``hang_s``. Launches, and is imported by
+ranks.
 """
 
 import contextlib
@@ -19,15 +20,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from labkit.debugging import health
-from labkit.launching import diagnosis, launcher, rank
-from labkit.launching.outcome import Finding
+from labkit.launching import launcher, rank
 from labkit.launching.run import Run
-from labkit.launching.verdict import LaunchError
+from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts.outcome import Finding
+from labkit.launching.verdicts.verdict import LaunchError
 from labkit.measure import trace
 
 PROGRAMS: "dict[str, Program]" = {}
-"""Every fault that can be asked for, by its name in ``ending.FAULTS``"""
-OOM_BYTES = 256e6  # what a rank may take before it is refused more
+"""Every fault that can be asked for, by its name in ``outcome.FAULTS``"""
+OOM_BYTES = 256e6
+"""What a rank may take before it is refused more"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +148,7 @@ def out_of_memory(odd: int) -> None:
 
     held = []
     with memory_limit(OOM_BYTES):
-        for _ in range(100 if _is(odd) else 0):
+        while _is(odd) and len(held) < 100:
             held.append(torch.ones(4_000_000))
     _reduce()
 
@@ -193,7 +196,8 @@ def swapped_order(odd: int) -> tuple:
     import torch
     import torch.distributed as dist
 
-    x, y = torch.ones(4), torch.full((4,), 10.0)
+    x = torch.ones(4)
+    y = torch.full((4,), 10.0)
     if not _is(odd):
         dist.all_reduce(x)
     dist.all_reduce(y)
@@ -242,7 +246,8 @@ def straggler(odd: int) -> None:
     """The odd rank takes 30 ms more for each step."""
     with trace.record():
         for _ in range(5):
-            time.sleep(0.03 * _is(odd))
+            if _is(odd):
+                time.sleep(0.03)
             _reduce()
 
 
@@ -278,11 +283,18 @@ def set_epoch(odd: int) -> dict[int, list[int]]:
 
 
 _KERNEL = """
-import sys, time, labkit as lab
-from labkit import server
-job = lab.start(time.sleep, 600, ranks=int(sys.argv[1]), backend="gloo")
-while len(job.progress) < int(sys.argv[1]) and not job.done: time.sleep(0.01)
-print(server.running().process.pid, server.running().folder, flush=True)
+import sys
+import time
+
+import labkit as lab
+from labkit.launching.fork import zygote_client
+
+num_ranks = int(sys.argv[1])
+job = lab.start(time.sleep, 600, ranks=num_ranks, backend="gloo")
+while len(job.progress) < num_ranks and not job.done:
+    time.sleep(0.01)
+zygote = zygote_client.running()
+print(zygote.process.pid, zygote.folder, flush=True)
 job.wait()
 """
 
@@ -301,16 +313,18 @@ def dead_kernel(ranks: int = 3, limit_s: float = 10.0) -> Finding | None:
     )
     pid, folder = kernel.stdout.readline().split()
     zygote = psutil.Process(int(pid))
-    family, began = [zygote, *zygote.children(recursive=True)], time.monotonic()
+    family = [zygote, *zygote.children(recursive=True)]
+    began = time.monotonic()
     kernel.kill()
     kernel.wait()
     kernel.stdout.close()
     _, alive = psutil.wait_procs(family, timeout=limit_s)
     if alive or os.path.exists(folder):
         return None
+    took_s = time.monotonic() - began
     return Finding(
         fault="dead_kernel",
         ranks=tuple(range(ranks)),
-        text=f"the process that launched was killed; its "
-        f"{len(family)} processes and its files were gone {time.monotonic() - began:.2f} s later.",
+        text=f"the process that launched was killed; its {len(family)} processes and its files "
+        f"were gone {took_s:.2f} s later.",
     )

@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from labkit.launching.diagnosis import minority
-from labkit.launching.outcome import Finding, rank_list
+from labkit.launching.verdicts.diagnosis import minority
+from labkit.launching.verdicts.outcome import Finding, rank_list
 from labkit.timeline import Timeline, straggler
 from labkit.units import format_us
 
@@ -30,22 +30,17 @@ def statistics(tensor: "torch.Tensor") -> dict:
     here = tensor.detach()
     wide = here.double() if here.is_floating_point() else here.to(torch.float64)
     finite = wide[torch.isfinite(wide)]
-    names = ("min", "max", "mean", "std")
-    numbers = (
-        [finite.min(), finite.max(), finite.mean(), finite.std(correction=0)]
-        if len(finite)
-        else [None] * 4
-    )
+    has_any = len(finite) > 0
     return {
         "shape": tuple(here.shape),
         "dtype": str(here.dtype).removeprefix("torch."),
         "device": str(here.device),
         "num_nan": int(wide.isnan().sum()),
         "num_inf": int(wide.isinf().sum()),
-        **{
-            name: None if number is None else float(number)
-            for name, number in zip(names, numbers, strict=True)
-        },
+        "min": float(finite.min()) if has_any else None,
+        "max": float(finite.max()) if has_any else None,
+        "mean": float(finite.mean()) if has_any else None,
+        "std": float(finite.std(correction=0)) if has_any else None,
     }
 
 
@@ -67,22 +62,23 @@ def compare(named: Iterable[tuple[str, "torch.Tensor"]]) -> Finding | None:
     if any(list(theirs) != list(mine) for theirs in everyone):
         raise ValueError(
             "the ranks must name the same tensors in the same order; got "
-            f"{[list(t) for t in everyone]}"
+            f"{[list(theirs) for theirs in everyone]}"
         )
-    votes = {name: {rank: theirs[name] for rank, theirs in enumerate(everyone)} for name in mine}
-    odd = {name: ranks for name, vote in votes.items() if (ranks := minority(vote))}
+    odd = {}  # name -> the ranks that differ from the others
+    for name in mine:
+        ranks = minority({rank: theirs[name] for rank, theirs in enumerate(everyone)})
+        if ranks:
+            odd[name] = ranks
     if not odd:
         return None
     first, ranks = next(iter(odd.items()))
     return Finding(
         fault="diverged_replica",
         ranks=ranks,
-        text=f"{len(odd)} of {len(mine)} tensors differ between "
-        f"ranks; the first is {first}, odd on {rank_list(ranks)}. Replicas start equal (DDP "
-        "broadcasts "
-        "rank 0's) and stay so while every rank applies the same gradients: look for an update "
-        "that one "
-        "rank makes alone, other seeds, or buffers that are not broadcast.",
+        text=f"{len(odd)} of {len(mine)} tensors differ between ranks; the first is {first}, odd "
+        f"on {rank_list(ranks)}. Replicas start equal (DDP broadcasts rank 0's) and stay so while "
+        "every rank applies the same gradients: look for an update that one rank makes alone, "
+        "other seeds, or buffers that are not broadcast.",
     )
 
 
@@ -111,12 +107,10 @@ def guard(model: "torch.nn.parallel.DistributedDataParallel") -> None:
 
     def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if not torch.isfinite(bucket.buffer()).all():
-            pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-            bad = [
-                names[id(parameter)]
-                for parameter, gradient in pairs
-                if not torch.isfinite(gradient).all()
-            ]
+            bad = []
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                if not torch.isfinite(gradient).all():
+                    bad.append(names[id(parameter)])
             raise FloatingPointError(
                 f"rank {dist.get_rank()}'s own gradient of {', '.join(bad)} is not finite: look "
                 "at its batch, its loss, or a learning rate that is too large"
@@ -146,11 +140,10 @@ def slow(timeline: Timeline, share: float = 0.2) -> Finding | None:
     """The rank for which the others wait longer than ``share`` of the whole time of all of them, in
     collectives."""
     rank, waited_us = straggler(timeline)
-    whole_us = (
-        float(timeline.end_us.max() - timeline.start_us.min()) * (timeline.num_ranks - 1)
-        if len(timeline)
-        else 0
-    )
+    if len(timeline) == 0:
+        return None
+    span_us = float(timeline.end_us.max() - timeline.start_us.min())
+    whole_us = span_us * (timeline.num_ranks - 1)
     if waited_us <= share * whole_us:
         return None
     return Finding(

@@ -1,8 +1,8 @@
 """A run under way: watch real ranks, judge how they end, leave nothing behind.
 
 One thread per run listens to the ranks and to the zygote. Whatever happens - a result, an
-exception, a signal, a deadlock, the stop button - becomes one outcome: a Run, or an exception of
-``labkit.launching.verdict``.
+exception, a signal, a deadlock, the stop button - comes to one conclusion: a Run, or an exception
+of ``labkit.launching.verdicts.verdict``.
 """
 
 import contextlib
@@ -14,19 +14,26 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from labkit.launching import diagnosis, messages, verdict, zygote_client
-from labkit.launching.rank_state import Peer
+from labkit.launching.fork import messages
+from labkit.launching.fork.messages import Ask, Bye, Exited, Forked, Kill, Message
+from labkit.launching.fork.request import Request
+from labkit.launching.fork.zygote_client import ZygoteClient
+from labkit.launching.rank_state import CallsReader, RankFiles, RankState, is_sign_of_life
 from labkit.launching.run import Run, remove
+from labkit.launching.verdicts import diagnosis, verdict
+from labkit.launching.verdicts.outcome import Finding, Outcome
 from labkit.machine import resources
 
 GRACE_S = 0.3  # how long the others may still speak after the first failure
 POLL_S = 0.2  # how often running ranks are asked where they are
-listeners: list[
-    Callable[["Job"], None]
-] = []  # called in the thread that waits, several times a second
+
+listeners: list[Callable[["Job"], None]] = []
+"""called in the thread that waits, several times a second"""
+
+Conclusion = Run | BaseException
 
 
 class Job:
@@ -34,18 +41,28 @@ class Job:
     tells where the ranks are."""
 
     def __init__(
-        self, request: dict, server_: zygote_client.Server, *, timeout_s: float, hang_s: float
+        self, request: Request, client: ZygoteClient, *, timeout_s: float, hang_s: float
     ) -> None:
-        self.num_ranks, self.began = request["ranks"], time.monotonic()
-        self.timeout_s, self.hang_s = timeout_s, hang_s
-        self._request, self._server, self._folder = request, server_, Path(request["folder"])
-        self._peers: list[Peer] = []
-        self._control: socket.socket | None = None
-        self._pids, self._oom_kills = [], resources.num_oom_kills()
-        self._over, self._stopping = threading.Event(), threading.Event()
+        self.num_ranks = request.num_ranks
+        self.timeout_s = timeout_s
+        self.hang_s = hang_s
+        self.began = time.monotonic()
+        self._request = request
+        self._client = client
+        self._files = RankFiles.of_run(request.folder, self.num_ranks)
+        self._calls = CallsReader(folder=request.folder)
+        self._states: list[RankState] = []
+        self._socks: list[socket.socket] = []  # one per rank
+        self._control: socket.socket | None = None  # of this run, to the zygote
+        self._pids: tuple[int, ...] = ()
+        self._oom_kills = resources.num_oom_kills()
         self._wake_read, self._wake = socket.socketpair()
-        self._outcome: Run | BaseException | None = None
-        self._life, self._lived_at, self._asked_at, self._proof = None, self.began, self.began, None
+        self._stopping = threading.Event()
+        self._over = threading.Event()
+        self._conclusion: Conclusion | None = None
+        self._life: list[tuple] = []  # what moved when there was a sign of life
+        self._lived_at = self._asked_at = self.began
+        self._suspected: Finding | None = None  # what the last question proved
         threading.Thread(target=self._watch, daemon=True, name="labkit-watch").start()
 
     @property
@@ -61,15 +78,7 @@ class Job:
     @property
     def progress(self) -> list[dict]:
         """One row per rank: rank, state, and what is known of step, loss and where it is."""
-        return [
-            {
-                "rank": p.rank,
-                "state": "running" if p.how == "stuck" else p.how,
-                **p.progress,
-                "where": p.report.get("where", {}),
-            }
-            for p in self._peers
-        ]
+        return [state.row() for state in self._states]
 
     def wait(self) -> Run:
         """Blocks until the end. Returns the Run; raises RankFailed, Deadlock, Timeout or, if it was
@@ -83,9 +92,9 @@ class Job:
             self.stop()
             for listener in listeners:
                 listener(self)
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome.with_traceback(None)
-        return self._outcome
+        if isinstance(self._conclusion, BaseException):
+            raise self._conclusion.with_traceback(None)
+        return self._conclusion
 
     def stop(self) -> None:
         """Kills every rank and returns when they are gone. Stopping a job that has ended does
@@ -99,59 +108,66 @@ class Job:
 
     def stacks(self) -> dict[int, str]:
         """The Python stack of every running rank, also of one that is deep in native code."""
-        running = [p.rank for p in self._peers if p.how == "stuck"]
-        before = {
-            r: self._stack_file(r).stat().st_size for r in running if self._stack_file(r).exists()
-        }
-        self._signal(signal.SIGUSR1, list(before))
+        # a rank that has no such file yet is not ready for the signal
+        asked = [self._files[rank] for rank in self._running()]
+        before = {files: files.stack_bytes() for files in asked if files.stack.exists()}
+        self._signal(signal.SIGUSR1, [files.rank for files in before])
         deadline = time.monotonic() + 0.5
-        while time.monotonic() < deadline and any(
-            self._stack_file(r).stat().st_size <= size for r, size in before.items()
-        ):
+        while time.monotonic() < deadline:
+            if all(files.stack_bytes() > size for files, size in before.items()):
+                break
             time.sleep(0.01)
-        stacks = {r: self._stack_file(r).read_text()[size:] for r, size in before.items()}
-        for file, (name, _) in self._request["sources"].items():
-            stacks = {r: text.replace(file, name) for r, text in stacks.items()}
-        return stacks
+        return {files.rank: self._stack(files, size) for files, size in before.items()}
 
-    def _stack_file(self, rank: int) -> Path:
-        return self._folder / f"stack-{rank}.txt"
+    def _stack(self, files: RankFiles, before: int) -> str:
+        """What came to a stack file after so many characters, cells named as in the notebook."""
+        text = files.stack.read_text()[before:]
+        for file, source in self._request.sources.items():
+            text = text.replace(file, source.name)
+        return text
 
-    def _signal(self, number: int, ranks: list[int]) -> None:
+    def _running(self) -> list[int]:
+        return [state.rank for state in self._states if state.how == "running"]
+
+    def _note(self, rank: int, **changes: object) -> None:
+        """Something else that is now known of a rank."""
+        self._states[rank] = replace(self._states[rank], **changes)
+
+    def _signal(self, number: int, ranks: Iterable[int]) -> None:
         if self._control is not None:
             with contextlib.suppress(OSError):
-                messages.send(self._control, {"kill": int(number), "ranks": ranks})
+                messages.send(self._control, Kill(signal=int(number), ranks=tuple(ranks)))
 
     def _watch(self) -> None:
-        """The watching thread: from the fork to the outcome."""
-        outcome: Run | BaseException
+        """The watching thread: from the fork to the conclusion."""
         try:
-            self._control, socks = self._server.fork(self._request)
+            self._control, self._socks = self._client.fork(self._request)
             self._lived_at = self._asked_at = time.monotonic()
-            self._peers = [Peer(rank, sock, self._folder) for rank, sock in enumerate(socks)]
-            outcome = self._follow()
+            self._states = [RankState(rank=rank) for rank in range(self.num_ranks)]
+            conclusion = self._follow()
         except BaseException as error:
-            outcome = error
-        if isinstance(
-            outcome, Run
-        ):  # its ranks only have to leave: the notebook need not wait for that
-            weakref.finalize(outcome, remove, self._folder)
-            self._outcome = outcome
-            self._over.set()
-        self._end()
-        if not isinstance(outcome, Run):
-            remove(self._folder)
-            self._outcome = outcome
-            self._over.set()
+            conclusion = error
+        if isinstance(conclusion, Run):
+            # its ranks only have to leave: the notebook need not wait for that
+            weakref.finalize(conclusion, remove, self._request.folder)
+            self._conclude(conclusion)
+            self._end()
+        else:
+            self._end()
+            remove(self._request.folder)
+            self._conclude(conclusion)
 
-    def _follow(self) -> Run | BaseException:
-        """Listens and judges until there is an outcome."""
-        selector = selectors.DefaultSelector()
-        selector.register(self._wake_read, selectors.EVENT_READ, None)
-        selector.register(self._control, selectors.EVENT_READ, None)
-        for peer in self._peers:
-            selector.register(peer.sock, selectors.EVENT_READ, peer)
-        with selector:
+    def _conclude(self, conclusion: Conclusion) -> None:
+        self._conclusion = conclusion
+        self._over.set()
+
+    def _follow(self) -> Conclusion:
+        """Listens and judges until there is a conclusion."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            selector.register(self._control, selectors.EVENT_READ)
+            for rank, sock in enumerate(self._socks):
+                selector.register(sock, selectors.EVENT_READ, rank)
             while True:
                 for key, _ in selector.select(timeout=0.05 if self.seconds > GRACE_S else 0.01):
                     if key.fileobj is self._wake_read:
@@ -159,150 +175,176 @@ class Job:
                     message, _ = messages.receive(key.fileobj)
                     if message is None:
                         selector.unregister(key.fileobj)
-                    if key.data is not None:
+                    if key.fileobj is not self._control:
                         self._hear(key.data, message)
-                    elif message is None:
-                        return verdict.RankFailed(
-                            "the process that starts ranks died, and the ranks with it: most "
-                            "likely "
-                            "memory ran out. Launch again; a new one is started.",
-                            self._endings(),
-                            self._logs(),
-                        )
-                    elif "pids" in message:
-                        self._pids = message["pids"]
-                        if len(self._pids) < self.num_ranks:
-                            return verdict.RankFailed(
-                                "the system had no room for another process; ask for fewer ranks"
-                            )
-                    elif "exited" in message:
-                        self._bury(self._peers[message["exited"]], message["status"])
-                outcome = self._judge()
-                if outcome is not None:
-                    return outcome
+                    elif (conclusion := self._hear_zygote(message)) is not None:
+                        return conclusion
+                conclusion = self._judge()
+                if conclusion is not None:
+                    return conclusion
 
-    def _hear(self, peer: Peer, message: dict | None) -> None:
-        if peer.hear(message):
+    def _hear(self, rank: int, message: Message | None) -> None:
+        """A message of a rank; None where it has closed its socket."""
+        if message is None:
+            return
+        self._states[rank] = self._states[rank].hear(message)
+        if is_sign_of_life(message):
             self._lived_at = time.monotonic()
 
-    def _bury(self, peer: Peer, status: int) -> None:
-        peer.status = status
-        if status == -signal.SIGKILL and resources.num_oom_kills() > self._oom_kills:
-            peer.state = "out of memory"
-        while peer.how == "stuck":  # what it said before it died may still be on its way
-            message = messages.receive(peer.sock)[0] if _readable(peer.sock) else None
-            if message is None:
-                peer.how, peer.at = "died", time.monotonic()
-                break
-            self._hear(peer, message)
+    def _hear_zygote(self, message: Message | None) -> verdict.RankFailed | None:
+        """A message of the zygote; None where it is gone. A verdict where the run can't go on."""
+        if message is None:
+            return verdict.RankFailed(verdict.ZYGOTE_DIED, self._outcomes(), self._logs())
+        if isinstance(message, Forked):
+            self._pids = message.pids
+            if len(self._pids) < self.num_ranks:
+                return verdict.RankFailed(verdict.NO_PROCESS)
+        elif isinstance(message, Exited):
+            self._bury(message.rank, message.status)
+        return None
 
-    def _judge(self) -> Run | BaseException | None:
-        """The outcome if there is one now."""
-        now, hows = time.monotonic(), [peer.how for peer in self._peers]
+    def _bury(self, rank: int, status: int) -> None:
+        """A rank's process has ended. What it said before may still be on its way."""
+        self._note(rank, status=status)
+        if status == -signal.SIGKILL and resources.num_oom_kills() > self._oom_kills:
+            self._note(rank, system_state="out of memory")
+        while self._states[rank].how == "running":
+            sock = self._socks[rank]
+            message = messages.receive(sock)[0] if _readable(sock) else None
+            if message is None:
+                self._note(rank, how="died", ended_at=time.monotonic())
+                return
+            self._hear(rank, message)
+
+    def _judge(self) -> Conclusion | None:
+        """The conclusion if there is one now."""
+        now = time.monotonic()
         if self._stopping.is_set():
-            return verdict.Stopped(
-                f"stopped after {self.seconds:.1f} s", self._endings(), self._logs()
-            )
-        if all(how == "returned" for how in hows):
+            words = f"stopped after {self.seconds:.1f} s"
+            return verdict.Stopped(words, self._outcomes(), self._logs())
+        if all(state.how == "returned" for state in self._states):
             return self._collect()
-        bad = [peer.at for peer in self._peers if peer.how in ("failed", "died")]
+        bad = [state.ended_at for state in self._states if state.how in ("failed", "died")]
         if bad:
-            if "stuck" in hows and now < min(bad) + GRACE_S:
+            if self._running() and now < min(bad) + GRACE_S:
                 return None
-            return verdict.judge_failure(self._endings(), self._logs())
+            return verdict.judge_failure(self._outcomes(), self._logs())
         if self.seconds > self.timeout_s:
             return self._silence(
                 f"the run was given {self.timeout_s:g} s (timeout_s) and is not done. Where its "
                 "ranks are:"
             )
         if now - self._asked_at > POLL_S:
-            return self._ask(now)
+            return self._poll(now)
         return None
 
-    def _ask(self, now: float) -> BaseException | None:
-        """Every POLL_S: judges the last reports, asks for new ones."""
+    def _poll(self, now: float) -> BaseException | None:
+        """Every POLL_S: judges the last reports, asks for new ones. No log is read for that."""
         self._asked_at = now
-        endings = self._endings()
-        proof = diagnosis.missing(endings) or diagnosis.different(endings)
-        if proof and self._proof and proof.text == self._proof.text:
-            return verdict.Deadlock(proof.text, endings, self._logs(), proof)
-        self._proof = proof
+        finding = self._prove()
+        if finding and self._suspected and finding.text == self._suspected.text:
+            return verdict.Deadlock(finding.text, self._outcomes(), self._logs(), finding)
+        self._suspected = finding
         life = [
-            (p.how, p.last, p.log_file.stat().st_size if p.log_file.exists() else 0)
-            for p in self._peers
+            (state.how, state.last, files.log_bytes())
+            for state, files in zip(self._states, self._files, strict=True)
         ]
         if life != self._life:
-            self._life, self._lived_at = life, now
+            self._life = life
+            self._lived_at = now
         if now - self._lived_at > self.hang_s:
             return self._silence(
                 f"no sign of life for {self.hang_s:g} s (hang_s): no collective, no output, no "
-                "progress call. "
-                "Where the ranks are:"
+                "progress call. Where the ranks are:"
             )
-        for peer in self._peers:
-            if (
-                peer.how == "stuck" and not peer.asked
-            ):  # one open question at a time: nobody blocks who is not heard
-                peer.asked = True
-                with contextlib.suppress(OSError):
-                    messages.send(peer.sock, {"report": True})
+        self._ask()
         return None
 
-    def _silence(self, why: str) -> BaseException:
-        stacks = self.stacks()
-        for peer in self._peers:
-            if peer.how == "stuck" and peer.report.get("at", 0) < self._asked_at - 3 * POLL_S:
-                peer.report = {}  # an old answer is no answer
-                peer.state = "stopped" if resources.is_stopped(self._pids[peer.rank]) else ""
-        return verdict.judge_silence(self._endings(stacks), self._logs(), why)
+    def _prove(self) -> Finding | None:
+        """What is wrong, as far as the last reports prove it. Nothing is, where nobody waits."""
+        if not any(state.is_waiting for state in self._states):
+            return None
+        outcomes = self._outcomes(with_output=False)
+        return diagnosis.missing(outcomes) or diagnosis.different(outcomes)
 
-    def _endings(self, stacks: dict[int, str] | None = None) -> list[verdict.Ending]:
+    def _ask(self) -> None:
+        """Asks running ranks where they are: one open question at a time, so that nobody blocks who
+        is not heard."""
+        for rank in self._running():
+            if not self._states[rank].asked:
+                self._note(rank, asked=True)
+                with contextlib.suppress(OSError):
+                    messages.send(self._socks[rank], Ask())
+
+    def _silence(self, why: str) -> verdict.Timeout:
+        """The verdict when time is up."""
+        stacks = self.stacks()
+        for rank in self._running():
+            report = self._states[rank].report
+            if report is None or report.at < self._asked_at - 3 * POLL_S:
+                # with little time, the zygote may not have told the pids
+                stopped = rank < len(self._pids) and resources.is_stopped(self._pids[rank])
+                # an old answer is no answer
+                self._note(rank, report=None, system_state="stopped" if stopped else "")
+        return verdict.judge_silence(self._outcomes(stacks), self._logs(), why)
+
+    def _outcomes(
+        self, stacks: dict[int, str] | None = None, with_output: bool = True
+    ) -> list[Outcome]:
         """What is known of every rank, in the words of the verdicts."""
-        last = {peer.rank: peer.last for peer in self._peers}
-        return [peer.ending(last, (stacks or {}).get(peer.rank, "")) for peer in self._peers]
+        last = {state.rank: state.last for state in self._states}
+        stacks = stacks or {}
+        return [
+            state.outcome(
+                last,
+                calls=self._calls.calls(state.rank),
+                stack=stacks.get(state.rank, ""),
+                output=self._files[state.rank].read_log_end() if with_output else "",
+            )
+            for state in self._states
+        ]
 
     def _logs(self) -> list[str]:
-        return [peer.log for peer in self._peers]
+        return [self._files[state.rank].read_log() for state in self._states]
 
     def _collect(self) -> Run:
         """Every rank's result, once all have returned."""
-        results = tuple(pickle.loads(p.result_file.read_bytes()) for p in self._peers)
-        notes = tuple(dict.fromkeys(note for p in self._peers for note in p.said["notes"]))
+        last_words = [state.returned for state in self._states]
+        notes: dict[str, None] = {}
+        for each in last_words:
+            notes |= dict.fromkeys(each.notes)
         return Run(
-            results=results,
+            results=tuple(pickle.loads(files.result.read_bytes()) for files in self._files),
             logs=tuple(self._logs()),
             seconds=self.seconds,
-            backend=self._request["backend"],
-            notes=notes,
-            peak_rss_bytes=tuple(p.said["peak_rss_bytes"] for p in self._peers),
+            backend=self._request.backend,
+            notes=tuple(notes),
+            peak_rss_bytes=tuple(each.peak_rss_bytes for each in last_words),
             machine=resources.summary(),
-            folder=self._folder,
+            folder=self._request.folder,
         )
 
     def _end(self) -> None:
         """Leaves no process: ranks that returned are told bye, all others are killed."""
-        for peer in self._peers:
+        for sock in self._socks:
             with contextlib.suppress(OSError):
-                messages.send(peer.sock, {"bye": True})
-        alive = [p for p in self._peers if p.status is None and p.how != "returned"]
-        self._signal(signal.SIGKILL, [p.rank for p in alive])
-        for sock in (*(p.sock for p in self._peers), self._wake_read, self._wake):
+                messages.send(sock, Bye())
+        alive = [state for state in self._states if state.status is None]
+        self._signal(signal.SIGKILL, [each.rank for each in alive if each.how != "returned"])
+        for sock in (*self._socks, self._wake_read, self._wake):
             sock.close()
         if self._control is not None:
-            self._await_exits({p.rank for p in self._peers if p.status is None})
+            self._await_exits({each.rank for each in alive})
             self._control.close()
 
     def _await_exits(self, waited: set[int]) -> None:
         deadline = time.monotonic() + 1.0
-        while (
-            waited
-            and time.monotonic() < deadline
-            and _readable(self._control, deadline - time.monotonic())
-        ):
+        while waited and _readable(self._control, deadline - time.monotonic()):
             message, _ = messages.receive(self._control)
             if message is None:
                 return
-            waited.discard(message.get("exited"))
+            if isinstance(message, Exited):
+                waited.discard(message.rank)
 
 
 def _readable(sock: socket.socket, timeout_s: float = 0.0) -> bool:

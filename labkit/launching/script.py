@@ -2,7 +2,6 @@
 command is real, and shown."""
 
 import contextlib
-import json
 import os
 import pickle
 import shlex
@@ -15,110 +14,20 @@ from pathlib import Path
 
 import psutil
 
-from labkit.launching import verdict, zygote_client
-from labkit.launching.outcome import PEER_GONE
-from labkit.launching.run import Run, remove, tail
+from labkit.launching.fork import zygote_client
+from labkit.launching.rank_state import RankFiles, last_lines
+from labkit.launching.run import Run, remove
+from labkit.launching.script_command import LAUNCHERS, command, config_file, needs, num_nodes
+from labkit.launching.verdicts import verdict
+from labkit.launching.verdicts.outcome import PEER_GONE
 from labkit.machine import ops, resources
-from labkit.units import check_real, check_whole, check_word
+from labkit.units import check_real
 
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+__all__ = ["LAUNCHERS", "command", "launch_script"]
+
 # SIGTERM when we die
 _LEASH = "import ctypes,os,sys; ctypes.CDLL(None).prctl(1,15); os.execv(sys.argv[1],sys.argv[1:])"
-
-
-def command(
-    path: str | Path,
-    *args: str,
-    ranks: int,
-    using: str,
-    logs: Path | None = None,
-    max_restarts: int = 0,
-    nodes: tuple[int, int] = (1, 1),
-    node: int = 0,
-    port: int = 29400,
-    config: str | Path | None = None,
-) -> list[str]:
-    """The command line that starts ``path`` on ``ranks`` ranks. With ``logs``, each rank's output
-    goes to files there.
-
-    Of several nodes, the line for ``node``; they meet at ``port``, where node 0 listens. Raises
-    ValueError for an unknown launcher, a script that does not exist, restarts and nodes that are
-    none, or a ``config`` that its launcher has no use for.
-    """
-    check_word(using, LAUNCHERS, "what a script is launched using")
-    check_whole(1, 4096, ranks=ranks)
-    if not Path(path).is_file():
-        raise ValueError(
-            f"launch_script takes the path of a script; {str(path)!r} is no file (folder: "
-            f"{os.getcwd()})"
-        )
-    if using != "torchrun" and (nodes != (1, 1) or max_restarts):
-        raise ValueError(
-            f"torchrun alone restarts ranks; got using={using!r}. Leave nodes and max_restarts out"
-        )
-    if config is not None and using != "accelerate":
-        raise ValueError(
-            f"a configuration file is accelerate's; {using} takes none: give the script its path "
-            "instead"
-        )
-    if using == "torchrun":
-        line = _torchrun(ranks, max_restarts, nodes, node, port)
-        line += ["--log-dir", str(logs / f"node-{node}"), "--redirects", "3"] if logs else []
-    elif using == "accelerate":
-        line = [
-            "accelerate",
-            "launch",
-            *(["--config_file", str(config)] if config is not None else []),
-        ]
-        line += ["--num_processes", str(ranks), "--main_process_port", str(resources.free_port())]
-        if config is None:
-            line += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-            # its only launcher of several processes; ACCELERATE_USE_CPU makes them CPU's
-            line += ["--multi_gpu"] if ranks > 1 else []
-        line += ["--log_dir", str(logs), "--tee", "3"] if logs else []
-    else:
-        line = ["deepspeed", "--num_gpus", str(ranks)]
-        line += ["--master_addr", "127.0.0.1", "--master_port", str(resources.free_port())]
-        line += ["--enable_each_rank_log", str(logs)] if logs else []
-    return [*line, str(path), *args]
-
-
-def _num_nodes(nodes: tuple[int, int]) -> int:
-    """The most nodes there may be. Raises ValueError for what is no (fewest, most)."""
-    if not isinstance(nodes, tuple) or len(nodes) != 2:
-        raise ValueError(f"nodes are (fewest, most); got {nodes!r}")
-    check_whole(1, 64, most_nodes=nodes[1])
-    check_whole(1, nodes[1], fewest_nodes=nodes[0])
-    return nodes[1]
-
-
-def _torchrun(
-    ranks: int, max_restarts: int, nodes: tuple[int, int], node: int, port: int
-) -> list[str]:
-    check_whole(0, 1000, max_restarts=max_restarts)
-    most = _num_nodes(nodes)
-    if ranks % most:
-        raise ValueError(
-            f"every node has as many ranks; {ranks} ranks are not shared by {most} nodes: take a "
-            "multiple"
-        )
-    conf = f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
-    meet = [
-        "--nnodes",
-        f"{nodes[0]}:{most}",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        f"127.0.0.1:{port}",
-    ]
-    meet += ["--rdzv-conf", conf, "--local-addr", "127.0.0.1"]
-    line = [
-        "torchrun",
-        *(meet if most > 1 else ["--standalone"]),
-        "--nproc-per-node",
-        str(ranks // most),
-    ]
-    return line + (["--max-restarts", str(max_restarts)] if max_restarts else [])
+_REPOSITORY = Path(__file__).parents[2]
 
 
 def launch_script(
@@ -147,31 +56,42 @@ def launch_script(
     becomes one beside the script; ``ranks`` counts for more than its num_processes.
     """
     check_real(1e-3, 1e9, timeout_s=timeout_s)
-    how = {
-        "ranks": ranks,
-        "using": using,
-        "max_restarts": max_restarts,
-        "nodes": nodes,
-        "port": resources.free_port(),
-        "config": _written(config, Path(path)),
-    }
-    needs, args = _needs(ranks, using, max_restarts > 0), tuple(map(str, args))
-    shown = [
-        shlex.join(command(path, *args, node=node, **how)) for node in range(_num_nodes(nodes))
-    ]
-    home, began = zygote_client.running(), time.monotonic()
-    folder = home.new_folder()
+    how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes}
+    how["port"] = resources.free_port()
+    how["config"] = config_file(config, Path(path))
+    words = [str(each) for each in args]
+    needed = needs(ranks, using, max_restarts > 0)
+    shown = [command(path, *words, node=node, **how) for node in range(num_nodes(nodes))]
+    client = zygote_client.running()
+    folder = client.new_folder()
     lines = [
-        command(path, *args, logs=folder / "logs", node=node, **how) for node in range(len(shown))
+        command(path, *words, logs=folder / "logs", node=node, **how) for node in range(len(shown))
     ]
     if show:
-        print(
-            *(" ".join(["$", *map("=".join, needs.items()), line]) for line in shown),
-            sep=" &\n",
-            flush=True,
-        )
+        _show(shown, needed)
+    return _run(lines, folder, ranks, using, {**client.environ, **needed}, timeout_s)
+
+
+def _show(lines: list[list[str]], needed: dict[str, str]) -> None:
+    """Prints commands as one types them, with what their environment needs."""
+    settings = [f"{name}={value}" for name, value in needed.items()]
+    typed = [" ".join(["$", *settings, shlex.join(line)]) for line in lines]
+    print(*typed, sep=" &\n", flush=True)
+
+
+def _run(
+    lines: list[list[str]],
+    folder: Path,
+    ranks: int,
+    using: str,
+    needed: dict[str, str],
+    timeout_s: float,
+) -> Run:
+    """Runs the commands to their end and gathers what the ranks left."""
+    began = time.monotonic()
     try:
-        code = _follow(lines, folder, ranks, {**home.environ, **needs}, timeout_s)
+        environ = _environ(lines[0][0], folder, ranks, needed)
+        code = _follow(lines, folder, ranks, environ, timeout_s)
         run = _collect(folder, ranks, using, code, time.monotonic() - began)
     except BaseException:
         remove(folder)
@@ -183,99 +103,59 @@ def launch_script(
     return run
 
 
-def _written(config: str | Path | dict | None, path: Path) -> str | Path | None:
-    """The file of a configuration. A dict is written beside the script; JSON is YAML, too."""
-    if not isinstance(config, dict) or not path.is_file():
-        return None if isinstance(config, dict) else config
-    path.with_suffix(".json").write_text(json.dumps(config, indent=1))
-    return path.with_suffix(".json")
+def _environ(launcher: str, folder: Path, ranks: int, needed: dict[str, str]) -> dict[str, str]:
+    """The environment of the launchers, and so of the ranks."""
+    path = [str(_executable(launcher).parent), os.environ.get("PATH", "")]
+    python_path = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return {
+        **resources.gloo_environment(),
+        **needed,
+        "OMP_NUM_THREADS": str(resources.threads(ranks)),
+        **os.environ,
+        "PATH": os.pathsep.join(path),
+        "LABKIT_RUN_DIR": str(folder),
+        "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
+    }
 
 
-def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) -> Run:
-    """What the script's ranks left. torch aborts now and then at exit, after success: a result
-    counts for more."""
-    logs = _rank_logs(folder, ranks)
-    files = [folder / f"result-{rank}.pkl" for rank in range(ranks)]
-    raised = any(
-        "Traceback (most recent call" in log for log in logs
-    )  # an abort at exit prints none
-    if code and (raised or not all(file.exists() for file in files)):
-        raise _failure(folder, logs, using, code)
-    backend = "nccl" if resources.num_gpus() >= ranks else "gloo"
-    return Run(
-        results=tuple(pickle.loads(file.read_bytes()) if file.exists() else None for file in files),
-        logs=logs,
-        seconds=seconds,
-        backend=backend,
-        notes=(backend, using),
-        machine=resources.summary(),
-        folder=folder,
-    )
-
-
-def _needs(ranks: int, using: str, restarts: bool) -> dict[str, str]:
-    """What a launcher's environment must say: on a machine without enough GPUs, and where ranks may
-    be restarted.
-
-    torchrun (2.13) keeps one store for all its starts, and gloo then finds a dead rank's address in
-    it: about every second restart hung. With sharing switched off each start has a store of its own
-    (pytorch issue 135712).
-    """
-    if restarts:
-        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    names = {"accelerate": "ACCELERATE_USE_CPU", "deepspeed": "DS_ACCELERATOR"}
-    values = {"accelerate": "true", "deepspeed": "cpu"}
-    return (
-        {} if resources.num_gpus() >= ranks or using not in names else {names[using]: values[using]}
-    )
+def _executable(launcher: str) -> Path:
+    """The command of this environment, also where the environment is not activated."""
+    return Path(sys.executable).with_name(launcher)
 
 
 def _follow(
-    lines: list[list[str]], folder: Path, ranks: int, needs: dict[str, str], timeout_s: float
+    lines: list[list[str]], folder: Path, ranks: int, environ: dict[str, str], timeout_s: float
 ) -> int:
-    """Runs the commands to their end and returns the best exit code; on a timeout or an interrupt
-    ends everything that they started."""
-    found = Path(sys.executable).with_name(lines[0][0])
-    path = os.pathsep.join([str(found.parent), os.environ.get("PATH", "")])
-    threads = str(resources.threads(ranks))
-    loopback = {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
-    environ = {
-        **loopback,
-        **needs,
-        "OMP_NUM_THREADS": threads,
-        **os.environ,
-        "PATH": path,
-        "LABKIT_RUN_DIR": str(folder),
-    }
-    environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
-    )
-    leash = (
-        [sys.executable, "-c", _LEASH, sys.executable, str(found)]
-        if sys.platform == "linux"
-        else [str(found)]
-    )
+    """Runs the commands to their end and returns the best exit code. On a timeout or an interrupt
+    too, everything that they started is then gone."""
     launchers: list[psutil.Popen] = []
     with open(folder / "launcher.txt", "wb") as output:
-        pipes = {"stdout": output, "stderr": output, "stdin": subprocess.DEVNULL}
         try:
             for line in lines:
                 launchers.append(
-                    psutil.Popen([*leash, *line[1:]], **pipes, env=environ, start_new_session=True)
+                    psutil.Popen(
+                        _on_a_leash(line),
+                        stdout=output,
+                        stderr=output,
+                        stdin=subprocess.DEVNULL,
+                        env=environ,
+                        start_new_session=True,
+                    )
                 )
-            if psutil.wait_procs(launchers, timeout=timeout_s)[1]:
-                logs = _rank_logs(folder, ranks)
-                said = "\n".join(
-                    f"rank {rank} last said: {tail(log, 2)}" for rank, log in enumerate(logs)
-                )
-                raise verdict.Timeout(
-                    f"the script was given {timeout_s:g} s (timeout_s) and is not done.\n{said}",
-                    (),
-                    logs,
-                )
+            _, alive = psutil.wait_procs(launchers, timeout=timeout_s)
+            if alive:
+                raise _timeout(_rank_logs(folder, ranks), timeout_s)
             return min((each.returncode for each in launchers), key=abs)
         finally:
             _end(launchers, folder)
+
+
+def _on_a_leash(line: list[str]) -> list[str]:
+    """A command that ends when this process does, where the system can do that."""
+    executable = str(_executable(line[0]))
+    if sys.platform != "linux":
+        return [executable, *line[1:]]
+    return [sys.executable, "-c", _LEASH, sys.executable, executable, *line[1:]]
 
 
 def _family(folder: Path) -> set[psutil.Process]:
@@ -303,35 +183,67 @@ def _end(launchers: list[psutil.Popen], folder: Path) -> None:
     psutil.wait_procs(launchers, timeout=3)
 
 
+def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) -> Run:
+    """What the script's ranks left. torch aborts now and then at exit, after success: a result
+    counts for more."""
+    logs = _rank_logs(folder, ranks)
+    files = [each.result for each in RankFiles.of_run(folder, ranks)]
+    # an abort at exit prints no traceback
+    raised = any("Traceback (most recent call" in log for log in logs)
+    if code and (raised or not all(file.exists() for file in files)):
+        raise _failure(folder, logs, using, code)
+    backend = "nccl" if resources.num_gpus() >= ranks else "gloo"
+    return Run(
+        results=tuple(pickle.loads(file.read_bytes()) if file.exists() else None for file in files),
+        logs=logs,
+        seconds=seconds,
+        backend=backend,
+        notes=(backend, using),
+        machine=resources.summary(),
+        folder=folder,
+    )
+
+
 def _rank_logs(folder: Path, ranks: int) -> tuple[str, ...]:
-    """What each rank printed, all its starts one after the other, from wherever its launcher put
-    it."""
-    num_nodes, logs = max(1, len(list((folder / "logs").glob("node-*")))), []
+    """What each rank printed, all its starts one after the other."""
+    num_nodes = max(1, len(list((folder / "logs").glob("node-*"))))
+    ranks_per_node = max(1, ranks // num_nodes)
+    logs = []
     for rank in range(ranks):
-        node, local = divmod(rank, max(1, ranks // num_nodes))
-        files = sorted((folder / "logs").glob(f"node-{node}/*/attempt_*/{local}/std*.log"))
-        files = files or sorted((folder / "logs").glob(f"*/attempt_*/{rank}/std*.log"))
-        files = files or sorted((folder / "logs").glob(f"*rank{rank}.log"))
+        files = _log_files(folder / "logs", rank, ranks_per_node)
         logs.append("".join(file.read_text(errors="replace") for file in files))
     return tuple(logs)
+
+
+def _log_files(logs: Path, rank: int, ranks_per_node: int) -> list[Path]:
+    """A rank's output, from wherever its launcher put it."""
+    node, local_rank = divmod(rank, ranks_per_node)
+    for pattern in (
+        f"node-{node}/*/attempt_*/{local_rank}/std*.log",  # torchrun
+        f"*/attempt_*/{rank}/std*.log",  # accelerate
+        f"*rank{rank}.log",  # deepspeed
+    ):
+        files = sorted(logs.glob(pattern))
+        if files:
+            return files
+    return []
+
+
+def _timeout(logs: tuple[str, ...], timeout_s: float) -> verdict.Timeout:
+    """The verdict when time is up."""
+    lines = [f"the script was given {timeout_s:g} s (timeout_s) and is not done."]
+    lines += [f"rank {rank} last said: {last_lines(log, 2)}" for rank, log in enumerate(logs)]
+    return verdict.Timeout("\n".join(lines), (), logs)
 
 
 def _failure(folder: Path, logs: tuple[str, ...], using: str, code: int) -> verdict.RankFailed:
     """The verdict on a script: the traceback of the rank that is to blame, else the launcher's own
     last words."""
-    spoken = {
-        rank: log[log.index("Traceback") :] for rank, log in enumerate(logs) if "Traceback" in log
-    }
-    own = {
-        rank: text for rank, text in spoken.items() if not any(words in text for words in PEER_GONE)
-    }
-    for rank, text in own.items():
-        return verdict.RankFailed(
-            f"rank {rank} of the script failed ({using} ended with exit code {code}):\n{text}",
-            (),
-            logs,
-        )
-    said = tail((folder / "launcher.txt").read_text(errors="replace"), 40)
-    return verdict.RankFailed(
-        f"{using} ended with exit code {code}. Its last words:\n{said}", (), logs
-    )
+    ended = f"{using} ended with exit code {code}"
+    for rank, log in enumerate(logs):
+        _, found, rest = log.partition("Traceback")
+        if found and not any(words in rest for words in PEER_GONE):
+            text = f"rank {rank} of the script failed ({ended}):\n{found}{rest}"
+            return verdict.RankFailed(text, (), logs)
+    said = last_lines((folder / "launcher.txt").read_text(errors="replace"), 40)
+    return verdict.RankFailed(f"{ended}. Its last words:\n{said}", (), logs)

@@ -29,11 +29,7 @@ from labkit.machine.resources import (
 from labkit.units import format_bytes
 
 _REINSTALL = "run make env (conda: pip install -e .[test])"
-
-
 _PROBED = ("torch", "accelerate", "deepspeed")
-
-
 _PROBE = """
 import importlib, json, sys
 for name in sys.argv[1:]:
@@ -42,7 +38,9 @@ for name in sys.argv[1:]:
         answer = {"version": module.__version__}
         if name == "torch":
             import torch.distributed as dist
-            answer |= {b: dist.is_available() and getattr(dist, f"is_{b}_available")() for b in ("gloo", "nccl")}
+            there = dist.is_available()
+            answer["gloo"] = there and dist.is_gloo_available()
+            answer["nccl"] = there and dist.is_nccl_available()
     except BaseException as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print("labkit " + json.dumps([name, answer]), flush=True)
@@ -67,7 +65,9 @@ class Row:
     @property
     def state(self) -> str:
         """ "ok", "missing", or "optional" for a missing thing the course can do without."""
-        return "ok" if self.ok else "missing" if self.required else "optional"
+        if self.ok:
+            return "ok"
+        return "missing" if self.required else "optional"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +94,17 @@ class Report:
         )
 
     def _repr_html_(self) -> str:
-        lines = [("state", "what", "found", "what to do")]
+        lines = [_html_row("th", ("state", "what", "found", "what to do"))]
         for row in self.rows:
             mark = "✓" if row.ok else "✗"
-            lines.append((f"{mark}\xa0{row.state}", row.name, row.value, "" if row.ok else row.fix))
-        tags = ["th"] + ["td"] * len(self.rows)
-        body = (
-            "".join(f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in line)
-            for tag, line in zip(tags, lines, strict=True)
-        )
-        return (
-            f"<table style='color:inherit'>{''.join(f'<tr>{line}</tr>' for line in body)}</table>"
-        )
+            fix = "" if row.ok else row.fix
+            lines.append(_html_row("td", (f"{mark}\xa0{row.state}", row.name, row.value, fix)))
+        return f"<table style='color:inherit'>{''.join(lines)}</table>"
+
+
+def _html_row(tag: str, cells: tuple[str, ...]) -> str:
+    shown = [f"<{tag} style='text-align:left'>{html.escape(cell)}</{tag}>" for cell in cells]
+    return f"<tr>{''.join(shown)}</tr>"
 
 
 def examine() -> Report:
@@ -152,7 +151,9 @@ def _package_rows(found: dict[str, dict]) -> Iterator[Row]:
 
 
 def _backend_rows(found: dict[str, dict]) -> Iterator[Row]:
-    gloo, nccl = (bool(found.get("torch", {}).get(name)) for name in ("gloo", "nccl"))
+    of_torch = found.get("torch", {})
+    gloo = bool(of_torch.get("gloo"))
+    nccl = bool(of_torch.get("nccl"))
     said = {True: "in this torch", False: "not in this torch"}
     yield Row(name="gloo", value=said[gloo], ok=gloo, fix=_REINSTALL)
     yield Row(
@@ -171,7 +172,8 @@ def _backend_rows(found: dict[str, dict]) -> Iterator[Row]:
 
 
 def _device_rows() -> Iterator[Row]:
-    gpus, present = num_gpus(), len(glob.glob("/dev/nvidia[0-9]*"))
+    gpus = num_gpus()
+    present = len(glob.glob("/dev/nvidia[0-9]*"))
     yield Row(
         name="GPUs",
         value=str(gpus or "none: ranks run on the CPU"),
@@ -211,7 +213,8 @@ def _memory_rows() -> Iterator[Row]:
 
 
 def _compiler_rows() -> Iterator[Row]:
-    compiler, lacking = ops.compiler(), ops.missing()
+    compiler = ops.compiler()
+    lacking = ops.missing()
     yield Row(
         name="compiler",
         value=Path(compiler).name if compiler else "no C++ compiler, or no Python.h",

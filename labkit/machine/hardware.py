@@ -34,12 +34,12 @@ def _cpus(nodes: dict[int, Path]) -> tuple[Cpu, ...]:
     allowed = sorted(
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
-    near = {cpu: node for node, folder in nodes.items() for cpu in _numbers(folder / "cpulist")}
-    whole = "topology/package_cpus_list", "topology/core_siblings_list"
-    package, cache = (
-        _groups(allowed, files, allowed)
-        for files in (whole, ("cache/index3/shared_cpu_list", *whole))
-    )
+    near = {}
+    for node, folder in nodes.items():
+        near |= dict.fromkeys(_numbers(folder / "cpulist"), node)
+    whole = ("topology/package_cpus_list", "topology/core_siblings_list")
+    package = _groups(allowed, whole, allowed)
+    cache = _groups(allowed, ("cache/index3/shared_cpu_list", *whole), allowed)
     core = _groups(allowed, ("topology/core_cpus_list", "topology/thread_siblings_list"), [])
     return tuple(
         Cpu(
@@ -68,15 +68,15 @@ def _groups(cpus: list[int], files: Iterable[str], otherwise: list[int]) -> dict
 def _node_bytes(nodes: dict[int, Path]) -> dict[int, int]:
     import psutil
 
+    found = {}
+    for node, folder in nodes.items():
+        match = re.search(r"MemTotal: *(\d+) kB", resources.read_text(folder / "meminfo"))
+        if match:
+            found[node] = int(match[1]) * 1024
+    if len(nodes) > 1 and found:
+        return found
     # a virtual machine's only node does not always know of memory that was added later
-    found = {
-        node: re.search(r"MemTotal: *(\d+) kB", resources.read_text(folder / "meminfo"))
-        for node, folder in nodes.items()
-        if len(nodes) > 1
-    }
-    return {node: int(match[1]) * 1024 for node, match in found.items() if match} or {
-        0: psutil.virtual_memory().total
-    }
+    return {0: psutil.virtual_memory().total}
 
 
 def _devices() -> Devices:
@@ -87,15 +87,20 @@ def _devices() -> Devices:
     try:
         devices = parse_topo(_said("nvidia-smi", "topo", "-m"))
     except ValueError:  # no GPU, or a driver that does not say, as in WSL
-        links = tuple(tuple("X" if one == other else "?" for other in models) for one in models)
+        names = tuple(models)
         devices = Devices(
-            names=tuple(models),
-            links=links,
-            nodes=(None,) * len(models),
-            models=("",) * len(models),
+            names=names,
+            links=tuple(_unknown_ways(name, names) for name in names),
+            nodes=(None,) * len(names),
+            models=("",) * len(names),
         )
     both = zip(devices.names, devices.models, strict=True)
     return replace(devices, models=tuple(model or models.get(name, "") for name, model in both))
+
+
+def _unknown_ways(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A device's ways to all devices, where nobody tells: itself and unknown ones."""
+    return tuple("X" if name == other else "?" for other in names)
 
 
 def _said(*command: str) -> str:
@@ -107,5 +112,7 @@ def _said(*command: str) -> str:
 
 def _numbers(path: Path) -> list[int]:
     """What a list of sysfs names: 0-3,8 is 0, 1, 2, 3, 8."""
-    pairs = re.findall(r"(\d+)(?:-(\d+))?", resources.read_text(path))
-    return [number for first, last in pairs for number in range(int(first), int(last or first) + 1)]
+    numbers = []
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", resources.read_text(path)):
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers

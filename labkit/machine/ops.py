@@ -29,33 +29,34 @@ _BUILDERS = {
 _BUILD = """
 import importlib, sys
 module, name = sys.argv[1].split(":")
-getattr(importlib.import_module("deepspeed.ops.op_builder.cpu." + module), name)().load(verbose=True)
+builder = getattr(importlib.import_module("deepspeed.ops.op_builder.cpu." + module), name)
+builder().load(verbose=True)
 """
 
 
 def folder() -> Path:
     """Where the ops stand: TORCH_EXTENSIONS_DIR if set, else in this environment, one folder per
     set of versions."""
-    if chosen := os.environ.get("TORCH_EXTENSIONS_DIR"):
+    chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
+    if chosen:
         return Path(chosen)
     own = sys.prefix != sys.base_prefix or Path(sys.prefix, "conda-meta").is_dir()
     versions = f"py{sys.version_info.major}{sys.version_info.minor}"
     for package in ("torch", "deepspeed"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions += f"-{package}{importlib.metadata.version(package)}"
-    return (
-        Path(sys.prefix, "torch_extensions") if own else Path.home() / ".cache" / "labkit"
-    ) / versions
+    home = Path(sys.prefix, "torch_extensions") if own else Path.home() / ".cache" / "labkit"
+    return home / versions
 
 
 def environment() -> dict[str, str]:
     """What a rank without a GPU needs in its environment to find the ops: folder, accelerator, and
     ninja on PATH."""
     path = os.environ.get("PATH", os.defpath)
-    here = str(
-        Path(sys.executable).parent
-    )  # of python and ninja, also where the environment is not activated
-    path = path if here in path.split(os.pathsep) else os.pathsep.join((here, path))
+    # of python and ninja, also where the environment is not activated
+    here = str(Path(sys.executable).parent)
+    if here not in path.split(os.pathsep):
+        path = os.pathsep.join((here, path))
     return {"TORCH_EXTENSIONS_DIR": str(folder()), "DS_ACCELERATOR": "cpu", "PATH": path}
 
 
@@ -92,13 +93,19 @@ def ninja() -> str | None:
 def obstacle() -> str | None:
     """What keeps the ops from being built here, with the way out; None if nothing does."""
     if sys.platform != "linux":
-        return "they are built ahead only on Linux. Elsewhere DeepSpeed builds what it can at first use"
+        return (
+            "they are built ahead only on Linux. Elsewhere DeepSpeed builds what it can at first "
+            "use"
+        )
     if importlib.util.find_spec("deepspeed") is None or ninja() is None:
         return (
             "DeepSpeed or ninja is missing. Install them: make env (conda: pip install -e .[test])"
         )
     if compiler() is None:
-        return "no C++ compiler, or no Python.h. Install them: apt-get install g++ python3-dev (conda: cxx-compiler)"
+        return (
+            "no C++ compiler, or no Python.h. Install them: apt-get install g++ python3-dev "
+            "(conda: cxx-compiler)"
+        )
     return None
 
 
@@ -117,7 +124,8 @@ def build(say: Callable[[str], None]) -> bool:
             say(f"[{position}/{len(EXTENSIONS)}] {name} ... ")
             shutil.rmtree(folder() / extension, ignore_errors=True)
             began = time.monotonic()
-            if failure := _build_one(name):
+            failure = _build_one(name)
+            if failure:
                 say(f"failed\n{failure}\n")
                 return False
             say(f"{time.monotonic() - began:.0f} s\n")
@@ -135,9 +143,8 @@ def _build_one(name: str) -> str:
     )
     if done.returncode == 0 and name not in missing():
         return ""
-    return (
-        "\n".join(done.stdout.splitlines()[-20:]) or f"its build ended with code {done.returncode}"
-    )
+    last_words = "\n".join(done.stdout.splitlines()[-20:])
+    return last_words or f"its build ended with code {done.returncode}"
 
 
 @contextlib.contextmanager

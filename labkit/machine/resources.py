@@ -16,7 +16,8 @@ from pathlib import Path
 
 from labkit.units import check_whole
 
-_CGROUP, _PROC_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_CGROUP = Path("/sys/fs/cgroup")
+_PROC_CGROUP = Path("/proc/self/cgroup")
 
 
 def summary() -> dict[str, str | int]:
@@ -34,11 +35,12 @@ def summary() -> dict[str, str | int]:
 
 def cores() -> int:
     """Cores this process may use: its CPU affinity, or its cgroup's quota where that is less."""
-    allowed = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
     for folder in _cgroup_folders("cpu"):
-        version_1 = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
+        version_1 = [read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         quota, period = read_text(folder / "cpu.max").split() or version_1
         if quota.isdigit():
             allowed = min(allowed, max(1, int(quota) // int(period)))
@@ -66,12 +68,12 @@ def num_gpus() -> int:
     build of torch."""
     if not _torch_has_cuda():
         return 0
-    found, visible = len(glob.glob("/dev/nvidia[0-9]*")), os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (
-        found
-        if visible is None
-        else min(found, sum(d.strip() not in ("", "-1") for d in visible.split(",")))
-    )
+    found = len(glob.glob("/dev/nvidia[0-9]*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    named = [device for device in visible.split(",") if device.strip() not in ("", "-1")]
+    return min(found, len(named))
 
 
 def read_text(path: Path) -> str:
@@ -117,6 +119,12 @@ def free_port() -> int:
 def loopback() -> str | None:
     """The name of the loopback interface, to which gloo is held: lo on Linux, lo0 on macOS."""
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+
+
+def gloo_environment() -> dict[str, str]:
+    """What keeps gloo on the loopback; nothing where there is none."""
+    name = loopback()
+    return {"GLOO_SOCKET_IFNAME": name} if name else {}
 
 
 @functools.cache

@@ -77,13 +77,14 @@ def parse_topo(text: str) -> Devices:
         )
     models = dict(re.findall(r"^\s*(NIC\d+): *(\S+)", text, re.MULTILINE))
     near = [rows[name][len(names) + 1 :][:1] for name in names]
-    links = [
-        [way if way.rstrip("0123456789") in WAYS else "?" for way in rows[name][: len(names)]]
-        for name in names
-    ]
     return Devices(
         names=tuple(names),
-        links=tuple(map(tuple, links)),
+        links=tuple(_known(rows[name][: len(names)]) for name in names),
         nodes=tuple(int(cell[0]) if cell and cell[0].isdecimal() else None for cell in near),
         models=tuple(models.get(name, "") for name in names),
     )
+
+
+def _known(ways: list[str]) -> tuple[str, ...]:
+    """Words of WAYS as they are, anything else as "?"."""
+    return tuple(way if way.rstrip("0123456789") in WAYS else "?" for way in ways)

@@ -1,10 +1,14 @@
-"""Live bytes, read out of real ranks: who holds which shard, every byte over a step, what autograd
-holds for the backward, and the largest memory of the process.
+"""Live bytes, read out of real ranks: every byte over a step, what autograd holds for the backward,
+and the largest memory of the process.
 
-    meter.shards(model, optimizer)                      # slices of parameters, gradients, optimizer states
-    with meter.watch() as watched:                      # every storage over a step, by part of the bill
+    with memory.watch() as watched:                 # every storage over a step, by part of the bill
         ...
+        engines.claim(watched, model, optimizer)    # ``sharding.engines`` names what they hold
     watched.footprint().peak_bytes
+
+Torch's own MemTracker (2.13) cannot take the place of ``Watch``: it keeps one peak, not the highest
+point of each moment; takes a second step only once reset; and of a DeepSpeed engine it sees no
+optimizer states, at ZeRO 3 20 % more bytes. A test asks it for a second opinion on the peak.
 
 What ``activations`` counts: the storages of the tensors that autograd saves during a forward, each
 storage once, parameters left out, from the moment autograd saves them to the moment it lets them
@@ -14,6 +18,7 @@ pipeline runtime keeps to send, gradients, and the loss (computed outside of ``f
 
 import contextlib
 import functools
+import itertools
 import resource
 import sys
 import weakref
@@ -28,42 +33,23 @@ from torch.utils._pytree import tree_iter
 
 from labkit.footprint import Footprint, Moment, from_moments
 from labkit.measure.labels import replaced
-from labkit.sharding import engines
-from labkit.shards import CATEGORIES, Shards, from_rows
 
 
-def shards(model: nn.Module, optimizer: Any = None) -> Shards:
-    """What this rank holds now: parameters, gradients, optimizer states, padding and buffers of a
-    model in DDP, FSDP or a DeepSpeed engine (which brings its optimizer). ``shards.join`` puts the
-    ranks' parts together.
-
-    A device is where a slice lies; "host" for what the engine has offloaded, which on a CPU is the
-    same memory. Raises ValueError for an engine that nobody here can read.
-    """
-    import torch.distributed as dist
-
-    found = list(engines.pieces(model, optimizer))
-    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    rows = [
-        (
-            rank,
-            piece.kind,
-            piece.name,
-            piece.start,
-            piece.stop,
-            str(piece.held.dtype).removeprefix("torch."),
-            "host" if piece.offloaded else str(piece.held.device),
-        )
-        for piece in (*found, *engines.unclaimed(found))
-    ]
-    return from_rows(rows, num_ranks=size, origin="measured", notes=_backend())
-
-
-def _backend() -> list[str]:
-    """What must be said with a measurement."""
+def backend_notes() -> list[str]:
+    """What must be said with a measurement: the backend, where there are process groups."""
     import torch.distributed as dist
 
     return [dist.get_backend()] if dist.is_initialized() else []
+
+
+class _Storage:
+    """A storage that was seen: how large it is now, and which part of the bill it is."""
+
+    __slots__ = ("num_bytes", "part")
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self.part = "temporary"
 
 
 class Watch(TorchDispatchMode):
@@ -74,113 +60,119 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.live_bytes = 0
         """bytes of all storages seen and alive"""
-        self._alive: dict[int, int] = {}
-        self._sizes: list[int] = []
-        self._parts: list[str] = []
-        self._changes: list[tuple[int, int]] = []
+        self._alive: dict[int, _Storage] = {}
+        self._changes: list[tuple[_Storage, int]] = []
         self._marks: list[tuple[int, str]] = []
         self._hooks: list = []
 
     def layers(self, layers: Iterable[nn.Module]) -> None:
         """Makes moments of them: forward and backward of the first are "F0" and "B0". After the
         engine has wrapped them, so that what it gathers for a layer counts there."""
-
-        def hook(label: str, output: Any) -> None:
-            if isinstance(output, Tensor) and output.requires_grad:
-                output.register_hook(lambda gradient: self.mark(label))
-
         for index, layer in enumerate(layers):
-            forward = functools.partial(lambda label, *_: self.mark(label), f"F{index}")
-            backward = functools.partial(
-                lambda label, module, inputs, output: hook(label, output), f"B{index}"
-            )
-            self._hooks += [
-                layer.register_forward_pre_hook(forward, prepend=True),
-                layer.register_forward_hook(backward, prepend=True),
-            ]
+            before = functools.partial(self._before_forward, f"F{index}")
+            after = functools.partial(self._after_forward, f"B{index}")
+            self._hooks.append(layer.register_forward_pre_hook(before, prepend=True))
+            self._hooks.append(layer.register_forward_hook(after, prepend=True))
+
+    def _before_forward(self, label: str, *_: Any) -> None:
+        self.mark(label)
+
+    def _after_forward(self, label: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        """The layer's backward begins when the gradient of its output is there."""
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(lambda gradient: self.mark(label))
 
     def mark(self, label: str) -> None:
         """Another moment begins: "F0", "loss", "step"."""
         self._marks.append((len(self._changes), label))
 
-    def claim(self, model: nn.Module, optimizer: Any = None) -> None:
-        """Names the storages that the model, its engine and its optimizer hold now, for the whole
-        watch."""
-        for piece in engines.pieces(model, optimizer):
-            self._parts[self._see(piece.held)] = CATEGORIES.get(piece.kind, piece.kind)
+    def claim(self, part: str, tensor: Tensor) -> None:
+        """Names the storage of a tensor for the whole watch: "parameters", "optimizer", ..."""
+        self._see(tensor).part = part
 
     def kept(self) -> None:
         """The forward has ended: what is alive and has no name is kept for the backward."""
-        for number in self._alive.values():
-            if self._sizes[number] and self._parts[number] == "temporary":
-                self._parts[number] = "activations"
+        for storage in self._alive.values():
+            if storage.num_bytes and storage.part == "temporary":
+                storage.part = "activations"
 
     def footprint(self) -> Footprint:
         """Bytes by part at the highest point of each moment; what came before the first mark is
         left out."""
-        return from_moments(self._moments(), "measured", _backend())
+        return from_moments(self._moments(), "measured", backend_notes())
 
     def _moments(self) -> Iterator[Moment]:
-        held, total, marks = Counter(), 0, [*self._marks, (len(self._changes), "")]
-        position = 0
-        for (begin, label), (end, _) in zip([(0, ""), *marks], marks, strict=False):
-            highest, most = dict(held), total
-            for number, change in self._changes[max(begin, position) : end]:
-                held[self._parts[number]] += change
+        held: Counter[str] = Counter()
+        total = 0
+        begins = [0, *(begin for begin, _ in self._marks)]
+        ends = [*begins[1:], len(self._changes)]
+        labels = ["", *(label for _, label in self._marks)]
+        for label, begin, end in zip(labels, begins, ends, strict=True):
+            highest = dict(held)
+            most = total
+            for storage, change in self._changes[begin:end]:
+                held[storage.part] += change
                 total += change
                 if total > most:
-                    highest, most = dict(held), total
-            position = end
+                    highest = dict(held)
+                    most = total
             if label:
                 yield label, highest
 
-    def _see(self, tensor: Tensor) -> int:
-        """The number of a tensor's storage, its size brought up to date."""
-        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
-        number = self._alive.get(storage._cdata)
-        if number is None:
-            number = self._alive[storage._cdata] = len(self._sizes)
-            self._sizes.append(0)
-            self._parts.append("temporary")
-            weakref.finalize(storage, self._drop, storage._cdata, number).atexit = False
-        self._resize(number, storage.nbytes())
-        return number
+    def _see(self, tensor: Tensor) -> _Storage:
+        """What is known of a tensor's storage, its size brought up to date."""
+        real = _real(tensor)
+        seen = self._alive.get(real._cdata)
+        if seen is None:
+            seen = self._alive[real._cdata] = _Storage()
+            weakref.finalize(real, self._drop, real._cdata, seen).atexit = False
+        self._resize(seen, real.nbytes())
+        return seen
 
-    def _resize(self, number: int, num_bytes: int) -> None:
-        if change := num_bytes - self._sizes[number]:
-            self._changes.append((number, change))
-            self._sizes[number] = num_bytes
+    def _resize(self, storage: _Storage, num_bytes: int) -> None:
+        change = num_bytes - storage.num_bytes
+        if change:
+            self._changes.append((storage, change))
+            storage.num_bytes = num_bytes
             self.live_bytes += change
 
-    def _drop(self, key: int, number: int) -> None:
-        if self._alive.get(key) == number:
+    def _drop(self, key: int, storage: _Storage) -> None:
+        if self._alive.get(key) is storage:
             del self._alive[key]
-        self._resize(number, 0)
+        self._resize(storage, 0)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         made = func(*args, **(kwargs or {}))
-        foreign = set()  # made below torch's operators
-        for each in tree_iter((args, kwargs)):
-            if isinstance(each, nn.Parameter) and each.device.type != "meta":
-                number = self._see(each)
-                if self._parts[number] == "temporary":
-                    self._parts[number] = "gathered"
-            elif isinstance(each, Tensor) and _key(each) not in self._alive:
-                foreign.add(_key(each))
-        for each in tree_iter(made):
-            if (
-                isinstance(each, Tensor)
-                and each.device.type != "meta"
-                and _key(each) not in foreign
-            ):
-                self._see(each)
+        foreign = self._foreign((args, kwargs))
+        for tensor in _tensors(made):
+            if tensor.device.type != "meta" and _real(tensor)._cdata not in foreign:
+                self._see(tensor)
         return made
 
+    def _foreign(self, inputs: Any) -> set[int]:
+        """The storages of an operator's inputs that were made below torch's operators: nobody has
+        seen them. Parameters are seen here at the latest, for a while if they are the engine's."""
+        foreign = set()
+        for tensor in _tensors(inputs):
+            if isinstance(tensor, nn.Parameter) and tensor.device.type != "meta":
+                storage = self._see(tensor)
+                if storage.part == "temporary":
+                    storage.part = "gathered"
+            elif _real(tensor)._cdata not in self._alive:
+                foreign.add(_real(tensor)._cdata)
+        return foreign
 
-def _key(tensor: Tensor) -> int:
-    return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """The tensors among an operator's inputs or outputs."""
+    return (each for each in tree_iter(values) if isinstance(each, Tensor))
+
+
+def _real(tensor: Tensor) -> torch.UntypedStorage:
+    """The storage on this rank, a DTensor's too."""
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()
 
 
 @contextlib.contextmanager
@@ -193,12 +185,14 @@ def watch() -> Iterator[Watch]:
     and what libraries allocate below torch's operators, such as the copy with which gloo emulates a
     reduce-scatter. Some 20 us an operator.
     """
-    watched, resize = Watch(), torch.UntypedStorage.resize_
+    watched = Watch()
+    resize = torch.UntypedStorage.resize_
 
     def resized(storage: torch.UntypedStorage, num_bytes: int) -> None:
         resize(storage, num_bytes)
-        if (number := watched._alive.get(storage._cdata)) is not None:
-            watched._resize(number, storage.nbytes())
+        seen = watched._alive.get(storage._cdata)
+        if seen is not None:
+            watched._resize(seen, storage.nbytes())
 
     torch.UntypedStorage.resize_ = resized  # FSDP frees and gathers without an operator
     try:
@@ -243,26 +237,30 @@ class Activations:
         self.peak_chunks = max(self.peak_chunks, len(self._chunks))
 
     def _drop(self, name: Hashable, storage: torch.UntypedStorage) -> None:
-        for counter, key in ((self._storages, storage.data_ptr()), (self._chunks, name)):
-            counter[key] -= 1
-            if not counter[key]:
-                del counter[key]
+        _count_down(self._storages, storage.data_ptr())
+        _count_down(self._chunks, name)
         if storage.data_ptr() not in self._storages:
             self.num_bytes -= storage.nbytes()
+
+
+def _count_down(counter: Counter, key: Hashable) -> None:
+    """One less; what has come to 0 is forgotten."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
 
 
 class _Held:
     """Stands in autograd's graph for one saved tensor, and so knows when the graph lets it go."""
 
     def __init__(self, activations: Activations, name: Hashable, tensor: Tensor) -> None:
-        self.tensor = (
-            tensor.detach()
-        )  # detached, or an operator that saves its own output would keep itself alive
+        # detached, or an operator that saves its own output would keep itself alive
+        self.tensor = tensor.detach()
         self.storage = tensor.untyped_storage()
-        self.counts = (
-            self.storage.nbytes() > 0 and self.storage.data_ptr() not in activations._left_out
-        )
-        self.activations, self.name = activations, name
+        left_out = self.storage.data_ptr() in activations._left_out
+        self.counts = self.storage.nbytes() > 0 and not left_out
+        self.activations = activations
+        self.name = name
         if self.counts:
             activations._add(name, self.storage)
 
@@ -278,7 +276,7 @@ class _Held:
 def activations(*stages: Any) -> Iterator[Activations]:
     """Counts the activations of this rank's ``PipelineStage`` objects together, while the block
     runs."""
-    held = Activations(parameter for stage in stages for parameter in stage.submod.parameters())
+    held = Activations(itertools.chain(*(stage.submod.parameters() for stage in stages)))
     with contextlib.ExitStack() as restored:
         for stage in stages:
             counted = _counted(stage.forward_one_chunk, held, stage.stage_index)

@@ -39,7 +39,8 @@ class Pace:
         self.overrun_us = 0.0
 
     def __repr__(self) -> str:
-        return f"Pace({self.num_overruns} of {self.num_actions} actions overran, by {self.overrun_us:.0f} us in all)"
+        overran = f"{self.num_overruns} of {self.num_actions} actions overran"
+        return f"Pace({overran}, by {self.overrun_us:.0f} us in all)"
 
     def finish(self, start_s: float, stated_us: float) -> None:
         """Sleeps until ``stated_us`` after ``start_s`` (a ``perf_counter`` reading) and counts an
@@ -124,29 +125,28 @@ class Paced(nn.Module):
         name: str | None = None,
     ) -> None:
         super().__init__()
-        self.module, self.pace, self.name = module, Pace(), name
-        self.forward_us, self.backward_us = (
-            forward_us,
-            2 * forward_us if backward_us is None else backward_us,
-        )
+        self.module = module
+        self.pace = Pace()
+        self.name = name
+        self.forward_us = forward_us
+        self.backward_us = 2 * forward_us if backward_us is None else backward_us
         _check(self.forward_us, self.backward_us)
 
     def forward(self, *inputs: Any) -> Tensor:
         """The module's own result, ``forward_us`` after the call. Raises ValueError for a tuple,
         list or dict."""
-        if held := [type(x).__name__ for x in inputs if isinstance(x, (tuple, list, dict))]:
+        held = [type(x).__name__ for x in inputs if isinstance(x, (tuple, list, dict))]
+        if held:
             raise ValueError(
                 f"a paced module takes each tensor as an argument of its own; got {', '.join(held)}"
             )
         _note("paced")
-        taking = [
-            x
+        taking = {
+            id(x): x  # each once
             for x in (*inputs, *self.module.parameters())
             if isinstance(x, Tensor) and x.requires_grad
-        ]
-        return _Stated.apply(
-            self, inputs, torch.is_grad_enabled(), *{id(x): x for x in taking}.values()
-        )
+        }
+        return _Stated.apply(self, inputs, torch.is_grad_enabled(), *taking.values())
 
     @contextlib.contextmanager
     def taking(self, kind: str, stated_us: float) -> Iterator[None]:
@@ -194,8 +194,10 @@ class _Message:
     DDP waits for."""
 
     def __init__(self, num_bytes: int, begin: Callable[[], Future]) -> None:
-        self.num_bytes, self.result = num_bytes, Future()
-        self.ready_ns = self.done_ns = time.time_ns()
+        self.num_bytes = num_bytes
+        self.result = Future()
+        self.ready_ns = time.time_ns()
+        self.done_ns = self.ready_ns
         self.send = functools.cache(lambda: begin().then(self._done))  # really, at the first call
 
     def _done(self, real: Future) -> Any:
@@ -225,18 +227,13 @@ def link(
     All is settled when the last bucket is ready: DDP looks at no gradient before that. Spans are
     recorded; a real all-reduce that is not done by its stated end counts as overrun.
     """
-    if not isinstance(ddp, nn.parallel.DistributedDataParallel):
-        raise ValueError(
-            f"only the all-reduces of a DistributedDataParallel are paced; got {type(ddp).__name__}"
-        )
+    _check_link(ddp)
     group = ddp.process_group
-    if dist.get_backend(group) != "gloo":
-        raise ValueError(
-            f"links are paced on the CPU, under gloo; this group runs {dist.get_backend(group)}. "
-            'Launch with backend="gloo"'
-        )
-    pace, messages = Pace(), []
-    hook, state = (hook, state) if hook else (allreduce_hook, group)
+    pace = Pace()
+    messages: list[_Message] = []
+    if hook is None:
+        hook = allreduce_hook
+        state = group
 
     def stated(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
         num_bytes = sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes
@@ -254,6 +251,20 @@ def link(
     return pace
 
 
+def _check_link(ddp: Any) -> None:
+    """Raises ValueError for what has no link that can be paced."""
+    if not isinstance(ddp, nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            f"only the all-reduces of a DistributedDataParallel are paced; got {type(ddp).__name__}"
+        )
+    backend = dist.get_backend(ddp.process_group)
+    if backend != "gloo":
+        raise ValueError(
+            f"links are paced on the CPU, under gloo; this group runs {backend}. "
+            'Launch with backend="gloo"'
+        )
+
+
 def _latest_ns(messages: list[_Message], group: dist.ProcessGroup) -> list[int]:
     """Per bucket, when the last rank had it: one small message, past c10d, so that nobody counts it
     as the program's.
@@ -261,10 +272,8 @@ def _latest_ns(messages: list[_Message], group: dist.ProcessGroup) -> list[int]:
     Ranks share a clock on one machine. Where they do not, a bucket counts as there when its real
     message was done.
     """
-    ready_ns, options = (
-        torch.tensor([message.ready_ns for message in messages]),
-        dist.AllreduceOptions(),
-    )
+    ready_ns = torch.tensor([message.ready_ns for message in messages])
+    options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
     group._get_backend(torch.device("cpu")).allreduce([ready_ns], options).wait()
     messages[-1].done_ns = time.time_ns()
@@ -283,14 +292,13 @@ def _settle(
 ) -> None:
     """Sends the buckets over the stated link, one after another, and sleeps until the last has come
     through."""
-    values, free_ns = [message.send().wait() for message in messages], 0
+    values = [message.send().wait() for message in messages]
     latest_ns = _latest_ns(messages, group)
+    free_ns = 0  # when the link has done all before
     for index, message in enumerate(messages):
         needed = index if overlap else -1
-        start_ns, begin_ns = (
-            max(messages[needed].ready_ns, free_ns),
-            max(latest_ns[needed], free_ns),
-        )
+        start_ns = max(messages[needed].ready_ns, free_ns)  # on this rank
+        begin_ns = max(latest_ns[needed], free_ns)  # on all
         stated_us = all_reduce_us(message.num_bytes) if all_reduce_us else 0.0
         stated_ns = begin_ns + round(1000 * stated_us)
         free_ns = max(stated_ns, message.done_ns)

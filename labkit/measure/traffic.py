@@ -25,14 +25,12 @@ import ctypes
 import functools
 import os
 import socket
-import struct
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,12 +58,42 @@ CALLS = {
 }
 """torch's operators of communication: the collective, and the argument that holds what a rank hands
 in."""
-TCP_INFO = struct.Struct("=128x Q 8x I 52x Q Q")
-"""Of Linux's struct tcp_info (4.19 and later): bytes_received, notsent_bytes, bytes_sent,
-bytes_retrans."""
-_LOCK, _watching = threading.Lock(), contextlib.ExitStack()
-_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-_open: list["Counted"] = []
+_WITH_PEER = ("send", "recv_")
+"""torch's operators that name the rank at the other end."""
+
+
+class TcpInfo(ctypes.Structure):
+    """Linux's ``struct tcp_info`` as far as it is read here (linux/tcp.h, 4.19 and later: fields
+    are only ever added at its end)."""
+
+    _fields_ = (
+        ("state_and_timing", ctypes.c_uint8 * 104),
+        ("pacing_rate", ctypes.c_uint64),
+        ("max_pacing_rate", ctypes.c_uint64),
+        ("bytes_acked", ctypes.c_uint64),
+        ("bytes_received", ctypes.c_uint64),
+        ("segs_out", ctypes.c_uint32),
+        ("segs_in", ctypes.c_uint32),
+        ("notsent_bytes", ctypes.c_uint32),
+        ("min_rtt", ctypes.c_uint32),
+        ("data_segs_in", ctypes.c_uint32),
+        ("data_segs_out", ctypes.c_uint32),
+        ("delivery_rate", ctypes.c_uint64),
+        ("busy_time", ctypes.c_uint64),
+        ("rwnd_limited", ctypes.c_uint64),
+        ("sndbuf_limited", ctypes.c_uint64),
+        ("delivered", ctypes.c_uint32),
+        ("delivered_ce", ctypes.c_uint32),
+        ("bytes_sent", ctypes.c_uint64),
+        ("bytes_retrans", ctypes.c_uint64),
+    )
+
+
+_BELOW_BACKEND_SELECT = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+"""What torch's dispatcher asks after the counting kernel: the backend itself."""
+_LOCK = threading.Lock()
+_watching = contextlib.ExitStack()  # holds the counting kernels while a block is open
+_open: list["Counted"] = []  # the blocks that are open now
 
 
 class Counted:
@@ -94,12 +122,17 @@ class Counted:
             f"{name} {num} x, {self.payload_bytes[name]:,} bytes"
             for name, num in self.calls.items()
         )
-        wire = (
-            "no number"
-            if self.sent_bytes is None
-            else f"{self.sent_bytes:,} out, {self.received_bytes:,} in"
-        )
+        wire = "no number"
+        if self.sent_bytes is not None:
+            wire = f"{self.sent_bytes:,} out, {self.received_bytes:,} in"
         return f"Counted({calls or 'no calls'}; wire: {wire})"
+
+    def _add(self, name: str, num_bytes: int) -> None:
+        """One call more."""
+        self.calls[name] += 1
+        self.order.append((name, num_bytes))
+        self.payload_bytes[name] += num_bytes
+        self.largest_bytes[name] = max(self.largest_bytes[name], num_bytes)
 
 
 @contextlib.contextmanager
@@ -111,7 +144,8 @@ def count() -> Iterator[Counted]:
     opened inside counts from its first byte; one closed inside (``destroy_process_group``) takes
     its bytes with it.
     """
-    counted, before = Counted(), _tcp_bytes()
+    counted = Counted()
+    before = _tcp_bytes()
     with _LOCK:
         if not _open:
             _watch()
@@ -125,10 +159,12 @@ def count() -> Iterator[Counted]:
                 _watching.close()
         after = _tcp_bytes()
         if before is not None and after is not None:
-            gained = [np.subtract(now, before.get(one, 0)) for one, now in after.items()]
-            counted.sent_bytes, counted.received_bytes = (
-                np.sum(gained, axis=0).tolist() if gained else (0, 0)
-            )
+            counted.sent_bytes = 0
+            counted.received_bytes = 0
+            for socket_id, (sent, received) in after.items():
+                sent_before, received_before = before.get(socket_id, (0, 0))
+                counted.sent_bytes += sent - sent_before
+                counted.received_bytes += received - received_before
 
 
 def _watch() -> None:
@@ -140,47 +176,44 @@ def _watch() -> None:
     """
     library = _watching.enter_context(torch.library._scoped_library("c10d", "IMPL"))
     for operator, (name, position) in CALLS.items():
-        kernel = functools.partial(
-            _count_call, getattr(torch.ops.c10d, operator).default, name, position
-        )
+        below = getattr(torch.ops.c10d, operator).default
+        kernel = functools.partial(_count_call, below, name, position, operator in _WITH_PEER)
         library.impl(operator, kernel, "BackendSelect", with_keyset=True)
 
 
 def _count_call(
-    operator: Any, name: str, position: int | None, keys: Any, *args: Any, **kwargs: Any
+    operator: Any,
+    name: str,
+    position: int | None,
+    with_peer: bool,
+    keys: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
+    """Stands before one of torch's operators: counts the call and hands it on."""
     num_bytes = 0 if position is None else _num_bytes(args[position])
-    if (
-        name == "scatter" and not num_bytes
-    ):  # not the root: it hands in only where its part will lie
-        num_bytes = _num_bytes(args[0])
-    posted = [(name, _peer(*args[1:3]))] if name in ("send", "recv") else []
+    if name == "scatter" and not num_bytes:
+        num_bytes = _num_bytes(args[0])  # not the root: it hands in only where its part will lie
+    peer = _global_rank(args[1], args[2]) if with_peer else None
     with _LOCK:
         for counted in _open:
-            counted.calls[name] += 1
-            counted.peers += posted
-            counted.order.append((name, num_bytes))
-            counted.payload_bytes[name] += num_bytes
-            counted.largest_bytes[name] = max(counted.largest_bytes[name], num_bytes)
-    return operator.redispatch(keys & _BELOW, *args, **kwargs)
+            counted._add(name, num_bytes)
+            if name in ("send", "recv"):
+                counted.peers.append((name, peer))
+    return operator.redispatch(keys & _BELOW_BACKEND_SELECT, *args, **kwargs)
 
 
-def _peer(group: Any, peer: int | None = None, *_: Any) -> int | None:
-    """The rank of the world at the other end, from the group's own number for it; None where it is
-    not named."""
-    if peer is None:
-        return None
-    return torch.distributed.get_global_rank(torch.distributed.ProcessGroup.unbox(group), peer)
+def _global_rank(group: Any, rank: int) -> int:
+    """The rank of the world, from the group's own number for it."""
+    return torch.distributed.get_global_rank(torch.distributed.ProcessGroup.unbox(group), rank)
 
 
 def _num_bytes(tensors: Any) -> int:
     if not isinstance(tensors, Tensor):
         return sum(map(_num_bytes, tensors))
-    return (
-        tensors._indices().nbytes + tensors._values().nbytes
-        if tensors.is_sparse
-        else tensors.nbytes
-    )
+    if tensors.is_sparse:
+        return tensors._indices().nbytes + tensors._values().nbytes
+    return tensors.nbytes
 
 
 def _tcp_bytes() -> dict[int, tuple[int, int]] | None:
@@ -190,13 +223,19 @@ def _tcp_bytes() -> dict[int, tuple[int, int]] | None:
     """
     if sys.platform != "linux":
         return None
-    libc, info, found = ctypes.CDLL(None), ctypes.create_string_buffer(TCP_INFO.size), {}
+    libc = ctypes.CDLL(None)
+    found = {}
     for fd in map(int, os.listdir("/proc/self/fd")):
-        size = ctypes.c_uint(TCP_INFO.size)
-        if libc.getsockopt(fd, socket.IPPROTO_TCP, socket.TCP_INFO, info, ctypes.byref(size)) == 0:
-            if size.value < TCP_INFO.size:
-                return None
-            received, waiting, sent, twice = TCP_INFO.unpack(info)
-            with contextlib.suppress(OSError):  # another thread has just closed it
-                found[os.fstat(fd).st_ino] = sent - twice + waiting, received
+        info = TcpInfo()
+        size = ctypes.c_uint(ctypes.sizeof(info))
+        failed = libc.getsockopt(
+            fd, socket.IPPROTO_TCP, socket.TCP_INFO, ctypes.byref(info), ctypes.byref(size)
+        )
+        if failed:  # no TCP socket
+            continue
+        if size.value < ctypes.sizeof(info):  # an older system, that does not count them
+            return None
+        handed_over = info.bytes_sent - info.bytes_retrans + info.notsent_bytes
+        with contextlib.suppress(OSError):  # another thread has just closed it
+            found[os.fstat(fd).st_ino] = (handed_over, info.bytes_received)
     return found

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from labkit.footprint import PARTS, Footprint
-from labkit.pictures.scene import WIDTH_PX
+from labkit.pictures import slices
+from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import (
     Box,
     Line,
@@ -24,22 +25,12 @@ from labkit.pictures.sketch import (
     short,
     ticks,
 )
-from labkit.pictures.style import KINDS, clipped, text_px
-from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
+from labkit.pictures.slices import HOST_HATCH, LOOKS, SPARE_LOOK
+from labkit.pictures.style import KINDS, text_px
+from labkit.shards import CATEGORIES, NO_TENSOR, Shards
 from labkit.units import format_bytes
-from labkit.words import speaking
+from labkit.words import catalogue, speaking
 
-LOOKS = {
-    "parameters": ("#4f9fe3", ""),
-    "gradients": ("#f2954b", "\\"),
-    "optimizer": ("#43b08a", "."),
-    "buffers": ("#a3a8b0", "-"),
-    "gathered": ("#9a8fdc", "|"),
-    "activations": ("#f6cf65", "/"),
-    "temporary": ("#cf8fc2", "x"),
-}
-"""Colour and hatch of each part of the bill."""
-_SPARE, _HOST = ("#a3a8b0", "+"), "/"
 _WORDS = (
     ("parameters", "parameters", "参数"),
     ("gradients", "gradients", "梯度"),
@@ -70,8 +61,11 @@ _WORDS = (
     ("mean", "predicted left, measured right", "左为预测，右为实测"),
     ("strips", "upper strip predicted, lower measured", "上条预测，下条实测"),
 )
-WORDS = {"en": {key: en for key, en, _ in _WORDS}, "zh": {key: zh for key, _, zh in _WORDS}}
-_LEFT_PX, _RIGHT_PX, _TOP_PX, _HIGH_PX = 64.0, 108.0, 84.0, 250.0
+WORDS = catalogue(_WORDS)
+Key = tuple[tuple[Shape, ...], str]
+"""a sample and its words"""
+_TOP_PX = 84.0
+_HIGH_PX = 250.0
 
 
 def shards(
@@ -88,36 +82,14 @@ def shards(
         raise ValueError(
             f"two pictures of one run have as many ranks; got {[each.num_ranks for each in both]}"
         )
-    offsets, columns = _offsets(both), _columns(both)
-    slices = [_grouped(each) for each in both]
+    columns = slices.columns(both)
 
     def build(words: dict[str, str]) -> Sketch:
         names = WORDS[words["code"]]
-        shapes, scale, places = _heads(columns, names)
-        height = max(7.0, min(22.0 / len(both) ** 0.5, 300 / (predicted.num_ranks * len(both))))
-        y = _TOP_PX
-        for rank in range(predicted.num_ranks):
-            shapes.append(
-                Words(_LEFT_PX - 8, y + height * len(both) / 2 + 4, f"rank {rank}", "end", 11)
-            )
-            for each, mine in zip(both, slices, strict=True):
-                for kind, x in places.items():
-                    shapes += _strip(
-                        mine.get((rank, kind), []), kind, offsets, x, y, height - 1.5, scale
-                    )
-                shapes.append(
-                    Words(
-                        WIDTH_PX - _RIGHT_PX + 8,
-                        y + height / 2 + 3,
-                        _total(each, both, rank),
-                        size_px=11,
-                    )
-                )
-                y += height
-            y += 6
-        more, end_px = legend(_keys(both, columns, names), 0, y + 2)
+        strips, y = _strips(both, columns)
+        keys, end_px = legend(_shard_keys(both, columns.widths, names), 0, y + 2)
         return Sketch(
-            shapes=(*shapes, *more),
+            shapes=(*slices.heads(columns, names), *strips, *keys),
             height_px=end_px,
             heading=said(title, words["code"]) or names["shards"],
             badge=_badges(both, words),
@@ -129,125 +101,26 @@ def shards(
     return speaking(language, build)
 
 
-def _offsets(both: list[Shards]) -> dict[str, int]:
-    """Where each tensor begins when all are laid behind each other, and under "" where the last one
-    ends."""
-    sizes: dict[str, int] = {}
-    for each in both:
-        for _, kind, tensor, _, stop, _, _ in each.rows():
-            if tensor not in NO_TENSOR and kind in CATEGORIES and kind not in ("step", "buffer"):
-                sizes[tensor] = max(sizes.get(tensor, 0), stop)
-    offsets, end = {}, 0
-    for tensor, size in sizes.items():
-        offsets[tensor], end = end, end + size
-    return offsets | {"": end}
-
-
-def _columns(both: list[Shards]) -> dict[str, float]:
-    """Kind of state -> width of its column in bytes: the whole model, and room for what belongs to
-    no tensor."""
-    model, widths = _offsets(both)[""], {}
-    sized = [
-        (row, num)
-        for each in both
-        for row, num in zip(each.rows(), each.num_bytes.tolist(), strict=True)
-    ]
-    for kind in CATEGORIES:
-        rows = [(row, num) for row, num in sized if row[1] == kind != "step"]
-        if rows and kind == "buffer":
-            widths[kind] = float(
-                max(each.bytes_by()[kind].max() for each in both if (each.kind == kind).any())
-            )
-        elif rows:
-            spare = max((int(size) for row, size in rows if row[2] in NO_TENSOR), default=0)
-            widths[kind] = float(model * max(ITEMSIZE[row[5]] for row, _ in rows) + spare)
-    return {kind: width for kind, width in widths.items() if width}
-
-
-def _heads(
-    columns: Mapping[str, float], names: Mapping[str, str]
-) -> tuple[list[Shape], float, dict[str, float]]:
-    """The columns' names; pixels per byte; and where each column begins."""
-    gaps = 5 * len(columns)
-    scale = (WIDTH_PX - _LEFT_PX - _RIGHT_PX - gaps) / (sum(columns.values()) or 1.0)
-    shapes, places, x = [], {}, _LEFT_PX
-    for number, (kind, width) in enumerate(columns.items()):
-        places[kind] = x
-        room = width * scale
-        level = 0 if text_px(names[kind], 11) < room else 1 + number % 2
-        shapes += [
-            Words(x, _TOP_PX - 6 - 12 * level, clipped(names[kind], max(room, 90), 11), size_px=11)
-        ]
-        x += room + 5
-    return shapes, scale, places
-
-
-def _grouped(held: Shards) -> dict[tuple[int, str], list[tuple]]:
-    """The rows of each rank and kind."""
-    found: dict[tuple[int, str], list[tuple]] = {}
-    for row in held.rows():
-        found.setdefault(row[:2], []).append(row)
-    return found
-
-
-def _strip(
-    rows: Sequence[tuple],
-    kind: str,
-    offsets: Mapping[str, int],
-    x: float,
-    y: float,
-    height: float,
-    scale: float,
-) -> list[Shape]:
-    """One rank's column: a frame for the whole model, boxes for what it holds."""
-    if not rows:
-        return []
-    size, look = ITEMSIZE[rows[0][5]], LOOKS[CATEGORIES[kind]]
-    frame = [Box(x, y, offsets[""] * size * scale, height)] if kind != "buffer" else []
-    spans, spare, at = [], 0, 0
-    for _, _, tensor, start, stop, dtype, device in rows:
-        if tensor in NO_TENSOR:
-            spare += (stop - start) * ITEMSIZE[dtype]
-        elif kind == "buffer":
-            spans.append([at, at + (stop - start) * ITEMSIZE[dtype], device])
-            at += (stop - start) * ITEMSIZE[dtype]
-        else:
-            spans.append(
-                [(offsets[tensor] + start) * size, (offsets[tensor] + stop) * size, device]
-            )
-    drawn = _seen([(begin * scale, end * scale, device) for begin, end, device in sorted(spans)])
-    text = format_bytes(sum(end - begin for begin, end, _ in spans))
-    boxes = [
-        Box(
-            x + begin,
-            y,
-            end - begin,
-            height,
-            look[0],
-            _HOST if device == "host" else look[1],
-            (text,) if len(drawn) == 1 and height > 11 else (),
-        )
-        for begin, end, device in drawn
-    ]
-    if spare:
-        boxes.append(Box(x + offsets[""] * size * scale, y, spare * scale, height, *_SPARE))
-    return frame + boxes
-
-
-def _seen(spans: Iterable[tuple[float, float, str]]) -> list[list]:
-    """Slices in pixels, from left to right, as they can be seen: what is thinner than a pixel is
-    drawn together with the next, and gaps thinner than that move on to the next gap. All together
-    are as wide as they were."""
-    drawn: list[list] = []
-    owed = 0.0
-    for begin, end, device in spans:
-        owed += end - begin
-        if drawn and drawn[-1][2] == device and begin - drawn[-1][1] < 0.6:
-            drawn[-1][1], owed = drawn[-1][1] + owed, 0.0
-        elif owed >= 1:
-            drawn.append([max(end - owed, drawn[-1][1] if drawn else 0.0), end, device])
-            owed = 0.0
-    return drawn or [[begin, begin + max(0.8, owed), device] for begin, _, device in [*spans][:1]]
+def _strips(both: Sequence[Shards], columns: slices.Columns) -> tuple[list[Shape], float]:
+    """The strips of all ranks, and where they end: of each rank one strip per shards."""
+    num_ranks = both[0].num_ranks
+    num_strips = len(both)
+    height = max(7.0, min(22.0 / num_strips**0.5, 300 / (num_ranks * num_strips)))
+    held = [slices.by_rank_and_kind(each) for each in both]
+    shapes: list[Shape] = []
+    y = slices.TOP_PX
+    for rank in range(num_ranks):
+        middle = y + height * num_strips / 2
+        shapes.append(Words(slices.LEFT_PX - 8, middle + 4, f"rank {rank}", "end", 11))
+        for each, mine in zip(both, held, strict=True):
+            for kind in columns.widths:
+                rows = mine.get((rank, kind), [])
+                shapes += slices.strip(rows, kind, columns, y, height - 1.5)
+            right = WIDTH_PX - slices.RIGHT_PX + 8
+            shapes.append(Words(right, y + height / 2 + 3, _total(each, both, rank), size_px=11))
+            y += height
+        y += 6
+    return shapes, y
 
 
 def _badges(both: Sequence[Shards | Footprint], words: Mapping[str, str]) -> str:
@@ -256,57 +129,63 @@ def _badges(both: Sequence[Shards | Footprint], words: Mapping[str, str]) -> str
     return " / ".join(dict.fromkeys(origin(each.badge, low) for each in reversed(both)))
 
 
-def _total(each: Shards, both: list[Shards], rank: int) -> str:
+def _total(each: Shards, both: Sequence[Shards], rank: int) -> str:
     """A rank's bytes; behind those of the second strip, whether they are the first one's."""
-    mine, other = int(each.rank_bytes[rank]), int(both[0].rank_bytes[rank])
+    mine = int(each.rank_bytes[rank])
+    other = int(both[0].rank_bytes[rank])
     if each is both[0]:
         return format_bytes(mine)
     return f"{format_bytes(mine)} " + ("= ✓" if mine == other else f"{mine - other:+,} B")
 
 
-def _numbers(both: list[Shards], names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    low, high = (format_bytes(pick(both[-1].rank_bytes)) for pick in (min, max))
+def _numbers(both: Sequence[Shards], names: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    held = both[-1].rank_bytes
+    low = format_bytes(min(held))
+    high = format_bytes(max(held))
     numbers = [
         (names["per_rank"], low if low == high else f"{low} – {high}"),
-        (names["all"], format_bytes(int(both[-1].rank_bytes.sum()))),
+        (names["all"], format_bytes(int(held.sum()))),
     ]
     if len(both) > 1:
-        numbers.append(
-            (names["off"], f"{int(abs(both[0].rank_bytes - both[1].rank_bytes).sum()):,} B")
-        )
+        apart = int(abs(both[0].rank_bytes - held).sum())
+        numbers.append((names["off"], f"{apart:,} B"))
     return tuple(numbers)
 
 
-def _keys(
-    both: list[Shards], columns: Iterable[str], names: Mapping[str, str]
-) -> list[tuple[tuple[Shape, ...], str]]:
-    kinds = dict.fromkeys(CATEGORIES[kind] for kind in columns)
-    keys = [((Box(0, -7, 22, 14, *LOOKS[part]),), names[part]) for part in kinds]
+def _key(words: str, *look: str) -> Key:
+    """What a box of this look means."""
+    return (Box(0, -7, 22, 14, *look),), words
+
+
+def _shard_keys(
+    both: Sequence[Shards], kinds: Iterable[str], names: Mapping[str, str]
+) -> list[Key]:
+    parts = dict.fromkeys(CATEGORIES[kind] for kind in kinds)
+    keys = [_key(names[part], *LOOKS[part]) for part in parts]
     if any((each.device == "host").any() for each in both):
-        keys.append(((Box(0, -7, 22, 14, KINDS["wait"].colour, _HOST),), names["host"]))
-    if any(tensor in NO_TENSOR for each in both for tensor in each.tensor.tolist()):
-        keys.append(((Box(0, -7, 22, 14, *_SPARE),), names["spare"]))
-    keys.append(((Box(0, -7, 22, 14),), names["not_held"]))
-    return [*keys, *([((), names["strips"])] if len(both) > 1 else [])]
+        keys.append(_key(names["host"], KINDS["wait"].colour, HOST_HATCH))
+    if any(set(NO_TENSOR) & set(each.tensor.tolist()) for each in both):
+        keys.append(_key(names["spare"], *SPARE_LOOK))
+    keys.append(_key(names["not_held"]))
+    if len(both) > 1:
+        keys.append(((), names["strips"]))
+    return keys
 
 
 def _table(
-    both: list[Shards], names: Mapping[str, str], words: Mapping[str, str]
+    both: Sequence[Shards], names: Mapping[str, str], words: Mapping[str, str]
 ) -> tuple[tuple[str, ...], ...]:
     """A row per rank and origin: bytes of each kind."""
     sums = [each.bytes_by() for each in both]
-    kinds = [kind for kind in CATEGORIES if any(kind in each for each in sums)]
-    rows = [
-        (
-            str(rank),
-            words.get(each.origin, each.origin),
-            *(f"{int(mine[kind][rank]) if kind in mine else 0:,}" for kind in kinds),
-            f"{int(each.rank_bytes[rank]):,}",
-        )
-        for rank in range(both[0].num_ranks)
-        for each, mine in zip(both, sums, strict=True)
-    ]
-    return (("rank", "", *(names.get(kind, kind) for kind in kinds), names["total"]), *rows)
+    held = set().union(*sums)
+    kinds = [kind for kind in CATEGORIES if kind in held]
+    rows = [("rank", "", *(names.get(kind, kind) for kind in kinds), names["total"])]
+    for rank in range(both[0].num_ranks):
+        for each, mine in zip(both, sums, strict=True):
+            cells = [f"{int(mine[kind][rank]) if kind in mine else 0:,}" for kind in kinds]
+            source = words.get(each.origin, each.origin)
+            rows.append((str(rank), source, *cells, f"{int(each.rank_bytes[rank]):,}"))
+    return tuple(rows)
 
 
 def footprint(
@@ -323,8 +202,8 @@ def footprint(
     ``marked``: the label of a moment to frame.
     """
     both = [predicted] if measured is None else [predicted, measured]
-    labels = [label for label in predicted.labels if all(label in each.labels for each in both)]
-
+    shared = set.intersection(*(set(each.labels) for each in both))
+    labels = [label for label in predicted.labels if label in shared]
     if not labels:
         raise ValueError(
             f"two footprints of a step share a moment; got {predicted.labels} and {measured.labels}"
@@ -332,34 +211,21 @@ def footprint(
 
     def build(words: dict[str, str]) -> Sketch:
         names = WORDS[words["code"]]
-        shapes = _bars(both, labels, marked)
-        used = [
-            part
-            for number, part in enumerate(PARTS)
-            if any(each.num_bytes[:, number].any() for each in both)
-        ]
-        keys = [((Box(0, -7, 22, 14, *LOOKS[part]),), names[part]) for part in used]
-        more, end_px = legend(
-            [*keys, *([((), names["mean"])] if len(both) > 1 else [])], 0, _TOP_PX + _HIGH_PX + 22
-        )
+        badges = [_badges([each], words) for each in both]
+        keys, end_px = legend(_footprint_keys(both, names), 0, _TOP_PX + _HIGH_PX + 22)
         numbers = tuple(
             (
-                f"{names['peak']}{words['comma']}{_badges([each], words)}",
+                f"{names['peak']}{words['comma']}{badge}",
                 f"{format_bytes(each.peak_bytes)} ({each.peak})",
             )
-            for each in both
+            for badge, each in zip(badges, both, strict=True)
         )
-        heading = said(title, words["code"]) or names["steps"]
-        rows = [
-            (label, *(f"{int(each.totals[each.labels.index(label)]):,}" for each in both))
-            for label in labels
-        ]
         return Sketch(
-            shapes=(*shapes, *more),
+            shapes=(*_bars(both, labels, marked), *keys),
             height_px=end_px,
-            heading=heading,
+            heading=said(title, words["code"]) or names["steps"],
             badge=_badges(both, words),
-            table=((names["moment"], *(_badges([each], words) for each in both)), *rows),
+            table=((names["moment"], *badges), *(_totals(label, both) for label in labels)),
             numbers=numbers,
             language=words["code"],
         )
@@ -367,28 +233,44 @@ def footprint(
     return speaking(language, build)
 
 
+def _totals(label: str, both: Sequence[Footprint]) -> tuple[str, ...]:
+    """A moment, and the bytes of each footprint then."""
+    return (label, *(f"{int(each.totals[each.labels.index(label)]):,}" for each in both))
+
+
+def _footprint_keys(both: Sequence[Footprint], names: Mapping[str, str]) -> list[Key]:
+    keys = []
+    for number, part in enumerate(PARTS):
+        if any(each.num_bytes[:, number].any() for each in both):
+            keys.append(_key(names[part], *LOOKS[part]))
+    if len(both) > 1:
+        keys.append(((), names["mean"]))
+    return keys
+
+
 def _bars(both: Sequence[Footprint], labels: Sequence[str], marked: str) -> list[Shape]:
     """The axis, and at each moment as many bars as there are footprints."""
-    most, bottom = max(each.peak_bytes for each in both) or 1, _TOP_PX + _HIGH_PX
-    values = ticks(0, most, 5).tolist()
-    left = 14 + max(text_px(short(format_bytes(value)), 11) for value in values)
-    pitch, scale = (WIDTH_PX - left) / len(labels), _HIGH_PX / (1.04 * most)
+    most = max(each.peak_bytes for each in both) or 1
+    bottom = _TOP_PX + _HIGH_PX
+    scale = _HIGH_PX / (1.04 * most)
+    marks = [(value, short(format_bytes(value))) for value in ticks(0, most, 5).tolist()]
+    left = 14 + max(text_px(text, 11) for _, text in marks)
+    pitch = (WIDTH_PX - left) / len(labels)
     shapes: list[Shape] = []
-    for value in values:
+    for value, text in marks:
         at = bottom - value * scale
-        shapes += [
-            Line(((left, at), (WIDTH_PX, at)), width_px=1, opacity=0.13),
-            Words(left - 6, at + 4, short(format_bytes(value)), "end", 11),
-        ]
+        shapes.append(Line(((left, at), (WIDTH_PX, at)), width_px=1, opacity=0.13))
+        shapes.append(Words(left - 6, at + 4, text, "end", 11))
+    thick = 0.8 * pitch / len(both)
+    every = max(1, math.ceil(34 / pitch))
     for number, label in enumerate(labels):
-        x, thick = left + number * pitch + 0.1 * pitch, 0.8 * pitch / len(both)
+        x = left + number * pitch + 0.1 * pitch
         for place, each in enumerate(both):
             shapes += _stack(each, label, x + place * thick, thick - 1, bottom, scale)
         if label == marked:
-            shapes.append(
-                Box(x - 0.06 * pitch, bottom - _HIGH_PX, 0.92 * pitch, _HIGH_PX + 20, marked=True)
-            )
-        if number % max(1, math.ceil(34 / pitch)) == 0:
+            frame = x - 0.06 * pitch, bottom - _HIGH_PX, 0.92 * pitch, _HIGH_PX + 20
+            shapes.append(Box(*frame, marked=True))
+        if number % every == 0:
             shapes.append(Words(x + 0.4 * pitch, bottom + 15, label, "middle", 11))
     return [*shapes, Line(((left, bottom), (WIDTH_PX, bottom)), width_px=1, opacity=0.6)]
 
@@ -396,11 +278,13 @@ def _bars(both: Sequence[Footprint], labels: Sequence[str], marked: str) -> list
 def _stack(
     step: Footprint, label: str, x: float, thick: float, bottom: float, scale: float
 ) -> list[Shape]:
-    boxes, y = [], bottom
-    for part, num_bytes in zip(
-        PARTS, step.num_bytes[step.labels.index(label)].tolist(), strict=True
-    ):
-        if num_bytes * scale >= 0.3:
-            y -= num_bytes * scale
-            boxes.append(Box(x, y, thick, num_bytes * scale, *LOOKS[part]))
+    """The parts of one moment upon each other; what would be thinner than a hair is left out."""
+    boxes: list[Shape] = []
+    y = bottom
+    held = step.num_bytes[step.labels.index(label)].tolist()
+    for part, num_bytes in zip(PARTS, held, strict=True):
+        height = num_bytes * scale
+        if height >= 0.3:
+            y -= height
+            boxes.append(Box(x, y, thick, height, *LOOKS[part]))
     return boxes

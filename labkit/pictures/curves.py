@@ -1,14 +1,20 @@
 """Curves and bars as sketches: dots were measured (or recorded), lines predicted; axes name units,
-bars values."""
+bars values.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Not matplotlib's own SVG: its colours and outlined letters neither follow a dark page nor can be
+read aloud or searched, and a chart has to become text and a table as every other picture does.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from labkit.pictures.scene import WIDTH_PX
+from labkit.pictures import bar_groups
+from labkit.pictures.axes import Axis, Format, axis
+from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import (
-    Box,
     Line,
     Numbers,
     Said,
@@ -19,13 +25,12 @@ from labkit.pictures.sketch import (
     moved,
     origin,
     said,
-    short,
-    ticks,
 )
-from labkit.pictures.style import CYCLE, clipped, text_px
+from labkit.pictures.style import CYCLE, text_px
 from labkit.words import sentence, speaking
 
-Format = Callable[[float], str]
+Key = tuple[tuple[Shape, ...], str]
+"""a sample and its words"""
 _MARKS = "os^Dv><p"
 _DASHES = (
     (),
@@ -37,8 +42,12 @@ _DASHES = (
     (1.0, 6.0),
     (9.0, 3.0, 2.0, 3.0, 2.0, 3.0),
 )
-_HATCHES = ("", "/", "x", "-", "\\", "|", "+", ".")
-_TOP_PX, _MOST_ROWS = 84.0, 60
+_TOP_PX = 84.0
+_MOST_ROWS = 60
+"""of a table"""
+_WIDEST_NAME_PX = 240
+_LINE_PX = 13
+"""names closer than this would collide"""
 
 
 class Series(NamedTuple):
@@ -85,55 +94,57 @@ def curves(
     if not series:
         raise ValueError(f"curves are one series or more; got {series}")
     for each in series:
-        table = (
-            np.array([each.x, each.y], dtype=float)
-            if len(each.x) == len(each.y)
-            else np.array([np.nan])
-        )
-        if not (
-            table.size
-            and np.isfinite(table).all()
-            and (table[[bool(log_x), bool(log_y)]] > 0).all()
-        ):
-            raise ValueError(
-                "a series has points, as many x as y, all finite, above 0 where the axis is "
-                "logarithmic; "
-                f"{each.name!r} has x {each.x} and y {each.y}"
-            )
+        _check(each, log_x, log_y)
+    bottom = _TOP_PX + height_px
 
     def build(words: dict[str, str]) -> Sketch:
-        names, bottom = [said(each.name, words["code"]) for each in series], _TOP_PX + height_px
-        x_words, y_words = said(x_name, words["code"]), said(y_name, words["code"])
-        shapes, entries = _plot(series, names, (x_format, y_format), (log_x, log_y), bottom)
-        if len({each.points for each in series}) > 1:
-            entries += [
-                (
-                    _sample(mark="o"),
-                    words["recorded" if badge.startswith("recorded") else "measured"],
-                ),
-                (_sample(), words["predicted"].lower()),
-            ]
-        shapes += [
-            Words(0, _TOP_PX - 14, y_words, opacity=0.8),
-            Words(WIDTH_PX / 2, bottom + 36, x_words, "middle", opacity=0.8),
-        ]
-        more, end_px = legend(entries, 60, bottom + 44)
-        spoken = (
-            f"{name} {y_format(each.y[0])} → {y_format(each.y[-1])}"
-            for name, each in zip(names, series, strict=True)
-        )
-        return _sketch(
-            shapes + more,
-            end_px,
-            title,
-            badge,
-            numbers,
-            spoken,
-            _table(series, names, x_format, y_format, x_words),
-            words,
-        )
+        code = words["code"]
+        names = [said(each.name, code) for each in series]
+        y_axis = axis([each.y for each in series], y_format, log_y, bottom, _TOP_PX)
+        shapes, keys = _plot(series, names, y_axis, x_format, log_x)
+        keys += _kinds(series, badge, words)
+        shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
+        more, end_px = legend(keys, 60, bottom + 44)
+        spoken = _spoken(series, names, y_format)
+        table = _table(series, names, x_format, y_format, said(x_name, code))
+        return _sketch(shapes + more, end_px, title, badge, numbers, spoken, table, words)
 
     return speaking(language, build)
+
+
+def _axis_names(x_name: str, y_name: str, bottom: float) -> list[Words]:
+    return [
+        Words(0, _TOP_PX - 14, y_name, opacity=0.8),
+        Words(WIDTH_PX / 2, bottom + 36, x_name, "middle", opacity=0.8),
+    ]
+
+
+def _spoken(series: Sequence[Series], names: list[str], y_format: Format) -> list[str]:
+    """Where each series begins and ends."""
+    ends = [f"{y_format(each.y[0])} → {y_format(each.y[-1])}" for each in series]
+    return [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
+
+
+def _kinds(series: Sequence[Series], badge: str, words: dict[str, str]) -> list[Key]:
+    """What dots and lines mean, where there are both."""
+    if len({each.points for each in series}) < 2:
+        return []
+    dots = "recorded" if badge.startswith("recorded") else "measured"
+    return [((_sample(mark="o"),), words[dots]), ((_sample(),), words["predicted"].lower())]
+
+
+def _check(each: Series, log_x: bool, log_y: bool) -> None:
+    """Raises ValueError for a series that has no place on the axes."""
+    fine = len(each.x) == len(each.y) > 0
+    for values, log in ((each.x, log_x), (each.y, log_y)):
+        if fine:
+            column = np.array(values, dtype=float)
+            fine = np.isfinite(column).all() and not (log and column.min() <= 0)
+    if not fine:
+        raise ValueError(
+            "a series has points, as many x as y, all finite, above 0 where the axis is "
+            f"logarithmic; {each.name!r} has x {each.x} and y {each.y}"
+        )
 
 
 def _sketch(
@@ -146,8 +157,9 @@ def _sketch(
     table: Iterable[tuple[str, ...]],
     words: dict[str, str],
 ) -> Sketch:
-    up, badges = 0 if numbers else -20, origin(badge, words)
-    summary = sentence("", [("; ".join(spoken),)], badges, words["code"])
+    """What curves and bars have in common; without numbers in the title all moves up."""
+    up = 0 if numbers else -20
+    badges = origin(badge, words)
     return Sketch(
         shapes=tuple(moved(shape, 0, up) for shape in shapes),
         height_px=end_px + up,
@@ -155,126 +167,114 @@ def _sketch(
         heading=said(title, words["code"]),
         numbers=tuple(numbers),
         table=tuple(table),
-        summary=summary,
+        summary=sentence("", [("; ".join(spoken),)], badges, words["code"]),
         language=words["code"],
     )
 
 
 def _plot(
-    series: Sequence[Series],
-    names: list[str],
-    formats: tuple[Format, Format],
-    logs: tuple[bool, bool],
-    bottom: float,
-) -> tuple[list[Shape], list]:
+    series: Sequence[Series], names: list[str], y_axis: Axis, x_format: Format, log_x: bool
+) -> tuple[list[Shape], list[Key]]:
     """Axes, lines and their names; and the legend's entries, where the names have no room."""
-    y_px, y_ticks = _axis([each.y for each in series], formats[1], logs[1], bottom, _TOP_PX)
-    left, wide = (
-        12 + max(28, *(text_px(text, 11) for _, text in y_ticks)),
-        36 + max(map(text_px, names)),
-    )
-    for right in (WIDTH_PX - wide, WIDTH_PX - 30.0):
-        x_px, x_ticks = _axis([each.x for each in series], formats[0], logs[0], left, right)
-        lines = [
-            _look(names, name, each.points)._replace(
-                points_px=tuple(zip(x_px(each.x), y_px(each.y), strict=True))
-            )
-            for each, name in zip(series, names, strict=True)
-        ]
-        ends = {
-            name: max(
-                max(line.points_px)
-                for other, line in zip(names, lines, strict=True)
-                if other == name
-            )
-            for name in names
-        }
-        apart = np.diff(sorted(min(y, bottom - 8) for _, y in ends.values())).min(initial=99)
-        if wide < 240 and apart > 13 and min(ends.values())[0] > 0.9 * right:
-            break
-    grid = [
-        *(
-            (((at, bottom), (at, _TOP_PX)), Words(at, bottom + 16, text, "middle", 11))
-            for at, text in x_ticks
-        ),
-        *(
-            (((left, at), (right, at)), Words(left - 7, at + 4, text, "end", 11))
-            for at, text in y_ticks
-        ),
-    ]
-    shapes = [
-        shape for points, text in grid for shape in (Line(points, width_px=1, opacity=0.13), text)
-    ]
-    shapes += [Line(((left, bottom), (right, bottom)), width_px=1, opacity=0.5), *lines]
-    if right == WIDTH_PX - wide:
-        return shapes + [
-            Words(x + 9, min(y, bottom - 8) + 4, name) for name, (x, y) in ends.items()
-        ], []
-    samples = {name: () for name in names}
+    columns = [each.x for each in series]
+    left = 12 + max(28, *(text_px(text, 11) for _, text in y_axis.ticks))
+    wide = 36 + max(map(text_px, names))
+    beside = axis(columns, x_format, log_x, left, WIDTH_PX - wide)
+    lines = _lines(series, names, beside, y_axis)
+    ends = _ends(names, lines)
+    if wide < _WIDEST_NAME_PX and _have_room(ends, beside, y_axis):
+        return [*_grid(beside, y_axis), *lines, *_names(ends, y_axis)], []
+    whole = axis(columns, x_format, log_x, left, WIDTH_PX - 30.0)
+    lines = _lines(series, names, whole, y_axis)
+    return [*_grid(whole, y_axis), *lines], _keys(names, lines)
+
+
+def _lines(series: Sequence[Series], names: list[str], x_axis: Axis, y_axis: Axis) -> list[Line]:
+    """Each series; those of one name share colour, dash and mark."""
+    order = list(dict.fromkeys(names))
+    lines = []
+    for each, name in zip(series, names, strict=True):
+        number = order.index(name) % 8
+        points = tuple(zip(x_axis.px(each.x), y_axis.px(each.y), strict=True))
+        mark = _MARKS[number] if each.points else ""
+        dash = () if each.points else _DASHES[number]
+        lines.append(Line(points, CYCLE[number][0], dash=dash, mark=mark))
+    return lines
+
+
+def _ends(names: list[str], lines: list[Line]) -> dict[str, tuple[float, float]]:
+    """Name -> the rightmost of its points."""
+    ends: dict[str, tuple[float, float]] = {}
     for name, line in zip(names, lines, strict=True):
-        samples[name] += _sample(line.colour, line.dash, line.mark)
-    return shapes, [(sample, name) for name, sample in samples.items()]
+        last = max(line.points_px)
+        ends[name] = max(ends.get(name, last), last)
+    return ends
 
 
-def _axis(
-    columns: list[Sequence[float]], form: Format, log: bool, start_px: float, end_px: float
-) -> tuple[Callable[[Sequence[float]], list[float]], list[tuple[float, str]]]:
-    """Where values lie, and the (place, text) of each tick."""
-    low, high = (pick(float(pick(column)) for column in columns) for pick in (min, max))
-    if log:
-        room = max(1.08, (high / low) ** 0.04)
-        low, high = low / room, high * room
-    else:
-        low = 0.0 if 0 <= low <= 0.6 * high else low
-        room = 0.04 * (high - low) or abs(high) or 1.0
-        low, high = low and low - room, high + room
-    grown = np.log10 if log else np.asarray
-
-    def px(values: Sequence[float]) -> list[float]:
-        share = (grown(np.asarray(values, dtype=float)) - grown(low)) / (grown(high) - grown(low))
-        return (start_px + share * (end_px - start_px)).tolist()
-
-    round_values = ticks(low, high, 8 if end_px > start_px else 6, log)
-    if all(float(value).is_integer() for column in columns for value in column):
-        round_values = round_values[round_values % 1 == 0]
-    round_values = round_values.tolist()
-    return px, [
-        (at, short(form(value))) for at, value in zip(px(round_values), round_values, strict=True)
-    ]
+def _have_room(ends: dict[str, tuple[float, float]], x_axis: Axis, y_axis: Axis) -> bool:
+    """Whether names can stand at the ends of their lines: all far right, and apart."""
+    heights = sorted(_above(y, y_axis) for _, y in ends.values())
+    apart = np.diff(heights).min(initial=99)
+    return apart > _LINE_PX and min(x for x, _ in ends.values()) > 0.9 * x_axis.end_px
 
 
-def _look(names: list[str], name: str, points: bool) -> Line:
-    number = list(dict.fromkeys(names)).index(name)
-    return Line(
-        (),
-        CYCLE[number % 8][0],
-        **({"mark": _MARKS[number % 8]} if points else {"dash": _DASHES[number % 8]}),
-    )
+def _names(ends: dict[str, tuple[float, float]], y_axis: Axis) -> list[Words]:
+    return [Words(x + 9, _above(y, y_axis) + 4, name) for name, (x, y) in ends.items()]
 
 
-def _sample(colour: str = "", dash: tuple[float, ...] = (), mark: str = "") -> tuple[Line, ...]:
-    return (Line(((11, 0),) if mark else ((0, 0), (22, 0)), colour, dash=dash, mark=mark),)
+def _above(y: float, y_axis: Axis) -> float:
+    """A name stands above the axis, not on it."""
+    return min(y, y_axis.start_px - 8)
+
+
+def _grid(x_axis: Axis, y_axis: Axis) -> list[Shape]:
+    """Pale lines at round numbers, with their texts, and the lower axis."""
+    left, right = x_axis.start_px, x_axis.end_px
+    bottom, top = y_axis.start_px, y_axis.end_px
+    shapes: list[Shape] = []
+    for at, text in x_axis.marks():
+        shapes.append(Line(((at, bottom), (at, top)), width_px=1, opacity=0.13))
+        shapes.append(Words(at, bottom + 16, text, "middle", 11))
+    for at, text in y_axis.marks():
+        shapes.append(Line(((left, at), (right, at)), width_px=1, opacity=0.13))
+        shapes.append(Words(left - 7, at + 4, text, "end", 11))
+    return [*shapes, Line(((left, bottom), (right, bottom)), width_px=1, opacity=0.5)]
+
+
+def _keys(names: list[str], lines: list[Line]) -> list[Key]:
+    """Each name with its line, its dots, or both."""
+    samples: dict[str, tuple[Line, ...]] = {name: () for name in names}
+    for name, line in zip(names, lines, strict=True):
+        samples[name] += (_sample(line.colour, line.dash, line.mark),)
+    return [(sample, name) for name, sample in samples.items()]
+
+
+def _sample(colour: str = "", dash: tuple[float, ...] = (), mark: str = "") -> Line:
+    points = ((11, 0),) if mark else ((0, 0), (22, 0))
+    return Line(points, colour, dash=dash, mark=mark)
 
 
 def _table(
     series: Sequence[Series], names: list[str], x_format: Format, y_format: Format, x_name: str
-) -> tuple:
+) -> list[tuple[str, ...]]:
     """A row per x, or every so many."""
-    columns = [{} for _ in series]
-    for column, each in zip(columns, series, strict=True):
-        for x, y in zip(map(float, each.x), each.y, strict=True):
-            column.setdefault(x, []).append(y_format(y))
+    columns = [_by_x(each, y_format) for each in series]
     places = sorted(set().union(*columns))
     heads = [
         f"{name} {'●' if each.points else '—'}" for name, each in zip(names, series, strict=True)
     ]
-    return (
-        (x_name, *heads),
-        *(
-            (x_format(x), *(" / ".join(column.get(x, ())) for column in columns))
-            for x in places[:: -(-len(places) // _MOST_ROWS)]
-        ),
-    )
+    rows = [(x_name, *heads)]
+    for x in places[:: -(-len(places) // _MOST_ROWS)]:
+        rows.append((x_format(x), *(" / ".join(column.get(x, ())) for column in columns)))
+    return rows
+
+
+def _by_x(each: Series, y_format: Format) -> dict[float, list[str]]:
+    """The texts of a series' values, by their x."""
+    texts: dict[float, list[str]] = {}
+    for x, y in zip(each.x, each.y, strict=True):
+        texts.setdefault(float(x), []).append(y_format(y))
+    return texts
 
 
 def bars(
@@ -294,82 +294,22 @@ def bars(
     or a value that is not finite or below 0.
     """
     groups = [value if isinstance(value, Mapping) else {"": value} for _, value in rows]
-    values = [value for group in groups for value in group.values()]
-    if not values or not all(
-        0 <= value <= 1e300 for value in (*values, *(value for _, value in marks))
-    ):
-        raise ValueError(
-            f"bars and marks lie at finite values of 0 or more, and there is a bar; got {values}, "
-            f"{marks}"
-        )
+    bar_groups.check(groups, marks)
+    heads = list(dict.fromkeys(itertools.chain.from_iterable(groups)))
+    written = [bar_groups.written(group, unit_format) for group in groups]
 
     def build(words: dict[str, str]) -> Sketch:
-        names = [said(name, words["code"]) for name, _ in rows]
-        heads = list(dict.fromkeys(head for group in groups for head in group))
-        cells = [[unit_format(value) for value in group.values()] for group in groups]
-        lines = [
-            (f"{said(text, words['code'])} {unit_format(value)}", value) for text, value in marks
+        code = words["code"]
+        names = [said(name, code) for name, _ in rows]
+        bounds = [(f"{said(text, code)} {unit_format(value)}", value) for text, value in marks]
+        shapes, end_px = bar_groups.drawn(names, groups, written, bounds)
+        table = [("", *heads)]
+        for name, texts in zip(names, written, strict=True):
+            table.append((name, *(texts.get(head, "") for head in heads)))
+        spoken = [
+            f"{name} {' / '.join(texts.values())}"
+            for name, texts in zip(names, written, strict=True)
         ]
-        table = (
-            (name, *(dict(zip(group, line, strict=True)).get(head, "") for head in heads))
-            for name, group, line in zip(names, groups, cells, strict=True)
-        )
-        spoken = (f"{name} {' / '.join(line)}" for name, line in zip(names, cells, strict=True))
-        return _sketch(
-            *_bars(names, groups, cells, lines),
-            title,
-            badge,
-            numbers,
-            spoken,
-            (("", *heads), *table),
-            words,
-        )
+        return _sketch(shapes, end_px, title, badge, numbers, spoken, table, words)
 
     return speaking(language, build)
-
-
-def _bars(
-    names: list[str],
-    groups: list[Mapping[str, float]],
-    cells: list[list[str]],
-    marks: list[tuple[str, float]],
-) -> tuple[list[Shape], float]:
-    heads = dict.fromkeys(name for group in groups for name in group)
-    looks = {
-        name: (CYCLE[number % 8][0], _HATCHES[number % 8]) for number, name in enumerate(heads)
-    }
-    left = 10 + min(280.0, max(map(text_px, names)))
-    most = (
-        max(
-            value
-            for value in [*(v for group in groups for v in group.values()), *(v for _, v in marks)]
-        )
-        or 1.0
-    )
-    scale = (WIDTH_PX - left - 14 - max(text_px(text) for line in cells for text in line)) / most
-    thick, top = (16.0 if len(looks) > 1 else 22.0), 60.0 + 14 * len(marks)
-    shapes, y = [], top + 4
-    for name, group, line in zip(names, groups, cells, strict=True):
-        shapes.append(
-            Words(left - 8, y + thick * len(group) / 2 + 3, clipped(name, left - 9), "end")
-        )
-        for (head, value), text in zip(group.items(), line, strict=True):
-            shapes += [
-                Box(left, y, value * scale, thick - 2, *looks[head]),
-                Words(left + value * scale + 6, y + thick / 2 + 3, text),
-            ]
-            y += thick
-        y += 8
-    shapes.append(Line(((left, top), (left, y)), width_px=1, opacity=0.6))
-    for number, (text, value) in enumerate(marks):
-        at, anchor = left + value * scale, "end" if left + value * scale > WIDTH_PX / 2 else "start"
-        shapes += [
-            Line(((at, 62 + 14 * number), (at, y)), dash=(4, 3), width_px=1.2, opacity=0.8),
-            Words(at + (4 if anchor == "start" else -4), 70 + 14 * number, text, anchor, 11.5),
-        ]
-    if "" in looks:
-        return shapes, y + 4
-    more, end_px = legend(
-        [((Box(0, -7, 22, 14, *look),), name) for name, look in looks.items()], left, y
-    )
-    return shapes + more, end_px

@@ -6,17 +6,19 @@ grows downwards.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from reprlib import repr as brief
 from typing import NamedTuple
 
 import numpy as np
 
-from labkit.pictures.scene import WIDTH_PX, Scene
+from labkit.pictures.drawing import WIDTH_PX, Picture
 from labkit.pictures.style import text_px
 from labkit.units import check_real, check_whole
-from labkit.words import sentence
+
+_NOTE = re.compile(r"[^,/\s]+( [^,/\s]+)*")
+"""one part of a badge: words between commas and slashes"""
 
 
 class Box(NamedTuple):
@@ -87,34 +89,13 @@ Said = str | dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sketch:
-    """A picture of shapes, with the words that every picture has."""
+class Sketch(Picture):
+    """A picture of shapes."""
 
     shapes: tuple[Shape, ...]
     """what is drawn, below y = 48"""
     height_px: float
     """the height of the whole picture"""
-    heading: str
-    """what the picture shows"""
-    badge: str
-    """where it comes from: "simulated", "measured, gloo" """
-    table: tuple[tuple[str, ...], ...]
-    """its numbers; the first row holds the column names"""
-    summary: str = ""
-    """one sentence; the title, if nothing more is to be said"""
-    numbers: tuple[tuple[str, str], ...] = ()
-    """(name, value) pairs that stand in the title"""
-    language: str = "en"
-    """"en" or "zh" """
-    in_english: "Callable[[], Sketch] | None" = field(default=None, repr=False)
-    """builds the same in English, for painters without a Chinese font"""
-    headings = ()
-    title = Scene.title
-
-    def __post_init__(self) -> None:
-        if not self.summary:
-            told = sentence(self.heading, self.numbers, self.badge, self.language)
-            object.__setattr__(self, "summary", told)
 
     def only(self, kind: type) -> list:
         """Its boxes, lines or words."""
@@ -136,15 +117,17 @@ def legend(
 
     Also returns where the next thing may begin.
     """
-    shapes, x, y = [], x_px, y_px + 8
+    shapes: list[Shape] = []
+    x = x_px
+    y = y_px + 8
     for sample, words in samples:
-        room = text_px(words) + (28 if sample else 0)
+        indent = 28 if sample else 0
+        room = text_px(words) + indent
         if x > x_px and x + room > WIDTH_PX:
-            x, y = x_px, y + 22
-        shapes += [
-            *(moved(shape, x, y) for shape in sample),
-            Words(x + (28 if sample else 0), y + 4, words),
-        ]
+            x = x_px
+            y += 22
+        shapes += [moved(shape, x, y) for shape in sample]
+        shapes.append(Words(x + indent, y + 4, words))
         x += room + 20
     return shapes, y + 14
 
@@ -163,10 +146,9 @@ def said(words: Said, language: str) -> str:
 
 def origin(badge: str, words: dict[str, str]) -> str:
     """A badge ("measured, paced / simulated") in the language of ``words``."""
-    spoken = re.sub(
-        r"[^,/\s]+( [^,/\s]+)*", lambda found: dict(words).get(found[0], found[0]), badge
-    )
-    return spoken.replace(", ", dict(words).get("comma", ", "))
+    known = dict(words)
+    spoken = _NOTE.sub(lambda note: known.get(note[0], note[0]), badge)
+    return spoken.replace(", ", known.get("comma", ", "))
 
 
 def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarray:
@@ -174,24 +156,35 @@ def ticks(low: float, high: float, most: int = 8, log: bool = False) -> np.ndarr
     ten where ``log``."""
     check_whole(1, 100, most=most)
     check_real(1e-300 if log else -1e300, 1e300, low=low, high=high)
-    low, high = float(low), float(high)
     if not low < high:
-        raise ValueError(f"an axis goes from a low number to a higher one; got {low} and {high}")
-    if log:
-        decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-        for parts in ((1, 2, 5), (1,)):
-            found = np.outer(10.0**decades, parts).ravel()
-            found = found[(found >= 0.999 * low) & (found <= 1.001 * high)]
-            if 2 <= len(found) <= most:
-                return found
-        if len(found) > most:
-            return found[:: -(-len(found) // most)]
+        raise ValueError(
+            f"an axis goes from a low number to a higher one; got {float(low)} and {float(high)}"
+        )
+    found = _decades(float(low), float(high), most) if log else None
+    return _round_numbers(float(low), float(high), most) if found is None else found
+
+
+def _decades(low: float, high: float, most: int) -> np.ndarray | None:
+    """1, 2 and 5 times powers of ten, or fewer of those; None where there is hardly one."""
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1,)):
+        found = np.outer(powers, digits).ravel()
+        found = found[(found >= 0.999 * low) & (found <= 1.001 * high)]
+        if 2 <= len(found) <= most:
+            return found
+    if len(found) > most:
+        return found[:: -(-len(found) // most)]
+    return None
+
+
+def _round_numbers(low: float, high: float, most: int) -> np.ndarray:
+    """Multiples of 1, 2 or 5 times a power of ten."""
     raw = (high - low) / most
     power = 10.0 ** np.floor(np.log10(raw))
-    step = next(s * power for s in (1, 2, 5, 10) if s * power >= 0.999 * raw)
-    return (
-        step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) + 0.0
-    )  # no -0
+    step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= 0.999 * raw)
+    first = np.ceil(low / step - 1e-9)
+    last = np.floor(high / step + 1e-9)
+    return step * np.arange(first, last + 1) + 0.0  # no -0
 
 
 def short(text: str) -> str:

@@ -1,6 +1,7 @@
 """How kinds of work look and what they are called, in English and Chinese: the words and colours of
 every picture."""
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -47,21 +48,29 @@ KINDS = {
     "wait": _kind("w", "#a3a8b0", "+", "wait", "等待"),
     IDLE: _kind(".", "", "/", "idle (bubble)", "空闲（气泡）"),
 }
-CYCLE = tuple(
-    (colour, hatch)
-    for hatch in ("", "/")
-    for colour in (
-        "#4f9fe3",
-        "#f2954b",
-        "#43b08a",
-        "#cf8fc2",
-        "#bfa45f",
-        "#9a8fdc",
-        "#e0788f",
-        "#f6cf65",
-    )
+_COLOURS = (
+    "#4f9fe3",
+    "#f2954b",
+    "#43b08a",
+    "#cf8fc2",
+    "#bfa45f",
+    "#9a8fdc",
+    "#e0788f",
+    "#f6cf65",
 )
+CYCLE = tuple(itertools.product(_COLOURS, [""])) + tuple(itertools.product(_COLOURS, ["/"]))
 """(colour, hatch) of things that are counted, not named: chunks, lines, bars; sixteen of them"""
+
+HATCHES = {
+    "/": (6, "M-1 1l2-2M0 6l6-6M5 7l2-2"),
+    "\\": (8, "M-1 7l2 2M0 0l8 8M7-1l2 2"),
+    "x": (6, "M0 6l6-6M0 0l6 6"),
+    "|": (4, "M2 0v4"),
+    "-": (4, "M0 2h4"),
+    "+": (6, "M3 0v6M0 3h6"),
+    ".": (6, "M1 1h1.6M4 4h1.6"),
+}
+"""SVG's tile of each hatch: size in pixels, path of its strokes"""
 
 
 def style(kind: str) -> Kind:
@@ -77,9 +86,9 @@ def shade(colour: str, chunk: int, num_chunks: int) -> str:
     if not re.fullmatch("#[0-9a-f]{6}", colour):
         raise ValueError(f'a colour is "#rrggbb" or ""; got {colour!r}')
     white = min(1.0, 0.45 * chunk / max(1, num_chunks - 1))
-    return "#" + "".join(
-        f"{round(int(colour[i : i + 2], 16) * (1 - white) + 255 * white):02x}" for i in (1, 3, 5)
-    )
+    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    mixed = [round(part * (1 - white) + 255 * white) for part in parts]
+    return "#" + "".join(f"{part:02x}" for part in mixed)
 
 
 def clipped(text: str, width_px: float, size_px: float = 12.0) -> str:

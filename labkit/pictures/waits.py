@@ -1,28 +1,39 @@
-"""A run that went wrong, as a sketch: a row per rank, what it does, an arrow to each rank it waits
-for, the odd one marked."""
+"""A run that went wrong: a row per rank, what it does, an arrow to each rank it waits for, the odd
+one marked."""
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from labkit.launching.diagnosis import waits_for
-from labkit.launching.outcome import FAULTS, Ending, Finding, is_echo
+from labkit.launching.verdicts.diagnosis import waits_for
+from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome, is_echo
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
 from labkit.pictures.style import clipped
-from labkit.words import speaking
+from labkit.words import catalogue, speaking
 
+Waits = dict[int, tuple[int, ...]]
+"""rank -> the ranks it waits for"""
 STATES = {
-    "returned": ("#43b08a", "", "returned", "已返回"),
-    "failed": ("#f2954b", "/", "raised", "抛出异常"),
-    "echo": ("#f6cf65", "", "lost its peer", "失去对端"),
-    "died": ("#e0788f", "x", "died", "已死亡"),
-    "waiting": ("#a3a8b0", "", "waits", "等待"),
-    "busy": ("#4f9fe3", "", "runs", "运行中"),
-    "stopped": ("#cf8fc2", "-", "stopped", "被暂停"),
-    "silent": ("#9a8fdc", "\\", "no answer", "无应答"),
+    "returned": ("#43b08a", ""),
+    "failed": ("#f2954b", "/"),
+    "echo": ("#f6cf65", ""),
+    "died": ("#e0788f", "x"),
+    "waiting": ("#a3a8b0", ""),
+    "busy": ("#4f9fe3", ""),
+    "stopped": ("#cf8fc2", "-"),
+    "silent": ("#9a8fdc", "\\"),
 }
-"""How a rank is, as a colour, a hatch, and in words"""
+"""How a rank is, as a colour and a hatch."""
 _WORDS = (
+    ("returned", "returned", "已返回"),
+    ("failed", "raised", "抛出异常"),
+    ("echo", "lost its peer", "失去对端"),
+    ("died", "died", "已死亡"),
+    ("waiting", "waits", "等待"),
+    ("busy", "runs", "运行中"),
+    ("stopped", "stopped", "被暂停"),
+    ("silent", "no answer", "无应答"),
     ("for", "waits for rank {}", "等 rank {}"),
     ("own", "in its own code", "在自己的代码里"),
     ("line", "line {line} of {file}: {text}", "{file} 第 {line} 行：{text}"),
@@ -34,94 +45,122 @@ _WORDS = (
     ("summary", "{fault}: {odd}. {rows}.", "{fault}：{odd}。{rows}。"),
     ("nobody", "no single rank", "并非单个 rank"),
 )
-WORDS = {"en": {key: en for key, en, _ in _WORDS}, "zh": {key: zh for key, _, zh in _WORDS}}
+WORDS = catalogue(_WORDS)
 _NOISE = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 """What torch's allocator says before it comes to the point"""
-_ROW_PX, _LEFT_PX, _BOX_PX, _MOST = 40.0, 96.0, 150.0, 16
+MOST_ROWS = 16
+_ROW_PX = 40.0
+_LEFT_PX = 96.0
+_BOX_PX = 150.0
 
 
-def sketch(
-    endings: Sequence[Ending], finding: Finding | None = None, *, language: str = "en"
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """What is said of one rank."""
+
+    rank: int
+    """which one"""
+    state: str
+    """a key of STATES"""
+    does: str
+    """what it does"""
+    where: str
+    """the line it does that on"""
+    odd: bool
+    """whether it is the odd one"""
+
+
+def diagnosis(
+    endings: Sequence[Outcome], finding: Finding | None = None, *, language: str = "en"
 ) -> Sketch:
-    """The picture of a diagnosis. ``endings``: one per rank, of which the first 16 are drawn.
-    Raises ValueError where there are none."""
+    """How each rank ended and whom it waits for. ``endings``: one per rank, of which the first 16
+    are drawn. Raises ValueError where there are none."""
     if not endings:
         raise ValueError(
             "a report draws how ranks ended; got no endings. A run that was refused has none."
         )
-    odd, waits = finding.ranks if finding else (), waits_for(endings)
+    odd = finding.ranks if finding else ()
+    waits = waits_for(endings)
 
     def build(words: dict[str, str]) -> Sketch:
-        names, code = WORDS[words["code"]], words["code"]
-        rows, shapes = [], []
-        for ending in endings[:_MOST]:
-            state = state_of(ending, waits)
-            label = STATES[state][2 if code == "en" else 3]
-            first, second = _says(ending, waits, names)
-            y = 58 + _ROW_PX * ending.rank
-            shapes += [
-                Box(
-                    _LEFT_PX,
-                    y,
-                    _BOX_PX,
-                    28,
-                    *STATES[state][:2],
-                    (names["colon"].join((f"rank {ending.rank}", label)), label),
-                    marked=ending.rank in odd,
-                ),
-                Words(
-                    _LEFT_PX + _BOX_PX + 14,
-                    y + 12,
-                    clipped(first, 620, 12),
-                    bold=ending.rank in odd,
-                ),
-                Words(
-                    _LEFT_PX + _BOX_PX + 14,
-                    y + 27,
-                    clipped(second, 700, 11),
-                    size_px=11,
-                    opacity=0.85,
-                ),
-            ]
-            rows.append(
-                (
-                    f"rank {ending.rank}",
-                    label,
-                    first,
-                    second,
-                    names["odd"] if ending.rank in odd else "",
-                )
-            )
-        shapes += _arrows({rank: ranks for rank, ranks in waits.items() if rank < _MOST})
-        seen = {state_of(ending, waits): None for ending in endings}
-        samples = [
-            ((Box(0, -7, 22, 14, *STATES[state][:2]),), STATES[state][2 if code == "en" else 3])
-            for state in STATES
-            if state in seen
-        ]
-        samples += [((Box(0, -7, 22, 14, marked=True),), names["odd"])] * bool(odd)
-        samples += [((Line(((0, 0), (22, 0)), arrow=True),), names["arrow"])] * bool(waits)
-        more, end_px = legend(samples, 0, 62 + _ROW_PX * len(rows))
-        heading = FAULTS[finding.fault][0 if code == "en" else 1] if finding else names["unknown"]
+        code = words["code"]
+        names = WORDS[code]
+        rows = [_row(ending, waits, odd, names) for ending in endings[:MOST_ROWS]]
+        states = {state_of(ending, waits) for ending in endings}
+        keys, end_px = legend(_keys(states, odd, waits, names), 0, 62 + _ROW_PX * len(rows))
+        heading = FAULTS[finding.fault][("en", "zh").index(code)] if finding else names["unknown"]
         who = names["comma"].join(f"rank {rank}" for rank in odd) or names["nobody"]
-        said = "; ".join(
-            ": ".join(filter(None, (f"{name} {label}", first))) for name, label, first, *_ in rows
-        )
+        told = "; ".join(_told(row, names) for row in rows)
         return Sketch(
-            shapes=(*shapes, *more),
+            shapes=(*_drawn(rows, names), *_arrows(waits), *keys),
             height_px=end_px,
             heading=heading,
             badge=words["measured"],
             numbers=((names["odd"], who),) if odd else (),
-            table=(("", "", "", "", ""), *rows),
-            summary=names["summary"].format(fault=heading, odd=who, rows=said),
+            table=(("", "", "", "", ""), *(_cells(row, names) for row in rows)),
+            summary=names["summary"].format(fault=heading, odd=who, rows=told),
             language=code,
         )
 
     return speaking(language, build)
 
 
-def state_of(ending: Ending, waits: dict[int, tuple[int, ...]]) -> str:
+def _row(ending: Outcome, waits: Waits, odd: Collection[int], names: Mapping[str, str]) -> _Row:
+    does, where = _says(ending, waits, names)
+    return _Row(
+        rank=ending.rank,
+        state=state_of(ending, waits),
+        does=does,
+        where=where,
+        odd=ending.rank in odd,
+    )
+
+
+def _drawn(rows: Sequence[_Row], names: Mapping[str, str]) -> list[Shape]:
+    """A box per rank, and beside it two lines of words."""
+    shapes: list[Shape] = []
+    right = _LEFT_PX + _BOX_PX + 14
+    for row in rows:
+        y = 58 + _ROW_PX * row.rank
+        label = names[row.state]
+        texts = names["colon"].join((f"rank {row.rank}", label)), label
+        look = STATES[row.state]
+        shapes.append(Box(_LEFT_PX, y, _BOX_PX, 28, *look, texts, marked=row.odd))
+        shapes.append(Words(right, y + 12, clipped(row.does, 620, 12), bold=row.odd))
+        where = clipped(row.where, 700, 11)
+        shapes.append(Words(right, y + 27, where, size_px=11, opacity=0.85))
+    return shapes
+
+
+def _cells(row: _Row, names: Mapping[str, str]) -> tuple[str, ...]:
+    """A rank's line of the table."""
+    odd = names["odd"] if row.odd else ""
+    return f"rank {row.rank}", names[row.state], row.does, row.where, odd
+
+
+def _told(row: _Row, names: Mapping[str, str]) -> str:
+    """A rank's part of the summary."""
+    state = f"rank {row.rank} {names[row.state]}"
+    return f"{state}: {row.does}" if row.does else state
+
+
+def _keys(
+    states: Collection[str], odd: Collection[int], waits: Waits, names: Mapping[str, str]
+) -> list[tuple[tuple[Shape, ...], str]]:
+    """What boxes, edges and arrows mean."""
+    keys: list[tuple[tuple[Shape, ...], str]] = [
+        ((Box(0, -7, 22, 14, *look),), names[state])
+        for state, look in STATES.items()
+        if state in states
+    ]
+    if odd:
+        keys.append(((Box(0, -7, 22, 14, marked=True),), names["odd"]))
+    if waits:
+        keys.append(((Line(((0, 0), (22, 0)), arrow=True),), names["arrow"]))
+    return keys
+
+
+def state_of(ending: Outcome, waits: Waits) -> str:
     """A rank's state, a key of STATES."""
     if ending.how != "stuck":
         return "echo" if is_echo(ending) else ending.how
@@ -132,43 +171,53 @@ def state_of(ending: Ending, waits: dict[int, tuple[int, ...]]) -> str:
     return "busy" if ending.where else "silent"
 
 
-def _says(
-    ending: Ending, waits: dict[int, tuple[int, ...]], names: dict[str, str]
-) -> tuple[str, str]:
+def _says(ending: Outcome, waits: Waits, names: Mapping[str, str]) -> tuple[str, str]:
     """What a rank does, and where: two lines."""
-    where, what = ending.where, ending.where.get("call") or ""
-    if ending.how == "failed":
-        where = ending.error.get("where", {})
-        said = _NOISE.sub("", ending.error["message"])
-        what = "" if is_echo(ending) else f"{ending.error['type']}: {said}"
-    elif ending.how == "died":
-        code = ending.status or 0
-        where, what = {}, signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    elif ending.how == "returned":
-        where, what = {}, ""
-    elif ending.pending:
-        what = (
-            f"{ending.pending[0]['op']} {', '.join(map(str, ending.pending[0]['shapes']))}".strip()
-        )
-    elif not what and where:
-        what = names["own"]
+    does = _does(ending, names)
+    where = _where(ending)
     if ending.rank in waits:
-        what += names["colon"] + names["for"].format(
-            names["comma"].join(map(str, waits[ending.rank]))
-        )
+        ranks = names["comma"].join(map(str, waits[ending.rank]))
+        does += names["colon"] + names["for"].format(ranks)
     place = names["line"].format(**where) if where.get("line") else ""
-    return (what.splitlines()[0], place) if what else (place, "")
+    return (does.splitlines()[0], place) if does else (place, "")
 
 
-def _arrows(waits: dict[int, tuple[int, ...]]) -> list[Shape]:
+def _does(ending: Outcome, names: Mapping[str, str]) -> str:
+    """What a rank did last; "" where its state says it all."""
+    if ending.how == "returned" or is_echo(ending):
+        return ""
+    if ending.how == "failed":
+        return f"{ending.error['type']}: {_NOISE.sub('', ending.error['message'])}"
+    if ending.how == "died":
+        status = ending.status or 0
+        return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+    if ending.pending:
+        work = ending.pending[0]
+        return f"{work['op']} {', '.join(map(str, work['shapes']))}".strip()
+    if ending.where.get("call"):
+        return ending.where["call"]
+    return names["own"] if ending.where else ""
+
+
+def _where(ending: Outcome) -> dict:
+    """File, line and text of the place; {} where there is none, or it is stale."""
+    if ending.how == "failed":
+        return ending.error.get("where", {})
+    return {} if ending.how in ("died", "returned") else ending.where
+
+
+def _arrows(waits: Waits) -> list[Shape]:
     """From each waiting rank, left of the boxes, to those it waits for; each waiting rank has a
     track of its own."""
-    lines, step = [], min(16.0, (_LEFT_PX - 30) / max(1, len(waits)))
-    for track, (rank, ranks) in enumerate(sorted(waits.items())):
-        x, y = _LEFT_PX - 22 - step * track, 72 + _ROW_PX * rank
-        for other in (each for each in ranks if each < _MOST):
-            end = 72 + _ROW_PX * other + (4 if other < rank else -4)
-            lines.append(
-                Line(((_LEFT_PX, y), (x, y), (x, end), (_LEFT_PX - 2, end)), "", 1.5, arrow=True)
-            )
+    drawn = {rank: ranks for rank, ranks in waits.items() if rank < MOST_ROWS}
+    step = min(16.0, (_LEFT_PX - 30) / max(1, len(drawn)))
+    lines: list[Shape] = []
+    for track, (rank, ranks) in enumerate(sorted(drawn.items())):
+        x = _LEFT_PX - 22 - step * track
+        y = 72 + _ROW_PX * rank
+        for other in ranks:
+            if other < MOST_ROWS:
+                end = 72 + _ROW_PX * other + (4 if other < rank else -4)
+                way = ((_LEFT_PX, y), (x, y), (x, end), (_LEFT_PX - 2, end))
+                lines.append(Line(way, "", 1.5, arrow=True))
     return lines

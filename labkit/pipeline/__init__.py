@@ -1,8 +1,11 @@
 """Pipeline parallelism: layers on different ranks, microbatches between them.
 
 ``schedule`` is what an order is and when it is valid, ``schedules`` writes the known ones,
-``simulation`` turns an order into a timeline with its bubble. ``run`` trains the same order on real
-ranks, ``residual`` explains the difference. ``pipedream`` is the asynchronous one. Chapter 08.
+``simulation`` turns an order into a timeline with its bubble, ``runtime`` says what torch's own
+runtime can run of that. ``run`` trains by the same order on real ranks, and ``difference`` explains
+where a measured timeline differs from the predicted one. ``pipedream_run`` is the asynchronous
+pipeline that never flushes. ``board`` is the widget, ``demo`` the main job without a browser,
+``check`` holds the exercises. Chapter 08.
 """
 
 import lazy_loader
@@ -11,8 +14,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "schedule": [
-            "Action",
             "KINDS",
+            "Action",
             "Schedule",
             "key_and_need",
             "parse",
@@ -36,22 +39,26 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "bubble_formula",
             "in_flight",
             "simulate",
+            "steady",
         ],
-        "run": [
+        "runtime": [
             "TORCH_CLASSES",
-            "Training",
-            "calibrate",
             "cost",
-            "execute",
-            "launch",
             "refusal",
-            "start",
         ],
-        "residual": [
+        "difference": [
             "CAUSES",
             "gap_us",
             "message_us",
+            "residual",
             "words",
+        ],
+        "run": [
+            "Training",
+            "calibrate",
+            "execute",
+            "launch",
+            "start",
         ],
     },
 )

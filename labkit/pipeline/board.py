@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from html import escape
 
 from labkit.launching.job import Job
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene, compare, timeline
-from labkit.pipeline import run
+from labkit.pipeline import run, runtime
+from labkit.pipeline.difference import residual
+from labkit.pipeline.schedule import Schedule
 from labkit.pipeline.schedules import SCHEDULES, TITLES
-from labkit.pipeline.simulation import Cost, bubble_formula, simulate
+from labkit.pipeline.simulation import bubble_formula, simulate
 from labkit.timeline import Timeline
 from labkit.units import format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
@@ -17,9 +19,8 @@ from labkit.widgets.trial import Trial, selectors
 
 __all__ = ["pipeline_parallelism"]
 
-FORWARD_US = (
-    50_000.0  # stated: long enough beside a message for the measured bubble to be within 2 points
-)
+FORWARD_US = 50_000.0
+"""stated: long enough beside a message for the measured bubble to be within 2 points"""
 MICROBATCHES = (*range(1, 17), 20, 24, 28, 32)
 _OPTIONS = {
     "microbatches": MICROBATCHES,
@@ -63,104 +64,99 @@ _WORDS = (
 class Setting:
     """One position of all controls."""
 
+    num_microbatches: int
+    """m, the pieces of the batch"""
     schedule: str
     """a key of SCHEDULES"""
     num_ranks: int
     """p, the length of the pipeline"""
-    num_microbatches: int
-    """m, the pieces of the batch"""
     backward_ratio: float
     """backward over forward time"""
     message_us: float
     """what a message is predicted to take, in microseconds"""
 
-    def predict(self) -> tuple[Timeline, float | None]:
-        """The simulated timeline and the literature's bubble. Raises ValueError where there is no
-        such schedule."""
-        schedule = SCHEDULES[self.schedule](self.num_ranks, self.num_microbatches)
-        cost = self.cost(schedule.num_stages // schedule.num_ranks)
-        return simulate(schedule, cost), None if self.message_us else bubble_formula(
-            schedule, cost=cost
-        )
+    def order(self) -> Schedule:
+        """What the ranks run. Raises ValueError where there is no such schedule."""
+        return SCHEDULES[self.schedule](self.num_ranks, self.num_microbatches)
 
-    def cost(self, num_chunks: int) -> Cost:
-        """What each action takes, where a rank holds ``num_chunks`` stages."""
-        return run.cost(
-            num_chunks,
+    def predict(self) -> tuple[Timeline, float | None]:
+        """The simulated timeline and the literature's bubble, which knows free messages only.
+        Raises ValueError where there is no such schedule."""
+        order = self.order()
+        cost = runtime.cost(
+            order.num_stages // order.num_ranks,
             forward_us=FORWARD_US,
             backward_ratio=self.backward_ratio,
             message_us=self.message_us,
         )
+        formula = None if self.message_us else bubble_formula(order, cost=cost)
+        return simulate(order, cost), formula
 
 
 class PipelineBoard(Trial):
     """The widget. ``controls`` by name, ``predicted`` and ``measured`` timelines, ``run()`` to
     launch and wait."""
 
+    options = _OPTIONS
+    setting_type = Setting
+
     def __init__(self, language: str = "en", **start: object) -> None:
         words = spoken(_WORDS, language)
         shown = {"schedule": TITLES.get, "message": format_us}
-        super().__init__(
-            language, _WORDS, selectors(_OPTIONS, start, words, shown, dropdowns=("schedule",))
-        )
+        dropdowns = ("schedule",)
+        super().__init__(language, _WORDS, selectors(_OPTIONS, start, words, shown, dropdowns))
+
+    def predict(self, setting: Setting) -> tuple[Timeline, float | None]:
+        """The simulated timeline and the literature's bubble."""
+        return setting.predict()
 
     @property
     def predicted(self) -> Timeline:
         """The simulated timeline of the setting."""
-        return self.setting.predict()[0]
+        return self.prediction(self.setting)[0]
 
     def scene(self) -> Scene | None:
-        """The picture as it stands."""
+        """The picture as it stands; None where there is no such schedule."""
         try:
             return self._scene(self.setting)
         except ValueError:
             return None
 
     def _scene(self, setting: Setting) -> Scene:
-        predicted, _ = setting.predict()
+        predicted, _ = self.prediction(setting)
         title = self._words["title"].format(
             TITLES[setting.schedule], setting.num_ranks, setting.num_microbatches
         )
-        if (measured := self.timeline_of(setting)) is not None:
-            return compare(predicted, measured, title=title, language=self.language)
-        return timeline(predicted, title=title, language=self.language)
-
-    def setting_at(self, *indices: int) -> Setting:
-        """What the controls say when they stand at these indices."""
-        chosen = {
-            name: options[index]
-            for (name, options), index in zip(_OPTIONS.items(), indices, strict=True)
-        }
-        return Setting(
-            num_microbatches=chosen["microbatches"],
-            schedule=chosen["schedule"],
-            num_ranks=chosen["ranks"],
-            backward_ratio=chosen["ratio"],
-            message_us=chosen["message"],
-        )
+        measured = self.timeline_of(setting)
+        if measured is None:
+            return timeline(predicted, title=title, language=self.language)
+        return compare(predicted, measured, title=title, language=self.language)
 
     def page(self, setting: Setting) -> str:
         """The picture and its words."""
         try:
-            predicted, formula = setting.predict()
+            predicted, formula = self.prediction(setting)
         except ValueError as error:
             return f"<p>{escape(self._words['none'].format(error))}</p>"
-        notes = (
-            [self._words["formula"].format(format_share(formula))] if formula is not None else []
-        )
-        notes += [self._words["own"]] if notes and setting.schedule == "zbv" else []
-        if (measured := self.timeline_of(setting)) is not None:
-            notes += _explain(run.residual(predicted, measured), self._words)
+        notes = []
+        if formula is not None:
+            notes.append(self._words["formula"].format(format_share(formula)))
+        if formula is not None and setting.schedule == "zbv":
+            notes.append(self._words["own"])
+        measured = self.timeline_of(setting)
+        if measured is not None:
+            notes.append(_explained(residual(predicted, measured), self._words))
         return svg.html(self._scene(setting)) + paragraphs(*notes)
 
     def reason(self, setting: Setting) -> str | None:
         """What torch refuses to run."""
-        return run.refusal(setting.schedule, setting.num_ranks, setting.num_microbatches)
+        return runtime.refusal(setting.schedule, setting.num_ranks, setting.num_microbatches)
 
     def begin(self, setting: Setting) -> Job:
         """The setting on real ranks, through torch.distributed.pipelining."""
-        schedule = SCHEDULES[setting.schedule](setting.num_ranks, setting.num_microbatches)
-        return run.start(schedule, forward_us=FORWARD_US, backward_ratio=setting.backward_ratio)
+        return run.start(
+            setting.order(), forward_us=FORWARD_US, backward_ratio=setting.backward_ratio
+        )
 
 
 def pipeline_parallelism(
@@ -178,14 +174,13 @@ def pipeline_parallelism(
     )
 
 
-def _explain(causes_us: dict[str, float], words: dict[str, str]) -> list[str]:
+def _explained(causes_us: dict[str, float], words: dict[str, str]) -> str:
     """The residual in words, the largest cause first."""
     total_us = causes_us["total"]
     head = words["longer" if total_us >= 0 else "shorter"].format(format_us(abs(total_us)))
-    parts = sorted(
-        ((us, name) for name, us in causes_us.items() if name != "total"), key=lambda p: -abs(p[0])
-    )
-    listed = "; ".join(
-        f"{words[name]} {'+' if us >= 0 else '−'}{format_us(abs(us))}" for us, name in parts
-    )
-    return [f"{head} {listed}"]
+    names = [name for name in causes_us if name != "total"]
+    parts = []
+    for name in sorted(names, key=lambda name: -abs(causes_us[name])):
+        sign = "+" if causes_us[name] >= 0 else "−"
+        parts.append(f"{words[name]} {sign}{format_us(abs(causes_us[name]))}")
+    return f"{head} {'; '.join(parts)}"

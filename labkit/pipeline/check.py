@@ -34,30 +34,40 @@ def one_f_one_b_order(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(rank, num_ranks, num_microbatches)`` lists a rank's actions under 1F1B: ["0F0",
     "0F1", "0B0", ...]."""
     for p, m in ((4, 8), (2, 5), (4, 2), (1, 3), (6, 9)):
-        case, best = f"{p} ranks, {m} microbatches", one_f_one_b(p, m)
+        case = f"{p} ranks, {m} microbatches"
+        best = one_f_one_b(p, m)
         orders = [list(answer(rank, p, m)) for rank in range(p)]
         try:
-            mine = replace(best, orders=tuple(tuple(map(Action.parse, order)) for order in orders))
+            mine = _ordered(best, orders)
             validate(mine)
         except (ValueError, TypeError, AttributeError) as fault:
-            pairs = [
-                (f"rank {rank}, step {step}", *pair)
-                for rank, order in enumerate(orders)
-                for step, pair in enumerate(zip_longest(order, map(str, best.orders[rank])))
-            ]
-            place, ours, theirs = next(pair for pair in pairs if pair[1] != pair[2])
+            place, ours, theirs = _first_difference(orders, best)
             yield "wrong", f"{case}: {place} is {ours!r}; 1F1B has {theirs!r}\n{fault}"
-        (held, span_us), (least, least_us) = (
-            (max(in_flight(s)), simulate(s).span_us) for s in (mine, best)
-        )
+        held = max(in_flight(mine))
+        least = max(in_flight(best))
+        span_us = simulate(mine).span_us
+        least_us = simulate(best).span_us
         if held > least or span_us > least_us:
             yield (
                 "over budget",
-                (
-                    f"{case}: a valid order that keeps {held} activations, 1F1B {least}; and takes "
-                    f"{span_us / 1000:g} forwards of time, 1F1B {least_us / 1000:g}"
-                ),
+                f"{case}: a valid order that keeps {held} activations, 1F1B {least}; and takes "
+                f"{span_us / 1000:g} forwards of time, 1F1B {least_us / 1000:g}",
             )
+
+
+def _ordered(like: Schedule, orders: list[list[str]]) -> Schedule:
+    """A schedule with other orders, given as text."""
+    return replace(like, orders=tuple(tuple(map(Action.parse, order)) for order in orders))
+
+
+def _first_difference(orders: list[list[str]], best: Schedule) -> tuple[str, str, str]:
+    """Where an answer first differs: the place, its action, the right one."""
+    for rank, order in enumerate(orders):
+        pairs = zip_longest(order, map(str, best.orders[rank]))
+        for step, (ours, theirs) in enumerate(pairs):
+            if ours != theirs:
+                return f"rank {rank}, step {step}", ours, theirs
+    raise ValueError("the orders are 1F1B's own")
 
 
 @exercise
@@ -79,15 +89,17 @@ def choose_microbatches(answer: Callable) -> Iterator[tuple[str, str]]:
     ):
         fewest = next((m for m in range(1, 65) if _fits("1f1b", m, p, most, room)[0]), None)
         chosen = answer(p, most, room)
-        case, cure = (
-            f"answer({p}, {most}, {room}) is {chosen!r:.60}",
-            f"1f1b with {fewest} microbatches fits",
-        )
-        name, m = chosen or ("", 0)
-        fits, figures = _fits(name, m, p, most, room) if chosen else (fewest is None, cure)
+        case = f"answer({p}, {most}, {room}) is {chosen!r:.60}"
+        cure = f"1f1b with {fewest} microbatches fits"
+        if not chosen:
+            if fewest is not None:
+                yield "wrong", f"{case}: {cure}"
+            continue
+        name, m = chosen
+        fits, figures = _fits(name, m, p, most, room)
         if not fits:
             yield "wrong", f"{case}: {figures}"
-        elif chosen and m > fewest:
+        elif m > fewest:
             yield "over budget", f"{case}: {cure}"
 
 
@@ -95,10 +107,11 @@ def _fits(name: str, m: int, p: int, most: float, room: int) -> tuple[bool, str]
     """Simulates a choice: whether it keeps both budgets, and its figures."""
     if name not in ("gpipe", "1f1b") or m < 1:
         return False, 'give ("gpipe" or "1f1b", 1 or more), or None'
-    share, held = bubble(simulate(SCHEDULES[name](p, m))), max(in_flight(SCHEDULES[name](p, m)))
-    return bool(
-        share <= most and held <= room
-    ), f"its bubble is {share:.3f}, a rank keeps {held} activations"
+    order = SCHEDULES[name](p, m)
+    share = bubble(simulate(order))
+    held = max(in_flight(order))
+    figures = f"its bubble is {share:.3f}, a rank keeps {held} activations"
+    return bool(share <= most and held <= room), figures
 
 
 @exercise
@@ -112,7 +125,8 @@ def chart_fault(answer: Callable) -> Iterator[tuple[str, str]]:
     for chart, truth in _charts():
         given = answer([list(row) for row in chart])
         if given != truth and given != list(truth or ()):
-            drawn = "\n".join(" ".join(f"{cell:>3}" for cell in row) for row in chart)
+            padded = (map("{:>3}".format, row) for row in chart)
+            drawn = "\n".join(map(" ".join, padded))
             yield "wrong", f"answer(chart) is {given!r:.60}; right is {truth}\n{drawn}"
     try:
         with limit(2.0):
@@ -121,7 +135,27 @@ def chart_fault(answer: Callable) -> Iterator[tuple[str, str]]:
         yield "over budget", "32 ranks, 256 microbatches: more than 2 s. Look at each box once."
 
 
-def _draw(order: Schedule) -> list[list[str]]:
+Chart = list[list[str]]
+Place = tuple[int, int]
+
+
+def _charts() -> Iterator[tuple[Chart, Place | None]]:
+    """Charts with their first fault, or None: the source material's, correct ones, and these with
+    one box drawn a step early."""
+    yield _of_the_source("F1 F2 F3 F4 B1 B2 B3 B4"), (0, 4)
+    yield _of_the_source("F0 F1 F2 F3 B3 B2 B1 B0"), (0, 4)
+    yield _a_step_later(_of_the_source("F1 F2 F3 F4 B1 B2 B3 B4")), (0, 5)
+    for order in (naive(3, 2), gpipe(4, 3), one_f_one_b(3, 5), one_f_one_b(1, 2)):
+        chart = _draw(order)
+        yield chart, None
+        for rank, row in enumerate(chart):
+            for step, (left, right) in enumerate(pairwise(row)):
+                if left == "." != right:
+                    moved = [*row[:step], right, ".", *row[step + 2 :]]
+                    yield [*chart[:rank], moved, *chart[rank + 1 :]], (rank, step)
+
+
+def _draw(order: Schedule) -> Chart:
     """A schedule as a chart, every action taking one step."""
     drawn = simulate(order, Cost(forward_us=1.0, backward_us=1.0))
     rows = [["."] * round(drawn.span_us) for _ in range(order.num_ranks)]
@@ -130,26 +164,16 @@ def _draw(order: Schedule) -> list[list[str]]:
     return rows
 
 
-def _charts() -> Iterator[tuple[list[list[str]], tuple[int, int] | None]]:
-    """Charts with their first fault: the source material's, correct ones, and these with one box
-    drawn a step early."""
-    for text, gap in (
-        ("F1 F2 F3 F4 B1 B2 B3 B4", 0),
-        ("F0 F1 F2 F3 B3 B2 B1 B0", 0),
-        ("F1 F2 F3 F4 B1 B2 B3 B4", 1),
-    ):
-        rows = [["."] * rank + text.split() + ["."] * (3 - rank) for rank in range(4)]
-        rows[0][4:4] = ["."] * gap
-        yield [row + ["."] * gap * (row is not rows[0]) for row in rows], (0, 4 + gap)
-    for order in (naive(3, 2), gpipe(4, 3), one_f_one_b(3, 5), one_f_one_b(1, 2)):
-        chart = _draw(order)
-        yield chart, None
-        for rank, row in enumerate(chart):
-            for step in (
-                step for step, (left, right) in enumerate(pairwise(row)) if left == "." != right
-            ):
-                moved = [*row[:step], row[step + 1], ".", *row[step + 2 :]]
-                yield [*chart[:rank], moved, *chart[rank + 1 :]], (rank, step)
+def _of_the_source(text: str) -> Chart:
+    """The same boxes on four ranks, each rank a step later than the one before."""
+    return [["."] * rank + text.split() + ["."] * (3 - rank) for rank in range(4)]
+
+
+def _a_step_later(chart: Chart) -> Chart:
+    """Rank 0's fifth box and what follows it a step later; the other ranks end with a step of
+    nothing."""
+    first, *others = chart
+    return [[*first[:4], ".", *first[4:]], *([*row, "."] for row in others)]
 
 
 @exercise
@@ -163,14 +187,12 @@ def real_pipeline(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for m, size, width in ((4, 2, 8), (1, 3, 5), (6, 1, 4)):
         run = on_ranks(2, _two_stages, answer, m, size, width, hang_s=5)
-        case, orders = f"{m} microbatches of {size}, width {width}", [actions for _, actions in run]
-        if faults := run[0][0] + run[1][0]:
+        case = f"{m} microbatches of {size}, width {width}"
+        faults = run[0][0] + run[1][0]
+        if faults:
             yield "wrong", "\n".join([case, *faults])
-        share = bubble(
-            simulate(
-                replace(gpipe(2, m), orders=tuple(tuple(map(Action.parse, o)) for o in orders))
-            )
-        )
+        orders = [actions for _, actions in run]
+        share = bubble(simulate(_ordered(gpipe(2, m), orders)))
         if share > 1 / (m + 1) + 1e-9:
             yield (
                 "over budget",
@@ -185,14 +207,16 @@ def _two_stages(answer: Callable, m: int, size: int, width: int) -> tuple[list[s
     from torch import nn
 
     torch.manual_seed(0)
-    rank, actions = torch.distributed.get_rank(), []
-    model = nn.Sequential(
-        nn.Sequential(nn.Linear(6, width), nn.Tanh()), nn.Sequential(nn.Linear(width, 3), nn.Tanh())
-    )
-    inputs, targets = torch.randn(m * size, 6), torch.randn(m * size, 3)
+    rank = torch.distributed.get_rank()
+    first = nn.Sequential(nn.Linear(6, width), nn.Tanh())
+    second = nn.Sequential(nn.Linear(width, 3), nn.Tanh())
+    model = nn.Sequential(first, second)
+    inputs = torch.randn(m * size, 6)
+    targets = torch.randn(m * size, 3)
     nn.functional.mse_loss(model(inputs), targets).backward()
     right = {name: weight.grad for name, weight in model[rank].named_parameters()}
     model.zero_grad()
+    actions: list[str] = []
 
     def watch(stage: nn.Module, received: tuple, output: torch.Tensor) -> None:
         k = sum("F" in action for action in actions)
@@ -200,10 +224,12 @@ def _two_stages(answer: Callable, m: int, size: int, width: int) -> tuple[list[s
         output.register_hook(lambda grad: actions.append(f"{rank}B{k}"))
 
     model[rank].register_forward_hook(watch)
-    answer(rank, model[rank], list((inputs, targets)[rank].chunk(m)), width)
-    return [
-        f"rank {rank}: {name}.grad is "
-        f"{'None' if weight.grad is None else 'not that of the one-process run'}"
-        for name, weight in model[rank].named_parameters()
-        if weight.grad is None or not torch.allclose(weight.grad, right[name], rtol=1e-4, atol=1e-6)
-    ], actions
+    data = inputs if rank == 0 else targets
+    answer(rank, model[rank], list(data.chunk(m)), width)
+    faults = []
+    for name, weight in model[rank].named_parameters():
+        if weight.grad is None:
+            faults.append(f"rank {rank}: {name}.grad is None")
+        elif not torch.allclose(weight.grad, right[name], rtol=1e-4, atol=1e-6):
+            faults.append(f"rank {rank}: {name}.grad is not that of the one-process run")
+    return faults, actions

@@ -8,17 +8,20 @@ import shutil
 import sys
 from pathlib import Path
 
+from labkit import pipeline
 from labkit.launching.job import Job, listeners
 from labkit.launching.run import Run
 from labkit.measure import trace
-from labkit.pictures import mpl, scene, svg, text
-from labkit.pipeline import run as pipeline_run
+from labkit.pictures import scene
+from labkit.pictures.painters import mpl, svg, text
 from labkit.pipeline.schedules import SCHEDULES, TITLES
 from labkit.pipeline.simulation import Cost, in_flight, simulate
 from labkit.timeline import Timeline, bubble
 from labkit.units import format_bytes, format_share, format_us
 
-NUM_RANKS, NUM_MICROBATCHES, FORWARD_US = 4, 8, 50_000.0
+NUM_RANKS = 4
+NUM_MICROBATCHES = 8
+FORWARD_US = 50_000.0
 NAMES = ("gpipe", "1f1b")
 THEMES = "<style>svg{color:#24292f}@media (prefers-color-scheme:dark){svg{color:#e6edf3}}</style>"
 
@@ -33,12 +36,12 @@ def main(folder: str | Path = "out") -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     say(f"measuring what a message between {NUM_RANKS} ranks costs here ...")
-    calibrated = pipeline_run.calibrate(NUM_RANKS)
+    calibrated = pipeline.calibrate(NUM_RANKS)
     say(
         f"  {format_us(calibrated['message_us'])}, and {format_us(calibrated['gap_us'])} between "
         "two actions"
     )
-    cost = pipeline_run.cost(1, forward_us=FORWARD_US, **calibrated)
+    cost = pipeline.cost(1, forward_us=FORWARD_US, **calibrated)
     listeners.append(live)
     try:
         rows = [one(name, cost, folder) for name in NAMES]
@@ -57,7 +60,7 @@ def one(name: str, cost: Cost, folder: Path) -> tuple[str, Timeline, Timeline, R
         "microbatches ..."
     )
     predicted = simulate(SCHEDULES[name](NUM_RANKS, NUM_MICROBATCHES), cost)
-    run = pipeline_run.launch(name, NUM_RANKS, NUM_MICROBATCHES, forward_us=FORWARD_US)
+    run = pipeline.launch(name, NUM_RANKS, NUM_MICROBATCHES, forward_us=FORWARD_US)
     measured = run.timeline()
     say(f"  {run.seconds:.1f} s, loss {run[NUM_RANKS - 1]['losses'][-1]:.3f}")
     picture = scene.compare(predicted, measured, title=TITLES[name])
@@ -66,13 +69,16 @@ def one(name: str, cost: Cost, folder: Path) -> tuple[str, Timeline, Timeline, R
     mpl.save(picture, folder / f"{name}.png")
     (folder / f"{name}.txt").write_text(text.render(picture), encoding="utf-8")
     trace.merge_chrome(run.folder, folder / f"{name}.trace.json")
-    fresh = next(
-        path
-        for number in range(1, 10_000)
-        if not (path := folder / "runs" / f"{name}-{number}").exists()
-    )
-    run.save(fresh)
+    run.save(unused(folder / "runs", name))
     return name, predicted, measured, run
+
+
+def unused(folder: Path, name: str) -> Path:
+    """name-1, or the first number after it that the folder does not hold yet."""
+    number = 1
+    while (folder / f"{name}-{number}").exists():
+        number += 1
+    return folder / f"{name}-{number}"
 
 
 def print_table(rows: list[tuple[str, Timeline, Timeline, Run]]) -> None:
@@ -92,7 +98,8 @@ def print_table(rows: list[tuple[str, Timeline, Timeline, Run]]) -> None:
     )
     lines = [titles, under]
     for name, predicted, measured, run in rows:
-        theory, seen = bubble(predicted), bubble(measured)
+        theory = bubble(predicted)
+        seen = bubble(measured)
         lines.append(
             (
                 TITLES[name],
@@ -106,9 +113,9 @@ def print_table(rows: list[tuple[str, Timeline, Timeline, Run]]) -> None:
                 format_us(measured.span_us),
             )
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        say("  ".join(map(str.ljust, line, widths)).rstrip())
     badges = {measured.badge for _, _, measured, _ in rows}
     say(
         f"predicted: simulated. measured: {'; '.join(sorted(badges))}. Bubble: idle share of "

@@ -1,12 +1,13 @@
 """A schedule on real ranks: the very configuration that theory simulates, through
 ``torch.distributed.pipelining``.
 
-    run = pipeline.launch("1f1b", 4, 8, forward_us=50_000)      # 4 processes train the small transformer on the story
-    predicted = simulate(schedule.one_f_one_b(4, 8), pipeline.cost(1, forward_us=50_000))
-    pipeline.residual(predicted, run.timeline())             # where the difference comes from, in microseconds
+    run = pipeline.launch("1f1b", 4, 8, forward_us=50_000)
+    cost = pipeline.cost(1, forward_us=50_000)
+    predicted = pipeline.simulate(pipeline.one_f_one_b(4, 8), cost)
+    pipeline.residual(predicted, run.timeline())  # where the difference comes from
 
-A warm-up step comes first, untraced and unpaced: torch exchanges shapes and connects the ranks in
-it.
+Four processes train the small transformer on the story, each forward stated to take 50 ms. A
+warm-up step comes first, untraced and unpaced: torch exchanges shapes and connects the ranks in it.
 """
 
 import time
@@ -14,37 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from labkit.pipeline.residual import gap_us, message_us, residual
+from labkit.pipeline.difference import gap_us, message_us
+from labkit.pipeline.runtime import TORCH_CLASSES, cost, refusal
 from labkit.pipeline.schedule import Schedule
 from labkit.pipeline.schedules import SCHEDULES
-from labkit.pipeline.simulation import Cost
-from labkit.units import check_whole
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
     from labkit.launching.run import Run
-
-TORCH_CLASSES = {
-    "gpipe": "ScheduleGPipe",
-    "1f1b": "Schedule1F1B",
-    "interleaved_1f1b": "ScheduleInterleaved1F1B",
-    "zb_h1": "ScheduleInterleavedZeroBubble",
-    "interleaved_zb": "ScheduleInterleavedZeroBubble",
-    "zbv": "ScheduleZBVZeroBubble",
-}
-"""The schedule classes of torch; any other order is given to the runtime that interprets orders."""
-
-__all__ = [
-    "TORCH_CLASSES",
-    "Training",
-    "calibrate",
-    "cost",
-    "execute",
-    "launch",
-    "refusal",
-    "residual",
-    "start",
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +77,10 @@ def launch(
     reason = refusal(name, num_ranks, num_microbatches, num_chunks)
     if reason:
         raise ValueError(reason)
-    schedule = SCHEDULES[name](
-        num_ranks, num_microbatches, *((num_chunks,) if name.startswith("interleaved") else ())
-    )
+    counts = [num_ranks, num_microbatches]
+    if name.startswith("interleaved"):
+        counts.append(num_chunks)
+    schedule = SCHEDULES[name](*counts)
     return execute(schedule, timeout_s=timeout_s, hang_s=hang_s, **training)
 
 
@@ -119,62 +98,14 @@ def start(
     """The same in the background: returns a Job at once."""
     from labkit.launching import launcher
 
-    options = {"ranks": schedule.num_ranks, "timeout_s": timeout_s, "hang_s": hang_s}
-    return launcher.start(_train, schedule, Training(**training), **options)
-
-
-def cost(
-    num_chunks: int,
-    *,
-    forward_us: float,
-    backward_ratio: float = 2.0,
-    input_share: float = 0.5,
-    message_us: float = 0.0,
-    gap_us: float = 0.0,
-) -> Cost:
-    """The stated times of ``launch`` as simulate takes them: per stage, of which a rank holds
-    ``num_chunks``."""
-    check_whole(num_chunks=num_chunks)
-    forward_us = forward_us / num_chunks
-    backward_us = backward_ratio * forward_us
-    return Cost(
-        forward_us=forward_us,
-        backward_us=backward_us,
-        input_us=input_share * backward_us,
-        weight_us=(1 - input_share) * backward_us,
-        message_us=message_us,
-        gap_us=gap_us,
+    return launcher.start(
+        _train,
+        schedule,
+        Training(**training),
+        ranks=schedule.num_ranks,
+        timeout_s=timeout_s,
+        hang_s=hang_s,
     )
-
-
-def refusal(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> str | None:
-    """Why torch's runtime will not run this configuration, in plain words; None where it will."""
-    if name not in SCHEDULES:
-        return f"a schedule is one of {', '.join(SCHEDULES)}; got {name!r}"
-    try:
-        check_whole(
-            1,
-            100_000,
-            num_ranks=num_ranks,
-            num_microbatches=num_microbatches,
-            num_chunks=num_chunks,
-        )
-    except ValueError as error:
-        return str(error)
-    if name == "1f1b" and num_microbatches < num_ranks:
-        return (
-            f"torch's 1F1B wants a microbatch for every stage; {num_microbatches} microbatches "
-            "are fewer than "
-            f"{num_ranks} stages. Take {num_ranks} or more, or GPipe"
-        )
-    rounds = max(1, num_microbatches // num_ranks)
-    if name in ("interleaved_1f1b", "interleaved_zb", "zb_h1") and num_microbatches % rounds:
-        return (
-            f"torch runs this schedule in m // p = {rounds} equal rounds; {num_microbatches} "
-            "microbatches do not "
-            f"divide by {rounds}. Take a multiple of {num_ranks}"
-        )
-    return None
 
 
 def calibrate(
@@ -192,10 +123,11 @@ def calibrate(
     from the end of an action to the start of one on another rank that waited for it; between two
     actions of a rank that had all it needed.
     """
-    small = launch(
+    run = launch(
         name, num_ranks, num_ranks, num_chunks=num_chunks, forward_us=forward_us, **training
     )
-    return {"message_us": message_us(small.timeline()), "gap_us": gap_us(small.timeline())}
+    measured = run.timeline()
+    return {"message_us": message_us(measured), "gap_us": gap_us(measured)}
 
 
 # --- in the ranks ---
@@ -206,21 +138,14 @@ def _train(schedule: Schedule, training: Training) -> dict:
     step."""
     import torch
 
-    from labkit import model
     from labkit.measure import memory, pace, trace
 
-    torch.manual_seed(training.seed)
-    whole = model.Transformer(
-        training.num_layers or schedule.num_stages,
-        training.dim,
-        training.num_heads,
-        max_len=training.seq_len,
-    )
-    stages = _stages(whole, schedule)
+    stages = _stages(schedule, training)
+    weights = {}
+    for stage in stages:
+        weights |= {f"layers.{name}": weight for name, weight in stage.submod.named_parameters()}
     runtime = _runtime(schedule, stages)
-    optimizer = torch.optim.SGD(
-        [p for stage in stages for p in stage.submod.parameters()], lr=training.learning_rate
-    )
+    optimizer = torch.optim.SGD(weights.values(), lr=training.learning_rate)
     losses: list[float] = []
     steps = (
         _step(runtime, optimizer, *batch, losses)
@@ -228,27 +153,24 @@ def _train(schedule: Schedule, training: Training) -> dict:
     )
     with memory.activations(*stages) as held:
         next(steps)
-    paces = (
-        [pace.stage(stage, **_stated(schedule, training)) for stage in stages]
-        if training.forward_us
-        else []
-    )
+    paces = []
+    if training.forward_us:
+        paces = [pace.stage(stage, **_stated(schedule, training)) for stage in stages]
     for _ in range(training.num_steps - 1):
         next(steps)
     with trace.record(*stages):
         step_s = next(steps)
-    gradients = {
-        f"layers.{name}": p.grad for stage in stages for name, p in stage.submod.named_parameters()
-    }
-    return {
+    result = {
         "losses": losses,
         "step_s": step_s,
         "peak_activation_bytes": held.peak_bytes,
         "peak_in_flight": held.peak_chunks,
         "peak_rss_bytes": memory.peak_rss_bytes(),
         "num_overruns": sum(each.num_overruns for each in paces),
-        **({"gradients": gradients} if training.keep_gradients else {}),
     }
+    if training.keep_gradients:
+        result["gradients"] = {name: weight.grad for name, weight in weights.items()}
+    return result
 
 
 def _step(runtime: Any, optimizer: Any, index: int, batch: tuple, losses: list[float]) -> float:
@@ -272,7 +194,7 @@ def _step(runtime: Any, optimizer: Any, index: int, batch: tuple, losses: list[f
     return seconds
 
 
-def _stages(whole: Any, schedule: Schedule) -> list:
+def _stages(schedule: Schedule, training: Training) -> list:
     """This rank's stages of the model, on its device, in the order of their numbers."""
     import torch
     import torch.distributed as dist
@@ -282,6 +204,13 @@ def _stages(whole: Any, schedule: Schedule) -> list:
 
     me = dist.get_rank()
     device = torch.device("cuda", me) if dist.get_backend() == "nccl" else torch.device("cpu")
+    torch.manual_seed(training.seed)
+    whole = model.Transformer(
+        training.num_layers or schedule.num_stages,
+        training.dim,
+        training.num_heads,
+        max_len=training.seq_len,
+    )
     parts = model.split(whole, schedule.num_stages)
     return [
         PipelineStage(parts[index].to(device), index, schedule.num_stages, device)
@@ -298,24 +227,20 @@ def _runtime(schedule: Schedule, stages: list) -> Any:
     from labkit import model
 
     num_microbatches = schedule.num_microbatches
-    if schedule.name in ("gpipe", "1f1b"):
-        return getattr(schedules, TORCH_CLASSES[schedule.name])(
-            stages[0], num_microbatches, loss_fn=model.loss
-        )
     if schedule.name in TORCH_CLASSES:
-        return getattr(schedules, TORCH_CLASSES[schedule.name])(
-            stages, num_microbatches, loss_fn=model.loss
-        )
+        torch_class = getattr(schedules, TORCH_CLASSES[schedule.name])
+        single = schedule.name in ("gpipe", "1f1b")
+        return torch_class(stages[0] if single else stages, num_microbatches, loss_fn=model.loss)
     runtime = schedules._PipelineScheduleRuntime(stages, num_microbatches, loss_fn=model.loss)
-    orders = {
-        rank: [schedules._Action.from_str(str(action)) for action in order]
-        for rank, order in enumerate(schedule.orders)
-    }
+    orders = {}
+    for rank, order in enumerate(schedule.orders):
+        orders[rank] = [schedules._Action.from_str(str(action)) for action in order]
     runtime._prepare_schedule_with_comms(orders)
     return runtime
 
 
 def _stated(schedule: Schedule, training: Training) -> dict[str, float]:
+    """What each kind of action of a stage is stated to take."""
     stated = cost(
         schedule.num_stages // schedule.num_ranks,
         forward_us=training.forward_us,
@@ -333,12 +258,13 @@ def _batches(schedule: Schedule, training: Training, stages: list) -> Iterator[t
     one."""
     from labkit import model
 
-    num_sequences, device = schedule.num_microbatches * training.microbatch_size, stages[0].device
+    num_sequences = schedule.num_microbatches * training.microbatch_size
+    device = stages[0].device
+    holds_first = any(stage.is_first for stage in stages)
+    holds_last = any(stage.is_last for stage in stages)
     for step in range(training.num_steps + 1):
         tokens, targets = model.story_tokens(
             num_sequences, training.seq_len, seed=training.seed + step
         )
-        yield (
-            (tokens.to(device),) if any(stage.is_first for stage in stages) else (),
-            targets.to(device) if any(stage.is_last for stage in stages) else None,
-        )
+        inputs = (tokens.to(device),) if holds_first else ()
+        yield inputs, targets.to(device) if holds_last else None

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from reprlib import repr as brief
 from typing import NamedTuple
 
@@ -57,10 +57,16 @@ class Schedule:
     """per rank, its actions in execution order, without gaps"""
 
     def __str__(self) -> str:
-        head = f"{self.name}: {self.num_ranks} ranks, {self.num_stages} stages, {self.num_microbatches} microbatches"
-        return "\n".join(
-            [head, *(" ".join([f"rank {r}:", *map(str, o)]) for r, o in enumerate(self.orders))]
-        )
+        lines = [
+            f"{self.name}: {self.num_ranks} ranks, {self.num_stages} stages, "
+            f"{self.num_microbatches} microbatches"
+        ]
+        for rank, order in enumerate(self.orders):
+            lines.append(" ".join([f"rank {rank}:", *map(str, order)]))
+        return "\n".join(lines)
+
+
+_HEAD = re.compile(r"(.+): (\d{1,6}) ranks, (\d{1,6}) stages, (\d{1,6}) microbatches")
 
 
 def parse(text: str) -> Schedule:
@@ -71,28 +77,19 @@ def parse(text: str) -> Schedule:
     to say.
     """
     lines = [line.strip() for line in str.splitlines(text) if line.strip()]
-    head = (
-        re.fullmatch(r"(.+): (\d{1,6}) ranks, (\d{1,6}) stages, (\d{1,6}) microbatches", lines[0])
-        if lines
-        else None
-    )
-    orders = []
-    for line in lines[1:] if head else lines:
-        start, _, actions = line.partition(":")
-        if start != f"rank {len(orders)}":
-            raise ValueError(
-                f"a line reads 'rank {len(orders)}: 0F0 0F1 ...', ranks in order from 0; got "
-                f"{line!r}"
-            )
-        orders.append(tuple(map(Action.parse, actions.split())))
-    holder = {action.stage: rank for rank, order in enumerate(orders) for action in order}
-    microbatches = {action.microbatch for order in orders for action in order}
-    counts = (
-        head.groups()[1:]
-        if head
-        else (len(orders), *(max(n, default=-1) + 1 for n in (holder, microbatches)))
-    )
-    num_ranks, num_stages, num_microbatches = map(int, counts)
+    head = _HEAD.fullmatch(lines[0]) if lines else None
+    orders = _parse_orders(lines[1:] if head else lines)
+    holder = {}
+    microbatches = set()
+    for rank, order in enumerate(orders):
+        holder |= {action.stage: rank for action in order}
+        microbatches |= {action.microbatch for action in order}
+    if head:
+        num_ranks, num_stages, num_microbatches = map(int, head.groups()[1:])
+    else:
+        num_ranks = len(orders)
+        num_stages = 1 + max(holder, default=-1)
+        num_microbatches = 1 + max(microbatches, default=-1)
     if num_ranks != len(orders) or not orders:
         raise ValueError(
             f"a schedule has a line for each of its {num_ranks} ranks, 1 or more; got "
@@ -106,6 +103,19 @@ def parse(text: str) -> Schedule:
         orders=tuple(orders),
         stage_rank=tuple(holder.get(stage, stage % num_ranks) for stage in range(num_stages)),
     )
+
+
+def _parse_orders(lines: list[str]) -> list[tuple[Action, ...]]:
+    orders = []
+    for line in lines:
+        start, _, actions = line.partition(":")
+        if start != f"rank {len(orders)}":
+            raise ValueError(
+                f"a line reads 'rank {len(orders)}: 0F0 0F1 ...', ranks in order from 0; got "
+                f"{line!r}"
+            )
+        orders.append(tuple(map(Action.parse, actions.split())))
+    return orders
 
 
 def phases(schedule: Schedule) -> list[tuple[int, int, int]]:
@@ -136,8 +146,11 @@ def walk(schedule: Schedule) -> Iterator[tuple[int, Action, Key, Key | None]]:
     A rank runs until an action needs one that is not done, and goes on when it is: linear in
     actions.
     """
-    last, done = schedule.num_stages - 1, set()
-    position, waiting, ready = [0] * schedule.num_ranks, {}, deque(range(schedule.num_ranks))
+    last = schedule.num_stages - 1
+    done: set[Key] = set()
+    position = [0] * schedule.num_ranks
+    waiting: dict[Key, list[int]] = {}
+    ready = deque(range(schedule.num_ranks))
     while ready:
         rank = ready.popleft()
         order = schedule.orders[rank]
@@ -158,15 +171,16 @@ def key_and_need(action: Action, last: int) -> tuple[Key, Key | None]:
     """An action's key, and the one key it needs. A backward's own forward follows from the chain of
     needs."""
     stage, kind, microbatch = action
+    if kind == "F" and stage == 0:
+        return action, None
     if kind == "F":
-        return action, (stage - 1, "F", microbatch) if stage else None
+        return action, (stage - 1, "F", microbatch)
+    done = (stage, "B", microbatch)
     if kind == "W":
-        return action, (stage, "B", microbatch)
-    return (stage, "B", microbatch), (stage + 1, "B", microbatch) if stage < last else (
-        stage,
-        "F",
-        microbatch,
-    )
+        return action, done
+    if stage < last:
+        return done, (stage + 1, "B", microbatch)
+    return done, (stage, "F", microbatch)
 
 
 def validate(schedule: Schedule) -> None:
@@ -197,27 +211,33 @@ def _wrong(schedule: Schedule) -> Iterator[Fault]:
 def _broken_rule(schedule: Schedule, rank: int, action: Action, seen: set[Action]) -> str:
     stage, kind, microbatch = action
     if stage >= schedule.num_stages or microbatch >= schedule.num_microbatches:
-        return f"is not in {schedule.num_stages} stages and {schedule.num_microbatches} microbatches, counted from 0"
+        return (
+            f"is not in {schedule.num_stages} stages and {schedule.num_microbatches} "
+            "microbatches, counted from 0"
+        )
     if schedule.stage_rank[stage] != rank:
         return f"belongs to rank {schedule.stage_rank[stage]}, which holds stage {stage}"
     for rival in {"F": "F", "B": "BIW"}.get(kind, kind + "B"):
         if (stage, rival, microbatch) in seen:
-            return f"repeats {stage}{rival}{microbatch}: F, and B or I and W, of a microbatch run once on a stage"
+            return (
+                f"repeats {stage}{rival}{microbatch}: F, and B or I and W, of a microbatch run "
+                "once on a stage"
+            )
     first = Action(stage, "I" if kind == "W" else "F", microbatch)
     return f"needs {first} before it" if kind != "F" and first not in seen else ""
 
 
 def _missing(schedule: Schedule) -> Iterator[Fault]:
-    present = {action for order in schedule.orders for action in order}
+    present = set(chain.from_iterable(schedule.orders))
     split = any(action.kind in "IW" for action in present)
-    for stage, rank in enumerate(schedule.stage_rank):
-        for microbatch in range(schedule.num_microbatches):
-            for kind in "FIW" if split and (stage, "B", microbatch) not in present else "FB":
-                if (stage, kind, microbatch) not in present:
-                    yield (
-                        f"rank {rank} lacks {stage}{kind}{microbatch}",
-                        [(rank, len(schedule.orders[rank]))],
-                    )
+    for (stage, rank), microbatch in product(
+        enumerate(schedule.stage_rank), range(schedule.num_microbatches)
+    ):
+        whole = not split or (stage, "B", microbatch) in present
+        for kind in "FB" if whole else "FIW":
+            if (stage, kind, microbatch) not in present:
+                end = len(schedule.orders[rank])
+                yield f"rank {rank} lacks {stage}{kind}{microbatch}", [(rank, end)]
 
 
 def _stuck(schedule: Schedule) -> Iterator[Fault]:
@@ -229,26 +249,33 @@ def _stuck(schedule: Schedule) -> Iterator[Fault]:
         for rank, order in enumerate(schedule.orders)
         if position[rank] < len(order)
     }
-    cycle, rank, texts = [], next(iter(heads), None), {}
-    while heads and rank not in cycle:
-        cycle.append(rank)
-        stage, kind, microbatch = key_and_need(heads[rank], schedule.num_stages - 1)[1]
-        kind = "F" if kind == "F" else heads[rank].kind
+    if not heads:
+        return
+    rank = next(iter(heads))
+    texts: dict[int, str] = {}  # in the order in which ranks wait for each other
+    while rank not in texts:
+        _, need = key_and_need(heads[rank], schedule.num_stages - 1)
+        stage, kind, microbatch = need
+        if kind != "F":
+            kind = heads[rank].kind
         texts[rank] = f"rank {rank} stands at {heads[rank]}, which needs {stage}{kind}{microbatch}"
         rank = schedule.stage_rank[stage]
-    if heads:
-        cycle = cycle[cycle.index(rank) :]
-        yield (
-            "deadlock: " + "; ".join(texts[rank] for rank in cycle),
-            [(rank, position[rank]) for rank in cycle],
-        )
+    waiting = list(texts)
+    cycle = waiting[waiting.index(rank) :]
+    yield (
+        "deadlock: " + "; ".join(texts[rank] for rank in cycle),
+        [(rank, position[rank]) for rank in cycle],
+    )
 
 
 def _grid(schedule: Schedule, marks: list[tuple[int, int]]) -> str:
     """Ranks as rows, steps as columns, the marked cells in > <; of a large grid, what lies near the
     marks."""
-    near_steps = {step + d for _, step in marks for d in range(-6, 7)}
-    steps = [step for step in range(max(map(len, schedule.orders)) + 1) if step in near_steps]
+    near_steps: set[int] = set()
+    for _, step in marks:
+        near_steps |= set(range(step - 6, step + 7))
+    num_steps = max(map(len, schedule.orders)) + 1
+    steps = [step for step in range(num_steps) if step in near_steps]
     rows = [["step", *map(str, steps)]]
     for rank, order in enumerate(schedule.orders):
         if any(abs(rank - marked) < 5 for marked, _ in marks):

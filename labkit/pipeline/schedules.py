@@ -9,6 +9,7 @@ whether the backward is split.
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from labkit.pipeline.schedule import Action, Schedule, parse, phases, validate
 from labkit.units import check_whole
@@ -108,13 +109,14 @@ def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
 
     def steps(rank: int) -> list[Step]:
         far = num_ranks - rank  # the number of ranks from here to the bottom of the V
-        down, up = rank, 2 * num_ranks - 1 - rank
-        backward_down, pass_up = [("I", down), ("W", down)], [("F", up), ("I", up), ("W", up)]
+        down = rank
+        up = 2 * num_ranks - 1 - rank
+        backward_down = [("I", down), ("W", down)]
+        pass_up = [("F", up), ("I", up), ("W", up)]
         warmup = [("F", down)] * (2 * far - 1) + [("F", up), ("F", down)] * rank + pass_up * far
         num_full = num_planned - 2 * num_ranks + 1 + rank
-        steady = [("F", down), *backward_down, *pass_up] * num_full + (backward_down + pass_up) * (
-            far - 1
-        )
+        steady = [("F", down), *backward_down, *pass_up] * num_full
+        steady += (backward_down + pass_up) * (far - 1)
         cooldown = (
             [("I", down), ("I", up)] * rank
             + backward_down * far
@@ -164,19 +166,13 @@ def _alternate(
     per_round = _per_round(num_ranks, num_microbatches, num_chunks)
 
     def steps(rank: int) -> list[Step]:
-        stages, num_rounds = (
-            range(rank, num_chunks * num_ranks, num_ranks),
-            num_microbatches // per_round,
-        )
-        forwards = [("F", stage) for stage in stages for _ in range(per_round)] * num_rounds
-        backwards = [
-            ("B", stage) for stage in reversed(stages) for _ in range(per_round)
-        ] * num_rounds
+        stages = range(rank, num_chunks * num_ranks, num_ranks)
+        forwards = _in_rounds("F", stages, per_round, num_microbatches)
+        backwards = _in_rounds("B", stages[::-1], per_round, num_microbatches)
         num_warmup = min(len(forwards), warmup(rank))
-        pairs = [
-            step for pair in zip(forwards[num_warmup:], backwards, strict=False) for step in pair
-        ]
-        order = forwards[:num_warmup] + pairs + backwards[len(forwards) - num_warmup :]
+        num_paired = len(forwards) - num_warmup
+        pairs = zip(forwards[num_warmup:], backwards[:num_paired], strict=True)
+        order = [*forwards[:num_warmup], *chain.from_iterable(pairs), *backwards[num_paired:]]
         return _split_backward(order, lag=rank) if split else order
 
     return _number(
@@ -184,10 +180,22 @@ def _alternate(
     )
 
 
+def _in_rounds(
+    kind: str, stages: Iterable[int], per_round: int, num_microbatches: int
+) -> list[Step]:
+    """All microbatches through all stages of a rank: ``per_round`` pass a stage before the next
+    stage's turn."""
+    one_round: list[Step] = []
+    for stage in stages:
+        one_round += [(kind, stage)] * per_round
+    return one_round * (num_microbatches // per_round)
+
+
 def _split_backward(steps: list[Step], lag: int) -> list[Step]:
     """Every B becomes I, followed by the W of the I that came ``lag`` earlier; the W that are left
     come last."""
-    split, due = [], deque()
+    split: list[Step] = []
+    due: deque[Step] = deque()
     for kind, stage in steps:
         split.append(("I" if kind == "B" else kind, stage))
         if kind == "B":
@@ -204,11 +212,12 @@ def _number(
     microbatch n."""
     orders = []
     for mine in steps:
-        count, numbered = dict.fromkeys(mine, -1), []
-        for step in mine:
-            count[step] += 1
-            if count[step] < num_microbatches:
-                numbered.append(Action(step[1], step[0], count[step]))
+        count = dict.fromkeys(mine, -1)
+        numbered = []
+        for kind, stage in mine:
+            count[kind, stage] += 1
+            if count[kind, stage] < num_microbatches:
+                numbered.append(Action(stage, kind, count[kind, stage]))
         orders.append(tuple(numbered))
     return Schedule(
         name=name,
@@ -227,8 +236,7 @@ def _per_round(num_ranks: int, num_microbatches: int, num_chunks: int) -> int:
     if num_microbatches % num_rounds:
         raise ValueError(
             f"interleaved schedules pass microbatches in m // p equal rounds; {num_microbatches} "
-            "do not "
-            f"divide into {num_rounds}. Take a multiple of {num_ranks}, the number of ranks"
+            f"do not divide into {num_rounds}. Take a multiple of {num_ranks}, the number of ranks"
         )
     return num_microbatches // num_rounds
 
@@ -237,8 +245,5 @@ def _check_counts(num_ranks: int, num_microbatches: int, num_chunks: int = 1) ->
     check_whole(
         1, 100_000, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks
     )
-    check_whole(
-        1,
-        100_000,
-        **{"ranks times microbatches times chunks": num_ranks * num_microbatches * num_chunks},
-    )
+    actions = num_ranks * num_microbatches * num_chunks
+    check_whole(1, 100_000, **{"ranks times microbatches times chunks": actions})

@@ -1,13 +1,13 @@
 """What theory predicts of a schedule: when every action runs, the size of its bubble, the
 activations it keeps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from labkit import timeline
-from labkit.pipeline.schedule import Action, Schedule, validate, walk
-from labkit.timeline import COMM, COMPUTE, Timeline, from_columns
+from labkit.pipeline.schedule import Action, Key, Schedule, validate, walk
+from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
 from labkit.units import check_whole
 
 PerStage = float | tuple[float, ...]
@@ -51,15 +51,12 @@ class Cost:
         given = getattr(self, name)
         if given is None and default is not None:
             return default
-        times_us = [
-            float(time_us)
-            for time_us in (given if isinstance(given, tuple | list) else [given] * num_stages)
-        ]
+        each = given if isinstance(given, tuple | list) else [given] * num_stages
+        times_us = [float(time_us) for time_us in each]
         if len(times_us) != num_stages or min(times_us) < 0:
             raise ValueError(
                 f"{name} is one duration, or one for each of the {num_stages} stages, never below "
-                "0; "
-                f"got {given}"
+                f"0; got {given}"
             )
         return times_us
 
@@ -74,42 +71,39 @@ def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
     ``validate``, for an order that deadlocks.
     """
     cost = cost or Cost()
-    durations_us, gap_us = cost.table(schedule.num_stages), cost.gap_us
-    message_us, holder = durations_us["message"], schedule.stage_rank
-    free_us, end_us, messages = [0.0] * schedule.num_ranks, {}, []
-    ranks, kinds, labels, starts, ends = [], [], [], [], []
+    duration_us = cost.table(schedule.num_stages)
+    message_us = duration_us["message"]
+    holder = schedule.stage_rank
+    free_us = [0.0] * schedule.num_ranks
+    end_us: dict[Key, float] = {}
+    work = []
+    messages = []
     for rank, action, key, need in walk(schedule):
         stage, kind, _ = action
         start = free_us[rank]
         if need is not None:
-            sender = need[0]
-            start = max(
-                start, end_us[need] + (message_us[sender] if holder[sender] != rank else 0.0)
-            )
-        end = end_us[key] = start + durations_us[kind][stage]
-        free_us[rank] = end + gap_us
-        (
-            ranks.append(rank),
-            kinds.append(kind),
-            labels.append(str(action)),
-            starts.append(start),
-            ends.append(end),
-        )
+            arrived = end_us[need]
+            if holder[need[0]] != rank:
+                arrived += message_us[need[0]]
+            start = max(start, arrived)
+        end = start + duration_us[kind][stage]
+        end_us[key] = end
+        free_us[rank] = end + cost.gap_us
+        label = str(action)
+        work.append((rank, COMPUTE, kind, label, start, end, 0))
         if message_us[stage] and _leaves_rank(action, holder):
-            messages.append((rank, COMM, "send", labels[-1], end, end + message_us[stage], 0))
-    if len(ranks) < sum(map(len, schedule.orders)):
+            messages.append((rank, COMM, "send", label, end, end + message_us[stage], 0))
+    if len(work) < sum(map(len, schedule.orders)):
         validate(schedule)
-    work = (ranks, [COMPUTE] * len(ranks), kinds, labels, starts, ends, [0] * len(ranks))
-    sent = list(zip(*messages, strict=True)) or [()] * 7
-    columns = [[*one, *other] for one, other in zip(work, sent, strict=True)]
-    return from_columns(columns, num_ranks=schedule.num_ranks, origin="simulated")
+    return from_rows([*work, *messages], num_ranks=schedule.num_ranks, origin="simulated")
 
 
 def _leaves_rank(action: Action, holder: tuple[int, ...]) -> bool:
+    """Whether another rank needs what an action makes."""
+    if action.kind == "W":
+        return False
     target = action.stage + (1 if action.kind == "F" else -1)
-    return (
-        action.kind != "W" and 0 <= target < len(holder) and holder[target] != holder[action.stage]
-    )
+    return 0 <= target < len(holder) and holder[target] != holder[action.stage]
 
 
 def bubble_formula(
@@ -128,39 +122,72 @@ def bubble_formula(
     """
     if over not in ("total", "ideal"):
         raise ValueError(f'a bubble is taken over "total" or "ideal" time; got {over!r}')
-    p, m, v = (
-        schedule.num_ranks,
-        schedule.num_microbatches,
-        schedule.num_stages // schedule.num_ranks,
-    )
     stages_us = (cost or Cost()).table(schedule.num_stages)
     if any(len(set(stages_us[kind])) > 1 for kind in "FBIW"):
         return None
     forward, backward, inputs, weights = (stages_us[kind][0] for kind in "FBIW")
-    work = forward + backward
-    if schedule.name == "naive":
-        idle, busy = (p - 1) * m * work, m * work
-    elif schedule.name in ("gpipe", "1f1b"):
-        idle, busy = (p - 1) * work, m * work
-    elif schedule.name == "interleaved_1f1b" and m % p == 0:
-        idle, busy = (p - 1) * work, v * m * work
-    elif schedule.name == "zb_h1" and m >= p and weights <= min(forward, inputs):
-        idle, busy = (p - 1) * (forward + inputs - weights), m * (forward + inputs + weights)
-    elif schedule.name == "zbv" and m >= 2 * p - 1 and forward == inputs == weights:
-        idle, busy = 0.0, v * m * (forward + inputs + weights)
-    else:
+    idle = _idle_formula(schedule, forward, backward, inputs, weights)
+    if idle is None:
         return None
-    return idle / (busy + idle if over == "total" else busy) if busy else 0.0
+    whole = schedule.name not in ("zb_h1", "zbv")
+    work = forward + backward if whole else forward + inputs + weights
+    num_chunks = schedule.num_stages // schedule.num_ranks
+    busy = num_chunks * schedule.num_microbatches * work
+    if not busy:
+        return 0.0
+    return idle / (busy + idle) if over == "total" else idle / busy
+
+
+def _idle_formula(
+    schedule: Schedule, forward: float, backward: float, inputs: float, weights: float
+) -> float | None:
+    """How long each rank idles by the closed form of a schedule, as ``bubble_formula`` gives them;
+    the times are those of one stage."""
+    p = schedule.num_ranks
+    m = schedule.num_microbatches
+    if schedule.name == "naive":
+        return (p - 1) * m * (forward + backward)
+    if schedule.name in ("gpipe", "1f1b"):
+        return (p - 1) * (forward + backward)
+    if schedule.name == "interleaved_1f1b" and m % p == 0:
+        return (p - 1) * (forward + backward)
+    if schedule.name == "zb_h1" and m >= p and weights <= min(forward, inputs):
+        return (p - 1) * (forward + inputs - weights)
+    if schedule.name == "zbv" and m >= 2 * p - 1 and forward == inputs == weights:
+        return 0.0
+    return None
 
 
 def in_flight(schedule_or_timeline: Schedule | Timeline) -> np.ndarray:
-    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one stage.
+    """The most activations each rank keeps at once, shape (num_ranks,), in microbatches of one
+    stage.
 
     One is kept from its F to its B, or to its W where the backward is split. A Timeline is read in
     order of start.
     """
     if isinstance(schedule_or_timeline, Timeline):
         return timeline.in_flight(schedule_or_timeline)
-    orders = schedule_or_timeline.orders
-    peaks = [timeline.peak_kept(action.kind for action in order) for order in orders]
+    peaks = []
+    for order in schedule_or_timeline.orders:
+        peaks.append(timeline.peak_kept(action.kind for action in order))
     return np.array(peaks, dtype=np.int64)
+
+
+def steady(measured: Timeline) -> Timeline:
+    """What lies between rank 0's first backward and its last forward, cut at these edges: no
+    filling, no draining."""
+    first = measured.rank == 0
+    backwards = first & (measured.kind == "B")
+    forwards = first & (measured.kind == "F")
+    if not (backwards.any() and forwards.any()):
+        raise ValueError(
+            f"rank 0 of a pipeline does F and B; got {sorted(set(measured.kind[first].tolist()))}"
+        )
+    start_us = measured.start_us[backwards].min()
+    end_us = measured.end_us[forwards].max()
+    inside = measured.select((measured.end_us > start_us) & (measured.start_us < end_us))
+    return replace(
+        inside,
+        start_us=np.maximum(inside.start_us, start_us),
+        end_us=np.minimum(inside.end_us, end_us),
+    )

@@ -1,5 +1,44 @@
 """Which model needs which machine: the bill of a model, and the strategies that make it fit.
 
-``models`` is the catalogue of models and GPUs, ``run`` trains a small model by each strategy.
-Chapter 01.
+``models`` is the catalogue of models and GPUs, as published, with what training one takes. ``need``
+is the bill of a small model to the byte, ``need_run`` reads it out of two real ranks and
+``need_board`` shows it beside the large one's. ``strategies`` says who holds and sends what under
+data parallelism, sharded states, model parallelism and a hybrid; ``strategies_run`` trains by each
+on real ranks, ``strategies_board`` is the widget. ``links`` counts the bytes over each link of a
+plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the exercises. Chapter
+01.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "links": [
+            "both_ways_bytes",
+            "carried_bytes",
+            "crossing_bytes",
+        ],
+        "models": [
+            "DEVICES",
+            "MODELS",
+            "PARTS",
+            "TFLOPS",
+            "Model",
+        ],
+        "need": [
+            "RECIPES",
+            "small_bill",
+        ],
+        "picture": [
+            "architectures",
+            "holders",
+            "stacked",
+        ],
+        "strategies": [
+            "STRATEGIES",
+            "num_stages",
+            "predicted",
+        ],
+    },
+)

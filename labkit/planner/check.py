@@ -2,11 +2,13 @@
 not show."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import TYPE_CHECKING
 
 from labkit.check import exercise, hint, language, on_ranks, status
-from labkit.collectives.algorithms import plan, sent_bytes
-from labkit.planner.picture import crossing_bytes
+from labkit.collectives.algorithms import plan
+from labkit.collectives.plans import sent_bytes
+from labkit.planner.links import crossing_bytes
 from labkit.sharding import states
 from labkit.units import format_bytes
 
@@ -15,6 +17,31 @@ if TYPE_CHECKING:
 
 __all__ = ["fewest_ranks", "held_bytes", "hint", "language", "model_state_gb", "status", "traffic"]
 MOST_RANKS = 4096
+_STATES = (  # parameters, recipe, stage, ranks
+    (3e9, "mixed", 0, 1),
+    (3e9, "mixed", 0, 8),
+    (7.5e9, "mixed", 1, 64),
+    (7.5e9, "mixed", 2, 64),
+    (7.5e9, "mixed", 3, 64),
+    (2e9, "fp32", 0, 1),
+    (2e9, "sgd", 1, 4),
+    (2e9, "fp32", 2, 5),
+    (2e9, "bf16", 3, 3),
+    (2e9, "accumulate", 0, 2),
+    (2e9, "accumulate", 2, 6),
+)
+_FITTING = (  # parameters, bytes of activations, bytes of the device
+    (3e9, 5e9, 80e9),
+    (7e9, 11e9, 80e9),
+    (13e9, 20e9, 80e9),
+    (13e9, 8e9, 40e9),
+    (70e9, 30e9, 80e9),
+    (1e9, 90e9, 80e9),
+    (4e9, 15e9, 80e9),
+    (175e9, 77e9, 80e9),
+    (1e9, 14e9, 32e9),
+    (6e9, 1e9, 16e9),
+)
 
 
 @exercise
@@ -25,21 +52,10 @@ def model_state_gb(answer: Callable) -> Iterator[tuple[str, str]]:
     ``recipe``: "sgd", "fp32", "mixed", "accumulate" or "bf16"; ``stage``: 0 (nothing sharded) to 3.
     The last case is read out of two real ranks.
     """
-    for params, recipe, stage, num_ranks in (
-        (3e9, "mixed", 0, 1),
-        (3e9, "mixed", 0, 8),
-        (7.5e9, "mixed", 1, 64),
-        (7.5e9, "mixed", 2, 64),
-        (7.5e9, "mixed", 3, 64),
-        (2e9, "fp32", 0, 1),
-        (2e9, "sgd", 1, 4),
-        (2e9, "fp32", 2, 5),
-        (2e9, "bf16", 3, 3),
-        (2e9, "accumulate", 0, 2),
-        (2e9, "accumulate", 2, 6),
-    ):
+    for params, recipe, stage, num_ranks in _STATES:
         kinds = states.state_bytes(params, num_ranks, stage, recipe)
-        right, mine = sum(kinds.values()), 1e9 * float(answer(params, recipe, stage, num_ranks))
+        right = sum(kinds.values())
+        mine = 1e9 * float(answer(params, recipe, stage, num_ranks))
         case = f"{params:.3g} parameters, {recipe!r}, stage {stage}, {num_ranks} ranks"
         if not abs(mine - right) <= 1e-3 * right:
             parts = ", ".join(f"{kind} {format_bytes(num)}" for kind, num in kinds.items())
@@ -63,33 +79,20 @@ def fewest_ranks(answer: Callable) -> Iterator[tuple[str, str]]:
     up to 4096 ranks of no stage are enough. Recipe "mixed". Budget: the fewest ranks, and of the
     stages with so many the lowest.
     """
-    for params, kept, device in (
-        (3e9, 5e9, 80e9),
-        (7e9, 11e9, 80e9),
-        (13e9, 20e9, 80e9),
-        (13e9, 8e9, 40e9),
-        (70e9, 30e9, 80e9),
-        (1e9, 90e9, 80e9),
-        (4e9, 15e9, 80e9),
-        (175e9, 77e9, 80e9),
-        (1e9, 14e9, 32e9),
-        (6e9, 1e9, 16e9),
-    ):
-        case = f"{params:.3g} parameters, {format_bytes(kept)} of activations, a device of {format_bytes(device)}"
-        found = [
-            (states.ranks_needed(params, device, stage, extra_bytes=kept, most=MOST_RANKS), stage)
-            for stage in states.STAGES
-        ]
-        best = min(((num, stage) for num, stage in found if num), default=None)
+    for params, kept, device in _FITTING:
+        case = (
+            f"{params:.3g} parameters, {format_bytes(kept)} of activations, a device of "
+            f"{format_bytes(device)}"
+        )
+        best = _fewest(params, kept, device)
         mine = answer(params, kept, device)
-        if mine is None or best is None:
-            if (mine is None) != (best is None):
-                right = (
-                    f"stage {best[1]} on {best[0]} ranks fits"
-                    if best
-                    else "no stage fits, on no number of ranks"
-                )
-                yield "wrong", f"{case}: {right}; got {mine}"
+        if mine is None and best is None:
+            continue
+        if mine is None:
+            yield "wrong", f"{case}: stage {best[1]} on {best[0]} ranks fits; got {mine}"
+            continue
+        if best is None:
+            yield "wrong", f"{case}: no stage fits, on no number of ranks; got {mine}"
             continue
         stage, num_ranks = (int(each) for each in mine)
         takes = sum(states.state_bytes(params, num_ranks, stage).values()) + kept
@@ -106,6 +109,16 @@ def fewest_ranks(answer: Callable) -> Iterator[tuple[str, str]]:
             )
 
 
+def _fewest(params: float, kept: float, device: float) -> tuple[int, int] | None:
+    """The fewest ranks and the lowest stage with so many; None where nothing fits."""
+    found = []
+    for stage in states.STAGES:
+        num = states.ranks_needed(params, device, stage, extra_bytes=kept, most=MOST_RANKS)
+        if num:
+            found.append((num, stage))
+    return min(found, default=None)
+
+
 @exercise
 def traffic(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(architecture, num_ranks, num_bytes, island_size)`` for an all-reduce of
@@ -116,24 +129,21 @@ def traffic(answer: Callable) -> Iterator[tuple[str, str]]:
     "hierarchical" (reduce-scatter in islands, all-reduce across, all-gather in islands). Checked
     against plans, step by step.
     """
-    for architecture in ("parameter_server", "ring", "hierarchical"):
-        for num_ranks, island_size in ((4, 2), (8, 4), (6, 3), (12, 2), (5, 1), (16, 8), (9, 9)):
-            options = {"island_size": island_size} if architecture == "hierarchical" else {}
-            steps = plan("all_reduce", architecture, num_ranks, **options)
-            right = sent_bytes(steps, 6e6).max(), crossing_bytes(steps, island_size, 6e6)
-            mine = tuple(map(float, answer(architecture, num_ranks, 6e6, island_size)))
-            for what, ours, true in zip(
-                ("the busiest rank sends", "between islands go"), mine, right, strict=True
-            ):
-                if not abs(ours - true) <= 1e-6 * max(true, 1.0):
-                    yield (
-                        "wrong",
-                        (
-                            f"{architecture}, {num_ranks} ranks, islands of {island_size}, 6 MB: "
-                            f"{what} "
-                            f"{format_bytes(true)} in the plan; got {format_bytes(ours)}"
-                        ),
-                    )
+    architectures = ("parameter_server", "ring", "hierarchical")
+    sizes = ((4, 2), (8, 4), (6, 3), (12, 2), (5, 1), (16, 8), (9, 9))
+    what = ("the busiest rank sends", "between islands go")
+    for architecture, (num_ranks, island_size) in product(architectures, sizes):
+        options = {"island_size": island_size} if architecture == "hierarchical" else {}
+        steps = plan("all_reduce", architecture, num_ranks, **options)
+        right = (sent_bytes(steps, 6e6).max(), crossing_bytes(steps, island_size, 6e6))
+        mine = tuple(map(float, answer(architecture, num_ranks, 6e6, island_size)))
+        for words, ours, true in zip(what, mine, right, strict=True):
+            if not abs(ours - true) <= 1e-6 * max(true, 1.0):
+                yield (
+                    "wrong",
+                    f"{architecture}, {num_ranks} ranks, islands of {island_size}, 6 MB: {words} "
+                    f"{format_bytes(true)} in the plan; got {format_bytes(ours)}",
+                )
 
 
 @exercise
@@ -141,7 +151,7 @@ def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes}
     that this rank holds.
 
-    Run on real ranks between a backward and the step, beside ``meter.shards``: data parallel or
+    Run on real ranks between a backward and the step, beside ``sharding.shards``: data parallel or
     ``fully_shard``.
     """
     for num_ranks, how, dtype in (
@@ -163,25 +173,23 @@ def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
 # --- in the ranks ---
 
 
-def _held(answer: Callable, how: str, dtype: str) -> tuple:
+def _held(answer: Callable, how: str, dtype: str) -> tuple[dict[str, int], int, dict[str, int]]:
     """Bytes by part of the bill, the number of parameters, and the answer's bytes."""
     import torch
     from torch import distributed as dist
 
-    from labkit.measure import memory
+    from labkit.sharding import engines
 
     torch.manual_seed(0)
-    model, optimizer = _engine(how, getattr(torch, dtype))
+    kind = getattr(torch, dtype)
+    model, optimizer = _engine(how, kind)
     for _ in range(2):
         optimizer.zero_grad()
-        model(torch.randn(3, 8, dtype=getattr(torch, dtype))).float().square().mean().backward()
+        model(torch.randn(3, 8, dtype=kind)).float().square().mean().backward()
         optimizer.step()
-    shards, rank = memory.shards(model, optimizer), dist.get_rank()
-    held = {
-        part: int(per_rank[rank])
-        for part, per_rank in shards.bytes_by("category").items()
-        if part != "buffers"
-    }
+    parts = engines.shards(model, optimizer).bytes_by("category")
+    rank = dist.get_rank()
+    held = {part: int(per_rank[rank]) for part, per_rank in parts.items() if part != "buffers"}
     num_params = sum(parameter.numel() for parameter in model.parameters())
     return held, num_params, {part: int(num) for part, num in answer(model, optimizer).items()}
 
@@ -197,11 +205,11 @@ def _engine(how: str, dtype: object) -> "tuple[nn.Module, object]":
 
     model = nn.Sequential(nn.Linear(8, 40), nn.Linear(40, 8), nn.Linear(8, 40)).to(dtype)
     if how == "fully_shard":
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
         for layer in [*model, model]:
-            fully_shard(layer, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
+            fully_shard(layer, mesh=mesh)
         return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
     model[2].weight = model[0].weight
     model[1].bias.requires_grad_(False)
-    return DistributedDataParallel(model, gradient_as_bucket_view=True), torch.optim.AdamW(
-        model.parameters(), lr=1e-3
-    )
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return ddp, torch.optim.AdamW(model.parameters(), lr=1e-3)

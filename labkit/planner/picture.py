@@ -1,17 +1,33 @@
-"""``architectures()``: all-reduces side by side, each link as thick as the bytes that cross it."""
+"""Bills as stacked bars; who holds what under a strategy; all-reduces side by side, each link as
+thick as the bytes that cross it."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import cos, dist, pi, sin
 
-from labkit.collectives.algorithms import Plan, sent_bytes
+from labkit.collectives.plans import Plan, sent_bytes
+from labkit.pictures.bytes_held import LOOKS
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend, moved, said
-from labkit.units import check_whole
-from labkit.widgets.picture import spoken
+from labkit.pictures.style import clipped, text_px
+from labkit.planner.links import both_ways_bytes, crossing_bytes
+from labkit.planner.models import PARTS
+from labkit.planner.strategies import Setting
+from labkit.units import check_whole, format_bytes, format_share
 from labkit.words import sentence, speaking
 
-INSIDE, ACROSS, THICK_PX = "#4f9fe3", "#f2954b", 9.0
+BILL_WORDS = (
+    ("model", "model", "模型"),
+    ("device", "device", "设备"),
+    ("parameters", "parameters", "参数"),
+    ("gradients", "gradients", "梯度"),
+    ("optimizer", "optimizer", "优化器"),
+    ("activations", "activations", "激活"),
+    ("computed", "computed", "计算值"),
+    ("both", "computed / measured, gloo", "计算值 / 实测，gloo"),
+    ("apart", "largest difference", "最大相差"),
+    ("table", "part", "部分"),
+)
+"""what is said around every bill"""
 _WORDS = (
     ("title", "Who sends how much over which link", "谁在哪条链路上发多少"),
     ("simulated", "simulated", "模拟"),
@@ -27,15 +43,183 @@ _WORDS = (
     ),
 )
 
+# --- bills ---
 
-def crossing_bytes(plan: Plan, island_size: int, num_bytes: float) -> float:
-    """What goes from one island of neighbours to another in a plan, all messages together."""
-    check_whole(island_size=island_size)
-    return sum(
-        size
-        for (src, dst), size in _carried(plan, num_bytes).items()
-        if src // island_size != dst // island_size
+BAR_PX = 24
+ROW_PX = 32
+SUM_PX = 76.0
+Bill = Mapping[str, float]
+
+
+def stacked(
+    rows: Sequence[tuple[str, Bill]],
+    say: Mapping[str, str],
+    *,
+    title: str,
+    badge: str,
+    numbers: Sequence[tuple[str, str]] = (),
+    mark: tuple[str, float] | None = None,
+    code: str = "en",
+) -> Sketch:
+    """Bars of bytes by PARTS, one row after another, with their sums; ``mark`` is a line at (words,
+    bytes)."""
+    parts = _parts(rows)
+    left = 10 + min(230.0, max(text_px(label) for label, _ in rows))
+    most = max(sum(row.values()) for _, row in rows)
+    if mark:
+        most = max(most, mark[1])
+    scale = (WIDTH_PX - left - SUM_PX) / most
+    y = 84.0 if mark else 60.0
+    shapes: list[Shape] = []
+    for label, row in rows:
+        shapes += _bar(label, row, parts, left, y, scale)
+        y += ROW_PX
+    if mark:
+        shapes += _mark(mark[0], left + mark[1] * scale, len(rows))
+    samples = [((Box(0, -7, 22, 14, *LOOKS[part]),), say[part]) for part in parts]
+    keys, end_px = legend(samples, left, y)
+    head = (say["table"], *(say[part] for part in parts), "Σ")
+    table = [_figures(label, row, parts) for label, row in rows]
+    spoken_rows = "; ".join(f"{row[0]} {row[-1]}" for row in table)
+    return Sketch(
+        shapes=(*shapes, *keys),
+        height_px=end_px,
+        heading=title,
+        badge=badge,
+        numbers=tuple(numbers),
+        summary=sentence(title, [(spoken_rows,)], badge, code),
+        language=code,
+        table=(head, *table),
     )
+
+
+def _parts(rows: Sequence[tuple[str, Bill]]) -> list[str]:
+    """PARTS that some row has."""
+    found = set()
+    for _, row in rows:
+        found |= {part for part in PARTS if row.get(part)}
+    return [part for part in PARTS if part in found]
+
+
+def _bar(
+    label: str, row: Bill, parts: Sequence[str], left: float, y: float, scale: float
+) -> list[Shape]:
+    """One bill: its name, its parts in a row, their sum."""
+    shapes: list[Shape] = [Words(left - 8, y + 16, clipped(label, left - 8), "end")]
+    x = left
+    for part in parts:
+        if row.get(part):
+            wide = row[part] * scale
+            shapes.append(Box(x, y, wide, BAR_PX, *LOOKS[part], (format_bytes(row[part]),)))
+            x += wide
+    total = format_bytes(sum(row.values()))
+    return [*shapes, Words(WIDTH_PX - 4, y + 16, total, "end", bold=True)]
+
+
+def _mark(words: str, x: float, num_rows: int) -> list[Shape]:
+    """A dashed line across all bars, its words above them."""
+    strokes = [
+        Line(((x, top), (x, end)), dash=(4, 3), width_px=1.6, opacity=0.9)
+        for top, end in _beside(num_rows)
+    ]
+    if x > WIDTH_PX * 0.6:
+        return [*strokes, Words(x - 4, 72, words, "end")]
+    return [*strokes, Words(x + 4, 72, words, "start")]
+
+
+def _beside(num_rows: int) -> list[tuple[float, float]]:
+    """Stretches of the mark's line, above, between and below the words in the middle of the
+    bars."""
+    gaps = [(72.0 + ROW_PX * row, 88.0 + ROW_PX * row) for row in range(1, num_rows)]
+    return [(62.0, 88.0), *gaps, (72.0 + ROW_PX * num_rows, 80.0 + ROW_PX * num_rows)]
+
+
+def _figures(label: str, row: Bill, parts: Sequence[str]) -> tuple[str, ...]:
+    """One bill as a row of the table."""
+    figures = [format_bytes(row.get(part, 0)) for part in parts]
+    return (label, *figures, format_bytes(sum(row.values())))
+
+
+# --- strategies ---
+
+LAYERS_PX = 64.0
+LAYERS_WIDE_PX = 380.0
+BATCH_PX = 500.0
+RANK_PX = 26
+HELD = "#4f9fe3"
+SEQUENCES = "#f2954b"
+
+
+def holders(setting: Setting, say: Mapping[str, str], code: str) -> Sketch:
+    """A row per rank: which layers, or which slice of each, and which part of the batch."""
+    shapes: list[Shape] = [
+        Words(LAYERS_PX, 76, say["all_layers"], opacity=0.8),
+        Words(BATCH_PX, 76, say["share"], opacity=0.8),
+    ]
+    table = [("rank", say["all_layers"], say["share"])]
+    for rank in range(setting.num_ranks):
+        y = 84.0 + RANK_PX * rank
+        replica, stage = divmod(rank, setting.num_stages)
+        shapes.append(Words(LAYERS_PX - 8, y + 15, f"rank {rank}", "end"))
+        shapes += _layers_of(setting, rank, y)
+        shapes += _sequences_of(setting, replica, y)
+        table.append(
+            (
+                str(rank),
+                f"{stage + 1}/{setting.num_stages}",
+                f"{replica + 1}/{setting.num_replicas}",
+            )
+        )
+    heading = say["heading"].format(say[setting.strategy], setting.num_ranks, setting.model)
+    numbers = (
+        (say["holds"], format_bytes(sum(setting.bill().values()))),
+        (say["sends"], format_bytes(setting.sent_bytes())),
+        (say["idle"], format_share(setting.idle)),
+    )
+    return Sketch(
+        shapes=tuple(shapes),
+        height_px=88.0 + RANK_PX * setting.num_ranks,
+        heading=heading,
+        numbers=numbers,
+        badge=say["computed"],
+        language=code,
+        table=tuple(table),
+    )
+
+
+def _layers_of(setting: Setting, rank: int, y: float) -> list[Shape]:
+    """All layers as boxes; coloured what of each the rank holds."""
+    num_layers = max(8, setting.num_stages)
+    num_slices = setting.num_ranks if setting.strategy == "sharded" else 1
+    layer_px = LAYERS_WIDE_PX / num_layers
+    slice_px = (layer_px - 3) / num_slices
+    shapes: list[Shape] = []
+    for index in range(num_layers):
+        x = LAYERS_PX + index * layer_px
+        shapes.append(Box(x, y, layer_px - 3, 20))
+        if index * setting.num_stages // num_layers == rank % setting.num_stages:
+            shapes.append(Box(x + slice_px * (rank % num_slices), y, slice_px, 20, HELD))
+    return shapes
+
+
+def _sequences_of(setting: Setting, replica: int, y: float) -> list[Shape]:
+    """The batch as a box; coloured which sequences of it a replica has."""
+    part_px = (WIDTH_PX - BATCH_PX - 4) / setting.num_replicas
+    first = replica * setting.batch // setting.num_replicas
+    size = setting.batch // setting.num_replicas
+    label = f"{first}" if size == 1 else f"{first}-{first + size - 1}"
+    return [
+        Box(BATCH_PX, y, part_px * setting.num_replicas, 20),
+        Box(BATCH_PX + replica * part_px, y, part_px, 20, SEQUENCES, "", (label,)),
+    ]
+
+
+# --- architectures ---
+
+INSIDE = "#4f9fe3"
+ACROSS = "#f2954b"
+THICK_PX = 9.0
+PANEL_PX = 190
 
 
 def architectures(
@@ -45,81 +229,76 @@ def architectures(
     buffer."""
     rows = list(plans.items()) if isinstance(plans, Mapping) else list(plans)
     check_whole(island_size=island_size, **{"number of plans": len(rows)})
-    most = max(_both_ways(plan)[pair] for _, plan in rows for pair in _both_ways(plan))
+    most = max(max(both_ways_bytes(plan, 1).values(), default=0) for _, plan in rows)
 
     def build(words: dict[str, str]) -> Sketch:
-        say, shapes, table = spoken(_WORDS, words["code"]), [], []
+        code = words["code"]
+        say = {key: chinese if code == "zh" else english for key, english, chinese in _WORDS}
+        shapes: list[Shape] = []
+        table = [("", say["steps"], say["busiest"], say["across"], say["all"])]
         for number, (name, plan) in enumerate(rows):
-            busiest, across = sent_bytes(plan, 1).max(), crossing_bytes(plan, island_size, 1)
-            texts = [
-                Words(0, 12, said(name, words["code"]), bold=True),
+            busiest = sent_bytes(plan, 1).max()
+            across = crossing_bytes(plan, island_size, 1)
+            all_ranks = sent_bytes(plan, 1).sum()
+            title = said(name, code)
+            panel = [
+                Words(0, 12, title, bold=True),
                 Words(0, 172, say["caption"].format(busiest, across), size_px=11.5),
+                *_panel(plan, island_size, most),
             ]
-            x, y = (number % 2) * (WIDTH_PX / 2 + 8), 40 + 190 * (number // 2)
-            shapes += [moved(shape, x, y) for shape in (*texts, *_panel(plan, island_size, most))]
-            table.append(
-                (
-                    said(name, words["code"]),
-                    str(len(plan.steps)),
-                    f"{busiest:.3g} S",
-                    f"{across:.3g} S",
-                    f"{sent_bytes(plan, 1).sum():.3g} S",
-                )
-            )
-        samples = [
-            ((Line(((0, 0), (22, 0)), colour, width_px=4),), say[key])
-            for colour, key in ((INSIDE, "inside"), (ACROSS, "across"))
-        ]
-        more, end_px = legend(samples, 0, 40 + 190 * (-(-len(rows) // 2)))
-        sizes = sentence("", ((row[0], row[2]) for row in table), say["simulated"], words["code"])
+            x = (number % 2) * (WIDTH_PX / 2 + 8)
+            y = 40 + PANEL_PX * (number // 2)
+            shapes += [moved(shape, x, y) for shape in panel]
+            figures = [f"{size:.3g} S" for size in (busiest, across, all_ranks)]
+            table.append((title, str(len(plan.steps)), *figures))
+        samples = [_link_sample(INSIDE, say["inside"]), _link_sample(ACROSS, say["across"])]
+        keys, end_px = legend(samples, 0, 40 + PANEL_PX * (-(-len(rows) // 2)))
+        sizes = [(row[0], row[2]) for row in table[1:]]
         return Sketch(
-            shapes=(*shapes, *more),
+            shapes=(*shapes, *keys),
             height_px=end_px,
             heading=say["title"],
             badge=say["simulated"],
-            table=(("", say["steps"], say["busiest"], say["across"], say["all"]), *table),
-            summary=sizes,
-            language=words["code"],
+            table=tuple(table),
+            summary=sentence("", sizes, say["simulated"], code),
+            language=code,
         )
 
     return speaking(language, build)
 
 
-def _carried(plan: Plan, num_bytes: float) -> Counter:
-    """(from, to) -> bytes."""
-    found: Counter = Counter()
-    for step in plan.steps:
-        for move in step:
-            found[move.src, move.dst] += len(move.chunks) * plan.chunk_bytes(num_bytes)
-    return found
-
-
-def _both_ways(plan: Plan) -> Counter:
-    found: Counter = Counter()
-    for pair, size in _carried(plan, 1).items():
-        found[tuple(sorted(pair))] += size
-    return found
+def _link_sample(colour: str, words: str) -> tuple[tuple[Line], str]:
+    """A line of the legend."""
+    return (Line(((0, 0), (22, 0)), colour, width_px=4),), words
 
 
 def _panel(plan: Plan, island_size: int, most: float) -> list[Shape]:
-    """Islands beside each other, the ranks of each in a circle, neighbours in a ring next to each
-    other."""
+    """Islands beside each other, their ranks, and a line per link."""
     num_islands = -(-plan.num_ranks // island_size)
-    wide, places = (WIDTH_PX / 2 - 20) / num_islands, {}
-    for rank in range(plan.num_ranks):
-        island, place = divmod(rank, island_size)
-        angle = -pi / 4 + 0.25 + pi * island - 2 * pi * place / island_size
-        places[rank] = (wide * (island + 0.5) + 0.33 * wide * cos(angle), 88 + 50 * sin(angle))
-    shapes: list[Shape] = [
-        Box(island * wide + 4, 22, wide - 8, 132) for island in range(num_islands)
-    ]
-    for (a, b), size in _both_ways(plan).items():
+    wide = (WIDTH_PX / 2 - 20) / num_islands
+    places = _places(plan.num_ranks, island_size, wide)
+    islands = [Box(island * wide + 4, 22, wide - 8, 132) for island in range(num_islands)]
+    links = []
+    for (a, b), size in both_ways_bytes(plan, 1).items():
         colour = INSIDE if a // island_size == b // island_size else ACROSS
-        ends = _short_of(places[a], places[b]), _short_of(places[b], places[a])
-        shapes.append(Line(ends, colour, width_px=THICK_PX * size / most))
-    return shapes + [
+        ends = (_short_of(places[a], places[b]), _short_of(places[b], places[a]))
+        links.append(Line(ends, colour, width_px=THICK_PX * size / most))
+    ranks = [
         Box(x - 12, y - 9, 24, 18, "#c9ced6", "", (str(rank),)) for rank, (x, y) in places.items()
     ]
+    return [*islands, *links, *ranks]
+
+
+def _places(num_ranks: int, island_size: int, wide: float) -> dict[int, tuple[float, float]]:
+    """Where ranks stand: those of an island in a circle, neighbours in a ring next to each
+    other."""
+    places = {}
+    for rank in range(num_ranks):
+        island, place = divmod(rank, island_size)
+        angle = -pi / 4 + 0.25 + pi * island - 2 * pi * place / island_size
+        x = wide * (island + 0.5) + 0.33 * wide * cos(angle)
+        places[rank] = (x, 88 + 50 * sin(angle))
+    return places
 
 
 def _short_of(here: tuple[float, float], there: tuple[float, float]) -> tuple[float, float]:

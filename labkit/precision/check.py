@@ -2,8 +2,8 @@
 live bytes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, combinations
-from typing import TYPE_CHECKING, Any
+from itertools import chain, combinations, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.check import exercise, faults, hint, language, on_ranks, status, unlike
 
@@ -11,18 +11,36 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["accumulate_tokens", "checkpoint_blocks", "hint", "language", "scaled_step", "status"]
-# name: loss scale, size of a gradient, learning rate, max_norm, slices, what one element of rank 1
-# becomes
+
+
+class _Step(NamedTuple):
+    """A case of ``scaled_step``."""
+
+    scale: float
+    """the loss scale"""
+    size: float
+    """of an element of the gradient"""
+    rate: float
+    """the learning rate"""
+    max_norm: float
+    """where it is clipped"""
+    lengths: tuple[int, ...]
+    """of the ranks' slices"""
+    bad: float | None
+    """what one element of rank 1 becomes"""
+
+
 _STEPS = {
-    "small gradients": (2.0**16, 2e-8, 1e5, 1e3, (40, 24), None),
-    "an infinity on rank 1": (1024.0, 1.0, 0.1, 1e9, (16, 16, 16), float("inf")),
-    "a NaN on rank 1": (512.0, 1.0, 0.1, 1e9, (9, 8), float("nan")),
-    "clipped": (256.0, 1.0, 0.5, 2.0, (30, 25, 1), None),
-    "clipped, an empty slice": (64.0, 1.0, 0.5, 5.0, (20, 12, 0), None),
+    "small gradients": _Step(2.0**16, 2e-8, 1e5, 1e3, (40, 24), None),
+    "an infinity on rank 1": _Step(1024.0, 1.0, 0.1, 1e9, (16, 16, 16), float("inf")),
+    "a NaN on rank 1": _Step(512.0, 1.0, 0.1, 1e9, (9, 8), float("nan")),
+    "clipped": _Step(256.0, 1.0, 0.5, 2.0, (30, 25, 1), None),
+    "clipped, an empty slice": _Step(64.0, 1.0, 0.5, 5.0, (20, 12, 0), None),
 }
+# width and hidden width of the blocks
 _CHAINS = (
     ((8, 32),) * 5,
-    ((8, 64), (8, 8), (8, 48), (8, 8), (8, 24), (8, 8)),  # width and hidden width of the blocks
+    ((8, 64), (8, 8), (8, 48), (8, 8), (8, 24), (8, 8)),
     ((8, 96), (8, 16), (8, 16), (8, 16)),
     ((4, 40), (32, 40), (4, 40), (32, 40), (8, 40)),
     ((8, 40), (8, 24), (8, 32), (8, 96)),
@@ -41,13 +59,15 @@ def accumulate_tokens(answer: Callable) -> Iterator[tuple[str, str]]:
         case = f"{len(lengths)} ranks, real tokens per sequence, by microbatch: {lengths}"
         run = on_ranks(len(lengths), _accumulated, answer, lengths)
         yield from faults(case, run)
-        most, whole = max(sent for _, sent, *_ in run), run[0][2]
+        most = max(sent for _, sent, *_ in run)
+        whole = run[0][2]
         if most > whole + 64:
             yield (
                 "over budget",
                 f"{case}: {most} bytes handed to collectives; the gradients have {whole}",
             )
-        held, one = max(held for *_, held, _ in run), run[0][4]
+        held = max(held for *_, held, _ in run)
+        one = run[0][4]
         if held > 1.5 * one:
             yield (
                 "over budget",
@@ -65,13 +85,12 @@ def scaled_step(answer: Callable) -> Iterator[tuple[str, str]]:
     norm over all ranks; an infinity or a NaN on any rank stops all of them and halves the scale.
     Budget: 64 bytes.
     """
-    for name, (scale, *_, lengths, _) in _STEPS.items():
-        run, case = (
-            on_ranks(len(lengths), _stepped, answer, name),
-            f"{name}, slices of {lengths}, scale {scale:g}",
-        )
+    for name, step in _STEPS.items():
+        run = on_ranks(len(step.lengths), _stepped, answer, name)
+        case = f"{name}, slices of {step.lengths}, scale {step.scale:g}"
         yield from faults(case, run)
-        if (most := max(sent for _, sent in run)) > 64:
+        most = max(sent for _, sent in run)
+        if most > 64:
             yield (
                 "over budget",
                 f"{case}: {most} bytes handed to collectives; a few numbers are enough",
@@ -122,23 +141,36 @@ def _accumulated(
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 11))
-    every = [[_tokens(length) for length in row] for row in lengths]
+    every = []
+    for row in lengths:
+        every.append([_tokens(length) for length in row])
     tokens, targets = (torch.cat(parts) for parts in zip(*chain(*every), strict=True))
     nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
     right = {name: weight.grad for name, weight in model.named_parameters()}
     model.zero_grad()
-    one, held = Activations(model.parameters()), Activations(model.parameters())
+    one = Activations(model.parameters())
+    tokens, targets = every[0][0]
     with one.chunk("one"):
-        nn.functional.cross_entropy(model(every[0][0][0]).flatten(0, 1), every[0][0][1].flatten())
-    ddp, fault = DistributedDataParallel(model), ""
+        nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    held = Activations(model.parameters())
+    ddp = DistributedDataParallel(model)
     with traffic.count() as counted, held.chunk("all"):
         answer(ddp, every[dist.get_rank()])
+    fault = _unlike_all(model, right)
+    whole = sum(grad.nbytes for grad in right.values())
+    return fault, counted.payload_bytes.total(), whole, held.peak_bytes, one.peak_bytes
+
+
+def _unlike_all(model: "nn.Module", right: "dict[str, Tensor]") -> str:
+    """The first gradient that is wrong, in words, or nothing."""
+    import torch
+
     for name, weight in model.named_parameters():
         grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
         found = unlike(grad, right[name], "that of the mean over all tokens")
-        fault = fault or (found and f"{name}.grad {found}")
-    sent, whole = counted.payload_bytes.total(), sum(grad.nbytes for grad in right.values())
-    return fault, sent, whole, held.peak_bytes, one.peak_bytes
+        if found:
+            return f"{name}.grad {found}"
+    return ""
 
 
 def _tokens(length: int) -> "tuple[Tensor, Tensor]":
@@ -157,30 +189,40 @@ def _stepped(answer: Callable, name: str) -> tuple[str, int]:
 
     from labkit.measure import traffic
 
-    (scale, size, rate, max_norm, lengths, bad), rank = _STEPS[name], dist.get_rank()
+    step = _STEPS[name]
+    rank = dist.get_rank()
     torch.manual_seed(len(name))
-    whole, weights = (
-        (scale * size * torch.randn(sum(lengths))).half(),
-        0.01 * torch.randn(sum(lengths)),
-    )
-    gradient = whole.double() / scale
-    update = (rate * min(1.0, max_norm / gradient.norm()) * gradient).float().split(lengths)[rank]
-    if bad is not None:
-        whole[lengths[0] + 3] = bad
-    before = weights.split(lengths)[rank]
+    whole = (step.scale * step.size * torch.randn(sum(step.lengths))).half()
+    weights = 0.01 * torch.randn(sum(step.lengths))
+    gradient = whole.double() / step.scale
+    factor = min(1.0, step.max_norm / gradient.norm())
+    update = (step.rate * factor * gradient).float().split(step.lengths)[rank]
+    if step.bad is not None:
+        whole[step.lengths[0] + 3] = step.bad
+    before = weights.split(step.lengths)[rank]
     master = before.clone()
+    mine = whole.split(step.lengths)[rank].clone()
     with traffic.count() as counted:
-        after = float(answer(master, whole.split(lengths)[rank].clone(), scale, rate, max_norm))
-    fault = (
-        ""
-        if bad is None or torch.equal(master, before)
-        else "master was changed, though rank 1 has to skip"
-    )
-    if bad is None and (found := unlike(before - master, update, "the right one")):
-        fault = f"the update of master {found}"
-    if not fault and after != (scale if bad is None else scale / 2):
-        fault = f"the next scale is {after:g}"
+        after = float(answer(master, mine, step.scale, step.rate, step.max_norm))
+    fault = _fault_of_step(step, before, master, update, after)
     return fault, counted.payload_bytes.total()
+
+
+def _fault_of_step(
+    step: _Step, before: "Tensor", master: "Tensor", update: "Tensor", after: float
+) -> str:
+    """What is wrong with a step from ``before`` to ``master`` and with the scale after it, or
+    nothing."""
+    import torch
+
+    if step.bad is None:
+        found = unlike(before - master, update, "the right one")
+        if found:
+            return f"the update of master {found}"
+    elif not torch.equal(master, before):
+        return "master was changed, though rank 1 has to skip"
+    right = step.scale if step.bad is None else step.scale / 2
+    return "" if after == right else f"the next scale is {after:g}"
 
 
 def _checkpointed(
@@ -189,33 +231,47 @@ def _checkpointed(
     """Cases of this rank: kept and input bytes as measured, budget, the choice, its peak when run,
     fewest blocks."""
     from torch import distributed as dist
-    from torch import nn
 
     rows = []
     for sizes in _CHAINS[dist.get_rank() :: 2]:
-        widths = [width for width, _ in sizes] + [8]
-        blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, after))
-            for (width, hidden), after in zip(sizes, widths[1:], strict=True)
-        )
-        numbers, inputs = range(len(blocks)), [5 * 4 * width for width, _ in sizes]
+        blocks = _blocks(sizes)
+        inputs = [5 * 4 * width for width, _ in sizes]
         kept = [_peak([block], ()) for block in blocks]
-        best = [
-            min(_peak(blocks, chosen) for chosen in combinations(numbers, num))
-            for num in (*numbers, len(blocks))
-        ]
+        best = _least_peaks(blocks)
         for budget in (*dict.fromkeys(best), best[0] - 4, best[-1] - 4):
-            chosen, peak = answer(list(kept), list(inputs), budget), None
-            if isinstance(chosen, list) and len(chosen) == sum(
-                number in chosen for number in numbers
-            ):
-                peak = _peak(blocks, chosen)
+            chosen = answer(list(kept), list(inputs), budget)
+            peak = _peak(blocks, chosen) if _is_choice(chosen, len(blocks)) else None
+            if chosen is not None and peak is None:
+                chosen = str(chosen)  # rubbish may not travel
             fewest = next((num for num, least in enumerate(best) if least <= budget), None)
-            shown = (
-                str(chosen) if chosen is not None and peak is None else chosen
-            )  # rubbish may not travel
-            rows.append((kept, inputs, budget, shown, peak, fewest))
+            rows.append((kept, inputs, budget, chosen, peak, fewest))
     return rows
+
+
+def _blocks(sizes: Sequence[tuple[int, int]]) -> "nn.ModuleList":
+    """A chain of blocks, each given by its width and its hidden width; the last one ends 8 wide."""
+    from torch import nn
+
+    blocks = nn.ModuleList()
+    for (width, hidden), (after, _) in pairwise([*sizes, (8, 0)]):
+        blocks.append(nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, after)))
+    return blocks
+
+
+def _least_peaks(blocks: "nn.ModuleList") -> list[int]:
+    """By the number of blocks that are checkpointed, none to all: the least peak of all choices."""
+    best = []
+    for num in range(len(blocks) + 1):
+        choices = combinations(range(len(blocks)), num)
+        best.append(min(_peak(blocks, chosen) for chosen in choices))
+    return best
+
+
+def _is_choice(chosen: object, num_blocks: int) -> bool:
+    """Whether an answer is a list of different blocks."""
+    if not isinstance(chosen, list):
+        return False
+    return len(chosen) == sum(number in chosen for number in range(num_blocks))
 
 
 def _peak(blocks: "Sequence[nn.Module]", chosen: Sequence[int]) -> int:
@@ -240,7 +296,7 @@ def _peak(blocks: "Sequence[nn.Module]", chosen: Sequence[int]) -> int:
             y.backward(grad)
             return None, x.grad
 
-    held = Activations(weight for block in blocks for weight in block.parameters())
+    held = Activations(chain.from_iterable(block.parameters() for block in blocks))
     x = torch.ones(5, blocks[0][0].in_features).requires_grad_()
     with held.chunk("forward"):
         for number, block in enumerate(blocks):

@@ -1,1 +1,19 @@
-"""Checkpoints that survive, and training that goes on after a rank has died. Chapter 13."""
+"""Checkpoints that survive, and training that goes on after a rank has died. Chapter 13.
+
+``checkpoint`` saves and loads a training run: plain, sharded, incremental, in the background, into
+another number of ranks or another engine. It has three parts, each of which can be read alone:
+``training_state`` is what a checkpoint must hold, ``sealed_folder`` how it is written so that a
+killed save does no harm (a hidden name, a digest of every file, one rename), ``incremental`` how
+nothing is written twice. All of these run in ranks. ``disturbed_run`` is a training whose ranks
+are killed at given moments, for the last exercise; ``check`` and ``hints.json`` are the exercises.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["checkpoint"],
+    submod_attrs={
+        "checkpoint": ["KINDS", "about", "checkpoints", "fault", "load", "save", "save_async"],
+    },
+)

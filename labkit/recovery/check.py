@@ -13,10 +13,11 @@ from typing import Any
 
 from labkit.check import exercise, faults, hint, language, on_ranks, status
 from labkit.launching.run import Run
-from labkit.launching.verdict import LaunchError
-from labkit.recovery.disturbed import Enough, Training, ambush, compared
+from labkit.launching.verdicts.verdict import LaunchError
+from labkit.recovery.disturbed_check import Enough, Training, ambush, compared
 
 __all__ = ["Training", "elastic", "hint", "interval", "language", "safe_save", "slowdown", "status"]
+
 KEYS = ("model", "optimizer", "scheduler", "step", "args", "rng")
 
 
@@ -40,14 +41,14 @@ def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
     new one.
     """
     for num_ranks, kill in ((2, ""), (3, ""), (2, "write"), (2, "rename")):
-        case = f"{num_ranks} ranks" + (
-            f", rank 0 killed in the midst of its second {kill}" if kill else ""
-        )
+        case = f"{num_ranks} ranks"
+        if kill:
+            case += f", rank 0 killed in the midst of its second {kill}"
         with tempfile.TemporaryDirectory() as folder:
             try:
                 yield from faults(case, on_ranks(num_ranks, _saved, answer, Path(folder), kill))
             except LaunchError as error:
-                if not kill or all(ending.status != -signal.SIGKILL for ending in error.endings):
+                if not kill or all(ending.status != -signal.SIGKILL for ending in error.outcomes):
                     raise
                 fault = on_ranks(1, _readable, Path(folder, "last.pt"))[0]
                 if fault:
@@ -69,15 +70,13 @@ def interval(answer: Callable) -> Iterator[tuple[str, str]]:
         (120, 100),
         (0.5, 1e6),
     ):
-        given, case = (
-            float(answer(save_s, mtbf_s)),
-            f"a save of {save_s:g} s, a failure every {mtbf_s:g} s",
-        )
+        given = float(answer(save_s, mtbf_s))
+        case = f"a save of {save_s:g} s, a failure every {mtbf_s:g} s"
         if not 0 < given < float("inf"):
             yield "wrong", f"{case}: an interval of {given:g} s is none"
             return
-        best = _cheapest(save_s, mtbf_s)
-        mine, least = (slowdown(each, save_s, mtbf_s) for each in (given, best))
+        mine = slowdown(given, save_s, mtbf_s)
+        least = slowdown(_cheapest(save_s, mtbf_s), save_s, mtbf_s)
         if mine > 1.01 * least:
             state = "wrong" if mine > 1.5 * least else "over budget"
             yield (
@@ -89,7 +88,8 @@ def interval(answer: Callable) -> Iterator[tuple[str, str]]:
 
 def _cheapest(save_s: float, mtbf_s: float) -> float:
     """The minimum of ``slowdown``, by halving the part of the axis that must hold it."""
-    low, high = 1e-6 * mtbf_s, 2 * mtbf_s
+    low = 1e-6 * mtbf_s
+    high = 2 * mtbf_s
     for _ in range(200):
         third = (high - low) / 3
         if slowdown(low + third, save_s, mtbf_s) < slowdown(high - third, save_s, mtbf_s):
@@ -113,17 +113,19 @@ def elastic(answer: Callable) -> Iterator[tuple[str, str]]:
         (3, ((4, 2, True), (6, None, False)), False),
         (2, (), True),
     ):
-        words = [
-            f"rank {rank} is killed {'for good ' if lost else ''}at step {step}"
-            if rank is not None
-            else f"rank 0 is killed in the save after step {step}"
-            for step, rank, lost in kills
-        ]
-        case = f"{ranks} ranks, {', '.join(words) or 'a bug raises at step 4 in every start'}"
+        words = ", ".join(_told(*kill) for kill in kills)
+        case = f"{ranks} ranks, {words or 'a bug raises at step 4 in every start'}"
         with tempfile.TemporaryDirectory() as folder:
             training = Training(home=Path(folder), ranks=ranks, kills=kills, broken=broken)
             training.folder.mkdir()
             yield from _judged(case, training, answer)
+
+
+def _told(step: int, rank: int | None, is_lost: bool) -> str:
+    """A kill in words."""
+    if rank is None:
+        return f"rank 0 is killed in the save after step {step}"
+    return f"rank {rank} is killed {'for good ' if is_lost else ''}at step {step}"
 
 
 def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[str, str]]:
@@ -135,31 +137,30 @@ def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[s
         yield "wrong", f"{case}: started {training.num_starts()} times and still not giving up"
         return
     except LaunchError as caught:
-        if "your turn" in str(caught) or (
-            not training.broken and training.num_kills() < len(training.kills)
-        ):
+        has_more_to_come = training.num_kills() < len(training.kills)
+        if "your turn" in str(caught) or (has_more_to_come and not training.broken):
             raise
         error = str(caught).partition("\n")[0]
-    if training.broken or error:
-        if not error:
-            yield (
-                "wrong",
-                f"{case}: no verdict came out; a bug in the code is not cured by a restart",
-            )
-        elif not training.broken:
-            yield "wrong", f"{case}: the start after it ended so: {error}"
-        return
-    steps, fault = training.steps(), "a Run comes back, and run[0] is a state_dict"
+    if training.broken and not error:
+        yield "wrong", f"{case}: no verdict came out; a bug in the code is not cured by a restart"
+    elif error and not training.broken:
+        yield "wrong", f"{case}: the start after it ended so: {error}"
+    elif not error:
+        yield from _judged_run(case, training, run)
+
+
+def _judged_run(case: str, training: Training, run: object) -> Iterator[tuple[str, str]]:
+    """What is wrong with the run that came back, or with the steps that it took."""
+    steps = training.steps()
+    told = ", ".join(map(str, steps))
+    fault = "a Run comes back, and run[0] is a state_dict"
     if isinstance(run, Run) and isinstance(run[0], dict):
         fault = on_ranks(1, compared, training, run[0], steps)[0]
+    most = training.num_steps + training.every * len(training.kills)
     if fault:
-        yield "wrong", f"{case}: {fault} (steps trained: {', '.join(map(str, steps))})"
-    elif len(steps) > (most := training.num_steps + training.every * len(training.kills)):
-        yield (
-            "over budget",
-            f"{case}: {len(steps)} steps were trained, {most} are enough: "
-            f"{', '.join(map(str, steps))}",
-        )
+        yield "wrong", f"{case}: {fault} (steps trained: {told})"
+    elif len(steps) > most:
+        yield "over budget", f"{case}: {len(steps)} steps were trained, {most} are enough: {told}"
 
 
 # --- in the ranks ---
@@ -172,7 +173,9 @@ def _saved(answer: Callable, folder: Path, kill: str) -> tuple[str]:
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    file, rank, touched = folder / "last.pt", dist.get_rank(), []
+    file = folder / "last.pt"
+    touched: list[str] = []
+    rank = dist.get_rank()
     torch.manual_seed(rank)
     net = DistributedDataParallel(nn.Linear(3, 2))
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
@@ -180,7 +183,8 @@ def _saved(answer: Callable, folder: Path, kill: str) -> tuple[str]:
     _watch(folder, touched)
     for step in (1, 2):
         net(torch.randn(4, 3)).sum().backward()
-        optimizer.step(), scheduler.step()
+        optimizer.step()
+        scheduler.step()
         touched.clear()
         if step == 2 and kill == "write" and rank == 0:
             ambush(folder, lambda: None)
@@ -188,19 +192,24 @@ def _saved(answer: Callable, folder: Path, kill: str) -> tuple[str]:
             touched.append("kill")
         answer(file, net, optimizer, scheduler, step, argparse.Namespace(lr=0.1, name="a"))
         dist.barrier()
-    states: list = [None] * dist.get_world_size()
-    dist.all_gather_object(states, torch.get_rng_state())
-    wrote: list = [None] * dist.get_world_size()
-    dist.all_gather_object(wrote, list(touched))
     due = {
         "model": net.module.state_dict(),
         "optimizer": optimizer.state_dict(),
         "scheduler": scheduler.state_dict(),
         "step": 2,
         "args": {"lr": 0.1, "name": "a"},
-        "rng": states,
+        "rng": _of_all_ranks(torch.get_rng_state()),
     }
+    wrote = _of_all_ranks(list(touched))
     return (_unlike(file, due) or _careless(wrote),)
+
+
+def _of_all_ranks(mine: object) -> list:
+    from torch import distributed as dist
+
+    everybody: list = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    return everybody
 
 
 def _watch(folder: Path, touched: list[str]) -> None:
@@ -208,21 +217,30 @@ def _watch(folder: Path, touched: list[str]) -> None:
     stands there."""
     import torch
 
-    whole, sync = torch.save, os.fsync
+    whole = torch.save
+    whole_sync = os.fsync
 
     def save(value: object, file: Any, *args: Any, **options: Any) -> None:
         if isinstance(file, str | os.PathLike):  # opened where no audit hook sees it
             touched.append("write")
         whole(value, file, *args, **options)
 
-    def seen(event: str, arguments: tuple) -> None:
-        if event in ("open", "os.rename") and str(folder) in str(arguments[0]):
-            if event == "os.rename" and "kill" in touched:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if event == "os.rename" or arguments[2] & (os.O_WRONLY | os.O_RDWR):
-                touched.append("rename" if event == "os.rename" else "write")
+    def sync(number: int) -> None:
+        touched.append("fsync")
+        whole_sync(number)
 
-    torch.save, os.fsync = save, lambda number: [touched.append("fsync"), sync(number)]
+    def seen(event: str, arguments: tuple) -> None:
+        if event not in ("open", "os.rename") or str(folder) not in str(arguments[0]):
+            return
+        if event == "os.rename":
+            if "kill" in touched:
+                os.kill(os.getpid(), signal.SIGKILL)
+            touched.append("rename")
+        elif arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            touched.append("write")
+
+    torch.save = save
+    os.fsync = sync
     sys.addaudithook(seen)
 
 
@@ -232,9 +250,15 @@ def _careless(wrote: list[list[str]]) -> str:
     if busy != [0]:
         return f"ranks {busy} write; one file has one writer, rank 0"
     if "rename" not in wrote[0]:
-        return "the file is written in place: who is killed there leaves half of it, and the old one is gone"
+        return (
+            "the file is written in place: who is killed there leaves half of it, and the old one "
+            "is gone"
+        )
     if "fsync" not in wrote[0][: wrote[0].index("rename")]:
-        return "no os.fsync before the rename: after a power cut the new name may stand for bytes that never came"
+        return (
+            "no os.fsync before the rename: after a power cut the new name may stand for bytes "
+            "that never came"
+        )
     return ""
 
 
@@ -273,9 +297,9 @@ def _same(a: object, b: object) -> bool:
     if isinstance(b, torch.Tensor):
         return isinstance(a, torch.Tensor) and torch.equal(a, b)
     if isinstance(b, dict):
-        return (
-            isinstance(a, dict) and a.keys() == b.keys() and all(_same(a[key], b[key]) for key in b)
-        )
+        has_keys = isinstance(a, dict) and a.keys() == b.keys()
+        return has_keys and all(_same(a[key], b[key]) for key in b)
     if isinstance(b, list | tuple):
-        return isinstance(a, list | tuple) and len(a) == len(b) and all(map(_same, a, b))
+        is_as_long = isinstance(a, list | tuple) and len(a) == len(b)
+        return is_as_long and all(map(_same, a, b))
     return a == b

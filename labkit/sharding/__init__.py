@@ -1,10 +1,10 @@
 """Model states in parts: ZeRO and FSDP, what each rank holds, sends and needs at every moment of a
 step.
 
-``states`` is the bill by formula, ``partition`` says which slice lies where, ``step`` adds what a
-step needs on top; ``run`` takes the step with the real engine, and ``engines`` reads out of it what
-each rank holds. ``zero_board`` and ``fsdp_board`` are the widgets. Chapters 06 (``zero_check``) and
-07 (``fsdp_check``).
+``states`` is the bill by formula, ``partition`` says which slice lies where; ``step`` adds what a
+step needs on top, by what its ``layers`` keep and what the engine does in its ``phases``. A
+``setting`` is what ``run`` trains with the real engine; ``engines`` reads what each rank of it
+holds. The boards and exercises are in ``labkit.zero`` (chapter 06) and ``labkit.fsdp`` (chapter 07).
 """
 
 import lazy_loader
@@ -12,19 +12,14 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "run": [
+        "engines": ["claim", "shards"],
+        "run": ["Trainer", "deepspeed_config", "launch", "measured", "start", "timeline", "wrap"],
+        "setting": [
             "ENGINES",
             "Setting",
-            "Trainer",
-            "deepspeed_config",
-            "launch",
-            "measured",
             "predicted",
             "predicted_footprint",
             "predicted_payload",
-            "start",
-            "timeline",
-            "wrap",
         ],
     },
 )

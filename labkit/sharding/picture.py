@@ -2,13 +2,14 @@
 between device and host."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from labkit.pictures.bytes_held import LOOKS
 from labkit.pictures.scene import WIDTH_PX
-from labkit.pictures.sketch import Box, Line, Said, Sketch, Words, legend, said
+from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend, said
 from labkit.pictures.style import clipped
 from labkit.sharding.partition import STAGES, group_size
-from labkit.sharding.states import Move
+from labkit.sharding.states import Transfer
 from labkit.units import check_real, check_whole, check_word, format_bytes, format_us
 from labkit.words import speaking
 
@@ -40,6 +41,10 @@ _WORDS = (
 )
 WORDS = {"en": {key: en for key, en, _ in _WORDS}, "zh": {key: zh for key, _, zh in _WORDS}}
 _LEFT_PX = 64.0
+_GAP_PX = 6.0
+_TOP_PX = 78.0
+_ROW_GAP_PX = 4.0
+Event = tuple[str, int]  # a collective: its key of WORDS, its layer
 
 
 def layers(
@@ -62,118 +67,143 @@ def layers(
     check_whole(
         **{f"bytes of layer {name}": num_bytes for name, num_bytes in dict(unit_bytes).items()}
     )
-    names, size = list(unit_bytes), group_size(strategy, num_ranks, shard_size)
+    size = group_size(strategy, num_ranks, shard_size)
     check_whole(1, num_ranks, **{"shard_size, by default half of the ranks,": size})
-    there, events = _at(moment, len(names), strategy)
+    whole, events = _at(moment, len(unit_bytes), strategy)
+    drawing = _Layers(
+        unit_bytes=unit_bytes,
+        num_ranks=num_ranks,
+        moment=moment,
+        strategy=strategy,
+        shard_size=1 if strategy == "ddp" else size,
+        whole=whole,
+        events=events,
+    )
+    return speaking(language, drawing.sketch)
 
-    def build(words: dict[str, str]) -> Sketch:
-        said_, total = WORDS[words["code"]], sum(unit_bytes.values())
-        scale, height = (WIDTH_PX - _LEFT_PX - 6 * len(names)) / total, min(24.0, 150 / num_ranks)
-        happens = (
-            words["comma"].join(
-                said_[key].format(names[index]) if key != "reduce" else said_[key]
-                for key, index in events
-            )
-            or said_["quiet"]
-        )
-        shapes, x = [], _LEFT_PX
-        for index, (name, num_bytes) in enumerate(unit_bytes.items()):
-            wide, marked = num_bytes * scale, index in {each for _, each in events}
-            shapes.append(Words(x + wide / 2, 70, clipped(name, wide + 5, 11), "middle", 11))
-            for rank in range(num_ranks):
-                slot, place = (wide, 0) if strategy == "ddp" else (wide / size, rank % size)
-                shapes += _layer(
-                    x,
-                    78 + rank * (height + 4),
-                    wide,
-                    height,
-                    place * slot,
-                    slot,
-                    index in there,
-                    marked,
-                )
-            x += wide + 6
-        shapes += [
-            Words(
-                _LEFT_PX - 8, 78 + rank * (height + 4) + height / 2 + 4, f"rank {rank}", "end", 11
-            )
-            for rank in range(num_ranks)
-        ]
-        keys = [
-            ((Box(0, -7, 22, 14, *look),), said_[key])
-            for key, look in (
-                ("own", LOOKS["parameters"]),
-                ("whole", LOOKS["gathered"]),
-                ("not_held", ()),
-            )
-        ]
-        more, end_px = legend(keys, 0, 80 + num_ranks * (height + 4))
-        heading = said_["layers"].format(moment, happens)
-        rows = [
-            (name, said_["whole"] if index in there or strategy == "ddp" else said_["own"])
-            for index, name in enumerate(names)
-        ]
+
+@dataclass(frozen=True, kw_only=True)
+class _Layers:
+    """What ``layers`` draws."""
+
+    unit_bytes: Mapping[str, int]
+    """layer -> bytes of its parameters"""
+    num_ranks: int
+    """one row each"""
+    moment: str
+    """of the step"""
+    strategy: str
+    """how the layers are sharded"""
+    shard_size: int
+    """ranks among which a layer is cut; 1 where each has all of it"""
+    whole: set[int]
+    """layers that are gathered"""
+    events: list[Event]
+    """the collectives of this moment"""
+
+    @property
+    def height_px(self) -> float:
+        """Of a row."""
+        return min(24.0, 150 / self.num_ranks)
+
+    def row_px(self, rank: int) -> float:
+        """The upper edge of a rank's row."""
+        return _TOP_PX + rank * (self.height_px + _ROW_GAP_PX)
+
+    def sketch(self, words: dict[str, str]) -> Sketch:
+        """The picture in one language."""
+        own = WORDS[words["code"]]
+        names = list(self.unit_bytes)
+        happens = words["comma"].join(own[key].format(names[index]) for key, index in self.events)
+        heading = own["layers"].format(self.moment, happens or own["quiet"])
+        keys, end_px = self._legend(own)
+        whole = range(len(names)) if self.strategy == "ddp" else self.whole
+        states = ["whole" if index in whole else "own" for index in range(len(names))]
+        rows = [(name, own[state]) for name, state in zip(names, states, strict=True)]
         return Sketch(
-            shapes=(*shapes, *more),
+            shapes=(*self._columns(), *self._ranks(), *keys),
             height_px=end_px,
             heading=heading,
             badge=words["predicted"].lower(),
-            table=(("", moment), *rows),
+            table=(("", self.moment), *rows),
             language=words["code"],
-            summary=words["plan"].format(heading, strategy, num_ranks) + ".",
+            summary=words["plan"].format(heading, self.strategy, self.num_ranks) + ".",
         )
 
-    return speaking(language, build)
+    def _columns(self) -> list[Shape]:
+        """Each layer as a column, as wide as its bytes, under its name."""
+        room = WIDTH_PX - _LEFT_PX - _GAP_PX * len(self.unit_bytes)
+        scale = room / sum(self.unit_bytes.values())
+        marked = {index for _, index in self.events}
+        shapes: list[Shape] = []
+        x = _LEFT_PX
+        for index, (name, num_bytes) in enumerate(self.unit_bytes.items()):
+            wide = num_bytes * scale
+            shapes.append(Words(x + wide / 2, 70, clipped(name, wide + 5, 11), "middle", 11))
+            for rank in range(self.num_ranks):
+                shapes += self._layer(rank, x, wide, index in self.whole)
+                shapes.append(
+                    Box(x, self.row_px(rank), wide, self.height_px, marked=index in marked)
+                )
+            x += wide + _GAP_PX
+        return shapes
 
-
-def _layer(
-    x: float,
-    y: float,
-    wide: float,
-    height: float,
-    before: float,
-    slot: float,
-    whole: bool,
-    marked: bool,
-) -> list[Box]:
-    """A layer on a rank: its own part, the others' left and right of it while the layer is whole, a
-    frame."""
-    mine = x + before
-    others = [(x, mine), (mine + slot, x + wide)] if whole else []
-    return [
-        *(
-            Box(begin, y, end - begin, height, *LOOKS["gathered"])
+    def _layer(self, rank: int, x: float, wide: float, whole: bool) -> list[Box]:
+        """A layer on a rank: its own part, and the others' left and right of it while the layer is
+        whole."""
+        slot = wide / self.shard_size
+        mine = x + rank % self.shard_size * slot
+        others = [(x, mine), (mine + slot, x + wide)] if whole else []
+        boxes = [
+            Box(begin, self.row_px(rank), end - begin, self.height_px, *LOOKS["gathered"])
             for begin, end in others
             if end - begin > 0.5
-        ),
-        Box(mine, y, slot, height, *LOOKS["parameters"]),
-        Box(x, y, wide, height, marked=marked),
-    ]
+        ]
+        return [*boxes, Box(mine, self.row_px(rank), slot, self.height_px, *LOOKS["parameters"])]
+
+    def _ranks(self) -> list[Words]:
+        """The names of the rows."""
+        return [
+            Words(
+                _LEFT_PX - 8, self.row_px(rank) + self.height_px / 2 + 4, f"rank {rank}", "end", 11
+            )
+            for rank in range(self.num_ranks)
+        ]
+
+    def _legend(self, own: dict[str, str]) -> tuple[list[Shape], float]:
+        """What the boxes mean, and where it ends."""
+        looks = {"own": LOOKS["parameters"], "whole": LOOKS["gathered"], "not_held": ()}
+        keys = [((Box(0, -7, 22, 14, *look),), own[key]) for key, look in looks.items()]
+        return legend(keys, 0, self.row_px(self.num_ranks) + 2)
 
 
-def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[tuple[str, int]]]:
+def _at(moment: str, num_units: int, strategy: str) -> tuple[set[int], list[Event]]:
     """Which units are whole on every rank at a moment, and the collectives that belong to it."""
-    check_word(
-        moment,
-        ("loss", "step", *(f"{way}{unit}" for way in "FB" for unit in range(num_units))),
-        "a moment",
-    )
-    index = int(moment[1:]) if moment[1:].isdecimal() else -1
+    forward = [f"F{unit}" for unit in range(num_units)]
+    backward = [f"B{unit}" for unit in range(num_units)]
+    check_word(moment, ("loss", "step", *forward, *backward), "a moment")
     if strategy == "ddp":
         return set(), [("reduce", 0)] if moment == "B0" else []
-    keeps, forward = strategy == "fsdp_grad_op", moment.startswith("F")
-    if index < 0:
-        return set(range(num_units)) if moment == "loss" and keeps else set(), []
-    there = set(range(index + 1)) if keeps else {index} if forward else {index, max(0, index - 1)}
-    if forward:
-        return there, [("gather", index)]
-    first = [("gather", index)] * (index == num_units - 1 and not keeps)
-    ahead = [("ahead", index - 1)] * (index > 0 and not keeps)
-    return there, [*first, *ahead, ("scatter", index)]
+    keeps = strategy == "fsdp_grad_op"
+    if moment in ("loss", "step"):
+        stays = moment == "loss" and keeps
+        return set(range(num_units)) if stays else set(), []
+    index = int(moment[1:])
+    if moment in forward:
+        whole = set(range(index + 1)) if keeps else {index}
+        return whole, [("gather", index)]
+    if keeps:
+        return set(range(index + 1)), [("scatter", index)]
+    events = [("scatter", index)]
+    if index > 0:
+        events.insert(0, ("ahead", index - 1))
+    if index == num_units - 1:
+        events.insert(0, ("gather", index))
+    return {index, max(0, index - 1)}, events
 
 
 def flow(
-    moves: Sequence[Move],
+    moves: Sequence[Transfer],
     device: Mapping[str, float],
     host: Mapping[str, float],
     gb_per_s: float,
@@ -189,79 +219,132 @@ def flow(
     check_real(1e-9, gb_per_s=gb_per_s)
     for part in (*device, *host):
         check_word(part, LOOKS, "a part of the bill")
-    most = max((move.num_bytes for move in moves), default=1.0)
+    drawing = _Flow(
+        transfers=moves,
+        device=device,
+        host=host,
+        gb_per_s=gb_per_s,
+        title=title,
+        marked=marked,
+        note=note,
+    )
+    return speaking(language, drawing.sketch)
 
-    def build(words: dict[str, str]) -> Sketch:
-        names, shapes, y, comma, colon = (
-            WORDS[words["code"]],
-            [],
-            84.0,
-            words["comma"],
-            words["colon"],
-        )
-        for move in moves:
-            at = (640.0, 260.0) if not move.to_host else (260.0, 640.0)
-            seconds = format_us(move.num_bytes / gb_per_s / 1e3)
-            text = f"{names[move.phase]}{colon}{names[move.what]} {format_bytes(move.num_bytes)}{comma}{seconds}"
-            on = move.phase == marked or not marked
-            shapes += [
-                Line(
-                    ((at[0], y + 20), (at[1], y + 20)),
-                    LOOKS[move.what][0],
-                    10 * move.num_bytes / most,
-                    arrow=True,
-                    opacity=1.0 if on else 0.3,
-                ),
-                Words(
-                    450, y + 6, text, "middle", bold=on and bool(marked), opacity=1.0 if on else 0.6
-                ),
-            ]
-            y += 48
-        bottom = max(y, 84.0 + 26 * max(len(device), len(host)) + 40)
-        for x, name, parts in ((0.0, names["device"], device), (650.0, names["memory"], host)):
-            shapes += [
-                Box(x, 62, 249, bottom - 62),
-                Words(x + 10, 80, f"{name}{colon}{format_bytes(sum(parts.values()))}", bold=True),
-            ]
-            for number, (part, num_bytes) in enumerate(parts.items()):
-                shapes.append(
-                    Box(
-                        x + 10,
-                        90 + 26 * number,
-                        229,
-                        22,
-                        *LOOKS[part],
-                        (f"{names[part]} {format_bytes(num_bytes)}",),
-                    )
-                )
-        down, up = (
-            sum(move.num_bytes for move in moves if move.to_host is way) for way in (True, False)
-        )
-        numbers = (
-            (names["down"], format_bytes(down)),
-            (names["up"], format_bytes(up)),
-            (names["link"], f"{gb_per_s:g} GB/s"),
-            (names["both"], format_us((down + up) / gb_per_s / 1e3)),
-        )
-        heading, notes = said(title, words["code"]) or names["flow"], said(note, words["code"])
-        shapes += [Words(0, bottom + 20, notes, opacity=0.85)] if notes else []
-        rows = [
-            (
-                names[move.phase],
-                names[move.what],
-                names["down" if move.to_host else "up"],
-                f"{move.num_bytes:,.0f}",
-            )
-            for move in moves
+
+_FIRST_ARROW_PX = 84.0
+_ARROW_ROW_PX = 48.0
+_PART_ROW_PX = 26.0
+_HOST_PX = 650.0  # left edge of the host's memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flow:
+    """What ``flow`` draws."""
+
+    transfers: Sequence[Transfer]
+    """one arrow each"""
+    device: Mapping[str, float]
+    """bytes by part of the bill"""
+    host: Mapping[str, float]
+    """the same, in the host's memory"""
+    gb_per_s: float
+    """of the link"""
+    title: Said
+    """its heading, or "" for the usual one"""
+    marked: str
+    """the phase that stands out, or "\""""
+    note: Said
+    """a line below"""
+
+    @property
+    def bottom_px(self) -> float:
+        """The lower edge of both memories."""
+        arrows = _FIRST_ARROW_PX + _ARROW_ROW_PX * len(self.transfers)
+        num_parts = max(len(self.device), len(self.host))
+        return max(arrows, _FIRST_ARROW_PX + _PART_ROW_PX * num_parts + 40)
+
+    def time(self, num_bytes: float) -> str:
+        """How long the link takes for so many bytes, in words."""
+        return format_us(num_bytes / self.gb_per_s / 1e3)
+
+    def sketch(self, words: dict[str, str]) -> Sketch:
+        """The picture in one language."""
+        names = WORDS[words["code"]]
+        shapes = [
+            *self._arrows(words),
+            *self._memory(0.0, names["device"], self.device, words),
+            *self._memory(_HOST_PX, names["memory"], self.host, words),
         ]
+        note = said(self.note, words["code"])
+        if note:
+            shapes.append(Words(0, self.bottom_px + 20, note, opacity=0.85))
+        rows = []
+        for each in self.transfers:
+            way = names["down" if each.to_host else "up"]
+            rows.append((names[each.phase], names[each.what], way, f"{each.num_bytes:,.0f}"))
         return Sketch(
             shapes=tuple(shapes),
-            height_px=bottom + (32 if notes else 10),
-            heading=heading,
+            height_px=self.bottom_px + (32 if note else 10),
+            heading=said(self.title, words["code"]) or names["flow"],
             badge=words["computed"],
-            numbers=numbers,
+            numbers=self._numbers(names),
             table=(("", "", "", "B"), *rows),
             language=words["code"],
         )
 
-    return speaking(language, build)
+    def _arrows(self, words: dict[str, str]) -> list[Shape]:
+        """What is moved, one below the other."""
+        names = WORDS[words["code"]]
+        most = max((each.num_bytes for each in self.transfers), default=1.0)
+        shapes: list[Shape] = []
+        y = _FIRST_ARROW_PX
+        for each in self.transfers:
+            begin, end = (260.0, 640.0) if each.to_host else (640.0, 260.0)
+            stands_out = each.phase == self.marked or not self.marked
+            text = names[each.phase] + words["colon"] + names[each.what]
+            text += f" {format_bytes(each.num_bytes)}" + words["comma"] + self.time(each.num_bytes)
+            arrow = Line(
+                ((begin, y + 20), (end, y + 20)),
+                LOOKS[each.what][0],
+                10 * each.num_bytes / most,
+                arrow=True,
+                opacity=1.0 if stands_out else 0.3,
+            )
+            label = Words(
+                450,
+                y + 6,
+                text,
+                "middle",
+                bold=stands_out and bool(self.marked),
+                opacity=1.0 if stands_out else 0.6,
+            )
+            shapes += [arrow, label]
+            y += _ARROW_ROW_PX
+        return shapes
+
+    def _memory(
+        self, x: float, name: str, parts: Mapping[str, float], words: dict[str, str]
+    ) -> list[Shape]:
+        """A memory and the parts of the bill that lie in it."""
+        names = WORDS[words["code"]]
+        total = format_bytes(sum(parts.values()))
+        shapes: list[Shape] = [
+            Box(x, 62, 249, self.bottom_px - 62),
+            Words(x + 10, 80, name + words["colon"] + total, bold=True),
+        ]
+        for number, (part, num_bytes) in enumerate(parts.items()):
+            y = 90 + _PART_ROW_PX * number
+            text = f"{names[part]} {format_bytes(num_bytes)}"
+            shapes.append(Box(x + 10, y, 229, 22, *LOOKS[part], (text,)))
+        return shapes
+
+    def _numbers(self, names: dict[str, str]) -> tuple[tuple[str, str], ...]:
+        """Bytes each way, the link, and the time of all."""
+        down = sum(each.num_bytes for each in self.transfers if each.to_host)
+        up = sum(each.num_bytes for each in self.transfers if not each.to_host)
+        return (
+            (names["down"], format_bytes(down)),
+            (names["up"], format_bytes(up)),
+            (names["link"], f"{self.gb_per_s:g} GB/s"),
+            (names["both"], self.time(down + up)),
+        )

@@ -1,10 +1,12 @@
 """One training step with the model's states whole or in parts, for real: DDP, DeepSpeed's ZeRO and
-FSDP, measured beside what ``partition`` and ``footprint`` predict.
+FSDP, measured beside what ``setting`` predicts.
 
     setting = sharding.Setting(engine="zero2", num_ranks=4)
-    run = sharding.run(setting)
-    sharding.measured(run)                   # Shards of all ranks; sharding.predicted(setting) the same by theory
-    run[0]["footprint"].peak_bytes, run[0]["payload_bytes"], run.timeline()
+    run = sharding.launch(setting)
+    sharding.measured(run)      # Shards of all ranks; sharding.predicted(setting) by theory
+    run[0]["footprint"].peak_bytes
+    run[0]["payload_bytes"]
+    run.timeline()
 """
 
 import contextlib
@@ -15,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit import shards as shards_
-from labkit.footprint import Footprint
-from labkit.sharding import partition, step
-from labkit.sharding.step import Unit
-from labkit.shards import Shards
+from labkit.sharding import partition
+from labkit.sharding.setting import (
+    ENGINES,
+    Setting,
+    predicted,
+    predicted_footprint,
+    predicted_payload,
+)
+from labkit.shards import Shards, join
 from labkit.timeline import COMM, Timeline
 
 if TYPE_CHECKING:
@@ -29,103 +35,29 @@ if TYPE_CHECKING:
     from labkit.launching.run import Run
     from labkit.measure.memory import Watch
 
-ENGINES = tuple(partition.STAGES)
+__all__ = [
+    "ENGINES",
+    "STAGE3_BUFFERS",
+    "Setting",
+    "Trainer",
+    "deepspeed_config",
+    "launch",
+    "measured",
+    "predicted",
+    "predicted_footprint",
+    "predicted_payload",
+    "start",
+    "timeline",
+    "wrap",
+]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What is trained, and how its states are kept."""
-
-    engine: str = "ddp"
-    """one of ENGINES"""
-    num_ranks: int = 2
-    """how many ranks"""
-    offload: str = "none"
-    """"none", "optimizer", or "all" (parameters too, ZeRO 3)"""
-    bucket_size: int = 50_000
-    """DeepSpeed's reduce_bucket_size, in elements"""
-    num_layers: int = 4
-    """blocks of the transformer"""
-    dim: int = 64
-    """its width"""
-    num_heads: int = 4
-    """its heads"""
-    batch: int = 1
-    """sequences per microbatch and rank"""
-    seq_len: int = 32
-    """tokens of a sequence"""
-    num_microbatches: int = 2
-    """per step; 2 or more show what lies there between them"""
-
-    def __post_init__(self) -> None:
-        if (
-            self.num_microbatches < 1
-            or min(self.num_layers, self.dim, self.batch, self.seq_len) < 1
-        ):
-            raise ValueError(f"a step has a microbatch, a layer and a token or more; got {self}")
-        partition.predict(self.engine, {"w": (1,)}, self.num_ranks, offload=self.offload)
-
-    def units(self) -> list[Unit]:
-        """The layers of the model."""
-        return step.transformer(
-            num_layers=self.num_layers,
-            dim=self.dim,
-            num_heads=self.num_heads,
-            batch=self.batch,
-            seq_len=self.seq_len,
-        )
-
-
-def predicted(setting: Setting) -> Shards:
-    """What the ranks should hold between two microbatches."""
-    units = setting.units()
-    return partition.predict(
-        setting.engine,
-        step.shapes(units),
-        setting.num_ranks,
-        offload=setting.offload,
-        bucket_size=setting.bucket_size,
-        units=step.groups(units),
-    )
-
-
-def predicted_footprint(setting: Setting, rank: int = 0) -> Footprint:
-    """The bytes of a rank over the step."""
-    return step.predict(
-        setting.engine,
-        setting.units(),
-        setting.num_ranks,
-        rank=rank,
-        offload=setting.offload,
-        bucket_size=setting.bucket_size,
-    )
-
-
-def predicted_payload(setting: Setting) -> dict[str, int]:
-    """Bytes that a rank hands to each collective in a step, as ``traffic`` counts them: the whole
-    tensor to an all-reduce and a reduce-scatter, its own part to an all-gather. Padding included,
-    DeepSpeed's few bytes of norm and overflow not. DeepSpeed's stages 1 and 2 call all-reduce where
-    a reduce-scatter would do. Raises ValueError for one rank: engines then leave out what nobody
-    needs.
-    """
-    if setting.num_ranks < 2:
-        raise ValueError(f"a payload is predicted for 2 ranks or more; got {setting.num_ranks}")
-    engine, count = setting.engine, setting.num_microbatches
-    held = {kind: int(per_rank[0]) for kind, per_rank in predicted(setting).bytes_by().items()}
-    if engine in ("ddp", "zero0"):
-        return {"all_reduce": held["gradient"]}
-    if engine in ("zero1", "zero2"):
-        total = sum(
-            unit.num_params for unit in setting.units()
-        )  # in bf16, of which a part is 2/4 of its fp32 copy
-        return {
-            "all_reduce": 2 * total * (count if engine == "zero2" else 1),
-            "all_gather": held["master"] // 2,
-        }
-    part, size = held["parameter"], partition.group_size(engine, setting.num_ranks)
-    gathers = 1 if engine == "fsdp_grad_op" else 2
-    found = {"all_gather": gathers * count * part, "reduce_scatter": count * size * part}
-    return found | ({"all_reduce": count * part} if engine == "fsdp_hybrid" else {})
+STAGE3_BUFFERS = (
+    "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold",
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+)
+"""DeepSpeed's options for what stage 3 keeps whole or gathers ahead, in elements."""
 
 
 def launch(setting: Setting, *, timeout_s: float = 60.0) -> "Run":
@@ -148,7 +80,7 @@ def start(setting: Setting, *, timeout_s: float = 60.0) -> "Job":
 
 def measured(run: "Run") -> Shards:
     """What the ranks of a run held between two microbatches."""
-    return shards_.join(result["shards"] for result in run)
+    return join(result["shards"] for result in run)
 
 
 def timeline(run: "Run") -> Timeline:
@@ -159,12 +91,15 @@ def timeline(run: "Run") -> Timeline:
     recorded.
     """
     line = run.timeline()
-    kind, label = (column.astype(object) for column in (line.kind, line.label))
+    kind = line.kind.astype(object)
+    label = line.label.astype(object)
     for rank, result in enumerate(run):
         spans = np.flatnonzero((line.rank == rank) & (line.lane == COMM))
         spans = spans[np.argsort(line.start_us[spans], kind="stable")]
-        if len(spans) == len(result["order"]):
-            kind[spans] = label[spans] = [name for name, _ in result["order"]]
+        called = [name for name, _ in result["order"]]
+        if len(spans) == len(called):
+            kind[spans] = called
+            label[spans] = called
     return replace(line, kind=kind.astype(str), label=label.astype(str))
 
 
@@ -179,15 +114,7 @@ def deepspeed_config(setting: Setting) -> dict:
         "allgather_bucket_size": setting.bucket_size,
     }
     if setting.engine == "zero3":
-        zero |= dict.fromkeys(
-            (
-                "stage3_prefetch_bucket_size",
-                "stage3_param_persistence_threshold",
-                "stage3_max_live_parameters",
-                "stage3_max_reuse_distance",
-            ),
-            0,
-        )
+        zero |= dict.fromkeys(STAGE3_BUFFERS, 0)
     if setting.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
     if setting.offload == "all":
@@ -211,9 +138,10 @@ def _train(setting: Setting) -> dict:
 
     from labkit import model
     from labkit.measure import memory, trace, traffic
+    from labkit.sharding import engines
 
     torch.manual_seed(0)  # FSDP takes each rank's part of that rank's own weights
-    found: dict = {}
+    count = setting.num_microbatches
     with memory.watch() as watched:
         net = model.Transformer(
             setting.num_layers, setting.dim, setting.num_heads, max_len=setting.seq_len
@@ -221,29 +149,26 @@ def _train(setting: Setting) -> dict:
         trainer = wrap(setting, net)
         batch = model.story_tokens(setting.batch, setting.seq_len, seed=dist.get_rank())
         tokens, targets = (each.clone() for each in batch)
+        found: dict = {}
 
         def between(index: int) -> None:
             dist.barrier()  # or gloo's thread may still hold the last message
-            if index == max(0, setting.num_microbatches - 2):
-                watched.claim(trainer.engine, trainer.optimizer)
-                found.update(
-                    shards=memory.shards(trainer.engine, trainer.optimizer),
-                    live_bytes=watched.live_bytes,
-                )
+            if index == max(0, count - 2):
+                engines.claim(watched, trainer.engine, trainer.optimizer)
+                found["shards"] = engines.shards(trainer.engine, trainer.optimizer)
+                found["live_bytes"] = watched.live_bytes
 
-        trainer.train(setting.num_microbatches, tokens, targets)
+        trainer.train(count, tokens, targets)
         watched.layers(net.layers)
         with traffic.count() as counted:
-            trainer.train(setting.num_microbatches, tokens, targets, watched, between)
-        watched.claim(trainer.engine, trainer.optimizer)
+            trainer.train(count, tokens, targets, watched, between)
+        engines.claim(watched, trainer.engine, trainer.optimizer)
     began = time.perf_counter()
     with trace.record(operators=False), traffic.count() as recorded:
-        loss = trainer.train(setting.num_microbatches, tokens, targets)
-    return {
-        **found,
+        found["loss"] = trainer.train(count, tokens, targets)
+    found["step_us"] = (time.perf_counter() - began) * 1e6
+    return found | {
         "footprint": watched.footprint(),
-        "loss": loss,
-        "step_us": (time.perf_counter() - began) * 1e6,
         "calls": {name: num for name, num in counted.calls.items() if name != "barrier"},
         "payload_bytes": dict(+counted.payload_bytes),
         "sent_bytes": counted.sent_bytes,
@@ -275,7 +200,6 @@ class Trainer:
         its bucket, and all of them once more in memory.
         """
         import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
 
         from labkit import model
 
@@ -288,45 +212,49 @@ class Trainer:
                     watched.kept()
                     watched.mark("loss")
                 value = loss.item()
-                (loss / num_microbatches).backward() if self.optimizer else self.engine.backward(
-                    loss
-                )
+                if self.optimizer:
+                    (loss / num_microbatches).backward()
+                else:
+                    self.engine.backward(loss)
                 del loss
             between(index)
             if watched and last:
                 watched.mark("step")
-            if not self.optimizer:
-                self.engine.step()
-            elif last:
-                self.optimizer.step()
-                self.optimizer.zero_grad(
-                    set_to_none=not isinstance(self.engine, DistributedDataParallel)
-                )
+            self._update(last)
         return value
+
+    def _update(self, last: bool) -> None:
+        """DeepSpeed wants its ``step`` after each microbatch, torch's optimizers after the last."""
+        if not self.optimizer:
+            self.engine.step()
+        elif last:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=not self._is_ddp)
 
     def _synchronised(self, last: bool) -> contextlib.AbstractContextManager:
         """DDP reduces in the last microbatch alone. FSDP in each: its gradients would have to stay
         whole."""
+        waits = self._is_ddp and not last
+        return self.engine.no_sync() if waits else contextlib.nullcontext()
+
+    @property
+    def _is_ddp(self) -> bool:
         from torch.nn.parallel import DistributedDataParallel
 
-        waits = isinstance(self.engine, DistributedDataParallel) and not last
-        return self.engine.no_sync() if waits else contextlib.nullcontext()
+        return isinstance(self.engine, DistributedDataParallel)
 
 
 def wrap(setting: Setting, net: "nn.Module") -> Trainer:
     """The model in the setting's engine, with AdamW."""
     import torch
-    import torch.distributed as dist
     from torch.distributed import fsdp
     from torch.nn.parallel import DistributedDataParallel
 
     if setting.engine.startswith("zero"):
         import deepspeed
 
-        return Trainer(
-            engine=deepspeed.initialize(model=net, config=deepspeed_config(setting))[0],
-            optimizer=None,
-        )
+        engine = deepspeed.initialize(model=net, config=deepspeed_config(setting))[0]
+        return Trainer(engine=engine, optimizer=None)
     if setting.engine == "ddp":
         engine = DistributedDataParallel(net, gradient_as_bucket_view=True)
     elif setting.engine == "fsdp1":
@@ -338,12 +266,21 @@ def wrap(setting: Setting, net: "nn.Module") -> Trainer:
             auto_wrap_policy=ModuleWrapPolicy({type(each) for each in net.layers}),
         )
     else:
-        size = partition.group_size(setting.engine, setting.num_ranks)
-        groups = (setting.num_ranks // size, size) if setting.engine == "fsdp_hybrid" else (size,)
-        names = ("replicate", "shard")[-len(groups) :]
-        mesh, engine = dist.init_device_mesh("cpu", groups, mesh_dim_names=names), net
-        for layer in [*net.layers, net]:
-            fsdp.fully_shard(
-                layer, mesh=mesh, reshard_after_forward=setting.engine != "fsdp_grad_op"
-            )
+        _fully_shard(setting, net)
+        engine = net
     return Trainer(engine=engine, optimizer=torch.optim.AdamW(engine.parameters(), lr=1e-3))
+
+
+def _fully_shard(setting: Setting, net: "nn.Module") -> None:
+    """``fully_shard`` on each layer and the model, by the strategy of the setting."""
+    from torch.distributed import fsdp, init_device_mesh
+
+    size = partition.group_size(setting.engine, setting.num_ranks)
+    if setting.engine == "fsdp_hybrid":
+        groups = (setting.num_ranks // size, size)
+        mesh = init_device_mesh("cpu", groups, mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("shard",))
+    reshard = setting.engine != "fsdp_grad_op"
+    for layer in [*net.layers, net]:
+        fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)

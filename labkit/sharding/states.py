@@ -2,7 +2,7 @@
 activations, and what a step has to communicate.
 
 Base 10 (1 GB = 1e9 bytes), as the papers count. ``partition`` says which slice lies where,
-``footprint`` what a step adds on top.
+``step`` what a step adds on top.
 """
 
 from collections.abc import Mapping
@@ -141,7 +141,8 @@ def by_category(kinds: Mapping[str, float]) -> dict[str, float]:
     """The bill by its parts (parameters, gradients, optimizer, ...) from bytes by kind."""
     found: dict[str, float] = {}
     for kind, num_bytes in dict(kinds).items():
-        found[CATEGORIES.get(kind, kind)] = found.get(CATEGORIES.get(kind, kind), 0) + num_bytes
+        part = CATEGORIES.get(kind, kind)
+        found[part] = found.get(part, 0) + num_bytes
     return found
 
 
@@ -167,19 +168,21 @@ def ranks_needed(
     large."""
 
     def fits(num_ranks: int) -> bool:
-        return (
-            sum(state_bytes(num_params, num_ranks, stage, recipe_name).values()) + extra_bytes
-            <= device_bytes
-        )
+        states = state_bytes(num_params, num_ranks, stage, recipe_name)
+        return sum(states.values()) + extra_bytes <= device_bytes
 
     check_real(device_bytes=device_bytes, extra_bytes=extra_bytes)
     if not fits(most):
         return None
-    low, high = 0, most  # fits(high), and not fits(low) or low is none
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    too_few = 0
+    enough = most
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if fits(middle):
+            enough = middle
+        else:
+            too_few = middle
+    return enough
 
 
 def deepspeed_estimate(num_params: int, num_ranks: int, stage: int, largest_layer: int = 0) -> int:
@@ -198,11 +201,10 @@ def deepspeed_estimate(num_params: int, num_ranks: int, stage: int, largest_laye
     sizes = {kind: ITEMSIZE[dtype] for kind, dtype in types.items()}
     whole = sum(size for kind, size in sizes.items() if not is_sharded(kind, stage))
     sharded = sum(sizes.values()) - whole
-    return (
-        whole * num_params
-        + int(sharded * num_params / num_ranks)
-        + (4 * largest_layer if stage == 3 else 0)
-    )
+    num_bytes = whole * num_params + int(sharded * num_params / num_ranks)
+    if stage == 3:
+        num_bytes += 4 * largest_layer
+    return num_bytes
 
 
 # --- activations ---
@@ -231,11 +233,15 @@ def layer_activation_bytes(
     check_real(
         1, seq_len=seq_len, batch=batch, hidden=hidden, heads=heads, tensor_parallel=tensor_parallel
     )
-    sbh, t = seq_len * batch * hidden, tensor_parallel
+    sbh = seq_len * batch * hidden
+    t = tensor_parallel
     if recompute == "full":
         return 2 * sbh / (t if sequence_parallel else 1)
-    squared = 0 if flash or recompute == "selective" else 5 * heads * seq_len / hidden
-    return sbh * ((34 + squared) / t if sequence_parallel else 10 + (24 + squared) / t)
+    stores_matrix = recompute == "none" and not flash
+    squared = 5 * heads * seq_len / hidden if stores_matrix else 0
+    if sequence_parallel:
+        return sbh * ((34 + squared) / t)
+    return sbh * (10 + (24 + squared) / t)
 
 
 def block_activation_bytes(
@@ -274,14 +280,14 @@ def step_volume(
     part = num_bytes * (num_ranks - 1) / num_ranks
     if stage == 0:
         return {"all_reduce": 2 * part}
-    gathers = num_microbatches * (2 if reshard else 1) if stage == 3 else 1
-    return {
-        "reduce_scatter": part * (num_microbatches if stage > 1 else 1),
-        "all_gather": part * gathers,
-    }
+    scatters = num_microbatches if stage > 1 else 1
+    gathers = 1
+    if stage == 3:
+        gathers = num_microbatches * (2 if reshard else 1)
+    return {"reduce_scatter": part * scatters, "all_gather": part * gathers}
 
 
-class Move(NamedTuple):
+class Transfer(NamedTuple):
     """Bytes that one rank moves between its device and the host's memory in a step."""
 
     phase: str
@@ -300,7 +306,7 @@ def offload_moves(
     stage: int,
     offload: str = "optimizer",
     num_microbatches: int = 1,
-) -> list[Move]:
+) -> list[Transfer]:
     """What crosses the link to the host when DeepSpeed offloads (read off its code, 0.19.8), per
     rank and step.
 
@@ -310,29 +316,25 @@ def offload_moves(
     microbatch, and up again in all but the first. "all" keeps the parameters there, too: 2 P/N up
     for each forward and each backward, and nothing after the step.
     """
-    if (
-        stage not in (1, 2, 3)
-        or offload not in ("optimizer", "all")
-        or (offload == "all" and stage < 3)
-    ):
+    able = ("optimizer", "all") if stage == 3 else ("optimizer",)
+    if stage not in (1, 2, 3) or offload not in able:
         raise ValueError(
             f"ZeRO 1 to 3 offload the optimizer, and ZeRO 3 all; got {offload!r} for stage "
             f"{stage!r}"
         )
     check_real(num_params=num_params)
     check_whole(1, MOST_RANKS, num_ranks=num_ranks, num_microbatches=num_microbatches)
-    part, later = 2 * num_params / num_ranks, num_microbatches - 1
-    moves = []
+    part = 2 * num_params / num_ranks  # in 16 bit
+    again = num_microbatches - 1
+    transfers = []
     if offload == "all":
-        moves += [
-            Move("forward", "parameters", False, part * num_microbatches),
-            Move("backward", "parameters", False, part * num_microbatches),
-        ]
-    if stage == 3 or later:
-        moves.append(Move("backward", "gradients", True, part * num_microbatches))
-    if later:
-        moves.append(Move("backward", "gradients", False, part * later))
-    moves.append(Move("backward", "gradients", True, 2 * part))
+        for phase in ("forward", "backward"):
+            transfers.append(Transfer(phase, "parameters", False, part * num_microbatches))
+    if stage == 3 or again:
+        transfers.append(Transfer("backward", "gradients", True, part * num_microbatches))
+    if again:
+        transfers.append(Transfer("backward", "gradients", False, part * again))
+    transfers.append(Transfer("backward", "gradients", True, 2 * part))
     if offload == "optimizer":
-        moves.append(Move("step", "parameters", False, part))
-    return moves
+        transfers.append(Transfer("step", "parameters", False, part))
+    return transfers

@@ -7,28 +7,24 @@ Importing it in a notebook also gives every launch that takes longer than a seco
 from collections.abc import Callable
 
 from labkit.widgets import gallery
-from labkit.widgets.live import install
-from labkit.widgets.live import report as report
-from labkit.widgets.picture import show as show
-from labkit.widgets.trace import trace as trace
-from labkit.widgets.usage import timeline as timeline
+from labkit.widgets.live import install, report
+from labkit.widgets.picture import show
+from labkit.widgets.trace import trace
+from labkit.widgets.usage import timeline
 
-_KIT = ["report", "show", "timeline", "trace"]
+__all__ = ["report", "show", "timeline", "trace"]
+__all__ += gallery.homes()
 
 
-def __getattr__(name: str) -> Callable | list[str]:
-    """A board, from the subject that it belongs to; ``__all__`` names what there is."""
-    if name == "__all__":
-        return sorted([*_KIT, *gallery.boards()])
-    if not name.startswith("_") and name in gallery.boards():
-        return gallery.boards()[name]
-    raise AttributeError(
-        f"labkit.widgets has no {name!r}; it has {', '.join(sorted([*_KIT, *gallery.boards()]))}"
-    )
+def __getattr__(name: str) -> Callable:
+    """A board, imported from the subject that it belongs to when it is first asked for."""
+    if name in gallery.homes():
+        return gallery.board(name)
+    raise AttributeError(f"labkit.widgets has no {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:
-    return __getattr__("__all__")
+    return sorted(__all__)
 
 
 install()

@@ -13,21 +13,19 @@ from html import escape
 
 import ipywidgets as w
 
+from labkit.words import catalogue
+
 MIME = "application/vnd.labkit.offline+html"
-_WORDS = {
-    "en": (
+_WORDS = (
+    (
+        "no kernel",
         "Open the notebook to change {} or to run it on real ranks.",
-        "Open the notebook to change {}.",
-        ", ",
-        "play",
-    ),
-    "zh": (
         "要改变{}，或在真实 rank 上运行，请打开笔记本。",
-        "要改变{}，请打开笔记本。",
-        "、",
-        "播放",
     ),
-}
+    ("no run", "Open the notebook to change {}.", "要改变{}，请打开笔记本。"),
+    ("and", ", ", "、"),
+    ("play", "play", "播放"),
+)
 
 
 def wanted() -> bool:
@@ -38,30 +36,37 @@ def wanted() -> bool:
 def offline(board: w.Widget, language: str = "en") -> str:
     """A widget and everything in it as HTML that needs no kernel; what it can't do there is said
     below it."""
-    with_kernel, no_run, comma, play = _WORDS[language]
+    words = catalogue(_WORDS)[language]
     widgets = list(_all(board))
-    books = [each for each in widgets if hasattr(each, "drawn")]
-    sliders = {book.slider for book in books}
+    sliders = {each.slider for each in widgets if _is_flipbook(each)}
+    controls = [each for each in widgets if hasattr(each, "index")]
     fixed = [
         each.description
-        for each in widgets
-        if hasattr(each, "index") and each not in sliders and not isinstance(each, w.Stack)
+        for each in controls
+        if each not in sliders and not isinstance(each, w.Stack)
     ]
-    words = with_kernel if any(isinstance(each, w.Button) for each in widgets) else no_run
-    note = f'<p class="labkit-note">{escape(words.format(comma.join(fixed)))}</p>' if fixed else ""
-    return f'<div class="labkit-board">{_html(board, sliders, play)}{note}</div>'
+    note = ""
+    if fixed:
+        runs = any(isinstance(each, w.Button) for each in widgets)
+        told = words["no kernel" if runs else "no run"].format(words["and"].join(fixed))
+        note = f'<p class="labkit-note">{escape(told)}</p>'
+    return f'<div class="labkit-board">{_html(board, sliders, words["play"])}{note}</div>'
+
+
+def _is_flipbook(widget: w.Widget) -> bool:
+    return hasattr(widget, "drawn")
 
 
 def _all(widget: w.Widget) -> Iterator[w.Widget]:
     """The widget and what it holds; a flipbook's pages are its own."""
     yield widget
-    if not hasattr(widget, "drawn"):
+    if not _is_flipbook(widget):
         for child in getattr(widget, "children", ()):
             yield from _all(child)
 
 
 def _html(widget: w.Widget, sliders: set, play: str) -> str:
-    if hasattr(widget, "drawn"):
+    if _is_flipbook(widget):
         return _pages(widget)
     if hasattr(widget, "columns"):
         return _trace(widget)
@@ -76,27 +81,34 @@ def _html(widget: w.Widget, sliders: set, play: str) -> str:
     if isinstance(widget, w.HTML):
         return f"<div>{widget.value}</div>" if widget.value else ""
     if isinstance(widget, w.Box):
-        if any(isinstance(child, w.Button) for child in widget.children):
-            return ""  # a button, and why it may be off
-        inner = "".join(_html(child, sliders, play) for child in widget.children)
-        flat = not isinstance(widget, w.VBox)
-        return f'<div class="labkit-row">{inner}</div>' if flat and inner else inner
-    if hasattr(widget, "index"):
-        ends = (widget.index,) if isinstance(widget.index, int) else widget.index
-        shown = " … ".join(widget.options[index][0] for index in ends)
-        return (
-            f'<span class="labkit-set">{escape(widget.description)} <b>{escape(shown)}</b></span>'
-        )
-    return ""
+        return _box(widget, sliders, play)
+    return _as_it_stands(widget) if hasattr(widget, "index") else ""
+
+
+def _box(box: w.Box, sliders: set, play: str) -> str:
+    """What a box holds; nothing of one with a button, and why that may be off."""
+    if any(isinstance(child, w.Button) for child in box.children):
+        return ""
+    inner = "".join(_html(child, sliders, play) for child in box.children)
+    flat = not isinstance(box, w.VBox)
+    return f'<div class="labkit-row">{inner}</div>' if flat and inner else inner
+
+
+def _as_it_stands(control: w.Widget) -> str:
+    """A control that needs the kernel, written down; of a range, both of its ends."""
+    ends = (control.index,) if isinstance(control.index, int) else control.index
+    shown = " … ".join(control.options[index][0] for index in ends)
+    return f'<span class="labkit-set">{escape(control.description)} <b>{escape(shown)}</b></span>'
 
 
 def _slider(widget: w.Widget) -> str:
     labels = [label for label, _ in widget.options]
     now = escape(labels[widget.index])
+    all_labels = escape(json.dumps(labels, ensure_ascii=False))
     return (
         f'<label class="labkit-slider">{escape(widget.description)} <input type="range" min="0" '
         f'max="{len(labels) - 1}" value="{widget.index}" aria-valuetext="{now}" '
-        f'data-labels="{escape(json.dumps(labels, ensure_ascii=False))}"><output>{now}</output></label>'
+        f'data-labels="{all_labels}"><output>{now}</output></label>'
     )
 
 
@@ -110,7 +122,6 @@ def _pages(book: w.Widget) -> str:
 def _trace(viewer: w.Widget) -> str:
     """What ``viewer.js`` needs, as JSON in the page."""
     columns = {name: base64.b64encode(part).decode() for name, part in viewer.columns.items()}
-    data = json.dumps({"about": viewer.about, "columns": columns}, ensure_ascii=False).replace(
-        "</", "<\\/"
-    )
-    return f'<div class="labkit-trace"><script type="application/json">{data}</script></div>'
+    data = json.dumps({"about": viewer.about, "columns": columns}, ensure_ascii=False)
+    safe = data.replace("</", "<\\/")
+    return f'<div class="labkit-trace"><script type="application/json">{safe}</script></div>'

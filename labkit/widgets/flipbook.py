@@ -14,15 +14,13 @@ from html import escape
 import ipywidgets as w
 from ipywidgets.widgets.widget_string import HTMLStyle
 
-MAX_PAGES, MAX_BYTES = (
-    64,
-    1_500_000,
-)  # a stack keeps its pages in memory; what is beyond is drawn when asked for
-# the pages not seen wait this long: the visible one is on its way, and the next key may be too
+MAX_PAGES = 64
+MAX_BYTES = 1_500_000
+"""A stack keeps its pages in memory; what is beyond is drawn when asked for."""
 REST_S = 0.5
-_LATE = (
-    "<style>@keyframes labkit-late{from{opacity:0}}</style>"  # no flicker where the kernel is quick
-)
+"""The pages not seen wait this long: the visible one is on its way, and the next key may be too."""
+_LATE = "<style>@keyframes labkit-late{from{opacity:0}}</style>"
+"""no flicker where the kernel is quick"""
 
 
 class Flipbook(w.VBox):
@@ -43,31 +41,27 @@ class Flipbook(w.VBox):
         moved: Callable[[], None] = lambda: None,
         num_pages: Callable[..., int | None] = lambda *_: None,
     ) -> None:
-        self.slider, self.others, self._page, self._after = slider, tuple(others), page, moved
+        self.slider = slider
+        self.others = tuple(others)
+        self._page = page
+        self._after = moved
         self._num_pages = num_pages
         self.at = {control: control.index for control in (slider, *self.others)}
         self._sign = f'{_LATE}<b style="animation:labkit-late 0s .15s backwards">{escape(busy)}</b>'
-        layout, style = w.Layout(), HTMLStyle()  # one for all marks
-        self._marks = [
-            w.Stack(
-                [w.HTML(layout=layout, style=style) for _ in other.options],
-                layout=w.Layout(grid_area="1 / 1"),
-            )
-            for other in self.others
-        ]
-        self.pages, self._drawn = [], set()
+        self._marks = _busy_marks([len(other.options) for other in self.others])
+        self.pages: list[w.HTML] = []
+        self._drawn: set[int] = set()
         self.stack = w.Stack()
-        self._lock, self._edition = threading.RLock(), 0
+        self._lock = threading.RLock()
+        self._edition = 0
         super().__init__([w.GridBox(self._marks), self.stack])
         self.redraw(wait=True)
         pairs = [(slider, self.stack), *zip(self.others, self._marks, strict=True)]
         self.links = [
             w.jslink((control, "index"), (stack, "selected_index")) for control, stack in pairs
         ]
-        for (
-            control,
-            stack,
-        ) in pairs:  # of the two messages of a key, the link's comes first: drawing begins with it
+        # of the two messages of a key, the link's comes first: drawing begins with it
+        for control, stack in pairs:
             control.observe(partial(self._move, control), "index")
             stack.observe(partial(self._move, control), "selected_index")
 
@@ -104,12 +98,10 @@ class Flipbook(w.VBox):
             self.at[self.slider] = 0
             self.slider.options = [(str(index), index) for index in range(wanted)]
         num_pages = min(MAX_PAGES, len(self.slider.options))
-        if num_pages > len(
-            self.stack.children
-        ):  # it never shrinks: a new list of children costs the browser time
-            self.stack.children += tuple(
-                w.HTML() for _ in range(num_pages - len(self.stack.children))
-            )
+        missing = num_pages - len(self.stack.children)
+        # it never shrinks: a new list of children costs the browser time
+        if missing > 0:
+            self.stack.children += tuple(w.HTML() for _ in range(missing))
         self.pages = list(self.stack.children[:num_pages])
 
     def _ask(self) -> None:
@@ -128,9 +120,9 @@ class Flipbook(w.VBox):
         self._draw_rest(edition)
 
     def _draw_rest(self, edition: int) -> None:
-        for index in sorted(
-            range(len(self.pages)), key=lambda index: abs(index - self.at[self.slider])
-        ):
+        visible = self.at[self.slider]
+        nearest_first = sorted(range(len(self.pages)), key=lambda index: abs(index - visible))
+        for index in nearest_first:
             with self._lock:
                 if edition != self._edition:
                     return
@@ -160,3 +152,15 @@ class Flipbook(w.VBox):
         for other, mark in zip(self.others, self._marks, strict=True):
             for index, sign in enumerate(mark.children):
                 sign.value = "&nbsp;" if index == self.at[other] else self._sign
+
+
+def _busy_marks(nums: Sequence[int]) -> list[w.Stack]:
+    """Per control a stack with a sign for each of its positions, all at one place; signs share one
+    layout and one style."""
+    layout = w.Layout()
+    style = HTMLStyle()
+    marks = []
+    for num in nums:
+        signs = [w.HTML(layout=layout, style=style) for _ in range(num)]
+        marks.append(w.Stack(signs, layout=w.Layout(grid_area="1 / 1")))
+    return marks

@@ -8,12 +8,13 @@ import ipywidgets as w
 
 from labkit.launching import job as jobs
 from labkit.launching.job import Job
-from labkit.launching.verdict import LaunchError
-from labkit.pictures.waits import sketch
+from labkit.launching.verdicts.verdict import LaunchError
+from labkit.pictures import waits
 from labkit.units import format_us
 from labkit.widgets.picture import answer_anytime, show, spoken
 
-PATIENCE_S = 1.0  # a launch that is over before needs no panel
+PATIENCE_S = 1.0
+"""A launch that is over before needs no panel."""
 _WORDS = (
     ("stop", "Stop", "停止"),
     ("step", "step", "步"),
@@ -33,7 +34,8 @@ class Panel(w.VBox):
     changed, else none."""
 
     def __init__(self, job: Job, language: str = "en") -> None:
-        self.job, self._words = job, spoken(_WORDS, language)
+        self.job = job
+        self._words = spoken(_WORDS, language)
         self.lines = w.HTML()
         self.stop = w.Button(description=self._words["stop"], button_style="danger")
         self.stop.on_click(lambda _: job.stop())
@@ -43,9 +45,14 @@ class Panel(w.VBox):
 
     def refresh(self) -> None:
         """Reads the job's progress and shows it."""
-        lines = [_line(row, self._words) for row in self.job.progress]
-        self.lines.value = f'<pre style="line-height:1.4">{escape(chr(10).join(lines))}</pre>'
+        told = "\n".join(_line(row, self._words) for row in self.job.progress)
+        self.lines.value = f'<pre style="line-height:1.4">{escape(told)}</pre>'
         self.stop.disabled = self.job.done
+
+    def last_words(self) -> str:
+        """How many ranks there were, and how long it took."""
+        words = self._words["ended" if self.job.num_ranks > 1 else "alone"]
+        return words.format(self.job.num_ranks, format_us(1e6 * self.job.seconds))
 
 
 def _line(row: dict, words: dict[str, str]) -> str:
@@ -75,7 +82,7 @@ def watch(job: Job) -> None:
     if shown is None:
         if not job.done and time.monotonic() - job.began > PATIENCE_S:
             panel = Panel(job, spoken_here())
-            _shown[id(job)] = panel, display(panel, display_id=True)
+            _shown[id(job)] = (panel, display(panel, display_id=True))
         return
     panel, handle = shown
     panel.refresh()
@@ -83,20 +90,18 @@ def watch(job: Job) -> None:
         del _shown[id(job)]
         for widget in (*panel.children, panel):
             widget.close()
-        words = panel._words["ended" if job.num_ranks > 1 else "alone"]
-        handle.update(
-            {"text/plain": words.format(job.num_ranks, format_us(1e6 * job.seconds))}, raw=True
-        )
+        handle.update({"text/plain": panel.last_words()}, raw=True)
 
 
 _shown: dict[int, tuple] = {}
+"""Job's id -> its panel, and the handle of the output that it stands in."""
 
 
 def report(error: LaunchError, language: str | None = None) -> None:
     """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked; by
     default in the notebook's language. Nothing where no rank had started."""
-    if error.endings:
-        show(sketch(error.endings, error.finding, language=language or spoken_here()))
+    if error.outcomes:
+        show(waits.diagnosis(error.outcomes, error.finding, language=language or spoken_here()))
 
 
 def spoken_here() -> str:

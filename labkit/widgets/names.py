@@ -25,14 +25,16 @@ _WORDS = (
 )
 _CSS = """.labkit-board .jupyter-widgets-disconnected::before { content: none; }
 .labkit-board.jupyter-widgets-disconnected::before {
-  content: attr(data-cut); font: inherit; font-size: 12px; color: inherit; opacity: .8; padding: 2px 0 6px; }"""
+  content: attr(data-cut); font: inherit; font-size: 12px;
+  color: inherit; opacity: .8; padding: 2px 0 6px; }"""
 
 
 class Names(anywidget.AnyWidget):
     """Invisible; names every control of the board that it lies in, in the browser, with or without
     a kernel."""
 
-    _esm, _css = SOURCE, _CSS
+    _esm = SOURCE
+    _css = _CSS
     words = traitlets.Dict().tag(sync=True)
 
     def __init__(self, language: str) -> None:

@@ -8,10 +8,11 @@ from html import escape
 
 import ipywidgets as w
 
-from labkit.pictures import mpl, svg, text
-from labkit.pictures.scene import Scene
+from labkit.pictures.drawing import Scene
+from labkit.pictures.painters import mpl, svg, text
 from labkit.pictures.sketch import Sketch
 from labkit.widgets import export
+from labkit.words import catalogue
 
 _SWAP = "<style>.labkit-live:has(svg)+img{display:none}</style>"
 
@@ -23,13 +24,21 @@ def bundle(scene: Scene | Sketch) -> dict[str, str]:
     the PNG as well, hidden by a style that is stripped together with the SVG; the SVG's words,
     which stay behind, have font size 0.
     """
-    png = base64.b64encode(mpl.png(scene)).decode()
+    plain = _plain(scene)
     page = (
         f'<div style="font-size:0">{_SWAP}<div class="labkit-live">{svg.html(scene)}</div>'
-        f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{png}"></div>'
+        f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{plain["image/png"]}"></div>'
     )
-    data = {"text/html": page, "image/png": png, "text/plain": text.render(scene)}
-    return data | ({export.MIME: svg.html(scene)} if export.wanted() else {})
+    data = {"text/html": page, **plain}
+    if export.wanted():
+        data[export.MIME] = svg.html(scene)
+    return data
+
+
+def _plain(scene: Scene | Sketch) -> dict[str, str]:
+    """The picture for viewers that show neither scripts nor SVG."""
+    png = base64.b64encode(mpl.png(scene)).decode()
+    return {"image/png": png, "text/plain": text.render(scene)}
 
 
 def show(scene: Scene | Sketch) -> None:
@@ -46,7 +55,7 @@ class Board(w.VBox):
     language = "en"
 
     def __init__(self, parts: Sequence[w.Widget]) -> None:
-        if importlib.util.find_spec("anywidget"):
+        if has_anywidget():
             from labkit.widgets.names import Names
 
             parts = [*parts, Names(self.language)]
@@ -58,15 +67,18 @@ class Board(w.VBox):
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
-        data, scene = super()._repr_mimebundle_(**kwargs), self.scene()
-        if scene is not None:
-            data |= {
-                "image/png": base64.b64encode(mpl.png(scene)).decode(),
-                "text/plain": text.render(scene),
-            }
-        return data | (
-            {export.MIME: export.offline(self, self.language)} if export.wanted() else {}
-        )
+        data = super()._repr_mimebundle_(**kwargs)
+        shown = self.scene()
+        if shown is not None:
+            data |= _plain(shown)
+        if export.wanted():
+            data[export.MIME] = export.offline(self, self.language)
+        return data
+
+
+def has_anywidget() -> bool:
+    """Whether a widget may have JavaScript of its own here, as ``names`` and ``viewer`` do."""
+    return importlib.util.find_spec("anywidget") is not None
 
 
 def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, str]:
@@ -74,7 +86,7 @@ def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, s
     "en" and "zh"."""
     if language not in ("en", "zh"):
         raise ValueError(f"a widget's language is one of en, zh; got {language!r}")
-    return {key: english if language == "en" else chinese for key, english, chinese in rows}
+    return catalogue(rows)[language]
 
 
 def paragraphs(*notes: str) -> str:

@@ -1,19 +1,18 @@
 """``trace(run)``: the trace viewer for any run or timeline, of any size; two of them on one
 axis."""
 
-import importlib.util
-
 import ipywidgets as w
 
 from labkit.launching.run import Run
-from labkit.pictures import scene, svg
+from labkit.pictures import scene
+from labkit.pictures.painters import svg
 from labkit.timeline import Timeline
-from labkit.widgets.picture import Board
+from labkit.widgets.picture import Board, has_anywidget
 
 
 def viewed(shown: scene.Scene) -> w.Widget | None:
     """A Scene in the viewer; None where there can be none (no anywidget)."""
-    if not importlib.util.find_spec("anywidget"):
+    if not has_anywidget():
         return None
     from labkit.widgets.viewer import Viewer
 
@@ -24,7 +23,8 @@ class TraceBoard(Board):
     """A Scene in the viewer; where the viewer can't be, the same as SVG."""
 
     def __init__(self, shown: scene.Scene) -> None:
-        self._shown, self.viewer = shown, viewed(shown)
+        self._shown = shown
+        self.viewer = viewed(shown)
         super().__init__([self.viewer or w.HTML(svg.html(shown))])
 
     def scene(self) -> scene.Scene:
@@ -34,7 +34,9 @@ class TraceBoard(Board):
     @property
     def selection_us(self) -> tuple[float, float] | None:
         """The window that was brushed, in microseconds; None where there is none."""
-        return tuple(self.viewer.selection) if self.viewer and self.viewer.selection else None
+        if self.viewer is None or not self.viewer.selection:
+            return None
+        return tuple(self.viewer.selection)
 
 
 def trace(
@@ -47,7 +49,11 @@ def trace(
     """Everything that every rank did, to zoom into, search and measure. With ``second``, ``first``
     is the prediction: both on one axis, and what is under the pointer in one of them is marked in
     the other."""
-    one, two = (found.timeline() if isinstance(found, Run) else found for found in (first, second))
-    if two is None:
-        return TraceBoard(scene.timeline(one, title=title, language=language))
-    return TraceBoard(scene.compare(one, two, title=title, language=language))
+    if second is None:
+        return TraceBoard(scene.timeline(_timeline(first), title=title, language=language))
+    both = _timeline(first), _timeline(second)
+    return TraceBoard(scene.compare(*both, title=title, language=language))
+
+
+def _timeline(found: Run | Timeline) -> Timeline:
+    return found.timeline() if isinstance(found, Run) else found

@@ -1,9 +1,22 @@
 """What the boards that predict and then run on real ranks have in common: controls, a flipbook, a
-button, a verdict."""
+button, a verdict.
+
+How a board does it:
+
+- ``options`` is a dict from a control's name to its values, ``setting_type`` a frozen dataclass
+  with a field per control in the same order. Then nobody counts positions: ``setting_at`` is done
+  here.
+- ``predict(setting)`` is theory, and nothing but ``prediction`` calls it. ``page``, ``scene`` and
+  their helpers ask ``self.prediction(setting)``: each setting is simulated once, however often its
+  picture and its words need the result.
+- Where many pages have one prediction (the steps of a plan, the moments of a training step),
+  ``predicts_by(setting)`` names what it depends on, as ``key(setting)`` does for runs.
+"""
 
 import threading
 import time
 from collections.abc import Hashable, Sequence
+from dataclasses import fields
 from html import escape
 from typing import Any
 
@@ -13,14 +26,12 @@ from labkit.launching.job import Job
 from labkit.launching.run import Run
 from labkit.pictures.style import text_px
 from labkit.timeline import Timeline
-from labkit.widgets.flipbook import Flipbook
+from labkit.widgets.flipbook import MAX_PAGES, Flipbook
 from labkit.widgets.live import Panel
 from labkit.widgets.picture import Board, answer_anytime, spoken
 
-_BESIDE_PX = {
-    w.Dropdown: 50,
-    w.SelectionSlider: 150,
-}  # what a control needs beside its name and the longest option
+_BESIDE_PX = {w.Dropdown: 50, w.SelectionSlider: 150}
+"""what a control needs beside its name and the longest option"""
 _WORDS = (
     ("run", "Run it on real ranks", "在真实 rank 上运行"),
     ("busy", "kernel busy: the new settings are not drawn yet", "内核忙碌：新设置尚未绘制"),
@@ -32,10 +43,16 @@ class Trial(Board):
     """A board that predicts each setting and, at a button, runs it for real. The first control is
     flipped through.
 
-    A subclass says what a ``setting`` of the controls is, draws its ``page``, ``begin``s its run,
-    and may have a ``reason`` why a setting can't run, or a number of pages that depends on the
-    other controls (``num_pages``).
+    A subclass says what a ``setting`` of the controls is, what theory ``predict``s of it, draws its
+    ``page``, ``begin``s its run, and may have a ``reason`` why a setting can't run, or a number of
+    pages that depends on the other controls (``num_pages``).
     """
+
+    options: dict[str, Sequence]
+    """Control's name -> the values it stands for, in the order of the fields of
+    ``setting_type``."""
+    setting_type: type
+    """A frozen dataclass: one position of all controls."""
 
     def __init__(
         self,
@@ -44,17 +61,20 @@ class Trial(Board):
         controls: dict[str, w.Widget],
         around: Sequence[w.Widget] = (),
     ) -> None:
-        self.language, self._words = language, spoken((*_WORDS, *words), language)
+        self.language = language
+        self._words = spoken((*_WORDS, *words), language)
         self.controls = controls
         self.runs: dict[Hashable, Run] = {}
         self.error: BaseException | None = None
+        self._predictions: dict[Hashable, Any] = {}
         self._timelines: dict[Hashable, Timeline] = {}
         self._job: Job | None = None
         self.button = w.Button(
             description=self._words["run"], icon="play", layout=w.Layout(width="auto")
         )
         self.button.on_click(lambda _: self._start())
-        self.why_off, self.live = w.HTML(), w.VBox()
+        self.why_off = w.HTML()
+        self.live = w.VBox()
         slider, *others = controls.values()
         self.book = Flipbook(
             slider, others, self._page, self._words["busy"], self._allow, self.num_pages
@@ -66,11 +86,19 @@ class Trial(Board):
         self._allow()
         answer_anytime(*controls.values(), *around, self.button)
 
-    # --- what a subclass says -------------------------------------------------------------------------------------
+    # --- what a subclass says ---
 
     def setting_at(self, *indices: int) -> Hashable:
         """What the controls mean when they stand at these indices, in the order of ``controls``."""
+        return chosen(self.setting_type, self.options, indices)
+
+    def predict(self, setting: Any) -> Any:
+        """What theory says of a setting. Raises ValueError where there is no such thing."""
         raise NotImplementedError
+
+    def predicts_by(self, setting: Any) -> Hashable:
+        """What of a setting its prediction depends on."""
+        return setting
 
     def page(self, setting: Any) -> str:
         """The picture of a setting and its words, as HTML."""
@@ -93,12 +121,25 @@ class Trial(Board):
         each option."""
         return None
 
-    # --- where it stands ------------------------------------------------------------------------------------------
+    # --- where it stands ---
 
     @property
     def setting(self) -> Any:
         """What the controls say now."""
         return self.setting_at(*self.book.at.values())
+
+    def prediction(self, setting: Any) -> Any:
+        """What ``predict`` says of a setting, which it is asked once; the latest ``MAX_PAGES`` are
+        kept."""
+        about = self.predicts_by(setting)
+        if about in self._predictions:
+            return self._predictions[about]
+        found = self.predict(setting)
+        self._predictions[about] = found
+        if len(self._predictions) > MAX_PAGES:
+            oldest = next(iter(self._predictions))
+            del self._predictions[oldest]
+        return found
 
     @property
     def measured(self) -> Timeline | None:
@@ -118,7 +159,7 @@ class Trial(Board):
         self.button.disabled = reason is not None or self._job is not None
         self.why_off.value = escape(self._words["off"].format(reason)) if reason else ""
 
-    # --- the real run ---------------------------------------------------------------------------------------------
+    # --- the real run ---
 
     def run(self) -> Run:
         """Launches the setting on real ranks and waits. Raises ValueError where it can't run, or
@@ -145,7 +186,8 @@ class Trial(Board):
             raise ValueError(reason)
         if self._job is not None:
             raise ValueError("this board is running; wait until it ends, or stop it")
-        self.error, self._job = None, self.begin(setting)
+        self.error = None
+        self._job = self.begin(setting)
         self._allow()
         return self._job
 
@@ -163,7 +205,8 @@ class Trial(Board):
             job.stop()
             self._tell(error)
         else:
-            self.runs[self.key(setting)], self._timelines[self.key(setting)] = run, measured
+            self.runs[self.key(setting)] = run
+            self._timelines[self.key(setting)] = measured
             self.live.children = []
         finally:
             self._job = None
@@ -194,27 +237,33 @@ def selectors(
             raise ValueError(f"{name} is one of {', '.join(map(str, values))}; got {start[name]!r}")
     made = {}
     for name, values in options.items():
-        kind = w.Dropdown if name in dropdowns else w.SelectionSlider
         labels = [shown.get(name, str)(value) for value in values]
-        need_px = (
-            text_px(words[name], 14)
-            + max(text_px(label, 14) for label in labels)
-            + _BESIDE_PX[kind]
-        )
-        made[name] = kind(
-            options=list(zip(labels, values, strict=True)),
-            value=start[name],
-            description=words[name],
-            style={"description_width": "auto"},
-            layout=w.Layout(
-                width=f"{max(290, round(need_px))}px", max_width="100%", margin="2px 18px 2px 0"
-            ),
-        )
+        labelled = list(zip(labels, values, strict=True))
+        kind = w.Dropdown if name in dropdowns else w.SelectionSlider
+        made[name] = _selector(kind, words[name], labelled, start[name])
     return made
+
+
+def _selector(
+    kind: type[w.Widget], name: str, options: list[tuple[str, Any]], value: object
+) -> w.Widget:
+    """A slider or dropdown, as wide as its name and its longest option need."""
+    longest_px = max(text_px(label, 14) for label, _ in options)
+    need_px = text_px(name, 14) + longest_px + _BESIDE_PX[kind]
+    return kind(
+        options=options,
+        value=value,
+        description=name,
+        style={"description_width": "auto"},
+        layout=w.Layout(
+            width=f"{max(290, round(need_px))}px", max_width="100%", margin="2px 18px 2px 0"
+        ),
+    )
 
 
 def chosen(kind: type, options: dict[str, Sequence], indices: Sequence[int]) -> Any:
     """A setting whose fields are, in their order, the options that controls at these indices stand
     for."""
-    values = [values[index] for values, index in zip(options.values(), indices, strict=True)]
-    return kind(**dict(zip(kind.__dataclass_fields__, values, strict=True)))
+    picked = [values[index] for values, index in zip(options.values(), indices, strict=True)]
+    names = [field.name for field in fields(kind)]
+    return kind(**dict(zip(names, picked, strict=True)))

@@ -8,8 +8,9 @@ import ipywidgets as w
 import numpy as np
 
 from labkit.launching.run import Run
-from labkit.pictures import scene, style, svg
-from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm
+from labkit.pictures import scene, style
+from labkit.pictures.painters import svg
+from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm, step_us
 from labkit.units import format_share, format_us
 from labkit.widgets.picture import Board, answer_anytime, spoken
 from labkit.widgets.trace import viewed
@@ -21,7 +22,8 @@ _WORDS = (
     ("idle", "neither", "两者皆无"),
     ("hidden", "communicating under compute", "计算之下的通信"),
 )
-MANY = 2000  # spans in one SVG; it takes some 100 ms beyond
+MANY = 2000
+"""Spans in one SVG; it takes some 100 ms beyond."""
 _FILLS = {
     "compute": f"background:{style.KINDS['compute'].colour}",
     "exposed": "background:repeating-linear-gradient(45deg,#10161f66 0 1px,#0000 1px 4px),"
@@ -49,20 +51,21 @@ def usage(timeline: Timeline) -> list[Usage]:
     """Where every rank's time went, between the first start and the last end of all ranks."""
     if not len(timeline):
         return []
-    whole_us, rows = float(timeline.end_us.max() - timeline.start_us.min()), []
-    for rank in range(timeline.num_ranks):
-        mine = timeline.select(timeline.rank == rank)
-        compute_us, comm_us = (float(busy_us(mine, lane)[rank]) for lane in (COMPUTE, COMM))
-        hidden_us = hidden_comm(mine) * comm_us
-        rows.append(
-            Usage(
-                compute_us=compute_us,
-                exposed_us=comm_us - hidden_us,
-                hidden_us=hidden_us,
-                idle_us=whole_us - compute_us - comm_us + hidden_us,
-            )
-        )
-    return rows
+    whole_us = step_us(timeline)
+    return [_of_rank(timeline, rank, whole_us) for rank in range(timeline.num_ranks)]
+
+
+def _of_rank(timeline: Timeline, rank: int, whole_us: float) -> Usage:
+    mine = timeline.select(timeline.rank == rank)
+    compute_us = float(busy_us(mine, COMPUTE)[rank])
+    comm_us = float(busy_us(mine, COMM)[rank])
+    hidden_us = hidden_comm(mine) * comm_us
+    return Usage(
+        compute_us=compute_us,
+        exposed_us=comm_us - hidden_us,
+        hidden_us=hidden_us,
+        idle_us=whole_us - compute_us - comm_us + hidden_us,
+    )
 
 
 class TimelineBoard(Board):
@@ -73,7 +76,9 @@ class TimelineBoard(Board):
     """
 
     def __init__(self, timeline: Timeline, language: str = "en") -> None:
-        self.timeline, self.language, self._words = timeline, language, spoken(_WORDS, language)
+        self.timeline = timeline
+        self.language = language
+        self._words = spoken(_WORDS, language)
         begin_us = float(timeline.start_us.min()) if len(timeline) else 0.0
         stops_us = np.linspace(begin_us, float(timeline.end_us.max(initial=begin_us)), 101).tolist()
         self.window = w.SelectionRangeSlider(
@@ -83,24 +88,22 @@ class TimelineBoard(Board):
             layout=w.Layout(width="600px", max_width="100%"),
         )
         self.page = w.HTML()
-        self.viewer = (
-            viewed(scene.timeline(timeline, language=language)) if len(timeline) > MANY else None
-        )
+        self.viewer = None
+        if len(timeline) > MANY:
+            self.viewer = viewed(scene.timeline(timeline, language=language))
         super().__init__([self.viewer, self.page] if self.viewer else [self.page, self.window])
         self._draw()
-        moved = (self.viewer, "selection") if self.viewer else (self.window, "index")
-        moved[0].observe(lambda _: self._draw(), moved[1])
-        answer_anytime(moved[0])
+        chooser = self.viewer or self.window
+        chooser.observe(lambda _: self._draw(), "selection" if self.viewer else "index")
+        answer_anytime(chooser)
 
     @property
     def shown(self) -> Timeline:
         """What lies in the window; spans that cross its edges are cut there."""
-        start_us, end_us = (
-            self.viewer.selection if self.viewer and self.viewer.selection else self.window.value
-        )
-        inside = self.timeline.select(
-            (self.timeline.end_us >= start_us) & (self.timeline.start_us <= end_us)
-        )
+        selected = self.viewer.selection if self.viewer else []
+        start_us, end_us = selected or self.window.value
+        overlaps = (self.timeline.end_us >= start_us) & (self.timeline.start_us <= end_us)
+        inside = self.timeline.select(overlaps)
         return replace(
             inside,
             start_us=np.maximum(inside.start_us, start_us),
@@ -124,9 +127,12 @@ class TimelineBoard(Board):
 def _headed(name: str, words: str) -> str:
     """A share's name behind the look it has in a bar; what lies under compute has no part of the
     bar."""
-    look = f'<span style="display:inline-block;width:1em;height:.7em;margin-right:.4em;{_FILLS.get(name)}"></span>'
+    look = ""
+    if name in _FILLS:
+        box = "display:inline-block;width:1em;height:.7em;margin-right:.4em"
+        look = f'<span style="{box};{_FILLS[name]}"></span>'
     first, _, more = escape(words).partition(" ")
-    return f'<span style="white-space:nowrap">{look if name in _FILLS else ""}{first}</span> {more}'
+    return f'<span style="white-space:nowrap">{look}{first}</span> {more}'
 
 
 def _row(rank: int, used: Usage) -> str:

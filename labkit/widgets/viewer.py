@@ -9,14 +9,16 @@ import anywidget
 import numpy as np
 import traitlets
 
-from labkit import words
 from labkit.pictures import style
-from labkit.pictures.scene import Row, Scene
-from labkit.pictures.svg import HATCHES
+from labkit.pictures.drawing import Row, Scene
+from labkit.pictures.style import HATCHES
+from labkit.words import WORDS, catalogue
 
 PARTS = ("viewer_data.js", "viewer_painter.js", "viewer.js")
 SOURCE = "".join(Path(__file__).with_name(part).read_text(encoding="utf-8") for part in PARTS)
 """The browser's half, as one module: anywidget and pages without a kernel take it as it is."""
+_WAY = re.compile(r"\d+>\d+")
+"""label of a message: from a rank to another"""
 _WORDS = (
     ("in", "zoom in (+)", "放大 (+)"),
     ("out", "zoom out (-)", "缩小 (-)"),
@@ -71,16 +73,12 @@ def columns(scene: Scene) -> dict[str, bytes]:
         )
     number = {label: index for index, label in enumerate(_labels(scene))}
     look = {key: index for index, key in enumerate(looks)}
+    pairs = zip(scene.kind[keep].tolist(), scene.chunk[keep].tolist(), strict=True)
+    texts = map(tuple, scene.texts[keep].tolist())
     parts = {
         "row": scene.row[keep].astype("<u2"),
-        "look": np.array(
-            [
-                look[key]
-                for key in zip(scene.kind[keep].tolist(), scene.chunk[keep].tolist(), strict=True)
-            ],
-            dtype="<u1",
-        ),
-        "label": np.array([number[tuple(row)] for row in scene.texts[keep].tolist()], dtype="<u4"),
+        "look": np.array([look[pair] for pair in pairs], dtype="<u1"),
+        "label": np.array([number[text] for text in texts], dtype="<u4"),
         "x0": scene.x0_us[keep].astype("<f8"),
         "x1": scene.x1_us[keep].astype("<f8"),
         "size": scene.num_bytes[keep].astype("<f8"),
@@ -90,41 +88,17 @@ def columns(scene: Scene) -> dict[str, bytes]:
 
 def about(scene: Scene) -> dict:
     """Everything else that the browser needs, as JSON: rows, looks, labels, words, the axis."""
+    first_px = min((row.top_px for row in scene.rows), default=0.0)
+    top_px = first_px - (16 if scene.headings else 0)
+    rows = [_row(scene, row, top_px) for row in scene.rows]
     shades = int(scene.chunk.max(initial=0)) + 1
-    top_px = min((row.top_px for row in scene.rows), default=0.0) - (16 if scene.headings else 0)
-    rows = []
-    for row in scene.rows:
-        panel = _panel(scene, row)
-        owner = scene.headings[panel].text if scene.headings else ""
-        rows.append(
-            {
-                "name": row.name,
-                "rank": row.rank,
-                "lane": row.lane,
-                "panel": panel,
-                "owner": owner,
-                "top_px": row.top_px - top_px,
-                "height_px": row.height_px,
-            }
-        )
-    looks = [
-        {
-            "kind": kind,
-            "chunk": chunk,
-            "letter": style.style(kind).letter,
-            "word": style.style(kind).words[scene.language],
-            "hatch": HATCHES.get(style.style(kind).hatch),
-            "colour": style.shade(style.style(kind).colour, chunk, shades),
-        }
-        for kind, chunk in _looks(scene)
-    ]
-    said = {key: zh if scene.language == "zh" else en for key, en, zh in _WORDS}
-    said["table"] = words.WORDS[scene.language]["table"]
+    looks = [_look(kind, chunk, shades, scene.language) for kind, chunk in _looks(scene)]
+    table = {"table": WORDS[scene.language]["table"]}
     return {
         "heading": scene.heading,
         "title": scene.title,
         "summary": scene.summary,
-        "words": said,
+        "words": catalogue(_WORDS)[scene.language] | table,
         "numbers": [list(pair) for pair in scene.numbers],
         "badge": scene.badge,
         "rows": rows,
@@ -139,14 +113,37 @@ def about(scene: Scene) -> dict:
     }
 
 
+def _row(scene: Scene, row: Row, top_px: float) -> dict:
+    panel = _panel(scene, row)
+    return {
+        "name": row.name,
+        "rank": row.rank,
+        "lane": row.lane,
+        "panel": panel,
+        "owner": scene.headings[panel].text if scene.headings else "",
+        "top_px": row.top_px - top_px,
+        "height_px": row.height_px,
+    }
+
+
+def _look(kind: str, chunk: int, num_shades: int, language: str) -> dict:
+    look = style.style(kind)
+    return {
+        "kind": kind,
+        "chunk": chunk,
+        "letter": look.letter,
+        "word": look.words[language],
+        "hatch": HATCHES.get(look.hatch),
+        "colour": style.shade(look.colour, chunk, num_shades),
+    }
+
+
 def _looks(scene: Scene) -> list[tuple[str, int]]:
     """(kind, chunk) pairs in the picture, in the legend's order."""
     pairs = set(zip(scene.kind.tolist(), scene.chunk.tolist(), strict=True))
-    order = {kind: index for index, kind in enumerate(scene.kinds)}
-    return sorted(
-        (pair for pair in pairs if pair[0] != style.IDLE),
-        key=lambda pair: (order[pair[0]], pair[1]),
-    )
+    order = scene.kinds
+    busy = [(kind, chunk) for kind, chunk in pairs if kind != style.IDLE]
+    return sorted(busy, key=lambda pair: (order.index(pair[0]), pair[1]))
 
 
 def _labels(scene: Scene) -> list[tuple[str, ...]]:
@@ -162,12 +159,17 @@ def _panel(scene: Scene, row: Row) -> int:
 def _flows(scene: Scene) -> list[list[int]]:
     """Pairs of box numbers, from a send to its receive: the n-th send "0>1" and the n-th recv "0>1"
     of a panel."""
+    ends: dict[tuple, tuple[list[int], list[int]]] = {}
     kept = np.flatnonzero(scene.kind != style.IDLE)
-    ends: dict[tuple, list[list[int]]] = {}
     for number, box in enumerate(kept.tolist()):
-        kind, way, row = str(scene.kind[box]), str(scene.texts[box, 0]), scene.rows[scene.row[box]]
-        if kind in ("send", "recv") and re.fullmatch(r"\d+>\d+", way):
-            ends.setdefault((_panel(scene, row), way), [[], []])[kind == "recv"].append(number)
-    return [
-        list(pair) for sent, received in ends.values() for pair in zip(sent, received, strict=False)
-    ]
+        kind = str(scene.kind[box])
+        way = str(scene.texts[box, 0])
+        if kind in ("send", "recv") and _WAY.fullmatch(way):
+            panel = _panel(scene, scene.rows[scene.row[box]])
+            sent, received = ends.setdefault((panel, way), ([], []))
+            mine = sent if kind == "send" else received
+            mine.append(number)
+    flows: list[list[int]] = []
+    for sent, received in ends.values():
+        flows += [list(pair) for pair in zip(sent, received, strict=False)]
+    return flows

@@ -29,9 +29,10 @@ from labkit.measure import memory
 from labkit import model, widgets
 from labkit.pictures.curves import Series
 from labkit.planner import check
-from labkit.collectives.algorithms import Move, Plan, plan, sent_bytes, validate
+from labkit.collectives.algorithms import plan
+from labkit.collectives.plans import Message, Plan, sent_bytes, validate
 from labkit.units import format_bytes, format_share, format_us
-from labkit.planner import need_board, run as planner_run
+from labkit.planner import need_run, strategies_run
 from labkit.planner.models import DEVICES, MODELS, TFLOPS
 
 LANGUAGE = "en"
@@ -81,9 +82,7 @@ for each in MODELS.values():
 
 # %%
 def four_recipes():
-    return {
-        recipe: need_board.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")
-    }
+    return {recipe: need_run.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")}
 
 
 run = lab.launch(four_recipes, ranks=2, backend="gloo", timeout_s=50)
@@ -423,7 +422,7 @@ board
 # %%
 def three_strategies():
     return {
-        strategy: planner_run.train(strategy, 16, False)
+        strategy: strategies_run.train(strategy, 16, False)
         for strategy in ("data", "layers", "hybrid")
     }
 
@@ -515,14 +514,15 @@ def hybrid(num_ranks, island_size):
     firsts = range(0, num_ranks, island_size)
     whole = tuple(range(len(firsts)))  # one chunk per island: the ring passes them on one by one
     adds = [
-        [Move(first + i, first, whole, "add") for first in firsts] for i in range(1, island_size)
+        [Message(first + i, first, whole, "add") for first in firsts] for i in range(1, island_size)
     ]
     between = [
-        [Move(firsts[src], firsts[dst], chunks, op) for src, dst, chunks, op in step]
+        [Message(firsts[src], firsts[dst], chunks, op) for src, dst, chunks, op in step]
         for step in plan("all_reduce", "ring", len(firsts)).steps
     ]
     copies = [
-        [Move(first, first + i, whole, "copy") for first in firsts] for i in range(1, island_size)
+        [Message(first, first + i, whole, "copy") for first in firsts]
+        for i in range(1, island_size)
     ]
     made = Plan(
         primitive="all_reduce",
@@ -566,7 +566,7 @@ my_most = None
 
 # %%
 from labkit.collectives.network import Link, islands, time_us
-from labkit.planner.picture import crossing_bytes
+from labkit.planner.links import crossing_bytes
 
 fast, slow = Link(alpha_us=2, bandwidth_gb_per_s=300), Link(alpha_us=5, bandwidth_gb_per_s=25)
 network = islands(

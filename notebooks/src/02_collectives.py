@@ -19,13 +19,15 @@
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
-from labkit.collectives import calibrate, network, picture
+from labkit.collectives import calibrate_run as calibrate, network, network_picture
+from labkit.collectives import topology_picture
 from labkit.pictures import curves as pictures_curves, scene
 from labkit import collectives, widgets
 from labkit.machine import hardware, resources
 from labkit.pictures.curves import Series
 from labkit.collectives import check
-from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan, sent_bytes
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
+from labkit.collectives.plans import sent_bytes
 from labkit.words import TITLES
 from labkit.collectives.network import Link, crossover_bytes, formula_us, time_us, uniform
 from labkit.words import WORDS, called
@@ -49,7 +51,7 @@ def curves(series, title, badge, **options):
 # A collective is as fast as the slowest link it crosses. So NCCL begins by asking the system what is connected with what: GPUs and their NVLinks, PCIe, the NUMA nodes of the CPUs, network cards. This is the machine you are on, asked the same way; without GPUs the ranks are processes on its cores, and messages go through its memory.
 
 # %%
-widgets.show(picture.topology(hardware.topology(), language=LANGUAGE))
+widgets.show(topology_picture.topology(hardware.topology(), language=LANGUAGE))
 
 # %% [markdown]
 # Section 19.1.1 draws a DGX A100: four GPUs under one NVSwitch, four under another, "NVLink 600 GB/s" and "PCIe Gen4 64 GB/s". Some arithmetic with the data sheets' numbers: 12 NVLinks per GPU of 25 GB/s in each direction; 16 PCIe lanes of 16 GT/s, 128 bits of every 130 being data; 36 ports on an NVSwitch of that generation.
@@ -391,10 +393,7 @@ print(
 # %%
 def titled(name, *more):
     """What an algorithm is called in each language, and more."""
-    return {
-        language: words["comma"].join((*called([name], language), *more))
-        for language, words in WORDS.items()
-    }
+    return {language: called([name], language, *more) for language in WORDS}
 
 
 for name in ("parameter_server", "ring"):
@@ -534,7 +533,7 @@ for size, *times in zip(sizes, *lines.values()):
 islands = network.islands(
     4, 2, inside=Link(alpha_us=1_000, bandwidth_gb_per_s=1), between=SLOW, shared=True
 )
-widgets.show(picture.network(islands, language=LANGUAGE))
+widgets.show(network_picture.network(islands, language=LANGUAGE))
 
 # %%
 print(f"{'4 MB':<20} crosses between islands   ms: predicted measured")

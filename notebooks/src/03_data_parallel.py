@@ -194,7 +194,8 @@ for name, seconds in rows.items():
 # Two threads take about as long as one after the other; two ranks, on two free cores, about as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL torch broadcasts and reduces instead: about 2 for any N), beside what a rank of a ring all-reduce sends and receives:
 
 # %%
-from labkit.collectives.algorithms import plan, received_bytes, sent_bytes
+from labkit.collectives.algorithms import plan
+from labkit.collectives.plans import received_bytes, sent_bytes
 
 print("  N   GPU 0, copy by copy      ring, each rank")
 for size in (2, 4, 8):

@@ -27,7 +27,7 @@ from labkit import collectives, model, sharding, shards, widgets
 from labkit.sharding import states as sharding_states
 from labkit.measure import memory, traffic
 from labkit.machine import ops
-from labkit.sharding import zero_check as check
+from labkit.zero import check
 from labkit.collectives.algorithms import plan
 from labkit.units import format_bytes
 
@@ -381,7 +381,7 @@ def train(configs):
     import deepspeed
     import torch
     import torch.distributed as dist
-    from labkit.measure import memory, traffic
+    from labkit.measure import traffic
     from labkit import model
 
     found = {}
@@ -398,7 +398,7 @@ def train(configs):
                 with traffic.count() as counted:  # in the end: the last microbatch and the update
                     loss = model.loss(engine(tokens).float(), targets)
                     engine.backward(loss)
-                    held = held if index else memory.shards(engine)  # after the first microbatch
+                    held = held if index else sharding.shards(engine)  # after the first microbatch
                     engine.step()
         found[name] = loss.item(), held, counted, 1000 * (time.perf_counter() - began)
     return found

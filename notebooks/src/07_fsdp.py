@@ -32,7 +32,7 @@ from labkit import footprint
 from labkit.sharding import states, step as sharding_step
 from labkit import model, sharding, timeline, widgets
 from labkit.pictures.curves import Series
-from labkit.sharding import fsdp_check as check
+from labkit.fsdp import check
 from labkit.sharding.run import Setting
 from labkit.units import format_bytes
 
@@ -511,7 +511,7 @@ def wrapped(ways):
                 watched.mark("step")
                 with traffic.count() as counted:
                     model.loss(net(tokens), targets).backward()
-            watched.claim(net)
+            sharding.claim(watched, net)
         table = watched.footprint().num_bytes[1:]
         found[way] = (
             table.sum(1).max(),
@@ -548,7 +548,7 @@ my_gather_factor, my_state_factor = None, None
 def in_16_bit(policies):
     import torch
     import torch.distributed as dist
-    from labkit.measure import memory, traffic
+    from labkit.measure import traffic
     from labkit import model
     from torch.distributed.fsdp import fully_shard
 
@@ -571,7 +571,7 @@ def in_16_bit(policies):
             str(seen[0][0])[6:],
             net.layers[1].up.weight.dtype,
             counted.payload_bytes,
-            memory.shards(net).rank_bytes,
+            sharding.shards(net).rank_bytes,
             ((whole - right).norm() / right.norm()).item(),
             lost.item(),
         )
@@ -621,7 +621,7 @@ FSDP2 = {
 # %%
 def both(strategies):
     import torch, warnings, torch.distributed as dist
-    from labkit.measure import memory, traffic
+    from labkit.measure import traffic
     from labkit import model
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -651,7 +651,7 @@ def both(strategies):
         with traffic.count() as counted:
             model.loss(net(tokens[0]), tokens[1]).backward()
         optimizer.step()
-        held = memory.shards(net, optimizer).rank_bytes[dist.get_rank()]
+        held = sharding.shards(net, optimizer).rank_bytes[dist.get_rank()]
         found[name, version] = held, counted.calls, counted.payload_bytes
     return found, said
 
@@ -900,7 +900,7 @@ def checkpointed(ways, num_rounds=8):
                 watched.mark("kept"),
                 watched.mark("backward"),
                 loss.backward(),
-                watched.claim(net),
+                sharding.claim(watched, net),
             )
         step = watched.footprint()
         found[way] = (
@@ -1156,7 +1156,7 @@ def load(efficient):
     loss.backward(), optimizer.step()
     return (
         watched.footprint().peak_bytes,
-        memory.shards(net, optimizer).rank_bytes[dist.get_rank()],
+        sharding.shards(net, optimizer).rank_bytes[dist.get_rank()],
         loss.item(),
     )
 
@@ -1226,8 +1226,8 @@ num_processes: 2
 SET_UP = """\
 import torch, torch.distributed as dist
 from accelerate import Accelerator, DistributedType, PartialState
-from labkit import model
-from labkit.measure import memory, traffic
+from labkit import model, sharding
+from labkit.measure import traffic
 
 state = PartialState(cpu=True)
 seen, state.distributed_type = state.distributed_type, DistributedType.MULTI_GPU
@@ -1247,7 +1247,7 @@ for step in range(2):
         accelerator.backward(loss)
     accelerator.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
-held = memory.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
+held = sharding.shards(net, optimizer.optimizer).rank_bytes[dist.get_rank()]
 accelerator.print(f"found {seen.value}, then {accelerator.distributed_type.value}: {type(net).__name__}, states {held:,} bytes, {dict(counted.calls)}")
 dist.destroy_process_group()
 """

@@ -20,7 +20,7 @@ import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
 from labkit import model, pipeline, widgets
-from labkit.pipeline import pipedream
+from labkit.pipeline import pipedream_run
 from labkit.pictures import scene
 from labkit.pipeline import check
 from labkit.pipeline.residual import residual
@@ -521,8 +521,8 @@ for name in ("model", "core/pipeline_parallel"):
 # PipeDream does not wait for the last gradient of a batch. It runs 1F1B for ever and updates a stage after each of its backwards. Eight microbatches, once without a flush and once with one after every four:
 
 # %%
-endless = pipedream.run(4, 8, forward_us=15_000, timeout_s=40)
-flushed = pipedream.run(4, 8, flush_every=4, forward_us=15_000, timeout_s=40)
+endless = pipedream_run.launch(4, 8, forward_us=15_000, timeout_s=40)
+flushed = pipedream_run.launch(4, 8, flush_every=4, forward_us=15_000, timeout_s=40)
 draw(boxes(endless), "PipeDream", span_us=boxes(flushed).span_us)
 draw(boxes(flushed), "1F1B + flush, m = 4")
 
@@ -532,8 +532,8 @@ draw(boxes(flushed), "1F1B + flush, m = 4")
 # %%
 ideal = simulate(one_f_one_b(4, 8))  # PipeDream's order is that of 1F1B with one endless batch
 print(
-    f"PipeDream, steady state  simulated {bubble(pipedream.steady(ideal)):.3f}  "
-    f"measured {bubble(pipedream.steady(endless.timeline())):.3f}"
+    f"PipeDream, steady state  simulated {bubble(pipeline.steady(ideal)):.3f}  "
+    f"measured {bubble(pipeline.steady(endless.timeline())):.3f}"
 )
 print(
     f"1F1B with flush, m = 4   simulated {bubble(simulate(one_f_one_b(4, 4))):.3f}  "
@@ -558,7 +558,7 @@ for name, num_ranks, flush in (
     ("PipeDream", 4, None),
     ("1F1B + flush", 4, 8),
 ):
-    run = pipedream.run(num_ranks, 48, flush_every=flush, learning_rate=0.3, timeout_s=40)
+    run = pipedream_run.launch(num_ranks, 48, flush_every=flush, learning_rate=0.3, timeout_s=40)
     losses = run[num_ranks - 1]["losses"]
     print(
         f"{name:<13} {48 // (flush or 1):3} updates   {sum(losses[:16]) / 16:.3f} -> {sum(losses[-16:]) / 16:.3f}"

@@ -20,7 +20,7 @@ lab.warm()  # starts the process that forks ranks, while the rest loads
 from labkit import timeline
 from labkit.data_parallel import buckets
 from labkit.pictures import curves, scene
-from labkit.collectives import algorithms, network, picture
+from labkit.collectives import algorithms, network, network_picture
 from labkit import collectives, data_parallel, widgets
 from labkit.machine import resources
 from labkit.communication import check
@@ -615,7 +615,7 @@ inside, between = (
     Link(alpha_us=500, bandwidth_gb_per_s=0.01),
 )
 two_machines = network.islands(8, 4, inside=inside, between=between, shared=True)
-widgets.show(picture.network(two_machines, language=LANGUAGE))
+widgets.show(network_picture.network(two_machines, language=LANGUAGE))
 
 # %% [markdown]
 # The ring may go through the ranks in any order. Which is faster, 0 1 2 3 4 5 6 7 or 0 4 1 5 2 6 3 7? A third way is **hierarchical**: reduce-scatter inside each machine, all-reduce across, all-gather inside. An all-reduce of 0.8 MB, simulated, and run on real processes over paced links:
@@ -648,7 +648,9 @@ for (name, plan), run in zip(PLANS.items(), runs.values()):
         f"{name:<22} {crossing * 100_000:19,} bytes {network.time_us(plan, two_machines, 800_000) / 1000:8.0f} ms "
         f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}"
     )
-widgets.show(picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), language=LANGUAGE))
+widgets.show(
+    network_picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), language=LANGUAGE)
+)
 
 # %% [markdown]
 # In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL searches for such orders by itself: ring and tree inside, and few crossings.

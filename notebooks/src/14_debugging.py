@@ -29,7 +29,7 @@ from labkit.debugging import faults, health
 from labkit.measure import memory, traffic
 from labkit import model, sharding, widgets
 from labkit.debugging import check
-from labkit.launching.outcome import FAULTS
+from labkit.launching.verdicts.outcome import FAULTS
 from labkit.units import format_bytes
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -97,7 +97,7 @@ def four_ways():
 
 
 error = fails(four_ways, ranks=4)
-print([ending.how for ending in error.endings])
+print([ending.how for ending in error.outcomes])
 
 # %% [markdown] sections="8.11.2, 19.9"
 # ## Hang lab: collectives that do not match
@@ -698,7 +698,7 @@ error = fails(too_large, 1, ranks=2)
 print(
     f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}"
 )
-print(error.endings[1].error["message"].partition("DefaultCPUAllocator: ")[2])
+print(error.outcomes[1].error["message"].partition("DefaultCPUAllocator: ")[2])
 print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
 
 # %% [markdown]
@@ -750,17 +750,17 @@ def train(net, optimizer, batch, num, watched, cure, marks=False):
     for tokens, targets in zip(*(part.chunk(num) for part in batch)):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cure == "bf16"):
             loss = model.loss(net(tokens), targets) / num
-        watched.claim(net, optimizer), watched.kept()
+        sharding.claim(watched, net, optimizer), watched.kept()
         if marks:
             watched.mark("loss")
         loss.backward()
-    watched.claim(net, optimizer)
+    sharding.claim(watched, net, optimizer)
     for weight in net.parameters() if cure != "FSDP" else ():
         dist.all_reduce(weight.grad)
         weight.grad /= dist.get_world_size()
     if marks:
         watched.mark("step")
-    optimizer.step(), watched.claim(net, optimizer), optimizer.zero_grad()
+    optimizer.step(), sharding.claim(watched, net, optimizer), optimizer.zero_grad()
 
 
 # %%

@@ -16,10 +16,14 @@ def epoch(accelerator, net, optimizer, loader, together=True, scaled=True, colle
     if together:
         net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
     else:
-        net, loader = accelerator.prepare(net), accelerator.prepare(loader)
+        net = accelerator.prepare(net)
+        loader = accelerator.prepare(loader)
     for tokens, targets in loader:
         loss = model.loss(net(tokens), targets)
-        accelerator.backward(loss) if scaled else loss.backward()
+        if scaled:
+            accelerator.backward(loss)
+        else:
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     return collect(accelerator, net) if collect else accelerator.get_state_dict(net)
@@ -47,7 +51,8 @@ def accuracy(accelerator, net, loader, collect="gather_for_metrics", logits=Fals
             here = found.argmax(-1) == labels
         else:
             here = getattr(accelerator, collect)(net(inputs).argmax(-1) == labels)
-        hits, count = hits + here.sum().item(), count + len(here)
+        hits += here.sum().item()
+        count += len(here)
     return hits / count
 
 

@@ -12,7 +12,7 @@ from browser import byte_readings, readings
 from browser.exhibits import Case, Page, ddp, pipelines, random_trace, ring, stretched
 
 from labkit import widgets
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.planner import need_board, strategies_board

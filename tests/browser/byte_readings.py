@@ -8,14 +8,15 @@ import numpy as np
 from browser.painted import Painted, rgb
 from browser.readings import Pairs
 
-from labkit.collectives.algorithms import Plan, holdings, lower_bound_bytes, sent_bytes
+from labkit.collectives.algorithms import lower_bound_bytes
 from labkit.collectives.network import Network, time_us
+from labkit.collectives.plans import Plan, holdings, sent_bytes
 from labkit.footprint import PARTS, Footprint
 from labkit.pictures import style
 from labkit.pictures.bytes_held import LOOKS
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Sketch, Words, ticks
-from labkit.sharding.states import Move
+from labkit.sharding.states import Transfer
 from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
 
 
@@ -162,7 +163,7 @@ def layers(
         yield found["gathered"] / room, (unit_bytes[name] - own) * (name in whole) / total
 
 
-def flows(painted: Painted, drawn: Sketch, moves: Sequence[Move], marked: str = "") -> Pairs:
+def flows(painted: Painted, drawn: Sketch, moves: Sequence[Transfer], marked: str = "") -> Pairs:
     """Bytes: how thick each arrow is, against the thickest."""
     arrows = [line for line in drawn.only(Line) if line.arrow]
     shown = []

@@ -25,6 +25,7 @@ from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.pipeline import schedules, simulation
 from labkit.planner import models
+from labkit.planner.picture import stacked
 from labkit.sharding import partition, states
 from labkit.sharding import picture as sharding_picture
 from labkit.sharding import step as sharding_step
@@ -313,7 +314,7 @@ def _stacked() -> Iterator[Case]:
         ((2.0, 2.0, 12.0, 0.1), 900.0),
     ):
         rows = [dict(zip(models.PARTS, np.array(sizes) / part, strict=True)) for part in (1, 2, 7)]
-        drawn = models.stacked(
+        drawn = stacked(
             [(f"row {n}", row) for n, row in enumerate(rows)],
             say,
             title="Bill",

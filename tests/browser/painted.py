@@ -15,7 +15,7 @@ import numpy as np
 from browser.lab import browser
 from matplotlib import image
 
-from labkit.pictures import layout, mpl, svg
+from labkit.pictures.painters import layout, mpl, svg
 from labkit.pictures.scene import WIDTH_PX, Scene
 from labkit.pictures.sketch import Sketch
 

@@ -9,7 +9,8 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from labkit import check as room
+from labkit.check import exercises
+from labkit.check.verdict import Verdict
 from labkit.pipeline import check, schedules
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
@@ -39,7 +40,8 @@ def choose(num_ranks, max_bubble, max_activations):
 
 def first_fault(chart, forward_only=False, same_step=False):
     """The reference for chart_fault, and two wrong ones."""
-    done, last = set(), len(chart) - 1
+    done = set()
+    last = len(chart) - 1
     for step in range(len(chart[0])):
         now = {(rank, row[step]) for rank, row in enumerate(chart)}
         for rank, box in sorted(now):
@@ -173,6 +175,14 @@ def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
     assert words in verdict.counterexample
 
 
+def one_too_many(num_ranks, max_bubble, max_activations):
+    """A microbatch more than needed, where there are many ranks."""
+    found = choose(num_ranks, max_bubble, max_activations)
+    if found is None:
+        return None
+    return "1f1b", found[1] + 1 if num_ranks > 4 else found[1]
+
+
 def quadratic(chart):
     """Right, but slow where there are many boxes."""
     time.sleep(3 if len(chart) > 16 else 0)
@@ -191,7 +201,7 @@ def quadratic(chart):
         ("one_f_one_b_order", one_at_a_time, "takes 96 forwards of time, 1F1B 33"),
         (
             "choose_microbatches",
-            lambda p, b, a: (found := choose(p, b, a)) and ("1f1b", found[1] + (p > 4)),
+            one_too_many,
             "with 20 mi",
         ),
         ("chart_fault", quadratic, "32 ranks, 256 microbatches: more than 2 s"),
@@ -237,14 +247,14 @@ def test_an_answer_that_never_returns_is_stopped(monkeypatch):
         while True:
             pass
 
-    limit = room.limit
-    monkeypatch.setattr(room, "limit", lambda seconds: limit(min(seconds, 0.2)))
+    limit = exercises.limit
+    monkeypatch.setattr(exercises, "limit", lambda seconds: limit(min(seconds, 0.2)))
     verdict = check.choose_microbatches(endless)
     assert verdict.state == "wrong" and "no answer within 0.2 s" in verdict.counterexample
 
 
 def test_hints_grow_with_each_attempt(capsys):
-    texts = room._HINTS["chart_fault"]["en"]
+    texts = exercises._HINTS["chart_fault"]["en"]
     check.hint("chart_fault")
     for num_hints in (1, 2, 3, 3):
         assert check.chart_fault(lambda chart: None).hint == texts[num_hints - 1]
@@ -257,7 +267,7 @@ def test_hints_grow_with_each_attempt(capsys):
 
 
 def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
-    monkeypatch.setattr(room, "_history", {name: [] for name in EXERCISES})  # no other chapter
+    monkeypatch.setattr(exercises, "_history", {name: [] for name in EXERCISES})  # no other chapter
     check.choose_microbatches(choose)
     check.chart_fault(lambda chart: None)
     check.one_f_one_b_order(stub)
@@ -275,7 +285,7 @@ def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
 def test_verdicts_speak_the_language_of_the_notebook():
     check.language("zh")
     verdict = check.chart_fault(lambda chart: None)
-    assert repr(verdict).startswith("✗ 不对: 下面的情形不对：") and room._HINTS["chart_fault"][
+    assert repr(verdict).startswith("✗ 不对: 下面的情形不对：") and exercises._HINTS["chart_fault"][
         "zh"
     ][0] in repr(verdict)
     with pytest.raises(ValueError, match="'fr'"):
@@ -283,9 +293,7 @@ def test_verdicts_speak_the_language_of_the_notebook():
 
 
 def test_html_escapes_and_follows_the_theme():
-    html = room.Verdict(
-        state="wrong", message="a < b", counterexample="<b>", hint="<i>"
-    )._repr_html_()
+    html = Verdict(state="wrong", message="a < b", counterexample="<b>", hint="<i>")._repr_html_()
     assert "a &lt; b" in html and "&lt;b&gt;" in html and "<summary>hint</summary>&lt;i&gt;" in html
     assert "color:inherit" in html and "background:none" in html
-    assert "<pre" not in room.Verdict(state="passed")._repr_html_()
+    assert "<pre" not in Verdict(state="passed")._repr_html_()

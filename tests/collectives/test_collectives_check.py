@@ -24,11 +24,9 @@ def swap(send, received, right, left):
 
 def ring(rank, num_ranks, tensor, swap=swap):
     """The reference for ring_all_reduce."""
-    chunks, right, left = (
-        tensor.tensor_split(num_ranks),
-        (rank + 1) % num_ranks,
-        (rank - 1) % num_ranks,
-    )
+    chunks = tensor.tensor_split(num_ranks)
+    right = (rank + 1) % num_ranks
+    left = (rank - 1) % num_ranks
     for step in range(2 * num_ranks - 2):
         to = chunks[(rank - step - 1) % num_ranks]
         received = torch.empty_like(to)
@@ -38,7 +36,8 @@ def ring(rank, num_ranks, tensor, swap=swap):
 
 def tree(rank, num_ranks, tensor, root):
     """The reference for tree_broadcast."""
-    place, reach = (rank - root) % num_ranks, 1
+    place = (rank - root) % num_ranks
+    reach = 1
     while reach < num_ranks:
         if place < reach and place + reach < num_ranks:
             dist.send(tensor, (place + reach + root) % num_ranks)
@@ -92,21 +91,13 @@ def pairwise(rank, num_ranks, tensor):
     mine = tensor.tensor_split(num_ranks)[rank]
     for far in range(1, num_ranks):
         received = torch.empty_like(mine)
-        swap(
-            chunks[(rank + far) % num_ranks],
-            received,
-            (rank + far) % num_ranks,
-            (rank - far) % num_ranks,
-        )
+        right = (rank + far) % num_ranks
+        swap(chunks[right], received, right, (rank - far) % num_ranks)
         mine += received
     for far in range(1, num_ranks):
         left = (rank - far) % num_ranks
-        swap(
-            mine,
-            received := tensor.tensor_split(num_ranks)[left].clone(),
-            (rank + far) % num_ranks,
-            left,
-        )
+        received = tensor.tensor_split(num_ranks)[left].clone()
+        swap(mine, received, (rank + far) % num_ranks, left)
         tensor.tensor_split(num_ranks)[left].copy_(received)
 
 
@@ -130,7 +121,8 @@ def test_other_optimal_ways_pass_too(answer):
 def textbook(rank, num_ranks, tensor):
     """Section 8.3.2 as printed, with the chunk's own place for `...`."""
     size = len(tensor) // num_ranks
-    right, left = (rank + 1) % num_ranks, (rank - 1) % num_ranks
+    right = (rank + 1) % num_ranks
+    left = (rank - 1) % num_ranks
     for _ in range(num_ranks - 1):
         received = torch.empty(size)
         swap(tensor[size * rank : size * (rank + 1)].clone(), received, right, left)
@@ -341,10 +333,8 @@ def test_a_deadlock_on_real_ranks_names_the_line_of_each(name, answer, call):
 
 def test_steps_are_counted_as_one_port_out_and_one_in():
     received = [("recv", 0), ("wait", 0)]
-    assert (
-        check._num_steps([[("send", 1), ("wait", 0), ("send", 2), ("wait", 2)], received, received])
-        == 2
-    )
+    sent = [("send", 1), ("wait", 0), ("send", 2), ("wait", 2)]
+    assert check._num_steps([sent, received, received]) == 2
     both = [
         [("recv", 1), ("send", 1), ("wait", 0), ("wait", 1)],
         [("send", 0), ("recv", 0), ("wait", 0), ("wait", 1)],

@@ -6,22 +6,17 @@ import pytest
 from drawn import faults, pixel_share
 from topologies import PAIR, dgx_a100
 
-from labkit.collectives import picture
-from labkit.collectives.algorithms import (
-    ALGORITHMS,
-    Plan,
-    holdings,
-    lower_bound_bytes,
-    plan,
-    sent_bytes,
-)
+from labkit.collectives import network_picture, picture, topology_picture
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
 from labkit.collectives.network import Link, Network, islands, time_us, uniform
+from labkit.collectives.plans import Plan, holdings, sent_bytes
 from labkit.machine.topology import Cpu, Topology, parse_topo
-from labkit.pictures import svg
+from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.units import format_bytes, format_us
 
-LINK, SLOW = Link(alpha_us=1e3, bandwidth_gb_per_s=0.1), Link(alpha_us=5.0, bandwidth_gb_per_s=0.01)
+LINK = Link(alpha_us=1e3, bandwidth_gb_per_s=0.1)
+SLOW = Link(alpha_us=5.0, bandwidth_gb_per_s=0.01)
 CHOICES = [
     (primitive, algorithm) for primitive, builders in ALGORITHMS.items() for algorithm in builders
 ]
@@ -57,11 +52,13 @@ def test_every_collective_is_drawn_with_all_its_chunks_and_messages(
                 assert faults(drawn) == []
             moves = steps.steps[step - 1] if step else ()
             assert len(arrows(drawn)) == len(moves)
-            boxes, held = chunk_boxes(drawn, steps), holdings(steps, step)
+            boxes = chunk_boxes(drawn, steps)
+            held = holdings(steps, step)
             whole = max(len(chunk) for rank in holdings(steps) for chunk in rank)
             if primitive != "all_to_all":
-                shares = [[box.fill for box in rank] for rank in boxes[:, 0]]
-                assert shares == [[len(chunk) / whole for chunk in rank] for rank in held]
+                for drawn_chunks, chunks in zip(boxes[:, 0], held, strict=True):
+                    shares = [box.fill for box in drawn_chunks]
+                    assert shares == [len(chunk) / whole for chunk in chunks]
             changed = sum(box.marked for box in boxes.ravel())
             assert changed == sum(len(move.chunks) for move in moves)
 
@@ -85,17 +82,16 @@ def test_messages_go_from_the_senders_column_to_the_receivers() -> None:
     assert [box.texts[0] for box in drawn.only(Box) if box.y_px == 74] == [
         f"+ {m.chunks[0]}" for m in steps.steps[1]
     ]
-    said = [
-        any("nothing" in words.text for words in picture.collective(steps, n).only(Words))
-        for n in range(7)
-    ]
-    assert said == [True] + 6 * [False]
+    for step in range(7):
+        words = [each.text for each in picture.collective(steps, step).only(Words)]
+        assert any("nothing" in text for text in words) == (step == 0)
 
 
 def test_a_chunk_says_how_many_contributions_it_holds_and_shows_it_in_the_pixels() -> None:
     steps = plan("all_reduce", "ring", 4)
     drawn = picture.collective(steps, 2)
-    boxes, held = chunk_boxes(drawn, steps)[:, 0], holdings(steps, 2)
+    boxes = chunk_boxes(drawn, steps)[:, 0]
+    held = holdings(steps, 2)
     for rank in range(4):
         for chunk in range(4):
             count = len(held[rank][chunk])
@@ -111,15 +107,15 @@ def test_a_chunk_says_how_many_contributions_it_holds_and_shows_it_in_the_pixels
 def test_an_all_to_all_ends_with_a_row_turned_into_a_column() -> None:
     steps = plan("all_to_all", "pairwise", 3)
     before, after = (chunk_boxes(picture.collective(steps, step), steps) for step in (0, 2))
-    texts = [
-        [[box.texts[0] if box.texts else "" for box in column] for column in rank] for rank in after
-    ]
-    assert texts[1] == [["1>0", "1>1", "1>2"], ["0>1", "1>1", "2>1"]]
+    sent, received = after[1]
+    assert [box.texts for box in sent] == [("1>0",), ("1>1",), ("1>2",)]
+    assert [box.texts for box in received] == [("0>1",), ("1>1",), ("2>1",)]
     assert [bool(box.colour) for box in before[1, 1]] == [False, True, False]
 
 
 def test_volume_and_time_are_those_of_the_plan() -> None:
-    steps, links = plan("all_reduce", "parameter_server", 4), uniform(4, LINK)
+    steps = plan("all_reduce", "parameter_server", 4)
+    links = uniform(4, LINK)
     drawn = picture.collective(steps, 3, num_bytes=4e6, network=links)
     begun = Plan(
         primitive="all_reduce",
@@ -157,9 +153,21 @@ def test_a_step_that_is_not_there_is_refused(step: int) -> None:
         picture.collective(plan("all_reduce", "ring", 4), step)
 
 
+def is_inside(box: Box, frame: Box) -> bool:
+    return (
+        frame.x_px < box.x_px
+        and box.x_px + box.width_px < frame.x_px + frame.width_px
+        and frame.y_px < box.y_px < frame.y_px + frame.height_px
+    )
+
+
+def num_inside(frame: Box, boxes: list[Box]) -> int:
+    return sum(is_inside(box, frame) for box in boxes)
+
+
 @pytest.mark.parametrize(("size", "island"), [(2, 1), (8, 2), (6, 4), (16, 8), (16, 2), (12, 4)])
 def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, island: int) -> None:
-    drawn = picture.network(islands(size, island, inside=LINK, between=SLOW), language="zh")
+    drawn = network_picture.network(islands(size, island, inside=LINK, between=SLOW), language="zh")
     ranks = [box for box in drawn.only(Box) if box.colour == GREY]
     frames = [box for box in drawn.only(Box) if not box.colour]
     assert [box.texts[0] for box in sorted(ranks, key=lambda box: int(box.texts[0]))] == list(
@@ -168,15 +176,7 @@ def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, isl
     if island == 1:
         return
     num = -(-size // island)
-    groups = [
-        sum(
-            frame.x_px < box.x_px
-            and box.x_px + box.width_px < frame.x_px + frame.width_px
-            and frame.y_px < box.y_px < frame.y_px + frame.height_px
-            for box in ranks
-        )
-        for frame in frames
-    ]
+    groups = [num_inside(frame, ranks) for frame in frames]
     for number, one in enumerate(frames):
         assert all(
             abs(one.x_px - other.x_px) > one.width_px or abs(one.y_px - other.y_px) > one.height_px
@@ -191,18 +191,17 @@ def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, isl
 
 def test_a_ring_that_leaves_a_rank_out_is_refused() -> None:
     with pytest.raises(ValueError, match="each of 4 ranks once"):
-        picture.network(uniform(4, LINK), order=(0, 1, 9))
+        network_picture.network(uniform(4, LINK), order=(0, 1, 9))
 
 
 def test_any_links_have_a_picture_and_a_ring_its_way() -> None:
-    links = tuple(
-        tuple(
-            None if a == b or {a, b} == {0, 3} else SLOW if {a, b} == {1, 2} else LINK
-            for b in range(4)
-        )
-        for a in range(4)
+    links = (
+        (None, LINK, LINK, None),
+        (LINK, None, SLOW, LINK),
+        (LINK, SLOW, None, LINK),
+        (None, LINK, LINK, None),
     )
-    drawn = picture.network(Network(name="a square", links=links), order=(0, 2, 3, 1))
+    drawn = network_picture.network(Network(name="a square", links=links), order=(0, 2, 3, 1))
     assert (
         sum(line.arrow for line in drawn.only(Line)) == 4 + 1 and len(drawn.only(Line)) == 5 + 4 + 3
     )
@@ -214,7 +213,7 @@ def test_any_links_have_a_picture_and_a_ring_its_way() -> None:
         and faults(drawn) == []
     )
     for lonely in (uniform(1, LINK), Network(name="none", links=((None, None), (None, None)))):
-        assert faults(picture.network(lonely)) == []
+        assert faults(network_picture.network(lonely)) == []
 
 
 @pytest.mark.parametrize("matrix", ["", PAIR, dgx_a100()], ids=["none", "pair", "a100"])
@@ -233,7 +232,7 @@ def test_a_machine_shows_every_thread_and_the_way_between_any_two_devices(
         cpus=cpus, num_usable=100, node_bytes=dict.fromkeys(range(8), 64 * 10**9), devices=devices
     )
     for language in ("en", "zh"):
-        drawn = picture.topology(machine, language=language)
+        drawn = topology_picture.topology(machine, language=language)
         assert faults(drawn) == []
     texts = [box.texts[0] for box in drawn.only(Box) if box.texts]
     assert texts[:128:16] == [str(i) for i in range(0, 128, 16)] or matrix, "node by node"

@@ -13,6 +13,7 @@ import labkit as lab
 from labkit.collectives import algorithms, network
 from labkit.collectives import run as collectives_run
 from labkit.collectives.network import Link
+from labkit.collectives.plans import received_bytes, sent_bytes
 from labkit.launching import rank
 
 PLANS = [
@@ -25,7 +26,8 @@ PLANS = [
 def differences(num_ranks):
     """A rank: every plan on buffers of awkward sizes, beside what each primitive promises. Returns
     what differs."""
-    me, found = dist.get_rank(), []
+    me = dist.get_rank()
+    found = []
     dtypes = itertools.cycle((torch.float32, torch.float64, torch.int64))
     for (primitive, algorithm), root in itertools.product(PLANS, (0, num_ranks - 1)):
         options = {"root": root} if primitive in ("broadcast", "reduce") else {}
@@ -47,9 +49,11 @@ def differences(num_ranks):
 
 def promised(plan, begun, mine, me):
     """Whether every chunk that must stand here does, by the conventions of the primitives."""
-    size, chunks = plan.num_ranks, [buffer.tensor_split(plan.num_chunks) for buffer in begun]
+    size = plan.num_ranks
+    chunks = [buffer.tensor_split(plan.num_chunks) for buffer in begun]
     for chunk, got in enumerate(mine.tensor_split(plan.num_chunks)):
-        owner, total = chunk * size // plan.num_chunks, sum(buffer[chunk] for buffer in chunks)
+        owner = chunk * size // plan.num_chunks
+        total = sum(buffer[chunk] for buffer in chunks)
         wanted = {
             "all_reduce": total,
             "broadcast": chunks[plan.root][chunk],
@@ -89,8 +93,8 @@ def test_every_plan_sends_and_receives_the_bytes_of_theory():
     run = lab.launch(sent_by_hand, plans, 3840, ranks=4)
     for plan, *pairs in zip(plans, *run, strict=True):
         sent, received = np.array(pairs).T
-        assert np.array_equal(sent, algorithms.sent_bytes(plan, 3840)), plan
-        assert np.array_equal(received, algorithms.received_bytes(plan, 3840)), plan
+        assert np.array_equal(sent, sent_bytes(plan, 3840)), plan
+        assert np.array_equal(received, received_bytes(plan, 3840)), plan
 
 
 def test_a_run_tells_times_bytes_and_the_error():
@@ -99,10 +103,7 @@ def test_a_run_tells_times_bytes_and_the_error():
     for r, each in enumerate(run):
         assert len(each["seconds"]) == 2 and min(each["seconds"]) > 0 and max(each["seconds"]) < 10
         assert (
-            each["sent_bytes"]
-            == each["received_bytes"]
-            == 160_000
-            == algorithms.sent_bytes(plan, 120_000)[r]
+            each["sent_bytes"] == each["received_bytes"] == 160_000 == sent_bytes(plan, 120_000)[r]
         )
         assert each["wire_sent_bytes"] is None or 160_000 < each["wire_sent_bytes"] < 165_000
         assert each["max_error"] < 1e-5 and each["num_overruns"] == 0
@@ -111,10 +112,8 @@ def test_a_run_tells_times_bytes_and_the_error():
     assert messages(timeline) == messages(network.simulate(plan, network.uniform(3, FAST), 120_000))
 
 
-FAST, SLOW = (
-    Link(alpha_us=5_000, bandwidth_gb_per_s=0.1),
-    Link(alpha_us=20_000, bandwidth_gb_per_s=0.1),
-)
+FAST = Link(alpha_us=5_000, bandwidth_gb_per_s=0.1)
+SLOW = Link(alpha_us=20_000, bandwidth_gb_per_s=0.1)
 
 
 def messages(timeline):
@@ -144,10 +143,8 @@ def messages(timeline):
     ids=lambda each: getattr(each, "algorithm", getattr(each, "name", None)),
 )
 def test_over_stated_links_a_run_takes_what_theory_says(plan, links):
-    run, simulated = (
-        collectives_run.launch(plan, 400_000, network=links),
-        network.simulate(plan, links, 400_000),
-    )
+    run = collectives_run.launch(plan, 400_000, network=links)
+    simulated = network.simulate(plan, links, 400_000)
     timeline = run.timeline()
     assert messages(timeline) == messages(simulated) and "paced links" in timeline.badge
     for row in range(len(timeline)):
@@ -155,7 +152,8 @@ def test_over_stated_links_a_run_takes_what_theory_says(plan, links):
             timeline.num_bytes[row]
         )
         assert timeline.end_us[row] - timeline.start_us[row] >= stated_us - 1
-    seconds, stated_s = max(each["seconds"][0] for each in run), simulated.end_us.max() / 1e6
+    seconds = max(each["seconds"][0] for each in run)
+    stated_s = simulated.end_us.max() / 1e6
     assert stated_s <= seconds < 10 * stated_s
     assert max(each["max_error"] for each in run) < 1e-5
 
@@ -163,10 +161,8 @@ def test_over_stated_links_a_run_takes_what_theory_says(plan, links):
 def test_a_shared_wire_carries_one_message_at_a_time():
     plan = algorithms.plan("all_reduce", "ring", 4, order=(0, 2, 1, 3))
     links = network.islands(4, 2, inside=FAST, between=SLOW, shared=True)
-    run, simulated = (
-        collectives_run.launch(plan, 4_000, network=links),
-        network.simulate(plan, links, 4_000),
-    )
+    run = collectives_run.launch(plan, 4_000, network=links)
+    simulated = network.simulate(plan, links, 4_000)
     timeline = run.timeline()
     assert messages(timeline) == messages(simulated)
     assert max(each["seconds"][0] for each in run) >= simulated.end_us.max() / 1e6
@@ -197,10 +193,8 @@ def chain_with_a_late_sender():
 
 
 def test_a_stated_time_that_was_not_kept_is_counted_and_noted():
-    plan, hasty = (
-        algorithms.plan("send_recv", "direct", 2),
-        Link(alpha_us=0.001, bandwidth_gb_per_s=1e6),
-    )
+    plan = algorithms.plan("send_recv", "direct", 2)
+    hasty = Link(alpha_us=0.001, bandwidth_gb_per_s=1e6)
     run = collectives_run.launch(plan, 4e6, network=network.uniform(2, hasty))
     assert [each["num_overruns"] for each in run] == [1, 1]
     assert "overran" in run.timeline().notes
@@ -260,7 +254,8 @@ def test_one_rank_has_nothing_to_send(alone):
 
 
 def test_mistakes_say_what_to_do(alone):
-    one, x = algorithms.plan("all_reduce", "ring", 1), torch.zeros(4)
+    one = algorithms.plan("all_reduce", "ring", 1)
+    x = torch.zeros(4)
     with pytest.raises(ValueError, match="has 1 ranks; got a plan and a network for \\(2, 2\\)"):
         collectives_run.execute(algorithms.plan("all_reduce", "ring", 2), x)
     with pytest.raises(ValueError, match="for \\(1, 2\\)"):

@@ -71,16 +71,19 @@ def real_bucket_bytes(models):
     return found
 
 
+def bucket_bytes(assigned, sizes):
+    found = []
+    for bucket in assigned:
+        found.append(sum(sizes[index] for index in bucket))
+    return found
+
+
 @pytest.mark.real
 def test_assign_is_what_real_ddp_does():
-    for (sizes, limit), (seen, logged) in zip(
-        MODELS, lab.launch(real_bucket_bytes, MODELS, ranks=1)[0], strict=True
-    ):
+    real = lab.launch(real_bucket_bytes, MODELS, ranks=1)[0]
+    for (sizes, limit), (seen, logged) in zip(MODELS, real, strict=True):
         assigned = assign(sizes, limit or 25 * MIB, None if limit else buckets.FIRST_BUCKET_BYTES)
-        assert [sum(sizes[i] for i in bucket) for bucket in assigned] == seen == logged, (
-            sizes,
-            limit,
-        )
+        assert bucket_bytes(assigned, sizes) == seen == logged, (sizes, limit)
         assert list(itertools.chain(*assigned)) == list(reversed(range(len(sizes))))
 
 
@@ -88,13 +91,15 @@ def test_assign_is_torchs_own_function_for_any_sizes():
     chance = random.Random(0)
     for _ in range(200):
         sizes = [4 * chance.randint(1, 300) for _ in range(chance.randint(1, 12))]
-        limit, first = chance.randint(0, 3000), chance.choice([None, chance.randint(0, 3000)])
+        limit = chance.randint(0, 3000)
+        first = chance.choice([None, chance.randint(0, 3000)])
         backward = [torch.empty(size // 4) for size in reversed(sizes)]
         expected, _ = dist._compute_bucket_assignment_by_size(
             backward, [limit if first is None else first, limit]
         )
-        ours = [[len(sizes) - 1 - i for i in bucket] for bucket in assign(sizes, limit, first)]
-        assert ours == expected
+        last = len(sizes) - 1
+        for ours, theirs in zip(assign(sizes, limit, first), expected, strict=True):
+            assert [last - index for index in ours] == list(theirs)
     assert dist._DEFAULT_FIRST_BUCKET_BYTES == buckets.FIRST_BUCKET_BYTES
 
 
@@ -103,11 +108,10 @@ def test_assign_is_torchs_own_function_for_any_sizes():
 def test_a_step_ends_neither_before_its_work_nor_later_than_without_overlap(limit, num_ranks):
     model = layers(100, 40, 200, 60, 10)
     plan = assign([layer.num_bytes for layer in model], limit)
-    with_it, without = (
-        simulate(model, plan, lambda n: 0.3 * n, num_ranks=num_ranks, overlap=overlap)
-        for overlap in (True, False)
-    )
-    compute_us, comm_us = 5 * 30.0, 0.3 * 410
+    with_it = simulate(model, plan, lambda n: 0.3 * n, num_ranks=num_ranks)
+    without = simulate(model, plan, lambda n: 0.3 * n, num_ranks=num_ranks, overlap=False)
+    compute_us = 5 * 30.0
+    comm_us = 0.3 * 410
     assert step_us(without) == pytest.approx(compute_us + comm_us) and hidden_comm(without) == 0
     last_us = 0.3 * sum(model[i].num_bytes for i in plan[-1])
     assert max(compute_us, comm_us) + last_us <= step_us(with_it) + 1e-9 <= step_us(without) + 1e-6
@@ -132,15 +136,8 @@ def test_an_all_reduce_begins_after_its_last_gradient_and_after_the_one_before()
     model = layers(100, 40, 200, 60, 10)
     plan = assign([layer.num_bytes for layer in model], 100)
     timeline = simulate(model, plan, lambda n: n, num_ranks=1)
-    at = {
-        label: (start, end)
-        for label, start, end in zip(
-            timeline.label.tolist(),
-            timeline.start_us.tolist(),
-            timeline.end_us.tolist(),
-            strict=True,
-        )
-    }
+    spans = zip(timeline.start_us.tolist(), timeline.end_us.tolist(), strict=True)
+    at = dict(zip(timeline.label.tolist(), spans, strict=True))
     before = 0.0
     for index, bucket in enumerate(plan):
         start_us, end_us = at[f"bucket {index}"]

@@ -36,10 +36,8 @@ def weighted(model, num_samples):
 def in_buckets(model, bucket_bytes, early=False, closing=True):
     """The reference for bucket_gradients; and two that close their buckets too early, or forget the
     last one."""
-    gradients, bucket = (
-        [weight.grad for weight in model.parameters() if weight.grad is not None],
-        [],
-    )
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    bucket = []
     for gradient in reversed(gradients):
         if early and bucket and sum(each.nbytes for each in [*bucket, gradient]) > bucket_bytes:
             average(bucket)
@@ -212,7 +210,8 @@ def test_a_typical_mistake_gets_its_counterexample(name, answer, words):
 
 def unbalanced(n, rank, num_ranks, epoch):
     """Right, but the last rank takes whatever does not divide."""
-    order, size = deal(n, 0, 1, epoch), n // num_ranks
+    order = deal(n, 0, 1, epoch)
+    size = n // num_ranks
     return order[rank * size :] if rank == num_ranks - 1 else order[rank * size : (rank + 1) * size]
 
 

@@ -8,9 +8,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit as lab
+from labkit import data_parallel
 from labkit.collectives.network import Link
-from labkit.data_parallel import run as data_parallel_run
 from labkit.data_parallel.buckets import Layer
+from labkit.data_parallel.run import _max_error, _model, _step
 from labkit.timeline import COMM, COMPUTE, step_us
 
 pytestmark = pytest.mark.alone  # reads the clocks of paced runs
@@ -28,29 +29,29 @@ LATE_US = 15_000.0
 def both(num_ranks=2, **options):
     """The same step simulated and measured, each as {(rank, label): [(start_us, end_us, num_bytes),
     ...]}."""
-    predicted = data_parallel_run.predict(
-        LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, **options
-    )
-    run = data_parallel_run.launch(
+    predicted = data_parallel.predict(LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, **options)
+    run = data_parallel.launch(
         LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, num_steps=2, **options
     )
     return predicted, run.timeline(), run
 
 
 def rows(timeline):
+    columns = (
+        timeline.rank,
+        timeline.label,
+        timeline.start_us,
+        timeline.end_us,
+        timeline.num_bytes,
+    )
     found = {}
-    for rank, label, *times in sorted(
-        zip(
-            timeline.rank.tolist(),
-            timeline.label.tolist(),
-            timeline.start_us.tolist(),
-            timeline.end_us.tolist(),
-            timeline.num_bytes.tolist(),
-            strict=True,
-        )
-    ):
+    for rank, label, *times in sorted(zip(*(each.tolist() for each in columns), strict=True)):
         found.setdefault((rank, label), []).append(tuple(times))
     return found
+
+
+def kinds(timeline):
+    return set(zip(timeline.lane.tolist(), timeline.kind.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -58,20 +59,17 @@ def rows(timeline):
 )
 def test_a_real_step_is_the_simulated_one(options):
     predicted, measured, run = both(**options)
-    expected, found = rows(predicted), rows(measured)
+    expected = rows(predicted)
+    found = rows(measured)
     assert found.keys() == expected.keys()
     for key, spans in expected.items():
-        assert [num_bytes for *_, num_bytes in found[key]] == [
-            num_bytes for *_, num_bytes in spans
-        ], key
-        for (start_us, end_us, _), (real_start_us, real_end_us, _) in zip(
-            spans, found[key], strict=True
-        ):
+        for span, real in zip(spans, found[key], strict=True):
+            start_us, end_us, num_bytes = span
+            real_start_us, real_end_us, real_bytes = real
+            assert real_bytes == num_bytes, key
             if key[1][0] in "FB":
                 assert real_end_us - real_start_us >= end_us - start_us - 1, key
-    assert set(zip(measured.lane.tolist(), measured.kind.tolist(), strict=True)) == set(
-        zip(predicted.lane.tolist(), predicted.kind.tolist(), strict=True)
-    )
+    assert kinds(measured) == kinds(predicted)
     assert step_us(predicted) - 1 <= step_us(measured) < step_us(predicted) + 10 * LATE_US
     for each in run:
         assert each["max_error"] < 1e-5 and each["bucket_bytes"] == [LAYER_BYTES] * 3
@@ -104,35 +102,36 @@ def test_without_overlap_nothing_is_sent_under_the_backward():
 
 
 def test_large_buckets_hold_several_layers():
-    run = data_parallel_run.launch(LAYERS, 2, bucket_mb=1, link=LINK, num_steps=1)
+    run = data_parallel.launch(LAYERS, 2, bucket_mb=1, link=LINK, num_steps=1)
     assert run[0]["bucket_bytes"] == [3 * LAYER_BYTES]
     timeline = run.timeline()
     assert (timeline.label == "bucket 0").sum() == 2 == (timeline.lane == COMM).sum()
 
 
 def test_without_a_link_the_machines_own_is_recorded():
-    run = data_parallel_run.launch(LAYERS, 2, bucket_mb=BUCKET_MB, num_steps=1)
+    run = data_parallel.launch(LAYERS, 2, bucket_mb=BUCKET_MB, num_steps=1)
     timeline = run.timeline()
     assert "paced links" not in timeline.notes and "paced" in timeline.notes
     assert sorted(timeline.label[timeline.lane == COMM].tolist()) == sorted(
         2 * ["bucket 0", "bucket 1", "bucket 2"]
     )
     with pytest.raises(TypeError, match="link"):
-        data_parallel_run.predict(LAYERS)
+        data_parallel.predict(LAYERS)
 
 
 def unreduced():
     """The error of gradients that were never reduced, and of such that were but from one rank's
     data only."""
-    model, inputs = data_parallel_run._model(tuple(LAYERS)), [torch.ones(1) * (1 + dist.get_rank())]
+    model = _model(tuple(LAYERS))
+    inputs = [torch.ones(1) * (1 + dist.get_rank())]
     ddp = DistributedDataParallel(model)
     with ddp.no_sync():
-        data_parallel_run._step(ddp, inputs)
-    alone = data_parallel_run._max_error(model, inputs)
+        _step(ddp, inputs)
+    alone = _max_error(model, inputs)
     for weight in model.parameters():
         dist.broadcast(weight.grad, 0)
     largest = [weight.grad.abs().max().item() for weight in model.parameters()]
-    return alone, data_parallel_run._max_error(model, inputs), largest
+    return alone, _max_error(model, inputs), largest
 
 
 def test_gradients_that_are_not_the_mean_are_seen():
@@ -142,9 +141,9 @@ def test_gradients_that_are_not_the_mean_are_seen():
 
 def test_what_cannot_run_is_refused():
     with pytest.raises(ValueError, match="'odd' has 6 bytes"):
-        data_parallel_run.launch([Layer(name="odd", num_bytes=6, forward_us=1.0)])
+        data_parallel.launch([Layer(name="odd", num_bytes=6, forward_us=1.0)])
     with pytest.raises(ValueError, match="a layer and a step or more; got 0"):
-        data_parallel_run.launch([])
+        data_parallel.launch([])
     for wrong, words in (
         ({"accumulate": 0}, "accumulate is .*; got 0"),
         ({"num_steps": 0}, "got 3 and 0"),
@@ -154,12 +153,12 @@ def test_what_cannot_run_is_refused():
         ({"bucket_mb": float("nan")}, "got nan"),
     ):
         with pytest.raises(ValueError, match=words):
-            data_parallel_run.launch(LAYERS, **wrong)
+            data_parallel.launch(LAYERS, **wrong)
 
 
 def test_stated_times_that_were_not_kept_are_told():
     hasty = [Layer(name="layer 0", num_bytes=LAYER_BYTES, forward_us=0.1)]
-    run = data_parallel_run.launch(
+    run = data_parallel.launch(
         hasty, 2, link=Link(alpha_us=0.001, bandwidth_gb_per_s=1e6), num_steps=1
     )
     assert all(each["overruns"] >= 2 for each in run) and "overran" in run.timeline().notes

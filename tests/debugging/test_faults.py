@@ -10,8 +10,8 @@ import pytest
 import labkit as lab
 from labkit import check
 from labkit.debugging import faults
-from labkit.launching import zygote_client
-from labkit.launching.outcome import FAULTS
+from labkit.launching.fork import zygote_client
+from labkit.launching.verdicts.outcome import FAULTS
 
 pytestmark = pytest.mark.alone  # bounds in seconds: how soon a fault is named
 NO_SINGLE_RANK = {"set_epoch"}

@@ -100,10 +100,8 @@ def test_guarded_gradients_are_ddps_own():
         model(torch.full((2, 3), float(torch.distributed.get_rank()))).sum().backward()
         return [p.grad for p in model.parameters()]
 
-    plain, guarded = (
-        lab.launch(work, False, ranks=2, backend="gloo"),
-        lab.launch(work, True, ranks=2, backend="gloo"),
-    )
+    plain = lab.launch(work, False, ranks=2, backend="gloo")
+    guarded = lab.launch(work, True, ranks=2, backend="gloo")
     assert all(a.equal(b) for r in range(2) for a, b in zip(plain[r], guarded[r], strict=True))
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from labkit import footprint, shards, timeline
 from labkit.collectives import algorithms, calibrate, network
 from labkit.data_parallel import buckets
-from labkit.launching import outcome, run
+from labkit.launching import run
+from labkit.launching.verdicts import outcome
 from labkit.machine import doctor, topology
 from labkit.pictures import curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
@@ -143,8 +144,8 @@ def nouns() -> dict[type, list]:
         doctor.Report: [doctor.Report(rows=())],
         run.Run: [run.Run(results=(1,), logs=("",), seconds=1.0, backend="gloo", notes=("gloo",))],
         outcome.Finding: [outcome.Finding(fault="sigkill", ranks=(1,), text="rank 1 was killed")],
-        outcome.Ending: [
-            outcome.Ending(rank=rank, how=how)
+        outcome.Outcome: [
+            outcome.Outcome(rank=rank, how=how)
             for rank, how in enumerate(("returned", "died", "stuck"))
         ],
         Path: [Path(name) for name in (*WRITTEN, ".")],

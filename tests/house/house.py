@@ -23,9 +23,12 @@ KNOWN = {
     "checkpoint": "run",  # what ranks write
     "engines": "run",  # reads live engines
     "demo": "board",  # a command of ``python -m labkit``, from ranks to pictures
+    "incremental": "run",  # these three: parts of a checkpoint
+    "folder": "run",
+    "state": "run",
 }
-"""Files of subjects whose name is the field's own, and the role that they have."""
-PURE = {"machine.topology", "launching.outcome", "launching.diagnosis"}
+"""Last words of files that have the field's own name instead of a role's, and their role."""
+PURE = {"machine.topology", "launching.verdicts.outcome", "launching.verdicts.diagnosis"}
 """Nouns and theory of the stage: no process, no torch, so pictures and theory may know them."""
 TORCH_NOUN = "model"
 """The one noun that is made of torch: the small transformer."""
@@ -58,9 +61,7 @@ def role(name: str) -> str:
     if not folder:
         return "hand" if stem == "__main__" else "noun"
     last = stem.rpartition("_")[2]
-    if stem in KNOWN:
-        return KNOWN[stem]
-    return last if last in ROLES else "theory"
+    return KNOWN.get(last, last if last in ROLES else "theory")
 
 
 def subject(name: str) -> str:

@@ -31,7 +31,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import labkit
-from labkit.launching import zygote_client
+from labkit.launching.fork import zygote_client
 
 MEMORY_BYTES = 1 << 30
 EXAMPLES, FEW = 40, 5

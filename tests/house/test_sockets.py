@@ -14,7 +14,7 @@ import pytest
 from jupyter_client.manager import KernelManager, start_new_kernel
 
 import labkit as lab
-from labkit.launching import zygote_client
+from labkit.launching.fork import zygote_client
 from labkit.machine import ops, resources
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_a_socket_on_every_interface_would_be_found():
 
 CELL = """
 import labkit as lab, os, time
-from labkit.launching import zygote_client as server
+from labkit.launching.fork import zygote_client as server
 def work():
     import torch, torch.distributed as dist
     dist.all_reduce(torch.ones(1))
@@ -151,7 +151,7 @@ def test_nobody_else_reads_what_a_run_keeps():
         assert len(folders) >= 2 and {stat.S_IMODE(path.stat().st_mode) for path in folders} == {
             0o700
         }
-        assert {"payload.pkl", "log-0.txt"} <= {path.name for path in found}
+        assert {"call.pkl", "log-0.txt"} <= {path.name for path in found}
         if os.geteuid() == 0:  # then it can be tried
             ask = {
                 "user": 65534,

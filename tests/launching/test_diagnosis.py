@@ -3,8 +3,8 @@ here."""
 
 import pytest
 
-from labkit.launching import diagnosis
-from labkit.launching.outcome import FAULTS, Ending, Finding
+from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome
 
 WORLD = {"0": [0, 1, 2]}
 
@@ -31,13 +31,13 @@ def stuck(rank, work=None, last=None, calls=(), groups=WORLD, **where):
         () if work is None else ({**work, "ranks": groups[work["group"]], "last": last or {}},)
     )
     where = where or {key: (work or call())[key] for key in ("file", "line", "text")}
-    return Ending(
+    return Outcome(
         rank=rank, how="stuck", where=where, pending=pending, calls=tuple(calls), groups=groups
     )
 
 
 def returned(rank, *calls):
-    return Ending(rank=rank, how="returned", calls=calls)
+    return Outcome(rank=rank, how="returned", calls=calls)
 
 
 def test_a_rank_that_never_called_is_missing():
@@ -72,7 +72,8 @@ def test_only_the_collective_that_is_waited_for_is_counted():
 
 
 def test_a_group_that_waits_in_the_worlds_collective_forgot_its_group():
-    groups, last = {"0": [0, 1, 2], "1": [0, 2]}, {0: 1, 1: 0, 2: 1}
+    groups = {"0": [0, 1, 2], "1": [0, 2]}
+    last = {0: 1, 1: 0, 2: 1}
     waiting = [stuck(rank, call(), last, groups=groups) for rank in (0, 2)]
     found = diagnosis.missing([*waiting, returned(1)])
     assert (found.fault, found.ranks) == ("wrong_group", (0, 2)) and "pass `group=`" in found.text
@@ -128,7 +129,7 @@ def test_whom_each_rank_waits_for():
 
 def test_silence_is_explained_by_a_stop_a_cycle_or_a_busy_rank():
     send = {"call": "send", "file": "In[3]", "line": 5, "text": "dist.send(x, 1)"}
-    stopped = Ending(rank=1, how="stuck", state="stopped")
+    stopped = Outcome(rank=1, how="stuck", state="stopped")
     assert diagnosis.silent([stuck(0, call()), stopped]).fault == "sigstop"
     cycle = diagnosis.silent(
         [stuck(0, peer=1, **send), stuck(1, peer=2, **send), stuck(2, peer=0, **send)]
@@ -146,8 +147,10 @@ def test_silence_is_explained_by_a_stop_a_cycle_or_a_busy_rank():
 
 
 def test_the_same_calls_in_another_order_are_found_and_branches_are_not():
-    x, y = {"line": 5}, {"line": 6}
-    right, wrong = [call(seq=1, **x), call(seq=2, **y)], [call(seq=1, **y), call(seq=2, **x)]
+    x = {"line": 5}
+    y = {"line": 6}
+    right = [call(seq=1, **x), call(seq=2, **y)]
+    wrong = [call(seq=1, **y), call(seq=2, **x)]
     found = diagnosis.swapped([right, wrong, right])
     assert (found.fault, found.ranks, found.where["line"]) == ("swapped_order", (1,), 6)
     assert diagnosis.swapped([right, right, right]) is None
@@ -167,9 +170,10 @@ def test_calls_through_one_function_are_told_apart_by_what_called_it():
 
 
 def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
-    four, eight = call(), call(shapes=((8,),))
+    four = call()
+    eight = call(shapes=((8,),))
     failed = [
-        Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))
+        Outcome(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))
     ]
     assert diagnosis.disagreeing(failed, dead=0) == (1,)
     assert diagnosis.disagreeing(failed[1:], dead=0) == (0,), (
@@ -178,8 +182,9 @@ def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
 
 
 def test_gloos_reason_breaks_the_tie_of_two_that_disagree():
-    four, eight = call(), call(shapes=((8,),))
-    failed = [Ending(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
+    four = call()
+    eight = call(shapes=((8,),))
+    failed = [Outcome(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
     assert diagnosis.disagreeing(failed, dead=0) == (1, 2)
     assert diagnosis.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), (
         "it awaited less: it was with the smaller"
@@ -199,13 +204,13 @@ def test_what_torchs_detail_says_is_read_by_rank(op, shape, fault):
             f"TensorShape=[{shape}], TensorDtypes=Float, ...), but Rank 0 is running ..."
         )
         where = {"file": "f", "line": rank, "text": "x"}
-        return Ending(rank=rank, how="failed", error={"message": words, "where": where})
+        return Outcome(rank=rank, how="failed", error={"message": words, "where": where})
 
-    endings = [said(0, "ALLREDUCE", "4"), said(1, op, shape), said(2, "ALLREDUCE", "4")]
-    found = diagnosis.detailed(endings)
+    outcomes = [said(0, "ALLREDUCE", "4"), said(1, op, shape), said(2, "ALLREDUCE", "4")]
+    found = diagnosis.detailed(outcomes)
     assert (found.fault, found.ranks, found.where["line"]) == (fault, (1,), 1)
     assert f"rank 1: {op.lower()} of [{shape}] Float at line 1" in found.text
-    assert diagnosis.detailed(endings[:1]) is None and diagnosis.detailed([returned(0)]) is None
+    assert diagnosis.detailed(outcomes[:1]) is None and diagnosis.detailed([returned(0)]) is None
 
 
 def test_a_finding_has_a_known_name():

@@ -1,12 +1,14 @@
 """Laws of saved runs: what goes in comes out, nothing is unpickled, what does not fit is named."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from labkit import footprint, shards
+from labkit.launching import saved
 from labkit.launching.run import Run, Unsaved
 from labkit.timeline import from_rows
 
@@ -107,3 +109,46 @@ def test_errors_say_the_rule_and_the_way_out(tmp_path):
         Run.load(tmp_path)
     with pytest.raises(ValueError, match=r"recorded none. Wrap the part"):
         run.timeline()
+
+
+def test_a_run_that_was_saved_before_is_still_read(tmp_path):
+    held = {"$shards": [[[0, "parameter", "w", 0, 6, "float32", "cpu"]], 2, ["gloo"]]}
+    step = {"$footprint": [["F0"], [[24, 0, 0, 0, 0, 0, 8]], ["gloo"]]}
+    about = {
+        "logs": ["hi"],
+        "seconds": 1.5,
+        "backend": "gloo",
+        "notes": ["gloo"],
+        "peak_rss_bytes": [7],
+        "machine": {},
+        "started": "2026-11-01T00:00:00",
+        "results": [{"$dict": [["held", held], ["step", step], [1, {"$tuple": [1, "a"]}]]}],
+        "kept_as_repr": [],
+    }
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    found = Run.load(tmp_path)[0]
+    assert found["held"].rows() == [(0, "parameter", "w", 0, 6, "float32", "cpu")]
+    assert found["step"].totals.tolist() == [32] and found[1] == (1, "a")
+
+
+def test_every_noun_of_a_result_brings_itself_to_json_and_back():
+    held = shards.from_rows([], num_ranks=1, origin="measured")
+    step = footprint.from_moments([("F0", {"parameters": 24})], "measured")
+    assert {type(noun) for noun in (held, step)} == {*saved.nouns().values()}
+    for noun in (held, step):
+        content = json.loads(json.dumps(noun.to_json()))
+        again = saved.nouns()[noun.JSON_TAG].from_json(content)
+        assert again.origin == "recorded" and again.to_json() == noun.to_json()
+
+
+@pytest.mark.parametrize("tag", ["doctor", "os", "labkit.machine.doctor", "Shards", "__main__"])
+def test_a_strangers_word_is_no_noun_and_imports_nothing(tag, tmp_path):
+    folder = a_run(1).save(tmp_path / "run")
+    about = json.loads((folder / "run.json").read_text())
+    about["results"] = [{f"${tag}": []}]
+    (folder / "run.json").write_text(json.dumps(about))
+    saved.nouns()
+    before = set(sys.modules)
+    with pytest.raises(ValueError, match="what stands for a value is one of"):
+        Run.load(folder)
+    assert set(sys.modules) == before

@@ -111,12 +111,15 @@ def test_a_wrong_launcher_or_path_is_named(tmp_path):
 
 ELASTIC = """
 import os, sys, time, torch, torch.distributed as dist
-from labkit import checkpoint, rank
+from labkit.launching import rank
+from labkit.recovery import checkpoint
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 net = torch.nn.Linear(4, 4)
 optimizer = torch.optim.Adam(net.parameters())
-step = checkpoint.load("{folder}", net, optimizer)["step"] if checkpoint.checkpoints("{folder}") else 0
+step = 0
+if checkpoint.checkpoints("{folder}"):
+    step = checkpoint.load("{folder}", net, optimizer)["step"]
 seen = [(dist.get_world_size(), step, time.time())]
 while step < 6:
     optimizer.zero_grad()
@@ -178,23 +181,27 @@ def test_restarts_that_are_none_are_refused(tmp_path):
             lab.launch_script(__file__, ranks=ranks, nodes=nodes)
 
 
+ACCELERATED = """
+import os
+from accelerate import Accelerator
+from labkit.launching import rank
+a = Accelerator()
+rank.current().give((a.mixed_precision, a.num_processes))
+a.wait_for_everyone()
+os._exit(0)
+"""
+
+
 def test_accelerate_takes_its_configuration_from_a_file_or_a_dict(tmp_path, capsys):
-    path, config = (
-        tmp_path / "train.py",
-        {
-            "compute_environment": "LOCAL_MACHINE",
-            "distributed_type": "MULTI_GPU",
-            "num_machines": 1,
-            "num_processes": 4,
-            "mixed_precision": "bf16",
-        },
-    )
-    path.write_text(
-        "import os\nfrom accelerate import Accelerator\nfrom labkit.launching import rank\na = "
-        "Accelerator()\n"
-        "rank.current().give((a.mixed_precision, "
-        "a.num_processes))\na.wait_for_everyone()\nos._exit(0)\n"
-    )
+    path = tmp_path / "train.py"
+    path.write_text(ACCELERATED)
+    config = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_GPU",
+        "num_machines": 1,
+        "num_processes": 4,
+        "mixed_precision": "bf16",
+    }
     run = lab.launch_script(path, ranks=2, using="accelerate", config=config, timeout_s=120)
     assert list(run) == [("bf16", 2)] * 2  # ranks counts for more than num_processes
     assert json.loads((tmp_path / "train.json").read_text()) == config

@@ -23,7 +23,8 @@ def laws(found):
         assert len({(getattr(cpu, inner), getattr(cpu, outer)) for cpu in found.cpus}) == len(
             {getattr(cpu, inner) for cpu in found.cpus}
         )
-    names, links = found.devices.names, found.devices.links
+    names = found.devices.names
+    links = found.devices.links
     assert len(links) == len(names) == len(found.devices.nodes) == len(found.devices.models)
     assert all(row[i] == "X" and len(row) == len(names) for i, row in enumerate(links))
 
@@ -58,9 +59,12 @@ def built(monkeypatch, tmp_path):
 def epyc():
     """Two packages of two NUMA nodes; each node has two third-level caches of two cores of two
     threads."""
-    files, num_cores = {}, 16
+    files = {}
+    num_cores = 16
     for core in range(num_cores):
-        threads, cache, package = f"{core},{core + num_cores}", 2 * (core // 2), 8 * (core // 8)
+        threads = f"{core},{core + num_cores}"
+        cache = 2 * (core // 2)
+        package = 8 * (core // 8)
         for cpu in (core, core + num_cores):
             files[f"cpu/cpu{cpu}/topology/core_cpus_list"] = threads
             files[f"cpu/cpu{cpu}/cache/index3/shared_cpu_list"] = (

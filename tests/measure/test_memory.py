@@ -10,6 +10,7 @@ from torch import nn
 
 from labkit.footprint import PARTS
 from labkit.measure import memory
+from labkit.sharding import engines
 
 
 def saved_by(fn, parameters=()):
@@ -112,13 +113,13 @@ def test_what_the_forward_leaves_is_kept_what_has_a_name_is_not():
     with memory.watch() as watched:
         layer = nn.Linear(8, 4, bias=False)
         optimizer = torch.optim.AdamW(layer.parameters())
-        watched.claim(layer, optimizer)
+        engines.claim(watched, layer, optimizer)
         watched.layers([layer])
         loss = layer(torch.ones(2, 8)).tanh().sum()
         watched.kept()
         watched.mark("loss")
         loss.backward()
-        watched.claim(layer, optimizer)
+        engines.claim(watched, layer, optimizer)
     parts = dict(
         zip(
             PARTS,
@@ -143,7 +144,7 @@ def test_live_shards_of_a_plain_model_and_of_sgd():
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, lr=0.1)
     model(torch.randn(4, 3)).sum().backward()
     optimizer.step()
-    shards = memory.shards(model, optimizer)
+    shards = engines.shards(model, optimizer)
     rows = {row[1:3]: row[3:] for row in shards.rows()}
     assert rows["momentum", "0.weight"] == rows["gradient", "0.weight"] == (0, 6, "float32", "cpu")
     assert (
@@ -161,7 +162,7 @@ def test_an_engine_that_nobody_can_read_is_refused():
     with pytest.raises(
         ValueError, match="ZeRO 0 to 3 can be read; the optimizer of this engine is object"
     ):
-        memory.shards(engine)
+        engines.shards(engine)
 
 
 def test_torchs_own_tracker_sees_the_same_peak():

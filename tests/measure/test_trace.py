@@ -201,7 +201,8 @@ def test_stages_are_recorded_without_every_operator_unless_asked(alone):
 
     recorded = []
     for operators in (None, True):
-        with trace.record(stage := Working(), operators=operators):
+        stage = Working()
+        with trace.record(stage, operators=operators):
             stage.forward_one_chunk(0)
         names = [
             event["name"]

@@ -1,5 +1,7 @@
 """The model is causal, its stages are the model, and the story is what it says."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -12,12 +14,17 @@ def tiny(num_layers=5):
     return model.Transformer(num_layers, dim=16, num_heads=2, max_len=12)
 
 
+def num_blocks(stage):
+    return sum(isinstance(layer, model.Block) for layer in stage)
+
+
 def test_a_position_sees_only_itself_and_the_ones_before():
     transformer = tiny()
     tokens = torch.randint(0, 256, (2, 12))
     changed = tokens.clone()
     changed[:, 7:] = (changed[:, 7:] + 1) % 256
-    before, after = transformer(tokens), transformer(changed)
+    before = transformer(tokens)
+    after = transformer(changed)
     assert before.shape == (2, 12, 256)
     assert torch.allclose(before[:, :7], after[:, :7], atol=1e-6)
     assert not torch.allclose(before[:, 7], after[:, 7], atol=1e-3)
@@ -36,10 +43,11 @@ def test_the_stages_one_after_the_other_are_the_model(num_stages):
 def test_layers_are_spread_evenly_and_keep_their_names(num_layers, num_stages):
     transformer = tiny(num_layers)
     stages = model.split(transformer, num_stages)
-    blocks = [sum(isinstance(layer, model.Block) for layer in stage) for stage in stages]
+    blocks = [num_blocks(stage) for stage in stages]
     assert sum(blocks) == num_layers and max(blocks) - min(blocks) <= 1
     assert isinstance(stages[0][0], model.Embed) and isinstance(stages[-1][-1], model.Head)
-    names = [f"layers.{name}" for stage in stages for name, _ in stage.named_parameters()]
+    parameters = itertools.chain.from_iterable(stage.named_parameters() for stage in stages)
+    names = [f"layers.{name}" for name, _ in parameters]
     assert names == [name for name, _ in transformer.named_parameters()]
 
 

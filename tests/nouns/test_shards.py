@@ -87,10 +87,8 @@ def test_replicas_and_slices_tile():
 
 
 def test_differences_name_both_sides():
-    mine, theirs = (
-        held((0, "parameter", "w", 0, 5)),
-        held((0, "parameter", "w", 0, 6), origin="measured"),
-    )
+    mine = held((0, "parameter", "w", 0, 5))
+    theirs = held((0, "parameter", "w", 0, 6), origin="measured")
     assert differences(mine, theirs) == [
         "only predicted: rank 0, parameter w [0, 5) float32 on cpu",
         "only measured: rank 0, parameter w [0, 6) float32 on cpu",

@@ -101,7 +101,8 @@ def test_wrong_timelines_are_refused():
     for rank in (2, -1):
         with pytest.raises(ValueError, match="ranks are 0 to 1"):
             compute((rank, 0, 1))
-    one, two = compute((0, 0, 1)), compute((0, 0, 1), (1, 0, 1))
+    one = compute((0, 0, 1))
+    two = compute((0, 0, 1), (1, 0, 1))
     with pytest.raises(ValueError, match="one length"):
         Timeline(
             rank=one.rank,

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from drawn import NS, faults, pixel_share
 
-from labkit.pictures import curves, layout, mpl, svg
+from labkit.pictures import curves
 from labkit.pictures.curves import Series
+from labkit.pictures.painters import layout, mpl, svg
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.units import format_bytes, format_us
 
@@ -191,12 +192,10 @@ def test_bars_are_as_long_as_their_values() -> None:
     lengths = [box.width_px for box in drawn.only(Box)]
     assert lengths == pytest.approx([6e6 * lengths[0] / 6e6, lengths[0] / 4, lengths[0] / 2, 0])
     root = ET.fromstring(svg.render(drawn))
-    found = [
-        float(length)
-        for path in root.iter(f"{NS}path")
-        if path.get("data-colour")
-        for length in re.findall(r"h([\d.]+)v", path.get("d"))
-    ]
+    found = []
+    for path in root.iter(f"{NS}path"):
+        if path.get("data-colour"):
+            found += map(float, re.findall(r"h([\d.]+)v", path.get("d")))
     assert found == pytest.approx(lengths, abs=0.01)
     dashed = [line.points_px[0][0] for line in drawn.only(Line) if line.dash]
     assert dashed == pytest.approx([drawn.only(Box)[1].x_px + lengths[1]]), (

@@ -2,6 +2,7 @@
 a missing glyph."""
 
 import io
+import itertools
 import subprocess
 import sys
 
@@ -10,28 +11,31 @@ import pytest
 from drawn import busy, predicted, shares
 from matplotlib import image
 
-from labkit.pictures import layout, mpl, scene
+from labkit.pictures import scene
+from labkit.pictures.painters import layout, mpl
 from labkit.pictures.style import IDLE, shade, style
+
+
+def channels(colour: str) -> list[int]:
+    """Red, green and blue of "#rrggbb"."""
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
 
 
 def pixel_shares(drawn: scene.Scene) -> dict[str, float]:
     """The share of each kind along a line through the upper part of every row, above the letters,
     by nearest colour."""
     pixels = 255 * image.imread(io.BytesIO(mpl.png(drawn, dpi=200)))[:, :, :3]
-    chunks = range(int(drawn.chunk.max()) + 1)
+    num_chunks = int(drawn.chunk.max()) + 1
+    busy = [kind for kind in drawn.kinds if kind != IDLE]
     looks = [
-        (kind, shade(style(kind).colour, chunk, len(chunks)))
-        for kind in drawn.kinds
-        if kind != IDLE
-        for chunk in chunks
+        (kind, shade(style(kind).colour, chunk, num_chunks))
+        for kind, chunk in itertools.product(busy, range(num_chunks))
     ]
     looks += [(IDLE, colour) for colour in ("#f2f2f3", "#a6a9ad", "#d0d2d4", "#e4e5e7")]
-    colours = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for _, colour in looks])
-    ink = np.array([int(mpl.INK[i : i + 2], 16) for i in (1, 3, 5)])
-    looks, colours = (
-        2 * looks,
-        np.concatenate([colours, 0.6 * colours + 0.4 * ink]),
-    )  # a hairline at a box's left edge
+    plain = np.array([channels(colour) for _, colour in looks])
+    edged = 0.6 * plain + 0.4 * np.array(channels(mpl.INK))  # a hairline at a box's left edge
+    colours = np.concatenate([plain, edged])
+    looks = 2 * looks
     scale_y = pixels.shape[0] / layout.height_px(drawn)
     left, right = (
         round((0.012 + 0.976 * drawn.x_px(at) / scene.WIDTH_PX) * pixels.shape[1])
@@ -51,7 +55,8 @@ def pixel_shares(drawn: scene.Scene) -> dict[str, float]:
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved_1f1b"])
 def test_shares_of_every_kind_come_back_from_the_pixels(name: str) -> None:
     drawn = scene.timeline(predicted(name))
-    found, true = pixel_shares(drawn), shares(drawn)
+    found = pixel_shares(drawn)
+    true = shares(drawn)
     assert all(found[kind] == pytest.approx(true[kind], abs=0.02) for kind in drawn.kinds), (
         found,
         true,
@@ -75,7 +80,7 @@ def test_figure_says_the_same_numbers_as_the_scene() -> None:
         drawn.heading,
         drawn.badge,
         drawn.side_name,
-        *(word for number in drawn.numbers for word in number),
+        *itertools.chain.from_iterable(drawn.numbers),
     ):
         assert words in said
     assert said.count("8") == 1 + 4, "in flight, in the title and at every row"
@@ -96,5 +101,8 @@ def test_saved_files_are_what_their_names_say(tmp_path) -> None:
 
 
 def test_pyplot_is_never_imported() -> None:
-    code = "import sys; from labkit.pictures import mpl; assert not {'matplotlib.pyplot', 'torch'} & set(sys.modules)"
+    code = (
+        "import sys; from labkit.pictures import mpl; "
+        "assert not {'matplotlib.pyplot', 'torch'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

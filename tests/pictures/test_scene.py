@@ -5,7 +5,8 @@ import pytest
 from drawn import busy, predicted, shares
 
 from labkit.collectives import algorithms, network
-from labkit.pictures import layout, scene
+from labkit.pictures import scene
+from labkit.pictures.painters import layout
 from labkit.pictures.style import IDLE, KINDS
 from labkit.pipeline import schedules
 from labkit.timeline import COMM, COMPUTE, Timeline, bubble, from_rows
@@ -20,7 +21,8 @@ def test_boxes_and_idle_tile_every_rank(name: str) -> None:
     assert shares(drawn)[IDLE] == pytest.approx(bubble(tl))
     for row in range(4):
         assert width[drawn.row == row].sum() == pytest.approx(tl.span_us)
-        x0_us, x1_us = drawn.x0_us[drawn.row == row], drawn.x1_us[drawn.row == row]
+        x0_us = drawn.x0_us[drawn.row == row]
+        x1_us = drawn.x1_us[drawn.row == row]
         assert x0_us[1:] == pytest.approx(x1_us[:-1]), (
             "boxes of a row neither overlap nor leave a gap"
         )
@@ -90,7 +92,8 @@ def test_title_carries_the_numbers_and_the_origin() -> None:
 
 
 def test_comparison_shares_one_axis_and_names_the_difference() -> None:
-    fast, slow = predicted(), predicted(message_us=500.0)
+    fast = predicted()
+    slow = predicted(message_us=500.0)
     drawn = scene.compare(fast, slow)
     assert drawn.end_us == slow.span_us and drawn.marks_us == (fast.span_us,)
     assert ("bubble", f"27.3 % → {100 * bubble(slow):.1f} %") in drawn.numbers
@@ -171,11 +174,12 @@ def test_small_pictures_are_left_alone() -> None:
 
 
 def test_axis_has_round_times_within_the_picture() -> None:
-    for end_us in (3.0, 950.0, 1000.0, 33_000.0, 2.5e6, 7.7e8):
+    units = {3.0: "us", 950.0: "us", 1000.0: "ms", 33_000.0: "ms", 2.5e6: "s", 7.7e8: "s"}
+    for end_us, said in units.items():
         tl = from_rows([(0, COMPUTE, "F", "0F0", 0, end_us, 0)], num_ranks=1, origin="simulated")
         ticks, unit = layout.ticks(scene.timeline(tl))
         assert 3 <= len(ticks) <= 9 and ticks[0] == (0.0, "0") and ticks[-1][0] <= end_us * 1.000001
-        assert unit == ("s" if end_us >= 1e6 else "ms" if end_us >= 1e3 else "us")
+        assert unit == said
 
 
 def test_axis_can_be_lengthened_but_never_cuts() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from drawn import NS, faults, pixel_share, rgb
 
-from labkit.pictures import layout, mpl, sketch, style, svg, text
+from labkit.pictures import sketch, style
+from labkit.pictures.painters import layout, mpl, svg, text
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.widgets import picture
 from labkit.words import WORDS
@@ -62,10 +63,9 @@ def test_every_painter_says_the_words_of_the_picture() -> None:
         shown.title,
     ):
         assert words in said
-    assert [[cell.text for cell in line] for line in root.iter("tr")] == [
-        ["rank", "held"],
-        ["0", "50 %"],
-    ]
+    head, row = root.iter("tr")
+    assert [cell.text for cell in head] == ["rank", "held"]
+    assert [cell.text for cell in row] == ["0", "50 %"]
     artists = [artist.get_text() for artist in mpl.figure(shown).axes[0].texts]
     assert {"Shards", "held", "50 %", "simulated", "on <every> rank"} <= set(artists)
     assert text.render(shown).splitlines() == [
@@ -91,9 +91,10 @@ def test_only_boxes_and_lines_have_a_colour_of_their_own() -> None:
         )
     )
     assert root.get("fill") == "currentColor"
-    inked = {
-        each.text for group in root.iter(f"{NS}g") if group.get("fill") == svg.INK for each in group
-    }
+    inked = set()
+    for group in root.iter(f"{NS}g"):
+        if group.get("fill") == svg.INK:
+            inked |= {each.text for each in group}
     assert inked == {"a"}, "dark ink on colours only; all else follows the page"
     assert {each.get("stroke") for each in root.iter(f"{NS}path")} <= {None, "currentColor"}
 

@@ -2,6 +2,7 @@
 small."""
 
 import dataclasses
+import itertools
 import re
 import xml.etree.ElementTree as ET
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from drawn import NS, busy, predicted, shares
 
-from labkit.pictures import scene, svg
+from labkit.pictures import scene
+from labkit.pictures.painters import svg
 from labkit.pictures.style import IDLE, KINDS
 from labkit.timeline import COMPUTE, from_rows
 
@@ -59,9 +61,8 @@ def test_every_stroke_lies_in_the_picture() -> None:
 def test_text_and_lines_follow_the_theme() -> None:
     root = ET.fromstring(svg.render(scene.timeline(predicted(message_us=200.0))))
     assert root.get("fill") == "currentColor"
-    on_boxes = {
-        text for group in root.iter(f"{NS}g") if group.get("fill") == svg.INK for text in group
-    }
+    groups = [group for group in root.iter(f"{NS}g") if group.get("fill") == svg.INK]
+    on_boxes = set(itertools.chain.from_iterable(groups))
     letters = {text for text in root.iter(f"{NS}text") if text.get("fill")}
     outside = set(root.iter(f"{NS}text")) - on_boxes - letters
     assert len(on_boxes) > 50 and len(outside) > 10
@@ -95,13 +96,14 @@ def test_screen_readers_get_title_summary_and_table() -> None:
         root[1].get("id"),
     )
     table = ET.fromstring(svg.html(drawn)).find(".//details/table")
-    found = [[cell.text for cell in line] for line in table.iter("tr")]
-    assert found == [list(line) for line in drawn.table]
+    for line, cells in zip(table.iter("tr"), drawn.table, strict=True):
+        assert [cell.text for cell in line] == list(cells)
 
 
 def test_ids_are_unique_and_the_rest_is_the_same_every_time() -> None:
     drawn = scene.timeline(predicted())
-    first, second = svg.render(drawn), svg.render(drawn)
+    first = svg.render(drawn)
+    second = svg.render(drawn)
     ids = [set(re.findall(r' id="([^"]+)"', picture)) for picture in (first, second)]
     assert len(ids[0]) >= 3 and not ids[0] & ids[1]
     assert set(re.findall(r"url\(#([^)]+)\)", first)) <= ids[0]

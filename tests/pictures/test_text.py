@@ -1,10 +1,13 @@
 """Laws of the characters: as wide as asked, every column the kind that runs there, the same numbers
 as the pictures."""
 
+import itertools
+
 import pytest
 from drawn import busy, predicted, shares
 
-from labkit.pictures import scene, text
+from labkit.pictures import scene
+from labkit.pictures.painters import text
 from labkit.pictures.style import IDLE, style
 from labkit.timeline import from_rows
 
@@ -26,8 +29,9 @@ def test_columns_have_the_shares_of_the_timeline(name: str) -> None:
     columns = [text.cells(drawn, row, 400) for row in range(4)]
     for kind, share in shares(drawn).items():
         letter = style(kind).letter
-        count, current = 0, ""
-        for character in (character for row in columns for character in row):
+        count = 0
+        current = ""
+        for character in itertools.chain.from_iterable(columns):
             current = character if not character.isdigit() else current
             count += current.upper() == letter.upper()
         assert count / 1600 == pytest.approx(share, abs=0.02), kind
@@ -38,7 +42,7 @@ def test_numbers_are_those_of_the_scene() -> None:
     said = text.render(drawn)
     for words in (drawn.title, drawn.summary, *(heading.detail for heading in drawn.headings)):
         assert words in said
-    assert all(cell in said for line in drawn.table for cell in line)
+    assert all(cell in said for cell in itertools.chain.from_iterable(drawn.table))
 
 
 def test_lines_are_no_wider_than_asked() -> None:

@@ -5,9 +5,9 @@ import nbclient
 import nbformat
 import pytest
 
-from labkit.launching.outcome import Ending, Finding
-from labkit.pictures import mpl, svg, text
+from labkit.launching.verdicts.outcome import Finding, Outcome
 from labkit.pictures import waits as pictures_waits
+from labkit.pictures.painters import mpl, svg, text
 from labkit.pictures.sketch import Box, Line, Words
 
 PLACE = {"file": "In[3]", "line": 5, "function": "f", "text": "dist.all_reduce(x)"}
@@ -21,20 +21,26 @@ WORK = {
     "last": {0: 1, 1: 0, 2: 1, 3: 0},
 }
 ENDINGS = (
-    Ending(rank=0, how="stuck", where=PLACE, pending=(WORK,)),
-    Ending(rank=1, how="returned"),
-    Ending(
+    Outcome(rank=0, how="stuck", where=PLACE, pending=(WORK,)),
+    Outcome(rank=1, how="returned"),
+    Outcome(
         rank=2,
         how="failed",
         error={"type": "RuntimeError", "message": "Connection closed by peer", "where": PLACE},
     ),
-    Ending(rank=3, how="stuck", where={**PLACE, "line": 9, "text": "while True: pass"}),
+    Outcome(rank=3, how="stuck", where={**PLACE, "line": 9, "text": "while True: pass"}),
 )
 FINDING = Finding(fault="missing_rank", ranks=(1,), text="rank 1 already returned")
 
 
 def drawn(language="en"):
-    return pictures_waits.sketch(ENDINGS, FINDING, language=language)
+    return pictures_waits.diagnosis(ENDINGS, FINDING, language=language)
+
+
+def row_at(boxes, y_px):
+    """The number of the box at this height."""
+    (row,) = (i for i, box in enumerate(boxes) if box.y_px <= y_px <= box.y_px + box.height_px)
+    return row
 
 
 def test_a_row_for_each_rank_with_its_state_and_its_line():
@@ -51,33 +57,19 @@ def test_a_row_for_each_rank_with_its_state_and_its_line():
 
 
 def test_a_rank_that_returned_says_nothing_stale_and_a_barrier_has_no_shape():
-    waits = Ending(
+    waits = Outcome(
         rank=0, how="stuck", where=PLACE, pending=({**WORK, "op": "barrier", "shapes": []},)
     )
-    gone = Ending(rank=1, how="returned", where={"call": "init_process_group"})
-    said = [words.text for words in pictures_waits.sketch((waits, gone)).only(Words)]
+    gone = Outcome(rank=1, how="returned", where={"call": "init_process_group"})
+    said = [words.text for words in pictures_waits.diagnosis((waits, gone)).only(Words)]
     assert "barrier: waits for rank 1, 3" in said and "init_process_group" not in said
 
 
 def test_an_arrow_ends_at_the_rank_that_is_waited_for():
     arrows = [line for line in drawn().only(Line) if line.arrow and len(line.points_px) == 4]
     boxes = [box for box in drawn().only(Box) if box.texts]
-    ends = {
-        next(
-            i
-            for i, box in enumerate(boxes)
-            if box.y_px <= arrow.points_px[-1][1] <= box.y_px + box.height_px
-        )
-        for arrow in arrows
-    }
-    starts = {
-        next(
-            i
-            for i, box in enumerate(boxes)
-            if box.y_px <= arrow.points_px[0][1] <= box.y_px + box.height_px
-        )
-        for arrow in arrows
-    }
+    ends = {row_at(boxes, arrow.points_px[-1][1]) for arrow in arrows}
+    starts = {row_at(boxes, arrow.points_px[0][1]) for arrow in arrows}
     assert ends == {1, 3} and starts == {0}
 
 
@@ -90,16 +82,15 @@ def test_every_painter_takes_it_and_the_table_says_it_all(language):
 
 
 def test_a_run_without_a_finding_or_with_many_ranks_is_drawn_too():
-    many = [Ending(rank=r, how="died", status=-9) for r in range(40)]
-    assert len([box for box in pictures_waits.sketch(many).only(Box) if box.texts]) == 16
-    assert "did not end well" in pictures_waits.sketch(ENDINGS).title
+    many = [Outcome(rank=r, how="died", status=-9) for r in range(40)]
+    assert len([box for box in pictures_waits.diagnosis(many).only(Box) if box.texts]) == 16
+    assert "did not end well" in pictures_waits.diagnosis(ENDINGS).title
     with pytest.raises(ValueError, match="got no endings"):
-        pictures_waits.sketch([])
+        pictures_waits.diagnosis([])
     with pytest.raises(ValueError, match="language is one of en, zh; got 'fr'"):
-        pictures_waits.sketch(ENDINGS, language="fr")
+        pictures_waits.diagnosis(ENDINGS, language="fr")
 
 
-@pytest.mark.real
 def test_a_launch_that_fails_in_a_notebook_draws_its_report_once_above_its_text():
     cells = [
         "import labkit as lab\nfrom labkit import widgets\ndef work():\n    raise ValueError('no "
@@ -110,7 +101,8 @@ def test_a_launch_that_fails_in_a_notebook_draws_its_report_once_above_its_text(
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbclient.NotebookClient(book, allow_errors=True, timeout=60).execute()
-    uncaught, caught = book.cells[1].outputs[-2:], book.cells[2].outputs
+    uncaught = book.cells[1].outputs[-2:]
+    caught = book.cells[2].outputs
     pictures = [each for each in book.cells[1].outputs if "image/png" in each.get("data", {})]
     assert pictures == uncaught[:1] and uncaught[1].output_type == "error"
     assert "line 4 of Cell In[1]" in uncaught[0].data["text/plain"] and "no label" in "".join(

@@ -1,6 +1,8 @@
 """Every schedule on real ranks: the result of one process, the order that theory writes, the memory
 it predicts."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from labkit import model
-from labkit.pipeline import run as pipeline_run
+from labkit import model, pipeline
 from labkit.pipeline.schedule import parse
 from labkit.pipeline.schedules import SCHEDULES, gpipe
 from labkit.pipeline.simulation import in_flight, simulate
@@ -61,13 +62,13 @@ def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(
     name, num_ranks, num_microbatches
 ):
     schedule = ordered(name, num_ranks, num_microbatches)
-    run = pipeline_run.launch(name, num_ranks, num_microbatches, num_steps=2, keep_gradients=True)
+    run = pipeline.launch(name, num_ranks, num_microbatches, num_steps=2, keep_gradients=True)
     losses, gradients = one_process(schedule.num_stages, num_microbatches, num_steps=3)
     last = run[schedule.stage_rank[-1]]
     assert np.allclose(last["losses"], losses, atol=1e-5) and len(losses) == 3
-    found = {
-        name: grad for rank in range(num_ranks) for name, grad in run[rank]["gradients"].items()
-    }
+    found = {}
+    for result in run:
+        found |= result["gradients"]
     assert found.keys() == gradients.keys()
     for key, gradient in gradients.items():
         assert torch.allclose(found[key], gradient, atol=1e-5), key
@@ -76,21 +77,14 @@ def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(
     for rank, order in enumerate(schedule.orders):
         mine = timeline.select((timeline.rank == rank) & (timeline.lane == "compute"))
         assert mine.label[np.argsort(mine.start_us)].tolist() == [str(action) for action in order]
-    assert [run[rank]["peak_in_flight"] for rank in range(num_ranks)] == in_flight(
-        schedule
-    ).tolist()
+    assert [result["peak_in_flight"] for result in run] == in_flight(schedule).tolist()
     assert in_flight(timeline).tolist() == in_flight(schedule).tolist()
-    assert all(
-        0 < run[rank]["peak_activation_bytes"] < run[rank]["peak_rss_bytes"]
-        for rank in range(num_ranks)
-    )
+    assert all(0 < result["peak_activation_bytes"] < result["peak_rss_bytes"] for result in run)
 
 
 @pytest.fixture(scope="module")
 def paced():
-    return {
-        name: pipeline_run.launch(name, 4, 4, forward_us=FORWARD_US) for name in ("gpipe", "zb_h1")
-    }
+    return {name: pipeline.launch(name, 4, 4, forward_us=FORWARD_US) for name in ("gpipe", "zb_h1")}
 
 
 @pytest.mark.alone  # reads the clock of a paced run
@@ -109,16 +103,17 @@ def test_paced_actions_take_their_stated_times(paced, name, took):
 
 @pytest.mark.alone  # reads the clock of a paced run
 def test_the_measured_bubble_is_near_the_predicted_one_and_the_residual_adds_up(paced):
-    predicted = simulate(gpipe(4, 4), pipeline_run.cost(1, forward_us=FORWARD_US))
+    predicted = simulate(gpipe(4, 4), pipeline.cost(1, forward_us=FORWARD_US))
     measured = paced["gpipe"].timeline()
     assert abs(bubble(measured) - bubble(predicted)) < 0.2
-    why = pipeline_run.residual(predicted, measured)
+    why = pipeline.residual(predicted, measured)
     assert set(why) == {"durations", "messages", "start-up", "runtime", "total"}
     assert sum(why.values()) - why["total"] == pytest.approx(why["total"], abs=1.0)
 
 
 def test_gpipe_keeps_more_activation_bytes_than_1f1b_and_the_last_stage_of_1f1b_least():
-    all_at_once, in_turn = (pipeline_run.launch(name, 3, 6) for name in ("gpipe", "1f1b"))
+    all_at_once = pipeline.launch("gpipe", 3, 6)
+    in_turn = pipeline.launch("1f1b", 3, 6)
     most = [all_at_once[rank]["peak_activation_bytes"] for rank in range(3)]
     less = [in_turn[rank]["peak_activation_bytes"] for rank in range(3)]
     assert less[1] == pytest.approx(most[1] * 2 / 6, rel=0.05)
@@ -126,15 +121,14 @@ def test_gpipe_keeps_more_activation_bytes_than_1f1b_and_the_last_stage_of_1f1b_
 
 
 def test_an_order_of_your_own_runs():
-    text = "rank 0: 0F0 0F1 0B1 0B0\nrank 1: 1F0 1F1 1B1 1B0"
-    timeline = pipeline_run.execute(parse(text)).timeline()
-    assert sorted(timeline.label[timeline.lane == "compute"].tolist()) == sorted(
-        action for line in text.splitlines() for action in line.split()[2:]
-    )
+    mine = parse("rank 0: 0F0 0F1 0B1 0B0\nrank 1: 1F0 1F1 1B1 1B0")
+    timeline = pipeline.execute(mine).timeline()
+    ran = timeline.label[timeline.lane == "compute"].tolist()
+    assert sorted(ran) == sorted(map(str, itertools.chain.from_iterable(mine.orders)))
 
 
 def test_a_message_costs_something_here():
-    calibrated = pipeline_run.calibrate(2, forward_us=5_000)
+    calibrated = pipeline.calibrate(2, forward_us=5_000)
     assert 10 < calibrated["message_us"] < 50_000 and 0 <= calibrated["gap_us"] < 50_000
 
 
@@ -148,10 +142,9 @@ def torch_refuses(name, num_ranks, num_microbatches):
             PipelineStage(nn.Linear(1, 1), stage, schedule.num_stages, torch.device("cpu"))
             for stage in mine
         ]
-        cls = getattr(schedules, pipeline_run.TORCH_CLASSES[name])
-        cls(
-            stages[0] if name in ("gpipe", "1f1b") else stages, num_microbatches, loss_fn=model.loss
-        )
+        single = name in ("gpipe", "1f1b")
+        torch_class = getattr(schedules, pipeline.TORCH_CLASSES[name])
+        torch_class(stages[0] if single else stages, num_microbatches, loss_fn=model.loss)
         return False
     except ValueError:
         return True
@@ -159,11 +152,11 @@ def torch_refuses(name, num_ranks, num_microbatches):
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", sorted(pipeline_run.TORCH_CLASSES))
+@pytest.mark.parametrize("name", sorted(pipeline.TORCH_CLASSES))
 def test_what_labkit_refuses_is_what_torch_refuses(name):
     for num_ranks in (2, 3, 4):
         for num_microbatches in range(1, 3 * num_ranks + 2):
-            refused = pipeline_run.refusal(name, num_ranks, num_microbatches) is not None
+            refused = pipeline.refusal(name, num_ranks, num_microbatches) is not None
             assert refused == torch_refuses(name, num_ranks, num_microbatches), (
                 num_ranks,
                 num_microbatches,
@@ -171,14 +164,14 @@ def test_what_labkit_refuses_is_what_torch_refuses(name):
 
 
 def test_a_refusal_says_the_rule_the_number_and_the_way_out():
-    assert pipeline_run.refusal("naive", 4, 1) is None
+    assert pipeline.refusal("naive", 4, 1) is None
     with pytest.raises(
         ValueError, match=r"3 microbatches are fewer than 4 stages\. Take 4 or more, or GPipe"
     ):
-        pipeline_run.launch("1f1b", 4, 3)
+        pipeline.launch("1f1b", 4, 3)
     with pytest.raises(
         ValueError, match=r"9 microbatches do not divide by 2\. Take a multiple of 4"
     ):
-        pipeline_run.launch("interleaved_1f1b", 4, 9)
+        pipeline.launch("interleaved_1f1b", 4, 9)
     with pytest.raises(ValueError, match="a schedule is one of naive, gpipe"):
-        pipeline_run.launch("dualpipe", 4, 4)
+        pipeline.launch("dualpipe", 4, 4)

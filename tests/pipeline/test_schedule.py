@@ -43,12 +43,8 @@ def test_a_schedule_reads_as_it_prints(name):
 
 def test_bare_lines_are_a_schedule_too():
     bare = parse("rank 0: 0F0 0F1 0B0 0B1\n\n  rank 1: 1F0 1B0 1F1 1B1")
-    assert (bare.name, bare.num_ranks, bare.num_stages, bare.num_microbatches) == (
-        "custom",
-        2,
-        2,
-        2,
-    )
+    assert bare.name == "custom"
+    assert bare.num_ranks == bare.num_stages == bare.num_microbatches == 2
     assert bare.stage_rank == (0, 1) and bare.orders == schedules.one_f_one_b(2, 2).orders
     validate(bare)
 
@@ -175,7 +171,8 @@ def test_every_swap_of_neighbours_that_breaks_a_need_is_caught_and_no_other():
 
 
 def runs(candidate: Schedule) -> bool:
-    heads, done = [0] * candidate.num_ranks, set()
+    heads = [0] * candidate.num_ranks
+    done = set()
     going = True
     while going:
         going = False

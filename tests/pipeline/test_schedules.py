@@ -1,11 +1,12 @@
 """Laws of the schedules; golden tables; and torch's own runtime as second opinion."""
 
 import csv
+import itertools
 from pathlib import Path
 
 import pytest
 
-from labkit.pipeline import schedules as pipeline_schedules
+from labkit.pipeline import schedules
 from labkit.pipeline.schedule import Action, Schedule, validate
 from labkit.pipeline.simulation import in_flight
 
@@ -15,7 +16,7 @@ SPLIT = ("zb_h1", "interleaved_zb", "zbv")
 
 def grid_of_schedules() -> list[Schedule]:
     made = []
-    for name, make in pipeline_schedules.SCHEDULES.items():
+    for name, make in schedules.SCHEDULES.items():
         for num_ranks in (1, 2, 3, 4, 6):
             for num_microbatches in (1, 2, 3, 4, 6, 8, 12):
                 try:
@@ -31,72 +32,61 @@ def grid_of_schedules() -> list[Schedule]:
 def test_every_stage_runs_every_microbatch_once_in_an_order_that_can_run(made):
     validate(made)
     kinds = "FIW" if made.name in SPLIT else "FB"
-    expected = {
-        Action(s, k, m)
-        for s in range(made.num_stages)
-        for k in kinds
-        for m in range(made.num_microbatches)
-    }
-    actions = [action for order in made.orders for action in order]
+    every = itertools.product(range(made.num_stages), kinds, range(made.num_microbatches))
+    expected = {Action(*each) for each in every}
+    actions = list(itertools.chain.from_iterable(made.orders))
     assert len(actions) == len(expected) and set(actions) == expected
 
 
 def test_the_grid_above_is_not_thin():
-    assert (
-        {made.name for made in grid_of_schedules()}
-        == set(pipeline_schedules.SCHEDULES)
-        == set(pipeline_schedules.TITLES)
-    )
+    names = {made.name for made in grid_of_schedules()}
+    assert names == set(schedules.SCHEDULES) == set(schedules.TITLES)
     assert len(grid_of_schedules()) > 200
 
 
 def test_naive_has_one_microbatch_in_the_pipeline():
-    assert list(in_flight(pipeline_schedules.naive(4, 8))) == [1, 1, 1, 1]
+    assert list(in_flight(schedules.naive(4, 8))) == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("num_microbatches", [1, 2, 4, 7, 16])
 def test_gpipe_keeps_m_activations_and_1f1b_at_most_p_minus_stage(num_microbatches):
     m = num_microbatches
-    assert list(in_flight(pipeline_schedules.gpipe(4, m))) == [m] * 4
-    assert list(in_flight(pipeline_schedules.one_f_one_b(4, m))) == [
-        min(m, 4 - stage) for stage in range(4)
-    ]
+    assert list(in_flight(schedules.gpipe(4, m))) == [m] * 4
+    assert list(in_flight(schedules.one_f_one_b(4, m))) == [min(m, 4 - stage) for stage in range(4)]
 
 
 def test_zb_h1_keeps_no_more_than_the_first_rank_of_1f1b():
     """Qi et al. 2023, section 2.1."""
     for num_ranks, num_microbatches in ((2, 4), (4, 8), (8, 16)):
-        assert (
-            max(in_flight(pipeline_schedules.zero_bubble_h1(num_ranks, num_microbatches)))
-            == num_ranks
-        )
+        made = schedules.zero_bubble_h1(num_ranks, num_microbatches)
+        assert max(in_flight(made)) == num_ranks
 
 
 def test_zbv_keeps_2p_chunks_on_every_rank():
     """Qi et al. 2023, section 6: as much as 1F1B's first rank, p microbatches of two half-sized
     chunks, on each."""
-    assert list(in_flight(pipeline_schedules.zbv(4, 16))) == [8] * 4
+    assert list(in_flight(schedules.zbv(4, 16))) == [8] * 4
 
 
 def test_zbv_folds_the_pipeline():
-    made = pipeline_schedules.zbv(3, 6)
+    made = schedules.zbv(3, 6)
     assert made.stage_rank == (0, 1, 2, 2, 1, 0)
 
 
 def test_interleaved_ranks_hold_every_pth_stage():
-    assert pipeline_schedules.interleaved_1f1b(3, 6, 2).stage_rank == (0, 1, 2, 0, 1, 2)
-    assert pipeline_schedules.interleaved_zero_bubble(2, 4, 3).stage_rank == (0, 1, 0, 1, 0, 1)
+    assert schedules.interleaved_1f1b(3, 6, 2).stage_rank == (0, 1, 2, 0, 1, 2)
+    assert schedules.interleaved_zero_bubble(2, 4, 3).stage_rank == (0, 1, 0, 1, 0, 1)
 
 
 def test_counts_below_one_and_uneven_rounds_are_refused():
-    for make in pipeline_schedules.SCHEDULES.values():
+    for make in schedules.SCHEDULES.values():
         for counts in ((0, 4), (4, 0)):
             with pytest.raises(ValueError, match=r"is a whole number from 1 to .*; got 0"):
                 make(*counts)
     with pytest.raises(ValueError, match="multiple of 4"):
-        pipeline_schedules.interleaved_1f1b(4, 9)
+        schedules.interleaved_1f1b(4, 9)
     with pytest.raises(ValueError, match="chunks"):
-        pipeline_schedules.interleaved_1f1b(4, 8, 0)
+        schedules.interleaved_1f1b(4, 8, 0)
 
 
 def golden() -> list[Path]:
@@ -104,21 +94,18 @@ def golden() -> list[Path]:
 
 
 def test_every_schedule_has_a_golden_table():
-    assert {path.stem.split("-")[0] for path in golden()} == set(pipeline_schedules.SCHEDULES)
+    assert {path.stem.split("-")[0] for path in golden()} == set(schedules.SCHEDULES)
 
 
 @pytest.mark.parametrize("path", golden(), ids=lambda path: path.stem)
 def test_golden_table(path):
     name, counts, *chunks = path.stem.split("-")
-    arguments = [int(number) for number in counts.split("x")] + [
-        int(text.removesuffix("chunks")) for text in chunks
-    ]
+    arguments = [int(number) for number in counts.split("x")]
+    arguments += [int(text.removesuffix("chunks")) for text in chunks]
     with path.open(newline="") as file:
         rows = list(csv.reader(file))
-    assert [
-        [str(action) for action in order]
-        for order in pipeline_schedules.SCHEDULES[name](*arguments).orders
-    ] == rows
+    made = schedules.SCHEDULES[name](*arguments)
+    assert [list(map(str, order)) for order in made.orders] == rows
 
 
 TORCH = {
@@ -136,7 +123,7 @@ def executed_by_torch(made: Schedule, rank: int) -> list[str]:
     their calls."""
     from unittest import mock
 
-    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining import schedules as torch_schedules
     from torch.distributed.pipelining.stage import PipelineStage
 
     calls: list[str] = []
@@ -168,8 +155,8 @@ def executed_by_torch(made: Schedule, rank: int) -> list[str]:
         return fake
 
     stages = [stage(index) for index, holder in enumerate(made.stage_rank) if holder == rank]
-    torch_class = getattr(schedules, TORCH[made.name])
-    single = issubclass(torch_class, schedules.PipelineScheduleSingle)
+    torch_class = getattr(torch_schedules, TORCH[made.name])
+    single = issubclass(torch_class, torch_schedules.PipelineScheduleSingle)
     runtime = torch_class(stages[0] if single else stages, made.num_microbatches)
     with mock.patch.object(runtime, "_initialize_stage" if single else "_initialize_stages"):
         runtime._step_microbatches()
@@ -200,7 +187,7 @@ def executed_by_torch(made: Schedule, rank: int) -> list[str]:
     ],
 )
 def test_torch_executes_the_same_order(name, arguments):
-    made = pipeline_schedules.SCHEDULES[name](*arguments)
+    made = schedules.SCHEDULES[name](*arguments)
     for rank, order in enumerate(made.orders):
         assert executed_by_torch(made, rank) == [str(action) for action in order]
 
@@ -212,4 +199,4 @@ def test_torchs_table_of_1f1b_is_not_what_torch_executes():
 
     table = [str(action) for action in get_schedule_ops("1F1B", 4, 8)[3] if action is not None]
     assert "3F0" not in table and "3F8" in table
-    assert "3F0" in executed_by_torch(pipeline_schedules.one_f_one_b(4, 8), 3)
+    assert "3F0" in executed_by_torch(schedules.one_f_one_b(4, 8), 3)

@@ -18,13 +18,8 @@ THIRDS = Cost(forward_us=1.0, backward_us=2.0, input_us=1.0, weight_us=1.0)
 def times(timeline: Timeline) -> dict[str, tuple[float, float]]:
     """Start and end of every compute span, by label."""
     compute = timeline.select(timeline.lane == "compute")
-    return dict(
-        zip(
-            compute.label.tolist(),
-            zip(compute.start_us.tolist(), compute.end_us.tolist(), strict=True),
-            strict=True,
-        )
-    )
+    spans = zip(compute.start_us.tolist(), compute.end_us.tolist(), strict=True)
+    return dict(zip(compute.label.tolist(), spans, strict=True))
 
 
 def idle_us(timeline: Timeline, work_us: float) -> float:
@@ -80,7 +75,8 @@ def test_the_naive_bubble_does_not_fall_with_microbatches():
 
 
 def test_1f1b_does_not_shrink_the_bubble_but_the_memory():
-    gpipe, one_f_one_b = schedules.gpipe(4, 16), schedules.one_f_one_b(4, 16)
+    gpipe = schedules.gpipe(4, 16)
+    one_f_one_b = schedules.one_f_one_b(4, 16)
     assert bubble(simulate(gpipe)) == pytest.approx(bubble(simulate(one_f_one_b)))
     assert in_flight(gpipe).tolist() == [16] * 4 and in_flight(one_f_one_b).tolist() == [4, 3, 2, 1]
 

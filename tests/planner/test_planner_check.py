@@ -1,6 +1,7 @@
 """The exercises of chapter 01: the right answers pass, typical mistakes are caught, wasteful ones
 are told so."""
 
+import itertools
 import time
 
 import pytest
@@ -28,34 +29,38 @@ def state_gb(num_params, recipe, stage, num_ranks, groups=GROUPS, first=(3, 2, 1
 
 def fewest(num_params, activation_bytes, device_bytes):
     """The reference for fewest_ranks."""
-    found = [
-        (num_ranks, stage)
-        for stage in range(4)
-        for num_ranks in range(1, 4097)
-        if 1e9 * state_gb(num_params, "mixed", stage, num_ranks) + activation_bytes <= device_bytes
-    ]
+    found = []
+    for stage, num_ranks in itertools.product(range(4), range(1, 4097)):
+        state_bytes = 1e9 * state_gb(num_params, "mixed", stage, num_ranks)
+        if state_bytes + activation_bytes <= device_bytes:
+            found.append((num_ranks, stage))
     return min(found)[::-1] if found else None
 
 
 def sends(architecture, num_ranks, num_bytes, island_size):
     """The reference for traffic."""
-    islands, ring = num_ranks // island_size, 2 * (num_ranks - 1) / num_ranks * num_bytes
+    islands = num_ranks // island_size
+    ring = 2 * (num_ranks - 1) / num_ranks * num_bytes
     if architecture == "parameter_server":
         return (num_ranks - 1) * num_bytes, 2 * (num_ranks - island_size) * num_bytes
-    return ring, (0 if islands == 1 else islands * ring) if architecture == "ring" else 2 * (
-        islands - 1
-    ) * num_bytes
+    if architecture == "hierarchical":
+        return ring, 2 * (islands - 1) * num_bytes
+    return ring, 0 if islands == 1 else islands * ring
 
 
-def held(model, optimizer, local=lambda t: t.to_local() if isinstance(t, DTensor) else t):
+def local(tensor):
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def held(model, optimizer, part=local):
     """The reference for held_bytes."""
     weights = list(model.parameters())
+    states = itertools.chain.from_iterable(state.values() for state in optimizer.state.values())
     return {
-        "parameters": sum(local(each).nbytes for each in weights),
-        "gradients": sum(local(each.grad).nbytes for each in weights if each.grad is not None),
-        "optimizer": sum(
-            local(each).nbytes for state in optimizer.state.values() for each in state.values()
-        ),
+        "parameters": sum(part(each).nbytes for each in weights),
+        "gradients": sum(part(each.grad).nbytes for each in weights if each.grad is not None),
+        "optimizer": sum(part(each).nbytes for each in states),
     }
 
 
@@ -134,15 +139,12 @@ def one_number(*args):
 
 
 def whole(model, optimizer):
-    return held(model, optimizer, local=lambda tensor: tensor)
+    return held(model, optimizer, part=lambda tensor: tensor)
 
 
 def four_each(model, optimizer):
     """Takes every element for four bytes."""
-    sizes = [
-        (each.to_local() if isinstance(each, DTensor) else each).numel()
-        for each in model.parameters()
-    ]
+    sizes = [local(each).numel() for each in model.parameters()]
     return held(model, optimizer) | {"parameters": 4 * sum(sizes)}
 
 
@@ -155,11 +157,7 @@ def every_gradient(model, optimizer):
 def shared_twice(model, optimizer):
     found = held(model, optimizer)
     named = model.named_parameters(remove_duplicate=False)
-    return found | {
-        "parameters": sum(
-            (each.to_local() if isinstance(each, DTensor) else each).nbytes for _, each in named
-        )
-    }
+    return found | {"parameters": sum(local(each).nbytes for _, each in named)}
 
 
 def moments_only(model, optimizer):

@@ -157,10 +157,6 @@ def own_random(file, *state):
         put(whole, file)
 
 
-def forgetful(folder, step, net, optimizer):
-    checkpoint.save(folder, step, net)
-
-
 def weights_only(training):
     net, optimizer = training.build()
     step = (
@@ -178,10 +174,12 @@ def weights_only(training):
 
 def half_written(training):
     net, optimizer = training.build()
-    file, step = training.folder / "last.pt", 0
+    file = training.folder / "last.pt"
+    step = 0
     if file.exists():
         found = torch.load(file, weights_only=True)
-        net.load_state_dict(found["net"]), optimizer.load_state_dict(found["optimizer"])
+        net.load_state_dict(found["net"])
+        optimizer.load_state_dict(found["optimizer"])
         step = found["step"]
     while step < training.num_steps:
         training.step(net, optimizer, step)

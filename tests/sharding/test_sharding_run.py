@@ -39,10 +39,9 @@ def test_the_timeline_names_collectives_as_they_were_called_in_the_order_of_laye
     for rank in range(2):
         mine = line.select((line.rank == rank) & (line.lane == "comm"))
         kinds = mine.kind[mine.start_us.argsort()].tolist()
-        gather, scatter = (
-            "all_gather",
-            "reduce_scatter",
-        )  # head, then block 2 is gathered before head is reduced ...
+        gather = "all_gather"
+        scatter = "reduce_scatter"
+        # head, then block 2 is gathered before head is reduced ...
         assert kinds == [gather] * 4 + [gather] * 2 + [scatter] + [gather, scatter] * 2 + [scatter]
     assert "all_reduce" in run.timeline().kind.tolist()  # gloo's own name for it
 
@@ -50,13 +49,10 @@ def test_the_timeline_names_collectives_as_they_were_called_in_the_order_of_laye
 def test_all_engines_in_fp32_make_the_same_step():
     """Same weights, same data, the same loss after two steps; DeepSpeed's run in bf16, so near
     it."""
-    losses = {
-        engine: [
-            result["loss"]
-            for result in sharding_run.launch(Setting(engine=engine, num_layers=2, dim=32))
-        ]
-        for engine in ENGINES
-    }
+    losses = {}
+    for engine in ENGINES:
+        run = sharding_run.launch(Setting(engine=engine, num_layers=2, dim=32))
+        losses[engine] = [result["loss"] for result in run]
     for engine, mine in losses.items():
         near = 2e-2 if engine.startswith("zero") else 2e-5
         assert mine == pytest.approx(losses["ddp"], rel=near), engine

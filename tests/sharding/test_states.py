@@ -59,14 +59,9 @@ def test_the_largest_model_is_the_papers_table_2():
 def test_the_errata_of_the_textbook():
     seven = [sum(state_bytes(7e9, 4, stage).values()) / 1e9 for stage in range(4)]
     assert seven == pytest.approx([112, 49, 38.5, 28])  # printed: 112, 28, 14.5, 7
-    savings = [
-        [16 / sum(state_bytes(1, ranks, stage).values()) for stage in (1, 2, 3)]
-        for ranks in (4, 64)
-    ]
-    assert [[round(each, 2) for each in row] for row in savings] == [
-        [2.29, 2.91, 4],
-        [3.82, 7.21, 64],
-    ]
+    for ranks, printed in ((4, [2.29, 2.91, 4]), (64, [3.82, 7.21, 64])):
+        savings = [16 / sum(state_bytes(1, ranks, stage).values()) for stage in (1, 2, 3)]
+        assert [round(each, 2) for each in savings] == printed
     assert ranks_needed(70e9, 80e9, 3) == 14 and ranks_needed(70e9, 80e9, 2) is None
     assert sum(state_bytes(175e9, 8, 1).values()) / 8 / 1e9 == pytest.approx(120.3, abs=0.05)
 

@@ -31,10 +31,8 @@ def test_the_measured_peak_is_the_predicted_one_within_two_percent(engine, offlo
     setting = sharding_run.Setting(engine=engine, offload=offload, num_ranks=ranks, num_layers=8)
     run = sharding_run.launch(setting)
     fullest = int(sharding_run.measured(run).rank_bytes.argmax())
-    measured, predicted = (
-        run[fullest]["footprint"],
-        sharding_run.predicted_footprint(setting, fullest),
-    )
+    measured = run[fullest]["footprint"]
+    predicted = sharding_run.predicted_footprint(setting, fullest)
     assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.02)
     assert predicted.labels == measured.labels  # the same moments, each of them near
     assert np.all(np.abs(predicted.totals / measured.totals - 1) < 0.09), (
@@ -63,7 +61,7 @@ def test_what_resharding_saves_is_the_gathered_model():
     units = transformer(**SMALL)
     full, kept = (predict(engine, units, 2) for engine in ("fsdp", "fsdp_grad_op"))
     gathered = PARTS.index("gathered")
-    model = sum(size for unit in units for size in unit.sizes.values()) * 4
+    model = sum(unit.num_params for unit in units) * 4
     assert kept.num_bytes[:, gathered].max() == model
     assert full.num_bytes[:, gathered].max() == max(unit.num_params for unit in units) * 4
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from labkit import widgets
-from labkit.pictures import scene, style, svg
+from labkit.pictures import scene, style
+from labkit.pictures.painters import svg
 from labkit.pipeline import schedules, simulation
 from labkit.timeline import from_rows
 from labkit.widgets import viewer

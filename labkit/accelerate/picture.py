@@ -1,0 +1,195 @@
+"""An update of an Accelerate loop as a table of boxes: a row per line of code, a column per batch,
+predicted and measured calls in each."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from labkit.accelerate.update import LINES, Row, Setting
+from labkit.pictures.scene import WIDTH_PX
+from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend, origin
+from labkit.pictures.style import KINDS
+from labkit.words import speaking
+
+CODE = {
+    "forward": "loss = f(net(tokens))",
+    "backward": "accelerator.backward(loss)",
+    "clip": "clip_grad_norm_(...)",
+    "step": "optimizer.step()",
+    "zero_grad": "optimizer.zero_grad()",
+}
+"""each of LINES as the loop has it"""
+NAMES = (
+    ("one process", "one process", "单进程"),
+    ("ddp", "DDP", "DDP"),
+    ("fsdp", "FSDP2", "FSDP2"),
+    ("zero2", "DeepSpeed ZeRO-2", "DeepSpeed ZeRO-2"),
+    ("no", "no (fp32)", "no（fp32）"),
+    ("bf16", "bf16", "bf16"),
+)
+"""what engines and precisions are called"""
+_WORDS = (
+    *NAMES,
+    ("heading", "One update: {}, {}, {}", "一次更新：{}，{}，{}"),
+    ("many", "{} ranks", "{} 个 rank"),
+    ("one", "one process", "单进程"),
+    ("batch", "batch {}", "批次 {}"),
+    ("sync", "sync_gradients {}", "sync_gradients {}"),
+    ("quiet", "no message", "无消息"),
+    ("skip", "does nothing", "什么也不做"),
+    ("out", "not called", "未调用"),
+    ("update", "weights change", "权重改变"),
+    ("clear", "gradients dropped", "丢掉梯度"),
+    ("reads", "reads the norm only", "只读出范数"),
+    ("done", "done in backward", "已在 backward 里完成"),
+    ("guess", "collectives predicted", "预测的集合通信"),
+    ("seen", "measured", "实测"),
+    ("key", "3 = 3: predicted = measured", "3 = 3：预测 = 实测"),
+    ("thick", "thick edge: the line changed the weights", "粗边：这一行改变了权重"),
+)
+_COLOURS = {
+    "forward": KINDS["F"].colour,
+    "backward": KINDS["B"].colour,
+    "clip": KINDS["wait"].colour,
+    "step": KINDS["optimizer"].colour,
+    "zero_grad": KINDS["wait"].colour,
+}
+_LEFT_PX = 196.0
+_GAP_PX = 6
+_HIGH_PX = {"forward": 34.0, "backward": 66.0, "clip": 34.0, "step": 34.0, "zero_grad": 34.0}
+
+
+class Cell(NamedTuple):
+    """A line in a batch."""
+
+    words: list[str]
+    """what it called, what it did"""
+    does: bool
+    """whether it does anything"""
+    moved: bool
+    """whether it changes the weights"""
+
+
+def update(
+    setting: Setting, rows: Sequence[Row], found: Sequence[Row] | None, language: str
+) -> Sketch:
+    """The predicted rows of an update, and beside them what was measured, once it was."""
+
+    def build(base: dict[str, str]) -> Sketch:
+        code = base["code"]
+        say = {key: chinese if code == "zh" else english for key, english, chinese in _WORDS}
+        ranks = say["one"] if setting.num_ranks == 1 else say["many"].format(setting.num_ranks)
+        shapes = _heads(rows, say)
+        table = [("", *(say["batch"].format(index + 1) for index in range(len(rows))))]
+        y = 96.0
+        for line in LINES:
+            cells = _cells(setting, line, rows, found, say)
+            shapes.append(Words(0, y + _HIGH_PX[line] / 2 + 2, CODE[line]))
+            for index, cell in enumerate(cells):
+                shapes += _drawn(cell, line, index, len(rows), y)
+            table.append((CODE[line], *("; ".join(cell.words) for cell in cells)))
+            y += _HIGH_PX[line] + _GAP_PX
+        totals = [(say["guess"], str(_num_calls(rows)))]
+        if found:
+            totals.append((say["seen"], str(_num_calls(found))))
+            keys = [((), say["key"]), ((Box(0, -7, 22, 14, marked=True),), say["thick"])]
+            legends, end_px = legend(keys, 0, y)
+            shapes += legends
+        else:
+            end_px = y + 4
+        return Sketch(
+            shapes=tuple(shapes),
+            height_px=end_px,
+            heading=say["heading"].format(say[setting.engine], ranks, say[setting.precision]),
+            badge=origin("measured, gloo", base) if found else base["predicted"].lower(),
+            numbers=tuple(totals),
+            language=code,
+            table=tuple(table),
+        )
+
+    return speaking(language, build)
+
+
+def _heads(rows: Sequence[Row], say: Mapping[str, str]) -> list[Shape]:
+    """A head over each batch."""
+    wide = (WIDTH_PX - _LEFT_PX) / len(rows)
+    shapes: list[Shape] = []
+    for index, row in enumerate(rows):
+        middle = _LEFT_PX + wide * (index + 0.5)
+        number = say["batch"].format(index + 1)
+        synchronised = say["sync"].format("clip" in row)
+        shapes.append(Words(middle, 68, number, "middle", bold=True))
+        shapes.append(Words(middle, 86, synchronised, "middle", 11, opacity=0.85))
+    return shapes
+
+
+def _cells(
+    setting: Setting,
+    line: str,
+    rows: Sequence[Row],
+    found: Sequence[Row] | None,
+    say: Mapping[str, str],
+) -> list[Cell]:
+    """A line in every batch."""
+    measured = found or [{}] * len(rows)
+    return [
+        _cell(setting.engine, line, row, seen.get(line), say)
+        for row, seen in zip(rows, measured, strict=True)
+    ]
+
+
+def _cell(engine: str, line: str, row: Row, seen: Mapping | None, say: Mapping[str, str]) -> Cell:
+    """A line in one batch; ``seen`` is what was measured of it."""
+    if line not in row:
+        return Cell([say["out"]], False, False)
+    moved = (seen or row[line])["moved"]
+    words = _counts(row[line]["calls"], seen["calls"] if seen else None)
+    updates = "clip" in row
+    if line in ("step", "zero_grad") and not updates:
+        return Cell([*words, say["skip"]], False, moved)
+    if line in ("step", "zero_grad") and engine == "zero2":
+        return Cell([*words, say["done"]], False, moved)
+    if line == "clip" and engine == "zero2":
+        return Cell([*words, say["reads"]], False, moved)
+    if moved:
+        words.append(say["update"])
+    if line == "zero_grad":
+        words.append(say["clear"])
+    return Cell(words or [say["quiet"]], True, moved)
+
+
+def _counts(guess: Mapping[str, int], seen: Mapping[str, int] | None) -> list[str]:
+    """Collectives with their number: "all_reduce 2 = 2" once it was measured."""
+    if seen is None:
+        return [f"{name} {count}" for name, count in guess.items()]
+    words = []
+    for name in {**guess, **seen}:
+        expected = guess.get(name, 0)
+        counted = seen.get(name, 0)
+        sign = "=" if expected == counted else "≠"
+        words.append(f"{name} {expected} {sign} {counted}")
+    return words
+
+
+def _drawn(cell: Cell, line: str, index: int, num: int, y: float) -> list[Shape]:
+    """A box for each of the cell's words, in the column ``index`` of ``num``; one around all of
+    them where the weights change."""
+    wide = (WIDTH_PX - _LEFT_PX) / num - 8
+    high = _HIGH_PX[line]
+    x = _LEFT_PX + index * (wide + 8) + 4
+    part = high / len(cell.words)
+    colour = _COLOURS[line] if cell.does else ""
+    shapes: list[Shape] = [
+        Box(x, y + place * part, wide, part, colour, texts=(text,))
+        for place, text in enumerate(cell.words)
+    ]
+    if cell.moved:
+        shapes.append(Box(x, y, wide, high, marked=True))
+    return shapes
+
+
+def _num_calls(rows: Sequence[Row]) -> int:
+    """Collectives of a whole update."""
+    total = 0
+    for row in rows:
+        total += sum(sum(line["calls"].values()) for line in row.values())
+    return total

@@ -1,0 +1,124 @@
+"""Exercises: registered by their graders, tried, and remembered; hints are earned by attempts."""
+
+import functools
+import json
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from labkit.check.grading import limit
+from labkit.check.verdict import STATES, Verdict, say, spoken, titled
+from labkit.launching.verdicts.verdict import LaunchError
+
+Grade = Callable[..., Iterator[tuple[str, str]]]
+"""Takes an answer; yields "wrong" or "over budget", and the case"""
+
+
+def _read_hints() -> dict[str, dict[str, list[str]]]:
+    """Exercise -> language -> its hints, of all subjects: files beside their checks."""
+    hints = {}
+    for file in sorted(Path(__file__).parents[1].glob("*/*hints.json")):
+        hints |= json.loads(file.read_text(encoding="utf-8"))
+    return hints
+
+
+_HINTS = _read_hints()
+_history: dict[str, list[str]] = {}  # per exercise, the states of its verdicts
+
+
+def exercise(grade: Grade) -> Callable[..., Verdict]:
+    """Registers an exercise; its hints stand in a hints.json beside it. Whatever an answer does
+    becomes a Verdict."""
+    name = grade.__name__
+    _history[name] = []
+
+    @functools.wraps(grade)
+    def check(answer: Callable, **claims: object) -> Verdict:
+        verdict = _graded(grade, answer, claims)
+        _history[name].append(verdict.state)
+        return replace(verdict, hint=_earned(name)[-1]) if verdict.counterexample else verdict
+
+    return check
+
+
+def _graded(grade: Grade, answer: Callable, claims: dict[str, object]) -> Verdict:
+    """The worst of what a grader finds, up to the first case that is wrong."""
+    found = [Verdict(state="passed")]
+    try:
+        with limit(10.0):
+            for state, case in grade(answer, **claims):
+                found.append(Verdict(state=state, counterexample=case))
+                if state == "wrong":
+                    break
+    except KeyboardInterrupt:  # also what a launch raises after the stop button
+        raise
+    except (Exception, SystemExit) as error:
+        found.append(_raised(error, answer))
+    worst_first = list(STATES)
+    return min(found, key=lambda verdict: worst_first.index(verdict.state))
+
+
+def hint(name: str) -> None:
+    """Prints an exercise's hints so far: the first is free, each further one is earned by a failed
+    attempt."""
+    if name not in _history:
+        raise ValueError(f"the exercises are {', '.join(_history)}; got {name!r}")
+    width = 60 if spoken() == "zh" else 100
+    for number, text in enumerate(_earned(name), start=1):
+        count = f"{number}/{len(_HINTS[name]['en'])}"
+        line = count + say(": ", "：") + text
+        print(textwrap.fill(line, width, subsequent_indent="     ", break_on_hyphens=False))
+
+
+def status() -> None:
+    """Prints a line per exercise and, last, how many are passed."""
+    last = {name: (states or ["not attempted"])[-1] for name, states in _history.items()}
+    num_passed = sum(state == "passed" for state in last.values())
+    for name, state in last.items():
+        print(f"{name:<24} {titled(state)}")
+    print(say(f"{num_passed} of {len(last)} passed", f"通过 {num_passed} / {len(last)}"))
+
+
+def _earned(name: str) -> list[str]:
+    """The hints of an exercise that may be read by now."""
+    num_attempts = sum(state != "not attempted" for state in _history[name])
+    return _HINTS[name][spoken()][: max(1, num_attempts)]
+
+
+def _raised(error: BaseException, answer: Callable) -> Verdict:
+    """The verdict on an answer that raised, here or in a rank: the last line of it, and the line it
+    came from."""
+    raised_by_ranks = _errors_of_ranks(error)
+    if ("NotImplementedError", "your turn") in {_name_of(error), *raised_by_ranks}:
+        return Verdict(state="not attempted")
+    file = getattr(getattr(answer, "__code__", None), "co_filename", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [frame for frame in frames if frame.filename == file]
+    if mine or raised_by_ranks:
+        message = say("Your function did not reach its end.", "你的函数没有运行到底。")
+    else:
+        message = say(
+            "The check takes a function, and can't use this one or its result.",
+            "请传入函数；这个函数或它的结果无法检查。",
+        )
+    case = traceback.format_exception_only(error)[-1].strip()
+    if raised_by_ranks:
+        case = str(error)
+    if mine:
+        case += f"\nline {mine[-1].lineno}: {mine[-1].line}"
+    return Verdict(state="wrong", message=message, counterexample=case)
+
+
+def _name_of(error: BaseException) -> tuple[str, str]:
+    """An error's type and the first letters of what it says: as long as "your turn"."""
+    return type(error).__name__, str(error)[:9]
+
+
+def _errors_of_ranks(error: BaseException) -> set[tuple[str | None, str]]:
+    """The same of each rank's error, where a launch failed."""
+    if not isinstance(error, LaunchError):
+        return set()
+    told = [ending.error for ending in error.outcomes]
+    return {(each.get("type"), each.get("message", "")[:9]) for each in told}

@@ -1,0 +1,79 @@
+"""What graders use: ranks for an answer to run on, limits of time, and faults in words."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from labkit.check.verdict import Verdict, say
+from labkit.launching.launcher import launch
+from labkit.launching.run import Run
+from labkit.launching.verdicts import diagnosis
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@contextlib.contextmanager
+def limit(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError when the block takes longer. Only a main thread has an alarm; elsewhere
+    there is no limit."""
+
+    def ring(*_: object) -> None:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, ring)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 4.0) -> Run:
+    """Runs the ranks' side of an exercise on the CPU; what an answer leaves waiting is noticed
+    after ``hang_s``."""
+    with limit(120.0):  # launch has its own
+        return launch(work, *args, ranks=num_ranks, backend="gloo", hang_s=hang_s, timeout_s=30)
+
+
+def trace(run: Run) -> Verdict:
+    """Whether all ranks of a run made the same collective calls in the same order: what no error
+    tells, as long as op and shape agree. The verdict names the first call that is out of order, on
+    each rank, with its line."""
+    found = diagnosis.swapped(run.calls())
+    if found is not None:
+        return Verdict(state="wrong", counterexample=found.text)
+    num_calls = max(map(len, run.calls()), default=0)
+    return Verdict(
+        state="passed",
+        message=say(
+            f"The ranks made the same {num_calls} calls in the same order.",
+            f"各 rank 以相同的顺序做了相同的 {num_calls} 次调用。",
+        ),
+    )
+
+
+def faults(case: str, run: Run) -> Iterator[tuple[str, str]]:
+    """Each rank's fault, where it has one: what it returned first."""
+    for rank, (fault, *_) in enumerate(run):
+        if fault:
+            yield "wrong", f"{case}, rank {rank}: {fault}"
+
+
+def unlike(mine: "Tensor", right: "Tensor", what: str) -> str:
+    """What a gradient is not, if it is not ``right``; and by which factor it is off, if it is one.
+    Else nothing."""
+    import torch
+
+    if torch.allclose(mine, right, rtol=1e-4, atol=1e-6):
+        return ""
+    factor = float((mine * right).sum() / right.square().sum())
+    if torch.allclose(mine, factor * right, rtol=1e-3, atol=1e-5):
+        return f"is not {what}, it is {factor:.3g} times that"
+    return f"is not {what}"

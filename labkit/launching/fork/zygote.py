@@ -1,0 +1,270 @@
+"""The zygote: a process that has imported torch once and forks fresh ranks for every run.
+
+Started by ``zygote_client`` as ``python -m labkit.launching.fork.zygote FD FOLDER``. It runs no tensor
+code and no thread, so a fork of it is safe and takes milliseconds, and no state leaks from one run
+into the next. It lives as long as the notebook's end of its socket: when that closes, it kills
+every rank, removes the folder and goes.
+
+A ``Launch`` with open sockets starts a run. A few spares are forked ahead, in quiet moments; an
+``Order`` makes one of them a rank. Over the run's own socket the zygote answers ``Forked``, later
+``Exited`` for each rank, and takes ``Kill``.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import traceback
+
+from labkit.launching.fork import messages, worker
+from labkit.launching.fork.messages import Exited, Forked, Kill, Launch, Message, Order, Ready
+from labkit.launching.fork.request import Request
+
+PRELOADED = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
+    "torch.profiler",
+    "torch._dynamo",
+    "torch.optim",
+    "numpy",
+    "cloudpickle",
+)
+FIRST_SPARES = 4
+MOST_SPARES = 8
+REST_S = 0.05  # a moment without a message: quiet enough to fork a spare
+CPU_ONLY = (
+    "accelerate",
+    "deepspeed",
+    "deepspeed.pipe",
+    "deepspeed.runtime.zero.muon.original_muon",
+)
+
+
+class Zygote:
+    """The zygote's whole state: its socket to the notebook, the runs whose ranks are alive, and
+    spare processes."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
+        self.spares: list[tuple[int, socket.socket]] = []  # forked ahead of their order
+        self.num_spares = FIRST_SPARES
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(control, selectors.EVENT_READ)
+        self.wakeup, self._wakeup_write = socket.socketpair()
+        for end in (self.wakeup, self._wakeup_write):
+            end.setblocking(False)
+        self.selector.register(self.wakeup, selectors.EVENT_READ)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup_write.fileno())
+
+    def serve(self) -> None:
+        """Forks, reaps and kills until the notebook is gone."""
+        parent = os.getppid()
+        while os.getppid() == parent:
+            lacking = len(self.spares) < self.num_spares and not self.runs
+            events = self.selector.select(timeout=REST_S if lacking else 1.0)
+            if lacking and not events:  # a quiet moment: no rank is disturbed
+                with contextlib.suppress(OSError):
+                    self.spares.append(self.spare())
+            for key, _ in events:
+                if key.fileobj is self.control:
+                    launch, fds = messages.receive(self.control)
+                    if launch is None:
+                        return
+                    self.fork(launch, fds)
+                elif key.fileobj is self.wakeup:
+                    with contextlib.suppress(BlockingIOError):
+                        self.wakeup.recv(4096)
+                elif key.fileobj in self.runs:
+                    self.obey(key.fileobj)
+            self.reap()
+
+    def fork(self, launch: Launch, fds: list[int]) -> None:
+        """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
+        run = socket.socket(fileno=fds[0])
+        pids: dict[int, int] = {}
+        self.runs[run] = pids
+        for rank, fd in enumerate(fds[1:]):
+            # where no process is to be had, the rank's closed socket tells
+            with contextlib.suppress(OSError):
+                pid, sock = self.spares.pop() if self.spares else self.spare()
+                pids[pid] = rank
+                with sock:
+                    messages.send(sock, Order(rank=rank, request=launch.request), fds=(fd,))
+            os.close(fd)
+        self.num_spares = min(max(len(pids), self.num_spares), MOST_SPARES)
+        self.selector.register(run, selectors.EVENT_READ)
+        self.tell(run, Forked(pids=tuple(pids)))
+
+    def spare(self) -> tuple[int, socket.socket]:
+        """Forks a process that waits for its order, is one rank of one run, and ends: (pid, its
+        order's socket)."""
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.leave(ours)
+                order, fds = messages.receive(theirs)
+                theirs.close()
+                if order is not None:
+                    request = Request.from_json(order.request)
+                    worker.main(socket.socket(fileno=fds[0]), order.rank, request)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(70)  # nothing above this frame may ever run in a rank
+        theirs.close()
+        return pid, ours
+
+    def leave(self, ours: socket.socket) -> None:
+        """In a new process: forget everything that belongs to the zygote or to the other ranks."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            self.selector.close()
+        others = (order for _, order in self.spares)
+        for sock in (ours, self.control, self.wakeup, self._wakeup_write, *self.runs, *others):
+            sock.close()
+
+    def obey(self, run: socket.socket) -> None:
+        """A signal for some ranks of a run; a closed socket means: kill them all."""
+        kill: Kill | None
+        kill, _ = messages.receive(run)
+        pids = self.runs[run]
+        if kill is None:
+            self.selector.unregister(run)
+            self.kill(list(pids), signal.SIGKILL)
+        else:
+            chosen = [pid for pid, rank in pids.items() if rank in kill.ranks]
+            self.kill(chosen, kill.signal)
+
+    def kill(self, pids: list[int], number: int) -> None:
+        """Signals ranks; SIGKILL goes to everything they started as well. Safe: a pid is ours until
+        we reap it."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+                if number == signal.SIGKILL:
+                    os.killpg(pid, number)
+
+    def reap(self) -> None:
+        """Reports ranks that ended, after killing whatever they left behind in their process
+        group."""
+        for pid, status in iter(_next_ended, None):
+            self.spares = [spare for spare in self.spares if spare[0] != pid]
+            for run, pids in list(self.runs.items()):
+                if pid in pids:
+                    self.tell(run, Exited(rank=pids.pop(pid), status=status))
+                    if not pids:
+                        self.forget(run)
+
+    def forget(self, run: socket.socket) -> None:
+        """A run whose ranks have all ended."""
+        self.runs.pop(run)
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(run)
+        run.close()
+
+    def tell(self, run: socket.socket, message: Message) -> None:
+        """Sends to a run's owner, who may be gone."""
+        with contextlib.suppress(OSError):
+            messages.send(run, message)
+
+    def close(self) -> None:
+        """Ends every rank before the zygote ends."""
+        for pids in self.runs.values():
+            self.kill(list(pids), signal.SIGKILL)
+
+
+def _next_ended() -> tuple[int, int] | None:
+    """(pid, exit code) of a rank that ended, its process group killed before its pid can be used
+    again; None when there is none."""
+    try:
+        if hasattr(os, "waitid"):  # not on macOS before Python 3.13
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return None
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(ended.si_pid, signal.SIGKILL)
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, os.waitstatus_to_exitcode(status)) if pid else None
+
+
+def _preload(folder: str) -> list[str]:
+    gpus = os.environ.get("LABKIT_GPUS", "0") != "0"
+    names = PRELOADED if gpus else (*PRELOADED, *CPU_ONLY)
+    missing = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            missing.append(name)
+    if not gpus:
+        # the first call imports the devices' modules; a rank then need not
+        sys.modules["torch"].manual_seed(0)
+        _remember_cpu(folder)
+    return missing
+
+
+def _remember_cpu(folder: str) -> None:
+    """DeepSpeed asks cpuinfo twice for every engine and waits a second each time: the first rank's
+    answer is kept."""
+    try:
+        cpuinfo = importlib.import_module("cpuinfo")
+    except ImportError:
+        return
+    ask = cpuinfo.get_cpu_info
+    kept = os.path.join(folder, "cpuinfo.json")
+
+    def told() -> dict:
+        if not os.path.exists(kept):
+            with open(f"{kept}.{os.getpid()}", "w", encoding="utf-8") as file:
+                json.dump(ask(), file)
+            os.replace(file.name, kept)
+        with open(kept, encoding="utf-8") as file:
+            return json.load(file)
+
+    cpuinfo.get_cpu_info = told
+
+
+def main() -> None:
+    """Imports everything once, says ready, serves."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    folder = sys.argv[2]
+    # a rank takes SIGUSR1 for its stack once it has settled
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    missing = _preload(folder)
+    threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
+    assert threads == 1, (
+        f"the zygote must be single-threaded to fork safely; it has {threads} threads"
+    )
+    gc.collect()
+    gc.freeze()
+    zygote = Zygote(control)
+    messages.send(control, Ready(pid=os.getpid(), missing=tuple(missing)))
+    try:
+        zygote.serve()
+    finally:
+        zygote.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The notebook's side of the zygote: start it once, ask it for ranks, notice its end."""
+
+import atexit
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from labkit.launching.fork import messages
+from labkit.launching.fork.messages import Launch
+from labkit.launching.fork.request import Request
+from labkit.launching.verdicts.verdict import LaunchError
+from labkit.machine import ops, resources
+
+_lock = threading.Lock()
+_client: "ZygoteClient | None" = None
+
+
+class ZygoteClient:
+    """A running zygote, seen from the process that started it. It dies with this process, and takes
+    its folder and its ranks with it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="labkit-"))
+        self.owner = os.getpid()
+        self.num_runs = 0
+        # what ranks need to find DeepSpeed's ops
+        self.environ = {} if resources.num_gpus() else ops.environment()
+        self.control, theirs = socket.socketpair()
+        self._ready = False
+        self.process = self._start(theirs)
+        theirs.close()
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen:
+        environ = {
+            **self.environ,
+            **os.environ,
+            "OPENBLAS_NUM_THREADS": "1",
+            "LABKIT_GPUS": str(resources.num_gpus()),
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        fd = theirs.fileno()
+        with open(self.folder / "zygote.txt", "wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "labkit.launching.fork.zygote", str(fd), str(self.folder)],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[fd],
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still fork: it runs, and belongs to this process (not to one that forked
+        us)."""
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def wait_ready(self) -> None:
+        """Blocks until everything is imported (a few seconds, once). Raises LaunchError when that
+        fails."""
+        if not self._ready:
+            message, _ = messages.receive(self.control)
+            if message is None:
+                log = self.folder / "zygote.txt"
+                text = log.read_text() if log.exists() else ""
+                raise LaunchError(
+                    "the process that starts ranks ended before it was ready. "
+                    f"Its output:\n{text[-2000:]}\n"
+                    "`python -m labkit doctor` tells what is missing."
+                )
+            self._ready = True
+
+    def new_folder(self) -> Path:
+        """An empty folder for one run."""
+        self.num_runs += 1
+        folder = self.folder / f"run-{self.num_runs}"
+        folder.mkdir(mode=0o700)  # as its parent, which mkdtemp made
+        return folder
+
+    def fork(self, request: Request) -> tuple[socket.socket, list[socket.socket]]:
+        """Forks a run's ranks. Returns the run's socket and one socket per rank."""
+        pairs = [socket.socketpair() for _ in range(1 + request.num_ranks)]
+        try:
+            with _lock:
+                self.wait_ready()
+                fds = tuple(theirs.fileno() for _, theirs in pairs)
+                messages.send(self.control, Launch(request=request.to_json()), fds=fds)
+        except BaseException:
+            for ours, _ in pairs:
+                ours.close()
+            raise
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+        return pairs[0][0], [ours for ours, _ in pairs[1:]]
+
+    def close(self) -> None:
+        """Ends it and its ranks; waits at most two seconds."""
+        self.control.close()
+        if self.owner != os.getpid():
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=2)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(timeout=2)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def running() -> ZygoteClient:
+    """The zygote of this process, started if there is none (or it died). Returns at once;
+    ``wait_ready`` waits."""
+    global _client
+    with _lock:
+        if _client is None or not _client.alive:
+            _client = ZygoteClient()
+            atexit.register(_client.close)
+        return _client
+
+
+def seconds_to_ready() -> float:
+    """Starts the zygote if need be and waits for it; returns how long that took, in seconds."""
+    began = time.monotonic()
+    client = running()
+    with _lock:
+        client.wait_ready()
+    return time.monotonic() - began

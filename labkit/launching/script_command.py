@@ -1,0 +1,149 @@
+"""The command that starts a script: torchrun, accelerate launch, deepspeed; what its users type."""
+
+import json
+import os
+from pathlib import Path
+
+from labkit.machine import resources
+from labkit.units import check_whole, check_word
+
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+
+
+def command(
+    path: str | Path,
+    *args: str,
+    ranks: int,
+    using: str,
+    logs: Path | None = None,
+    max_restarts: int = 0,
+    nodes: tuple[int, int] = (1, 1),
+    node: int = 0,
+    port: int = 29400,
+    config: str | Path | None = None,
+) -> list[str]:
+    """The command line that starts ``path`` on ``ranks`` ranks. With ``logs``, each rank's output
+    goes to files there.
+
+    Of several nodes, the line for ``node``; they meet at ``port``, where node 0 listens. Raises
+    ValueError for an unknown launcher, a script that does not exist, restarts and nodes that are
+    none, or a ``config`` that its launcher has no use for.
+    """
+    check_word(using, LAUNCHERS, "what a script is launched using")
+    check_whole(1, 4096, ranks=ranks)
+    if not Path(path).is_file():
+        raise ValueError(
+            f"launch_script takes the path of a script; {str(path)!r} is no file (folder: "
+            f"{os.getcwd()})"
+        )
+    _check_fits(using, max_restarts, nodes, config)
+    if using == "torchrun":
+        line = _torchrun(ranks, max_restarts, nodes, node, port)
+        output = ["--log-dir", str(logs / f"node-{node}"), "--redirects", "3"] if logs else []
+    elif using == "accelerate":
+        line = _accelerate(ranks, config)
+        output = ["--log_dir", str(logs), "--tee", "3"] if logs else []
+    else:
+        line = _deepspeed(ranks)
+        output = ["--enable_each_rank_log", str(logs)] if logs else []
+    return [*line, *output, str(path), *args]
+
+
+def num_nodes(nodes: tuple[int, int]) -> int:
+    """The most nodes there may be. Raises ValueError for what is no (fewest, most)."""
+    if not isinstance(nodes, tuple) or len(nodes) != 2:
+        raise ValueError(f"nodes are (fewest, most); got {nodes!r}")
+    fewest, most = nodes
+    check_whole(1, 64, most_nodes=most)
+    check_whole(1, most, fewest_nodes=fewest)
+    return most
+
+
+def needs(ranks: int, using: str, restarts: bool) -> dict[str, str]:
+    """What a launcher's environment must say: on a machine without enough GPUs, and where ranks may
+    be restarted.
+
+    torchrun (2.13) keeps one store for all its starts, and gloo then finds a dead rank's address in
+    it: about every second restart hung. With sharing switched off each start has a store of its own
+    (pytorch issue 135712).
+    """
+    if restarts:
+        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    if resources.num_gpus() >= ranks:
+        return {}
+    if using == "accelerate":
+        return {"ACCELERATE_USE_CPU": "true"}
+    if using == "deepspeed":
+        return {"DS_ACCELERATOR": "cpu"}
+    return {}
+
+
+def config_file(config: str | Path | dict | None, path: Path) -> str | Path | None:
+    """The file of a configuration. A dict is written beside the script; JSON is YAML, too."""
+    if not isinstance(config, dict):
+        return config
+    if not path.is_file():
+        return None
+    file = path.with_suffix(".json")
+    file.write_text(json.dumps(config, indent=1))
+    return file
+
+
+def _check_fits(
+    using: str, max_restarts: int, nodes: tuple[int, int], config: str | Path | None
+) -> None:
+    """Raises ValueError for what only another launcher can do."""
+    if using != "torchrun" and (nodes != (1, 1) or max_restarts):
+        raise ValueError(
+            f"torchrun alone restarts ranks; got using={using!r}. Leave nodes and max_restarts out"
+        )
+    if using != "accelerate" and config is not None:
+        raise ValueError(
+            f"a configuration file is accelerate's; {using} takes none: give the script its path "
+            "instead"
+        )
+
+
+def _torchrun(
+    ranks: int, max_restarts: int, nodes: tuple[int, int], node: int, port: int
+) -> list[str]:
+    check_whole(0, 1000, max_restarts=max_restarts)
+    most = num_nodes(nodes)
+    if ranks % most:
+        raise ValueError(
+            f"every node has as many ranks; {ranks} ranks are not shared by {most} nodes: take a "
+            "multiple"
+        )
+    line = ["torchrun"]
+    if most == 1:
+        line.append("--standalone")
+    else:
+        meeting = (
+            f"is_host={int(node == 0)},keep_alive_interval=1,keep_alive_max_attempt=3,"
+            "last_call_timeout=1"
+        )
+        line += ["--nnodes", f"{nodes[0]}:{most}", "--rdzv-backend", "c10d"]
+        line += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", meeting]
+        line += ["--local-addr", "127.0.0.1"]
+    line += ["--nproc-per-node", str(ranks // most)]
+    if max_restarts:
+        line += ["--max-restarts", str(max_restarts)]
+    return line
+
+
+def _accelerate(ranks: int, config: str | Path | None) -> list[str]:
+    line = ["accelerate", "launch"]
+    if config is not None:
+        line += ["--config_file", str(config)]
+    line += ["--num_processes", str(ranks), "--main_process_port", str(resources.free_port())]
+    if config is None:
+        line += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        if ranks > 1:
+            # its only launcher of several processes; ACCELERATE_USE_CPU makes them CPU's
+            line.append("--multi_gpu")
+    return line
+
+
+def _deepspeed(ranks: int) -> list[str]:
+    line = ["deepspeed", "--num_gpus", str(ranks)]
+    return [*line, "--master_addr", "127.0.0.1", "--master_port", str(resources.free_port())]

@@ -1,0 +1,1 @@
+"""How ranks ended, what that proves, and the words of it."""

@@ -1,0 +1,153 @@
+"""What a rank can tell about itself: where it is, which collectives it has called, what it
+raised."""
+
+import json
+import linecache
+import os
+import pickle
+import sys
+import traceback
+import types
+from collections.abc import Mapping
+from pathlib import Path
+
+from labkit.launching.fork.request import Source
+
+Sources = Mapping[str, Source]
+
+_LABKIT = str(Path(__file__).parents[2])
+_PROGRAMS = os.path.join(_LABKIT, "debugging", "faults.py")
+"""The one file of ours whose lines a learner shall see: its programs are launched as they stand,
+and a verdict on them names the line that is at fault. By its path, for launching stands left of
+debugging and may not import it."""
+
+
+def collectives() -> dict:
+    """From torch's flight recorder: ``pending`` (collectives that are under way), ``groups`` (name
+    -> ranks), and ``last``, the last sequence number of each group.
+
+    gloo records them by default. Point-to-point messages are not in it.
+    """
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import _dump_fr_trace_json
+
+    if not dist.is_initialized():
+        return {"pending": (), "groups": {}, "last": None}  # unknown, which is not zero
+    entries = json.loads(_dump_fr_trace_json(True, True)).get("entries", [])
+    pending = [_entry(entry) for entry in entries if not entry["retired"] and not entry["is_p2p"]]
+    names = {}
+    last = {}
+    for group, ranks in list(dist.distributed_c10d._world.pg_group_ranks.items()):
+        if hasattr(group, "group_name"):  # a rank outside a group has a number for it, not a group
+            names[str(group.group_name)] = sorted(ranks)
+            last[str(group.group_name)] = group._get_sequence_number_for_group()
+    return {"pending": tuple(pending), "groups": names, "last": last}
+
+
+def calls(sources: Sources) -> list[dict] | None:
+    """Every collective that this rank has called, in order, each with the learner's line that
+    called it. None where there is no process group.
+
+    The flight recorder keeps the last 2,000, and Python's frames of each.
+    """
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import _dump_fr_trace
+
+    if not dist.is_initialized():
+        return None
+    entries = pickle.loads(_dump_fr_trace(True, True, False)).get("entries", [])
+    return [
+        {**_entry(entry), **_own_lines(entry["frames"], sources)}
+        for entry in entries
+        if not entry["is_p2p"]
+    ]
+
+
+def where(frame: types.FrameType | None, sources: Sources) -> dict:
+    """The innermost torch.distributed call of a stack (``call``), the ``peer`` of a send or recv,
+    and the innermost own line."""
+    found = {"call": None, "peer": None}
+    while frame is not None:
+        code = frame.f_code
+        if is_own(code.co_filename, sources):
+            return found | _place(code.co_filename, frame.f_lineno, code.co_name, sources)
+        if _is_public_call(code):
+            found = {"call": code.co_name, "peer": None}
+            if code.co_name in ("send", "recv"):
+                # a rank of the world, also where there is a group; None where the call names none
+                found["peer"] = frame.f_locals.get("dst", frame.f_locals.get("src"))
+        frame = frame.f_back
+    return found
+
+
+def describe(error: BaseException, sources: Sources) -> dict:
+    """An exception as text: its ``type`` and ``message``, a ``traceback`` of the learner's own
+    frames and the last one, cells named as in the notebook, and ``where`` it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [frame for frame in frames if is_own(frame.filename, sources)]
+    kept = [*mine, *frames[-1:]] if frames[-1:] != mine[-1:] else mine
+    shown = traceback.TracebackException.from_exception(error)
+    shown.stack = traceback.StackSummary.from_list(
+        (_shown_name(each.filename, sources), each.lineno, each.name, each.line) for each in kept
+    )
+    place = {}
+    if mine:
+        place = _place(mine[-1].filename, mine[-1].lineno, mine[-1].name, sources)
+        place["file"] = os.path.basename(place["file"])
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(shown.format()),
+        "where": place,
+    }
+
+
+def is_own(file: str, sources: Sources) -> bool:
+    """Whether a file is the learner's: a cell, a script or a program of ``faults``; not Python's, a
+    package's or ours."""
+    if file == _PROGRAMS or file in sources:
+        return True
+    return not file.startswith(("<frozen", sys.base_prefix, _LABKIT)) and (
+        "site-packages" not in file
+    )
+
+
+def _is_public_call(code: types.CodeType) -> bool:
+    """Whether a frame is one of torch.distributed's functions, and not what wraps it."""
+    return "/torch/distributed/" in code.co_filename and not code.co_name.startswith(
+        ("wrapper", "_", "<")
+    )
+
+
+def _entry(entry: dict) -> dict:
+    """A call of the flight recorder in our words."""
+    return {
+        "group": entry["process_group"][0],
+        "seq": entry["collective_seq_id"],
+        "op": entry["profiling_name"].split(":")[-1],
+        "shapes": entry["input_sizes"],
+        "dtypes": entry["input_dtypes"],
+    }
+
+
+def _own_lines(frames: list[dict], sources: Sources) -> dict:
+    """The innermost own line, and the lines of all own frames, innermost first."""
+    mine = [frame for frame in frames if is_own(frame["filename"], sources)]
+    place = {}
+    if mine:
+        place = _place(mine[0]["filename"], mine[0]["line"], mine[0]["name"], sources)
+    return {**place, "stack": [[frame["filename"], frame["line"]] for frame in mine]}
+
+
+def _place(file: str, line: int, function: str, sources: Sources) -> dict:
+    """A line: its file as the notebook shows it, its number, function and text."""
+    name = os.path.basename(file)
+    text = linecache.getline(file, line)
+    if file in sources:
+        name = sources[file].name
+        text = sources[file].lines[line - 1]
+    return {"file": name, "line": line, "function": function, "text": text.strip()}
+
+
+def _shown_name(file: str, sources: Sources) -> str:
+    return sources[file].name if file in sources else file

@@ -1,0 +1,76 @@
+"""Horizontal bars from 0 in groups, each with its value, and dashed lines for bounds."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from labkit.pictures.axes import Format
+from labkit.pictures.drawing import WIDTH_PX
+from labkit.pictures.sketch import Box, Line, Said, Shape, Words, legend
+from labkit.pictures.style import CYCLE, clipped, text_px
+
+_HATCHES = ("", "/", "x", "-", "\\", "|", "+", ".")
+
+
+def check(groups: Sequence[Mapping[str, float]], marks: Sequence[tuple[Said, float]]) -> None:
+    """Raises ValueError where there is no bar, or a bar or mark has no length."""
+    values = list(itertools.chain.from_iterable(group.values() for group in groups))
+    lengths = [*values, *(value for _, value in marks)]
+    if not values or not all(0 <= value <= 1e300 for value in lengths):
+        raise ValueError(
+            f"bars and marks lie at finite values of 0 or more, and there is a bar; got {values}, "
+            f"{marks}"
+        )
+
+
+def written(group: Mapping[str, float], unit_format: Format) -> dict[str, str]:
+    """A group's values as texts."""
+    return {head: unit_format(value) for head, value in group.items()}
+
+
+def drawn(
+    names: list[str],
+    groups: Sequence[Mapping[str, float]],
+    texts: Sequence[Mapping[str, str]],
+    bounds: Sequence[tuple[str, float]],
+) -> tuple[list[Shape], float]:
+    """A group of bars per name, then dashed lines at ``bounds``; and where all ends."""
+    heads = dict.fromkeys(itertools.chain.from_iterable(groups))
+    looks = {head: (CYCLE[i % 8][0], _HATCHES[i % 8]) for i, head in enumerate(heads)}
+    every = itertools.chain.from_iterable(line.values() for line in texts)
+    left = 10 + min(280.0, max(map(text_px, names)))
+    room_px = WIDTH_PX - left - 14 - max(map(text_px, every))
+    scale = room_px / _longest(groups, bounds)
+    thick = 16.0 if len(looks) > 1 else 22.0
+    top = 60.0 + 14 * len(bounds)
+    shapes: list[Shape] = []
+    y = top + 4
+    for name, group, line in zip(names, groups, texts, strict=True):
+        middle = y + thick * len(group) / 2
+        shapes.append(Words(left - 8, middle + 3, clipped(name, left - 9), "end"))
+        for head, value in group.items():
+            shapes.append(Box(left, y, value * scale, thick - 2, *looks[head]))
+            shapes.append(Words(left + value * scale + 6, y + thick / 2 + 3, line[head]))
+            y += thick
+        y += 8
+    shapes.append(Line(((left, top), (left, y)), width_px=1, opacity=0.6))
+    for number, (text, value) in enumerate(bounds):
+        shapes += _bound(text, left + value * scale, 62 + 14 * number, y)
+    if "" in looks:
+        return shapes, y + 4
+    keys = [((Box(0, -7, 22, 14, *look),), head) for head, look in looks.items()]
+    more, end_px = legend(keys, left, y)
+    return shapes + more, end_px
+
+
+def _longest(groups: Sequence[Mapping[str, float]], bounds: Sequence[tuple[str, float]]) -> float:
+    """The largest of all values; 1 where all are 0."""
+    values = itertools.chain.from_iterable(group.values() for group in groups)
+    return max(*values, *(value for _, value in bounds), 0.0) or 1.0
+
+
+def _bound(text: str, x: float, top: float, bottom: float) -> list[Shape]:
+    """A dashed line with its words, on the side where there is room."""
+    line = Line(((x, top), (x, bottom)), dash=(4, 3), width_px=1.2, opacity=0.8)
+    if x > WIDTH_PX / 2:
+        return [line, Words(x - 4, top + 8, text, "end", 11.5)]
+    return [line, Words(x + 4, top + 8, text, "start", 11.5)]

@@ -1,0 +1,1 @@
+"""A drawing as SVG, as PNG and as text, from one layout."""

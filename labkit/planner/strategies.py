@@ -1,0 +1,175 @@
+"""Four ways to divide training among ranks: data parallel, states sharded, by layers, hybrid. Who
+holds what and sends what: of a large model by formula, of a small one to the byte."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from labkit.planner.models import MODELS
+from labkit.sharding import partition, states, step
+from labkit.sharding.step import Unit
+
+STRATEGIES = ("data", "sharded", "layers", "hybrid")
+SMALL = {"num_layers": 8, "dim": 64, "num_heads": 4, "seq_len": 32}
+"""The model that real ranks train beside the large one that is computed."""
+
+
+def num_stages(strategy: str, num_ranks: int) -> int:
+    """p: into how many parts the layers are cut."""
+    return {"layers": num_ranks, "hybrid": 2}.get(strategy, 1)
+
+
+# --- a large model ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A large model trained in fp32 with Adam by one of the strategies."""
+
+    strategy: str
+    """one of STRATEGIES"""
+    model: str
+    """a key of MODELS"""
+    device: str
+    """a key of DEVICES"""
+    num_ranks: int
+    """N"""
+    batch: int
+    """sequences per step, on all ranks together"""
+
+    @property
+    def num_stages(self) -> int:
+        """p: into how many parts the layers are cut."""
+        return num_stages(self.strategy, self.num_ranks)
+
+    @property
+    def num_replicas(self) -> int:
+        """d: how many take a part of the batch."""
+        return self.num_ranks // self.num_stages
+
+    @property
+    def part(self) -> float:
+        """The share of the layers that the longest stage has."""
+        num_layers = MODELS[self.model].layers
+        return ceil(num_layers / self.num_stages) / num_layers
+
+    @property
+    def zero_stage(self) -> int:
+        """3 where the states are sharded, else 0."""
+        return 3 if self.strategy == "sharded" else 0
+
+    @property
+    def idle(self) -> float:
+        """The share of a rank's time that the pipeline leaves idle."""
+        stages = self.num_stages
+        return (stages - 1) / (self.batch / self.num_replicas + stages - 1)
+
+    def bill(self) -> dict[str, float]:
+        """Bytes on the busiest rank, by PARTS."""
+        one_sequence = MODELS[self.model].bill(
+            1, "fp32", num_ranks=self.num_ranks, stage=self.zero_stage
+        )
+        bill = {part: num_bytes * self.part for part, num_bytes in one_sequence.items()}
+        bill["activations"] *= self.batch / self.num_replicas
+        return bill
+
+    def sent_bytes(self) -> float:
+        """What the busiest rank sends in a step."""
+        model = MODELS[self.model]
+        volume = states.step_volume(
+            4 * model.params * self.part, self.num_replicas, self.zero_stage
+        )
+        # to the next stage in the forward, to the one before in the backward
+        edges = min(2, self.num_stages - 1)
+        messages = edges * 4 * model.dim * model.seq_len * self.batch / self.num_replicas
+        return sum(volume.values()) + messages
+
+
+# --- the small model ---
+
+
+class Expected(NamedTuple):
+    """What theory says of one rank that trains the small model."""
+
+    bill: dict[str, float]
+    """bytes that it holds after a backward, by PARTS"""
+    payload: dict[str, float]
+    """bytes that it hands over in a step, by collective; a receive is another rank's send"""
+
+
+def small_units(batch: int) -> list[Unit]:
+    """Layers of the small model, for a microbatch of so many sequences."""
+    return step.transformer(**SMALL, batch=batch)
+
+
+def num_params() -> int:
+    """How many parameters the small model has."""
+    return sum(unit.num_params for unit in small_units(1))
+
+
+def predicted(strategy: str, num_ranks: int, batch: int) -> list[Expected]:
+    """Per rank what it should hold after a backward of the small model and hand over in a step,
+    ``batch`` sequences on all ranks together."""
+    stages = num_stages(strategy, num_ranks)
+    num_replicas = num_ranks // stages
+    share = batch // num_replicas
+    num_microbatches = share if stages > 1 else 1
+    sequences = share // num_microbatches
+    units = small_units(sequences)
+    engine = "fsdp" if strategy == "sharded" else "ddp"
+    found = []
+    for rank in range(num_ranks):
+        stage = rank % stages
+        mine = _units_of_stage(units, stage, stages)
+        held = partition.predict(engine, step.shapes(mine), num_ranks).bytes_by("category")
+        bill = {part: float(per_rank[rank]) for part, per_rank in held.items()}
+        kept = _kept_bytes(mine, sequences, first=stage == 0, last=stage == stages - 1)
+        bill["activations"] = num_microbatches * kept
+        if strategy == "sharded":
+            payload = _payload_of_fsdp(float(held["parameters"][0]), num_ranks)
+        else:
+            payload = _payload_of_stage(mine, stage, stages, num_replicas, share)
+        found.append(Expected(bill, payload))
+    return found
+
+
+def _units_of_stage(units: list[Unit], stage: int, stages: int) -> list[Unit]:
+    """The layers of a stage, cut as ``model.split`` cuts them: the embedding with the first block,
+    the head with the last."""
+    num_blocks = SMALL["num_layers"]
+    between = [1 + number * num_blocks // stages for number in range(1, stages)]
+    cuts = [0, *between, len(units)]
+    return units[cuts[stage] : cuts[stage + 1]]
+
+
+def _kept_bytes(units: list[Unit], sequences: int, *, first: bool, last: bool) -> float:
+    """What a stage keeps of a microbatch of so many sequences for its backward."""
+    kept = sum(4 * unit.gradients[0].kept + unit.kept_bytes for unit in units)
+    # the last stage keeps the labels; footprint counts them to the first
+    label_bytes = 8 * SMALL["seq_len"] * sequences
+    if first:
+        kept -= label_bytes
+    if last:
+        kept += label_bytes + 4  # and the mean of the loss how many it is of
+    return kept
+
+
+def _payload_of_fsdp(part_bytes: float, num_ranks: int) -> dict[str, float]:
+    """Parameters are gathered in the forward and in the backward, each rank handing over its part;
+    whole gradients are reduced once."""
+    return {"all_gather": 2 * part_bytes, "reduce_scatter": num_ranks * part_bytes}
+
+
+def _payload_of_stage(
+    units: list[Unit], stage: int, stages: int, num_replicas: int, share: int
+) -> dict[str, float]:
+    """Gradients to the other replicas, activations to the next stage, their gradients to the one
+    before; ``share`` sequences pass."""
+    payload = {}
+    if num_replicas > 1:
+        payload["all_reduce"] = 4 * sum(unit.num_params for unit in units)
+    neighbours = [each for each in (stage - 1, stage + 1) if 0 <= each < stages]
+    if neighbours:
+        message_bytes = 4 * share * SMALL["dim"] * SMALL["seq_len"]
+        payload["send"] = len(neighbours) * message_bytes
+    return payload

@@ -1,0 +1,5 @@
+"""ZeRO with DeepSpeed: the boards and the exercises of chapter 06.
+
+``board`` shows the stages and what offload moves, ``check`` grades the exercises. The theory and the
+real runs are ``labkit.sharding``'s, which ZeRO and FSDP share.
+"""

@@ -1,0 +1,90 @@
+"""The board of data parallelism: every page true to its setting, runs real, refusals in words."""
+
+import pytest
+from browserless import from_browser
+
+from labkit import widgets
+from labkit.data_parallel import board as data_parallel_board
+from labkit.data_parallel import run as data_parallel_run
+from labkit.launching.verdicts.verdict import RankFailed
+from labkit.timeline import step_us
+from labkit.units import format_us
+
+
+@pytest.mark.parametrize("layers", data_parallel_board.SHAPES)
+@pytest.mark.parametrize("overlap", [True, False])
+def test_every_page_of_a_step_is_the_simulation_of_its_own_setting(layers, overlap):
+    board = widgets.ddp_communication(layers=layers, overlap=overlap)
+    assert len(board.book.pages) == len(board.controls["bucket"].options)
+    for index, page in enumerate(board.book.pages):
+        from_browser(board.controls["bucket"], index=index)
+        predicted = board.predicted
+        assert f"Simulated: step {format_us(step_us(predicted))}" in page.value
+        num_buckets = len(set(predicted.label[predicted.lane == "comm"].tolist()))
+        assert f"{num_buckets} buckets, 4 ranks" in page.value
+    assert board.book.num_bytes < 1_500_000
+
+
+def test_no_overlap_hides_nothing_and_costs_time():
+    on, off = (widgets.ddp_communication(overlap=overlap) for overlap in (True, False))
+    assert step_us(on.predicted) < step_us(off.predicted)
+    assert "0.0 % of the communication hidden" in off.book.pages[off.book.at[off.book.slider]].value
+
+
+def test_the_same_step_runs_with_real_ddp():
+    board = widgets.ddp_communication(num_ranks=2)
+    run = board.run()
+    assert max(result["max_error"] for result in run) < 1e-5
+    layers = board.setting.model()
+    bucket_bytes = []
+    for bucket in data_parallel_board._buckets(board.setting):
+        bucket_bytes.append(sum(layers[number].num_bytes for number in bucket))
+    assert run[0]["bucket_bytes"] == bucket_bytes
+    measured = step_us(board.measured)
+    predicted = step_us(board.predicted)
+    assert predicted * 0.9 < measured < predicted * 10
+    page = board.book.pages[board.book.at[board.book.slider]].value
+    assert "Measured: step" in page and {"paced", "paced links"} <= set(board.measured.notes)
+
+
+def test_a_run_that_fails_tells_its_verdict(monkeypatch):
+    board = widgets.ddp_communication(num_ranks=2)
+    monkeypatch.setattr(data_parallel_run, "_train", lambda *_: 1 / 0)
+    with pytest.raises(RankFailed, match="ZeroDivisionError"):
+        board.run()
+    assert "ZeroDivisionError" in board.live.children[0].value and not board.button.disabled
+
+
+def test_a_start_that_fails_leaves_the_button_and_a_second_run_is_refused(monkeypatch):
+    board = widgets.ddp_communication(num_ranks=2)
+    monkeypatch.setattr(
+        data_parallel_run,
+        "start",
+        lambda *_, **__: (_ for _ in ()).throw(OSError("no processes")),
+    )
+    board._start()
+    assert (
+        "no processes" in board.live.children[0].value
+        and not board.button.disabled
+        and board._job is None
+    )
+    board._job = object()
+    with pytest.raises(ValueError, match="this board is running"):
+        board.run()
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        ({"bucket_mb": 3}, "bucket is one of 0.1, 0.5, .*; got 3"),
+        ({"layers": "x"}, "layers is one of even"),
+    ],
+)
+def test_a_start_that_the_controls_do_not_have_says_what_there_is(start, words):
+    with pytest.raises(ValueError, match=words):
+        widgets.ddp_communication(**start)
+
+
+def test_a_board_holds_a_picture_for_viewers_without_widgets():
+    bundle = widgets.ddp_communication("zh")._repr_mimebundle_()
+    assert bundle["image/png"] and bundle["text/plain"]
