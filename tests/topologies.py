@@ -21,26 +21,28 @@ SINGLE = (
 )
 
 
+def way(one, other, near):
+    """How two devices of a DGX A100 are connected; ``near``: on the same NUMA node."""
+    if one == other:
+        return " X "
+    if one.startswith("GPU") and other.startswith("GPU"):
+        return "NV12"
+    if not near:
+        return "SYS"
+    return "PIX" if one[:3] == other[:3] else "PXB"
+
+
 def dgx_a100(card="NIC{}", tabs=True):
     """Eight GPUs behind NVSwitch, two on each of NUMA nodes 3, 1, 7, 5, two network cards beside
     them; two more."""
-    homes, cores = (
-        (3, 1, 7, 5),
-        {3: "48-63,176-191", 1: "16-31,144-159", 7: "112-127,240-255", 5: "80-95,208-223"},
-    )
-    devices = {f"GPU{i}": homes[i // 2] for i in range(8)} | {
-        card.format(i): homes[i // 2] for i in range(8)
-    }
+    homes = 3, 1, 7, 5
+    cores = {3: "48-63,176-191", 1: "16-31,144-159", 7: "112-127,240-255", 5: "80-95,208-223"}
+    devices = {f"GPU{i}": homes[i // 2] for i in range(8)}
+    devices |= {card.format(i): homes[i // 2] for i in range(8)}
     devices |= {card.format(8): 4, card.format(9): 4}
     lines = [["", *devices, "CPU Affinity", "NUMA Affinity"]]
     for one, home in devices.items():
-        words = []
-        for other, there in devices.items():
-            gpus = one.startswith("GPU") and other.startswith("GPU")
-            near = "PIX" if one[:3] == other[:3] else "PXB"
-            words.append(
-                " X " if one == other else "NV12" if gpus else near if home == there else "SYS"
-            )
+        words = [way(one, other, home == there) for other, there in devices.items()]
         lines.append([one, *words, *((cores[home], str(home)) if one.startswith("GPU") else ())])
     matrix = "\n".join(("\t" if tabs else "    ").join(line) for line in lines)
     names = (
