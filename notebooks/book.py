@@ -30,7 +30,7 @@ from nbformat import NotebookNode
 from pages import Page, rendered, words_of
 
 from labkit.pipeline.demo import THEMES
-from labkit.widgets import export
+from labkit.widgets import export, viewer
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "notebooks" / "site"
@@ -131,7 +131,7 @@ def _viewer(cells: list[dict]) -> str:
     """The trace viewer's script, where a page has a trace."""
     for cell in cells:
         if any('class="labkit-trace"' in text for text in cell["outputs"]):
-            return (ROOT / "labkit" / "widgets" / "viewer.js").read_text(encoding="utf-8")
+            return viewer.SOURCE
     return ""
 
 

@@ -18,7 +18,7 @@ from labkit.machine import resources
 
 pytest_plugins = ["browser.fixtures"]
 STAGE = ("launching", "measure", "machine", "check", "widgets")
-LONG = ("benchmarks", "browser", "notebooks", "recovery", "debugging", "test_fuzz")
+LONG = ("benchmarks", "browser", "notebooks", "recovery", "debugging", "test_fuzz", "test_sockets")
 REAL = ("_run", "_check", "_board", "_boards")
 """Folders, files, and endings of files, whose tests start ranks, a browser or a notebook, or take
 long."""

@@ -119,8 +119,8 @@ def test_what_only_a_browser_shows_is_true_as_well(truth, shoot):
 def test_boxes_a_twentieth_too_narrow_are_noticed(truth):
     (case,) = some(truth, "pictures.timeline")
     drawn = case.drawn
-    twentieth = 0.05 * (drawn.x1_us - drawn.x0_us)
-    narrow = replace(drawn, x1_us=drawn.x1_us - np.where(drawn.kind == "B", twentieth, 0))
+    shorter = drawn.x1_us - 0.05 * (drawn.x1_us - drawn.x0_us)
+    narrow = replace(drawn, x1_us=np.where(drawn.kind == "B", shorter, drawn.x1_us))
     both = [max(truth.errors(case, painted.by_matplotlib(each))) for each in (drawn, narrow)]
     assert both[0] <= POINTS < both[1], both
 

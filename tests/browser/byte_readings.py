@@ -160,7 +160,8 @@ def layers(
         found = painted.length(looks, frame.x_px - 2, frame.x_px + frame.width_px + 2, y - 2, y + 2)
         own = unit_bytes[name] / size
         yield found["parameters"] / room, own / total
-        yield found["gathered"] / room, (unit_bytes[name] - own if name in whole else 0) / total
+        gathered = unit_bytes[name] - own if name in whole else 0.0
+        yield found["gathered"] / room, gathered / total
 
 
 def flows(painted: Painted, drawn: Sketch, moves: Sequence[Transfer], marked: str = "") -> Pairs:

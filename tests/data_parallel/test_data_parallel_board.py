@@ -31,6 +31,7 @@ def test_no_overlap_hides_nothing_and_costs_time():
     assert "0.0 % of the communication hidden" in off.book.pages[off.book.at[off.book.slider]].value
 
 
+@pytest.mark.alone  # reads the clock of a paced run
 def test_the_same_step_runs_with_real_ddp():
     board = widgets.ddp_communication(num_ranks=2)
     run = board.run()

@@ -18,6 +18,7 @@ from labkit.launching.fork import zygote_client
 pytestmark = pytest.mark.usefixtures("zygote", "nothing_left")
 
 
+@pytest.mark.alone  # a bound in seconds
 def test_stop_ends_every_rank_and_stacks_tell_where_they_are():
     def wait_for_ever():
         import torch

@@ -12,7 +12,10 @@ from rank_processes import seconds_of
 import labkit as lab
 from labkit.launching import job
 
-pytestmark = pytest.mark.usefixtures("zygote", "nothing_left")
+pytestmark = [
+    pytest.mark.alone,  # bounds in seconds: how soon each ending comes
+    pytest.mark.usefixtures("zygote", "nothing_left"),
+]
 
 
 def test_exception_names_the_rank_and_the_line():

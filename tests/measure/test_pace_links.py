@@ -19,6 +19,8 @@ import labkit as lab
 from labkit.launching import rank
 from labkit.measure import pace, trace, traffic
 
+pytestmark = pytest.mark.alone  # reads clocks
+
 WIDTH = 32
 """A layer's gradient is WIDTH x WIDTH floats and a bias: 4,224 bytes."""
 ALL_REDUCE_US = 30_000.0
