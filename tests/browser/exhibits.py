@@ -1,5 +1,4 @@
-"""Every picture at a few settings, small and large, with its reading: what ``benchmarks/truth.py``
-paints and reads.
+"""Every picture at a few settings, with its reading: ``benchmarks/truth.py`` paints and reads it.
 
 A case is (what to paint, a reading of the painting). Data are computed here or random; no ranks
 start.
