@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest
-SIDE_BY_SIDE := -n $(WORKERS) --dist loadgroup
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope
 
 .PHONY: lab test test-notebooks test-parallel test-alone test-quick demo notebooks book bench env clean
 .NOTPARALLEL:

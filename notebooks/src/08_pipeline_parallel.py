@@ -23,7 +23,7 @@ from labkit import model, pipeline, widgets
 from labkit.pipeline import pipedream_run
 from labkit.pictures import scene
 from labkit.pipeline import check
-from labkit.pipeline.residual import residual
+from labkit.pipeline import residual
 from labkit.pipeline.schedules import SCHEDULES, TITLES, gpipe, one_f_one_b, parse, validate
 from labkit.pipeline.simulation import Cost, bubble_formula, in_flight, simulate
 from labkit.timeline import bubble
