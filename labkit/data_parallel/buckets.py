@@ -95,7 +95,7 @@ def simulate(
     backward communicates (DDP's ``no_sync``). Labels are F and B with a layer's number, and "bucket
     0" and so on.
     """
-    slow = slow or {}
+    slow = dict(slow or {})
     _check_step(len(layers), buckets, num_ranks, slow, accumulate)
     rows = []
     for rank in range(num_ranks):

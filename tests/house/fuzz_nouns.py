@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from labkit import footprint, shards, timeline
-from labkit.collectives import algorithms, calibrate, network
+from labkit.collectives import algorithms, calibrate_run, network, plans
 from labkit.data_parallel import buckets
 from labkit.launching import run
 from labkit.launching.verdicts import outcome
 from labkit.machine import doctor, topology
 from labkit.pictures import curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
+from labkit.planner import strategies
 from labkit.sharding import partition, states
 from labkit.sharding import run as sharding_run
 from labkit.sharding import step as sharding_step
@@ -74,7 +75,7 @@ def nouns() -> dict[type, list]:
         ("all_to_all", "pairwise", 3),
         ("send_recv", "direct", 1),
     )
-    plans = [algorithms.plan(*call) for call in calls]
+    made = [algorithms.plan(*call) for call in calls]
     empty = shards.from_rows([], num_ranks=1, origin="measured")
     step = sharding_step.predict("ddp", UNITS, 2)
     pictures = [scene.timeline(each, language="en") for each in timelines]
@@ -86,8 +87,8 @@ def nouns() -> dict[type, list]:
     actions = schedules.one_f_one_b(2, 3).orders[0]
     return {
         timeline.Timeline: timelines,
-        algorithms.Plan: plans,
-        algorithms.Move: [plans[0].steps[0][0]],
+        plans.Plan: made,
+        plans.Message: [made[0].steps[0][0]],
         schedules.Schedule: [
             schedules.gpipe(2, 3),
             schedules.interleaved_zero_bubble(2, 4),
@@ -119,7 +120,7 @@ def nouns() -> dict[type, list]:
             footprint.from_moments([("F0", {"temporary": 0.0})], "measured"),
         ],
         states.Recipe: [*states.RECIPES.values()],
-        states.Move: states.offload_moves(10, 2, 3, "all", 2),
+        states.Transfer: states.offload_moves(10, 2, 3, "all", 2),
         topology.Cpu: [CPU],
         topology.Devices: [topology.Devices(), topology.parse_topo(TOPO)],
         topology.Topology: [
@@ -136,8 +137,16 @@ def nouns() -> dict[type, list]:
         curves.Series: SERIES,
         style.Kind: [style.style("F")],
         sharding_run.Setting: [sharding_run.Setting(), sharding_run.Setting(engine="fsdp1")],
-        calibrate.Point: [
-            calibrate.Point(primitive="all_reduce", num_ranks=2, num_bytes=size, time_us=9.0 + size)
+        strategies.Setting: [
+            strategies.Setting(
+                strategy=way, model="GPT-3 175B", device="H100 80 GB", num_ranks=8, batch=64
+            )
+            for way in ("data", "hybrid")
+        ],
+        calibrate_run.Point: [
+            calibrate_run.Point(
+                primitive="all_reduce", num_ranks=2, num_bytes=size, time_us=9.0 + size
+            )
             for size in (4, 1000)
         ],
         doctor.Row: [doctor.Row(name="gloo", value="", ok=False, fix="make env")],

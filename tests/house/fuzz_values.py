@@ -15,7 +15,7 @@ from fuzz_walk import PUBLIC
 from hypothesis import strategies as st
 
 from labkit import words
-from labkit.collectives import algorithms
+from labkit.collectives import algorithms, plans
 from labkit.pictures import sketch
 from labkit.pipeline import schedules
 from labkit.sharding import partition, states
@@ -121,7 +121,7 @@ def arguments(label: str, name: str, kind: Any) -> st.SearchStrategy:
     if name in PATHS and str in (kind, *parts):
         return st.sampled_from([*WRITTEN, "", ".", "y" * 300])
     if name == "plans" and origin in (dict, abc.Mapping):
-        return st.dictionaries(TEXT, st.sampled_from(nouns()[algorithms.Plan]), max_size=3)
+        return st.dictionaries(TEXT, st.sampled_from(nouns()[plans.Plan]), max_size=3)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*(arguments(label, name, part) for part in parts))
     if kind in (None, type(None)):
@@ -193,7 +193,7 @@ def call(label: str, draw: Callable) -> tuple[Callable, dict, bool]:
     thing = PUBLIC[label]
     owner = PUBLIC.get(label.rpartition(".")[0])
     signature = inspect.signature(thing)
-    where = vars(sys.modules[getattr(thing, "func", thing).__module__])
+    where = names_seen_by(getattr(thing, "func", thing))
     args = []
     kwargs = {}
     strict = True
@@ -228,6 +228,14 @@ def call(label: str, draw: Callable) -> tuple[Callable, dict, bool]:
         else:
             args.append(value)
     return functools.partial(thing, *args, **kwargs), {"args": args, **kwargs}, strict
+
+
+def names_seen_by(thing: Any) -> dict[str, Any]:
+    """What an annotation of a function or class may name; fields may come from a class above."""
+    names: dict[str, Any] = {}
+    for each in reversed(getattr(thing, "__mro__", (thing,))):
+        names |= vars(sys.modules[each.__module__])
+    return names
 
 
 def plain(kind: Any) -> bool:

@@ -35,7 +35,7 @@ from labkit.launching.fork import zygote_client
 
 MEMORY_BYTES = 1 << 30
 EXAMPLES, FEW = 40, 5
-SLOW = ("pictures.mpl.", "collectives.calibrate", "sharding.run.")
+SLOW = ("pictures.mpl.", "collectives.calibrate_run", "sharding.run.")
 
 
 @pytest.fixture(scope="module", autouse=True)
