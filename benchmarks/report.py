@@ -30,6 +30,7 @@ NAMES = (
     "crowd",
     "viewer",
     "truth",
+    "suite",
 )
 HEAD = """# Benchmarks
 
