@@ -27,16 +27,16 @@ long."""
 
 
 TOGETHER = ("browser", "notebooks")
-"""Folders whose tests share one JupyterLab, one Chromium and one book, so they share a worker."""
+"""Folders whose tests share a JupyterLab and a Chromium, or the book: one worker has each."""
 
 
 class BySharing(LoadScopeScheduling):
-    """What shares something costly runs in one worker: the folders in TOGETHER, and each other file
+    """What shares something costly runs in one worker: each folder in TOGETHER, and each other file
     by itself. Marks of xdist can't say it: xdist 3.8.0 writes groups where pytest 9 reads none."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePosixPath(nodeid.partition("::")[0])
-        return "together" if path.parent.name in TOGETHER else str(path)
+        return path.parent.name if path.parent.name in TOGETHER else str(path)
 
 
 @pytest.hookimpl(optionalhook=True)
