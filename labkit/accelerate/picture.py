@@ -8,7 +8,7 @@ from labkit.accelerate.update import LINES, Row, Setting
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend, origin
 from labkit.pictures.style import KINDS
-from labkit.words import speaking
+from labkit.words import catalogue, speaking
 
 CODE = {
     "forward": "loss = f(net(tokens))",
@@ -76,7 +76,7 @@ def update(
 
     def build(base: dict[str, str]) -> Sketch:
         code = base["code"]
-        say = {key: chinese if code == "zh" else english for key, english, chinese in _WORDS}
+        say = catalogue(_WORDS)[code]
         ranks = say["one"] if setting.num_ranks == 1 else say["many"].format(setting.num_ranks)
         shapes = _heads(rows, say)
         table = [("", *(say["batch"].format(index + 1) for index in range(len(rows))))]

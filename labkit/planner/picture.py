@@ -13,7 +13,7 @@ from labkit.planner.links import both_ways_bytes, crossing_bytes
 from labkit.planner.models import PARTS
 from labkit.planner.strategies import Setting
 from labkit.units import check_whole, format_bytes, format_share
-from labkit.words import sentence, speaking
+from labkit.words import catalogue, sentence, speaking
 
 BILL_WORDS = (
     ("model", "model", "模型"),
@@ -233,7 +233,7 @@ def architectures(
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
-        say = {key: chinese if code == "zh" else english for key, english, chinese in _WORDS}
+        say = catalogue(_WORDS)[code]
         shapes: list[Shape] = []
         table = [("", say["steps"], say["busiest"], say["across"], say["all"])]
         for number, (name, plan) in enumerate(rows):

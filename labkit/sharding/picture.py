@@ -11,7 +11,7 @@ from labkit.pictures.style import clipped
 from labkit.sharding.partition import STAGES, group_size
 from labkit.sharding.states import Transfer
 from labkit.units import check_real, check_whole, check_word, format_bytes, format_us
-from labkit.words import speaking
+from labkit.words import catalogue, speaking
 
 _WORDS = (
     ("parameters", "parameters", "参数"),
@@ -39,7 +39,7 @@ _WORDS = (
     ("flow", "A step with offload", "一步中的卸载"),
     ("both", "both ways", "双向合计"),
 )
-WORDS = {"en": {key: en for key, en, _ in _WORDS}, "zh": {key: zh for key, _, zh in _WORDS}}
+WORDS = catalogue(_WORDS)
 _LEFT_PX = 64.0
 _GAP_PX = 6.0
 _TOP_PX = 78.0

@@ -6,7 +6,6 @@ once. They hold for the package, the tests, the benchmarks and the scripts of th
 
 import ast
 import itertools
-import re
 from collections.abc import Iterator
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -97,16 +96,4 @@ def line_faults(module: ast.Module) -> list[Fault]:
         for line, after in itertools.pairwise(lines):
             if line == after:
                 faults.append((line, "two statements on a line"))
-    return faults
-
-
-def javascript_faults(text: str, most: int) -> list[Fault]:
-    """A JavaScript file over its budget, or a line with two statements in it."""
-    lines = text.splitlines()
-    faults = []
-    if len(lines) > most:
-        faults.append((len(lines), f"{len(lines)} lines of {most}"))
-    for number, line in enumerate(lines, 1):
-        if re.search(r";\s+(const|let|return|if)\b", line) and "for (" not in line:
-            faults.append((number, "two statements on a line"))
     return faults
