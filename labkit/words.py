@@ -1,8 +1,34 @@
-"""The words that pictures say, in English and Chinese, and the sentences made of them."""
+"""The language that labkit speaks, the words that pictures say in it, and the sentences made of
+them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
+
+LANGUAGES = ("en", "zh")
+_language = "en"
+
+
+def use(language: str) -> None:
+    """Pictures, tables, verdicts and hints speak English ("en") or Chinese ("zh") from now on.
+    Raises ValueError for another language."""
+    global _language
+    _language = spoken_in(language)
+
+
+def language() -> str:
+    """The language in use: "en" or "zh"."""
+    return _language
+
+
+def spoken_in(language: str | None) -> str:
+    """The language asked for; the one in use where none is. Raises ValueError for one that labkit
+    does not speak."""
+    wanted = _language if language is None else language
+    if wanted not in LANGUAGES:
+        raise ValueError(f"labkit speaks {' and '.join(LANGUAGES)}; got {wanted!r}")
+    return wanted
+
 
 _WORDS = (
     ("comma", ", ", "，"),

@@ -4,6 +4,8 @@ import html
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from labkit import words
+
 
 class _State(NamedTuple):
     """How a state of an answer is shown."""
@@ -40,26 +42,22 @@ STATES = {
     ),
 }
 """The worst first"""
-_language = "en"
 
 
 def language(code: str) -> None:
     """Verdicts and hints speak English ("en") or Chinese ("zh") from now on. Raises ValueError for
     another code."""
-    global _language
-    if code not in ("en", "zh"):
-        raise ValueError(f'verdicts speak "en" or "zh"; got {code!r}')
-    _language = code
+    words.use(code)
 
 
 def spoken() -> str:
     """The chosen language: "en" or "zh"."""
-    return _language
+    return words.language()
 
 
 def say(en: str, zh: str) -> str:
     """The one of two texts that is in the chosen language."""
-    return zh if _language == "zh" else en
+    return zh if words.language() == "zh" else en
 
 
 def titled(state: str) -> str:
