@@ -134,6 +134,11 @@ def catalogue(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]
     return words
 
 
+def both(key: str, words: dict[str, dict[str, str]]) -> dict[str, str]:
+    """A word of a catalogue in every language."""
+    return {language: words[language][key] for language in LANGUAGES}
+
+
 WORDS = catalogue([("code", "en", "zh"), *_WORDS])
 
 

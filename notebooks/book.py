@@ -29,8 +29,9 @@ from chapter import sources
 from nbformat import NotebookNode
 from pages import Page, rendered, words_of
 
+from labkit.pictures import bundle
 from labkit.pipeline.demo import THEMES
-from labkit.widgets import export, viewer
+from labkit.widgets import viewer
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "notebooks" / "site"
@@ -149,7 +150,7 @@ def picture(notebook: NotebookNode, title: str) -> str:
     begins = re.compile(rf"<title[^>]*>{re.escape(html.escape(title))}")
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            markup = output.get("data", {}).get(export.MIME, "")
+            markup = output.get("data", {}).get(bundle.OFFLINE_MIME, "")
             found = re.search(r"<svg .*?</svg>", markup, re.DOTALL)
             if found and begins.search(found[0]):
                 head, body = found[0].split(">", 1)

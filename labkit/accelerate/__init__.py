@@ -17,14 +17,13 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ENGINES",
             "accelerator",
             "described",
-            "start",
             "step",
         ],
         "update": [
             "LINES",
             "SHAPE",
+            "Update",
             "differing",
-            "predicted",
         ],
     },
 )

@@ -3,125 +3,102 @@ then run."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import ClassVar
 
-from labkit.accelerate import picture, run
-from labkit.accelerate.update import ENGINES, Row, Setting, differing, predicted
-from labkit.launching.job import Job
+from labkit.accelerate import picture
+from labkit.accelerate.update import ENGINES, PRECISIONS, Row, Update, differing
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
-from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.picture import paragraphs
+from labkit.widgets.trial import Trial
 
 __all__ = ["accelerate_workflow"]
-
-_OPTIONS = {
-    "accumulation": (1, 2, 3, 4),
-    "engine": ENGINES,
-    "precision": ("no", "bf16"),
-    "ranks": (2, 3, 4),
-}
-_WORDS = (
-    *picture.NAMES,
-    ("accumulation", "accumulation", "累积批次"),
-    ("engine", "engine", "引擎"),
-    ("precision", "precision", "精度"),
-    ("ranks", "ranks", "rank 数"),
-    ("before", "before prepare", "prepare 之前"),
-    ("after", "after prepare", "prepare 之后"),
-    ("model", "model", "模型"),
-    ("optimizer", "optimizer", "优化器"),
-    ("loader", "loader", "加载器"),
-    ("batch sampler", "batch sampler", "批采样器"),
-    ("batches", "batches per epoch", "每个 epoch 的批次数"),
-    ("batch on", "batches lie on", "批次所在设备"),
-    ("weights", "weights on rank 0", "rank 0 上的权重"),
-    ("inside", "a block computes in", "层内计算的类型"),
-    ("output", "output", "输出的类型"),
-    (
-        "same",
-        "Measured: every line called the predicted collectives, and the weights changed where "
-        "predicted.",
-        "实测：每一行调用的集合通信都与预测相同，权重也在预测的那一行改变。",
-    ),
-    (
-        "other",
-        "Measured: {} places differ from the prediction (≠).",
-        "实测：有 {} 处与预测不同（≠）。",
-    ),
-    (
-        "payload",
-        "Handed to collectives in this update by a rank: {} bytes.",
-        "这次更新中，一个 rank 交给集合通信 {} 字节。",
-    ),
-    (
-        "cpu",
-        "On the CPU with gloo. Accelerate runs FSDP and DeepSpeed on all ranks only where it "
-        "finds GPUs: here it is told that it has.",
-        "在 CPU 上用 gloo 运行。Accelerate 只在找到 GPU 时才会在所有 rank 上用 FSDP 和 DeepSpeed："
-        "这里告诉它“找到了”。",
-    ),
-)
 
 
 class AccelerateBoard(Trial):
     """The widget: pages by accumulation; ``run()`` trains with a real Accelerator and looks at its
     third update."""
 
-    options = _OPTIONS
-    setting_type = Setting
-
-    def __init__(self, language: str = "en", **start: object) -> None:
-        words = spoken(_WORDS, language)
-        shown = {"engine": words.get, "precision": words.get}
-        dropdowns = ("engine", "precision")
-        super().__init__(language, _WORDS, selectors(_OPTIONS, start, words, shown, dropdowns))
-
-    def predict(self, setting: Setting) -> list[Row]:
-        """What each line should call, per batch."""
-        return predicted(setting)
-
-    def key(self, setting: Setting) -> tuple:
-        """One process is one process, however many ranks are chosen."""
-        return setting.accumulation, setting.engine, setting.precision, setting.num_ranks
-
-    def begin(self, setting: Setting) -> Job:
-        """The usual loop under this engine."""
-        return run.start(
-            setting.engine, setting.precision, setting.accumulation, num_ranks=setting.num_ranks
-        )
-
-    def measured_lines(self, setting: Setting) -> list[Row] | None:
-        """What rank 0 called, per batch and line, once it has been run."""
-        results = self.runs.get(self.key(setting))
-        return results[0]["lines"] if results else None
+    options: ClassVar = {
+        "accumulation": (1, 2, 3, 4),
+        "engine": ENGINES,
+        "precision": PRECISIONS,
+        "ranks": (2, 3, 4),
+    }
+    dropdowns = ("engine", "precision")
+    words = (
+        *picture.NAMES,
+        ("accumulation", "accumulation", "累积批次"),
+        ("engine", "engine", "引擎"),
+        ("precision", "precision", "精度"),
+        ("ranks", "ranks", "rank 数"),
+        ("before", "before prepare", "prepare 之前"),
+        ("after", "after prepare", "prepare 之后"),
+        ("model", "model", "模型"),
+        ("optimizer", "optimizer", "优化器"),
+        ("loader", "loader", "加载器"),
+        ("batch sampler", "batch sampler", "批采样器"),
+        ("batches", "batches per epoch", "每个 epoch 的批次数"),
+        ("batch on", "batches lie on", "批次所在设备"),
+        ("weights", "weights on rank 0", "rank 0 上的权重"),
+        ("inside", "a block computes in", "层内计算的类型"),
+        ("output", "output", "输出的类型"),
+        (
+            "same",
+            "Measured: every line called the predicted collectives, and the weights changed where "
+            "predicted.",
+            "实测：每一行调用的集合通信都与预测相同，权重也在预测的那一行改变。",
+        ),
+        (
+            "other",
+            "Measured: {} places differ from the prediction (≠).",
+            "实测：有 {} 处与预测不同（≠）。",
+        ),
+        (
+            "payload",
+            "Handed to collectives in this update by a rank: {} bytes.",
+            "这次更新中，一个 rank 交给集合通信 {} 字节。",
+        ),
+        (
+            "cpu",
+            "On the CPU with gloo. Accelerate runs FSDP and DeepSpeed on all ranks only where it "
+            "finds GPUs: here it is told that it has.",
+            "在 CPU 上用 gloo 运行。Accelerate 只在找到 GPU 时才会在所有 rank 上"
+            "用 FSDP 和 DeepSpeed：这里告诉它“找到了”。",
+        ),
+    )
 
     def scene(self) -> Sketch:
         """The picture as it stands."""
-        return self._scene(self.setting)
+        return self._scene(self.step)
 
-    def _scene(self, setting: Setting) -> Sketch:
-        found = self.measured_lines(setting)
-        return picture.update(setting, self.prediction(setting), found, self.language)
+    def _scene(self, step: Update) -> Sketch:
+        return picture.update(step, self.prediction(step), self.found(step), self.language)
 
-    def page(self, setting: Setting) -> str:
+    def page(self, step: Update, at: None) -> str:
         """The picture; after a run what ``prepare`` changed."""
         say = self._words
-        results = self.runs.get(self.key(setting))
+        results = self.ran(step)
         notes = []
         more = ""
         if results is not None:
-            lines = results[0]["lines"]
-            off = differing(self.prediction(setting), lines)
+            lines = self.found(step)
+            off = differing(self.prediction(step), lines)
             notes.append(say["other"].format(off) if off else say["same"])
             notes.append(say["payload"].format(f"{_payload_bytes(lines):,}"))
             more = _before_after(results[0], say)
-        if setting.engine in ("fsdp", "zero2"):
+        if step.engine in ("fsdp", "zero2"):
             notes.append(say["cpu"])
-        return svg.html(self._scene(setting)) + paragraphs(*notes) + more
+        return svg.html(self._scene(step)) + paragraphs(*notes) + more
+
+
+def board(step: Update, language: str | None = None) -> AccelerateBoard:
+    """The widget of an update."""
+    return AccelerateBoard(step, language)
 
 
 def accelerate_workflow(
-    language: str = "en",
+    language: str | None = None,
     *,
     engine: str = "ddp",
     precision: str = "no",
@@ -130,9 +107,8 @@ def accelerate_workflow(
 ) -> AccelerateBoard:
     """What each line of an Accelerate loop does in one update, and what ``prepare`` changed; in
     English or "zh"."""
-    return AccelerateBoard(
-        language, accumulation=accumulation, engine=engine, precision=precision, ranks=num_ranks
-    )
+    step = Update(engine=engine, precision=precision, accumulation=accumulation, ranks=num_ranks)
+    return AccelerateBoard(step, language)
 
 
 def _payload_bytes(rows: Sequence[Row]) -> int:

@@ -4,7 +4,7 @@ predicted and measured calls in each."""
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from labkit.accelerate.update import LINES, Row, Setting
+from labkit.accelerate.update import LINES, Row, Update
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend, origin
 from labkit.pictures.style import KINDS
@@ -70,19 +70,19 @@ class Cell(NamedTuple):
 
 
 def update(
-    setting: Setting, rows: Sequence[Row], found: Sequence[Row] | None, language: str
+    update: Update, rows: Sequence[Row], found: Sequence[Row] | None, language: str
 ) -> Sketch:
     """The predicted rows of an update, and beside them what was measured, once it was."""
 
     def build(base: dict[str, str]) -> Sketch:
         code = base["code"]
         say = catalogue(_WORDS)[code]
-        ranks = say["one"] if setting.num_ranks == 1 else say["many"].format(setting.num_ranks)
+        ranks = say["one"] if update.num_ranks == 1 else say["many"].format(update.num_ranks)
         shapes = _heads(rows, say)
         table = [("", *(say["batch"].format(index + 1) for index in range(len(rows))))]
         y = 96.0
         for line in LINES:
-            cells = _cells(setting, line, rows, found, say)
+            cells = _cells(update, line, rows, found, say)
             shapes.append(Words(0, y + _HIGH_PX[line] / 2 + 2, CODE[line]))
             for index, cell in enumerate(cells):
                 shapes += _drawn(cell, line, index, len(rows), y)
@@ -99,7 +99,7 @@ def update(
         return Sketch(
             shapes=tuple(shapes),
             height_px=end_px,
-            heading=say["heading"].format(say[setting.engine], ranks, say[setting.precision]),
+            heading=say["heading"].format(say[update.engine], ranks, say[update.precision]),
             badge=origin("measured, gloo", base) if found else base["predicted"].lower(),
             numbers=tuple(totals),
             language=code,
@@ -123,7 +123,7 @@ def _heads(rows: Sequence[Row], say: Mapping[str, str]) -> list[Shape]:
 
 
 def _cells(
-    setting: Setting,
+    update: Update,
     line: str,
     rows: Sequence[Row],
     found: Sequence[Row] | None,
@@ -132,7 +132,7 @@ def _cells(
     """A line in every batch."""
     measured = found or [{}] * len(rows)
     return [
-        _cell(setting.engine, line, row, seen.get(line), say)
+        _cell(update.engine, line, row, seen.get(line), say)
         for row, seen in zip(rows, measured, strict=True)
     ]
 

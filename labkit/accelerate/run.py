@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from labkit.accelerate import update
-from labkit.accelerate.update import SHAPE
+from labkit.accelerate.update import SHAPE, Update
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -84,12 +84,18 @@ def _deepspeed_plugin(stage: int, accumulation: int, max_norm: float | None) -> 
     )
 
 
-def start(engine: str, precision: str, accumulation: int, *, num_ranks: int) -> "Job":
-    """Begins ``step`` on real ranks; returns at once."""
+def start(update: Update) -> "Job":
+    """Begins the update on real ranks; returns at once."""
     from labkit.launching import launcher
 
     return launcher.start(
-        step, engine, precision, accumulation, ranks=num_ranks, backend="gloo", timeout_s=60
+        step,
+        update.engine,
+        update.precision,
+        update.accumulation,
+        ranks=update.num_ranks,
+        backend="gloo",
+        timeout_s=60,
     )
 
 

@@ -53,6 +53,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "time_us",
             "uniform",
         ],
+        "call": ["NETWORKS", "Call"],
         "run": ["START_S", "execute", "launch", "library", "start"],
     },
 )

@@ -2,68 +2,36 @@
 same on real ranks."""
 
 import itertools
-from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import ipywidgets as w
 
 from labkit.collectives import picture
-from labkit.collectives import run as collectives_run
-from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
-from labkit.collectives.network import (
-    Link,
-    Network,
-    formula_us,
-    islands,
-    simulate,
-    uniform,
-)
-from labkit.collectives.plans import Plan, sent_bytes
-from labkit.launching.job import Job
+from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes
+from labkit.collectives.call import NETWORKS, Call, network_name
+from labkit.collectives.plans import sent_bytes
 from labkit.pictures.painters import svg
-from labkit.pictures.scene import compare
 from labkit.pictures.sketch import Sketch
 from labkit.timeline import Timeline
 from labkit.units import format_bytes, format_share, format_us
-from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.picture import paragraphs
+from labkit.widgets.trial import Trial
 from labkit.words import called
 
 __all__ = ["collectives"]
 
-NVLINK = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
-INFINIBAND = Link(alpha_us=5.0, bandwidth_gb_per_s=25.0)
-SLOW = Link(alpha_us=1e3, bandwidth_gb_per_s=0.1)
-LATE = Link(alpha_us=2e4, bandwidth_gb_per_s=1.0)
-QUICK = Link(alpha_us=1e3, bandwidth_gb_per_s=1.0)
-LINKS = {"slow": SLOW, "late": LATE, "nvlink": NVLINK}
-NETWORKS = ("slow", "late", "paced_islands", "nvlink", "islands")
-PACED = NETWORKS[:3]
-MAX_REAL_RANKS = 8
-MOST_REAL_BYTES = 4e6
 CHOICES = tuple(
     itertools.chain.from_iterable(
         itertools.product([primitive], builders) for primitive, builders in ALGORITHMS.items()
     )
 )
-"""(primitive, algorithm), all there are"""
-OPTIONS = {
-    "step": range(64),
-    "what": CHOICES,
-    "ranks": range(2, 17),
-    "size": (1e3, 1e5, 1e6, 4e6, 25e6, 1e9),
-    "network": NETWORKS,
-}
+"""(collective, algorithm), all there are"""
 _WORDS = (
     ("step", "step", "步"),
     ("what", "collective", "集合通信"),
     ("ranks", "ranks (N)", "rank 数 (N)"),
-    ("size", "size (S)", "大小 (S)"),
+    ("num_bytes", "size (S)", "大小 (S)"),
     ("network", "network", "网络"),
-    ("slow", "paced: 1 ms, 0.1 GB/s", "定速：1 ms，0.1 GB/s"),
-    ("late", "paced: 20 ms, 1 GB/s", "定速：20 ms，1 GB/s"),
-    ("paced_islands", "paced islands: 1 GB/s in, 0.1 between", "定速岛：岛内 1 GB/s，岛间 0.1"),
-    ("nvlink", "NVLink: 2 us, 300 GB/s", "NVLink：2 us，300 GB/s"),
-    ("islands", "islands: NVLink in, 25 GB/s between", "岛：岛内 NVLink，岛间 25 GB/s"),
     (
         "steps",
         "{} steps; the busiest rank sends {}, and no algorithm gets by with less than {}.",
@@ -76,151 +44,100 @@ _WORDS = (
         "Measured: {} ({} of the simulated time); each rank sent {}.",
         "实测：{}（模拟用时的 {}）；各 rank 发送 {}。",
     ),
-    (
-        "fast",
-        "no message on this machine is as fast as {}: choose a paced network",
-        "这台机器上没有消息能像 {} 那样快：请选定速网络",
-    ),
-    ("many", "real runs take up to {} ranks", "真实运行最多 {} 个 rank"),
-    ("big", "real runs take up to {}", "真实运行最多 {}"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One position of all controls."""
-
-    step: int
-    """how many steps have been done"""
-    what: tuple[str, str]
-    """primitive and algorithm"""
-    num_ranks: int
-    """N"""
-    num_bytes: float
-    """S, as ``Plan.chunk_bytes`` reads it"""
-    network: str
-    """one of NETWORKS"""
-
-    def plan(self) -> Plan:
-        """Its steps."""
-        return plan(*self.what, self.num_ranks)
-
-    def links(self) -> Network:
-        """The ranks and what links them; islands have half of the ranks each."""
-        half = -(-self.num_ranks // 2)
-        if self.network == "paced_islands":
-            return islands(self.num_ranks, half, inside=QUICK, between=SLOW)
-        if self.network == "islands":
-            return islands(self.num_ranks, half, inside=NVLINK, between=INFINIBAND)
-        return uniform(self.num_ranks, LINKS[self.network])
-
-    def only_link(self) -> Link | None:
-        """What all ranks are linked by; None between islands."""
-        return LINKS.get(self.network)
 
 
 class CollectivesBoard(Trial):
     """The widget: a page per step of the plan, a player, and the whole plan on real ranks over
     paced links."""
 
-    options = OPTIONS
-    setting_type = Setting
+    options: ClassVar = {
+        "step": range(64),
+        "what": CHOICES,
+        "ranks": range(2, 17),
+        "num_bytes": (1e3, 1e5, 1e6, 4e6, 25e6, 1e9),
+        "network": NETWORKS,
+    }
+    view = "step"
+    dropdowns = ("what", "network")
+    words = _WORDS
 
-    def __init__(
-        self,
-        language: str = "en",
-        *,
-        primitive: str = "all_reduce",
-        algorithm: str = "ring",
-        num_ranks: int = 4,
-    ) -> None:
-        words = spoken(_WORDS, language)
-        shown = {
-            "what": lambda what: called(what, language),
-            "size": format_bytes,
-            "network": words.get,
-        }
-        start = {
-            "step": 0,
-            "what": (primitive, algorithm),
-            "ranks": num_ranks,
-            "size": 1e6,
-            "network": "slow",
-        }
-        if start["what"] not in CHOICES:
-            plan(primitive, algorithm, num_ranks)  # says what there is
-        controls = selectors(OPTIONS, start, words, shown, dropdowns=("what", "network"))
+    def __init__(self, step: Call, language: str | None = None) -> None:
         self.player = w.Play(interval=900, layout=w.Layout(width="auto"))
-        super().__init__(language, _WORDS, controls, around=(self.player,))
-        self.links = [w.jslink((self.player, "value"), (controls["step"], "index"))]
-        controls["step"].observe(lambda _: self._fit_player(), "options")
+        super().__init__(step, language, around=(self.player,))
+        slider = self.controls["step"]
+        self.links = [w.jslink((self.player, "value"), (slider, "index"))]
+        slider.observe(lambda _: self._fit_player(), "options")
         self._fit_player()
 
     def _fit_player(self) -> None:
         self.player.max = len(self.controls["step"].options) - 1
 
-    def num_pages(self, what: int, ranks: int, *_: int) -> int:
-        """One per step, and one before the first."""
-        return len(plan(*CHOICES[what], OPTIONS["ranks"][ranks]).steps) + 1
+    def standing(self, name: str, step: Call) -> Any:
+        """One control chooses the collective and its algorithm."""
+        return (step.collective, step.algorithm) if name == "what" else super().standing(name, step)
 
-    def key(self, setting: Setting) -> tuple:
-        """A run does all the steps."""
-        return setting.what, setting.num_ranks, setting.num_bytes, setting.network
+    def changes(self, name: str, value: Any) -> dict[str, Any]:
+        """One control chooses the collective and its algorithm."""
+        if name == "what":
+            return {"collective": value[0], "algorithm": value[1]}
+        return super().changes(name, value)
 
-    def predicts_by(self, setting: Setting) -> tuple:
-        """All steps have one prediction."""
-        return self.key(setting)
+    def written(self, name: str, value: Any) -> str:
+        """Collectives by their names, sizes with units."""
+        if name == "what":
+            return called(value, self.language)
+        if name == "network":
+            return network_name(value, self.language)
+        return format_bytes(value) if name == "num_bytes" else super().written(name, value)
 
-    def predict(self, setting: Setting) -> Timeline:
-        """The whole plan, simulated."""
-        return simulate(setting.plan(), setting.links(), setting.num_bytes)
+    def num_pages(self, step: Call) -> int:
+        """One per step of the plan, and one before the first."""
+        return len(step.plan().steps) + 1
 
     def scene(self) -> Sketch:
         """The picture as it stands."""
-        return self._scene(self.setting)
+        return self._scene(self.step, self.at)
 
-    def _scene(self, setting: Setting) -> Sketch:
+    def _scene(self, step: Call, at: int) -> Sketch:
         return picture.collective(
-            setting.plan(),
-            setting.step,
-            num_bytes=setting.num_bytes,
-            network=setting.links(),
-            total_us=_total_us(self.prediction(setting)),
+            step.plan(),
+            at,
+            num_bytes=step.num_bytes,
+            network=step.links(),
+            total_us=_total_us(self.prediction(step)),
             language=self.language,
         )
 
-    def page(self, setting: Setting) -> str:
+    def page(self, step: Call, at: int) -> str:
         """The picture of a step, the plan's figures, and what was measured of it."""
-        notes = self._predicted(setting)
+        notes = self._predicted(step)
         below = ""
-        measured = self.timeline_of(setting)
+        measured = self.found(step)
         if measured is not None:
-            predicted = self.prediction(setting)
-            notes.append(self._measured(setting, predicted, measured))
-            title = called(setting.what, self.language, f"N = {setting.num_ranks}")
-            below = svg.html(compare(predicted, measured, title=title, language=self.language))
-        return svg.html(self._scene(setting)) + paragraphs(*notes) + below
+            predicted = self.prediction(step)
+            notes.append(self._measured(step, predicted, measured))
+            below = svg.html(step.drawn(predicted, measured, self.language))
+        return svg.html(self._scene(step, at)) + paragraphs(*notes) + below
 
-    def _predicted(self, setting: Setting) -> list[str]:
+    def _predicted(self, step: Call) -> list[str]:
         """The plan's volume and time in words."""
-        steps = setting.plan()
-        most = sent_bytes(steps, setting.num_bytes).max()
-        least = lower_bound_bytes(steps.primitive, steps.num_ranks, setting.num_bytes)
-        took_us = _total_us(self.prediction(setting))
+        steps = step.plan()
+        most = sent_bytes(steps, step.num_bytes).max()
+        least = lower_bound_bytes(steps.primitive, steps.num_ranks, step.num_bytes)
+        took_us = _total_us(self.prediction(step))
         notes = [
             self._words["steps"].format(len(steps.steps), format_bytes(most), format_bytes(least)),
             self._words["time"].format(format_us(took_us)),
         ]
-        link = setting.only_link()
-        if link is not None:
-            formula = formula_us(*setting.what, setting.num_ranks, setting.num_bytes, link)
-            if formula is not None:
-                notes.append(self._words["formula"].format(format_us(formula)))
+        formula = step.formula_us()
+        if formula is not None:
+            notes.append(self._words["formula"].format(format_us(formula)))
         return notes
 
-    def _measured(self, setting: Setting, predicted: Timeline, measured: Timeline) -> str:
+    def _measured(self, step: Call, predicted: Timeline, measured: Timeline) -> str:
         """The run's time and bytes in words."""
-        run = self.runs[self.key(setting)]
+        run = self.ran(step)
         sent = sorted({result["sent_bytes"] for result in run})
         ends = dict.fromkeys((sent[0], sent[-1]))  # once where all sent as much
         return self._words["measured"].format(
@@ -229,28 +146,19 @@ class CollectivesBoard(Trial):
             " – ".join(format_bytes(num_bytes) for num_bytes in ends),
         )
 
-    def reason(self, setting: Setting) -> str | None:
-        """What can't be run here: links faster than this machine's, or more than it can bear."""
-        if setting.network not in PACED:
-            return self._words["fast"].format(self._words[setting.network])
-        if setting.num_ranks > MAX_REAL_RANKS:
-            return self._words["many"].format(MAX_REAL_RANKS)
-        if setting.num_bytes > MOST_REAL_BYTES:
-            return self._words["big"].format(format_bytes(MOST_REAL_BYTES))
-        return None
-
-    def begin(self, setting: Setting) -> Job:
-        """The plan on real ranks, message by message."""
-        return collectives_run.start(setting.plan(), setting.num_bytes, network=setting.links())
-
 
 def _total_us(timeline: Timeline) -> float:
     """When its last message is over."""
     return float(timeline.end_us.max(initial=0.0))
 
 
+def board(step: Call, language: str | None = None) -> CollectivesBoard:
+    """The widget of a call."""
+    return CollectivesBoard(step, language)
+
+
 def collectives(
-    language: str = "en",
+    language: str | None = None,
     *,
     primitive: str = "all_reduce",
     algorithm: str = "ring",
@@ -258,4 +166,5 @@ def collectives(
 ) -> CollectivesBoard:
     """Every collective and algorithm, step by step on 2 to 16 ranks, with volume and time; in
     English or "zh"."""
-    return CollectivesBoard(language, primitive=primitive, algorithm=algorithm, num_ranks=num_ranks)
+    call = Call(collective=primitive, algorithm=algorithm, ranks=num_ranks)
+    return CollectivesBoard(call, language)

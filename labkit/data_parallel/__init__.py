@@ -3,7 +3,8 @@ runs.
 
 ``buckets`` is the theory: DDP's own rule for which gradients share a bucket, and the step simulated
 on links of a given speed, so that one sees how much communication hides under the backward.
-``run`` takes that step with DistributedDataParallel on real ranks, layers paced, gradients checked.
+``step`` is the experiment: ``run`` takes it with DistributedDataParallel on real ranks, layers
+paced, gradients checked.
 ``board`` is the widget that shows both, ``check`` holds the exercises (dealing samples, averaging
 uneven batches, filling buckets). Chapter 03.
 """
@@ -22,9 +23,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "ring_us",
             "simulate",
         ],
-        "run": [
-            "launch",
-            "start",
+        "step": [
+            "LINK",
+            "Step",
+            "shaped",
         ],
     },
 )

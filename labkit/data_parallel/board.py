@@ -1,24 +1,23 @@
 """``ddp_communication()``: buckets and overlap in a step of data parallelism, predicted and then
 run."""
 
-from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from labkit.collectives.network import Link
-from labkit.data_parallel import buckets, run
-from labkit.data_parallel.buckets import Layer
-from labkit.launching.job import Job
+from labkit.data_parallel.step import LINK, Step, shaped
+from labkit.pictures.drawing import Picture
 from labkit.pictures.painters import svg
-from labkit.pictures.scene import Scene, compare, timeline
 from labkit.timeline import Timeline, exposed_comm_us, hidden_comm, step_us
 from labkit.units import format_bytes, format_share, format_us
-from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.picture import paragraphs
+from labkit.widgets.trial import Trial
+from labkit.words import WORDS
 
 __all__ = ["ddp_communication"]
 
-ALPHA_US = 1000.0
-FORWARD_US = 10_000.0
-TOTAL_BYTES = 24 * buckets.MIB
+TOTAL_MB = 24.0
+FORWARD_MS = 60.0
+"""of all layers together"""
 MOST_LISTED = 8
 """buckets whose sizes are said"""
 SHAPES = {
@@ -27,143 +26,123 @@ SHAPES = {
     "embedding": (7, 1, 1, 1, 1, 1),
     "many": (1,) * 24,
 }
-_OPTIONS = {
-    "bucket": (0.1, 0.5, 1, 2, 4, 6, 8, 12, 16, 25, 50, 100),
-    "layers": tuple(SHAPES),
-    "link": (0.1, 0.2, 0.3, 0.5, 1.0, 2.0),
-    "ranks": (2, 3, 4),
-    "overlap": (True, False),
-}
-_WORDS = (
-    ("bucket", "bucket (MiB)", "桶 (MiB)"),
-    ("layers", "layers", "层"),
-    ("even", "6 equal layers", "6 个等大的层"),
-    ("head", "6, the last one large", "6 层，最后一层大"),
-    ("embedding", "6, the first one large", "6 层，第一层大"),
-    ("many", "24 small layers", "24 个小层"),
-    ("link", "link (GB/s)", "链路 (GB/s)"),
-    ("ranks", "ranks", "rank 数"),
-    ("overlap", "overlap", "重叠"),
-    ("on", "on", "开"),
-    ("off_", "off: after the backward", "关：反向之后再通信"),
-    ("title", "{} buckets, {} ranks", "{} 个桶，{} 个 rank"),
-    (
-        "predicted",
-        "Simulated: step {}, {} of the communication hidden under compute, {} exposed per rank.",
-        "模拟：一步 {}，{} 的通信藏在计算之下，每个 rank 露出 {}。",
-    ),
-    ("measured", "Measured: step {}, {} hidden, {} exposed.", "实测：一步 {}，藏住 {}，露出 {}。"),
-    ("buckets", "Buckets in the order they fill: {}.", "按装满的先后，各桶：{}。"),
-    (
-        "stated",
-        "Stated, not measured: forward {} and backward {} in all, link latency {}; buckets take a "
-        "ring's time.",
-        "规定而非实测：前向共 {}、反向共 {}，链路延迟 {}；每个桶用环形算法的时间。",
-    ),
+LAYERS = {name: shaped(parts, TOTAL_MB, FORWARD_MS) for name, parts in SHAPES.items()}
+NAMES = {layers: name for name, layers in LAYERS.items()}
+LINKS = tuple(
+    Link(alpha_us=LINK.alpha_us, bandwidth_gb_per_s=each) for each in (0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One position of all controls."""
-
-    bucket_mb: float
-    """DDP's bucket_cap_mb, in MiB"""
-    layers: str
-    """a key of SHAPES"""
-    bandwidth_gb_per_s: float
-    """of the paced link"""
-    num_ranks: int
-    """how many replicas"""
-    overlap: bool
-    """whether all-reduces may begin before the backward has ended"""
-
-    def model(self) -> list[Layer]:
-        """Layers whose gradients are TOTAL_BYTES together, and whose times are equal."""
-        shape = SHAPES[self.layers]
-        return [
-            Layer(
-                name=f"layer {i}",
-                num_bytes=4 * round(TOTAL_BYTES * part / sum(shape) / 4),
-                forward_us=6 * FORWARD_US / len(shape),
-            )
-            for i, part in enumerate(shape)
-        ]
-
-    def options(self) -> dict:
-        """What ``data_parallel`` takes."""
-        link = Link(alpha_us=ALPHA_US, bandwidth_gb_per_s=self.bandwidth_gb_per_s)
-        return {"bucket_mb": self.bucket_mb, "link": link, "overlap": self.overlap}
 
 
 class DdpBoard(Trial):
     """The widget: pages by bucket size; ``run()`` trains real DistributedDataParallel with the same
     setting."""
 
-    options = _OPTIONS
-    setting_type = Setting
+    options: ClassVar = {
+        "bucket_mb": (0.1, 0.5, 1, 2, 4, 6, 8, 12, 16, 25, 50, 100),
+        "layers": tuple(LAYERS.values()),
+        "link": LINKS,
+        "ranks": (2, 3, 4),
+        "overlap": (True, False),
+    }
+    dropdowns = ("layers", "overlap")
+    words = (
+        ("bucket_mb", "bucket (MiB)", "桶 (MiB)"),
+        ("layers", "layers", "层"),
+        ("even", "6 equal layers", "6 个等大的层"),
+        ("head", "6, the last one large", "6 层，最后一层大"),
+        ("embedding", "6, the first one large", "6 层，第一层大"),
+        ("many", "24 small layers", "24 个小层"),
+        ("own", "{} layers, {}", "{} 层，{}"),
+        ("link", "link (GB/s)", "链路 (GB/s)"),
+        ("no link", "this machine's", "本机"),
+        ("ranks", "ranks", "rank 数"),
+        ("overlap", "overlap", "重叠"),
+        ("overlap on", "on", "开"),
+        ("overlap off", "off: after the backward", "关：反向之后再通信"),
+        (
+            "predicted",
+            "Simulated: step {}, {} of the communication hidden under compute, {} exposed per "
+            "rank.",
+            "模拟：一步 {}，{} 的通信被计算掩盖，每个 rank 暴露 {}。",
+        ),
+        (
+            "measured",
+            "Measured: step {}, {} hidden, {} exposed.",
+            "实测：一步 {}，掩盖 {}，暴露 {}。",
+        ),
+        ("buckets", "Buckets in the order they fill: {}.", "按装满的先后，各桶：{}。"),
+        (
+            "stated",
+            "Stated, not measured: forward {} and backward {} in all, link latency {}; buckets "
+            "take a ring's time.",
+            "规定而非实测：前向共 {}、反向共 {}，链路延迟 {}；每个桶用环形算法的时间。",
+        ),
+    )
 
-    def __init__(self, language: str = "en", **start: object) -> None:
-        words = spoken(_WORDS, language)
-        shown = {
-            "layers": words.get,
-            "bucket": "{:g}".format,
-            "link": "{:g}".format,
-            "overlap": lambda on: words["on" if on else "off_"],
-        }
-        dropdowns = ("layers", "overlap")
-        super().__init__(language, _WORDS, selectors(_OPTIONS, start, words, shown, dropdowns))
+    def written(self, name: str, value: Any) -> str:
+        """Layers by their shape, links by their bandwidth."""
+        if name == "link":
+            return f"{value.bandwidth_gb_per_s:g}" if value else self._words["no link"]
+        if name == "layers":
+            return self._shape(value)
+        return super().written(name, value)
 
-    def predict(self, setting: Setting) -> Timeline:
-        """The simulated step."""
-        return buckets.predict(setting.model(), setting.num_ranks, **setting.options())
+    def _shape(self, layers: Any) -> str:
+        if layers in NAMES:
+            return self._words[NAMES[layers]]
+        model = self.experiment.model()
+        total = format_bytes(sum(layer.num_bytes for layer in model))
+        return self._words["own"].format(len(model), total)
 
-    @property
-    def predicted(self) -> Timeline:
-        """The simulated step of the setting."""
-        return self.prediction(self.setting)
-
-    def scene(self) -> Scene:
+    def scene(self) -> Picture:
         """The picture as it stands."""
-        return self._scene(self.setting)
+        return self._scene(self.step)
 
-    def _scene(self, setting: Setting) -> Scene:
-        predicted = self.prediction(setting)
-        title = self._words["title"].format(len(_buckets(setting)), setting.num_ranks)
-        measured = self.timeline_of(setting)
-        if measured is None:
-            return timeline(predicted, title=title, language=self.language)
-        return compare(predicted, measured, title=title, language=self.language)
+    def _scene(self, step: Step) -> Picture:
+        predicted = self.prediction(step)
+        return step.drawn(predicted, self.found(step), self.language, span_us=self._axis_us(step))
 
-    def page(self, setting: Setting) -> str:
+    def _axis_us(self, step: Step) -> float:
+        """Every bucket size has one axis: that of the smallest or the largest, whichever is
+        longer."""
+        sizes = self._choices["bucket_mb"]
+        ends = (step.but(bucket_mb=size) for size in (sizes[0], sizes[-1]))
+        return max(step_us(self.prediction(each)) for each in ends)
+
+    def page(self, step: Step, at: None) -> str:
         """The picture, and the step's figures."""
-        notes = [_figures(self._words["predicted"], self.prediction(setting))]
-        measured = self.timeline_of(setting)
+        say = self._words
+        notes = [_figures(say["predicted"], self.prediction(step))]
+        measured = self.found(step)
         if measured is not None:
-            notes.append(_figures(self._words["measured"], measured))
-        stated = self._words["stated"].format(
-            format_us(6 * FORWARD_US), format_us(12 * FORWARD_US), format_us(ALPHA_US)
-        )
-        notes += [self._words["buckets"].format(self._listed(setting)), stated]
-        return svg.html(self._scene(setting)) + paragraphs(*notes)
+            notes.append(_figures(say["measured"], measured))
+        notes.append(say["buckets"].format(self._listed(step)))
+        layers = step.model()
+        forward_us = sum(layer.forward_us for layer in layers)
+        backward_us = sum(layer.backward_us for layer in layers)
+        times_us = (forward_us, backward_us, step.link.alpha_us)
+        notes.append(say["stated"].format(*map(format_us, times_us)))
+        return svg.html(self._scene(step)) + paragraphs(*notes)
 
-    def _listed(self, setting: Setting) -> str:
+    def _listed(self, step: Step) -> str:
         """The sizes of the first buckets."""
-        layers = setting.model()
+        layers = step.model()
         sizes = []
-        for bucket in _buckets(setting):
+        for bucket in step.buckets():
             sizes.append(format_bytes(sum(layers[index].num_bytes for index in bucket)))
-        comma = ", " if self.language == "en" else "、"
-        listed = comma.join(sizes[:MOST_LISTED])
+        listed = WORDS[self.language]["comma"].join(sizes[:MOST_LISTED])
         return f"{listed} ..." if len(sizes) > MOST_LISTED else listed
 
-    def begin(self, setting: Setting) -> Job:
-        """The setting with real DDP, real gradients and paced layers."""
-        return run.start(setting.model(), setting.num_ranks, **setting.options())
+
+def board(step: Step, language: str | None = None) -> DdpBoard:
+    """The widget of a step. Raises ValueError for one without a stated link: nothing is predicted
+    of it."""
+    step.predict()
+    return DdpBoard(step, language)
 
 
 def ddp_communication(
-    language: str = "en",
+    language: str | None = None,
     *,
     bucket_mb: float = 4,
     layers: str = "even",
@@ -172,15 +151,10 @@ def ddp_communication(
 ) -> DdpBoard:
     """How DDP hides its all-reduces under the backward: bucket size, layer sizes, link; in English
     or "zh"."""
-    return DdpBoard(
-        language, bucket=bucket_mb, layers=layers, link=0.3, ranks=num_ranks, overlap=overlap
-    )
-
-
-def _buckets(setting: Setting) -> tuple[tuple[int, ...], ...]:
-    return buckets.assign(
-        [layer.num_bytes for layer in setting.model()], int(setting.bucket_mb * buckets.MIB)
-    )
+    if layers not in LAYERS:
+        raise ValueError(f"layers is one of {', '.join(LAYERS)}; got {layers!r}")
+    step = Step(bucket_mb=bucket_mb, layers=LAYERS[layers], overlap=overlap, ranks=num_ranks)
+    return DdpBoard(step, language)
 
 
 def _figures(words: str, step: Timeline) -> str:

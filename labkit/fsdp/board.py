@@ -2,174 +2,134 @@
 below; then run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from labkit import footprint
-from labkit.launching.job import Job
 from labkit.launching.run import Run
 from labkit.pictures import bytes_held
 from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
 from labkit.sharding import picture
-from labkit.sharding import run as sharding_run
-from labkit.shards import Shards, differences
-from labkit.units import format_bytes
-from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, selectors
-from labkit.words import WORDS
+from labkit.sharding.step import Step
+from labkit.shards import differences
+from labkit.units import check_word, format_bytes
+from labkit.widgets.picture import paragraphs
+from labkit.widgets.trial import Trial
+from labkit.words import LANGUAGES, WORDS, catalogue
 
 __all__ = ["fsdp_sharding"]
 
 STRATEGIES = ("fsdp", "fsdp_grad_op", "fsdp_hybrid", "ddp")
 NUM_LAYERS = (2, 4, 6)
 NUM_RANKS = (2, 4)
-_WORDS = (
-    ("moment", "moment", "时刻"),
-    ("strategy", "strategy", "策略"),
-    ("layers", "blocks", "层数"),
-    ("ranks", "ranks", "rank 数"),
-    ("fsdp", "FULL_SHARD (reshard after forward)", "FULL_SHARD（前向后再切分）"),
-    ("fsdp_grad_op", "SHARD_GRAD_OP (keep after forward)", "SHARD_GRAD_OP（前向后保留）"),
-    ("fsdp_hybrid", "HYBRID_SHARD (two groups)", "HYBRID_SHARD（两组）"),
-    ("ddp", "NO_SHARD (DDP)", "NO_SHARD（即 DDP）"),
-    (
-        "title",
-        "{}, {} ranks: bytes of rank 0, second microbatch",
-        "{}，{} 个 rank：rank 0 在第二个微批次的字节",
-    ),
-    ("peak", "Predicted peak {} at {}; between steps {}.", "预测峰值 {}，在 {}；两步之间 {}。"),
-    (
-        "measured",
-        "Measured peak {} at {}, {:+.2f} % from the predicted one; {}.",
-        "实测峰值 {}，在 {}，与预测相差 {:+.2f} %；{}。",
-    ),
-    ("same", "every live slice is the predicted one", "每一片都与预测相同"),
-    ("other", "{} live slices are not the predicted ones", "有 {} 片与预测不同"),
-    (
-        "order",
-        "Collectives that rank 0 called in the second microbatch, in order, with what it handed "
-        "in: {}.",
-        "rank 0 在第二个微批次依次调用的集合通信，以及它交出的字节：{}。",
-    ),
-    (
-        "gloo",
-        "gloo runs a reduce-scatter as an all-reduce: on the wire it costs twice as much.",
-        "gloo 把 reduce-scatter 当作 all-reduce 来做：线路上的代价是两倍。",
-    ),
-    ("even", "hybrid needs an even number of ranks", "hybrid 需要偶数个 rank"),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One position of all controls."""
-
-    moment: int
-    """position in the step"""
-    strategy: str
-    """one of STRATEGIES"""
-    num_layers: int
-    """blocks of the transformer"""
-    num_ranks: int
-    """how many ranks"""
-
-    @property
-    def real(self) -> sharding_run.Setting:
-        """The small model in this engine."""
-        return sharding_run.Setting(
-            engine=self.strategy, num_ranks=self.num_ranks, num_layers=self.num_layers
-        )
 
 
 class FsdpBoard(Trial):
     """The widget: pages by moment; ``run()`` trains the small model with real ``fully_shard`` and
     counts its bytes."""
 
-    def __init__(self, language: str = "en", **start: object) -> None:
-        words = spoken(_WORDS, language)
-        num_layers = min(max(NUM_LAYERS), start["layers"])
-        self._options = {
-            "moment": tuple(range(2 * (num_layers + 2) + 2)),
-            "strategy": STRATEGIES,
-            "layers": NUM_LAYERS,
-            "ranks": NUM_RANKS,
-        }
-        shown = {"strategy": words.get}
-        controls = selectors(self._options, {"moment": 0, **start}, words, shown, ("strategy",))
-        super().__init__(language, _WORDS, controls)
+    options: ClassVar = {
+        "moment": tuple(range(2 * (max(NUM_LAYERS) + 2) + 2)),
+        "engine": STRATEGIES,
+        "layers": NUM_LAYERS,
+        "ranks": NUM_RANKS,
+    }
+    view = "moment"
+    dropdowns = ("engine",)
+    words = (
+        ("moment", "moment", "时刻"),
+        ("engine", "strategy", "策略"),
+        ("layers", "blocks", "层数"),
+        ("ranks", "ranks", "rank 数"),
+        ("fsdp", "FULL_SHARD (reshard after forward)", "FULL_SHARD（前向后再切分）"),
+        ("fsdp_grad_op", "SHARD_GRAD_OP (keep after forward)", "SHARD_GRAD_OP（前向后保留）"),
+        ("fsdp_hybrid", "HYBRID_SHARD (two groups)", "HYBRID_SHARD（两组）"),
+        ("ddp", "NO_SHARD (DDP)", "NO_SHARD（即 DDP）"),
+        (
+            "title",
+            "{}, {} ranks: bytes of rank 0, second microbatch",
+            "{}，{} 个 rank：rank 0 在第二个微批次的字节",
+        ),
+        ("peak", "Predicted peak {} at {}; between steps {}.", "预测峰值 {}，在 {}；两步之间 {}。"),
+        (
+            "measured",
+            "Measured peak {} at {}, {:+.2f} % from the predicted one; {}.",
+            "实测峰值 {}，在 {}，与预测相差 {:+.2f} %；{}。",
+        ),
+        ("same", "every live slice is the predicted one", "每一片都与预测相同"),
+        ("other", "{} live slices are not the predicted ones", "有 {} 片与预测不同"),
+        (
+            "order",
+            "Collectives that rank 0 called in the second microbatch, in order, with what it "
+            "handed in: {}.",
+            "rank 0 在第二个微批次依次调用的集合通信，以及它交出的字节：{}。",
+        ),
+        (
+            "gloo",
+            "gloo runs a reduce-scatter as an all-reduce: on the wire it costs twice as much.",
+            "gloo 把 reduce-scatter 当作 all-reduce 来做：线路上的代价是两倍。",
+        ),
+        ("even", "hybrid needs an even number of ranks", "hybrid 需要偶数个 rank"),
+    )
 
-    def setting_at(self, *indices: int) -> Setting:
-        """What the controls say when they stand at these indices."""
-        moment, strategy, layers, ranks = indices
-        return Setting(
-            moment=moment,
-            strategy=STRATEGIES[strategy],
-            num_layers=NUM_LAYERS[layers],
-            num_ranks=NUM_RANKS[ranks],
-        )
-
-    def num_pages(self, *indices: int) -> int:
+    def num_pages(self, step: Step) -> int:
         """As many as the step has moments."""
-        return 2 * (NUM_LAYERS[indices[1]] + 2) + 2
-
-    def key(self, setting: Setting) -> sharding_run.Setting:
-        """All moments are of one run."""
-        return setting.real
-
-    def begin(self, setting: Setting) -> Job:
-        """The small model with the real engine."""
-        return sharding_run.start(setting.real)
+        return 2 * (step.layers + 2) + 2
 
     def scene(self) -> Sketch | Scene:
         """The lower picture as it stands."""
-        return self._bytes(self.setting)
+        return self._bytes(self.step, self.at)
 
-    def _bytes(self, setting: Setting) -> Sketch:
-        predicted = _footprint(setting.real)
-        run = self.runs.get(setting.real)
+    def _bytes(self, step: Step, moment: int) -> Sketch:
+        predicted = _footprint(step)
+        run = self.ran(step)
         return bytes_held.footprint(
             predicted,
             run[0]["footprint"] if run else None,
-            title=self._words["title"].format(setting.strategy, setting.num_ranks),
-            marked=predicted.labels[setting.moment],
+            title=self._titles(step),
+            marked=predicted.labels[moment],
             language=self.language,
         )
 
-    def page(self, setting: Setting) -> str:
+    def page(self, step: Step, at: int) -> str:
         """Layers above, bytes below, and what a run said."""
-        predicted = _footprint(setting.real)
-        between = int(_shards(setting.real).rank_bytes[0])
+        predicted = _footprint(step)
+        between = int(self.prediction(step).rank_bytes[0])
         notes = [
             self._words["peak"].format(
                 format_bytes(predicted.peak_bytes), predicted.peak, format_bytes(between)
             )
         ]
-        run = self.runs.get(setting.real)
+        run = self.ran(step)
         if run is not None:
-            notes += self._told(setting, run)
-        pictures = svg.html(self._layers(setting)) + svg.html(self._bytes(setting))
+            notes += self._told(step, run)
+        pictures = svg.html(self._layers(step, at)) + svg.html(self._bytes(step, at))
         return pictures + paragraphs(*notes)
 
-    def _layers(self, setting: Setting) -> Sketch:
+    def _titles(self, step: Step) -> dict[str, str]:
+        every = catalogue(self.words)
+        return {code: every[code]["title"].format(step.engine, step.ranks) for code in LANGUAGES}
+
+    def _layers(self, step: Step, moment: int) -> Sketch:
         """The upper picture."""
-        names = ("embed", *(f"block {index + 1}" for index in range(setting.num_layers)), "head")
-        sizes = (4 * unit.num_params for unit in setting.real.units())
+        names = ("embed", *(f"block {index + 1}" for index in range(step.layers)), "head")
+        sizes = (4 * unit.num_params for unit in step.units())
         return picture.layers(
             dict(zip(names, sizes, strict=True)),
-            setting.num_ranks,
-            _footprint(setting.real).labels[setting.moment],
-            strategy=setting.strategy,
+            step.ranks,
+            _footprint(step).labels[moment],
+            strategy=step.engine,
             language=self.language,
         )
 
-    def _told(self, setting: Setting, run: Run) -> list[str]:
+    def _told(self, step: Step, run: Run) -> list[str]:
         """How near the prediction was, and what was called in which order."""
         say = self._words
-        predicted = _footprint(setting.real)
+        predicted = _footprint(step)
         measured = run[0]["footprint"]
-        off = len(differences(_shards(setting.real), sharding_run.measured(run)))
+        off = len(differences(self.prediction(step), self.found(step)))
         near = say["measured"].format(
             format_bytes(measured.peak_bytes),
             measured.peak,
@@ -177,7 +137,7 @@ class FsdpBoard(Trial):
             say["other"].format(off) if off else say["same"],
         )
         calls = [f"{name} {format_bytes(num)}" for name, num in run[0]["order"]]
-        if setting.strategy == "ddp":
+        if step.engine == "ddp":
             return [near, say["order"].format(self._listed(calls))]
         second = calls[len(calls) // 2 :]  # of two microbatches
         return [near, say["order"].format(self._listed(second)), say["gloo"]]
@@ -189,20 +149,25 @@ class FsdpBoard(Trial):
 
 
 @lru_cache(maxsize=64)
-def _footprint(real: sharding_run.Setting) -> footprint.Footprint:
+def _footprint(step: Step) -> footprint.Footprint:
     """Rank 0's bytes at each moment: the same for all pages of one flipbook."""
-    return sharding_run.predicted_footprint(real)
+    return step.footprint()
 
 
-@lru_cache(maxsize=64)
-def _shards(real: sharding_run.Setting) -> Shards:
-    """What all ranks hold between steps: the same for all pages of one flipbook."""
-    return sharding_run.predicted(real)
+def board(step: Step, language: str | None = None) -> FsdpBoard:
+    """The widget of a step by one of FSDP's strategies, or DDP. Raises ValueError for another
+    engine."""
+    check_word(step.engine, STRATEGIES, "the engine of this board")
+    return FsdpBoard(step, language)
 
 
 def fsdp_sharding(
-    language: str = "en", *, strategy: str = "fsdp", num_layers: int = 4, num_ranks: int = 4
+    language: str | None = None,
+    *,
+    strategy: str = "fsdp",
+    num_layers: int = 4,
+    num_ranks: int = 4,
 ) -> FsdpBoard:
     """How FSDP gathers, computes, frees and reduces layer by layer, and what that does to memory;
     or "zh"."""
-    return FsdpBoard(language, strategy=strategy, layers=num_layers, ranks=num_ranks)
+    return board(Step(engine=strategy, layers=num_layers, ranks=num_ranks), language)

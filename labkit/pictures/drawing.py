@@ -65,6 +65,8 @@ class Picture:
     """one sentence; the title, if nothing more is to be said"""
     numbers: tuple[tuple[str, str], ...] = ()
     """(name, value) pairs that stand in the title"""
+    notes: tuple[str, ...] = ()
+    """sentences that stand under it"""
     headings: tuple[Heading, ...] = ()
     """one per panel of a comparison"""
     language: str = "en"

@@ -1,6 +1,6 @@
 """Timelines to drawing: the Scene of one, and of a prediction above a measurement."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from labkit.pictures import figures as figs
 from labkit.pictures.drawing import LEFT_PX, PLOT_PX, WIDTH_PX, Heading, Row, Scene
 from labkit.pictures.figures import Figures
+from labkit.pictures.sketch import Said, said
 from labkit.pictures.strips import BoxRow, Strip, boxes, strips
 from labkit.timeline import Timeline
 from labkit.words import speaking
@@ -37,7 +38,7 @@ class _Panel:
 
 
 def timeline(
-    tl: Timeline, *, title: str | None = None, span_us: float | None = None, language: str = "en"
+    tl: Timeline, *, title: Said | None = None, span_us: float | None = None, language: str = "en"
 ) -> Scene:
     """What every rank did and when: compute, communication in thin strips under it, idle time
     hatched, a bar beside it.
@@ -50,24 +51,32 @@ def timeline(
     def build(words: dict[str, str]) -> Scene:
         drawn = _drawn(_panels(every, [""], words), words, span_us or 0.0)
         numbers = figs.numbers(every[0], words)
-        return replace(drawn, heading=title or words["timeline"], numbers=numbers)
+        heading = said(title, words["code"]) if title else words["timeline"]
+        return replace(drawn, heading=heading, numbers=numbers)
 
     return speaking(language, build)
 
 
 def compare(
-    predicted: Timeline, measured: Timeline, *, title: str | None = None, language: str = "en"
+    predicted: Timeline,
+    measured: Timeline,
+    *,
+    title: Said | None = None,
+    notes: Sequence[Said] = (),
+    span_us: float | None = None,
+    language: str = "en",
 ) -> Scene:
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
-    down."""
+    down. ``notes`` are sentences under it; ``span_us`` lengthens the axis."""
     every = figs.of_timelines([predicted.shifted(), measured.shifted()])
 
     def build(words: dict[str, str]) -> Scene:
         names = [words["predicted"], words["measured"].capitalize()]
-        drawn = _drawn(_panels(every, names, words), words)
+        drawn = _drawn(_panels(every, names, words), words, span_us or 0.0)
         return replace(
             drawn,
-            heading=title or words["compare"],
+            heading=said(title, words["code"]) if title else words["compare"],
+            notes=tuple(said(note, words["code"]) for note in notes),
             numbers=figs.differences(*every, words),
             marks_us=(every[0].span_us,),
         )

@@ -2,10 +2,10 @@
 
 ``schedule`` is what an order is and when it is valid, ``schedules`` writes the known ones,
 ``simulation`` turns an order into a timeline with its bubble, ``runtime`` says what torch's own
-runtime can run of that. ``run`` trains by the same order on real ranks, and ``difference`` explains
-where a measured timeline differs from the predicted one. ``pipedream_run`` is the asynchronous
-pipeline that never flushes. ``board`` is the widget, ``demo`` the main job without a browser,
-``check`` holds the exercises. Chapter 08.
+runtime can run of that. ``step`` is the experiment: it predicts, ``run`` trains by the same order
+on real ranks, and ``difference`` explains where a measured timeline differs from the predicted one.
+``pipedream_run`` is the asynchronous pipeline that never flushes. ``board`` is the widget, ``demo``
+the main job without a browser, ``check`` holds the exercises. Chapter 08.
 """
 
 import lazy_loader
@@ -53,12 +53,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "residual",
             "words",
         ],
-        "run": [
+        "step": [
+            "Step",
             "Training",
-            "calibrate",
-            "execute",
-            "launch",
-            "start",
         ],
     },
 )

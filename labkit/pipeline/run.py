@@ -1,10 +1,10 @@
 """A schedule on real ranks: the very configuration that theory simulates, through
 ``torch.distributed.pipelining``.
 
-    run = pipeline.launch("1f1b", 4, 8, forward_us=50_000)
-    cost = pipeline.cost(1, forward_us=50_000)
-    predicted = pipeline.simulate(pipeline.one_f_one_b(4, 8), cost)
-    pipeline.residual(predicted, run.timeline())  # where the difference comes from
+    step = pipeline.Step(schedule="1f1b", ranks=4, microbatches=8)
+    step.predict()
+    step.run().timeline()
+    step.compare()      # both, and where the difference comes from
 
 Four processes train the small transformer on the story, each forward stated to take 50 ms. A
 warm-up step comes first, untraced and unpaced: torch exchanges shapes and connects the ranks in it.
@@ -12,134 +12,53 @@ warm-up step comes first, untraced and unpaced: torch exchanges shapes and conne
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labkit.pipeline.difference import gap_us, message_us
-from labkit.pipeline.runtime import TORCH_CLASSES, cost, refusal
+from labkit.pipeline.runtime import TORCH_CLASSES
 from labkit.pipeline.schedule import Schedule
-from labkit.pipeline.schedules import SCHEDULES
+from labkit.pipeline.step import Step, Training
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
-    from labkit.launching.run import Run
+
+TIMEOUT_S = 120.0
+HANG_S = 60.0
+CALIBRATION_MS = 20.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """What the pipeline trains, and for how long each stage is told to compute."""
-
-    forward_us: float | None = None
-    """stated time of a microbatch's forward through all stages of one rank; None runs at the
-    machine's own pace"""
-    backward_ratio: float = 2.0
-    """backward over forward time, when stated"""
-    input_share: float = 0.5
-    """the share of a split backward that the input's half takes, when stated"""
-    num_steps: int = 1
-    """optimizer steps after the warm-up step; the last one is traced"""
-    num_layers: int | None = None
-    """blocks of the transformer; one per stage if not given"""
-    dim: int = 32
-    """width of the transformer: small, so that stated times can be kept by many ranks on few
-    cores"""
-    num_heads: int = 2
-    """attention heads"""
-    seq_len: int = 32
-    """bytes of story in a sequence"""
-    microbatch_size: int = 1
-    """sequences in a microbatch"""
-    learning_rate: float = 0.1
-    """of plain stochastic gradient descent"""
-    seed: int = 0
-    """of the weights and of the passages of the story"""
-    keep_gradients: bool = False
-    """also return the gradients of the last step, under the names they have in the whole model"""
-
-
-def launch(
-    name: str,
-    num_ranks: int,
-    num_microbatches: int,
-    *,
-    num_chunks: int = 2,
-    timeout_s: float = 120.0,
-    hang_s: float = 60.0,
-    **training: Any,
-) -> "Run":
-    """Trains on real ranks under a schedule of ``SCHEDULES``; ``training`` are the fields of
-    ``Training``.
-
-    ``run[r]`` is a dict: losses (per step, on the rank of the last stage), step_s,
-    peak_activation_bytes, peak_in_flight, peak_rss_bytes, num_overruns; ``run.timeline()`` is the
-    last step. Raises ValueError where torch refuses.
-    """
-    reason = refusal(name, num_ranks, num_microbatches, num_chunks)
-    if reason:
-        raise ValueError(reason)
-    counts = [num_ranks, num_microbatches]
-    if name.startswith("interleaved"):
-        counts.append(num_chunks)
-    schedule = SCHEDULES[name](*counts)
-    return execute(schedule, timeout_s=timeout_s, hang_s=hang_s, **training)
-
-
-def execute(
-    schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0, **training: Any
-) -> "Run":
-    """The same for any Schedule, one of your own included: torch's interpreting runtime follows its
-    orders."""
-    return start(schedule, timeout_s=timeout_s, hang_s=hang_s, **training).wait()
-
-
-def start(
-    schedule: Schedule, *, timeout_s: float = 120.0, hang_s: float = 60.0, **training: Any
-) -> "Job":
-    """The same in the background: returns a Job at once."""
+def start(step: Step) -> "Job":
+    """Trains on real ranks, in the background: torch's own schedule of that name, or for an order
+    of your own torch's interpreting runtime. ``step.run()`` starts it and waits."""
     from labkit.launching import launcher
 
-    return launcher.start(
-        _train,
-        schedule,
-        Training(**training),
-        ranks=schedule.num_ranks,
-        timeout_s=timeout_s,
-        hang_s=hang_s,
-    )
+    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, hang_s=HANG_S)
 
 
-def calibrate(
-    num_ranks: int,
-    *,
-    name: str = "gpipe",
-    num_chunks: int = 2,
-    forward_us: float = 20_000.0,
-    **training: Any,
-) -> dict[str, float]:
-    """What ``cost`` must know of this machine: message_us and gap_us, from a run of its own, never
-    the one it predicts.
+def calibrated(step: Step) -> Step:
+    """The step with message_ms and gap_ms as this machine needs them, from a run of its own.
 
     A paced run of the same model on as many ranks, with as many microbatches as ranks. Medians:
     from the end of an action to the start of one on another rank that waited for it; between two
     actions of a rank that had all it needed.
     """
-    run = launch(
-        name, num_ranks, num_ranks, num_chunks=num_chunks, forward_us=forward_us, **training
-    )
-    measured = run.timeline()
-    return {"message_us": message_us(measured), "gap_us": gap_us(measured)}
+    own = step.but(microbatches=step.ranks, forward_ms=CALIBRATION_MS, message_ms=0.0, gap_ms=0.0)
+    measured = own.run().timeline()
+    return step.but(message_ms=message_us(measured) / 1e3, gap_ms=gap_us(measured) / 1e3)
 
 
 # --- in the ranks ---
 
 
-def _train(schedule: Schedule, training: Training) -> dict:
+def _train(step: Step) -> dict:
     """One rank: builds its stages, warms up, then trains at the stated pace and records the last
     step."""
     import torch
 
     from labkit.measure import memory, pace, trace
 
+    training = step.training
+    schedule = step.order()
     stages = _stages(schedule, training)
     weights = {}
     for stage in stages:
@@ -147,19 +66,19 @@ def _train(schedule: Schedule, training: Training) -> dict:
     runtime = _runtime(schedule, stages)
     optimizer = torch.optim.SGD(weights.values(), lr=training.learning_rate)
     losses: list[float] = []
-    steps = (
-        _step(runtime, optimizer, *batch, losses)
+    updates = (
+        _update(runtime, optimizer, *batch, losses)
         for batch in enumerate(_batches(schedule, training, stages))
     )
     with memory.activations(*stages) as held:
-        next(steps)
+        next(updates)
     paces = []
-    if training.forward_us:
-        paces = [pace.stage(stage, **_stated(schedule, training)) for stage in stages]
+    if step.forward_ms:
+        paces = [pace.stage(stage, **_stated(step)) for stage in stages]
     for _ in range(training.num_steps - 1):
-        next(steps)
+        next(updates)
     with trace.record(*stages):
-        step_s = next(steps)
+        step_s = next(updates)
     result = {
         "losses": losses,
         "step_s": step_s,
@@ -173,7 +92,7 @@ def _train(schedule: Schedule, training: Training) -> dict:
     return result
 
 
-def _step(runtime: Any, optimizer: Any, index: int, batch: tuple, losses: list[float]) -> float:
+def _update(runtime: Any, optimizer: Any, index: int, batch: tuple, losses: list[float]) -> float:
     """One training step, all ranks beginning together. Returns the seconds of the pipeline, without
     the optimizer."""
     import torch.distributed as dist
@@ -239,18 +158,11 @@ def _runtime(schedule: Schedule, stages: list) -> Any:
     return runtime
 
 
-def _stated(schedule: Schedule, training: Training) -> dict[str, float]:
+def _stated(step: Step) -> dict[str, float]:
     """What each kind of action of a stage is stated to take."""
-    stated = cost(
-        schedule.num_stages // schedule.num_ranks,
-        forward_us=training.forward_us,
-        backward_ratio=training.backward_ratio,
-        input_share=training.input_share,
-    )
-    return {
-        name: getattr(stated, name)
-        for name in ("forward_us", "backward_us", "input_us", "weight_us")
-    }
+    names = ("forward_us", "backward_us", "input_us", "weight_us")
+    stated = step.cost()
+    return {name: getattr(stated, name) for name in names}
 
 
 def _batches(schedule: Schedule, training: Training, stages: list) -> Iterator[tuple]:

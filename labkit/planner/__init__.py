@@ -28,6 +28,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "need": [
             "RECIPES",
+            "Need",
             "small_bill",
         ],
         "picture": [
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "strategies": [
             "STRATEGIES",
+            "Strategy",
             "num_stages",
             "predicted",
         ],

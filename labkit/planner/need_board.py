@@ -2,33 +2,33 @@
 of a small model, read out of real ranks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar
 
-from labkit.launching.job import Job
 from labkit.machine import resources
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.planner import need_run
 from labkit.planner.models import DEVICES, MODELS, PARTS
-from labkit.planner.need import RECIPES, small_bill
+from labkit.planner.need import ATTENTION, RECIPES, Need, Share, small_bill
 from labkit.planner.picture import BILL_WORDS, stacked
 from labkit.sharding import states
 from labkit.units import format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.trial import Trial
 from labkit.words import speaking
 
 __all__ = ["training_need"]
 
-ATTENTION = ("flash", "stored", "recompute")
 BATCHES = (1, 2, 4, 8, 16, 32)
-_MANY = 1 << 20
+HERE = float(resources.total_bytes())
+"""the memory of this machine"""
 _WORDS = (
     *BILL_WORDS,
     ("recipe", "precision, optimizer", "精度与优化器"),
     ("batch", "batch", "批大小"),
     ("attention", "attention", "注意力"),
+    ("seq_len", "sequence (tokens)", "序列长度 (token)"),
+    ("own length", "the model's longest", "模型的最大长度"),
     ("mixed", "16 bit, fp32 copy, Adam", "16 位，fp32 副本，Adam"),
     ("fp32", "fp32, Adam", "fp32，Adam"),
     ("bf16", "bf16 throughout, Adam", "全用 bf16，Adam"),
@@ -75,153 +75,86 @@ _WORDS = (
         "不是上面的模型：{} 个参数，{} 个 rank，同样的配方和批大小。"
         "按这种配方，每个参数有 {} 字节的状态，多大都一样。",
     ),
-    (
-        "flash_only",
-        "the small model has flash attention: choose it",
-        "小模型用的是 flash 注意力：请选它",
-    ),
 )
-_OPTIONS = {
-    "model": tuple(MODELS),
-    "recipe": RECIPES,
-    "device": ("here", *DEVICES),
-    "batch": BATCHES,
-    "attention": ATTENTION,
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One position of all controls."""
-
-    model: str
-    """a key of MODELS"""
-    recipe: str
-    """one of RECIPES"""
-    device: str
-    """a key of DEVICES, or "here\""""
-    batch: int
-    """sequences on each device"""
-    attention: str
-    """one of ATTENTION"""
-
-    @property
-    def device_bytes(self) -> float:
-        """The memory of the device."""
-        return resources.total_bytes() if self.device == "here" else DEVICES[self.device]
-
-    def bill(self, num_ranks: int = 1, stage: int = 0) -> dict[str, float]:
-        """Bytes on each of ``num_ranks`` devices, by PARTS."""
-        return MODELS[self.model].bill(
-            self.batch, self.recipe, self.attention, num_ranks=num_ranks, stage=stage
-        )
-
-    def needed(self, stage: int) -> int | None:
-        """The fewest devices that hold it; None where no number is enough."""
-        return states.ranks_needed(
-            MODELS[self.model].params,
-            self.device_bytes,
-            stage,
-            self.recipe,
-            extra_bytes=self.bill()["activations"],
-        )
-
-    def predict(self) -> list["Share"]:
-        """The whole bill; and, where one device is too small, its share at every stage."""
-        shares = [Share(0, 1, self.bill())]
-        if self.needed(0) != 1:
-            for stage in (1, 2, 3):
-                num_ranks = self.needed(stage)
-                shares.append(Share(stage, num_ranks, self.bill(num_ranks or _MANY, stage)))
-        return shares
-
-
-class Share(NamedTuple):
-    """What each of the fewest devices holds at a stage of ZeRO."""
-
-    stage: int
-    """0 to 3; 0 is all on one device"""
-    num_ranks: int | None
-    """how many devices; None where no number is enough"""
-    bill: dict[str, float]
-    """bytes by PARTS, on very many devices where no number is enough"""
 
 
 class NeedBoard(Trial):
     """The widget: a page per model; ``run()`` reads the bill of a small model out of two ranks."""
 
-    options = _OPTIONS
-    setting_type = Setting
+    options: ClassVar = {
+        "model": tuple(MODELS),
+        "recipe": RECIPES,
+        "device": (HERE, *DEVICES),
+        "batch": BATCHES,
+        "attention": ATTENTION,
+        "seq_len": (0, 512, 2048, 8192, 32_768, 131_072),
+    }
+    dropdowns = ("model", "recipe", "device", "attention", "seq_len")
+    words = _WORDS
 
-    def __init__(self, language: str = "en", **start: object) -> None:
-        words = spoken(_WORDS, language)
-        shown = {
-            "recipe": words.get,
-            "attention": words.get,
-            "device": lambda name: _device(name, words),
-        }
-        dropdowns = ("recipe", "attention", "device")
-        super().__init__(language, _WORDS, selectors(_OPTIONS, start, words, shown, dropdowns))
-
-    def predict(self, setting: Setting) -> list[Share]:
-        """The whole bill, and its shares."""
-        return setting.predict()
-
-    def key(self, setting: Setting) -> tuple:
-        """A run depends on the recipe and the batch: the model is the small one."""
-        return setting.recipe, setting.batch
+    def written(self, name: str, value: Any) -> str:
+        """Devices of one's own by their memory, lengths with commas."""
+        if name == "device":
+            return _device(value, self._words)
+        if name == "seq_len":
+            return self._words["own length"] if not value else f"{value:,}"
+        return super().written(name, value)
 
     def scene(self) -> Sketch:
         """The picture as it stands."""
-        return _bills(self.setting, self.prediction(self.setting), self.language)
+        return _bills(self.step, self.prediction(self.step), self.language)
 
-    def page(self, setting: Setting) -> str:
+    def page(self, step: Need, at: None) -> str:
         """The picture, what fits, and what was measured of the small model."""
-        shares = self.prediction(setting)
-        drawn = svg.html(_bills(setting, shares, self.language))
-        page = drawn + paragraphs(*_notes(setting, shares, self._words))
-        results = self.runs.get(self.key(setting))
+        shares = self.prediction(step)
+        drawn = svg.html(_bills(step, shares, self.language))
+        page = drawn + paragraphs(*_notes(step, shares, self._words))
+        results = self.found(step)
         if results is None:
             return page
-        predicted = small_bill(setting.recipe, setting.batch)
+        predicted = small_bill(step.recipe, step.batch)
         measured = need_run.measured_bills(results)
         ran = self._words["ran"].format(
             f"{results[0]['num_params']:,}",
             len(results),
-            states.recipe(setting.recipe).bytes_per_parameter,
+            states.recipe(step.recipe).bytes_per_parameter,
         )
         return page + svg.html(_small_bills(predicted, measured, self.language)) + paragraphs(ran)
 
-    def reason(self, setting: Setting) -> str | None:
-        """The small model never stores the attention matrix, and recomputes nothing."""
-        return None if setting.attention == "flash" else self._words["flash_only"]
 
-    def begin(self, setting: Setting) -> Job:
-        """The recipe on two real ranks."""
-        return need_run.start(setting.recipe, setting.batch)
+def board(step: Need, language: str | None = None) -> NeedBoard:
+    """The widget of a need."""
+    return NeedBoard(step, language)
 
 
 def training_need(
-    language: str = "en",
+    language: str | None = None,
     *,
     model: str = "LLaMA 7B",
     recipe: str = "mixed",
-    device: str = "A100 80 GB",
+    device: str | float = "A100 80 GB",
     batch: int = 1,
     attention: str = "flash",
 ) -> NeedBoard:
-    """The bill of training a model against a device, and on how many it fits; in English or
-    "zh"."""
-    return NeedBoard(
-        language, model=model, recipe=recipe, device=device, batch=batch, attention=attention
+    """The bill of training a model against a device ("here" is this machine), and on how many it
+    fits; in English or "zh"."""
+    step = Need(
+        model=model,
+        recipe=recipe,
+        device=HERE if device == "here" else device,
+        batch=batch,
+        attention=attention,
     )
+    return NeedBoard(step, language)
 
 
-def _device(name: str, say: Mapping[str, str]) -> str:
-    return f"{say['here']}, {format_bytes(resources.total_bytes())}" if name == "here" else name
+def _device(device: str | float, say: Mapping[str, str]) -> str:
+    if isinstance(device, str):
+        return device
+    return f"{say['here']}, {format_bytes(device)}" if device == HERE else format_bytes(device)
 
 
-def _bills(setting: Setting, shares: Sequence[Share], language: str) -> Sketch:
+def _bills(step: Need, shares: Sequence[Share], language: str) -> Sketch:
     """The bill on one device and, where that is too small, sharded on the fewest."""
     whole, *sharded = shares
     bill = whole.bill
@@ -238,13 +171,13 @@ def _bills(setting: Setting, shares: Sequence[Share], language: str) -> Sketch:
         return stacked(
             rows,
             say,
-            title=say["title"].format(setting.model),
+            title=say["title"].format(step.model),
             badge=say["computed"],
             numbers=(
                 (say["states"], format_bytes(state_bytes)),
                 (say["activations"], format_bytes(bill["activations"])),
             ),
-            mark=(_device(setting.device, say), setting.device_bytes),
+            mark=(_device(step.device, say), step.device_bytes),
             code=words["code"],
         )
 
@@ -277,10 +210,10 @@ def _apart(bill: Mapping[str, float], other: Mapping[str, float]) -> float:
     return max(abs(bill[part] - other[part]) for part in PARTS)
 
 
-def _notes(setting: Setting, shares: Sequence[Share], say: Mapping[str, str]) -> list[str]:
+def _notes(step: Need, shares: Sequence[Share], say: Mapping[str, str]) -> list[str]:
     """What fits, and what the bill leaves out."""
     whole, *sharded = shares
-    filled = sum(whole.bill.values()) / setting.device_bytes
+    filled = sum(whole.bill.values()) / step.device_bytes
     fewest = [
         say["need"].format(stage, f"{num_ranks:,}" if num_ranks else say["none"])
         for stage, num_ranks, _ in sharded
@@ -289,5 +222,5 @@ def _notes(setting: Setting, shares: Sequence[Share], say: Mapping[str, str]) ->
         fits = say["not"].format(filled, say["and"].join(fewest))
     else:
         fits = say["fits"].format(format_share(filled))
-    own = say["own"].format(setting.batch, MODELS[setting.model].seq_len)
+    own = say["own"].format(step.batch, step.sized.seq_len)
     return [fits, own, say["estimate"]]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from labkit.launching import launcher
 from labkit.planner.models import PARTS
 from labkit.planner.need import SMALL
-from labkit.sharding.run import Setting, Trainer, wrap
+from labkit.sharding.run import Trainer, wrap
+from labkit.sharding.step import Step
 from labkit.shards import join
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _trainer(recipe: str, batch: int, net: "nn.Module") -> Trainer:
     from torch.nn.parallel import DistributedDataParallel
 
     if recipe == "mixed":
-        return wrap(Setting(engine="zero0", batch=batch, num_microbatches=1), net)
+        return wrap(Step(engine="zero0", batch=batch, microbatches=1), net)
     if recipe == "bf16":
         net = net.bfloat16()
     engine = DistributedDataParallel(net, gradient_as_bucket_view=True)

@@ -11,7 +11,7 @@ from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend
 from labkit.pictures.style import clipped, text_px
 from labkit.planner.links import both_ways_bytes, crossing_bytes
 from labkit.planner.models import PARTS
-from labkit.planner.strategies import Setting
+from labkit.planner.strategies import Strategy
 from labkit.units import check_whole, format_bytes, format_share
 from labkit.words import catalogue, sentence, speaking
 
@@ -150,35 +150,35 @@ HELD = "#4f9fe3"
 SEQUENCES = "#f2954b"
 
 
-def holders(setting: Setting, say: Mapping[str, str], code: str) -> Sketch:
+def holders(step: Strategy, say: Mapping[str, str], code: str) -> Sketch:
     """A row per rank: which layers, or which slice of each, and which part of the batch."""
     shapes: list[Shape] = [
         Words(LAYERS_PX, 76, say["all_layers"], opacity=0.8),
         Words(BATCH_PX, 76, say["share"], opacity=0.8),
     ]
     table = [("rank", say["all_layers"], say["share"])]
-    for rank in range(setting.num_ranks):
+    for rank in range(step.ranks):
         y = 84.0 + RANK_PX * rank
-        replica, stage = divmod(rank, setting.num_stages)
+        replica, stage = divmod(rank, step.num_stages)
         shapes.append(Words(LAYERS_PX - 8, y + 15, f"rank {rank}", "end"))
-        shapes += _layers_of(setting, rank, y)
-        shapes += _sequences_of(setting, replica, y)
+        shapes += _layers_of(step, rank, y)
+        shapes += _sequences_of(step, replica, y)
         table.append(
             (
                 str(rank),
-                f"{stage + 1}/{setting.num_stages}",
-                f"{replica + 1}/{setting.num_replicas}",
+                f"{stage + 1}/{step.num_stages}",
+                f"{replica + 1}/{step.num_replicas}",
             )
         )
-    heading = say["heading"].format(say[setting.strategy], setting.num_ranks, setting.model)
+    heading = say["heading"].format(say[step.strategy], step.ranks, step.model)
     numbers = (
-        (say["holds"], format_bytes(sum(setting.bill().values()))),
-        (say["sends"], format_bytes(setting.sent_bytes())),
-        (say["idle"], format_share(setting.idle)),
+        (say["holds"], format_bytes(sum(step.bill().values()))),
+        (say["sends"], format_bytes(step.sent_bytes())),
+        (say["idle"], format_share(step.idle)),
     )
     return Sketch(
         shapes=tuple(shapes),
-        height_px=88.0 + RANK_PX * setting.num_ranks,
+        height_px=88.0 + RANK_PX * step.ranks,
         heading=heading,
         numbers=numbers,
         badge=say["computed"],
@@ -187,29 +187,29 @@ def holders(setting: Setting, say: Mapping[str, str], code: str) -> Sketch:
     )
 
 
-def _layers_of(setting: Setting, rank: int, y: float) -> list[Shape]:
+def _layers_of(step: Strategy, rank: int, y: float) -> list[Shape]:
     """All layers as boxes; coloured what of each the rank holds."""
-    num_layers = max(8, setting.num_stages)
-    num_slices = setting.num_ranks if setting.strategy == "sharded" else 1
+    num_layers = max(8, step.num_stages)
+    num_slices = step.ranks if step.strategy == "sharded" else 1
     layer_px = LAYERS_WIDE_PX / num_layers
     slice_px = (layer_px - 3) / num_slices
     shapes: list[Shape] = []
     for index in range(num_layers):
         x = LAYERS_PX + index * layer_px
         shapes.append(Box(x, y, layer_px - 3, 20))
-        if index * setting.num_stages // num_layers == rank % setting.num_stages:
+        if index * step.num_stages // num_layers == rank % step.num_stages:
             shapes.append(Box(x + slice_px * (rank % num_slices), y, slice_px, 20, HELD))
     return shapes
 
 
-def _sequences_of(setting: Setting, replica: int, y: float) -> list[Shape]:
+def _sequences_of(step: Strategy, replica: int, y: float) -> list[Shape]:
     """The batch as a box; coloured which sequences of it a replica has."""
-    part_px = (WIDTH_PX - BATCH_PX - 4) / setting.num_replicas
-    first = replica * setting.batch // setting.num_replicas
-    size = setting.batch // setting.num_replicas
+    part_px = (WIDTH_PX - BATCH_PX - 4) / step.num_replicas
+    first = replica * step.batch // step.num_replicas
+    size = step.batch // step.num_replicas
     label = f"{first}" if size == 1 else f"{first}-{first + size - 1}"
     return [
-        Box(BATCH_PX, y, part_px * setting.num_replicas, 20),
+        Box(BATCH_PX, y, part_px * step.num_replicas, 20),
         Box(BATCH_PX + replica * part_px, y, part_px, 20, SEQUENCES, "", (label,)),
     ]
 

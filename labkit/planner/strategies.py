@@ -1,17 +1,38 @@
 """Four ways to divide training among ranks: data parallel, states sharded, by layers, hybrid. Who
 holds what and sends what: of a large model by formula, of a small one to the byte."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from labkit.planner.models import MODELS
-from labkit.sharding import partition, states, step
-from labkit.sharding.step import Unit
+from labkit import words
+from labkit.experiment import Experiment
+from labkit.planner.models import DEVICES, MODELS
+from labkit.sharding import moments, partition, states
+from labkit.sharding.moments import Unit
+from labkit.units import check_whole, check_word
+
+if TYPE_CHECKING:
+    from labkit.launching.job import Job
+    from labkit.launching.run import Run
 
 STRATEGIES = ("data", "sharded", "layers", "hybrid")
+MOST_RANKS = 4
+MOST_BATCH = 16
+"""of a real run"""
 SMALL = {"num_layers": 8, "dim": 64, "num_heads": 4, "seq_len": 32}
 """The model that real ranks train beside the large one that is computed."""
+_WORDS = words.catalogue(
+    [
+        ("heading", "{}, {} ranks, {}", "{}，{} 个 rank，{}"),
+        ("data", "data parallel", "数据并行"),
+        ("sharded", "states sharded", "状态分片"),
+        ("layers", "model parallel", "模型并行"),
+        ("hybrid", "hybrid, 2 stages", "混合，2 段"),
+        ("many", "real runs take up to {} ranks", "真实运行最多 {} 个 rank"),
+        ("long", "real runs take up to {} sequences", "真实运行最多 {} 条序列"),
+    ]
+)
 
 
 def num_stages(strategy: str, num_ranks: int) -> int:
@@ -23,29 +44,36 @@ def num_stages(strategy: str, num_ranks: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """A large model trained in fp32 with Adam by one of the strategies."""
+class Strategy(Experiment):
+    """A large model trained in fp32 with Adam by one of the strategies; a run trains the small
+    model by it."""
 
-    strategy: str
+    strategy: str = "data"
     """one of STRATEGIES"""
-    model: str
+    model: str = "LLaMA 7B"
     """a key of MODELS"""
-    device: str
+    device: str = "A100 80 GB"
     """a key of DEVICES"""
-    num_ranks: int
+    ranks: int = 4
     """N"""
-    batch: int
+    batch: int = 16
     """sequences per step, on all ranks together"""
+
+    def __post_init__(self) -> None:
+        check_word(self.strategy, STRATEGIES, "a strategy")
+        check_word(self.model, MODELS, "a model")
+        check_word(self.device, DEVICES, "a device")
+        check_whole(1, 100_000, ranks=self.ranks, batch=self.batch)
 
     @property
     def num_stages(self) -> int:
         """p: into how many parts the layers are cut."""
-        return num_stages(self.strategy, self.num_ranks)
+        return num_stages(self.strategy, self.ranks)
 
     @property
     def num_replicas(self) -> int:
         """d: how many take a part of the batch."""
-        return self.num_ranks // self.num_stages
+        return self.ranks // self.num_stages
 
     @property
     def part(self) -> float:
@@ -67,7 +95,7 @@ class Setting:
     def bill(self) -> dict[str, float]:
         """Bytes on the busiest rank, by PARTS."""
         one_sequence = MODELS[self.model].bill(
-            1, "fp32", num_ranks=self.num_ranks, stage=self.zero_stage
+            1, "fp32", num_ranks=self.ranks, stage=self.zero_stage
         )
         bill = {part: num_bytes * self.part for part, num_bytes in one_sequence.items()}
         bill["activations"] *= self.batch / self.num_replicas
@@ -84,6 +112,38 @@ class Setting:
         messages = edges * 4 * model.dim * model.seq_len * self.batch / self.num_replicas
         return sum(volume.values()) + messages
 
+    # --- the small model, which runs ---
+
+    def predict(self) -> "list[Expected]":
+        """What each rank should hold and hand over of the small model."""
+        return predicted(self.strategy, self.ranks, self.batch)
+
+    def refusal(self, language: str | None = None) -> str | None:
+        """Two cores bear so much."""
+        say = _WORDS[words.spoken_in(language)]
+        if self.ranks > MOST_RANKS:
+            return say["many"].format(MOST_RANKS)
+        return say["long"].format(MOST_BATCH) if self.batch > MOST_BATCH else None
+
+    def start(self) -> "Job":
+        """The strategy on real ranks, in the background."""
+        from labkit.planner import strategies_run
+
+        return strategies_run.start(self.strategy, self.ranks, self.batch)
+
+    def as_run(self) -> "Strategy":
+        """A run trains the small model, whatever stands here."""
+        return replace(self, model="LLaMA 7B", device="A100 80 GB")
+
+    def measured(self, run: "Run") -> list[dict]:
+        """What each rank returned."""
+        return list(run.results)
+
+    def title(self, language: str | None = None) -> str:
+        """Strategy, ranks and model."""
+        say = _WORDS[words.spoken_in(language)]
+        return say["heading"].format(say[self.strategy], self.ranks, self.model)
+
 
 # --- the small model ---
 
@@ -99,7 +159,7 @@ class Expected(NamedTuple):
 
 def small_units(batch: int) -> list[Unit]:
     """Layers of the small model, for a microbatch of so many sequences."""
-    return step.transformer(**SMALL, batch=batch)
+    return moments.transformer(**SMALL, batch=batch)
 
 
 def num_params() -> int:
@@ -121,7 +181,7 @@ def predicted(strategy: str, num_ranks: int, batch: int) -> list[Expected]:
     for rank in range(num_ranks):
         stage = rank % stages
         mine = _units_of_stage(units, stage, stages)
-        held = partition.predict(engine, step.shapes(mine), num_ranks).bytes_by("category")
+        held = partition.predict(engine, moments.shapes(mine), num_ranks).bytes_by("category")
         bill = {part: float(per_rank[rank]) for part, per_rank in held.items()}
         kept = _kept_bytes(mine, sequences, first=stage == 0, last=stage == stages - 1)
         bill["activations"] = num_microbatches * kept

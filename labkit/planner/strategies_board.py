@@ -2,32 +2,22 @@
 computed for a large model; then the same strategy on real ranks with a small one."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from html import escape
+from typing import ClassVar
 
-from labkit.launching.job import Job
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.planner import strategies_run
 from labkit.planner.models import DEVICES, MODELS, PARTS
 from labkit.planner.picture import BILL_WORDS, architectures, holders, stacked
-from labkit.planner.strategies import STRATEGIES, Expected, Setting, num_params, predicted
+from labkit.planner.strategies import STRATEGIES, Expected, Strategy, num_params
 from labkit.units import format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
-from labkit.widgets.trial import Trial, selectors
+from labkit.widgets.trial import Trial
 from labkit.words import WORDS, speaking
 
 __all__ = ["architectures", "strategies"]
 
-MAX_REAL_RANKS = 4
-MAX_REAL_BATCH = 16
-_OPTIONS = {
-    "strategy": STRATEGIES,
-    "model": tuple(MODELS),
-    "device": tuple(DEVICES),
-    "ranks": (4, 8),
-    "batch": (16, 64, 256),
-}
 _WORDS = (
     *BILL_WORDS,
     ("strategy", "strategy", "策略"),
@@ -63,84 +53,68 @@ _WORDS = (
         "线路上，含报头与 gloo 的做法：{}。",
     ),
     ("uncounted", "not counted on this system", "本系统不计"),
-    ("many", "real runs take up to {} ranks", "真实运行最多 {} 个 rank"),
-    ("long", "real runs take up to {} sequences", "真实运行最多 {} 条序列"),
 )
 
 
 class StrategiesBoard(Trial):
     """The widget: a page per strategy; ``run()`` trains a small model by it on real ranks."""
 
-    options = _OPTIONS
-    setting_type = Setting
+    options: ClassVar = {
+        "strategy": STRATEGIES,
+        "model": tuple(MODELS),
+        "device": tuple(DEVICES),
+        "ranks": (4, 8),
+        "batch": (16, 64, 256),
+    }
+    dropdowns = ("strategy", "model", "device")
+    words = _WORDS
 
-    def __init__(self, language: str = "en", **first: object) -> None:
-        words = spoken(_WORDS, language)
-        shown = {"strategy": words.get}
-        dropdowns = ("model", "device")
-        super().__init__(language, _WORDS, selectors(_OPTIONS, first, words, shown, dropdowns))
-
-    def predict(self, setting: Setting) -> list[Expected]:
-        """What each rank should hold and hand over of the small model."""
-        return predicted(setting.strategy, setting.num_ranks, setting.batch)
-
-    def predicts_by(self, setting: Setting) -> tuple:
-        """What a run depends on."""
-        return self.key(setting)
-
-    def key(self, setting: Setting) -> tuple:
-        """A run depends on these: the model is the small one."""
-        return setting.strategy, setting.num_ranks, setting.batch
+    def predicts_by(self, step: Strategy) -> Strategy:
+        """The small model is predicted."""
+        return step.as_run()
 
     def scene(self) -> Sketch:
         """The picture as it stands."""
-        return _drawn(self.setting, self.language)
+        return _drawn(self.step, self.language)
 
-    def page(self, setting: Setting) -> str:
+    def page(self, step: Strategy, at: None) -> str:
         """Who holds what, the four strategies beside each other, and what was measured of the small
         model."""
         say = self._words
-        every = [_like(setting, strategy) for strategy in STRATEGIES]
+        every = [step.but(strategy=strategy) for strategy in STRATEGIES]
         bills = stacked(
             [(say[each.strategy], each.bill()) for each in every],
             say,
             title=say["each"],
             badge=say["computed"],
-            mark=(setting.device, DEVICES[setting.device]),
+            mark=(step.device, DEVICES[step.device]),
             code=self.language,
         )
         page = "".join(
             (
-                svg.html(_drawn(setting, self.language)),
+                svg.html(_drawn(step, self.language)),
                 svg.html(bills),
-                _table(every, setting.strategy, say),
-                paragraphs(say["how"].format(setting.batch)),
+                _table(every, step.strategy, say),
+                paragraphs(say["how"].format(step.batch)),
             )
         )
-        results = self.runs.get(self.key(setting))
+        results = self.found(step)
         if results is None:
             return page
-        expected = self.prediction(setting)
-        compared = _compared(setting.strategy, expected, results, say, self.language)
+        expected = self.prediction(step)
+        compared = _compared(step.strategy, expected, results, say, self.language)
         return (
             page + svg.html(compared) + paragraphs(_handed(expected, results, say, self.language))
         )
 
-    def reason(self, setting: Setting) -> str | None:
-        """Two cores bear so much."""
-        if setting.num_ranks > MAX_REAL_RANKS:
-            return self._words["many"].format(MAX_REAL_RANKS)
-        if setting.batch > MAX_REAL_BATCH:
-            return self._words["long"].format(MAX_REAL_BATCH)
-        return None
 
-    def begin(self, setting: Setting) -> Job:
-        """The strategy on real ranks."""
-        return strategies_run.start(setting.strategy, setting.num_ranks, setting.batch)
+def board(step: Strategy, language: str | None = None) -> StrategiesBoard:
+    """The widget of a strategy."""
+    return StrategiesBoard(step, language)
 
 
 def strategies(
-    language: str = "en",
+    language: str | None = None,
     *,
     strategy: str = "data",
     model: str = "LLaMA 7B",
@@ -150,26 +124,20 @@ def strategies(
 ) -> StrategiesBoard:
     """Data, sharded, model and hybrid parallelism: memory, bytes sent and idle time; in English or
     "zh"."""
-    return StrategiesBoard(
-        language, strategy=strategy, model=model, device=device, ranks=num_ranks, batch=batch
-    )
+    step = Strategy(strategy=strategy, model=model, device=device, ranks=num_ranks, batch=batch)
+    return StrategiesBoard(step, language)
 
 
-def _like(setting: Setting, strategy: str) -> Setting:
-    """The same with another strategy."""
-    return replace(setting, strategy=strategy)
-
-
-def _drawn(setting: Setting, language: str) -> Sketch:
+def _drawn(step: Strategy, language: str) -> Sketch:
     """Who holds what, in a language and in English."""
 
     def build(words: dict[str, str]) -> Sketch:
-        return holders(setting, spoken(_WORDS, words["code"]), words["code"])
+        return holders(step, spoken(_WORDS, words["code"]), words["code"])
 
     return speaking(language, build)
 
 
-def _table(every: Sequence[Setting], chosen: str, say: dict[str, str]) -> str:
+def _table(every: Sequence[Strategy], chosen: str, say: dict[str, str]) -> str:
     """The strategies in numbers, a row each; a mark stands before the chosen one."""
     head = [_cell("th", say[key]) for key in ("holds", "sends", "idle")]
     rows = [[_cell("td", ""), _cell("td", ""), *head]]

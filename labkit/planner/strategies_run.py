@@ -9,7 +9,7 @@ from labkit import footprint
 from labkit.launching import launcher
 from labkit.planner.models import PARTS
 from labkit.planner.strategies import SMALL, num_stages
-from labkit.sharding import run
+from labkit.sharding.step import Step
 from labkit.shards import join
 
 if TYPE_CHECKING:
@@ -23,15 +23,17 @@ def start(strategy: str, num_ranks: int, batch: int) -> "Job":
     """Begins two steps or more by a strategy, ``batch`` sequences on all ranks together; returns at
     once."""
     if strategy == "sharded":
-        return run.start(
-            run.Setting(
-                engine="fsdp",
-                num_ranks=num_ranks,
-                num_microbatches=1,
-                batch=batch // num_ranks,
-                **SMALL,
-            )
+        step = Step(
+            engine="fsdp",
+            ranks=num_ranks,
+            microbatches=1,
+            batch=batch // num_ranks,
+            layers=SMALL["num_layers"],
+            dim=SMALL["dim"],
+            heads=SMALL["num_heads"],
+            seq_len=SMALL["seq_len"],
         )
+        return step.start()
     return launcher.start(train, strategy, batch, ranks=num_ranks, backend="gloo", timeout_s=60.0)
 
 

@@ -1,9 +1,9 @@
 """One training step with the model's states whole or in parts, for real: DDP, DeepSpeed's ZeRO and
-FSDP, measured beside what ``setting`` predicts.
+FSDP, measured beside what ``step`` predicts.
 
-    setting = sharding.Setting(engine="zero2", num_ranks=4)
-    run = sharding.launch(setting)
-    sharding.measured(run)      # Shards of all ranks; sharding.predicted(setting) by theory
+    step = sharding.Step(engine="zero2", ranks=4)
+    run = step.run()
+    step.measured(run)          # Shards of all ranks; step.predict() by theory
     run[0]["footprint"].peak_bytes
     run[0]["payload_bytes"]
     run.timeline()
@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.sharding import partition
-from labkit.sharding.setting import (
-    ENGINES,
-    Setting,
-    predicted,
-    predicted_footprint,
-    predicted_payload,
-)
-from labkit.shards import Shards, join
+from labkit.sharding.step import Step
 from labkit.timeline import COMM, Timeline
 
 if TYPE_CHECKING:
@@ -35,22 +28,7 @@ if TYPE_CHECKING:
     from labkit.launching.run import Run
     from labkit.measure.memory import Watch
 
-__all__ = [
-    "ENGINES",
-    "STAGE3_BUFFERS",
-    "Setting",
-    "Trainer",
-    "deepspeed_config",
-    "launch",
-    "measured",
-    "predicted",
-    "predicted_footprint",
-    "predicted_payload",
-    "start",
-    "timeline",
-    "wrap",
-]
-
+TIMEOUT_S = 120.0
 STAGE3_BUFFERS = (
     "stage3_prefetch_bucket_size",
     "stage3_param_persistence_threshold",
@@ -60,27 +38,12 @@ STAGE3_BUFFERS = (
 """DeepSpeed's options for what stage 3 keeps whole or gathers ahead, in elements."""
 
 
-def launch(setting: Setting, *, timeout_s: float = 60.0) -> "Run":
-    """Trains two steps with the real engine. ``run[r]`` is a dict: shards (between the microbatches
-    of the second step), footprint, live_bytes (all that torch holds at that moment, by another
-    count), calls, payload_bytes and sent_bytes (of the second step, see ``traffic``), step_us,
-    loss, and order: (collective, bytes) of each call of a third step, unwatched, which ``timeline``
-    draws."""
-    return start(setting, timeout_s=timeout_s).wait()
-
-
-def start(setting: Setting, *, timeout_s: float = 60.0) -> "Job":
-    """``launch`` in the background: returns at once."""
+def start(step: Step) -> "Job":
+    """Trains two steps with the real engine and records a third, in the background. ``step.run()``
+    starts it and waits."""
     from labkit.launching import launcher
 
-    return launcher.start(
-        _train, setting, ranks=setting.num_ranks, timeout_s=timeout_s, backend="gloo"
-    )
-
-
-def measured(run: "Run") -> Shards:
-    """What the ranks of a run held between two microbatches."""
-    return join(result["shards"] for result in run)
+    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, backend="gloo")
 
 
 def timeline(run: "Run") -> Timeline:
@@ -103,25 +66,25 @@ def timeline(run: "Run") -> Timeline:
     return replace(line, kind=kind.astype(str), label=label.astype(str))
 
 
-def deepspeed_config(setting: Setting) -> dict:
-    """The JSON configuration of a ZeRO setting, as ``deepspeed.initialize`` takes it: nothing
+def deepspeed_config(step: Step) -> dict:
+    """The JSON configuration of a ZeRO step, as ``deepspeed.initialize`` takes it: nothing
     prefetched or kept."""
-    if not setting.engine.startswith("zero"):
-        raise ValueError(f"DeepSpeed is configured for zero0 to zero3; got {setting.engine!r}")
+    if not step.engine.startswith("zero"):
+        raise ValueError(f"DeepSpeed is configured for zero0 to zero3; got {step.engine!r}")
     zero: dict[str, Any] = {
-        "stage": int(setting.engine[-1]),
-        "reduce_bucket_size": setting.bucket_size,
-        "allgather_bucket_size": setting.bucket_size,
+        "stage": int(step.engine[-1]),
+        "reduce_bucket_size": step.bucket_size,
+        "allgather_bucket_size": step.bucket_size,
     }
-    if setting.engine == "zero3":
+    if step.engine == "zero3":
         zero |= dict.fromkeys(STAGE3_BUFFERS, 0)
-    if setting.offload != "none":
+    if step.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
-    if setting.offload == "all":
+    if step.offload == "all":
         zero["offload_param"] = {"device": "cpu"}
     return {
-        "train_micro_batch_size_per_gpu": setting.batch,
-        "gradient_accumulation_steps": setting.num_microbatches,
+        "train_micro_batch_size_per_gpu": step.batch,
+        "gradient_accumulation_steps": step.microbatches,
         "bf16": {"enabled": True},
         "zero_optimization": zero,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
@@ -131,7 +94,7 @@ def deepspeed_config(setting: Setting) -> dict:
 # --- in the ranks ---
 
 
-def _train(setting: Setting) -> dict:
+def _train(step: Step) -> dict:
     """One rank: a step that makes the optimizer's states, a watched one, a recorded one."""
     import torch
     import torch.distributed as dist
@@ -141,13 +104,11 @@ def _train(setting: Setting) -> dict:
     from labkit.sharding import engines
 
     torch.manual_seed(0)  # FSDP takes each rank's part of that rank's own weights
-    count = setting.num_microbatches
+    count = step.microbatches
     with memory.watch() as watched:
-        net = model.Transformer(
-            setting.num_layers, setting.dim, setting.num_heads, max_len=setting.seq_len
-        )
-        trainer = wrap(setting, net)
-        batch = model.story_tokens(setting.batch, setting.seq_len, seed=dist.get_rank())
+        net = model.Transformer(step.layers, step.dim, step.heads, max_len=step.seq_len)
+        trainer = wrap(step, net)
+        batch = model.story_tokens(step.batch, step.seq_len, seed=dist.get_rank())
         tokens, targets = (each.clone() for each in batch)
         found: dict = {}
 
@@ -244,20 +205,20 @@ class Trainer:
         return isinstance(self.engine, DistributedDataParallel)
 
 
-def wrap(setting: Setting, net: "nn.Module") -> Trainer:
-    """The model in the setting's engine, with AdamW."""
+def wrap(step: Step, net: "nn.Module") -> Trainer:
+    """The model in the step's engine, with AdamW."""
     import torch
     from torch.distributed import fsdp
     from torch.nn.parallel import DistributedDataParallel
 
-    if setting.engine.startswith("zero"):
+    if step.engine.startswith("zero"):
         import deepspeed
 
-        engine = deepspeed.initialize(model=net, config=deepspeed_config(setting))[0]
+        engine = deepspeed.initialize(model=net, config=deepspeed_config(step))[0]
         return Trainer(engine=engine, optimizer=None)
-    if setting.engine == "ddp":
+    if step.engine == "ddp":
         engine = DistributedDataParallel(net, gradient_as_bucket_view=True)
-    elif setting.engine == "fsdp1":
+    elif step.engine == "fsdp1":
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
         engine = fsdp.FullyShardedDataParallel(
@@ -266,21 +227,21 @@ def wrap(setting: Setting, net: "nn.Module") -> Trainer:
             auto_wrap_policy=ModuleWrapPolicy({type(each) for each in net.layers}),
         )
     else:
-        _fully_shard(setting, net)
+        _fully_shard(step, net)
         engine = net
     return Trainer(engine=engine, optimizer=torch.optim.AdamW(engine.parameters(), lr=1e-3))
 
 
-def _fully_shard(setting: Setting, net: "nn.Module") -> None:
-    """``fully_shard`` on each layer and the model, by the strategy of the setting."""
+def _fully_shard(step: Step, net: "nn.Module") -> None:
+    """``fully_shard`` on each layer and the model, by the strategy of the step."""
     from torch.distributed import fsdp, init_device_mesh
 
-    size = partition.group_size(setting.engine, setting.num_ranks)
-    if setting.engine == "fsdp_hybrid":
-        groups = (setting.num_ranks // size, size)
+    size = partition.group_size(step.engine, step.ranks)
+    if step.engine == "fsdp_hybrid":
+        groups = (step.ranks // size, size)
         mesh = init_device_mesh("cpu", groups, mesh_dim_names=("replicate", "shard"))
     else:
         mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("shard",))
-    reshard = setting.engine != "fsdp_grad_op"
+    reshard = step.engine != "fsdp_grad_op"
     for layer in [*net.layers, net]:
         fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)

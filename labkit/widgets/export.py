@@ -7,7 +7,6 @@ form only while ``$LABKIT_BOOK`` is 1.
 
 import base64
 import json
-import os
 from collections.abc import Iterator
 from html import escape
 
@@ -15,7 +14,6 @@ import ipywidgets as w
 
 from labkit.words import catalogue
 
-MIME = "application/vnd.labkit.offline+html"
 _WORDS = (
     (
         "no kernel",
@@ -26,11 +24,6 @@ _WORDS = (
     ("and", ", ", "、"),
     ("play", "play", "播放"),
 )
-
-
-def wanted() -> bool:
-    """Whether this kernel is executing a chapter for the book."""
-    return os.environ.get("LABKIT_BOOK") == "1"
 
 
 def offline(board: w.Widget, language: str = "en") -> str:

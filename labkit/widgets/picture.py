@@ -1,51 +1,23 @@
-"""A Scene or a Sketch in a notebook: an SVG that follows the theme, and a PNG for everyone who may
-not show one."""
+"""What every widget that shows a picture has: display, words, and answers while a cell runs."""
 
-import base64
 import importlib.util
 from collections.abc import Sequence
 from html import escape
 
 import ipywidgets as w
 
+from labkit.pictures import bundle
 from labkit.pictures.drawing import Scene
-from labkit.pictures.painters import mpl, svg, text
 from labkit.pictures.sketch import Sketch
 from labkit.widgets import export
 from labkit.words import catalogue
-
-_SWAP = "<style>.labkit-live:has(svg)+img{display:none}</style>"
-
-
-def bundle(scene: Scene | Sketch) -> dict[str, str]:
-    """The picture as a mime bundle: text/html, image/png, text/plain.
-
-    An untrusted notebook prefers HTML to the PNG, but strips the SVG out of it. So the HTML holds
-    the PNG as well, hidden by a style that is stripped together with the SVG; the SVG's words,
-    which stay behind, have font size 0.
-    """
-    plain = _plain(scene)
-    page = (
-        f'<div style="font-size:0">{_SWAP}<div class="labkit-live">{svg.html(scene)}</div>'
-        f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{plain["image/png"]}"></div>'
-    )
-    data = {"text/html": page, **plain}
-    if export.wanted():
-        data[export.MIME] = svg.html(scene)
-    return data
-
-
-def _plain(scene: Scene | Sketch) -> dict[str, str]:
-    """The picture for viewers that show neither scripts nor SVG."""
-    png = base64.b64encode(mpl.png(scene)).decode()
-    return {"image/png": png, "text/plain": text.render(scene)}
 
 
 def show(scene: Scene | Sketch) -> None:
     """Displays a picture in the notebook; prints it as text where there is none."""
     from IPython.display import display
 
-    display(bundle(scene), raw=True)
+    display(bundle.of(scene), raw=True)
 
 
 class Board(w.VBox):
@@ -70,9 +42,9 @@ class Board(w.VBox):
         data = super()._repr_mimebundle_(**kwargs)
         shown = self.scene()
         if shown is not None:
-            data |= _plain(shown)
-        if export.wanted():
-            data[export.MIME] = export.offline(self, self.language)
+            data |= bundle.plain(shown)
+        if bundle.for_book():
+            data[bundle.OFFLINE_MIME] = export.offline(self, self.language)
         return data
 
 

@@ -1,34 +1,31 @@
-"""What the boards that predict and then run on real ranks have in common: controls, a flipbook, a
-button, a verdict.
+"""What the boards of experiments have in common: controls, a flipbook, a button, a verdict.
 
 How a board does it:
 
-- ``options`` is a dict from a control's name to its values, ``setting_type`` a frozen dataclass
-  with a field per control in the same order. Then nobody counts positions: ``setting_at`` is done
-  here.
-- ``predict(setting)`` is theory, and nothing but ``prediction`` calls it. ``page``, ``scene`` and
-  their helpers ask ``self.prediction(setting)``: each setting is simulated once, however often its
-  picture and its words need the result.
-- Where many pages have one prediction (the steps of a plan, the moments of a training step),
-  ``predicts_by(setting)`` names what it depends on, as ``key(setting)`` does for runs.
+- ``options`` is a dict from a control to the values it offers. A control is a field of the
+  experiment; the one that ``view`` names, if any, only chooses what of it is looked at (a step, a
+  moment). The first control is flipped through.
+- The experiment predicts, starts and refuses. ``page`` and ``scene`` ask ``self.prediction(step)``:
+  each experiment is predicted once, however often its picture and its words need the result.
+- ``words`` are the board's words, and ``written`` says how a value stands in its control.
 """
 
 import threading
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import fields
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 import ipywidgets as w
 
+from labkit.experiment import Experiment, keep
 from labkit.launching.job import Job
 from labkit.launching.run import Run
 from labkit.pictures.style import text_px
-from labkit.timeline import Timeline
 from labkit.widgets.flipbook import MAX_PAGES, Flipbook
 from labkit.widgets.live import Panel
 from labkit.widgets.picture import Board, answer_anytime, spoken
+from labkit.words import spoken_in
 
 _BESIDE_PX = {w.Dropdown: 50, w.SelectionSlider: 150}
 """what a control needs beside its name and the longest option"""
@@ -40,34 +37,37 @@ _WORDS = (
 
 
 class Trial(Board):
-    """A board that predicts each setting and, at a button, runs it for real. The first control is
-    flipped through.
+    """A board that predicts an experiment at every position of its controls and, at a button, runs
+    it for real.
 
-    A subclass says what a ``setting`` of the controls is, what theory ``predict``s of it, draws its
-    ``page``, ``begin``s its run, and may have a ``reason`` why a setting can't run, or a number of
-    pages that depends on the other controls (``num_pages``).
+    A subclass has ``options``, ``words`` and a ``page``; it may have a ``view``, ``dropdowns``, and
+    a number of pages that depends on the experiment (``num_pages``).
     """
 
-    options: dict[str, Sequence]
-    """Control's name -> the values it stands for, in the order of the fields of
-    ``setting_type``."""
-    setting_type: type
-    """A frozen dataclass: one position of all controls."""
+    options: ClassVar[dict[str, Sequence]]
+    """control -> the values it offers; a value that the first experiment brings along is added"""
+    view: ClassVar[str] = ""
+    """the control that is no field of the experiment"""
+    words: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+    """(key, English, Chinese); a control is named by its own key"""
+    dropdowns: ClassVar[tuple[str, ...]] = ()
+    """the controls that choose among kinds, not along a scale"""
 
     def __init__(
         self,
-        language: str,
-        words: tuple,
-        controls: dict[str, w.Widget],
+        experiment: Experiment,
+        language: str | None = None,
         around: Sequence[w.Widget] = (),
     ) -> None:
-        self.language = language
-        self._words = spoken((*_WORDS, *words), language)
-        self.controls = controls
-        self.runs: dict[Hashable, Run] = {}
+        self.language = spoken_in(language)
+        self._words = spoken((*_WORDS, *self.words), self.language)
+        self.experiment = experiment
+        self._choices = self._offered(experiment)
+        self.controls = self._selectors(experiment)
+        self.runs: dict[Experiment, Run] = {}
         self.error: BaseException | None = None
         self._predictions: dict[Hashable, Any] = {}
-        self._timelines: dict[Hashable, Timeline] = {}
+        self._found: dict[Experiment, Any] = {}
         self._job: Job | None = None
         self.button = w.Button(
             description=self._words["run"], icon="play", layout=w.Layout(width="auto")
@@ -75,66 +75,93 @@ class Trial(Board):
         self.button.on_click(lambda _: self._start())
         self.why_off = w.HTML()
         self.live = w.VBox()
-        slider, *others = controls.values()
+        slider, *others = self.controls.values()
         self.book = Flipbook(
-            slider, others, self._page, self._words["busy"], self._allow, self.num_pages
+            slider, others, self._page, self._words["busy"], self._allow, self._num_pages
         )
         box = w.Box(
             [*others[:2], slider, *around, *others[2:]], layout=w.Layout(flex_flow="row wrap")
         )
         super().__init__([box, self.book, w.HBox([self.button, self.why_off]), self.live])
         self._allow()
-        answer_anytime(*controls.values(), *around, self.button)
+        answer_anytime(*self.controls.values(), *around, self.button)
+
+    def _offered(self, experiment: Experiment) -> dict[str, Sequence]:
+        """What each control offers: its options, and where the experiment stands."""
+        offered = {}
+        for name, values in self.options.items():
+            given = self.standing(name, experiment)
+            offered[name] = values if given in values else _with(values, given)
+        return offered
+
+    def _selectors(self, experiment: Experiment) -> dict[str, w.Widget]:
+        made = {}
+        for name, values in self._choices.items():
+            labelled = [(self.written(name, value), value) for value in values]
+            kind = w.Dropdown if name in self.dropdowns else w.SelectionSlider
+            value = self.standing(name, experiment)
+            made[name] = _selector(kind, self._words[name], labelled, value)
+        return made
 
     # --- what a subclass says ---
 
-    def setting_at(self, *indices: int) -> Hashable:
-        """What the controls mean when they stand at these indices, in the order of ``controls``."""
-        return chosen(self.setting_type, self.options, indices)
-
-    def predict(self, setting: Any) -> Any:
-        """What theory says of a setting. Raises ValueError where there is no such thing."""
+    def page(self, step: Any, at: Any) -> str:
+        """The picture of an experiment and its words, as HTML; ``at`` is where the view stands."""
         raise NotImplementedError
 
-    def predicts_by(self, setting: Any) -> Hashable:
-        """What of a setting its prediction depends on."""
-        return setting
+    def written(self, name: str, value: Any) -> str:
+        """How a value stands in its control: in words where the board has some."""
+        if isinstance(value, bool):
+            return self._words[f"{name} {'on' if value else 'off'}"]
+        if isinstance(value, float):
+            return f"{value:g}"
+        return self._words.get(value, str(value)) if isinstance(value, str) else str(value)
 
-    def page(self, setting: Any) -> str:
-        """The picture of a setting and its words, as HTML."""
-        raise NotImplementedError
+    def standing(self, name: str, step: Any) -> Any:
+        """The value that a control has for an experiment; the view begins at its first."""
+        return self.options[name][0] if name == self.view else getattr(step, name)
 
-    def begin(self, setting: Any) -> Job:
-        """Starts the setting on real ranks."""
-        raise NotImplementedError
+    def changes(self, name: str, value: Any) -> dict[str, Any]:
+        """The fields of the experiment that a control's value means."""
+        return {name: value}
 
-    def reason(self, setting: Any) -> str | None:
-        """Why a setting can't be run; None where it can."""
+    def num_pages(self, step: Any) -> int | None:
+        """How many pages the view has; None: one for each option."""
         return None
 
-    def key(self, setting: Any) -> Hashable:
-        """What of a setting a run depends on."""
-        return setting
-
-    def num_pages(self, *indices: int) -> int | None:
-        """How many pages there are where the other controls stand at these indices; None: one for
-        each option."""
-        return None
+    def predicts_by(self, step: Any) -> Hashable:
+        """What of an experiment its prediction depends on."""
+        return step
 
     # --- where it stands ---
 
     @property
-    def setting(self) -> Any:
-        """What the controls say now."""
-        return self.setting_at(*self.book.at.values())
+    def step(self) -> Any:
+        """The experiment that the controls say now."""
+        return self._at(*self.book.at.values())[0]
 
-    def prediction(self, setting: Any) -> Any:
-        """What ``predict`` says of a setting, which it is asked once; the latest ``MAX_PAGES`` are
-        kept."""
-        about = self.predicts_by(setting)
+    @property
+    def at(self) -> Any:
+        """Where the view stands; None where there is none."""
+        return self._at(*self.book.at.values())[1]
+
+    def _at(self, *indices: int) -> tuple[Any, Any]:
+        """The experiment and the view where the controls stand at these indices."""
+        at = None
+        changes = {}
+        for (name, values), index in zip(self._choices.items(), indices, strict=True):
+            if name == self.view:
+                at = values[index]
+            else:
+                changes |= self.changes(name, values[index])
+        return self.experiment.but(**changes), at
+
+    def prediction(self, step: Any) -> Any:
+        """What an experiment predicts, asked once; the latest ``MAX_PAGES`` are kept."""
+        about = self.predicts_by(step)
         if about in self._predictions:
             return self._predictions[about]
-        found = self.predict(setting)
+        found = step.predict()
         self._predictions[about] = found
         if len(self._predictions) > MAX_PAGES:
             oldest = next(iter(self._predictions))
@@ -142,57 +169,71 @@ class Trial(Board):
         return found
 
     @property
-    def measured(self) -> Timeline | None:
-        """The measured timeline of the setting, once it has been run."""
-        return self.timeline_of(self.setting)
+    def predicted(self) -> Any:
+        """What is predicted where the controls stand."""
+        return self.prediction(self.step)
 
-    def timeline_of(self, setting: Any) -> Timeline | None:
-        """The measured timeline of any setting, once it has been run."""
-        return self._timelines.get(self.key(setting))
+    @property
+    def measured(self) -> Any:
+        """What was measured where the controls stand; None before a run."""
+        return self.found(self.step)
+
+    def found(self, step: Any) -> Any:
+        """What a run measured of an experiment; None before it."""
+        return self._found.get(step.as_run())
+
+    def ran(self, step: Any) -> Run | None:
+        """The run of an experiment, once there is one."""
+        return self.runs.get(step.as_run())
 
     def _page(self, *indices: int) -> str:
-        return self.page(self.setting_at(*indices))
+        return self.page(*self._at(*indices))
+
+    def _num_pages(self, *indices: int) -> int | None:
+        if not self.view:
+            return None
+        return self.num_pages(self._at(0, *indices)[0])
 
     def _allow(self) -> None:
-        """The button is on where the setting can run; otherwise the reason stands beside it."""
-        reason = self.reason(self.setting)
+        """The button is on where the experiment can run; otherwise the reason stands beside it."""
+        reason = self.step.refusal(self.language)
         self.button.disabled = reason is not None or self._job is not None
         self.why_off.value = escape(self._words["off"].format(reason)) if reason else ""
 
     # --- the real run ---
 
     def run(self) -> Run:
-        """Launches the setting on real ranks and waits. Raises ValueError where it can't run, or
+        """Launches the experiment on real ranks and waits. Raises ValueError where it can't run, or
         the run's verdict."""
-        setting = self.setting
-        self._follow(setting, self._launch(setting))
+        step = self.step
+        self._follow(step, self._launch(step))
         if self.error:
             raise self.error
-        return self.runs[self.key(setting)]
+        return self.runs[step.as_run()]
 
     def _start(self) -> None:
         """The button: the same in the background, so that everything stays alive meanwhile."""
-        setting = self.setting
+        step = self.step
         if self._job is None and not self.button.disabled:
             try:
-                job = self._launch(setting)
-            except Exception as error:  # a setting that can't be, no memory, no processes
+                job = self._launch(step)
+            except Exception as error:  # what can't be, no memory, no processes
                 self._tell(error)
                 return
-            threading.Thread(target=self._follow, args=(setting, job), daemon=True).start()
+            threading.Thread(target=self._follow, args=(step, job), daemon=True).start()
 
-    def _launch(self, setting: Any) -> Job:
-        if reason := self.reason(setting):
+    def _launch(self, step: Any) -> Job:
+        if reason := step.refusal(self.language):
             raise ValueError(reason)
         if self._job is not None:
             raise ValueError("this board is running; wait until it ends, or stop it")
         self.error = None
-        self._job = self.begin(setting)
+        self._job = step.start()
         self._allow()
         return self._job
 
-    def _follow(self, setting: Any, job: Job) -> None:
-        """Shows the job's progress until it ends, then its timeline or its verdict."""
+    def _follow(self, step: Any, job: Job) -> None:
+        """Shows the job's progress until it ends, then what it measured or its verdict."""
         panel = Panel(job, self.language)
         self.live.children = [panel]
         try:
@@ -200,13 +241,13 @@ class Trial(Board):
                 time.sleep(0.1)
                 panel.refresh()
             run = job.wait()
-            measured = run.timeline()
+            found = step.measured(run)
         except BaseException as error:
             job.stop()
             self._tell(error)
         else:
-            self.runs[self.key(setting)] = run
-            self._timelines[self.key(setting)] = measured
+            self.runs[step.as_run()] = keep(step, run)
+            self._found[step.as_run()] = found
             self.live.children = []
         finally:
             self._job = None
@@ -220,28 +261,12 @@ class Trial(Board):
         self.live.children = [w.HTML(f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>")]
 
 
-def selectors(
-    options: dict[str, Sequence],
-    start: dict[str, Any],
-    words: dict[str, str],
-    shown: dict,
-    dropdowns: Sequence[str] = (),
-) -> dict[str, w.Widget]:
-    """One control per entry of ``options``, slider or dropdown; ``shown`` says how its values are
-    written.
-
-    Raises ValueError for a ``start`` that is none of the options.
-    """
-    for name, values in options.items():
-        if start[name] not in values:
-            raise ValueError(f"{name} is one of {', '.join(map(str, values))}; got {start[name]!r}")
-    made = {}
-    for name, values in options.items():
-        labels = [shown.get(name, str)(value) for value in values]
-        labelled = list(zip(labels, values, strict=True))
-        kind = w.Dropdown if name in dropdowns else w.SelectionSlider
-        made[name] = _selector(kind, words[name], labelled, start[name])
-    return made
+def _with(values: Sequence, given: Any) -> tuple:
+    """The values and one more, in order where they have one."""
+    try:
+        return tuple(sorted((*values, given)))
+    except TypeError:
+        return (*values, given)
 
 
 def _selector(
@@ -259,11 +284,3 @@ def _selector(
             width=f"{max(290, round(need_px))}px", max_width="100%", margin="2px 18px 2px 0"
         ),
     )
-
-
-def chosen(kind: type, options: dict[str, Sequence], indices: Sequence[int]) -> Any:
-    """A setting whose fields are, in their order, the options that controls at these indices stand
-    for."""
-    picked = [values[index] for values, index in zip(options.values(), indices, strict=True)]
-    names = [field.name for field in fields(kind)]
-    return kind(**dict(zip(names, picked, strict=True)))

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from labkit.pictures import bytes_held, curves, scene
 from labkit import footprint
-from labkit.sharding import states, step as sharding_step
+from labkit.sharding import moments, states
 from labkit import model, sharding, timeline, widgets
 from labkit.pictures.curves import Series
 from labkit.fsdp import check
@@ -287,7 +287,7 @@ one = {
     name: sharding.launch(Setting(engine=name, num_ranks=2, num_microbatches=1), timeout_s=50)[0]
     for name in ("ddp", "fsdp", "fsdp_grad_op")
 }
-num_bytes = 4 * sum(math.prod(shape) for shape in sharding_step.shapes(Setting().units()).values())
+num_bytes = 4 * sum(math.prod(shape) for shape in moments.shapes(Setting().units()).values())
 print(f"{my_ratio = }; in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
 for name, found in one.items():
     theory = states.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")

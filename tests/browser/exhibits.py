@@ -25,9 +25,8 @@ from labkit.pictures.sketch import Sketch
 from labkit.pipeline import schedules, simulation
 from labkit.planner import models
 from labkit.planner.picture import stacked
-from labkit.sharding import partition, states
+from labkit.sharding import moments, partition, states
 from labkit.sharding import picture as sharding_picture
-from labkit.sharding import step as sharding_step
 from labkit.shards import from_rows
 from labkit.timeline import COMM, COMPUTE, Timeline
 from labkit.timeline import from_rows as timeline_rows
@@ -217,11 +216,9 @@ def _chunks() -> Iterator[Case]:
         )
 
 
-def units(num_layers: int = 3, dim: int = 32) -> list[sharding_step.Unit]:
+def units(num_layers: int = 3, dim: int = 32) -> list[moments.Unit]:
     """A small transformer."""
-    return sharding_step.transformer(
-        num_layers=num_layers, dim=dim, num_heads=2, batch=1, seq_len=16
-    )
+    return moments.transformer(num_layers=num_layers, dim=dim, num_heads=2, batch=1, seq_len=16)
 
 
 def _shards() -> Iterator[Case]:
@@ -238,7 +235,7 @@ def _shards() -> Iterator[Case]:
     ):
         held = partition.predict(
             engine,
-            sharding_step.shapes(units(num_layers)),
+            moments.shapes(units(num_layers)),
             num_ranks,
             offload=offload,
             bucket_size=9000,
@@ -256,7 +253,7 @@ def _footprints() -> Iterator[Case]:
         ("zero2", 3, 1),
         ("fsdp_grad_op", 2, 9),
     ):
-        step = sharding_step.predict(engine, units(num_layers), num_ranks, bucket_size=9000)
+        step = moments.predict(engine, units(num_layers), num_ranks, bucket_size=9000)
         more = np.random.default_rng(1).uniform(0.8, 1.3, step.num_bytes.shape)
         seen = replace(step, num_bytes=(step.num_bytes * more).astype(np.int64), origin="measured")
         for both in ([step], [step, seen]):

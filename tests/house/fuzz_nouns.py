@@ -5,18 +5,21 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit import footprint, shards, timeline
-from labkit.collectives import algorithms, calibrate_run, network, plans
+from labkit import experiment, footprint, shards, sweeps, timeline
+from labkit.accelerate import update
+from labkit.collectives import algorithms, calibrate_run, call, network, plans
 from labkit.data_parallel import buckets
+from labkit.data_parallel import step as data_parallel_step
 from labkit.launching import run
 from labkit.launching.verdicts import outcome
 from labkit.machine import doctor, topology
 from labkit.pictures import curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
-from labkit.planner import strategies
-from labkit.sharding import partition, states
-from labkit.sharding import run as sharding_run
+from labkit.pipeline import step as pipeline_step
+from labkit.planner import need, strategies
+from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
+from labkit.zero import stages
 
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-3\nGPU1\tNV12\t X \t0-3\n"
 WRITTEN = ("no-such-file", "中文", "file.png")
@@ -53,7 +56,7 @@ LAYERS = [
     buckets.Layer(name=f"layer {size}", num_bytes=size, forward_us=float(size))
     for size in (1, 40, 4000)
 ]
-UNITS = sharding_step.transformer(num_layers=2, dim=8, num_heads=2, batch=1, seq_len=4)
+UNITS = moments.transformer(num_layers=2, dim=8, num_heads=2, batch=1, seq_len=4)
 CPU = topology.Cpu(number=0, core=0, cache=0, node=0, package=0)
 SERIES = [
     curves.Series("a", (1.0, 2.0), (3.0, 4.0)),
@@ -63,6 +66,37 @@ SERIES = [
     curves.Series("odd", (1.0,), ()),
     curves.Series("large", (1e-300, 1e300), (-1e300, 1e300)),
 ]
+
+
+def experiments() -> dict[type, list]:
+    """Valid ones of every experiment, and what comes of them."""
+    toss = pipeline_step.Step(ranks=2, microbatches=2, forward_ms=1.0)
+    every = [
+        toss,
+        pipeline_step.Step(schedule=schedules.gpipe(2, 3)),
+        pipeline_step.Step(schedule="zbv", forward_ms=None),
+        data_parallel_step.Step(layers=2, ranks=2),
+        data_parallel_step.Step(layers=tuple(LAYERS), slow={1: 2.0}, link=None),
+        call.Call(ranks=2),
+        call.Call(collective="reduce", algorithm="tree", network=LINKS[0]),
+        sharding_step.Step(layers=2, dim=8),
+        sharding_step.Step(engine="fsdp1", layers=2, dim=8),
+        stages.Stages(),
+        stages.Offload(model="7B"),
+        update.Update(),
+        need.Need(),
+        need.Need(device=1e9, seq_len=128),
+        *(strategies.Strategy(strategy=way, ranks=8, batch=64) for way in ("data", "hybrid")),
+    ]
+    found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
+    for each in every:
+        found.setdefault(type(each), []).append(each)
+    before = toss.predict()
+    found[experiment.Difference] = [toss.difference(before, before)]
+    found[experiment.Reading] = [toss.reading]
+    found[sweeps.Sweep] = [sweeps.sweep(toss, microbatches=(2, 4))]
+    found[experiment.Experiment] = every
+    return found
 
 
 @functools.cache
@@ -77,7 +111,7 @@ def nouns() -> dict[type, list]:
     )
     made = [algorithms.plan(*call) for call in calls]
     empty = shards.from_rows([], num_ranks=1, origin="measured")
-    step = sharding_step.predict("ddp", UNITS, 2)
+    step = moments.predict("ddp", UNITS, 2)
     pictures = [scene.timeline(each, language="en") for each in timelines]
     pictures += [scene.timeline(each, language="zh") for each in timelines]
     drawings = [
@@ -100,8 +134,8 @@ def nouns() -> dict[type, list]:
         simulation.Cost: [simulation.Cost(), simulation.Cost(forward_us=0.0, message_us=9.0)],
         network.Link: LINKS,
         buckets.Layer: LAYERS,
-        sharding_step.Unit: UNITS,
-        sharding_step.Gradient: [*UNITS[1].gradients],
+        moments.Unit: UNITS,
+        moments.Gradient: [*UNITS[1].gradients],
         network.Network: [
             network.uniform(4, LINKS[0]),
             network.uniform(1, LINKS[1]),
@@ -111,12 +145,12 @@ def nouns() -> dict[type, list]:
         network.Fit: [network.fit("all_reduce", 2, np.array([1, 9]), np.array([1, 3]))],
         shards.Shards: [
             empty,
-            partition.predict("zero2", sharding_step.shapes(UNITS), 2),
+            partition.predict("zero2", moments.shapes(UNITS), 2),
             partition.stage_shards(10, 3, 3),
         ],
         footprint.Footprint: [
             step,
-            sharding_step.predict("fsdp", UNITS, 4),
+            moments.predict("fsdp", UNITS, 4),
             footprint.from_moments([("F0", {"temporary": 0.0})], "measured"),
         ],
         states.Recipe: [*states.RECIPES.values()],
@@ -136,13 +170,7 @@ def nouns() -> dict[type, list]:
         sketch.Line: [sketch.Line(((0, 0), (9, 9)), arrow=True), sketch.Line((), mark="o")],
         curves.Series: SERIES,
         style.Kind: [style.style("F")],
-        sharding_run.Setting: [sharding_run.Setting(), sharding_run.Setting(engine="fsdp1")],
-        strategies.Setting: [
-            strategies.Setting(
-                strategy=way, model="GPT-3 175B", device="H100 80 GB", num_ranks=8, batch=64
-            )
-            for way in ("data", "hybrid")
-        ],
+        **experiments(),
         calibrate_run.Point: [
             calibrate_run.Point(
                 primitive="all_reduce", num_ranks=2, num_bytes=size, time_us=9.0 + size

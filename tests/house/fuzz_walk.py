@@ -26,7 +26,7 @@ GRADES = "takes a learner's function and runs it on ranks: its own test passes w
 BUILDER = "an entry of ALGORITHMS: ``plan`` calls it, and checks for it"
 PART = "a part of a board, made by it: the board's function is fuzzed"
 DRAWN = "a part of a picture: the function that draws it is fuzzed"
-PHASE = "a phase of a step: ``step.predict`` goes through all of them, and is fuzzed"
+PHASE = "a phase of a step: ``moments.predict`` goes through all of them, and is fuzzed"
 INSIDE = "made and read inside its module: the function that gives it away is fuzzed"
 REASONS = {
     MACHINE: (
@@ -61,7 +61,6 @@ REASONS = {
         "collectives.paced_run",
         "collectives.run.execute",
         "collectives.run.library",
-        "sharding.run.measured",
         "sharding.run.timeline",
         "sharding.run.Trainer",
         "sharding.run.wrap",
@@ -69,6 +68,7 @@ REASONS = {
         "planner.need_run",
         "planner.strategies_run",
         "pipeline.pipedream_run.Flying",
+        "experiment.keep",
     ),
     "deletes files of /dev/shm: test_sockets": ("machine.ops.free_shared_memory",),
     ASKS: (
@@ -94,10 +94,12 @@ REASONS = {
         "widgets.names",
         "planner.models",
         "planner.need.small_bill",
-        "planner.need_board.Share",
+        "planner.need.Share",
         "planner.strategies.Expected",
         "planner.strategies.predicted",
-        "accelerate.update",
+        "accelerate.update.differing",
+        "zero.stages.Moves",
+        "experiment.Comparison",
     ),
     DRAWN: (
         "pictures.axes",
@@ -112,7 +114,13 @@ REASONS = {
         "planner.picture.stacked",
     ),
     PHASE: ("sharding.phases", "sharding.zero_phases", "sharding.fsdp_phases"),
-    INSIDE: ("pipeline.difference.Span", "pipeline.difference.Step", "measure.trace_rows"),
+    "varies a field that a keyword names: test_experiment": ("sweeps",),
+    INSIDE: (
+        "words.both",
+        "pipeline.difference.Span",
+        "pipeline.difference.Step",
+        "measure.trace_rows",
+    ),
     "takes a board: test_book has each of them": ("widgets.export",),
     "the main job from end to end: test_demo": ("pipeline.demo",),
     "the command line: test_main": ("__main__",),
@@ -190,6 +198,8 @@ def reason(label: str) -> str | None:
             return EXCUSED[place]
         if house.role(place) in ("check", "stage check"):
             return GRADES
+    if parts[-1] == "measured":
+        return LIVE
     if on_screen(label.rpartition(".")[0]) and parts[-1].endswith("Board"):
         return PART
     return None

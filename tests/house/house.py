@@ -30,6 +30,9 @@ KNOWN = {
 """Last words of files that have the field's own name instead of a role's, and their role."""
 PURE = {"machine.topology", "launching.verdicts.outcome", "launching.verdicts.diagnosis"}
 """Nouns and theory of the stage: no process, no torch, so pictures and theory may know them."""
+EXPERIMENT = "experiment"
+GIVEN_BACK = ("launching.job", "launching.run")
+"""The noun whose subclasses start runs, and what a start gives back."""
 TORCH_NOUN = "model"
 """The one noun that is made of torch: the small transformer."""
 ENGINES = {"torch", "accelerate", "deepspeed", "transformers"}
@@ -131,10 +134,23 @@ def import_faults(tree: Tree) -> list[str]:
         kind = role(name)
         if kind in ("front", "hand"):
             continue
+        loaded = imports(name, tree, at_load=True)
         for other in sorted(imports(name, tree, at_load=False)):
+            if other not in loaded and is_experiments_own(name, other, tree):
+                continue
             if why := forbidden(name, other):
                 faults.append(f"{name} ({kind}) imports {other or PACKAGE}: {why}")
     return faults
+
+
+def is_experiments_own(name: str, other: str, tree: Tree) -> bool:
+    """Whether a module is what an experiment may name without loading it: the run and the picture
+    of its own subject, and what a start gives back."""
+    if name != EXPERIMENT and f"({EXPERIMENT.capitalize()}):" not in tree[name]:
+        return False
+    mine = subject(name)
+    own = mine == subject(other) != "" and role(other) in ("run", "picture")
+    return own or other in GIVEN_BACK
 
 
 def forbidden(name: str, other: str) -> str:

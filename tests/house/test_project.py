@@ -36,6 +36,7 @@ EXPORTS = {
     "Timeout",
     "Stopped",
     "Refused",
+    "sweep",
 }
 
 

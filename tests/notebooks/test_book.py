@@ -15,9 +15,9 @@ import pytest
 from small import CHAPTERS, ROOT, edit, loaded, rendered_cells, text_of
 
 from labkit import widgets
-from labkit.pictures import scene
+from labkit.pictures import bundle, scene
 from labkit.pipeline import schedules, simulation
-from labkit.widgets import export, picture
+from labkit.widgets import export
 
 BOARDS = (
     "collectives",
@@ -179,10 +179,13 @@ def test_outputs_carry_the_books_form_only_while_the_book_is_made(monkeypatch):
     shown = scene.timeline(simulation.simulate(schedules.gpipe(2, 2)))
     board = widgets.pipeline_parallelism(num_ranks=2)
     monkeypatch.delenv("LABKIT_BOOK", raising=False)
-    assert export.MIME not in picture.bundle(shown) and export.MIME not in board._repr_mimebundle_()
+    assert (
+        bundle.OFFLINE_MIME not in bundle.of(shown)
+        and bundle.OFFLINE_MIME not in board._repr_mimebundle_()
+    )
     monkeypatch.setenv("LABKIT_BOOK", "1")
-    assert picture.bundle(shown)[export.MIME].startswith("<div")
-    assert '<input type="range"' in board._repr_mimebundle_()[export.MIME]
+    assert bundle.of(shown)[bundle.OFFLINE_MIME].startswith("<div")
+    assert '<input type="range"' in board._repr_mimebundle_()[bundle.OFFLINE_MIME]
 
 
 def test_the_readmes_picture_is_one_of_the_book(course):

@@ -9,6 +9,7 @@ from labkit.footprint import PARTS
 from labkit.pictures import bytes_held
 from labkit.pictures.sketch import Box, Words
 from labkit.sharding import (
+    moments,
     partition,
     states,
 )
@@ -18,13 +19,10 @@ from labkit.sharding import (
 from labkit.sharding import (
     run as sharding_run,
 )
-from labkit.sharding import (
-    step as sharding_step,
-)
 from labkit.shards import from_rows
 
-UNITS = sharding_step.transformer(num_layers=3, dim=32, num_heads=2, batch=1, seq_len=16)
-SHAPES = sharding_step.shapes(UNITS)
+UNITS = moments.transformer(num_layers=3, dim=32, num_heads=2, batch=1, seq_len=16)
+SHAPES = moments.shapes(UNITS)
 ENGINES = [
     ("ddp", "none", 2),
     ("zero1", "none", 4),
@@ -59,7 +57,7 @@ def test_nothing_is_cut_or_covered(engine, offload, ranks, language):
     )
     assert not faults(bytes_held.shards(both[0], language=language))
     if engine != "fsdp1":
-        step = sharding_step.predict(engine, UNITS, ranks, offload=offload, bucket_size=9000)
+        step = moments.predict(engine, UNITS, ranks, offload=offload, bucket_size=9000)
         assert not faults(bytes_held.footprint(step, step, marked="B2", language=language))
 
 
@@ -108,7 +106,7 @@ def test_slices_on_the_host_have_another_hatch():
 
 
 def test_a_stack_is_as_high_as_its_bytes():
-    step = sharding_step.predict("fsdp", UNITS, 2)
+    step = moments.predict("fsdp", UNITS, 2)
     picture = bytes_held.footprint(step)
     stacks = {}
     for box in picture.only(Box):
@@ -128,7 +126,7 @@ def test_two_runs_of_unlike_size_are_refused():
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "fsdp_grad_op", "fsdp_hybrid"])
 def test_layers_are_whole_when_the_footprint_has_them_gathered(strategy):
     sizes = {unit.name: 4 * unit.num_params for unit in UNITS}
-    step = sharding_step.predict(strategy, UNITS, 4)
+    step = moments.predict(strategy, UNITS, 4)
     for label, row in zip(step.labels, step.num_bytes, strict=True):
         for language in ("en", "zh"):
             picture = sharding_picture.layers(sizes, 4, label, strategy=strategy, language=language)
@@ -150,7 +148,7 @@ def test_the_collectives_of_a_step_are_the_ones_that_fully_shard_calls():
     for strategy, wanted in (("fsdp", (10, 5)), ("fsdp_grad_op", (5, 5)), ("ddp", (0, 0))):
         headings = " ".join(
             sharding_picture.layers(sizes, 2, label, strategy=strategy).heading
-            for label in sharding_step.predict("fsdp", UNITS, 2).labels
+            for label in moments.predict("fsdp", UNITS, 2).labels
         )
         assert (headings.count("all-gather"), headings.count("reduce-scatter")) == wanted
         if strategy != "ddp":

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from labkit.sharding import partition
+from labkit.sharding import moments, partition
 from labkit.sharding import run as sharding_run
 from labkit.sharding import states as sharding_states
-from labkit.sharding import step as sharding_step
 from labkit.sharding.partition import cut, predict, stage_shards
 from labkit.shards import NO_TENSOR, PADDING, differences, tiling_faults
 
@@ -158,7 +157,7 @@ def test_real_engines_hold_exactly_the_predicted_slices(engine, offload, ranks):
     measured = sharding_run.measured(run)
     assert not differences(sharding_run.predicted(setting), measured)
     units = setting.units()
-    sizes = {name: math.prod(shape) for name, shape in sharding_step.shapes(units).items()}
+    sizes = {name: math.prod(shape) for name, shape in moments.shapes(units).items()}
     assert not tiling_faults(of_tensors(measured), sizes)
     assert set(measured.tensor.tolist()) >= set(sizes) - set(NO_TENSOR)
     # nothing that lives is left out but the batch, the loss, norms and a bucket

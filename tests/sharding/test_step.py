@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from labkit.footprint import PARTS, from_moments
-from labkit.sharding import partition
+from labkit.sharding import moments, partition
 from labkit.sharding import run as sharding_run
-from labkit.sharding import step as sharding_step
-from labkit.sharding.step import predict, transformer
+from labkit.sharding.moments import predict, transformer
 
 SMALL = {"num_layers": 3, "dim": 32, "num_heads": 2, "batch": 1, "seq_len": 16}
 
@@ -48,7 +47,7 @@ def test_the_moments_are_the_layers_there_and_back():
 @pytest.mark.parametrize("engine", ["ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp_grad_op"])
 def test_nothing_is_below_what_lies_there_between_steps(engine):
     units = transformer(**SMALL)
-    rest = partition.predict(engine, sharding_step.shapes(units), 2, bucket_size=20_000)
+    rest = partition.predict(engine, moments.shapes(units), 2, bucket_size=20_000)
     step = predict(engine, units, 2, bucket_size=20_000)
     during = step.totals[:-1]  # the update drops stage 1's whole gradients
     assert np.all(during >= rest.rank_bytes[0]) and step.peak_bytes == step.totals.max()

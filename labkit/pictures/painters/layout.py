@@ -1,6 +1,7 @@
 """What every painter must decide alike: round times on the axis, labels that fit, the legend, the
 level of detail."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ MAX_BOXES = 2000
 """more than these, and boxes under a pixel are merged"""
 MAX_BLOCKS = 24_000
 """rows times pixels of a merged picture"""
+_LINE_PX = 18
+"""of a note"""
 _TALL_PX = 13
 """a box that bears text"""
 Rectangle = tuple[float, float, float, float]
@@ -112,8 +115,32 @@ def heading(scene: Scene | Sketch) -> str:
 
 
 def height_px(scene: Scene | Sketch) -> float:
-    """The height of the whole picture, legend included."""
+    """The height of the whole picture, legend and notes included."""
+    lines = note_lines(scene)
+    return lines[-1][0] + 10 if lines else _drawn_px(scene)
+
+
+def note_lines(scene: Scene | Sketch) -> list[tuple[float, str]]:
+    """The lines of the notes under a picture: each one's baseline and text."""
+    told: list[str] = []
+    for note in scene.notes:
+        told += _lines(note)
+    first_px = _drawn_px(scene) + 14
+    return [(first_px + _LINE_PX * index, line) for index, line in enumerate(told)]
+
+
+def _drawn_px(scene: Scene | Sketch) -> float:
     return scene.height_px if isinstance(scene, Sketch) else legend(scene)[-1][1] + 14
+
+
+def _lines(note: str) -> list[str]:
+    """A note in lines as wide as the picture, broken after spaces and Chinese commas."""
+    lines = [""]
+    for piece in re.findall(r"[^ ，；]+[ ，；]?", note):
+        if lines[-1] and text_px(lines[-1] + piece.rstrip()) > WIDTH_PX:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines if line]
 
 
 def fills(drawn: Sketch) -> list[tuple[str, str, list[Rectangle]]]:

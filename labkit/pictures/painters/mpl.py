@@ -62,6 +62,8 @@ def figure(scene: Scene | Sketch) -> Figure:
         _sketch(ax, scene)
     else:
         _timeline(ax, scene)
+    for y, line in layout.note_lines(scene):
+        _words(ax, 0, y, line, alpha=0.85)
     ax.set(xlim=(0, WIDTH_PX), ylim=(height_px, 0))
     return fig
 

@@ -39,7 +39,7 @@ def render(scene: Scene | Sketch, uid: str | None = None) -> str:
         f'width="{WIDTH_PX}" role="img" aria-labelledby="{uid}-t" aria-describedby="{uid}-d" '
         f'font-family="{_FONT}" font-size="12" fill="currentColor" '
         'style="min-width:720px;max-width:100%;height:auto;font-variant-numeric:tabular-nums">'
-        f"{title}{told}{_head(scene)}{body}</svg>"
+        f"{title}{told}{_head(scene)}{body}{_notes(scene)}</svg>"
     )
 
 
@@ -55,6 +55,10 @@ def html(scene: Scene | Sketch) -> str:
         f'<details style="font-size:12px;opacity:.85"><summary>{summary}</summary>'
         f"<table>{table}</table></details></div></div>"
     )
+
+
+def _notes(scene: Scene | Sketch) -> str:
+    return "".join(_text(0, y, line, 'opacity=".85"') for y, line in layout.note_lines(scene))
 
 
 def _cells(tag: str, line: Iterable[str]) -> str:

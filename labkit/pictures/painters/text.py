@@ -15,7 +15,8 @@ from labkit.units import check_whole
 def render(scene: Scene | Sketch, width: int = 100) -> str:
     """The picture in ``width`` columns, then what the letters mean, then its numbers."""
     strips = [] if isinstance(scene, Sketch) else _strips(scene, max(20, width - 10))
-    return "\n".join([scene.title, "", *strips, *_table(scene.table), "", scene.summary])
+    told = [scene.summary, *scene.notes]
+    return "\n".join([scene.title, "", *strips, *_table(scene.table), "", *told])
 
 
 def _table(rows: tuple[tuple[str, ...], ...]) -> list[str]:

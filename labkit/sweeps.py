@@ -1,0 +1,166 @@
+"""One experiment at many values of one field: a predicted line and measured dots.
+
+step = pipeline.Step(schedule="1f1b", ranks=4, microbatches=8)
+lab.sweep(step, microbatches=[2, 4, 8, 16], run=[4, 8])
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from labkit import words
+from labkit.experiment import Experiment, kept
+
+if TYPE_CHECKING:
+    from labkit.pictures.drawing import Picture
+
+_WORDS = words.catalogue(
+    [
+        ("title", "{} by {}", "{}随 {} 的变化"),
+        ("apart", "largest difference", "最大相差"),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sweep:
+    """What was predicted at each value, and measured at some. Shows itself in a notebook."""
+
+    experiment: Experiment
+    """the one that was varied"""
+    name: str
+    """the field that was varied"""
+    values: tuple
+    """its values"""
+    predicted: tuple[float | None, ...]
+    """the experiment's reading at each value; None where nothing is predicted"""
+    measured: dict[Any, float]
+    """value -> the same reading of a real run"""
+    badge: str
+    """where the numbers come from"""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per value: the field, ``predicted`` and ``measured``, None where there is none."""
+        return [
+            {self.name: value, "predicted": predicted, "measured": self.measured.get(value)}
+            for value, predicted in zip(self.values, self.predicted, strict=True)
+        ]
+
+    def picture(self, language: str | None = None) -> "Picture":
+        """A line of predictions and a dot for each run; values that are no numbers stand at 1, 2,
+        and so on."""
+        from labkit.pictures import curves
+
+        reading = self.experiment.reading
+        name = reading.name
+        lines = []
+        known = [
+            (x, y) for x, y in zip(self._places(), self.predicted, strict=True) if y is not None
+        ]
+        if known:
+            lines.append(curves.Series(name, *zip(*known, strict=True)))
+        if self.measured:
+            places = dict(zip(self.values, self._places(), strict=True))
+            xs = [places[value] for value in self.measured]
+            lines.append(curves.Series(name, xs, [*self.measured.values()], points=True))
+        return curves.curves(
+            lines,
+            title={code: _WORDS[code]["title"].format(name[code], self.name) for code in name},
+            badge=self.badge,
+            x_name=self.name,
+            y_name=name,
+            x_format=self._written,
+            y_format=reading.written,
+            log_x=self._is_log(),
+            language=words.spoken_in(language),
+        )
+
+    def _places(self) -> list[float]:
+        """Where each value stands across the picture."""
+        if all(isinstance(value, int | float) for value in self.values):
+            return [float(value) for value in self.values]
+        return [float(number) for number in range(1, len(self.values) + 1)]
+
+    def _written(self, place: float) -> str:
+        if self._places() != [float(number) for number in range(1, len(self.values) + 1)]:
+            return f"{place:g}"
+        index = round(place) - 1
+        is_one = abs(place - index - 1) < 1e-9 and index in range(len(self.values))
+        return str(self.values[index]) if is_one else ""
+
+    def _is_log(self) -> bool:
+        """Whether the values grow by factors: 2, 4, 8, 16."""
+        places = sorted(self._places())
+        return places[0] > 0 and len(places) > 2 and places[-1] >= 8 * places[0]
+
+    def __repr__(self) -> str:
+        written = self.experiment.reading.written
+        lines = []
+        for row in self.rows():
+            told = [f"{self.name} = {row[self.name]}"]
+            for origin in ("predicted", "measured"):
+                if row[origin] is not None:
+                    told.append(f"{origin} {written(row[origin])}")
+            lines.append(", ".join(told))
+        return "\n".join(lines)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from labkit.pictures import bundle
+
+        return bundle.of(self.picture())
+
+
+def sweep(experiment: Experiment, *, run: Iterable = (), **values: Iterable) -> Sweep:
+    """The experiment at each of the values of one field; real ranks take it at those in ``run``.
+
+    Raises ValueError for another number of fields, no values, values in ``run`` that are none of
+    them, and, before anything is started, for one that is refused.
+    """
+    if len(values) != 1:
+        raise ValueError(
+            "a sweep varies one field, e.g. sweep(step, microbatches=[2, 4, 8]); got "
+            f"{', '.join(values) or 'none'}"
+        )
+    name, given = next(iter(values.items()))
+    wanted = tuple(given)
+    if not wanted:
+        raise ValueError(f"a sweep has one value or more; {name} has none")
+    steps = {value: experiment.but(**{name: value}) for value in wanted}
+    runs = tuple(run)
+    _check_runs(name, steps, runs)
+    predicted = tuple(_predicted(step) for step in steps.values())
+    measured = {}
+    badges = ["simulated"] if any(each is not None for each in predicted) else []
+    for value in runs:
+        step = steps[value]
+        found = step.measured(kept(step) or step.run())
+        measured[value] = float(step.reading.read(found))
+        if found.badge not in badges:
+            badges.append(found.badge)
+    return Sweep(
+        experiment=experiment,
+        name=name,
+        values=tuple(steps),
+        predicted=predicted,
+        measured=measured,
+        badge=" / ".join(badges),
+    )
+
+
+def _check_runs(name: str, steps: dict[Any, Experiment], runs: Sequence) -> None:
+    """Raises ValueError for a run that can't be."""
+    for value in runs:
+        if value not in steps:
+            raise ValueError(
+                f"run names values of the sweep, {', '.join(map(str, steps))}; got {value!r}"
+            )
+        if reason := steps[value].refusal():
+            raise ValueError(f"{name} = {value}: {reason}")
+
+
+def _predicted(step: Experiment) -> float | None:
+    """The reading of a prediction; None where there is no such thing."""
+    try:
+        return float(step.reading.read(step.predict()))
+    except ValueError:
+        return None

@@ -1,0 +1,168 @@
+"""The experiments of this subject: the stages of ZeRO, and what offloading moves; for models to
+look at, and for the small one that runs here."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from labkit import words
+from labkit.experiment import Experiment
+from labkit.sharding import partition, states
+from labkit.sharding.step import Step
+from labkit.shards import Shards, join
+from labkit.units import check_real, check_whole, check_word
+
+if TYPE_CHECKING:
+    from labkit.launching.job import Job
+    from labkit.launching.run import Run
+
+MODELS = {"small": 0, "7B": 7_000_000_000, "70B": 70_000_000_000, "175B": 175_000_000_000}
+"""Parameters of the models to look at; "small" is the one that runs here, tensor by tensor."""
+MODES = ("zero2", "zero3", "zero3 all")
+MOST_RANKS = 4
+"""as many ranks as a run starts"""
+_WORDS = words.catalogue(
+    [
+        ("small", "small model", "小模型"),
+        ("stages", "ZeRO {}, {} ranks, {}", "ZeRO {}，{} 个 rank，{}"),
+        ("offload", "Offload: {}, {} ranks", "卸载：{}，{} 个 rank"),
+        (
+            "large",
+            "a model of {} is here to be looked at: choose the small one",
+            "{} 的模型只供查看：请选小模型",
+        ),
+        ("many", "a run starts up to {} ranks", "一次运行最多启动 {} 个 rank"),
+        ("one", "DeepSpeed runs the recipe mixed here", "这里的 DeepSpeed 只运行 mixed 配方"),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages(Experiment):
+    """What each rank holds at a stage of ZeRO."""
+
+    stage: int = 2
+    """0 is DDP as DeepSpeed runs it"""
+    ranks: int = 4
+    """data-parallel ranks"""
+    model: str = "small"
+    """a key of MODELS"""
+    recipe: str = "mixed"
+    """a key of ``states.RECIPES``"""
+
+    def __post_init__(self) -> None:
+        check_whole(0, 3, stage=self.stage)
+        check_whole(1, 1_000_000, ranks=self.ranks)
+        check_word(self.model, MODELS, "a model")
+        check_word(self.recipe, states.RECIPES, "a recipe")
+
+    @property
+    def real(self) -> Step:
+        """The small model in DeepSpeed's engine of that stage."""
+        return Step(engine=f"zero{self.stage}", ranks=self.ranks)
+
+    @property
+    def size(self) -> int:
+        """How many parameters the model has."""
+        return MODELS[self.model] or sum(unit.num_params for unit in self.real.units())
+
+    def predict(self) -> Shards:
+        """Tensor by tensor for the small model under the recipe that runs, else one tensor of the
+        model's size."""
+        if self.model == "small" and self.recipe == "mixed":
+            return self.real.predict()
+        return partition.stage_shards(self.size, self.ranks, self.stage, self.recipe)
+
+    def refusal(self, language: str | None = None) -> str | None:
+        """Why it can't run: too large, too many, another recipe."""
+        why = _refusal(self.model, self.ranks, language)
+        if why is None and self.recipe != "mixed":
+            return _WORDS[words.spoken_in(language)]["one"]
+        return why
+
+    def start(self) -> "Job":
+        """The small model with a real DeepSpeed engine, in the background."""
+        return self.real.start()
+
+    def measured(self, run: "Run") -> Shards:
+        """What the ranks held."""
+        return self.real.measured(run)
+
+    def title(self, language: str | None = None) -> str:
+        """Stage, ranks and model."""
+        say = _WORDS[words.spoken_in(language)]
+        return say["stages"].format(self.stage, self.ranks, say.get(self.model, self.model))
+
+
+class Moves(NamedTuple):
+    """What offloading does with a step of one rank."""
+
+    moves: list
+    """what crosses the link between device and host, as ``states.offload_moves`` says it"""
+    device: dict[str, float]
+    """bytes that stay on the device, by part"""
+    host: dict[str, float]
+    """bytes that lie on the host, by part"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offload(Experiment):
+    """What crosses the link between device and host in a step."""
+
+    mode: str = "zero2"
+    """one of MODES: the stage, and whether parameters are offloaded too"""
+    ranks: int = 2
+    """data-parallel ranks"""
+    model: str = "small"
+    """a key of MODELS"""
+    gb_per_s: float = 25.0
+    """of the link between device and host, each way"""
+
+    def __post_init__(self) -> None:
+        check_word(self.mode, MODES, "a mode")
+        check_whole(1, 1_000_000, ranks=self.ranks)
+        check_word(self.model, MODELS, "a model")
+        check_real(1e-6, 1e9, gb_per_s=self.gb_per_s)
+
+    @property
+    def real(self) -> Step:
+        """The small model in DeepSpeed's engine, offloaded so."""
+        engine, _, everything = self.mode.partition(" ")
+        return Step(engine=engine, ranks=self.ranks, offload=everything or "optimizer")
+
+    def predict(self) -> Moves:
+        """What moves and what lies where, by DeepSpeed's rules."""
+        real = self.real
+        size = MODELS[self.model] or sum(unit.num_params for unit in real.units())
+        about = (size, self.ranks, int(real.engine[-1]), real.offload)
+        device, host = partition.offload_places(*about)
+        return Moves(states.offload_moves(*about), device, host)
+
+    def refusal(self, language: str | None = None) -> str | None:
+        """Why it can't run: too large, too many."""
+        return _refusal(self.model, self.ranks, language)
+
+    def start(self) -> "Job":
+        """The small model with DeepSpeed's offload, in the background."""
+        return self.real.start()
+
+    def as_run(self) -> "Offload":
+        """The link is only stated."""
+        return replace(self, gb_per_s=25.0)
+
+    def measured(self, run: "Run") -> Shards:
+        """What the ranks held, and on which device."""
+        return join(result["shards"] for result in run)
+
+    def title(self, language: str | None = None) -> str:
+        """Model and ranks."""
+        say = _WORDS[words.spoken_in(language)]
+        return say["offload"].format(say.get(self.model, self.model), self.ranks)
+
+
+def _refusal(model: str, num_ranks: int, language: str | None) -> str | None:
+    say = _WORDS[words.spoken_in(language)]
+    if model != "small":
+        return say["large"].format(model)
+    if num_ranks > MOST_RANKS:
+        return say["many"].format(MOST_RANKS)
+    return None
