@@ -8,20 +8,19 @@ import shutil
 import sys
 from pathlib import Path
 
-from labkit import pipeline
 from labkit.launching.job import Job, listeners
 from labkit.launching.run import Run
 from labkit.measure import trace
-from labkit.pictures import scene
 from labkit.pictures.painters import mpl, svg, text
-from labkit.pipeline.schedules import SCHEDULES, TITLES
-from labkit.pipeline.simulation import Cost, in_flight, simulate
+from labkit.pipeline.schedules import TITLES
+from labkit.pipeline.simulation import in_flight
+from labkit.pipeline.step import Step
 from labkit.timeline import Timeline, bubble
 from labkit.units import format_bytes, format_share, format_us
 
 NUM_RANKS = 4
 NUM_MICROBATCHES = 8
-FORWARD_US = 50_000.0
+FORWARD_MS = 50.0
 NAMES = ("gpipe", "1f1b")
 THEMES = "<style>svg{color:#24292f}@media (prefers-color-scheme:dark){svg{color:#e6edf3}}</style>"
 
@@ -36,15 +35,19 @@ def main(folder: str | Path = "out") -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     say(f"measuring what a message between {NUM_RANKS} ranks costs here ...")
-    calibrated = pipeline.calibrate(NUM_RANKS)
+    step = Step(
+        schedule=NAMES[0],
+        ranks=NUM_RANKS,
+        microbatches=NUM_MICROBATCHES,
+        forward_ms=FORWARD_MS,
+    ).calibrated()
     say(
-        f"  {format_us(calibrated['message_us'])}, and {format_us(calibrated['gap_us'])} between "
-        "two actions"
+        f"  {format_us(1e3 * step.message_ms)}, and {format_us(1e3 * step.gap_ms)} between two "
+        "actions"
     )
-    cost = pipeline.cost(1, forward_us=FORWARD_US, **calibrated)
     listeners.append(live)
     try:
-        rows = [one(name, cost, folder) for name in NAMES]
+        rows = [one(step.but(schedule=name), folder) for name in NAMES]
     finally:
         listeners.remove(live)
     print_table(rows)
@@ -52,18 +55,19 @@ def main(folder: str | Path = "out") -> Path:
     return folder
 
 
-def one(name: str, cost: Cost, folder: Path) -> tuple[str, Timeline, Timeline, Run]:
+def one(step: Step, folder: Path) -> tuple[str, Timeline, Timeline, Run]:
     """One schedule: simulated, run, drawn and saved. Returns its name, both timelines and the
     run."""
+    name = step.schedule
     say(
         f"{TITLES[name]}: {NUM_RANKS} real ranks train the small transformer, {NUM_MICROBATCHES} "
         "microbatches ..."
     )
-    predicted = simulate(SCHEDULES[name](NUM_RANKS, NUM_MICROBATCHES), cost)
-    run = pipeline.launch(name, NUM_RANKS, NUM_MICROBATCHES, forward_us=FORWARD_US)
+    predicted = step.predict()
+    run = step.run()
     measured = run.timeline()
     say(f"  {run.seconds:.1f} s, loss {run[NUM_RANKS - 1]['losses'][-1]:.3f}")
-    picture = scene.compare(predicted, measured, title=TITLES[name])
+    picture = step.drawn(predicted, measured)
     head, body = svg.render(picture).split(">", 1)
     (folder / f"{name}.svg").write_text(f"{head}>{THEMES}{body}", encoding="utf-8")
     mpl.save(picture, folder / f"{name}.png")

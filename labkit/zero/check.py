@@ -10,6 +10,7 @@ import numpy as np
 from labkit.check import exercise, hint, language, on_ranks, status
 from labkit.sharding import run as sharding_run
 from labkit.sharding import states
+from labkit.sharding.step import Step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -283,12 +284,8 @@ def _engines() -> tuple[int, dict[int, float]]:
 
     live = {}
     for stage in (1, 2, 3):
-        setting = sharding_run.Setting(
-            engine=f"zero{stage}", num_layers=1, dim=32, num_heads=2, seq_len=16
-        )
-        net = model.Transformer(
-            setting.num_layers, setting.dim, setting.num_heads, max_len=setting.seq_len
-        )
+        setting = Step(engine=f"zero{stage}", layers=1, dim=32, heads=2, seq_len=16)
+        net = model.Transformer(setting.layers, setting.dim, setting.heads, max_len=setting.seq_len)
         num_params = sum(weight.numel() for weight in net.parameters())
         trainer = sharding_run.wrap(setting, net)
         batch = model.story_tokens(1, setting.seq_len, seed=dist.get_rank())

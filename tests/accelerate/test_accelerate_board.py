@@ -6,7 +6,7 @@ from browserless import settle
 
 from labkit import widgets
 from labkit.accelerate import board as accelerate_board
-from labkit.accelerate.update import ENGINES, differing, predicted
+from labkit.accelerate.update import ENGINES, Update, differing
 from labkit.pictures.sketch import Sketch
 
 
@@ -18,7 +18,7 @@ def test_every_page_shows_its_prediction(engine):
         assert page.value.count("sync_gradients False") == accumulation - 1
         assert page.value.count("sync_gradients True") == 1 and "measured" not in page.value
         assert ("all_gather" in page.value) == (engine in ("fsdp", "zero2"))
-    rows = predicted(board.setting)
+    rows = board.step.predict()
     assert [row["backward"]["calls"].get("all_reduce", 0) for row in rows] == {
         "one process": [0, 0],
         "ddp": [0, 2],
@@ -26,7 +26,7 @@ def test_every_page_shows_its_prediction(engine):
         "zero2": [1, 2],
     }[engine]
     assert ("done in backward" in board.book.pages[0].value) == (engine == "zero2")
-    words = accelerate_board._WORDS
+    words = accelerate_board.AccelerateBoard.words
     assert len({key for key, _, _ in words}) == len(words)
     assert isinstance(board.scene(), Sketch) and board.book.num_bytes < 1_500_000
     assert board.scene().table[1][0] == "loss = f(net(tokens))" and len(board.scene().table) == 6
@@ -53,7 +53,7 @@ def test_it_runs_for_real_and_every_line_calls_what_was_predicted(
     run = board.run()
     settle()
     assert len(run) == (1 if engine == "one process" else ranks)
-    assert differing(predicted(board.setting), run[0]["lines"]) == 0
+    assert differing(board.step.predict(), run[0]["lines"]) == 0
     page = board.book.pages[accumulation - 1].value
     assert "every line called the predicted collectives" in page and "measured, gloo" in page
     assert "before prepare" in page and run[0]["after"]["model"] in page
@@ -62,13 +62,13 @@ def test_it_runs_for_real_and_every_line_calls_what_was_predicted(
 
 def test_another_count_is_told_apart():
     """The comparison can fail: a call more, a line less, another place where the weights change."""
-    setting = widgets.accelerate_workflow(engine="zero2").setting
-    right = predicted(setting)
-    more = predicted(setting)
+    update = Update(engine="zero2")
+    right = update.predict()
+    more = update.predict()
     more[0]["backward"]["calls"]["all_reduce"] += 1
-    less = predicted(setting)
+    less = update.predict()
     del less[1]["clip"]
-    moved = predicted(setting)
+    moved = update.predict()
     moved[1]["step"]["moved"] = True
     assert [differing(right, other) for other in (right, more, less, moved)] == [0, 1, 1, 1]
 

@@ -6,6 +6,7 @@ from browserless import from_browser, pictures_sent, settle
 from labkit import widgets
 from labkit.collectives import algorithms
 from labkit.collectives import board as collectives_board
+from labkit.collectives.call import Call
 from labkit.collectives.network import time_us
 from labkit.collectives.plans import sent_bytes
 from labkit.pictures.sketch import Sketch
@@ -20,7 +21,7 @@ def test_a_collective_has_a_page_for_every_step_each_with_its_figures(what, num_
     assert len(board.book.pages) == len(plan.steps) + 1 == len(board.controls["step"].options)
     assert board.player.max == len(plan.steps)
     most = format_bytes(sent_bytes(plan, 1e6).max())
-    time = format_us(time_us(plan, board.setting.links(), 1e6))
+    time = format_us(time_us(plan, board.step.links(), 1e6))
     for page in board.book.pages:
         assert page.value.count("<svg") == 1
         assert (
@@ -33,12 +34,12 @@ def test_a_collective_has_a_page_for_every_step_each_with_its_figures(what, num_
 def test_another_algorithm_has_its_own_number_of_steps_and_begins_at_the_first(sent):
     board = widgets.collectives(num_ranks=4)
     from_browser(board.controls["step"], index=5)
-    assert board.setting.step == 5
+    assert board.at == 5
     sent.clear()
     board.controls["what"].value = ("all_reduce", "tree")
     settle()
     steps = len(algorithms.plan("all_reduce", "tree", 4).steps)
-    assert board.setting.step == 0
+    assert board.at == 0
     assert len(board.controls["step"].options) == steps + 1 == len(board.book.pages)
     spare = board.book.stack.children[
         steps + 1 :
@@ -62,13 +63,13 @@ def test_the_player_moves_the_slider_in_the_browser_alone(sent):
 def test_a_plan_runs_on_real_ranks_over_paced_links_and_its_bytes_are_counted():
     board = widgets.collectives("zh", num_ranks=3)
     run = board.run()
-    plan = board.setting.plan()
+    plan = board.step.plan()
     assert [result["sent_bytes"] for result in run] == pytest.approx(
         sent_bytes(plan, 1e6), rel=1e-3
     )
     assert max(result["max_error"] for result in run) < 1e-5
     assert "paced links" in board.measured.notes
-    page = board.book.pages[board.setting.step].value
+    page = board.book.pages[board.at].value
     assert "实测" in page and page.count("<svg") == 2
     from_browser(board.controls["step"], index=4)  # the run did all steps, whichever is shown
     assert board.measured is not None
@@ -79,7 +80,7 @@ def test_a_plan_runs_on_real_ranks_over_paced_links_and_its_bytes_are_counted():
     [
         ("network", "nvlink", "choose a paced network"),
         ("ranks", 16, "up to 8 ranks"),
-        ("size", 1e9, "up to 4.00 MB"),
+        ("num_bytes", 1e9, "up to 4.00 MB"),
     ],
 )
 def test_what_this_machine_cannot_do_is_off_and_says_why(control, value, why):
@@ -97,22 +98,21 @@ def test_an_unknown_algorithm_says_what_there_is():
 
 def test_a_plan_is_simulated_once_for_all_its_pages(monkeypatch):
     simulated = []
-    predict = collectives_board.CollectivesBoard.predict
+    predict = Call.predict
     monkeypatch.setattr(
-        collectives_board.CollectivesBoard,
-        "predict",
-        lambda board, setting: simulated.append(setting) or predict(board, setting),
+        Call, "predict", lambda call: simulated.append(call.network) or predict(call)
     )
     board = widgets.collectives(num_ranks=5)
     assert len(simulated) == 1 < len(board.book.pages)
     board.controls["network"].value = "nvlink"
     settle()
-    assert [setting.network for setting in simulated] == ["slow", "nvlink"]
+    assert simulated == ["slow", "nvlink"]
 
 
-def test_a_start_that_the_controls_do_not_have_says_what_there_is():
-    with pytest.raises(ValueError, match=r"ranks is one of 2, 3, .*; got 40"):
-        widgets.collectives(num_ranks=40)
+def test_a_start_that_the_controls_do_not_have_is_added_to_them():
+    board = widgets.collectives(num_ranks=18)
+    assert [label for label, _ in board.controls["ranks"].options][-2:] == ["16", "18"]
+    assert board.step.ranks == 18 and len(board.book.pages) == 2 * 17 + 1
 
 
 def test_a_board_holds_a_picture_for_viewers_without_widgets():

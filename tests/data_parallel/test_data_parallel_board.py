@@ -6,6 +6,7 @@ from browserless import from_browser
 from labkit import widgets
 from labkit.data_parallel import board as data_parallel_board
 from labkit.data_parallel import run as data_parallel_run
+from labkit.data_parallel.step import Step
 from labkit.launching.verdicts.verdict import RankFailed
 from labkit.timeline import step_us
 from labkit.units import format_us
@@ -15,9 +16,9 @@ from labkit.units import format_us
 @pytest.mark.parametrize("overlap", [True, False])
 def test_every_page_of_a_step_is_the_simulation_of_its_own_setting(layers, overlap):
     board = widgets.ddp_communication(layers=layers, overlap=overlap)
-    assert len(board.book.pages) == len(board.controls["bucket"].options)
+    assert len(board.book.pages) == len(board.controls["bucket_mb"].options)
     for index, page in enumerate(board.book.pages):
-        from_browser(board.controls["bucket"], index=index)
+        from_browser(board.controls["bucket_mb"], index=index)
         predicted = board.predicted
         assert f"Simulated: step {format_us(step_us(predicted))}" in page.value
         num_buckets = len(set(predicted.label[predicted.lane == "comm"].tolist()))
@@ -36,9 +37,9 @@ def test_the_same_step_runs_with_real_ddp():
     board = widgets.ddp_communication(num_ranks=2)
     run = board.run()
     assert max(result["max_error"] for result in run) < 1e-5
-    layers = board.setting.model()
+    layers = board.step.model()
     bucket_bytes = []
-    for bucket in data_parallel_board._buckets(board.setting):
+    for bucket in board.step.buckets():
         bucket_bytes.append(sum(layers[number].num_bytes for number in bucket))
     assert run[0]["bucket_bytes"] == bucket_bytes
     measured = step_us(board.measured)
@@ -74,16 +75,28 @@ def test_a_start_that_fails_leaves_the_button_and_a_second_run_is_refused(monkey
         board.run()
 
 
-@pytest.mark.parametrize(
-    ("start", "words"),
-    [
-        ({"bucket_mb": 3}, "bucket is one of 0.1, 0.5, .*; got 3"),
-        ({"layers": "x"}, "layers is one of even"),
-    ],
-)
-def test_a_start_that_the_controls_do_not_have_says_what_there_is(start, words):
-    with pytest.raises(ValueError, match=words):
-        widgets.ddp_communication(**start)
+def test_a_start_that_the_controls_do_not_have_is_added_or_refused():
+    board = widgets.ddp_communication(bucket_mb=3)
+    assert [value for _, value in board.controls["bucket_mb"].options][3:6] == [2, 3, 4]
+    with pytest.raises(ValueError, match="layers is one of even"):
+        widgets.ddp_communication(layers="x")
+
+
+def test_a_step_of_ones_own_has_a_board_with_its_layers():
+    step = Step(layers=3, layer_mb=2.0, ranks=2, bucket_mb=4)
+    board = step.board("zh")
+    assert board.step == step and dict(board.controls["layers"].options)["3 层，6.29 MB"] == 3
+    with pytest.raises(ValueError, match="needs a stated link"):
+        step.but(link=None).board()
+
+
+def test_all_bucket_sizes_share_one_axis():
+    board = widgets.ddp_communication()
+    ends = set()
+    for index in range(len(board.book.pages)):
+        from_browser(board.controls["bucket_mb"], index=index)
+        ends.add(board.scene().end_us)
+    assert len(ends) == 1
 
 
 def test_a_board_holds_a_picture_for_viewers_without_widgets():

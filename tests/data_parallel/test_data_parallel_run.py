@@ -22,6 +22,9 @@ LAYERS = [
 ]
 LINK = Link(alpha_us=1000, bandwidth_gb_per_s=0.003)
 BUCKET_MB = LAYER_BYTES / 2**20
+STEP = data_parallel.Step(
+    layers=tuple(LAYERS), ranks=2, bucket_mb=BUCKET_MB, link=LINK, num_steps=2
+)
 LATE_US = 15_000.0
 """how much later than it should something may happen here, on a busy machine"""
 
@@ -29,11 +32,9 @@ LATE_US = 15_000.0
 def both(num_ranks=2, **options):
     """The same step simulated and measured, each as {(rank, label): [(start_us, end_us, num_bytes),
     ...]}."""
-    predicted = data_parallel.predict(LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, **options)
-    run = data_parallel.launch(
-        LAYERS, num_ranks, bucket_mb=BUCKET_MB, link=LINK, num_steps=2, **options
-    )
-    return predicted, run.timeline(), run
+    step = STEP.but(ranks=num_ranks, **options)
+    run = step.run()
+    return step.predict(), run.timeline(), run
 
 
 def rows(timeline):
@@ -102,21 +103,22 @@ def test_without_overlap_nothing_is_sent_under_the_backward():
 
 
 def test_large_buckets_hold_several_layers():
-    run = data_parallel.launch(LAYERS, 2, bucket_mb=1, link=LINK, num_steps=1)
+    run = STEP.but(bucket_mb=1, num_steps=1).run()
     assert run[0]["bucket_bytes"] == [3 * LAYER_BYTES]
     timeline = run.timeline()
     assert (timeline.label == "bucket 0").sum() == 2 == (timeline.lane == COMM).sum()
 
 
 def test_without_a_link_the_machines_own_is_recorded():
-    run = data_parallel.launch(LAYERS, 2, bucket_mb=BUCKET_MB, num_steps=1)
+    own = STEP.but(link=None, num_steps=1)
+    run = own.run()
     timeline = run.timeline()
     assert "paced links" not in timeline.notes and "paced" in timeline.notes
     assert sorted(timeline.label[timeline.lane == COMM].tolist()) == sorted(
         2 * ["bucket 0", "bucket 1", "bucket 2"]
     )
-    with pytest.raises(TypeError, match="link"):
-        data_parallel.predict(LAYERS)
+    with pytest.raises(ValueError, match="needs a stated link"):
+        own.predict()
 
 
 def unreduced():
@@ -141,24 +143,23 @@ def test_gradients_that_are_not_the_mean_are_seen():
 
 def test_what_cannot_run_is_refused():
     with pytest.raises(ValueError, match="'odd' has 6 bytes"):
-        data_parallel.launch([Layer(name="odd", num_bytes=6, forward_us=1.0)])
-    with pytest.raises(ValueError, match="a layer and a step or more; got 0"):
-        data_parallel.launch([])
+        STEP.but(layers=[Layer(name="odd", num_bytes=6, forward_us=1.0)]).run()
+    with pytest.raises(ValueError, match="a layer or more; got none"):
+        STEP.but(layers=[])
     for wrong, words in (
         ({"accumulate": 0}, "accumulate is .*; got 0"),
-        ({"num_steps": 0}, "got 3 and 0"),
+        ({"num_steps": 0}, "num_steps is .*; got 0"),
         ({"slow": {4: 2.0}}, "got {4: 2.0}"),
         ({"slow": {1: -2.0}}, "got {1: -2.0}"),
-        ({"bucket_mb": -1}, "0 to 1e9 MiB; got -1"),
+        ({"bucket_mb": -1}, "bucket_mb is .*; got -1"),
         ({"bucket_mb": float("nan")}, "got nan"),
     ):
         with pytest.raises(ValueError, match=words):
-            data_parallel.launch(LAYERS, **wrong)
+            STEP.but(**wrong).run()
 
 
 def test_stated_times_that_were_not_kept_are_told():
     hasty = [Layer(name="layer 0", num_bytes=LAYER_BYTES, forward_us=0.1)]
-    run = data_parallel.launch(
-        hasty, 2, link=Link(alpha_us=0.001, bandwidth_gb_per_s=1e6), num_steps=1
-    )
+    fast = Link(alpha_us=0.001, bandwidth_gb_per_s=1e6)
+    run = data_parallel.Step(layers=hasty, ranks=2, link=fast, num_steps=1).run()
     assert all(each["overruns"] >= 2 for each in run) and "overran" in run.timeline().notes

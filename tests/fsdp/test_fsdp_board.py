@@ -5,7 +5,6 @@ from browserless import from_browser, settle
 
 from labkit import footprint, widgets
 from labkit.fsdp import board as fsdp_board
-from labkit.sharding import run as sharding_run
 from labkit.units import format_bytes
 
 
@@ -13,7 +12,7 @@ from labkit.units import format_bytes
 def test_fsdp_has_a_page_for_every_moment(strategy):
     board = widgets.fsdp_sharding(strategy=strategy, num_layers=2)
     settle()
-    predicted = sharding_run.predicted_footprint(board.setting.real)
+    predicted = board.step.footprint()
     assert len(board.book.pages) == len(predicted.labels) == 10
     for label, page in zip(predicted.labels, board.book.pages, strict=True):
         assert page.value.count("<svg") == 2 and f">{label}:" in page.value
@@ -35,11 +34,7 @@ def test_fsdp_runs_for_real_and_its_peak_is_the_predicted_one(sent):
         and "all_gather" in page
         and "Measured peak" in page
     )
-    shown = (
-        run[0]["footprint"].peak_bytes
-        / sharding_run.predicted_footprint(board.setting.real).peak_bytes
-        - 1
-    )
+    shown = run[0]["footprint"].peak_bytes / board.step.footprint().peak_bytes - 1
     assert abs(shown) < 0.02
     board.controls["layers"].value = 6  # more moments, another run
     settle()

@@ -16,9 +16,7 @@ from labkit.sharding import (
 from labkit.sharding import (
     picture as sharding_picture,
 )
-from labkit.sharding import (
-    run as sharding_run,
-)
+from labkit.sharding.step import Step
 from labkit.shards import from_rows
 
 UNITS = moments.transformer(num_layers=3, dim=32, num_heads=2, batch=1, seq_len=16)
@@ -152,11 +150,8 @@ def test_the_collectives_of_a_step_are_the_ones_that_fully_shard_calls():
         )
         assert (headings.count("all-gather"), headings.count("reduce-scatter")) == wanted
         if strategy != "ddp":
-            run = sharding_run.launch(
-                sharding_run.Setting(
-                    engine=strategy, num_layers=3, dim=32, num_heads=2, num_microbatches=1
-                )
-            )
+            step = Step(engine=strategy, layers=3, dim=32, heads=2, microbatches=1)
+            run = step.run()
             assert (run[0]["calls"]["all_gather"], run[0]["calls"]["reduce_scatter"]) == wanted
 
 

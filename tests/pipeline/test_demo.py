@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "FORWARD_US", 8_000.0)
+        patch.setattr(demo, "FORWARD_MS", 8.0)
         yield demo.main(folder)
 
 

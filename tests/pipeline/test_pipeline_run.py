@@ -15,6 +15,7 @@ from labkit import model, pipeline
 from labkit.pipeline.schedule import parse
 from labkit.pipeline.schedules import SCHEDULES, gpipe
 from labkit.pipeline.simulation import in_flight, simulate
+from labkit.pipeline.step import Step, Training
 from labkit.timeline import bubble
 
 CONFIGURATIONS = [
@@ -62,7 +63,14 @@ def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(
     name, num_ranks, num_microbatches
 ):
     schedule = ordered(name, num_ranks, num_microbatches)
-    run = pipeline.launch(name, num_ranks, num_microbatches, num_steps=2, keep_gradients=True)
+    step = Step(
+        schedule=name,
+        ranks=num_ranks,
+        microbatches=num_microbatches,
+        forward_ms=None,
+        training=Training(num_steps=2, keep_gradients=True),
+    )
+    run = step.run()
     losses, gradients = one_process(schedule.num_stages, num_microbatches, num_steps=3)
     last = run[schedule.stage_rank[-1]]
     assert np.allclose(last["losses"], losses, atol=1e-5) and len(losses) == 3
@@ -84,7 +92,8 @@ def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(
 
 @pytest.fixture(scope="module")
 def paced():
-    return {name: pipeline.launch(name, 4, 4, forward_us=FORWARD_US) for name in ("gpipe", "zb_h1")}
+    step = Step(ranks=4, microbatches=4, forward_ms=FORWARD_US / 1e3)
+    return {name: step.but(schedule=name).run() for name in ("gpipe", "zb_h1")}
 
 
 @pytest.mark.alone  # reads the clock of a paced run
@@ -112,8 +121,9 @@ def test_the_measured_bubble_is_near_the_predicted_one_and_the_residual_adds_up(
 
 
 def test_gpipe_keeps_more_activation_bytes_than_1f1b_and_the_last_stage_of_1f1b_least():
-    all_at_once = pipeline.launch("gpipe", 3, 6)
-    in_turn = pipeline.launch("1f1b", 3, 6)
+    step = Step(ranks=3, microbatches=6, forward_ms=None)
+    all_at_once = step.but(schedule="gpipe").run()
+    in_turn = step.but(schedule="1f1b").run()
     most = [all_at_once[rank]["peak_activation_bytes"] for rank in range(3)]
     less = [in_turn[rank]["peak_activation_bytes"] for rank in range(3)]
     assert less[1] == pytest.approx(most[1] * 2 / 6, rel=0.05)
@@ -122,14 +132,17 @@ def test_gpipe_keeps_more_activation_bytes_than_1f1b_and_the_last_stage_of_1f1b_
 
 def test_an_order_of_your_own_runs():
     mine = parse("rank 0: 0F0 0F1 0B1 0B0\nrank 1: 1F0 1F1 1B1 1B0")
-    timeline = pipeline.execute(mine).timeline()
+    step = Step(schedule=mine, forward_ms=None)
+    assert (step.ranks, step.microbatches) == (2, 2)
+    timeline = step.run().timeline()
     ran = timeline.label[timeline.lane == "compute"].tolist()
     assert sorted(ran) == sorted(map(str, itertools.chain.from_iterable(mine.orders)))
 
 
 def test_a_message_costs_something_here():
-    calibrated = pipeline.calibrate(2, forward_us=5_000)
-    assert 10 < calibrated["message_us"] < 50_000 and 0 <= calibrated["gap_us"] < 50_000
+    step = Step(ranks=2, microbatches=4).calibrated()
+    assert 0.01 < step.message_ms < 50 and 0 <= step.gap_ms < 50
+    assert step.as_run() == Step(ranks=2, microbatches=4)
 
 
 def torch_refuses(name, num_ranks, num_microbatches):
@@ -168,10 +181,10 @@ def test_a_refusal_says_the_rule_the_number_and_the_way_out():
     with pytest.raises(
         ValueError, match=r"3 microbatches are fewer than 4 stages\. Take 4 or more, or GPipe"
     ):
-        pipeline.launch("1f1b", 4, 3)
+        Step(schedule="1f1b", ranks=4, microbatches=3).run()
     with pytest.raises(
         ValueError, match=r"9 microbatches do not divide by 2\. Take a multiple of 4"
     ):
-        pipeline.launch("interleaved_1f1b", 4, 9)
+        Step(schedule="interleaved_1f1b", ranks=4, microbatches=9).run()
     with pytest.raises(ValueError, match="a schedule is one of naive, gpipe"):
-        pipeline.launch("dualpipe", 4, 4)
+        Step(schedule="dualpipe")

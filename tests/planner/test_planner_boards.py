@@ -56,7 +56,7 @@ def test_a_bill_has_the_recipes_bytes_and_korthikantis_activations(recipe):
         "recompute": itemsize,  # masks of dropout have a byte in any type
         "stored": 16 * itemsize + 2 + (2 * itemsize + 1) * model.heads * model.seq_len / model.dim,
     }
-    for attention in need_board.ATTENTION:
+    for attention in need.ATTENTION:
         assert model.activation_bytes(2, recipe, attention) == pytest.approx(
             per_unit[attention] * sbh
         )
@@ -67,7 +67,7 @@ def test_every_page_says_what_fits_and_is_light():
     assert len(board.book.pages) == len(MODELS) and board.book.num_bytes < 1_500_000
     for index, page in enumerate(board.book.pages):
         from_browser(board.controls["model"], index=index)
-        setting = board.setting
+        setting = board.step
         total = sum(setting.bill().values())
         assert setting.model in page.value and format_bytes(total) in page.value
         if total <= 80e9:
@@ -86,7 +86,7 @@ def test_every_page_says_what_fits_and_is_light():
 def test_bars_are_as_long_as_their_bytes_and_the_line_stands_at_the_device():
     board = widgets.training_need(model="LLaMA 13B")
     boxes = [box for box in board.scene().only(Box) if box.height_px == 24]
-    bill = board.setting.bill()
+    bill = board.step.bill()
     scale = boxes[0].width_px / bill["parameters"]
     assert [box.width_px / scale for box in boxes[:4]] == pytest.approx(
         [bill[part] for part in PARTS]
@@ -119,20 +119,20 @@ def test_the_mixed_recipe_is_deepspeeds_and_its_page_says_which_model_was_measur
 
 def test_what_the_small_model_does_not_do_is_off_and_a_machine_is_a_device_too():
     board = widgets.training_need(device="here")
-    assert board.setting.device_bytes == resources.total_bytes()
+    assert board.step.device_bytes == resources.total_bytes()
     board.controls["attention"].value = "stored"
     assert board.button.disabled and "flash attention" in board.why_off.value
     with pytest.raises(ValueError, match="flash attention"):
         board.run()
-    with pytest.raises(ValueError, match="model is one of BERT-base"):
+    with pytest.raises(ValueError, match="a model is one of BERT-base"):
         widgets.training_need(model="GPT-5")
 
 
 @pytest.mark.parametrize("way", strategies.STRATEGIES)
 @pytest.mark.parametrize("num_ranks", [4, 8])
 def test_a_strategy_divides_what_it_should(way, num_ranks):
-    setting = strategies.Setting(
-        strategy=way, model="GPT-3 175B", device="H100 80 GB", num_ranks=num_ranks, batch=64
+    setting = strategies.Strategy(
+        strategy=way, model="GPT-3 175B", device="H100 80 GB", ranks=num_ranks, batch=64
     )
     whole = MODELS["GPT-3 175B"].bill(64, "fp32")
     bill = setting.bill()
@@ -162,8 +162,8 @@ def test_a_strategy_divides_what_it_should(way, num_ranks):
 
 
 def test_layers_that_do_not_divide_leave_the_longest_stage_more():
-    setting = strategies.Setting(
-        strategy="layers", model="BERT-base", device="T4 16 GB", num_ranks=8, batch=64
+    setting = strategies.Strategy(
+        strategy="layers", model="BERT-base", device="T4 16 GB", ranks=8, batch=64
     )
     assert setting.part == 2 / 12
 
@@ -173,7 +173,7 @@ def test_each_page_has_its_picture_and_all_four_beside_it(way):
     board = widgets.strategies("zh", strategy=way, num_ranks=8)
     page = board.book.pages[strategies.STRATEGIES.index(way)].value
     assert page.count("<svg") == 2 and page.count("▸") == 1
-    assert format_bytes(board.setting.sent_bytes()) in page
+    assert format_bytes(board.step.sent_bytes()) in page
     assert board.button.disabled and "4 个 rank" in board.why_off.value
     assert board.book.num_bytes < 1_500_000
     held_px = sum(box.width_px for box in board.scene().only(Box) if box.colour == "#4f9fe3")
@@ -250,7 +250,7 @@ def test_boards_and_pictures_speak_both_languages():
         assert bundle["image/png"] and bundle["text/plain"]
         assert "计算值" in board.scene().badge and board.scene().in_english().badge == "computed"
     for make in (widgets.training_need, widgets.strategies):
-        with pytest.raises(ValueError, match="one of en, zh"):
+        with pytest.raises(ValueError, match="speaks en and zh"):
             make("fr")
 
 

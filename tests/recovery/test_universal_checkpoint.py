@@ -16,10 +16,9 @@ def with_deepspeed(folder, stage, universal, steps):
 
     from labkit import model
     from labkit.sharding import run
+    from labkit.sharding.step import Step
 
-    setting = run.Setting(
-        engine=f"zero{stage}", num_ranks=dist.get_world_size(), num_microbatches=1
-    )
+    setting = Step(engine=f"zero{stage}", ranks=dist.get_world_size(), microbatches=1)
     config = run.deepspeed_config(setting) | {
         "bf16": {"enabled": False},
         "checkpoint": {"load_universal": universal},
@@ -33,8 +32,7 @@ def with_deepspeed(folder, stage, universal, steps):
         if step == 3 and not universal:
             engine.save_checkpoint(folder)
         tokens, targets = (
-            each.chunk(setting.num_ranks)[dist.get_rank()]
-            for each in model.story_tokens(4, 32, step)
+            each.chunk(setting.ranks)[dist.get_rank()] for each in model.story_tokens(4, 32, step)
         )
         loss = model.loss(engine(tokens), targets)
         engine.backward(loss)

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from labkit.sharding import moments, partition
-from labkit.sharding import run as sharding_run
 from labkit.sharding import states as sharding_states
 from labkit.sharding.partition import cut, predict, stage_shards
+from labkit.sharding.step import Step
 from labkit.shards import NO_TENSOR, PADDING, differences, tiling_faults
 
 SHAPES = {
@@ -150,12 +150,10 @@ def test_what_no_engine_does_is_refused(call, words):
 )
 def test_real_engines_hold_exactly_the_predicted_slices(engine, offload, ranks):
     """Uneven: 36 columns and 3 ranks leave short and empty slices, and padding."""
-    setting = sharding_run.Setting(
-        engine=engine, offload=offload, num_ranks=ranks, num_layers=2, dim=36, seq_len=16
-    )
-    run = sharding_run.launch(setting)
-    measured = sharding_run.measured(run)
-    assert not differences(sharding_run.predicted(setting), measured)
+    setting = Step(engine=engine, offload=offload, ranks=ranks, layers=2, dim=36, seq_len=16)
+    run = setting.run()
+    measured = setting.measured(run)
+    assert not differences(setting.predict(), measured)
     units = setting.units()
     sizes = {name: math.prod(shape) for name, shape in moments.shapes(units).items()}
     assert not tiling_faults(of_tensors(measured), sizes)

@@ -5,7 +5,8 @@ import pytest
 
 from labkit.sharding import run as sharding_run
 from labkit.sharding import states
-from labkit.sharding.run import Setting, deepspeed_config, predicted_payload
+from labkit.sharding.run import deepspeed_config
+from labkit.sharding.step import Step
 
 ENGINES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp_grad_op", "fsdp1")
 
@@ -21,11 +22,11 @@ ENGINES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp_grad_op", "fsdp1")
     ],
 )
 def test_the_payload_of_a_step_is_predicted_to_the_byte(engine, ranks):
-    setting = Setting(engine=engine, num_ranks=ranks, num_layers=2, dim=36, seq_len=16)
-    run = sharding_run.launch(setting)
+    setting = Step(engine=engine, ranks=ranks, layers=2, dim=36, seq_len=16)
+    run = setting.run()
     for result in run:
         found = {name: num for name, num in result["payload_bytes"].items() if name != "broadcast"}
-        for name, num_bytes in predicted_payload(setting).items():
+        for name, num_bytes in setting.payload().items():
             extra = found.pop(name) - num_bytes
             assert 0 <= extra <= 16, (name, extra)  # DeepSpeed's norm and overflow
         assert sum(found.values()) <= 16, found
@@ -34,7 +35,7 @@ def test_the_payload_of_a_step_is_predicted_to_the_byte(engine, ranks):
 
 
 def test_the_timeline_names_collectives_as_they_were_called_in_the_order_of_layers():
-    run = sharding_run.launch(Setting(engine="fsdp", num_layers=2, dim=32, num_microbatches=1))
+    run = Step(engine="fsdp", layers=2, dim=32, microbatches=1).run()
     line = sharding_run.timeline(run)
     for rank in range(2):
         mine = line.select((line.rank == rank) & (line.lane == "comm"))
@@ -51,7 +52,7 @@ def test_all_engines_in_fp32_make_the_same_step():
     it."""
     losses = {}
     for engine in ENGINES:
-        run = sharding_run.launch(Setting(engine=engine, num_layers=2, dim=32))
+        run = Step(engine=engine, layers=2, dim=32).run()
         losses[engine] = [result["loss"] for result in run]
     for engine, mine in losses.items():
         near = 2e-2 if engine.startswith("zero") else 2e-5
@@ -62,8 +63,8 @@ def test_payload_is_the_papers_volume_where_each_rank_must_send_it():
     """Sent at least: twice (N-1)/N of what an all-reduce was given; (N-1) times one's part of an
     all-gather."""
     for engine, stage in (("ddp", 0), ("fsdp", 3), ("fsdp_grad_op", 3)):
-        setting = Setting(engine=engine, num_ranks=4, num_microbatches=1)
-        payload = predicted_payload(setting)
+        setting = Step(engine=engine, ranks=4, microbatches=1)
+        payload = setting.payload()
         ranks = 4
         share = {
             "all_reduce": 2 * (ranks - 1) / ranks,
@@ -86,7 +87,7 @@ def test_payload_is_the_papers_volume_where_each_rank_must_send_it():
     ],
 )
 def test_the_configuration_says_what_the_setting_says(engine, offload, keys):
-    config = deepspeed_config(Setting(engine=engine, offload=offload))
+    config = deepspeed_config(Step(engine=engine, offload=offload))
     zero = config["zero_optimization"]
     assert zero["stage"] == int(engine[-1]) and keys <= set(zero)
     assert ("offload_param" in zero) == (offload == "all") and config[
@@ -106,9 +107,9 @@ def test_the_configuration_says_what_the_setting_says(engine, offload, keys):
 )
 def test_what_cannot_be_trained_is_refused_before_any_rank_starts(wrong, words):
     with pytest.raises(ValueError, match=words):
-        Setting(**wrong)
+        Step(**wrong)
 
 
 def test_the_payload_of_one_rank_is_not_predicted():
     with pytest.raises(ValueError, match="2 ranks or more; got 1"):
-        predicted_payload(Setting(num_ranks=1))
+        Step(ranks=1).payload()

@@ -5,8 +5,8 @@ import pytest
 
 from labkit.footprint import PARTS, from_moments
 from labkit.sharding import moments, partition
-from labkit.sharding import run as sharding_run
 from labkit.sharding.moments import predict, transformer
+from labkit.sharding.step import Step
 
 SMALL = {"num_layers": 3, "dim": 32, "num_heads": 2, "batch": 1, "seq_len": 16}
 
@@ -27,11 +27,11 @@ SMALL = {"num_layers": 3, "dim": 32, "num_heads": 2, "batch": 1, "seq_len": 16}
     ],
 )
 def test_the_measured_peak_is_the_predicted_one_within_two_percent(engine, offload, ranks):
-    setting = sharding_run.Setting(engine=engine, offload=offload, num_ranks=ranks, num_layers=8)
-    run = sharding_run.launch(setting)
-    fullest = int(sharding_run.measured(run).rank_bytes.argmax())
+    setting = Step(engine=engine, offload=offload, ranks=ranks, layers=8)
+    run = setting.run()
+    fullest = int(setting.measured(run).rank_bytes.argmax())
     measured = run[fullest]["footprint"]
-    predicted = sharding_run.predicted_footprint(setting, fullest)
+    predicted = setting.footprint(fullest)
     assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.02)
     assert predicted.labels == measured.labels  # the same moments, each of them near
     assert np.all(np.abs(predicted.totals / measured.totals - 1) < 0.09), (

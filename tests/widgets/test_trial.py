@@ -3,11 +3,11 @@ settings."""
 
 import threading
 from dataclasses import dataclass
+from typing import ClassVar
 
+from labkit.experiment import Experiment
 from labkit.widgets import trial
-from labkit.widgets.trial import Trial, selectors
-
-TOSSES = {"shown": (0, 1, 2), "sides": (2, 6)}
+from labkit.widgets.trial import Trial
 
 
 def _drawn(timeout_s=20):
@@ -18,43 +18,47 @@ def _drawn(timeout_s=20):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Toss:
-    """One position of the controls of ``Toy``."""
+class Toss(Experiment):
+    """An experiment of two fields that counts how often it is predicted."""
 
-    shown: int
-    sides: int
+    asked: ClassVar[list] = []
+
+    thrown: int = 0
+    sides: int = 2
+
+    def predict(self):
+        if self.sides == 6 and self.thrown == 1:
+            raise ValueError("no such toss")
+        self.asked.append(self)
+        return 100 * self.sides
 
 
 class Toy(Trial):
-    """A board of two controls that says what it predicts twice on each page."""
+    """A board of two controls that says what is predicted twice on each page."""
 
-    options = TOSSES
-    setting_type = Toss
+    options: ClassVar = {"thrown": (0, 1, 2), "sides": (2, 6)}
+    words = (("thrown", "thrown", "已掷"), ("sides", "sides", "面数"))
 
-    def __init__(self):
-        self.asked = []
-        words = {name: name for name in self.options}
-        controls = selectors(self.options, {"shown": 0, "sides": 2}, words, {})
-        super().__init__("en", (), controls)
+    def __init__(self, step=None):
+        Toss.asked.clear()
+        super().__init__(step or Toss())
 
-    def predict(self, setting):
-        if setting.sides == 6 and setting.shown == 1:
-            raise ValueError("no such toss")
-        self.asked.append(self.predicts_by(setting))
-        return 100 * setting.sides
-
-    def page(self, setting):
+    def page(self, step, at):
         try:
-            return f"{setting.shown}: {self.prediction(setting)}, {self.prediction(setting)}"
+            return f"{step.thrown}: {self.prediction(step)}, {self.prediction(step)}"
         except ValueError as error:
             return str(error)
 
 
-class Shared(Toy):
-    """The same, where all pages of a flipbook have one prediction."""
+class Viewed(Toy):
+    """The same, where the first control only chooses what is looked at."""
 
-    def predicts_by(self, setting):
-        return setting.sides
+    options: ClassVar = {"face": (0, 1, 2), "sides": (2, 6)}
+    view = "face"
+    words = (("face", "face", "面"), ("sides", "sides", "面数"))
+
+    def page(self, step, at):
+        return f"{at}: {self.prediction(step)}"
 
 
 def test_a_board_predicts_each_page_once_and_remembers_the_pages_it_has_shown():
@@ -64,7 +68,7 @@ def test_a_board_predicts_each_page_once_and_remembers_the_pages_it_has_shown():
         "1: 200, 200",
         "2: 200, 200",
     ]
-    assert [(toss.shown, toss.sides) for toss in board.asked] == [(0, 2), (1, 2), (2, 2)]
+    assert [(toss.thrown, toss.sides) for toss in Toss.asked] == [(0, 2), (1, 2), (2, 2)]
     board.controls["sides"].value = 6
     _drawn()
     assert [page.value for page in board.book.pages] == [
@@ -74,18 +78,25 @@ def test_a_board_predicts_each_page_once_and_remembers_the_pages_it_has_shown():
     ]
     board.controls["sides"].value = 2
     _drawn()
-    assert len(board.asked) == 5 and board.prediction(board.setting) == 200
+    assert len(Toss.asked) == 5 and board.prediction(board.step) == 200
 
 
-def test_pages_that_differ_in_what_is_shown_alone_share_a_prediction():
-    board = Shared()
+def test_pages_of_one_experiment_share_a_prediction():
+    board = Viewed()
     board.controls["sides"].value = 6
     _drawn()
-    assert board.asked == [2, 6]
+    assert [toss.sides for toss in Toss.asked] == [2, 6]
+    assert (board.at, board.step) == (0, Toss(sides=6))
+
+
+def test_a_value_that_the_controls_do_not_offer_is_added_in_its_place():
+    board = Toy(Toss(sides=4, thrown=1))
+    assert [value for _, value in board.controls["sides"].options] == [2, 4, 6]
+    assert board.step == Toss(sides=4, thrown=1)
 
 
 def test_a_board_forgets_predictions_beyond_a_flipbook(monkeypatch):
     monkeypatch.setattr(trial, "MAX_PAGES", 2)
     board = Toy()
-    assert board.prediction(Toss(shown=0, sides=2)) == 200
-    assert len(board.asked) == 4 and len(board._predictions) == 2
+    assert board.prediction(Toss(thrown=0, sides=2)) == 200
+    assert len(Toss.asked) == 4 and len(board._predictions) == 2

@@ -17,9 +17,9 @@ from labkit.launching.verdicts.verdict import Stopped
 from labkit.pictures import bundle, scene
 from labkit.pipeline import board as board_room
 from labkit.pipeline import run as pipeline_run
-from labkit.pipeline import simulation
+from labkit.pipeline import runtime, simulation
 from labkit.pipeline.schedules import SCHEDULES, gpipe
-from labkit.widgets import flipbook, live, usage
+from labkit.widgets import flipbook, gallery, live, trial, usage
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -39,12 +39,12 @@ def test_moving_the_microbatches_slider_sends_no_picture(sent):
     sent.clear()
     for index in (3, 12, 0):
         from_browser(board.controls["microbatches"], index=index)
-        assert board.setting.num_microbatches == board_room.MICROBATCHES[index]
+        assert board.step.microbatches == board_room.MICROBATCHES[index]
     assert pictures_sent(board, sent) == []
     assert not any("children" in traits for _, traits in sent)
 
 
-@pytest.mark.parametrize("name", ["schedule", "ranks", "ratio", "message"])
+@pytest.mark.parametrize("name", ["schedule", "ranks", "chunks", "backward_ratio", "message_ms"])
 def test_a_change_of_another_control_sends_every_page_once_and_the_visible_one_first(sent, name):
     board = widgets.pipeline_parallelism(num_microbatches=5)
     sent.clear()
@@ -76,7 +76,7 @@ def test_wherever_a_control_goes_before_the_kernel_has_drawn_it_finds_the_busy_s
     settle()
     marks = [link.target[0] for link in board.book.links[1:]]
     others = [control for name, control in board.controls.items() if name != "microbatches"]
-    assert len(marks) == len(others) == 4
+    assert len(marks) == len(others) == 5
     for mark, control in zip(marks, others, strict=True):
         assert len(mark.children) == len(control.options)
         busy = [
@@ -119,7 +119,7 @@ def test_the_button_is_off_exactly_where_torch_refuses_and_says_why():
     board = widgets.pipeline_parallelism(schedule="1f1b", num_ranks=4)
     for num_microbatches in board_room.MICROBATCHES:
         board.controls["microbatches"].value = num_microbatches
-        reason = pipeline_run.refusal("1f1b", 4, num_microbatches)
+        reason = runtime.refusal("1f1b", 4, num_microbatches)
         assert board.button.disabled == (num_microbatches < 4) == (reason is not None)
         assert board.why_off.value == (f"Off: {escape(reason)}." if reason else "")
     board.controls["microbatches"].value = 2
@@ -128,7 +128,7 @@ def test_the_button_is_off_exactly_where_torch_refuses_and_says_why():
 
 
 def test_run_lays_the_measured_timeline_under_the_predicted_one_and_explains_the_rest(monkeypatch):
-    monkeypatch.setattr(board_room, "FORWARD_US", 10_000.0)
+    monkeypatch.setattr(board_room, "FORWARD_MS", 10.0)
     board = widgets.pipeline_parallelism(num_ranks=2, num_microbatches=2)
     assert board.measured is None
     run = board.run()
@@ -140,18 +140,18 @@ def test_run_lays_the_measured_timeline_under_the_predicted_one_and_explains_the
     )
     page = board.book.pages[1].value
     badge = board.measured.badge
-    assert badge in page and "All ranks together idle" in page
+    assert badge in page and "Idle time of all ranks together" in page
     assert "measured" in board.scene().title and not board.button.disabled
-    board.controls["ratio"].value = 3.0
+    board.controls["backward_ratio"].value = 3.0
     settle()
     assert board.measured is None and badge not in board.book.pages[1].value
-    board.controls["ratio"].value = 2.0
+    board.controls["backward_ratio"].value = 2.0
     settle()
     assert badge in board.book.pages[1].value
 
 
 def test_the_button_runs_in_the_background_and_its_stop_button_stops(monkeypatch):
-    monkeypatch.setattr(board_room, "FORWARD_US", 500_000.0)
+    monkeypatch.setattr(board_room, "FORWARD_MS", 500.0)
     board = widgets.pipeline_parallelism(num_ranks=2, num_microbatches=16)
     board.button.click()
     assert board.button.disabled
@@ -176,7 +176,7 @@ def test_a_run_that_fails_shows_its_verdict(monkeypatch):
     )
 
 
-def _fail(schedule, training):
+def _fail(step):
     raise RuntimeError("out of luck")
 
 
@@ -258,10 +258,23 @@ def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_no
     assert shown[0].comm is None
 
 
-@pytest.mark.parametrize("room", [live, usage, board_room])
+@pytest.mark.parametrize("room", [live, usage])
 def test_a_word_has_one_key_and_the_same_gaps_in_both_languages(room):
-    assert len({key for key, *_ in room._WORDS}) == len(room._WORDS) > 4
-    assert all(english.count("{}") == chinese.count("{}") for _, english, chinese in room._WORDS)
+    _one_meaning_each(room._WORDS)
+
+
+@pytest.mark.parametrize("name", [name for name in gallery.homes() if name != "architectures"])
+def test_a_boards_words_have_one_key_each_and_hide_none_of_the_kits(name):
+    board = gallery.board(name)
+    rows = getattr(board(), "words", None) if name != "timeline" else None
+    if rows:
+        _one_meaning_each(rows)
+        assert not {key for key, *_ in trial._WORDS} & {key for key, *_ in rows}
+
+
+def _one_meaning_each(rows):
+    assert len({key for key, *_ in rows}) == len(rows) > 4
+    assert all(english.count("{") == chinese.count("{") for _, english, chinese in rows)
 
 
 def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
@@ -269,7 +282,7 @@ def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
     assert (
         "4 个 rank，8 个微批次" in board.book.pages[7].value and "真实" in board.button.description
     )
-    with pytest.raises(ValueError, match="one of en, zh; got 'fr'"):
+    with pytest.raises(ValueError, match="speaks en and zh; got 'fr'"):
         widgets.pipeline_parallelism("fr")
 
 
