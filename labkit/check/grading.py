@@ -35,7 +35,7 @@ def limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 4.0) -> Run:
+def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 10.0) -> Run:
     """Runs the ranks' side of an exercise on the CPU; what an answer leaves waiting is noticed
     after ``hang_s``."""
     with limit(120.0):  # launch has its own

@@ -99,10 +99,10 @@ def test_the_configuration_says_what_the_setting_says(engine, offload, keys):
     "wrong, words",
     [
         ({"engine": "zero9"}, "an engine is one of"),
-        ({"num_ranks": 0}, "num_ranks is a whole number from 1 to .*got 0"),
+        ({"ranks": 0}, "num_ranks is a whole number from 1 to .*got 0"),
         ({"engine": "fsdp", "offload": "optimizer"}, "got 'optimizer' for fsdp"),
-        ({"num_microbatches": 0}, "a microbatch, a layer and a token or more"),
-        ({"engine": "fsdp_hybrid", "num_ranks": 3}, "not groups of"),
+        ({"microbatches": 0}, "a microbatch, a layer and a token or more"),
+        ({"engine": "fsdp_hybrid", "ranks": 3}, "not groups of"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_any_rank_starts(wrong, words):
