@@ -112,7 +112,7 @@ def serve(peer: str) -> None:
     if peer == "labkit":
         from labkit.launching.fork import zygote_client
 
-        zygote_client.seconds_to_ready()
+        zygote_client.seconds_to_complete()
     elif peer != "torchrun":
         importlib.import_module("accelerate")
         importlib.import_module("torch.distributed")
