@@ -82,7 +82,7 @@ class Job:
         return [state.row() for state in self._states]
 
     def wait(self) -> Run:
-        """Blocks until the end. Returns the Run; raises RankFailed, Deadlock, Timeout or Stopped."""
+        """Waits for the end. Returns the Run; raises RankFailed, Deadlock, Timeout or Stopped."""
         try:
             while not self._over.wait(0.1 if listeners else 1.0):
                 for listener in listeners:

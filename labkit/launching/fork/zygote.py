@@ -39,7 +39,7 @@ from labkit.launching.fork.messages import (
 )
 from labkit.launching.fork.request import Request
 
-FIRST = ("torch", "torch.distributed", "numpy", "cloudpickle")
+FIRST = ("torch", "torch.distributed", "numpy.random", "cloudpickle")
 """What every rank needs."""
 LATER = (
     "torch.fx.experimental.symbolic_shapes",

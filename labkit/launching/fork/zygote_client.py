@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from labkit.launching.fork import messages
-from labkit.launching.fork.messages import Complete, Launch, Message
+from labkit.launching.fork.messages import Complete, Launch, Message, Ready
 from labkit.launching.fork.request import Request
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.machine import ops, resources
@@ -124,6 +124,10 @@ class ZygoteClient:
         self.control.close()
         if self.owner != os.getpid():
             return
+        if (
+            Ready not in self._heard
+        ):  # it has no ranks, and imports torch: nothing else would end it
+            self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=2)
         if self.process.poll() is None:
