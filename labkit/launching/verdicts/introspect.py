@@ -76,9 +76,11 @@ def _inductor_left_alone() -> Iterator[None]:
         yield
         return
     torch._inductor = empty = types.ModuleType("torch._inductor")
-    yield
-    if torch._inductor is empty:
-        del torch._inductor
+    try:
+        yield
+    finally:
+        if torch._inductor is empty:
+            del torch._inductor
 
 
 def where(frame: types.FrameType | None, sources: Sources) -> dict:
