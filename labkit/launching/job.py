@@ -337,7 +337,7 @@ class Job:
             self._control.close()
 
     def _await_exits(self, waited: set[int]) -> None:
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + (1.0 if self._pids else 0.5)  # no pids: it forks no more
         while waited and _readable(self._control, deadline - time.monotonic()):
             message, _ = messages.receive(self._control)
             if message is None:

@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -119,6 +120,11 @@ class Zygote:
     def fork(self, launch: Launch, fds: list[int]) -> None:
         """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
         run = socket.socket(fileno=fds[0])
+        if _is_deserted(run):  # stopped while we imported a module
+            run.close()
+            for fd in fds[1:]:
+                os.close(fd)
+            return
         pids: dict[int, int] = {}
         self.runs[run] = pids
         for rank, fd in enumerate(fds[1:]):
@@ -213,6 +219,13 @@ class Zygote:
         """Ends every rank before the zygote ends."""
         for pids in self.runs.values():
             self.kill(list(pids), signal.SIGKILL)
+
+
+def _is_deserted(sock: socket.socket) -> bool:
+    """Whether the other end of a socket is closed, whatever there is still to read."""
+    poll = select.poll()
+    poll.register(sock, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _next_ended() -> tuple[int, int] | None:
