@@ -51,7 +51,7 @@ def work(token):
         "folder": os.path.dirname(os.readlink("/proc/self/fd/1")),
     }
 
-zygote_client.seconds_to_ready()
+zygote_client.seconds_to_complete()
 told = zygote_client.running().process.pid
 """
 LAUNCH = """

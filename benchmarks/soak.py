@@ -173,7 +173,7 @@ def soak(launches: int, seed: int) -> dict:
     chance = random.Random(seed)
     shared = set(_shared())
     began = time.monotonic()
-    zygote_client.seconds_to_ready()
+    zygote_client.seconds_to_complete()
     one("healthy", 3, 0)
     leftovers(mark, shared)
     time.sleep(1.0)  # the spares are forked

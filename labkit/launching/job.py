@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from labkit.launching.fork import messages
-from labkit.launching.fork.messages import Ask, Bye, Exited, Forked, Kill, Message
+from labkit.launching.fork.messages import Ask, Bye, Exited, Forked, Kill, Message, Ready
 from labkit.launching.fork.request import Request
 from labkit.launching.fork.zygote_client import ZygoteClient
 from labkit.launching.rank_state import CallsReader, RankFiles, RankState, is_sign_of_life
@@ -82,8 +82,7 @@ class Job:
         return [state.row() for state in self._states]
 
     def wait(self) -> Run:
-        """Blocks until the end. Returns the Run; raises RankFailed, Deadlock, Timeout or, if it was
-        stopped, Stopped."""
+        """Waits for the end. Returns the Run; raises RankFailed, Deadlock, Timeout or Stopped."""
         try:
             while not self._over.wait(0.1 if listeners else 1.0):
                 for listener in listeners:
@@ -98,8 +97,7 @@ class Job:
         return self._conclusion
 
     def stop(self) -> None:
-        """Kills every rank and returns when they are gone. Stopping a job that has ended does
-        nothing."""
+        """Kills every rank and returns when they are gone. Does nothing once the job has ended."""
         if self._over.is_set():
             return
         self._stopping.set()
@@ -122,7 +120,7 @@ class Job:
 
     def _stack(self, files: RankFiles, before: int) -> str:
         """What came to a stack file after so many characters, cells named as in the notebook."""
-        text = files.stack.read_text()[before:]
+        text = files.stack.read_text(encoding="utf-8")[before:]
         for file, source in self._request.sources.items():
             text = text.replace(file, source.name)
         return text
@@ -142,10 +140,9 @@ class Job:
     def _watch(self) -> None:
         """The watching thread: from the fork to the conclusion."""
         try:
-            self._control, self._socks = self._client.fork(self._request)
-            self._lived_at = self._asked_at = time.monotonic()
-            self._states = [RankState(rank=rank) for rank in range(self.num_ranks)]
-            conclusion = self._follow()
+            # a stop need not wait for a zygote that only starts
+            ready = self._client.wait_for(Ready, unless=self._wake_read)
+            conclusion = self._follow() if ready else self._judge()
         except BaseException as error:
             conclusion = error
         if isinstance(conclusion, Run):
@@ -163,7 +160,10 @@ class Job:
         self._over.set()
 
     def _follow(self) -> Conclusion:
-        """Listens and judges until there is a conclusion."""
+        """Has the ranks forked, then listens and judges until there is a conclusion."""
+        self._control, self._socks = self._client.fork(self._request)
+        self._lived_at = self._asked_at = time.monotonic()
+        self._states = [RankState(rank=rank) for rank in range(self.num_ranks)]
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
             selector.register(self._control, selectors.EVENT_READ)
@@ -337,7 +337,7 @@ class Job:
             self._control.close()
 
     def _await_exits(self, waited: set[int]) -> None:
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + (1.0 if self._pids else 0.5)  # no pids: it forks no more
         while waited and _readable(self._control, deadline - time.monotonic()):
             message, _ = messages.receive(self._control)
             if message is None:

@@ -153,7 +153,7 @@ class RankFiles:
 
     def read_log(self) -> str:
         """What it has printed so far."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+        return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
     def read_log_end(self) -> str:
         """The last lines of it: a log can be long."""

@@ -4,11 +4,14 @@ import shutil
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit.launching import saved
 from labkit.launching.rank_state import RankFiles
 from labkit.launching.saved import UNREADABLE, Unsaved
-from labkit.timeline import Timeline
+
+if TYPE_CHECKING:
+    from labkit.timeline import Timeline
 
 __all__ = ["UNREADABLE", "Run", "Unsaved", "remove"]
 
@@ -49,10 +52,12 @@ class Run:
             f"Run({len(self)} ranks, {self.origin}, {', '.join(self.notes)}, {self.seconds:.2f} s)"
         )
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> "Timeline":
         """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when
         they recorded nothing."""
         if self.folder and (self.folder / saved.TIMELINE).exists():
+            from labkit.timeline import Timeline
+
             timeline = Timeline.load(self.folder / saved.TIMELINE)
             return replace(timeline, origin=self.origin)
         traces = self._traces()

@@ -17,8 +17,6 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import ClassVar, Protocol
 
-import numpy as np
-
 from labkit.units import check_real, check_whole, check_word
 
 ABOUT = ("logs", "seconds", "backend", "notes", "peak_rss_bytes", "machine", "started")
@@ -82,13 +80,16 @@ def write(folder: Path, results: tuple, about: dict) -> None:
     encoder = _Encoder()
     encoded = [encoder.encode(result, f"rank{rank}") for rank, result in enumerate(results)]
     if encoder.arrays:
+        import numpy as np
+
         np.savez_compressed(folder / "arrays.npz", **encoder.arrays)
     if encoder.tensors:
         from safetensors.torch import save_file
 
         save_file(encoder.tensors, folder / "tensors.safetensors")
     content = {**about, "results": encoded, "kept_as_repr": encoder.reprs}
-    (folder / "run.json").write_text(json.dumps(content, indent=1, ensure_ascii=False))
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    (folder / "run.json").write_text(text, encoding="utf-8")
 
 
 def read(folder: Path) -> tuple[tuple, dict]:
@@ -124,6 +125,8 @@ class _Encoder:
 
     def encode(self, value: object, name: str) -> object:
         """JSON for a value that stands at ``name``."""
+        import numpy as np
+
         if _is_plain(value):
             return value
         if isinstance(value, np.generic) and _is_plain(value.item()):
@@ -199,6 +202,8 @@ def _is_plain(value: object) -> bool:
 def _read_arrays(folder: Path) -> dict:
     if not (folder / "arrays.npz").exists():
         return {}
+    import numpy as np
+
     with np.load(folder / "arrays.npz", allow_pickle=False) as file:
         arrays = dict(file)
     for name, array in arrays.items():

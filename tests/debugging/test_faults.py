@@ -31,7 +31,7 @@ LINES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm():
-    zygote_client.seconds_to_ready()
+    zygote_client.seconds_to_complete()
 
 
 def below_zygote():

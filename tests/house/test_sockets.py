@@ -64,7 +64,7 @@ def work():
     while not os.path.exists("GO"):
         time.sleep(0.05)
     return os.getpid()
-server.seconds_to_ready()
+server.seconds_to_complete()
 time.sleep(0.5)
 """
 

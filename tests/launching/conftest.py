@@ -11,7 +11,7 @@ from labkit.launching.fork import zygote_client
 @pytest.fixture(scope="module")
 def zygote():
     """It has imported everything, so that no test waits for that."""
-    zygote_client.seconds_to_ready()
+    zygote_client.seconds_to_complete()
 
 
 @pytest.fixture

@@ -40,6 +40,25 @@ def test_stop_ends_every_rank_and_stacks_tell_where_they_are():
     assert isinstance(caught.value, KeyboardInterrupt)
 
 
+@pytest.mark.alone  # a bound in seconds
+def test_a_run_that_is_stopped_before_the_zygote_reads_of_it_never_begins():
+    zygote = psutil.Process(zygote_client.running().process.pid)
+    lab.launch(int)
+    time.sleep(1)  # its spares are forked
+    spares = set(zygote.children())
+    zygote.suspend()
+    try:
+        job = lab.start(time.sleep, 600, ranks=2)
+        began = time.monotonic()
+        job.stop()
+        assert time.monotonic() - began < 1 and job.done
+    finally:
+        zygote.resume()
+    time.sleep(0.5)
+    assert spares and set(zygote.children()) == spares
+    assert list(lab.launch(int)) == [0, 0]
+
+
 def test_children_of_a_rank_die_with_it():
     def parent():
         subprocess.Popen(["sleep", "600"])

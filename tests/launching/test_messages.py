@@ -11,6 +11,7 @@ from labkit.launching.fork import messages
 from labkit.launching.fork.messages import (
     Ask,
     Bye,
+    Complete,
     Exited,
     Failed,
     Forked,
@@ -32,7 +33,8 @@ REPORT = Report(at=3.5, where=WHERE, pending=(WORK,), groups={"0": [0, 1]}, last
 RETURNED = Returned(at=4.5, notes=("gloo", "paced"), peak_rss_bytes=10**9, last={"0": 3})
 FAILED = Failed(at=4.5, type="KeyError", message="no", traceback="Traceback", where=WHERE)
 ALL = [
-    Ready(pid=7, missing=("deepspeed",)),
+    Ready(),
+    Complete(),
     Launch(request={"seed": 1}),
     Forked(pids=(8, 9)),
     Exited(rank=1, status=-9),

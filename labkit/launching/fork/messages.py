@@ -23,12 +23,12 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready(Message):
-    """The zygote, to the notebook: it has imported everything, and forks from now on."""
+    """The zygote, to the notebook: it has imported torch, and forks from now on."""
 
-    pid: int
-    """its process"""
-    missing: tuple
-    """names of modules that could not be imported"""
+
+@dataclass(frozen=True, kw_only=True)
+class Complete(Message):
+    """The zygote, to the notebook: it has imported everything that ranks may need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class Report(RankMessage):
 _KINDS = {
     kind.__name__: kind
     for kind in (
-        *(Ready, Launch, Forked, Exited, Kill, Order, Ask, Bye),
+        *(Ready, Complete, Launch, Forked, Exited, Kill, Order, Ask, Bye),
         *(Started, Progress, Returned, Failed, Report),
     )
 }

@@ -5,9 +5,12 @@ tensor code and no thread, so a fork of it is safe and takes milliseconds, and n
 one run into the next. It lives as long as the notebook's end of its socket: when that closes, it
 kills every rank, removes the folder and goes.
 
-A ``Launch`` with open sockets starts a run. A few spares are forked ahead, in quiet moments; an
-``Order`` makes one of them a rank. Over the run's own socket the zygote answers ``Forked``, later
-``Exited`` for each rank, and takes ``Kill``.
+It is ``Ready`` once it has imported torch. What only some ranks need (FSDP, DeepSpeed, ...) it
+imports later, a module at a time, in quiet moments: a rank that is forked earlier imports that
+itself. When it has everything it says ``Complete`` and forks a few spares ahead.
+
+A ``Launch`` with open sockets starts a run. An ``Order`` makes a spare one of its ranks. Over the
+run's own socket the zygote answers ``Forked``, later ``Exited`` for each rank, and takes ``Kill``.
 """
 
 import contextlib
@@ -16,6 +19,7 @@ import importlib
 import importlib.util
 import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -24,40 +28,51 @@ import sys
 import traceback
 
 from labkit.launching.fork import messages, worker
-from labkit.launching.fork.messages import Exited, Forked, Kill, Launch, Message, Order, Ready
+from labkit.launching.fork.messages import (
+    Complete,
+    Exited,
+    Forked,
+    Kill,
+    Launch,
+    Message,
+    Order,
+    Ready,
+)
 from labkit.launching.fork.request import Request
 
-PRELOADED = (
-    "torch",
-    "torch.distributed",
-    "torch.nn.parallel",
+FIRST = ("torch", "torch.distributed", "numpy.random", "cloudpickle")
+"""What every rank needs."""
+LATER = (
+    "torch.fx.experimental.symbolic_shapes",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
+    "torch._dynamo",
     "torch.distributed.pipelining",
     "torch.distributed.checkpoint",
-    "torch.profiler",
-    "torch._dynamo",
-    "torch.optim",
-    "numpy",
-    "cloudpickle",
 )
-FIRST_SPARES = 4
-MOST_SPARES = 8
-REST_S = 0.05  # a moment without a message: quiet enough to fork a spare
-CPU_ONLY = (
+"""What some ranks need. A launch may have to wait for one of them: so the large ones (torch._dynamo
+is one of pipelining's own) stand there by themselves, none longer than half a second."""
+LATER_ON_CPU = (
     "accelerate",
     "deepspeed",
     "deepspeed.pipe",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.lowering",
     "deepspeed.runtime.zero.muon.original_muon",
 )
+"""What some ranks need where there is no GPU; DeepSpeed imports torch._inductor."""
+FIRST_SPARES = 4
+MOST_SPARES = 8
+REST_S = 0.05  # a moment without a message: quiet enough to import, or to fork a spare
 
 
 class Zygote:
-    """The zygote's whole state: its socket to the notebook, the runs whose ranks are alive, and
-    spare processes."""
+    """The zygote's whole state: its socket to the notebook, the modules that it has still to
+    import, the runs whose ranks are alive, and spare processes."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, later: tuple[str, ...]) -> None:
         self.control = control
+        self.later = list(later)
         self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
         self.spares: list[tuple[int, socket.socket]] = []  # forked ahead of their order
         self.num_spares = FIRST_SPARES
@@ -74,11 +89,10 @@ class Zygote:
         """Forks, reaps and kills until the notebook is gone."""
         parent = os.getppid()
         while os.getppid() == parent:
-            lacking = len(self.spares) < self.num_spares and not self.runs
+            lacking = not self.runs and (self.later or len(self.spares) < self.num_spares)
             events = self.selector.select(timeout=REST_S if lacking else 1.0)
             if lacking and not events:  # a quiet moment: no rank is disturbed
-                with contextlib.suppress(OSError):
-                    self.spares.append(self.spare())
+                self.prepare()
             for key, _ in events:
                 if key.fileobj is self.control:
                     launch, fds = messages.receive(self.control)
@@ -92,9 +106,25 @@ class Zygote:
                     self.obey(key.fileobj)
             self.reap()
 
+    def prepare(self) -> None:
+        """One step towards what ranks will need: a module, or a spare once all modules are
+        there."""
+        if not self.later:
+            with contextlib.suppress(OSError):
+                self.spares.append(self.spare())
+            return
+        _load(self.later.pop(0))
+        if not self.later:
+            self.tell(self.control, Complete())
+
     def fork(self, launch: Launch, fds: list[int]) -> None:
         """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
         run = socket.socket(fileno=fds[0])
+        if _is_deserted(run):  # stopped while we imported a module
+            run.close()
+            for fd in fds[1:]:
+                os.close(fd)
+            return
         pids: dict[int, int] = {}
         self.runs[run] = pids
         for rank, fd in enumerate(fds[1:]):
@@ -131,6 +161,7 @@ class Zygote:
 
     def leave(self, ours: socket.socket) -> None:
         """In a new process: forget everything that belongs to the zygote or to the other ranks."""
+        gc.enable()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -179,15 +210,22 @@ class Zygote:
             self.selector.unregister(run)
         run.close()
 
-    def tell(self, run: socket.socket, message: Message) -> None:
-        """Sends to a run's owner, who may be gone."""
+    def tell(self, sock: socket.socket, message: Message) -> None:
+        """Sends to the notebook, which may be gone."""
         with contextlib.suppress(OSError):
-            messages.send(run, message)
+            messages.send(sock, message)
 
     def close(self) -> None:
         """Ends every rank before the zygote ends."""
         for pids in self.runs.values():
             self.kill(list(pids), signal.SIGKILL)
+
+
+def _is_deserted(sock: socket.socket) -> bool:
+    """Whether the other end of a socket is closed, whatever there is still to read."""
+    poll = select.poll()
+    poll.register(sock, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _next_ended() -> tuple[int, int] | None:
@@ -206,20 +244,19 @@ def _next_ended() -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def _preload(folder: str) -> list[str]:
-    gpus = os.environ.get("LABKIT_GPUS", "0") != "0"
-    names = PRELOADED if gpus else (*PRELOADED, *CPU_ONLY)
-    missing = []
+def _load(*names: str) -> None:
+    """Imports modules, to be shared by all ranks that are forked from now on. What can't be
+    imported is left out: a rank that needs it will say why."""
     for name in names:
         try:
             importlib.import_module(name)
-        except ImportError:
-            missing.append(name)
-    if not gpus:
-        # the first call imports the devices' modules; a rank then need not
-        sys.modules["torch"].manual_seed(0)
-        _remember_cpu(folder)
-    return missing
+        except Exception:
+            traceback.print_exc()
+    gc.freeze()
+    threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
+    assert threads == 1, (
+        f"the zygote must be single-threaded to fork safely; it has {threads} threads"
+    )
 
 
 def _remember_cpu(folder: str) -> None:
@@ -244,21 +281,22 @@ def _remember_cpu(folder: str) -> None:
 
 
 def main() -> None:
-    """Imports everything once, says ready, serves."""
+    """Imports torch once, says ready, serves."""
     control = socket.socket(fileno=int(sys.argv[1]))
     folder = sys.argv[2]
     # a rank takes SIGUSR1 for its stack once it has settled
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    missing = _preload(folder)
-    threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
-    assert threads == 1, (
-        f"the zygote must be single-threaded to fork safely; it has {threads} threads"
-    )
-    gc.collect()
-    gc.freeze()
-    zygote = Zygote(control)
-    messages.send(control, Ready(pid=os.getpid(), missing=tuple(missing)))
+    gc.disable()  # imports leave little garbage; to look for it takes a fifth of their time
+    _load(*FIRST)
+    later = LATER
+    if os.environ.get("LABKIT_GPUS", "0") == "0":
+        later = (*LATER, *LATER_ON_CPU)
+        # the first call imports the devices' modules; a rank then need not
+        sys.modules["torch"].manual_seed(0)
+        _remember_cpu(folder)
+    zygote = Zygote(control, later)
+    messages.send(control, Ready())
     try:
         zygote.serve()
     finally:

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import multiprocessing.connection
 import os
 import shutil
 import socket
@@ -13,11 +14,13 @@ import time
 from pathlib import Path
 
 from labkit.launching.fork import messages
-from labkit.launching.fork.messages import Launch
+from labkit.launching.fork.messages import Complete, Launch, Message, Ready
 from labkit.launching.fork.request import Request
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.machine import ops, resources
 
+# in UTF-8 mode, and so its ranks: torch's own import fails under an ASCII locale
+_ZYGOTE = ("-X", "utf8", "-m", "labkit.launching.fork.zygote")
 _lock = threading.Lock()
 _client: "ZygoteClient | None" = None
 
@@ -33,7 +36,7 @@ class ZygoteClient:
         # what ranks need to find DeepSpeed's ops
         self.environ = {} if resources.num_gpus() else ops.environment()
         self.control, theirs = socket.socketpair()
-        self._ready = False
+        self._heard: set[type[Message]] = set()  # what it has said
         self.process = self._start(theirs)
         theirs.close()
 
@@ -49,7 +52,7 @@ class ZygoteClient:
         fd = theirs.fileno()
         with open(self.folder / "zygote.txt", "wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "labkit.launching.fork.zygote", str(fd), str(self.folder)],
+                [sys.executable, *_ZYGOTE, str(fd), str(self.folder)],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -64,20 +67,33 @@ class ZygoteClient:
         us)."""
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def wait_ready(self) -> None:
-        """Blocks until everything is imported (a few seconds, once). Raises LaunchError when that
-        fails."""
-        if not self._ready:
+    def wait_for(self, said: type[Message], unless: socket.socket | None = None) -> bool:
+        """Blocks until the zygote has said ``Ready`` (a second or two, once) or ``Complete``. False
+        if there is something to read from ``unless`` before that. Raises LaunchError when the
+        zygote has ended."""
+        ends = [self.control] if unless is None else [self.control, unless]
+        while said not in self._heard:
+            # not for ever: another thread may have read it
+            if unless in multiprocessing.connection.wait(ends, timeout=0.1):
+                return False
+            self._hear()
+        return True
+
+    def _hear(self) -> None:
+        """Notes the next message, if another thread has not read it already."""
+        with _lock:
+            if not multiprocessing.connection.wait([self.control], timeout=0):
+                return
             message, _ = messages.receive(self.control)
-            if message is None:
-                log = self.folder / "zygote.txt"
-                text = log.read_text() if log.exists() else ""
-                raise LaunchError(
-                    "the process that starts ranks ended before it was ready. "
-                    f"Its output:\n{text[-2000:]}\n"
-                    "`python -m labkit doctor` tells what is missing."
-                )
-            self._ready = True
+        if message is None:
+            log = self.folder / "zygote.txt"
+            text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            raise LaunchError(
+                "the process that starts ranks ended before it was ready. "
+                f"Its output:\n{text[-2000:]}\n"
+                "`python -m labkit doctor` tells what is missing."
+            )
+        self._heard.add(type(message))
 
     def new_folder(self) -> Path:
         """An empty folder for one run."""
@@ -87,11 +103,11 @@ class ZygoteClient:
         return folder
 
     def fork(self, request: Request) -> tuple[socket.socket, list[socket.socket]]:
-        """Forks a run's ranks. Returns the run's socket and one socket per rank."""
+        """Forks a run's ranks; the zygote must be ready. Returns the run's socket and one socket
+        per rank."""
         pairs = [socket.socketpair() for _ in range(1 + request.num_ranks)]
         try:
             with _lock:
-                self.wait_ready()
                 fds = tuple(theirs.fileno() for _, theirs in pairs)
                 messages.send(self.control, Launch(request=request.to_json()), fds=fds)
         except BaseException:
@@ -108,6 +124,10 @@ class ZygoteClient:
         self.control.close()
         if self.owner != os.getpid():
             return
+        if (
+            Ready not in self._heard
+        ):  # it has no ranks, and imports torch: nothing else would end it
+            self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=2)
         if self.process.poll() is None:
@@ -118,7 +138,7 @@ class ZygoteClient:
 
 def running() -> ZygoteClient:
     """The zygote of this process, started if there is none (or it died). Returns at once;
-    ``wait_ready`` waits."""
+    ``wait_for`` waits."""
     global _client
     with _lock:
         if _client is None or not _client.alive:
@@ -127,10 +147,9 @@ def running() -> ZygoteClient:
         return _client
 
 
-def seconds_to_ready() -> float:
-    """Starts the zygote if need be and waits for it; returns how long that took, in seconds."""
+def seconds_to_complete() -> float:
+    """Starts the zygote if need be and waits until it has imported everything; returns how long
+    that took, in seconds."""
     began = time.monotonic()
-    client = running()
-    with _lock:
-        client.wait_ready()
+    running().wait_for(Complete)
     return time.monotonic() - began

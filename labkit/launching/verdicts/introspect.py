@@ -1,6 +1,7 @@
 """What a rank can tell about itself: where it is, which collectives it has called, what it
 raised."""
 
+import contextlib
 import json
 import linecache
 import os
@@ -8,7 +9,7 @@ import pickle
 import sys
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from labkit.launching.fork.request import Source
@@ -55,12 +56,31 @@ def calls(sources: Sources) -> list[dict] | None:
 
     if not dist.is_initialized():
         return None
-    entries = pickle.loads(_dump_fr_trace(True, True, False)).get("entries", [])
+    with _inductor_left_alone():
+        dump = _dump_fr_trace(True, True, False)
+    entries = pickle.loads(dump).get("entries", [])
     return [
         {**_entry(entry), **_own_lines(entry["frames"], sources)}
         for entry in entries
         if not entry["is_p2p"]
     ]
+
+
+@contextlib.contextmanager
+def _inductor_left_alone() -> Iterator[None]:
+    """Inside, torch's recorder does not import torch._inductor (1 s, on every rank) only to ask it
+    for the lines of compiled code: where it is not loaded there is none."""
+    import torch
+
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    torch._inductor = empty = types.ModuleType("torch._inductor")
+    try:
+        yield
+    finally:
+        if torch._inductor is empty:
+            del torch._inductor
 
 
 def where(frame: types.FrameType | None, sources: Sources) -> dict:

@@ -1,0 +1,143 @@
+"""Laws of the first launch in a fresh process: it waits for torch and for nothing else, a stop does
+not wait at all, and the notebook's locale does not matter."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+
+def fresh(tmp_path, program, **environ):
+    """What a program prints that is run by a process of its own, as words."""
+    script = tmp_path / "fresh.py"
+    script.write_text("import labkit as lab\n" + textwrap.dedent(program))
+    ended = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()
+
+
+def test_the_first_launch_waits_for_torch_alone_and_imports_nothing_into_the_notebook(tmp_path):
+    program = """
+        import sys
+        def look():
+            import sys, torch, torch.distributed as dist
+            from labkit.launching.verdicts import introspect
+            dist.all_reduce(torch.ones(1))
+            assert len(introspect.calls({})) == 1
+            return [name in sys.modules for name in ("deepspeed", "torch._inductor")]
+        if __name__ == "__main__":
+            print(*lab.launch(look)[0], "torch" in sys.modules, "numpy" in sys.modules)
+    """
+    assert fresh(tmp_path, program) == ["False"] * 4
+
+
+def test_a_rank_that_is_forked_early_imports_by_itself_what_it_needs(tmp_path):
+    program = """
+        def train():
+            import sys
+            early = "deepspeed" not in sys.modules
+            import torch
+            import deepspeed
+            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.tensor import DTensor
+            model = fully_shard(torch.nn.Linear(4, 4))
+            model(torch.ones(1, 4)).sum().backward()
+            config = {"train_batch_size": 2, "optimizer": {"type": "Adam"}}
+            net = torch.nn.Linear(4, 4)
+            engine, *_ = deepspeed.initialize(
+                model=net, model_parameters=net.parameters(), config=config
+            )
+            engine.backward(engine(torch.ones(1, 4)).sum())
+            engine.step()
+            return early, isinstance(model.weight.grad, DTensor), engine.global_steps
+        if __name__ == "__main__":
+            run = lab.launch(train)
+            assert run[0] == run[1]
+            print(*run[0])
+    """
+    assert fresh(tmp_path, program) == ["True", "True", "1"]
+
+
+def test_a_zygote_that_has_imported_everything_says_so_and_has_done_it(tmp_path):
+    program = """
+        from labkit.launching.fork import zygote, zygote_client
+        def missing():
+            import sys
+            return [name for name in (*zygote.FIRST, *zygote.LATER) if name not in sys.modules]
+        if __name__ == "__main__":
+            lab.launch(missing)
+            zygote_client.seconds_to_complete()
+            print("missing:", *lab.launch(missing)[0])
+    """
+    assert fresh(tmp_path, program) == ["missing:"]
+
+
+def test_a_launch_works_from_a_process_with_an_ascii_locale(tmp_path):
+    program = r"""
+        import locale
+        from labkit.launching.fork import zygote_client
+        def say(word):
+            print("caf\u00e9", word)
+            return "\u00fc"
+        if __name__ == "__main__":
+            zygote_client.seconds_to_complete()
+            run = lab.launch(say, "\u00e9")
+            assert run[1] == "\u00fc" and run.logs[1] == "caf\u00e9 \u00e9\n", ascii(run.logs)
+            log = zygote_client.running().folder / "zygote.txt"
+            print(locale.getpreferredencoding(False), b"UnicodeDecodeError" in log.read_bytes())
+    """
+    encoding, failed = fresh(tmp_path, program, **ASCII)
+    assert encoding != "UTF-8" and failed == "False"
+
+
+STOP = """
+    import time
+    from labkit.launching.fork import zygote_client
+    def forever():
+        time.sleep(600)
+    def stopped():
+        job = lab.start(forever)
+        began = time.monotonic()
+        job.stop()
+        seconds = time.monotonic() - began
+        try:
+            job.wait()
+        except lab.Stopped:
+            return seconds
+    if __name__ == "__main__":
+        first = stopped()
+        {then}
+        print(first, stopped())
+        assert list(lab.launch(int)) == [0, 0]
+        print(zygote_client.running().process.pid)
+"""
+
+
+@pytest.mark.alone  # a bound in seconds
+@pytest.mark.parametrize("then", ["", "lab.launch(int)"], ids=["torch", "what comes after torch"])
+def test_stop_answers_within_a_second_while_the_zygote_still_imports(tmp_path, then):
+    *seconds, pid = fresh(tmp_path, STOP.replace("{then}", then))
+    assert max(map(float, seconds)) < 1
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_all_that_wait_for_the_zygote_learn_that_it_is_ready(tmp_path):
+    program = """
+        def early():
+            import sys
+            return "deepspeed" not in sys.modules
+        if __name__ == "__main__":
+            jobs = [lab.start(early, ranks=1) for _ in range(3)]
+            print(*(job.wait()[0] for job in jobs))
+    """
+    assert fresh(tmp_path, program) == ["True"] * 3
