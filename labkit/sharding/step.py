@@ -16,7 +16,7 @@ from labkit.footprint import Footprint
 from labkit.sharding import moments, partition
 from labkit.sharding.moments import Unit
 from labkit.shards import Shards, join
-from labkit.units import format_bytes
+from labkit.units import check_whole, format_bytes
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
@@ -64,6 +64,7 @@ class Step(Experiment):
     """per step; 2 or more show what lies there between them"""
 
     def __post_init__(self) -> None:
+        check_whole(1, 1_000_000, ranks=self.ranks)
         counts = (self.microbatches, self.layers, self.dim, self.batch, self.seq_len)
         if min(counts) < 1:
             raise ValueError(f"a step has a microbatch, a layer and a token or more; got {self}")

@@ -99,7 +99,7 @@ def test_the_configuration_says_what_the_setting_says(engine, offload, keys):
     "wrong, words",
     [
         ({"engine": "zero9"}, "an engine is one of"),
-        ({"ranks": 0}, "num_ranks is a whole number from 1 to .*got 0"),
+        ({"ranks": 0}, "ranks is a whole number from 1 to .*got 0"),
         ({"engine": "fsdp", "offload": "optimizer"}, "got 'optimizer' for fsdp"),
         ({"microbatches": 0}, "a microbatch, a layer and a token or more"),
         ({"engine": "fsdp_hybrid", "ranks": 3}, "not groups of"),
