@@ -191,7 +191,7 @@ for name, seconds in rows.items():
     print(f"{name:<19} {seconds / one:.1f} times one share")
 
 # %% [markdown]
-# Two threads take about as long as one after the other; two ranks, on two free cores, about as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL torch broadcasts and reduces instead: about 2 for any N), beside what a rank of a ring all-reduce sends and receives:
+# Two threads take about as long as one after the other; two ranks, on two free cores, about as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL, torch calls its broadcast and its reduce instead, which are not counted here), beside what a rank of a ring all-reduce sends and receives:
 
 # %%
 from labkit.collectives.algorithms import plan
@@ -620,14 +620,14 @@ for prefix in ("", "module."):
 # %%
 MAIN = """
 if __name__ == "__main__":
-    import os, sys
+    import sys
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
     logged, _ = train(3, sys.argv[1])
     if dist.get_rank() == 0:
         print(*(f"{mean:.3f}" for _, mean in logged), flush=True)
-    dist.barrier(), os._exit(0)  # without the teardown, which aborts now and then
+    dist.destroy_process_group()
 """
 script = Path(folder.name, "train.py")
 script.write_text(inspect.getsource(train) + MAIN)

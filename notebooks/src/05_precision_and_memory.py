@@ -287,7 +287,7 @@ print(
 )
 
 # %% [markdown]
-# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; torch refuses `bf16_compress_hook` with gloo); the fourth is a model converted to bf16 as above.
+# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; what torch says to its hook for bf16 is printed last); the fourth is a model converted to bf16 as above.
 
 # %%
 my_activations, my_messages = None, None  # of autocast
@@ -298,7 +298,7 @@ def kept_and_sent():
     import torch
     from labkit.measure import memory, traffic
     from labkit import model
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     tokens, targets = model.story_tokens(8, 32)
@@ -309,7 +309,7 @@ def kept_and_sent():
         )
         ddp, held = DDP(net), memory.Activations(net.parameters())
         if kind == "autocast, hook":
-            ddp.register_comm_hook(None, fp16_compress_hook)
+            ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         with (
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind.startswith("autocast")),
             held.chunk(0),
@@ -318,11 +318,15 @@ def kept_and_sent():
         with traffic.count() as counted:
             loss.backward()
         found[kind] = held.peak_bytes, counted.payload_bytes["all_reduce"]
-    return found
+    try:
+        said = DDP(torch.nn.Linear(1, 1)).register_comm_hook(None, default_hooks.bf16_compress_hook)
+    except TypeError as error:
+        said = error
+    return found, f"bf16_compress_hook: {said or 'accepted'}"
 
 
 # %%
-found = lab.launch(kept_and_sent, ranks=2, backend="gloo", timeout_s=40)[0]
+found, said = lab.launch(kept_and_sent, ranks=2, backend="gloo", timeout_s=40)[0]
 print(f"{my_activations = }, {my_messages = }")
 for kind, numbers in found.items():
     kept, sent = (
@@ -330,6 +334,7 @@ for kind, numbers in found.items():
         for num, whole in zip(numbers, found["fp32"])
     )
     print(f"{kind:<14} kept for the backward {kept}   handed to all_reduce {sent}")
+print(said)
 
 # %% [markdown]
 # autocast saves less than half: the norms and the stream stay in fp32, and the casts of the weights are kept, too (their share falls as the batch grows). And the messages stay whole, because the gradients are fp32; the hook rounds them for the journey (chapter 11 has more of these).

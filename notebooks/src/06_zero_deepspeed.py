@@ -321,7 +321,7 @@ for stage, (name, run) in enumerate(runs.items()):
 # %% [markdown]
 # Stages 1 and 2: a reduce-scatter and an all-gather are one all-reduce. 1x. Stage 3 gathers once more: 1.5x (Rajbhandari et al. 2020, section 7). Our ring sends exactly that.
 #
-# And yet gloo's wire shows the table of section 8.5.1. It has no reduce-scatter of its own and runs a whole all-reduce in its place: 2 + 1 for stages 1 and 2, 1 + 1 + 2 for stage 3, over 2. That is gloo. NCCL has a real reduce-scatter. So keep two counts apart: the **payload** handed to collectives, which belongs to the method, and the bytes on the **wire**, which belong to the backend. An all-gather is handed a rank's own part only, so 0.25 models of payload are 0.75 to send.
+# gloo's wire shows 1.5x for stages 1 and 2 and 2x for stage 3: the section's numbers for stages 2 and 3, and for stage 1 half as much again as it says. None of them is the method's. gloo has no reduce-scatter of its own and runs a whole all-reduce in its place: 2 + 1 for stages 1 and 2, 1 + 1 + 2 for stage 3, over 2. NCCL has a real reduce-scatter. So keep two counts apart: the **payload** handed to collectives, which belongs to the method, and the bytes on the **wire**, which belong to the backend. An all-gather is handed a rank's own part only, so 0.25 models of payload are 0.75 to send.
 #
 # ### In which order
 #
@@ -590,7 +590,7 @@ for step in range(3):
     dist.all_reduce(mean := loss.detach() / dist.get_world_size())  # for the log
     words = f"| stage {engine.zero_optimization_stage()}, step {step}, loss {mean.item():.4f}"
     if dist.get_rank() == 0: print(words, flush=True)
-os._exit(0)  # without the teardown, which aborts now and then"""
+dist.destroy_process_group()"""
 
 # %% [markdown]
 # `dist.all_reduce` of the loss is for the log. Section D-train has it between `backward` and `optimizer.step()` of a plain model, under the comment "gradient synchronisation". It averages a number. Two ranks with their own data, three steps:
@@ -627,7 +627,7 @@ for what in ("loss", "gradients"):
 # %%
 HF = r"""import os, sys, torch
 from transformers import OPTConfig, OPTForCausalLM, Trainer, TrainingArguments as Arguments
-from labkit import model
+from labkit import model, sharding
 data = [{"input_ids": row, "labels": row} for row in model.story_tokens(48, 32)[0]]
 sizes = OPTConfig(vocab_size=256, hidden_size=64, ffn_dim=256, num_attention_heads=4, num_hidden_layers=2)
 common = {"per_device_train_batch_size": 8, "bf16": True, "max_steps": 3, "logging_steps": 1, "save_strategy": "no",
@@ -636,10 +636,13 @@ for file in sys.argv[2:]:
     try:
         trainer = Trainer(OPTForCausalLM(sizes), Arguments(sys.argv[1], deepspeed=file, **common), train_dataset=data)
         trainer.train()
-        said = type(trainer.model_wrapped).__name__, [entry["loss"] for entry in trainer.state.log_history[:3]]
+        engine = trainer.model_wrapped
+        momentum = sharding.shards(engine).bytes_by("kind")["exp_avg"].sum() / 4  # numbers in fp32, of this rank
+        held = momentum / sum(weight.numel() for weight in engine.parameters())
+        said = type(engine).__name__, f"rank 0 holds {held:.2f} of the momentum", [entry["loss"] for entry in trainer.state.log_history[:3]]
     except ValueError as error: said = str(error).splitlines()
     if os.environ["RANK"] == "0": print(f"| {file.split('/')[-1]}:", *said, sep="\n|   ", flush=True)
-os._exit(0)  # without the teardown, which aborts now and then"""
+if torch.distributed.is_initialized(): torch.distributed.destroy_process_group()"""
 
 # %%
 import json
@@ -672,7 +675,7 @@ print(
 )
 
 # %% [markdown]
-# `accelerate launch` reads what to start from a file of its own, as in the section. Both commands run at the same time, `deepspeed` on two ranks, the Trainer on one: importing it is most of the wait. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
+# `accelerate launch` reads what to start from a file of its own, as in the section. Both commands run at the same time, each on two ranks. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
 
 # %%
 import os
@@ -686,7 +689,7 @@ yaml = Path(folder.name, "accelerate.yaml")
 yaml.write_text(f"""distributed_type: DEEPSPEED
 deepspeed_config: {{deepspeed_config_file: {paths["auto.json"]}, zero3_init_flag: false}}
 num_machines: 1
-num_processes: 1
+num_processes: 2
 main_process_port: {resources.free_port()}
 """)
 environment = (
@@ -723,7 +726,7 @@ print(*(text for text in hf.result().stdout.splitlines() if text.startswith("|")
 assert hf.result().returncode == 0, hf.result().stderr[-2000:]
 
 # %% [markdown]
-# The Trainer refuses the first two, and says what it takes them for. On 4 ranks the batch of 32 would agree (8 x 1 x 4), and the accumulation still would not. "auto" is the cure, and only the Trainer can fill it in. The last lines name the class that trained: look at it in your own scripts. If it is `DistributedDataParallel`, the file was not used. That happens silently, for instance with `ACCELERATE_USE_CPU=true` in the environment.
+# The Trainer refuses the first two, and says what it takes them for. On 4 ranks the batch of 32 would agree (8 x 1 x 4), and the accumulation still would not. "auto" is the cure, and only the Trainer can fill it in. Half of the momentum lies on each rank: stage 2 was in use. The line above names the class that trained: look at it in your own scripts. If it is `DistributedDataParallel`, the file was not used. That happens silently, for instance with `ACCELERATE_USE_CPU=true` in the environment.
 
 # %% [markdown] sections="8.5.3"
 # ## Offload

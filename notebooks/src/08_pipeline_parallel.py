@@ -251,7 +251,7 @@ print(
 )
 
 # %% [markdown]
-# It has not moved: filling and draining a pipeline costs p - 1 microbatches in any order that waits for the last gradient. What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:
+# It has not moved: GPipe and 1F1B both pay p - 1 microbatches to fill the pipeline and to drain it, as does any order with one stage per rank whose backwards are in one piece. (Interleaving and zero bubble, below, change just that.) What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:
 
 # %%
 print("rank   GPipe: held   measured     1F1B: held   measured")

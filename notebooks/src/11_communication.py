@@ -653,7 +653,7 @@ widgets.show(
 )
 
 # %% [markdown]
-# In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL searches for such orders by itself: ring and tree inside, and few crossings.
+# In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL, as documented, searches for such orders by itself when it starts (`NCCL_DEBUG_SUBSYS=GRAPH` prints what it found).
 #
 # And if every pair had a cable of its own? Simulated:
 
@@ -728,7 +728,7 @@ print(
 # | `NCCL_NVLS_ENABLE` | reduction inside the NVLink switch | 2: where supported | not used |
 # | `NCCL_DEBUG_SUBSYS` | which parts speak under INFO | INIT, BOOTSTRAP, ENV | not used |
 #
-# NVIDIA lists all of these but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script. Two of the section's four can be looked at without a GPU. What would `NCCL_SOCKET_IFNAME` select on this machine?
+# NVIDIA lists all of these but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script. For two of the section's four, the rule that the user guide states is written out here in a few lines; NCCL itself is not asked. What would `NCCL_SOCKET_IFNAME` select on this machine, as documented?
 
 # %%
 import socket
@@ -748,12 +748,12 @@ here = [name for _, name in socket.if_nameindex()]
 print("interfaces of this machine:", *here)
 for setting in ("eth0", "=eth0", "^lo,docker"):
     print(
-        f"{setting:<11} selects {selected(setting, here) or 'nothing: NCCL would not start'}; "
+        f"{setting:<11} selects {selected(setting, here) or 'nothing'}; "
         f"among eth0, eth01, ib0: {selected(setting, ['eth0', 'eth01', 'ib0'])}"
     )
 
 # %% [markdown]
-# And what does `NCCL_P2P_LEVEL=NVL` do? Four GPUs as `nvidia-smi topo -m` would print them (invented): two pairs with NVLink, the pairs on two PCIe switches of one CPU.
+# And what does `NCCL_P2P_LEVEL=NVL` do, as documented? A level permits direct messages between GPUs that are no farther apart than it says. Applied to four GPUs as `nvidia-smi topo -m` might print them (invented): two pairs with NVLink, the pairs on two PCIe switches of one CPU.
 
 # %%
 TOPOLOGY = """GPU0   X    NV4  PHB  PHB
@@ -775,7 +775,7 @@ for level in ("LOC", "NVL", "PHB", "SYS"):
     print(f"NCCL_P2P_LEVEL={level}: direct between {', '.join(pairs) or 'no pair'}")
 
 # %% [markdown]
-# NVL is nearly the strictest level. The NVLink pairs had P2P anyway; the others now go through host memory.
+# By that rule NVL is nearly the strictest level: it gives the NVLink pairs nothing that a wider level would not, and takes P2P from the others. That is the documentation, not a run.
 #
 # How to see what NCCL really does: set `NCCL_DEBUG=INFO`, with `NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING`, and look for the lines on the network ("Using network"), the variables it has read ("set by environment"), and rings and trees ("Channel", "Ring", "Trees"). The next cell does that if there is a GPU.
 
