@@ -31,7 +31,7 @@ def coverage(chapters: list[Chapter]) -> str:
             above = (heading(cell.source) if cell.kind == "markdown" else "") or above
             for section in sections(cell):
                 rows.append((section, f"[{chapter.name}]({chapter.name}.ipynb)", above))
-    rows.sort(key=lambda row: _section_order(row[0]))
+    rows = sorted(dict.fromkeys(rows), key=lambda row: _section_order(row[0]))
     lines = [
         "Written by `notebooks/build.py`: where each section of the source material is taught.",
         "",

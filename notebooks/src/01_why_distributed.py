@@ -74,7 +74,7 @@ for each in MODELS.values():
         f" {sharding_states.ranks_needed(each.params, card, 3):>8}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.1.1"
 # ### Is it true?
 #
 # Sixteen bytes per parameter is a claim, so look. Two ranks train a small transformer by four recipes: plain torch in fp32 with Adam, the same with SGD and momentum, everything in bf16, and the mixed recipe as DeepSpeed implements it. After a backward, `meter.shards` lists every tensor that model, engine and optimizer hold.
@@ -97,7 +97,7 @@ for recipe, result in run[0].items():
         f"\n       {listed}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.1.1"
 # Exactly what theory says; `step` is Adam's counter, 4 bytes per tensor. Two recipes come to 16 by different ways, so halving the bits saves no model states as long as fp32 copies are kept. It saves activations and traffic.
 #
 # ### Activations
@@ -590,7 +590,7 @@ for name, each in four(8, 4).items():
         f" {format_bytes(across):>18} {len(each.steps):7} {format_us(time_us(each, network, 1e9)):>11}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="10.1.2, 10.1.3"
 # All four send the same: $2(N-1)S$. Every other rank's part is added once and its sum comes back once: where only ranks add, no way sends less in all (chapter 02). There are ways that send more: with recursive doubling, in each of $\log_2 N$ steps every rank exchanges the whole buffer with another, $N \log_2 N \cdot S$ in all, 24 S against 14 S for 8 ranks. And where the switch adds (NVLS, SHARP), ranks send less. What differs between these four is **who** sends and **over which link**. The server does half of all the sending itself. The ring shares it equally but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least; the hybrid crosses as little, and leaves the work to the representatives.
 #
 # How does it grow? Section 10.1.2 says that communication increases with the number of devices. For the busiest rank, in islands of four:
@@ -699,7 +699,7 @@ print(
     f" fit: A100 40 GB {sharding_states.largest_model(40e9) / 1e9:.1f}B, H100 80 GB {sharding_states.largest_model(80e9) / 1e9:.1f}B"
 )
 
-# %% [markdown]
+# %% [markdown] sections="D-faq"
 # So, in this order:
 #
 # 1. It fits on one card and is fast enough: use one card.

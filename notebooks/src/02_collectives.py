@@ -119,7 +119,7 @@ for name in run[0]:
 #
 # `dist.all_gather` and `dist.reduce_scatter`, which the sources use, do the same with lists of tensors instead of one large one. The names that end in `_single` are those of torch 2.13; older versions say `all_gather_into_tensor` and `reduce_scatter_tensor`.
 
-# %% [markdown]
+# %% [markdown] sections="8.9.1"
 # ### How many bytes
 #
 # **Predict.** Four ranks all-reduce a buffer of 4 MB. How many megabytes must the busiest rank send at the least?
@@ -170,7 +170,7 @@ for name in run[0]:
         f" {lower_bound_bytes(name, 4, 4e6) / 1e6:12.2f} MB"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.9.1"
 # Where only the ranks add, no algorithm can beat the last column, see [below](#Why-the-ring-is-optimal): its busiest rank sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: torch's gloo backend has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
 #
 # Section 8.9.1 puts "O(N)" beside most collectives, "O(2N)" beside all-reduce and "O(N×P)" beside all-gather. It is not said whether that is per rank or in all, nor whether N is the buffer before or after. With S as above, per rank, nothing grows without bound:
@@ -213,7 +213,7 @@ except lab.Timeout as verdict:
 fixed = lab.launch(textbook_s11, True, ranks=3, backend="gloo", timeout_s=20)
 print(f"{my_ranks_that_return = }; fixed:", *fixed)
 
-# %% [markdown]
+# %% [markdown] sections="8.9.1"
 # The example works with two ranks only. A third one waits for a message that nobody sends. Every `recv` needs its own `send`: say `elif rank == 1`.
 #
 # ### Every collective, step by step
@@ -682,7 +682,7 @@ check.ring_all_reduce(my_ring)
 # %%
 check.hint("ring_all_reduce")
 
-# %% [markdown]
+# %% [markdown] sections="19.8.1"
 # ### 2. The least that must be sent
 #
 # For `"all_reduce"`, `"reduce_scatter"`, `"all_gather"` and `"broadcast"`: how many bytes does the busiest rank have to send or receive at the least, whatever the algorithm? `num_bytes` is the whole buffer: the gathered result, what goes into a reduce-scatter. (This is exercise 19.8.1, as a function.)

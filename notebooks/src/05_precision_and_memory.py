@@ -220,7 +220,7 @@ for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
         f"{format_bytes(bare):>15}   {states.RECIPES[name].what}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="19.2.3"
 # Mixed precision does not make the states smaller: weight, gradient, master and two moments take as much as fp32 with Adam. It saves activations, messages and time. The bill of section 8.1.1 for 7 B parameters, "14 + 56 + 14 GB", has no line for the masters: it is the column "without masters" of "mixed", and the column before it is right.
 #
 # ### All-reduce in 16 bits
@@ -336,7 +336,7 @@ for kind, numbers in found.items():
     print(f"{kind:<14} kept for the backward {kept}   handed to all_reduce {sent}")
 print(said)
 
-# %% [markdown]
+# %% [markdown] sections="S3, 19.2.3"
 # autocast saves less than half: the norms and the stream stay in fp32, and the casts of the weights are kept, too (their share falls as the batch grows). And the messages stay whole, because the gradients are fp32; the hook rounds them for the journey (chapter 11 has more of these).
 #
 # ## Small gradients and the loss scale
@@ -458,7 +458,7 @@ for step, both in enumerate(zip(run[0][0], run[1][0])):
         print(f"{step:4} {rank:4} {scale:7.0f}   {own!s:>20} {reduced!s:>18} {stepped!s:>9}")
 print("weights of both ranks the same:", torch.equal(run[0][1], run[1][1]))
 
-# %% [markdown]
+# %% [markdown] sections="19.2.3"
 # Infinity plus anything is infinity or NaN. So the all-reduce of the gradients carries the news to everybody, and all skip, and all halve, without one extra message. Nothing is rolled back ("all GPUs roll back", says section 19.2.3): the step has not been made yet.
 #
 # ### Sharded gradients: the others must be told
@@ -604,7 +604,7 @@ for ranks, rows in found.items():
             f"{format_bytes(single[1]):>14} {format_bytes(single[2]):>15} {format_bytes(loud[2]):>9}"
         )
 
-# %% [markdown]
+# %% [markdown] sections="10.2.3"
 # In fp64 the difference is some $10^8$ times smaller, as the gap between two numbers is ($2^{29}$). A wrong formula would stay as wrong as it was. So it is equal, and the activations kept at one time fall with the size of a microbatch. (One rank hands its gradients to the all-reduce as well; nothing travels.)
 #
 # ### Where it is not equal
@@ -737,7 +737,7 @@ for epoch in range(2):
             )
             weight.grad = None
 
-# %% [markdown]
+# %% [markdown] sections="S3, S9"
 # The last two wait for the next epoch and make its first update half as large again. So step on the last microbatch as well, divided by as many as there were, or drop the rest.
 #
 # Where does the clipping go? The order of S3 and S9 together: all microbatches, the all-reduce, `unscale_`, clip, `step`. Three other orders, two ranks, four microbatches, fp16 with a scale of 4096, a limit of 0.5 for the norm. **Predict** the length of the gradient that reaches the optimizer in each.
@@ -898,7 +898,7 @@ print(
     f"gradients the same: {all(torch.equal(row[2], plain[2]) for row in measured)}",
 )
 
-# %% [markdown]
+# %% [markdown] sections="S4"
 # Equal to the byte, and not one gradient differs. The last block saves nothing: when the backward begins, its recomputation is needed at once, and in full. Seven of eight is the best, and section S4 does just that.
 #
 # ### torch's checkpoint, and S4
@@ -941,7 +941,7 @@ def s4(**options):
 print(f"{my_layers = }\nas in S4:", *s4(), sep="\n  ")
 print("use_reentrant=False:", *s4(use_reentrant=False), sep="\n  ")
 
-# %% [markdown]
+# %% [markdown] sections="19.4.2"
 # The old, reentrant way finds no input that needs a gradient and cuts the graph: four of five layers are never trained, with a warning and without an error. Always say `use_reentrant=False`.
 #
 # ### Square root of L?
@@ -971,7 +971,7 @@ print(f"{my_segment = }\n    L   sqrt(L)   least for this block")
 for layers in (8, 32, 96, 256):
     print(f"{layers:5} {layers**0.5:9.1f} {(layers * inputs / whole) ** 0.5:10.1f}")
 
-# %% [markdown]
+# %% [markdown] sections="19.4.2"
 # The peak is (L/s - 1) inputs and s blocks; it is least at s = $\sqrt{L \cdot input / block}$, a quarter of $\sqrt L$ for a transformer. Up to some 32 blocks it is best to checkpoint each alone.
 #
 # ### The time paid

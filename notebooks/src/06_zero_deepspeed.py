@@ -181,7 +181,7 @@ def zero1(ring=False, num_steps=3):
     return dict(net.named_parameters()), live_bytes, counted
 
 
-# %% [markdown]
+# %% [markdown] sections="10.2.5, 19.4.1"
 # **Stage 2.** As soon as a gradient is complete it is reduced, and only this rank's part is kept. Section 10.2.5 says that stage 2 "collects whole gradients during the backward". Nobody collects: each rank makes a whole gradient of its own data, one weight at a time, and lets go of it.
 
 
@@ -455,7 +455,7 @@ widgets.show(
     )
 )
 
-# %% [markdown]
+# %% [markdown] sections="8.5.1"
 # The engine's bytes are those of the formulas, and not those of the textbook. What the table leaves out is grey in the picture: padding, and gradients that DeepSpeed keeps whole where a rank needs only a slice. Its stage 3 also has a bucket of a size that the configuration states.
 #
 # ### What DeepSpeed sends
@@ -565,7 +565,7 @@ files = {
 said = lab.launch(read, files, ranks=4, backend="gloo", timeout_s=40)[0]
 print(f"{my_refused = }", *(f"{name:<15} {text}" for name, text in said.items()), sep="\n")
 
-# %% [markdown]
+# %% [markdown] sections="8.5.2, D-train, S5"
 # - 32 with 4 accumulation steps on 4 ranks is a microbatch of **2**. The section gives it to a Trainer with 8: 8 x 4 x 4 is 128. With 8, the accumulation must be 1.
 # - `"train_batch_size": "auto"` (section D-train) is not DeepSpeed's. It is for the HF Trainer, which writes the numbers in; DeepSpeed alone divides a word.
 # - Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one letter, and the training runs at stage 0. Some sections ignore, too: DeepSpeed has no `enabled` and no `checkpoints_per_rank` under `activation_checkpointing`, and says nothing to S5's. Print `engine.zero_optimization_stage()` in your scripts.
@@ -744,7 +744,7 @@ for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("al
         f"offload {name:<12} {lies.get('cpu', 0):10,} {lies.get('host', 0):10,}   {loss:.5f} {len(off):6}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.5.3"
 # With both, the device keeps one bucket between two microbatches, and the layer that is being computed. Note the host's column: DeepSpeed also puts the gradients there, in 16 bit and in fp32.
 #
 # ### What crosses the link
@@ -765,7 +765,7 @@ for move, more, kind in zip(small, large, ("parameter", "parameter", "gradient",
 # %%
 widgets.offload_flow(language=LANGUAGE)
 
-# %% [markdown]
+# %% [markdown] sections="8.5.3"
 # The bytes are per step, whatever the batch. A larger batch has more compute to hide them under; with a small one the link is what you wait for.
 #
 # ### LLaMA 70B
@@ -922,7 +922,7 @@ check.fit(my_fit)
 # %%
 check.hint("fit")
 
-# %% [markdown]
+# %% [markdown] sections="8.5.1"
 # ### 3. The textbook's example, corrected
 #
 # Write the formulas of section 8.5.1 so that they are right for every stage and number of ranks. The check compares with a live DeepSpeed engine.

@@ -80,7 +80,7 @@ for overlap, pair in steps.items():
             f"{hidden_comm(step):8.0%}   {max(exposed_comm_us(step)) / 1000:6.1f} ms"
         )
 
-# %% [markdown]
+# %% [markdown] sections="19.1.3"
 # *Hidden* is the share of communication time that lies under compute of the same rank; *exposed* is the rest, in milliseconds. Exposed time is what a step pays.
 #
 # Section 19.1.3 says that hooks hide communication "almost entirely". At best they hide all buckets but one: the last bucket belongs to the first layer, whose gradient comes at the very end of the backward. Here the link is also a little faster than the backward. Make it slower than the backward (a smaller bandwidth above), and the buckets queue up behind each other.
@@ -172,7 +172,7 @@ for form, (first, second) in runs.items():
         f"{WAYS[form]:<40} {first[0]:5} {first[1]:8,} {first[2]:21.1%} {(first[3] - second[3]).abs().max():17.1e}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.9.2, 10.4.3"
 # - `no_sync` around everything, and nothing else: nothing is ever reduced, and every rank trains a model of its own.
 # - An all-reduce of the running sum after every microbatch, as printed: what has been summed once is summed again. The result is wrong (`all_reduce` adds; 10.4.3's code does not divide either).
 # - Divided each time it is right, for four times the bytes: the mean of what is already equal on all ranks does not change it.
@@ -295,7 +295,7 @@ def compress(name, hook, **state):
 
 print(compress("all-reduce, float32", None))
 
-# %% [markdown]
+# %% [markdown] sections="19.2.2b"
 # ### From the library: fp16 and PowerSGD
 #
 # `fp16_compress_hook` reduces in half precision. PowerSGD sees a weight's gradient as a matrix and sends two thin factors of it, of a stated rank; what they miss goes into the next step (error feedback, below). Its first two steps are plain all-reduces.
@@ -573,7 +573,7 @@ for name, result in results.items():
         f"{sum(result['loss'][-3:]) / 3:6.2f} {result['ms']:11.1f}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="10.4.3"
 # The time includes the small model's computation. The loss is that of one run, a mean over its last three readings. Other seeds move it. What drops small values in every step and never makes up for it (10.4.3, top-1 % without feedback, four bits to the nearest) is behind. fp16 and stochastic rounding lose bits as well, but with little or no bias.
 #
 # ### When compression does not pay
@@ -601,7 +601,7 @@ for name, (work, saved) in works.items():
         f"{name:<8} {1000 * median(seconds):6.1f} ms   pays on links slower than about {gb_per_s:5.2f} GB/s"
     )
 
-# %% [markdown]
+# %% [markdown] sections="19.1.3"
 # Ten-gigabit Ethernet carries 1.25 GB/s; section 19.1.3 gives 300 GB/s for NVLink, one way. A GPU compresses faster than this processor, but its links are faster as well: measure both. What overlap hides already cannot be saved a second time.
 
 # %% [markdown] sections="19.1.3, 10.4.3"

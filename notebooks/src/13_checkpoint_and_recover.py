@@ -145,7 +145,7 @@ for part in PARTS:
 #
 # The list in section 10.5.1 has model, optimizer, scheduler, epoch and step. Two are missing there: the random generators, of every rank, and the place within the epoch.
 
-# %% [markdown]
+# %% [markdown] sections="10.5.1"
 # ### A file that is read, not run
 #
 # The same section puts `args`, an `argparse.Namespace`, into the file. A file of `torch.save` is a pickle, and a pickle is a program: whoever wrote it decides what runs when you open it. That is why `torch.load` reads by default only what needs no program: tensors, numbers, strings, lists, dicts.
@@ -168,7 +168,7 @@ torch.save({"args": Trap()}, file)
 print("Trap, weights_only=False:")
 opened = torch.load(file, weights_only=False)  # what the text's load does in an old torch
 
-# %% [markdown]
+# %% [markdown] sections="10.5.1"
 # `vars(args)`, a dict, says the same and is harmless. `torch.distributed.checkpoint` has such a place, too: its usual `FileSystemWriter` pickles the `.metadata` that it reads first. `labkit.recovery.checkpoint` lets it write safetensors files instead, and refuses an `extra` that would have to be unpickled.
 #
 # ## Four kinds
@@ -242,7 +242,7 @@ print(
 for kind, (_, _, about) in kinds.items():
     print(f"{kind:<13}{len(about['files']):6} {about['written_bytes']:15,}")
 
-# %% [markdown]
+# %% [markdown] sections="10.5.1, 19.6.4"
 # The bytes are the same but for names and headers: 12 per parameter, for Adam has touched everything. The plain one gathers all of it in the memory of rank 0, which a large model does not survive, and the other ranks wait. The asynchronous one stops training for the copy alone; the price is memory for that copy, and a thread that competes with the training for the cores. The incremental one writes a file per tensor and part, waits for the disk after each, and here it saves nothing.
 #
 # ### What incremental saves
@@ -359,7 +359,7 @@ widgets.show(
     )
 )
 
-# %% [markdown]
+# %% [markdown] sections="19.6.4"
 # What is lost are the steps since the last checkpoint, and nothing else. (Most of the five minutes goes into what is not here: finding a new machine, importing torch, reading a hundred gigabytes.) The section's code catches an `NCCLError` (torch has no such class; it raises `DistBackendError`) and goes on in the same process. But when a rank is gone the others are in an unknown state, deep in a collective. Ending all of them and starting anew is what torchrun does, too.
 #
 # ### A rank dies while it saves
@@ -410,7 +410,7 @@ step, skipped = lab.launch(
 )[0]
 print(f"loaded: step {step}, because {skipped[0].replace(scratch.name, '...')}")
 
-# %% [markdown]
+# %% [markdown] sections="10.5.1, 19.6.4"
 # ## Come back with fewer ranks
 #
 # A sharded checkpoint says of every part where in the whole tensor it belongs. So whoever loads takes what it needs: **resharding**. The names are those of the bare model, so even the engine may be another. From four ranks of FSDP2:
@@ -456,7 +456,7 @@ for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
         f"{engine:>6}, {num_ranks} ranks: {equal} of {len(saved)} tensors equal; random generators go on: {rng}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="19.6.4"
 # Tensors carry over to the bit. Random generators do not: there were four, and now there are two. And the same batch is now cut into two parts, so sums are rounded otherwise: with another number of ranks the losses agree closely, not to the bit. What must not depend on the ranks, such as the data, is best drawn from (seed, step).
 #
 # DeepSpeed's files know the number of their ranks, and it refuses another. Its way is a conversion in between: `engine.save_checkpoint`, then the command `ds_to_universal --inject_missing_state`, then a configuration with `"checkpoint": {"load_universal": true}`. (The tests do that for ZeRO 2 and 3: saved on 2 ranks, trained on with 1 and with 4.)

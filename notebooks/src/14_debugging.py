@@ -145,7 +145,7 @@ error = fails(save_and_wait, False, ranks=3)
 print(f"{my_marked = }; marked: {error.finding.ranks}\n{error}")
 print("mended:", list(lab.launch(save_and_wait, True, ranks=3, backend="gloo", timeout_s=40).logs))
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # The rank that waits has done nothing wrong yet; those that never come are marked. The arrow points from who waits to whom it waits for. Read the line it waits in, go up to the nearest `if`, and you have the fault.
 #
 # ### The wrong group
@@ -188,7 +188,7 @@ error = fails(epoch, False, ranks=2)
 print(error.finding.text)
 print("with join(), batches:", *lab.launch(epoch, True, ranks=2, backend="gloo", timeout_s=40))
 
-# %% [markdown]
+# %% [markdown] sections="8.11.2"
 # ## Hang lab: messages in a circle
 #
 # Section 8.11.2: both ranks send, then both receive. **Predict** how many bytes a message may have before it blocks. It is tried here with one number, 4 bytes.
@@ -228,7 +228,7 @@ def no_cycle():
 before, after = lab.launch(no_cycle, ranks=2, backend="gloo", timeout_s=40)[0]
 print(f"rank 0: {before:g} before the wait, {after:g} after it")
 
-# %% [markdown]
+# %% [markdown] sections="8.11.2"
 # ## Timeouts: where they are set
 #
 # The third cause in section 8.11.2 sets the environment variables `NCCL_TIMEOUT` and `NCCL_ASYNC_ERROR_HANDLING`. torch ships the header in which its NCCL backend names the variables that it reads, and its default time limit:
@@ -334,7 +334,27 @@ del os.environ["TORCH_DISTRIBUTED_DEBUG"]
 print(f"{error}\n\nswapped order: no complaint; rank 0 got {run[0]}, right is (3.0, 30.0)")
 
 # %% [markdown]
-# The operations are named at once, in the ranks themselves; labkit has only put them together. The price is a comparison before every call, which makes small collectives several times slower: for a search, not for training. What is compared is operation, size and type, so the swapped order passes here too.
+# The operations are named at once, in the ranks themselves; labkit has only put them together. What is compared is operation, size and type, so the swapped order passes here too. The price is a comparison before every call, so it is for a search, not for training. A sum of one number, 200 times:
+
+
+# %%
+def small_calls():
+    one = torch.ones(1)
+    dist.all_reduce(one)  # connects the ranks
+    began = time.perf_counter()
+    for _ in range(200):
+        dist.all_reduce(one)
+    return (time.perf_counter() - began) / 200
+
+
+plain_s = max(lab.launch(small_calls, ranks=2, backend="gloo", timeout_s=40))
+os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+compared_s = max(lab.launch(small_calls, ranks=2, backend="gloo", timeout_s=40))
+del os.environ["TORCH_DISTRIBUTED_DEBUG"]
+print(
+    f"{1e6 * plain_s:.0f} us a call; under DETAIL {1e6 * compared_s:.0f} us, "
+    f"{compared_s / plain_s:.1f} times as long"
+)
 
 # %% [markdown] sections="10.5.2, 19.9"
 # ## Numbers that go wrong
@@ -391,7 +411,7 @@ def guarded():
 error = fails(guarded, ranks=4)
 print(error.finding.fault, error.finding.ranks, error.finding.where["text"])
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # ### Overflow in fp16
 #
 # Trap 7: fp16 ends at 65504. Here the layer's output is larger. Section 19.9 cures it by `autocast` and a gradient scaler. **Predict** which of the three rows below learns.
@@ -425,7 +445,7 @@ print("fp16                    ", train_16bit(torch.float16, autocast=False))
 print("autocast fp16 and scaler", train_16bit(torch.float16, autocast=True))
 print("autocast bf16           ", train_16bit(torch.bfloat16, autocast=True))
 
-# %% [markdown]
+# %% [markdown] sections="10.5.2"
 # The scaler keeps the weights clean by skipping every step, and so nothing is learned: it guards against overflow of **gradients**, which a smaller scale cures (chapter 05). The **forward** overflows here, and no scale changes that. bf16 has the range of fp32. (Or make the activations smaller: a norm, another initial scale.)
 #
 # ## Replicas that drift apart
@@ -506,7 +526,7 @@ print(f"{(my_norms, my_live_bytes) = }\nstep" + "".join(f"{name:>26}" for name i
 for step, row in enumerate(zip(*columns.values())):
     print(f"{step:4}" + "".join(f"{norm:10.3f} {num_bytes:9,} bytes" for norm, num_bytes in row))
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # Gradients are added in place: the values grow, the memory does not. The training goes wrong (each update uses the sum of all gradients so far), and nothing runs out. What does grow is the third column: losses that are kept as tensors, in an evaluation without `torch.no_grad()`. Each one holds its whole graph. Keep `loss.item()`.
 #
 # ### Trap 4: torch.save(model)
@@ -580,7 +600,7 @@ class Surprise:
 torch.save({"line.weight": torch.zeros(1), "extra": Surprise()}, whole)
 torch.load(whole, weights_only=False).keys()
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # The state_dict has neither trouble. Save that (chapter 13).
 #
 # ### Trap 5: many small messages
@@ -613,7 +633,7 @@ for seconds, counted in (each, buckets):
     )
 print(f"{my_ratio = }; measured {each[0] / buckets[0]:.1f}")
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # The same bytes, fewer waits. DDP does this by itself (chapter 03).
 #
 # ### Trap 6: data that moves
@@ -806,7 +826,7 @@ if torch.cuda.is_available():
 else:
     print("no GPU here: torch.cuda.memory records nothing on a CPU")
 
-# %% [markdown]
+# %% [markdown] sections="8.11.1"
 # ### The order of cures
 #
 # Section 8.11.1 has seven cures in an order: batch 1, accumulation, checkpointing, FSDP, offload, lower precision, shorter sequences. What should decide the order is the price: first what costs time only and leaves the update as it is, then what changes the numbers. Measure both. The model and batch are those of the snapshot; one cure at a time. **Predict** the cure that saves most here, and the two that change the new weights.
@@ -850,7 +870,7 @@ for cure, (footprint, took, changed) in tried.items():
     saved = 1 - footprint.peak_bytes / plain.peak_bytes
     print(f"{cure:<16} {saved:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}")
 
-# %% [markdown]
+# %% [markdown] sections="8.11.1"
 # Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try on this CPU; a GPU's would differ, most of all for bf16.
 #
 # Read the snapshot first: here activations fill the memory, so what divides them helps. Micro-batches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, the smaller part here, so it saves less. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
@@ -919,7 +939,7 @@ for mended in (False, True):
             f"rank {rank}: file {Path(folder.name, f'rank_{rank}.log').read_text()!r:<28} console {run.logs[rank]!r}"
         )
 
-# %% [markdown]
+# %% [markdown] sections="10.5.2"
 # The level of the root logger stands before every handler, so the files of all other ranks stay empty: the very ones that a search needs. Put the level on the console's handler only.
 #
 # ## The same run twice
