@@ -77,7 +77,7 @@ for each in MODELS.values():
 # %% [markdown] sections="8.1.1"
 # ### Is it true?
 #
-# Sixteen bytes per parameter is a claim, so look. Two ranks train a small transformer by four recipes: plain torch in fp32 with Adam, the same with SGD and momentum, everything in bf16, and the mixed recipe as DeepSpeed implements it. After a backward, `meter.shards` lists every tensor that model, engine and optimizer hold.
+# Sixteen bytes per parameter is a claim, so look. Two ranks train a small transformer by four recipes: plain torch in fp32 with Adam, the same with SGD and momentum, everything in bf16, and the mixed recipe as DeepSpeed implements it. After a backward, `sharding.shards` lists every tensor that model, engine and optimizer hold.
 
 
 # %%

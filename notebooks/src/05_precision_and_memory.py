@@ -815,7 +815,7 @@ print(
 # %% [markdown] sections="19.4.2"
 # ## Activation checkpointing
 #
-# A block keeps about 16 numbers per token and unit of width for its backward. Its input is one of them. **Checkpointing** keeps the input only and runs the forward again when the backward arrives. By hand, with the meter from above (`meter.Activations`) inside, so that the recomputation is counted as well:
+# A block keeps about 16 numbers per token and unit of width for its backward. Its input is one of them. **Checkpointing** keeps the input only and runs the forward again when the backward arrives. By hand, with the meter from above (`memory.Activations`) inside, so that the recomputation is counted as well:
 
 
 # %%
@@ -883,7 +883,7 @@ widgets.show(
         ],
         title={"en": "Bytes of activations", "zh": "激活的字节"},
         y_format=format_bytes,
-        x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"},
+        x_name={"en": "blocks checkpointed", "zh": "做重计算的 block 数"},
         badge="measured / computed",
         language=LANGUAGE,
     )

@@ -423,7 +423,7 @@ for name, (loss, _, _, _) in engines[0].items():
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ### Who holds what
 #
-# `meter.shards` reads the engine's own tensors. Below them, what stage and number of ranks should give, slice by slice:
+# `sharding.shards` reads the engine's own tensors. Below them, what stage and number of ranks should give, slice by slice:
 
 # %%
 print(

@@ -555,7 +555,7 @@ series = [
 widgets.show(
     curves.curves(
         series,
-        title={"en": "Loss against bytes sent", "zh": "损失对发出的字节"},
+        title={"en": "Loss against bytes sent", "zh": "损失与发送字节数"},
         x_name={"en": "MB sent by a rank", "zh": "一个 rank 发出的 MB"},
         y_name={"en": "loss", "zh": "损失"},
         log_x=True,

@@ -231,7 +231,7 @@ widgets.show(
     curves.bars(
         rows,
         unit_format=lambda ms: f"{ms:.0f} ms",
-        title={"en": "Four kinds of saves", "zh": "四种存盘"},
+        title={"en": "Four kinds of saves", "zh": "四种保存"},
         badge="measured, gloo",
         language=LANGUAGE,
     )
@@ -554,7 +554,7 @@ widgets.show(
         ],
         log_x=True,
         badge="simulated",
-        title={"en": "What saving and failing cost", "zh": "存盘与故障的代价"},
+        title={"en": "What saving and failing cost", "zh": "保存与故障的代价"},
         x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"},
         y_name={"en": "time over useful time", "zh": "总时间 / 有用时间"},
         language=LANGUAGE,

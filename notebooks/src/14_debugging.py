@@ -725,7 +725,7 @@ print(error.outcomes[1].error["message"].partition("DefaultCPUAllocator: ")[2])
 print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
 
 # %% [markdown]
-# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `meter.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
+# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `memory.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
 
 # %%
 my_part = None
@@ -837,7 +837,7 @@ my_best, my_changing = None, None
 # %%
 CURES = {
     "micro-batches": "微批次",
-    "checkpointing": "激活检查点",
+    "checkpointing": "激活重计算",
     "FSDP": "FSDP",
     "bf16": "bf16",
     "half the length": "长度减半",
