@@ -176,7 +176,7 @@ for name in run[0]:
 # Section 8.9.1 puts "O(N)" beside most collectives, "O(2N)" beside all-reduce and "O(N×P)" beside all-gather. It is not said whether that is per rank or in all, nor whether N is the buffer before or after. With S as above, per rank, nothing grows without bound:
 
 # %%
-print(f"{'at least, in units of S':<26}", *(f"P = {size:<5}" for size in (2, 4, 8, 64, 1024)))
+print(f"{'at least, in units of S':<26}", *(f"N = {size:<5}" for size in (2, 4, 8, 64, 1024)))
 for name in ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"):
     print(
         f"{TITLES[name]:<26}",

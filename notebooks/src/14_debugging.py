@@ -722,7 +722,7 @@ print(
     f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}"
 )
 print(error.outcomes[1].error["message"].partition("DefaultCPUAllocator: ")[2])
-print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
+print("in 6 microbatches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
 
 # %% [markdown]
 # The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `memory.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
@@ -744,7 +744,7 @@ def one_step(cure=""):
         1,
     )
     batch = [part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())]
-    if cure == "micro-batches":
+    if cure == "microbatches":
         num = 4
     if cure == "checkpointing":
         for block in net.layers[1:-1]:
@@ -769,7 +769,7 @@ def one_step(cure=""):
 
 # %%
 def train(net, optimizer, batch, num, watched, cure, marks=False):
-    """One step in ``num`` micro-batches; gradients averaged over the ranks, by FSDP or by hand."""
+    """One step in ``num`` microbatches; gradients averaged over the ranks, by FSDP or by hand."""
     for tokens, targets in zip(*(part.chunk(num) for part in batch)):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cure == "bf16"):
             loss = model.loss(net(tokens), targets) / num
@@ -836,7 +836,7 @@ my_best, my_changing = None, None
 
 # %%
 CURES = {
-    "micro-batches": "微批次",
+    "microbatches": "微批次",
     "checkpointing": "激活重计算",
     "FSDP": "FSDP",
     "bf16": "bf16",
@@ -873,7 +873,7 @@ for cure, (footprint, took, changed) in tried.items():
 # %% [markdown] sections="8.11.1"
 # Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try on this CPU; a GPU's would differ, most of all for bf16.
 #
-# Read the snapshot first: here activations fill the memory, so what divides them helps. Micro-batches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, the smaller part here, so it saves less. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
+# Read the snapshot first: here activations fill the memory, so what divides them helps. Microbatches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, the smaller part here, so it saves less. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
 #
 # ### Offload comes last
 #
