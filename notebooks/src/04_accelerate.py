@@ -75,7 +75,7 @@ for tokens, targets in loader:
         optimizer.step()
         optimizer.zero_grad()
 print(f"rank {accelerator.process_index} of {accelerator.num_processes}, {accelerator.mixed_precision}, {loss.item():.6f}")
-if "TORCHELASTIC_RUN_ID" in os.environ: accelerator.wait_for_everyone(), sys.stdout.flush(), os._exit(0)  # no teardown
+if "TORCHELASTIC_RUN_ID" in os.environ: accelerator.end_training()
 """
 script = Path(folder.name, "train.py")
 print(script.write_text(SET_UP + LOOP), "characters")
