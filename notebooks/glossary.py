@@ -68,7 +68,7 @@ def _frozen(row: dict) -> dict:
 def page(known: list[Term]) -> str:
     """GLOSSARY.md: the symbols, the words of badges, and all other terms by the alphabet."""
     symbols = [
-        f"| {term.symbol} | {term.en} | {term.zh} |"
+        f"| {term.symbol} | {term.en} | {term.zh} | {term.means_en} | {term.means_zh} |"
         for term in sorted(known, key=lambda term: (term.symbol.lower(), term.symbol))
         if term.symbol
     ]
@@ -79,7 +79,9 @@ def page(known: list[Term]) -> str:
         "",
         "## Symbols · 符号",
         "",
-        *("| symbol | English | 中文 |", "| --- | --- | --- |", *symbols),
+        "| symbol | English | 中文 | meaning | 含义 |",
+        "| --- | --- | --- | --- | --- |",
+        *symbols,
         "",
         "## What pictures and runs say of their numbers · 图和运行所标的来源",
         "",

@@ -46,8 +46,8 @@ def test_the_page_has_symbols_badges_and_terms(worded):
     lines = (worded / "notebooks" / "GLOSSARY.md").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.startswith("|") and "---" not in line]
     assert rows == [
-        "| symbol | English | 中文 |",
-        "| r | rank | rank |",
+        "| symbol | English | 中文 | meaning | 含义 |",
+        "| r | rank | rank | A process. | 一个进程。 |",
         "| English | 中文 | meaning | 含义 |",
         "| paced | 固定时长 | Slept out. | 睡眠补足。 |",
         "| English | 中文 | meaning | 含义 |",
