@@ -675,13 +675,12 @@ print(
 )
 
 # %% [markdown]
-# `accelerate launch` reads what to start from a file of its own, as in the section. Both commands run at the same time, each on two ranks. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
+# `accelerate launch` reads what to start from a file of its own, as in the section. First the command `deepspeed` with the script above, then the Trainer, each on two ranks. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
 
 # %%
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from labkit.machine import resources
 
@@ -696,6 +695,12 @@ environment = (
     os.environ | ({} if resources.num_gpus() > 1 else ops.environment()) | {"OMP_NUM_THREADS": "1"}
 )
 environment |= {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
+
+# %%
+by_deepspeed = lab.launch_script(
+    paths["train.py"], "--deepspeed_config", paths["ours.json"], using="deepspeed", timeout_s=58
+)
+print(*(text for text in by_deepspeed.logs[0].splitlines() if text.startswith("|")), sep="\n")
 
 # %%
 words = (
@@ -713,17 +718,10 @@ line = [
     "accelerate.commands.launch",
     *words,
 ]  # what the command accelerate launch runs
-with ThreadPoolExecutor() as pool:
-    hf = pool.submit(
-        subprocess.run, line, env=environment, text=True, timeout=58, capture_output=True
-    )
-    by_deepspeed = lab.launch_script(
-        paths["train.py"], "--deepspeed_config", paths["ours.json"], using="deepspeed", timeout_s=58
-    )
-print(*(text for text in by_deepspeed.logs[0].splitlines() if text.startswith("|")), sep="\n")
+hf = subprocess.run(line, env=environment, text=True, timeout=58, capture_output=True)
 print("$ accelerate launch", *words)
-print(*(text for text in hf.result().stdout.splitlines() if text.startswith("|")), sep="\n")
-assert hf.result().returncode == 0, hf.result().stderr[-2000:]
+print(*(text for text in hf.stdout.splitlines() if text.startswith("|")), sep="\n")
+assert hf.returncode == 0, hf.stderr[-2000:]
 
 # %% [markdown]
 # The Trainer refuses the first two, and says what it takes them for. On 4 ranks the batch of 32 would agree (8 x 1 x 4), and the accumulation still would not. "auto" is the cure, and only the Trainer can fill it in. Half of the momentum lies on each rank: stage 2 was in use. The line above names the class that trained: look at it in your own scripts. If it is `DistributedDataParallel`, the file was not used. That happens silently, for instance with `ACCELERATE_USE_CPU=true` in the environment.
