@@ -1,8 +1,8 @@
 """Writes every notebook from its source, ``notebooks/src/NN_name.py``, and its Chinese,
 ``notebooks/src/zh/NN_name.md``; ``notebooks/README.md`` has the formats.
 
-    python notebooks/build.py                     write the notebooks, COVERAGE.md and README.md's
-                                                  table of chapters
+    python notebooks/build.py                     write the notebooks, COVERAGE.md, GLOSSARY.md and
+                                                  README.md's table of chapters
     python notebooks/build.py --check             write nothing; list the stale files, exit 1 if any
     python notebooks/build.py --stamp 08 KEY ...  declare that the Chinese of these cells of chapter
                                                   08 renders the English as it is now
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import builds
 import chinese
+import glossary
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +32,7 @@ def coverage(chapters: list[Chapter]) -> str:
             above = (heading(cell.source) if cell.kind == "markdown" else "") or above
             for section in sections(cell):
                 rows.append((section, f"[{chapter.name}]({chapter.name}.ipynb)", above))
-    rows.sort(key=lambda row: _section_order(row[0]))
+    rows = sorted(dict.fromkeys(rows), key=lambda row: _section_order(row[0]))
     lines = [
         "Written by `notebooks/build.py`: where each section of the source material is taught.",
         "",
@@ -77,12 +78,17 @@ def expected(root: Path) -> dict[Path, str]:
     for file in sorted((root / "notebooks" / "src" / "zh").glob("*.md")):
         if file.stem not in names:
             raise ValueError(f"zh/{file.name}: there is no {file.stem}.py. Remove it or rename it")
+    known = glossary.terms(root)
+    if faults := [fault for each in chapters for fault in glossary.chapter_faults(known, each)]:
+        raise ValueError("\n".join(faults))
     files = {}
     for chapter in chapters:
         for (language, build), folder in builds.FOLDERS.items():
             path = root / "notebooks" / folder / f"{chapter.name}.ipynb"
             files[path] = builds.text(builds.notebook(chapter, language, build))
     files[root / "notebooks" / "COVERAGE.md"] = coverage(chapters)
+    if known:
+        files[root / "notebooks" / "GLOSSARY.md"] = glossary.page(known)
     files[root / "README.md"] = readme((root / "README.md").read_text(encoding="utf-8"), chapters)
     return files
 

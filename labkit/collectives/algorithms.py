@@ -318,8 +318,8 @@ ALGORITHMS: dict[str, dict[str, Callable[..., Cut]]] = {
 
 
 def lower_bound_bytes(primitive: str, num_ranks: int, num_bytes: float) -> float:
-    """The least the busiest rank sends or receives, in bytes (Patarasuk and Yuan 2009; Chan et al.
-    2007, table 1)."""
+    """The least the busiest rank sends or receives where only ranks add, in bytes (Patarasuk and
+    Yuan 2009; Chan et al. 2007, table 1)."""
     check_word(primitive, ALGORITHMS, "a primitive")
     check_whole(num_ranks=num_ranks)
     if num_ranks == 1:

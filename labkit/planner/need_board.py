@@ -35,18 +35,18 @@ _WORDS = (
     ("sgd", "fp32, SGD with momentum", "fp32，带动量的 SGD"),
     ("flash", "flash: 34 s b h", "flash：34 s b h"),
     ("stored", "stored: + 5 a s² b", "存矩阵：+ 5 a s² b"),
-    ("recompute", "full recomputation: 2 s b h", "全部重算：2 s b h"),
+    ("recompute", "full recomputation: 2 s b h", "全部重计算：2 s b h"),
     ("here", "this machine", "本机"),
     ("states", "states", "状态"),
     ("title", "{}: training", "{}：训练"),
     ("whole", "all on one device", "全在一个设备上"),
     ("zero", "ZeRO {}, each of {}", "ZeRO {}，{} 个中的每个"),
     ("never", "ZeRO {}, however many", "ZeRO {}，再多也不够"),
-    ("fits", "It fits on one device: {} of its memory.", "一个设备放得下：占内存 {}。"),
+    ("fits", "It fits on one device: {} of its memory.", "一个设备放得下：占显存 {}。"),
     (
         "not",
         "One device is too small: the bill is {:.1f} times its memory. Fewest devices: {}.",
-        "一个设备放不下：账单是其内存的 {:.1f} 倍。最少设备数：{}。",
+        "一个设备放不下：账单是其显存的 {:.1f} 倍。最少设备数：{}。",
     ),
     ("need", "ZeRO {}: {}", "ZeRO {}：{}"),
     ("and", "; ", "；"),
@@ -62,7 +62,7 @@ _WORDS = (
         "Activations are those of GPT blocks with dropout (Korthikanti et al. 2022); for other "
         "blocks, such as LLaMA's, that is an estimate. Logits, buffers and fragmentation are left "
         "out.",
-        "激活按带 dropout 的 GPT 块计算（Korthikanti 等，2022），用于别的块（例如 LLaMA 的）"
+        "激活按带 dropout 的 GPT block计算（Korthikanti 等，2022），用于别的 block（例如 LLaMA 的）"
         "只是估计。logits、缓冲区和碎片没有计入。",
     ),
     ("small", "The small model, run here", "在这里运行的小模型"),

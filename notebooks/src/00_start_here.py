@@ -218,7 +218,7 @@ differences
 # %% [markdown]
 # ## When ranks wait for ever
 #
-# The commonest mistake of the field: one rank leaves, the others still wait for it. Elsewhere this hangs for half an hour. Here it is a verdict, in less than a second, and the notebook goes on.
+# The commonest mistake of the field: one rank never calls what the others call. With bare processes they see a closed connection if that rank has ended; if it lives and does something else, they wait until torch's time limit is over, by default 30 minutes with gloo and 10 with NCCL (chapter 14 reads both numbers from torch). Here it is a verdict, in less than a second, and the notebook goes on.
 
 
 # %%

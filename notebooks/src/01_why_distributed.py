@@ -74,10 +74,10 @@ for each in MODELS.values():
         f" {sharding_states.ranks_needed(each.params, card, 3):>8}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.1.1"
 # ### Is it true?
 #
-# Sixteen bytes per parameter is a claim, so look. Two ranks train a small transformer by four recipes: plain torch in fp32 with Adam, the same with SGD and momentum, everything in bf16, and the mixed recipe as DeepSpeed implements it. After a backward, `meter.shards` lists every tensor that model, engine and optimizer hold.
+# Sixteen bytes per parameter is a claim, so look. Two ranks train a small transformer by four recipes: plain torch in fp32 with Adam, the same with SGD and momentum, everything in bf16, and the mixed recipe as DeepSpeed implements it. After a backward, `sharding.shards` lists every tensor that model, engine and optimizer hold.
 
 
 # %%
@@ -97,7 +97,7 @@ for recipe, result in run[0].items():
         f"\n       {listed}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.1.1"
 # Exactly what theory says; `step` is Adam's counter, 4 bytes per tensor. Two recipes come to 16 by different ways, so halving the bits saves no model states as long as fp32 copies are kept. It saves activations and traffic.
 #
 # ### Activations
@@ -146,6 +146,14 @@ class LlamaBlock(GptBlock):
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
+class LlamaWithLayerNorm(LlamaBlock):
+    """With a norm that is one operator in torch."""
+
+    def __init__(self, dim, num_heads):
+        super().__init__(dim, num_heads)
+        self.norm1, self.norm2 = torch.nn.LayerNorm(dim), torch.nn.LayerNorm(dim)
+
+
 # %% [markdown]
 # **Predict.** For these blocks in bf16: how many bytes per token and unit of width does autograd keep? The textbook's 4, the paper's 34, or something else?
 
@@ -164,19 +172,19 @@ def kept(block, batch, length, dim):
     return held.num_bytes / (batch * length * dim)
 
 
-print(f"{my_bytes = }\n\n length   GPT flash   GPT stored  (34 + 5 a s/h)   LLaMA")
+print(f"{my_bytes = }\n\n length   GPT flash   GPT stored  (34 + 5 a s/h)   LLaMA   with LayerNorm")
 for length in (64, 256, 512):
     stored = GptBlock(128, 4)
     stored.stored = True
-    found = [
-        kept(block, 2, length, 128) for block in (GptBlock(128, 4), stored, LlamaBlock(128, 4))
-    ]
+    blocks = (GptBlock(128, 4), stored, LlamaBlock(128, 4), LlamaWithLayerNorm(128, 4))
+    found = [kept(block, 2, length, 128) for block in blocks]
     print(
-        f"{length:7} {found[0]:11.1f} {found[1]:12.1f} {34 + 5 * 4 * length / 128:15.1f} {found[2]:9.1f}"
+        f"{length:7} {found[0]:11.1f} {found[1]:12.1f} {34 + 5 * 4 * length / 128:15.1f}"
+        f"{found[2]:10.1f} {found[3]:16.1f}"
     )
 
 # %% [markdown]
-# The paper's count, but for a few statistics of norms and softmax. So the textbook is off by a factor of 8 or more, and with a stored attention matrix there is no fixed factor at all: it grows with the length. The block of LLaMA has no masks but four wide tensors in its MLP; how much its norm keeps depends on whether it is one kernel. For it, 34 is an estimate; below it is used as one.
+# The paper's count, but for a few statistics of norms and softmax. So the textbook is off by a factor of 8 or more, and with a stored attention matrix there is no fixed factor at all: it grows with the length. The block of LLaMA has no masks but four wide tensors in its MLP, 21.5 bytes. The last two columns differ by 12 bytes, and that is the norm alone: torch's RMSNorm on a CPU is several operations, which keep two tensors in fp32, 8 bytes per element; a norm that is one operator keeps its input in 16 bit, 2 bytes; a block has two norms. So what LLaMA's block keeps depends on the kernels. For it, 34 is an estimate; below it is used as one.
 #
 # Turn the knobs. The dashed line is the device. The button trains the small model by the chosen recipe on two ranks and puts its bill, measured, under the predicted one; here `board.run()` has pressed it.
 
@@ -444,9 +452,9 @@ for strategy in run[0]:
     )
 
 # %% [markdown]
-# ### Tensor parallelism sends more, not less
+# ### What tensor parallelism sends
 #
-# The summary in section 8.12 says of tensor parallelism, which cuts every layer instead of the stack of layers, that it reduces communication. Each rank has some of the hidden units of an MLP; what comes out of its half is only a part of the sum. So a forward needs an all-reduce of the activations, and a backward one of their gradients. Written by hand, counted, and compared with the whole MLP:
+# The summary in section 8.12 says of tensor parallelism, which cuts every layer instead of the stack of layers, that it reduces communication. Less than what? Each rank has some of the hidden units of an MLP; what comes out of its half is only a part of the sum. So a forward needs an all-reduce of the activations, and a backward one of their gradients. Written by hand, counted, and compared with the whole MLP:
 
 
 # %%
@@ -484,7 +492,7 @@ print(
 )
 
 # %% [markdown]
-# Attention needs two more, so a layer has four in a step. With LLaMA 7B over 8 ranks in 16 bit, one sequence of 2048 tokens per microbatch, beside the one all-reduce of data parallelism:
+# Attention needs two more, so a layer has four in a step. With LLaMA 7B over 8 ranks in 16 bit, microbatches of one sequence of 2048 tokens, beside the one all-reduce of data parallelism:
 
 # %%
 llama, ring = (
@@ -495,12 +503,12 @@ print(f"data parallel: {format_bytes(ring * 2 * llama.params)} per step, whateve
 for num_sequences in (1, 4, 16, 64):
     activations = 2 * num_sequences * llama.seq_len * llama.dim
     print(
-        f"tensor parallel, {num_sequences:2} sequences: {4 * llama.layers} all-reduces, "
+        f"tensor parallel, {num_sequences:2} sequences: {4 * llama.layers * num_sequences:5,} all-reduces, "
         f"{format_bytes(ring * 4 * llama.layers * activations)} per step"
     )
 
 # %% [markdown]
-# And none of the tensor-parallel bytes can hide under a backward, since the next operation waits for them. It is for the fastest links, inside one machine. What it saves is memory, and waiting for a pipeline.
+# Tensor parallelism sends less than data parallelism with one sequence or four, and more with 16 or 64: its bytes grow with the batch. And they are harder to hide. In the forward the next operation waits for the sum. In the backward there is something to do meanwhile: a weight's gradient does not need the sum of the input's gradients, and Megatron-LM computes it while that all-reduce runs (`LinearWithGradAccumulationAndAsyncCommunication`; chapter 08 splits a backward in the same two parts). It is for the fastest links, inside one machine. What it saves is memory, and waiting for a pipeline.
 
 # %% [markdown] sections="10.1.3"
 # ## Four architectures
@@ -582,8 +590,8 @@ for name, each in four(8, 4).items():
         f" {format_bytes(across):>18} {len(each.steps):7} {format_us(time_us(each, network, 1e9)):>11}"
     )
 
-# %% [markdown]
-# All send the same: $2(N-1)S$. Every other rank's part must be added once and come back once, by whatever way. What differs is **who** sends and **over which link**. The server does half of all the sending itself. The ring shares it equally but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least; the hybrid crosses as little, and leaves the work to the representatives.
+# %% [markdown] sections="10.1.2, 10.1.3"
+# All four send the same: $2(N-1)S$. Every other rank's part is added once and its sum comes back once: where only ranks add, no way sends less in all (chapter 02). There are ways that send more: with recursive doubling, in each of $\log_2 N$ steps every rank exchanges the whole buffer with another, $N \log_2 N \cdot S$ in all, 24 S against 14 S for 8 ranks. And where the switch adds (NVLS, SHARP), ranks send less. What differs between these four is **who** sends and **over which link**. The server does half of all the sending itself. The ring shares it equally but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least; the hybrid crosses as little, and leaves the work to the representatives.
 #
 # How does it grow? Section 10.1.2 says that communication increases with the number of devices. For the busiest rank, in islands of four:
 
@@ -659,7 +667,7 @@ for name in run[0]:
     )
 
 # %% [markdown]
-# The plans send what was predicted, to the byte; the wire adds headers. With `new_group` nothing is handed to `send`, and the wire has more than the plan "hierarchical": gloo runs a reduce-scatter as an all-reduce (chapter 02). Which architecture does torch use? On GPUs NCCL decides by itself, by size and topology, between rings, trees and others. What you choose is the groups.
+# The plans send what was predicted, to the byte; the wire adds headers. With `new_group` nothing is handed to `send`, and the wire has more than the plan "hierarchical": gloo runs a reduce-scatter as an all-reduce (chapter 02). Which architecture does torch use? On GPUs NCCL decides, as documented, by size and topology between rings, trees and others (chapter 02 has the sources). What you choose is the groups.
 
 # %% [markdown] sections="D-faq"
 # ## Which strategy when
@@ -691,7 +699,7 @@ print(
     f" fit: A100 40 GB {sharding_states.largest_model(40e9) / 1e9:.1f}B, H100 80 GB {sharding_states.largest_model(80e9) / 1e9:.1f}B"
 )
 
-# %% [markdown]
+# %% [markdown] sections="D-faq"
 # So, in this order:
 #
 # 1. It fits on one card and is fast enough: use one card.
@@ -882,7 +890,7 @@ check.hint("held_bytes")
 # - Activations: about 34 bytes per token, layer and unit of width in 16 bit, and a term with the square of the length if attention is stored.
 # - Sharding divides the states. Activations shrink with a rank's share of the batch or of the layers, or by recomputing, not by sharding states.
 # - By layers sends least and stands idle; data parallel sends the gradients whatever the batch; tensor parallel sends four activations per layer.
-# - Every all-reduce sends $2(N-1)S$ in all. Architectures differ in who sends it over which link.
+# - An all-reduce in which only ranks add sends $2(N-1)S$ in all, or more. Architectures differ in who sends it over which link.
 # - More devices fail more often; that is a price, not a reason.
 #
 # ## Sources

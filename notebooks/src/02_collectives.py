@@ -20,7 +20,7 @@ import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
 from labkit.collectives import calibrate_run as calibrate, network, network_picture
-from labkit.collectives import topology_picture
+from labkit.collectives import published, topology_picture
 from labkit.pictures import curves as pictures_curves, scene
 from labkit import collectives, widgets
 from labkit.machine import hardware, resources
@@ -117,9 +117,9 @@ for name in run[0]:
 # - **Reduce-scatter**: the sum, but rank r gets only its r-th number. For the gradients of FSDP. An all-gather of these would complete an all-reduce; remember that.
 # - **All-to-all**: rank r gets everyone's r-th number: a transposed table. For mixtures of experts.
 #
-# `dist.all_gather` and `dist.reduce_scatter`, which the sources use, do the same with lists of tensors instead of one large one.
+# `dist.all_gather` and `dist.reduce_scatter`, which the sources use, do the same with lists of tensors instead of one large one. The names that end in `_single` are those of torch 2.13; older versions say `all_gather_into_tensor` and `reduce_scatter_tensor`.
 
-# %% [markdown]
+# %% [markdown] sections="8.9.1"
 # ### How many bytes
 #
 # **Predict.** Four ranks all-reduce a buffer of 4 MB. How many megabytes must the busiest rank send at the least?
@@ -170,13 +170,13 @@ for name in run[0]:
         f" {lower_bound_bytes(name, 4, 4e6) / 1e6:12.2f} MB"
     )
 
-# %% [markdown]
-# The last column no algorithm can beat, see [below](#Why-the-ring-is-optimal): its busiest rank sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: torch's gloo backend has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
+# %% [markdown] sections="8.9.1"
+# Where only the ranks add, no algorithm can beat the last column, see [below](#Why-the-ring-is-optimal): its busiest rank sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: torch's gloo backend has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
 #
 # Section 8.9.1 puts "O(N)" beside most collectives, "O(2N)" beside all-reduce and "O(N×P)" beside all-gather. It is not said whether that is per rank or in all, nor whether N is the buffer before or after. With S as above, per rank, nothing grows without bound:
 
 # %%
-print(f"{'at least, in units of S':<26}", *(f"P = {size:<5}" for size in (2, 4, 8, 64, 1024)))
+print(f"{'at least, in units of S':<26}", *(f"N = {size:<5}" for size in (2, 4, 8, 64, 1024)))
 for name in ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"):
     print(
         f"{TITLES[name]:<26}",
@@ -213,7 +213,7 @@ except lab.Timeout as verdict:
 fixed = lab.launch(textbook_s11, True, ranks=3, backend="gloo", timeout_s=20)
 print(f"{my_ranks_that_return = }; fixed:", *fixed)
 
-# %% [markdown]
+# %% [markdown] sections="8.9.1"
 # The example works with two ranks only. A third one waits for a message that nobody sends. Every `recv` needs its own `send`: say `elif rank == 1`.
 #
 # ### Every collective, step by step
@@ -331,7 +331,7 @@ for size in (2, 4):
 #
 # Exercise 19.8.1 asks for the reason, and answers that each GPU has to send and receive at least M, the buffer, and that a ring comes near 2M, "reaching the optimum". Both can't be: what reaches a bound is equal to it.
 #
-# Take one number of the buffer, and the rank on which its sum is complete first. Before that, each of the N-1 other ranks has sent something that carries its contribution. After that, each of them still has to receive. No message does both: it would have completed another rank before the first. So every number travels $2(N-1)$ times at least, all M bytes together $2(N-1)M$. There are N ranks to share this; the busiest sends $2\frac{N-1}{N}M$ or more (Patarasuk and Yuan 2009), and in the ring **every** rank sends exactly that. For two ranks it is M; for many it approaches 2M. You will write such bounds as exercise 2.
+# Let only the ranks add (a switch that adds, below, is another case). Take one number of the buffer, and the rank on which its sum is complete first. Before that, each of the N-1 other ranks has sent something that carries its contribution. After that, each of them still has to receive. No message does both: it would have completed another rank before the first. So every number travels $2(N-1)$ times at least, all M bytes together $2(N-1)M$. There are N ranks to share this; the busiest sends $2\frac{N-1}{N}M$ or more (Patarasuk and Yuan 2009), and in the ring **every** rank sends exactly that. For two ranks it is M; for many it approaches 2M. You will write such bounds as exercise 2.
 
 # %% [markdown] sections="8.3.2"
 # ## Parameter server, ring, tree: the race
@@ -493,7 +493,7 @@ for name, (alpha_us, bandwidth) in links.items():
     )
 
 # %% [markdown]
-# From nothing to tens of megabytes. What NCCL does: for every size it estimates the time of each algorithm in each of its protocols on the topology that it found, and takes the least ([NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, existed in version 2.4 and was removed in 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)). On a machine with NVSwitches of the third generation and later, a further algorithm (NVLS) lets the switch add. What is chosen on your cluster, `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` tells.
+# From nothing to tens of megabytes. What NCCL does, by the word of its developers: for every size it estimates the time of each algorithm in each of its protocols on the topology that it found, and takes the least ([NCCL issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, existed in version 2.4 and was removed in 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)). On a machine with NVSwitches of the third generation and later, a further algorithm (NVLS) lets the switch add: a rank then sends its buffer once and receives the sum once, S instead of $2\frac{N-1}{N}S$, and the bound above does not hold. What is chosen on your cluster, `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` tells.
 #
 # The same choice by our model, between ring, tree and a double tree that cuts its halves into as many pieces as is best. 64 ranks on InfiniBand:
 
@@ -621,39 +621,17 @@ for num_ranks, cost in calibrate.links((2, 4)).items():
 #
 # ### algbw and busbw
 #
-# Size over time is called *algbw*. It falls with N even on perfect links, since every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes *busbw*: what a link really carried, to be compared with its data sheet. nccl-tests prints both. Here is such a table for eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*): time in microseconds for 32 KiB, 64 KiB, ... 16 GiB.
+# Size over time is called *algbw*. It falls with N even on perfect links, since every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes *busbw*: what a link really carried, to be compared with its data sheet. nccl-tests prints both. Here is such a table for eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*; `data/published/nccl_busbw.csv`): buffers of 32 KiB, 64 KiB, ... 16 GiB.
 
 # %%
-A100_US = [
-    43.83,
-    46.8,
-    51.76,
-    61.38,
-    80.4,
-    101.9,
-    101.4,
-    101.5,
-    133.5,
-    276.6,
-    424.0,
-    684.6,
-    1327.6,
-    2420.6,
-    4218.4,
-    8203.9,
-    16240.0,
-    32136.0,
-    64074.0,
-    127997.0,
-]
-a100_sizes = [2 ** (15 + k) for k in range(len(A100_US))]
+a100_sizes, a100_us = published.all_reduce_times("8xA100 NVLink3")
 print("     size       time     algbw     busbw (GB/s)")
-for size, time in list(zip(a100_sizes, A100_US))[::6]:
+for size, time in list(zip(a100_sizes, a100_us))[::6]:
     print(
         f"{format_bytes(size):>9} {format_us(time):>10} {network.algbw(size, time):9.1f}"
         f" {network.busbw('all_reduce', 8, size, time):9.1f}"
     )
-series = judge("8 x A100", 8, a100_sizes, A100_US)
+series = judge("8 x A100", 8, a100_sizes, a100_us)
 curves(
     series,
     "All-reduce: T = alpha + S / B",
@@ -704,10 +682,10 @@ check.ring_all_reduce(my_ring)
 # %%
 check.hint("ring_all_reduce")
 
-# %% [markdown]
+# %% [markdown] sections="19.8.1"
 # ### 2. The least that must be sent
 #
-# For `"all_reduce"`, `"reduce_scatter"`, `"all_gather"` and `"broadcast"`: how many bytes does the busiest rank have to send or receive at the least, whatever the algorithm? `num_bytes` is the whole buffer: the gathered result, what goes into a reduce-scatter. (This is exercise 19.8.1, as a function.)
+# For `"all_reduce"`, `"reduce_scatter"`, `"all_gather"` and `"broadcast"`: how many bytes does the busiest rank have to send or receive at the least, whatever the algorithm, if only the ranks add? `num_bytes` is the whole buffer: the gathered result, what goes into a reduce-scatter. (This is exercise 19.8.1, as a function.)
 
 
 # %%
@@ -785,7 +763,7 @@ check.hint("choose_algorithm")
 # %% [markdown]
 # ## Summary
 #
-# - An all-reduce is a reduce-scatter and an all-gather. The busiest rank sends $2\frac{N-1}{N}S$ at least, each half $\frac{N-1}{N}S$; a broadcast needs S.
+# - An all-reduce is a reduce-scatter and an all-gather. Where only ranks add, the busiest sends $2\frac{N-1}{N}S$ at least, each half $\frac{N-1}{N}S$; a broadcast needs S.
 # - The ring meets that bound and pays 2(N-1) alpha for it. A tree takes $2\lceil\log_2 N\rceil$ alpha, a parameter server leaves all work to one rank.
 # - Where they cross depends on alpha, bandwidth and N. No constant is right.
 # - Payload is what was asked for, wire bytes are what went out; gloo's reduce-scatter shows the difference.

@@ -93,7 +93,7 @@ for size in (2, 4):
         f"   rank {size - 1} - rank 0: {difference(runs[size][size - 1], runs[size][0]):g}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="19.2.1"
 # Rounding, no more: a sum of four parts is added up in another order. Between ranks there is no difference at all, for all of them got the same bytes from the all-reduce. That is why data parallelism needs no broadcast of weights after the first step.
 #
 # ### The mean of means
@@ -191,7 +191,7 @@ for name, seconds in rows.items():
     print(f"{name:<19} {seconds / one:.1f} times one share")
 
 # %% [markdown]
-# Two threads take about as long as one after the other; two ranks, on two free cores, about as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL torch broadcasts and reduces instead: about 2 for any N), beside what a rank of a ring all-reduce sends and receives:
+# Two threads take about as long as one after the other; two ranks, on two free cores, about as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL, torch calls its broadcast and its reduce instead, which are not counted here), beside what a rank of a ring all-reduce sends and receives:
 
 # %%
 from labkit.collectives.algorithms import plan
@@ -314,7 +314,7 @@ started, names = lab.launch(during_the_backward, ranks=2, backend="gloo", timeou
 print(f"started when the backward ended: {started} of {len(names)}")
 print("first:", *names[:4], "\nlast: ", *names[-4:])
 
-# %% [markdown]
+# %% [markdown] sections="19.2.2a"
 # ### Which gradients share a bucket
 #
 # A communication hook sees each bucket as it leaves. DDP's defaults (1 MiB for the first bucket, 25 MiB for the others), a somewhat larger model, three steps:
@@ -355,7 +355,7 @@ for step, seen in enumerate(lab.launch(watch_buckets, 3, ranks=2, backend="gloo"
             *names[-2:],
         )
 
-# %% [markdown]
+# %% [markdown] sections="19.2.2a"
 # In the first step DDP knows nothing of the model's order and sends one bucket. It notes in which order the gradients became ready, rank 0 tells the others, and from the second step on the buckets follow that order: `logits` before `norm`, which the model registered the other way round. The first bucket is kept small, so that something is under way early.
 #
 # ### How large should a bucket be?
@@ -436,7 +436,7 @@ def deal(num_samples, num_ranks, epoch=None, **options):
 for epoch in range(3):
     print(f"epoch {epoch}   set_epoch: {deal(8, 2, epoch)}   without: {deal(8, 2)}")
 
-# %% [markdown]
+# %% [markdown] sections="8.3.1, 10.2.4"
 # Without `set_epoch` every epoch has the same order. Section 10.2.4 calls it "so that different processes use different data". That is not what it does: in both columns the two ranks share nothing; the sampler's `rank` sees to that. `set_epoch` makes **epochs** differ.
 #
 # ### Without a sampler
@@ -479,7 +479,7 @@ for with_sampler in (True, False):
         f"   of the first 4: {difference(grads, one_process([part[:4] for part in eight])):.0e}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.3.1"
 # Two ranks at work, and the result of a batch half as large, as if there were one.
 #
 # ### Ten samples on four ranks
@@ -620,14 +620,14 @@ for prefix in ("", "module."):
 # %%
 MAIN = """
 if __name__ == "__main__":
-    import os, sys
+    import sys
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
     logged, _ = train(3, sys.argv[1])
     if dist.get_rank() == 0:
         print(*(f"{mean:.3f}" for _, mean in logged), flush=True)
-    dist.barrier(), os._exit(0)  # without the teardown, which aborts now and then
+    dist.destroy_process_group()
 """
 script = Path(folder.name, "train.py")
 script.write_text(inspect.getsource(train) + MAIN)
@@ -651,7 +651,7 @@ for action in parser._actions:
         )
 print(f"16 ranks: node 1, local rank 3 is rank {1 * 8 + 3}")
 
-# %% [markdown]
+# %% [markdown] sections="S2, S12"
 # `node_rank` is the number that differs. `RANK` counts over all nodes, `LOCAL_RANK` within one. S2 and S12 print, and S12 saves, `if local_rank == 0`. Here are two nodes on this machine, each with an agent and a rank of its own:
 
 # %%
@@ -731,7 +731,7 @@ print(
     sep="\n",
 )
 
-# %% [markdown] sections="10.2.2"
+# %% [markdown] sections="10.2.2, 19.2.2a"
 # ## Without waiting: a parameter server
 #
 # So far every step waits for the slowest rank. The alternative of section 10.2.2: one rank holds the weights and **serves**. A worker sends a gradient and gets the newest weights back. Who gets an answer when is one number, the `bound`: how many steps a worker may be ahead of the slowest.
@@ -875,7 +875,7 @@ for step in range(8):
 by_one = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
 print(f"synchronous - one process: {(runs['synchronous'][0][2] - by_one).abs().max():.0e}")
 
-# %% [markdown]
+# %% [markdown] sections="10.2.2, 19.2.2a"
 # ### What late gradients do
 #
 # In 24 updates at a modest learning rate, little. Section 10.2.2 says that asynchronous training may need a smaller one. On the simplest of all losses, $x^2/2$, it can be computed: gradient descent whose gradients are `late` updates old. Below, $|x|$ after 200 updates from 1. The limit of the learning rate is $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976).

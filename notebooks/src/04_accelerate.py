@@ -75,7 +75,7 @@ for tokens, targets in loader:
         optimizer.step()
         optimizer.zero_grad()
 print(f"rank {accelerator.process_index} of {accelerator.num_processes}, {accelerator.mixed_precision}, {loss.item():.6f}")
-if "TORCHELASTIC_RUN_ID" in os.environ: accelerator.wait_for_everyone(), sys.stdout.flush(), os._exit(0)  # no teardown
+if "TORCHELASTIC_RUN_ID" in os.environ: accelerator.end_training()
 """
 script = Path(folder.name, "train.py")
 print(script.write_text(SET_UP + LOOP), "characters")
@@ -277,7 +277,7 @@ for rank, log in enumerate(launched.logs):
         "accelerate launch:", log.strip(), "  in the notebook:", f"{runs['bf16'][rank]['loss']:.6f}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
 # Section 8.2.2 calls the loop "identical to a single GPU's". The code is. But keep the batch size of 8 as well, start four ranks, and every update takes 32 passages: a quarter of the updates, another model. Or start two ranks on a machine without GPUs, but forget `ACCELERATE_USE_CPU`. Or do not forget it, and ask for FSDP or DeepSpeed:
@@ -367,7 +367,7 @@ for engine in my_halves:
 fp16 = lab.launch(accelerated.step, "ddp", "fp16", ranks=2, backend="gloo", timeout_s=40)[0]
 print(f'mixed_precision="fp16" on the CPU: a block computes in {fp16["after"]["inside"]}')
 
-# %% [markdown]
+# %% [markdown] sections="8.2.2"
 # With DDP the gradients stay fp32, and so do the messages: mixed precision there saves compute and activations, not communication. FSDP gathers and reduces in bf16. And `--mixed_precision fp16`, the flag of section 8.2.2, does nothing at all on a CPU, without a word. On a GPU it adds a `GradScaler` (chapter 05).
 #
 # ### Which samples a rank gets
@@ -427,7 +427,7 @@ board = widgets.accelerate_workflow(language=LANGUAGE, engine="ddp", accumulatio
 board.run()
 board
 
-# %% [markdown]
+# %% [markdown] sections="8.2.2, 8.2.4"
 # Section 8.2.2 says that `accelerator.backward` synchronises the gradients. With DDP it does not: DDP's own hooks do. What `accelerator.backward` adds is a division by the number of accumulated batches, and fp16's scaling. Two ranks, `gradient_accumulation_steps=4`, one batch:
 
 
@@ -455,7 +455,7 @@ for name, (calls, norm) in lab.launch(two_backwards, ranks=2, backend="gloo", ti
 ].items():
     print(f"{name:27} {calls}, gradient norm {norm:.4f}")
 
-# %% [markdown]
+# %% [markdown] sections="8.2.4"
 # With DeepSpeed the difference is larger: `accelerator.backward` makes the whole update, and `optimizer.step()` does nothing (choose DeepSpeed on the board). So a loop that is to run on every engine calls `accelerator.backward`.
 #
 # ### When the batches do not divide
@@ -494,7 +494,7 @@ print(
     lab.launch(moves, 6, 4, ranks=2, backend="gloo", timeout_s=40)[0],
 )
 
-# %% [markdown]
+# %% [markdown] sections="8.2.4"
 # Two batches, divided by four: the last update of an epoch is too small. Let the loader's length divide, or drop the rest (`drop_last=True`).
 #
 # ### Clip once, when the gradient is complete
@@ -608,7 +608,7 @@ try:
 except lab.Deadlock as error:
     print(str(error)[:400])
 
-# %% [markdown]
+# %% [markdown] sections="8.2.4"
 # ### A metric over a padded loader
 #
 # A classifier gets the first 6 of 10 samples right. Four ranks, batches of 2. `gather` collects all that the ranks have seen, `gather_for_metrics` drops what the loader has added. **Predict** the accuracy by either:

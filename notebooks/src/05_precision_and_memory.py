@@ -220,7 +220,7 @@ for name in ("fp32", "bf16", "mixed", "megatron", "accumulate"):
         f"{format_bytes(bare):>15}   {states.RECIPES[name].what}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="19.2.3"
 # Mixed precision does not make the states smaller: weight, gradient, master and two moments take as much as fp32 with Adam. It saves activations, messages and time. The bill of section 8.1.1 for 7 B parameters, "14 + 56 + 14 GB", has no line for the masters: it is the column "without masters" of "mixed", and the column before it is right.
 #
 # ### All-reduce in 16 bits
@@ -287,7 +287,7 @@ print(
 )
 
 # %% [markdown]
-# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; torch refuses `bf16_compress_hook` with gloo); the fourth is a model converted to bf16 as above.
+# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; what torch says to its hook for bf16 is printed last); the fourth is a model converted to bf16 as above.
 
 # %%
 my_activations, my_messages = None, None  # of autocast
@@ -298,7 +298,7 @@ def kept_and_sent():
     import torch
     from labkit.measure import memory, traffic
     from labkit import model
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     tokens, targets = model.story_tokens(8, 32)
@@ -309,7 +309,7 @@ def kept_and_sent():
         )
         ddp, held = DDP(net), memory.Activations(net.parameters())
         if kind == "autocast, hook":
-            ddp.register_comm_hook(None, fp16_compress_hook)
+            ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         with (
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind.startswith("autocast")),
             held.chunk(0),
@@ -318,11 +318,15 @@ def kept_and_sent():
         with traffic.count() as counted:
             loss.backward()
         found[kind] = held.peak_bytes, counted.payload_bytes["all_reduce"]
-    return found
+    try:
+        said = DDP(torch.nn.Linear(1, 1)).register_comm_hook(None, default_hooks.bf16_compress_hook)
+    except TypeError as error:
+        said = error
+    return found, f"bf16_compress_hook: {said or 'accepted'}"
 
 
 # %%
-found = lab.launch(kept_and_sent, ranks=2, backend="gloo", timeout_s=40)[0]
+found, said = lab.launch(kept_and_sent, ranks=2, backend="gloo", timeout_s=40)[0]
 print(f"{my_activations = }, {my_messages = }")
 for kind, numbers in found.items():
     kept, sent = (
@@ -330,8 +334,9 @@ for kind, numbers in found.items():
         for num, whole in zip(numbers, found["fp32"])
     )
     print(f"{kind:<14} kept for the backward {kept}   handed to all_reduce {sent}")
+print(said)
 
-# %% [markdown]
+# %% [markdown] sections="S3, 19.2.3"
 # autocast saves less than half: the norms and the stream stay in fp32, and the casts of the weights are kept, too (their share falls as the batch grows). And the messages stay whole, because the gradients are fp32; the hook rounds them for the journey (chapter 11 has more of these).
 #
 # ## Small gradients and the loss scale
@@ -453,7 +458,7 @@ for step, both in enumerate(zip(run[0][0], run[1][0])):
         print(f"{step:4} {rank:4} {scale:7.0f}   {own!s:>20} {reduced!s:>18} {stepped!s:>9}")
 print("weights of both ranks the same:", torch.equal(run[0][1], run[1][1]))
 
-# %% [markdown]
+# %% [markdown] sections="19.2.3"
 # Infinity plus anything is infinity or NaN. So the all-reduce of the gradients carries the news to everybody, and all skip, and all halve, without one extra message. Nothing is rolled back ("all GPUs roll back", says section 19.2.3): the step has not been made yet.
 #
 # ### Sharded gradients: the others must be told
@@ -599,7 +604,7 @@ for ranks, rows in found.items():
             f"{format_bytes(single[1]):>14} {format_bytes(single[2]):>15} {format_bytes(loud[2]):>9}"
         )
 
-# %% [markdown]
+# %% [markdown] sections="10.2.3"
 # In fp64 the difference is some $10^8$ times smaller, as the gap between two numbers is ($2^{29}$). A wrong formula would stay as wrong as it was. So it is equal, and the activations kept at one time fall with the size of a microbatch. (One rank hands its gradients to the all-reduce as well; nothing travels.)
 #
 # ### Where it is not equal
@@ -732,7 +737,7 @@ for epoch in range(2):
             )
             weight.grad = None
 
-# %% [markdown]
+# %% [markdown] sections="S3, S9"
 # The last two wait for the next epoch and make its first update half as large again. So step on the last microbatch as well, divided by as many as there were, or drop the rest.
 #
 # Where does the clipping go? The order of S3 and S9 together: all microbatches, the all-reduce, `unscale_`, clip, `step`. Three other orders, two ranks, four microbatches, fp16 with a scale of 4096, a limit of 0.5 for the norm. **Predict** the length of the gradient that reaches the optimizer in each.
@@ -810,7 +815,7 @@ print(
 # %% [markdown] sections="19.4.2"
 # ## Activation checkpointing
 #
-# A block keeps about 16 numbers per token and unit of width for its backward. Its input is one of them. **Checkpointing** keeps the input only and runs the forward again when the backward arrives. By hand, with the meter from above (`meter.Activations`) inside, so that the recomputation is counted as well:
+# A block keeps about 16 numbers per token and unit of width for its backward. Its input is one of them. **Checkpointing** keeps the input only and runs the forward again when the backward arrives. By hand, with the meter from above (`memory.Activations`) inside, so that the recomputation is counted as well:
 
 
 # %%
@@ -878,7 +883,7 @@ widgets.show(
         ],
         title={"en": "Bytes of activations", "zh": "激活的字节"},
         y_format=format_bytes,
-        x_name={"en": "blocks checkpointed", "zh": "做检查点的 block 数"},
+        x_name={"en": "blocks checkpointed", "zh": "做重计算的 block 数"},
         badge="measured / computed",
         language=LANGUAGE,
     )
@@ -893,7 +898,7 @@ print(
     f"gradients the same: {all(torch.equal(row[2], plain[2]) for row in measured)}",
 )
 
-# %% [markdown]
+# %% [markdown] sections="S4"
 # Equal to the byte, and not one gradient differs. The last block saves nothing: when the backward begins, its recomputation is needed at once, and in full. Seven of eight is the best, and section S4 does just that.
 #
 # ### torch's checkpoint, and S4
@@ -936,7 +941,7 @@ def s4(**options):
 print(f"{my_layers = }\nas in S4:", *s4(), sep="\n  ")
 print("use_reentrant=False:", *s4(use_reentrant=False), sep="\n  ")
 
-# %% [markdown]
+# %% [markdown] sections="19.4.2"
 # The old, reentrant way finds no input that needs a gradient and cuts the graph: four of five layers are never trained, with a warning and without an error. Always say `use_reentrant=False`.
 #
 # ### Square root of L?
@@ -966,7 +971,7 @@ print(f"{my_segment = }\n    L   sqrt(L)   least for this block")
 for layers in (8, 32, 96, 256):
     print(f"{layers:5} {layers**0.5:9.1f} {(layers * inputs / whole) ** 0.5:10.1f}")
 
-# %% [markdown]
+# %% [markdown] sections="19.4.2"
 # The peak is (L/s - 1) inputs and s blocks; it is least at s = $\sqrt{L \cdot input / block}$, a quarter of $\sqrt L$ for a transformer. Up to some 32 blocks it is best to checkpoint each alone.
 #
 # ### The time paid

@@ -181,7 +181,7 @@ def zero1(ring=False, num_steps=3):
     return dict(net.named_parameters()), live_bytes, counted
 
 
-# %% [markdown]
+# %% [markdown] sections="10.2.5, 19.4.1"
 # **Stage 2.** As soon as a gradient is complete it is reduced, and only this rank's part is kept. Section 10.2.5 says that stage 2 "collects whole gradients during the backward". Nobody collects: each rank makes a whole gradient of its own data, one weight at a time, and lets go of it.
 
 
@@ -321,7 +321,7 @@ for stage, (name, run) in enumerate(runs.items()):
 # %% [markdown]
 # Stages 1 and 2: a reduce-scatter and an all-gather are one all-reduce. 1x. Stage 3 gathers once more: 1.5x (Rajbhandari et al. 2020, section 7). Our ring sends exactly that.
 #
-# And yet gloo's wire shows the table of section 8.5.1. It has no reduce-scatter of its own and runs a whole all-reduce in its place: 2 + 1 for stages 1 and 2, 1 + 1 + 2 for stage 3, over 2. That is gloo. NCCL has a real reduce-scatter. So keep two counts apart: the **payload** handed to collectives, which belongs to the method, and the bytes on the **wire**, which belong to the backend. An all-gather is handed a rank's own part only, so 0.25 models of payload are 0.75 to send.
+# gloo's wire shows 1.5x for stages 1 and 2 and 2x for stage 3: the section's numbers for stages 2 and 3, and for stage 1 half as much again as it says. None of them is the method's. gloo has no reduce-scatter of its own and runs a whole all-reduce in its place: 2 + 1 for stages 1 and 2, 1 + 1 + 2 for stage 3, over 2. NCCL has a real reduce-scatter. So keep two counts apart: the **payload** handed to collectives, which belongs to the method, and the bytes on the **wire**, which belong to the backend. An all-gather is handed a rank's own part only, so 0.25 models of payload are 0.75 to send.
 #
 # ### In which order
 #
@@ -423,7 +423,7 @@ for name, (loss, _, _, _) in engines[0].items():
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ### Who holds what
 #
-# `meter.shards` reads the engine's own tensors. Below them, what stage and number of ranks should give, slice by slice:
+# `sharding.shards` reads the engine's own tensors. Below them, what stage and number of ranks should give, slice by slice:
 
 # %%
 print(
@@ -455,7 +455,7 @@ widgets.show(
     )
 )
 
-# %% [markdown]
+# %% [markdown] sections="8.5.1"
 # The engine's bytes are those of the formulas, and not those of the textbook. What the table leaves out is grey in the picture: padding, and gradients that DeepSpeed keeps whole where a rank needs only a slice. Its stage 3 also has a bucket of a size that the configuration states.
 #
 # ### What DeepSpeed sends
@@ -565,7 +565,7 @@ files = {
 said = lab.launch(read, files, ranks=4, backend="gloo", timeout_s=40)[0]
 print(f"{my_refused = }", *(f"{name:<15} {text}" for name, text in said.items()), sep="\n")
 
-# %% [markdown]
+# %% [markdown] sections="8.5.2, D-train, S5"
 # - 32 with 4 accumulation steps on 4 ranks is a microbatch of **2**. The section gives it to a Trainer with 8: 8 x 4 x 4 is 128. With 8, the accumulation must be 1.
 # - `"train_batch_size": "auto"` (section D-train) is not DeepSpeed's. It is for the HF Trainer, which writes the numbers in; DeepSpeed alone divides a word.
 # - Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one letter, and the training runs at stage 0. Some sections ignore, too: DeepSpeed has no `enabled` and no `checkpoints_per_rank` under `activation_checkpointing`, and says nothing to S5's. Print `engine.zero_optimization_stage()` in your scripts.
@@ -590,7 +590,7 @@ for step in range(3):
     dist.all_reduce(mean := loss.detach() / dist.get_world_size())  # for the log
     words = f"| stage {engine.zero_optimization_stage()}, step {step}, loss {mean.item():.4f}"
     if dist.get_rank() == 0: print(words, flush=True)
-os._exit(0)  # without the teardown, which aborts now and then"""
+dist.destroy_process_group()"""
 
 # %% [markdown]
 # `dist.all_reduce` of the loss is for the log. Section D-train has it between `backward` and `optimizer.step()` of a plain model, under the comment "gradient synchronisation". It averages a number. Two ranks with their own data, three steps:
@@ -627,7 +627,7 @@ for what in ("loss", "gradients"):
 # %%
 HF = r"""import os, sys, torch
 from transformers import OPTConfig, OPTForCausalLM, Trainer, TrainingArguments as Arguments
-from labkit import model
+from labkit import model, sharding
 data = [{"input_ids": row, "labels": row} for row in model.story_tokens(48, 32)[0]]
 sizes = OPTConfig(vocab_size=256, hidden_size=64, ffn_dim=256, num_attention_heads=4, num_hidden_layers=2)
 common = {"per_device_train_batch_size": 8, "bf16": True, "max_steps": 3, "logging_steps": 1, "save_strategy": "no",
@@ -636,10 +636,13 @@ for file in sys.argv[2:]:
     try:
         trainer = Trainer(OPTForCausalLM(sizes), Arguments(sys.argv[1], deepspeed=file, **common), train_dataset=data)
         trainer.train()
-        said = type(trainer.model_wrapped).__name__, [entry["loss"] for entry in trainer.state.log_history[:3]]
+        engine = trainer.model_wrapped
+        momentum = sharding.shards(engine).bytes_by("kind")["exp_avg"].sum() / 4  # numbers in fp32, of this rank
+        held = momentum / sum(weight.numel() for weight in engine.parameters())
+        said = type(engine).__name__, f"rank 0 holds {held:.2f} of the momentum", [entry["loss"] for entry in trainer.state.log_history[:3]]
     except ValueError as error: said = str(error).splitlines()
     if os.environ["RANK"] == "0": print(f"| {file.split('/')[-1]}:", *said, sep="\n|   ", flush=True)
-os._exit(0)  # without the teardown, which aborts now and then"""
+if torch.distributed.is_initialized(): torch.distributed.destroy_process_group()"""
 
 # %%
 import json
@@ -672,13 +675,12 @@ print(
 )
 
 # %% [markdown]
-# `accelerate launch` reads what to start from a file of its own, as in the section. Both commands run at the same time, `deepspeed` on two ranks, the Trainer on one: importing it is most of the wait. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
+# `accelerate launch` reads what to start from a file of its own, as in the section. First the command `deepspeed` with the script above, then the Trainer, each on two ranks. With GPUs you would type `deepspeed --num_gpus 4 train.py ...`; a machine without is told by `DS_ACCELERATOR=cpu`.
 
 # %%
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from labkit.machine import resources
 
@@ -686,13 +688,19 @@ yaml = Path(folder.name, "accelerate.yaml")
 yaml.write_text(f"""distributed_type: DEEPSPEED
 deepspeed_config: {{deepspeed_config_file: {paths["auto.json"]}, zero3_init_flag: false}}
 num_machines: 1
-num_processes: 1
+num_processes: 2
 main_process_port: {resources.free_port()}
 """)
 environment = (
     os.environ | ({} if resources.num_gpus() > 1 else ops.environment()) | {"OMP_NUM_THREADS": "1"}
 )
 environment |= {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
+
+# %%
+by_deepspeed = lab.launch_script(
+    paths["train.py"], "--deepspeed_config", paths["ours.json"], using="deepspeed", timeout_s=58
+)
+print(*(text for text in by_deepspeed.logs[0].splitlines() if text.startswith("|")), sep="\n")
 
 # %%
 words = (
@@ -710,20 +718,13 @@ line = [
     "accelerate.commands.launch",
     *words,
 ]  # what the command accelerate launch runs
-with ThreadPoolExecutor() as pool:
-    hf = pool.submit(
-        subprocess.run, line, env=environment, text=True, timeout=58, capture_output=True
-    )
-    by_deepspeed = lab.launch_script(
-        paths["train.py"], "--deepspeed_config", paths["ours.json"], using="deepspeed", timeout_s=58
-    )
-print(*(text for text in by_deepspeed.logs[0].splitlines() if text.startswith("|")), sep="\n")
+hf = subprocess.run(line, env=environment, text=True, timeout=58, capture_output=True)
 print("$ accelerate launch", *words)
-print(*(text for text in hf.result().stdout.splitlines() if text.startswith("|")), sep="\n")
-assert hf.result().returncode == 0, hf.result().stderr[-2000:]
+print(*(text for text in hf.stdout.splitlines() if text.startswith("|")), sep="\n")
+assert hf.returncode == 0, hf.stderr[-2000:]
 
 # %% [markdown]
-# The Trainer refuses the first two, and says what it takes them for. On 4 ranks the batch of 32 would agree (8 x 1 x 4), and the accumulation still would not. "auto" is the cure, and only the Trainer can fill it in. The last lines name the class that trained: look at it in your own scripts. If it is `DistributedDataParallel`, the file was not used. That happens silently, for instance with `ACCELERATE_USE_CPU=true` in the environment.
+# The Trainer refuses the first two, and says what it takes them for. On 4 ranks the batch of 32 would agree (8 x 1 x 4), and the accumulation still would not. "auto" is the cure, and only the Trainer can fill it in. Half of the momentum lies on each rank: stage 2 was in use. The line above names the class that trained: look at it in your own scripts. If it is `DistributedDataParallel`, the file was not used. That happens silently, for instance with `ACCELERATE_USE_CPU=true` in the environment.
 
 # %% [markdown] sections="8.5.3"
 # ## Offload
@@ -741,7 +742,7 @@ for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("al
         f"offload {name:<12} {lies.get('cpu', 0):10,} {lies.get('host', 0):10,}   {loss:.5f} {len(off):6}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.5.3"
 # With both, the device keeps one bucket between two microbatches, and the layer that is being computed. Note the host's column: DeepSpeed also puts the gradients there, in 16 bit and in fp32.
 #
 # ### What crosses the link
@@ -762,7 +763,7 @@ for move, more, kind in zip(small, large, ("parameter", "parameter", "gradient",
 # %%
 widgets.offload_flow(language=LANGUAGE)
 
-# %% [markdown]
+# %% [markdown] sections="8.5.3"
 # The bytes are per step, whatever the batch. A larger batch has more compute to hide them under; with a small one the link is what you wait for.
 #
 # ### LLaMA 70B
@@ -919,7 +920,7 @@ check.fit(my_fit)
 # %%
 check.hint("fit")
 
-# %% [markdown]
+# %% [markdown] sections="8.5.1"
 # ### 3. The textbook's example, corrected
 #
 # Write the formulas of section 8.5.1 so that they are right for every stage and number of ranks. The check compares with a live DeepSpeed engine.

@@ -94,7 +94,7 @@ for name, setting in settings.items():
         f"{rest / largest:20.1f} {format_bytes(found.peak_bytes):>23} {format_bytes(expected.peak_bytes):>10}, {expected.peak}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.4.1"
 # So O(M/N) is right for the states. The peak has activations on top, and about four times the largest layer: its weights, its gradients, the next layer, which is gathered already, and the copy out of which gradients are reduced. How large a "layer" is, you decide; see *wrapping*.
 #
 # ## By hand
@@ -297,7 +297,7 @@ for name, found in one.items():
         f"wire {sums[2] / num_bytes:.3f}   calls {found['calls']}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.4.1"
 # By payload 1.5 times, exactly, and with the parameters kept (`fsdp_grad_op`) as much as DDP: an all-reduce *is* a reduce-scatter and an all-gather. The wire says 2.0 and 1.5, and that is gloo's doing: it has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. NCCL has one. (A DDP step may also broadcast some hundred bytes: the order of its buckets.)
 #
 # ### In which order
@@ -473,7 +473,7 @@ for name in ("qkv.weight", "out.weight", "norm1.bias"):
         *(rank[2][name][1] for rank in found),
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.4.2"
 # It cuts as `torch.chunk` does: the last part may be shorter, and is padded for the message.
 #
 # ### Wrapping
@@ -533,7 +533,7 @@ for way, numbers in lab.launch(wrapped, ways, ranks=2, backend="gloo", timeout_s
         f"{format_bytes(numbers[3]):>15}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.4.2"
 # With the root alone everything is gathered at once, and stays (a root is not freed after the forward): one message, the most memory. The demo project's set-up comes to this: it names no layers. Each `Linear` alone saves little more, for the activations are still there, and every small message pays its latency. One unit per block is the usual choice. `fully_shard` also takes a list of modules as one unit (`pairs of layers`); the second exercise is about that.
 #
 # ### Mixed precision
@@ -601,7 +601,7 @@ for name, numbers in lab.launch(in_16_bit, policies, ranks=2, backend="gloo", ti
         f"{format_bytes(numbers[3][0]):<9} {numbers[4]:<17.1%} {numbers[5]:.3%}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.4.2, S6"
 # Messages halve, states do not. The last column matters for S6 and the demo project, which take fp16: many gradients fall below fp16's smallest number and become 0. fp16 needs a loss scaler (chapter 05), and neither has one; bf16 does not. Section 8.4.2's bf16 for both is sound, and fp32 for the sum over many ranks sounder.
 #
 # ## FSDP1's names
@@ -933,7 +933,7 @@ for way, (activations, peak, calls, seconds) in found.items():
         f"{way:<11} {format_bytes(activations):>11} {format_bytes(peak):>9} {factor:8.2f}   {dict(calls)}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.4.4"
 # Most of the activations are gone. The compute grows by a third, the handling of messages does not, so the factor stays near 4/3 or below. The second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping.
 #
 # ## CPU offload

@@ -94,7 +94,7 @@ model.loss(whole(tokens), targets).backward()
 gradients = by_hand[0] | by_hand[1]
 max((gradients[name] - weight.grad).abs().max().item() for name, weight in whole.named_parameters())
 
-# %% [markdown]
+# %% [markdown] sections="S7"
 # ### The hand-written pipeline of S7
 #
 # S7 puts two stages on two devices, drives both from **one** process, and calls `output.backward(micro)`. First the loop as printed (smaller sizes; the CPU stands for both devices). It does not survive its first backward: what `backward` takes is a gradient of the output's shape, and `micro` is the input.
@@ -251,7 +251,7 @@ print(
 )
 
 # %% [markdown]
-# It has not moved: filling and draining a pipeline costs p - 1 microbatches in any order that waits for the last gradient. What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:
+# It has not moved: GPipe and 1F1B both pay p - 1 microbatches to fill the pipeline and to drain it, as does any order with one stage per rank whose backwards are in one piece. (Interleaving and zero bubble, below, change just that.) What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:
 
 # %%
 print("rank   GPipe: held   measured     1F1B: held   measured")
@@ -377,7 +377,7 @@ for rank in range(4):
         f"rank {rank}: starts at {mine.start_us.min() / 1000:4.0f} ms, then idle for {idle_us / 1000:.0f} ms"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.6.1"
 # One more thing the stated times hide: stage 0 has no input that wants a gradient, so its real I is empty and torch does all of its backward in W. Here its I takes the stated time like every other.
 #
 # ### Turn the knobs
@@ -494,7 +494,7 @@ for place, config, arguments in (
     )
     print(f"{place:<15} {run[0][1]}")
 
-# %% [markdown]
+# %% [markdown] sections="8.6.2"
 # The entry in the JSON changes nothing; the argument of `PipelineModule` does.
 #
 # ### Megatron

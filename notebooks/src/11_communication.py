@@ -80,7 +80,7 @@ for overlap, pair in steps.items():
             f"{hidden_comm(step):8.0%}   {max(exposed_comm_us(step)) / 1000:6.1f} ms"
         )
 
-# %% [markdown]
+# %% [markdown] sections="19.1.3"
 # *Hidden* is the share of communication time that lies under compute of the same rank; *exposed* is the rest, in milliseconds. Exposed time is what a step pays.
 #
 # Section 19.1.3 says that hooks hide communication "almost entirely". At best they hide all buckets but one: the last bucket belongs to the first layer, whose gradient comes at the very end of the backward. Here the link is also a little faster than the backward. Make it slower than the backward (a smaller bandwidth above), and the buckets queue up behind each other.
@@ -172,7 +172,7 @@ for form, (first, second) in runs.items():
         f"{WAYS[form]:<40} {first[0]:5} {first[1]:8,} {first[2]:21.1%} {(first[3] - second[3]).abs().max():17.1e}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="8.9.2, 10.4.3"
 # - `no_sync` around everything, and nothing else: nothing is ever reduced, and every rank trains a model of its own.
 # - An all-reduce of the running sum after every microbatch, as printed: what has been summed once is summed again. The result is wrong (`all_reduce` adds; 10.4.3's code does not divide either).
 # - Divided each time it is right, for four times the bytes: the mean of what is already equal on all ranks does not change it.
@@ -295,7 +295,7 @@ def compress(name, hook, **state):
 
 print(compress("all-reduce, float32", None))
 
-# %% [markdown]
+# %% [markdown] sections="19.2.2b"
 # ### From the library: fp16 and PowerSGD
 #
 # `fp16_compress_hook` reduces in half precision. PowerSGD sees a weight's gradient as a matrix and sends two thin factors of it, of a stated rank; what they miss goes into the next step (error feedback, below). Its first two steps are plain all-reduces.
@@ -555,7 +555,7 @@ series = [
 widgets.show(
     curves.curves(
         series,
-        title={"en": "Loss against bytes sent", "zh": "损失对发出的字节"},
+        title={"en": "Loss against bytes sent", "zh": "损失与发送字节数"},
         x_name={"en": "MB sent by a rank", "zh": "一个 rank 发出的 MB"},
         y_name={"en": "loss", "zh": "损失"},
         log_x=True,
@@ -573,7 +573,7 @@ for name, result in results.items():
         f"{sum(result['loss'][-3:]) / 3:6.2f} {result['ms']:11.1f}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="10.4.3"
 # The time includes the small model's computation. The loss is that of one run, a mean over its last three readings. Other seeds move it. What drops small values in every step and never makes up for it (10.4.3, top-1 % without feedback, four bits to the nearest) is behind. fp16 and stochastic rounding lose bits as well, but with little or no bias.
 #
 # ### When compression does not pay
@@ -601,7 +601,7 @@ for name, (work, saved) in works.items():
         f"{name:<8} {1000 * median(seconds):6.1f} ms   pays on links slower than about {gb_per_s:5.2f} GB/s"
     )
 
-# %% [markdown]
+# %% [markdown] sections="19.1.3"
 # Ten-gigabit Ethernet carries 1.25 GB/s; section 19.1.3 gives 300 GB/s for NVLink, one way. A GPU compresses faster than this processor, but its links are faster as well: measure both. What overlap hides already cannot be saved a second time.
 
 # %% [markdown] sections="19.1.3, 10.4.3"
@@ -653,7 +653,7 @@ widgets.show(
 )
 
 # %% [markdown]
-# In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL searches for such orders by itself: ring and tree inside, and few crossings.
+# In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL, as documented, searches for such orders by itself when it starts (`NCCL_DEBUG_SUBSYS=GRAPH` prints what it found).
 #
 # And if every pair had a cable of its own? Simulated:
 
@@ -728,7 +728,7 @@ print(
 # | `NCCL_NVLS_ENABLE` | reduction inside the NVLink switch | 2: where supported | not used |
 # | `NCCL_DEBUG_SUBSYS` | which parts speak under INFO | INIT, BOOTSTRAP, ENV | not used |
 #
-# NVIDIA lists all of these but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script. Two of the section's four can be looked at without a GPU. What would `NCCL_SOCKET_IFNAME` select on this machine?
+# NVIDIA lists all of these but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script. For two of the section's four, the rule that the user guide states is written out here in a few lines; NCCL itself is not asked. What would `NCCL_SOCKET_IFNAME` select on this machine, as documented?
 
 # %%
 import socket
@@ -748,12 +748,12 @@ here = [name for _, name in socket.if_nameindex()]
 print("interfaces of this machine:", *here)
 for setting in ("eth0", "=eth0", "^lo,docker"):
     print(
-        f"{setting:<11} selects {selected(setting, here) or 'nothing: NCCL would not start'}; "
+        f"{setting:<11} selects {selected(setting, here) or 'nothing'}; "
         f"among eth0, eth01, ib0: {selected(setting, ['eth0', 'eth01', 'ib0'])}"
     )
 
 # %% [markdown]
-# And what does `NCCL_P2P_LEVEL=NVL` do? Four GPUs as `nvidia-smi topo -m` would print them (invented): two pairs with NVLink, the pairs on two PCIe switches of one CPU.
+# And what does `NCCL_P2P_LEVEL=NVL` do, as documented? A level permits direct messages between GPUs that are no farther apart than it says. Applied to four GPUs as `nvidia-smi topo -m` might print them (invented): two pairs with NVLink, the pairs on two PCIe switches of one CPU.
 
 # %%
 TOPOLOGY = """GPU0   X    NV4  PHB  PHB
@@ -775,7 +775,7 @@ for level in ("LOC", "NVL", "PHB", "SYS"):
     print(f"NCCL_P2P_LEVEL={level}: direct between {', '.join(pairs) or 'no pair'}")
 
 # %% [markdown]
-# NVL is nearly the strictest level. The NVLink pairs had P2P anyway; the others now go through host memory.
+# By that rule NVL is nearly the strictest level: it gives the NVLink pairs nothing that a wider level would not, and takes P2P from the others. That is the documentation, not a run.
 #
 # How to see what NCCL really does: set `NCCL_DEBUG=INFO`, with `NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING`, and look for the lines on the network ("Using network"), the variables it has read ("set by environment"), and rings and trees ("Channel", "Ring", "Trees"). The next cell does that if there is a GPU.
 

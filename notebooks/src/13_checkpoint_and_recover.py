@@ -145,7 +145,7 @@ for part in PARTS:
 #
 # The list in section 10.5.1 has model, optimizer, scheduler, epoch and step. Two are missing there: the random generators, of every rank, and the place within the epoch.
 
-# %% [markdown]
+# %% [markdown] sections="10.5.1"
 # ### A file that is read, not run
 #
 # The same section puts `args`, an `argparse.Namespace`, into the file. A file of `torch.save` is a pickle, and a pickle is a program: whoever wrote it decides what runs when you open it. That is why `torch.load` reads by default only what needs no program: tensors, numbers, strings, lists, dicts.
@@ -168,7 +168,7 @@ torch.save({"args": Trap()}, file)
 print("Trap, weights_only=False:")
 opened = torch.load(file, weights_only=False)  # what the text's load does in an old torch
 
-# %% [markdown]
+# %% [markdown] sections="10.5.1"
 # `vars(args)`, a dict, says the same and is harmless. `torch.distributed.checkpoint` has such a place, too: its usual `FileSystemWriter` pickles the `.metadata` that it reads first. `labkit.recovery.checkpoint` lets it write safetensors files instead, and refuses an `extra` that would have to be unpickled.
 #
 # ## Four kinds
@@ -231,7 +231,7 @@ widgets.show(
     curves.bars(
         rows,
         unit_format=lambda ms: f"{ms:.0f} ms",
-        title={"en": "Four kinds of saves", "zh": "四种存盘"},
+        title={"en": "Four kinds of saves", "zh": "四种保存"},
         badge="measured, gloo",
         language=LANGUAGE,
     )
@@ -242,7 +242,7 @@ print(
 for kind, (_, _, about) in kinds.items():
     print(f"{kind:<13}{len(about['files']):6} {about['written_bytes']:15,}")
 
-# %% [markdown]
+# %% [markdown] sections="10.5.1, 19.6.4"
 # The bytes are the same but for names and headers: 12 per parameter, for Adam has touched everything. The plain one gathers all of it in the memory of rank 0, which a large model does not survive, and the other ranks wait. The asynchronous one stops training for the copy alone; the price is memory for that copy, and a thread that competes with the training for the cores. The incremental one writes a file per tensor and part, waits for the disk after each, and here it saves nothing.
 #
 # ### What incremental saves
@@ -359,7 +359,7 @@ widgets.show(
     )
 )
 
-# %% [markdown]
+# %% [markdown] sections="19.6.4"
 # What is lost are the steps since the last checkpoint, and nothing else. (Most of the five minutes goes into what is not here: finding a new machine, importing torch, reading a hundred gigabytes.) The section's code catches an `NCCLError` (torch has no such class; it raises `DistBackendError`) and goes on in the same process. But when a rank is gone the others are in an unknown state, deep in a collective. Ending all of them and starting anew is what torchrun does, too.
 #
 # ### A rank dies while it saves
@@ -410,7 +410,7 @@ step, skipped = lab.launch(
 )[0]
 print(f"loaded: step {step}, because {skipped[0].replace(scratch.name, '...')}")
 
-# %% [markdown]
+# %% [markdown] sections="10.5.1, 19.6.4"
 # ## Come back with fewer ranks
 #
 # A sharded checkpoint says of every part where in the whole tensor it belongs. So whoever loads takes what it needs: **resharding**. The names are those of the bare model, so even the engine may be another. From four ranks of FSDP2:
@@ -456,7 +456,7 @@ for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
         f"{engine:>6}, {num_ranks} ranks: {equal} of {len(saved)} tensors equal; random generators go on: {rng}"
     )
 
-# %% [markdown]
+# %% [markdown] sections="19.6.4"
 # Tensors carry over to the bit. Random generators do not: there were four, and now there are two. And the same batch is now cut into two parts, so sums are rounded otherwise: with another number of ranks the losses agree closely, not to the bit. What must not depend on the ranks, such as the data, is best drawn from (seed, step).
 #
 # DeepSpeed's files know the number of their ranks, and it refuses another. Its way is a conversion in between: `engine.save_checkpoint`, then the command `ds_to_universal --inject_missing_state`, then a configuration with `"checkpoint": {"load_universal": true}`. (The tests do that for ZeRO 2 and 3: saved on 2 ranks, trained on with 1 and with 4.)
@@ -466,13 +466,16 @@ for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
 # Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script only has to begin where the newest checkpoint ends.
 
 # %%
-TRAIN = """import os, pathlib, sys, time, torch, torch.distributed as dist
+TRAIN = """import os, pathlib, sys, time
+began = time.time()
+import torch, torch.distributed as dist
 from labkit.launching import rank
 from labkit.recovery import checkpoint
+imports_s = time.time() - began
 dist.init_process_group("gloo")
 optimizer = torch.optim.Adam((net := torch.nn.Linear(4, 4)).parameters())
 step = checkpoint.load(sys.argv[1], net, optimizer)["step"] if checkpoint.checkpoints(sys.argv[1]) else 0
-rank.current().give((step, time.time()))
+rank.current().give((step, time.time(), imports_s))
 while step < 6:
     if step == 4 and dist.get_rank() == 1 and not (killed := pathlib.Path(sys.argv[2])).exists():
         killed.write_text(str(time.time())), os.kill(os.getpid(), 9)
@@ -481,7 +484,7 @@ while step < 6:
     optimizer.step(), optimizer.zero_grad()
     step += 1
     if step % 3 == 0: checkpoint.save(sys.argv[1], step, net, optimizer)
-dist.barrier(), os._exit(0)"""
+dist.destroy_process_group()"""
 
 # %%
 file = FOLDER / "train.py"
@@ -489,14 +492,15 @@ file.write_text(TRAIN)
 ran = lab.launch_script(
     file, FOLDER / "torchrun", FOLDER / "killed at", ranks=2, max_restarts=2, timeout_s=50
 )
-step, began_s = ran[0]
+step, began_s, imports_s = ran[0]
 torchrun_s = began_s - float((FOLDER / "killed at").read_text())
 print(
-    f"went on from step {step}; from the kill to there: torchrun {torchrun_s:.1f} s, lab.launch {launch_s:.2f} s"
+    f"went on from step {step}; from the kill to there: torchrun {torchrun_s:.1f} s, lab.launch {launch_s:.2f} s;\n"
+    f"of torchrun's, {imports_s:.1f} s are the imports of the new rank 0"
 )
 
 # %% [markdown]
-# Most of torchrun's time is `import torch` in new processes; `lab.launch` forks from one that has it. The environment variable in front is a repair: torch 2.13 keeps one store for all starts, and a new rank may find a dead one's address there, and wait for it.
+# A new process begins with `import torch` and whatever else the script imports: that part of torchrun's time is printed. The rest is the agent, which must notice, stop the others and start again, and the way to the checkpoint. `lab.launch` forks from a process that has the imports. The environment variable in front is a repair: torch 2.13 keeps one store for all starts, and a new rank may find a dead one's address there, and wait for it.
 #
 # torchrun also goes on with **fewer** ranks. Then there is one torchrun per machine, `--nnodes 1:2` says that one or two of them are enough, and when a machine is gone with its torchrun, the others meet again. `launch_script(..., nodes=(1, 2))` lets two torchruns on this machine stand for two machines; it takes too long for this page. The lines that it would run:
 
@@ -550,7 +554,7 @@ widgets.show(
         ],
         log_x=True,
         badge="simulated",
-        title={"en": "What saving and failing cost", "zh": "存盘与故障的代价"},
+        title={"en": "What saving and failing cost", "zh": "保存与故障的代价"},
         x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"},
         y_name={"en": "time over useful time", "zh": "总时间 / 有用时间"},
         language=LANGUAGE,

@@ -145,7 +145,7 @@ error = fails(save_and_wait, False, ranks=3)
 print(f"{my_marked = }; marked: {error.finding.ranks}\n{error}")
 print("mended:", list(lab.launch(save_and_wait, True, ranks=3, backend="gloo", timeout_s=40).logs))
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # The rank that waits has done nothing wrong yet; those that never come are marked. The arrow points from who waits to whom it waits for. Read the line it waits in, go up to the nearest `if`, and you have the fault.
 #
 # ### The wrong group
@@ -188,7 +188,7 @@ error = fails(epoch, False, ranks=2)
 print(error.finding.text)
 print("with join(), batches:", *lab.launch(epoch, True, ranks=2, backend="gloo", timeout_s=40))
 
-# %% [markdown]
+# %% [markdown] sections="8.11.2"
 # ## Hang lab: messages in a circle
 #
 # Section 8.11.2: both ranks send, then both receive. **Predict** how many bytes a message may have before it blocks. It is tried here with one number, 4 bytes.
@@ -228,22 +228,27 @@ def no_cycle():
 before, after = lab.launch(no_cycle, ranks=2, backend="gloo", timeout_s=40)[0]
 print(f"rank 0: {before:g} before the wait, {after:g} after it")
 
-# %% [markdown]
+# %% [markdown] sections="8.11.2"
 # ## Timeouts: where they are set
 #
-# The third cause in section 8.11.2 sets the environment variables `NCCL_TIMEOUT` and `NCCL_ASYNC_ERROR_HANDLING`. torch ships the header in which its NCCL backend names its variables:
+# The third cause in section 8.11.2 sets the environment variables `NCCL_TIMEOUT` and `NCCL_ASYNC_ERROR_HANDLING`. torch ships the header in which its NCCL backend names the variables that it reads, and its default time limit:
 
 # %%
 import re
 from pathlib import Path
 
 header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
-names = re.findall(r'"((?:TORCH_)?NCCL_[A-Z_]+)"', header.read_text())
+text = header.read_text()
+names = re.findall(r'"((?:TORCH_)?NCCL_[A-Z_]+)"', text)
+minutes = re.search(
+    r"NCCLDefaultTimeout =\s+std::chrono::milliseconds\((\d+) \* 60 \* 1000\)", text
+)[1]
 print(f"{len(names)} variables; NCCL_TIMEOUT among them: {'NCCL_TIMEOUT' in names}")
 print(*(name for name in names if "TIMEOUT" in name or "ASYNC_ERROR" in name), sep="\n")
+print(f"default time limit: NCCL {minutes} min; gloo {dist.constants.default_pg_timeout} (h:min:s)")
 
 # %% [markdown]
-# `NCCL_TIMEOUT` is not among them. Of the other two spellings, the one with `TORCH_` is current and the short one is kept for old scripts; what it turns on has long been the default. What counts is the `timeout=` of `init_process_group` and of `new_group`. In the next run rank 1 is 0.3 s late, once in the default group, once in a group with a timeout of 0.1 s. **Predict** after how many seconds rank 0 is through, in each.
+# `NCCL_TIMEOUT` is not among them, so nothing reads it. Of the other two spellings, the one with `TORCH_` is current and the short one is kept for old scripts; what it turns on has long been the default. What counts is the `timeout=` of `init_process_group` and of `new_group`. In the next run rank 1 is 0.3 s late, once in the default group, once in a group with a timeout of 0.1 s. **Predict** after how many seconds rank 0 is through, in each.
 
 # %%
 my_seconds = {"default group": None, "timeout=0.1 s": None}
@@ -267,10 +272,8 @@ def late():
 
 
 # %%
-os.environ["NCCL_TIMEOUT"] = "0"  # changes nothing
 run = lab.launch(late, ranks=2, backend="gloo", timeout_s=40)
-del os.environ["NCCL_TIMEOUT"]
-print(f"{my_seconds = }; torch's default for gloo: {dist.constants.default_pg_timeout} (h:min:s)")
+print(f"{my_seconds = }")
 for name, (seconds, how) in run[0].items():
     print(f"{name:<14} {seconds:.1f} s  {how}")
 
@@ -331,7 +334,27 @@ del os.environ["TORCH_DISTRIBUTED_DEBUG"]
 print(f"{error}\n\nswapped order: no complaint; rank 0 got {run[0]}, right is (3.0, 30.0)")
 
 # %% [markdown]
-# The operations are named at once, in the ranks themselves; labkit has only put them together. The price is a comparison before every call, which makes small collectives several times slower: for a search, not for training. What is compared is operation, size and type, so the swapped order passes here too.
+# The operations are named at once, in the ranks themselves; labkit has only put them together. What is compared is operation, size and type, so the swapped order passes here too. The price is a comparison before every call, so it is for a search, not for training. A sum of one number, 200 times:
+
+
+# %%
+def small_calls():
+    one = torch.ones(1)
+    dist.all_reduce(one)  # connects the ranks
+    began = time.perf_counter()
+    for _ in range(200):
+        dist.all_reduce(one)
+    return (time.perf_counter() - began) / 200
+
+
+plain_s = max(lab.launch(small_calls, ranks=2, backend="gloo", timeout_s=40))
+os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+compared_s = max(lab.launch(small_calls, ranks=2, backend="gloo", timeout_s=40))
+del os.environ["TORCH_DISTRIBUTED_DEBUG"]
+print(
+    f"{1e6 * plain_s:.0f} us a call; under DETAIL {1e6 * compared_s:.0f} us, "
+    f"{compared_s / plain_s:.1f} times as long"
+)
 
 # %% [markdown] sections="10.5.2, 19.9"
 # ## Numbers that go wrong
@@ -388,7 +411,7 @@ def guarded():
 error = fails(guarded, ranks=4)
 print(error.finding.fault, error.finding.ranks, error.finding.where["text"])
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # ### Overflow in fp16
 #
 # Trap 7: fp16 ends at 65504. Here the layer's output is larger. Section 19.9 cures it by `autocast` and a gradient scaler. **Predict** which of the three rows below learns.
@@ -422,7 +445,7 @@ print("fp16                    ", train_16bit(torch.float16, autocast=False))
 print("autocast fp16 and scaler", train_16bit(torch.float16, autocast=True))
 print("autocast bf16           ", train_16bit(torch.bfloat16, autocast=True))
 
-# %% [markdown]
+# %% [markdown] sections="10.5.2"
 # The scaler keeps the weights clean by skipping every step, and so nothing is learned: it guards against overflow of **gradients**, which a smaller scale cures (chapter 05). The **forward** overflows here, and no scale changes that. bf16 has the range of fp32. (Or make the activations smaller: a norm, another initial scale.)
 #
 # ## Replicas that drift apart
@@ -503,7 +526,7 @@ print(f"{(my_norms, my_live_bytes) = }\nstep" + "".join(f"{name:>26}" for name i
 for step, row in enumerate(zip(*columns.values())):
     print(f"{step:4}" + "".join(f"{norm:10.3f} {num_bytes:9,} bytes" for norm, num_bytes in row))
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # Gradients are added in place: the values grow, the memory does not. The training goes wrong (each update uses the sum of all gradients so far), and nothing runs out. What does grow is the third column: losses that are kept as tensors, in an evaluation without `torch.no_grad()`. Each one holds its whole graph. Keep `loss.item()`.
 #
 # ### Trap 4: torch.save(model)
@@ -577,7 +600,7 @@ class Surprise:
 torch.save({"line.weight": torch.zeros(1), "extra": Surprise()}, whole)
 torch.load(whole, weights_only=False).keys()
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # The state_dict has neither trouble. Save that (chapter 13).
 #
 # ### Trap 5: many small messages
@@ -610,7 +633,7 @@ for seconds, counted in (each, buckets):
     )
 print(f"{my_ratio = }; measured {each[0] / buckets[0]:.1f}")
 
-# %% [markdown]
+# %% [markdown] sections="19.9"
 # The same bytes, fewer waits. DDP does this by itself (chapter 03).
 #
 # ### Trap 6: data that moves
@@ -699,10 +722,10 @@ print(
     f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}"
 )
 print(error.outcomes[1].error["message"].partition("DefaultCPUAllocator: ")[2])
-print("in 6 micro-batches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
+print("in 6 microbatches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
 
 # %% [markdown]
-# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `meter.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
+# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `memory.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
 
 # %%
 my_part = None
@@ -721,7 +744,7 @@ def one_step(cure=""):
         1,
     )
     batch = [part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())]
-    if cure == "micro-batches":
+    if cure == "microbatches":
         num = 4
     if cure == "checkpointing":
         for block in net.layers[1:-1]:
@@ -746,7 +769,7 @@ def one_step(cure=""):
 
 # %%
 def train(net, optimizer, batch, num, watched, cure, marks=False):
-    """One step in ``num`` micro-batches; gradients averaged over the ranks, by FSDP or by hand."""
+    """One step in ``num`` microbatches; gradients averaged over the ranks, by FSDP or by hand."""
     for tokens, targets in zip(*(part.chunk(num) for part in batch)):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cure == "bf16"):
             loss = model.loss(net(tokens), targets) / num
@@ -803,7 +826,7 @@ if torch.cuda.is_available():
 else:
     print("no GPU here: torch.cuda.memory records nothing on a CPU")
 
-# %% [markdown]
+# %% [markdown] sections="8.11.1"
 # ### The order of cures
 #
 # Section 8.11.1 has seven cures in an order: batch 1, accumulation, checkpointing, FSDP, offload, lower precision, shorter sequences. What should decide the order is the price: first what costs time only and leaves the update as it is, then what changes the numbers. Measure both. The model and batch are those of the snapshot; one cure at a time. **Predict** the cure that saves most here, and the two that change the new weights.
@@ -813,8 +836,8 @@ my_best, my_changing = None, None
 
 # %%
 CURES = {
-    "micro-batches": "微批次",
-    "checkpointing": "激活检查点",
+    "microbatches": "微批次",
+    "checkpointing": "激活重计算",
     "FSDP": "FSDP",
     "bf16": "bf16",
     "half the length": "长度减半",
@@ -847,10 +870,10 @@ for cure, (footprint, took, changed) in tried.items():
     saved = 1 - footprint.peak_bytes / plain.peak_bytes
     print(f"{cure:<16} {saved:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}")
 
-# %% [markdown]
+# %% [markdown] sections="8.11.1"
 # Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try on this CPU; a GPU's would differ, most of all for bf16.
 #
-# Read the snapshot first: here activations fill the memory, so what divides them helps. Micro-batches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, the smaller part here, so it saves less. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
+# Read the snapshot first: here activations fill the memory, so what divides them helps. Microbatches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, the smaller part here, so it saves less. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
 #
 # ### Offload comes last
 #
@@ -916,7 +939,7 @@ for mended in (False, True):
             f"rank {rank}: file {Path(folder.name, f'rank_{rank}.log').read_text()!r:<28} console {run.logs[rank]!r}"
         )
 
-# %% [markdown]
+# %% [markdown] sections="10.5.2"
 # The level of the root logger stands before every handler, so the files of all other ranks stay empty: the very ones that a search needs. Put the level on the console's handler only.
 #
 # ## The same run twice

@@ -4,6 +4,7 @@ import ast
 import re
 
 import nbformat
+from chapter import heading, sections
 from small import BUILDS, code_of, load
 
 # The largest of today, as ruff formats them. The pages will be rewritten: then half of all cells
@@ -65,3 +66,26 @@ def oversized(sources):
         if lines > (RANK_CELL_LINES if defined & launched else CELL_LINES):
             faults.append(f"{lines} lines: {source.splitlines()[0]}")
     return faults
+
+
+def unmarked(chapter):
+    """Prose cells that name a section of their chapter and are not marked with it, nor is another
+    cell under the same heading: the table of sections would miss them."""
+    faults = []
+    above = ""
+    marked = {}
+    named = []
+    for cell in chapter.cells[1:]:
+        if cell.kind != "markdown":
+            continue
+        above = heading(cell.source) or above
+        marked.setdefault(above, set()).update(sections(cell))
+        named += [(above, each) for each in chapter.header["sections"] if _names(cell, each)]
+    for place, section in named:
+        if section not in marked[place]:
+            faults.append(f"{place}: {section}")
+    return faults
+
+
+def _names(cell, section):
+    return re.search(rf"(?<![\d.]){re.escape(section)}(?!\.?\d)", cell.source)

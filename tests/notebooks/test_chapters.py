@@ -5,7 +5,8 @@ import re
 
 import build
 import pytest
-from law import CELL_LINES, RANK_CELL_LINES, check_builds, oversized
+from chapter import Cell, Chapter, read
+from law import CELL_LINES, RANK_CELL_LINES, check_builds, oversized, unmarked
 from small import CHAPTERS, NOTEBOOKS, ROOT, code_of, load, text_of
 
 
@@ -68,3 +69,22 @@ def test_long_cells_are_found():
     assert oversized([f"def f():\n{body}", "check.pipeline(f)"]) == []
     fault = f"{RANK_CELL_LINES + 1} lines: def f():"
     assert oversized([f"def f():\n{body}\n{more}", "start(f)"]) == [fault]
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_cell_that_names_a_section_is_marked_with_it(chapter):
+    assert unmarked(read(NOTEBOOKS / "src" / f"{chapter}.py")) == []
+
+
+def test_a_cell_that_names_a_section_and_is_not_marked_is_found():
+    cells = [
+        Cell(kind="markdown", source="# Title, of 8.4.4", options={}),
+        Cell(kind="markdown", source="## One", options={"sections": "8.4.4"}),
+        Cell(kind="markdown", source="Section 8.4.4 says so, and 8.4.41 does.", options={}),
+        Cell(kind="markdown", source="## Two\n\nNot 18.4.4.", options={}),
+    ]
+    chapter = Chapter(name="07_tiny", header={"sections": ["8.4.4"]}, cells=tuple(cells))
+    assert unmarked(chapter) == []
+    more = Cell(kind="markdown", source="Section 8.4.4 says more.", options={})
+    faulty = Chapter(name="07_tiny", header={"sections": ["8.4.4"]}, cells=(*cells, more))
+    assert unmarked(faulty) == ["Two: 8.4.4"]
