@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from labkit.pipeline.difference import gap_us, message_us
+from labkit.pipeline.difference import overheads_us
 from labkit.pipeline.runtime import TORCH_CLASSES, cost, refusal
 from labkit.pipeline.schedule import Schedule
 from labkit.pipeline.schedules import SCHEDULES
@@ -116,18 +116,18 @@ def calibrate(
     forward_us: float = 20_000.0,
     **training: Any,
 ) -> dict[str, float]:
-    """What ``cost`` must know of this machine: message_us and gap_us, from a run of its own, never
-    the one it predicts.
+    """What ``cost`` must know of this machine: message_us, gap_us and post_us, from a run of its
+    own, never the one it predicts.
 
-    A paced run of the same model on as many ranks, with as many microbatches as ranks. Medians:
-    from the end of an action to the start of one on another rank that waited for it; between two
-    actions of a rank that had all it needed.
+    A paced run of the same model on as many ranks, with twice as many microbatches. ``message_us``:
+    from the end of an action to the start of one on another rank that waited for it (median);
+    ``gap_us`` and ``post_us``: between two actions of a rank that had all it needed, without and
+    for each message posted there (a line through the medians).
     """
     run = launch(
-        name, num_ranks, num_ranks, num_chunks=num_chunks, forward_us=forward_us, **training
+        name, num_ranks, 2 * num_ranks, num_chunks=num_chunks, forward_us=forward_us, **training
     )
-    measured = run.timeline()
-    return {"message_us": message_us(measured), "gap_us": gap_us(measured)}
+    return overheads_us(run.timeline())
 
 
 # --- in the ranks ---
@@ -188,6 +188,7 @@ def _step(runtime: Any, optimizer: Any, index: int, batch: tuple, losses: list[f
     runtime.step(*inputs, target=targets, losses=each, return_outputs=False)
     seconds = time.perf_counter() - start_s
     optimizer.step()
+    dist.barrier()  # or who is through writes its recording while others still compute
     if each:
         losses.append(sum(loss.item() for loss in each) / len(each))
     rank.current().progress(step=index + 1, loss=losses[-1] if losses else None)
