@@ -4,10 +4,11 @@ schedule.
     python benchmarks/bubble.py [--json] [--runs 3] [--ranks 4,8]
 
 Real ranks, real messages, torch's own schedules. The forward of a stage is stated (50 ms, backward
-100 ms), slept out so that eight ranks need not have eight cores. What a message costs, and the
-runtime's pause between two actions, are calibrated in a run of its own under the same schedule,
-never the one they predict. The bubble is the idle share of total time. A row holds the median of
-the runs, and the largest distance of any run from the simulation.
+100 ms), slept out so that eight ranks need not have eight cores; the last rows have three short
+chunks, 17 ms together. What a message costs, and the runtime's pause between two actions and for
+each message posted there, are calibrated in a run of its own under the same schedule with two
+chunks and stages of 10 ms, never the one they predict. The bubble is the idle share of total time.
+A row holds the median of the runs, and the largest distance of any run from the simulation.
 """
 
 import argparse
@@ -23,20 +24,27 @@ from labkit.timeline import bubble
 
 STAGE_US = 50_000.0
 MICROBATCHES = {4: 8, 8: 16}
+SHORT_US = 17_000.0
+SHORT = [
+    (name, num_ranks) for name in ("interleaved_1f1b", "interleaved_zb") for num_ranks in (2, 3)
+]
 
 
-def row(name: str, num_ranks: int, num_runs: int) -> dict:
-    """One schedule at one size."""
-    num_microbatches = MICROBATCHES[num_ranks] if name != "naive" else 4
-    schedule = SCHEDULES[name](num_ranks, num_microbatches)
+def row(name: str, num_ranks: int, num_runs: int, *, short: bool = False) -> dict:
+    """One schedule at one size; ``short``: three chunks of little work."""
+    num_microbatches = MICROBATCHES.get(num_ranks, 2 * num_ranks) if name != "naive" else 4
+    counts = (num_ranks, num_microbatches, 3) if short else (num_ranks, num_microbatches)
+    schedule = SCHEDULES[name](*counts)
     num_chunks = schedule.num_stages // num_ranks
-    forward_us = STAGE_US * num_chunks
+    forward_us = SHORT_US if short else STAGE_US * num_chunks
     calibrated = pipeline.calibrate(num_ranks, name=name)
     cost = pipeline.cost(num_chunks, forward_us=forward_us, **calibrated)
     simulated = bubble(simulate(schedule, cost))
     formula = bubble_formula(schedule, cost=cost)
     runs = [
-        pipeline.launch(name, num_ranks, num_microbatches, forward_us=forward_us)
+        pipeline.launch(
+            name, num_ranks, num_microbatches, num_chunks=num_chunks, forward_us=forward_us
+        )
         for _ in range(num_runs)
     ]
     measured = [bubble(run.timeline()) for run in runs]
@@ -52,6 +60,7 @@ def row(name: str, num_ranks: int, num_runs: int) -> dict:
         "worst": round(max(abs(each - simulated) for each in measured), 4),
         "message_us": round(cost.message_us),
         "gap_us": round(cost.gap_us),
+        "post_us": round(cost.post_us),
         "overruns": sum(rank["num_overruns"] for rank in chain.from_iterable(runs)),
         "paced": True,
         "runs": num_runs,
@@ -67,7 +76,9 @@ def main() -> None:
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     options = parser.parse_args()
     cases = product(map(int, options.ranks.split(",")), options.schedules.split(","))
-    tell((row(name, num_ranks, options.runs) for num_ranks, name in cases), options.json)
+    rows = (row(name, num_ranks, options.runs) for num_ranks, name in cases)
+    short_rows = (row(*case, options.runs, short=True) for case in SHORT)
+    tell(chain(rows, short_rows), options.json)
 
 
 if __name__ == "__main__":

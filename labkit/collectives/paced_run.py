@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.collectives.network import Network
+from labkit.collectives.network import Link, Network
 from labkit.collectives.plans import Message, Plan
 
 if TYPE_CHECKING:
     from labkit.measure.pace import Pace
 
 _count = itertools.count()  # executions over stated links: the same on every rank
+
+
+LOOK_S = 500e-6
+"""How often a message that waits for a shared wire looks whether the one before it is over."""
+FIRST = -1
+"""In the place of the message before it: there was none on this wire."""
 
 
 class Clock:
@@ -42,9 +48,11 @@ class Clock:
 
 class Links:
     """The stated links of one execution: a file in the run's folder where ranks write when they are
-    ready for what, and when messages end.
+    ready for what, and when messages were over.
 
-    Whichever end of a message looks first settles it for both.
+    A message begins when both its ends are ready and the one before it on its wire, if it shares
+    one, is over. It ends at each end when that has slept out its time. All are readings of the
+    clock; whichever end of a message looks first gives it its turn, and says when it is over.
     """
 
     def __init__(self, plan: Plan, network: Network, kept: "Pace | None") -> None:
@@ -66,19 +74,21 @@ class Links:
         self._share(plan, _wires(network))
 
     def _share(self, plan: Plan, wires: list[str]) -> None:
-        """Lays three tables of nanoseconds into the shared file, 0 where nothing is known yet.
+        """Lays four tables into the shared file, 0 where nothing is known yet.
 
-        ``_ready[step, rank]``: since when the rank is through with earlier steps, by what was
-        stated where that was kept; ``_end[step, sender]``: when that message is over;
-        ``_free[wire]``: from when on a wire that is shared is free.
+        ``_ready[step, rank]``: since when the rank is through with earlier steps;
+        ``_over[message]``: when it was; ``_before[message]``: 1 + the one whose turn is before it,
+        or ``FIRST``; ``_last[wire]``: 1 + the one that came last. A message's number is step *
+        num_ranks + its sender.
         """
         shape = (len(plan.steps), plan.num_ranks)
         size = math.prod(shape)
-        self._file.truncate(8 * (2 * size + len(wires) + 1))  # one more: no map of an empty file
+        self._file.truncate(8 * (3 * size + len(wires) + 1))  # one more: no map of an empty file
         table = np.memmap(self._file, np.int64, "r+")
         self._ready = table[:size].reshape(shape)
-        self._end = table[size : 2 * size].reshape(shape)
-        self._free = table[2 * size :]
+        self._over = table[size : 2 * size]
+        self._before = table[2 * size : 3 * size]
+        self._last = table[3 * size :]
         self._place = {wire: place for place, wire in enumerate(wires)}
 
     def begin(self, step: int) -> int:
@@ -92,39 +102,69 @@ class Links:
         """Sleeps until this rank's messages of a step are over. Returns (start, end) of each."""
         from labkit.measure import pace
 
-        spans = []
+        takes_ns = []
         for message, num_bytes in zip(messages, sizes, strict=True):
-            spans.append(self._settled(step, message, num_bytes))
-        last = max(range(len(spans)), key=lambda place: spans[place][1])
-        start_ns, end_ns = spans[last]
-        pace.sleep_until(end_ns / 1e9)
-        late_ns = time.perf_counter_ns() - end_ns
-        stated_ns = end_ns - start_ns
-        self._kept.count(late_ns / 1e3, stated_ns / 1e3)
+            takes_ns.append(round(self._link(message).us(num_bytes) * 1e3))
+            self._queue(step, message)
+        spans: dict[int, tuple[int, int]] = {}
+        while len(spans) < len(messages):
+            due_ns = {}  # of those whose turn it is
+            for place in set(range(len(messages))) - set(spans):
+                start_ns = self._start_ns(step, messages[place])
+                if start_ns is not None:
+                    due_ns[place] = start_ns + takes_ns[place]
+            soonest_ns = min(due_ns.values(), default=math.inf)
+            is_blind = len(due_ns) + len(spans) < len(messages)
+            if is_blind and soonest_ns > time.perf_counter_ns() + LOOK_S * 1e9:
+                time.sleep(LOOK_S)
+                continue
+            place = min(due_ns, key=due_ns.get)
+            pace.sleep_until(soonest_ns / 1e9)
+            end_ns = self._end(step, messages[place])
+            spans[place] = (soonest_ns - takes_ns[place], end_ns)
         self._through_ns = end_ns
-        if late_ns > pace.LATE * stated_ns:
-            self._through_ns += late_ns
-        spans[last] = (start_ns, self._through_ns)
-        return spans
+        self._kept.count((end_ns - soonest_ns) / 1e3, takes_ns[place] / 1e3)
+        return [spans[place] for place in range(len(messages))]
 
-    def _settled(self, step: int, message: Message, num_bytes: int) -> tuple[int, int]:
-        """(start, end) of a message that has crossed. With gloo a send, too, ends after its receive
-        was posted."""
-        link = self._network.link(message.src, message.dst)
-        takes_ns = round(link.us(num_bytes) * 1e3)
+    def _link(self, message: Message) -> Link:
+        return self._network.link(message.src, message.dst)
+
+    def _number(self, step: int, message: Message) -> int:
+        return step * len(self._network.links) + message.src
+
+    def _queue(self, step: int, message: Message) -> None:
+        """Gives a message that has crossed its turn on its wire, if its other end has not. With
+        gloo a send, too, ends after its receive was posted: both ends are ready."""
+        number = self._number(step, message)
+        wire = self._link(message).wire
         with self._locked():
-            if not self._end[step, message.src]:
-                self._settle(step, message, link.wire, takes_ns)
-            end_ns = int(self._end[step, message.src])
-        return end_ns - takes_ns, end_ns
+            if self._before[number]:
+                return
+            self._before[number] = FIRST
+            if wire:
+                place = self._place[wire]
+                self._before[number] = self._last[place] or FIRST
+                self._last[place] = 1 + number
 
-    def _settle(self, step: int, message: Message, wire: str, takes_ns: int) -> None:
-        """A message begins when both its ends are ready and its wire, if it shares one, is free."""
+    def _start_ns(self, step: int, message: Message) -> int | None:
+        """When a message began: None while its wire carries the one before it."""
         start_ns = max(self._ready[step, message.src], self._ready[step, message.dst])
-        if wire:
-            start_ns = max(start_ns, self._free[self._place[wire]])
-            self._free[self._place[wire]] = start_ns + takes_ns
-        self._end[step, message.src] = start_ns + takes_ns
+        before = self._before[self._number(step, message)]
+        if before != FIRST:
+            free_ns = self._over[before - 1]
+            if not free_ns:
+                return None
+            start_ns = max(start_ns, free_ns)
+        return int(start_ns)
+
+    def _end(self, step: int, message: Message) -> int:
+        """Reads the clock at this end of a message; the wire is free from the first such reading
+        on."""
+        end_ns = time.perf_counter_ns()
+        number = self._number(step, message)
+        with self._locked():
+            self._over[number] = self._over[number] or end_ns
+        return end_ns
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ is counted, and noted as well. ``link`` states the time of DistributedDataParall
 the same way, noted "paced links".
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import time
@@ -190,19 +191,58 @@ class _Stated(torch.autograd.Function):
 
 
 class _Message:
-    """One bucket on its way: its bytes, when this rank had it and got it back, and the result that
-    DDP waits for."""
+    """One bucket on its way: its bytes, since when this rank has it, and the result that DDP waits
+    for."""
 
-    def __init__(self, num_bytes: int, begin: Callable[[], Future]) -> None:
+    def __init__(self, label: str, num_bytes: int, begin: Callable[[], Future]) -> None:
+        self.label = label
         self.num_bytes = num_bytes
-        self.result = Future()
+        self.begin = begin  # starts the real message
         self.ready_ns = time.time_ns()
-        self.done_ns = self.ready_ns
-        self.send = functools.cache(lambda: begin().then(self._done))  # really, at the first call
+        self.result = Future()
+        self.crossed: concurrent.futures.Future | None = None  # of the link's thread
 
-    def _done(self, real: Future) -> Any:
-        self.done_ns = time.time_ns()
-        return real.value()
+
+class _Link:
+    """The one link of a rank: a thread that carries one bucket at a time, beside the backward.
+
+    A bucket begins when this rank has it and the link is free. It ends when the real message is
+    there and the stated time, since the last rank began, is slept out. Both are readings.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, all_reduce_us: Callable[[int], float] | None, pace: Pace
+    ) -> None:
+        self._group = group
+        self._all_reduce_us = all_reduce_us
+        self._pace = pace
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="link")
+        self._free_ns = 0  # when the bucket before came through
+
+    def carry(self, message: _Message) -> None:
+        """Queues a bucket behind those before it."""
+        message.crossed = self._thread.submit(self._cross, message)
+
+    @torch.no_grad()  # as DDP calls its hooks
+    def _cross(self, message: _Message) -> Any:
+        """Sends one bucket for real and sleeps out its stated time. In the link's own thread."""
+        start_ns = max(message.ready_ns, self._free_ns)
+        latest_ns = torch.tensor([start_ns])
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        # past c10d, so that nobody counts it as the program's
+        known = self._group._get_backend(latest_ns.device).allreduce([latest_ns], options)
+        value = message.begin().wait()
+        known.wait()
+        # without a clock that all ranks share, a bucket began when its real message was over
+        begin_ns = min(latest_ns.item(), time.time_ns())
+        stated_us = self._all_reduce_us(message.num_bytes) if self._all_reduce_us else 0.0
+        deadline_ns = begin_ns + round(1000 * stated_us)
+        sleep_until(time.perf_counter() + (deadline_ns - time.time_ns()) * 1e-9)
+        self._free_ns = time.time_ns()
+        self._pace.count((self._free_ns - deadline_ns) / 1e3, stated_us)
+        trace.span("all_reduce", message.label, start_ns, self._free_ns, message.num_bytes)
+        return value
 
 
 def link(
@@ -217,19 +257,19 @@ def link(
     """Makes the all-reduces of a DistributedDataParallel take stated times:
     ``all_reduce_us(num_bytes)`` per bucket.
 
-    Each bucket is really reduced, and its gradients are there when the one link of the rank has
-    been busy for its time: from when all ranks had it and the link was free, one bucket after
-    another, as ``buckets.simulate`` does. ``overlap=False`` starts all of them after the last.
-    ``None`` states nothing: the machine's own time. ``hook`` is another communication hook (one
-    that compresses) with its ``state``; ``sent_bytes(bucket)`` are then the bytes that it really
-    sends. A hook that sends again from a callback, as PowerSGD does, needs one bucket or
-    ``overlap=False``: under gloo the callbacks of several buckets race, with or without this link.
-    All is settled when the last bucket is ready: DDP looks at no gradient before that. Spans are
-    recorded; a real all-reduce that is not done by its stated end counts as overrun.
+    A thread beside the backward is the one link of the rank. It serves one bucket at a time, as
+    ``buckets.simulate`` does: when this rank has the bucket and the link is free, it is really
+    reduced, and the link sleeps until the stated time, since the last rank began, is over. Begin
+    and end are read from the clock, lateness included. ``overlap=False`` hands the link all buckets
+    after the last. ``None`` states nothing: the machine's own time. ``hook`` is another
+    communication hook (one that compresses) with its ``state``, called by the link's thread;
+    ``sent_bytes(bucket)`` are then the bytes that it really sends. Spans are recorded; an end later
+    than stated counts as overrun.
     """
     _check_link(ddp)
     group = ddp.process_group
     pace = Pace()
+    served = _Link(group, all_reduce_us, pace)
     messages: list[_Message] = []
     if hook is None:
         hook = allreduce_hook
@@ -237,13 +277,13 @@ def link(
 
     def stated(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
         num_bytes = sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes
-        messages.append(_Message(num_bytes, lambda: hook(state, bucket)))
+        message = _Message(f"bucket {bucket.index()}", num_bytes, lambda: hook(state, bucket))
+        messages.append(message)
         if overlap:
-            messages[-1].send()
-        result = messages[-1].result
+            served.carry(message)
         if bucket.is_last():
-            _settle(messages, group, all_reduce_us, overlap, pace)
-        return result
+            _finish(messages, served, overlap)
+        return message.result
 
     ddp.register_comm_hook(None, stated)
     if all_reduce_us is not None:
@@ -265,48 +305,16 @@ def _check_link(ddp: Any) -> None:
         )
 
 
-def _latest_ns(messages: list[_Message], group: dist.ProcessGroup) -> list[int]:
-    """Per bucket, when the last rank had it: one small message, past c10d, so that nobody counts it
-    as the program's.
-
-    Ranks share a clock on one machine. Where they do not, a bucket counts as there when its real
-    message was done.
-    """
-    ready_ns = torch.tensor([message.ready_ns for message in messages])
-    options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MAX
-    group._get_backend(torch.device("cpu")).allreduce([ready_ns], options).wait()
-    messages[-1].done_ns = time.time_ns()
-    return [
-        min(latest, message.done_ns)
-        for latest, message in zip(ready_ns.tolist(), messages, strict=True)
-    ]
-
-
-def _settle(
-    messages: list[_Message],
-    group: dist.ProcessGroup,
-    all_reduce_us: Callable | None,
-    overlap: bool,
-    pace: Pace,
-) -> None:
-    """Sends the buckets over the stated link, one after another, and sleeps until the last has come
-    through."""
-    values = [message.send().wait() for message in messages]
-    latest_ns = _latest_ns(messages, group)
-    free_ns = 0  # when the link has done all before
-    for index, message in enumerate(messages):
-        needed = index if overlap else -1
-        start_ns = max(messages[needed].ready_ns, free_ns)  # on this rank
-        begin_ns = max(latest_ns[needed], free_ns)  # on all
-        stated_us = all_reduce_us(message.num_bytes) if all_reduce_us else 0.0
-        stated_ns = begin_ns + round(1000 * stated_us)
-        free_ns = max(stated_ns, message.done_ns)
-        pace.count((free_ns - stated_ns) / 1e3, stated_us)
-        trace.span("all_reduce", f"bucket {index}", start_ns, free_ns, message.num_bytes)
-    sleep_until(time.perf_counter() + (free_ns - time.time_ns()) * 1e-9)
-    while messages:
-        messages.pop().result.set_result(values.pop())
+def _finish(messages: list[_Message], served: _Link, overlap: bool) -> None:
+    """Returns when all buckets have come through, their results handed over; raises what a hook
+    raised."""
+    under_way = messages.copy()
+    messages.clear()
+    for message in () if overlap else under_way:
+        message.ready_ns = under_way[-1].ready_ns
+        served.carry(message)
+    for message in under_way:
+        message.result.set_result(message.crossed.result())
 
 
 def _paced(method: Callable, pace: Pace, stated_us: Callable[..., float]) -> Callable:

@@ -2,10 +2,11 @@
 more (or less), cause by cause, in microseconds."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
-from labkit.pipeline.schedule import Action, Key, Schedule, walk
+from labkit.pipeline.schedule import Action, Key, Schedule, posts, walk
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us
 from labkit.units import format_us
 
@@ -62,16 +63,16 @@ def residual(predicted: Timeline, measured: Timeline) -> dict[str, float]:
             f"a residual compares two timelines of one configuration; only one of these holds {odd}"
         )
     messages_us = _messages(predicted)
-    pause_us = _pause_us(predicted)
+    pauses_us = _pauses_us(predicted)
     lags_us: dict[str, dict[Action, float]] = {cause: {} for cause in CAUSES}
-    for step in _as_measured(measured, messages_us, pause_us):
+    for step in _as_measured(measured, messages_us, pauses_us):
         lags_us[_cause(step)][step.action] = step.lag_us
     known: dict[Action, float] = {}
     before_us = _idle_us(predicted)
     found = {}
     for cause in CAUSES:
         known |= lags_us[cause]
-        after_us = _retraced_idle_us(order, took_us, messages_us, pause_us, known)
+        after_us = _retraced_idle_us(order, took_us, messages_us, pauses_us, known)
         found[cause] = after_us - before_us
         before_us = after_us
     return {**found, "total": _idle_us(measured) - _idle_us(predicted)}
@@ -94,7 +95,7 @@ def words(why: dict[str, float]) -> str:
 def message_us(measured: Timeline) -> float:
     """What a message cost in a pipeline, in microseconds: the median time from the end of an action
     to the start of one on another rank that waited for it."""
-    waits_us = [step.lag_us for step in _as_measured(measured, {}, 0.0) if step.waited]
+    waits_us = [step.lag_us for step in _as_measured(measured, {}, {}) if step.waited]
     if not waits_us:
         raise ValueError(
             "a message's cost shows where one rank waits for another; in this timeline none does"
@@ -104,18 +105,65 @@ def message_us(measured: Timeline) -> float:
 
 def gap_us(measured: Timeline) -> float:
     """The runtime's own time between two actions of a rank, in microseconds: the median where it
-    waited for nothing.
+    waited for nothing, whatever it posted there.
 
     0.0 where every action waited for a message.
     """
-    wait_us = message_us(measured)
-    every = {_key(span.action): wait_us for span in _spans(measured)}
-    gaps_us = [
-        step.lag_us
-        for step in _as_measured(measured, every, 0.0)
-        if not step.waited and not step.first
-    ]
+    gaps_us = list(chain.from_iterable(_gaps_us(measured, _equal_messages(measured)).values()))
     return max(0.0, median(gaps_us)) if gaps_us else 0.0
+
+
+def overheads_us(measured: Timeline) -> dict[str, float]:
+    """What a pipeline's runtime cost, in microseconds, under the names of ``Cost``: message_us, and
+    the pause between two actions as gap_us and post_us for each message posted in it.
+
+    One pause for all would be too long before a W, where nothing is posted, and too short before
+    others.
+    """
+    gap, post = _line(_gaps_us(measured, _equal_messages(measured)))
+    return {"message_us": message_us(measured), "gap_us": gap, "post_us": post}
+
+
+def _line(gaps_us: dict[int, list[float]]) -> tuple[float, float]:
+    """A pause without messages, and what each message adds: the line through the median pauses with
+    0, 1, 2 ... messages, weighted by their numbers."""
+    points = [(num_posts, median(some_us)) for num_posts, some_us in sorted(gaps_us.items())]
+    weights = [len(gaps_us[num_posts]) for num_posts, _ in points]
+    if not points:
+        return 0.0, 0.0
+    post_us = max(0.0, _slope(points, weights)) if len(points) > 1 else 0.0
+    rest_us = [
+        weight * (pause_us - post_us * num_posts)
+        for (num_posts, pause_us), weight in zip(points, weights, strict=True)
+    ]
+    return max(0.0, sum(rest_us) / sum(weights)), post_us
+
+
+def _slope(points: list[tuple[int, float]], weights: list[int]) -> float:
+    """Of the straight line with the least weighted squares through some points."""
+    total = sum(weights)
+    weighted = list(zip(points, weights, strict=True))
+    mean_x = sum(x * weight for (x, _), weight in weighted) / total
+    mean_y = sum(y * weight for (_, y), weight in weighted) / total
+    covariance = sum((x - mean_x) * (y - mean_y) * weight for (x, y), weight in weighted)
+    return covariance / sum((x - mean_x) ** 2 * weight for (x, _), weight in weighted)
+
+
+def _equal_messages(measured: Timeline) -> dict[Key, float]:
+    """The median cost of a message, for each action."""
+    wait_us = message_us(measured)
+    return {_key(span.action): wait_us for span in _spans(measured)}
+
+
+def _gaps_us(timeline: Timeline, messages_us: dict[Key, float]) -> dict[int, list[float]]:
+    """The pauses before actions that waited for nothing, by how many messages were posted in
+    them."""
+    posted = posts(_order(timeline))
+    found: dict[int, list[float]] = {}
+    for step in _as_measured(timeline, messages_us, {}):
+        if not step.waited and not step.first:
+            found.setdefault(posted[step.action], []).append(step.lag_us)
+    return found
 
 
 def _cause(step: Step) -> str:
@@ -125,32 +173,28 @@ def _cause(step: Step) -> str:
     return "messages" if step.waited else "runtime"
 
 
-def _pause_us(predicted: Timeline) -> float:
-    """The gap that a prediction was made with: the least pause between two actions of a rank."""
-    end_us: dict[int, float] = {}
-    pauses_us = []
-    for span in sorted(_spans(predicted), key=lambda span: (span.start_us, span.rank, span.end_us)):
-        if span.rank in end_us:
-            pauses_us.append(span.start_us - end_us[span.rank])
-        end_us[span.rank] = span.end_us
-    return max(0.0, min(pauses_us, default=0.0))
+def _pauses_us(predicted: Timeline) -> dict[Action, float]:
+    """The pause before each action that a prediction was made with."""
+    gap_us, post_us = _line(_gaps_us(predicted, _messages(predicted)))
+    posted = posts(_order(predicted))
+    return {action: gap_us + post_us * num_posts for action, num_posts in posted.items()}
 
 
 def _as_measured(
-    measured: Timeline, messages_us: dict[Key, float], pause_us: float
+    measured: Timeline, messages_us: dict[Key, float], pauses_us: dict[Action, float]
 ) -> Iterator[Step]:
     """The schedule gone through with every action starting when it did."""
     start_us = {span.action: span.start_us for span in _spans(measured.shifted())}
     order = _order(measured)
     took_us = _durations(measured)
-    return _retrace(order, took_us, messages_us, pause_us, lambda action, _: start_us[action])
+    return _retrace(order, took_us, messages_us, pauses_us, lambda action, _: start_us[action])
 
 
 def _retraced_idle_us(
     order: Schedule,
     took_us: dict[Action, float],
     messages_us: dict[Key, float],
-    pause_us: float,
+    pauses_us: dict[Action, float],
     lags_us: dict[Action, float],
 ) -> float:
     """Idle time of all ranks if actions take ``took_us`` and start ``lags_us`` after they could."""
@@ -158,7 +202,7 @@ def _retraced_idle_us(
     def start_of(action: Action, ready_us: float) -> float:
         return ready_us + lags_us.get(action, 0.0)
 
-    steps = list(_retrace(order, took_us, messages_us, pause_us, start_of))
+    steps = list(_retrace(order, took_us, messages_us, pauses_us, start_of))
     begin_us = min(step.start_us for step in steps)
     end_us = max(step.start_us + took_us[step.action] for step in steps)
     return order.num_ranks * (end_us - begin_us) - sum(took_us.values())
@@ -168,7 +212,7 @@ def _retrace(
     order: Schedule,
     took_us: dict[Action, float],
     messages_us: dict[Key, float],
-    pause_us: float,
+    pauses_us: dict[Action, float],
     start_of: Callable[[Action, float], float],
 ) -> Iterator[Step]:
     """Goes through a schedule in time; ``start_of(action, ready_us)`` is when an action starts."""
@@ -179,13 +223,16 @@ def _retrace(
         arrived_us = 0.0
         if need is not None and order.stage_rank[need[0]] != rank:
             arrived_us = done_us[need] + messages_us.get(need, 0.0)
-        waited = arrived_us > free_us[rank]
-        ready_us = max(free_us[rank], arrived_us)
+        able_us = free_us[rank]
+        if rank in begun:
+            able_us += pauses_us.get(action, 0.0)
+        waited = arrived_us > able_us
+        ready_us = max(able_us, arrived_us)
         start_us = start_of(action, ready_us)
         yield Step(action, ready_us, start_us, waited, rank not in begun)
         begun.add(rank)
         done_us[key] = start_us + took_us[action]
-        free_us[rank] = done_us[key] + pause_us
+        free_us[rank] = done_us[key]
 
 
 def _order(timeline: Timeline) -> Schedule:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from labkit.pipeline.difference import gap_us, message_us
+from labkit.pipeline.difference import overheads_us
 from labkit.pipeline.runtime import TORCH_CLASSES
 from labkit.pipeline.schedule import Schedule
 from labkit.pipeline.step import Step, Training
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 120.0
 HANG_S = 60.0
 CALIBRATION_MS = 20.0
+CALIBRATION_CHUNKS = 2
 
 
 def start(step: Step) -> "Job":
@@ -36,15 +37,23 @@ def start(step: Step) -> "Job":
 
 
 def calibrated(step: Step) -> Step:
-    """The step with message_ms and gap_ms as this machine needs them, from a run of its own.
+    """The step with message_ms, gap_ms and post_ms as this machine needs them, from a run of its
+    own.
 
-    A paced run of the same model on as many ranks, with as many microbatches as ranks. Medians:
-    from the end of an action to the start of one on another rank that waited for it; between two
-    actions of a rank that had all it needed.
+    A paced run of the same model on as many ranks, with twice as many microbatches. ``message_us``:
+    from the end of an action to the start of one on another rank that waited for it (median);
+    ``gap_us`` and ``post_us``: between two actions of a rank that had all it needed, without and
+    for each message posted there (a line through the medians).
     """
-    own = step.but(microbatches=step.ranks, forward_ms=CALIBRATION_MS, message_ms=0.0, gap_ms=0.0)
-    measured = own.run().timeline()
-    return step.but(message_ms=message_us(measured) / 1e3, gap_ms=gap_us(measured) / 1e3)
+    own = step.as_run().but(
+        microbatches=2 * step.ranks, chunks=CALIBRATION_CHUNKS, forward_ms=CALIBRATION_MS
+    )
+    found = overheads_us(own.run().timeline())
+    return step.but(
+        message_ms=found["message_us"] / 1e3,
+        gap_ms=found["gap_us"] / 1e3,
+        post_ms=found["post_us"] / 1e3,
+    )
 
 
 # --- in the ranks ---
@@ -107,6 +116,7 @@ def _update(runtime: Any, optimizer: Any, index: int, batch: tuple, losses: list
     runtime.step(*inputs, target=targets, losses=each, return_outputs=False)
     seconds = time.perf_counter() - start_s
     optimizer.step()
+    dist.barrier()  # or who is through writes its recording while others still compute
     if each:
         losses.append(sum(loss.item() for loss in each) / len(each))
     rank.current().progress(step=index + 1, loss=losses[-1] if losses else None)

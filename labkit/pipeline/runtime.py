@@ -24,6 +24,7 @@ def cost(
     input_share: float = 0.5,
     message_us: float = 0.0,
     gap_us: float = 0.0,
+    post_us: float = 0.0,
 ) -> Cost:
     """The stated times of ``run.launch`` as simulate takes them: per stage, of which a rank holds
     ``num_chunks``."""
@@ -37,6 +38,7 @@ def cost(
         weight_us=(1 - input_share) * backward_us,
         message_us=message_us,
         gap_us=gap_us,
+        post_us=post_us,
     )
 
 

@@ -167,6 +167,47 @@ def walk(schedule: Schedule) -> Iterator[tuple[int, Action, Key, Key | None]]:
                 ready.extend(waiting.pop(key))
 
 
+def receiver(action: Action, holder: tuple[int, ...]) -> int | None:
+    """The other rank that needs what an action makes; None where no other does."""
+    if action.kind == "W":
+        return None
+    target = action.stage + (1 if action.kind == "F" else -1)
+    inside = 0 <= target < len(holder) and holder[target] != holder[action.stage]
+    return holder[target] if inside else None
+
+
+def posts(schedule: Schedule) -> dict[Action, int]:
+    """How many sends and receives a rank posts right before each action, as torch's runtime lays
+    them out (``_add_send_recv``).
+
+    In rounds over the ranks: each puts down its next action if what it needs is on its way, and a
+    send behind it; at that moment the receive goes behind what the other rank has put down so far.
+    (torch also spends rounds on reducing gradients, which moves a few receives by one action.)
+    """
+    last = schedule.num_stages - 1
+    done: set[Key] = set()
+    position = [0] * schedule.num_ranks
+    posted = [0] * schedule.num_ranks
+    found: dict[Action, int] = {}
+    before = -1
+    while len(found) > before:
+        before = len(found)
+        for rank, order in enumerate(schedule.orders):
+            action = order[position[rank]] if position[rank] < len(order) else None
+            key, need = key_and_need(action, last) if action else (None, None)
+            if action is None or (need is not None and need not in done):
+                continue
+            position[rank] += 1
+            done.add(key)
+            found[action] = posted[rank]
+            posted[rank] = 0
+            other = receiver(action, schedule.stage_rank)
+            if other is not None:
+                posted[rank] += 1
+                posted[other] += 1
+    return found
+
+
 def key_and_need(action: Action, last: int) -> tuple[Key, Key | None]:
     """An action's key, and the one key it needs. A backward's own forward follows from the chain of
     needs."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkit import timeline
-from labkit.pipeline.schedule import Action, Key, Schedule, validate, walk
+from labkit.pipeline.schedule import Key, Schedule, posts, receiver, validate, walk
 from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
 from labkit.units import check_whole
 
@@ -31,6 +31,8 @@ class Cost:
     consumer's start"""
     gap_us: float = 0.0
     """a rank's pause between two actions: what the runtime itself takes, in microseconds"""
+    post_us: float = 0.0
+    """what each send or receive posted in such a pause adds to it, in microseconds"""
 
     def table(self, num_stages: int) -> dict[str, list[float]]:
         """Per stage, the duration of "F", "B", "I", "W" and "message". Raises ValueError for a
@@ -65,22 +67,25 @@ def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
     """When every action runs, if ranks keep to their orders and start each action as soon as they
     can.
 
-    An action starts when its rank is free, ``gap_us`` after its last action, and what it needs is
-    there: at once from a stage on the same rank, ``message_us`` after the producer's end from
-    another. Sending holds nobody up, and messages do not queue. Raises ValueError, with the grid of
-    ``validate``, for an order that deadlocks.
+    An action starts when its rank is free, ``gap_us`` after its last action and ``post_us`` later
+    for each message posted between (``schedule.posts``), and what it needs is there: at once from a
+    stage on the same rank, ``message_us`` after the producer's end from another. Messages do not
+    queue. Raises ValueError, with the grid of ``validate``, for an order that deadlocks.
     """
     cost = cost or Cost()
     duration_us = cost.table(schedule.num_stages)
     message_us = duration_us["message"]
     holder = schedule.stage_rank
-    free_us = [0.0] * schedule.num_ranks
+    posted = posts(schedule) if cost.post_us else {}
+    free_us: dict[int, float] = {}  # of ranks that have begun
     end_us: dict[Key, float] = {}
     work = []
     messages = []
     for rank, action, key, need in walk(schedule):
         stage, kind, _ = action
-        start = free_us[rank]
+        start = 0.0
+        if rank in free_us:
+            start = free_us[rank] + cost.gap_us + cost.post_us * posted.get(action, 0)
         if need is not None:
             arrived = end_us[need]
             if holder[need[0]] != rank:
@@ -88,22 +93,14 @@ def simulate(schedule: Schedule, cost: Cost | None = None) -> Timeline:
             start = max(start, arrived)
         end = start + duration_us[kind][stage]
         end_us[key] = end
-        free_us[rank] = end + cost.gap_us
+        free_us[rank] = end
         label = str(action)
         work.append((rank, COMPUTE, kind, label, start, end, 0))
-        if message_us[stage] and _leaves_rank(action, holder):
+        if message_us[stage] and receiver(action, holder) is not None:
             messages.append((rank, COMM, "send", label, end, end + message_us[stage], 0))
     if len(work) < sum(map(len, schedule.orders)):
         validate(schedule)
     return from_rows([*work, *messages], num_ranks=schedule.num_ranks, origin="simulated")
-
-
-def _leaves_rank(action: Action, holder: tuple[int, ...]) -> bool:
-    """Whether another rank needs what an action makes."""
-    if action.kind == "W":
-        return False
-    target = action.stage + (1 if action.kind == "F" else -1)
-    return 0 <= target < len(holder) and holder[target] != holder[action.stage]
 
 
 def bubble_formula(

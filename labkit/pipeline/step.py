@@ -87,6 +87,8 @@ class Step(Experiment):
     """what a message is predicted to take"""
     gap_ms: float = 0.0
     """what the runtime is predicted to need between two actions of a rank"""
+    post_ms: float = 0.0
+    """and for each message that it posts there"""
     training: Training = Training()
     """what is trained"""
 
@@ -107,7 +109,12 @@ class Step(Experiment):
             "chunks": self.chunks,
         }
         check_whole(1, 100_000, **counts)
-        check_real(0.0, 1e9, message_ms=self.message_ms, gap_ms=self.gap_ms)
+        predicted = {
+            "message_ms": self.message_ms,
+            "gap_ms": self.gap_ms,
+            "post_ms": self.post_ms,
+        }
+        check_real(0.0, 1e9, **predicted)
         if self.forward_ms is not None:
             check_real(0.0, 1e9, forward_ms=self.forward_ms, backward_ratio=self.backward_ratio)
         check_real(0.0, 1.0, input_share=self.input_share)
@@ -138,6 +145,7 @@ class Step(Experiment):
             input_share=self.input_share,
             message_us=1e3 * self.message_ms,
             gap_us=1e3 * self.gap_ms,
+            post_us=1e3 * self.post_ms,
         )
 
     def predict(self) -> Timeline:
@@ -146,7 +154,7 @@ class Step(Experiment):
 
     def formula(self) -> float | None:
         """The literature's bubble, which knows free messages only; None where it has none."""
-        if self.message_ms or self.gap_ms:
+        if self.message_ms or self.gap_ms or self.post_ms:
             return None
         return bubble_formula(self.order(), cost=self.cost())
 
@@ -163,15 +171,15 @@ class Step(Experiment):
         return run.start(self)
 
     def calibrated(self) -> "Step":
-        """The same with message_ms and gap_ms as they were in a run of its own, never the one that
-        is predicted: as many microbatches as ranks, 20 ms a forward."""
+        """The same with message_ms, gap_ms and post_ms as they were in a run of its own, never the
+        one that is predicted: twice as many microbatches as ranks, 20 ms a forward."""
         from labkit.pipeline import run
 
         return run.calibrated(self)
 
     def as_run(self) -> "Step":
         """The ranks know nothing of what a message was predicted to take."""
-        return replace(self, message_ms=0.0, gap_ms=0.0)
+        return replace(self, message_ms=0.0, gap_ms=0.0, post_ms=0.0)
 
     def difference(self, predicted: Timeline, measured: Timeline) -> Difference:
         """Why the ranks idled longer (or less), by cause."""

@@ -78,8 +78,11 @@ def save_async(
 ) -> "Future[Path]":
     """``save`` in the background: returns when the states have been copied, and training may go on.
 
-    The copy takes the memory of what this rank holds (with DDP: of the whole model). The next save
-    waits for this one. A rank that ends before ``result()`` came leaves no checkpoint.
+    The copy takes the memory of what this rank holds (with DDP: of the whole model). All else, the
+    folder included, is a thread's, and so are its errors: ``result()`` raises them. The next save
+    waits for this one. A rank that ends before ``result()`` came leaves no checkpoint. (The copy is
+    made here: ``dcp.async_save`` makes a deep copy of each DTensor first, its mesh included, which
+    takes many times as long.)
     """
     _settle(KINDS[1:], kind, keep)
     if "group" not in _background:  # two threads must not send through one group
@@ -88,11 +91,11 @@ def save_async(
     tensors, settings = training_state.collect(model, optimizer)
     own = training_state.own(extra)
     facts = {"kind": kind, "shapes": training_state.shapes(tensors)}
-    draft = sealed_folder.begin(Path(folder), step, group)
-    written = dcp.async_save(tensors, storage_writer=_writer(kind, draft), process_group=group)
+    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
     def finish() -> Path:
-        written.result()
+        draft = sealed_folder.begin(Path(folder), step, group)
+        dcp.save(copies, storage_writer=_writer(kind, draft), process_group=group)
         return _close(draft, facts, settings, own, keep, group)
 
     pool = ThreadPoolExecutor(1, "labkit-save")

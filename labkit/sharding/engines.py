@@ -102,15 +102,17 @@ def pieces(model: nn.Module, optimizer: Any = None) -> Iterator[Piece]:
 
 
 def unclaimed(found: Iterable[Piece]) -> Iterator[Piece]:
-    """What of the pieces' storages no piece names: the engine keeps it, so it counts."""
+    """What of the pieces' storages no piece names: the engine keeps it, so it counts. A slice may
+    be named twice; each padding is another one, also where two are of one length."""
     sharing: dict[int, list[Piece]] = {}
     for piece in found:
         sharing.setdefault(piece.held.untyped_storage()._cdata, []).append(piece)
     for in_storage in sharing.values():
         first = in_storage[0]
         num_elements = first.held.untyped_storage().nbytes() // first.held.element_size()
-        slices = {(piece.kind, piece.name, piece.start, piece.stop) for piece in in_storage}
-        rest = num_elements - sum(stop - start for _, _, start, stop in slices)
+        padding = [piece for piece in in_storage if piece.name == PADDING]
+        named = {piece[:4]: piece for piece in in_storage if piece.name != PADDING}
+        rest = num_elements - sum(each.stop - each.start for each in (*named.values(), *padding))
         if rest > 0:
             yield first._replace(name=first.rest, start=0, stop=rest)
 

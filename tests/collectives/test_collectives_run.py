@@ -15,6 +15,7 @@ from labkit.collectives import run as collectives_run
 from labkit.collectives.network import Link
 from labkit.collectives.plans import received_bytes, sent_bytes
 from labkit.launching import rank
+from labkit.measure import pace, trace
 
 PLANS = [
     (primitive, algorithm)
@@ -190,6 +191,23 @@ def chain_with_a_late_sender():
         plan, torch.zeros(3), network.uniform(3, Link(alpha_us=30_000, bandwidth_gb_per_s=1))
     )
     return time.perf_counter() - start_s
+
+
+def a_little_late():
+    """A recorded message of 30 ms whose ends wake up 1 ms late: less than what counts as
+    overrun."""
+    on_time = pace.sleep_until
+    pace.sleep_until = lambda deadline_s: on_time(deadline_s + 0.001)
+    network_30_ms = network.uniform(2, Link(alpha_us=30_000, bandwidth_gb_per_s=1))
+    with trace.record(operators=False):
+        collectives_run.execute(
+            algorithms.plan("send_recv", "direct", 2), torch.zeros(3), network_30_ms
+        )
+
+
+def test_a_message_ends_when_the_clock_said_so():
+    timeline = lab.launch(a_little_late, ranks=2).timeline()
+    assert np.all(timeline.end_us - timeline.start_us >= 31_000)
 
 
 def test_a_stated_time_that_was_not_kept_is_counted_and_noted():

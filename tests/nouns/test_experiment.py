@@ -104,7 +104,9 @@ def test_equal_timelines_differ_by_nothing_and_say_so():
 
 
 def test_a_sweep_over_names_and_over_what_is_not_predicted_has_gaps():
-    swept = lab.sweep(STEP.but(ranks=4, microbatches=9), schedule=["naive", "interleaved_1f1b", "gpipe"])
+    swept = lab.sweep(
+        STEP.but(ranks=4, microbatches=9), schedule=["naive", "interleaved_1f1b", "gpipe"]
+    )
     assert [row["predicted"] is None for row in swept.rows()] == [False, True, False]
     picture = swept.picture("zh")
     assert picture.in_english and "气泡" in picture.heading and picture.badge == "模拟"

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labkit.pipeline.difference import message_us, residual, words
+from labkit.pipeline.difference import gap_us, message_us, overheads_us, residual, words
+from labkit.pipeline.schedule import posts
 from labkit.pipeline.schedules import SCHEDULES
 from labkit.pipeline.simulation import Cost, simulate
 from labkit.timeline import busy_us
@@ -28,8 +29,9 @@ def moved(timeline, rows, start_us, end_us):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_run_as_predicted_leaves_nothing_to_explain(name):
-    for message in (0.0, 70.0):
-        predicted = simulate(SCHEDULES[name](4, 8), replace(COST, message_us=message))
+    for message, gap, post in ((0.0, 0.0, 0.0), (70.0, 0.0, 0.0), (70.0, 30.0, 20.0)):
+        cost = replace(COST, message_us=message, gap_us=gap, post_us=post)
+        predicted = simulate(SCHEDULES[name](4, 8), cost)
         for cause, us in residual(predicted, predicted).items():
             assert us == pytest.approx(0, abs=1e-6), cause
 
@@ -88,6 +90,37 @@ def test_words_name_the_largest_cause_first_and_leave_small_ones_out():
 def test_the_cost_of_a_message_is_read_off_a_timeline():
     timeline = simulate(SCHEDULES["gpipe"](4, 4), replace(COST, message_us=70.0))
     assert message_us(timeline) == pytest.approx(70)
+
+
+@pytest.mark.parametrize("name", ["interleaved_1f1b", "interleaved_zb", "zb_h1"])
+def test_what_the_runtime_costs_is_read_off_a_timeline(name):
+    cost = replace(COST, message_us=90.0, gap_us=30.0, post_us=20.0)
+    found = overheads_us(simulate(SCHEDULES[name](3, 6), cost))
+    assert found["gap_us"] == pytest.approx(30) and found["post_us"] == pytest.approx(20)
+    assert found["message_us"] == pytest.approx(90, abs=20)  # a wait may hide in a pause
+
+
+def test_one_pause_for_all_is_too_long_where_nothing_is_posted():
+    """Why a pause is a line: what is read off one schedule holds for another mix of pauses."""
+    cost = replace(COST, message_us=90.0, gap_us=30.0, post_us=60.0)
+    seen = simulate(SCHEDULES["interleaved_zb"](2, 2), cost)
+    truth = simulate(SCHEDULES["interleaved_zb"](2, 8, 3), cost)
+    one_pause = {"message_us": message_us(seen), "gap_us": gap_us(seen)}
+    spans_us = {}
+    for kind, read in (("line", overheads_us(seen)), ("one", one_pause)):
+        again = simulate(SCHEDULES["interleaved_zb"](2, 8, 3), replace(COST, **read))
+        spans_us[kind] = abs(again.span_us - truth.span_us)
+    assert spans_us["line"] < 0.1 * spans_us["one"]
+
+
+def test_a_message_is_posted_at_both_its_ends():
+    for name in SCHEDULES:
+        schedule = SCHEDULES[name](4, 8)
+        messages = simulate(schedule, replace(COST, message_us=1.0))
+        num_messages = int((messages.lane == "comm").sum())
+        last = {order[-1] for order in schedule.orders}
+        found = posts(schedule)
+        assert sum(found.values()) <= 2 * num_messages <= sum(found.values()) + len(last)
 
 
 def test_mistakes_are_named():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,32 @@ def test_restored_bits_are_the_saved_bits(kind, route, tmp_path):
             assert not torch.serialization.get_unsafe_globals_in_checkpoint(file)
         else:
             assert file.suffix == ".safetensors" or json.loads(file.read_text())
+
+
+def return_before_the_disk(folder):
+    """Seconds of a second save in the background whose folder takes a second to make."""
+    from labkit.recovery import sealed_folder
+
+    net, optimizer = build("fsdp2")
+    train(net, optimizer, range(1))
+    checkpoint.save_async(folder, 1, net, optimizer).result()
+    begin = sealed_folder.begin
+
+    def slow(*args):
+        time.sleep(1)
+        return begin(*args)
+
+    sealed_folder.begin = slow
+    began = time.perf_counter()
+    saving = checkpoint.save_async(folder, 2, net, optimizer)
+    stood_s = time.perf_counter() - began
+    return stood_s, saving.result(), time.perf_counter() - began
+
+
+def test_a_save_in_the_background_waits_for_no_disk(tmp_path):
+    run = lab.launch(return_before_the_disk, tmp_path, ranks=2, backend="gloo", timeout_s=40)
+    for stood_s, path, done_s in run:
+        assert stood_s < 1 < done_s and checkpoint.fault(path) == ""
 
 
 def interrupted(folder, engine, kind, when):
