@@ -15,6 +15,8 @@ _EXPORTS = {
     "launch_script": "launching.script",
     "start": "launching.launcher",
     "warm": "launching.launcher",
+    "show": "widgets.picture",
+    "table": "tables",
     "Job": "launching.job",
     "Run": "launching.run",
     "LaunchError": "launching.verdicts.verdict",

@@ -7,15 +7,15 @@ form only while ``$LABKIT_BOOK`` is 1.
 
 import base64
 import json
-import os
 from collections.abc import Iterator
 from html import escape
 
 import ipywidgets as w
 
+from labkit.pictures import mime
 from labkit.words import catalogue
 
-MIME = "application/vnd.labkit.offline+html"
+MIME = mime.OFFLINE
 _WORDS = (
     (
         "no kernel",
@@ -30,7 +30,7 @@ _WORDS = (
 
 def wanted() -> bool:
     """Whether this kernel is executing a chapter for the book."""
-    return os.environ.get("LABKIT_BOOK") == "1"
+    return mime.book()
 
 
 def offline(board: w.Widget, language: str = "en") -> str:

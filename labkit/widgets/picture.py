@@ -1,51 +1,74 @@
-"""A Scene or a Sketch in a notebook: an SVG that follows the theme, and a PNG for everyone who may
-not show one."""
+"""``show`` displays whatever can be drawn; a ``Board`` is controls around a picture."""
 
-import base64
 import importlib.util
 from collections.abc import Sequence
 from html import escape
+from reprlib import repr as brief
 
 import ipywidgets as w
 
-from labkit.pictures.drawing import Scene
-from labkit.pictures.painters import mpl, svg, text
-from labkit.pictures.sketch import Sketch
+from labkit.pictures.drawing import Picture, Scene
+from labkit.pictures.mime import bundle, plain, renamed
+from labkit.pictures.sketch import Said, Sketch, said
 from labkit.widgets import export
-from labkit.words import catalogue
-
-_SWAP = "<style>.labkit-live:has(svg)+img{display:none}</style>"
+from labkit.words import catalogue, language
 
 
-def bundle(scene: Scene | Sketch) -> dict[str, str]:
-    """The picture as a mime bundle: text/html, image/png, text/plain.
-
-    An untrusted notebook prefers HTML to the PNG, but strips the SVG out of it. So the HTML holds
-    the PNG as well, hidden by a style that is stripped together with the SVG; the SVG's words,
-    which stay behind, have font size 0.
-    """
-    plain = _plain(scene)
-    page = (
-        f'<div style="font-size:0">{_SWAP}<div class="labkit-live">{svg.html(scene)}</div>'
-        f'<img alt="{escape(scene.title)}" src="data:image/png;base64,{plain["image/png"]}"></div>'
-    )
-    data = {"text/html": page, **plain}
-    if export.wanted():
-        data[export.MIME] = svg.html(scene)
-    return data
-
-
-def _plain(scene: Scene | Sketch) -> dict[str, str]:
-    """The picture for viewers that show neither scripts nor SVG."""
-    png = base64.b64encode(mpl.png(scene)).decode()
-    return {"image/png": png, "text/plain": text.render(scene)}
+def show(thing: object, title: Said = "") -> None:
+    """Displays what can be drawn: a picture, a noun, a run, a table, a board, or a list of them,
+    each under the other. Outside a notebook it prints their text. ``title`` takes the place of the
+    thing's own, and stands above a board or a list. Raises ValueError for anything else."""
+    if isinstance(thing, (list, tuple)):
+        _heading(title)
+        for each in thing:
+            show(each)
+    elif isinstance(thing, Picture):
+        _put(bundle(renamed(thing, title)))
+    elif hasattr(thing, "bundle"):
+        _put(thing.bundle(title=title))
+    elif isinstance(thing, w.Widget) or hasattr(thing, "_repr_mimebundle_"):
+        _heading(title)
+        _put_itself(thing)
+    else:
+        raise ValueError(
+            "show takes what can be drawn: a picture, a Timeline, Shards, a Footprint, a Run, a "
+            f"table, a board, or a list of them; got {brief(thing)}"
+        )
 
 
-def show(scene: Scene | Sketch) -> None:
-    """Displays a picture in the notebook; prints it as text where there is none."""
+def in_notebook() -> bool:
+    """Whether there is a notebook that shows what is displayed."""
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+def _heading(title: Said) -> None:
+    if title:
+        words = said(title, language())
+        _put({"text/html": f"<b>{escape(words)}</b>", "text/plain": words})
+
+
+def _put(data: dict[str, str]) -> None:
+    """Displays what stands there by mime type, or prints its text."""
+    if not in_notebook():
+        print(data["text/plain"])
+        return
     from IPython.display import display
 
-    display(bundle(scene), raw=True)
+    display(data, raw=True)
+
+
+def _put_itself(thing: object) -> None:
+    """Displays what knows how it is displayed, or prints the text that it then offers."""
+    if in_notebook():
+        from IPython.display import display
+
+        display(thing)
+        return
+    data = thing._repr_mimebundle_()
+    found = data[0] if isinstance(data, tuple) else data
+    print(found.get("text/plain", repr(thing)))
 
 
 class Board(w.VBox):
@@ -70,7 +93,7 @@ class Board(w.VBox):
         data = super()._repr_mimebundle_(**kwargs)
         shown = self.scene()
         if shown is not None:
-            data |= _plain(shown)
+            data |= plain(shown)
         if export.wanted():
             data[export.MIME] = export.offline(self, self.language)
         return data
