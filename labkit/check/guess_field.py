@@ -62,6 +62,8 @@ class Field(Board):
             note = say(
                 f"{self.guess.range()}; Enter keeps it.", f"{self.guess.range()}；按回车记下。"
             )
+            if self.guess.choices:
+                note = say("Choose one.", "选一个。")
         self.told.value = f"<span role='status'>{escape(note)}</span>"
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict:

@@ -11,7 +11,7 @@ from reprlib import repr as brief
 from labkit import words
 from labkit.check import chapters, record
 from labkit.check.verdict import say
-from labkit.pictures.sketch import said
+from labkit.pictures.sketch import said, short
 from labkit.shown import Said
 from labkit.tables import worded
 from labkit.units import UNITS, check_word, format_number, format_share
@@ -56,7 +56,7 @@ class Guess:
             return ", ".join(self.choices)
         if self.between is None:
             return say("a number", "一个数")
-        low, high = map(self.written, self.between)
+        low, high = (short(self.written(end)) for end in self.between)
         return say(f"{low} to {high}", f"{low} 到 {high}")
 
     def read(self, given: object) -> float | str:
@@ -170,8 +170,9 @@ class Score:
 
     def _repr_html_(self) -> str:
         edge = f"border-left:4px solid {COLOURS[self.grade]};padding:.2em .8em"
+        question = f"{escape(self.question)}{say(': ', '：')}"
         compared = f"<b>{escape(self._compared())}</b> {escape(self._comment())}"
-        return f'<div style="{edge}"><div>{escape(self.question)}</div>{compared}</div>'
+        return f'<div style="{edge}">{question}{compared}</div>'
 
 
 def guess(

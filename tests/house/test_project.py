@@ -36,6 +36,11 @@ EXPORTS = {
     "Timeout",
     "Stopped",
     "Refused",
+    "show",
+    "table",
+    "begin",
+    "guess",
+    "progress",
 }
 
 
