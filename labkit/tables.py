@@ -56,7 +56,7 @@ _CHINESE = {
 """Heads that any table may have, until one catalogue holds all words."""
 _TABLE = "border-collapse:collapse;color:inherit;margin:.2em 0"
 _ROW = "background:none;border:0"
-_CELL = "padding:.2em .8em;color:inherit;vertical-align:top;max-width:40em"
+_CELL = "padding:.2em .8em;color:inherit;vertical-align:baseline;max-width:40em"
 _LINE = "border:0;border-bottom:1px solid color-mix(in srgb,currentColor 25%,transparent)"
 _CAPTION = "caption-side:top;text-align:left;font-weight:bold;padding:.3em .8em;color:inherit"
 

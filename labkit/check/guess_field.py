@@ -79,15 +79,22 @@ def plain_field(guess: Guess) -> str:
     style = "font:inherit;color:inherit;background:transparent;border:1px solid currentColor"
     question = escape(guess.question)
     if guess.choices:
-        options = "".join(f"<option>{escape(each)}</option>" for each in ("…", *guess.choices))
-        control = f'<select style="{style}">{options}</select>'
+        options = [_option(each, each == guess.value) for each in guess.choices]
+        control = f'<select style="{style}"><option>…</option>{"".join(options)}</select>'
     else:
-        control = f'<input type="text" style="{style}" placeholder="{escape(guess.range())}">'
+        shown = (
+            f'placeholder="{escape(guess.range())}" value="{escape(guess.written(guess.value))}"'
+        )
+        control = f'<input type="text" style="{style}" {shown}>'
     told = say("your guess", "你的猜测")
     return (
         f'<div class="labkit-guess"><div><b>{question}</b></div>'
         f"<label>{told} {control}</label></div>"
     )
+
+
+def _option(name: str, chosen: bool) -> str:
+    return f"<option{' selected' if chosen else ''}>{escape(name)}</option>"
 
 
 _shown: dict[int, int] = {}

@@ -171,7 +171,8 @@ class Score:
     def _repr_html_(self) -> str:
         edge = f"border-left:4px solid {COLOURS[self.grade]};padding:.2em .8em"
         question = f"{escape(self.question)}{say(': ', '：')}"
-        compared = f"<b>{escape(self._compared())}</b> {escape(self._comment())}"
+        gap = say(" ", "")
+        compared = f"<b>{escape(self._compared())}</b>{gap}{escape(self._comment())}"
         return f'<div style="{edge}">{question}{compared}</div>'
 
 

@@ -138,7 +138,10 @@ def test_without_a_kernel_the_field_is_a_plain_one(monkeypatch):
     assert "application/vnd.jupyter.widget-view+json" in data
     assert '<input type="text"' in data["text/html"] and "a &lt; b" in data["text/html"]
     assert data["text/plain"] == "a < b: no guess yet"
-    choice = guess_field.Field(lab.guess("which", choices=("ring", "tree")))
+    told = guess_field.plain_field(lab.guess("kept", unit="ms", value=5))
+    assert 'value="5.00 ms"' in told
+    choice = guess_field.Field(lab.guess("which", choices=("ring", "tree"), value="ring"))
+    assert "<option selected>ring</option>" in choice._repr_mimebundle_()["text/html"]
     assert "<option>tree</option>" in choice._repr_mimebundle_()["text/html"]
     monkeypatch.setenv("LABKIT_BOOK", "1")
     data = choice._repr_mimebundle_()
