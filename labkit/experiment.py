@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from labkit import words
 from labkit.footprint import Footprint
 from labkit.shards import Shards
+from labkit.shown import Said, Shown
 from labkit.timeline import Timeline, busy_us, exposed_comm_us, step_us
 from labkit.units import format_us
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from labkit.launching.run import Run
     from labkit.pictures.drawing import Picture
 
-Said = dict[str, str]
-"""the same in every language: {"en": ..., "zh": ...}"""
 MOST_RUNS = 32
 """runs that are kept for ``compare``; each has a folder with its traces"""
 _runs: "OrderedDict[Experiment, Run]" = OrderedDict()
@@ -197,7 +196,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
+class Comparison(Shown):
     """A prediction beside what a run measured of it. Shows itself in a notebook."""
 
     experiment: Experiment
@@ -216,7 +215,7 @@ class Comparison:
         """Measured minus predicted, by cause; None where there is nothing to say."""
         return self.experiment.difference(self.predicted, self.measured)
 
-    def picture(self, language: str | None = None) -> "Picture":
+    def _picture(self, language: str) -> "Picture":
         """Both on one axis, and the difference in words."""
         return self.experiment.drawn(self.predicted, self.measured, language)
 
@@ -224,11 +223,6 @@ class Comparison:
         found = self.difference()
         told = f": {found.told('en')}" if found else ""
         return f"Comparison of {self.experiment.title('en')}{told}"
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from labkit.pictures import bundle
-
-        return bundle.of(self.picture())
 
 
 def step_difference(predicted: Timeline, measured: Timeline) -> Difference:

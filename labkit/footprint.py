@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from labkit.units import check_real, check_whole
+from labkit.shown import Shown
+from labkit.units import check_real, check_whole, format_bytes
+
+if TYPE_CHECKING:
+    from labkit.pictures.sketch import Sketch
 
 PARTS = ("parameters", "gradients", "optimizer", "buffers", "gathered", "activations", "temporary")
 """Parts of the bill: what stays between steps, then what a step adds."""
@@ -16,7 +20,7 @@ Moment = tuple[str, dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Footprint:
+class Footprint(Shown):
     """Bytes of one rank over a step: the highest point of each moment."""
 
     JSON_TAG: ClassVar[str] = "footprint"
@@ -30,6 +34,15 @@ class Footprint:
     """"predicted" or "measured\""""
     notes: tuple[str, ...] = ()
     """what must be said with it: "gloo\""""
+
+    def __repr__(self) -> str:
+        peak = f"{format_bytes(self.peak_bytes)} at {self.peak}"
+        return f"Footprint({len(self.labels)} moments, peak {peak}, {self.badge})"
+
+    def _picture(self, language: str) -> "Sketch":
+        from labkit.pictures import bytes_held
+
+        return bytes_held.footprint(self, language=language)
 
     @property
     def totals(self) -> np.ndarray:

@@ -8,12 +8,16 @@ elements.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from labkit.shown import Shown
 from labkit.timeline import check_mask, column
-from labkit.units import MOST_RANKS, check_whole, check_word
+from labkit.units import MOST_RANKS, check_whole, check_word, format_bytes
+
+if TYPE_CHECKING:
+    from labkit.pictures.sketch import Sketch
 
 ORIGINS = ("predicted", "measured", "recorded")
 COLUMNS = ("rank", "kind", "tensor", "start", "stop", "dtype", "device")
@@ -53,7 +57,7 @@ CATEGORIES = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shards:
+class Shards(Shown):
     """Slices of tensors on ranks. Every column has shape (num_slices,)."""
 
     JSON_TAG: ClassVar[str] = "shards"
@@ -109,6 +113,15 @@ class Shards:
 
     def __len__(self) -> int:
         return len(self.rank)
+
+    def __repr__(self) -> str:
+        held = format_bytes(int(self.num_bytes.sum()))
+        return f"Shards({self.num_ranks} ranks, {len(self)} slices, {held}, {self.badge})"
+
+    def _picture(self, language: str) -> "Sketch":
+        from labkit.pictures import bytes_held
+
+        return bytes_held.shards(self, language=language)
 
     @property
     def badge(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import words
 from labkit.experiment import Experiment, kept
+from labkit.shown import Shown
 
 if TYPE_CHECKING:
     from labkit.pictures.drawing import Picture
@@ -23,7 +24,7 @@ _WORDS = words.catalogue(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sweep:
+class Sweep(Shown):
     """What was predicted at each value, and measured at some. Shows itself in a notebook."""
 
     experiment: Experiment
@@ -46,7 +47,7 @@ class Sweep:
             for value, predicted in zip(self.values, self.predicted, strict=True)
         ]
 
-    def picture(self, language: str | None = None) -> "Picture":
+    def _picture(self, language: str) -> "Picture":
         """A line of predictions and a dot for each run; values that are no numbers stand at 1, 2,
         and so on."""
         from labkit.pictures import curves
@@ -72,7 +73,7 @@ class Sweep:
             x_format=self._written,
             y_format=reading.written,
             log_x=self._is_log(),
-            language=words.spoken_in(language),
+            language=language,
         )
 
     def _places(self) -> list[float]:
@@ -103,11 +104,6 @@ class Sweep:
                     told.append(f"{origin} {written(row[origin])}")
             lines.append(", ".join(told))
         return "\n".join(lines)
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from labkit.pictures import bundle
-
-        return bundle.of(self.picture())
 
 
 def sweep(experiment: Experiment, *, run: Iterable = (), **values: Iterable) -> Sweep:

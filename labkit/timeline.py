@@ -11,19 +11,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from reprlib import repr as brief
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.units import MOST_RANKS, check_whole
+from labkit.shown import Said, Shown
+from labkit.units import MOST_RANKS, check_whole, format_us
+
+if TYPE_CHECKING:
+    from labkit.pictures.drawing import Scene
 
 ORIGINS = ("simulated", "measured", "recorded")
 COMPUTE = "compute"
 COMM = "comm"
+MOST_DRAWN = 10_000
+"""Spans in a picture of a timeline; drawing takes seconds beyond."""
 COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Timeline:
+class Timeline(Shown):
     """Spans of work on ranks. Every column has shape (num_spans,)."""
 
     rank: np.ndarray
@@ -74,6 +81,26 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.rank)
+
+    def __repr__(self) -> str:
+        took = format_us(step_us(self))
+        return f"Timeline({self.num_ranks} ranks, {len(self)} spans, {took}, {self.badge})"
+
+    def _picture(self, language: str) -> "Scene":
+        from labkit.pictures import scene
+
+        if len(self) > MOST_DRAWN:
+            raise ValueError(
+                f"a picture shows at most {MOST_DRAWN:,} spans; got {len(self):,}. Draw a part "
+                "(timeline.select), or open all of it: labkit.widgets.trace(timeline)"
+            )
+        return scene.timeline(self, language=language)
+
+    def bundle(self, *, title: Said = "", language: str | None = None) -> dict[str, str]:
+        """The drawing by mime type; one line of text beyond ``MOST_DRAWN`` spans."""
+        if len(self) > MOST_DRAWN:
+            return {"text/plain": f"{self!r}; labkit.widgets.trace(...) opens it"}
+        return super().bundle(title=title, language=language)
 
     @property
     def badge(self) -> str:

@@ -2,12 +2,14 @@
 as the field reports them. And numbers as people give them: what is no number that can be meant is
 refused in one place."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from reprlib import repr as brief
 
 MOST_RANKS = 1 << 20
 """More than anybody has: the bound of what is only reckoned with."""
+_WORDS = ("bytes", "share", "ratio")  # units that are names by themselves
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -31,6 +33,43 @@ def format_bytes(num_bytes: float) -> str:
 def format_share(share: float) -> str:
     """A fraction as a percentage with one decimal, e.g. ``0.2727`` as ``27.3 %``."""
     return f"{100 * share:.1f} %"
+
+
+UNITS: dict[str, Callable[[float], str]] = {
+    "us": format_us,
+    "ms": lambda time_ms: format_us(1e3 * time_ms),
+    "s": lambda time_s: format_us(1e6 * time_s),
+    "bytes": format_bytes,
+    "kb": lambda num_kb: format_bytes(1e3 * num_kb),
+    "mb": lambda num_mb: format_bytes(1e6 * num_mb),
+    "gb": lambda num_gb: format_bytes(1e9 * num_gb),
+    "share": format_share,
+    "ratio": lambda ratio: f"{_three(ratio)}x",
+}
+"""How a number of each unit is written, by the word that its name ends with: ``compute_us``."""
+
+
+def unit_of(name: str) -> str:
+    """The unit that a number's name ends with: "us" of "compute_us", "share" of "share"; "" for
+    none."""
+    if not isinstance(name, str):
+        raise ValueError(f"a column's name is a word; got {brief(name)}")
+    last = name.rpartition("_")[2].lower()
+    return last if last in UNITS and (last != name.lower() or last in _WORDS) else ""
+
+
+def format_number(number: float, unit: str = "") -> str:
+    """A number as people read it: with its unit (a key of ``UNITS``), or bare: whole ones in full,
+    others with three significant digits."""
+    if unit:
+        check_word(unit, UNITS, "a unit")
+    if number != number or number in (math.inf, -math.inf):
+        return str(number).replace("inf", "∞")
+    if unit:
+        return UNITS[unit](number)
+    if isinstance(number, Integral) or abs(number) >= 1000:
+        return f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:.0f}"
+    return f"{number:.3g}"
 
 
 def check_whole(least: int = 1, most: int = 10**15, /, **numbers: int) -> None:

@@ -29,7 +29,7 @@ from chapter import sources
 from nbformat import NotebookNode
 from pages import Page, rendered, words_of
 
-from labkit.pictures import bundle
+from labkit.pictures import mime
 from labkit.pipeline.demo import THEMES
 from labkit.widgets import viewer
 
@@ -150,7 +150,7 @@ def picture(notebook: NotebookNode, title: str) -> str:
     begins = re.compile(rf"<title[^>]*>{re.escape(html.escape(title))}")
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            markup = output.get("data", {}).get(bundle.OFFLINE_MIME, "")
+            markup = output.get("data", {}).get(mime.OFFLINE, "")
             found = re.search(r"<svg .*?</svg>", markup, re.DOTALL)
             if found and begins.search(found[0]):
                 head, body = found[0].split(">", 1)

@@ -19,14 +19,20 @@ CHECKED_ONLY = "checked-only"
 BOOK = 'import os\n\nos.environ["LABKIT_BOOK"] = "1"'
 
 
-def code(source: str, language: str, *, solved: bool) -> str:
-    """A code cell's text: the one line that names the language, and each solution block as a stub
-    or as its body."""
-    lines = [
-        f'LANGUAGE = "{language}"' if line == LANGUAGE_LINE else line
-        for line in source.splitlines()
-    ]
+def code(source: str, language: str, number: str, *, solved: bool) -> str:
+    """A code cell's text: the one line that names the language (and the chapter, by its number),
+    and each solution block as a stub or as its body."""
+    lines = [_opening(line, language, number) for line in source.splitlines()]
     return SOLUTION.sub(r"\2" if solved else r"\1" + STUB, "\n".join(lines))
+
+
+def _opening(line: str, language: str, number: str) -> str:
+    found = LANGUAGE_LINE.fullmatch(line)
+    if not found:
+        return line
+    if line.startswith("LANGUAGE"):
+        return f'LANGUAGE = "{language}"'
+    return f'lab.begin("{language}", chapter="{number}"{found[1]})'
 
 
 def notebook(chapter: Chapter, language: str, build: str) -> NotebookNode:
@@ -36,7 +42,10 @@ def notebook(chapter: Chapter, language: str, build: str) -> NotebookNode:
         rows = _checked(chapter, language)
     else:
         solved = build == "solution"
-        rows = [(cell.kind, _text(cell, language, solved), cell.options) for cell in chapter.cells]
+        rows = [
+            (cell.kind, _text(chapter, cell, language, solved), cell.options)
+            for cell in chapter.cells
+        ]
     cells = []
     for position, (kind, text, options) in enumerate(rows):
         make = new_markdown_cell if kind == "markdown" else new_code_cell
@@ -64,9 +73,9 @@ def text(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook, version=4) + "\n"
 
 
-def _text(cell: Cell, language: str, solved: bool) -> str:
+def _text(chapter: Chapter, cell: Cell, language: str, solved: bool) -> str:
     if cell.kind == "code":
-        return code(cell.source, language, solved=solved)
+        return code(cell.source, language, chapter.name[:2], solved=solved)
     return cell.chinese if language == "zh" else cell.source
 
 
@@ -78,13 +87,13 @@ def _checked(chapter: Chapter, language: str) -> list[tuple[str, str, dict]]:
     rows = [("code", BOOK, only)]
     solution = []
     for cell in chapter.cells:
-        rows.append((cell.kind, _text(cell, language, solved=False), cell.options))
+        rows.append((cell.kind, _text(chapter, cell, language, solved=False), cell.options))
         if solution:
-            solution.append(("code", _text(cell, language, solved=True), only))
+            solution.append(("code", _text(chapter, cell, language, solved=True), only))
             rows += solution
             solution = []
         elif SOLUTION.search(cell.source):
-            solution = [("code", _text(cell, language, solved=True), only)]
+            solution = [("code", _text(chapter, cell, language, solved=True), only)]
     return rows + solution
 
 

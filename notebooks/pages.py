@@ -11,7 +11,7 @@ from nbconvert.filters import Highlight2HTML, ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 
-from labkit.pictures import bundle
+from labkit.pictures import mime
 
 LONG = re.compile(r"^ *[^\s<][^<\n]{50,}$", re.MULTILINE)
 ANCHORED = re.compile(r'<h\d id="([^"]+)">(.*?) <a class="anchor".*?</h\d>', re.DOTALL)
@@ -79,7 +79,7 @@ def shown(output: NotebookNode) -> str:
     shown."""
     data = output.get("data", {})
     plain_text = data.get("text/plain", "")
-    if markup := data.get(bundle.OFFLINE_MIME) or data.get("text/html"):
+    if markup := data.get(mime.OFFLINE) or data.get("text/html"):
         return f'<div class="rich">{markup}</div>'
     if image := data.get("image/png"):
         return f'<img src="data:image/png;base64,{image}" alt="{html.escape(plain_text)}">'

@@ -1,13 +1,13 @@
 """Exercises: registered by their graders, tried, and remembered; hints are earned by attempts."""
 
 import functools
-import json
 import textwrap
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
+from labkit.check import chapters, record
 from labkit.check.grading import limit
 from labkit.check.verdict import STATES, Verdict, say, spoken, titled
 from labkit.launching.verdicts.verdict import LaunchError
@@ -16,15 +16,7 @@ Grade = Callable[..., Iterator[tuple[str, str]]]
 """Takes an answer; yields "wrong" or "over budget", and the case"""
 
 
-def _read_hints() -> dict[str, dict[str, list[str]]]:
-    """Exercise -> language -> its hints, of all subjects: files beside their checks."""
-    hints = {}
-    for file in sorted(Path(__file__).parents[1].glob("*/*hints.json")):
-        hints |= json.loads(file.read_text(encoding="utf-8"))
-    return hints
-
-
-_HINTS = _read_hints()
+_HINTS = chapters.hints()
 _history: dict[str, list[str]] = {}  # per exercise, the states of its verdicts
 
 
@@ -38,9 +30,22 @@ def exercise(grade: Grade) -> Callable[..., Verdict]:
     def check(answer: Callable, **claims: object) -> Verdict:
         verdict = _graded(grade, answer, claims)
         _history[name].append(verdict.state)
+        if verdict.state != "not attempted":
+            record.change("exercises", name, functools.partial(_attempted, verdict.state))
         return replace(verdict, hint=_earned(name)[-1]) if verdict.counterexample else verdict
 
     return check
+
+
+def _attempted(state: str, before: record.Entry) -> record.Entry:
+    """What is kept of an exercise after one more attempt; once passed, it stays so."""
+    attempts = before.get("attempts")
+    return {
+        "state": state,
+        "passed": state == "passed" or before.get("passed") is True,
+        "attempts": 1 + (attempts if isinstance(attempts, int) else 0),
+        "when": time.strftime("%Y-%m-%dT%H:%M:%S"),
+    }
 
 
 def _graded(grade: Grade, answer: Callable, claims: dict[str, object]) -> Verdict:
@@ -64,7 +69,7 @@ def hint(name: str) -> None:
     """Prints an exercise's hints so far: the first is free, each further one is earned by a failed
     attempt."""
     if name not in _history:
-        raise ValueError(f"the exercises are {', '.join(_history)}; got {name!r}")
+        raise ValueError(f"the exercises are {', '.join(_here())}; got {name!r}")
     width = 60 if spoken() == "zh" else 100
     for number, text in enumerate(_earned(name), start=1):
         count = f"{number}/{len(_HINTS[name]['en'])}"
@@ -73,12 +78,22 @@ def hint(name: str) -> None:
 
 
 def status() -> None:
-    """Prints a line per exercise and, last, how many are passed."""
-    last = {name: (states or ["not attempted"])[-1] for name, states in _history.items()}
+    """Prints a line per exercise and, last, how many are passed: the exercises of the chapter that
+    ``lab.begin`` has named, else of every subject that the kernel has loaded."""
+    last = {name: (_history[name] or ["not attempted"])[-1] for name in _here()}
     num_passed = sum(state == "passed" for state in last.values())
     for name, state in last.items():
         print(f"{name:<24} {titled(state)}")
     print(say(f"{num_passed} of {len(last)} passed", f"通过 {num_passed} / {len(last)}"))
+
+
+def _here() -> list[str]:
+    """The loaded exercises of the chapter being read; all that are loaded, where it has none."""
+    mine: set[str] = set()
+    for place, names in chapters.exercises().items():
+        if place[:2] == chapters.current():
+            mine.update(names)
+    return [name for name in _history if name in mine] or [*_history]
 
 
 def _earned(name: str) -> list[str]:

@@ -9,13 +9,18 @@ import collections
 import heapq
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, square_island
 from labkit.collectives.plans import Message, Plan
+from labkit.shown import Shown
 from labkit.timeline import COMM, Timeline, column, from_rows
 from labkit.units import check_real, check_whole
+
+if TYPE_CHECKING:
+    from labkit.shown import Picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +47,7 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(Shown):
     """Which rank is linked with which."""
 
     name: str
@@ -54,6 +59,11 @@ class Network:
     def num_ranks(self) -> int:
         """How many ranks it joins."""
         return len(self.links)
+
+    def _picture(self, language: str) -> "Picture":
+        from labkit.collectives import network_picture
+
+        return network_picture.network(self, language=language)
 
     def link(self, src: int, dst: int) -> Link:
         """The link from src to dst. Raises ValueError where there is none."""

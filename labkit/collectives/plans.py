@@ -9,11 +9,15 @@ stood there before the step; in a step a rank sends at most one message and rece
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from labkit.shown import Shown
 from labkit.units import check_real
+
+if TYPE_CHECKING:
+    from labkit.shown import Picture
 
 
 class Message(NamedTuple):
@@ -31,7 +35,7 @@ Holdings = list[list[frozenset[int]]]  # [rank][chunk] -> the ranks whose contri
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Shown):
     """A collective as steps of messages. ``str(plan)`` reads "0>1 [2] add", one step a line."""
 
     primitive: str
@@ -56,6 +60,11 @@ class Plan:
             messages = [f"{src}>{dst} {list(chunks)} {op}" for src, dst, chunks, op in step]
             lines.append(f"step {number}: {', '.join(messages)}")
         return "\n".join(lines)
+
+    def _picture(self, language: str) -> "Picture":
+        from labkit.collectives import picture
+
+        return picture.collective(self, len(self.steps), language=language)
 
     def messages(self) -> Iterator[Message]:
         """The messages of all steps, in order."""

@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Callable
 
+from labkit.launching import settings
 from labkit.launching.fork import pickling, zygote_client
 from labkit.launching.fork.request import Request, cell_sources
 from labkit.launching.job import Job
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import Refused
 from labkit.machine import resources
-from labkit.units import check_real, check_whole
 
 __all__ = ["launch", "start", "warm"]
 
@@ -31,22 +31,44 @@ _OPTIONS = {
 """What launch is told, and what it means."""
 
 
+_OFTEN_THEIRS = ("seed", "backend")
+"""Options that a function which takes any keyword is as likely to be meant to get."""
+
+
 def _keeps_apart(launching: Callable) -> Callable:
-    """Refuses an option that the launched function could have been meant to get."""
+    """Refuses an option that the launched function could have been meant to get, and a call that
+    the function can't take."""
 
     @functools.wraps(launching)
     def checked(fn: Callable, /, *args: object, **keywords: object) -> object:
-        for name in _OPTIONS:
-            if name in keywords and name in _open_parameters(fn, args):
-                called = getattr(fn, "__name__", "the function")
+        called = _name_of(fn)
+        for name in [name for name in _OPTIONS if name in keywords]:
+            if name in _open_parameters(fn, args):
                 raise Refused(
                     f"{called} has a parameter {name!r}, and so has launch, where it says "
                     f"{_OPTIONS[name]}. Which is meant? Give {called} its own by position or "
                     f"with functools.partial({called}, {name}=...); {name}= is then launch's."
                 )
+            if name in _OFTEN_THEIRS and _takes_any(fn, name):
+                raise Refused(
+                    f"{called} takes any keyword, and {name}= is launch's, where it says "
+                    f"{_OPTIONS[name]}. Which is meant? For {called} write "
+                    f"functools.partial({called}, {name}=...), for launch "
+                    f"launch(lambda: {called}(...), {name}=...)."
+                )
+        own = {name: value for name, value in keywords.items() if name not in _OPTIONS}
+        if why := _misfit(fn, args, own):
+            raise Refused(
+                f"{called} can't be called with what is left for it: {why}. launch itself takes "
+                f"{', '.join(_OPTIONS)}; everything else goes to {called}."
+            )
         return launching(fn, *args, **keywords)
 
     return checked
+
+
+def _name_of(fn: Callable) -> str:
+    return getattr(getattr(fn, "func", fn), "__name__", "the function")
 
 
 @_keeps_apart
@@ -54,11 +76,11 @@ def start(
     fn: Callable,
     /,
     *args: object,
-    ranks: int = 2,
+    ranks: int | None = None,
     backend: str | None = None,
-    seed: int = 0,
-    timeout_s: float = 600,
-    hang_s: float = 60,
+    seed: int | None = None,
+    timeout_s: float | None = None,
+    hang_s: float | None = None,
     **kwargs: object,
 ) -> Job:
     """Starts ``fn(*args, **kwargs)`` on ``ranks`` real processes and returns at once.
@@ -67,12 +89,13 @@ def start(
     the CPU). Under nccl a rank's tensors are made on its GPU where nothing else is said
     (torch.set_default_device). Rank r's random numbers start from ``seed + r``. A run without a
     sign of life (a collective, a line of output, ``rank.current().progress``) for ``hang_s``
-    seconds, or longer than ``timeout_s``, is ended. Raises Refused before anything starts when the
-    machine can't do it, or when one of these names is also a parameter of ``fn`` that no position
-    fills: give that one by position or with functools.partial.
+    seconds, or longer than ``timeout_s``, is ended. What is left out is as ``lab.begin`` has set
+    it; without that: 2 ranks, seed 0, 600 s, 60 s. Raises Refused before anything starts when the
+    machine can't do it, when ``fn`` can't be called so, or when one of these names could also be
+    meant for ``fn``: give it that one by position or with functools.partial.
     """
-    check_whole(0, 2**63 - 1, seed=seed)
-    check_real(1e-3, 1e9, timeout_s=timeout_s, hang_s=hang_s)
+    told = settings.filled(seed=seed, timeout_s=timeout_s, hang_s=hang_s)
+    ranks = told.ranks if ranks is None else ranks
     call = pickling.pack_call(fn, args, kwargs)
     _check_room(ranks, len(call))
     backend = _chosen_backend(backend, ranks)
@@ -80,7 +103,7 @@ def start(
     request = Request(
         num_ranks=ranks,
         backend=backend,
-        seed=int(seed),
+        seed=int(told.seed),
         folder=client.new_folder(),
         num_threads=resources.threads(ranks),
         cwd=os.getcwd(),
@@ -89,11 +112,11 @@ def start(
         sources=cell_sources(),
     )
     request.call_file.write_bytes(call)
-    return Job(request, client, timeout_s=timeout_s, hang_s=hang_s)
+    return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s)
 
 
 @_keeps_apart
-def launch(fn: Callable, /, *args: object, ranks: int = 2, **options: object) -> Run:
+def launch(fn: Callable, /, *args: object, ranks: int | None = None, **options: object) -> Run:
     """Runs ``fn(*args)`` on ``ranks`` real processes and waits. Takes what ``start`` takes; returns
     a Run, ``run[r]`` per rank.
 
@@ -122,6 +145,31 @@ def _open_parameters(fn: Callable, args: tuple) -> set[str]:
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {name for name, each in signature.parameters.items() if each.kind in by_keyword}
     return named - given
+
+
+def _takes_any(fn: Callable, name: str) -> bool:
+    """Whether a function takes keywords of any name, and this one neither has a parameter of its
+    own nor was given by a partial."""
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return False
+    given = fn.keywords if isinstance(fn, functools.partial) else {}
+    kinds = {each.kind for each in parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds and name not in {*parameters, *given}
+
+
+def _misfit(fn: Callable, args: tuple, keywords: dict) -> str:
+    """Why a function can't be called with these arguments, "" where it can, or does not tell."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def _check_room(ranks: int, call_bytes: int) -> None:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labkit import tables
 from labkit.launching import saved
-from labkit.launching.rank_state import RankFiles
+from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.saved import UNREADABLE, Unsaved
+from labkit.shown import Said
 
 if TYPE_CHECKING:
     from labkit.timeline import Timeline
@@ -18,7 +20,8 @@ __all__ = ["UNREADABLE", "Run", "Unsaved", "remove"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """What came of one launch. ``run[r]`` is what rank r returned."""
+    """What came of one launch. ``run[r]`` is what rank r returned. In a notebook it shows its
+    timeline, or its results where nothing was recorded."""
 
     results: tuple
     """one result per rank"""
@@ -52,6 +55,31 @@ class Run:
             f"Run({len(self)} ranks, {self.origin}, {', '.join(self.notes)}, {self.seconds:.2f} s)"
         )
 
+    def bundle(self, *, title: Said = "", language: str | None = None) -> dict[str, str]:
+        """What it shows, by mime type."""
+        if self._recorded():
+            return self.timeline().bundle(title=title, language=language)
+        table = self.table(title=title, language=language)
+        return {"text/html": table._repr_html_(), "text/plain": f"{self!r}\n{table}"}
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return self.bundle()
+
+    def table(self, *, title: Said = "", language: str | None = None) -> tables.Table:
+        """What every rank returned, a row each: the parts of a dict in columns; and the last line
+        that it printed."""
+        parts = [result for result in self.results if isinstance(result, dict)]
+        keys = {tuple(part) for part in parts}
+        apart = len(parts) == len(self) and len(keys) == 1 and _are_words(*keys)
+        rows = []
+        for rank, (result, log) in enumerate(zip(self.results, self.logs, strict=True)):
+            row = {"rank": rank, **(result if apart else {"returned": result})}
+            if any(self.logs):
+                row.setdefault("printed", last_lines(log, 1))
+            rows.append(row)
+        title = title or repr(self).removesuffix(")").replace("(", ": ", 1)
+        return tables.table(rows, title=title, language=language)
+
     def timeline(self) -> "Timeline":
         """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when
         they recorded nothing."""
@@ -70,6 +98,9 @@ class Run:
         from labkit.measure import trace
 
         return trace.read(traces)
+
+    def _recorded(self) -> bool:
+        return bool(self._traces() or (self.folder and (self.folder / saved.TIMELINE).exists()))
 
     def _traces(self) -> list[Path]:
         """What the ranks have recorded, a file each."""
@@ -111,7 +142,7 @@ class Run:
             )
         folder.mkdir(parents=True, exist_ok=True)
         saved.write(folder, self.results, {name: getattr(self, name) for name in saved.ABOUT})
-        if self._traces() or (self.folder and (self.folder / saved.TIMELINE).exists()):
+        if self._recorded():
             self.timeline().save(folder / saved.TIMELINE)
         for rank, calls in enumerate(self.calls()):
             if calls:
@@ -125,6 +156,10 @@ class Run:
         folder = Path(folder)
         results, about = saved.read(folder)
         return cls(results=results, folder=folder, origin="recorded", **about)
+
+
+def _are_words(keys: tuple) -> bool:
+    return bool(keys) and all(isinstance(key, str) for key in keys) and "rank" not in keys
 
 
 def remove(folder: Path) -> None:

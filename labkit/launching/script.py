@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from labkit.launching import settings
 from labkit.launching.fork import zygote_client
 from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.run import Run, remove
@@ -35,7 +36,7 @@ def launch_script(
     *args: str,
     ranks: int = 2,
     using: str = "torchrun",
-    timeout_s: float = 600,
+    timeout_s: float | None = None,
     show: bool = True,
     max_restarts: int = 0,
     nodes: tuple[int, int] = (1, 1),
@@ -55,6 +56,7 @@ def launch_script(
     ranks that are no more give None. ``config`` is accelerate's configuration file, or a dict that
     becomes one beside the script; ``ranks`` counts for more than its num_processes.
     """
+    timeout_s = settings.current().timeout_s if timeout_s is None else timeout_s
     check_real(1e-3, 1e9, timeout_s=timeout_s)
     how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes}
     how["port"] = resources.free_port()

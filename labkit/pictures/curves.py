@@ -27,7 +27,7 @@ from labkit.pictures.sketch import (
     said,
 )
 from labkit.pictures.style import CYCLE, text_px
-from labkit.words import sentence, speaking
+from labkit.words import sentence, speaking, spoken_in
 
 Key = tuple[tuple[Shape, ...], str]
 """a sample and its words"""
@@ -81,7 +81,7 @@ def curves(
     log_y: bool = False,
     numbers: Numbers = (),
     height_px: float = 280,
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """Lines and dots over one pair of axes; each is named at its right end, or in a legend where
     names would collide.
@@ -109,7 +109,7 @@ def curves(
         table = _table(series, names, x_format, y_format, said(x_name, code))
         return _sketch(shapes + more, end_px, title, badge, numbers, spoken, table, words)
 
-    return speaking(language, build)
+    return speaking(spoken_in(language), build)
 
 
 def _axis_names(x_name: str, y_name: str, bottom: float) -> list[Words]:
@@ -285,7 +285,7 @@ def bars(
     unit_format: Format = plain,
     numbers: Numbers = (),
     marks: Sequence[tuple[Said, float]] = (),
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """Horizontal bars from 0, each with its value: rows of (name, value), or of (name, {series:
     value}).
@@ -312,4 +312,4 @@ def bars(
         ]
         return _sketch(shapes, end_px, title, badge, numbers, spoken, table, words)
 
-    return speaking(language, build)
+    return speaking(spoken_in(language), build)

@@ -6,12 +6,13 @@ from html import escape
 
 import ipywidgets as w
 
+from labkit import words
 from labkit.launching import job as jobs
 from labkit.launching.job import Job
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.pictures import waits
 from labkit.units import format_us
-from labkit.widgets.picture import answer_anytime, show, spoken
+from labkit.widgets.picture import answer_anytime, in_notebook, show, spoken
 
 PATIENCE_S = 1.0
 """A launch that is over before needs no panel."""
@@ -105,8 +106,7 @@ def report(error: LaunchError, language: str | None = None) -> None:
 
 
 def spoken_here() -> str:
-    """The language of the notebook, which its first cell names: ``LANGUAGE = "zh"``. English where
-    none does.
+    """The language of the notebook: its first cell's ``LANGUAGE``, or the one in use.
 
     What a cell asks for is given the language; what comes by itself, panel and report, has to find
     it here.
@@ -114,14 +114,12 @@ def spoken_here() -> str:
     from IPython import get_ipython
 
     named = getattr(get_ipython(), "user_ns", {}).get("LANGUAGE")
-    return named if named in ("en", "zh") else "en"
+    return named if named in ("en", "zh") else words.language()
 
 
 def install() -> None:
     """Shows the panel for every launch of this kernel, and the report where one fails; outside a
     kernel, nothing."""
-    from IPython import get_ipython
-
-    if getattr(get_ipython(), "kernel", None) is not None and watch not in jobs.listeners:
+    if in_notebook() and watch not in jobs.listeners:
         jobs.listeners.append(watch)
         LaunchError.draw = staticmethod(report)

@@ -1,23 +1,75 @@
-"""What every widget that shows a picture has: display, words, and answers while a cell runs."""
+"""``show`` displays whatever can be drawn; a ``Board`` is controls around a picture."""
 
 import importlib.util
 from collections.abc import Sequence
 from html import escape
+from reprlib import repr as brief
 
 import ipywidgets as w
 
-from labkit.pictures import bundle
-from labkit.pictures.drawing import Scene
-from labkit.pictures.sketch import Sketch
+from labkit.pictures import mime
+from labkit.pictures.drawing import Picture, Scene
+from labkit.pictures.mime import bundle, plain, renamed
+from labkit.pictures.sketch import Said, Sketch, said
 from labkit.widgets import export
-from labkit.words import catalogue
+from labkit.words import catalogue, language
 
 
-def show(scene: Scene | Sketch) -> None:
-    """Displays a picture in the notebook; prints it as text where there is none."""
+def show(thing: object, title: Said = "") -> None:
+    """Displays what can be drawn: a picture, a noun, a run, a table, a board, or a list of them,
+    each under the other. Outside a notebook it prints their text. ``title`` takes the place of the
+    thing's own, and stands above a board or a list. Raises ValueError for anything else."""
+    if isinstance(thing, (list, tuple)):
+        _heading(title)
+        for each in thing:
+            show(each)
+    elif isinstance(thing, Picture):
+        _put(bundle(renamed(thing, title)))
+    elif hasattr(thing, "bundle"):
+        _put(thing.bundle(title=title))
+    elif isinstance(thing, w.Widget) or hasattr(thing, "_repr_mimebundle_"):
+        _heading(title)
+        _put_itself(thing)
+    else:
+        raise ValueError(
+            "show takes what can be drawn: a picture, a Timeline, Shards, a Footprint, a Run, a "
+            f"table, a board, or a list of them; got {brief(thing)}"
+        )
+
+
+def in_notebook() -> bool:
+    """Whether there is a notebook that shows what is displayed."""
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+def _heading(title: Said) -> None:
+    if title:
+        words = said(title, language())
+        _put({"text/html": f"<b>{escape(words)}</b>", "text/plain": words})
+
+
+def _put(data: dict[str, str]) -> None:
+    """Displays what stands there by mime type, or prints its text."""
+    if not in_notebook():
+        print(data["text/plain"])
+        return
     from IPython.display import display
 
-    display(bundle.of(scene), raw=True)
+    display(data, raw=True)
+
+
+def _put_itself(thing: object) -> None:
+    """Displays what knows how it is displayed, or prints the text that it then offers."""
+    if in_notebook():
+        from IPython.display import display
+
+        display(thing)
+        return
+    data = thing._repr_mimebundle_()
+    found = data[0] if isinstance(data, tuple) else data
+    print(found.get("text/plain", repr(thing)))
 
 
 class Board(w.VBox):
@@ -42,9 +94,9 @@ class Board(w.VBox):
         data = super()._repr_mimebundle_(**kwargs)
         shown = self.scene()
         if shown is not None:
-            data |= bundle.plain(shown)
-        if bundle.for_book():
-            data[bundle.OFFLINE_MIME] = export.offline(self, self.language)
+            data |= plain(shown)
+        if mime.book():
+            data[mime.OFFLINE] = export.offline(self, self.language)
         return data
 
 

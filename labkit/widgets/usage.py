@@ -14,6 +14,7 @@ from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm, step_
 from labkit.units import format_share, format_us
 from labkit.widgets.picture import Board, answer_anytime, spoken
 from labkit.widgets.trace import viewed
+from labkit.words import spoken_in
 
 _WORDS = (
     ("window", "window", "时间窗"),
@@ -155,8 +156,8 @@ def _row(rank: int, used: Usage) -> str:
     )
 
 
-def timeline(run_or_timeline: Run | Timeline, language: str = "en") -> TimelineBoard:
-    """Compute, communication and idle time of every rank, for any run or timeline, in English or
-    Chinese ("zh")."""
+def timeline(run_or_timeline: Run | Timeline, language: str | None = None) -> TimelineBoard:
+    """Compute, communication and idle time of every rank, for any run or timeline, in the language
+    in use, or in English ("en") or Chinese ("zh")."""
     found = run_or_timeline if isinstance(run_or_timeline, Timeline) else run_or_timeline.timeline()
-    return TimelineBoard(found, language)
+    return TimelineBoard(found, spoken_in(language))

@@ -19,8 +19,8 @@ from labkit.machine import doctor
 from labkit.machine import resources
 from labkit import widgets
 
-LANGUAGE = "en"
-lab.warm()  # starts the process that forks ranks, while you read on
+# the language, and how long a launch may take; what forks ranks starts while you read on
+lab.begin("en")
 
 # %% [markdown]
 # ## What this machine is
@@ -99,7 +99,7 @@ list(run), my_guess
 # Everyone holds the sum. The picture shows its price: rank 0 had the least to do, called `all_reduce` first, and waited for rank 3. A collective ends when the slowest rank arrives.
 
 # %%
-widgets.timeline(run, language=LANGUAGE)
+widgets.timeline(run)
 
 # %% [markdown] sections="D-verify"
 # ## A check that cannot fail checks nothing

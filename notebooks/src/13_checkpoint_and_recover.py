@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en", deadline_s=50)
 import argparse, os, signal, tempfile, time
 from math import sqrt
 from pathlib import Path
@@ -26,13 +26,11 @@ import torch
 import torch.distributed as dist
 from labkit.pictures import curves
 from labkit.recovery import checkpoint
-from labkit import model, widgets
+from labkit import model, widgets, words
 from labkit.launching import script
 from labkit.pictures.curves import Series
 from labkit.recovery import check
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
 scratch = tempfile.TemporaryDirectory()
 FOLDER = Path(scratch.name)
 
@@ -118,7 +116,7 @@ def leave_out_each(folder):
 
 
 # %%
-ran = lab.launch(leave_out_each, FOLDER / "parts", ranks=2, backend="gloo", timeout_s=40)
+ran = lab.launch(leave_out_each, FOLDER / "parts", ranks=2, backend="gloo")
 apart = {part: [abs(a - b) for a, b in zip(*ran[1][part])] for part in PARTS}
 widgets.show(
     curves.curves(
@@ -133,7 +131,6 @@ widgets.show(
         x_name={"en": "steps after the checkpoint", "zh": "检查点之后的步数"},
         y_name={"en": "difference of the losses", "zh": "损失之差"},
         badge="measured, gloo",
-        language=LANGUAGE,
     )
 )
 print(f"{my_worst = }\nleft out          mean difference over 20 steps, rank 1")
@@ -216,10 +213,10 @@ def four_kinds(folder):
 
 
 # %%
-kinds = lab.launch(four_kinds, FOLDER / "kinds", ranks=2, backend="gloo", timeout_s=40)[0]
+kinds = lab.launch(four_kinds, FOLDER / "kinds", ranks=2, backend="gloo")[0]
 heads = (
     ("training stands still", "until it is on the disk")
-    if LANGUAGE == "en"
+    if words.language() == "en"
     else ("训练停住", "写到磁盘为止")
 )
 names = {"plain": "基本", "sharded": "分片", "incremental": "增量", "asynchronous": "异步"}
@@ -233,7 +230,6 @@ widgets.show(
         unit_format=lambda ms: f"{ms:.0f} ms",
         title={"en": "Four kinds of saves", "zh": "四种保存"},
         badge="measured, gloo",
-        language=LANGUAGE,
     )
 )
 print(
@@ -279,7 +275,7 @@ def what_changes(folder):
 
 
 # %%
-changed = lab.launch(what_changes, FOLDER / "changes", ranks=1, backend="gloo", timeout_s=40)[0]
+changed = lab.launch(what_changes, FOLDER / "changes", ranks=1, backend="gloo")[0]
 print(f"{my_shares = }\ntrained       tensors unchanged    bytes: first save    third save   share")
 for name, (equal, num, written) in changed.items():
     print(
@@ -316,7 +312,7 @@ def train_and_save(folder, die_at=None):
 
 # %%
 try:
-    lab.launch(train_and_save, FOLDER / "killed", 25, ranks=2, backend="gloo", timeout_s=40)
+    lab.launch(train_and_save, FOLDER / "killed", 25, ranks=2, backend="gloo")
 except lab.RankFailed as error:
     killed_s = float(error.logs[1].split()[-1])
     print(
@@ -332,10 +328,8 @@ except lab.RankFailed as error:
 my_seconds = None
 
 # %%
-after = lab.launch(train_and_save, FOLDER / "killed", ranks=2, backend="gloo", timeout_s=40)[0]
-undisturbed = lab.launch(
-    train_and_save, FOLDER / "undisturbed", ranks=2, backend="gloo", timeout_s=40
-)[0]
+after = lab.launch(train_and_save, FOLDER / "killed", ranks=2, backend="gloo")[0]
+undisturbed = lab.launch(train_and_save, FOLDER / "undisturbed", ranks=2, backend="gloo")[0]
 launch_s = min(at for at, _ in after.values()) - killed_s
 print(
     f"{my_seconds = }; measured {launch_s:.2f} s from the kill to step {min(after) + 1}; the source's limit is 300 s"
@@ -355,7 +349,6 @@ widgets.show(
         title={"en": "Loss of rank 0", "zh": "rank 0 的损失"},
         x_name={"en": "step", "zh": "步"},
         y_name={"en": "loss", "zh": "损失"},
-        language=LANGUAGE,
     )
 )
 
@@ -386,13 +379,13 @@ def come_back(folder):
 
 # %%
 try:
-    lab.launch(die_in_the_save, FOLDER / "saving", ranks=2, backend="gloo", timeout_s=40)
+    lab.launch(die_in_the_save, FOLDER / "saving", ranks=2, backend="gloo")
 except lab.RankFailed as error:
     print(str(error).splitlines()[0])
 print("in the folder:", *sorted(path.name for path in (FOLDER / "saving").iterdir()))
 print(
     "loaded: step",
-    lab.launch(come_back, FOLDER / "saving", ranks=2, backend="gloo", timeout_s=40)[0][0],
+    lab.launch(come_back, FOLDER / "saving", ranks=2, backend="gloo")[0][0],
 )
 
 # %% [markdown]
@@ -405,9 +398,7 @@ file = max(checkpoint.checkpoints(FOLDER / "undisturbed")[0].glob("shard*"))
 content = bytearray(file.read_bytes())
 content[-1] ^= 1
 file.write_bytes(content)
-step, skipped = lab.launch(
-    come_back, FOLDER / "undisturbed", ranks=2, backend="gloo", timeout_s=40
-)[0]
+step, skipped = lab.launch(come_back, FOLDER / "undisturbed", ranks=2, backend="gloo")[0]
 print(f"loaded: step {step}, because {skipped[0].replace(scratch.name, '...')}")
 
 # %% [markdown] sections="10.5.1, 19.6.4"
@@ -446,10 +437,10 @@ def load_shards(folder, engine):
 
 
 # %%
-saved = lab.launch(save_shards, FOLDER / "shards", ranks=4, backend="gloo", timeout_s=40)[0]
+saved = lab.launch(save_shards, FOLDER / "shards", ranks=4, backend="gloo")[0]
 for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
     loaded, rng = lab.launch(
-        load_shards, FOLDER / "shards", engine, ranks=num_ranks, backend="gloo", timeout_s=40
+        load_shards, FOLDER / "shards", engine, ranks=num_ranks, backend="gloo"
     )[0]
     equal = sum(torch.equal(a, b) for a, b in zip(saved, loaded, strict=True))
     print(
@@ -489,9 +480,7 @@ dist.destroy_process_group()"""
 # %%
 file = FOLDER / "train.py"
 file.write_text(TRAIN)
-ran = lab.launch_script(
-    file, FOLDER / "torchrun", FOLDER / "killed at", ranks=2, max_restarts=2, timeout_s=50
-)
+ran = lab.launch_script(file, FOLDER / "torchrun", FOLDER / "killed at", ranks=2, max_restarts=2)
 step, began_s, imports_s = ran[0]
 torchrun_s = began_s - float((FOLDER / "killed at").read_text())
 print(
@@ -557,7 +546,6 @@ widgets.show(
         title={"en": "What saving and failing cost", "zh": "保存与故障的代价"},
         x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"},
         y_name={"en": "time over useful time", "zh": "总时间 / 有用时间"},
-        language=LANGUAGE,
     )
 )
 print(

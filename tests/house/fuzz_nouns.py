@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit import experiment, footprint, shards, sweeps, timeline
+from labkit import experiment, footprint, shards, sweeps, tables, timeline
 from labkit.accelerate import update
 from labkit.collectives import algorithms, calibrate_run, call, network, plans
 from labkit.data_parallel import buckets
@@ -179,6 +179,10 @@ def nouns() -> dict[type, list]:
         ],
         doctor.Row: [doctor.Row(name="gloo", value="", ok=False, fix="make env")],
         doctor.Report: [doctor.Report(rows=())],
+        tables.Table: [
+            tables.table([{"rank": 0, "held_bytes": 9.0}], title="t"),
+            tables.table([], heads=["a"], language="zh"),
+        ],
         run.Run: [run.Run(results=(1,), logs=("",), seconds=1.0, backend="gloo", notes=("gloo",))],
         outcome.Finding: [outcome.Finding(fault="sigkill", ranks=(1,), text="rank 1 was killed")],
         outcome.Outcome: [

@@ -121,6 +121,7 @@ REASONS = {
         "pipeline.difference.Step",
         "measure.trace_rows",
     ),
+    "its title may have letters that no font has: test_shown": ("timeline.Timeline.bundle",),
     "takes a board: test_book has each of them": ("widgets.export",),
     "the main job from end to end: test_demo": ("pipeline.demo",),
     "the command line: test_main": ("__main__",),

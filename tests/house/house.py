@@ -167,6 +167,8 @@ def forbidden(name: str, other: str) -> str:
         return _forbidden_on_stage(kind, wanted)
     if wanted in ("board", "check") and subject(other):
         return "" if subject(name) == subject(other) else "boards and checks are for readers alone"
+    if kind == "theory" and wanted == "picture" and subject(name) == subject(other):
+        return ""  # of what shows itself; at load time ``cycle_faults`` forbids it
     return _forbidden_in_subject(kind, wanted)
 
 

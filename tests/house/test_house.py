@@ -55,6 +55,19 @@ BROKEN = (
     ),
     (
         house.import_faults,
+        {"juggling.throws": "from labkit.circus import picture", "circus.picture": ""},
+        "juggling.throws (theory) imports circus.picture: theory knows theory",
+    ),
+    (
+        house.cycle_faults,
+        {
+            "juggling.throws": "from labkit.juggling import picture",
+            "juggling.picture": "from labkit.juggling import throws",
+        },
+        "modules import in a circle",
+    ),
+    (
+        house.import_faults,
         {"juggling.picture": "from labkit.juggling.run import launch", **RUN},
         "juggling.picture (picture) imports juggling.run",
     ),

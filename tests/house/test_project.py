@@ -37,6 +37,11 @@ EXPORTS = {
     "Stopped",
     "Refused",
     "sweep",
+    "show",
+    "table",
+    "begin",
+    "guess",
+    "progress",
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import labkit as lab
+from labkit.launching import launcher, settings
 from labkit.machine import resources
 
 pytestmark = [
@@ -190,6 +191,63 @@ def test_an_option_that_the_function_could_be_meant_to_get_is_refused_by_name():
         assert "functools.partial(train, seed=...)" in str(caught.value)
     with pytest.raises(lab.Refused, match=r"a parameter 'timeout_s'.* how long the run may take"):
         lab.launch(train, 3, 4, ranks=1, timeout_s=50)
+
+
+def test_a_function_of_any_keyword_is_asked_which_seed_is_meant():
+    def train(step, **others):
+        import torch
+
+        return step, others, torch.initial_seed()
+
+    for name in ("seed", "backend"):
+        with pytest.raises(lab.Refused, match=f"takes any keyword, and {name}= is launch's"):
+            lab.launch(train, 3, ranks=1, **{name: 5})
+    # the two ways out, and what is plainly launch's
+    own = functools.partial(train, seed=4)
+    assert lab.launch(own, 3, ranks=1, timeout_s=60)[0] == (3, {"seed": 4}, 0)
+    assert lab.launch(lambda: train(3), ranks=1, seed=5)[0] == (3, {}, 5)
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords", "words"),
+    [
+        ((1,), {"rank": 4}, "train can't be called .* unexpected keyword argument 'rank'"),
+        ((), {}, "missing a required argument: 'step'"),
+        ((1, 2), {}, "too many positional arguments"),
+    ],
+)
+def test_a_call_that_the_function_cannot_take_starts_nothing(args, keywords, words, monkeypatch):
+    def train(step):
+        return step
+
+    monkeypatch.setattr(launcher.zygote_client, "running", pytest.fail)
+    with pytest.raises(lab.Refused, match=words) as caught:
+        lab.launch(train, *args, **keywords)
+    assert "launch itself takes ranks, backend, seed, timeout_s, hang_s" in str(caught.value)
+
+
+def test_what_a_launch_is_not_told_is_as_it_was_set_once():
+    def seen():
+        import torch
+
+        return torch.initial_seed()
+
+    before = settings.current()
+    assert (before.ranks, before.seed, before.timeout_s, before.hang_s) == (2, 0, 600, 60)
+    settings.change(ranks=3, seed=7, timeout_s=50, hang_s=40)
+    try:
+        job = lab.start(seen)
+        assert (job.num_ranks, job.timeout_s, job.hang_s) == (3, 50, 40)
+        assert job.wait().results == (7, 8, 9)
+        told = lab.start(seen, ranks=1, seed=1, timeout_s=20, hang_s=10)
+        assert (told.num_ranks, told.timeout_s, told.hang_s) == (1, 20, 10)
+        assert told.wait().results == (1,)
+        with pytest.raises(ValueError, match="timeout_s is a number"):
+            settings.change(timeout_s=-1)
+        assert settings.current().timeout_s == 50
+    finally:
+        settings.reset()
+    assert settings.current() == before
 
 
 def test_whoever_gives_the_function_its_own_may_give_launch_its_own_as_well():

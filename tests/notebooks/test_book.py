@@ -15,7 +15,7 @@ import pytest
 from small import CHAPTERS, ROOT, edit, loaded, rendered_cells, text_of
 
 from labkit import widgets
-from labkit.pictures import bundle, scene
+from labkit.pictures import mime, scene
 from labkit.pipeline import schedules, simulation
 from labkit.widgets import export
 
@@ -180,12 +180,12 @@ def test_outputs_carry_the_books_form_only_while_the_book_is_made(monkeypatch):
     board = widgets.pipeline_parallelism(num_ranks=2)
     monkeypatch.delenv("LABKIT_BOOK", raising=False)
     assert (
-        bundle.OFFLINE_MIME not in bundle.of(shown)
-        and bundle.OFFLINE_MIME not in board._repr_mimebundle_()
+        mime.OFFLINE not in mime.bundle(shown)
+        and mime.OFFLINE not in board._repr_mimebundle_()
     )
     monkeypatch.setenv("LABKIT_BOOK", "1")
-    assert bundle.of(shown)[bundle.OFFLINE_MIME].startswith("<div")
-    assert '<input type="range"' in board._repr_mimebundle_()[bundle.OFFLINE_MIME]
+    assert mime.bundle(shown)[mime.OFFLINE].startswith("<div")
+    assert '<input type="range"' in board._repr_mimebundle_()[mime.OFFLINE]
 
 
 def test_the_readmes_picture_is_one_of_the_book(course):

@@ -12,7 +12,7 @@ from browser.contrast import COLOURS, contrast
 from small import CHAPTERS, ROOT, loaded, text_of
 
 from labkit import widgets
-from labkit.pictures import bundle
+from labkit.pictures import mime
 from labkit.pipeline import schedules, simulation
 from labkit.widgets import export
 
@@ -66,7 +66,7 @@ def test_a_trace_zooms_with_the_network_cut(chrome, course, tmp_path, scheme):
     board = widgets.trace(simulation.simulate(schedules.gpipe(4, 8)))
     notebook = book.outputs(course, ("en", "02_boards"))
     notebook.cells[-1].outputs = [
-        nbformat.v4.new_output("display_data", {bundle.OFFLINE_MIME: export.offline(board)})
+        nbformat.v4.new_output("display_data", {mime.OFFLINE: export.offline(board)})
     ]
     page = pages.Page(name="02_boards", language="en", notebook=notebook, built=True)
     book.write(course, tmp_path, [[page]])

@@ -26,6 +26,35 @@ def test_four_builds_of_one_source(tiny):
     assert english.metadata.labkit.title_zh == chinese.metadata.labkit.title_zh == "小小一章"
 
 
+def test_the_builds_add_the_chapter_to_the_line_that_begins_it(tiny):
+    edit(tiny, 'LANGUAGE = "en"\nprint(LANGUAGE)', 'lab.begin("en", ranks=4)')
+    assert build.main([], tiny) == 0
+    check_builds(tiny, "03_tiny")
+    first = {
+        language: code_of(load(tiny, "03_tiny", language, "learner"))[0]
+        for language in ("en", "zh")
+    }
+    assert first == {
+        language: f'lab.begin("{language}", chapter="03", ranks=4)' for language in ("en", "zh")
+    }
+    edit(tiny, 'lab.begin("en", ranks=4)', 'lab.begin("en")')
+    assert build.main([], tiny) == 0
+    assert code_of(load(tiny, "03_tiny", "zh", "solution"))[0] == 'lab.begin("zh", chapter="03")'
+
+
+def test_the_law_of_builds_sees_a_wrong_language_and_a_wrong_chapter(tiny):
+    edit(tiny, 'LANGUAGE = "en"\nprint(LANGUAGE)', 'lab.begin("en")')
+    assert build.main([], tiny) == 0
+    path = tiny / "notebooks" / "zh" / "03_tiny.ipynb"
+    right = path.read_text(encoding="utf-8")
+    for wrong in ('lab.begin(\\"en\\", chapter=\\"03\\")', 'lab.begin(\\"zh\\", chapter=\\"04\\")'):
+        text = right.replace('lab.begin(\\"zh\\", chapter=\\"03\\")', wrong)
+        assert text != right
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(AssertionError):
+            check_builds(tiny, "03_tiny")
+
+
 def test_the_example_for_authors_builds(tmp_path):
     text = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
     source = tmp_path / "notebooks" / "src" / "08_example.py"
@@ -89,6 +118,12 @@ def test_check_lists_what_is_stale_and_writes_nothing(tiny, capsys):
             "stands in no function, so its stub would stop Run All",
         ),
         ('LANGUAGE = "en"', "x = 1", 'the first code cell has one line that reads LANGUAGE = "en"'),
+        (
+            'LANGUAGE = "en"',
+            'lab.begin("en", seed=1, chapter="09")',
+            'LANGUAGE = "en" or lab.begin("en")',
+        ),
+        ('LANGUAGE = "en"', 'LANGUAGE = "en"\nlab.begin("en")', "the first code cell has one line"),
         (
             '"8.10", ',
             "8.10, ",

@@ -75,7 +75,7 @@ def test_a_comparison_shows_itself_and_says_what_its_difference_is_made_of(no_ru
     found = compared.difference()
     for language, start in (("en", "Idle time of all ranks together"), ("zh", "所有 rank 的空闲")):
         assert found.told(language).startswith(start)
-        assert compared.picture(language).notes == (found.told(language),)
+        assert compared.picture(language=language).notes == (found.told(language),)
     data = compared._repr_mimebundle_()
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
     assert found.told("en") in data["text/plain"] and "Idle time" in data["text/html"]
@@ -108,7 +108,7 @@ def test_a_sweep_over_names_and_over_what_is_not_predicted_has_gaps():
         STEP.but(ranks=4, microbatches=9), schedule=["naive", "interleaved_1f1b", "gpipe"]
     )
     assert [row["predicted"] is None for row in swept.rows()] == [False, True, False]
-    picture = swept.picture("zh")
+    picture = swept.picture(language="zh")
     assert picture.in_english and "气泡" in picture.heading and picture.badge == "模拟"
     assert repr(swept).startswith("schedule = naive, predicted 75.0 %")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from drawn import NS, faults, pixel_share, rgb
 
-from labkit.pictures import bundle, sketch, style
+from labkit.pictures import mime, sketch, style
 from labkit.pictures.painters import layout, mpl, svg, text
 from labkit.pictures.sketch import Box, Line, Sketch, Words
 from labkit.words import WORDS
@@ -75,7 +75,7 @@ def test_every_painter_says_the_words_of_the_picture() -> None:
         "",
         "Half.",
     ]
-    assert set(bundle.of(shown)) == {"text/html", "image/png", "text/plain"}
+    assert set(mime.bundle(shown)) == {"text/html", "image/png", "text/plain"}
 
 
 def test_only_boxes_and_lines_have_a_colour_of_their_own() -> None:

@@ -14,7 +14,7 @@ from browserless import from_browser, pictures_sent, settle
 
 from labkit import widgets
 from labkit.launching.verdicts.verdict import Stopped
-from labkit.pictures import bundle, scene
+from labkit.pictures import mime, scene
 from labkit.pipeline import board as board_room
 from labkit.pipeline import run as pipeline_run
 from labkit.pipeline import runtime, simulation
@@ -197,7 +197,7 @@ def test_a_viewer_without_widgets_gets_a_png_and_text(name):
 
 
 def test_a_shown_picture_is_svg_where_scripts_are_trusted_and_png_elsewhere():
-    data = bundle.of(scene.timeline(simulation.simulate(gpipe(2, 2))))
+    data = mime.bundle(scene.timeline(simulation.simulate(gpipe(2, 2))))
     assert set(data) == {"text/html", "image/png", "text/plain"}
     assert base64.b64decode(data["image/png"]).startswith(PNG)
     assert "<svg" in data["text/html"] and f"base64,{data['image/png']}" in data["text/html"]

@@ -1,0 +1,54 @@
+"""Which chapter is being read, and which exercises belong to it."""
+
+import ast
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+_chapter = ""
+
+
+def current() -> str:
+    """The chapter being read, "08"; "" where no ``lab.begin`` has named one."""
+    return _chapter
+
+
+def open_chapter(number: str) -> None:
+    """From now on this chapter is read; "" for none. Raises ValueError for what is no number."""
+    global _chapter
+    if not isinstance(number, str) or not re.fullmatch(r"(\d\d)?", number):
+        raise ValueError(f'a chapter is named by its two digits, "08"; got {number!r}')
+    _chapter = number
+
+
+@cache
+def hints() -> dict[str, dict[str, list[str]]]:
+    """Exercise -> language -> its hints, of all subjects: files beside their checks."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for file in _hint_files():
+        found |= json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def exercises() -> dict[str, tuple[str, ...]]:
+    """Chapter and subject ("08 pipeline") -> its exercises, in the order of the chapters. A subject
+    names its chapter in the docstring of its package."""
+    found: dict[str, tuple[str, ...]] = {}
+    for file in _hint_files():
+        names = tuple(json.loads(file.read_text(encoding="utf-8")))
+        place = f"{_chapter_of(file.parent)} {file.parent.name}"
+        found[place] = (*found.get(place, ()), *names)
+    return dict(sorted(found.items()))
+
+
+def _hint_files() -> list[Path]:
+    return sorted(_PACKAGE.glob("*/*hints.json"))
+
+
+def _chapter_of(subject: Path) -> str:
+    about = ast.get_docstring(ast.parse((subject / "__init__.py").read_bytes())) or ""
+    named = re.search(r"[Cc]hapter\s+(\d\d)\b", about)
+    return named[1] if named else "--"

@@ -1,0 +1,94 @@
+"""The first line of a chapter: what holds from there on, set once."""
+
+import importlib
+import random
+import sys
+from dataclasses import dataclass
+
+from labkit import words
+from labkit.check import chapters
+from labkit.check.verdict import say
+from labkit.launching import launcher, settings
+from labkit.machine import resources
+from labkit.units import check_real, check_whole
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Opened:
+    """What ``begin`` has set, and the machine that launches will find."""
+
+    language: str
+    """"en" or "zh\""""
+    chapter: str
+    """"08", or "" where none was named"""
+    ranks: int
+    """of a launch that names no number"""
+    seed: int
+    """of rank 0"""
+    deadline_s: float
+    """of a launch"""
+    rung: str
+    """what ranks stand on: "2 GPUs, nccl" or "CPU, 2 cores, gloo" """
+
+    def __repr__(self) -> str:
+        return say(
+            f"{self.rung}. A launch has {self.ranks} ranks and {self.deadline_s:g} s, unless it "
+            "says otherwise.",
+            f"{self.rung}。未另行说明时，一次启动有 {self.ranks} 个 rank，限时 "
+            f"{self.deadline_s:g} s。",
+        )
+
+
+def begin(
+    language: str = "en",
+    *,
+    chapter: str = "",
+    seed: int = 0,
+    deadline_s: float = 60.0,
+    ranks: int = 2,
+) -> Opened:
+    """What a chapter's first cell says once: the language of pictures, tables, verdicts and hints;
+    how many ranks a launch has and how long it may take where it does not say so itself; the seed
+    of the ranks, and of this kernel's ``random``, NumPy and torch as far as they are imported; and
+    the chapter, for hints and progress. The process that forks ranks starts in the background.
+
+    Returns what it has set, which a cell may show. Raises ValueError for what can't be set.
+    """
+    words.spoken_in(language)
+    check_whole(0, 2**32 - 1, seed=seed)
+    check_real(1.0, 1e9, deadline_s=deadline_s)
+    check_whole(1, 10**6, ranks=ranks)
+    chapters.open_chapter(chapter)
+    words.use(language)
+    hang_s = min(deadline_s, settings.Settings().hang_s)
+    settings.change(ranks=ranks, seed=seed, timeout_s=deadline_s, hang_s=hang_s)
+    _seed(seed)
+    launcher.warm()
+    if "ipykernel" in sys.modules:
+        importlib.import_module("labkit.widgets")  # gives launches their live panel
+    return Opened(
+        language=language,
+        chapter=chapter,
+        ranks=ranks,
+        seed=seed,
+        deadline_s=deadline_s,
+        rung=_rung(ranks),
+    )
+
+
+def _seed(seed: int) -> None:
+    """Seeds what this process has imported."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
+def _rung(ranks: int) -> str:
+    """What the ranks of a usual launch stand on."""
+    gpus = resources.num_gpus()
+    if gpus >= ranks:
+        return say(f"{gpus} GPUs, nccl", f"{gpus} 个 GPU，nccl")
+    cores = resources.cores()
+    return say(f"CPU, {cores} cores, gloo", f"CPU，{cores} 个核心，gloo")
