@@ -9,7 +9,6 @@ import ipywidgets as w
 
 from labkit.pictures import mime
 from labkit.pictures.drawing import Picture, Scene
-from labkit.pictures.mime import bundle, plain, renamed
 from labkit.pictures.sketch import Said, Sketch, said
 from labkit.widgets import export
 from labkit.words import catalogue, language
@@ -24,7 +23,7 @@ def show(thing: object, title: Said = "") -> None:
         for each in thing:
             show(each)
     elif isinstance(thing, Picture):
-        _put(bundle(renamed(thing, title)))
+        _put(mime.bundle(mime.renamed(thing, title)))
     elif hasattr(thing, "bundle"):
         _put(thing.bundle(title=title))
     elif isinstance(thing, w.Widget) or hasattr(thing, "_repr_mimebundle_"):
@@ -94,7 +93,7 @@ class Board(w.VBox):
         data = super()._repr_mimebundle_(**kwargs)
         shown = self.scene()
         if shown is not None:
-            data |= plain(shown)
+            data |= mime.plain(shown)
         if mime.book():
             data[mime.OFFLINE] = export.offline(self, self.language)
         return data

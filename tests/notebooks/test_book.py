@@ -179,10 +179,7 @@ def test_outputs_carry_the_books_form_only_while_the_book_is_made(monkeypatch):
     shown = scene.timeline(simulation.simulate(schedules.gpipe(2, 2)))
     board = widgets.pipeline_parallelism(num_ranks=2)
     monkeypatch.delenv("LABKIT_BOOK", raising=False)
-    assert (
-        mime.OFFLINE not in mime.bundle(shown)
-        and mime.OFFLINE not in board._repr_mimebundle_()
-    )
+    assert mime.OFFLINE not in mime.bundle(shown) and mime.OFFLINE not in board._repr_mimebundle_()
     monkeypatch.setenv("LABKIT_BOOK", "1")
     assert mime.bundle(shown)[mime.OFFLINE].startswith("<div")
     assert '<input type="range"' in board._repr_mimebundle_()[mime.OFFLINE]
