@@ -1,8 +1,8 @@
 """Boards where no kernel is: the HTML that the offline book shows in place of a widget.
 
-A flipbook keeps its slider: every page is in the HTML, and a script in the page turns them.
-Controls that need the kernel are written down as they stand, and a line says so. Outputs carry this
-form only while ``$LABKIT_BOOK`` is 1.
+A flipbook keeps its first control and one or two of the others (``turning``): their pages are in
+the HTML, and a script of the book turns them. Controls that need the kernel are written down as
+they stand, and a line says so. Outputs carry this form only while ``$LABKIT_BOOK`` is 1.
 """
 
 import base64
@@ -12,6 +12,7 @@ from html import escape
 
 import ipywidgets as w
 
+from labkit.widgets import turning
 from labkit.words import catalogue
 
 _WORDS = (
@@ -19,6 +20,11 @@ _WORDS = (
         "no kernel",
         "Open the notebook to change {} or to run it on real ranks.",
         "要改变{}，或在真实 rank 上运行，请打开笔记本。",
+    ),
+    (
+        "only run",
+        "Open the notebook to run it on real ranks.",
+        "要在真实 rank 上运行，请打开笔记本。",
     ),
     ("no run", "Open the notebook to change {}.", "要改变{}，请打开笔记本。"),
     ("and", ", ", "、"),
@@ -31,19 +37,24 @@ def offline(board: w.Widget, language: str = "en") -> str:
     below it."""
     words = catalogue(_WORDS)[language]
     widgets = list(_all(board))
-    sliders = {each.slider for each in widgets if _is_flipbook(each)}
+    turned = {}
+    for book in filter(_is_flipbook, widgets):
+        free = turning.free_controls(book)
+        turned[book] = turning.pages(book, free)
+        turned |= {each: turning.control(each, place) for place, each in enumerate(free)}
     controls = [each for each in widgets if hasattr(each, "index")]
     fixed = [
         each.description
         for each in controls
-        if each not in sliders and not isinstance(each, w.Stack)
+        if each not in turned and not isinstance(each, w.Stack)
     ]
+    runs = any(isinstance(each, w.Button) for each in widgets)
     note = ""
-    if fixed:
-        runs = any(isinstance(each, w.Button) for each in widgets)
-        told = words["no kernel" if runs else "no run"].format(words["and"].join(fixed))
+    if fixed or runs:
+        key = ("no kernel" if fixed else "only run") if runs else "no run"
+        told = words[key].format(words["and"].join(fixed))
         note = f'<p class="labkit-note">{escape(told)}</p>'
-    return f'<div class="labkit-board">{_html(board, sliders, words["play"])}{note}</div>'
+    return f'<div class="labkit-board">{_html(board, turned, words["play"])}{note}</div>'
 
 
 def _is_flipbook(widget: w.Widget) -> bool:
@@ -58,9 +69,9 @@ def _all(widget: w.Widget) -> Iterator[w.Widget]:
             yield from _all(child)
 
 
-def _html(widget: w.Widget, sliders: set, play: str) -> str:
-    if _is_flipbook(widget):
-        return _pages(widget)
+def _html(widget: w.Widget, turned: dict[w.Widget, str], play: str) -> str:
+    if widget in turned:
+        return turned[widget]
     if hasattr(widget, "columns"):
         return _trace(widget)
     if isinstance(widget, w.Play):
@@ -69,20 +80,18 @@ def _html(widget: w.Widget, sliders: set, play: str) -> str:
             f'aria-label="{play}">'
             '<span aria-hidden="true">▶</span></button>'
         )
-    if widget in sliders:
-        return _slider(widget)
     if isinstance(widget, w.HTML):
         return f"<div>{widget.value}</div>" if widget.value else ""
     if isinstance(widget, w.Box):
-        return _box(widget, sliders, play)
+        return _box(widget, turned, play)
     return _as_it_stands(widget) if hasattr(widget, "index") else ""
 
 
-def _box(box: w.Box, sliders: set, play: str) -> str:
+def _box(box: w.Box, turned: dict[w.Widget, str], play: str) -> str:
     """What a box holds; nothing of one with a button, and why that may be off."""
     if any(isinstance(child, w.Button) for child in box.children):
         return ""
-    inner = "".join(_html(child, sliders, play) for child in box.children)
+    inner = "".join(_html(child, turned, play) for child in box.children)
     flat = not isinstance(box, w.VBox)
     return f'<div class="labkit-row">{inner}</div>' if flat and inner else inner
 
@@ -92,24 +101,6 @@ def _as_it_stands(control: w.Widget) -> str:
     ends = (control.index,) if isinstance(control.index, int) else control.index
     shown = " … ".join(control.options[index][0] for index in ends)
     return f'<span class="labkit-set">{escape(control.description)} <b>{escape(shown)}</b></span>'
-
-
-def _slider(widget: w.Widget) -> str:
-    labels = [label for label, _ in widget.options]
-    now = escape(labels[widget.index])
-    all_labels = escape(json.dumps(labels, ensure_ascii=False))
-    return (
-        f'<label class="labkit-slider">{escape(widget.description)} <input type="range" min="0" '
-        f'max="{len(labels) - 1}" value="{widget.index}" aria-valuetext="{now}" '
-        f'data-labels="{all_labels}"><output>{now}</output></label>'
-    )
-
-
-def _pages(book: w.Widget) -> str:
-    """The page as it stands, and all of them to be put in its place."""
-    pages = book.drawn()
-    kept = "".join(f"<template>{page}</template>" for page in pages)
-    return f'<div class="labkit-page">{pages[book.at[book.slider]]}</div>{kept}'
 
 
 def _trace(viewer: w.Widget) -> str:

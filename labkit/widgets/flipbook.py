@@ -138,6 +138,11 @@ class Flipbook(w.VBox):
                 for index, page in enumerate(self.pages)
             ]
 
+    def drawn_at(self, *at: int) -> list[str]:
+        """Every page as HTML where the other controls stand at these indices."""
+        num_pages = self._num_pages(*at) or len(self.slider.options)
+        return [self._page(index, *at) for index in range(num_pages)]
+
     @property
     def num_bytes(self) -> int:
         """What the pages that were sent weigh."""

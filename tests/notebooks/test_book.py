@@ -2,13 +2,16 @@
 test_book_in_browser."""
 
 import base64
+import gzip
 import html
 import json
+import math
 import re
 import shutil
 
 import book
 import checked
+import ipywidgets
 import nbformat
 import pages
 import pytest
@@ -17,7 +20,7 @@ from small import CHAPTERS, ROOT, edit, loaded, rendered_cells, text_of
 from labkit import widgets
 from labkit.pictures import mime, scene
 from labkit.pipeline import schedules, simulation
-from labkit.widgets import export
+from labkit.widgets import export, flipbook, turning
 
 BOARDS = (
     "collectives",
@@ -147,22 +150,44 @@ def test_every_formula_of_a_chapter_becomes_mathml(chapter):
 def test_every_flipbook_has_all_its_pages_where_no_kernel_is(name):
     board = getattr(widgets, name)(language="zh")
     markup = export.offline(board, "zh")
-    slider = board.book.slider
-    labels = json.loads(html.unescape(re.search(r'data-labels="([^"]*)"', markup)[1]))
-    assert labels == [label for label, _ in slider.options]
-    pages = re.findall(r"<template>(.*?)</template>", markup, re.DOTALL)
-    assert len(pages) == len(labels) > 1 and len(set(pages)) == len(pages)
-    assert all("<svg" in page for page in pages)
-    assert f'<div class="labkit-page">{pages[slider.index]}</div>' in markup
+    slider, *others = turning.free_controls(board.book)
+    assert 1 <= len(others) <= turning.MOST_FREE and len(markup) < flipbook.MAX_BYTES
+    found = unpacked(markup)
+    assert len(found) == math.prod(len(each.options) for each in others)
+    here = found[",".join(str(each.index) for each in others)]
+    assert len(here) == len(slider.options) > 1 and len(set(here)) == len(here)
+    without_ids = re.compile(r"lk[0-9a-f]{8}")
+    shown = re.search(r'<div class="labkit-page">(.*?)</div><script', markup, re.DOTALL)[1]
+    assert without_ids.sub("", shown) == without_ids.sub("", here[slider.index])
+    assert all(
+        "<svg" in page or "没有这样的调度" in page for each in found.values() for page in each
+    )
     assert (
         board.button.description not in markup.replace("rank 上运行，请", "")
         and "请打开笔记本" in markup
     )
+    kinds = {"select": 0, "input": 0}
     for control in board.controls.values():
         assert html.escape(control.description) in markup
-        if control is not slider:
+        if control in (slider, *others):
+            kinds["select" if isinstance(control, ipywidgets.Dropdown) else "input"] += 1
+        else:
             assert f"<b>{html.escape(control.options[control.index][0])}</b>" in markup
-    assert "<select" not in markup and markup.count("<input") == 1
+    assert {kind: markup.count(f"<{kind}") for kind in kinds} == kinds
+
+
+def unpacked(markup):
+    """The pages of every position of the free controls."""
+    packed = re.search(r'class="labkit-pages">([^<]*)<', markup)[1]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+def test_pages_that_would_weigh_too_much_are_left_out(monkeypatch):
+    board = widgets.accelerate_workflow()
+    every = len(unpacked(export.offline(board)))
+    monkeypatch.setattr(turning, "MAX_BYTES", 6000)
+    fewer = export.offline(board)
+    assert len(unpacked(fewer)) < every and fewer.count("data-place") < 3
 
 
 def test_a_trace_carries_its_columns():

@@ -50,14 +50,19 @@ def test_a_flipbook_moves_by_keyboard_with_the_network_cut(read):
     slider = board.get_by_role("slider", name="microbatches (m)")
     slider.focus()
     page.keyboard.press("ArrowRight")
-    assert (
-        "9 microbatches" in title.text_content() and slider.get_attribute("aria-valuetext") == "9"
-    )
+    shown(board, "9 microbatches")
+    assert slider.get_attribute("aria-valuetext") == "9"
     page.keyboard.press("End")
-    assert (
-        "32 microbatches" in title.text_content() and board.locator("output").text_content() == "32"
-    )
-    assert "Open the notebook to change schedule" in board.text_content()
+    shown(board, "32 microbatches")
+    assert board.locator("output").text_content() == "32"
+    board.get_by_label("schedule").select_option("1F1B")
+    shown(board, "1F1B, 4 ranks, 32 microbatches")
+    assert "Open the notebook to change ranks" in board.text_content()
+
+
+def shown(board, title):
+    """Waits until the board's picture has this in its title."""
+    board.locator(f"svg title:has-text({title!r})").first.wait_for(state="attached")
 
 
 @pytest.mark.browser
@@ -221,18 +226,22 @@ def test_every_page_of_the_whole_book_can_be_read(copies, chrome, tmp_path):
         wrong = []
         page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
         page.goto(path.as_uri())
-        turn_every_board(page, path, "ArrowRight")
+        turn_every_board(page, ("ArrowDown", "ArrowRight"))
         assert violations(page) == wrong == [], path
         page.emulate_media(color_scheme="dark")
-        turn_every_board(page, path, "ArrowLeft")
+        turn_every_board(page, ("ArrowUp", "ArrowLeft"))
         assert violations(page, "color-contrast") == wrong == [], path
         page.close()
     context.close()
 
 
-def turn_every_board(page, path, key):
-    """Each slider, moved by a key, turns its board's page."""
+def turn_every_board(page, keys):
+    """Each board's first control, a list or a slider, moved by its key, turns its page."""
     for board in page.locator(".labkit-board:has(.labkit-slider)").all():
         before = board.locator(".labkit-page").inner_html()
-        board.locator(".labkit-slider input").press(key)
-        assert board.locator(".labkit-page").inner_html() != before, path
+        first = board.locator("[data-place='0']")
+        is_list = first.evaluate("each => each.tagName === 'SELECT'")
+        first.press(keys[0] if is_list else keys[1])
+        turned = "([page, before]) => page.innerHTML !== before"
+        given = [board.locator(".labkit-page").element_handle(), before]
+        page.wait_for_function(turned, arg=given, timeout=10_000)
