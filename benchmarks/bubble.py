@@ -18,31 +18,26 @@ from report import tell
 
 from labkit import pipeline
 from labkit.pipeline.schedules import SCHEDULES, TITLES
-from labkit.pipeline.simulation import bubble_formula, simulate
+from labkit.pipeline.simulation import bubble_formula
 from labkit.timeline import bubble
 
-STAGE_US = 50_000.0
+STAGE_MS = 50.0
 MICROBATCHES = {4: 8, 8: 16}
 
 
 def row(name: str, num_ranks: int, num_runs: int) -> dict:
     """One schedule at one size."""
     num_microbatches = MICROBATCHES[num_ranks] if name != "naive" else 4
-    schedule = SCHEDULES[name](num_ranks, num_microbatches)
-    num_chunks = schedule.num_stages // num_ranks
-    forward_us = STAGE_US * num_chunks
-    calibrated = pipeline.calibrate(num_ranks, name=name)
-    cost = pipeline.cost(num_chunks, forward_us=forward_us, **calibrated)
-    simulated = bubble(simulate(schedule, cost))
-    formula = bubble_formula(schedule, cost=cost)
-    runs = [
-        pipeline.launch(name, num_ranks, num_microbatches, forward_us=forward_us)
-        for _ in range(num_runs)
-    ]
+    step = pipeline.Step(schedule=name, ranks=num_ranks, microbatches=num_microbatches)
+    num_stages = step.order().num_stages
+    step = step.but(forward_ms=STAGE_MS * (num_stages // num_ranks)).calibrated()
+    simulated = bubble(step.predict())
+    formula = bubble_formula(step.order(), cost=step.cost())
+    runs = [step.run() for _ in range(num_runs)]
     measured = [bubble(run.timeline()) for run in runs]
     return {
         "schedule": TITLES[name],
-        "stages": schedule.num_stages,
+        "stages": num_stages,
         "ranks": num_ranks,
         "microbatches": num_microbatches,
         "formula": None if formula is None else round(formula, 4),
@@ -50,8 +45,8 @@ def row(name: str, num_ranks: int, num_runs: int) -> dict:
         "measured": round(statistics.median(measured), 4),
         "difference": round(statistics.median(measured) - simulated, 4),
         "worst": round(max(abs(each - simulated) for each in measured), 4),
-        "message_us": round(cost.message_us),
-        "gap_us": round(cost.gap_us),
+        "message_us": round(1e3 * step.message_ms),
+        "gap_us": round(1e3 * step.gap_ms),
         "overruns": sum(rank["num_overruns"] for rank in chain.from_iterable(runs)),
         "paced": True,
         "runs": num_runs,
