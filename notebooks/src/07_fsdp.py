@@ -432,7 +432,7 @@ widgets.trace(with_compute(step), title="fully_shard", language=LANGUAGE)
 # No message runs under a computation here. The board shows the three moves, moment by moment, with the bytes below; its button runs the setting.
 
 # %%
-steps["fsdp"].board()
+widgets.fsdp_sharding(language=LANGUAGE)
 
 # %% [markdown] sections="8.4.2"
 # ## fully_shard
