@@ -19,12 +19,12 @@ from report import tell
 
 from labkit import pipeline
 from labkit.pipeline.schedules import SCHEDULES, TITLES
-from labkit.pipeline.simulation import bubble_formula, simulate
+from labkit.pipeline.simulation import bubble_formula
 from labkit.timeline import bubble
 
-STAGE_US = 50_000.0
+STAGE_MS = 50.0
 MICROBATCHES = {4: 8, 8: 16}
-SHORT_US = 17_000.0
+SHORT_MS = 17.0
 SHORT = [
     (name, num_ranks) for name in ("interleaved_1f1b", "interleaved_zb") for num_ranks in (2, 3)
 ]
@@ -32,35 +32,32 @@ SHORT = [
 
 def row(name: str, num_ranks: int, num_runs: int, *, short: bool = False) -> dict:
     """One schedule at one size; ``short``: three chunks of little work."""
-    num_microbatches = MICROBATCHES.get(num_ranks, 2 * num_ranks) if name != "naive" else 4
-    counts = (num_ranks, num_microbatches, 3) if short else (num_ranks, num_microbatches)
-    schedule = SCHEDULES[name](*counts)
-    num_chunks = schedule.num_stages // num_ranks
-    forward_us = SHORT_US if short else STAGE_US * num_chunks
-    calibrated = pipeline.calibrate(num_ranks, name=name)
-    cost = pipeline.cost(num_chunks, forward_us=forward_us, **calibrated)
-    simulated = bubble(simulate(schedule, cost))
-    formula = bubble_formula(schedule, cost=cost)
-    runs = [
-        pipeline.launch(
-            name, num_ranks, num_microbatches, num_chunks=num_chunks, forward_us=forward_us
-        )
-        for _ in range(num_runs)
-    ]
+    step = pipeline.Step(
+        schedule=name,
+        ranks=num_ranks,
+        microbatches=MICROBATCHES.get(num_ranks, 2 * num_ranks) if name != "naive" else 4,
+        chunks=3 if short else 2,
+    )
+    num_chunks = step.order().num_stages // num_ranks
+    forward_ms = SHORT_MS if short else STAGE_MS * num_chunks
+    step = step.but(forward_ms=forward_ms).calibrated()
+    simulated = bubble(step.predict())
+    formula = bubble_formula(step.order(), cost=step.cost())
+    runs = [step.run() for _ in range(num_runs)]
     measured = [bubble(run.timeline()) for run in runs]
     return {
         "schedule": TITLES[name],
-        "stages": schedule.num_stages,
+        "stages": step.order().num_stages,
         "ranks": num_ranks,
-        "microbatches": num_microbatches,
+        "microbatches": step.microbatches,
         "formula": None if formula is None else round(formula, 4),
         "simulated": round(simulated, 4),
         "measured": round(statistics.median(measured), 4),
         "difference": round(statistics.median(measured) - simulated, 4),
         "worst": round(max(abs(each - simulated) for each in measured), 4),
-        "message_us": round(cost.message_us),
-        "gap_us": round(cost.gap_us),
-        "post_us": round(cost.post_us),
+        "message_us": round(1e3 * step.message_ms),
+        "gap_us": round(1e3 * step.gap_ms),
+        "post_us": round(1e3 * step.post_ms),
         "overruns": sum(rank["num_overruns"] for rank in chain.from_iterable(runs)),
         "paced": True,
         "runs": num_runs,

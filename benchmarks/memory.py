@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from report import tell
 
-from labkit.sharding import run as sharding_run
+from labkit import sharding
 from labkit.shards import differences
 
 CASES = [
@@ -47,16 +47,14 @@ STAGES = {
 
 def row(engine: str, offload: str, num_ranks: int) -> dict:
     """One engine on so many ranks."""
-    setting = sharding_run.Setting(
-        engine=engine, offload=offload, num_ranks=num_ranks, num_layers=8
-    )
-    run = sharding_run.launch(setting, timeout_s=120)
-    predicted = sharding_run.predicted(setting)
-    measured = sharding_run.measured(run)
+    step = sharding.Step(engine=engine, offload=offload, ranks=num_ranks, layers=8)
+    run = step.run()
+    predicted = step.predict()
+    measured = step.measured(run)
     fullest = int(measured.rank_bytes.argmax())
     footprint = run[fullest]["footprint"]
     live_bytes = run[fullest]["live_bytes"]
-    peak = sharding_run.predicted_footprint(setting, fullest).peak_bytes
+    peak = step.footprint(fullest).peak_bytes
     return {
         "engine": "deepspeed" if engine.startswith("zero") else engine,
         "stage": STAGES[engine],

@@ -19,13 +19,9 @@ from report import tell
 
 from labkit import data_parallel
 from labkit.collectives.network import Link
-from labkit.data_parallel.buckets import MIB, Layer
 from labkit.timeline import hidden_comm, step_us
 
-LAYERS = [
-    Layer(name=f"layer {index}", num_bytes=MIB // 4, forward_us=10_000, backward_us=20_000)
-    for index in range(6)
-]
+STEP = data_parallel.Step(layers=6, layer_mb=0.25, forward_ms=10)
 LINKS = {
     "fast": Link(alpha_us=100, bandwidth_gb_per_s=0.06),
     "even": Link(alpha_us=100, bandwidth_gb_per_s=0.02),
@@ -36,18 +32,18 @@ BUCKETS_MB = {"small": 0.25, "large": 0.75}
 
 def row(speed: str, bucket: str, num_ranks: int, num_runs: int) -> dict:
     """One link and one bucket size, with and without overlap in turn."""
-    settings = {"bucket_mb": BUCKETS_MB[bucket], "link": LINKS[speed]}
+    step = STEP.but(ranks=num_ranks, bucket_mb=BUCKETS_MB[bucket], link=LINKS[speed])
+    steps = {overlap: step.but(overlap=overlap) for overlap in (True, False)}
     runs = {True: [], False: []}  # by whether communication overlaps
     for _, overlap in product(range(num_runs), runs):
-        run = data_parallel.launch(LAYERS, num_ranks, overlap=overlap, **settings)
-        runs[overlap].append(run)
+        runs[overlap].append(steps[overlap].run())
     results = list(chain.from_iterable(chain(*runs.values())))
     simulated = {}
     predicted_us = {}
     measured = {}
     took_us = {}
     for overlap in runs:
-        simulated[overlap] = data_parallel.predict(LAYERS, num_ranks, overlap=overlap, **settings)
+        simulated[overlap] = steps[overlap].predict()
         predicted_us[overlap] = step_us(simulated[overlap])
         measured[overlap] = [run.timeline() for run in runs[overlap]]
         took_us[overlap] = statistics.median(map(step_us, measured[overlap]))

@@ -22,7 +22,7 @@ import time
 from report import tell
 
 import labkit as lab
-from labkit.sharding import run as sharding_run
+from labkit import sharding
 from labkit.sharding import states
 from labkit.sharding.run import Trainer
 
@@ -46,21 +46,21 @@ def trainer(name: str, stage: int, more: dict) -> Trainer:
 
     torch.manual_seed(0)
     net = model.Transformer(4, 64, 4, max_len=32)
-    setting = sharding_run.Setting(
+    step = sharding.Step(
         engine="ddp" if name == "ddp" else f"zero{stage}",
-        num_microbatches=1,
-        num_ranks=dist.get_world_size(),
+        microbatches=1,
+        ranks=dist.get_world_size(),
         batch=2,
     )
     if name == "ddp":
-        return sharding_run.wrap(setting, net)
-    config = sharding_run.deepspeed_config(setting)
+        return sharding.wrap(step, net)
+    config = sharding.deepspeed_config(step)
     config["bf16"] = {"enabled": False}
     config["gradient_clipping"] = 0.0
     config["zero_optimization"] |= more
     config["optimizer"]["params"]["weight_decay"] = 0.01  # torch's default; DeepSpeed's is 0
     engine = deepspeed.initialize(model=net, config=config)[0]
-    return sharding_run.Trainer(engine=engine, optimizer=None)
+    return Trainer(engine=engine, optimizer=None)
 
 
 def measure(cases: dict, num_steps: int) -> dict[str, dict]:

@@ -39,7 +39,7 @@ TITLE = "labkit"
 WORDS = json.loads((SITE / "words.json").read_text(encoding="utf-8"))
 PICTURE = Path("data", "readme", "pipeline.svg")
 PICTURE_CHAPTER = "08_pipeline_parallel"
-PICTURE_TITLE = "1F1B, p = 4, m = 8"
+PICTURE_TITLE = "1F1B, 4 ranks, 8 microbatches"
 
 
 def learner(root: Path, copy: checked.Copy) -> Path:

@@ -22,7 +22,6 @@ lab.warm()  # starts the process that forks ranks, while the rest loads
 import torch
 import torch.distributed as dist
 from labkit import timeline
-from labkit.data_parallel import buckets
 from labkit.pictures import curves, scene
 from labkit import data_parallel, model, widgets
 from labkit.machine import resources
@@ -374,40 +373,21 @@ my_bucket_mb = None
 # **Simulate.** A bucket's all-reduce starts when its last gradient is there and the link is free. **Run.** Real DDP with real gradients of these sizes; layers sleep out their stated times, each real all-reduce its stated time on the link ("paced").
 
 # %%
-layers = [
-    buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=3000) for i in range(12)
-]
-link, sizes_mb = Link(alpha_us=2500, bandwidth_gb_per_s=0.08), (0.5, 1, 2, 3, 6)
-predicted = {mb: data_parallel.predict(layers, 2, bucket_mb=mb, link=link) for mb in sizes_mb}
-measured = {
-    mb: data_parallel.launch(layers, 2, bucket_mb=mb, link=link, num_steps=1, timeout_s=50)
-    for mb in (0.5, 2, 6)
-}
-
-# %%
-steps = predicted, {mb: run.timeline() for mb, run in measured.items()}
-ms = [[timeline.step_us(step) / 1000 for step in some.values()] for some in steps]
-widgets.show(
-    curves.curves(
-        [Series("DDP", list(predicted), ms[0]), Series("DDP", list(measured), ms[1], points=True)],
-        title={"en": "One step, by bucket size", "zh": "一步的时间与桶的大小"},
-        log_x=True,
-        x_name="MiB",
-        y_name="ms",
-        badge="measured, paced, gloo / simulated",
-        language=LANGUAGE,
-    )
+link = Link(alpha_us=2500, bandwidth_gb_per_s=0.08)
+step = data_parallel.Step(
+    layers=12, layer_mb=0.5, forward_ms=3, ranks=2, bucket_mb=2, link=link, num_steps=1
 )
-print(f"{my_bucket_mb = }, simulated best: {sizes_mb[ms[0].index(min(ms[0]))]} MiB")
+by_size = lab.sweep(step, bucket_mb=[0.5, 1, 2, 3, 6], run=[0.5, 2, 6])
+best = min(by_size.rows(), key=lambda row: row["predicted"])
+print(f"{my_bucket_mb = }, simulated best: {best['bucket_mb']} MiB")
+by_size
 
 # %% [markdown]
 # **Compare** the two ends. Small buckets: the link is busy all the time, with latency. One large bucket: it can only start when the backward is over.
 
 # %%
 for mb in (0.5, 6):
-    widgets.show(
-        scene.compare(predicted[mb], measured[mb].timeline(), title=f"{mb} MiB", language=LANGUAGE)
-    )
+    display(step.but(bucket_mb=mb).compare())
 
 # %% [markdown] sections="8.3.1"
 # ### Turn the knobs
@@ -415,7 +395,7 @@ for mb in (0.5, 6):
 # Bucket size, layer sizes, link, ranks, overlap on or off. The button runs the same setting with real DDP and lays the measurement under the prediction.
 
 # %%
-widgets.ddp_communication(language=LANGUAGE)
+step.board()
 
 # %% [markdown] sections="8.3.1"
 # ## Other data on each rank: DistributedSampler
@@ -1023,18 +1003,19 @@ my_speedup = None
 
 
 # %%
-def layers_of(share):
-    return [
-        buckets.Layer(name=f"layer {i}", num_bytes=buckets.MIB // 2, forward_us=5000 * share)
-        for i in range(12)
-    ]
+link = Link(alpha_us=200, bandwidth_gb_per_s=0.3)
+step = data_parallel.Step(layers=12, layer_mb=0.5, forward_ms=5, bucket_mb=1, link=link)
 
 
-options = {"bucket_mb": 1, "link": Link(alpha_us=200, bandwidth_gb_per_s=0.3)}
+def shared(n):
+    """The step of n ranks that share one batch."""
+    return step.but(ranks=n, forward_ms=5 / n)
+
+
 counts = (1, 2, 3, 4, 6, 8)
-fixed = [timeline.step_us(data_parallel.predict(layers_of(1 / n), n, **options)) for n in counts]
-grown = [timeline.step_us(data_parallel.predict(layers_of(1), n, **options)) for n in counts]
-tried = {n: data_parallel.launch(layers_of(1 / n), n, **options, timeout_s=50) for n in (1, 2, 4)}
+fixed = [timeline.step_us(shared(n).predict()) for n in counts]
+grown = lab.sweep(step, ranks=counts).predicted
+tried = {n: shared(n).run() for n in (1, 2, 4)}
 taken = [min(run[0]["step_us"]) for run in tried.values()]  # the best of three steps
 
 # %%

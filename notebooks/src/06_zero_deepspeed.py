@@ -431,7 +431,7 @@ print(
 )
 for stage in range(4):
     held = shards.join(result[f"zero{stage}"][1] for result in engines)
-    setting = sharding.Setting(engine=f"zero{stage}", num_layers=2)
+    predicted = sharding.Step(engine=f"zero{stage}", layers=2).predict()
     used = held.select(
         (held.kind != "buffer") & (held.tensor != shards.PADDING) & (held.tensor != shards.UNUSED)
     )
@@ -441,14 +441,14 @@ for stage in range(4):
         f"ZeRO {stage}",
         "".join(f"{each:11.2f}" for each in (*parts, sum(parts))),
         f"{due:8.2f}",
-        f"{len(shards.differences(sharding.predicted(setting), held)):12}",
+        f"{len(shards.differences(predicted, held)):12}",
     )
 
 # %%
 held = shards.join(result["zero2"][1] for result in engines)
 widgets.show(
     bytes_held.shards(
-        sharding.predicted(sharding.Setting(engine="zero2", num_layers=2)),
+        sharding.Step(engine="zero2", layers=2).predict(),
         held,
         title="ZeRO 2",
         language=LANGUAGE,
@@ -736,7 +736,7 @@ print("ZeRO 3, rank 0 of 2      device       host   loss      slices off the pre
 for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("all", "offload all")):
     loss, held, _, _ = engines[0][result]
     lies = {device: int(num[0]) for device, num in held.bytes_by("device").items()}
-    due = sharding.predicted(sharding.Setting(engine="zero3", num_layers=2, offload=name))
+    due = sharding.Step(engine="zero3", layers=2, offload=name).predict()
     off = shards.differences(due.select(due.rank == 0), held)
     print(
         f"offload {name:<12} {lies.get('cpu', 0):10,} {lies.get('host', 0):10,}   {loss:.5f} {len(off):6}"

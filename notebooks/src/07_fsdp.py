@@ -29,11 +29,10 @@ import torch
 import torch.distributed as dist
 from labkit.pictures import bytes_held, curves, scene
 from labkit import footprint
-from labkit.sharding import moments, states
+from labkit.sharding import states
 from labkit import model, sharding, timeline, widgets
 from labkit.pictures.curves import Series
 from labkit.fsdp import check
-from labkit.sharding.run import Setting
 from labkit.units import format_bytes
 
 LANGUAGE = "en"
@@ -48,9 +47,9 @@ check.language(LANGUAGE)
 my_share = None
 
 # %%
-settings = {name: Setting(engine=name, num_ranks=4) for name in ("ddp", "fsdp")}
-runs = {name: sharding.launch(setting, timeout_s=50) for name, setting in settings.items()}
-held = {name: sharding.measured(run) for name, run in runs.items()}
+steps = {name: sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp")}
+runs = {name: step.run() for name, step in steps.items()}
+held = {name: step.measured(runs[name]) for name, step in steps.items()}
 for name, shards in held.items():
     parts = {part: per_rank[0] for part, per_rank in shards.bytes_by("category").items()}
     print(
@@ -65,28 +64,24 @@ print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_
 # Parameters, gradients and both of Adam's moments: all of it a quarter, but for some padding. Which rank holds what, predicted beside measured:
 
 # %%
-widgets.show(
-    bytes_held.shards(
-        sharding.predicted(settings["fsdp"]), held["fsdp"], title="FSDP", language=LANGUAGE
-    )
-)
+steps["fsdp"].compare()
 
 # %% [markdown]
 # But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward.
 
 # %%
-predicted = sharding.predicted_footprint(settings["fsdp"])
+predicted = steps["fsdp"].footprint()
 widgets.show(
     bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE)
 )
 
 # %%
-largest = 4 * max(unit.num_params for unit in settings["fsdp"].units())
+largest = 4 * max(unit.num_params for unit in steps["fsdp"].units())
 print(
     f"at the peak   states   activations   the rest, in largest layers ({format_bytes(largest)})   all   predicted, at"
 )
-for name, setting in settings.items():
-    found, expected = runs[name][0]["footprint"], sharding.predicted_footprint(setting)
+for name, step in steps.items():
+    found, expected = runs[name][0]["footprint"], step.footprint()
     parts = dict(zip(footprint.PARTS, found.num_bytes[found.totals.argmax()]))
     rest = parts["gathered"] + parts["temporary"]
     print(
@@ -284,10 +279,10 @@ def ring_bytes(payload, n):
 
 
 one = {
-    name: sharding.launch(Setting(engine=name, num_ranks=2, num_microbatches=1), timeout_s=50)[0]
+    name: sharding.Step(engine=name, ranks=2, microbatches=1).run()[0]
     for name in ("ddp", "fsdp", "fsdp_grad_op")
 }
-num_bytes = 4 * sum(math.prod(shape) for shape in moments.shapes(Setting().units()).values())
+num_bytes = 4 * sum(unit.num_params for unit in sharding.Step().units())
 print(f"{my_ratio = }; in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
 for name, found in one.items():
     theory = states.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
@@ -1061,7 +1056,7 @@ def on_device(found):
 print("engine   ranks     peak   on the device with offload    saved")
 for name, found in (
     ("fsdp", runs["fsdp"][0]["footprint"]),
-    ("fsdp", sharding.predicted_footprint(Setting(engine="fsdp", num_ranks=16))),
+    ("fsdp", sharding.Step(engine="fsdp", ranks=16).footprint()),
 ):
     ranks = 4 if found.origin == "measured" else 16
     print(

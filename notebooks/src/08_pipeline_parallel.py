@@ -23,8 +23,7 @@ from labkit import model, pipeline, widgets
 from labkit.pipeline import pipedream_run
 from labkit.pictures import scene
 from labkit.pipeline import check
-from labkit.pipeline import residual
-from labkit.pipeline.schedules import SCHEDULES, TITLES, gpipe, one_f_one_b, parse, validate
+from labkit.pipeline.schedules import TITLES, one_f_one_b, parse, validate
 from labkit.pipeline.simulation import Cost, bubble_formula, in_flight, simulate
 from labkit.timeline import bubble
 
@@ -157,24 +156,24 @@ draw(
 # %% [markdown] sections="8.6.1"
 # ## Four stages, one microbatch at a time
 #
-# **What "paced" means.** Four ranks on two cores would fight for the cores, and the picture would show that fight. So every stage does its real work and then sleeps until a stated time has passed: here a forward takes `FORWARD_US` microseconds and a backward twice that. Processes, messages and order are real; only the durations are stated. Every picture says "paced" where that was done.
+# **What "paced" means.** Four ranks on two cores would fight for the cores, and the picture would show that fight. So every stage does its real work and then sleeps until a stated time has passed: here a forward takes `forward_ms` milliseconds and a backward twice that. Processes, messages and order are real; only the durations are stated. Every picture says "paced" where that was done.
 #
 # The thin strips below a rank are its messages. A send lasts until somebody looks whether it has arrived; torch looks late.
 #
 # This is the **naive** pipeline: one microbatch in flight. How many of four ranks work at any moment?
 
 # %%
-FORWARD_US = 25_000
-runs = {"naive": pipeline.launch("naive", 4, 2, forward_us=FORWARD_US, timeout_s=50)}
-draw(runs["naive"].timeline(), "naive, p = 4")
+naive = pipeline.Step(schedule="naive", ranks=4, microbatches=2, forward_ms=25)
+runs = {"naive": naive.run()}
+draw(runs["naive"].timeline(), naive.title())
 
 # %% [markdown]
 # One of p ranks works, so the bubble is $(p-1)/p$. The 75 % of section 8.6.1 is right, and more microbatches do not change it:
 
 # %%
 for m in (1, 2, 8):
-    naive = SCHEDULES["naive"](4, m)
-    print(f"m = {m}   (p-1)/p = {3 / 4:.3f}   simulated {bubble(simulate(naive)):.3f}")
+    predicted = naive.but(microbatches=m).predict()
+    print(f"m = {m}   (p-1)/p = {3 / 4:.3f}   simulated {bubble(predicted):.3f}")
 print(f"measured, m = 2: {bubble(runs['naive'].timeline()):.3f}")
 
 # %% [markdown] sections="8.6.1, 19.3.2"
@@ -188,36 +187,29 @@ print(f"measured, m = 2: {bubble(runs['naive'].timeline()):.3f}")
 my_bubble = None
 
 # %% [markdown]
-# **Simulate.** A schedule is only an order per rank: `2F0` means stage 2, forward, microbatch 0. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline.
+# **Simulate.** A schedule is only an order per rank: `2F0` means stage 2, forward, microbatch 0. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline. `step.order()` is the one, `step.predict()` the other.
 
 # %%
-print(gpipe(4, 8))
-predicted = simulate(gpipe(4, 8), pipeline.cost(1, forward_us=FORWARD_US))
-draw(predicted, "GPipe, p = 4, m = 8")
-print(
-    f"{my_bubble = }, simulated {bubble(predicted):.3f}, formula {bubble_formula(gpipe(4, 8)):.3f}"
-)
+step = pipeline.Step(schedule="gpipe", ranks=4, microbatches=8, forward_ms=25)
+predicted = step.predict()
+print(step.order())
+draw(predicted, step.title())
+print(f"{my_bubble = }, simulated {bubble(predicted):.3f}, formula {step.formula():.3f}")
 
 # %% [markdown]
 # **Run.** Four processes train the small transformer through `torch.distributed.pipelining`. **Compare.** Prediction above, measurement below, one axis; the dashed line is the predicted end.
 
 # %%
-runs["gpipe"] = pipeline.launch("gpipe", 4, 8, forward_us=FORWARD_US, timeout_s=50)
-measured = runs["gpipe"].timeline()
-widgets.show(scene.compare(predicted, measured, title="GPipe, p = 4, m = 8", language=LANGUAGE))
+runs["gpipe"] = step.run()
+step.compare()
 
 # %% [markdown]
-# Where does the difference come from? All ranks together were idle this much longer than predicted, cause by cause: actions that took other than their stated time (*durations*), messages (predicted to be free), ranks that began late (*start-up*), and work between actions such as the loss (*runtime*).
-
-# %%
-for cause, more_us in residual(predicted, measured).items():
-    print(f"{cause:>10} {more_us / 1000:+7.1f} ms")
-
-# %% [markdown]
+# Where does the difference come from? The sentence under the picture says how much longer than predicted all ranks together were idle, and why: actions took other than their stated time, messages were not free, ranks began late, or there was work between actions, such as the loss.
+#
 # See for yourself, in the **trace viewer**. Point at a box: its times, and the same action in the other half. Click a message: an arrow to the one that receives it. Drag over a window: what each rank did in it. After a click `+ - 0`, the arrow keys, `n` and `p` work too.
 
 # %%
-widgets.trace(predicted, measured, title="GPipe, p = 4, m = 8", language=LANGUAGE)
+widgets.trace(predicted, runs["gpipe"], title=step.title(), language=LANGUAGE)
 
 # %% [markdown]
 # Each rank works for m microbatches and waits for p - 1. Over **total** time that is $(p-1)/(m+p-1)$; over the **ideal** time, without waiting, it is $(p-1)/m$. Say which one you mean: section 8.6.1 gives "about 50 %" for four stages and four microbatches, and neither is 50 %.
@@ -225,10 +217,15 @@ widgets.trace(predicted, measured, title="GPipe, p = 4, m = 8", language=LANGUAG
 # %%
 print("  m   of total  simulated   of ideal")
 for m in (1, 2, 3, 4, 8, 16, 32):
-    order = gpipe(4, m)
-    print(
-        f"{m:3}   {bubble_formula(order):8.1%} {bubble(simulate(order)):10.1%} {bubble_formula(order, over='ideal'):10.1%}"
-    )
+    each = step.but(microbatches=m)
+    of_ideal = bubble_formula(each.order(), over="ideal")
+    print(f"{m:3}   {each.formula():8.1%} {bubble(each.predict()):10.1%} {of_ideal:10.1%}")
+
+# %% [markdown]
+# On real ranks too: `lab.sweep` varies one field of the step, predicts at every value, and runs at those in `run`. The dot at 8 is the run above.
+
+# %%
+lab.sweep(step, microbatches=[1, 2, 4, 8, 16, 32], run=[2, 8])
 
 # %% [markdown] sections="10.3.2, 19.3.2"
 # ## 1F1B: the same bubble, less memory
@@ -241,14 +238,11 @@ for m in (1, 2, 3, 4, 8, 16, 32):
 my_bubble = None
 
 # %%
-predicted = simulate(one_f_one_b(4, 8), pipeline.cost(1, forward_us=FORWARD_US))
-runs["1f1b"] = pipeline.launch("1f1b", 4, 8, forward_us=FORWARD_US, timeout_s=50)
-widgets.show(
-    scene.compare(predicted, runs["1f1b"].timeline(), title="1F1B, p = 4, m = 8", language=LANGUAGE)
-)
-print(
-    f"{my_bubble = }, simulated {bubble(predicted):.3f}, measured {bubble(runs['1f1b'].timeline()):.3f}"
-)
+step = step.but(schedule="1f1b")
+runs["1f1b"] = step.run()
+measured = runs["1f1b"].timeline()
+print(f"{my_bubble = }, simulated {bubble(step.predict()):.3f}, measured {bubble(measured):.3f}")
+step.compare()
 
 # %% [markdown]
 # It has not moved: GPipe and 1F1B both pay p - 1 microbatches to fill the pipeline and to drain it, as does any order with one stage per rank whose backwards are in one piece. (Interleaving and zero bubble, below, change just that.) What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:
@@ -257,7 +251,7 @@ print(
 print("rank   GPipe: held   measured     1F1B: held   measured")
 for rank in range(4):
     cells = [
-        f"{in_flight(SCHEDULES[name](4, 8))[rank]:11} {runs[name][rank]['peak_activation_bytes'] / 1000:8.0f} kB"
+        f"{in_flight(step.but(schedule=name).order())[rank]:11} {runs[name][rank]['peak_activation_bytes'] / 1000:8.0f} kB"
         for name in ("gpipe", "1f1b")
     ]
     print(f"{rank:4}   {'    '.join(cells)}")
@@ -339,25 +333,16 @@ draw(
 
 # %%
 for name in ("interleaved_1f1b", "zb_h1", "interleaved_zb", "zbv"):
-    runs[name] = pipeline.launch(name, 4, 8, forward_us=FORWARD_US, timeout_s=50)
-zbv = SCHEDULES["zbv"](4, 8)
-widgets.show(
-    scene.compare(
-        simulate(zbv, pipeline.cost(2, forward_us=FORWARD_US)),
-        boxes(runs["zbv"]),
-        title="ZBV, p = 4, m = 8",
-        language=LANGUAGE,
-    )
-)
+    runs[name] = step.but(schedule=name).run()
+step.but(schedule="zbv").compare()
 
 # %%
 print(f"{'p = 4, m = 8':<24} formula simulated measured   peak in flight, per rank")
 for name, run in runs.items():
-    order = SCHEDULES[name](4, 2 if name == "naive" else 8)
-    cost = pipeline.cost(order.num_stages // 4, forward_us=FORWARD_US)
-    formula = bubble_formula(order, cost=cost)
+    each = step.but(schedule=name, microbatches=2 if name == "naive" else 8)
+    order, formula = each.order(), each.formula()
     print(
-        f"{TITLES[name]:<24} {'-' if formula is None else f'{formula:.3f}':>7} {bubble(simulate(order, cost)):9.3f}"
+        f"{TITLES[name]:<24} {'-' if formula is None else f'{formula:.3f}':>7} {bubble(each.predict()):9.3f}"
         f" {bubble(run.timeline()):8.3f}   {in_flight(order)} / {order.num_stages // 4}"
     )
 
@@ -369,7 +354,7 @@ for name, run in runs.items():
 # - ZBV's formula is 0, the simulation's bubble is not. The formula counts each rank from its own first action to its own last; our bubble counts every rank from the first action of all. The ranks start one after another, and that stagger is all there is:
 
 # %%
-simulated = simulate(zbv, pipeline.cost(2, forward_us=FORWARD_US))
+simulated = step.but(schedule="zbv").predict()
 for rank in range(4):
     mine = simulated.select(simulated.rank == rank)
     idle_us = mine.end_us.max() - mine.start_us.min() - (mine.end_us - mine.start_us).sum()
@@ -385,7 +370,7 @@ for rank in range(4):
 # Schedule, ranks, microbatches, the backward's length, the price of a message. The button runs the same configuration on real ranks and lays the measurement under the prediction.
 
 # %%
-widgets.pipeline_parallelism(language=LANGUAGE)
+step.board()
 
 # %% [markdown] sections="8.6.2, 10.3.2"
 # ## The libraries

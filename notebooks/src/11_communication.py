@@ -59,25 +59,23 @@ print(
 my_step_ms = None
 
 # %%
-steps = {}
+step = data_parallel.Step(layers=layers, ranks=3, bucket_mb=0.9, link=link, num_steps=2)
+compared = {}
 for overlap in (False, True):
-    options = {"bucket_mb": 0.9, "link": link, "overlap": overlap}
-    predicted = data_parallel.predict(layers, 3, **options)
-    measured = data_parallel.launch(layers, 3, **options, num_steps=2, timeout_s=40).timeline()
-    steps[overlap] = predicted, measured
+    compared[overlap] = both = step.but(overlap=overlap).compare()
     title = {
         "en": f"DDP, overlap {'on' if overlap else 'off'}",
         "zh": f"DDP，{'' if overlap else '不'}重叠",
     }[LANGUAGE]
-    widgets.show(scene.compare(predicted, measured, title=title, language=LANGUAGE))
+    widgets.show(scene.compare(both.predicted, both.measured, title=title, language=LANGUAGE))
 
 # %%
 print(f"{my_step_ms = }\n\n{'':<24} step       hidden   exposed")
-for overlap, pair in steps.items():
-    for origin, step in zip(("simulated", "measured"), pair):
+for overlap, both in compared.items():
+    for origin, line in (("simulated", both.predicted), ("measured", both.measured)):
         print(
-            f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(step) / 1000:6.1f} ms "
-            f"{hidden_comm(step):8.0%}   {max(exposed_comm_us(step)) / 1000:6.1f} ms"
+            f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(line) / 1000:6.1f} ms "
+            f"{hidden_comm(line):8.0%}   {max(exposed_comm_us(line)) / 1000:6.1f} ms"
         )
 
 # %% [markdown] sections="19.1.3"
@@ -186,19 +184,16 @@ for form, (first, second) in runs.items():
 # With k microbatches per step, a rank communicates once instead of k times. The same model with two layers and the same slow link, one microbatch of 8 samples:
 
 # %%
-runs = {
-    k: data_parallel.launch(layers[:2], 2, link=link, accumulate=k, num_steps=1, timeout_s=40)
-    for k in (1, 2, 4, 8)
-}
+two_layers = data_parallel.Step(layers=layers[:2], ranks=2, link=link, num_steps=1)
 print(" k   all-reduces   bytes a sample   time a sample: simulated   measured")
-for k, run in runs.items():
-    predicted = data_parallel.predict(layers[:2], 2, link=link, accumulate=k)
-    times_ms = [timeline.step_us(step) / 1000 / (8 * k) for step in (predicted, run.timeline())]
+for k in (1, 2, 4, 8):
+    both = two_layers.but(accumulate=k).compare()
+    times_ms = [timeline.step_us(each) / 1000 / (8 * k) for each in (both.predicted, both.measured)]
     print(
-        f"{k:2}   1 in {8 * k:2} samples {sum(run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
+        f"{k:2}   1 in {8 * k:2} samples {sum(both.run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
         f"{times_ms[0]:18.2f} ms {times_ms[1]:10.2f} ms"
     )
-draw(runs[8].timeline(), "k = 8")
+draw(both.measured, "k = 8")
 
 # %% [markdown]
 # Messages and bytes per sample fall as 1/k. The time can fall no further than computation, so most is gained from k = 1 to 4.
@@ -702,14 +697,12 @@ for shift_ms, jobs in ((0, together), (25, apart)):
 # An all-reduce ends when the slowest rank has brought its part. Rank 1 takes half as long again for every layer. In the picture the all-reduces of the others begin early and last long: they wait in them.
 
 # %%
-run = data_parallel.launch(
-    layers, 3, bucket_mb=0.9, link=link, slow={1: 1.5}, num_steps=2, timeout_s=40
-)
-draw(run.timeline(), "slow = {1: 1.5}")
-rank, waited_us = straggler(run.timeline())
+slowed = step.but(slow={1: 1.5}).run().timeline()
+draw(slowed, "slow = {1: 1.5}")
+rank, waited_us = straggler(slowed)
 print(
     f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a step takes "
-    f"{timeline.step_us(run.timeline()) / 1000:.0f} ms, without it {timeline.step_us(steps[True][1]) / 1000:.0f} ms"
+    f"{timeline.step_us(slowed) / 1000:.0f} ms, without it {timeline.step_us(compared[True].measured) / 1000:.0f} ms"
 )
 
 # %% [markdown] sections="8.9.2"

@@ -881,8 +881,8 @@ for cure, (footprint, took, changed) in tried.items():
 
 # %%
 for offload in ("none", "optimizer", "all"):
-    setting = sharding.Setting(engine="zero3", num_ranks=2, num_layers=4, dim=128, offload=offload)
-    held = sharding.predicted(setting).bytes_by("device")
+    step = sharding.Step(engine="zero3", ranks=2, layers=4, dim=128, offload=offload)
+    held = step.predict().bytes_by("device")
     device, host = (
         format_bytes(held[place][0]) if place in held else "0 B" for place in ("cpu", "host")
     )

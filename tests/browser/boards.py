@@ -5,7 +5,6 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 from browser import byte_readings, readings
@@ -15,9 +14,10 @@ from labkit import widgets
 from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene
 from labkit.pictures.sketch import Sketch
-from labkit.planner import need_board, strategies_board
-from labkit.sharding import run
+from labkit.planner.models import DEVICES, MODELS
+from labkit.planner.strategies import STRATEGIES
 from labkit.widgets import viewer
+from labkit.widgets.trial import Trial
 from labkit.widgets.usage import usage
 
 FLEX = "div[style*='display:flex']"
@@ -35,23 +35,35 @@ def _recorded() -> Iterator[list]:
         svg.html = plain
 
 
-def shown_by(board: object, **moved: object) -> list[Scene | Sketch]:
-    """The pictures on a board's page, its controls moved so."""
+def shown_by(board: Trial, at: object = None) -> list[Scene | Sketch]:
+    """The pictures on a board's page, its view moved so."""
     with _recorded() as seen:
-        board.page(replace(board.setting, **moved))
+        board.page(board.step, board.at if at is None else at)
     return seen
+
+
+def as_if_run(board: Trial, result: dict) -> object:
+    """Gives a board a measurement of what it predicts, and its run a result; returns the
+    measurement."""
+    measured = stretched(board.predicted, 1.2)
+    board._found[board.step.as_run()] = measured
+    board.runs[board.step.as_run()] = [result]
+    return measured
 
 
 def _steps(make: Callable, *settings: dict) -> Iterator[Case]:
     """A board whose one picture is a timeline; then as if it had been run."""
     for given in settings:
         board = make(**given)
-        for panels in ([board.predicted], [board.predicted, stretched(board.predicted, 1.2)]):
-            if panels[1:]:
-                board._timelines[board.key(board.setting)] = panels[1]
-                board.runs[board.key(board.setting)] = [{}]
+        axis_us = board._axis_us(board.step) or 0.0
+        panels = [board.predicted]
+        for _ in range(2):
             (drawn,) = shown_by(board)
-            yield Case(drawn, partial(readings.timelines, drawn=drawn, panels=panels))
+            yield Case(
+                drawn,
+                partial(readings.timelines, drawn=drawn, panels=panels, span_us=axis_us),
+            )
+            panels = [board.predicted, as_if_run(board, {})]
 
 
 def _pipelines() -> Iterator[Case]:
@@ -79,25 +91,21 @@ def _collectives() -> Iterator[Case]:
         ({"num_ranks": 16}, 20),
     ):
         board = widgets.collectives(**given)
-        setting = replace(board.setting, step=step)
-        predicted = widgets.primitives.simulate(setting.plan(), setting.links(), setting.num_bytes)
-        board._timelines[board.key(setting)] = stretched(predicted)
-        board.runs[board.key(setting)] = [{"sent_bytes": 0}]
-        both, chunks = shown_by(board, step=step)
+        call = board.step
+        panels = [board.predicted, as_if_run(board, {"sent_bytes": 0})]
+        both, chunks = shown_by(board, at=step)
         yield Case(
             chunks,
             partial(
                 byte_readings.chunks,
                 drawn=chunks,
-                plan=setting.plan(),
+                plan=call.plan(),
                 step=step,
-                num_bytes=setting.num_bytes,
-                network=setting.links(),
+                num_bytes=call.num_bytes,
+                network=call.links(),
             ),
         )
-        yield Case(
-            both, partial(readings.timelines, drawn=both, panels=[predicted, stretched(predicted)])
-        )
+        yield Case(both, partial(readings.timelines, drawn=both, panels=panels))
 
 
 def _fsdp() -> Iterator[Case]:
@@ -107,30 +115,23 @@ def _fsdp() -> Iterator[Case]:
         ({"strategy": "fsdp_hybrid", "num_layers": 6}, 1, [1]),
     ):
         board = widgets.fsdp_sharding(**given)
-        setting = replace(board.setting, moment=moment)
-        above, below = shown_by(board, moment=moment)
-        names = ["embed", *(f"block {index + 1}" for index in range(setting.num_layers)), "head"]
-        sizes = dict(
-            zip(names, (4 * unit.num_params for unit in setting.real.units()), strict=True)
-        )
-        size = setting.num_ranks // (2 if setting.strategy == "fsdp_hybrid" else 1)
+        step = board.step
+        above, below = shown_by(board, at=moment)
+        names = ["embed", *(f"block {index + 1}" for index in range(step.layers)), "head"]
+        sizes = dict(zip(names, (4 * unit.num_params for unit in step.units()), strict=True))
+        size = step.ranks // (2 if step.engine == "fsdp_hybrid" else 1)
         yield Case(
             above,
             partial(
                 byte_readings.layers,
                 drawn=above,
                 unit_bytes=sizes,
-                num_ranks=setting.num_ranks,
+                num_ranks=step.ranks,
                 size=size,
                 whole=[names[index] for index in whole],
             ),
         )
-        yield Case(
-            below,
-            partial(
-                byte_readings.footprints, drawn=below, both=[run.predicted_footprint(setting.real)]
-            ),
-        )
+        yield Case(below, partial(byte_readings.footprints, drawn=below, both=[step.footprint()]))
 
 
 def _zero() -> Iterator[Case]:
@@ -143,9 +144,7 @@ def _zero() -> Iterator[Case]:
     ):
         board = widgets.zero_stages(**given)
         (drawn,) = shown_by(board)
-        yield Case(
-            drawn, partial(byte_readings.shards, drawn=drawn, both=[board.predicted(board.setting)])
-        )
+        yield Case(drawn, partial(byte_readings.shards, drawn=drawn, both=[board.predicted]))
 
 
 def _offload() -> Iterator[Case]:
@@ -155,14 +154,8 @@ def _offload() -> Iterator[Case]:
         ({"mode": "zero3 all", "num_ranks": 8, "model": "7B"}, "forward"),
     ):
         board = widgets.offload_flow(**given)
-        setting = replace(board.setting, phase=phase)
-        (drawn,) = shown_by(board, phase=phase)
-        size = widgets.zero.MODELS[setting.model] or sum(
-            unit.num_params for unit in setting.real.units()
-        )
-        moves = widgets.zero.memory.offload_moves(
-            size, setting.ranks, int(setting.mode[4]), setting.real.offload
-        )
+        (drawn,) = shown_by(board, at=phase)
+        moves = board.predicted.moves
         marked = phase if phase != "all" else ""
         yield Case(drawn, partial(byte_readings.flows, drawn=drawn, moves=moves, marked=marked))
 
@@ -176,30 +169,23 @@ def _strategies() -> Iterator[Case]:
     ):
         board = widgets.strategies(**given)
         who, bills = shown_by(board)
-        setting = board.setting
-        stages = {"layers": setting.num_ranks, "hybrid": 2}.get(setting.strategy, 1)
-        slices = setting.num_ranks if setting.strategy == "sharded" else 1
+        step = board.step
+        stages = {"layers": step.ranks, "hybrid": 2}.get(step.strategy, 1)
+        slices = step.ranks if step.strategy == "sharded" else 1
         yield Case(
             who,
             partial(
                 byte_readings.holders,
                 drawn=who,
-                num_ranks=setting.num_ranks,
-                held=[1 / stages / slices] * setting.num_ranks,
-                batch=[stages / setting.num_ranks] * setting.num_ranks,
+                num_ranks=step.ranks,
+                held=[1 / stages / slices] * step.ranks,
+                batch=[stages / step.ranks] * step.ranks,
             ),
         )
-        rows = [
-            strategies_board._like(setting, name).bill() for name in strategies_board.STRATEGIES
-        ]
+        rows = [step.but(strategy=name).bill() for name in STRATEGIES]
         yield Case(
             bills,
-            partial(
-                byte_readings.stacked,
-                drawn=bills,
-                rows=rows,
-                mark=strategies_board.DEVICES[setting.device],
-            ),
+            partial(byte_readings.stacked, drawn=bills, rows=rows, mark=DEVICES[step.device]),
         )
 
 
@@ -207,21 +193,21 @@ def _need() -> Iterator[Case]:
     for given in (
         {},
         {
-            "model": next(iter(need_board.MODELS)),
+            "model": next(iter(MODELS)),
             "recipe": "fp32",
             "batch": 32,
             "attention": "stored",
         },
-        {"model": list(need_board.MODELS)[-1], "recipe": "sgd"},
+        {"model": list(MODELS)[-1], "recipe": "sgd"},
     ):
         board = widgets.training_need(**given)
-        setting = board.setting
+        step = board.step
         (drawn,) = shown_by(board)
-        rows = [setting.bill()]
-        if setting.needed(0) != 1:
-            rows += [setting.bill(setting.needed(stage) or 1 << 20, stage) for stage in (1, 2, 3)]
+        rows = [step.bill()]
+        if step.needed(0) != 1:
+            rows += [step.bill(step.needed(stage) or 1 << 20, stage) for stage in (1, 2, 3)]
         yield Case(
-            drawn, partial(byte_readings.stacked, drawn=drawn, rows=rows, mark=setting.device_bytes)
+            drawn, partial(byte_readings.stacked, drawn=drawn, rows=rows, mark=step.device_bytes)
         )
 
 

@@ -16,7 +16,7 @@ from browser.painted import Painted
 from labkit import widgets
 from labkit.collectives import algorithms, network, picture
 from labkit.collectives.network import Link
-from labkit.data_parallel import run
+from labkit.data_parallel import buckets
 from labkit.data_parallel.buckets import Layer
 from labkit.pictures import bytes_held, curves, scene
 from labkit.pictures.curves import Series
@@ -112,7 +112,7 @@ def ddp(num_layers: int = 6) -> Timeline:
     made = [
         Layer(name=str(i), num_bytes=4_000_000 * (1 + i), forward_us=1e4) for i in range(num_layers)
     ]
-    return run.predict(made, 3, bucket_mb=8, link=Link(alpha_us=1e3, bandwidth_gb_per_s=0.3))
+    return buckets.predict(made, 3, bucket_mb=8, link=Link(alpha_us=1e3, bandwidth_gb_per_s=0.3))
 
 
 def _timelines() -> Iterator[Case]:
