@@ -920,7 +920,7 @@ found = lab.launch(
 kept = 4 * states.block_activation_bytes(4, 64, 64, 4)
 print(
     f"{my_time_factor = }\ntheory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
-    f"the other layers keep theirs; the compute 4/3\n\n{'':11} activations   peak      time   calls"
+    f"the other layers keep theirs; forward and backward of a block 4/3\n\n{'':11} activations   peak      time   calls"
 )
 for way, (activations, peak, calls, seconds) in found.items():
     factor = median(mine / none for mine, none in zip(seconds, found["none"][-1]))
@@ -929,7 +929,36 @@ for way, (activations, peak, calls, seconds) in found.items():
     )
 
 # %% [markdown] sections="8.4.4"
-# Most of the activations are gone. The compute grows by a third, the handling of messages does not, so the factor stays near 4/3 or below. The second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping.
+# Most of the activations are gone, and the second computation happens while the block is gathered for its backward anyway, so it costs no all-gather more, in either order of wrapping. But where is the third more? The same model without FSDP, and the forward of its blocks alone, beside the step above:
+
+
+# %%
+def without_fsdp(num_rounds=8):
+    import time
+    from labkit import model
+
+    net, (tokens, targets) = model.Transformer(4, 64, 4, max_len=64), model.story_tokens(4, 64)
+    steps, forwards = [], []
+    for _ in range(num_rounds):
+        began = time.process_time()
+        model.loss(net(tokens), targets).backward()
+        steps.append(time.process_time() - began)
+        x = net.layers[0](tokens)
+        began = time.process_time()
+        for block in net.layers[1:-1]:
+            x = block(x)
+        forwards.append(time.process_time() - began)
+    return steps, forwards
+
+
+# %%
+whole = median(found["none"][-1])
+alone = lab.launch(without_fsdp, ranks=2, backend="gloo", timeout_s=50)[0]
+for name, seconds in zip(("the model without FSDP", "its blocks' forward"), alone):
+    print(f"{name:<22} {median(seconds) / whole:4.0%} of a step with FSDP, none checkpointed")
+
+# %% [markdown]
+# The blocks' forward is all that is computed again, and it is a small share of this step: FSDP and gloo handle messages for most of the processor's time, and do that once. What the factor has above this share is the bookkeeping of `checkpoint`, which weighs much beside blocks as small as these. In a model that needs FSDP the products outweigh all handling, and the factor comes near to 4/3; chapter 05 measures that.
 #
 # ## CPU offload
 #
@@ -1434,7 +1463,7 @@ check.hint("train_sharded")
 # - 1.5 times DDP's bytes with FULL_SHARD, as many as DDP's with SHARD_GRAD_OP. gloo sends more, because it emulates reduce-scatter.
 # - NO_SHARD is DDP, SHARD_GRAD_OP is like ZeRO-2, FULL_SHARD like ZeRO-3. HYBRID_SHARD shards and replicates, on a mesh of two axes. There is no ZeRO-1.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clip over all ranks, `optimizer.step()`.
-# - Mixed precision halves messages, not states. Checkpointing takes activations away for a third more compute. Offload takes states off the device, and what it costs depends on the tokens per step.
+# - Mixed precision halves messages, not states. Checkpointing takes activations away for a second forward: up to a third more compute, less where a step also handles messages. Offload takes states off the device, and what it costs depends on the tokens per step.
 #
 # ## Sources
 #
