@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from labkit.debugging import health
 from labkit.launching import launcher, rank
 from labkit.launching.run import Run
-from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts import disagreement
 from labkit.launching.verdicts.outcome import Finding
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.measure import trace
@@ -189,7 +189,7 @@ def mismatched_shape(odd: int) -> None:
     _reduce(64 if _is(odd) else 4)
 
 
-@_fault(notice_s=0.2, find=lambda run: diagnosis.swapped(run.calls()))
+@_fault(notice_s=0.2, find=lambda run: disagreement.swapped(run.calls()))
 def swapped_order(odd: int) -> tuple:
     """The odd rank reduces y before x. Both have one shape: nothing fails, and every sum is
     wrong."""

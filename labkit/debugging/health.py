@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from labkit.launching.verdicts.diagnosis import minority
+from labkit.launching.verdicts.disagreement import minority
 from labkit.launching.verdicts.outcome import Finding, rank_list
 from labkit.timeline import Timeline, straggler
 from labkit.units import format_us

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from labkit import words
 from labkit.launching.fork import pickling, zygote_client
 from labkit.launching.fork.request import Request, cell_sources
 from labkit.launching.job import Job
@@ -87,6 +88,7 @@ def start(
         sys_path=tuple(entry or os.getcwd() for entry in sys.path if isinstance(entry, str)),
         environ=_environ(ranks, client.environ),
         sources=cell_sources(),
+        language=words.language(),
     )
     request.call_file.write_bytes(call)
     return Job(request, client, timeout_s=timeout_s, hang_s=hang_s)

@@ -109,26 +109,26 @@ def obstacle() -> str | None:
     return None
 
 
-def build(say: Callable[[str], None]) -> bool:
-    """Builds what is missing; ``say`` gets the start and the end of each op's line. True if all
+def build(tell: Callable[[str], None]) -> bool:
+    """Builds what is missing; ``tell`` gets the start and the end of each op's line. True if all
     three then stand.
 
     An interrupted build leaves torch's lock, at which every later build would wait for ever. So an
     unfinished op is removed first. Our own lock keeps two of us apart; the system frees it when its
     holder dies.
     """
-    with _alone(say):
+    with _alone(tell):
         for position, (name, extension) in enumerate(EXTENSIONS.items(), start=1):
             if name not in missing():
                 continue
-            say(f"[{position}/{len(EXTENSIONS)}] {name} ... ")
+            tell(f"[{position}/{len(EXTENSIONS)}] {name} ... ")
             shutil.rmtree(folder() / extension, ignore_errors=True)
             began = time.monotonic()
             failure = _build_one(name)
             if failure:
-                say(f"failed\n{failure}\n")
+                tell(f"failed\n{failure}\n")
                 return False
-            say(f"{time.monotonic() - began:.0f} s\n")
+            tell(f"{time.monotonic() - began:.0f} s\n")
     return True
 
 
@@ -148,12 +148,12 @@ def _build_one(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _alone(say: Callable[[str], None]) -> Iterator[None]:
+def _alone(tell: Callable[[str], None]) -> Iterator[None]:
     folder().mkdir(parents=True, exist_ok=True)
     with (folder() / "building").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another build is under way: waiting for it\n")
+            tell("another build is under way: waiting for it\n")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

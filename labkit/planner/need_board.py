@@ -26,59 +26,52 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 _MANY = 1 << 20
 _WORDS = (
     *BILL_WORDS,
-    ("recipe", "precision, optimizer", "精度与优化器"),
-    ("batch", "batch", "批大小"),
-    ("attention", "attention", "注意力"),
-    ("mixed", "16 bit, fp32 copy, Adam", "16 位，fp32 副本，Adam"),
-    ("fp32", "fp32, Adam", "fp32，Adam"),
-    ("bf16", "bf16 throughout, Adam", "全用 bf16，Adam"),
-    ("sgd", "fp32, SGD with momentum", "fp32，带动量的 SGD"),
-    ("flash", "flash: 34 s b h", "flash：34 s b h"),
-    ("stored", "stored: + 5 a s² b", "存矩阵：+ 5 a s² b"),
-    ("recompute", "full recomputation: 2 s b h", "全部重算：2 s b h"),
-    ("here", "this machine", "本机"),
-    ("states", "states", "状态"),
-    ("title", "{}: training", "{}：训练"),
-    ("whole", "all on one device", "全在一个设备上"),
-    ("zero", "ZeRO {}, each of {}", "ZeRO {}，{} 个中的每个"),
-    ("never", "ZeRO {}, however many", "ZeRO {}，再多也不够"),
-    ("fits", "It fits on one device: {} of its memory.", "一个设备放得下：占内存 {}。"),
+    ("recipe", "precision, optimizer"),
+    ("batch", "batch"),
+    ("attention", "attention"),
+    ("mixed", "16 bit, fp32 copy, Adam"),
+    ("fp32", "fp32, Adam"),
+    ("bf16", "bf16 throughout, Adam"),
+    ("sgd", "fp32, SGD with momentum"),
+    ("flash", "flash: 34 s b h"),
+    ("stored", "stored: + 5 a s² b"),
+    ("recompute", "full recomputation: 2 s b h"),
+    ("here", "this machine"),
+    ("states", "states"),
+    ("title", "{}: training"),
+    ("whole", "all on one device"),
+    ("zero", "ZeRO {}, each of {}"),
+    ("never", "ZeRO {}, however many"),
+    ("fits", "It fits on one device: {} of its memory."),
     (
         "not",
         "One device is too small: the bill is {:.1f} times its memory. Fewest devices: {}.",
-        "一个设备放不下：账单是其内存的 {:.1f} 倍。最少设备数：{}。",
     ),
-    ("need", "ZeRO {}: {}", "ZeRO {}：{}"),
-    ("and", "; ", "；"),
-    ("none", "no number is enough", "多少个都不够"),
+    ("need", "ZeRO {}: {}"),
+    ("and", "; "),
+    ("none", "no number is enough"),
     (
         "own",
         "Each device has a batch of its own, {} x {} tokens, so its activations stay, whatever "
         "the stage.",
-        "每个设备各有自己的一批数据，{} x {} 个 token，所以无论哪个阶段，激活都不变。",
     ),
     (
         "estimate",
         "Activations are those of GPT blocks with dropout (Korthikanti et al. 2022); for other "
         "blocks, such as LLaMA's, that is an estimate. Logits, buffers and fragmentation are left "
         "out.",
-        "激活按带 dropout 的 GPT 块计算（Korthikanti 等，2022），用于别的块（例如 LLaMA 的）"
-        "只是估计。logits、缓冲区和碎片没有计入。",
     ),
-    ("small", "The small model, run here", "在这里运行的小模型"),
-    ("predicted", "predicted", "预测"),
-    ("rank", "measured, rank {}", "实测，rank {}"),
+    ("small", "The small model, run here"),
+    ("predicted", "predicted"),
+    ("rank", "measured, rank {}"),
     (
         "ran",
         "Not the model above: {} parameters, {} ranks, the same recipe and batch. A bill of that "
         "recipe has {} bytes of states for each parameter, whatever the size.",
-        "不是上面的模型：{} 个参数，{} 个 rank，同样的配方和批大小。"
-        "按这种配方，每个参数有 {} 字节的状态，多大都一样。",
     ),
     (
         "flash_only",
         "the small model has flash attention: choose it",
-        "小模型用的是 flash 注意力：请选它",
     ),
 )
 _OPTIONS = {

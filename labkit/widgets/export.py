@@ -20,11 +20,10 @@ _WORDS = (
     (
         "no kernel",
         "Open the notebook to change {} or to run it on real ranks.",
-        "要改变{}，或在真实 rank 上运行，请打开笔记本。",
     ),
-    ("no run", "Open the notebook to change {}.", "要改变{}，请打开笔记本。"),
-    ("and", ", ", "、"),
-    ("play", "play", "播放"),
+    ("no run", "Open the notebook to change {}."),
+    ("and", "list|, "),
+    ("play", "play"),
 )
 
 

@@ -16,16 +16,16 @@ from labkit.widgets.picture import answer_anytime, show, spoken
 PATIENCE_S = 1.0
 """A launch that is over before needs no panel."""
 _WORDS = (
-    ("stop", "Stop", "停止"),
-    ("step", "step", "步"),
-    ("loss", "loss", "loss"),
-    ("line", "line", "行"),
-    ("running", "running", "运行中"),
-    ("returned", "returned", "已返回"),
-    ("failed", "failed", "失败"),
-    ("died", "died", "已死亡"),
-    ("ended", "{} ranks, {}", "{} 个 rank，{}"),
-    ("alone", "{} rank, {}", "{} 个 rank，{}"),
+    ("stop", "Stop"),
+    ("step", "step"),
+    ("loss", "loss"),
+    ("line", "line"),
+    ("running", "running"),
+    ("returned", "returned"),
+    ("failed", "failed"),
+    ("died", "died"),
+    ("ended", "{} ranks, {}"),
+    ("alone", "{} rank, {}"),
 )
 
 

@@ -3,7 +3,7 @@ not show one."""
 
 import base64
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 import ipywidgets as w
@@ -12,7 +12,7 @@ from labkit.pictures.drawing import Scene
 from labkit.pictures.painters import mpl, svg, text
 from labkit.pictures.sketch import Sketch
 from labkit.widgets import export
-from labkit.words import catalogue
+from labkit.words import catalogue, spoken_in
 
 _SWAP = "<style>.labkit-live:has(svg)+img{display:none}</style>"
 
@@ -81,12 +81,10 @@ def has_anywidget() -> bool:
     return importlib.util.find_spec("anywidget") is not None
 
 
-def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, str]:
-    """Words by their key, from rows (key, English, Chinese). Raises ValueError for any language but
-    "en" and "zh"."""
-    if language not in ("en", "zh"):
-        raise ValueError(f"a widget's language is one of en, zh; got {language!r}")
-    return catalogue(rows)[language]
+def spoken(rows: Iterable[tuple[str, ...]], language: str | None) -> dict[str, str]:
+    """Words by their key, from rows (key, English). Raises ValueError for any language but "en" and
+    "zh"."""
+    return catalogue(rows)[spoken_in(language)]
 
 
 def paragraphs(*notes: str) -> str:

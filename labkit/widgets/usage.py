@@ -16,11 +16,11 @@ from labkit.widgets.picture import Board, answer_anytime, spoken
 from labkit.widgets.trace import viewed
 
 _WORDS = (
-    ("window", "window", "时间窗"),
-    ("compute", "compute", "计算"),
-    ("exposed", "communicating or waiting", "通信或等待"),
-    ("idle", "neither", "两者皆无"),
-    ("hidden", "communicating under compute", "计算之下的通信"),
+    ("window", "window"),
+    ("compute", "compute"),
+    ("exposed", "communicating or waiting"),
+    ("idle", "neither"),
+    ("hidden", "communicating under compute"),
 )
 MANY = 2000
 """Spans in one SVG; it takes some 100 ms beyond."""

@@ -84,7 +84,7 @@ def test_title_carries_the_numbers_and_the_origin() -> None:
         notes=("paced", "gloo"),
     )
     assert "measured, paced, gloo" in scene.timeline(measured).title
-    assert "实测，定速，gloo" in scene.timeline(measured, language="zh").title
+    assert "实测，固定时长，gloo" in scene.timeline(measured, language="zh").title
     assert (
         scene.timeline(predicted(), title="GPipe", language="zh").title
         == "GPipe：气泡 占总时间 27.3 %，总时长 33.0 ms，激活峰值 8（模拟）"
