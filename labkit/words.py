@@ -16,7 +16,7 @@ tests/house/spoken.py`` writes the entries that are missing.
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,9 +73,11 @@ def to_say(text: str, /) -> str:
     return text
 
 
-def both(text: str, /) -> dict[str, str]:
-    """A text in each language: what a picture can also show where no font has Chinese."""
-    return {code: translated(text, code) for code in LANGUAGES}
+def both(text: str, /, **values: object) -> dict[str, str]:
+    """A text in each language, its places filled: a title that a picture can also show where no
+    font has Chinese."""
+    told = {code: translated(text, code) for code in LANGUAGES}
+    return {code: words.format(**values) if values else words for code, words in told.items()}
 
 
 def translated(text: str, language: str) -> str:
@@ -108,21 +110,31 @@ def entries(po: str) -> Iterable[tuple[str, str]]:
     return [(english, chinese) for english, chinese in found if english]
 
 
-class Table(dict[str, dict[str, str]]):
-    """Language -> words by their key, and "code", the language itself. A language is looked up when
-    it is first asked for."""
+class Table(Mapping[str, dict[str, str]]):
+    """Language -> words by their key, and "code", the language itself. Chinese is looked up when it
+    is first asked for."""
 
     def __init__(self, rows: Iterable[tuple[str, ...]]) -> None:
-        super().__init__()
-        self.rows = tuple(rows)
+        self._rows = tuple(rows)
+        self._words: dict[str, dict[str, str]] = {}
 
-    def __missing__(self, language: str) -> dict[str, str]:
-        words = {"code": spoken_in(language)}
-        for key, english, *chinese in self.rows:
-            given = chinese[0] if chinese and language == "zh" else None
-            words[key] = given or translated(english, language)
-        self[language] = words
-        return words
+    def __getitem__(self, language: str) -> dict[str, str]:
+        if spoken_in(language) not in self._words:
+            self._words[language] = dict(self._spoken(language))
+        return self._words[language]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(LANGUAGES)
+
+    def __len__(self) -> int:
+        return len(LANGUAGES)
+
+    def _spoken(self, language: str) -> Iterator[tuple[str, str]]:
+        """(key, words) of each row."""
+        yield "code", language
+        for key, english, *chinese in self._rows:
+            given = chinese[0] if chinese and language == "zh" else ""
+            yield key, given or translated(english, language)
 
 
 def catalogue(rows: Iterable[tuple[str, ...]]) -> Table:
@@ -266,6 +278,12 @@ def called(names: Iterable[str], language: str | None, *more: str) -> str:
     titles = [TITLES.get(name, name) for name in names]
     name = words["colon"].join(words.get(title, title) for title in titles)
     return words["comma"].join((name, *more))
+
+
+def called_in_both(names: Iterable[str], *more: str) -> dict[str, str]:
+    """The same in each language."""
+    kept = tuple(names)
+    return {code: called(kept, code, *more) for code in LANGUAGES}
 
 
 def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:

@@ -11,6 +11,7 @@ from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
+from labkit.words import spoken_in
 
 __all__ = ["accelerate_workflow"]
 
@@ -65,7 +66,8 @@ class AccelerateBoard(Trial):
     options = _OPTIONS
     setting_type = Setting
 
-    def __init__(self, language: str = "en", **start: object) -> None:
+    def __init__(self, language: str | None = None, **start: object) -> None:
+        language = spoken_in(language)
         words = spoken(_WORDS, language)
         shown = {"engine": words.get, "precision": words.get}
         dropdowns = ("engine", "precision")
@@ -116,7 +118,7 @@ class AccelerateBoard(Trial):
 
 
 def accelerate_workflow(
-    language: str = "en",
+    language: str | None = None,
     *,
     engine: str = "ddp",
     precision: str = "no",

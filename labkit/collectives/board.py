@@ -26,7 +26,7 @@ from labkit.timeline import Timeline
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
-from labkit.words import called
+from labkit.words import called, called_in_both, spoken_in
 
 __all__ = ["collectives"]
 
@@ -125,12 +125,13 @@ class CollectivesBoard(Trial):
 
     def __init__(
         self,
-        language: str = "en",
+        language: str | None = None,
         *,
         primitive: str = "all_reduce",
         algorithm: str = "ring",
         num_ranks: int = 4,
     ) -> None:
+        language = spoken_in(language)
         words = spoken(_WORDS, language)
         shown = {
             "what": lambda what: called(what, language),
@@ -194,7 +195,7 @@ class CollectivesBoard(Trial):
         if measured is not None:
             predicted = self.prediction(setting)
             notes.append(self._measured(setting, predicted, measured))
-            title = called(setting.what, self.language, f"N = {setting.num_ranks}")
+            title = called_in_both(setting.what, f"N = {setting.num_ranks}")
             below = svg.html(compare(predicted, measured, title=title, language=self.language))
         return svg.html(self._scene(setting)) + paragraphs(*notes) + below
 
@@ -247,7 +248,7 @@ def _total_us(timeline: Timeline) -> float:
 
 
 def collectives(
-    language: str = "en",
+    language: str | None = None,
     *,
     primitive: str = "all_reduce",
     algorithm: str = "ring",

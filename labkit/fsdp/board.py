@@ -18,7 +18,7 @@ from labkit.shards import Shards, differences
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
-from labkit.words import WORDS
+from labkit.words import WORDS, both, spoken_in
 
 __all__ = ["fsdp_sharding"]
 
@@ -34,10 +34,6 @@ _WORDS = (
     ("fsdp_grad_op", "SHARD_GRAD_OP (keep after forward)"),
     ("fsdp_hybrid", "HYBRID_SHARD (two groups)"),
     ("ddp", "NO_SHARD (DDP)"),
-    (
-        "title",
-        "{}, {} ranks: bytes of rank 0, second microbatch",
-    ),
     ("peak", "Predicted peak {} at {}; between steps {}."),
     (
         "measured",
@@ -83,7 +79,8 @@ class FsdpBoard(Trial):
     """The widget: pages by moment; ``run()`` trains the small model with real ``fully_shard`` and
     counts its bytes."""
 
-    def __init__(self, language: str = "en", **start: object) -> None:
+    def __init__(self, language: str | None = None, **start: object) -> None:
+        language = spoken_in(language)
         words = spoken(_WORDS, language)
         num_layers = min(max(NUM_LAYERS), start["layers"])
         self._options = {
@@ -128,7 +125,11 @@ class FsdpBoard(Trial):
         return bytes_held.footprint(
             predicted,
             run[0]["footprint"] if run else None,
-            title=self._words["title"].format(setting.strategy, setting.num_ranks),
+            title=both(
+                "{strategy}, {ranks} ranks: bytes of rank 0, second microbatch",
+                strategy=setting.strategy,
+                ranks=setting.num_ranks,
+            ),
             marked=predicted.labels[setting.moment],
             language=self.language,
         )
@@ -197,7 +198,7 @@ def _shards(real: sharding_run.Setting) -> Shards:
 
 
 def fsdp_sharding(
-    language: str = "en", *, strategy: str = "fsdp", num_layers: int = 4, num_ranks: int = 4
+    language: str | None = None, *, strategy: str = "fsdp", num_layers: int = 4, num_ranks: int = 4
 ) -> FsdpBoard:
     """How FSDP gathers, computes, frees and reduces layer by layer, and what that does to memory;
     or "zh"."""

@@ -69,7 +69,11 @@ _HIGH_PX = 250.0
 
 
 def shards(
-    predicted: Shards, measured: Shards | None = None, *, title: Said = "", language: str = "en"
+    predicted: Shards,
+    measured: Shards | None = None,
+    *,
+    title: Said = "",
+    language: str | None = None,
 ) -> Sketch:
     """Ranks as rows, kinds of state as columns; a column is the model from its first parameter to
     its last.
@@ -194,7 +198,7 @@ def footprint(
     *,
     title: Said = "",
     marked: str = "",
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """A step from left to right: at each moment the bytes of one rank, stacked by part of the bill.
 

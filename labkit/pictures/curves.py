@@ -81,7 +81,7 @@ def curves(
     log_y: bool = False,
     numbers: Numbers = (),
     height_px: float = 280,
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """Lines and dots over one pair of axes; each is named at its right end, or in a legend where
     names would collide.
@@ -285,7 +285,7 @@ def bars(
     unit_format: Format = plain,
     numbers: Numbers = (),
     marks: Sequence[tuple[Said, float]] = (),
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """Horizontal bars from 0, each with its value: rows of (name, value), or of (name, {series:
     value}).

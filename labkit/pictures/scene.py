@@ -8,6 +8,7 @@ import numpy as np
 from labkit.pictures import figures as figs
 from labkit.pictures.drawing import LEFT_PX, PLOT_PX, WIDTH_PX, Heading, Row, Scene
 from labkit.pictures.figures import Figures
+from labkit.pictures.sketch import Said, said
 from labkit.pictures.strips import BoxRow, Strip, boxes, strips
 from labkit.timeline import Timeline
 from labkit.words import speaking
@@ -37,7 +38,11 @@ class _Panel:
 
 
 def timeline(
-    tl: Timeline, *, title: str | None = None, span_us: float | None = None, language: str = "en"
+    tl: Timeline,
+    *,
+    title: Said | None = None,
+    span_us: float | None = None,
+    language: str | None = None,
 ) -> Scene:
     """What every rank did and when: compute, communication in thin strips under it, idle time
     hatched, a bar beside it.
@@ -50,13 +55,17 @@ def timeline(
     def build(words: dict[str, str]) -> Scene:
         drawn = _drawn(_panels(every, [""], words), words, span_us or 0.0)
         numbers = figs.numbers(every[0], words)
-        return replace(drawn, heading=title or words["timeline"], numbers=numbers)
+        return replace(drawn, heading=_heading_of(title, words, "timeline"), numbers=numbers)
 
     return speaking(language, build)
 
 
 def compare(
-    predicted: Timeline, measured: Timeline, *, title: str | None = None, language: str = "en"
+    predicted: Timeline,
+    measured: Timeline,
+    *,
+    title: Said | None = None,
+    language: str | None = None,
 ) -> Scene:
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
     down."""
@@ -67,12 +76,17 @@ def compare(
         drawn = _drawn(_panels(every, names, words), words)
         return replace(
             drawn,
-            heading=title or words["compare"],
+            heading=_heading_of(title, words, "compare"),
             numbers=figs.differences(*every, words),
             marks_us=(every[0].span_us,),
         )
 
     return speaking(language, build)
+
+
+def _heading_of(title: Said | None, words: dict[str, str], other: str) -> str:
+    """The title in a language; other words where there is none."""
+    return said(title, words["code"]) if title else words[other]
 
 
 def _panels(every: list[Figures], names: list[str], words: dict[str, str]) -> list[_Panel]:

@@ -71,7 +71,7 @@ class _Row:
 
 
 def diagnosis(
-    endings: Sequence[Outcome], finding: Finding | None = None, *, language: str = "en"
+    endings: Sequence[Outcome], finding: Finding | None = None, *, language: str | None = None
 ) -> Sketch:
     """How each rank ended and whom it waits for. ``endings``: one per rank, of which the first 16
     are drawn. Raises ValueError where there are none."""

@@ -17,7 +17,7 @@ from labkit.sharding import states
 from labkit.units import format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
-from labkit.words import speaking
+from labkit.words import speaking, spoken_in
 
 __all__ = ["training_need"]
 
@@ -146,7 +146,8 @@ class NeedBoard(Trial):
     options = _OPTIONS
     setting_type = Setting
 
-    def __init__(self, language: str = "en", **start: object) -> None:
+    def __init__(self, language: str | None = None, **start: object) -> None:
+        language = spoken_in(language)
         words = spoken(_WORDS, language)
         shown = {
             "recipe": words.get,
@@ -195,7 +196,7 @@ class NeedBoard(Trial):
 
 
 def training_need(
-    language: str = "en",
+    language: str | None = None,
     *,
     model: str = "LLaMA 7B",
     recipe: str = "mixed",

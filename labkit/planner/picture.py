@@ -222,7 +222,10 @@ PANEL_PX = 190
 
 
 def architectures(
-    plans: Mapping[Said, Plan] | list[tuple[Said, Plan]], island_size: int, *, language: str = "en"
+    plans: Mapping[Said, Plan] | list[tuple[Said, Plan]],
+    island_size: int,
+    *,
+    language: str | None = None,
 ) -> Sketch:
     """Plans of as many ranks on the same islands, two beside each other; S is the size of the
     buffer."""

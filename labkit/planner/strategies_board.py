@@ -15,7 +15,7 @@ from labkit.planner.strategies import STRATEGIES, Expected, Setting, num_params,
 from labkit.units import format_bytes, format_share
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, selectors
-from labkit.words import WORDS, speaking
+from labkit.words import WORDS, speaking, spoken_in
 
 __all__ = ["architectures", "strategies"]
 
@@ -70,7 +70,8 @@ class StrategiesBoard(Trial):
     options = _OPTIONS
     setting_type = Setting
 
-    def __init__(self, language: str = "en", **first: object) -> None:
+    def __init__(self, language: str | None = None, **first: object) -> None:
+        language = spoken_in(language)
         words = spoken(_WORDS, language)
         shown = {"strategy": words.get}
         dropdowns = ("model", "device")
@@ -136,7 +137,7 @@ class StrategiesBoard(Trial):
 
 
 def strategies(
-    language: str = "en",
+    language: str | None = None,
     *,
     strategy: str = "data",
     model: str = "LLaMA 7B",

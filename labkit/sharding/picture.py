@@ -54,7 +54,7 @@ def layers(
     *,
     strategy: str = "fsdp",
     shard_size: int = 0,
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """The layers of a model on all ranks at one moment of a step ("F2", "loss", "B2", "step"): what
     of each is there.
@@ -211,7 +211,7 @@ def flow(
     title: Said = "",
     marked: str = "",
     note: Said = "",
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """Device and host with the parts of the bill that lie there, and between them what a step
     moves, over a stated link, each arrow as thick as its bytes. ``marked``: the phase ("forward",

@@ -13,7 +13,7 @@ from html import escape
 
 import ipywidgets as w
 
-from labkit.words import catalogue
+from labkit.words import catalogue, spoken_in
 
 MIME = "application/vnd.labkit.offline+html"
 _WORDS = (
@@ -32,10 +32,10 @@ def wanted() -> bool:
     return os.environ.get("LABKIT_BOOK") == "1"
 
 
-def offline(board: w.Widget, language: str = "en") -> str:
+def offline(board: w.Widget, language: str | None = None) -> str:
     """A widget and everything in it as HTML that needs no kernel; what it can't do there is said
     below it."""
-    words = catalogue(_WORDS)[language]
+    words = catalogue(_WORDS)[spoken_in(language)]
     widgets = list(_all(board))
     sliders = {each.slider for each in widgets if _is_flipbook(each)}
     controls = [each for each in widgets if hasattr(each, "index")]

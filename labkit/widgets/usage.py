@@ -14,6 +14,7 @@ from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm, step_
 from labkit.units import format_share, format_us
 from labkit.widgets.picture import Board, answer_anytime, spoken
 from labkit.widgets.trace import viewed
+from labkit.words import spoken_in
 
 _WORDS = (
     ("window", "window"),
@@ -75,9 +76,9 @@ class TimelineBoard(Board):
     there.
     """
 
-    def __init__(self, timeline: Timeline, language: str = "en") -> None:
+    def __init__(self, timeline: Timeline, language: str | None = None) -> None:
         self.timeline = timeline
-        self.language = language
+        self.language = spoken_in(language)
         self._words = spoken(_WORDS, language)
         begin_us = float(timeline.start_us.min()) if len(timeline) else 0.0
         stops_us = np.linspace(begin_us, float(timeline.end_us.max(initial=begin_us)), 101).tolist()
@@ -155,7 +156,7 @@ def _row(rank: int, used: Usage) -> str:
     )
 
 
-def timeline(run_or_timeline: Run | Timeline, language: str = "en") -> TimelineBoard:
+def timeline(run_or_timeline: Run | Timeline, language: str | None = None) -> TimelineBoard:
     """Compute, communication and idle time of every rank, for any run or timeline, in English or
     Chinese ("zh")."""
     found = run_or_timeline if isinstance(run_or_timeline, Timeline) else run_or_timeline.timeline()

@@ -7,14 +7,14 @@ from labkit.launching.job import Job
 from labkit.pictures import bytes_held
 from labkit.pictures.painters import svg
 from labkit.pictures.scene import Scene
-from labkit.pictures.sketch import Sketch
+from labkit.pictures.sketch import Said, Sketch
 from labkit.sharding import partition, picture, states
 from labkit.sharding import run as sharding_run
 from labkit.shards import Shards, differences
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs, spoken
 from labkit.widgets.trial import Trial, chosen, selectors
-from labkit.words import WORDS
+from labkit.words import WORDS, both, catalogue, spoken_in, to_say
 
 __all__ = ["offload_flow", "zero_stages"]
 
@@ -35,13 +35,16 @@ _OFFLOADS = {
     "ranks": (1, 2, 4, 8),
     "link": (12.0, 25.0, 50.0, 450.0),
 }
+_HOST_NOTE = to_say(
+    "One rank; one microbatch. Bytes by DeepSpeed's rules, times by the stated link."
+)
 _WORDS = (
     ("ranks", "ranks"),
     ("stage", "stage"),
     ("model", "model"),
     ("recipe", "recipe"),
     ("small", "small model"),
-    ("title", "ZeRO {}, {} ranks, {}"),
+    ("title", "ZeRO {stage}, {ranks} ranks, {model}"),
     (
         "bill",
         "Per rank, by the formula: {} = {}; a rank of DDP needs {}, {:.2f} times as much.",
@@ -79,11 +82,7 @@ _WORDS = (
     ("zero3", "ZeRO 3: optimizer"),
     ("zero3 all", "ZeRO 3: optimizer and parameters"),
     ("link", "link (GB/s)"),
-    ("flow", "Offload: {}, {} ranks"),
-    (
-        "host_note",
-        "One rank; one microbatch. Bytes by DeepSpeed's rules, times by the stated link.",
-    ),
+    ("flow", "Offload: {model}, {ranks} ranks"),
     (
         "host_run",
         "A run here is real, but on a CPU the host stands for the device: nothing crosses a link.",
@@ -156,7 +155,8 @@ class ZeroBoard(_Engines):
     """The widget: pages by ranks; ``run()`` trains the small model with DeepSpeed and reads its
     shards."""
 
-    def __init__(self, language: str = "en", **start: object) -> None:
+    def __init__(self, language: str | None = None, **start: object) -> None:
+        language = spoken_in(language)
         words = spoken(_WORDS, language)
         shown = {
             "model": lambda name: words.get(name, name),
@@ -199,8 +199,7 @@ class ZeroBoard(_Engines):
         return self._drawn(setting, self.predicted(setting), self._held(setting))
 
     def _drawn(self, setting: Setting, predicted: Shards, held: Shards | None) -> Sketch:
-        name = self._words.get(setting.model, setting.model)
-        title = self._words["title"].format(setting.stage, setting.ranks, name)
+        title = _title("title", setting.model, stage=setting.stage, ranks=setting.ranks)
         return bytes_held.shards(predicted, held, title=title, language=self.language)
 
     def page(self, setting: Setting) -> str:
@@ -265,7 +264,8 @@ class OffloadBoard(_Engines):
     """The widget: pages by phase; ``run()`` trains with DeepSpeed's offload and reads which shard
     lies where."""
 
-    def __init__(self, language: str = "en", **start: object) -> None:
+    def __init__(self, language: str | None = None, **start: object) -> None:
+        language = spoken_in(language)
         words = spoken(_WORDS, language)
         shown = {name: lambda value: words.get(value, value) for name in ("phase", "mode", "model")}
         super().__init__(
@@ -284,20 +284,18 @@ class OffloadBoard(_Engines):
 
     def _flow(self, setting: Offload) -> Sketch:
         """Device, host, and what moves between them."""
-        say = self._words
         real = setting.real
         size = MODELS[setting.model] or sum(unit.num_params for unit in real.units())
         stage = int(real.engine[-1])
         device, host = partition.offload_places(size, setting.ranks, stage, real.offload)
-        name = say.get(setting.model, setting.model)
         return picture.flow(
             states.offload_moves(size, setting.ranks, stage, real.offload),
             device,
             host,
             setting.gb_per_s,
-            title=say["flow"].format(name, setting.ranks),
+            title=_title("flow", setting.model, ranks=setting.ranks),
             marked="" if setting.phase == "all" else setting.phase,
-            note=say["host_note"],
+            note=both(_HOST_NOTE),
             language=self.language,
         )
 
@@ -313,8 +311,16 @@ class OffloadBoard(_Engines):
         return pictures + paragraphs(*notes)
 
 
+def _title(key: str, model: str, **numbers: int) -> Said:
+    """The title of a picture of a model, in both languages."""
+    return {
+        code: say[key].format(model=say.get(model, model), **numbers)
+        for code, say in catalogue(_WORDS).items()
+    }
+
+
 def zero_stages(
-    language: str = "en",
+    language: str | None = None,
     *,
     stage: int = 2,
     num_ranks: int = 4,
@@ -327,7 +333,7 @@ def zero_stages(
 
 
 def offload_flow(
-    language: str = "en",
+    language: str | None = None,
     *,
     mode: str = "zero2",
     num_ranks: int = 2,
