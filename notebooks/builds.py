@@ -1,5 +1,6 @@
 """A chapter as a notebook: for learners, solved, or checked (both at once, to be run by nbmake)."""
 
+import comments
 import nbformat
 from chapter import LANGUAGE_LINE, SOLUTION, Cell, Chapter, heading
 from chinese import fingerprint
@@ -36,7 +37,9 @@ def notebook(chapter: Chapter, language: str, build: str) -> NotebookNode:
         rows = _checked(chapter, language)
     else:
         solved = build == "solution"
-        rows = [(cell.kind, _text(cell, language, solved), cell.options) for cell in chapter.cells]
+        rows = []
+        for cell in chapter.cells:
+            rows.append((cell.kind, _text(chapter, cell, language, solved), cell.options))
     cells = []
     for position, (kind, text, options) in enumerate(rows):
         make = new_markdown_cell if kind == "markdown" else new_code_cell
@@ -64,10 +67,11 @@ def text(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook, version=4) + "\n"
 
 
-def _text(cell: Cell, language: str, solved: bool) -> str:
-    if cell.kind == "code":
-        return code(cell.source, language, solved=solved)
-    return cell.chinese if language == "zh" else cell.source
+def _text(chapter: Chapter, cell: Cell, language: str, solved: bool) -> str:
+    if cell.kind == "markdown":
+        return cell.chinese if language == "zh" else cell.source
+    text = code(cell.source, language, solved=solved)
+    return comments.rendered(text, chapter.remarks) if language == "zh" else text
 
 
 def _checked(chapter: Chapter, language: str) -> list[tuple[str, str, dict]]:
@@ -78,13 +82,13 @@ def _checked(chapter: Chapter, language: str) -> list[tuple[str, str, dict]]:
     rows = [("code", BOOK, only)]
     solution = []
     for cell in chapter.cells:
-        rows.append((cell.kind, _text(cell, language, solved=False), cell.options))
+        rows.append((cell.kind, _text(chapter, cell, language, solved=False), cell.options))
         if solution:
-            solution.append(("code", _text(cell, language, solved=True), only))
+            solution.append(("code", _text(chapter, cell, language, solved=True), only))
             rows += solution
             solution = []
         elif SOLUTION.search(cell.source):
-            solution = [("code", _text(cell, language, solved=True), only)]
+            solution = [("code", _text(chapter, cell, language, solved=True), only)]
     return rows + solution
 
 

@@ -11,7 +11,7 @@ from labkit.collectives.plans import sent_bytes
 from labkit.planner.links import crossing_bytes
 from labkit.sharding import states
 from labkit.units import format_bytes
-from labkit.words import say
+from labkit.words import say, say_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -129,7 +129,13 @@ def fewest_ranks(answer: Callable) -> Iterator[tuple[str, str]]:
 
 def _choice(num_ranks: int, stage: int) -> str:
     """An answer in words."""
-    return say("stage {stage} on {num_ranks} ranks", stage=stage, num_ranks=num_ranks)
+    return say_number(
+        "stage {stage} on {num_ranks} rank",
+        "stage {stage} on {num_ranks} ranks",
+        num_ranks,
+        stage=stage,
+        num_ranks=num_ranks,
+    )
 
 
 def _fewest(params: float, kept: float, device: float) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 import ast
 import re
 
+import comments
 import nbformat
 from small import BUILDS, code_of, load
 
@@ -13,8 +14,10 @@ RANK_CELL_LINES = 46
 
 
 def neutral(sources):
-    """Code cells without the one line that may differ."""
-    return [re.sub(r'^LANGUAGE = "(en|zh)"$', "", source, flags=re.MULTILINE) for source in sources]
+    """Code cells without what may differ: the line that names the language, comments and
+    docstrings."""
+    language = re.compile(r'^LANGUAGE = "(en|zh)"$', flags=re.MULTILINE)
+    return [comments.bare(language.sub("", source)) for source in sources]
 
 
 def check_builds(root, chapter):
