@@ -65,11 +65,11 @@ class Verdict:
             object.__setattr__(self, "message", say(STATES[self.state].means))
 
     def __repr__(self) -> str:
-        lines = [f"{titled(self.state)}: {self.message}"]
+        lines = [f"{titled(self.state)}{say(': ')}{self.message}"]
         if self.counterexample:
             lines.append(self.counterexample)
         if self.hint:
-            lines.append(f"{say('hint')}: {self.hint}")
+            lines.append(f"{say('hint')}{say(': ')}{self.hint}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

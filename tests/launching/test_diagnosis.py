@@ -1,10 +1,12 @@
 """Laws of a diagnosis: what is proved is named, what is not proved is left alone. No process runs
 here."""
 
+import re
+
 import pytest
 
 from labkit import words
-from labkit.launching.verdicts import diagnosis, disagreement
+from labkit.launching.verdicts import diagnosis, disagreement, verdict
 from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome
 
 WORLD = {"0": [0, 1, 2]}
@@ -219,3 +221,36 @@ def test_a_finding_has_a_known_name():
     with pytest.raises(ValueError, match=r"a fault is one of .*; got 'flood'"):
         Finding(fault="flood", ranks=(), text="")
     assert all(words.both(means)["zh"] != means for means in FAULTS.values())
+
+
+NAMES = {"rank", "all_reduce", "broadcast", "send", "recv", "isend", "irecv", "dist", "kill"}
+ENGLISH = re.compile(r"\b[a-z_]{4,}")
+SENDS = {"call": "send", "file": "In[3]", "line": 5, "text": "dist.send(x)"}
+
+
+def told_in_chinese():
+    """A verdict of each kind."""
+    last = {0: 1, 1: None, 2: 1}
+    raised = {"type": "KeyError", "message": "x", "traceback": "", "where": call()}
+    waiting = [stuck(0, call(), last), stuck(2, call(), last)]
+    failed = Outcome(rank=1, how="failed", error=raised)
+    killed = Outcome(rank=1, how="died", status=-9, calls=(call(),))
+    left = Outcome(rank=1, how="died", status=3)
+    silent = Outcome(rank=1, how="stuck")
+    yield diagnosis.different([stuck(0, call()), stuck(1, call("broadcast"))]).text
+    yield diagnosis.silent([stuck(0, peer=1, **SENDS), stuck(1, peer=0, **SENDS)]).text
+    yield diagnosis.silent([*waiting, stuck(1, file="In[3]", line=2, text="x = 1")]).text
+    yield diagnosis.silent([Outcome(rank=1, how="stuck", state="stopped")]).text
+    yield str(verdict.judge_failure([*waiting, failed], ["", "", ""]))
+    yield str(verdict.judge_failure([*waiting, killed], ["", "", ""]))
+    yield str(verdict.judge_failure([*waiting, left], ["", "", ""]))
+    yield str(verdict.judge_silence([*waiting, silent], ["", "", ""], "停"))
+    right = [call(seq=1, line=1), call(seq=2, line=2)]
+    wrong = [call(seq=1, line=2), call(seq=2, line=1)]
+    yield disagreement.swapped([right, wrong, right]).text
+
+
+def test_every_verdict_is_chinese_but_for_names(chinese):
+    for text in told_in_chinese():
+        assert "rank 1" in text and re.search("[\u4e00-\u9fff]", text), text
+        assert not set(ENGLISH.findall(text)) - NAMES, text

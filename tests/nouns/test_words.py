@@ -29,13 +29,6 @@ msgstr ""
 """
 
 
-@pytest.fixture
-def chinese():
-    words.use("zh")
-    yield
-    words.use("en")
-
-
 def test_the_language_in_use_is_one_for_all_threads(chinese):
     seen = []
     thread = threading.Thread(target=lambda: seen.append((words.language(), rank_list([0, 2]))))

@@ -137,8 +137,14 @@ def _raised(outcome: Outcome) -> Finding:
         fault = "out_of_memory"
     else:
         fault = "exception"
-    text = say("rank {rank} failed at {line}:", rank=outcome.rank, line=line_of(place))
-    text += f" {kind}: {said}\n\n{outcome.error['traceback']}"
+    text = say(
+        "rank {rank} failed at {line}: {kind}: {said}",
+        rank=outcome.rank,
+        line=line_of(place),
+        kind=kind,
+        said=said,
+    )
+    text += f"\n\n{outcome.error['traceback']}"
     return Finding(fault=fault, ranks=(outcome.rank,), text=text, where=place)
 
 
