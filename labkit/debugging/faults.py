@@ -26,6 +26,7 @@ from labkit.launching.verdicts import disagreement
 from labkit.launching.verdicts.outcome import Finding
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.measure import trace
+from labkit.words import say
 
 PROGRAMS: "dict[str, Program]" = {}
 """Every fault that can be asked for, by its name in ``outcome.FAULTS``"""
@@ -325,6 +326,10 @@ def dead_kernel(ranks: int = 3, limit_s: float = 10.0) -> Finding | None:
     return Finding(
         fault="dead_kernel",
         ranks=tuple(range(ranks)),
-        text=f"the process that launched was killed; its {len(family)} processes and its files "
-        f"were gone {took_s:.2f} s later.",
+        text=say(
+            "the process that launched was killed; its {num} processes and its files were gone "
+            "{took_s:.2f} s later.",
+            num=len(family),
+            took_s=took_s,
+        ),
     )

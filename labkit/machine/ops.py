@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from labkit.words import say
+
 EXTENSIONS = {"shm_comm": "deepspeed_shm_comm", "fused_adam": "fused_adam", "cpu_adam": "cpu_adam"}
 """The name we print -> the torch extension, which is also the name of its folder."""
 
@@ -93,16 +95,16 @@ def ninja() -> str | None:
 def obstacle() -> str | None:
     """What keeps the ops from being built here, with the way out; None if nothing does."""
     if sys.platform != "linux":
-        return (
+        return say(
             "they are built ahead only on Linux. Elsewhere DeepSpeed builds what it can at first "
             "use"
         )
     if importlib.util.find_spec("deepspeed") is None or ninja() is None:
-        return (
+        return say(
             "DeepSpeed or ninja is missing. Install them: make env (conda: pip install -e .[test])"
         )
     if compiler() is None:
-        return (
+        return say(
             "no C++ compiler, or no Python.h. Install them: apt-get install g++ python3-dev "
             "(conda: cxx-compiler)"
         )
@@ -126,7 +128,7 @@ def build(tell: Callable[[str], None]) -> bool:
             began = time.monotonic()
             failure = _build_one(name)
             if failure:
-                tell(f"failed\n{failure}\n")
+                tell(say("failed") + f"\n{failure}\n")
                 return False
             tell(f"{time.monotonic() - began:.0f} s\n")
     return True
@@ -144,7 +146,7 @@ def _build_one(name: str) -> str:
     if done.returncode == 0 and name not in missing():
         return ""
     last_words = "\n".join(done.stdout.splitlines()[-20:])
-    return last_words or f"its build ended with code {done.returncode}"
+    return last_words or say("its build ended with code {code}", code=done.returncode)
 
 
 @contextlib.contextmanager
@@ -154,6 +156,6 @@ def _alone(tell: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell("another build is under way: waiting for it\n")
+            tell(say("another build is under way: waiting for it") + "\n")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

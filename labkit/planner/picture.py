@@ -48,6 +48,7 @@ BAR_PX = 24
 ROW_PX = 32
 SUM_PX = 76.0
 Bill = Mapping[str, float]
+Plans = Mapping[Said, Plan] | list[tuple[Said, Plan]]
 
 
 def stacked(
@@ -221,12 +222,7 @@ THICK_PX = 9.0
 PANEL_PX = 190
 
 
-def architectures(
-    plans: Mapping[Said, Plan] | list[tuple[Said, Plan]],
-    island_size: int,
-    *,
-    language: str | None = None,
-) -> Sketch:
+def architectures(plans: Plans, island_size: int, *, language: str | None = None) -> Sketch:
     """Plans of as many ranks on the same islands, two beside each other; S is the size of the
     buffer."""
     rows = list(plans.items()) if isinstance(plans, Mapping) else list(plans)
