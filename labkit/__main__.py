@@ -5,24 +5,31 @@ import argparse
 import sys
 from pathlib import Path
 
+from labkit import words
+from labkit.words import say
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command. The exit code: 0 done, 1 something is missing or failed, 2 the command
     makes no sense."""
     chosen = _parser().parse_args(arguments)
+    words.use(chosen.language)
     try:
         return chosen.run(chosen)
     except ValueError as error:
         print(f"labkit {chosen.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstopped", file=sys.stderr)
+        print("\n" + say("command|stopped"), file=sys.stderr)
         return 130
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m labkit", description=__doc__.partition(": ")[2]
+    )
+    parser.add_argument(
+        "--language", choices=words.LANGUAGES, default="en", help="what it speaks (%(default)s)"
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|ops|demo|runs")
     for name, run, text in _COMMANDS:
@@ -47,10 +54,10 @@ def _ops(_: argparse.Namespace) -> int:
     from labkit.machine import ops
 
     if not ops.missing():
-        print("DeepSpeed's ops are built")
+        print(say("DeepSpeed's ops are built"))
         return 0
     if reason := ops.obstacle():
-        print(f"DeepSpeed's ops are not built: {reason}")
+        print(say("DeepSpeed's ops are not built: {reason}", reason=reason))
         return 0
     return 0 if ops.build(lambda text: print(text, end="", flush=True)) else 1
 
@@ -75,7 +82,7 @@ def _runs(chosen: argparse.Namespace) -> int:
     for path in found:
         print(f"{path}  {Run.load(path)!r}")
     if not found:
-        print(f"no saved run in {folder}; run.save(folder) writes one")
+        print(say("no saved run in {folder}; run.save(folder) writes one", folder=folder))
     return 0
 
 

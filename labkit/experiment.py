@@ -34,14 +34,14 @@ MOST_RUNS = 32
 _runs: "OrderedDict[Experiment, Run]" = OrderedDict()
 _WORDS = words.catalogue(
     [
-        ("more", "{}: {} more than predicted.", "{}：比预测多 {}。"),
-        ("less", "{}: {} less than predicted.", "{}：比预测少 {}。"),
-        ("same", "{}: as predicted.", "{}：与预测相同。"),
-        ("causes", "{} That is {}.", "{}其中：{}。"),
-        ("step", "Step", "一步"),
-        ("compute", "computing", "计算"),
-        ("exposed", "exposed communication", "暴露的通信"),
-        ("idle", "neither", "两者都没有"),
+        ("more", "{}: {} more than predicted."),
+        ("less", "{}: {} less than predicted."),
+        ("same", "{}: as predicted."),
+        ("causes", "{} That is {}."),
+        ("step", "Step"),
+        ("compute", "computing"),
+        ("exposed", "exposed communication"),
+        ("idle", "neither"),
     ]
 )
 
@@ -98,7 +98,7 @@ class Experiment:
     """What every experiment can do. A subclass is a frozen dataclass that says ``predict``,
     ``start`` and, where an engine refuses some of it, ``refusal``."""
 
-    reading: ClassVar[Reading] = Reading(words.both("step", _WORDS), step_us, format_us)
+    reading: ClassVar[Reading] = Reading(words.in_every("step", _WORDS), step_us, format_us)
     """what ``sweep`` draws of it"""
 
     # --- what a subclass says ---
@@ -232,9 +232,9 @@ def step_difference(predicted: Timeline, measured: Timeline) -> Difference:
     before = _spent_us(predicted)
     after = _spent_us(measured)
     return Difference(
-        of=words.both("step", _WORDS),
+        of=words.in_every("step", _WORDS),
         causes={name: after[name] - before[name] for name in before},
-        names={name: words.both(name, _WORDS) for name in before},
+        names={name: words.in_every(name, _WORDS) for name in before},
     )
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _WORDS = words.catalogue(
     [
-        ("title", "{} by {}", "{}随 {} 的变化"),
-        ("apart", "largest difference", "最大相差"),
+        ("title", "{} by {}"),
+        ("apart", "largest difference"),
     ]
 )
 

@@ -13,47 +13,47 @@ from labkit.units import UNITS, check_word, format_number, unit_of
 
 FOLD = 20
 """A table shows this many rows; the others are folded away."""
-_CHINESE = {
-    "returned": "返回值",
-    "peak memory": "内存峰值",
-    "chapter": "章节",
-    "exercise": "练习",
-    "state": "状态",
-    "attempts": "尝试次数",
-    "guess": "猜测",
-    "answer": "答案",
-    "off by": "相差",
-    "question": "问题",
-    "name": "名称",
-    "value": "数值",
-    "predicted": "预测",
-    "measured": "实测",
-    "simulated": "模拟",
-    "difference": "相差",
-    "ranks": "rank 数",
-    "microbatches": "微批次数",
-    "schedule": "调度",
-    "strategy": "策略",
-    "time": "时间",
-    "compute": "计算",
-    "communication": "通信",
-    "idle": "空闲",
-    "idle share": "空闲占比",
-    "bubble": "气泡",
-    "bytes": "字节",
-    "sent": "发送量",
-    "held": "持有量",
-    "parameters": "参数",
-    "gradients": "梯度",
-    "optimizer": "优化器",
-    "step": "步",
-    "total": "合计",
-    "yes": "是",
-    "no": "否",
-    "{} more rows": "还有 {} 行",
-    "no rows": "没有行",
-}
-"""Heads that any table may have, until one catalogue holds all words."""
+_NAMES = (
+    ("returned", "column|returned"),
+    ("peak memory", "peak memory"),
+    ("chapter", "chapter"),
+    ("exercise", "exercise"),
+    ("state", "state"),
+    ("attempts", "attempts"),
+    ("guess", "guess"),
+    ("answer", "answer"),
+    ("off by", "off by"),
+    ("question", "question"),
+    ("name", "name"),
+    ("value", "value"),
+    ("predicted", "predicted"),
+    ("measured", "measured"),
+    ("simulated", "simulated"),
+    ("difference", "difference"),
+    ("ranks", "ranks"),
+    ("microbatches", "microbatches"),
+    ("schedule", "schedule"),
+    ("strategy", "strategy"),
+    ("time", "time"),
+    ("compute", "compute"),
+    ("communication", "communication"),
+    ("idle", "idle"),
+    ("idle share", "idle share"),
+    ("bubble", "bubble"),
+    ("bytes", "bytes"),
+    ("sent", "sent"),
+    ("held", "held"),
+    ("parameters", "parameters"),
+    ("gradients", "gradients"),
+    ("optimizer", "optimizer"),
+    ("step", "step"),
+    ("total", "total"),
+    ("yes", "yes"),
+    ("no", "no"),
+    ("{} more rows", "{} more rows"),
+    ("no rows", "no rows"),
+)
+"""Heads that a table may have without saying them: (head, what it says)"""
 _TABLE = "border-collapse:collapse;color:inherit;margin:.2em 0"
 _ROW = "background:none;border:0"
 _CELL = "padding:.2em .8em;color:inherit;vertical-align:baseline;max-width:40em"
@@ -63,9 +63,7 @@ _CAPTION = "caption-side:top;text-align:left;font-weight:bold;padding:.3em .8em;
 
 def worded(english: str, language: str | None = None) -> str:
     """A short English text in a language: what is known is translated, the rest stays."""
-    if words.spoken_in(language) == "en":
-        return english
-    return _CHINESE.get(english, words.WORDS["zh"].get(english, english))
+    return words.translated(dict(_NAMES).get(english, english), words.spoken_in(language))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

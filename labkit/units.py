@@ -100,3 +100,16 @@ def _three(number: float) -> str:
     if number == 0 or abs(number) >= 100:
         return f"{number:.0f}"
     return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}"
+
+
+def padded(text: str, columns: int, *, left: bool = False) -> str:
+    """A text and blanks up to so many columns of a terminal, where a Chinese character takes two;
+    the blanks stand before it if ``left``."""
+    check_whole(0, 10_000, columns=columns)
+    blanks = " " * (columns - columns_of(text))
+    return blanks + text if left else text + blanks
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(2 if ord(character) > 0x2E80 else 1 for character in text)

@@ -1,11 +1,30 @@
-"""The language that labkit speaks, the words that pictures say in it, and the sentences made of
-them."""
+"""The language that labkit speaks, the one catalogue of its Chinese, and the words of pictures.
 
-from collections.abc import Callable, Iterable
+English stands in the code, where it is read: ``say("rank {rank} sent {sent} bytes", rank=1,
+sent=8)``. Its Chinese stands in ``labkit/locale/zh.po``, the one file for a translator. That is
+gettext's way and gettext's format, so any editor of .po files opens it; a key of our own for each
+text would have hidden what a line says from who reads the code. What we do without is the compiled
+.mo (a binary that goes stale, or a build step that an editable install does not have): the lines
+below read the .po when Chinese is first spoken, in some 10 ms. Babel reads it as well, but takes
+five times as long to be imported alone.
+
+``tests/house/test_catalogue.py`` walks the code and finds every text without Chinese, every entry
+that nothing says, and every place that one language fills and the other does not; ``python
+tests/house/spoken.py`` writes the entries that are missing.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 LANGUAGES = ("en", "zh")
+CATALOGUE = Path(__file__).parent / "locale" / "zh.po"
+_PURPOSE = re.compile(r"^[a-z ]*[a-z]\|")
+"""what a text is for, where it begins with that"""
 _language = "en"
 
 
@@ -26,120 +45,204 @@ def spoken_in(language: str | None) -> str:
     does not speak."""
     wanted = _language if language is None else language
     if wanted not in LANGUAGES:
-        raise ValueError(f"labkit speaks {' and '.join(LANGUAGES)}; got {wanted!r}")
+        raise ValueError(f"a language is one of {', '.join(LANGUAGES)}; got {wanted!r}")
     return wanted
 
 
+# --- the catalogue ---
+
+
+def say(text: str, /, **values: object) -> str:
+    """An English text in the language in use, its {places} filled with values by name. One that the
+    catalogue lacks stays English.
+
+    A text may begin with what it is for, and a bar, where one English text has two Chinese ones:
+    ``say("list|, ")``. English leaves that out.
+    """
+    told = translated(text, _language)
+    return told.format(**values) if values else told
+
+
+def say_number(one: str, many: str, number: int, /, **values: object) -> str:
+    """The same of one of two English texts: the first for exactly one thing, else the second."""
+    return say(one if number == 1 else many, **values)
+
+
+def to_say(text: str, /) -> str:
+    """The text itself: it is said later, by a name, and the catalogue has it."""
+    return text
+
+
+def both(text: str, /, **values: object) -> dict[str, str]:
+    """A text in each language, its places filled: a title that a picture can also show where no
+    font has Chinese."""
+    told = {code: translated(text, code) for code in LANGUAGES}
+    return {code: words.format(**values) if values else words for code, words in told.items()}
+
+
+def translated(text: str, language: str) -> str:
+    """An English text in a language, its places still open."""
+    chinese = _chinese().get(text) if language == "zh" else None
+    return chinese or _PURPOSE.sub("", text)
+
+
+@functools.cache
+def _chinese() -> dict[str, str]:
+    """English text -> Chinese text."""
+    return dict(entries(CATALOGUE.read_text(encoding="utf-8")))
+
+
+def entries(po: str) -> Iterable[tuple[str, str]]:
+    """(English, Chinese) of each entry of a .po file: msgid "...", msgstr "...", each followed by
+    more of it in lines that begin with a quote. The file's own header is left out."""
+    found: list[list[str]] = []
+    for line in po.splitlines():
+        word, quote, _ = line.partition('"')
+        if not quote or line.startswith("#"):
+            continue
+        part = json.loads(line[len(word) :])
+        if word == "msgid ":
+            found.append([part])
+        elif word == "msgstr ":
+            found[-1].append(part)
+        else:
+            found[-1][-1] += part
+    return [(english, chinese) for english, chinese in found if english]
+
+
+class Table(Mapping[str, dict[str, str]]):
+    """Language -> words by their key, and "code", the language itself. Chinese is looked up when it
+    is first asked for."""
+
+    def __init__(self, rows: Iterable[tuple[str, ...]]) -> None:
+        self._rows = tuple(rows)
+        self._words: dict[str, dict[str, str]] = {}
+
+    def __getitem__(self, language: str) -> dict[str, str]:
+        if spoken_in(language) not in self._words:
+            self._words[language] = dict(self._spoken(language))
+        return self._words[language]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(LANGUAGES)
+
+    def __len__(self) -> int:
+        return len(LANGUAGES)
+
+    def _spoken(self, language: str) -> Iterator[tuple[str, str]]:
+        """(key, words) of each row."""
+        yield "code", language
+        for key, english, *chinese in self._rows:
+            given = chinese[0] if chinese and language == "zh" else ""
+            yield key, given or translated(english, language)
+
+
+def catalogue(rows: Iterable[tuple[str, ...]]) -> Table:
+    """Words by their key from rows (key, English), their Chinese from the catalogue; or from rows
+    that still have it beside them, (key, English, Chinese)."""
+    return Table(rows)
+
+
+def in_every(key: str, words: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The words that a table has for a key, in each language."""
+    return {language: words[language][key] for language in LANGUAGES}
+
+
+# --- the words of pictures ---
+
 _WORDS = (
-    ("comma", ", ", "，"),
-    ("colon", ": ", "："),
-    ("stop", "{}.", "{}。"),
-    ("badged", "{} ({})", "{}（{}）"),
-    ("timeline", "Timeline", "时间线"),
-    ("compare", "Predicted and measured", "预测与实测"),
-    ("predicted", "Predicted", "预测"),
-    ("measured", "measured", "实测"),
-    ("simulated", "simulated", "模拟"),
-    ("recorded", "recorded", "既有数据"),
-    ("computed", "computed", "计算值"),
-    ("paced", "paced", "固定时长"),
-    ("paced links", "paced links", "限速链路"),
-    ("overran", "overran", "实际用时超出设定"),
-    ("bubble", "bubble", "气泡"),
-    ("of", "{} of total time", "占总时间 {}"),
-    ("span", "span", "总时长"),
-    ("in_flight", "peak in flight", "激活峰值"),
-    ("hidden", "communication hidden", "被掩盖的通信"),
-    ("difference", "difference", "相差"),
-    ("points", "{} points", "{} 个百分点"),
-    ("busy", "busy", "忙碌"),
-    ("compute", "compute", "计算"),
-    ("idle", "idle", "空闲"),
-    ("share", "idle share", "空闲占比"),
-    ("comm", "communication", "通信"),
-    ("chunk", "lighter: later stage of the rank", "较浅：该 rank 靠后的 stage"),
-    ("nothing", "Nothing to show: no spans.", "没有可显示的内容。"),
-    ("table", "The same as a table", "同样内容的表格"),
-    ("busiest", "sent by the busiest rank", "最忙的 rank 发送"),
-    ("bytes", "bytes", "字节"),
+    ("comma", ", "),
+    ("colon", ": "),
+    ("stop", "{}."),
+    ("badged", "{} ({})"),
+    ("timeline", "Timeline"),
+    ("compare", "Predicted and measured"),
+    ("predicted", "Predicted"),
+    ("measured", "measured"),
+    ("simulated", "simulated"),
+    ("recorded", "recorded"),
+    ("computed", "computed"),
+    ("paced", "paced"),
+    ("paced links", "paced links"),
+    ("overran", "overran"),
+    ("bubble", "bubble"),
+    ("of", "{} of total time"),
+    ("span", "span"),
+    ("in_flight", "peak in flight"),
+    ("hidden", "communication hidden"),
+    ("difference", "difference"),
+    ("points", "{} points"),
+    ("busy", "busy"),
+    ("compute", "compute"),
+    ("idle", "idle"),
+    ("share", "idle share"),
+    ("comm", "communication"),
+    ("chunk", "lighter: later stage of the rank"),
+    ("nothing", "Nothing to show: no spans."),
+    ("table", "The same as a table"),
+    ("busiest", "sent by the busiest rank"),
+    ("bytes", "bytes"),
     (
         "summary_comm",
         "{ranks} ranks, {span}, {badge}: rank {sender} sends most, {bytes}.",
-        "{ranks} 个 rank，{span}，{badge}：rank {sender} 发送最多，{bytes}。",
     ),
-    ("plan", "{}: {}, {} ranks", "{}：{}，{} 个 rank"),
-    ("num_ranks", "{} ranks", "{} 个 rank"),
-    ("step", "step", "步骤"),
-    ("of_steps", "{} of {}", "{} / {}"),
-    ("nothing_sent", "nothing has been sent yet", "还没有发送任何东西"),
-    ("bound", "lower bound", "下界"),
-    ("time", "time", "用时"),
-    ("add", "+ added to the receiver's", "+ 与接收方相加"),
-    ("copy", "copied", "复制"),
+    ("plan", "{}: {}, {} ranks"),
+    ("num_ranks", "{} ranks"),
+    ("step", "step"),
+    ("of_steps", "{} of {}"),
+    ("nothing_sent", "nothing has been sent yet"),
+    ("bound", "lower bound"),
+    ("time", "time"),
+    ("add", "+ added to the receiver's"),
+    ("copy", "copied"),
     (
         "parts",
         "{0}/{1}: holds the parts of {0} of {1} ranks",
-        "{0}/{1}：已含 {1} 个 rank 中 {0} 个的贡献",
     ),
-    ("changed", "changed in this step", "本步改变"),
-    ("whole", "whole chunks", "完整的块"),
-    ("chunk_n", "chunk {}", "块 {}"),
-    ("peer", "to, from {}", "发往/来自 {}"),
-    ("out_in", "out in", "发 收"),
-    ("shared", ", one wire for all", "，共用一条线路"),
-    ("stated", "stated", "给定"),
-    ("drawn", "drawn", "照原图"),
-    ("network", "{} ranks and their links", "{} 个 rank 与它们的链路"),
-    ("islands", "islands", "岛"),
-    ("ring_order", "ring", "环"),
-    ("machine", "This machine", "本机"),
-    ("reported", "as the system says", "系统所报"),
-    ("cores", "cores", "核心"),
-    ("threads", "hardware threads", "硬件线程"),
-    ("memory", "memory", "内存"),
-    ("usable", "usable at once", "可同时使用"),
-    ("node", "NUMA node {}: {}", "NUMA 节点 {}：{}"),
-    ("one_core", "threads of one core", "同一核心的线程"),
-    ("one_cache", "one colour: one third-level cache", "同色：共享三级缓存"),
-    ("NV", "NVLinks, how many", "NVLink，条数"),
-    ("PIX", "at most one PCIe bridge", "至多一个 PCIe 桥"),
-    ("PXB", "several PCIe bridges", "多个 PCIe 桥"),
-    ("PHB", "PCIe and a CPU's host bridge", "PCIe 与 CPU 主桥"),
-    ("NODE", "host bridges of one NUMA node", "同一 NUMA 节点的主桥"),
-    ("SYS", "between NUMA nodes", "跨 NUMA 节点"),
-    ("Parameter server", "Parameter server", "参数服务器"),
-    ("Ring", "Ring", "环"),
-    ("Tree", "Tree", "树"),
-    ("Double binary tree", "Double binary tree", "双二叉树"),
-    ("Hierarchical", "Hierarchical", "分层"),
-    ("Star", "Star", "星形"),
-    ("Pairwise", "Pairwise", "成对"),
-    ("Direct", "Direct", "直接"),
-    ("Send and receive", "Send and receive", "发送与接收"),
+    ("changed", "changed in this step"),
+    ("whole", "whole chunks"),
+    ("chunk_n", "chunk {}"),
+    ("peer", "to, from {}"),
+    ("out_in", "out in"),
+    ("shared", ", one wire for all"),
+    ("stated", "stated"),
+    ("drawn", "drawn"),
+    ("network", "{} ranks and their links"),
+    ("islands", "islands"),
+    ("ring_order", "ring"),
+    ("machine", "This machine"),
+    ("reported", "as the system says"),
+    ("cores", "cores"),
+    ("threads", "hardware threads"),
+    ("memory", "memory"),
+    ("usable", "usable at once"),
+    ("node", "NUMA node {}: {}"),
+    ("one_core", "threads of one core"),
+    ("one_cache", "one colour: one third-level cache"),
+    ("NV", "NVLinks, how many"),
+    ("PIX", "at most one PCIe bridge"),
+    ("PXB", "several PCIe bridges"),
+    ("PHB", "PCIe and a CPU's host bridge"),
+    ("NODE", "host bridges of one NUMA node"),
+    ("SYS", "between NUMA nodes"),
+    ("Parameter server", "Parameter server"),
+    ("Ring", "Ring"),
+    ("Tree", "Tree"),
+    ("Double binary tree", "Double binary tree"),
+    ("Hierarchical", "Hierarchical"),
+    ("Star", "Star"),
+    ("Pairwise", "Pairwise"),
+    ("Direct", "Direct"),
+    ("Send and receive", "Send and receive"),
     (
         "summary",
         "{ranks} ranks, {span}, {badge}: {bubble} of the ranks' time is idle, most on rank "
         "{worst} ({most}).",
-        "{ranks} 个 rank，{span}，{badge}：空闲占 {bubble}，rank {worst} 最多（{most}）。",
     ),
 )
 
 
-def catalogue(rows: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
-    """Language -> words by their key, from rows (key, English, Chinese)."""
-    words: dict[str, dict[str, str]] = {"en": {}, "zh": {}}
-    for key, english, chinese in rows:
-        words["en"][key] = english
-        words["zh"][key] = chinese
-    return words
-
-
-def both(key: str, words: dict[str, dict[str, str]]) -> dict[str, str]:
-    """A word of a catalogue in every language."""
-    return {language: words[language][key] for language in LANGUAGES}
-
-
-WORDS = catalogue([("code", "en", "zh"), *_WORDS])
+WORDS = catalogue(_WORDS)
 
 
 TITLES: dict[str, str] = {
@@ -162,34 +265,35 @@ TITLES: dict[str, str] = {
 """Words for every primitive and algorithm"""
 
 
-def speaking(language: str, build: Callable[[dict[str, str]], Any]) -> Any:
-    """The picture that ``build`` makes of a language's words; it can also make itself
-    ``in_english``.
+def speaking(language: str | None, build: Callable[[dict[str, str]], Any]) -> Any:
+    """The picture that ``build`` makes of a language's words (None: the one in use); a Chinese one
+    can also make itself ``in_english``.
 
     Raises ValueError for a language that is neither "en" nor "zh".
     """
-    picture = build(_words(language))
-    return picture if language == "en" else replace(picture, in_english=lambda: build(WORDS["en"]))
+    spoken = spoken_in(language)
+    picture = build(WORDS[spoken])
+    return picture if spoken == "en" else replace(picture, in_english=lambda: build(WORDS["en"]))
 
 
-def _words(language: str) -> dict[str, str]:
-    if language not in WORDS:
-        raise ValueError(f"a picture's language is one of {', '.join(WORDS)}; got {language!r}")
-    return WORDS[language]
-
-
-def called(names: Iterable[str], language: str, *more: str) -> str:
+def called(names: Iterable[str], language: str | None, *more: str) -> str:
     """What a collective and its algorithm are called, and more: of ("all_reduce", "ring") and
     "N = 4" it is "All-reduce: Ring, N = 4". A name that ``TITLES`` lacks stays."""
-    words = _words(language)
+    words = WORDS[spoken_in(language)]
     titles = [TITLES.get(name, name) for name in names]
     name = words["colon"].join(words.get(title, title) for title in titles)
     return words["comma"].join((name, *more))
 
 
+def called_in_both(names: Iterable[str], *more: str) -> dict[str, str]:
+    """The same in each language."""
+    kept = tuple(names)
+    return {code: called(kept, code, *more) for code in LANGUAGES}
+
+
 def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
     """What a picture shows, its numbers and where they come from, in one line."""
-    words = _words(language)
+    words = WORDS[spoken_in(language)]
     told = words["comma"].join(" ".join(pair) for pair in numbers)
     said = words["colon"].join(part for part in (heading, told) if part)
     return words["badged"].format(said, badge)
@@ -198,4 +302,4 @@ def titled(heading: str, numbers: Iterable[tuple[str, ...]], badge: str, languag
 def sentence(heading: str, parts: Iterable[tuple[str, ...]], badge: str, language: str) -> str:
     """The same as a sentence, for a picture's summary."""
     said = titled(heading, parts, badge, language)
-    return WORDS[language]["stop"].format(said)
+    return WORDS[spoken_in(language)]["stop"].format(said)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import builds
 import chinese
+import comments
 import glossary
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
 
@@ -93,6 +94,15 @@ def expected(root: Path) -> dict[Path, str]:
     return files
 
 
+def untranslated(root: Path) -> list[tuple[str, str]]:
+    """(chapter, English) of each comment and docstring that has no Chinese yet."""
+    found = []
+    for chapter in map(read, sources(root)):
+        lacking = comments.missing(chapter.code, chapter.remarks)
+        found += [(chapter.name[:2], english) for english in lacking]
+    return found
+
+
 def refresh(files: dict[Path, str], *, check: bool) -> list[Path]:
     """Writes the files that differ and removes notebooks whose source is gone; with ``check`` it
     only lists them."""
@@ -160,6 +170,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         return 1
     word = "stale:" if options.check else "wrote:"
     print(word, *[path.relative_to(root) for path in changed] or ["nothing"], sep="\n  ")
+    for number, english in untranslated(root):
+        print(f"{number}: no Chinese of the comment {english!r}", file=sys.stderr)
     return int(options.check and bool(changed))
 
 

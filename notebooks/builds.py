@@ -1,5 +1,6 @@
 """A chapter as a notebook: for learners, solved, or checked (both at once, to be run by nbmake)."""
 
+import comments
 import nbformat
 from chapter import LANGUAGE_LINE, SOLUTION, Cell, Chapter, heading
 from chinese import fingerprint
@@ -42,10 +43,9 @@ def notebook(chapter: Chapter, language: str, build: str) -> NotebookNode:
         rows = _checked(chapter, language)
     else:
         solved = build == "solution"
-        rows = [
-            (cell.kind, _text(chapter, cell, language, solved), cell.options)
-            for cell in chapter.cells
-        ]
+        rows = []
+        for cell in chapter.cells:
+            rows.append((cell.kind, _text(chapter, cell, language, solved), cell.options))
     cells = []
     for position, (kind, text, options) in enumerate(rows):
         make = new_markdown_cell if kind == "markdown" else new_code_cell
@@ -74,9 +74,10 @@ def text(notebook: NotebookNode) -> str:
 
 
 def _text(chapter: Chapter, cell: Cell, language: str, solved: bool) -> str:
-    if cell.kind == "code":
-        return code(cell.source, language, chapter.name[:2], solved=solved)
-    return cell.chinese if language == "zh" else cell.source
+    if cell.kind == "markdown":
+        return cell.chinese if language == "zh" else cell.source
+    text = code(cell.source, language, chapter.name[:2], solved=solved)
+    return comments.rendered(text, chapter.remarks) if language == "zh" else text
 
 
 def _checked(chapter: Chapter, language: str) -> list[tuple[str, str, dict]]:

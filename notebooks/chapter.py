@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import chinese
+import comments
 import jupytext
 
 SOLUTION = re.compile(
@@ -43,6 +44,13 @@ class Chapter:
     """sections, needs, minutes"""
     cells: tuple[Cell, ...]
     """in order; the first is the title"""
+    remarks: dict[str, str]
+    """the comments and docstrings of its code: English -> Chinese"""
+
+    @property
+    def code(self) -> list[str]:
+        """The text of its code cells."""
+        return [cell.source for cell in self.cells if cell.kind == "code"]
 
 
 def heading(markdown: str) -> str:
@@ -81,7 +89,10 @@ def read(source: Path) -> Chapter:
     english = [cell.source for cell in cells if cell.kind == "markdown"]
     file = chinese_of(source)
     text = file.read_text(encoding="utf-8") if file.exists() else ""
+    text, remarks, comment_faults = comments.split(text)
     translations, chinese_faults = chinese.pair(english, text, source.stem[:2])
+    code = [cell.source for cell in cells if cell.kind == "code"]
+    chinese_faults += comment_faults + comments.faults(code, remarks)
     rest = iter(translations)
     cells = [
         replace(cell, chinese=next(rest)) if cell.kind == "markdown" else cell for cell in cells
@@ -93,7 +104,7 @@ def read(source: Path) -> Chapter:
     faults += [f"zh/{file.name}: {fault}" for fault in chinese_faults]
     if faults:
         raise ValueError("\n".join(faults))
-    return Chapter(name=source.stem, header=dict(header), cells=tuple(cells))
+    return Chapter(name=source.stem, header=dict(header), cells=tuple(cells), remarks=remarks)
 
 
 def _cell(raw: dict) -> Cell:

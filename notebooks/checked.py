@@ -84,6 +84,20 @@ def faults(notebook: NotebookNode) -> list[str]:
     return found
 
 
+def warnings(notebook: NotebookNode) -> list[str]:
+    """What no reader should find among the outputs: a warning, or a folder of this machine's
+    Python."""
+    found = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            told = [output.get("text", ""), *output.get("traceback", ())]
+            told.append(output.get("data", {}).get("text/plain", ""))
+            for line in "\n".join(told).splitlines():
+                if "Warning: " in line or "site-packages" in line:
+                    found.append(f"{line.strip()} in: {cell.source.partition(chr(10))[0]}")
+    return found
+
+
 def write(root: Path, wanted: list[Copy]) -> list[Path]:
     """Writes the copies that are absent, stale or not executed to their end, without outputs.
     Returns those."""
@@ -144,10 +158,15 @@ def load(root: Path, copy: Copy) -> NotebookNode:
 
 
 def executed(root: Path, copy: Copy) -> NotebookNode:
-    """A copy with its outputs, executed now if need be. Raises Failed if a cell went wrong."""
+    """A copy with its outputs, executed now if need be. Raises Failed if a cell went wrong, or
+    warned of something."""
+    name = path_of(root, copy).relative_to(root)
     if not execute(root, [copy]):
-        raise Failed(f"{path_of(root, copy).relative_to(root)} did not run to its end")
-    return load(root, copy)
+        raise Failed(f"{name} did not run to its end")
+    notebook = load(root, copy)
+    if told := warnings(notebook):
+        raise Failed(f"{name} shows what no reader should find:\n" + "\n".join(told))
+    return notebook
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:

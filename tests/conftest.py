@@ -13,7 +13,7 @@ import pytest
 from browser.lab import browser, chromium
 from xdist.scheduler import LoadScopeScheduling
 
-from labkit import check
+from labkit import check, words
 from labkit.check import exercises
 from labkit.launching.fork import zygote_client
 from labkit.machine import resources
@@ -82,6 +82,12 @@ def chrome() -> Iterator[object]:
     """A running Chromium, Playwright's, for all tests: each opens a context of its own in it."""
     with browser() as running:
         yield running
+
+
+@pytest.fixture
+def chinese(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The language in use is Chinese."""
+    monkeypatch.setattr(words, "_language", "zh")
 
 
 @pytest.fixture

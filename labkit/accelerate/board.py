@@ -28,43 +28,38 @@ class AccelerateBoard(Trial):
     dropdowns = ("engine", "precision")
     words = (
         *picture.NAMES,
-        ("accumulation", "accumulation", "累积批次"),
-        ("engine", "engine", "引擎"),
-        ("precision", "precision", "精度"),
-        ("ranks", "ranks", "rank 数"),
-        ("before", "before prepare", "prepare 之前"),
-        ("after", "after prepare", "prepare 之后"),
-        ("model", "model", "模型"),
-        ("optimizer", "optimizer", "优化器"),
-        ("loader", "loader", "加载器"),
-        ("batch sampler", "batch sampler", "批采样器"),
-        ("batches", "batches per epoch", "每个 epoch 的批次数"),
-        ("batch on", "batches lie on", "批次所在设备"),
-        ("weights", "weights on rank 0", "rank 0 上的权重"),
-        ("inside", "a block computes in", "层内计算的类型"),
-        ("output", "output", "输出的类型"),
+        ("accumulation", "accumulation"),
+        ("engine", "engine"),
+        ("precision", "precision"),
+        ("ranks", "ranks"),
+        ("before", "before prepare"),
+        ("after", "after prepare"),
+        ("model", "model"),
+        ("optimizer", "optimizer"),
+        ("loader", "loader"),
+        ("batch sampler", "batch sampler"),
+        ("batches", "batches per epoch"),
+        ("batch on", "batches lie on"),
+        ("weights", "weights on rank 0"),
+        ("inside", "a block computes in"),
+        ("output", "output"),
         (
             "same",
             "Measured: every line called the predicted collectives, and the weights changed where "
             "predicted.",
-            "实测：每一行调用的集合通信都与预测相同，权重也在预测的那一行改变。",
         ),
         (
             "other",
             "Measured: {} places differ from the prediction (≠).",
-            "实测：有 {} 处与预测不同（≠）。",
         ),
         (
             "payload",
             "Handed to collectives in this update by a rank: {} bytes.",
-            "这次更新中，一个 rank 交给集合通信 {} 字节。",
         ),
         (
             "cpu",
             "On the CPU with gloo. Accelerate runs FSDP and DeepSpeed on all ranks only where it "
             "finds GPUs: here it is told that it has.",
-            "在 CPU 上用 gloo 运行。Accelerate 只在找到 GPU 时才会在所有 rank 上"
-            "用 FSDP 和 DeepSpeed：这里告诉它“找到了”。",
         ),
     )
 

@@ -4,7 +4,8 @@ chapter shows."""
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, faults, hint, language, on_ranks, status
+from labkit.check import exercise, faults, hint, language, on_ranks, over_budget, status
+from labkit.words import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -19,9 +20,14 @@ def one_epoch(answer: Callable) -> Iterator[tuple[str, str]]:
     returns on the main process the whole weights under the names of the bare model. The same code
     for every engine. Run on real ranks.
     """
-    for engine, num_ranks in (("one process", 1), ("ddp", 3), ("fsdp", 2), ("zero2", 2)):
+    for engine, num_ranks in ((say("one process"), 1), ("ddp", 3), ("fsdp", 2), ("zero2", 2)):
         run = on_ranks(num_ranks, _epoch, answer, engine)
-        yield from faults(f"{engine}, {num_ranks} ranks" if num_ranks > 1 else engine, run)
+        case = (
+            say("{engine}, {num_ranks} ranks", engine=engine, num_ranks=num_ranks)
+            if num_ranks > 1
+            else say("one process")
+        )
+        yield from faults(case, run)
 
 
 @exercise
@@ -33,13 +39,19 @@ def accumulate_and_clip(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for num_ranks, num_steps in ((2, 2), (3, 3), (2, 1), (2, 4)):
         run = on_ranks(num_ranks, _accumulated, answer, num_steps)
-        case = f"{num_ranks} ranks, accumulation over {num_steps}"
+        case = say(
+            "{num_ranks} ranks, accumulation over {num_steps}",
+            num_ranks=num_ranks,
+            num_steps=num_steps,
+        )
         yield from faults(case, run)
         _, calls, updates = run[0]
         if calls > updates:
-            yield (
-                "over budget",
-                f"{case}: {calls} all-reduces for {updates} updates; one per update is enough",
+            yield over_budget(
+                "{case}: {calls} all-reduces for {updates} updates; one per update is enough",
+                case=case,
+                calls=calls,
+                updates=updates,
             )
 
 
@@ -51,14 +63,21 @@ def exact_accuracy(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for num_samples, num_ranks, batch in ((11, 3, 2), (8, 2, 2), (5, 4, 2), (9, 2, 4)):
         run = on_ranks(num_ranks, _accuracy, answer, num_samples, batch)
-        case = f"{num_samples} samples, {num_ranks} ranks, batches of {batch}"
+        case = say(
+            "{num_samples} samples, {num_ranks} ranks, batches of {batch}",
+            num_samples=num_samples,
+            num_ranks=num_ranks,
+            batch=batch,
+        )
         yield from faults(case, run)
         _, payload_bytes, seen = run[0]
         if payload_bytes > 24 * seen + 64:
-            yield (
-                "over budget",
-                f"{case}: a rank hands {payload_bytes} bytes to collectives for its {seen} "
+            yield over_budget(
+                "{case}: a rank hands {payload_bytes} bytes to collectives for its {seen} "
                 "samples; a prediction and a label are 16 bytes",
+                case=case,
+                payload_bytes=payload_bytes,
+                seen=seen,
             )
 
 
@@ -106,18 +125,29 @@ def _differ(given: object, right: "dict[str, Tensor]") -> str:
     import torch
 
     if not isinstance(given, dict):
-        return f"returned {type(given).__name__}, not the weights (a dict of tensors)"
+        return say(
+            "returned {kind}, not the weights (a dict of tensors)", kind=type(given).__name__
+        )
     odd = sorted(set(given) ^ set(right))
+    if odd and odd[0] in right:
+        return say("{odd} is missing", odd=odd[0])
     if odd:
-        return f"{odd[0]} is {'missing' if odd[0] in right else 'no weight of the bare model'}"
+        return say("{odd} is no weight of the bare model", odd=odd[0])
     for name, weight in right.items():
         mine = given[name]
         if type(mine) not in (torch.Tensor, torch.nn.Parameter) or mine.shape != weight.shape:
-            return f"{name} is not whole: {type(mine).__name__} of shape {tuple(mine.shape)}"
+            return say(
+                "{name} is not whole: {kind} of shape {shape}",
+                name=name,
+                kind=type(mine).__name__,
+                shape=tuple(mine.shape),
+            )
         if not torch.allclose(mine.float(), weight, rtol=1e-3, atol=1e-5):
             far = (mine.float() - weight).abs().max()
-            return (
-                f"{name} is not what one process gets from the same batches: off by up to {far:.2g}"
+            return say(
+                "{name} is not what one process gets from the same batches: off by up to {far:.2g}",
+                name=name,
+                far=far,
             )
     return ""
 
@@ -178,8 +208,10 @@ def _accuracy(answer: Callable, num_samples: int, batch: int) -> tuple[str, int,
         given = answer(accelerate, net, loader)
     seen = len(loader) * batch
     if not isinstance(given, (int, float)):
-        return f"returned {type(given).__name__}, not a number", 0, seen
+        return say("returned {kind}, not a number", kind=type(given).__name__), 0, seen
     fault = ""
     if abs(given - true) > 1e-4:
-        fault = f"returned {given:.4f}; of all samples {true:.4f} are right"
+        fault = say(
+            "returned {given:.4f}; of all samples {true:.4f} are right", given=given, true=true
+        )
     return fault, counted.payload_bytes.total(), seen

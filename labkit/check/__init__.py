@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "exercises": ["exercise", "hint", "status"],
-        "grading": ["faults", "limit", "on_ranks", "trace", "unlike"],
-        "verdict": ["Verdict", "language", "say"],
+        "grading": ["faults", "limit", "on_ranks", "over_budget", "trace", "unlike", "wrong"],
+        "verdict": ["Verdict", "language"],
     },
 )

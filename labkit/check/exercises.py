@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from labkit.check import chapters, record
 from labkit.check.grading import limit
-from labkit.check.verdict import STATES, Verdict, say, spoken, titled
+from labkit.check.verdict import STATES, Verdict, spoken, titled
 from labkit.launching.verdicts.verdict import LaunchError
+from labkit.words import say
 
 Grade = Callable[..., Iterator[tuple[str, str]]]
 """Takes an answer; yields "wrong" or "over budget", and the case"""
@@ -73,7 +74,7 @@ def hint(name: str) -> None:
     width = 60 if spoken() == "zh" else 100
     for number, text in enumerate(_earned(name), start=1):
         count = f"{number}/{len(_HINTS[name]['en'])}"
-        line = count + say(": ", "：") + text
+        line = count + say(": ") + text
         print(textwrap.fill(line, width, subsequent_indent="     ", break_on_hyphens=False))
 
 
@@ -84,7 +85,7 @@ def status() -> None:
     num_passed = sum(state == "passed" for state in last.values())
     for name, state in last.items():
         print(f"{name:<24} {titled(state)}")
-    print(say(f"{num_passed} of {len(last)} passed", f"通过 {num_passed} / {len(last)}"))
+    print(say("{passed} of {exercises} passed", passed=num_passed, exercises=len(last)))
 
 
 def _here() -> list[str]:
@@ -112,17 +113,15 @@ def _raised(error: BaseException, answer: Callable) -> Verdict:
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if frame.filename == file]
     if mine or raised_by_ranks:
-        message = say("Your function did not reach its end.", "你的函数没有运行到底。")
+        message = say("Your function did not reach its end.")
     else:
-        message = say(
-            "The check takes a function, and can't use this one or its result.",
-            "请传入函数；这个函数或它的结果无法检查。",
-        )
+        message = say("The check takes a function, and can't use this one or its result.")
     case = traceback.format_exception_only(error)[-1].strip()
     if raised_by_ranks:
         case = str(error)
     if mine:
-        case += f"\nline {mine[-1].lineno}: {mine[-1].line}"
+        last = mine[-1]
+        case += "\n" + say("line {number}: {text}", number=last.lineno, text=last.line)
     return Verdict(state="wrong", message=message, counterexample=case)
 
 

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from labkit.check.verdict import Verdict, say
+from labkit.check.verdict import Verdict
 from labkit.launching.launcher import launch
 from labkit.launching.run import Run
-from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts import disagreement
+from labkit.words import say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,7 @@ def limit(seconds: float) -> Iterator[None]:
     there is no limit."""
 
     def ring(*_: object) -> None:
-        raise TimeoutError(f"no answer within {seconds:g} s")
+        raise TimeoutError(say("no answer within {seconds:g} s", seconds=seconds))
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -46,24 +47,32 @@ def trace(run: Run) -> Verdict:
     """Whether all ranks of a run made the same collective calls in the same order: what no error
     tells, as long as op and shape agree. The verdict names the first call that is out of order, on
     each rank, with its line."""
-    found = diagnosis.swapped(run.calls())
+    found = disagreement.swapped(run.calls())
     if found is not None:
         return Verdict(state="wrong", counterexample=found.text)
     num_calls = max(map(len, run.calls()), default=0)
     return Verdict(
         state="passed",
-        message=say(
-            f"The ranks made the same {num_calls} calls in the same order.",
-            f"各 rank 以相同的顺序做了相同的 {num_calls} 次调用。",
-        ),
+        message=say("The ranks made the same {calls} calls in the same order.", calls=num_calls),
     )
+
+
+def wrong(text: str, /, **values: object) -> tuple[str, str]:
+    """What a grader yields of a case that goes wrong: the case in words, said as ``words.say``
+    does."""
+    return "wrong", say(text, **values)
+
+
+def over_budget(text: str, /, **values: object) -> tuple[str, str]:
+    """The same of a case that is right but costs more than it must."""
+    return "over budget", say(text, **values)
 
 
 def faults(case: str, run: Run) -> Iterator[tuple[str, str]]:
     """Each rank's fault, where it has one: what it returned first."""
     for rank, (fault, *_) in enumerate(run):
         if fault:
-            yield "wrong", f"{case}, rank {rank}: {fault}"
+            yield wrong("{case}, rank {rank}: {fault}", case=case, rank=rank, fault=fault)
 
 
 def unlike(mine: "Tensor", right: "Tensor", what: str) -> str:
@@ -75,5 +84,5 @@ def unlike(mine: "Tensor", right: "Tensor", what: str) -> str:
         return ""
     factor = float((mine * right).sum() / right.square().sum())
     if torch.allclose(mine, factor * right, rtol=1e-3, atol=1e-5):
-        return f"is not {what}, it is {factor:.3g} times that"
-    return f"is not {what}"
+        return say("is not {what}, it is {factor:.3g} times that", what=what, factor=factor)
+    return say("is not {what}", what=what)

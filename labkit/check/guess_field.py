@@ -7,9 +7,9 @@ import ipywidgets as w
 
 from labkit import words
 from labkit.check.guesses import Guess
-from labkit.check.verdict import say
 from labkit.pictures import mime
 from labkit.widgets.picture import Board, answer_anytime, in_notebook
+from labkit.words import say
 
 
 class Field(Board):
@@ -23,14 +23,14 @@ class Field(Board):
             self.control = w.RadioButtons(
                 options=guess.choices,
                 value=guess.value,
-                description=say("your guess", "你的猜测"),
+                description=say("your guess"),
                 layout=w.Layout(width="auto"),
             )
         else:
             self.control = w.Text(
                 value=guess.written(guess.value),
                 placeholder=guess.range(),
-                description=say("your guess", "你的猜测"),
+                description=say("your guess"),
                 continuous_update=False,
                 style={"description_width": "auto"},
                 layout=w.Layout(width="22em", max_width="100%"),
@@ -57,13 +57,11 @@ class Field(Board):
 
     def _tell(self, kept: bool) -> None:
         mine = self.guess.written(self.guess.value)
-        note = say(f"Kept: {mine}.", f"已记下：{mine}。")
+        note = say("Kept: {mine}.", mine=mine)
         if not kept:
-            note = say(
-                f"{self.guess.range()}; Enter keeps it.", f"{self.guess.range()}；按回车记下。"
-            )
+            note = say("{range}; Enter keeps it.", range=self.guess.range())
             if self.guess.choices:
-                note = say("Choose one.", "选一个。")
+                note = say("Choose one.")
         self.told.value = f"<span role='status'>{escape(note)}</span>"
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
@@ -86,7 +84,7 @@ def plain_field(guess: Guess) -> str:
             f'placeholder="{escape(guess.range())}" value="{escape(guess.written(guess.value))}"'
         )
         control = f'<input type="text" style="{style}" {shown}>'
-    told = say("your guess", "你的猜测")
+    told = say("your guess")
     return (
         f'<div class="labkit-guess"><div><b>{question}</b></div>'
         f"<label>{told} {control}</label></div>"

@@ -10,11 +10,11 @@ from reprlib import repr as brief
 
 from labkit import words
 from labkit.check import chapters, record
-from labkit.check.verdict import say
 from labkit.pictures.sketch import said, short
 from labkit.shown import Said
 from labkit.tables import worded
 from labkit.units import UNITS, check_word, format_number, format_share
+from labkit.words import say
 
 CLOSE, NEAR, FAR = "close", "near", "far"
 COLOURS = {CLOSE: "#2e9e6b", NEAR: "#4f9fe3", FAR: "#d98e04", "": "#8a8f98"}
@@ -41,8 +41,8 @@ class Guess:
         self.value: float | str | None = None
 
     def __repr__(self) -> str:
-        guessed = self.written(self.value) or say("no guess yet", "还没有猜")
-        return f"{self.question}{say(': ', '：')}{guessed}"
+        guessed = self.written(self.value) or say("no guess yet")
+        return f"{self.question}{say(': ')}{guessed}"
 
     def written(self, value: float | str | None) -> str:
         """A guess or an answer as text; "" for none."""
@@ -55,16 +55,16 @@ class Guess:
         if self.choices:
             return ", ".join(self.choices)
         if self.between is None:
-            return say("a number", "一个数")
+            return say("a number")
         low, high = (short(self.written(end)) for end in self.between)
-        return say(f"{low} to {high}", f"{low} 到 {high}")
+        return say("{low} to {high}", low=low, high=high)
 
     def read(self, given: object) -> float | str:
         """What was typed or given, as a value: "27 %", "1/4" and "0.27" are numbers. Raises
         ValueError for what can't be guessed here."""
         value = given
         if self.choices:
-            check_word(given, self.choices, say("a guess here", "这里的猜测"))
+            check_word(given, self.choices, say("a guess here"))
             return given
         if isinstance(given, str):
             value = _number(given)
@@ -73,8 +73,9 @@ class Guess:
         if value is None or not math.isfinite(value) or not low <= value <= high:
             raise ValueError(
                 say(
-                    f"the guess is a number, {self.range()}; got {brief(given)}",
-                    f"请猜一个数：{self.range()}；得到的是 {brief(given)}",
+                    "the guess is a number, {range}; got {got}",
+                    range=self.range(),
+                    got=brief(given),
                 )
             )
         return value
@@ -105,16 +106,11 @@ class Guess:
 
     def _answer(self, answer: object) -> float | str:
         if self.choices:
-            check_word(answer, self.choices, say("the answer", "答案"))
+            check_word(answer, self.choices, say("the answer"))
             return answer
         value = _plain(answer)
         if value is None or not math.isfinite(value):
-            raise ValueError(
-                say(
-                    f"the answer is a number; got {brief(answer)}",
-                    f"答案是一个数；得到 {brief(answer)}",
-                )
-            )
+            raise ValueError(say("the answer is a number; got {got}", got=brief(answer)))
         return value
 
     def _ipython_display_(self) -> None:
@@ -140,38 +136,37 @@ class Score:
     """"close", "near", "far", or "" without a guess"""
 
     def __repr__(self) -> str:
-        gap = say(" ", "")
-        parts = (f"{self.question}{say(':', '：')}", self._compared(), self._comment())
+        gap = "" if words.language() == "zh" else " "
+        parts = (f"{self.question}{say(':')}", self._compared(), self._comment())
         return gap.join(filter(None, parts))
 
     def _compared(self) -> str:
         if not self.grade:
-            return say(f"it is {self.answer}.", f"答案是 {self.answer}。")
+            return say("it is {answer}.", answer=self.answer)
         if not self.off:
-            return say(f"you guessed {self.guess}, and so it is.", f"你猜 {self.guess}，正是如此。")
+            return say("you guessed {guess}, and so it is.", guess=self.guess)
         return say(
-            f"you guessed {self.guess}, it is {self.answer}: {self.off}.",
-            f"你猜 {self.guess}，答案是 {self.answer}：{self.off}。",
+            "you guessed {guess}, it is {answer}: {off}.",
+            guess=self.guess,
+            answer=self.answer,
+            off=self.off,
         )
 
     def _comment(self) -> str:
         comments = {
-            CLOSE: say("Close.", "很接近。") if self.off else "",
-            NEAR: say("Not far.", "差得不远。"),
-            FAR: say(
-                "That is a surprise, and what guessing is for.", "出乎意料——先猜再看，正是为此。"
-            ),
+            CLOSE: say("Close.") if self.off else "",
+            NEAR: say("Not far."),
+            FAR: say("That is a surprise, and what guessing is for."),
             "": say(
                 "You made no guess. You can still make one above, and run this cell again.",
-                "你还没有猜。可以在上面补一个，再运行这一格。",
             ),
         }
         return comments[self.grade]
 
     def _repr_html_(self) -> str:
         edge = f"border-left:4px solid {COLOURS[self.grade]};padding:.2em .8em"
-        question = f"{escape(self.question)}{say(': ', '：')}"
-        gap = say(" ", "")
+        question = f"{escape(self.question)}{say(': ')}"
+        gap = "" if words.language() == "zh" else " "
         compared = f"<b>{escape(self._compared())}</b>{gap}{escape(self._comment())}"
         return f'<div style="{edge}">{question}{compared}</div>'
 
@@ -253,7 +248,7 @@ def _plain(value: object) -> float | None:
 
 def _number(text: str) -> float | None:
     """A number as people type it: "0.27", "27 %", "3/11", "1,000"; None where it is none."""
-    text = text.strip().replace(",", "").replace("，", "").replace("％", "%")
+    text = text.strip().replace(",", "").replace("\uff0c", "").replace("\uff05", "%")
     factor = 0.01 if text.endswith("%") else 1.0
     above, slash, below = text.rstrip("% ").partition("/")
     try:
@@ -266,22 +261,22 @@ def distance(guessed: float | str, right: float | str, unit: str) -> tuple[str, 
     """How good a guess is, and how far it was in words: points of a share, the ratio of what has a
     size, else the difference. "" where it is right."""
     if isinstance(right, str):
-        return (CLOSE, "") if guessed == right else (FAR, say("another one", "不是这一个"))
+        return (CLOSE, "") if guessed == right else (FAR, say("another one"))
     if format_number(guessed, unit) == format_number(right, unit):
         return CLOSE, ""
     high = guessed > right
     if unit == "share":
         points = f"{100 * abs(guessed - right):.1f}"
-        more = say(f"{points} points too high", f"高了 {points} 个百分点")
-        less = say(f"{points} points too low", f"低了 {points} 个百分点")
+        more = say("{points} points too high", points=points)
+        less = say("{points} points too low", points=points)
         return _grade(abs(guessed - right), 0.03, 0.1), more if high else less
     if guessed > 0 and right > 0:
         ratio = guessed / right
         return _grade(max(ratio, 1 / ratio), 1.1, 2.0), _ratio_words(ratio)
     gap = abs(guessed - right)
     shown = format_number(gap, unit)
-    more = say(f"{shown} too high", f"高了 {shown}")
-    less = say(f"{shown} too low", f"低了 {shown}")
+    more = say("{shown} too high", shown=shown)
+    less = say("{shown} too low", shown=shown)
     return _grade(gap / (abs(right) or abs(guessed)), 0.1, 0.5), more if high else less
 
 
@@ -289,15 +284,15 @@ def _ratio_words(ratio: float) -> str:
     """A ratio as a share where it is small, as a factor where it is large."""
     if 0.5 < ratio < 2:
         share = format_share(abs(ratio - 1))
-        return say(f"{share} too high", f"高了 {share}") if ratio > 1 else _less(share)
+        return say("{share} too high", share=share) if ratio > 1 else _less(share)
     factor = format_number(max(ratio, 1 / ratio))
-    more = say(f"{factor} times too high", f"是答案的 {factor} 倍")
-    less = say(f"{factor} times too low", f"是答案的 {factor} 分之一")
+    more = say("{factor} times too high", factor=factor)
+    less = say("{factor} times too low", factor=factor)
     return more if ratio > 1 else less
 
 
 def _less(share: str) -> str:
-    return say(f"{share} too low", f"低了 {share}")
+    return say("{share} too low", share=share)
 
 
 def _grade(distance: float, close: float, near: float) -> str:

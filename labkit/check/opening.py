@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from labkit import words
 from labkit.check import chapters
-from labkit.check.verdict import say
 from labkit.launching import launcher, settings
 from labkit.machine import resources
 from labkit.units import check_real, check_whole
+from labkit.words import say
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -32,10 +32,10 @@ class Opened:
 
     def __repr__(self) -> str:
         return say(
-            f"{self.rung}. A launch has {self.ranks} ranks and {self.deadline_s:g} s, unless it "
-            "says otherwise.",
-            f"{self.rung}。未另行说明时，一次启动有 {self.ranks} 个 rank，限时 "
-            f"{self.deadline_s:g} s。",
+            "{rung}. A launch has {ranks} ranks and {deadline_s:g} s, unless it says otherwise.",
+            rung=self.rung,
+            ranks=self.ranks,
+            deadline_s=self.deadline_s,
         )
 
 
@@ -89,6 +89,6 @@ def _rung(ranks: int) -> str:
     """What the ranks of a usual launch stand on."""
     gpus = resources.num_gpus()
     if gpus >= ranks:
-        return say(f"{gpus} GPUs, nccl", f"{gpus} 个 GPU，nccl")
+        return say("{gpus} GPUs, nccl", gpus=gpus)
     cores = resources.cores()
-    return say(f"CPU, {cores} cores, gloo", f"CPU，{cores} 个核心，gloo")
+    return say("CPU, {cores} cores, gloo", cores=cores)

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from labkit.check.verdict import say
 from labkit.pictures import mime
+from labkit.words import say
 
 KINDS = ("exercises", "guesses")
 Entry = dict[str, object]
@@ -96,10 +96,11 @@ def _read(folder: Path) -> Content:
         aside = _set_aside(folder, "unreadable")
         _tell_once(
             say(
-                f"The record of your progress could not be read ({error}). It is kept as "
-                f"{aside.name} in {folder}; a new one begins.",
-                f"无法读取学习进度（{error}）。原文件已改名为 {aside.name}，保存在 {folder}；"
-                "进度将重新记录。",
+                "The record of your progress could not be read ({error}). It is kept as {name} in "
+                "{folder}; a new one begins.",
+                error=error,
+                name=aside.name,
+                folder=folder,
             )
         )
         return {kind: {} for kind in KINDS}
@@ -172,10 +173,10 @@ def _told_if_impossible() -> Iterator[None]:
         why = error.strerror or type(error).__name__
         _tell_once(
             say(
-                f"Your progress can't be kept in {home()} ({why}): it lasts as long as this "
-                "kernel. LABKIT_HOME names another folder.",
-                f"无法在 {home()} 中保存学习进度（{why}）：它只保留到内核结束。"
-                "可用 LABKIT_HOME 指定另一个文件夹。",
+                "Your progress can't be kept in {home} ({why}): it lasts as long as this kernel. "
+                "LABKIT_HOME names another folder.",
+                home=home(),
+                why=why,
             )
         )
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from labkit import tables
 from labkit.check import chapters, record
 from labkit.check.guesses import CLOSE, FAR, NEAR, distance
-from labkit.check.verdict import STATES, say, titled
+from labkit.check.verdict import STATES, titled
 from labkit.pictures.sketch import Said, said
 from labkit.units import UNITS, format_number
+from labkit.words import both, say
 
 _NONE = "not attempted"
 
@@ -59,7 +60,7 @@ def progress(*, reset: bool = False) -> Standing:
     if reset:
         kept = record.clear()
         if kept is not None:
-            print(say(f"What was reached so far is kept in {kept}", f"此前的进度保存在 {kept}"))
+            print(say("What was reached so far is kept in {kept}", kept=kept))
     tried = record.entries("exercises")
     guessed = record.entries("guesses")
     return Standing(
@@ -93,11 +94,11 @@ def _chapters(tried: dict[str, dict], guessed: dict[str, dict]) -> tables.Table:
             }
         )
     heads = {
-        "exercises": {"en": "exercises", "zh": "练习"},
-        "passed": {"en": "passed", "zh": "通过"},
-        "guesses": {"en": "guesses", "zh": "猜测"},
+        "exercises": both("exercises"),
+        "passed": both("passed"),
+        "guesses": both("guesses"),
     }
-    return tables.table(rows, heads=heads, title={"en": "Your progress", "zh": "学习进度"})
+    return tables.table(rows, heads=heads, title=both("Your progress"))
 
 
 def _told(grades: list) -> str:
@@ -105,15 +106,15 @@ def _told(grades: list) -> str:
     if not grades:
         return ""
     names = {
-        CLOSE: say("close", "很接近"),
-        NEAR: say("not far", "差得不远"),
-        FAR: say("far", "差得较远"),
+        CLOSE: say("close"),
+        NEAR: say("not far"),
+        FAR: say("far"),
     }
     parts = [f"{grades.count(grade)} {name}" for grade, name in names.items() if grade in grades]
     waiting = sum(grade not in names for grade in grades)
     if waiting:
-        parts.append(f"{waiting} {say('to be scored', '待对答案')}")
-    return say(", ", "，").join(parts)
+        parts.append(f"{waiting} {say('to be scored')}")
+    return say(", ").join(parts)
 
 
 def _exercises(tried: dict[str, dict]) -> tables.Table:
@@ -126,7 +127,7 @@ def _exercises(tried: dict[str, dict]) -> tables.Table:
                 rows.append(
                     {"chapter": place[:2], "exercise": name, "state": state, "attempts": attempts}
                 )
-    return tables.table(rows, title={"en": "Exercises", "zh": "练习"})
+    return tables.table(rows, title=both("Exercises"))
 
 
 def _guesses(guessed: dict[str, dict]) -> tables.Table:
@@ -141,7 +142,7 @@ def _guesses(guessed: dict[str, dict]) -> tables.Table:
                 "off by": _off(entry),
             }
         )
-    return tables.table(rows, title={"en": "Guesses", "zh": "猜测"})
+    return tables.table(rows, title=both("Guesses"))
 
 
 def _written(entry: dict, name: str) -> str:
@@ -153,9 +154,9 @@ def _written(entry: dict, name: str) -> str:
 
 def _off(entry: dict) -> str:
     """How far a guess was, in the language in use."""
-    both = entry.get("guess"), entry.get("answer")
-    if {type(value) for value in both} <= {int, float} or {type(value) for value in both} == {str}:
-        return distance(*both, _unit(entry))[1]
+    two = entry.get("guess"), entry.get("answer")
+    if {type(value) for value in two} <= {int, float} or {type(value) for value in two} == {str}:
+        return distance(*two, _unit(entry))[1]
     return ""
 
 
@@ -164,11 +165,11 @@ def _unit(entry: dict) -> str:
 
 
 def _note() -> str:
-    signs = say(", ", "，").join(titled(state) for state in reversed(STATES))
+    signs = say(", ").join(titled(state) for state in reversed(STATES))
     folder = record.home()
     if folder is None:
-        kept = say("Kept in this kernel only.", "只保留在本内核中。")
+        kept = say("Kept in this kernel only.")
     else:
         where = str(folder).replace(str(Path.home()), "~", 1)
-        kept = say(f"Kept in {where}.", f"保存在 {where}。")
-    return signs + say(". ", "。") + kept
+        kept = say("Kept in {where}.", where=where)
+    return signs + say(". ") + kept

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from labkit import words
+from labkit.words import say, to_say
 
 
 class _State(NamedTuple):
@@ -14,31 +15,16 @@ class _State(NamedTuple):
     """one letter"""
     colour: str
     """of the edge beside it"""
-    chinese: str
-    """its name in Chinese; in English it is the state itself"""
-    means: tuple[str, str]
-    """what it means, in English and Chinese"""
+    means: str
+    """what it means"""
 
 
 STATES = {
-    "not attempted": _State(
-        "○",
-        "#8a8f98",
-        "未作答",
-        ("Replace the stub's line by your own.", "请把占位的那一行换成你的。"),
-    ),
-    "wrong": _State("✗", "#d9534f", "不对", ("This case goes wrong:", "下面的情形不对：")),
-    "over budget": _State(
-        "△",
-        "#d98e04",
-        "超出预算",
-        ("Right, but it costs more than it must:", "正确，但代价超出必要："),
-    ),
-    "passed": _State(
-        "✓",
-        "#2e9e6b",
-        "通过",
-        ("Right, and within budget, in all hidden cases.", "所有情形都正确且不超预算。"),
+    to_say("not attempted"): _State("○", "#8a8f98", to_say("Replace the stub's line by your own.")),
+    to_say("wrong"): _State("✗", "#d9534f", to_say("This case goes wrong:")),
+    to_say("over budget"): _State("△", "#d98e04", to_say("Right, but it costs more than it must:")),
+    to_say("passed"): _State(
+        "✓", "#2e9e6b", to_say("Right, and within budget, in all hidden cases.")
     ),
 }
 """The worst first"""
@@ -55,14 +41,9 @@ def spoken() -> str:
     return words.language()
 
 
-def say(en: str, zh: str) -> str:
-    """The one of two texts that is in the chosen language."""
-    return zh if words.language() == "zh" else en
-
-
 def titled(state: str) -> str:
     """A state's sign and name."""
-    return f"{STATES[state].sign} {say(state, STATES[state].chinese)}"
+    return f"{STATES[state].sign} {say(state)}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -81,14 +62,14 @@ class Verdict:
 
     def __post_init__(self) -> None:
         if not self.message:
-            object.__setattr__(self, "message", say(*STATES[self.state].means))
+            object.__setattr__(self, "message", say(STATES[self.state].means))
 
     def __repr__(self) -> str:
-        lines = [f"{titled(self.state)}: {self.message}"]
+        lines = [f"{titled(self.state)}{say(': ')}{self.message}"]
         if self.counterexample:
             lines.append(self.counterexample)
         if self.hint:
-            lines.append(f"{say('hint', '提示')}: {self.hint}")
+            lines.append(f"{say('hint')}{say(': ')}{self.hint}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -99,7 +80,7 @@ class Verdict:
             case = html.escape(self.counterexample)
             parts.append(f"<pre style='background:none;color:inherit'>{case}</pre>")
         if self.hint:
-            name = say("hint", "提示")
+            name = say("hint")
             parts.append(f"<details><summary>{name}</summary>{html.escape(self.hint)}</details>")
         edge = f"border-left:4px solid {STATES[self.state].colour};padding:.2em .8em"
         return f"<div style='{edge}'>{''.join(parts)}</div>"

@@ -27,22 +27,20 @@ CHOICES = tuple(
 )
 """(collective, algorithm), all there are"""
 _WORDS = (
-    ("step", "step", "步"),
-    ("what", "collective", "集合通信"),
-    ("ranks", "ranks (N)", "rank 数 (N)"),
-    ("num_bytes", "size (S)", "大小 (S)"),
-    ("network", "network", "网络"),
+    ("step", "step"),
+    ("what", "collective"),
+    ("ranks", "ranks (N)"),
+    ("num_bytes", "size (S)"),
+    ("network", "network"),
     (
         "steps",
         "{} steps; the busiest rank sends {}, and no algorithm gets by with less than {}.",
-        "共 {} 步；最忙的 rank 发送 {}，任何算法都不可能少于 {}。",
     ),
-    ("time", "Simulated time {}.", "模拟用时 {}。"),
-    ("formula", "Closed form: {}.", "闭式公式：{}。"),
+    ("time", "Simulated time {}."),
+    ("formula", "Closed form: {}."),
     (
         "measured",
         "Measured: {} ({} of the simulated time); each rank sent {}.",
-        "实测：{}（模拟用时的 {}）；各 rank 发送 {}。",
     ),
 )
 

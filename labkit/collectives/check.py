@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log2
 from typing import Any
 
-from labkit.check import exercise, hint, language, on_ranks, status
+from labkit.check import exercise, hint, language, on_ranks, over_budget, status, wrong
 from labkit.collectives.algorithms import lower_bound_bytes, plan
 from labkit.collectives.network import Link, time_us, uniform
 from labkit.units import format_bytes, format_us
+from labkit.words import say
 
 __all__ = [
     "choose_algorithm",
@@ -57,18 +58,20 @@ def ring_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for num_ranks, size in ((2, 7), (3, 12), (5, 13)):
         results, counts, num_steps = _exchange(answer, num_ranks, size)
-        case = f"{num_ranks} ranks, {size} numbers"
+        case = say("{num_ranks} ranks, {size} numbers", num_ranks=num_ranks, size=size)
         ones = int("1" * num_ranks)
         yield from _faults(case, results, [(place % 9 + 1) * ones for place in range(size)])
         most = max(counts)
         least = 2 * (size - size // num_ranks) * 4
         if most > least or num_steps > 2 * (num_ranks - 1):
-            yield (
-                "over budget",
-                (
-                    f"{case}: a rank sends up to {most} bytes, a ring {least}; the messages take "
-                    f"{num_steps} steps, a ring's {2 * (num_ranks - 1)}"
-                ),
+            yield over_budget(
+                "{case}: a rank sends up to {most} bytes, a ring {least}; the messages take "
+                "{num_steps} steps, a ring's {fewest}",
+                case=case,
+                most=most,
+                least=least,
+                num_steps=num_steps,
+                fewest=2 * (num_ranks - 1),
             )
 
 
@@ -82,18 +85,20 @@ def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for num_ranks, root in ((4, 0), (5, 3), (6, 1)):
         results, counts, num_steps = _exchange(answer, num_ranks, 3, root)
-        case = f"{num_ranks} ranks, 3 numbers, root {root}"
+        case = say("{num_ranks} ranks, 3 numbers, root {root}", num_ranks=num_ranks, root=root)
         yield from _faults(case, results, [10**root * value for value in (1, 2, 3)])
         sent = sum(counts)
         least = 12 * (num_ranks - 1)
         fewest = ceil(log2(num_ranks))
         if num_steps > fewest or sent > least:
-            yield (
-                "over budget",
-                (
-                    f"{case}: {num_steps} steps, a tree takes {fewest}; "
-                    f"{sent} bytes in all, a tree sends {least}"
-                ),
+            yield over_budget(
+                "{case}: {num_steps} steps, a tree takes {fewest}; {sent} bytes in all, a tree "
+                "sends {least}",
+                case=case,
+                num_steps=num_steps,
+                fewest=fewest,
+                sent=sent,
+                least=least,
             )
 
 
@@ -109,13 +114,13 @@ def _faults(case: str, results: list, right: list[int]) -> Iterator[tuple[str, s
     """The first rank whose numbers are not the right ones."""
     for rank, got in enumerate(results):
         if got != right:
-            yield (
-                "wrong",
-                (
-                    f"{case}: rank r brings 1, 2, ... times 10^r, so that a digit shows from whom "
-                    "it comes\n"
-                    f"rank {rank} ends with {got}\nright is         {right}"
-                ),
+            yield wrong(
+                "{case}: rank r brings 1, 2, ... times 10^r, so that a digit shows from whom it "
+                "comes\nrank {rank} ends with {got}\nright is         {right}",
+                case=case,
+                rank=rank,
+                got=got,
+                right=right,
             )
 
 
@@ -249,11 +254,17 @@ def least_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
             given = answer(primitive, num_ranks, num_bytes)
             right = lower_bound_bytes(primitive, num_ranks, num_bytes)
             if not abs(given - right) <= 1e-6 * num_bytes:
-                why = f"true, but no algorithm gets by with less than {right:g}"
+                why = say("true, but no algorithm gets by with less than {right:g}", right=right)
                 if given > right:
-                    why = f"a ring gets by with {right:g}"
-                case = f"answer({primitive!r}, {num_ranks}, {num_bytes}) is {given!r:.40}"
-                yield "wrong", f"{case}: {why}"
+                    why = say("a ring gets by with {right:g}", right=right)
+                case = say(
+                    "answer({primitive!r}, {num_ranks}, {num_bytes}) is {given!r:.40}",
+                    primitive=primitive,
+                    num_ranks=num_ranks,
+                    num_bytes=num_bytes,
+                    given=given,
+                )
+                yield wrong("{case}: {why}", case=case, why=why)
 
 
 @exercise
@@ -271,13 +282,16 @@ def choose_algorithm(answer: Callable) -> Iterator[tuple[str, str]]:
             steps = plan("all_reduce", name, num_ranks)
             times[name] = time_us(steps, uniform(num_ranks, link), num_bytes)
         numbers = f"{num_ranks}, {num_bytes:g}, {link.alpha_us:g}, {link.bandwidth_gb_per_s:g}"
-        case = f"answer({numbers}) is {given!r:.40}"
+        case = say("answer({numbers}) is {given!r:.40}", numbers=numbers, given=given)
         if given not in times:
-            yield "wrong", f'{case}; choose "ring" or "tree"'
+            yield wrong('{case}; choose "ring" or "tree"', case=case)
         best = min(times, key=times.get)
         if times[given] > 1.001 * times[best]:
-            yield (
-                "over budget",
-                f"{case}: {format_bytes(num_bytes)} take {format_us(times[given])}, "
-                f"by {best} {format_us(times[best])}",
+            yield over_budget(
+                "{case}: {size} take {took}, by {best} {least}",
+                case=case,
+                size=format_bytes(num_bytes),
+                took=format_us(times[given]),
+                best=best,
+                least=format_us(times[best]),
             )

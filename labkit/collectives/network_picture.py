@@ -37,7 +37,7 @@ class _Kind(NamedTuple):
     """whether such links share a wire"""
 
 
-def network(links: Network, *, order: Sequence[int] = (), language: str = "en") -> Sketch:
+def network(links: Network, *, order: Sequence[int] = (), language: str | None = None) -> Sketch:
     """Who is linked with whom, and how fast: thick lines are fast, thin and broken ones slow.
 
     Ranks that the fastest links join stand in one island; a line between two islands stands for all

@@ -30,7 +30,7 @@ def collective(
     num_bytes: float | None = None,
     network: Network | None = None,
     total_us: float | None = None,
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """The buffers of all ranks after ``step`` steps, and above them that step's messages; step 0 is
     before the first.

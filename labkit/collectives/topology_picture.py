@@ -14,7 +14,7 @@ _LEFT_PX = 10.0
 _CORE_GAP_PX, _CACHE_GAP_PX = 3, 9  # between threads of different cores, of different caches
 
 
-def topology(machine: Topology, *, language: str = "en") -> Sketch:
+def topology(machine: Topology, *, language: str | None = None) -> Sketch:
     """One machine: per NUMA node its memory, its hardware threads and its GPUs; below, the way
     between any two devices.
 

@@ -7,7 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from labkit.check import exercise, hint, language, on_ranks, status, unlike
+from labkit.check import exercise, hint, language, on_ranks, over_budget, status, unlike, wrong
+from labkit.words import say
 
 __all__ = ["accumulate", "error_feedback", "experiment", "hint", "language", "ring_order", "status"]
 
@@ -41,15 +42,20 @@ def accumulate(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for num_ranks, num_parts in ((2, 4), (2, 1), (3, 5)):
         run = on_ranks(num_ranks, _accumulated, answer, num_parts)
-        case = f"{num_ranks} ranks, {num_parts} microbatches"
+        case = say(
+            "{num_ranks} ranks, {num_parts} microbatches", num_ranks=num_ranks, num_parts=num_parts
+        )
         for rank, (fault, sent, least) in enumerate(run):
             if fault:
-                yield "wrong", f"{case}, rank {rank}: {fault}"
+                yield wrong("{case}, rank {rank}: {fault}", case=case, rank=rank, fault=fault)
             if sent > 1.5 * least:  # DDP itself sends a few bytes now and then
-                yield (
-                    "over budget",
-                    f"{case}, rank {rank}: {sent} bytes handed to collectives; one all-reduce: "
-                    f"{least}",
+                yield over_budget(
+                    "{case}, rank {rank}: {sent} bytes handed to collectives; one all-reduce: "
+                    "{least}",
+                    case=case,
+                    rank=rank,
+                    sent=sent,
+                    least=least,
                 )
 
 
@@ -83,7 +89,7 @@ def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
         sent_bytes.append(counted.payload_bytes.total())
         fault = _difference(model, right)
         if fault:
-            faults.append(f"update {step}, {fault}")
+            faults.append(say("update {step}, {fault}", step=step, fault=fault))
         for net in (model, alone):
             torch.optim.SGD(net.parameters(), lr=0.1).step()
     least = sum(grad.nbytes for grad in right.values())
@@ -94,10 +100,10 @@ def _difference(model: object, right: dict) -> str:
     """The first gradient that is not the right one."""
     for name, weight in model.named_parameters():
         if weight.grad is None:
-            return f"{name}.grad is None"
-        fault = unlike(weight.grad, right[name], "that of the whole batch")
+            return say("{name}.grad is None", name=name)
+        fault = unlike(weight.grad, right[name], say("that of the whole batch"))
         if fault:
-            return f"{name}.grad {fault}"
+            return say("{name}.grad {fault}", name=name, fault=fault)
     return ""
 
 
@@ -112,16 +118,22 @@ def error_feedback(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for num_ranks, size, k in ((2, 40, 2), (3, 30, 1)):
         run = on_ranks(num_ranks, _descended, answer, size, k)
-        case = f"{num_ranks} ranks, {size} weights, k = {k}"
+        case = say(
+            "{num_ranks} ranks, {size} weights, k = {k}", num_ranks=num_ranks, size=size, k=k
+        )
         fault, loss, least, sent = max(run, key=lambda of_rank: (bool(of_rank[0]), of_rank[3]))
         if not fault and loss > 1.02 * least:
-            fault = f"the loss ends at {loss:.4f}, and could be {least:.4f}"
+            fault = say(
+                "the loss ends at {loss:.4f}, and could be {least:.4f}", loss=loss, least=least
+            )
         if fault:
-            yield "wrong", f"{case}: {fault}"
+            yield wrong("{case}: {fault}", case=case, fault=fault)
         if sent > 8 * k:
-            yield (
-                "over budget",
-                f"{case}: {sent:g} bytes handed to collectives per call, allowed are {8 * k}",
+            yield over_budget(
+                "{case}: {sent:g} bytes handed to collectives per call, allowed are {allowed}",
+                case=case,
+                sent=sent,
+                allowed=8 * k,
             )
 
 
@@ -172,12 +184,14 @@ def _unbalanced(step: int, given: object, memory: object, kept: object) -> str:
     dist.all_reduce(sums)  # 12 bytes a weight: not the answer's
     mean_given, mean_memory, mean_kept = sums / dist.get_world_size()
     if not torch.allclose(mean_given, given, atol=1e-4):
-        return f"call {step + 1}: the ranks get different means"
+        return say("call {step}: the ranks get different means", step=step + 1)
     off = float((mean_given + mean_memory - mean_kept).abs().max())
     if off > 1e-3 * max(1.0, float(mean_kept.abs().max())):
-        return (
-            f"after call {step + 1}, sent so far + mean memory is off the mean of all gradients "
-            f"by {off:.3g}"
+        return say(
+            "after call {step}, sent so far + mean memory is off the mean of all gradients by "
+            "{off:.3g}",
+            step=step + 1,
+            off=off,
         )
     return ""
 
@@ -195,22 +209,28 @@ def ring_order(answer: Callable) -> Iterator[tuple[str, str]]:
         order = list(answer([list(row) for row in matrix]))
         table = "\n".join(map(_line, matrix))
         if sorted(order) != list(range(size)):
-            yield (
-                "wrong",
-                f"answer(bandwidths) is {order!r:.60}; a ring names each of {size} ranks "
-                f"once\n{table}",
+            yield wrong(
+                "answer(bandwidths) is {order!r:.60}; a ring names each of {size} ranks "
+                "once\n{table}",
+                order=order,
+                size=size,
+                table=table,
             )
         rings = ([0, *rest] for rest in itertools.permutations(range(1, size)))
         best = max(rings, key=lambda ring: _rate(matrix, ring))
         (mine, uses) = _rate(matrix, order)
         (fast, fewest) = _rate(matrix, best)
         if (mine, uses) != (fast, fewest):
-            yield (
-                "over budget",
-                (
-                    f"{order}: slowest link {mine:g} GB/s, used {-uses} times; "
-                    f"{best}: {fast:g} GB/s, {-fewest} times\n{table}"
-                ),
+            yield over_budget(
+                "{order}: slowest link {mine:g} GB/s, used {often} times; {best}: {fast:g} GB/s, "
+                "{seldom} times\n{table}",
+                order=order,
+                mine=mine,
+                often=-uses,
+                best=best,
+                fast=fast,
+                seldom=-fewest,
+                table=table,
             )
 
 
@@ -268,14 +288,20 @@ def experiment(answer: Callable) -> Iterator[tuple[str, str]]:
         chosen = tuple(dict(given or {}).get(key) for key in _KEYS)
         rates = {pair: 8e6 * pair[0] / us for pair, us in true_us.items()}
         if rates.get(chosen, 0.0) < 0.97 * max(rates.values()):
-            lines = [f"{rate:6.0f} samples/s: {k} x, {kind}" for (k, kind), rate in rates.items()]
+            lines = [
+                say("{rate:6.0f} samples/s: {k} x, {kind}", rate=rate, k=k, kind=kind)
+                for (k, kind), rate in rates.items()
+            ]
             right = "\n".join(lines)
-            yield "wrong", f"you chose {given!r:.70}. Without noise:\n{right}"
+            yield wrong(
+                "you chose {given!r:.70}. Without noise:\n{right}", given=given, right=right
+            )
         most = max(taken.values(), default=0)
         if most > _MOST_STEPS:
-            yield (
-                "over budget",
-                f"{most} steps measured of one setting; {_MOST_STEPS} are allowed",
+            yield over_budget(
+                "{most} steps measured of one setting; {most_steps} are allowed",
+                most=most,
+                most_steps=_MOST_STEPS,
             )
 
 

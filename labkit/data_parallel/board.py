@@ -46,36 +46,33 @@ class DdpBoard(Trial):
     }
     dropdowns = ("layers", "overlap")
     words = (
-        ("bucket_mb", "bucket (MiB)", "桶 (MiB)"),
-        ("layers", "layers", "层"),
-        ("even", "6 equal layers", "6 个等大的层"),
-        ("head", "6, the last one large", "6 层，最后一层大"),
-        ("embedding", "6, the first one large", "6 层，第一层大"),
-        ("many", "24 small layers", "24 个小层"),
-        ("own", "{} layers, {}", "{} 层，{}"),
-        ("link", "link (GB/s)", "链路 (GB/s)"),
-        ("no link", "this machine's", "本机"),
-        ("ranks", "ranks", "rank 数"),
-        ("overlap", "overlap", "重叠"),
-        ("overlap on", "on", "开"),
-        ("overlap off", "off: after the backward", "关：反向之后再通信"),
+        ("bucket_mb", "bucket (MiB)"),
+        ("layers", "layers"),
+        ("even", "6 equal layers"),
+        ("head", "6, the last one large"),
+        ("embedding", "6, the first one large"),
+        ("many", "24 small layers"),
+        ("own", "{} layers, {}"),
+        ("link", "link (GB/s)"),
+        ("no link", "this machine's"),
+        ("ranks", "ranks"),
+        ("overlap", "overlap"),
+        ("overlap on", "on"),
+        ("overlap off", "off: after the backward"),
         (
             "predicted",
             "Simulated: step {}, {} of the communication hidden under compute, {} exposed per "
             "rank.",
-            "模拟：一步 {}，{} 的通信被计算掩盖，每个 rank 暴露 {}。",
         ),
         (
             "measured",
             "Measured: step {}, {} hidden, {} exposed.",
-            "实测：一步 {}，掩盖 {}，暴露 {}。",
         ),
-        ("buckets", "Buckets in the order they fill: {}.", "按装满的先后，各桶：{}。"),
+        ("buckets", "Buckets in the order they fill: {}."),
         (
             "stated",
             "Stated, not measured: forward {} and backward {} in all, link latency {}; buckets "
             "take a ring's time.",
-            "规定而非实测：前向共 {}、反向共 {}，链路延迟 {}；每个桶用环形算法的时间。",
         ),
     )
 

@@ -8,7 +8,18 @@ from itertools import chain, combinations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, faults, hint, language, on_ranks, status, unlike
+from labkit.check import (
+    exercise,
+    faults,
+    hint,
+    language,
+    on_ranks,
+    over_budget,
+    status,
+    unlike,
+    wrong,
+)
+from labkit.words import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,25 +39,33 @@ def shard_indices(answer: Callable) -> Iterator[tuple[str, str]]:
     for n, num_ranks in ((12, 2), (50, 4), (3, 4), (11, 1), (101, 7)):
         dealt = []
         for epoch in range(3):
-            case = f"{n} samples, {num_ranks} ranks, epoch {epoch}"
+            case = say(
+                "{n} samples, {num_ranks} ranks, epoch {epoch}",
+                n=n,
+                num_ranks=num_ranks,
+                epoch=epoch,
+            )
             shares, drawn_from = _deal(answer, n, num_ranks, epoch)
             if drawn_from:
-                yield (
-                    "wrong",
-                    f"{case}: the global random generator was used; after the call it draws other "
+                yield wrong(
+                    "{case}: the global random generator was used; after the call it draws other "
                     "numbers",
+                    case=case,
                 )
             yield from _faults_of_shares(case, n, shares)
             if [int(index) for index in answer(n, 0, num_ranks, epoch)] != shares[0]:
-                yield "wrong", f"{case}: rank 0 gets another list when it asks again"
+                yield wrong("{case}: rank 0 gets another list when it asks again", case=case)
             sizes = sorted(map(len, shares))
             if sizes[-1] > sizes[0] + 1:
-                yield (
-                    "over budget",
-                    f"{case}: the shares have {sizes} samples; every step waits for the largest",
+                yield over_budget(
+                    "{case}: the shares have {sizes} samples; every step waits for the largest",
+                    case=case,
+                    sizes=sizes,
                 )
             dealt.append(shares)
-        yield from _faults_of_epochs(f"{n} samples, {num_ranks} ranks", n, dealt)
+        yield from _faults_of_epochs(
+            say("{n} samples, {num_ranks} ranks", n=n, num_ranks=num_ranks), n, dealt
+        )
 
 
 Shares = list[list[int]]
@@ -71,9 +90,18 @@ def _faults_of_shares(case: str, n: int, shares: Shares) -> Iterator[tuple[str, 
     for index in sorted({*range(n), *counts}):
         right = 1 if 0 <= index < n else 0
         if counts[index] != right:
-            lines = (f"rank {rank}: {share!s:.70}" for rank, share in enumerate(shares))
+            lines = (
+                say("rank {rank}: {share!s:.70}", rank=rank, share=share)
+                for rank, share in enumerate(shares)
+            )
             drawn = "\n".join(lines)
-            yield "wrong", f"{case}: sample {index} is given out {counts[index]} times\n{drawn}"
+            yield wrong(
+                "{case}: sample {index} is given out {times} times\n{drawn}",
+                case=case,
+                index=index,
+                times=counts[index],
+                drawn=drawn,
+            )
             return
 
 
@@ -81,9 +109,11 @@ def _faults_of_epochs(case: str, n: int, dealt: list[Shares]) -> Iterator[tuple[
     """Epochs that are dealt alike."""
     for a, b in combinations(range(len(dealt)), 2):
         if n > 10 and dealt[a] == dealt[b]:
-            yield "wrong", f"{case}: epochs {a} and {b} are dealt in the same order"
+            yield wrong(
+                "{case}: epochs {a} and {b} are dealt in the same order", case=case, a=a, b=b
+            )
     if n > 40 and set(dealt[0][0]) == set(dealt[1][0]):
-        yield "wrong", f"{case}: rank 0 has the same samples in epochs 0 and 1, reordered"
+        yield wrong("{case}: rank 0 has the same samples in epochs 0 and 1, reordered", case=case)
 
 
 @exercise
@@ -97,13 +127,15 @@ def average_uneven(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for shares in ((5, 2), (1, 0, 4), (0, 3)):
         run = on_ranks(len(shares), _uneven, answer, shares)
-        case = f"the ranks have {shares} samples"
+        case = say("the ranks have {shares} samples", shares=shares)
         yield from faults(case, run)
         most = max(sent for _, _, sent, *_ in run)
         if most > run[0][3] + 64:
-            yield (
-                "over budget",
-                f"{case}: {most} bytes handed to collectives; the gradients have {run[0][3]}",
+            yield over_budget(
+                "{case}: {most} bytes handed to collectives; the gradients have {due}",
+                case=case,
+                most=most,
+                due=run[0][3],
             )
 
 
@@ -118,24 +150,33 @@ def bucket_gradients(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for num_ranks, bucket_bytes in ((2, 1000), (3, 400), (2, 40), (2, 100_000)):
         run = on_ranks(num_ranks, _bucketed, answer, bucket_bytes)
-        case = f"{num_ranks} ranks, buckets of {bucket_bytes} bytes"
+        case = say(
+            "{num_ranks} ranks, buckets of {bucket_bytes} bytes",
+            num_ranks=num_ranks,
+            bucket_bytes=bucket_bytes,
+        )
         yield from faults(case, run)
         _, calls, sent, total, longest, largest = run[0]
         if calls > ceil(total / bucket_bytes):
-            yield (
-                "over budget",
-                f"{case}: {calls} messages for {total} bytes of gradients; "
-                f"{ceil(total / bucket_bytes)} are enough",
+            yield over_budget(
+                "{case}: {calls} messages for {total} bytes of gradients; {enough} are enough",
+                case=case,
+                calls=calls,
+                total=total,
+                enough=ceil(total / bucket_bytes),
             )
         if sent != total:
-            yield (
-                "over budget",
-                f"{case}: {sent} bytes handed to collectives; the gradients have {total}",
+            yield over_budget(
+                "{case}: {sent} bytes handed to collectives; the gradients have {total}",
+                case=case,
+                sent=sent,
+                total=total,
             )
         if longest >= bucket_bytes + largest:
-            yield (
-                "over budget",
-                f"{case}: {longest} bytes in one message; the first gradients wait for the last",
+            yield over_budget(
+                "{case}: {longest} bytes in one message; the first gradients wait for the last",
+                case=case,
+                longest=longest,
             )
 
 
@@ -217,12 +258,12 @@ def _fault(model: "nn.Module", right: "Mapping[str, Tensor]") -> str:
         if name not in given and name not in right:
             continue
         if name not in given:
-            return f"{name}.grad is None"
+            return say("{name}.grad is None", name=name)
         if name not in right:
-            return f"{name}.grad is set, though the parameter is frozen"
-        found = unlike(given[name], right[name], "the mean over all samples of all ranks")
+            return say("{name}.grad is set, though the parameter is frozen", name=name)
+        found = unlike(given[name], right[name], say("the mean over all samples of all ranks"))
         if found:
-            return f"{name}.grad {found}"
+            return say("{name}.grad {found}", name=name, found=found)
     return ""
 
 

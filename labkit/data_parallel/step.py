@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WORDS = words.catalogue(
     [
-        ("title", "{} buckets, {} ranks", "{} 个桶，{} 个 rank"),
+        ("title", "{} buckets, {} ranks"),
     ]
 )
 LINK = Link(alpha_us=1000.0, bandwidth_gb_per_s=0.3)

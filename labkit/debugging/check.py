@@ -11,9 +11,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from math import isclose
 from typing import NamedTuple
 
-from labkit.check import exercise, hint, language, on_ranks, say, status, trace
+from labkit.check import exercise, hint, language, on_ranks, over_budget, status, trace, wrong
 from labkit.launching.run import Run
 from labkit.launching.verdicts.outcome import FAULTS
+from labkit.words import say
 
 __all__ = [
     "case_five",
@@ -79,10 +80,11 @@ def case_one(mended: Callable, finding: object = None) -> Found:
         run = yield from _tried(mended, each, [right] * num_ranks, most_calls=steps)
         for r, log in enumerate(run.logs):
             if bool(log.strip()) != (r == 0):
-                yield (
-                    "wrong",
-                    f"{num_ranks} ranks: rank {r} printed {log.strip()[:60]!r}; rank 0 alone "
-                    "prints",
+                yield wrong(
+                    "{num_ranks} ranks: rank {r} printed {printed!r}; rank 0 alone prints",
+                    num_ranks=num_ranks,
+                    r=r,
+                    printed=log.strip()[:60],
                 )
 
 
@@ -131,17 +133,26 @@ def case_four(mended: Callable, finding: object = None) -> Found:
         return
     for num_ranks, num in ((2, 1), (4, 300_000), (3, 3)):
         run = on_ranks(num_ranks, _passed, mended, num, hang_s=2.0)
-        case = f"{num_ranks} ranks, {num} numbers each"
+        case = say("{num_ranks} ranks, {num} numbers each", num_ranks=num_ranks, num=num)
         for r, (got, sent_bytes) in enumerate(run):
             before = (r - 1) % num_ranks
             if got != [float(before)] * 2:
-                yield (
-                    "wrong",
-                    f"{case}: rank {r} returned {got}, smallest and largest; rank {before} had "
-                    f"{before}s",
+                yield wrong(
+                    "{case}: rank {r} returned {got}, smallest and largest; rank {before} had "
+                    "{before}s",
+                    case=case,
+                    r=r,
+                    got=got,
+                    before=before,
                 )
             if sent_bytes > 6 * num + 10_000:  # gloo's headers, and half of x
-                yield "over budget", f"{case}: rank {r} sent {sent_bytes} bytes; x has {4 * num}"
+                yield over_budget(
+                    "{case}: rank {r} sent {sent_bytes} bytes; x has {due}",
+                    case=case,
+                    r=r,
+                    sent_bytes=sent_bytes,
+                    due=4 * num,
+                )
 
 
 @exercise
@@ -185,29 +196,33 @@ def _found(name: str, finding: object) -> Generator[tuple[str, str], None, bool]
     said = finding() if callable(finding) else finding
     is_claim = isinstance(said, (tuple, list)) and len(said) == 3
     if said is not None and not is_claim:
-        yield "wrong", f"finding is (rank, line, fault); got {said!r}"
+        yield wrong("finding is (rank, line, fault); got {said!r}", said=said)
     if said is None or None in said:
         yield (
             "not attempted",
-            say(
-                "First find rank, line and fault; then mend it.",
-                "先查清 rank、代码行和故障，再动手修。",
-            ),
+            say("First find rank, line and fault; then mend it."),
         )
         return True
     rank, line, fault = said
     ranks = sorted(rank, key=str) if isinstance(rank, (tuple, list, set)) else [rank]
     if str(fault) not in FAULTS:
-        yield "wrong", f"fault {fault!r} is none of {', '.join(FAULTS)}"
+        yield wrong("fault {fault!r} is none of {faults}", fault=fault, faults=", ".join(FAULTS))
     if fault != truth.fault:
-        yield "wrong", f"fault {fault!r} ({FAULTS[fault][0]}): not what happened here"
+        yield wrong(
+            "fault {fault!r} ({means}): not what happened here",
+            fault=fault,
+            means=say(FAULTS[fault]),
+        )
     if ranks != list(truth.ranks):
         is_part = set(ranks) < set(truth.ranks)
-        why = "some of the odd ones, not all" if is_part else "not the odd one out"
-        yield "wrong", f"rank {rank!r}: {why}"
+        why = say("some of the odd ones, not all") if is_part else say("not the odd one out")
+        yield wrong("rank {rank!r}: {why}", rank=rank, why=why)
     named = "".join(str(line).split())
     if len(named) < 8 or not any(named in "".join(text.split()) for text in truth.lines):
-        yield "wrong", f"line {line!r} is not where it goes wrong (give a piece of the line's text)"
+        yield wrong(
+            "line {line!r} is not where it goes wrong (give a piece of the line's text)",
+            line=line,
+        )
     return False
 
 
@@ -224,15 +239,24 @@ def _tried(
     run = on_ranks(len(each), _called, work, each, args, spread)
     for r, (got, num_calls) in enumerate(run):
         if not _equal(got, right[r]):
-            yield "wrong", f"the ranks have {each}: rank {r} returned {got}, right is {right[r]}"
+            yield wrong(
+                "the ranks have {each}: rank {r} returned {got}, right is {right}",
+                each=each,
+                r=r,
+                got=got,
+                right=right[r],
+            )
         if most_calls and num_calls > most_calls:
-            yield (
-                "over budget",
-                f"the ranks have {each}: rank {r} made {num_calls} calls; {most_calls} are enough",
+            yield over_budget(
+                "the ranks have {each}: rank {r} made {num_calls} calls; {most_calls} are enough",
+                each=each,
+                r=r,
+                num_calls=num_calls,
+                most_calls=most_calls,
             )
     moved = trace(run)
     if moved.counterexample:
-        yield "wrong", f"the ranks have {each}: {moved.counterexample}"
+        yield wrong("the ranks have {each}: {fault}", each=each, fault=moved.counterexample)
     return run
 
 

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from labkit.debugging import health
 from labkit.launching import launcher, rank
 from labkit.launching.run import Run
-from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts import disagreement
 from labkit.launching.verdicts.outcome import Finding
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.measure import trace
+from labkit.words import say
 
 PROGRAMS: "dict[str, Program]" = {}
 """Every fault that can be asked for, by its name in ``outcome.FAULTS``"""
@@ -189,7 +190,7 @@ def mismatched_shape(odd: int) -> None:
     _reduce(64 if _is(odd) else 4)
 
 
-@_fault(notice_s=0.2, find=lambda run: diagnosis.swapped(run.calls()))
+@_fault(notice_s=0.2, find=lambda run: disagreement.swapped(run.calls()))
 def swapped_order(odd: int) -> tuple:
     """The odd rank reduces y before x. Both have one shape: nothing fails, and every sum is
     wrong."""
@@ -325,6 +326,10 @@ def dead_kernel(ranks: int = 3, limit_s: float = 10.0) -> Finding | None:
     return Finding(
         fault="dead_kernel",
         ranks=tuple(range(ranks)),
-        text=f"the process that launched was killed; its {len(family)} processes and its files "
-        f"were gone {took_s:.2f} s later.",
+        text=say(
+            "the process that launched was killed; its {num} processes and its files were gone "
+            "{took_s:.2f} s later.",
+            num=len(family),
+            took_s=took_s,
+        ),
     )

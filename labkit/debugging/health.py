@@ -9,10 +9,11 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from labkit.launching.verdicts.diagnosis import minority
+from labkit.launching.verdicts.disagreement import minority
 from labkit.launching.verdicts.outcome import Finding, rank_list
 from labkit.timeline import Timeline, straggler
 from labkit.units import format_us
+from labkit.words import say
 
 if TYPE_CHECKING:
     import torch
@@ -75,10 +76,16 @@ def compare(named: Iterable[tuple[str, "torch.Tensor"]]) -> Finding | None:
     return Finding(
         fault="diverged_replica",
         ranks=ranks,
-        text=f"{len(odd)} of {len(mine)} tensors differ between ranks; the first is {first}, odd "
-        f"on {rank_list(ranks)}. Replicas start equal (DDP broadcasts rank 0's) and stay so while "
-        "every rank applies the same gradients: look for an update that one rank makes alone, "
-        "other seeds, or buffers that are not broadcast.",
+        text=say(
+            "{odd} of {tensors} tensors differ between ranks; the first is {first}, odd on "
+            "{ranks}. Replicas start equal (DDP broadcasts rank 0's) and stay so while every rank "
+            "applies the same gradients: look for an update that one rank makes alone, other "
+            "seeds, or buffers that are not broadcast.",
+            odd=len(odd),
+            tensors=len(mine),
+            first=first,
+            ranks=rank_list(ranks),
+        ),
     )
 
 
@@ -91,8 +98,11 @@ def finite(named: Iterable[tuple[str, "torch.Tensor"]]) -> Finding | None:
     bad = {rank: name for rank, name in enumerate(_gathered(mine)) if name is not None}
     if not bad:
         return None
-    text = ", ".join(f"rank {rank} first in {name}" for rank, name in bad.items())
-    return Finding(fault="nan", ranks=tuple(bad), text=f"numbers that are not finite: {text}.")
+    places = [
+        say("rank {rank} first in {name}", rank=rank, name=name) for rank, name in bad.items()
+    ]
+    text = say("numbers that are not finite: {places}.", places=say("list|, ").join(places))
+    return Finding(fault="nan", ranks=tuple(bad), text=text)
 
 
 def guard(model: "torch.nn.parallel.DistributedDataParallel") -> None:
@@ -130,8 +140,12 @@ def same_order(epochs: Mapping[int, Sequence[int]]) -> Finding | None:
             return Finding(
                 fault="set_epoch",
                 ranks=(),
-                text=f"epoch {epoch} has the order of epoch {before}: call "
-                "`sampler.set_epoch(epoch)` at the start of each epoch.",
+                text=say(
+                    "epoch {epoch} has the order of epoch {before}: call "
+                    "`sampler.set_epoch(epoch)` at the start of each epoch.",
+                    epoch=epoch,
+                    before=before,
+                ),
             )
     return None
 
@@ -149,8 +163,13 @@ def slow(timeline: Timeline, share: float = 0.2) -> Finding | None:
     return Finding(
         fault="straggler",
         ranks=(rank,),
-        text=f"the others waited {format_us(waited_us)} for rank {rank}, "
-        f"{waited_us / whole_us:.0%} of their time: look at its data, its core, its machine.",
+        text=say(
+            "the others waited {waited} for rank {rank}, {share:.0%} of their time: look at its "
+            "data, its core, its machine.",
+            waited=format_us(waited_us),
+            rank=rank,
+            share=waited_us / whole_us,
+        ),
     )
 
 

@@ -39,39 +39,35 @@ class FsdpBoard(Trial):
     view = "moment"
     dropdowns = ("engine",)
     words = (
-        ("moment", "moment", "时刻"),
-        ("engine", "strategy", "策略"),
-        ("layers", "blocks", "层数"),
-        ("ranks", "ranks", "rank 数"),
-        ("fsdp", "FULL_SHARD (reshard after forward)", "FULL_SHARD（前向后再切分）"),
-        ("fsdp_grad_op", "SHARD_GRAD_OP (keep after forward)", "SHARD_GRAD_OP（前向后保留）"),
-        ("fsdp_hybrid", "HYBRID_SHARD (two groups)", "HYBRID_SHARD（两组）"),
-        ("ddp", "NO_SHARD (DDP)", "NO_SHARD（即 DDP）"),
+        ("moment", "moment"),
+        ("engine", "strategy"),
+        ("layers", "blocks"),
+        ("ranks", "ranks"),
+        ("fsdp", "FULL_SHARD (reshard after forward)"),
+        ("fsdp_grad_op", "SHARD_GRAD_OP (keep after forward)"),
+        ("fsdp_hybrid", "HYBRID_SHARD (two groups)"),
+        ("ddp", "NO_SHARD (DDP)"),
         (
             "title",
             "{}, {} ranks: bytes of rank 0, second microbatch",
-            "{}，{} 个 rank：rank 0 在第二个微批次的字节",
         ),
-        ("peak", "Predicted peak {} at {}; between steps {}.", "预测峰值 {}，在 {}；两步之间 {}。"),
+        ("peak", "Predicted peak {} at {}; between steps {}."),
         (
             "measured",
             "Measured peak {} at {}, {:+.2f} % from the predicted one; {}.",
-            "实测峰值 {}，在 {}，与预测相差 {:+.2f} %；{}。",
         ),
-        ("same", "every live slice is the predicted one", "每一片都与预测相同"),
-        ("other", "{} live slices are not the predicted ones", "有 {} 片与预测不同"),
+        ("same", "every live slice is the predicted one"),
+        ("other", "{} live slices are not the predicted ones"),
         (
             "order",
             "Collectives that rank 0 called in the second microbatch, in order, with what it "
             "handed in: {}.",
-            "rank 0 在第二个微批次依次调用的集合通信，以及它交出的字节：{}。",
         ),
         (
             "gloo",
             "gloo runs a reduce-scatter as an all-reduce: on the wire it costs twice as much.",
-            "gloo 把 reduce-scatter 当作 all-reduce 来做：线路上的代价是两倍。",
         ),
-        ("even", "hybrid needs an even number of ranks", "hybrid 需要偶数个 rank"),
+        ("even", "hybrid needs an even number of ranks"),
     )
 
     def num_pages(self, step: Step) -> int:

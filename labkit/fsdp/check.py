@@ -6,8 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, faults, hint, language, on_ranks, status, unlike
+from labkit.check import (
+    exercise,
+    faults,
+    hint,
+    language,
+    on_ranks,
+    over_budget,
+    status,
+    unlike,
+    wrong,
+)
 from labkit.sharding.partition import rows_elements
+from labkit.words import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,18 +39,27 @@ def sharded_step(answer: Callable) -> Iterator[tuple[str, str]]:
     for num_ranks, sizes in ((2, (6, 4, 8)), (3, (5, 7, 2, 4)), (4, (3, 5, 9, 1)), (2, (48,) * 14)):
         run = on_ranks(num_ranks, _step, answer, sizes)
         shown = [*map(str, sizes[1:5]), *(["..."] if len(sizes) > 5 else [])]
-        case = f"{num_ranks} ranks, weights of {', '.join(shown)} rows"
+        case = say(
+            "{num_ranks} ranks, weights of {rows} rows", num_ranks=num_ranks, rows=", ".join(shown)
+        )
         yield from faults(case, run)
         _, payload, most, peak, room = run[0]
         for name in {*payload, *most}:
             if payload.get(name, 0) > most.get(name, 0):
-                yield (
-                    "over budget",
-                    f"{case}: {payload[name]} bytes handed to {name}; {most.get(name, 0)} are "
-                    "enough",
+                yield over_budget(
+                    "{case}: {sent} bytes handed to {name}; {most} are enough",
+                    case=case,
+                    sent=payload[name],
+                    name=name,
+                    most=most.get(name, 0),
                 )
         if len(sizes) > 5 and peak > room:
-            yield "over budget", f"{case}: at most {peak} bytes live at once; {room} are enough"
+            yield over_budget(
+                "{case}: at most {peak} bytes live at once; {room} are enough",
+                case=case,
+                peak=peak,
+                room=room,
+            )
 
 
 @exercise
@@ -59,14 +79,28 @@ def wrap_within(answer: Callable) -> Iterator[tuple[str, str]]:
         sizes = [4 * (a + 1) * b for a, b in pairwise(widths)]
         budget = int(max(sizes) * layers)
         run = on_ranks(num_ranks, _wrapped, answer, widths, budget)
-        case = f"{num_ranks} ranks, layers of {', '.join(map(str, sizes))} bytes, budget {budget}"
+        case = say(
+            "{num_ranks} ranks, layers of {sizes} bytes, budget {budget}",
+            num_ranks=num_ranks,
+            sizes=", ".join(map(str, sizes)),
+            budget=budget,
+        )
         yield from faults(case, run)
         _, gathered, calls = run[0]
         if gathered > budget:
-            yield "over budget", f"{case}: {gathered} bytes of parameters gathered at one time"
+            yield over_budget(
+                "{case}: {gathered} bytes of parameters gathered at one time",
+                case=case,
+                gathered=gathered,
+            )
         most = 2 * _fewest(sizes, budget)
         if calls > most:
-            yield "over budget", f"{case}: {calls} all-gathers in a step; {most} are enough"
+            yield over_budget(
+                "{case}: {calls} all-gathers in a step; {most} are enough",
+                case=case,
+                calls=calls,
+                most=most,
+            )
 
 
 @exercise
@@ -82,8 +116,13 @@ def train_sharded(answer: Callable) -> Iterator[tuple[str, str]]:
         run = on_ranks(num_ranks, _trained, answer, num_microbatches, max_norm)
         for rank, fault in enumerate(run):
             if fault:
-                case = f"{num_ranks} ranks, {num_microbatches} microbatches, max_norm {max_norm:g}"
-                yield "wrong", f"{case}, rank {rank}: {fault}"
+                case = say(
+                    "{num_ranks} ranks, {num_microbatches} microbatches, max_norm {max_norm:g}",
+                    num_ranks=num_ranks,
+                    num_microbatches=num_microbatches,
+                    max_norm=max_norm,
+                )
+                yield wrong("{case}, rank {rank}: {fault}", case=case, rank=rank, fault=fault)
 
 
 def _fewest(sizes: Sequence[int], budget: int) -> int:
@@ -139,13 +178,18 @@ def _rows_of_rank(tensor: "Tensor", rank: int, size: int) -> "Tensor":
 def _off(given: "list[Tensor]", right: "list[Tensor]") -> str:
     """What is wrong with the first wrong gradient."""
     if len(given) != len(right):
-        return f"{len(given)} gradients for {len(right)} weights"
+        return say("{given} gradients for {weights} weights", given=len(given), weights=len(right))
     for index, (mine, true) in enumerate(zip(given, right, strict=True)):
         if mine.shape != true.shape:
-            return f"gradient {index} has shape {tuple(mine.shape)}, its shard {tuple(true.shape)}"
-        found = unlike(mine, true, "the mean over the ranks") if true.numel() else ""
+            return say(
+                "gradient {index} has shape {shape}, its shard {shard}",
+                index=index,
+                shape=tuple(mine.shape),
+                shard=tuple(true.shape),
+            )
+        found = unlike(mine, true, say("the mean over the ranks")) if true.numel() else ""
         if found:
-            return f"gradient {index} {found}"
+            return say("gradient {index} {found}", index=index, found=found)
     return ""
 
 
@@ -157,15 +201,15 @@ def _against(net: "nn.Module", right: "nn.Module", work: Callable, kind: str) ->
     work()
     for (name, mine), true in zip(net.named_parameters(), right.parameters(), strict=True):
         if not isinstance(mine, DTensor):
-            return f"{name} is not sharded"
+            return say("{name} is not sharded", name=name)
         if kind == "gradient":
             mine = mine.grad
             true = true.grad
         if mine is None:
-            return f"{name} has no gradient"
-        found = unlike(mine.full_tensor(), true, "that of one process with all samples")
+            return say("{name} has no gradient", name=name)
+        found = unlike(mine.full_tensor(), true, say("that of one process with all samples"))
         if found:
-            return f"the {kind} of {name} {found}"
+            return say("the {kind} of {name} {found}", kind=kind, name=name, found=found)
     return ""
 
 

@@ -27,6 +27,7 @@ from labkit.launching.run import Run, remove
 from labkit.launching.verdicts import diagnosis, verdict
 from labkit.launching.verdicts.outcome import Finding, Outcome
 from labkit.machine import resources
+from labkit.words import say
 
 GRACE_S = 0.3  # how long the others may still speak after the first failure
 POLL_S = 0.2  # how often running ranks are asked where they are
@@ -195,11 +196,11 @@ class Job:
     def _hear_zygote(self, message: Message | None) -> verdict.RankFailed | None:
         """A message of the zygote; None where it is gone. A verdict where the run can't go on."""
         if message is None:
-            return verdict.RankFailed(verdict.ZYGOTE_DIED, self._outcomes(), self._logs())
+            return verdict.RankFailed(say(verdict.ZYGOTE_DIED), self._outcomes(), self._logs())
         if isinstance(message, Forked):
             self._pids = message.pids
             if len(self._pids) < self.num_ranks:
-                return verdict.RankFailed(verdict.NO_PROCESS)
+                return verdict.RankFailed(say(verdict.NO_PROCESS))
         elif isinstance(message, Exited):
             self._bury(message.rank, message.status)
         return None
@@ -221,7 +222,7 @@ class Job:
         """The conclusion if there is one now."""
         now = time.monotonic()
         if self._stopping.is_set():
-            words = f"stopped after {self.seconds:.1f} s"
+            words = say("stopped after {seconds:.1f} s", seconds=self.seconds)
             return verdict.Stopped(words, self._outcomes(), self._logs())
         if all(state.how == "returned" for state in self._states):
             return self._collect()
@@ -231,10 +232,7 @@ class Job:
                 return None
             return verdict.judge_failure(self._outcomes(), self._logs())
         if self.seconds > self.timeout_s:
-            return self._silence(
-                f"the run was given {self.timeout_s:g} s (timeout_s) and is not done. Where its "
-                "ranks are:"
-            )
+            return self._silence(say(verdict.TOO_LONG, seconds=self.timeout_s))
         if now - self._asked_at > POLL_S:
             return self._poll(now)
         return None
@@ -254,10 +252,7 @@ class Job:
             self._life = life
             self._lived_at = now
         if now - self._lived_at > self.hang_s:
-            return self._silence(
-                f"no sign of life for {self.hang_s:g} s (hang_s): no collective, no output, no "
-                "progress call. Where the ranks are:"
-            )
+            return self._silence(say(verdict.NO_LIFE, seconds=self.hang_s))
         self._ask()
         return None
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from labkit import words
 from labkit.launching import settings
 from labkit.launching.fork import pickling, zygote_client
 from labkit.launching.fork.request import Request, cell_sources
@@ -110,6 +111,7 @@ def start(
         sys_path=tuple(entry or os.getcwd() for entry in sys.path if isinstance(entry, str)),
         environ=_environ(ranks, client.environ),
         sources=cell_sources(),
+        language=words.language(),
     )
     request.call_file.write_bytes(call)
     return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s)

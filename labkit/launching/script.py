@@ -23,6 +23,7 @@ from labkit.launching.verdicts import verdict
 from labkit.launching.verdicts.outcome import PEER_GONE
 from labkit.machine import ops, resources
 from labkit.units import check_real
+from labkit.words import say
 
 __all__ = ["LAUNCHERS", "command", "launch_script"]
 
@@ -233,19 +234,24 @@ def _log_files(logs: Path, rank: int, ranks_per_node: int) -> list[Path]:
 
 def _timeout(logs: tuple[str, ...], timeout_s: float) -> verdict.Timeout:
     """The verdict when time is up."""
-    lines = [f"the script was given {timeout_s:g} s (timeout_s) and is not done."]
-    lines += [f"rank {rank} last said: {last_lines(log, 2)}" for rank, log in enumerate(logs)]
+    lines = [
+        say("the script was given {seconds:g} s (timeout_s) and is not done.", seconds=timeout_s)
+    ]
+    for rank, log in enumerate(logs):
+        lines.append(say("rank {rank} last said: {said}", rank=rank, said=last_lines(log, 2)))
     return verdict.Timeout("\n".join(lines), (), logs)
 
 
 def _failure(folder: Path, logs: tuple[str, ...], using: str, code: int) -> verdict.RankFailed:
     """The verdict on a script: the traceback of the rank that is to blame, else the launcher's own
     last words."""
-    ended = f"{using} ended with exit code {code}"
+    ended = say("{launcher} ended with exit code {code}", launcher=using, code=code)
     for rank, log in enumerate(logs):
         _, found, rest = log.partition("Traceback")
         if found and not any(words in rest for words in PEER_GONE):
-            text = f"rank {rank} of the script failed ({ended}):\n{found}{rest}"
+            text = say("rank {rank} of the script failed ({ended}):", rank=rank, ended=ended)
+            text += f"\n{found}{rest}"
             return verdict.RankFailed(text, (), logs)
     said = last_lines((folder / "launcher.txt").read_text(errors="replace"), 40)
-    return verdict.RankFailed(f"{ended}. Its last words:\n{said}", (), logs)
+    text = say("{ended}. Its last words:", ended=ended) + f"\n{said}"
+    return verdict.RankFailed(text, (), logs)

@@ -26,9 +26,10 @@ from labkit.machine.resources import (
     total_bytes,
     version,
 )
-from labkit.units import format_bytes
+from labkit.units import columns_of, format_bytes, padded
+from labkit.words import say, to_say
 
-_REINSTALL = "run make env (conda: pip install -e .[test])"
+_REINSTALL = to_say("run make env (conda: pip install -e .[test])")
 _PROBED = ("torch", "accelerate", "deepspeed")
 _PROBE = """
 import importlib, json, sys
@@ -66,8 +67,8 @@ class Row:
     def state(self) -> str:
         """ "ok", "missing", or "optional" for a missing thing the course can do without."""
         if self.ok:
-            return "ok"
-        return "missing" if self.required else "optional"
+            return to_say("ok")
+        return to_say("missing") if self.required else to_say("optional")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,19 +87,22 @@ class Report:
         return next(row for row in self.rows if row.name == name)
 
     def __repr__(self) -> str:
-        width = max(len(row.name) for row in self.rows)
-        return "\n".join(
-            f"{row.state:8}  {row.name:{width}}  {row.value}"
-            + (f"  -> {row.fix}" if not row.ok else "")
-            for row in self.rows
-        )
+        width = max(columns_of(say(row.name)) for row in self.rows)
+        lines = []
+        for row in self.rows:
+            line = f"{padded(say(row.state), 8)}  {padded(say(row.name), width)}  {row.value}"
+            lines.append(line if row.ok else f"{line}  -> {row.fix}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        lines = [_html_row("th", ("state", "what", "found", "what to do"))]
+        heads = (say("state"), say("what"), say("found"), say("what to do"))
+        lines = [_html_row("th", heads)]
         for row in self.rows:
             mark = "✓" if row.ok else "✗"
             fix = "" if row.ok else row.fix
-            lines.append(_html_row("td", (f"{mark}\xa0{row.state}", row.name, row.value, fix)))
+            lines.append(
+                _html_row("td", (f"{mark}\xa0{say(row.state)}", say(row.name), row.value, fix))
+            )
         return f"<table style='color:inherit'>{''.join(lines)}</table>"
 
 
@@ -128,25 +132,25 @@ def _python_row() -> Row:
         name="python",
         value=platform.python_version(),
         ok=sys.version_info >= (3, 11),
-        fix="install 3.11 or newer",
+        fix=say("install 3.11 or newer"),
     )
 
 
 def _package_rows(found: dict[str, dict]) -> Iterator[Row]:
     for name in _PROBED:
-        answer = found.get(name, {"error": "importing it ended the process"})
+        answer = found.get(name, {"error": say("importing it ended the process")})
         yield Row(
             name=name,
             value=answer.get("version") or answer["error"],
             ok="version" in answer,
-            fix=_REINSTALL,
+            fix=say(_REINSTALL),
         )
     for name in ("jupyterlab", "ipywidgets", "jupyterlab_widgets"):
         yield Row(
             name=name,
-            value=version(name) or "not installed",
+            value=version(name) or say("not installed"),
             ok=version(name) is not None,
-            fix=_REINSTALL,
+            fix=say(_REINSTALL),
         )
 
 
@@ -154,20 +158,20 @@ def _backend_rows(found: dict[str, dict]) -> Iterator[Row]:
     of_torch = found.get("torch", {})
     gloo = bool(of_torch.get("gloo"))
     nccl = bool(of_torch.get("nccl"))
-    said = {True: "in this torch", False: "not in this torch"}
-    yield Row(name="gloo", value=said[gloo], ok=gloo, fix=_REINSTALL)
+    said = {True: say("in this torch"), False: say("not in this torch")}
+    yield Row(name="gloo", value=said[gloo], ok=gloo, fix=say(_REINSTALL))
     yield Row(
         name="nccl",
         value=said[nccl],
         ok=nccl,
         required=False,
-        fix="only needed with GPUs: torch's CUDA build has it",
+        fix=say("only needed with GPUs: torch's CUDA build has it"),
     )
     yield Row(
-        name="loopback",
-        value=loopback() or "none",
+        name=to_say("loopback"),
+        value=loopback() or say("none"),
         ok=loopback() is not None,
-        fix="bring it up: ip link set lo up",
+        fix=say("bring it up: ip link set lo up"),
     )
 
 
@@ -175,40 +179,45 @@ def _device_rows() -> Iterator[Row]:
     gpus = num_gpus()
     present = len(glob.glob("/dev/nvidia[0-9]*"))
     yield Row(
-        name="GPUs",
-        value=str(gpus or "none: ranks run on the CPU"),
+        name=to_say("GPUs"),
+        value=str(gpus or say("none: ranks run on the CPU")),
         ok=gpus == present,
         required=False,
-        fix=f"{present} are present: install torch's CUDA build, and look at CUDA_VISIBLE_DEVICES",
+        fix=say(
+            "{present} are present: install torch's CUDA build, and look at CUDA_VISIBLE_DEVICES",
+            present=present,
+        ),
     )
     import psutil
 
-    physical = psutil.cpu_count(logical=False) or "unknown"
+    physical = psutil.cpu_count(logical=False) or say("unknown")
     yield Row(
-        name="cores",
-        value=f"{cores()} allowed ({physical} physical)",
+        name=to_say("cores"),
+        value=say("{allowed} allowed ({physical} physical)", allowed=cores(), physical=physical),
         ok=cores() >= 2,
         required=False,
-        fix="ranks take turns on one core: unpaced timelines will show that",
+        fix=say("ranks take turns on one core: unpaced timelines will show that"),
     )
 
 
 def _memory_rows() -> Iterator[Row]:
     free = available_bytes()
     yield Row(
-        name="memory",
-        value=f"{format_bytes(free)} free of {format_bytes(total_bytes())}",
+        name=to_say("memory"),
+        value=say(
+            "{free} free of {total}", free=format_bytes(free), total=format_bytes(total_bytes())
+        ),
         ok=free >= 4e9,
-        fix="close other programs: four ranks with DeepSpeed need about 4 GB",
+        fix=say("close other programs: four ranks with DeepSpeed need about 4 GB"),
     )
     if sys.platform == "linux":
         shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
         yield Row(
             name="/dev/shm",
-            value=f"{format_bytes(shared)} free",
+            value=say("{free} free", free=format_bytes(shared)),
             ok=shared >= 256e6,
             required=False,
-            fix="large results pass through it. In a container: docker run --shm-size=1g",
+            fix=say("large results pass through it. In a container: docker run --shm-size=1g"),
         )
 
 
@@ -216,25 +225,29 @@ def _compiler_rows() -> Iterator[Row]:
     compiler = ops.compiler()
     lacking = ops.missing()
     yield Row(
-        name="compiler",
-        value=Path(compiler).name if compiler else "no C++ compiler, or no Python.h",
+        name=to_say("compiler"),
+        value=Path(compiler).name if compiler else say("no C++ compiler, or no Python.h"),
         ok=compiler is not None,
         required=False,
-        fix="apt-get install g++ python3-dev (conda: cxx-compiler)",
+        fix=say("apt-get install g++ python3-dev (conda: cxx-compiler)"),
     )
     yield Row(
         name="ninja",
-        value=version("ninja") or "found" if ops.ninja() else "none",
+        value=version("ninja") or say("found") if ops.ninja() else say("none"),
         ok=ops.ninja() is not None,
         required=False,
-        fix=_REINSTALL,
+        fix=say(_REINSTALL),
     )
     yield Row(
-        name="DeepSpeed's ops",
-        value=f"{len(ops.EXTENSIONS) - len(lacking)} of {len(ops.EXTENSIONS)} built",
+        name=to_say("DeepSpeed's ops"),
+        value=say(
+            "{built} of {ops} built",
+            built=len(ops.EXTENSIONS) - len(lacking),
+            ops=len(ops.EXTENSIONS),
+        ),
         ok=not lacking,
         required=False,
-        fix="python -m labkit ops; else the first DeepSpeed run does it (100 s)",
+        fix=say("python -m labkit ops; else the first DeepSpeed run does it (100 s)"),
     )
 
 
@@ -248,7 +261,9 @@ def _probe() -> dict[str, dict]:
             env=os.environ | ops.environment(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {name: {"error": f"importing it failed: {error}"} for name in _PROBED}
+        return {
+            name: {"error": say("importing it failed: {error}", error=error)} for name in _PROBED
+        }
     lines = (
         line.removeprefix("labkit ")
         for line in done.stdout.splitlines()

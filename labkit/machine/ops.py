@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from labkit.words import say
+
 EXTENSIONS = {"shm_comm": "deepspeed_shm_comm", "fused_adam": "fused_adam", "cpu_adam": "cpu_adam"}
 """The name we print -> the torch extension, which is also the name of its folder."""
 
@@ -93,42 +95,42 @@ def ninja() -> str | None:
 def obstacle() -> str | None:
     """What keeps the ops from being built here, with the way out; None if nothing does."""
     if sys.platform != "linux":
-        return (
+        return say(
             "they are built ahead only on Linux. Elsewhere DeepSpeed builds what it can at first "
             "use"
         )
     if importlib.util.find_spec("deepspeed") is None or ninja() is None:
-        return (
+        return say(
             "DeepSpeed or ninja is missing. Install them: make env (conda: pip install -e .[test])"
         )
     if compiler() is None:
-        return (
+        return say(
             "no C++ compiler, or no Python.h. Install them: apt-get install g++ python3-dev "
             "(conda: cxx-compiler)"
         )
     return None
 
 
-def build(say: Callable[[str], None]) -> bool:
-    """Builds what is missing; ``say`` gets the start and the end of each op's line. True if all
+def build(tell: Callable[[str], None]) -> bool:
+    """Builds what is missing; ``tell`` gets the start and the end of each op's line. True if all
     three then stand.
 
     An interrupted build leaves torch's lock, at which every later build would wait for ever. So an
     unfinished op is removed first. Our own lock keeps two of us apart; the system frees it when its
     holder dies.
     """
-    with _alone(say):
+    with _alone(tell):
         for position, (name, extension) in enumerate(EXTENSIONS.items(), start=1):
             if name not in missing():
                 continue
-            say(f"[{position}/{len(EXTENSIONS)}] {name} ... ")
+            tell(f"[{position}/{len(EXTENSIONS)}] {name} ... ")
             shutil.rmtree(folder() / extension, ignore_errors=True)
             began = time.monotonic()
             failure = _build_one(name)
             if failure:
-                say(f"failed\n{failure}\n")
+                tell(say("failed") + f"\n{failure}\n")
                 return False
-            say(f"{time.monotonic() - began:.0f} s\n")
+            tell(f"{time.monotonic() - began:.0f} s\n")
     return True
 
 
@@ -144,16 +146,16 @@ def _build_one(name: str) -> str:
     if done.returncode == 0 and name not in missing():
         return ""
     last_words = "\n".join(done.stdout.splitlines()[-20:])
-    return last_words or f"its build ended with code {done.returncode}"
+    return last_words or say("its build ended with code {code}", code=done.returncode)
 
 
 @contextlib.contextmanager
-def _alone(say: Callable[[str], None]) -> Iterator[None]:
+def _alone(tell: Callable[[str], None]) -> Iterator[None]:
     folder().mkdir(parents=True, exist_ok=True)
     with (folder() / "building").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another build is under way: waiting for it\n")
+            tell(say("another build is under way: waiting for it") + "\n")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -32,34 +32,34 @@ from labkit.units import format_bytes
 from labkit.words import catalogue, speaking
 
 _WORDS = (
-    ("parameters", "parameters", "参数"),
-    ("gradients", "gradients", "梯度"),
-    ("optimizer", "optimizer", "优化器"),
-    ("buffers", "buffers", "缓冲区"),
-    ("gathered", "gathered for a while", "临时收齐的参数"),
-    ("activations", "activations", "激活"),
-    ("temporary", "temporary", "临时张量"),
-    ("parameter", "parameters", "参数"),
-    ("gradient", "gradients", "梯度"),
-    ("main_grad", "fp32 gradients", "fp32 梯度"),
-    ("master", "fp32 copy", "fp32 副本"),
-    ("exp_avg", "momentum", "动量"),
-    ("exp_avg_sq", "variance", "方差"),
-    ("momentum", "momentum", "动量"),
-    ("buffer", "buffers", "缓冲区"),
-    ("per_rank", "per rank", "每个 rank"),
-    ("all", "all ranks", "所有 rank 合计"),
-    ("off", "difference", "相差"),
-    ("spare", "padding, or kept without need", "填充，或多留的部分"),
-    ("host", "on the host", "在主机内存"),
-    ("not_held", "not on this rank", "不在该 rank"),
-    ("shards", "Who holds what", "谁存哪一片"),
-    ("steps", "Bytes over a step", "一步之内的字节"),
-    ("peak", "peak", "峰值"),
-    ("moment", "moment", "时刻"),
-    ("total", "together", "合计"),
-    ("mean", "predicted left, measured right", "左为预测，右为实测"),
-    ("strips", "upper strip predicted, lower measured", "上条预测，下条实测"),
+    ("parameters", "parameters"),
+    ("gradients", "gradients"),
+    ("optimizer", "optimizer"),
+    ("buffers", "buffers"),
+    ("gathered", "gathered for a while"),
+    ("activations", "activations"),
+    ("temporary", "temporary"),
+    ("parameter", "parameters"),
+    ("gradient", "gradients"),
+    ("main_grad", "fp32 gradients"),
+    ("master", "fp32 copy"),
+    ("exp_avg", "momentum"),
+    ("exp_avg_sq", "variance"),
+    ("momentum", "momentum"),
+    ("buffer", "buffers"),
+    ("per_rank", "per rank"),
+    ("all", "all ranks"),
+    ("off", "difference"),
+    ("spare", "padding, or kept without need"),
+    ("host", "on the host"),
+    ("not_held", "not on this rank"),
+    ("shards", "Who holds what"),
+    ("steps", "Bytes over a step"),
+    ("peak", "peak"),
+    ("moment", "moment"),
+    ("total", "together"),
+    ("mean", "predicted left, measured right"),
+    ("strips", "upper strip predicted, lower measured"),
 )
 WORDS = catalogue(_WORDS)
 Key = tuple[tuple[Shape, ...], str]
@@ -69,7 +69,11 @@ _HIGH_PX = 250.0
 
 
 def shards(
-    predicted: Shards, measured: Shards | None = None, *, title: Said = "", language: str = "en"
+    predicted: Shards,
+    measured: Shards | None = None,
+    *,
+    title: Said = "",
+    language: str | None = None,
 ) -> Sketch:
     """Ranks as rows, kinds of state as columns; a column is the model from its first parameter to
     its last.
@@ -194,7 +198,7 @@ def footprint(
     *,
     title: Said = "",
     marked: str = "",
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """A step from left to right: at each moment the bytes of one rank, stacked by part of the bill.
 

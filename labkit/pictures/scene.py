@@ -38,7 +38,11 @@ class _Panel:
 
 
 def timeline(
-    tl: Timeline, *, title: Said | None = None, span_us: float | None = None, language: str = "en"
+    tl: Timeline,
+    *,
+    title: Said | None = None,
+    span_us: float | None = None,
+    language: str | None = None,
 ) -> Scene:
     """What every rank did and when: compute, communication in thin strips under it, idle time
     hatched, a bar beside it.
@@ -51,8 +55,7 @@ def timeline(
     def build(words: dict[str, str]) -> Scene:
         drawn = _drawn(_panels(every, [""], words), words, span_us or 0.0)
         numbers = figs.numbers(every[0], words)
-        heading = said(title, words["code"]) if title else words["timeline"]
-        return replace(drawn, heading=heading, numbers=numbers)
+        return replace(drawn, heading=_heading_of(title, words, "timeline"), numbers=numbers)
 
     return speaking(language, build)
 
@@ -64,7 +67,7 @@ def compare(
     title: Said | None = None,
     notes: Sequence[Said] = (),
     span_us: float | None = None,
-    language: str = "en",
+    language: str | None = None,
 ) -> Scene:
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
     down. ``notes`` are sentences under it; ``span_us`` lengthens the axis."""
@@ -75,13 +78,18 @@ def compare(
         drawn = _drawn(_panels(every, names, words), words, span_us or 0.0)
         return replace(
             drawn,
-            heading=said(title, words["code"]) if title else words["compare"],
+            heading=_heading_of(title, words, "compare"),
             notes=tuple(said(note, words["code"]) for note in notes),
             numbers=figs.differences(*every, words),
             marks_us=(every[0].span_us,),
         )
 
     return speaking(language, build)
+
+
+def _heading_of(title: Said | None, words: dict[str, str], other: str) -> str:
+    """The title in a language; other words where there is none."""
+    return said(title, words["code"]) if title else words[other]
 
 
 def _panels(every: list[Figures], names: list[str], words: dict[str, str]) -> list[_Panel]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from labkit.units import check_whole
+from labkit.words import both, to_say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,33 +21,38 @@ class Kind:
     colour"""
     hatch: str
     """a matplotlib hatch character, or "" for plain"""
-    words: dict[str, str]
-    """its name in each language"""
+    name: str
+    """what it is called"""
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Its name in each language."""
+        return both(self.name)
 
 
-def _kind(letter: str, colour: str, hatch: str, en: str, zh: str) -> Kind:
-    return Kind(letter=letter, colour=colour, hatch=hatch, words={"en": en, "zh": zh})
+def _kind(letter: str, colour: str, hatch: str, name: str) -> Kind:
+    return Kind(letter=letter, colour=colour, hatch=hatch, name=name)
 
 
 IDLE = "idle"
 KINDS = {
-    "F": _kind("F", "#4f9fe3", "", "forward", "前向"),
-    "B": _kind("B", "#f2954b", "", "backward", "反向"),
-    "I": _kind("I", "#f6cf65", "\\", "backward for inputs", "对输入的反向"),
-    "W": _kind("W", "#43b08a", ".", "backward for weights", "对权重的反向"),
-    "forward": _kind("→", "#4f9fe3", "", "forward", "前向"),
-    "backward": _kind("←", "#f2954b", "", "backward", "反向"),
-    "compute": _kind("C", "#4f9fe3", "", "compute", "计算"),
-    "optimizer": _kind("O", "#43b08a", ".", "optimizer", "优化器"),
-    "send": _kind("s", "#cf8fc2", "", "send", "发送"),
-    "recv": _kind("r", "#9a8fdc", "\\", "receive", "接收"),
-    "all_reduce": _kind("a", "#e0788f", "x", "all-reduce", "all-reduce"),
-    "all_gather": _kind("g", "#bfa45f", "|", "all-gather", "all-gather"),
-    "reduce_scatter": _kind("e", "#95b552", "-", "reduce-scatter", "reduce-scatter"),
-    "broadcast": _kind("b", "#6fb7b7", ".", "broadcast", "broadcast"),
-    "barrier": _kind("|", "#a3a8b0", "", "barrier", "同步点"),
-    "wait": _kind("w", "#a3a8b0", "+", "wait", "等待"),
-    IDLE: _kind(".", "", "/", "idle (bubble)", "空闲（气泡）"),
+    "F": _kind("F", "#4f9fe3", "", to_say("forward")),
+    "B": _kind("B", "#f2954b", "", to_say("backward")),
+    "I": _kind("I", "#f6cf65", "\\", to_say("backward for inputs")),
+    "W": _kind("W", "#43b08a", ".", to_say("backward for weights")),
+    "forward": _kind("→", "#4f9fe3", "", to_say("forward")),
+    "backward": _kind("←", "#f2954b", "", to_say("backward")),
+    "compute": _kind("C", "#4f9fe3", "", to_say("compute")),
+    "optimizer": _kind("O", "#43b08a", ".", to_say("optimizer")),
+    "send": _kind("s", "#cf8fc2", "", to_say("send")),
+    "recv": _kind("r", "#9a8fdc", "\\", to_say("receive")),
+    "all_reduce": _kind("a", "#e0788f", "x", to_say("all-reduce")),
+    "all_gather": _kind("g", "#bfa45f", "|", to_say("all-gather")),
+    "reduce_scatter": _kind("e", "#95b552", "-", to_say("reduce-scatter")),
+    "broadcast": _kind("b", "#6fb7b7", ".", to_say("broadcast")),
+    "barrier": _kind("|", "#a3a8b0", "", to_say("barrier")),
+    "wait": _kind("w", "#a3a8b0", "+", to_say("wait")),
+    IDLE: _kind(".", "", "/", to_say("idle (bubble)")),
 }
 _COLOURS = (
     "#4f9fe3",
@@ -75,7 +81,7 @@ HATCHES = {
 
 def style(kind: str) -> Kind:
     """How a kind looks; a kind this table does not know is grey, its letter a question mark."""
-    return KINDS.get(kind) or _kind("?", "#a3a8b0", "", kind, kind)
+    return KINDS.get(kind) or _kind("?", "#a3a8b0", "", kind)
 
 
 def shade(colour: str, chunk: int, num_chunks: int) -> str:

@@ -10,7 +10,7 @@ from labkit.launching.verdicts.diagnosis import waits_for
 from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome, is_echo
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
 from labkit.pictures.style import clipped
-from labkit.words import catalogue, speaking
+from labkit.words import catalogue, speaking, translated
 
 Waits = dict[int, tuple[int, ...]]
 """rank -> the ranks it waits for"""
@@ -26,24 +26,24 @@ STATES = {
 }
 """How a rank is, as a colour and a hatch."""
 _WORDS = (
-    ("returned", "returned", "已返回"),
-    ("failed", "raised", "抛出异常"),
-    ("echo", "lost its peer", "失去对端"),
-    ("died", "died", "已死亡"),
-    ("waiting", "waits", "等待"),
-    ("busy", "runs", "运行中"),
-    ("stopped", "stopped", "被暂停"),
-    ("silent", "no answer", "无应答"),
-    ("for", "waits for rank {}", "等 rank {}"),
-    ("own", "in its own code", "在自己的代码里"),
-    ("line", "line {line} of {file}: {text}", "{file} 第 {line} 行：{text}"),
-    ("colon", ": ", "："),
-    ("comma", ", ", "、"),
-    ("odd", "the odd one", "出错者"),
-    ("arrow", "waits for", "在等"),
-    ("unknown", "A run that did not end well", "未能正常结束的运行"),
-    ("summary", "{fault}: {odd}. {rows}.", "{fault}：{odd}。{rows}。"),
-    ("nobody", "no single rank", "并非单个 rank"),
+    ("returned", "returned"),
+    ("failed", "raised"),
+    ("echo", "lost its peer"),
+    ("died", "died"),
+    ("waiting", "waits"),
+    ("busy", "runs"),
+    ("stopped", "stopped"),
+    ("silent", "no answer"),
+    ("for", "waits for rank {}"),
+    ("own", "in its own code"),
+    ("line", "line {line} of {file}: {text}"),
+    ("colon", ": "),
+    ("comma", "list|, "),
+    ("odd", "the odd one"),
+    ("arrow", "waits for"),
+    ("unknown", "A run that did not end well"),
+    ("summary", "{fault}: {odd}. {rows}."),
+    ("nobody", "no single rank"),
 )
 WORDS = catalogue(_WORDS)
 _NOISE = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
@@ -71,7 +71,7 @@ class _Row:
 
 
 def diagnosis(
-    endings: Sequence[Outcome], finding: Finding | None = None, *, language: str = "en"
+    endings: Sequence[Outcome], finding: Finding | None = None, *, language: str | None = None
 ) -> Sketch:
     """How each rank ended and whom it waits for. ``endings``: one per rank, of which the first 16
     are drawn. Raises ValueError where there are none."""
@@ -88,7 +88,7 @@ def diagnosis(
         rows = [_row(ending, waits, odd, names) for ending in endings[:MOST_ROWS]]
         states = {state_of(ending, waits) for ending in endings}
         keys, end_px = legend(_keys(states, odd, waits, names), 0, 62 + _ROW_PX * len(rows))
-        heading = FAULTS[finding.fault][("en", "zh").index(code)] if finding else names["unknown"]
+        heading = translated(FAULTS[finding.fault], code) if finding else names["unknown"]
         who = names["comma"].join(f"rank {rank}" for rank in odd) or names["nobody"]
         told = "; ".join(_told(row, names) for row in rows)
         return Sketch(

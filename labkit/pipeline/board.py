@@ -34,19 +34,18 @@ class PipelineBoard(Trial):
     }
     dropdowns = ("schedule",)
     words = (
-        ("schedule", "schedule", "调度"),
-        ("ranks", "ranks (p)", "rank 数 (p)"),
-        ("microbatches", "microbatches (m)", "微批次数 (m)"),
-        ("chunks", "stages per rank, interleaved", "每个 rank 的 stage 数（交错调度）"),
-        ("backward_ratio", "backward/forward", "反向/前向"),
-        ("message_ms", "message", "消息时间"),
-        ("formula", "Closed form of the literature: bubble {}.", "文献中的闭式公式：气泡 {}。"),
+        ("schedule", "schedule"),
+        ("ranks", "ranks (p)"),
+        ("microbatches", "microbatches (m)"),
+        ("chunks", "stages per rank, interleaved"),
+        ("backward_ratio", "backward/forward"),
+        ("message_ms", "message"),
+        ("formula", "Closed form of the literature: bubble {}."),
         (
             "own",
             "It counts each rank from its own first action to its last.",
-            "它从每个 rank 自己的首个动作数到末个。",
         ),
-        ("none", "No such schedule: {}.", "没有这样的调度：{}。"),
+        ("none", "No such schedule: {}."),
     )
 
     def written(self, name: str, value: Any) -> str:

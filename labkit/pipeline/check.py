@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 
-from labkit.check import exercise, hint, language, limit, on_ranks, status
+from labkit.check import exercise, hint, language, limit, on_ranks, over_budget, status, wrong
 from labkit.pipeline.schedules import (
     SCHEDULES,
     Action,
@@ -17,6 +17,7 @@ from labkit.pipeline.schedules import (
 )
 from labkit.pipeline.simulation import Cost, in_flight, simulate
 from labkit.timeline import bubble
+from labkit.words import say
 
 __all__ = [
     "chart_fault",
@@ -34,7 +35,7 @@ def one_f_one_b_order(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(rank, num_ranks, num_microbatches)`` lists a rank's actions under 1F1B: ["0F0",
     "0F1", "0B0", ...]."""
     for p, m in ((4, 8), (2, 5), (4, 2), (1, 3), (6, 9)):
-        case = f"{p} ranks, {m} microbatches"
+        case = say("{p} ranks, {m} microbatches", p=p, m=m)
         best = one_f_one_b(p, m)
         orders = [list(answer(rank, p, m)) for rank in range(p)]
         try:
@@ -42,16 +43,27 @@ def one_f_one_b_order(answer: Callable) -> Iterator[tuple[str, str]]:
             validate(mine)
         except (ValueError, TypeError, AttributeError) as fault:
             place, ours, theirs = _first_difference(orders, best)
-            yield "wrong", f"{case}: {place} is {ours!r}; 1F1B has {theirs!r}\n{fault}"
+            yield wrong(
+                "{case}: {place} is {ours!r}; 1F1B has {theirs!r}\n{fault}",
+                case=case,
+                place=place,
+                ours=ours,
+                theirs=theirs,
+                fault=fault,
+            )
         held = max(in_flight(mine))
         least = max(in_flight(best))
         span_us = simulate(mine).span_us
         least_us = simulate(best).span_us
         if held > least or span_us > least_us:
-            yield (
-                "over budget",
-                f"{case}: a valid order that keeps {held} activations, 1F1B {least}; and takes "
-                f"{span_us / 1000:g} forwards of time, 1F1B {least_us / 1000:g}",
+            yield over_budget(
+                "{case}: a valid order that keeps {held} activations, 1F1B {least}; and takes "
+                "{took:g} forwards of time, 1F1B {least_time:g}",
+                case=case,
+                held=held,
+                least=least,
+                took=span_us / 1000,
+                least_time=least_us / 1000,
             )
 
 
@@ -66,7 +78,7 @@ def _first_difference(orders: list[list[str]], best: Schedule) -> tuple[str, str
         pairs = zip_longest(order, map(str, best.orders[rank]))
         for step, (ours, theirs) in enumerate(pairs):
             if ours != theirs:
-                return f"rank {rank}, step {step}", ours, theirs
+                return say("rank {rank}, step {step}", rank=rank, step=step), ours, theirs
     raise ValueError("the orders are 1F1B's own")
 
 
@@ -89,28 +101,36 @@ def choose_microbatches(answer: Callable) -> Iterator[tuple[str, str]]:
     ):
         fewest = next((m for m in range(1, 65) if _fits("1f1b", m, p, most, room)[0]), None)
         chosen = answer(p, most, room)
-        case = f"answer({p}, {most}, {room}) is {chosen!r:.60}"
-        cure = f"1f1b with {fewest} microbatches fits"
+        case = say(
+            "answer({p}, {most}, {room}) is {chosen!r:.60}",
+            p=p,
+            most=most,
+            room=room,
+            chosen=chosen,
+        )
+        cure = say("1f1b with {fewest} microbatches fits", fewest=fewest)
         if not chosen:
             if fewest is not None:
-                yield "wrong", f"{case}: {cure}"
+                yield wrong("{case}: {cure}", case=case, cure=cure)
             continue
         name, m = chosen
         fits, figures = _fits(name, m, p, most, room)
         if not fits:
-            yield "wrong", f"{case}: {figures}"
+            yield wrong("{case}: {figures}", case=case, figures=figures)
         elif m > fewest:
-            yield "over budget", f"{case}: {cure}"
+            yield over_budget("{case}: {cure}", case=case, cure=cure)
 
 
 def _fits(name: str, m: int, p: int, most: float, room: int) -> tuple[bool, str]:
     """Simulates a choice: whether it keeps both budgets, and its figures."""
     if name not in ("gpipe", "1f1b") or m < 1:
-        return False, 'give ("gpipe" or "1f1b", 1 or more), or None'
+        return False, say('give ("gpipe" or "1f1b", 1 or more), or None')
     order = SCHEDULES[name](p, m)
     share = bubble(simulate(order))
     held = max(in_flight(order))
-    figures = f"its bubble is {share:.3f}, a rank keeps {held} activations"
+    figures = say(
+        "its bubble is {share:.3f}, a rank keeps {held} activations", share=share, held=held
+    )
     return bool(share <= most and held <= room), figures
 
 
@@ -127,12 +147,17 @@ def chart_fault(answer: Callable) -> Iterator[tuple[str, str]]:
         if given != truth and given != list(truth or ()):
             padded = (map("{:>3}".format, row) for row in chart)
             drawn = "\n".join(map(" ".join, padded))
-            yield "wrong", f"answer(chart) is {given!r:.60}; right is {truth}\n{drawn}"
+            yield wrong(
+                "answer(chart) is {given!r:.60}; right is {truth}\n{drawn}",
+                given=given,
+                truth=truth,
+                drawn=drawn,
+            )
     try:
         with limit(2.0):
             answer(_draw(gpipe(32, 256)))
     except TimeoutError:
-        yield "over budget", "32 ranks, 256 microbatches: more than 2 s. Look at each box once."
+        yield over_budget("32 ranks, 256 microbatches: more than 2 s. Look at each box once.")
 
 
 Chart = list[list[str]]
@@ -187,16 +212,19 @@ def real_pipeline(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for m, size, width in ((4, 2, 8), (1, 3, 5), (6, 1, 4)):
         run = on_ranks(2, _two_stages, answer, m, size, width, hang_s=5)
-        case = f"{m} microbatches of {size}, width {width}"
+        case = say("{m} microbatches of {size}, width {width}", m=m, size=size, width=width)
         faults = run[0][0] + run[1][0]
         if faults:
             yield "wrong", "\n".join([case, *faults])
         orders = [actions for _, actions in run]
         share = bubble(simulate(_ordered(gpipe(2, m), orders)))
         if share > 1 / (m + 1) + 1e-9:
-            yield (
-                "over budget",
-                f"{case}: bubble {share:.3f}, GPipe {1 / (m + 1):.3f}. You ran {orders}",
+            yield over_budget(
+                "{case}: bubble {share:.3f}, GPipe {least:.3f}. You ran {orders}",
+                case=case,
+                share=share,
+                least=1 / (m + 1),
+                orders=orders,
             )
 
 
@@ -229,7 +257,13 @@ def _two_stages(answer: Callable, m: int, size: int, width: int) -> tuple[list[s
     faults = []
     for name, weight in model[rank].named_parameters():
         if weight.grad is None:
-            faults.append(f"rank {rank}: {name}.grad is None")
+            faults.append(say("rank {rank}: {name}.grad is None", rank=rank, name=name))
         elif not torch.allclose(weight.grad, right[name], rtol=1e-4, atol=1e-6):
-            faults.append(f"rank {rank}: {name}.grad is not that of the one-process run")
+            faults.append(
+                say(
+                    "rank {rank}: {name}.grad is not that of the one-process run",
+                    rank=rank,
+                    name=name,
+                )
+            )
     return faults, actions

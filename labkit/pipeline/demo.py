@@ -12,11 +12,13 @@ from labkit.launching.job import Job, listeners
 from labkit.launching.run import Run
 from labkit.measure import trace
 from labkit.pictures.painters import mpl, svg, text
+from labkit.pictures.sketch import origin
 from labkit.pipeline.schedules import TITLES
 from labkit.pipeline.simulation import in_flight
 from labkit.pipeline.step import Step
 from labkit.timeline import Timeline, bubble
-from labkit.units import format_bytes, format_share, format_us
+from labkit.units import columns_of, format_bytes, format_share, format_us, padded
+from labkit.words import WORDS, language, say
 
 NUM_RANKS = 4
 NUM_MICROBATCHES = 8
@@ -34,24 +36,23 @@ def main(folder: str | Path = "out") -> Path:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    say(f"measuring what a message between {NUM_RANKS} ranks costs here ...")
+    tell(say("measuring what a message between {ranks} ranks costs here ...", ranks=NUM_RANKS))
     step = Step(
         schedule=NAMES[0],
         ranks=NUM_RANKS,
         microbatches=NUM_MICROBATCHES,
         forward_ms=FORWARD_MS,
     ).calibrated()
-    say(
-        f"  {format_us(1e3 * step.message_ms)}, and {format_us(1e3 * step.gap_ms)} between two "
-        "actions"
-    )
+    costs = {"message_us": format_us(1e3 * step.message_ms), "gap_us": format_us(1e3 * step.gap_ms)}
+    tell("  " + say("{message_us}, and {gap_us} between two actions", **costs))
     listeners.append(live)
     try:
         rows = [one(step.but(schedule=name), folder) for name in NAMES]
     finally:
         listeners.remove(live)
     print_table(rows)
-    say(f"written to {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    files = ", ".join(sorted(path.name for path in folder.iterdir()))
+    tell(say("written to {folder}: {files}", folder=folder, files=files))
     return folder
 
 
@@ -59,14 +60,20 @@ def one(step: Step, folder: Path) -> tuple[str, Timeline, Timeline, Run]:
     """One schedule: simulated, run, drawn and saved. Returns its name, both timelines and the
     run."""
     name = step.schedule
-    say(
-        f"{TITLES[name]}: {NUM_RANKS} real ranks train the small transformer, {NUM_MICROBATCHES} "
-        "microbatches ..."
+    tell(
+        say(
+            "{schedule}: {ranks} real ranks train the small transformer, {microbatches} "
+            "microbatches ...",
+            schedule=TITLES[name],
+            ranks=NUM_RANKS,
+            microbatches=NUM_MICROBATCHES,
+        )
     )
     predicted = step.predict()
     run = step.run()
     measured = run.timeline()
-    say(f"  {run.seconds:.1f} s, loss {run[NUM_RANKS - 1]['losses'][-1]:.3f}")
+    loss = run[NUM_RANKS - 1]["losses"][-1]
+    tell("  " + say("{seconds:.1f} s, loss {loss:.3f}", seconds=run.seconds, loss=loss))
     picture = step.drawn(predicted, measured)
     head, body = svg.render(picture).split(">", 1)
     (folder / f"{name}.svg").write_text(f"{head}>{THEMES}{body}", encoding="utf-8")
@@ -88,19 +95,13 @@ def unused(folder: Path, name: str) -> Path:
 def print_table(rows: list[tuple[str, Timeline, Timeline, Run]]) -> None:
     """Predicted beside measured: bubble, peak activations (microbatches and bytes on rank 0), step
     time."""
-    titles = ("schedule", "bubble", "", "difference", "held on rank 0", "", "", "step", "")
-    under = (
-        "",
-        "predicted",
-        "measured",
-        "points",
-        "predicted",
-        "measured",
-        "bytes",
-        "predicted",
-        "measured",
-    )
-    lines = [titles, under]
+    both = (say("predicted"), say("measured"))
+    step = (say("step"), "")
+    held = (say("held on rank 0"), "", "")
+    lines = [
+        (say("schedule"), say("bubble"), "", say("difference"), *held, *step),
+        ("", *both, say("percentage points|points"), *both, say("bytes"), *both),
+    ]
     for name, predicted, measured, run in rows:
         theory = bubble(predicted)
         seen = bubble(measured)
@@ -117,13 +118,16 @@ def print_table(rows: list[tuple[str, Timeline, Timeline, Run]]) -> None:
                 format_us(measured.span_us),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(columns_of, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        say("  ".join(map(str.ljust, line, widths)).rstrip())
-    badges = {measured.badge for _, _, measured, _ in rows}
-    say(
-        f"predicted: simulated. measured: {'; '.join(sorted(badges))}. Bubble: idle share of "
-        "total time."
+        tell("  ".join(map(padded, line, widths)).rstrip())
+    words = WORDS[language()]
+    badges = {origin(measured.badge, words) for _, _, measured, _ in rows}
+    tell(
+        say(
+            "predicted: simulated. measured: {badges}. Bubble: idle share of total time.",
+            badges="; ".join(sorted(badges)),
+        )
     )
 
 
@@ -133,13 +137,14 @@ def live(job: Job) -> None:
     if job.seconds < 1 or not sys.stderr.isatty():
         return
     rows = [] if job.done else job.progress
-    words = "   ".join(
-        f"rank {row['rank']} {row['state']} step {row.get('step', '-')}" for row in rows
+    told = "   ".join(
+        f"rank {row['rank']} {say(row['state'])} {say('step')} {row.get('step', '-')}"
+        for row in rows
     )
-    line = words[: shutil.get_terminal_size().columns - 1]
+    line = told[: shutil.get_terminal_size().columns - 1]
     print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def say(line: str) -> None:
+def tell(line: str) -> None:
     """Prints at once: some of this takes seconds."""
     print(line, flush=True, file=sys.stdout)

@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 _WORDS = words.catalogue(
     [
-        ("title", "{}, {} ranks, {} microbatches", "{}，{} 个 rank，{} 个微批次"),
-        ("bubble", "bubble", "气泡"),
-        ("idle", "Idle time of all ranks together", "所有 rank 的空闲合计"),
-        ("durations", "actions took other than stated", "动作用时与设定不同"),
-        ("messages", "messages took longer than predicted", "消息比预测慢"),
-        ("start-up", "ranks began late", "rank 开始得晚"),
+        ("title", "{}, {} ranks, {} microbatches"),
+        ("bubble", "bubble"),
+        ("idle", "Idle time of all ranks together"),
+        ("durations", "actions took other than stated"),
+        ("messages", "messages took longer than predicted"),
+        ("start-up", "ranks began late"),
         (
             "runtime",
             "loss, sends and Python between actions",
-            "动作之间的 loss、发送与 Python",
         ),
     ]
 )
@@ -92,7 +91,7 @@ class Step(Experiment):
     training: Training = Training()
     """what is trained"""
 
-    reading: ClassVar[Reading] = Reading(words.both("bubble", _WORDS), bubble, format_share)
+    reading: ClassVar[Reading] = Reading(words.in_every("bubble", _WORDS), bubble, format_share)
     """what ``sweep`` draws of it: the idle share of the ranks' time"""
 
     def __post_init__(self) -> None:
@@ -185,9 +184,9 @@ class Step(Experiment):
         """Why the ranks idled longer (or less), by cause."""
         causes_us = residual(predicted, measured)
         return Difference(
-            of=words.both("idle", _WORDS),
+            of=words.in_every("idle", _WORDS),
             causes={name: causes_us[name] for name in CAUSES},
-            names={name: words.both(name, _WORDS) for name in CAUSES},
+            names={name: words.in_every(name, _WORDS) for name in CAUSES},
         )
 
     def title(self, language: str | None = None) -> str:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, hint, language, on_ranks, status
+from labkit.check import exercise, hint, language, on_ranks, over_budget, status, wrong
 from labkit.collectives.algorithms import plan
 from labkit.collectives.plans import sent_bytes
 from labkit.planner.links import crossing_bytes
 from labkit.sharding import states
 from labkit.units import format_bytes
+from labkit.words import say, say_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,20 +57,30 @@ def model_state_gb(answer: Callable) -> Iterator[tuple[str, str]]:
         kinds = states.state_bytes(params, num_ranks, stage, recipe)
         right = sum(kinds.values())
         mine = 1e9 * float(answer(params, recipe, stage, num_ranks))
-        case = f"{params:.3g} parameters, {recipe!r}, stage {stage}, {num_ranks} ranks"
+        case = say(
+            "{params:.3g} parameters, {recipe!r}, stage {stage}, {num_ranks} ranks",
+            params=params,
+            recipe=recipe,
+            stage=stage,
+            num_ranks=num_ranks,
+        )
         if not abs(mine - right) <= 1e-3 * right:
             parts = ", ".join(f"{kind} {format_bytes(num)}" for kind, num in kinds.items())
-            yield (
-                "wrong",
-                f"{case}: {mine / 1e9:.4g} GB; a rank holds {right / 1e9:.4g} GB\n{parts}",
+            yield wrong(
+                "{case}: {mine:.4g} GB; a rank holds {right:.4g} GB\n{parts}",
+                case=case,
+                mine=mine / 1e9,
+                right=right / 1e9,
+                parts=parts,
             )
     held, num_params, _ = on_ranks(2, _held, lambda *_: {}, "data parallel", "bfloat16")[1]
     mine = 1e9 * float(answer(num_params, "bf16", 0, 2))
     if not abs(mine - sum(held.values())) <= 0.02 * mine:
-        yield (
-            "wrong",
-            f"{num_params} parameters, 'bf16', on a real rank: {sum(held.values())} bytes, not "
-            f"{mine:.0f}",
+        yield wrong(
+            "{num_params} parameters, 'bf16', on a real rank: {total} bytes, not {mine:.0f}",
+            num_params=num_params,
+            total=sum(held.values()),
+            mine=mine,
         )
 
 
@@ -80,33 +91,51 @@ def fewest_ranks(answer: Callable) -> Iterator[tuple[str, str]]:
     stages with so many the lowest.
     """
     for params, kept, device in _FITTING:
-        case = (
-            f"{params:.3g} parameters, {format_bytes(kept)} of activations, a device of "
-            f"{format_bytes(device)}"
+        case = say(
+            "{params:.3g} parameters, {kept} of activations, a device of {device}",
+            params=params,
+            kept=format_bytes(kept),
+            device=format_bytes(device),
         )
         best = _fewest(params, kept, device)
         mine = answer(params, kept, device)
         if mine is None and best is None:
             continue
         if mine is None:
-            yield "wrong", f"{case}: stage {best[1]} on {best[0]} ranks fits; got {mine}"
+            yield wrong("{case}: {best} fits; got None", case=case, best=_choice(*best))
             continue
         if best is None:
-            yield "wrong", f"{case}: no stage fits, on no number of ranks; got {mine}"
+            yield wrong(
+                "{case}: no stage fits, on no number of ranks; got {mine}", case=case, mine=mine
+            )
             continue
         stage, num_ranks = (int(each) for each in mine)
         takes = sum(states.state_bytes(params, num_ranks, stage).values()) + kept
         if takes > device:
-            yield (
-                "wrong",
-                f"{case}: stage {stage} on {num_ranks} ranks takes {format_bytes(takes)} each",
+            yield wrong(
+                "{case}: {mine} takes {takes} each",
+                case=case,
+                mine=_choice(num_ranks, stage),
+                takes=format_bytes(takes),
             )
         elif (num_ranks, stage) != best:
-            yield (
-                "over budget",
-                f"{case}: stage {stage} on {num_ranks} ranks; stage {best[1]} on {best[0]} is "
-                "enough",
+            yield over_budget(
+                "{case}: {mine}; {best} is enough",
+                case=case,
+                mine=_choice(num_ranks, stage),
+                best=_choice(*best),
             )
+
+
+def _choice(num_ranks: int, stage: int) -> str:
+    """An answer in words."""
+    return say_number(
+        "stage {stage} on {num_ranks} rank",
+        "stage {stage} on {num_ranks} ranks",
+        num_ranks,
+        stage=stage,
+        num_ranks=num_ranks,
+    )
 
 
 def _fewest(params: float, kept: float, device: float) -> tuple[int, int] | None:
@@ -131,7 +160,7 @@ def traffic(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     architectures = ("parameter_server", "ring", "hierarchical")
     sizes = ((4, 2), (8, 4), (6, 3), (12, 2), (5, 1), (16, 8), (9, 9))
-    what = ("the busiest rank sends", "between islands go")
+    what = (say("the busiest rank sends"), say("between islands go"))
     for architecture, (num_ranks, island_size) in product(architectures, sizes):
         options = {"island_size": island_size} if architecture == "hierarchical" else {}
         steps = plan("all_reduce", architecture, num_ranks, **options)
@@ -139,10 +168,15 @@ def traffic(answer: Callable) -> Iterator[tuple[str, str]]:
         mine = tuple(map(float, answer(architecture, num_ranks, 6e6, island_size)))
         for words, ours, true in zip(what, mine, right, strict=True):
             if not abs(ours - true) <= 1e-6 * max(true, 1.0):
-                yield (
-                    "wrong",
-                    f"{architecture}, {num_ranks} ranks, islands of {island_size}, 6 MB: {words} "
-                    f"{format_bytes(true)} in the plan; got {format_bytes(ours)}",
+                yield wrong(
+                    "{architecture}, {num_ranks} ranks, islands of {island_size}, 6 MB: {words} "
+                    "{true} in the plan; got {ours}",
+                    architecture=architecture,
+                    num_ranks=num_ranks,
+                    island_size=island_size,
+                    words=words,
+                    true=format_bytes(true),
+                    ours=format_bytes(ours),
                 )
 
 
@@ -163,10 +197,16 @@ def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
         for rank, (held, _, mine) in enumerate(run):
             for part, right in held.items():
                 if mine.get(part) != right:
-                    yield (
-                        "wrong",
-                        f"{how}, {dtype}, {num_ranks} ranks, rank {rank}: {part} {mine.get(part)}; "
-                        f"the engine holds {right} bytes",
+                    yield wrong(
+                        "{how}, {dtype}, {num_ranks} ranks, rank {rank}: {part} {mine}; the "
+                        "engine holds {right} bytes",
+                        how=how,
+                        dtype=dtype,
+                        num_ranks=num_ranks,
+                        rank=rank,
+                        part=part,
+                        mine=mine.get(part),
+                        right=right,
                     )
 
 

@@ -22,11 +22,10 @@ ATTENTION = ("flash", "stored", "recompute")
 _MANY = 1 << 20
 _WORDS = words.catalogue(
     [
-        ("title", "{}: training", "{}：训练"),
+        ("title", "{}: training"),
         (
             "flash_only",
             "the small model has flash attention: choose it",
-            "小模型用的是 flash 注意力：请选它",
         ),
     ]
 )

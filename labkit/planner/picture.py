@@ -16,30 +16,29 @@ from labkit.units import check_whole, format_bytes, format_share
 from labkit.words import catalogue, sentence, speaking
 
 BILL_WORDS = (
-    ("model", "model", "模型"),
-    ("device", "device", "设备"),
-    ("parameters", "parameters", "参数"),
-    ("gradients", "gradients", "梯度"),
-    ("optimizer", "optimizer", "优化器"),
-    ("activations", "activations", "激活"),
-    ("computed", "computed", "计算值"),
-    ("both", "computed / measured, gloo", "计算值 / 实测，gloo"),
-    ("apart", "largest difference", "最大相差"),
-    ("table", "part", "部分"),
+    ("model", "model"),
+    ("device", "device"),
+    ("parameters", "parameters"),
+    ("gradients", "gradients"),
+    ("optimizer", "optimizer"),
+    ("activations", "activations"),
+    ("computed", "computed"),
+    ("both", "computed / measured, gloo"),
+    ("apart", "largest difference"),
+    ("table", "part"),
 )
 """what is said around every bill"""
 _WORDS = (
-    ("title", "Who sends how much over which link", "谁在哪条链路上发多少"),
-    ("simulated", "simulated", "模拟"),
-    ("inside", "inside an island", "岛内"),
-    ("across", "between islands", "岛间"),
-    ("steps", "steps", "步数"),
-    ("busiest", "busiest rank sends", "最忙的 rank 发送"),
-    ("all", "all ranks together", "所有 rank 合计"),
+    ("title", "Who sends how much over which link"),
+    ("simulated", "simulated"),
+    ("inside", "inside an island"),
+    ("across", "between islands"),
+    ("steps", "steps"),
+    ("busiest", "busiest rank sends"),
+    ("all", "all ranks together"),
     (
         "caption",
         "busiest sends {:.3g} S, between islands {:.3g} S",
-        "最忙的发 {:.3g} S，岛间共 {:.3g} S",
     ),
 )
 
@@ -49,6 +48,7 @@ BAR_PX = 24
 ROW_PX = 32
 SUM_PX = 76.0
 Bill = Mapping[str, float]
+Plans = Mapping[Said, Plan] | list[tuple[Said, Plan]]
 
 
 def stacked(
@@ -222,9 +222,7 @@ THICK_PX = 9.0
 PANEL_PX = 190
 
 
-def architectures(
-    plans: Mapping[Said, Plan] | list[tuple[Said, Plan]], island_size: int, *, language: str = "en"
-) -> Sketch:
+def architectures(plans: Plans, island_size: int, *, language: str | None = None) -> Sketch:
     """Plans of as many ranks on the same islands, two beside each other; S is the size of the
     buffer."""
     rows = list(plans.items()) if isinstance(plans, Mapping) else list(plans)

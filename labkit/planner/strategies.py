@@ -24,13 +24,13 @@ SMALL = {"num_layers": 8, "dim": 64, "num_heads": 4, "seq_len": 32}
 """The model that real ranks train beside the large one that is computed."""
 _WORDS = words.catalogue(
     [
-        ("heading", "{}, {} ranks, {}", "{}，{} 个 rank，{}"),
-        ("data", "data parallel", "数据并行"),
-        ("sharded", "states sharded", "状态分片"),
-        ("layers", "model parallel", "模型并行"),
-        ("hybrid", "hybrid, 2 stages", "混合，2 段"),
-        ("many", "real runs take up to {} ranks", "真实运行最多 {} 个 rank"),
-        ("long", "real runs take up to {} sequences", "真实运行最多 {} 条序列"),
+        ("heading", "{}, {} ranks, {}"),
+        ("data", "data parallel"),
+        ("sharded", "states sharded"),
+        ("layers", "model parallel"),
+        ("hybrid", "hybrid, 2 stages"),
+        ("many", "real runs take up to {} ranks"),
+        ("long", "real runs take up to {} sequences"),
     ]
 )
 

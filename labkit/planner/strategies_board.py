@@ -20,39 +20,35 @@ __all__ = ["architectures", "strategies"]
 
 _WORDS = (
     *BILL_WORDS,
-    ("strategy", "strategy", "策略"),
-    ("ranks", "ranks", "rank 数"),
-    ("batch", "sequences per step", "每步序列数"),
-    ("data", "data parallel", "数据并行"),
-    ("sharded", "states sharded", "状态分片"),
-    ("layers", "model parallel", "模型并行"),
-    ("hybrid", "hybrid, 2 stages", "混合，2 段"),
-    ("all_layers", "layers", "层"),
-    ("share", "sequences", "序列"),
-    ("holds", "a rank holds", "一个 rank 存"),
-    ("sends", "sends per step", "每步发送"),
-    ("idle", "idle", "空闲"),
-    ("heading", "{}, {} ranks, {}", "{}，{} 个 rank，{}"),
-    ("each", "The busiest rank of each", "各策略最忙的 rank"),
+    ("strategy", "strategy"),
+    ("ranks", "ranks"),
+    ("batch", "sequences per step"),
+    ("data", "data parallel"),
+    ("sharded", "states sharded"),
+    ("layers", "model parallel"),
+    ("hybrid", "hybrid, 2 stages"),
+    ("all_layers", "layers"),
+    ("share", "sequences"),
+    ("holds", "a rank holds"),
+    ("sends", "sends per step"),
+    ("idle", "idle"),
+    ("heading", "{}, {} ranks, {}"),
+    ("each", "The busiest rank of each"),
     (
         "how",
         "fp32 with Adam. The same {} sequences in every row. Sent: collectives at their lower "
         "bound, and messages of activations. Idle: (p-1)/(m+p-1), for p equal stages and m "
         "microbatches of one sequence, GPipe.",
-        "fp32，Adam。各行都是同样的 {} 条序列。发送：集合通信按下界，再加传激活的消息。"
-        "空闲：(p-1)/(m+p-1)，p 个相等的段、m 个微批次（每个一条序列），GPipe。",
     ),
-    ("small", "The small model, run here: {}", "在这里运行的小模型：{}"),
-    ("predicted_rank", "rank {}, predicted", "rank {}，预测"),
-    ("measured_rank", "rank {}, measured", "rank {}，实测"),
+    ("small", "The small model, run here: {}"),
+    ("predicted_rank", "rank {}, predicted"),
+    ("measured_rank", "rank {}, measured"),
     (
         "handed",
         "Not the model above: {} parameters. Bytes of tensors that rank {} handed over in a step: "
         "{} (predicted: {}). On the wire, headers and gloo's ways included: {}.",
-        "不是上面的模型：{} 个参数。一步里 rank {} 交出的张量字节：{}（预测：{}）。"
-        "线路上，含报头与 gloo 的做法：{}。",
     ),
-    ("uncounted", "not counted on this system", "本系统不计"),
+    ("uncounted", "not counted on this system"),
 )
 
 

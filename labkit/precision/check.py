@@ -5,7 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from labkit.check import exercise, faults, hint, language, on_ranks, status, unlike
+from labkit.check import (
+    exercise,
+    faults,
+    hint,
+    language,
+    on_ranks,
+    over_budget,
+    status,
+    unlike,
+    wrong,
+)
+from labkit.words import say, to_say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -31,11 +42,11 @@ class _Step(NamedTuple):
 
 
 _STEPS = {
-    "small gradients": _Step(2.0**16, 2e-8, 1e5, 1e3, (40, 24), None),
-    "an infinity on rank 1": _Step(1024.0, 1.0, 0.1, 1e9, (16, 16, 16), float("inf")),
-    "a NaN on rank 1": _Step(512.0, 1.0, 0.1, 1e9, (9, 8), float("nan")),
-    "clipped": _Step(256.0, 1.0, 0.5, 2.0, (30, 25, 1), None),
-    "clipped, an empty slice": _Step(64.0, 1.0, 0.5, 5.0, (20, 12, 0), None),
+    to_say("small gradients"): _Step(2.0**16, 2e-8, 1e5, 1e3, (40, 24), None),
+    to_say("an infinity on rank 1"): _Step(1024.0, 1.0, 0.1, 1e9, (16, 16, 16), float("inf")),
+    to_say("a NaN on rank 1"): _Step(512.0, 1.0, 0.1, 1e9, (9, 8), float("nan")),
+    to_say("clipped"): _Step(256.0, 1.0, 0.5, 2.0, (30, 25, 1), None),
+    to_say("clipped, an empty slice"): _Step(64.0, 1.0, 0.5, 5.0, (20, 12, 0), None),
 }
 # width and hidden width of the blocks
 _CHAINS = (
@@ -56,23 +67,31 @@ def accumulate_tokens(answer: Callable) -> Iterator[tuple[str, str]]:
     and a few numbers sent, and little more than the activations of one microbatch held.
     """
     for lengths in (((5, 9), (2, 16)), ((16, 1, 3), (4, 16, 16), (1, 2, 16)), ((8, 0), (3, 12))):
-        case = f"{len(lengths)} ranks, real tokens per sequence, by microbatch: {lengths}"
+        case = say(
+            "{num_ranks} ranks, real tokens per sequence, by microbatch: {lengths}",
+            num_ranks=len(lengths),
+            lengths=lengths,
+        )
         run = on_ranks(len(lengths), _accumulated, answer, lengths)
         yield from faults(case, run)
         most = max(sent for _, sent, *_ in run)
         whole = run[0][2]
         if most > whole + 64:
-            yield (
-                "over budget",
-                f"{case}: {most} bytes handed to collectives; the gradients have {whole}",
+            yield over_budget(
+                "{case}: {most} bytes handed to collectives; the gradients have {whole}",
+                case=case,
+                most=most,
+                whole=whole,
             )
         held = max(held for *_, held, _ in run)
         one = run[0][4]
         if held > 1.5 * one:
-            yield (
-                "over budget",
-                f"{case}: {held} bytes of activations held at once; those of a microbatch have "
-                f"{one}",
+            yield over_budget(
+                "{case}: {held} bytes of activations held at once; those of a microbatch have "
+                "{one}",
+                case=case,
+                held=held,
+                one=one,
             )
 
 
@@ -87,13 +106,19 @@ def scaled_step(answer: Callable) -> Iterator[tuple[str, str]]:
     """
     for name, step in _STEPS.items():
         run = on_ranks(len(step.lengths), _stepped, answer, name)
-        case = f"{name}, slices of {step.lengths}, scale {step.scale:g}"
+        case = say(
+            "{name}, slices of {lengths}, scale {scale:g}",
+            name=say(name),
+            lengths=step.lengths,
+            scale=step.scale,
+        )
         yield from faults(case, run)
         most = max(sent for _, sent in run)
         if most > 64:
-            yield (
-                "over budget",
-                f"{case}: {most} bytes handed to collectives; a few numbers are enough",
+            yield over_budget(
+                "{case}: {most} bytes handed to collectives; a few numbers are enough",
+                case=case,
+                most=most,
             )
 
 
@@ -108,18 +133,32 @@ def checkpoint_blocks(answer: Callable) -> Iterator[tuple[str, str]]:
     for kept, inputs, budget, chosen, peak, fewest in chain(*on_ranks(2, _checkpointed, answer)):
         case = f"kept_bytes={kept}, input_bytes={inputs}, budget_bytes={budget}"
         if chosen is None and fewest is not None:
-            yield (
-                "wrong",
-                f"{case}: you say None; it can be done with {fewest} of {len(kept)} blocks",
+            yield wrong(
+                "{case}: you say None; it can be done with {fewest} of {blocks} blocks",
+                case=case,
+                fewest=fewest,
+                blocks=len(kept),
             )
         elif chosen is not None and peak is None:
-            yield "wrong", f"{case}: {chosen!s:.60} is no list of different blocks"
+            yield wrong(
+                "{case}: {chosen!s:.60} is no list of different blocks",
+                case=case,
+                chosen=chosen,
+            )
         elif chosen is not None and peak > budget:
-            yield "wrong", f"{case}: with {chosen} checkpointed the step held {peak} bytes"
+            yield wrong(
+                "{case}: with {chosen} checkpointed the step held {peak} bytes",
+                case=case,
+                chosen=chosen,
+                peak=peak,
+            )
         elif chosen is not None and len(chosen) > fewest:
-            yield (
-                "over budget",
-                f"{case}: {chosen} recomputes {len(chosen)} blocks; {fewest} are enough",
+            yield over_budget(
+                "{case}: {chosen} recomputes {num} blocks; {fewest} are enough",
+                case=case,
+                chosen=chosen,
+                num=len(chosen),
+                fewest=fewest,
             )
 
 
@@ -167,9 +206,9 @@ def _unlike_all(model: "nn.Module", right: "dict[str, Tensor]") -> str:
 
     for name, weight in model.named_parameters():
         grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-        found = unlike(grad, right[name], "that of the mean over all tokens")
+        found = unlike(grad, right[name], say("that of the mean over all tokens"))
         if found:
-            return f"{name}.grad {found}"
+            return say("{name}.grad {found}", name=name, found=found)
     return ""
 
 
@@ -216,13 +255,13 @@ def _fault_of_step(
     import torch
 
     if step.bad is None:
-        found = unlike(before - master, update, "the right one")
+        found = unlike(before - master, update, say("the right one"))
         if found:
-            return f"the update of master {found}"
+            return say("the update of master {found}", found=found)
     elif not torch.equal(master, before):
-        return "master was changed, though rank 1 has to skip"
+        return say("master was changed, though rank 1 has to skip")
     right = step.scale if step.bad is None else step.scale / 2
-    return "" if after == right else f"the next scale is {after:g}"
+    return "" if after == right else say("the next scale is {after:g}", after=after)
 
 
 def _checkpointed(

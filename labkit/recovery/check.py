@@ -11,10 +11,11 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from labkit.check import exercise, faults, hint, language, on_ranks, status
+from labkit.check import exercise, faults, hint, language, on_ranks, over_budget, status, wrong
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.recovery.disturbed_check import Enough, Training, ambush, compared
+from labkit.words import say
 
 __all__ = ["Training", "elastic", "hint", "interval", "language", "safe_save", "slowdown", "status"]
 
@@ -41,9 +42,13 @@ def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
     new one.
     """
     for num_ranks, kill in ((2, ""), (3, ""), (2, "write"), (2, "rename")):
-        case = f"{num_ranks} ranks"
+        case = say("{num_ranks} ranks", num_ranks=num_ranks)
         if kill:
-            case += f", rank 0 killed in the midst of its second {kill}"
+            case = say(
+                "{num_ranks} ranks, rank 0 killed in the midst of its second {kill}",
+                num_ranks=num_ranks,
+                kill=kill,
+            )
         with tempfile.TemporaryDirectory() as folder:
             try:
                 yield from faults(case, on_ranks(num_ranks, _saved, answer, Path(folder), kill))
@@ -52,7 +57,7 @@ def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
                     raise
                 fault = on_ranks(1, _readable, Path(folder, "last.pt"))[0]
                 if fault:
-                    yield "wrong", f"{case}: {fault}"
+                    yield wrong("{case}: {fault}", case=case, fault=fault)
 
 
 @exercise
@@ -71,9 +76,11 @@ def interval(answer: Callable) -> Iterator[tuple[str, str]]:
         (0.5, 1e6),
     ):
         given = float(answer(save_s, mtbf_s))
-        case = f"a save of {save_s:g} s, a failure every {mtbf_s:g} s"
+        case = say(
+            "a save of {save_s:g} s, a failure every {mtbf_s:g} s", save_s=save_s, mtbf_s=mtbf_s
+        )
         if not 0 < given < float("inf"):
-            yield "wrong", f"{case}: an interval of {given:g} s is none"
+            yield wrong("{case}: an interval of {given:g} s is none", case=case, given=given)
             return
         mine = slowdown(given, save_s, mtbf_s)
         least = slowdown(_cheapest(save_s, mtbf_s), save_s, mtbf_s)
@@ -81,8 +88,14 @@ def interval(answer: Callable) -> Iterator[tuple[str, str]]:
             state = "wrong" if mine > 1.5 * least else "over budget"
             yield (
                 state,
-                f"{case}: every {given:.4g} s takes {mine:.3f} times as long; {least:.3f} can be "
-                "had",
+                say(
+                    "{case}: every {given:.4g} s takes {mine:.3f} times as long; {least:.3f} can "
+                    "be had",
+                    case=case,
+                    given=given,
+                    mine=mine,
+                    least=least,
+                ),
             )
 
 
@@ -113,8 +126,9 @@ def elastic(answer: Callable) -> Iterator[tuple[str, str]]:
         (3, ((4, 2, True), (6, None, False)), False),
         (2, (), True),
     ):
-        words = ", ".join(_told(*kill) for kill in kills)
-        case = f"{ranks} ranks, {words or 'a bug raises at step 4 in every start'}"
+        told = say("list|, ").join(_told(*kill) for kill in kills)
+        what = told or say("a bug raises at step 4 in every start")
+        case = say("{ranks} ranks, {what}", ranks=ranks, what=what)
         with tempfile.TemporaryDirectory() as folder:
             training = Training(home=Path(folder), ranks=ranks, kills=kills, broken=broken)
             training.folder.mkdir()
@@ -124,8 +138,10 @@ def elastic(answer: Callable) -> Iterator[tuple[str, str]]:
 def _told(step: int, rank: int | None, is_lost: bool) -> str:
     """A kill in words."""
     if rank is None:
-        return f"rank 0 is killed in the save after step {step}"
-    return f"rank {rank} is killed {'for good ' if is_lost else ''}at step {step}"
+        return say("rank 0 is killed in the save after step {step}", step=step)
+    if is_lost:
+        return say("rank {rank} is killed for good at step {step}", rank=rank, step=step)
+    return say("rank {rank} is killed at step {step}", rank=rank, step=step)
 
 
 def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[str, str]]:
@@ -134,7 +150,11 @@ def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[s
     try:
         run = answer(training)
     except Enough:
-        yield "wrong", f"{case}: started {training.num_starts()} times and still not giving up"
+        yield wrong(
+            "{case}: started {starts} times and still not giving up",
+            case=case,
+            starts=training.num_starts(),
+        )
         return
     except LaunchError as caught:
         has_more_to_come = training.num_kills() < len(training.kills)
@@ -142,9 +162,12 @@ def _judged(case: str, training: Training, answer: Callable) -> Iterator[tuple[s
             raise
         error = str(caught).partition("\n")[0]
     if training.broken and not error:
-        yield "wrong", f"{case}: no verdict came out; a bug in the code is not cured by a restart"
+        yield wrong(
+            "{case}: no verdict came out; a bug in the code is not cured by a restart",
+            case=case,
+        )
     elif error and not training.broken:
-        yield "wrong", f"{case}: the start after it ended so: {error}"
+        yield wrong("{case}: the start after it ended so: {error}", case=case, error=error)
     elif not error:
         yield from _judged_run(case, training, run)
 
@@ -158,9 +181,15 @@ def _judged_run(case: str, training: Training, run: object) -> Iterator[tuple[st
         fault = on_ranks(1, compared, training, run[0], steps)[0]
     most = training.num_steps + training.every * len(training.kills)
     if fault:
-        yield "wrong", f"{case}: {fault} (steps trained: {told})"
+        yield wrong("{case}: {fault} (steps trained: {told})", case=case, fault=fault, told=told)
     elif len(steps) > most:
-        yield "over budget", f"{case}: {len(steps)} steps were trained, {most} are enough: {told}"
+        yield over_budget(
+            "{case}: {num} steps were trained, {most} are enough: {told}",
+            case=case,
+            num=len(steps),
+            most=most,
+            told=told,
+        )
 
 
 # --- in the ranks ---
@@ -248,14 +277,14 @@ def _careless(wrote: list[list[str]]) -> str:
     """What is dangerous about the order of things, by rank."""
     busy = [rank for rank, touched in enumerate(wrote) if "write" in touched or "rename" in touched]
     if busy != [0]:
-        return f"ranks {busy} write; one file has one writer, rank 0"
+        return say("ranks {busy} write; one file has one writer, rank 0", busy=busy)
     if "rename" not in wrote[0]:
-        return (
+        return say(
             "the file is written in place: who is killed there leaves half of it, and the old one "
             "is gone"
         )
     if "fsync" not in wrote[0][: wrote[0].index("rename")]:
-        return (
+        return say(
             "no os.fsync before the rename: after a power cut the new name may stand for bytes "
             "that never came"
         )
@@ -269,8 +298,8 @@ def _readable(file: Path) -> str:
     try:
         step = torch.load(file, weights_only=True)["step"] if file.exists() else None
     except Exception as error:
-        return f"the file that is there cannot be read: {type(error).__name__}"
-    return "" if step in (1, 2) else "the file of step 1 is gone"
+        return say("the file that is there cannot be read: {kind}", kind=type(error).__name__)
+    return "" if step in (1, 2) else say("the file of step 1 is gone")
 
 
 def _unlike(file: Path, due: dict[str, Any]) -> str:
@@ -278,16 +307,24 @@ def _unlike(file: Path, due: dict[str, Any]) -> str:
     import torch
 
     if not file.exists():
-        return f"{file.name} is not there"
+        return say("{name} is not there", name=file.name)
     try:
         found = torch.load(file, weights_only=True)
     except Exception as error:
-        return f"torch.load(weights_only=True) refuses it: {str(error).strip().splitlines()[0]:.90}"
+        return say(
+            "torch.load(weights_only=True) refuses it: {reason:.90}",
+            reason=str(error).strip().splitlines()[0],
+        )
     for key in KEYS:
         if not isinstance(found, dict) or key not in found:
-            return f"the key {key!r} is missing"
+            return say("the key {key!r} is missing", key=key)
         if not _same(found[key], due[key]):
-            return f"{key!r} holds {found[key]!s:.80}; it should be {due[key]!s:.80}"
+            return say(
+                "{key!r} holds {found!s:.80}; it should be {due!s:.80}",
+                key=key,
+                found=found[key],
+                due=due[key],
+            )
     return ""
 
 

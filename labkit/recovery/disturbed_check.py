@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.launching.run import Run
+from labkit.words import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -141,15 +142,19 @@ def compared(training: Training, given: "dict[str, Tensor]", steps: list[int]) -
     if _equal(given, _trained(training, whole)):
         return ""
     if steps[-1] < training.num_steps - 1:
-        return f"training ended after step {steps[-1]}, the last is {training.num_steps - 1}"
+        return say(
+            "training ended after step {last}, the last is {due}",
+            last=steps[-1],
+            due=training.num_steps - 1,
+        )
     with contextlib.suppress(KeyError):
         if _equal(given, _trained(training, steps, forgetful=True)):
-            return (
+            return say(
                 "the weights were loaded, and Adam began anew: its moments and its step were lost"
             )
     if _equal(given, _trained(training, steps)):
-        return "steps were trained twice on the same weights"
-    return "the weights are not those of undisturbed training"
+        return say("steps were trained twice on the same weights")
+    return say("the weights are not those of undisturbed training")
 
 
 def _trained(training: Training, steps: list[int], forgetful: bool = False) -> "dict[str, Tensor]":

@@ -14,30 +14,30 @@ from labkit.units import check_real, check_whole, check_word, format_bytes, form
 from labkit.words import catalogue, speaking
 
 _WORDS = (
-    ("parameters", "parameters", "参数"),
-    ("gradients", "gradients", "梯度"),
-    ("optimizer", "optimizer", "优化器"),
-    ("buffers", "buffers", "缓冲区"),
-    ("activations", "activations", "激活"),
-    ("not_held", "not on this rank", "不在该 rank"),
-    ("own", "this rank's part", "该 rank 自己的一片"),
-    ("whole", "whole for a while", "暂时完整"),
-    ("layers", "{}: {}", "{}：{}"),
-    ("gather", "all-gather {}", "all-gather {}"),
-    ("ahead", "all-gather {} ahead", "提前 all-gather {}"),
-    ("scatter", "reduce-scatter {}", "reduce-scatter {}"),
-    ("reduce", "all-reduce", "all-reduce"),
-    ("quiet", "no communication", "无通信"),
-    ("device", "device", "设备"),
-    ("memory", "host memory", "主机内存"),
-    ("link", "link", "链路"),
-    ("down", "down", "下行"),
-    ("up", "up", "上行"),
-    ("forward", "forward", "前向"),
-    ("backward", "backward", "反向"),
-    ("step", "update", "更新"),
-    ("flow", "A step with offload", "一步中的卸载"),
-    ("both", "both ways", "双向合计"),
+    ("parameters", "parameters"),
+    ("gradients", "gradients"),
+    ("optimizer", "optimizer"),
+    ("buffers", "buffers"),
+    ("activations", "activations"),
+    ("not_held", "not on this rank"),
+    ("own", "this rank's part"),
+    ("whole", "whole for a while"),
+    ("layers", "{}: {}"),
+    ("gather", "all-gather {}"),
+    ("ahead", "all-gather {} ahead"),
+    ("scatter", "reduce-scatter {}"),
+    ("reduce", "all-reduce"),
+    ("quiet", "no communication"),
+    ("device", "device"),
+    ("memory", "host memory"),
+    ("link", "link"),
+    ("down", "down"),
+    ("up", "up"),
+    ("forward", "forward"),
+    ("backward", "backward"),
+    ("step", "update"),
+    ("flow", "A step with offload"),
+    ("both", "both ways"),
 )
 WORDS = catalogue(_WORDS)
 _LEFT_PX = 64.0
@@ -54,7 +54,7 @@ def layers(
     *,
     strategy: str = "fsdp",
     shard_size: int = 0,
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """The layers of a model on all ranks at one moment of a step ("F2", "loss", "B2", "step"): what
     of each is there.
@@ -211,7 +211,7 @@ def flow(
     title: Said = "",
     marked: str = "",
     note: Said = "",
-    language: str = "en",
+    language: str | None = None,
 ) -> Sketch:
     """Device and host with the parts of the bill that lie there, and between them what a step
     moves, over a stated link, each arrow as thick as its bytes. ``marked``: the phase ("forward",

@@ -26,8 +26,8 @@ ENGINES = tuple(partition.STAGES)
 """The engines that can be chosen."""
 _WORDS = words.catalogue(
     [
-        ("title", "{}, {} ranks", "{}，{} 个 rank"),
-        ("of", "Bytes of all ranks together", "所有 rank 的字节合计"),
+        ("title", "{}, {} ranks"),
+        ("of", "Bytes of all ranks together"),
     ]
 )
 
@@ -146,7 +146,7 @@ class Step(Experiment):
         kinds = dict.fromkeys((*before, *after))
         causes = {kind: after.get(kind, 0) - before.get(kind, 0) for kind in kinds}
         return Difference(
-            of=words.both("of", _WORDS),
+            of=words.in_every("of", _WORDS),
             causes={kind: amount for kind, amount in causes.items() if amount},
             names={kind: dict.fromkeys(words.LANGUAGES, kind) for kind in kinds},
             written=format_bytes,

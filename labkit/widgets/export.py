@@ -13,29 +13,27 @@ from html import escape
 import ipywidgets as w
 
 from labkit.widgets import turning
-from labkit.words import catalogue
+from labkit.words import catalogue, spoken_in
 
 _WORDS = (
     (
         "no kernel",
         "Open the notebook to change {} or to run it on real ranks.",
-        "要改变{}，或在真实 rank 上运行，请打开笔记本。",
     ),
     (
         "only run",
         "Open the notebook to run it on real ranks.",
-        "要在真实 rank 上运行，请打开笔记本。",
     ),
-    ("no run", "Open the notebook to change {}.", "要改变{}，请打开笔记本。"),
-    ("and", ", ", "、"),
-    ("play", "play", "播放"),
+    ("no run", "Open the notebook to change {}."),
+    ("and", "list|, "),
+    ("play", "play"),
 )
 
 
-def offline(board: w.Widget, language: str = "en") -> str:
+def offline(board: w.Widget, language: str | None = None) -> str:
     """A widget and everything in it as HTML that needs no kernel; what it can't do there is said
     below it."""
-    words = catalogue(_WORDS)[language]
+    words = catalogue(_WORDS)[spoken_in(language)]
     widgets = list(_all(board))
     turned = {}
     for book in filter(_is_flipbook, widgets):

@@ -17,16 +17,16 @@ from labkit.widgets.picture import answer_anytime, in_notebook, show, spoken
 PATIENCE_S = 1.0
 """A launch that is over before needs no panel."""
 _WORDS = (
-    ("stop", "Stop", "停止"),
-    ("step", "step", "步"),
-    ("loss", "loss", "loss"),
-    ("line", "line", "行"),
-    ("running", "running", "运行中"),
-    ("returned", "returned", "已返回"),
-    ("failed", "failed", "失败"),
-    ("died", "died", "已死亡"),
-    ("ended", "{} ranks, {}", "{} 个 rank，{}"),
-    ("alone", "{} rank, {}", "{} 个 rank，{}"),
+    ("stop", "Stop"),
+    ("step", "step"),
+    ("loss", "loss"),
+    ("line", "line"),
+    ("running", "running"),
+    ("returned", "returned"),
+    ("failed", "failed"),
+    ("died", "died"),
+    ("ended", "{} ranks, {}"),
+    ("alone", "{} rank, {}"),
 )
 
 
@@ -34,7 +34,7 @@ class Panel(w.VBox):
     """What each rank of a running Job is doing. ``refresh`` sends one message when a line has
     changed, else none."""
 
-    def __init__(self, job: Job, language: str = "en") -> None:
+    def __init__(self, job: Job, language: str | None = None) -> None:
         self.job = job
         self._words = spoken(_WORDS, language)
         self.lines = w.HTML()
@@ -52,19 +52,19 @@ class Panel(w.VBox):
 
     def last_words(self) -> str:
         """How many ranks there were, and how long it took."""
-        words = self._words["ended" if self.job.num_ranks > 1 else "alone"]
-        return words.format(self.job.num_ranks, format_us(1e6 * self.job.seconds))
+        told = self._words["ended" if self.job.num_ranks > 1 else "alone"]
+        return told.format(self.job.num_ranks, format_us(1e6 * self.job.seconds))
 
 
-def _line(row: dict, words: dict[str, str]) -> str:
-    parts = [f"rank {row['rank']}", words.get(row["state"], row["state"])]
+def _line(row: dict, told: dict[str, str]) -> str:
+    parts = [f"rank {row['rank']}", told.get(row["state"], row["state"])]
     if row.get("step") is not None:
-        parts.append(f"{words['step']} {row['step']}")
+        parts.append(f"{told['step']} {row['step']}")
     if row.get("loss") is not None:
-        parts.append(f"{words['loss']} {row['loss']:.3f}")
+        parts.append(f"{told['loss']} {row['loss']:.3f}")
     where = row.get("where") or {}
     if row["state"] == "running" and where.get("line"):
-        parts.append(f"{words['line']} {where['line']}: {where.get('text', '').strip()}")
+        parts.append(f"{told['line']} {where['line']}: {where.get('text', '').strip()}")
     return "   ".join(parts)
 
 
@@ -106,7 +106,8 @@ def report(error: LaunchError, language: str | None = None) -> None:
 
 
 def spoken_here() -> str:
-    """The language of the notebook: its first cell's ``LANGUAGE``, or the one in use.
+    """The language of the notebook: what its first cell names, ``LANGUAGE = "zh"``, or the one in
+    use.
 
     What a cell asks for is given the language; what comes by itself, panel and report, has to find
     it here.
@@ -114,7 +115,7 @@ def spoken_here() -> str:
     from IPython import get_ipython
 
     named = getattr(get_ipython(), "user_ns", {}).get("LANGUAGE")
-    return named if named in ("en", "zh") else words.language()
+    return named if named in words.LANGUAGES else words.language()
 
 
 def install() -> None:

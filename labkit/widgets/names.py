@@ -11,16 +11,15 @@ from labkit.widgets.picture import spoken
 
 SOURCE = Path(__file__).with_name("names.js")
 _WORDS = (
-    ("from", "from", "从"),
-    ("to", "to", "到"),
-    ("play", "play", "播放"),
-    ("pause", "pause", "暂停"),
-    ("stop", "back to the start", "回到开头"),
-    ("repeat", "repeat", "重复"),
+    ("from", "from"),
+    ("to", "to"),
+    ("play", "play"),
+    ("pause", "pause"),
+    ("stop", "back to the start"),
+    ("repeat", "repeat"),
     (
         "cut",
         "No kernel behind this picture: run the cell again to use every control.",
-        "这张图背后没有内核：重新运行单元格，才能使用所有控件。",
     ),
 )
 _CSS = """.labkit-board .jupyter-widgets-disconnected::before { content: none; }

@@ -1,7 +1,7 @@
 """``show`` displays whatever can be drawn; a ``Board`` is controls around a picture."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from reprlib import repr as brief
 
@@ -11,7 +11,7 @@ from labkit.pictures import mime
 from labkit.pictures.drawing import Picture, Scene
 from labkit.pictures.sketch import Said, Sketch, said
 from labkit.widgets import export
-from labkit.words import catalogue, language
+from labkit.words import catalogue, language, spoken_in
 
 
 def show(thing: object, title: Said = "") -> None:
@@ -104,12 +104,10 @@ def has_anywidget() -> bool:
     return importlib.util.find_spec("anywidget") is not None
 
 
-def spoken(rows: tuple[tuple[str, str, str], ...], language: str) -> dict[str, str]:
-    """Words by their key, from rows (key, English, Chinese). Raises ValueError for any language but
-    "en" and "zh"."""
-    if language not in ("en", "zh"):
-        raise ValueError(f"a widget's language is one of en, zh; got {language!r}")
-    return catalogue(rows)[language]
+def spoken(rows: Iterable[tuple[str, ...]], language: str | None) -> dict[str, str]:
+    """Words by their key, from rows (key, English). Raises ValueError for any language but "en" and
+    "zh"."""
+    return catalogue(rows)[spoken_in(language)]
 
 
 def paragraphs(*notes: str) -> str:

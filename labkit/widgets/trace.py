@@ -6,6 +6,7 @@ import ipywidgets as w
 from labkit.launching.run import Run
 from labkit.pictures import scene
 from labkit.pictures.painters import svg
+from labkit.pictures.sketch import Said
 from labkit.timeline import Timeline
 from labkit.widgets.picture import Board, has_anywidget
 
@@ -24,6 +25,7 @@ class TraceBoard(Board):
 
     def __init__(self, shown: scene.Scene) -> None:
         self._shown = shown
+        self.language = shown.language
         self.viewer = viewed(shown)
         super().__init__([self.viewer or w.HTML(svg.html(shown))])
 
@@ -43,8 +45,8 @@ def trace(
     first: Run | Timeline,
     second: Run | Timeline | None = None,
     *,
-    title: str | None = None,
-    language: str = "en",
+    title: Said | None = None,
+    language: str | None = None,
 ) -> TraceBoard:
     """Everything that every rank did, to zoom into, search and measure. With ``second``, ``first``
     is the prediction: both on one axis, and what is under the pointer in one of them is marked in

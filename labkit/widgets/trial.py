@@ -30,9 +30,9 @@ from labkit.words import spoken_in
 _BESIDE_PX = {w.Dropdown: 50, w.SelectionSlider: 150}
 """what a control needs beside its name and the longest option"""
 _WORDS = (
-    ("run", "Run it on real ranks", "在真实 rank 上运行"),
-    ("busy", "kernel busy: the new settings are not drawn yet", "内核忙碌：新设置尚未绘制"),
-    ("off", "Off: {}.", "不可运行：{}。"),
+    ("run", "Run it on real ranks"),
+    ("busy", "kernel busy: the new settings are not drawn yet"),
+    ("off", "Off: {}."),
 )
 
 

@@ -17,11 +17,11 @@ from labkit.widgets.trace import viewed
 from labkit.words import spoken_in
 
 _WORDS = (
-    ("window", "window", "时间窗"),
-    ("compute", "compute", "计算"),
-    ("exposed", "communicating or waiting", "通信或等待"),
-    ("idle", "neither", "两者皆无"),
-    ("hidden", "communicating under compute", "计算之下的通信"),
+    ("window", "window"),
+    ("compute", "compute"),
+    ("exposed", "communicating or waiting"),
+    ("idle", "neither"),
+    ("hidden", "communicating under compute"),
 )
 MANY = 2000
 """Spans in one SVG; it takes some 100 ms beyond."""
@@ -76,9 +76,9 @@ class TimelineBoard(Board):
     there.
     """
 
-    def __init__(self, timeline: Timeline, language: str = "en") -> None:
+    def __init__(self, timeline: Timeline, language: str | None = None) -> None:
         self.timeline = timeline
-        self.language = language
+        self.language = spoken_in(language)
         self._words = spoken(_WORDS, language)
         begin_us = float(timeline.start_us.min()) if len(timeline) else 0.0
         stops_us = np.linspace(begin_us, float(timeline.end_us.max(initial=begin_us)), 101).tolist()

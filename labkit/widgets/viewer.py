@@ -20,27 +20,25 @@ SOURCE = "".join(Path(__file__).with_name(part).read_text(encoding="utf-8") for 
 _WAY = re.compile(r"\d+>\d+")
 """label of a message: from a rank to another"""
 _WORDS = (
-    ("in", "zoom in (+)", "放大 (+)"),
-    ("out", "zoom out (-)", "缩小 (-)"),
-    ("all", "show all (0)", "显示全部 (0)"),
-    ("left", "earlier (←)", "向前 (←)"),
-    ("right", "later (→)", "向后 (→)"),
-    ("previous", "previous of the kind (p)", "上一个同类 (p)"),
-    ("next", "next of the kind (n)", "下一个同类 (n)"),
-    ("zoom", "zoom to selection", "放大选区"),
-    ("search", "search labels", "搜索标签"),
-    ("found", "{} boxes found: n and p walk through them", "找到 {} 个：按 n、p 逐个查看"),
-    ("bytes", "bytes", "字节"),
+    ("in", "zoom in (+)"),
+    ("out", "zoom out (-)"),
+    ("all", "show all (0)"),
+    ("left", "earlier (←)"),
+    ("right", "later (→)"),
+    ("previous", "previous of the kind (p)"),
+    ("next", "next of the kind (n)"),
+    ("zoom", "zoom to selection"),
+    ("search", "search labels"),
+    ("found", "{} boxes found: n and p walk through them"),
+    ("bytes", "bytes"),
     (
         "perfetto",
         "timeline.json: open it at ui.perfetto.dev",
-        "timeline.json：可在 ui.perfetto.dev 打开",
     ),
     (
         "keys",
         "Drag to select, shift-drag to move, ctrl-wheel or + - 0 to zoom, arrows to move, n p to "
         "step.",
-        "拖动选择，按住 shift 拖动平移，ctrl 加滚轮或 + - 0 缩放，方向键移动，n p 逐个查看。",
     ),
 )
 

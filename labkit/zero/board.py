@@ -12,62 +12,55 @@ from labkit.shards import Shards, differences
 from labkit.units import format_bytes
 from labkit.widgets.picture import paragraphs
 from labkit.widgets.trial import Trial
-from labkit.words import LANGUAGES, WORDS, both, catalogue
+from labkit.words import LANGUAGES, WORDS, catalogue, in_every
 from labkit.zero.stages import MODELS, MODES, Offload, Stages
 
 __all__ = ["offload_flow", "zero_stages"]
 
 _WORDS = (
-    ("ranks", "ranks", "rank 数"),
-    ("stage", "stage", "阶段"),
-    ("model", "model", "模型"),
-    ("recipe", "recipe", "配方"),
-    ("small", "small model", "小模型"),
+    ("ranks", "ranks"),
+    ("stage", "stage"),
+    ("model", "model"),
+    ("recipe", "recipe"),
+    ("small", "small model"),
     (
         "bill",
         "Per rank, by the formula: {} = {}; a rank of DDP needs {}, {:.2f} times as much.",
-        "按公式，每个 rank：{} = {}；DDP 的一个 rank 要 {}，是它的 {:.2f} 倍。",
     ),
     (
         "sends",
         "A step of one microbatch has to send {} per rank at least ({:.2f} times DDP).",
-        "一个微批次的一步里，每个 rank 至少发送 {}（DDP 的 {:.2f} 倍）。",
     ),
-    ("measured", "Measured on the live engine: {}.", "从运行中的引擎读出：{}。"),
-    ("same", "every slice is the predicted one", "每一片都与预测相同"),
-    ("other", "{} slices differ from the predicted ones", "有 {} 片与预测不同"),
+    ("measured", "Measured on the live engine: {}."),
+    ("same", "every slice is the predicted one"),
+    ("other", "{} slices differ from the predicted ones"),
     (
         "payload",
         "Handed to collectives in that step (two microbatches): {}. On the wire: {} per rank.",
-        "这一步（两个微批次）交给集合通信的数据：{}。线路上：每个 rank {}。",
     ),
     (
         "gloo",
         "The wire carries more than is needed: DeepSpeed's stages 1 and 2 call all-reduce here, "
         "and gloo runs a "
         "reduce-scatter as an all-reduce.",
-        "线路上传的比需要的多：DeepSpeed 的阶段 1、2 在这里调用 all-reduce，"
-        "gloo 又把 reduce-scatter 当作 all-reduce 来做。",
     ),
-    ("phase", "phase", "环节"),
-    ("all", "all", "全部"),
-    ("forward", "forward", "前向"),
-    ("backward", "backward", "反向"),
-    ("step", "update", "更新"),
-    ("mode", "offloaded", "卸载"),
-    ("zero2", "ZeRO 2: optimizer", "ZeRO 2：优化器"),
-    ("zero3", "ZeRO 3: optimizer", "ZeRO 3：优化器"),
-    ("zero3 all", "ZeRO 3: optimizer and parameters", "ZeRO 3：优化器与参数"),
-    ("gb_per_s", "link (GB/s)", "链路 (GB/s)"),
+    ("phase", "phase"),
+    ("all", "all"),
+    ("forward", "forward"),
+    ("backward", "backward"),
+    ("step", "update"),
+    ("mode", "offloaded"),
+    ("zero2", "ZeRO 2: optimizer"),
+    ("zero3", "ZeRO 3: optimizer"),
+    ("zero3 all", "ZeRO 3: optimizer and parameters"),
+    ("gb_per_s", "link (GB/s)"),
     (
         "host_note",
         "One rank; one microbatch. Bytes by DeepSpeed's rules, times by the stated link.",
-        "单个 rank，一个微批次。字节按 DeepSpeed 的规则计算，时间按给定链路计算。",
     ),
     (
         "host_run",
         "A run here is real, but on a CPU the host stands for the device: nothing crosses a link.",
-        "这里的运行是真实的，但在 CPU 上由主机充当设备：没有数据经过链路。",
     ),
 )
 
@@ -179,7 +172,7 @@ class OffloadBoard(_Engines):
             step.gb_per_s,
             title={code: step.title(code) for code in LANGUAGES},
             marked="" if phase == "all" else phase,
-            note=both("host_note", catalogue(_WORDS)),
+            note=in_every("host_note", catalogue(_WORDS)),
             language=self.language,
         )
 

@@ -22,16 +22,15 @@ MOST_RANKS = 4
 """as many ranks as a run starts"""
 _WORDS = words.catalogue(
     [
-        ("small", "small model", "小模型"),
-        ("stages", "ZeRO {}, {} ranks, {}", "ZeRO {}，{} 个 rank，{}"),
-        ("offload", "Offload: {}, {} ranks", "卸载：{}，{} 个 rank"),
+        ("small", "small model"),
+        ("stages", "ZeRO {}, {} ranks, {}"),
+        ("offload", "Offload: {}, {} ranks"),
         (
             "large",
             "a model of {} is here to be looked at: choose the small one",
-            "{} 的模型只供查看：请选小模型",
         ),
-        ("many", "a run starts up to {} ranks", "一次运行最多启动 {} 个 rank"),
-        ("one", "DeepSpeed runs the recipe mixed here", "这里的 DeepSpeed 只运行 mixed 配方"),
+        ("many", "a run starts up to {} ranks"),
+        ("one", "DeepSpeed runs the recipe mixed here"),
     ]
 )
 

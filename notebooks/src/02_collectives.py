@@ -401,9 +401,7 @@ for name in ("parameter_server", "ring"):
         network.simulate(plan("all_reduce", name, 4), uniform(4, SLOW), 1_600_000),
         titled(name, "1.6 MB"),
     )
-    widgets.show(
-        scene.compare(predicted, runs[name].timeline(), title=title[LANGUAGE], language=LANGUAGE)
-    )
+    widgets.show(scene.compare(predicted, runs[name].timeline(), title=title, language=LANGUAGE))
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ### Is the ring's latency low?

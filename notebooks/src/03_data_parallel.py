@@ -811,7 +811,7 @@ runs = {
 }
 span_us = max(timeline.step_us(run.timeline()) for run in runs.values())
 for name, chinese in (("synchronous", "同步"), ("asynchronous", "异步")):
-    title = {"en": name, "zh": chinese}[LANGUAGE]
+    title = {"en": name, "zh": chinese}
     widgets.show(
         scene.timeline(runs[name].timeline(), title=title, span_us=span_us, language=LANGUAGE)
     )

@@ -150,7 +150,7 @@ draw(
     {
         "en": "S7: one process, rank 0 = dev0, rank 1 = dev1",
         "zh": "S7：一个进程，rank 0 = dev0，rank 1 = dev1",
-    }[LANGUAGE],
+    },
 )
 
 # %% [markdown] sections="8.6.1"

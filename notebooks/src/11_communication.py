@@ -66,7 +66,7 @@ for overlap in (False, True):
     title = {
         "en": f"DDP, overlap {'on' if overlap else 'off'}",
         "zh": f"DDP，{'' if overlap else '不'}重叠",
-    }[LANGUAGE]
+    }
     widgets.show(scene.compare(both.predicted, both.measured, title=title, language=LANGUAGE))
 
 # %%

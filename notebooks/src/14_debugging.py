@@ -31,6 +31,7 @@ from labkit import model, sharding, widgets
 from labkit.debugging import check
 from labkit.launching.verdicts.outcome import FAULTS
 from labkit.units import format_bytes
+from labkit.words import say
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 LANGUAGE = "en"
@@ -1012,9 +1013,7 @@ print("stopped:", job.done)
 # %%
 for name in ("sigkill", "crash", "mismatched_shape", "straggler"):
     finding = faults.run(name, ranks=4)
-    print(
-        f"{name:<17} {finding.fault:<17} {str(finding.ranks):<7} {FAULTS[name][LANGUAGE == 'zh']}"
-    )
+    print(f"{name:<17} {finding.fault:<17} {str(finding.ranks):<7} {say(FAULTS[name])}")
 
 # %% [markdown]
 # ## Exercises
@@ -1022,7 +1021,7 @@ for name in ("sigkill", "crash", "mismatched_shape", "straggler"):
 # Six broken runs. For each, find the odd **rank** (a number, or a tuple of several), the **line** (a piece of its text, such as `"dist.barrier()"`), and the **fault**, a key of `FAULTS`:
 
 # %%
-print(*(f"{name:<17} {words[LANGUAGE == 'zh']}" for name, words in FAULTS.items()), sep="\n")
+print(*(f"{name:<17} {say(means)}" for name, means in FAULTS.items()), sep="\n")
 
 # %% [markdown]
 # Then mend the function. The check runs it on real ranks with other data and other numbers of ranks. A mended function must return what the broken one was meant to return; hiding the fault does not.

@@ -285,7 +285,7 @@ def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
 def test_verdicts_speak_the_language_of_the_notebook():
     check.language("zh")
     verdict = check.chart_fault(lambda chart: None)
-    assert repr(verdict).startswith("✗ 不对: 下面的情形不对：") and exercises._HINTS["chart_fault"][
+    assert repr(verdict).startswith("✗ 不对：下面的情形不对：") and exercises._HINTS["chart_fault"][
         "zh"
     ][0] in repr(verdict)
     with pytest.raises(ValueError, match="'fr'"):

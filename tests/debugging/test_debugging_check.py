@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 import labkit as lab
 from labkit.debugging import check, health
-from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts import disagreement
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("case_one", "case_two", "case_three", "case_four", "case_five", "case_six")
@@ -79,7 +79,7 @@ def test_the_accepted_claims_are_what_the_trace_and_health_say():
     run = lab.launch(
         lambda: dashboard(1.0, (0.75, 1.0, 0.25, 0.5)[dist.get_rank()]), ranks=4, backend="gloo"
     )
-    finding = diagnosis.swapped(run.calls())
+    finding = disagreement.swapped(run.calls())
     assert (finding.fault, finding.ranks) == check.TRUTH["case_two"][:2]
     finding = lab.launch(update, ranks=3, backend="gloo")[0][0]
     assert (finding.fault, finding.ranks) == check.TRUTH["case_five"][:2]

@@ -28,7 +28,9 @@ PART = "a part of a board, made by it: the board's function is fuzzed"
 DRAWN = "a part of a picture: the function that draws it is fuzzed"
 PHASE = "a phase of a step: ``moments.predict`` goes through all of them, and is fuzzed"
 INSIDE = "made and read inside its module: the function that gives it away is fuzzed"
+READ = "reads a file of the package's own: test_words gives it others"
 REASONS = {
+    READ: ("words.entries",),
     MACHINE: (
         "launching.fork",
         "launching.rank_state",
@@ -42,6 +44,7 @@ REASONS = {
         "launching.verdicts.verdict",
         "launching.verdicts.outcome",
         "launching.verdicts.diagnosis",
+        "launching.verdicts.disagreement",
     ),
     LIVE: (
         "sharding.engines",

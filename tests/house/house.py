@@ -28,7 +28,12 @@ KNOWN = {
     "state": "run",
 }
 """Last words of files that have the field's own name instead of a role's, and their role."""
-PURE = {"machine.topology", "launching.verdicts.outcome", "launching.verdicts.diagnosis"}
+PURE = {
+    "machine.topology",
+    "launching.verdicts.outcome",
+    "launching.verdicts.diagnosis",
+    "launching.verdicts.disagreement",
+}
 """Nouns and theory of the stage: no process, no torch, so pictures and theory may know them."""
 EXPERIMENT = "experiment"
 GIVEN_BACK = ("launching.job", "launching.run")

@@ -28,6 +28,14 @@ def test_ops_says_that_they_stand_or_why_they_can_not_be_built(monkeypatch, caps
     )
 
 
+def test_it_speaks_the_language_that_is_asked_for(monkeypatch, capsys, chinese):
+    monkeypatch.setattr(doctor, "examine", lambda: doctor.Report(rows=(GOOD, BAD)))
+    assert __main__.main(["--language", "zh", "doctor"]) == 1
+    assert capsys.readouterr().out.startswith("正常      gloo")
+    assert __main__.main(["doctor"]) == 1
+    assert capsys.readouterr().out.startswith("ok        gloo")
+
+
 def test_ops_exits_1_when_a_build_fails(monkeypatch):
     monkeypatch.setattr(ops, "missing", lambda: ["cpu_adam"])
     monkeypatch.setattr(ops, "obstacle", lambda: None)

@@ -1,9 +1,12 @@
 """Laws of a diagnosis: what is proved is named, what is not proved is left alone. No process runs
 here."""
 
+import re
+
 import pytest
 
-from labkit.launching.verdicts import diagnosis
+from labkit import words
+from labkit.launching.verdicts import diagnosis, disagreement, verdict
 from labkit.launching.verdicts.outcome import FAULTS, Finding, Outcome
 
 WORLD = {"0": [0, 1, 2]}
@@ -151,11 +154,11 @@ def test_the_same_calls_in_another_order_are_found_and_branches_are_not():
     y = {"line": 6}
     right = [call(seq=1, **x), call(seq=2, **y)]
     wrong = [call(seq=1, **y), call(seq=2, **x)]
-    found = diagnosis.swapped([right, wrong, right])
+    found = disagreement.swapped([right, wrong, right])
     assert (found.fault, found.ranks, found.where["line"]) == ("swapped_order", (1,), 6)
-    assert diagnosis.swapped([right, right, right]) is None
+    assert disagreement.swapped([right, right, right]) is None
     branch = [call(seq=1, line=8), call(seq=2, **y)]
-    assert diagnosis.swapped([right, branch, right]) is None, "one call in two branches"
+    assert disagreement.swapped([right, branch, right]) is None, "one call in two branches"
 
 
 def test_calls_through_one_function_are_told_apart_by_what_called_it():
@@ -165,8 +168,8 @@ def test_calls_through_one_function_are_told_apart_by_what_called_it():
             for seq, line in ((1, first), (2, second))
         ]
 
-    assert diagnosis.swapped([through(10, 11), through(11, 10), through(10, 11)]).ranks == (1,)
-    assert diagnosis.swapped([through(10, 11), through(10, 11)]) is None
+    assert disagreement.swapped([through(10, 11), through(11, 10), through(10, 11)]).ranks == (1,)
+    assert disagreement.swapped([through(10, 11), through(10, 11)]) is None
 
 
 def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
@@ -175,8 +178,8 @@ def test_gloos_abort_is_blamed_on_whom_the_others_disagree_with():
     failed = [
         Outcome(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four), (3, four))
     ]
-    assert diagnosis.disagreeing(failed, dead=0) == (1,)
-    assert diagnosis.disagreeing(failed[1:], dead=0) == (0,), (
+    assert disagreement.disagreeing(failed, dead=0) == (1,)
+    assert disagreement.disagreeing(failed[1:], dead=0) == (0,), (
         "the others agree: the dead one did not"
     )
 
@@ -185,11 +188,11 @@ def test_gloos_reason_breaks_the_tie_of_two_that_disagree():
     four = call()
     eight = call(shapes=((8,),))
     failed = [Outcome(rank=r, how="failed", calls=(c,)) for r, c in ((1, eight), (2, four))]
-    assert diagnosis.disagreeing(failed, dead=0) == (1, 2)
-    assert diagnosis.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), (
+    assert disagreement.disagreeing(failed, dead=0) == (1, 2)
+    assert disagreement.disagreeing(failed, dead=0, reason="32 vs 4") == (1,), (
         "it awaited less: it was with the smaller"
     )
-    assert diagnosis.disagreeing(failed, dead=0, reason="4 vs 32") == (2,)
+    assert disagreement.disagreeing(failed, dead=0, reason="4 vs 32") == (2,)
 
 
 @pytest.mark.parametrize(
@@ -207,13 +210,47 @@ def test_what_torchs_detail_says_is_read_by_rank(op, shape, fault):
         return Outcome(rank=rank, how="failed", error={"message": words, "where": where})
 
     outcomes = [said(0, "ALLREDUCE", "4"), said(1, op, shape), said(2, "ALLREDUCE", "4")]
-    found = diagnosis.detailed(outcomes)
+    found = disagreement.detailed(outcomes)
     assert (found.fault, found.ranks, found.where["line"]) == (fault, (1,), 1)
     assert f"rank 1: {op.lower()} of [{shape}] Float at line 1" in found.text
-    assert diagnosis.detailed(outcomes[:1]) is None and diagnosis.detailed([returned(0)]) is None
+    assert disagreement.detailed(outcomes[:1]) is None
+    assert disagreement.detailed([returned(0)]) is None
 
 
 def test_a_finding_has_a_known_name():
     with pytest.raises(ValueError, match=r"a fault is one of .*; got 'flood'"):
         Finding(fault="flood", ranks=(), text="")
-    assert all(en and zh for en, zh in FAULTS.values())
+    assert all(words.both(means)["zh"] != means for means in FAULTS.values())
+
+
+NAMES = {"rank", "all_reduce", "broadcast", "send", "recv", "isend", "irecv", "dist", "kill"}
+ENGLISH = re.compile(r"\b[a-z_]{4,}")
+SENDS = {"call": "send", "file": "In[3]", "line": 5, "text": "dist.send(x)"}
+
+
+def told_in_chinese():
+    """A verdict of each kind."""
+    last = {0: 1, 1: None, 2: 1}
+    raised = {"type": "KeyError", "message": "x", "traceback": "", "where": call()}
+    waiting = [stuck(0, call(), last), stuck(2, call(), last)]
+    failed = Outcome(rank=1, how="failed", error=raised)
+    killed = Outcome(rank=1, how="died", status=-9, calls=(call(),))
+    left = Outcome(rank=1, how="died", status=3)
+    silent = Outcome(rank=1, how="stuck")
+    yield diagnosis.different([stuck(0, call()), stuck(1, call("broadcast"))]).text
+    yield diagnosis.silent([stuck(0, peer=1, **SENDS), stuck(1, peer=0, **SENDS)]).text
+    yield diagnosis.silent([*waiting, stuck(1, file="In[3]", line=2, text="x = 1")]).text
+    yield diagnosis.silent([Outcome(rank=1, how="stuck", state="stopped")]).text
+    yield str(verdict.judge_failure([*waiting, failed], ["", "", ""]))
+    yield str(verdict.judge_failure([*waiting, killed], ["", "", ""]))
+    yield str(verdict.judge_failure([*waiting, left], ["", "", ""]))
+    yield str(verdict.judge_silence([*waiting, silent], ["", "", ""], "停"))
+    right = [call(seq=1, line=1), call(seq=2, line=2)]
+    wrong = [call(seq=1, line=2), call(seq=2, line=1)]
+    yield disagreement.swapped([right, wrong, right]).text
+
+
+def test_every_verdict_is_chinese_but_for_names(chinese):
+    for text in told_in_chinese():
+        assert "rank 1" in text and re.search("[\u4e00-\u9fff]", text), text
+        assert not set(ENGLISH.findall(text)) - NAMES, text

@@ -103,6 +103,7 @@ def test_a_request_arrives_as_it_left():
         sys_path=("a", "b"),
         environ={"RANK": "0"},
         sources={"<ipython-3>": Source(name="In[3]", lines=("x = 1\n", "y = 2"))},
+        language="zh",
     )
     content = json.loads(json.dumps(request.to_json()))
     assert Request.from_json(content) == request

@@ -1,6 +1,7 @@
 """What the machine says of itself; and that it notices what is missing."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,17 @@ def test_a_report_shows_each_row_and_the_way_out_only_where_needed():
     assert [row.state for row in report.rows] == ["ok", "missing", "optional"]
     assert "&lt;ninja&gt;" in report._repr_html_() and "#" not in report._repr_html_()
     assert not report.ok and doctor.Report(rows=(good, spare)).ok
+
+
+def test_a_report_speaks_chinese(chinese):
+    bad = doctor.Row(name="memory", value="1 GB", ok=False, fix="等一等")
+    good = doctor.Row(name="torch", value="2", ok=True, fix="")
+    report = doctor.Report(rows=(bad, good))
+    assert repr(report) == "缺少      内存   1 GB  -> 等一等\n正常      torch  2"
+    assert "<th style='text-align:left'>解决办法</th>" in report._repr_html_()
+    told = [*doctor._memory_rows(), *doctor._compiler_rows(), *doctor._device_rows()]
+    assert all(re.search("[\u4e00-\u9fff]", row.fix) for row in told)
+    assert report["memory"] is bad, "rows keep their names"
 
 
 def test_doctor_notices_a_missing_compiler_and_missing_ops(monkeypatch, tmp_path):

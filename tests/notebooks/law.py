@@ -3,6 +3,7 @@
 import ast
 import re
 
+import comments
 import nbformat
 from chapter import heading, sections
 from small import BUILDS, code_of, load
@@ -17,8 +18,9 @@ RANK_CELL_LINES = 46
 
 
 def neutral(sources):
-    """Code cells without the language, which one line names."""
-    return [LANGUAGE_LINE.sub(r"\1", source) for source in sources]
+    """Code cells without what may differ: the line that names the language, comments and
+    docstrings."""
+    return [comments.bare(LANGUAGE_LINE.sub(r"\1", source)) for source in sources]
 
 
 def check_builds(root, chapter):

@@ -94,6 +94,29 @@ def test_a_copy_is_written_again_where_it_is_stale_or_did_not_end(tiny, monkeypa
     assert checked.execute(tiny, both) and ran[4:] == [paths[0]]
 
 
+def test_a_warning_or_a_folder_of_this_machine_among_the_outputs_is_named(tiny, monkeypatch):
+    notebook = checked.build(tiny, ("zh", "03_tiny"))
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    quiet = nbformat.v4.new_output("stream", name="stderr", text="Warnings are rare\n")
+    loud = "a/b.py:3: UserWarning: Glyph 1 missing from font(s) DejaVu Sans.\n"
+    shown = {"text/plain": "see /x/site-packages/torch"}
+    cell.outputs = [quiet]
+    assert checked.warnings(notebook) == []
+    cell.outputs = [
+        nbformat.v4.new_output("stream", name="stderr", text=f"one\n{loud}"),
+        nbformat.v4.new_output("display_data", data=shown),
+    ]
+    first_line = cell.source.partition("\n")[0]
+    assert checked.warnings(notebook) == [
+        f"{loud.strip()} in: {first_line}",
+        f"{shown['text/plain']} in: {first_line}",
+    ]
+    monkeypatch.setattr(checked, "execute", lambda root, wanted: True)
+    monkeypatch.setattr(checked, "load", lambda root, copy: notebook)
+    with pytest.raises(checked.Failed, match=r"shows what no reader should find:\na/b.py:3"):
+        checked.executed(tiny, ("zh", "03_tiny"))
+
+
 def test_what_a_copy_stands_on(tiny):
     def stands_on():
         checked._foundation.cache_clear()
@@ -166,7 +189,7 @@ def code_outputs(notebook):
 @pytest.mark.parametrize("copy", STANDARD, ids=NAMES)
 def test_every_cell_of_a_chapter_runs(copies, copy):
     notebook = checked.load(ROOT, copy)
-    assert checked.faults(notebook) == []
+    assert checked.faults(notebook) == [] and checked.warnings(notebook) == []
     fresh = checked.build(ROOT, copy)
     assert notebook.metadata.labkit.stands_on == fresh.metadata.labkit.stands_on
     assert [cell.source for cell in notebook.cells] == [cell.source for cell in fresh.cells]

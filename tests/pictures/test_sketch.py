@@ -155,10 +155,8 @@ def test_a_legend_breaks_its_lines_within_the_picture() -> None:
 
 
 def test_a_badge_is_said_in_the_language() -> None:
-    assert (
-        sketch.origin("measured, paced, gloo / simulated", WORDS["zh"])
-        == "实测，固定时长，gloo / 模拟"
-    )
+    badge = "measured, paced, gloo / simulated"
+    assert sketch.origin(badge, WORDS["zh"]) == "实测，固定时长，gloo / 模拟"
     assert (
         sketch.said({"en": "loss", "zh": "损失"}, "zh") == "损失"
         and sketch.said("loss", "zh") == "loss"

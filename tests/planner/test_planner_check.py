@@ -254,8 +254,8 @@ def sharding_too_much(*args):
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (with_a_spare, "stage 0 on 2 ranks; stage 0 on 1 is enough"),
-        (sharding_too_much, "stage 3 on 1 ranks; stage 0 on 1 is enough"),
+        (with_a_spare, "stage 0 on 2 ranks; stage 0 on 1 rank is enough"),
+        (sharding_too_much, "stage 3 on 1 rank; stage 0 on 1 rank is enough"),
     ],
 )
 def test_a_right_answer_that_costs_too_much_is_told_so(answer, words):

@@ -40,6 +40,8 @@ class Request:
     """their environment, but for what differs by rank"""
     sources: dict[str, Source]
     """cells by the file names that Python has given them"""
+    language: str
+    """what they speak: "en" or "zh\""""
 
     @property
     def call_file(self) -> Path:

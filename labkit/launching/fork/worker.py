@@ -20,6 +20,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+from labkit import words
 from labkit.launching.fork import messages
 from labkit.launching.fork.messages import Bye, Failed, RankMessage, Report, Returned, Started
 from labkit.launching.fork.pickling import pack_result
@@ -78,6 +79,7 @@ def _settle(files: RankFiles, request: Request) -> None:
     os.chdir(request.cwd)
     sys.path[:] = request.sys_path
     sys.argv[:] = ["labkit-rank"]
+    words.use(request.language)
     _dump_stack_when_asked(files)
     _seed(request.seed + files.rank, request.num_threads)
     for file, source in request.sources.items():

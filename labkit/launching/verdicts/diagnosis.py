@@ -3,12 +3,11 @@
 Pure functions: outcomes in, a Finding out, or None where nothing is proved.
 """
 
-import math
-import re
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from labkit.launching.verdicts.disagreement import call_of, minority, mismatch
 from labkit.launching.verdicts.outcome import Finding, Outcome, line_of, rank_list
+from labkit.words import say, say_number
 
 _ALIKE = (
     "all_reduce",
@@ -21,12 +20,6 @@ _ALIKE = (
 )
 """Collectives to which every rank brings the same shape; in the others shapes may differ and prove
 nothing."""
-_DETAIL = re.compile(
-    r"Rank \d+ is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+), OpType=(\w+), "
-    r"TensorShape=\[([\d, ]*)\], TensorDtypes=(\w*)"
-)
-"""How TORCH_DISTRIBUTED_DEBUG=DETAIL tells what a rank called; its own call comes first."""
-_RULE = "Every rank must call the same collectives in the same order, with the same shapes."
 
 
 def waits_for(outcomes: Sequence[Outcome]) -> dict[int, tuple[int, ...]]:
@@ -92,29 +85,38 @@ def _absence(gone: list[Outcome], waiting: list[Outcome], work: dict) -> Finding
     missed = [outcome.rank for outcome in gone]
     them = [outcome.rank for outcome in waiting]
     first = waiting[0]
-    pronoun = "it" if len(missed) == 1 else "them"
-    verb = "wait" if len(them) > 1 else "waits"
-    text = (
-        f"{rank_list(missed)} already returned; {rank_list(them)} {verb} for {pronoun} in "
-        f"{place_of(first)}.\n"
+    text = say_number(
+        "{gone} already returned; {waiting} waits for {whom} in {place}.",
+        "{gone} already returned; {waiting} wait for {whom} in {place}.",
+        len(them),
+        gone=rank_list(missed),
+        waiting=rank_list(them),
+        whom=say_number("it", "them", len(missed)),
+        place=place_of(first),
     )
+    text += "\n"
     times = max(_times_called(outcome, first.where, work["op"]) for outcome in gone)
     if times:
-        text += (
-            f"{rank_list(missed)} called that line {times} times, the others are there once more: "
-            "fewer batches. Give every rank the same number of steps (drop_last, a sampler that "
-            "pads), or use DDP's `join()`."
+        text += say(
+            "{gone} called that line {times} times, the others are there once more: fewer "
+            "batches. Give every rank the same number of steps (drop_last, a sampler that pads), "
+            "or use DDP's `join()`.",
+            gone=rank_list(missed),
+            times=times,
         )
         return Finding(fault="uneven_inputs", ranks=tuple(missed), text=text, where=first.where)
     if any(ranks == them and name != work["group"] for name, ranks in first.groups.items()):
-        text += (
-            f"{rank_list(them)} are exactly the members of a group made with new_group, but they "
-            f"call a collective of all {len(work['ranks'])} ranks: pass `group=`."
+        text += say(
+            "{waiting} are exactly the members of a group made with new_group, but they call a "
+            "collective of all {num_ranks} ranks: pass `group=`.",
+            waiting=rank_list(them),
+            num_ranks=len(work["ranks"]),
         )
         return Finding(fault="wrong_group", ranks=tuple(them), text=text, where=first.where)
-    text += (
+    text += say(
         "Every rank of a group must call every collective of that group: look for an `if rank "
-        f"...` or a loop that is shorter on {rank_list(missed)}."
+        "...` or a loop that is shorter on {gone}.",
+        gone=rank_list(missed),
     )
     return Finding(fault="missing_rank", ranks=tuple(missed), text=text, where=first.where)
 
@@ -140,16 +142,11 @@ def different(outcomes: Sequence[Outcome]) -> Finding | None:
 
 
 def _difference(called: dict[int, dict], odd: tuple[int, ...], seq: int) -> Finding:
-    lines = [f"ranks call different collectives as number {seq} of their group:"]
+    lines = [say("ranks call different collectives as number {seq} of their group:", seq=seq)]
     for rank, call in sorted(called.items()):
-        what = f"{call['op']} of {call['shapes']} {'/'.join(call['dtypes'])}"
-        lines.append(f"  rank {rank}: {what} at {line_of(call)}")
-    return _mismatch([call["op"] for call in called.values()], odd, lines, called[odd[0]])
-
-
-def _mismatch(ops: list[str], odd: tuple[int, ...], lines: list[str], where: dict) -> Finding:
-    fault = "mismatched_shape" if len(set(ops)) == 1 else "mismatched_op"
-    return Finding(fault=fault, ranks=odd, text="\n".join([*lines, _RULE]), where=where)
+        brought = f"{call['shapes']} {'/'.join(call['dtypes'])}"
+        lines.append(call_of(rank, call["op"], brought, call))
+    return mismatch([call["op"] for call in called.values()], odd, lines, called[odd[0]])
 
 
 def silent(outcomes: Sequence[Outcome]) -> Finding | None:
@@ -163,13 +160,13 @@ def _stopped(stuck: list[Outcome]) -> Finding | None:
     stopped = [outcome.rank for outcome in stuck if outcome.state == "stopped"]
     if not stopped:
         return None
-    verb = "are" if len(stopped) > 1 else "is"
-    return Finding(
-        fault="sigstop",
-        ranks=tuple(stopped),
-        text=f"{rank_list(stopped)} {verb} stopped (SIGSTOP, a debugger, or Ctrl-Z): `kill -CONT` "
-        "lets a process go on.",
+    text = say_number(
+        "{ranks} is stopped (SIGSTOP, a debugger, or Ctrl-Z): `kill -CONT` lets a process go on.",
+        "{ranks} are stopped (SIGSTOP, a debugger, or Ctrl-Z): `kill -CONT` lets a process go on.",
+        len(stopped),
+        ranks=rank_list(stopped),
     )
+    return Finding(fault="sigstop", ranks=tuple(stopped), text=text)
 
 
 def _send_cycle(stuck: list[Outcome]) -> Finding | None:
@@ -178,16 +175,24 @@ def _send_cycle(stuck: list[Outcome]) -> Finding | None:
         return None
     inside = [outcome for outcome in stuck if outcome.rank in cycle]
     first = next(outcome for outcome in inside if outcome.rank == cycle[0])
-    calls = ", ".join(
-        f"rank {outcome.rank} in {outcome.where['call']} with rank {outcome.where['peer']}"
+    calls = [
+        say(
+            "rank {rank} in {call} with rank {peer}",
+            rank=outcome.rank,
+            call=outcome.where["call"],
+            peer=outcome.where["peer"],
+        )
         for outcome in inside
-    )
+    ]
     return Finding(
         fault="send_cycle",
         ranks=cycle,
         where=first.where,
-        text=f"a cycle: {calls}. Each waits for the other to do the opposite. Let one side "
-        "receive first, or use isend and irecv, and wait for both.",
+        text=say(
+            "a cycle: {calls}. Each waits for the other to do the opposite. Let one side receive "
+            "first, or use isend and irecv, and wait for both.",
+            calls=say("list|, ").join(calls),
+        ),
     )
 
 
@@ -199,106 +204,16 @@ def _busy(stuck: list[Outcome], waits: dict[int, tuple[int, ...]]) -> Finding | 
     if not busy:
         return None
     ranks = [outcome.rank for outcome in busy]
-    verb = "are" if len(busy) > 1 else "is"
-    return Finding(
-        fault="hang",
-        ranks=tuple(ranks),
-        where=busy[0].where,
-        text=f"{rank_list(ranks)} {verb} in no collective but busy at {line_of(busy[0].where)}: "
-        "an endless loop, a wait for something outside, or work that is only slow.",
+    text = say_number(
+        "{ranks} is in no collective but busy at {place}: an endless loop, a wait for something "
+        "outside, or work that is only slow.",
+        "{ranks} are in no collective but busy at {place}: an endless loop, a wait for something "
+        "outside, or work that is only slow.",
+        len(busy),
+        ranks=rank_list(ranks),
+        place=line_of(busy[0].where),
     )
-
-
-def swapped(calls: Sequence[Sequence[dict]]) -> Finding | None:
-    """Ranks that make the same calls in another order: same op, same shape, so nothing fails and
-    numbers get mixed up.
-
-    ``calls[r]`` is what rank r called. A call is known by the lines that led to it; ranks that make
-    it equally often must make it at the same numbers of its group. One collective written in two
-    branches is two calls, each made by some ranks only: no fault. Two tensors reduced by one line
-    (in a loop over a set, say) can't be told apart.
-    """
-    moved = []
-    for (group, _), numbers in _numbers(calls).items():
-        equally_often = len({len(seqs) for seqs in numbers.values()}) == 1
-        if equally_often and len(set(numbers.values())) > 1:
-            odd = minority(numbers)
-            moved.append((min(numbers[odd[0]]), group, odd))
-    if not moved:
-        return None
-    seq, group, odd = min(moved)
-    here = {}
-    for rank, mine in enumerate(calls):
-        for call in mine:
-            if (call["group"], call["seq"]) == (group, seq):
-                here[rank] = call
-    lines = [f"ranks make the same calls in another order. Number {seq} of their group is"]
-    for rank, call in here.items():
-        lines.append(f"  rank {rank}: {call['op']} of {call['shapes']} at {line_of(call)}")
-    lines.append("Op and shape agree, so nothing fails: these tensors are mixed up. " + _RULE)
-    return Finding(fault="swapped_order", ranks=odd, text="\n".join(lines), where=here[odd[0]])
-
-
-def _numbers(calls: Sequence[Sequence[dict]]) -> dict[tuple, dict[int, tuple[int, ...]]]:
-    """(group, the lines that led to a call) -> rank -> the numbers at which it made that call."""
-    numbers: dict[tuple, dict[int, tuple[int, ...]]] = defaultdict(dict)
-    for rank, mine in enumerate(calls):
-        for call in mine:
-            by_rank = numbers[call["group"], str(call.get("stack"))]
-            by_rank[rank] = (*by_rank.get(rank, ()), call["seq"])
-    return numbers
-
-
-def detailed(outcomes: Sequence[Outcome]) -> Finding | None:
-    """What TORCH_DISTRIBUTED_DEBUG=DETAIL found: every rank refuses the call, and says which one
-    was its own."""
-    told = {}
-    places = {}
-    for outcome in sorted(outcomes, key=lambda each: each.rank):
-        found = _DETAIL.search(outcome.error.get("message", ""))
-        if found:
-            _, op, shape, dtype = found.groups()
-            told[outcome.rank] = (op, shape, dtype)
-            places[outcome.rank] = outcome.error["where"]
-    if len(told) < 2:
-        return None
-    lines = ["ranks call different collectives, as TORCH_DISTRIBUTED_DEBUG=DETAIL has found:"]
-    for rank, (op, shape, dtype) in told.items():
-        lines.append(f"  rank {rank}: {op.lower()} of [{shape}] {dtype} at {line_of(places[rank])}")
-    odd = minority(told) or tuple(told)
-    return _mismatch([op for op, _, _ in told.values()], odd, lines, places[odd[0]])
-
-
-def disagreeing(outcomes: Sequence[Outcome], dead: int, reason: str = "") -> tuple[int, ...]:
-    """Who brought another size or type, when gloo aborted rank ``dead``: those of the others that
-    differ in their last call, or else the dead one. Where two of them differ, gloo's ``reason``
-    ("32 vs 4": bytes that came, bytes awaited) tells whether the dead one was with the larger or
-    the smaller."""
-    votes = {}
-    sizes = {}
-    for outcome in outcomes:
-        if outcome.calls:
-            call = outcome.calls[-1]
-            votes[outcome.rank] = (str(call["shapes"]), str(call["dtypes"]))
-            sizes[outcome.rank] = sum(math.prod(shape) for shape in call["shapes"])
-    compared = re.search(r"(\d+) vs (\d+)", reason)
-    if compared and len(set(sizes.values())) == 2:
-        came, awaited = map(int, compared.groups())
-        alike = min if came > awaited else max
-        votes[dead] = votes[alike(sizes, key=sizes.get)]
-    return minority(votes) or (dead,)
-
-
-def minority(votes: dict[int, Hashable]) -> tuple[int, ...]:
-    """The ranks that are not with the majority; all of them where two values are equally frequent,
-    none where all agree."""
-    counted = Counter(votes.values()).most_common()
-    if len(counted) < 2:
-        return ()
-    (most, most_often), (_, often) = counted[:2]
-    if most_often == often:
-        return tuple(sorted(votes))
-    return tuple(sorted(rank for rank, vote in votes.items() if vote != most))
+    return Finding(fault="hang", ranks=tuple(ranks), where=busy[0].where, text=text)
 
 
 def place_of(outcome: Outcome) -> str:
@@ -307,7 +222,7 @@ def place_of(outcome: Outcome) -> str:
     if not call and outcome.pending:
         call = outcome.pending[0]["op"]
     line = line_of(outcome.where)
-    return f"{call} at {line}" if call else line
+    return say("{call} at {line}", call=call, line=line) if call else line
 
 
 def _stuck(outcomes: Iterable[Outcome]) -> list[Outcome]:

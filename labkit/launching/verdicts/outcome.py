@@ -1,29 +1,32 @@
 """How the ranks of a run ended, and what was wrong with it: the nouns of a diagnosis."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from labkit.words import say, say_number, to_say
+
 FAULTS = {
-    "exception": ("a rank raised an exception", "某个 rank 抛出异常"),
-    "sigkill": ("a rank was killed", "某个 rank 被杀死"),
-    "crash": ("native code of a rank crashed", "某个 rank 的本机代码崩溃"),
-    "unclean_exit": ("a rank left before it returned", "某个 rank 没有返回就退出"),
-    "out_of_memory": ("a rank ran out of memory", "某个 rank 内存耗尽"),
-    "sigstop": ("a rank is stopped", "某个 rank 被暂停"),
-    "hang": ("a rank is busy and never comes", "某个 rank 卡在自己的代码里"),
-    "mismatched_op": ("ranks call different collectives", "各 rank 调用了不同的集合操作"),
-    "mismatched_shape": ("ranks bring different shapes or types", "各 rank 的形状或类型不同"),
-    "swapped_order": ("ranks call the same collectives in another order", "各 rank 的调用顺序不同"),
-    "missing_rank": ("a rank never calls a collective", "某个 rank 没有参加集合操作"),
-    "uneven_inputs": ("a rank has fewer batches", "某个 rank 的 batch 较少"),
-    "wrong_group": ("a group's members call a collective of another group", "用错了进程组"),
-    "send_cycle": ("ranks send to each other and nobody receives", "互相 send，无人 recv"),
-    "straggler": ("the others wait for a slow rank", "其他 rank 都在等一个慢的"),
-    "nan": ("a rank's numbers are not finite", "某个 rank 出现 NaN 或 Inf"),
-    "diverged_replica": ("a replica differs from the others", "某个副本与其他副本不一致"),
-    "set_epoch": ("every epoch has the same order of samples", "每个 epoch 的样本顺序都相同"),
-    "dead_kernel": ("the process that launched is gone", "启动它的进程已经消失"),
+    "exception": to_say("a rank raised an exception"),
+    "sigkill": to_say("a rank was killed"),
+    "crash": to_say("native code of a rank crashed"),
+    "unclean_exit": to_say("a rank left before it returned"),
+    "out_of_memory": to_say("a rank ran out of memory"),
+    "sigstop": to_say("a rank is stopped"),
+    "hang": to_say("a rank is busy and never comes"),
+    "mismatched_op": to_say("ranks call different collectives"),
+    "mismatched_shape": to_say("ranks bring different shapes or types"),
+    "swapped_order": to_say("ranks call the same collectives in another order"),
+    "missing_rank": to_say("a rank never calls a collective"),
+    "uneven_inputs": to_say("a rank has fewer batches"),
+    "wrong_group": to_say("a group's members call a collective of another group"),
+    "send_cycle": to_say("ranks send to each other and nobody receives"),
+    "straggler": to_say("the others wait for a slow rank"),
+    "nan": to_say("a rank's numbers are not finite"),
+    "diverged_replica": to_say("a replica differs from the others"),
+    "set_epoch": to_say("every epoch has the same order of samples"),
+    "dead_kernel": to_say("the process that launched is gone"),
 }
-"""What can be wrong with a run: its name, and what it means in English and in Chinese."""
+"""What can be wrong with a run: its name, and what it means; ``words.say`` says it."""
 
 PEER_GONE = (
     "Connection closed by peer",
@@ -97,13 +100,17 @@ def is_echo(outcome: Outcome) -> bool:
     )
 
 
+_PLACE = ("line", "file", "text")
+
+
 def line_of(where: dict) -> str:
     """A place in words."""
     if not where.get("line"):
-        return "an unknown line"
-    return f"line {where['line']} of {where['file']} ({where['text']})"
+        return say("an unknown line")
+    return say("line {line} of {file} ({text})", **{key: where[key] for key in _PLACE})
 
 
-def rank_list(ranks: list[int] | tuple[int, ...]) -> str:
+def rank_list(ranks: Sequence[int]) -> str:
     """ "rank 1" or "ranks 0, 2"."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    listed = say("list|, ").join(map(str, ranks))
+    return say_number("rank {listed}", "ranks {listed}", len(ranks), listed=listed)

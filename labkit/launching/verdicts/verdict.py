@@ -5,22 +5,35 @@ import re
 import signal
 from collections.abc import Callable, Iterable
 
-from labkit.launching.verdicts import diagnosis
+from labkit.launching.verdicts import diagnosis, disagreement
 from labkit.launching.verdicts.outcome import Finding, Outcome, is_echo, line_of
+from labkit.words import say, to_say
 
-ZYGOTE_DIED = (
+ZYGOTE_DIED = to_say(
     "the process that starts ranks died, and the ranks with it: most likely memory ran out. "
     "Launch again; a new one is started."
 )
-NO_PROCESS = "the system had no room for another process; ask for fewer ranks"
+NO_PROCESS = to_say("the system had no room for another process; ask for fewer ranks")
+TOO_LONG = to_say(
+    "the run was given {seconds:g} s (timeout_s) and is not done. Where its ranks are:"
+)
+NO_LIFE = to_say(
+    "no sign of life for {seconds:g} s (hang_s): no collective, no output, no progress call. "
+    "Where the ranks are:"
+)
 _LIKELY = {
-    "SIGKILL": "the system ended it, most likely because memory ran out (or someone sent kill -9)",
-    "SIGSEGV": "native code touched memory that is not its own; the last lines of its output name "
-    "the call",
-    "SIGABRT": "native code gave up; gloo does so when ranks bring different sizes or types to "
-    "one collective",
-    "SIGTERM": "someone asked it to end",
-    "SIGBUS": "a mapped file or shared memory ran out of room",
+    "SIGKILL": to_say(
+        "the system ended it, most likely because memory ran out (or someone sent kill -9)"
+    ),
+    "SIGSEGV": to_say(
+        "native code touched memory that is not its own; the last lines of its output name the call"
+    ),
+    "SIGABRT": to_say(
+        "native code gave up; gloo does so when ranks bring different sizes or types to one "
+        "collective"
+    ),
+    "SIGTERM": to_say("someone asked it to end"),
+    "SIGBUS": to_say("a mapped file or shared memory ran out of room"),
 }
 _NO_ROOM = re.compile(
     r"MemoryError|OutOfMemory|out of memory|can't allocate memory|Cannot allocate memory"
@@ -79,7 +92,7 @@ class Refused(ValueError):
 def judge_failure(outcomes: list[Outcome], logs: list[str]) -> RankFailed:
     """The verdict when at least one rank failed or died: the first cause whole, one line for each
     of the others."""
-    detailed = diagnosis.detailed(outcomes)
+    detailed = disagreement.detailed(outcomes)
     if detailed:
         return RankFailed(detailed.text, outcomes, logs, detailed)
     guilty = _first_cause(outcomes, logs)
@@ -87,8 +100,8 @@ def judge_failure(outcomes: list[Outcome], logs: list[str]) -> RankFailed:
     lines = [finding.text]
     others = [outcome for outcome in outcomes if outcome.rank != guilty.rank]
     if others:
-        lines.append("The other ranks:")
-        lines += [f"  rank {outcome.rank}: {_one_line(outcome)}" for outcome in others]
+        lines.append(say("The other ranks:"))
+        lines += [_row(outcome) for outcome in others]
     return RankFailed("\n".join(lines), outcomes, logs, finding)
 
 
@@ -96,7 +109,7 @@ def judge_silence(outcomes: list[Outcome], logs: list[str], why: str) -> Timeout
     """The verdict when time is up: where each rank is."""
     finding = diagnosis.silent(outcomes)
     lines = [why]
-    lines += [f"  rank {outcome.rank}: {_one_line(outcome)}" for outcome in outcomes]
+    lines += [_row(outcome) for outcome in outcomes]
     if finding:
         lines.append(finding.text)
     return Timeout("\n".join(lines), outcomes, logs, finding)
@@ -124,26 +137,32 @@ def _raised(outcome: Outcome) -> Finding:
         fault = "out_of_memory"
     else:
         fault = "exception"
-    text = f"rank {outcome.rank} failed at {line_of(place)}: {kind}: {said}"
+    text = say(
+        "rank {rank} failed at {line}: {kind}: {said}",
+        rank=outcome.rank,
+        line=line_of(place),
+        kind=kind,
+        said=said,
+    )
     text += f"\n\n{outcome.error['traceback']}"
     return Finding(fault=fault, ranks=(outcome.rank,), text=text, where=place)
 
 
 def _died(outcome: Outcome, logs: list[str], outcomes: list[Outcome]) -> Finding:
     """Why a rank's process ended, as far as its exit code, its log and the others tell."""
-    text = f"rank {outcome.rank} {_death(outcome)}"
+    text = say("rank {rank} {died}", rank=outcome.rank, died=_death(outcome))
     reason = _gloo_reason(logs[outcome.rank])
     if reason:
-        odd = diagnosis.disagreeing(outcomes, outcome.rank, reason)
+        odd = disagreement.disagreeing(outcomes, outcome.rank, reason)
         fault = "mismatched_shape"
-        text += f"\ngloo's reason: {reason}"
-        text += "\nRanks brought different sizes or types to one collective."
+        text += "\n" + say("gloo's reason: {reason}", reason=reason)
+        text += "\n" + say("Ranks brought different sizes or types to one collective.")
         text += "".join(_brought(each) for each in outcomes if each.calls)
     else:
         odd = (outcome.rank,)
         fault = _fault_of_death(outcome)
         if outcome.last_output:
-            text += f"\nIts last output:\n{outcome.last_output}"
+            text += "\n" + say("Its last output:") + f"\n{outcome.last_output}"
     called = [each.calls[-1] for each in outcomes if each.rank == odd[0] and each.calls]
     return Finding(fault=fault, ranks=odd, text=text, where=called[0] if called else {})
 
@@ -152,7 +171,14 @@ def _brought(outcome: Outcome) -> str:
     """A line about the last call of a rank."""
     call = outcome.calls[-1]
     what = f"{call['shapes']} {'/'.join(call['dtypes'])}"
-    return f"\n  rank {outcome.rank} brought {what} to {call['op']} at {line_of(call)}"
+    told = say(
+        "rank {rank} brought {what} to {op} at {line}",
+        rank=outcome.rank,
+        what=what,
+        op=call["op"],
+        line=line_of(call),
+    )
+    return f"\n  {told}"
 
 
 def _fault_of_death(outcome: Outcome) -> str:
@@ -167,12 +193,16 @@ def _fault_of_death(outcome: Outcome) -> str:
 def _death(outcome: Outcome) -> str:
     """The same in words."""
     if outcome.status is None or outcome.status >= 0:
-        return f"left with exit code {outcome.status} before it returned a result"
+        return say("left with exit code {code} before it returned a result", code=outcome.status)
     name = signal.Signals(-outcome.status).name
     if outcome.state == "out of memory":
-        counted = "the system has counted one more out-of-memory kill"
-        return f"was killed by {name}: memory ran out ({counted})"
-    return f"was killed by {name}: {_LIKELY.get(name, 'see its output')}"
+        return say(
+            "was killed by {signal}: memory ran out (the system has counted one more "
+            "out-of-memory kill)",
+            signal=name,
+        )
+    likely = say(_LIKELY.get(name, to_say("see its output")))
+    return say("was killed by {signal}: {likely}", signal=name, likely=likely)
 
 
 def _gloo_reason(log: str) -> str:
@@ -181,20 +211,26 @@ def _gloo_reason(log: str) -> str:
     return lines[-1].split("what():")[-1].strip() if lines else ""
 
 
+def _row(outcome: Outcome) -> str:
+    """A line of a list of ranks."""
+    return "  " + say("rank {rank}: {told}", rank=outcome.rank, told=_one_line(outcome))
+
+
 def _one_line(outcome: Outcome) -> str:
     """How a rank ended, or where it is, in one line."""
     if outcome.how == "returned":
-        return "returned"
+        return say("returned")
     if outcome.how == "died":
         return _death(outcome)
     if outcome.how == "failed":
         said = f"{outcome.error['type']}: {outcome.error['message']}"
         if is_echo(outcome):
-            said = "noticed that a peer was gone"
-        return f"{said.splitlines()[0]} (at {line_of(outcome.error['where'])})"
+            said = say("noticed that a peer was gone")
+        line = line_of(outcome.error["where"])
+        return say("{said} (at {line})", said=said.splitlines()[0], line=line)
     if outcome.where:
-        return f"in {diagnosis.place_of(outcome)}"
-    return f"does not answer{_why_silent(outcome)}"
+        return say("in {place}", place=diagnosis.place_of(outcome))
+    return _why_silent(outcome)
 
 
 def _why_silent(outcome: Outcome) -> str:
@@ -202,7 +238,7 @@ def _why_silent(outcome: Outcome) -> str:
     state."""
     for line in outcome.stack.splitlines():
         if line.strip().startswith("File"):
-            return f": {line.strip()}"
+            return say("does not answer: {line}", line=line.strip())
     if outcome.state == "stopped":
-        return " (it is stopped)"
-    return " (stopped, or deep in native code)"
+        return say("does not answer (it is stopped)")
+    return say("does not answer (stopped, or deep in native code)")

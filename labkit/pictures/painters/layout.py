@@ -136,7 +136,7 @@ def _drawn_px(scene: Scene | Sketch) -> float:
 def _lines(note: str) -> list[str]:
     """A note in lines as wide as the picture, broken after spaces and Chinese commas."""
     lines = [""]
-    for piece in re.findall(r"[^ ，；]+[ ，；]?", note):
+    for piece in re.findall(r"[^ \uff0c\uff1b]+[ \uff0c\uff1b]?", note):
         if lines[-1] and text_px(lines[-1] + piece.rstrip()) > WIDTH_PX:
             lines.append("")
         lines[-1] += piece

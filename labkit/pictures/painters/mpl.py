@@ -28,6 +28,7 @@ INK = "#1f2328"
 PAPER = "#ffffff"
 _SHADOW = "#00000038"
 """a hatch on a colour"""
+_LATIN = "DejaVu Sans"
 _CHINESE = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
@@ -46,6 +47,31 @@ def chinese_font() -> str | None:
     """The first installed font with Chinese glyphs, or None."""
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
     return next((name for name in _CHINESE if name in installed), None)
+
+
+@functools.cache
+def painted() -> frozenset[int]:
+    """The characters that can be painted here: DejaVu's, which matplotlib brings, and those of the
+    Chinese font."""
+    found: set[int] = set()
+    for name in filter(None, (_LATIN, chinese_font())):
+        file = font_manager.findfont(FontProperties(family=name), fallback_to_default=False)
+        found |= font_manager.get_font(file).get_charmap().keys()
+    return frozenset(found)
+
+
+def paintable(text: str) -> str:
+    """The text, with "…" for each run of characters that no font has here: a caller's words in
+    Chinese without a Chinese font, and no English beside them. The title that goes with the PNG,
+    and the notebook's alternative text, keep them."""
+    lacking = [ord(character) not in painted() for character in text]
+    parts = []
+    for place, character in enumerate(text):
+        if not lacking[place]:
+            parts.append(character)
+        elif place == 0 or not lacking[place - 1]:
+            parts.append("…")
+    return "".join(parts)
 
 
 def figure(scene: Scene | Sketch) -> Figure:
@@ -96,9 +122,9 @@ def _timeline(ax: Axes, scene: Scene) -> None:
 
 def _words(ax: Axes, x: float, y: float, text: str, size_px: float = 12, **more: object) -> float:
     """Writes text with its baseline at y; returns the right edge, in pixels of the scene."""
-    fonts = [font for font in ("DejaVu Sans", chinese_font()) if font]
+    fonts = [font for font in (_LATIN, chinese_font()) if font]
     looks = {"fontsize": size_px * 0.68, "color": INK, "va": "baseline", "family": fonts}
-    artist = ax.text(x, y, text, **looks | more)
+    artist = ax.text(x, y, paintable(text), **looks | more)
     artist.set_parse_math(False)
     if more.get("ha"):
         return x
@@ -156,8 +182,9 @@ def _labels(ax: Axes, texts: np.ndarray, at: np.ndarray, size_px: float = 11) ->
     faster than text."""
     inches = Affine2D().scale(1 / 72) + ax.figure.dpi_scale_trans
     for text in np.unique(texts[texts != ""]).tolist():
-        family = (max(text) > "\u2e80" and chinese_font()) or "DejaVu Sans"
-        outline = TextPath((0, 0), text, size=size_px * 0.68, prop=FontProperties(family=family))
+        told = paintable(text)
+        family = (max(told) > "\u2e80" and chinese_font()) or _LATIN
+        outline = TextPath((0, 0), told, size=size_px * 0.68, prop=FontProperties(family=family))
         middle = Affine2D().translate(-outline.get_extents().width / 2, 0)
         stamps = PathCollection(
             [middle.transform_path(outline)],

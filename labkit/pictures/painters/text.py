@@ -9,7 +9,7 @@ from labkit.pictures.drawing import Scene
 from labkit.pictures.painters import layout
 from labkit.pictures.sketch import Sketch
 from labkit.pictures.style import IDLE, style
-from labkit.units import check_whole
+from labkit.units import check_whole, columns_of, padded
 
 
 def render(scene: Scene | Sketch, width: int = 100) -> str:
@@ -21,10 +21,10 @@ def render(scene: Scene | Sketch, width: int = 100) -> str:
 
 def _table(rows: tuple[tuple[str, ...], ...]) -> list[str]:
     """Lines of cells, each column as wide as its widest."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = [cell.rjust(size) for cell, size in zip(row, widths, strict=True)]
+        cells = [padded(cell, size, left=True) for cell, size in zip(row, widths, strict=True)]
         lines.append("  ".join(cells))
     return lines
 

@@ -1,0 +1,106 @@
+"""Comments and docstrings of a chapter's code in Chinese: nothing else of a cell changes, what is
+stale fails the build, and what is missing is counted."""
+
+import build
+import builds
+import comments
+import pytest
+from chapter import read
+from small import CHAPTERS, NOTEBOOKS, code_of, edit, load
+
+CELL = '''def double(x):  # twice
+    """Twice x,
+
+    in two lines."""
+    # twice
+    text = "# no comment"
+    ### BEGIN SOLUTION
+    return 2 * x  # says why
+'''
+CHINESE = {"twice": "两倍", "Twice x, in two lines.": "x 的两倍。", "says why": "说明“为什么”"}
+FILE = "zh/03_tiny.md"
+
+
+def test_every_remark_is_found_once_and_in_order():
+    found = sorted(comments.remarks(CELL), key=lambda each: each.first)
+    assert [(each.english, each.is_comment) for each in found] == [
+        ("twice", True),
+        ("Twice x, in two lines.", False),
+        ("twice", True),
+        ("says why", True),
+    ]
+    assert comments.missing([CELL, CELL], {"twice": "两倍"}) == [
+        "Twice x, in two lines.",
+        "says why",
+    ]
+    assert comments.faults([CELL], {"thrice": "三倍", "twice": "两倍"}) == [
+        "comments: no code cell says 'thrice'. Remove it, or bring it up to date"
+    ]
+
+
+def test_a_cell_in_chinese_is_the_same_program():
+    told = comments.rendered(CELL, CHINESE)
+    assert told.splitlines() == [
+        "def double(x):  # 两倍",
+        '    """x 的两倍。"""',
+        "    # 两倍",
+        '    text = "# no comment"',
+        "    ### BEGIN SOLUTION",
+        "    return 2 * x  # 说明“为什么”",
+    ]
+    assert comments.bare(told) == comments.bare(CELL)
+    assert comments.rendered(CELL, {}) == CELL
+    assert comments.bare(told) != comments.bare(told.replace("2 * x", "3 * x"))
+    assert comments.bare(told) != comments.bare(told.replace("no comment", "没有"))
+
+
+def test_a_long_docstring_is_folded():
+    told = comments.rendered('def f():\n    """One."""\n', {"One.": "很长的一句话，" * 20})
+    lines = told.splitlines()
+    assert len(lines) > 3 and all(line.startswith("    ") for line in lines[1:])
+    assert max(map(len, lines)) < 60
+    assert comments.bare(told) == comments.bare('def f():\n    """One."""\n')
+
+
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        ("- Twice x.\n", "comments: '- Twice x.' should read '- English', below it '  Chinese'"),
+        ("Twice x.\n  两倍\n", "comments: 'Twice x.' should read '- English'"),
+        ("- Thrice.\n  三倍\n", "comments: no code cell says 'Thrice.'. Remove it"),
+        ("- Twice x.\n  两倍\n- Twice x.\n  二倍\n", "comments: 'Twice x.' stands here twice"),
+    ],
+)
+def test_a_fault_in_the_list_fails_the_build(tiny, capsys, part, fault):
+    edit(tiny, "## 练习\n", f"## 练习\n\n{comments.MARKER}\n{part}", FILE)
+    capsys.readouterr()
+    assert build.main([], tiny) == 1
+    assert f"{FILE}: {fault}" in capsys.readouterr().err
+
+
+def test_the_build_counts_what_is_missing_and_takes_what_is_there(tiny, capsys):
+    capsys.readouterr()
+    assert build.main(["--check"], tiny) == 0
+    assert "03: no Chinese of the comment 'Twice x.'" in capsys.readouterr().err
+    edit(tiny, "## 练习\n", f"## 练习\n\n{comments.MARKER}\n\n- Twice x.\n  x 的两倍。\n", FILE)
+    assert build.main([], tiny) == 0
+    assert "no Chinese" not in capsys.readouterr().err
+    for kind in ("learner", "solution"):
+        assert '"""Twice x."""' in code_of(load(tiny, "03_tiny", "en", kind))[-1]
+        assert '"""x 的两倍。"""' in code_of(load(tiny, "03_tiny", "zh", kind))[-1]
+    assert build.main(["--stamp", "03", "--all"], tiny) == 0
+    assert build.main(["--check"], tiny) == 0, "a stamp leaves the list alone"
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_every_remark_of_a_chapter_has_its_chinese(name):
+    chapter = read(NOTEBOOKS / "src" / f"{name}.py")
+    assert comments.missing(chapter.code, chapter.remarks) == []
+    for kind in ("learner", "solution", "checked"):
+        english = code_of(builds.notebook(chapter, "en", kind))
+        chinese = code_of(builds.notebook(chapter, "zh", kind))
+        pairs = list(zip(english, chinese, strict=True))
+        assert sum(one != other for one, other in pairs) >= 2
+        for one, other in pairs:
+            language = other.replace('LANGUAGE = "zh"', 'LANGUAGE = "en"')
+            assert comments.bare(one) == comments.bare(language)
