@@ -6,7 +6,7 @@ needs a browser must run.
 
 import os
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import ipywidgets
 import pytest
@@ -14,7 +14,8 @@ from browser.lab import browser, chromium
 from xdist.scheduler import LoadScopeScheduling
 
 from labkit import check, words
-from labkit.check import exercises
+from labkit.check import chapters, exercises, record
+from labkit.launching import settings
 from labkit.launching.fork import zygote_client
 from labkit.machine import resources
 
@@ -101,6 +102,21 @@ def sent(monkeypatch):
 
     monkeypatch.setattr(ipywidgets.Widget, "_send", send)
     return messages
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty folder for the reader's record; chapter, language and the defaults of launches are
+    as before afterwards."""
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("LABKIT_BOOK", raising=False)
+    monkeypatch.setattr(record, "_kept", {kind: {} for kind in record.KINDS})
+    monkeypatch.setattr(record, "_told", set())
+    before = chapters.current()
+    yield tmp_path / "home"
+    chapters.open_chapter(before)
+    check.language("en")
+    settings.reset()
 
 
 @pytest.fixture
