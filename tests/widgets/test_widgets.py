@@ -259,9 +259,8 @@ def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_no
 
 
 @pytest.mark.parametrize("room", [live, usage, board_room])
-def test_a_word_has_one_key_and_the_same_gaps_in_both_languages(room):
+def test_a_word_has_one_key(room):
     assert len({key for key, *_ in room._WORDS}) == len(room._WORDS) > 4
-    assert all(english.count("{}") == chinese.count("{}") for _, english, chinese in room._WORDS)
 
 
 def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
