@@ -111,8 +111,7 @@ def entries(po: str) -> Iterable[tuple[str, str]]:
 
 
 class Table(Mapping[str, dict[str, str]]):
-    """Language -> words by their key, and "code", the language itself. Chinese is looked up when it
-    is first asked for."""
+    """Language -> words by their key. Chinese is looked up when it is first asked for."""
 
     def __init__(self, rows: Iterable[tuple[str, ...]]) -> None:
         self._rows = tuple(rows)
@@ -131,7 +130,6 @@ class Table(Mapping[str, dict[str, str]]):
 
     def _spoken(self, language: str) -> Iterator[tuple[str, str]]:
         """(key, words) of each row."""
-        yield "code", language
         for key, english, *chinese in self._rows:
             given = chinese[0] if chinese and language == "zh" else ""
             yield key, given or translated(english, language)
@@ -242,7 +240,8 @@ _WORDS = (
 )
 
 
-WORDS = catalogue(_WORDS)
+WORDS = catalogue([("code", *LANGUAGES), *_WORDS])
+"""Of every picture; "code" is the language itself."""
 
 
 TITLES: dict[str, str] = {

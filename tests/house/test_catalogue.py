@@ -7,6 +7,8 @@ import pytest
 import spoken
 
 from labkit import words
+from labkit.pictures import scene
+from labkit.timeline import from_rows
 
 PACKAGE = spoken.ROOT / "labkit"
 TEXTS = spoken.spoken(PACKAGE)
@@ -71,3 +73,18 @@ def test_what_is_written_can_be_read():
     chinese = {'a "quoted" {x}': "“引” {x}", "two\nlines": "两\n行"}
     read = dict(words.entries(spoken.written(texts, chinese)))
     assert read == {**chinese, "bare": ""}
+
+
+def test_a_language_that_nobody_names_is_the_one_in_use():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).as_posix() not in HANDS_OFF:
+            written = path.read_text(encoding="utf-8")
+            assert 'language: str = "en",' not in written, path.name
+            assert 'language: str = "en")' not in written, path.name
+
+
+def test_a_picture_is_in_the_language_in_use(chinese):
+    drawn = scene.timeline(from_rows([], num_ranks=2, origin="measured"))
+    assert drawn.language == "zh" and drawn.in_english().language == "en"
+    named = scene.timeline(from_rows([], num_ranks=2, origin="measured"), language="en")
+    assert named.language == "en"

@@ -83,8 +83,8 @@ def test_a_po_file_is_read():
 
 def test_a_table_has_the_same_keys_in_both_languages_and_may_bring_its_own_chinese():
     table = words.catalogue([("busy", "busy"), ("mine", "busy", "我忙")])
-    assert table["en"] == {"code": "en", "busy": "busy", "mine": "busy"}
-    assert table["zh"] == {"code": "zh", "busy": "忙碌", "mine": "我忙"}
+    assert table["en"] == {"busy": "busy", "mine": "busy"}
+    assert table["zh"] == {"busy": "忙碌", "mine": "我忙"}
 
 
 def test_english_needs_no_catalogue():
