@@ -101,6 +101,9 @@ class Experiment:
     reading: ClassVar[Reading] = Reading(words.in_every("step", _WORDS), step_us, format_us)
     """what ``sweep`` draws of it"""
 
+    board_home: ClassVar[str] = ""
+    """the module of its board, where that is not its own subject's"""
+
     # --- what a subclass says ---
 
     def predict(self) -> Any:
@@ -155,8 +158,8 @@ class Experiment:
         """Its widget, the controls at these values."""
         module = type(self).__module__
         homes = (f"{module}_board", f"{module.rpartition('.')[0]}.board")
-        home = next(each for each in homes if importlib.util.find_spec(each))
-        return importlib.import_module(home).board(self, language)
+        found = [each for each in homes if importlib.util.find_spec(each)]
+        return importlib.import_module(self.board_home or found[0]).board(self, language)
 
     def but(self, **changes: Any) -> "Experiment":
         """The same with some fields changed. Raises ValueError for a field that it has not."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _WORDS = words.catalogue(
     [
         ("title", "{} buckets, {} ranks"),
+        ("one bucket", "1 bucket, {1} ranks"),
+        ("no overlap", "{}, no overlap"),
     ]
 )
 LINK = Link(alpha_us=1000.0, bandwidth_gb_per_s=0.3)
@@ -113,9 +115,11 @@ class Step(Experiment):
         return run.start(self)
 
     def title(self, language: str | None = None) -> str:
-        """How many buckets, how many ranks."""
-        said = _WORDS[words.spoken_in(language)]["title"]
-        return said.format(len(self.buckets()), self.ranks)
+        """How many buckets, how many ranks, and whether nothing overlaps."""
+        say = _WORDS[words.spoken_in(language)]
+        num_buckets = len(self.buckets())
+        said = say["one bucket" if num_buckets == 1 else "title"].format(num_buckets, self.ranks)
+        return said if self.overlap else say["no overlap"].format(said)
 
 
 def shaped(parts: Sequence[float], total_mb: float, forward_ms: float) -> tuple[Layer, ...]:

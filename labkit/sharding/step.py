@@ -8,7 +8,7 @@ theory says of it, and the same with the real engine.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from labkit import words
 from labkit.experiment import Difference, Experiment
@@ -62,6 +62,9 @@ class Step(Experiment):
     """tokens of a sequence"""
     microbatches: int = 2
     """per step; 2 or more show what lies there between them"""
+
+    board_home: ClassVar[str] = "labkit.fsdp.board"
+    """the board of chapter 07; ZeRO's stages, chapter 06, are ``zero.stages.Stages``"""
 
     def __post_init__(self) -> None:
         check_whole(1, 1_000_000, ranks=self.ranks)

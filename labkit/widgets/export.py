@@ -47,9 +47,13 @@ def offline(board: w.Widget, language: str | None = None) -> str:
         if each not in turned and not isinstance(each, w.Stack)
     ]
     runs = any(isinstance(each, w.Button) for each in widgets)
+    notes = {
+        (True, True): "no kernel",
+        (True, False): "no run",
+        (False, True): "only run",
+    }
     note = ""
-    if fixed or runs:
-        key = ("no kernel" if fixed else "only run") if runs else "no run"
+    if key := notes.get((bool(fixed), runs)):
         told = words[key].format(words["and"].join(fixed))
         note = f'<p class="labkit-note">{escape(told)}</p>'
     return f'<div class="labkit-board">{_html(board, turned, words["play"])}{note}</div>'

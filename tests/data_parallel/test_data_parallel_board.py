@@ -22,7 +22,9 @@ def test_every_page_of_a_step_is_the_simulation_of_its_own_setting(layers, overl
         predicted = board.predicted
         assert f"Simulated: step {format_us(step_us(predicted))}" in page.value
         num_buckets = len(set(predicted.label[predicted.lane == "comm"].tolist()))
-        assert f"{num_buckets} buckets, 4 ranks" in page.value
+        buckets = "1 bucket" if num_buckets == 1 else f"{num_buckets} buckets"
+        assert f"{buckets}, 4 ranks" in page.value
+        assert ("no overlap" in page.value) == (not overlap)
     assert board.book.num_bytes < 1_500_000
 
 

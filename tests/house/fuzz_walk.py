@@ -111,7 +111,7 @@ REASONS = {
         "pictures.slices",
         "pictures.strips",
         "pictures.drawing.Picture",
-        "collectives.meter_picture",
+        "pictures.meter",
         "accelerate.picture",
         "planner.picture.holders",
         "planner.picture.stacked",

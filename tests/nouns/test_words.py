@@ -96,6 +96,7 @@ def test_english_needs_no_catalogue():
     assert done.stdout == "ranks 1 idle\n", done.stderr
 
 
+@pytest.mark.real
 def test_ranks_speak_the_language_of_the_notebook(chinese):
     import labkit as lab
 

@@ -4,12 +4,12 @@ read once, also where the last rank pads several tensors by the same length."""
 import pytest
 import torch
 import torch.distributed as dist
-from labkit.sharding.setting import Setting
 from torch import nn
 
 import labkit as lab
 from labkit.sharding import engines, partition
 from labkit.sharding.run import deepspeed_config
+from labkit.sharding.step import Step
 from labkit.shards import differences, join
 
 WIDTHS = ((7, 13, 1), (5, 3, 2), (1, 1, 1), (11, 4, 17))
@@ -25,14 +25,14 @@ def hold(engine_name, num_ranks):
     """A rank: every model after a step and a microbatch. Shards, and the bytes of the storages."""
     import deepspeed
 
-    setting = Setting(engine=engine_name, num_ranks=num_ranks, batch=2)
+    step = Step(engine=engine_name, ranks=num_ranks, batch=2)
     found = []
     for widths in WIDTHS:
         torch.manual_seed(0)
-        config = deepspeed_config(setting)
+        config = deepspeed_config(step)
         engine = deepspeed.initialize(model=network(widths), config=config)[0]
         x = torch.ones(2, widths[0], dtype=torch.bfloat16)
-        for _ in range(setting.num_microbatches):
+        for _ in range(step.microbatches):
             engine.backward(engine(x).float().sum())
             engine.step()
         engine.backward(engine(x).float().sum())
@@ -40,7 +40,7 @@ def hold(engine_name, num_ranks):
         pieces = list(engines.pieces(engine))
         storages = {piece.held.untyped_storage()._cdata: piece.held for piece in pieces}
         num_bytes = sum(held.untyped_storage().nbytes() for held in storages.values())
-        found.append((engines.shards(engine), num_bytes, setting.bucket_size))
+        found.append((engines.shards(engine), num_bytes, step.bucket_size))
     return found
 
 

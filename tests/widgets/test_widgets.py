@@ -280,7 +280,7 @@ def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
     assert (
         "4 个 rank，8 个微批次" in board.book.pages[7].value and "真实" in board.button.description
     )
-    with pytest.raises(ValueError, match="speaks en and zh; got 'fr'"):
+    with pytest.raises(ValueError, match="a language is one of en, zh; got 'fr'"):
         widgets.pipeline_parallelism("fr")
 
 

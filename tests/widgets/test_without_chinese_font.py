@@ -46,7 +46,7 @@ def painted(shown):
 
 
 LINK = Link(alpha_us=2.0, bandwidth_gb_per_s=10.0)
-HELD = sharding.predicted(sharding.Setting(engine="zero2", num_ranks=2))
+HELD = sharding.Step(engine="zero2", ranks=2).predict()
 PLANS = {"ring": collectives.plan("all_reduce", "ring", 4)}
 LOSS = curves.Series({"en": "loss", "zh": "损失"}, [1, 2], [3.0, 4.0])
 FAILED = {"type": "KeyError", "message": "x", "where": {}}

@@ -62,5 +62,5 @@ def test_offload_shows_each_phase_and_where_the_shards_lie():
 def test_an_unknown_setting_is_refused():
     with pytest.raises(ValueError, match=r"one of ddp, .*got 'zero'"):
         widgets.fsdp_sharding(strategy="zero")
-    with pytest.raises(ValueError, match="speaks en and zh; got 'fr'"):
+    with pytest.raises(ValueError, match="a language is one of en, zh; got 'fr'"):
         widgets.zero_stages("fr")
