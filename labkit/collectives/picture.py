@@ -10,7 +10,7 @@ import numpy as np
 from labkit.collectives.algorithms import lower_bound_bytes
 from labkit.collectives.network import Network, time_us
 from labkit.collectives.plans import Holdings, Message, Plan, holdings, sent_bytes
-from labkit.pictures.meter import Meter
+from labkit.pictures.bar_groups import Meter
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
 from labkit.pictures.style import CYCLE, KINDS

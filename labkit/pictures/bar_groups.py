@@ -1,14 +1,18 @@
-"""Horizontal bars from 0 in groups, each with its value, and dashed lines for bounds."""
+"""Horizontal bars from 0 in groups, each with its value, and dashed lines for bounds; and a bar that
+says how much of something is done."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from labkit.pictures.axes import Format
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Said, Shape, Words, legend
-from labkit.pictures.style import CYCLE, clipped, text_px
+from labkit.pictures.style import CYCLE, KINDS, clipped, text_px
 
 _HATCHES = ("", "/", "x", "-", "\\", "|", "+", ".")
+_METER_LEFT_PX = 190.0  # where a meter begins
+_METER_LONGEST_PX = 430.0
 
 
 def check(groups: Sequence[Mapping[str, float]], marks: Sequence[tuple[Said, float]]) -> None:
@@ -74,3 +78,39 @@ def _bound(text: str, x: float, top: float, bottom: float) -> list[Shape]:
     if x > WIDTH_PX / 2:
         return [line, Words(x - 4, top + 8, text, "end", 11.5)]
     return [line, Words(x + 4, top + 8, text, "start", 11.5)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """How much has been sent, or how much time is gone, as a bar."""
+
+    name: str
+    """what it shows"""
+    so_far: float
+    """after the steps done"""
+    total: float
+    """after all of them"""
+    bound: float
+    """the least that any algorithm needs; 0 where none is known"""
+    form: Callable[[float], str]
+    """a number as text"""
+
+    def reading(self) -> str:
+        """So far, and in all."""
+        return f"{self.form(self.so_far)} / {self.form(self.total)}"
+
+    def shapes(self, y: float, words: dict[str, str]) -> list[Shape]:
+        """Its name, its bar, the mark of the bound, and its reading."""
+        most = max(self.total, self.bound) or 1.0
+        bar_px = _METER_LONGEST_PX * self.total / most
+        share = self.so_far / (self.total or 1.0)
+        shapes = [
+            Words(0, y + 13, self.name),
+            Box(_METER_LEFT_PX, y, bar_px, 16, KINDS["wait"].colour, fill=share),
+        ]
+        text = self.reading()
+        if self.bound:
+            x = _METER_LEFT_PX + _METER_LONGEST_PX * self.bound / most
+            shapes.append(Line(((x, y - 4), (x, y + 20)), dash=(3, 2), width_px=1.4))
+            text += f"{words['comma']}{words['bound']} {self.form(self.bound)}"
+        return [*shapes, Words(_METER_LEFT_PX + _METER_LONGEST_PX + 12, y + 13, text)]

@@ -111,7 +111,6 @@ REASONS = {
         "pictures.slices",
         "pictures.strips",
         "pictures.drawing.Picture",
-        "pictures.meter",
         "accelerate.picture",
         "planner.picture.holders",
         "planner.picture.stacked",
