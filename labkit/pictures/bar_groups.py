@@ -1,5 +1,5 @@
-"""Horizontal bars from 0 in groups, each with its value, and dashed lines for bounds; and a bar that
-says how much of something is done."""
+"""Horizontal bars from 0 in groups, each with its value, and dashed lines for bounds; and a bar
+that says how much of something is done."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
