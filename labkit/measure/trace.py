@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from labkit.launching.verdicts.introspect import inductor_left_alone
 from labkit.measure import labels, trace_rows
 from labkit.measure.trace_rows import ACTIONS, Row
 from labkit.timeline import Timeline, from_rows
@@ -105,7 +106,7 @@ def _started(operators: bool) -> Any:
     profiler = profile(activities=[ProfilerActivity.CPU, *cuda], record_shapes=True)
     scopes = set() if operators else {RecordScope.USER_SCOPE}
     enable = functools.partial(kineto._enable_profiler, scopes=scopes)
-    with labels.replaced(kineto, _enable_profiler=enable), _quiet():
+    with inductor_left_alone(), labels.replaced(kineto, _enable_profiler=enable), _quiet():
         profiler.start()
     return profiler
 

@@ -32,7 +32,9 @@ def test_the_first_launch_waits_for_torch_alone_and_imports_nothing_into_the_not
         def look():
             import sys, torch, torch.distributed as dist
             from labkit.launching.verdicts import introspect
-            dist.all_reduce(torch.ones(1))
+            from labkit.measure import trace
+            with trace.record():
+                dist.all_reduce(torch.ones(1))
             assert len(introspect.calls({})) == 1
             return [name in sys.modules for name in ("deepspeed", "torch._inductor")]
         if __name__ == "__main__":
@@ -66,6 +68,19 @@ def test_a_rank_that_is_forked_early_imports_by_itself_what_it_needs(tmp_path):
             print(*run[0])
     """
     assert fresh(tmp_path, program) == ["True", "True", "1"]
+
+
+def test_the_second_run_in_a_row_finds_everything_there(tmp_path):
+    program = """
+        from labkit.launching.fork import zygote
+        def missing():
+            import sys
+            return [name for name in zygote.LATER if name not in sys.modules]
+        if __name__ == "__main__":
+            lab.launch(missing)
+            print("missing:", *lab.launch(missing)[0])
+    """
+    assert fresh(tmp_path, program) == ["missing:"]
 
 
 def test_a_zygote_that_has_imported_everything_says_so_and_has_done_it(tmp_path):

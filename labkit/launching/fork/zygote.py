@@ -6,8 +6,10 @@ one run into the next. It lives as long as the notebook's end of its socket: whe
 kills every rank, removes the folder and goes.
 
 It is ``Ready`` once it has imported torch. What only some ranks need (FSDP, DeepSpeed, ...) it
-imports later, a module at a time, in quiet moments: a rank that is forked earlier imports that
-itself. When it has everything it says ``Complete`` and forks a few spares ahead.
+imports later, a module at a time, in quiet moments: a rank of the first run imports that itself.
+Where one run follows another without such a moment, the second waits until everything is there:
+ranks that import for themselves, run after run, would cost more. Then it says ``Complete`` and
+forks a few spares ahead.
 
 A ``Launch`` with open sockets starts a run. An ``Order`` makes a spare one of its ranks. Over the
 run's own socket the zygote answers ``Forked``, later ``Exited`` for each rank, and takes ``Kill``.
@@ -76,6 +78,7 @@ class Zygote:
         self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
         self.spares: list[tuple[int, socket.socket]] = []  # forked ahead of their order
         self.num_spares = FIRST_SPARES
+        self.has_forked = False
         self.selector = selectors.DefaultSelector()
         self.selector.register(control, selectors.EVENT_READ)
         self.wakeup, self._wakeup_write = socket.socketpair()
@@ -119,6 +122,10 @@ class Zygote:
 
     def fork(self, launch: Launch, fds: list[int]) -> None:
         """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
+        self.reap()
+        while self.has_forked and self.later and not self.runs:
+            self.prepare()
+        self.has_forked = True
         run = socket.socket(fileno=fds[0])
         if _is_deserted(run):  # stopped while we imported a module
             run.close()

@@ -56,7 +56,7 @@ def calls(sources: Sources) -> list[dict] | None:
 
     if not dist.is_initialized():
         return None
-    with _inductor_left_alone():
+    with inductor_left_alone():
         dump = _dump_fr_trace(True, True, False)
     entries = pickle.loads(dump).get("entries", [])
     return [
@@ -67,20 +67,27 @@ def calls(sources: Sources) -> list[dict] | None:
 
 
 @contextlib.contextmanager
-def _inductor_left_alone() -> Iterator[None]:
-    """Inside, torch's recorder does not import torch._inductor (1 s, on every rank) only to ask it
-    for the lines of compiled code: where it is not loaded there is none."""
+def inductor_left_alone() -> Iterator[None]:
+    """Inside, torch's recorder and its profiler do not import torch._inductor (1 s, on every rank)
+    only to ask it for the lines of compiled code, or for CUDA graphs: where it is not loaded there
+    is neither."""
     import torch
 
     if "torch._inductor" in sys.modules:
         yield
         return
-    torch._inductor = empty = types.ModuleType("torch._inductor")
+    empty = types.ModuleType("torch._inductor")
+    empty.config = types.ModuleType("torch._inductor.config")
+    empty.config.triton = types.SimpleNamespace(cudagraphs=False)
+    torch._inductor = empty
+    sys.modules["torch._inductor"] = empty
+    sys.modules["torch._inductor.config"] = empty.config
     try:
         yield
     finally:
-        if torch._inductor is empty:
-            del torch._inductor
+        del torch._inductor
+        del sys.modules["torch._inductor"]
+        del sys.modules["torch._inductor.config"]
 
 
 def where(frame: types.FrameType | None, sources: Sources) -> dict:
