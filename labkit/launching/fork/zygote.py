@@ -27,6 +27,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 import traceback
 
 from labkit.launching.fork import messages, worker
@@ -65,6 +66,7 @@ LATER_ON_CPU = (
 """What some ranks need where there is no GPU; DeepSpeed imports torch._inductor."""
 FIRST_SPARES = 4
 MOST_SPARES = 8
+LEAVING_S = 0.2  # ranks that have told their result are gone by then
 REST_S = 0.05  # a moment without a message: quiet enough to import, or to fork a spare
 
 
@@ -120,11 +122,20 @@ class Zygote:
         if not self.later:
             self.tell(self.control, Complete())
 
+    def complete(self) -> None:
+        """Imports all that is lacking, unless ranks are at work: those of the run before may still
+        be leaving."""
+        deadline = time.monotonic() + LEAVING_S
+        while self.runs and time.monotonic() < deadline:
+            select.select([self.wakeup], [], [], 0.01)
+            self.reap()
+        while self.later and not self.runs:
+            self.prepare()
+
     def fork(self, launch: Launch, fds: list[int]) -> None:
         """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
-        self.reap()
-        while self.has_forked and self.later and not self.runs:
-            self.prepare()
+        if self.has_forked and self.later:
+            self.complete()
         self.has_forked = True
         run = socket.socket(fileno=fds[0])
         if _is_deserted(run):  # stopped while we imported a module
