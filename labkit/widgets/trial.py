@@ -76,6 +76,7 @@ class Trial(Board):
         self.why_off = w.HTML()
         self.live = w.VBox()
         slider, *others = self.controls.values()
+        slider.add_class("labkit-first")
         self.book = Flipbook(
             slider, others, self._page, self._words["busy"], self._allow, self._num_pages
         )

@@ -957,7 +957,7 @@ alone = lab.launch(without_fsdp, ranks=2, backend="gloo", timeout_s=50)[0]
 for name, seconds in zip(("the model without FSDP", "its blocks' forward"), alone):
     print(f"{name:<22} {median(seconds) / whole:4.0%} of a step with FSDP, none checkpointed")
 
-# %% [markdown]
+# %% [markdown] sections="8.4.4"
 # The blocks' forward is all that is computed again, and it is a small share of this step: FSDP and gloo handle messages for most of the processor's time, and do that once. What the factor has above this share is the bookkeeping of `checkpoint`, which weighs much beside blocks as small as these. In a model that needs FSDP the products outweigh all handling, and the factor comes near to 4/3; chapter 05 measures that.
 #
 # ## CPU offload

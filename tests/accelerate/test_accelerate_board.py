@@ -27,7 +27,7 @@ def test_every_page_shows_its_prediction(engine):
     }[engine]
     assert ("done in backward" in board.book.pages[0].value) == (engine == "zero2")
     words = accelerate_board.AccelerateBoard.words
-    assert len({key for key, _, _ in words}) == len(words)
+    assert len({key for key, *_ in words}) == len(words)
     assert isinstance(board.scene(), Sketch) and board.book.num_bytes < 1_500_000
     assert board.scene().table[1][0] == "loss = f(net(tokens))" and len(board.scene().table) == 6
 

@@ -4,6 +4,7 @@ busy kernel."""
 import nbformat
 import pytest
 from browser import gallery
+from ipywidgets import Dropdown
 
 from labkit import widgets
 from labkit.widgets.trial import Trial
@@ -58,8 +59,11 @@ def drawn(output):
 def flips(lab, name):
     """The slider turns the pages back and forth, and says where it stands."""
     output = gallery.output(lab.page, name)
-    slider = output.locator("[role=slider]").nth(where(name))
     before = drawn(output)
+    if isinstance(BOARDS[name].book.slider, Dropdown):
+        turns_a_list(lab, output, before)
+        return
+    slider = output.locator("[role=slider]").nth(where(name))
     value = slider.get_attribute("aria-valuetext")
     last = slider.evaluate("each => each.ariaValueNow === each.ariaValueMax")
     there, back = ("ArrowLeft", "ArrowRight") if last else ("ArrowRight", "ArrowLeft")
@@ -68,6 +72,16 @@ def flips(lab, name):
         lab.page.keyboard.press(key)
         lab.until(lambda moved=moved: (drawn(output) != before) == moved)
         assert (slider.get_attribute("aria-valuetext") != value) == moved
+
+
+def turns_a_list(lab, output, before):
+    """The first control is a list, not a slider: another of its options turns the page, and the
+    first one turns it back."""
+    chooser = output.locator(".labkit-first select")
+    first = chooser.evaluate("each => each.selectedIndex")
+    for index, moved in ((first + 1, True), (first, False)):
+        chooser.select_option(index=index)
+        lab.until(lambda moved=moved: (drawn(output) != before) == moved)
 
 
 def where(name):

@@ -76,7 +76,7 @@ def test_the_picture_moves_with_the_keyboard(chapter):
     after = comes(chapter, board, f"{int(count) + 1} microbatches")
     assert after != before
     moved = pixels(board)
-    assert moved.shape != drawn.shape or np.abs(moved - drawn).mean() > 0.01
+    assert moved.shape != drawn.shape or np.abs(moved - drawn).mean() > 0.002
     chapter.page.keyboard.press("ArrowLeft")
     assert comes(chapter, board, f"{count} microbatches") == before
 
@@ -118,7 +118,7 @@ def test_the_button_runs_real_ranks_and_lays_the_measured_timeline_under_the_pre
     comes(chapter, board, "measured", timeout_s=120)
     words = board.locator("svg").first.text_content()
     assert "measured" in words and "paced" in words and "gloo" in words
-    assert board.locator("text=All ranks together idle").count() == 1
+    assert board.locator("text=Idle time of all ranks together").count() >= 1
     board.locator("button:has-text('Stop')").wait_for(state="detached", timeout=60_000)
 
 

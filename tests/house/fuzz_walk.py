@@ -93,6 +93,7 @@ REASONS = {
         "widgets.flipbook",
         "widgets.live",
         "widgets.trial",
+        "widgets.turning",
         "widgets.picture",
         "widgets.names",
         "planner.models",
@@ -118,7 +119,7 @@ REASONS = {
     PHASE: ("sharding.phases", "sharding.zero_phases", "sharding.fsdp_phases"),
     "varies a field that a keyword names: test_experiment": ("sweeps",),
     INSIDE: (
-        "words.both",
+        "words.in_every",
         "pipeline.difference.Span",
         "pipeline.difference.Step",
         "measure.trace_rows",

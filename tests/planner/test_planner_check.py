@@ -197,8 +197,7 @@ def moments_only(model, optimizer):
         (
             "fewest_ranks",
             never,
-            "3e+09 parameters, 5.00 GB of activations, a device of 80.0 GB: stage 0 on 1 ranks "
-            "fits",
+            "3e+09 parameters, 5.00 GB of activations, a device of 80.0 GB: stage 0 on 1 rank fits",
         ),
         (
             "traffic",
