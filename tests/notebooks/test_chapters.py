@@ -83,12 +83,9 @@ def test_a_cell_that_names_a_section_and_is_not_marked_is_found():
         Cell(kind="markdown", source="Section 8.4.4 says so, and 8.4.41 does.", options={}),
         Cell(kind="markdown", source="## Two\n\nNot 18.4.4.", options={}),
     ]
-    chapter = Chapter(
-        name="07_tiny", header={"sections": ["8.4.4"]}, cells=tuple(cells), remarks={}
-    )
+    about = {"name": "07_tiny", "header": {"sections": ["8.4.4"]}, "remarks": {}}
+    chapter = Chapter(**about, cells=tuple(cells))
     assert unmarked(chapter) == []
     more = Cell(kind="markdown", source="Section 8.4.4 says more.", options={})
-    faulty = Chapter(
-        name="07_tiny", header={"sections": ["8.4.4"]}, cells=(*cells, more), remarks={}
-    )
+    faulty = Chapter(**about, cells=(*cells, more))
     assert unmarked(faulty) == ["Two: 8.4.4"]
