@@ -79,12 +79,13 @@ class Difference:
         """The difference in a sentence or two, the largest cause first."""
         code = words.spoken_in(language)
         say = _WORDS[code]
-        if not self.causes:
+        told = [name for name in self.causes if self.causes[name]]
+        if not told:
             return say["same"].format(self.of[code])
         key = "more" if self.total >= 0 else "less"
         head = say[key].format(self.of[code], self.written(abs(self.total)))
         parts = []
-        for name in sorted(self.causes, key=lambda name: -abs(self.causes[name])):
+        for name in sorted(told, key=lambda name: -abs(self.causes[name])):
             amount = self.causes[name]
             sign = "+" if amount >= 0 else "−"
             parts.append(f"{self.names[name][code]} {sign}{self.written(abs(amount))}")
@@ -221,6 +222,14 @@ class Comparison(Shown):
     def _picture(self, language: str) -> "Picture":
         """Both on one axis, and the difference in words."""
         return self.experiment.drawn(self.predicted, self.measured, language)
+
+    def bundle(self, *, title: Said = "", language: str | None = None) -> dict[str, str]:
+        """By mime type. What is no timeline, shards or footprint is shown as its board shows it."""
+        if isinstance(self.predicted, Timeline | Shards | Footprint):
+            return super().bundle(title=title, language=language)
+        board = self.experiment.board(language)
+        board.take(board.step, self.run, self.measured)
+        return {"text/html": board.page(board.step, board.at), "text/plain": repr(self)}
 
     def __repr__(self) -> str:
         found = self.difference()

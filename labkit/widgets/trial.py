@@ -187,6 +187,11 @@ class Trial(Board):
         """The run of an experiment, once there is one."""
         return self.runs.get(step.as_run())
 
+    def take(self, step: Any, run: Run, found: Any) -> None:
+        """Lays a run of an experiment, and what it measured, beside the prediction."""
+        self.runs[step.as_run()] = run
+        self._found[step.as_run()] = found
+
     def _page(self, *indices: int) -> str:
         return self.page(*self._at(*indices))
 
@@ -247,8 +252,7 @@ class Trial(Board):
             job.stop()
             self._tell(error)
         else:
-            self.runs[step.as_run()] = keep(step, run)
-            self._found[step.as_run()] = found
+            self.take(step, keep(step, run), found)
             self.live.children = []
         finally:
             self._job = None
