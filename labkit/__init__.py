@@ -1,8 +1,8 @@
 """labkit: real ranks from a notebook, drawn beside what theory predicts.
 
-Read the floors in order: words (``units``, ``timeline``), theory (``schedule``, ``simulate``),
-machine (``launcher``, ``trace``, ...), pictures (``scene``, ``svg``, ``mpl``, ``text``), hands
-(``widgets``, ``check``). Importing labkit imports none of them: the names below load their room
+Begin with the nouns (``timeline``, ``shards``, ``footprint``) and ``experiment``, the one verb set.
+Then a subject, ``pipeline`` say: its theory, ``step``, ``run``, ``picture``, ``board``, ``check``;
+all subjects have that plan. Importing labkit imports none of them: the names below load their room
 when they are first used, so that ``import labkit`` stays quick and free of torch.
 """
 

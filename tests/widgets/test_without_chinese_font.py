@@ -18,8 +18,6 @@ from labkit.planner import picture as planner_picture
 from labkit.widgets import gallery
 
 CHINESE = re.compile("[\u2e80-\u9fff\uff00-\uffef]")
-LATER = {"pipeline_parallelism", "ddp_communication"}
-"""Boards whose titles have no English beside them yet."""
 STEP = pipeline.simulate(pipeline.SCHEDULES["1f1b"](3, 4))
 TITLE = {"en": "A title", "zh": "标题"}
 
@@ -80,11 +78,11 @@ def test_every_board_is_english(name):
     make = gallery.board(name)
     if name == "architectures":
         return
-    board = make("zh" if name in LATER else None)
+    board = make()
     assert board.language == "zh"
     said = " ".join(painted(board.scene()))
     assert not CHINESE.search(said)
-    assert name in LATER or "…" not in said
+    assert "…" not in said
 
 
 def test_the_boards_of_runs_are_english():
