@@ -78,12 +78,15 @@ class Sweep(Shown):
 
     def _places(self) -> list[float]:
         """Where each value stands across the picture."""
-        if all(isinstance(value, int | float) for value in self.values):
+        if self._are_numbers():
             return [float(value) for value in self.values]
         return [float(number) for number in range(1, len(self.values) + 1)]
 
+    def _are_numbers(self) -> bool:
+        return all(isinstance(value, int | float) for value in self.values)
+
     def _written(self, place: float) -> str:
-        if self._places() != [float(number) for number in range(1, len(self.values) + 1)]:
+        if self._are_numbers():
             return f"{place:g}"
         index = round(place) - 1
         is_one = abs(place - index - 1) < 1e-9 and index in range(len(self.values))

@@ -39,8 +39,7 @@ def pages(book: Flipbook, free: list[w.Widget]) -> str:
     while len(packed) > MAX_BYTES and len(free) > 1:
         free.pop()
         packed = _packed(book, free)
-    at = [book.at[other] for other in book.others]
-    shown = book.drawn_at(*at)[book.at[book.slider]]
+    shown = book.drawn()[book.at[book.slider]]
     return (
         f'<div class="labkit-page">{shown}</div>'
         f'<script type="application/gzip+json" class="labkit-pages">{packed}</script>'
