@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = "labkit"
-STAGE = ("machine", "launching", "measure", "pictures", "widgets", "check")
+STAGE = ("machine", "devices", "launching", "measure", "pictures", "widgets", "check")
 """The folders that serve every subject; each imports from those to its left."""
 ROLES = ("run", "picture", "board", "check")
 """What the last word of a subject's file says of it; any other file is theory."""
@@ -30,6 +30,7 @@ KNOWN = {
 """Last words of files that have the field's own name instead of a role's, and their role."""
 PURE = {
     "machine.topology",
+    "devices.rung",
     "launching.verdicts.outcome",
     "launching.verdicts.diagnosis",
     "launching.verdicts.disagreement",
