@@ -19,6 +19,9 @@ VARIABLE = "LABKIT_DEVICE"
 NAMES = ("cuda", "shared", "pretend", "cpu")
 BACKENDS = {"cuda": "nccl", "shared": "shared", "pretend": "pretend", "cpu": "gloo"}
 """What the ranks of each rung communicate with, by the name that torch.distributed gets."""
+DEEPSPEED = "deepspeed"
+"""What a launch says for ``devices`` whose ranks run DeepSpeed: a GPU each where there are so many,
+else the CPU. DeepSpeed knows no pretend device, and a shared GPU has no NCCL."""
 LIBRARIES = {
     "cuda": (),
     "shared": ("through_host",),
@@ -113,6 +116,13 @@ class Rung:
         return cls(**{**content, "pretend": None if pretend is None else Pretend(**pretend)})
 
 
+def said_of(backend: str) -> tuple[str, ...]:
+    """The notes of the rung whose ranks communicate with a backend, by torch's name for it; the
+    name itself for one that is none of ours."""
+    notes = {BACKENDS[name]: NOTES[name] for name in NAMES}
+    return notes.get(backend, (backend,))
+
+
 def choose(
     num_ranks: int, num_gpus: int, *, devices: str | Pretend | None = None, backend: str | None
 ) -> Rung:
@@ -131,6 +141,9 @@ def choose(
         )
     if isinstance(devices, Pretend):
         return Rung(name="pretend", backend=BACKENDS["pretend"], pretend=devices)
+    if devices == DEEPSPEED:
+        has_gpus = num_gpus >= num_ranks and _forced(num_ranks, num_gpus) in (None, "cuda")
+        devices = "cuda" if has_gpus else "cpu"
     by_backend = {None: None, "nccl": "cuda", "gloo": "cpu"}[backend]
     name = devices or by_backend or _forced(num_ranks, num_gpus)
     name = name or ("cuda" if num_gpus >= num_ranks else "cpu")

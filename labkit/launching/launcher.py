@@ -214,8 +214,9 @@ def _chosen_rung(ranks: int, devices: str | Pretend | None, backend: str | None)
 
 def _environ(ranks: int, chosen: Rung) -> dict[str, str]:
     """The notebook's environment as it is now, with what torch programs expect. Its port is only a
-    name. Without a GPU, DeepSpeed takes the CPU, and finds its ops."""
+    name. Off the GPUs none is to be seen, and DeepSpeed takes the CPU and finds its ops."""
     found = {} if chosen.has_gpu else ops.environment()
+    hidden = {} if chosen.has_gpu else {"CUDA_VISIBLE_DEVICES": ""}
     return {
         **resources.gloo_environment(),
         **found,
@@ -226,4 +227,5 @@ def _environ(ranks: int, chosen: Rung) -> dict[str, str]:
         "MASTER_PORT": str(resources.free_port()),
         "OMP_NUM_THREADS": str(resources.threads(ranks)),
         "PATH": found.get("PATH", os.environ.get("PATH", os.defpath)),
+        **hidden,
     }

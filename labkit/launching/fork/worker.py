@@ -131,6 +131,9 @@ def _call(here: Rank, request: Request, tell: Tell) -> bytes:
 def _init_process_group(here: Rank, request: Request) -> None:
     import torch.distributed as dist
 
+    if not hasattr(dist, "all_gather_single"):  # torch before 2.13 calls them otherwise
+        dist.all_gather_single = dist.all_gather_into_tensor
+        dist.reduce_scatter_single = dist.reduce_scatter_tensor
     # the zygote imported torch before the notebook set TORCH_DISTRIBUTED_DEBUG
     dist.set_debug_level_from_env()
     store = dist.FileStore(str(request.folder / "store"), request.num_ranks)
