@@ -197,12 +197,12 @@ class _Message:
     for."""
 
     def __init__(
-        self, label: str, num_bytes: int, device: torch.device, begin: Callable[[], Future]
+        self, bucket: dist.GradBucket, num_bytes: int, begin: Callable[[], Future]
     ) -> None:
-        synchronize(device)  # its gradients may only be asked for
-        self.label = label
+        self.label = f"bucket {bucket.index()}"
         self.num_bytes = num_bytes
-        self.device = device
+        self.device = bucket.buffer().device
+        synchronize(self.device)  # its gradients may only be asked for
         self.begin = begin  # starts the real message
         self.ready_ns = time.time_ns()
         self.result = Future()
@@ -283,10 +283,8 @@ def link(
         state = group
 
     def stated(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
-        buffer = bucket.buffer()
-        num_bytes = sent_bytes(bucket) if sent_bytes else buffer.nbytes
-        label = f"bucket {bucket.index()}"
-        message = _Message(label, num_bytes, buffer.device, lambda: hook(state, bucket))
+        num_bytes = sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes
+        message = _Message(bucket, num_bytes, lambda: hook(state, bucket))
         messages.append(message)
         if overlap:
             served.carry(message)
