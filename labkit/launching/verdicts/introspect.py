@@ -11,8 +11,12 @@ import traceback
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit.launching.fork.request import Source
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Sources = Mapping[str, Source]
 
@@ -41,7 +45,7 @@ def collectives() -> dict:
     for group, ranks in list(dist.distributed_c10d._world.pg_group_ranks.items()):
         if hasattr(group, "group_name"):  # a rank outside a group has a number for it, not a group
             names[str(group.group_name)] = sorted(ranks)
-            last[str(group.group_name)] = group._get_sequence_number_for_group()
+            last[str(group.group_name)] = _sequence_number(group)
     return {"pending": tuple(pending), "groups": names, "last": last}
 
 
@@ -144,6 +148,13 @@ def _is_public_call(code: types.CodeType) -> bool:
     return "/torch/distributed/" in code.co_filename and not code.co_name.startswith(
         ("wrapper", "_", "<")
     )
+
+
+def _sequence_number(group: "ProcessGroup") -> int:
+    """Of a group's last collective. Its backends are asked, for the group itself answers for torch's
+    own only, and not for those of ``devices.through_host``."""
+    backends = [group._get_backend(device) for device in group._device_types]
+    return max(each._get_sequence_number_for_group() for each in backends)
 
 
 def _entry(entry: dict) -> dict:
