@@ -67,9 +67,7 @@ def copied() -> Copied:
     """What was copied between host and devices since ``install`` or ``reset_copied``: bytes and
     number of copies."""
     to_device_bytes, to_host_bytes, crossings = library.load("pretend").copied()
-    return Copied(
-        to_device_bytes=to_device_bytes, to_host_bytes=to_host_bytes, crossings=crossings
-    )
+    return Copied(to_device_bytes=to_device_bytes, to_host_bytes=to_host_bytes, crossings=crossings)
 
 
 def reset_copied() -> None:

@@ -98,9 +98,7 @@ def get_device_name(device: Device = None) -> str:
 
 def get_device_properties(device: Device = None) -> types.SimpleNamespace:
     """Its name and its memory in bytes (``total_memory``)."""
-    return types.SimpleNamespace(
-        name=get_device_name(device), total_memory=mem_get_info(device)[1]
-    )
+    return types.SimpleNamespace(name=get_device_name(device), total_memory=mem_get_info(device)[1])
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:

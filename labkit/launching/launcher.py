@@ -13,7 +13,7 @@ from collections.abc import Callable
 from labkit import words
 from labkit.devices import library, rung
 from labkit.devices.rung import Pretend, Rung
-from labkit.launching import settings
+from labkit.launching import engines, settings
 from labkit.launching.fork import pickling, zygote_client
 from labkit.launching.fork.request import Request, cell_sources
 from labkit.launching.job import Job
@@ -98,14 +98,13 @@ def start(
     sign of life (a collective, a line of output, ``rank.current().progress``) for ``hang_s``
     seconds, or longer than ``timeout_s``, is ended. What is left out is as ``lab.begin`` has set
     it; without that: 2 ranks, seed 0, 600 s, 60 s. Raises Refused before anything starts when the
-    machine can't do it, when ``fn`` can't be called so, or when one of these names could also be
-    meant for ``fn``: give it that one by position or with functools.partial.
+    machine can't do it, when ``fn`` can't be called so, or one of these could be meant for ``fn``.
     """
     told = settings.filled(seed=seed, timeout_s=timeout_s, hang_s=hang_s)
     ranks = told.ranks if ranks is None else ranks
     call = pickling.pack_call(fn, args, kwargs)
     _check_room(ranks, len(call))
-    chosen = _chosen_rung(ranks, devices, backend)
+    chosen = _chosen_rung(fn, ranks, devices, backend)
     client = zygote_client.running()
     request = Request(
         num_ranks=ranks,
@@ -196,8 +195,12 @@ def _check_room(ranks: int, call_bytes: int) -> None:
         )
 
 
-def _chosen_rung(ranks: int, devices: str | Pretend | None, backend: str | None) -> Rung:
+def _chosen_rung(
+    fn: Callable, ranks: int, devices: str | Pretend | None, backend: str | None
+) -> Rung:
     """What the ranks stand on. Raises Refused for what this machine does not have."""
+    if devices is None and backend is None and engines.names_deepspeed(fn):
+        devices = rung.DEEPSPEED
     try:
         chosen = rung.choose(ranks, resources.num_gpus(), devices=devices, backend=backend)
     except ValueError as error:

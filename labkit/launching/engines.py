@@ -1,0 +1,40 @@
+"""Which engine a function trains with, as far as its code names it: a cell that says ``deepspeed``
+is launched where DeepSpeed can run, without being told."""
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+
+
+def names_deepspeed(fn: Callable) -> bool:
+    """Whether a function, or one of the same module that it calls, names DeepSpeed: as a module, in
+    a word of its own such as "deepspeed_plugin", or in a text that is one word."""
+    return any("deepspeed" in word.lower() for word in _words(fn, set()))
+
+
+def _words(fn: object, seen: set[int]) -> Iterator[str]:
+    """The names and one-word texts in a function's code, and in what it calls beside itself."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if not isinstance(fn, types.FunctionType) or id(fn) in seen:
+        return
+    seen.add(id(fn))
+    names: set[str] = set()
+    for code in _codes(fn.__code__):
+        names.update(code.co_names)
+        for constant in code.co_consts:
+            texts = constant if isinstance(constant, tuple) else (constant,)  # keywords' names
+            yield from (text for text in texts if isinstance(text, str) and " " not in text)
+    yield from names
+    for name in names:
+        other = fn.__globals__.get(name)
+        if getattr(other, "__module__", None) == fn.__module__:
+            yield from _words(other, seen)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of the functions inside it."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _codes(part)

@@ -1,0 +1,60 @@
+"""A function that names DeepSpeed is known by its code; one that does not is left alone."""
+
+import functools
+
+import pytest
+
+from labkit.launching.engines import names_deepspeed
+
+
+def imports_it():
+    import deepspeed
+
+    return deepspeed
+
+
+def imports_a_part():
+    from deepspeed.pipe import PipelineModule
+
+    return PipelineModule
+
+
+def calls_one_that_does(config):
+    return imports_it(), config
+
+
+def names_a_plugin(accelerate):
+    return accelerate.DeepSpeedPlugin()
+
+
+def has_one_inside():
+    def inner():
+        return imports_it()
+
+    return inner()
+
+
+def gives_a_word(args):
+    return args(deepspeed={"stage": 2})
+
+
+def only_talks_about_it():
+    """Says that deepspeed is slow."""
+    return "deepspeed is another matter"
+
+
+def calls_itself(depth):
+    return calls_itself(depth - 1) if depth else 0
+
+
+WITH = (imports_it, imports_a_part, calls_one_that_does, names_a_plugin, has_one_inside)
+
+
+@pytest.mark.parametrize("fn", [*WITH, gives_a_word, functools.partial(imports_it)])
+def test_a_function_that_trains_with_deepspeed_is_known(fn):
+    assert names_deepspeed(fn)
+
+
+@pytest.mark.parametrize("fn", [only_talks_about_it, calls_itself, print, len, functools.partial])
+def test_any_other_function_is_left_alone(fn):
+    assert not names_deepspeed(fn)
