@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator
 
 def names_deepspeed(fn: Callable) -> bool:
     """Whether a function, or one of the same module that it calls, names DeepSpeed: as a module, in
-    a word of its own such as "deepspeed_plugin", or in a text that is one word."""
+    a word of its own such as "deepspeed_plugin", or in a text that is one word. Launches of labkit
+    itself say what they need."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if getattr(fn, "__module__", "").startswith("labkit."):
+        return False
     return any("deepspeed" in word.lower() for word in _words(fn, set()))
 
 
 def _words(fn: object, seen: set[int]) -> Iterator[str]:
     """The names and one-word texts in a function's code, and in what it calls beside itself."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
     if not isinstance(fn, types.FunctionType) or id(fn) in seen:
         return
     seen.add(id(fn))
