@@ -16,6 +16,7 @@ import types
 from pathlib import Path
 
 from labkit.machine import ops, resources
+from labkit.units import check_word
 from labkit.words import say
 
 NAMES = ("through_host", "pretend")
@@ -25,7 +26,9 @@ BUILD_S = 600
 
 
 def path(name: str) -> Path:
-    """Where a library stands, or will: its name tells the version of its sources."""
+    """Where a library stands, or will: its name tells the version of its sources. Raises ValueError
+    for a name that is not one of NAMES."""
+    check_word(name, NAMES, "a library of ours")
     return ops.folder() / "labkit" / f"{name}-{_digest(name)}.so"
 
 

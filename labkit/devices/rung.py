@@ -12,13 +12,20 @@ launch (``devices=``), or for a whole course by the environment (``LABKIT_DEVICE
 import os
 from dataclasses import asdict, dataclass
 
-from labkit.units import check_real
+from labkit.units import check_real, check_word
 
 VARIABLE = "LABKIT_DEVICE"
 """The environment variable that forces a rung for every launch that does not name one."""
 NAMES = ("cuda", "shared", "pretend", "cpu")
 BACKENDS = {"cuda": "nccl", "shared": "shared", "pretend": "pretend", "cpu": "gloo"}
 """What the ranks of each rung communicate with, by the name that torch.distributed gets."""
+LIBRARIES = {
+    "cuda": (),
+    "shared": ("through_host",),
+    "pretend": ("pretend", "through_host"),
+    "cpu": (),
+}
+"""Which of our C++ libraries each rung needs."""
 NOTES = {
     "cuda": ("nccl",),
     "shared": ("gloo", "shared GPU"),
@@ -76,10 +83,24 @@ class Rung:
     pretend: Pretend | None = None
     """what the devices are like, where they are pretend ones"""
 
+    def __post_init__(self) -> None:
+        check_word(self.name, NAMES, "a rung")
+        check_word(self.backend, (BACKENDS[self.name],), f"the backend of {self.name}")
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be said with every number of such a run."""
         return NOTES[self.name]
+
+    @property
+    def carrier(self) -> str:
+        """What carries the messages in the end: "gloo" or "nccl\"."""
+        return self.notes[0]
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether its devices are real GPUs."""
+        return self.name in ("cuda", "shared")
 
     def to_json(self) -> dict:
         """As it is sent to the ranks."""
@@ -117,7 +138,8 @@ def choose(
         raise ValueError(
             f"devices is one of {', '.join(NAMES)}, or lab.pretend(memory_mib=...); got {devices!r}"
         )
-    _check_gpus(name, num_ranks, num_gpus, "nccl" if backend else f"devices={name!r}")
+    asked = {name: f"{VARIABLE}={name}", devices: f"devices={name!r}", by_backend: backend}[name]
+    _check_gpus(name, num_ranks, num_gpus, asked)
     pretend = Pretend() if name == "pretend" else None
     return Rung(name=name, backend=BACKENDS[name], pretend=pretend)
 
