@@ -305,7 +305,7 @@ def allocated_peak_bytes() -> int | None:
 
 
 def _has_allocator() -> bool:
-    return torch.empty(0).device.type != "cpu"
+    return torch.get_default_device().type != "cpu"
 
 
 def _counted(method: Callable, held: Activations, stage_index: int) -> Callable:

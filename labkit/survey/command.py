@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labkit import words
 from labkit.collectives import published
+from labkit.devices import library, rung
 from labkit.launching.job import Job, listeners
 from labkit.launching.run import Run
 from labkit.machine import resources
@@ -42,6 +43,7 @@ def main(chosen: argparse.Namespace) -> int:
         minutes=chosen.minutes,
         has_gpu=resources.num_gpus() > 0,
     )
+    _build_libraries(max(each.ranks for each in wanted))
     summary = run.begin(chosen.out or _unused(USUAL), chosen.minutes)
     _tell(
         say(
@@ -59,6 +61,15 @@ def main(chosen: argparse.Namespace) -> int:
         summary.save()
         _tell(say("stopped; what was measured is kept"))
     return _reported(summary)
+
+
+def _build_libraries(ranks: int) -> None:
+    """Builds what the ranks' rung needs of our C++, once, where it can be built."""
+    for name in rung.LIBRARIES.get(run.rungs(ranks)[0], ()):
+        if not library.path(name).is_file() and library.obstacle() is None:
+            _tell(say("building {name}, once, about 20 s ...", name=name))
+            if said := library.build(name):
+                _tell(said)
 
 
 def _reported(summary: Summary) -> int:

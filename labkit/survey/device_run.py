@@ -36,7 +36,7 @@ def wait_for_device() -> None:
     """Until this rank's device has done all that it was told."""
     import torch
 
-    if torch.empty(0).device.type != "cpu":
+    if torch.get_default_device().type != "cpu":
         torch.accelerator.synchronize()
 
 
@@ -46,7 +46,7 @@ def wait_for_device() -> None:
 def _measure(most_s: float) -> dict:
     import torch
 
-    device = torch.empty(0).device
+    device = torch.get_default_device()
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
     if device.type == "cuda":
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
@@ -80,7 +80,7 @@ def _copies(most_s: float) -> list[dict]:
 
     began = time.perf_counter()
     found = []
-    is_accelerator = torch.empty(0).device.type != "cpu"
+    is_accelerator = torch.get_default_device().type != "cpu"
     for num_bytes in COPIES:
         for way, (target, source) in _ways(num_bytes, is_accelerator).items():
             time_s = _median_s(partial(target.copy_, source))

@@ -108,7 +108,7 @@ def _room_bytes() -> float:
     from labkit.machine import resources
 
     free_bytes = resources.available_bytes() / dist.get_world_size()
-    if torch.empty(0).is_cuda:
+    if torch.get_default_device().type == "cuda":
         shared_by = 1 if dist.get_backend() == "nccl" else dist.get_world_size()
         free_bytes = torch.cuda.mem_get_info()[0] / shared_by
     return -_agreed(-free_bytes / 4)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.collectives import network, published
-from labkit.devices import rung
 from labkit.pipeline.schedules import TITLES
 from labkit.survey.summary import Number
 from labkit.survey.trials import Trial
@@ -20,16 +19,10 @@ ALPHA = to_say("the line's latency")
 BANDWIDTH = to_say("the line's bandwidth")
 
 
-def rung_of(notes: tuple[str, ...]) -> str:
-    """The rung of a run, from what is said with it."""
-    found = [name for name, said in rung.NOTES.items() if {*said} <= {*notes}]
-    return max(found or ["cpu"], key=lambda name: len(rung.NOTES[name]))
-
-
 def numbers(trial: Trial, run: Any) -> list[Number]:
     """What a run of a trial gives, measured and predicted; ``run`` is a Run."""
     found = []
-    about = {"part": trial.part, "ranks": trial.ranks, "rung": rung_of(run.notes)}
+    about = {"part": trial.part, "ranks": trial.ranks, "rung": run.devices}
     for reading in _OF_PART[_kind(trial)](trial, run):
         for origin in ("predicted", "measured"):
             value = getattr(reading, origin)

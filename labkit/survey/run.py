@@ -15,7 +15,7 @@ from labkit.devices import rung
 from labkit.launching.verdicts.verdict import LaunchError, Refused, Timeout
 from labkit.machine import hardware, resources
 from labkit.survey import device_run, exchange_run
-from labkit.survey.readings import numbers, rung_of
+from labkit.survey.readings import numbers
 from labkit.survey.summary import Summary, Taken
 from labkit.survey.trials import Trial
 from labkit.words import say
@@ -128,7 +128,7 @@ def _after(trial: Trial, summary: Summary, latest: float) -> Summary:
     found = []
     try:
         run = _taken(trial, latest)
-        taken = replace(taken, rung=rung_of(run.notes), notes=run.notes, seconds=run.seconds)
+        taken = replace(taken, rung=run.devices, notes=run.notes, seconds=run.seconds)
         run.save(summary.folder / RUNS / trial.name)
         found = numbers(trial, run)
     except Timeout as error:
