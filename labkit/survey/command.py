@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from labkit import words
 from labkit.collectives import published
 from labkit.devices import library, rung
 from labkit.launching.job import Job, listeners
@@ -74,12 +73,11 @@ def _build_libraries(ranks: int) -> None:
 
 def _reported(summary: Summary) -> int:
     """Writes the page and the text of a survey and tells where they are; the exit code."""
-    language = words.language()
     found = _found(summary)
     others = _others(summary)
     page = summary.folder / "report.html"
-    page.write_text(report_picture.page(summary, found, others, language), encoding="utf-8")
-    text = report_picture.lines(summary, found, others, language)
+    page.write_text(report_picture.page(summary, found, others), encoding="utf-8")
+    text = report_picture.lines(summary, found, others)
     (summary.folder / "report.txt").write_text(text, encoding="utf-8")
     _tell(say("the report: {page}, and report.txt beside it", page=page))
     for name in summary.errors:

@@ -67,11 +67,15 @@ def _call(primitive: str, num_values: int) -> Callable[[], None]:
         return partial(dist.all_to_all_single, torch.zeros_like(whole), whole)
     part = torch.zeros(num_values // dist.get_world_size())
     if primitive == "all_gather":
-        # torch 2.13 renamed both
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        return partial(gather, whole, part)
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return partial(scatter, part, whole)
+        return partial(_named("all_gather_single", "all_gather_into_tensor"), whole, part)
+    return partial(_named("reduce_scatter_single", "reduce_scatter_tensor"), part, whole)
+
+
+def _named(now: str, before: str) -> Callable[..., None]:
+    """A collective by its name in this torch, or by the one that older ones have."""
+    import torch.distributed as dist
+
+    return getattr(dist, now, None) or getattr(dist, before)
 
 
 def _timed_s(call: Callable[[], None], num_calls: int) -> float:

@@ -9,7 +9,7 @@ from labkit.pictures.drawing import Picture
 from labkit.survey.summary import Number, beside
 from labkit.tables import Table, worded
 from labkit.units import format_bytes, format_number
-from labkit.words import both, to_say, translated
+from labkit.words import WORDS, both, language, say, to_say
 
 WHATS = {
     "time": to_say("time"),
@@ -77,19 +77,19 @@ def written(number: Number) -> str:
     return format_number(number.value, number.unit)
 
 
-def tables(numbers: Sequence[Number], others: Others, language: str) -> list[Table]:
+def tables(numbers: Sequence[Number], others: Others) -> list[Table]:
     """The tables of a part: one per group, a row per case."""
     groups: dict[str, list[Number]] = {}
     for each in numbers:
         groups.setdefault(each.group, []).append(each)
     found = []
     for group, own in groups.items():
-        title = translated(GROUPS.get(group, group), language)
-        found.append(_table(title, own, others, language))
+        title = say(GROUPS.get(group, group))
+        found.append(_table(title, own, others))
     return found
 
 
-def headlines(numbers: Iterable[Number], others: Others, language: str) -> Table:
+def headlines(numbers: Iterable[Number], others: Others) -> Table:
     """The numbers at the top of the page: a row each."""
     own = [each for each in numbers if each.headline]
     rows: dict[tuple, list[Number]] = {}
@@ -101,25 +101,25 @@ def headlines(numbers: Iterable[Number], others: Others, language: str) -> Table
         name = [WHATS[what], *case]
         cells.append(
             (
-                _in_words([group, *name] if part == "collectives" else name, language),
+                _in_words([group, *name] if part == "collectives" else name),
                 _cell([each for each in same if each.origin == "predicted"]),
                 _cell([each for each in same if each.origin != "predicted"]),
                 *(_recorded(same[0], others[machine]) for machine in shown),
-                _stood(same[0], language),
+                _stood(same[0]),
             )
         )
     is_recorded = any(each.origin == "recorded" for each in own)
     heads = ["predicted", "recorded" if is_recorded else "measured", *shown, to_say("ran on")]
     return Table(
-        heads=("", *(worded(each, language) for each in heads)),
+        heads=("", *(worded(each) for each in heads)),
         cells=tuple(cells),
         numeric=(False, *(each != heads[-1] for each in heads)),
-        title=translated(to_say("In short"), language),
-        language=language,
+        title=say("In short"),
+        language=language(),
     )
 
 
-def _table(title: str, numbers: list[Number], others: Others, language: str) -> Table:
+def _table(title: str, numbers: list[Number], others: Others) -> Table:
     """A row per case, a column for each thing and where it comes from."""
     columns: dict[tuple[str, str], None] = {}
     for what in dict.fromkeys(each.what for each in numbers):
@@ -131,17 +131,15 @@ def _table(title: str, numbers: list[Number], others: Others, language: str) -> 
         rows.setdefault((each.case, each.rung, each.ranks), []).append(each)
     cells = []
     for (case, _, _), row in rows.items():
-        texts = [_at(row, what, origin, others, language) for what, origin in columns]
-        cells.append((_in_words(case, language), *texts, _stood(row[0], language)))
-    heads = [
-        f"{_in_words([WHATS[what]], language)}, {worded(of, language)}" for what, of in columns
-    ]
+        texts = [_at(row, what, origin, others) for what, origin in columns]
+        cells.append((_in_words(case), *texts, _stood(row[0])))
+    heads = [f"{say(WHATS[what])}, {worded(of)}" for what, of in columns]
     return Table(
-        heads=("", *heads, translated(to_say("ran on"), language)),
+        heads=("", *heads, say("ran on")),
         cells=tuple(cells),
         numeric=(False, *(True for _ in heads), False),
         title=title,
-        language=language,
+        language=language(),
     )
 
 
@@ -154,7 +152,7 @@ def _known(others: Others, numbers: Iterable[Number]) -> list[str]:
     return found[:MOST_OTHERS]
 
 
-def _at(row: list[Number], what: str, origin: str, others: Others, language: str) -> str:
+def _at(row: list[Number], what: str, origin: str, others: Others) -> str:
     """The cell of a row in a column: one's own number, or another machine's."""
     same = [each for each in row if each.what == what]
     if origin in others:
@@ -176,34 +174,33 @@ def _recorded(number: Number, theirs: Sequence[Number]) -> str:
     return f"{written(other)} (N = {other.ranks})"
 
 
-def _stood(number: Number, language: str) -> str:
-    ranks = translated(to_say("{ranks} ranks"), language).format(ranks=number.ranks)
-    rung = translated(RUNGS[number.rung], language)
-    return f"{rung}, {ranks}" if number.ranks > 1 else rung
+def _stood(number: Number) -> str:
+    """What it ran on, in words."""
+    if number.ranks == 1:
+        return say(RUNGS[number.rung])
+    return say("{rung}, {ranks} ranks", rung=say(RUNGS[number.rung]), ranks=number.ranks)
 
 
-def _in_words(texts: Iterable[str], language: str) -> str:
-    return translated(to_say("list|, "), language).join(
-        translated(each, language) for each in texts
-    )
+def _in_words(texts: Iterable[str]) -> str:
+    return WORDS[language()]["comma"].join(map(say, texts))
 
 
 # --- pictures ---
 
 
 def pictures(
-    part: str, numbers: Sequence[Number], found: Sequence[Found], badge: str, language: str
+    part: str, numbers: Sequence[Number], found: Sequence[Found], badge: str
 ) -> list[Picture]:
     """The pictures of a part; none where nothing came of it."""
     drawn = []
     if numbers and part in _CURVES:
-        drawn.append(_CURVES[part](numbers, badge, language))
+        drawn.append(_CURVES[part](numbers, badge))
     for each in found[:1] if part in ("data_parallel", "sharding", "pipeline") else ():
-        drawn.append(each.experiment.drawn(each.predicted, each.measured, language))
+        drawn.append(each.experiment.drawn(each.predicted, each.measured))
     return drawn
 
 
-def _bandwidths(numbers: Sequence[Number], badge: str, language: str) -> Picture:
+def _bandwidths(numbers: Sequence[Number], badge: str) -> Picture:
     """Bus bandwidth by size, every collective."""
     same = [each for each in numbers if each.what == "bus_bandwidth" and each.at is not None]
     return curves.curves(
@@ -215,11 +212,10 @@ def _bandwidths(numbers: Sequence[Number], badge: str, language: str) -> Picture
         x_format=format_bytes,
         log_x=True,
         log_y=True,
-        language=language,
     )
 
 
-def _bubbles(numbers: Sequence[Number], badge: str, language: str) -> Picture:
+def _bubbles(numbers: Sequence[Number], badge: str) -> Picture:
     """The bubble by microbatches, every schedule."""
     same = [each for each in numbers if each.what == "bubble"]
     return curves.curves(
@@ -229,7 +225,6 @@ def _bubbles(numbers: Sequence[Number], badge: str, language: str) -> Picture:
         x_name=both("microbatches"),
         y_name=both("bubble"),
         y_format=lambda share: format_number(share, "share"),
-        language=language,
     )
 
 
@@ -244,7 +239,7 @@ def _series(numbers: Sequence[Number], names: Sequence[str]) -> list[curves.Seri
     return found
 
 
-def _rates(numbers: Sequence[Number], badge: str, language: str) -> Picture:
+def _rates(numbers: Sequence[Number], badge: str) -> Picture:
     """How fast matrices are multiplied."""
     same = [each for each in numbers if each.what == "throughput"]
     return curves.bars(
@@ -252,22 +247,20 @@ def _rates(numbers: Sequence[Number], badge: str, language: str) -> Picture:
         title=both("Square matrices multiplied"),
         badge=badge,
         unit_format=lambda rate: f"{format_number(rate)} TFLOP/s",
-        language=language,
     )
 
 
-def _states(numbers: Sequence[Number], badge: str, language: str) -> Picture:
+def _states(numbers: Sequence[Number], badge: str) -> Picture:
     """The bytes of a rank between two microbatches, engine by engine."""
     rows: dict[str, dict[str, float]] = {}
     for each in numbers:
         if each.what == "held":
-            rows.setdefault(each.case[0], {})[worded(each.origin, language)] = each.value
+            rows.setdefault(each.case[0], {})[worded(each.origin)] = each.value
     return curves.bars(
         list(rows.items()),
         title=both("Bytes of a rank between two microbatches"),
         badge=badge,
         unit_format=format_bytes,
-        language=language,
     )
 
 

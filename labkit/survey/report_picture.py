@@ -10,8 +10,8 @@ from labkit.pictures.painters import svg, text
 from labkit.survey.picture import PARTS, RUNGS, Found, Others, headlines, pictures, tables
 from labkit.survey.summary import Summary, Taken
 from labkit.tables import Table
-from labkit.units import format_bytes, format_us
-from labkit.words import say, to_say
+from labkit.units import columns_of, format_bytes, format_us
+from labkit.words import language, say, to_say
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #24292f; --page: #ffffff; --pale: #f3f5f8; }
@@ -64,13 +64,11 @@ class Section(NamedTuple):
     """its drawings"""
 
 
-def page(
-    summary: Summary, found: Mapping[str, Sequence[Found]], others: Others, language: str
-) -> str:
+def page(summary: Summary, found: Mapping[str, Sequence[Found]], others: Others) -> str:
     """The HTML page. ``found``: part -> what was taken of it; ``others``: machine -> what was
     recorded there."""
     body = []
-    for number, section in enumerate(_sections(summary, found, others, language)):
+    for number, section in enumerate(_sections(summary, found, others)):
         level = "h2" if number else "h1"
         body.append(f"<section><{level}>{escape(section.title)}</{level}>")
         body += [f"<p>{escape(line)}</p>" for line in section.lines]
@@ -81,20 +79,18 @@ def page(
         body.append("</section>")
     title = escape(say("What this machine does"))
     return (
-        f'<!doctype html>\n<html lang="{language}"><head><meta charset="utf-8">'
+        f'<!doctype html>\n<html lang="{language()}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{STYLE}</style></head>\n"
         f"<body><main>{chr(10).join(body)}</main></body></html>\n"
     )
 
 
-def lines(
-    summary: Summary, found: Mapping[str, Sequence[Found]], others: Others, language: str
-) -> str:
+def lines(summary: Summary, found: Mapping[str, Sequence[Found]], others: Others) -> str:
     """The same as text."""
     told = []
-    for section in _sections(summary, found, others, language):
-        told += [section.title, "=" * len(section.title), *section.lines, ""]
+    for section in _sections(summary, found, others):
+        told += [section.title, "=" * columns_of(section.title), *section.lines, ""]
         for name, why in section.errors.items():
             told += [f"{name}: {why}", ""]
         for each in section.tables:
@@ -106,14 +102,14 @@ def lines(
 
 
 def _sections(
-    summary: Summary, found: Mapping[str, Sequence[Found]], others: Others, language: str
+    summary: Summary, found: Mapping[str, Sequence[Found]], others: Others
 ) -> list[Section]:
     """The top of the page, then a section for each part that was taken."""
     top = Section(
         title=say("What this machine does"),
         lines=[*_about(summary), *map(say, MEANINGS)],
         errors={},
-        tables=[headlines(summary.numbers, others, language)],
+        tables=[headlines(summary.numbers, others)],
         pictures=[],
     )
     sections = [top]
@@ -121,15 +117,19 @@ def _sections(
         numbers = [each for each in summary.numbers if each.part == part]
         taken = [each for each in summary.taken if each.part == part]
         notes = list(dict.fromkeys(chain.from_iterable(each.notes for each in taken)))
+        errors = {each.name: each.error for each in taken if each.error}
+        drawn = []
+        try:
+            drawn = pictures(part, numbers, found.get(part, ()), _badge(numbers, notes))
+        except Exception as error:  # the numbers stand all the same
+            errors[say("the pictures")] = repr(error)
         sections.append(
             Section(
                 title=say(PARTS[part]),
                 lines=_part_lines(taken, notes),
-                errors={each.name: each.error for each in taken if each.error},
-                tables=tables(numbers, others, language),
-                pictures=pictures(
-                    part, numbers, found.get(part, ()), _badge(numbers, notes), language
-                ),
+                errors=errors,
+                tables=tables(numbers, others),
+                pictures=drawn,
             )
         )
     return sections

@@ -84,7 +84,7 @@ def test_the_same_number_of_as_many_ranks_stands_beside_it_before_any_other():
 
 def test_another_number_of_ranks_stands_in_brackets():
     others = {"there": [replace(NUMBER, origin="recorded", ranks=2, value=0.1)]}
-    (table,) = picture.tables(SUMMARY.numbers, others, "en")
+    (table,) = picture.tables(SUMMARY.numbers, others)
     assert "10.0 % (N = 2)" in str(table) and "25.0 %" in str(table) and "20.0 %" in str(table)
 
 
@@ -97,10 +97,14 @@ def test_published_bandwidths_are_those_of_the_table():
 
 
 def test_the_page_escapes_what_it_is_told_and_tells_what_failed():
-    for language in ("en", "zh"):
-        page = report_picture.page(SUMMARY, {}, {}, language)
-        assert "&lt;broken&gt;" in page and "<broken>" not in page and "a &lt;CPU&gt;" in page
-    assert "one: <broken>" in report_picture.lines(SUMMARY, {}, {}, "en")
+    page = report_picture.page(SUMMARY, {}, {})
+    assert "&lt;broken&gt;" in page and "<broken>" not in page and "a &lt;CPU&gt;" in page
+    assert "one: <broken>" in report_picture.lines(SUMMARY, {}, {})
+
+
+def test_the_page_speaks_chinese(chinese):
+    page = report_picture.page(SUMMARY, {}, {})
+    assert 'lang="zh"' in page and "这台机器的表现" in page and "In short" not in page
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_what_no_time_is_left_for_is_left_out_and_said(tmp_path):
     wanted = trials.trials(trials.PARTS, 4, minutes=1.0, has_gpu=False)
     *_, found = run.survey(wanted, empty)
     assert found.left_out == tuple(each.name for each in wanted) and not found.taken
-    assert "No time was left for device" in report_picture.lines(found, {}, {}, "en")
+    assert "No time was left for device" in report_picture.lines(found, {}, {})
 
 
 @pytest.mark.parametrize(("parts", "ranks"), [(["weather"], 4), (["device"], 1)])
