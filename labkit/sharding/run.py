@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from labkit.measure.memory import Watch
 
 TIMEOUT_S = 120.0
+ANY_DEVICE = ("ddp", "fsdp", "fsdp_grad_op", "fsdp_hybrid")
+"""Engines that train on whatever the ranks stand on; the others train on the CPU."""
 STAGE3_BUFFERS = (
     "stage3_prefetch_bucket_size",
     "stage3_param_persistence_threshold",
@@ -43,7 +45,8 @@ def start(step: Step) -> "Job":
     starts it and waits."""
     from labkit.launching import launcher
 
-    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, backend="gloo")
+    backend = None if step.engine in ANY_DEVICE else "gloo"
+    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, backend=backend)
 
 
 def timeline(run: "Run") -> Timeline:
@@ -236,14 +239,16 @@ def wrap(step: Step, net: "nn.Module") -> Trainer:
 
 def _fully_shard(step: Step, net: "nn.Module") -> None:
     """``fully_shard`` on each layer and the model, by the strategy of the step."""
+    import torch
     from torch.distributed import fsdp, init_device_mesh
 
+    device = torch.get_default_device().type
     size = partition.group_size(step.engine, step.ranks)
     if step.engine == "fsdp_hybrid":
         groups = (step.ranks // size, size)
-        mesh = init_device_mesh("cpu", groups, mesh_dim_names=("replicate", "shard"))
+        mesh = init_device_mesh(device, groups, mesh_dim_names=("replicate", "shard"))
     else:
-        mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("shard",))
+        mesh = init_device_mesh(device, (size,), mesh_dim_names=("shard",))
     reshard = step.engine != "fsdp_grad_op"
     for layer in [*net.layers, net]:
         fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
