@@ -245,7 +245,7 @@ def _rates(numbers: Sequence[Number], badge: str) -> Picture:
     return curves.bars(
         [(", ".join(each.case), each.value) for each in same],
         title=both("Square matrices multiplied"),
-        badge=badge,
+        badge=badge.partition(" / ")[0],
         unit_format=lambda rate: f"{format_number(rate)} TFLOP/s",
     )
 

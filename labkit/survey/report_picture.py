@@ -25,6 +25,7 @@ body { margin: 0 auto; max-width: 1080px; padding: 1.5em; color: var(--ink);
 h1 { font-size: 1.6em; } h2 { font-size: 1.25em; margin-top: 2em; }
 table { font-size: 13px; }
 .labkit-table, figure { margin: 1em 0; }
+.labkit-table thead th { white-space: normal !important; vertical-align: bottom !important; }
 .labkit-table tbody th, .labkit-table td:last-child { white-space: nowrap; }
 pre { background: var(--pale); padding: .8em; overflow-x: auto; white-space: pre-wrap; }
 """

@@ -18,7 +18,7 @@ from labkit.survey.trials import Trial
 
 ROOT = Path(__file__).parents[2]
 BLOCKED = Path(__file__).parent / "blocked"
-SHORT = ["--minutes", "0.25", "--only", "collectives,sharding", "--ranks", "2"]
+SHORT = ["--minutes", "0.5", "--only", "collectives,sharding", "--ranks", "2"]
 PLAIN = {**os.environ, "LABKIT_DEVICE": "cpu", "PYTHONPATH": f"{BLOCKED}:{ROOT}"}
 
 
@@ -102,7 +102,7 @@ def test_a_part_that_fails_loses_nobody_else_and_stands_in_the_report(
     monkeypatch.setattr(trials, "PRIMITIVES", ("all_reduce",))
     monkeypatch.setitem(run.numbers.__globals__["_OF_PART"], "collectives", broken)
     out = tmp_path / "taken"
-    only = ["--only", "collectives,data_parallel", "--minutes", "0.25"]
+    only = ["--only", "collectives,data_parallel", "--minutes", "0.5"]
     assert __main__.main(["measure", *only, "--ranks", "2", "--out", str(out)]) == 1
     found = summary.load(out)
     assert {each.part for each in found.numbers} == {"data_parallel"}
