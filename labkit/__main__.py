@@ -1,5 +1,5 @@
-"""``python -m labkit``: look at this machine, build DeepSpeed's ops, run the demo, list saved
-runs."""
+"""``python -m labkit``: look at this machine, build DeepSpeed's ops, run the demo, measure what
+this machine does, list saved runs."""
 
 import argparse
 import sys
@@ -31,10 +31,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--language", choices=words.LANGUAGES, default="en", help="what it speaks (%(default)s)"
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="doctor|ops|demo|runs")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="doctor|ops|demo|measure|runs"
+    )
     for name, run, text in _COMMANDS:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
+        if name == "measure":
+            _measure_options(command)
         if name in ("runs", "demo"):
             command.add_argument(
                 "folder", nargs="?", default="out", help="which folder (default: %(default)s)"
@@ -69,6 +73,24 @@ def _demo(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def _measure_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--minutes", type=float, default=10.0, help="at most (%(default)g)")
+    command.add_argument("--out", type=Path, help="a new folder (default: out/measure, or -2, ...)")
+    command.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        help="of device,collectives,data_parallel,sharding,pipeline (default: all)",
+    )
+    command.add_argument("--ranks", type=int, help="how many (default: one per GPU, or 4)")
+    command.add_argument("--read", type=Path, help="write the report of this folder anew")
+
+
+def _measure(chosen: argparse.Namespace) -> int:
+    from labkit.survey import command
+
+    return command.main(chosen)
+
+
 def _runs(chosen: argparse.Namespace) -> int:
     from labkit.launching.run import Run
 
@@ -93,6 +115,11 @@ _COMMANDS = (
         "demo",
         _demo,
         "train on real ranks; the measured beside the predicted bubble, printed and drawn",
+    ),
+    (
+        "measure",
+        _measure,
+        "the course's headline experiments on this machine, saved, with a one-page report",
     ),
     ("runs", _runs, "list the runs saved in a folder"),
 )

@@ -21,5 +21,12 @@ def all_reduce_times(machine: str) -> tuple[list[int], list[float]]:
     return [int(row["bytes"]) for row in rows], [float(row["time_us"]) for row in rows]
 
 
+def num_gpus(machine: str) -> int:
+    """How many GPUs the all-reduce of a machine was over. Raises ValueError as
+    ``all_reduce_times``."""
+    all_reduce_times(machine)
+    return next(int(row["n"]) for row in _rows() if row["node"] == machine)
+
+
 def _rows() -> list[dict[str, str]]:
     return list(csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()))

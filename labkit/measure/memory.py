@@ -294,6 +294,22 @@ def peak_rss_bytes() -> int:
     )
 
 
+def reset_allocated_peak() -> None:
+    """From now on ``allocated_peak_bytes`` looks for the highest point anew."""
+    if _has_allocator():
+        torch.accelerator.reset_peak_memory_stats()
+
+
+def allocated_peak_bytes() -> int | None:
+    """The most bytes of tensors that the device's own allocator has held at one time; None where
+    tensors lie on the CPU, which counts none."""
+    return torch.accelerator.max_memory_allocated() if _has_allocator() else None
+
+
+def _has_allocator() -> bool:
+    return torch.get_default_device().type != "cpu"
+
+
 def _counted(method: Callable, held: Activations, stage_index: int) -> Callable:
     @functools.wraps(method)
     def counted(mb: int, *args: Any, **kwargs: Any) -> Any:

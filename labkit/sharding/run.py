@@ -123,9 +123,11 @@ def _train(step: Step) -> dict:
 
         trainer.train(count, tokens, targets)
         watched.layers(net.layers)
+        memory.reset_allocated_peak()
         with traffic.count() as counted:
             trainer.train(count, tokens, targets, watched, between)
         engines.claim(watched, trainer.engine, trainer.optimizer)
+    found["allocated_bytes"] = memory.allocated_peak_bytes()
     began = time.perf_counter()
     with trace.record(operators=False), traffic.count() as recorded:
         found["loss"] = trainer.train(count, tokens, targets)

@@ -37,7 +37,8 @@ class Step(Experiment):
     """What is trained, and how its states are kept.
 
     ``run()[r]`` is a dict: shards (between the microbatches of the second step), footprint,
-    live_bytes (all that torch holds at that moment, by another count), calls, payload_bytes and
+    live_bytes (all that torch holds at that moment, by another count), allocated_bytes (the highest
+    point of the device's own allocator; None on the CPU), calls, payload_bytes and
     sent_bytes (of the second step, see ``traffic``), step_us, loss, and order: (collective, bytes)
     of each call of a third step, unwatched, which ``sharding.timeline`` draws.
     """

@@ -132,6 +132,16 @@ REASONS = {
     "the main job from end to end: test_demo": ("pipeline.demo",),
     "the command line: test_main": ("__main__",),
     "its lines are run: test_script": ("launching.script_command",),
+    "made of what ranks returned, or read from a survey's folder: tests of survey": (
+        "survey.command",
+        "survey.picture",
+        "survey.readings",
+        "survey.report_picture",
+        "survey.run",
+        "survey.summary.Summary",
+        "survey.summary.beside",
+        "survey.trials.Trial",
+    ),
     "deletes a folder": ("launching.run.remove",),
     "test_strangers and test_run: what a stranger's folder holds": (
         "launching.run.Run",

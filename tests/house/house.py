@@ -23,6 +23,7 @@ KNOWN = {
     "checkpoint": "run",  # what ranks write
     "engines": "run",  # reads live engines
     "demo": "board",  # a command of ``python -m labkit``, from ranks to pictures
+    "command": "board",  # the same
     "incremental": "run",  # these three: parts of a checkpoint
     "folder": "run",
     "state": "run",
