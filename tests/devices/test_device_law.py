@@ -48,9 +48,9 @@ ON_THE_CPU = (
     Update(engine="zero2", ranks=2),
 )
 """Launches that take the CPU by themselves where there is no GPU."""
-OF_TIME = re.compile(r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes)$")
+OF_TIME = re.compile(r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes|allocated_bytes)$")
 """Results that a clock or the system gave: they differ from run to run (what of a message has come
-when the count is read does, too)."""
+when the count is read does, too), and what only a device can say."""
 SEEDS = 16
 """Bytes that attention on a device keeps for each layer and microbatch beside the CPU's: the seed
 and the offset of its random numbers, as CUDA's does."""
