@@ -60,6 +60,13 @@ def is_initialized() -> bool:
     return _native().is_initialized()
 
 
+def __getattr__(name: str) -> bool:
+    """``_initialized``, by which torch's checkpointing knows whether there is a state to keep."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"torch.pretend has no {name!r}")
+
+
 def init() -> None:
     """Nothing: there is nothing to start."""
 
@@ -98,9 +105,7 @@ def get_device_name(device: Device = None) -> str:
 
 def get_device_properties(device: Device = None) -> types.SimpleNamespace:
     """Its name and its memory in bytes (``total_memory``)."""
-    return types.SimpleNamespace(
-        name=get_device_name(device), total_memory=mem_get_info(device)[1]
-    )
+    return types.SimpleNamespace(name=get_device_name(device), total_memory=mem_get_info(device)[1])
 
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:

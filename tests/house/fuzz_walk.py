@@ -39,6 +39,7 @@ REASONS = {
         "launching.verdicts.introspect",
         "debugging.health",
         "machine.resources.is_stopped",
+        "devices.library",
     ),
     WATCH: (
         "launching.verdicts.verdict",
@@ -72,6 +73,8 @@ REASONS = {
         "planner.strategies_run",
         "pipeline.pipedream_run.Flying",
         "experiment.keep",
+        "devices.pretend",
+        "devices.torch_pretend",
     ),
     "deletes files of /dev/shm: test_sockets": ("machine.ops.free_shared_memory",),
     ASKS: (
