@@ -54,9 +54,10 @@ def training(device: str, batch: int) -> tuple[Callable[[], float], list[torch.T
 
     for _ in range(WARMUP):
         step()
-    states = [each for state in update.state.values() for each in state.values()]
-    live = [each for each in (*net.parameters(), *states) if each.device.type == device]
-    return step, [*live, tokens, targets]
+    live = [*net.parameters(), tokens, targets]
+    for state in update.state.values():
+        live += [each for each in state.values() if each.device.type == device]
+    return step, live
 
 
 def timed(step: Callable[[], float]) -> tuple[float, float]:
@@ -73,7 +74,7 @@ def peaks_mib(step: Callable[[], float], live: list[torch.Tensor]) -> tuple[floa
     counted = torch.accelerator.max_memory_allocated()
     with memory.watch() as watched:
         for tensor in live:
-            watched.claim("live", tensor)
+            watched.claim("parameters", tensor)
         watched.mark("step")
         step()
     return counted / 2**20, watched.footprint().peak_bytes / 2**20

@@ -21,9 +21,10 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["labkit.devices.pretend", "labkit.model"])
 
 
-def apart(law: Callable, *arguments: object, settings: Pretend = UNLIMITED, **install: int):
-    """What a law returns, called in a process that has pretend devices; its failure is ours."""
-    _build()
+def apart(law: Callable, *arguments: object, settings: Pretend | None = UNLIMITED, **install: int):
+    """What a law returns, called in a process that has pretend devices, or none if ``settings`` is
+    None; its failure is ours."""
+    build()
     ours, theirs = _CONTEXT.Pipe(duplex=False)
     child = _CONTEXT.Process(target=_run, args=(theirs, law, arguments, settings, install))
     child.start()
@@ -41,7 +42,7 @@ def apart(law: Callable, *arguments: object, settings: Pretend = UNLIMITED, **in
 
 
 @functools.cache
-def _build() -> None:
+def build() -> None:
     """The library is there, or built now, or can't be had here."""
     if "pretend" in library.missing():
         if reason := library.obstacle():
@@ -56,7 +57,8 @@ def _run(answer: Connection, law: Callable, arguments: tuple, settings: Pretend,
 
     torch.set_num_threads(1)
     try:
-        pretend.install(settings, **install)
+        if settings is not None:
+            pretend.install(settings, **install)
         answer.send(("", law(*arguments)))
     except BaseException:
         answer.send((traceback.format_exc(), None))

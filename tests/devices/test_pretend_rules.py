@@ -3,15 +3,19 @@ words; torch finds the device wherever it asks for one."""
 
 import copy
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
-from apart import apart
+from apart import apart, build
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
+from labkit.devices import library, pretend
 from labkit.devices.rung import Pretend
 
 TWO = "Expected all tensors to be on the same device, but found at least two devices, pretend:"
@@ -166,15 +170,51 @@ def test_moving_and_saving():
     apart(a_parameter_stays_itself)
 
 
-def installed_twice():
-    from labkit.devices import pretend
+def nothing_has_changed():
+    library.load("pretend")
+    assert torch.accelerator.current_accelerator() is None
+    x = torch.ones(3, requires_grad=True)
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
+    if os.path.isdir("/proc/self/task"):
+        assert len(os.listdir("/proc/self/task")) == 1, "a process with threads forks no ranks"
+    with pytest.raises(ValueError, match="index is one of"):
+        pretend.install(Pretend(), num_devices=2, index=2)
+    assert torch.accelerator.current_accelerator() is None
 
+
+def test_loading_the_library_alone_changes_nothing():
+    apart(nothing_has_changed, settings=None)
+
+
+def installed_twice():
     with pytest.raises(ValueError, match="once"):
         pretend.install(Pretend())
 
 
 def test_a_second_install_is_refused():
     apart(installed_twice)
+
+
+ENDS_IN_A_HOOK = """
+import torch
+from labkit.devices import pretend
+from labkit.devices.rung import Pretend
+
+pretend.install(Pretend())
+linear = torch.nn.Linear(3, 3).to("pretend")
+linear.weight.register_hook(lambda gradient: gradient * 2)
+linear(torch.ones(2, 3, device="pretend")).sum().backward()
+"""
+
+
+def test_a_program_that_ends_with_a_backward_ends_well():
+    """Four of five such programs were aborted before the last backward was waited for."""
+    build()
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS_IN_A_HOOK], capture_output=True, text=True, timeout=100
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 # --- random numbers ---
