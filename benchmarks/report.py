@@ -29,6 +29,7 @@ NAMES = (
     "soak",
     "crowd",
     "viewer",
+    "pretend",
     "truth",
     "suite",
 )

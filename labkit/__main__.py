@@ -1,5 +1,5 @@
-"""``python -m labkit``: look at this machine, build DeepSpeed's ops, run the demo, measure what
-this machine does, list saved runs."""
+"""``python -m labkit``: look at this machine, build what is compiled, run the demo, measure
+what this machine does, list saved runs."""
 
 import argparse
 import sys
@@ -47,23 +47,37 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(_: argparse.Namespace) -> int:
+    from labkit.devices import library
     from labkit.machine import doctor
 
-    report = doctor.examine()
+    found = doctor.examine()
+    report = doctor.Report(rows=(*found.rows, library.row()))
     print(report)
     return 0 if report.ok else 1
 
 
 def _ops(_: argparse.Namespace) -> int:
+    from labkit.devices import library
     from labkit.machine import ops
 
+    code = 0
     if not ops.missing():
         print(say("DeepSpeed's ops are built"))
-        return 0
-    if reason := ops.obstacle():
+    elif reason := ops.obstacle():
         print(say("DeepSpeed's ops are not built: {reason}", reason=reason))
-        return 0
-    return 0 if ops.build(lambda text: print(text, end="", flush=True)) else 1
+    elif not ops.build(_tell):
+        code = 1
+    if not library.missing():
+        print(say("the devices' libraries are built"))
+    elif reason := library.obstacle():
+        print(say("the devices' libraries are not built: {reason}", reason=reason))
+    elif not library.build_missing(_tell):
+        code = 1
+    return code
+
+
+def _tell(text: str) -> None:
+    print(text, end="", flush=True)
 
 
 def _demo(chosen: argparse.Namespace) -> int:
@@ -110,7 +124,11 @@ def _runs(chosen: argparse.Namespace) -> int:
 
 _COMMANDS = (
     ("doctor", _doctor, "what this machine has and lacks, and what to do about it"),
-    ("ops", _ops, "build DeepSpeed's three CPU ops ahead of time (about 100 s, once)"),
+    (
+        "ops",
+        _ops,
+        "build DeepSpeed's three CPU ops and our devices ahead of time (about 150 s, once)",
+    ),
     (
         "demo",
         _demo,

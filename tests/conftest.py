@@ -20,7 +20,7 @@ from labkit.launching.fork import zygote_client
 from labkit.machine import resources
 
 pytest_plugins = ["browser.fixtures"]
-STAGE = ("launching", "measure", "machine", "check", "widgets")
+STAGE = ("launching", "measure", "machine", "devices", "check", "widgets")
 LONG = ("benchmarks", "browser", "notebooks", "recovery", "debugging", "test_fuzz", "test_sockets")
 REAL = ("_run", "_check", "_board", "_boards")
 """Folders, files, and endings of files, whose tests start ranks, a browser or a notebook, or take

@@ -3,6 +3,7 @@ loaded into a process that needs one.
 
 ``pretend`` is the pretend device, ``through_host`` what gloo needs to carry a device's tensors.
 Without a compiler neither can be had, and the rungs that need one are refused with the reason.
+The files of a library are compiled side by side, one on each core.
 """
 
 import functools
@@ -13,14 +14,16 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from labkit.machine import ops, resources
+from labkit.machine.doctor import Row
 from labkit.units import check_word
-from labkit.words import say
+from labkit.words import say, to_say
 
 SOURCES = Path(__file__).parent / "native"
 NAMES = tuple(sorted({file.parent.name for file in SOURCES.glob("*/*.cpp")}))
@@ -67,6 +70,33 @@ def build(name: str) -> str:
         if not failure:
             whole.replace(target)
     return failure
+
+
+def build_missing(tell: Callable[[str], None]) -> bool:
+    """Builds what is missing; ``tell`` gets the start and the end of each library's line. True if
+    all then stand."""
+    for position, name in enumerate(NAMES, start=1):
+        if name not in missing():
+            continue
+        tell(f"[{position}/{len(NAMES)}] {name} ... ")
+        began = time.monotonic()
+        if failure := build(name):
+            tell(say("failed") + f"\n{failure}\n")
+            return False
+        tell(f"{time.monotonic() - began:.0f} s\n")
+    return True
+
+
+def row() -> Row:
+    """What the doctor says of them."""
+    num_built = len(NAMES) - len(missing())
+    return Row(
+        name=to_say("pretend devices"),
+        value=say("{built} of {libraries} libraries built", built=num_built, libraries=len(NAMES)),
+        ok=num_built == len(NAMES),
+        required=False,
+        fix=obstacle() or say("python -m labkit ops"),
+    )
 
 
 @functools.cache

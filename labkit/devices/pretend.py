@@ -13,13 +13,13 @@ What they lack: nothing is asynchronous, there is one stream, and freed memory i
 """
 
 import atexit
+import os
 from dataclasses import dataclass
 
 import torch
 
 from labkit.devices import library, torch_pretend
 from labkit.devices.rung import Pretend
-from labkit.machine import resources
 
 MIB = 2**20
 
@@ -51,7 +51,7 @@ def install(settings: Pretend, *, num_devices: int = 1, index: int = 0) -> None:
             f"index is one of num_devices={num_devices} devices, counted from 0; got {index}"
         )
     native = library.load("pretend")
-    limit_bytes = resources.total_bytes()
+    limit_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if settings.memory_mib is not None:
         limit_bytes = round(settings.memory_mib * MIB)
     torch.utils.rename_privateuse1_backend(torch_pretend.NAME)
@@ -75,22 +75,7 @@ def reset_copied() -> None:
     library.load("pretend").reset_copied()
 
 
-_LAST: list[torch.Tensor] = []
-
-
 def _let_backward_end() -> None:
-    """Waits until the threads that run backwards have let go of the last one.
-
-    torch runs a backward in a thread of the device's. While Python ends, that thread may still be
-    freeing its last task, and one that holds a Python object then aborts the process ("terminate
-    called without an active exception"). It takes one task after another: once it has done one
-    that came later and holds no Python object but these, the earlier ones are gone.
-    """
-    if not torch_pretend.is_initialized():
-        return
-    for index in range(torch_pretend.device_count()):
-        device = torch.device(torch_pretend.NAME, index)
-        leaf = torch.zeros(0, device=device, requires_grad=True)  # fits into a full memory too
-        gradient = torch.zeros(0, device=device)
-        _LAST.extend((leaf, gradient))  # never freed
-        leaf.backward(gradient)
+    """At the interpreter's end: see ``let_backward_end`` in module.cpp."""
+    if torch_pretend.is_initialized():
+        library.load("pretend").let_backward_end()

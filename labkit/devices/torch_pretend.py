@@ -60,6 +60,13 @@ def is_initialized() -> bool:
     return _native().is_initialized()
 
 
+def __getattr__(name: str) -> bool:
+    """``_initialized``, by which torch's checkpointing knows whether there is a state to keep."""
+    if name == "_initialized":
+        return is_initialized()
+    raise AttributeError(f"torch.pretend has no {name!r}")
+
+
 def init() -> None:
     """Nothing: there is nothing to start."""
 

@@ -40,6 +40,7 @@ REASONS = {
         "launching.verdicts.introspect",
         "debugging.health",
         "machine.resources.is_stopped",
+        "devices.library",
     ),
     WATCH: (
         "launching.verdicts.verdict",
@@ -74,6 +75,8 @@ REASONS = {
         "pipeline.pipedream_run.Flying",
         "experiment.keep",
         "devices.place.take",
+        "devices.pretend",
+        "devices.torch_pretend",
     ),
     "deletes files of /dev/shm: test_sockets": ("machine.ops.free_shared_memory",),
     ASKS: (

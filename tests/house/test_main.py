@@ -3,6 +3,7 @@
 import pytest
 
 from labkit import __main__
+from labkit.devices import library
 from labkit.launching.run import Run
 from labkit.machine import doctor, ops
 
@@ -18,13 +19,20 @@ def test_doctor_exits_1_when_something_required_is_missing(monkeypatch, capsys, 
 
 
 def test_ops_says_that_they_stand_or_why_they_can_not_be_built(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(ops, "missing", list)
-    assert __main__.main(["ops"]) == 0
-    monkeypatch.setattr(ops, "missing", lambda: ["cpu_adam"])
-    monkeypatch.setattr(ops, "obstacle", lambda: "no compiler. Install one")
+    for part in (ops, library):
+        monkeypatch.setattr(part, "missing", list)
     assert __main__.main(["ops"]) == 0
     assert capsys.readouterr().out == (
-        "DeepSpeed's ops are built\nDeepSpeed's ops are not built: no compiler. Install one\n"
+        "DeepSpeed's ops are built\nthe devices' libraries are built\n"
+    )
+    monkeypatch.setattr(ops, "missing", lambda: ["cpu_adam"])
+    monkeypatch.setattr(library, "missing", lambda: ["pretend"])
+    for part in (ops, library):
+        monkeypatch.setattr(part, "obstacle", lambda: "no compiler. Install one")
+    assert __main__.main(["ops"]) == 0
+    assert capsys.readouterr().out == (
+        "DeepSpeed's ops are not built: no compiler. Install one\n"
+        "the devices' libraries are not built: no compiler. Install one\n"
     )
 
 
@@ -36,10 +44,15 @@ def test_it_speaks_the_language_that_is_asked_for(monkeypatch, capsys, chinese):
     assert capsys.readouterr().out.startswith("ok        gloo")
 
 
-def test_ops_exits_1_when_a_build_fails(monkeypatch):
-    monkeypatch.setattr(ops, "missing", lambda: ["cpu_adam"])
-    monkeypatch.setattr(ops, "obstacle", lambda: None)
-    monkeypatch.setattr(ops, "build", lambda say: False)
+@pytest.mark.parametrize(
+    ("part", "build", "name"), [(ops, "build", "cpu_adam"), (library, "build_missing", "pretend")]
+)
+def test_ops_exits_1_when_a_build_fails(monkeypatch, part, build, name):
+    for each in (ops, library):
+        monkeypatch.setattr(each, "missing", list)
+    monkeypatch.setattr(part, "missing", lambda: [name])
+    monkeypatch.setattr(part, "obstacle", lambda: None)
+    monkeypatch.setattr(part, build, lambda say: False)
     assert __main__.main(["ops"]) == 1
 
 

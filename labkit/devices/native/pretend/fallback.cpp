@@ -143,6 +143,7 @@ void prefer_host_kernels() {
     if (!op || !op->hasKernelForDispatchKey(DispatchKey::CPU))
       continue;
     const bool is_made_of_others =
+        op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||
         op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
         op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
     if (is_made_of_others && !op->hasKernelForDispatchKey(DispatchKey::PrivateUse1))

@@ -4,6 +4,7 @@
 #include "memory.h"
 #include "operations.h"
 
+#include <ATen/ops/empty.h>
 #include <pybind11/pybind11.h>
 
 namespace {
@@ -52,6 +53,21 @@ void set_random_state(int device, uint64_t seed, uint64_t offset) {
   generator.set_current_seed(seed);
   generator.set_offset(offset);
 }
+
+// torch runs a backward in a thread of the device's, which takes one task after another. While
+// Python ends, it may still be freeing the last task; if that holds a Python object, the thread asks
+// for the interpreter's lock and the process aborts ("terminate called without an active
+// exception"). Once it has done a later task that holds none, the earlier ones are gone.
+void let_backward_end() {
+  const pybind11::gil_scoped_release others_may_run;
+  for (int index = 0; index < pretend::num_devices; ++index) {
+    const c10::Device device(pretend::kPretend, c10::DeviceIndex(index));
+    const auto options = at::TensorOptions().device(device);
+    at::Tensor leaf = at::empty({0}, options); // no bytes: it fits into a full memory
+    leaf.set_requires_grad(true);
+    leaf.backward(at::empty({0}, options));
+  }
+}
 } // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
@@ -65,4 +81,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("seed", &seed);
   module.def("random_state", &random_state);
   module.def("set_random_state", &set_random_state);
+  module.def("let_backward_end", &let_backward_end);
 }

@@ -1,0 +1,61 @@
+"""Our C++ libraries: where they stand, that a build is whole or not there, and who is told what."""
+
+import pytest
+
+from labkit.devices import library
+from labkit.machine import ops
+
+SMALL = """
+#include <pybind11/pybind11.h>
+int answer();
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) { module.def("answer", &answer); }
+"""
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A library of two files, alone in a tree of its own."""
+    folder = tmp_path / "native" / "small"
+    folder.mkdir(parents=True)
+    (folder / "module.cpp").write_text(SMALL)
+    (folder / "answer.cpp").write_text("int answer() { return 42; }")
+    monkeypatch.setattr(library, "SOURCES", folder.parent)
+    monkeypatch.setattr(library, "NAMES", ("small",))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "built"))
+    return folder
+
+
+def test_a_library_is_built_once_for_its_sources_and_loaded(small):
+    if library.obstacle():
+        pytest.skip(library.obstacle())
+    with pytest.raises(ValueError, match="python -m labkit ops"):
+        library.load("small")
+    assert library.missing() == ["small"]
+    told = []
+    assert library.build_missing(told.append)
+    assert told[0] == "[1/1] small ... " and told[1].endswith(" s\n")
+    assert library.missing() == [] and library.row().ok
+    assert library.load("small").answer() == 42
+    assert [file.name for file in library.path("small").parent.iterdir()] == [
+        library.path("small").name
+    ]
+    (small / "answer.cpp").write_text("int answer() { return 43; }")
+    assert library.missing() == ["small"]
+    assert "python -m labkit ops" in library.row().fix
+
+
+def test_a_build_that_fails_shows_its_last_words_and_leaves_nothing(small):
+    if library.obstacle():
+        pytest.skip(library.obstacle())
+    (small / "module.cpp").write_text("no such thing;")
+    told = []
+    assert not library.build_missing(told.append)
+    assert "error" in told[-1]
+    assert list(library.path("small").parent.iterdir()) == []
+
+
+def test_without_a_compiler_the_reason_has_the_way_out(small, monkeypatch):
+    monkeypatch.setattr(ops, "compiler", lambda: None)
+    assert "apt-get install g++" in library.obstacle()
+    assert "apt-get install g++" in library.row().fix
+    assert not library.row().required
