@@ -14,11 +14,20 @@ from pathlib import Path
 
 import psutil
 
+from labkit.devices import on_pretend
+from labkit.devices.rung import Pretend
 from labkit.launching import settings
 from labkit.launching.fork import zygote_client
 from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.run import Run, remove
-from labkit.launching.script_command import LAUNCHERS, command, config_file, needs, num_nodes
+from labkit.launching.script_command import (
+    LAUNCHERS,
+    command,
+    config_file,
+    needs,
+    num_nodes,
+    stand,
+)
 from labkit.launching.verdicts import verdict
 from labkit.launching.verdicts.outcome import PEER_GONE
 from labkit.machine import ops, resources
@@ -42,6 +51,7 @@ def launch_script(
     max_restarts: int = 0,
     nodes: tuple[int, int] = (1, 1),
     config: str | Path | dict | None = None,
+    devices: str | Pretend | None = None,
 ) -> Run:
     """Runs a script on ``ranks`` ranks by torchrun, accelerate or deepspeed, and waits. The command
     is printed first.
@@ -56,14 +66,20 @@ def launch_script(
     torchruns stand for two machines; when one is killed with its ranks, the other goes on, and the
     ranks that are no more give None. ``config`` is accelerate's configuration file, or a dict that
     becomes one beside the script; ``ranks`` counts for more than its num_processes.
+
+    ``devices="pretend"`` or ``lab.pretend(memory_mib=...)`` gives each rank of torchrun a pretend
+    device, which a script that asks ``torch.accelerator`` finds like a GPU; "cpu" hides GPUs.
+    Without it the script finds what the machine has.
     """
     timeout_s = settings.current().timeout_s if timeout_s is None else timeout_s
     check_real(1e-3, 1e9, timeout_s=timeout_s)
+    chosen = stand(devices, ranks, using)
     how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes}
     how["port"] = resources.free_port()
     how["config"] = config_file(config, Path(path))
+    how["front"] = on_pretend.module_line(chosen.pretend) if chosen.pretend else ()
     words = [str(each) for each in args]
-    needed = needs(ranks, using, max_restarts > 0)
+    needed = needs(chosen, using, is_asked=devices is not None, restarts=max_restarts > 0)
     shown = [command(path, *words, node=node, **how) for node in range(num_nodes(nodes))]
     client = zygote_client.running()
     folder = client.new_folder()
@@ -72,7 +88,30 @@ def launch_script(
     ]
     if show:
         _show(shown, needed)
-    return _run(lines, folder, ranks, using, {**client.environ, **needed}, timeout_s)
+    environ = {**_environ(lines[0][0], ranks, client.environ), **needed}
+    environ["LABKIT_RUN_DIR"] = str(folder)
+    labels = (*chosen.notes, using)
+    return _run(lines, folder, ranks, labels, environ, timeout_s)
+
+
+def run_here(path: str | Path, *args: str, ranks: int, devices: str | Pretend) -> int:
+    """Runs a script by torchrun in this terminal, after the command and what it stands on; its exit
+    code. Raises ValueError as ``launch_script`` does."""
+    chosen = stand(devices, ranks, "torchrun")
+    front = on_pretend.module_line(chosen.pretend) if chosen.pretend else ()
+    line = command(path, *args, ranks=ranks, using="torchrun", front=front)
+    needed = needs(chosen, "torchrun", is_asked=True)
+    _show([line], needed)
+    if chosen.pretend:
+        print(
+            say(
+                "Each rank has a pretend device: an accelerator's memory and rules, the CPU's "
+                "speed. Times say nothing of a GPU."
+            ),
+            flush=True,
+        )
+    environ = {**_environ(line[0], ranks, {}), **needed}
+    return subprocess.run(_on_a_leash(line), env=environ).returncode
 
 
 def _show(lines: list[list[str]], needed: dict[str, str]) -> None:
@@ -86,37 +125,37 @@ def _run(
     lines: list[list[str]],
     folder: Path,
     ranks: int,
-    using: str,
-    needed: dict[str, str],
+    labels: tuple[str, ...],
+    environ: dict[str, str],
     timeout_s: float,
 ) -> Run:
-    """Runs the commands to their end and gathers what the ranks left."""
+    """Runs the commands to their end and gathers what the ranks left. ``labels``: what is said of
+    the run, first what carries messages, last the launcher."""
     began = time.monotonic()
     try:
-        environ = _environ(lines[0][0], folder, ranks, needed)
         code = _follow(lines, folder, ranks, environ, timeout_s)
-        run = _collect(folder, ranks, using, code, time.monotonic() - began)
+        run = _collect(folder, ranks, labels, code, time.monotonic() - began)
     except BaseException:
         remove(folder)
         raise
     finally:
-        if using == "deepspeed":
+        if labels[-1] == "deepspeed":
             ops.free_shared_memory(lines[0][lines[0].index("--master_port") + 1])
     weakref.finalize(run, remove, folder)
     return run
 
 
-def _environ(launcher: str, folder: Path, ranks: int, needed: dict[str, str]) -> dict[str, str]:
-    """The environment of the launchers, and so of the ranks."""
+def _environ(launcher: str, ranks: int, found: dict[str, str]) -> dict[str, str]:
+    """The environment of the launchers, and so of the ranks. ``found``: where DeepSpeed's ops
+    are."""
     path = [str(_executable(launcher).parent), os.environ.get("PATH", "")]
     python_path = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {
         **resources.gloo_environment(),
-        **needed,
+        **found,
         "OMP_NUM_THREADS": str(resources.threads(ranks)),
         **os.environ,
         "PATH": os.pathsep.join(path),
-        "LABKIT_RUN_DIR": str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
     }
 
@@ -186,7 +225,7 @@ def _end(launchers: list[psutil.Popen], folder: Path) -> None:
     psutil.wait_procs(launchers, timeout=3)
 
 
-def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) -> Run:
+def _collect(folder: Path, ranks: int, labels: tuple[str, ...], code: int, seconds: float) -> Run:
     """What the script's ranks left. torch aborts now and then at exit, after success: a result
     counts for more."""
     logs = _rank_logs(folder, ranks)
@@ -194,14 +233,13 @@ def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) ->
     # an abort at exit prints no traceback
     raised = any("Traceback (most recent call" in log for log in logs)
     if code and (raised or not all(file.exists() for file in files)):
-        raise _failure(folder, logs, using, code)
-    backend = "nccl" if resources.num_gpus() >= ranks else "gloo"
+        raise _failure(folder, logs, labels[-1], code)
     return Run(
         results=tuple(pickle.loads(file.read_bytes()) if file.exists() else None for file in files),
         logs=logs,
         seconds=seconds,
-        backend=backend,
-        notes=(backend, using),
+        backend=labels[0],
+        notes=labels,
         machine=resources.summary(),
         folder=folder,
     )
