@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "launch": "launching.launcher",
     "launch_script": "launching.script",
+    "pretend": "devices.rung",
     "sweep": "sweeps",
     "start": "launching.launcher",
     "warm": "launching.launcher",

@@ -86,11 +86,15 @@ def layers(
             "heads share the model dimension equally; "
             f"dim={dim} is not a multiple of {num_heads} heads"
         )
-    return [
-        Embed(dim, vocab_size, max_len),
-        *(Block(dim, num_heads) for _ in range(num_layers)),
-        Head(dim, vocab_size),
-    ]
+    device = torch.get_default_device()
+    # on the CPU first: the same numbers whatever the device; one without bytes needs no numbers
+    with torch.device(device if device.type == "meta" else "cpu"):
+        made = [
+            Embed(dim, vocab_size, max_len),
+            *(Block(dim, num_heads) for _ in range(num_layers)),
+            Head(dim, vocab_size),
+        ]
+    return [layer.to(device) for layer in made]
 
 
 class Transformer(nn.Module):
@@ -165,4 +169,5 @@ def story_tokens(
     passages = torch.from_numpy(
         np.stack([story[start : start + length + 1] for start in starts_B])
     ).long()
+    passages = passages.to(torch.get_default_device())
     return passages[:, :-1], passages[:, 1:]

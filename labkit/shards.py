@@ -77,7 +77,8 @@ class Shards(Shown):
     dtype: np.ndarray
     """str: type of the elements, a key of ITEMSIZE"""
     device: np.ndarray
-    """str: where it lies: "cpu", "cuda:0"; "host" for what was moved off the device"""
+    """str: where it lies: "cpu", "cuda:0", or "device" for the rank's own, whatever it is; "host"
+    for what was moved off it"""
     num_ranks: int
     """how many ranks there are, those that hold nothing included"""
     origin: str
@@ -259,21 +260,26 @@ def tiling_faults(shards: Shards, num_elements: Mapping[str, int]) -> list[str]:
 
 def differences(ours: Shards, theirs: Shards, kinds: Iterable[str] = ()) -> list[str]:
     """Each slice that only one of two holds, as a line of text; of some kinds only, if they are
-    named."""
+    named. Of the place it counts whether it is the host: any other is the rank's device."""
     chosen = set(kinds)
     return _only(ours, theirs, chosen) + _only(theirs, ours, chosen)
 
 
 def _only(mine: Shards, other: Shards, kinds: set[str]) -> list[str]:
     """The slices of these kinds (of all, if there are none) that the other does not hold."""
-    known = set(other.rows())
+    known = {_placed(row) for row in other.rows()}
     lines = []
     for row in mine.rows():
         rank, kind, tensor, start, stop, dtype, device = row
-        if row not in known and (not kinds or kind in kinds):
+        if _placed(row) not in known and (not kinds or kind in kinds):
             what = f"rank {rank}, {kind} {tensor} [{start}, {stop}) {dtype} on {device}"
             lines.append(f"only {mine.origin}: {what}")
     return lines
+
+
+def _placed(row: tuple) -> tuple:
+    """A row whose device is "host" or "device", whatever the device is called."""
+    return (*row[:-1], "host" if row[-1] == "host" else "device")
 
 
 def join(parts: Iterable[Shards]) -> Shards:

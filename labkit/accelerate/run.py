@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.accelerate import update
 from labkit.accelerate.update import SHAPE, Update
+from labkit.devices import rung
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -94,7 +95,7 @@ def start(update: Update) -> "Job":
         update.precision,
         update.accumulation,
         ranks=update.num_ranks,
-        backend="gloo",
+        devices=rung.DEEPSPEED if update.engine.startswith("zero") else None,
         timeout_s=60,
     )
 

@@ -37,10 +37,10 @@ def limit(seconds: float) -> Iterator[None]:
 
 
 def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 10.0) -> Run:
-    """Runs the ranks' side of an exercise on the CPU; what an answer leaves waiting is noticed
+    """Runs the ranks' side of an exercise; what an answer leaves waiting is noticed
     after ``hang_s``."""
     with limit(120.0):  # launch has its own
-        return launch(work, *args, ranks=num_ranks, backend="gloo", hang_s=hang_s, timeout_s=30)
+        return launch(work, *args, ranks=num_ranks, hang_s=hang_s, timeout_s=30)
 
 
 def trace(run: Run) -> Verdict:

@@ -22,6 +22,8 @@ import numpy as np
 
 from labkit.collectives import network
 from labkit.collectives.algorithms import ALGORITHMS
+from labkit.devices import rung
+from labkit.devices.place import synchronize
 from labkit.machine import resources
 from labkit.units import MOST_RANKS, check_real, check_whole, check_word
 
@@ -107,13 +109,12 @@ def _time(primitive: str, lengths: Sequence[int], num_repeats: int) -> list[list
         if number % 2 == 1:  # up and down: none follows a far larger one
             places = reversed(places)
         times_us = {}
-        for place in places:
+        for index in places:
             dist.barrier()
             start_s = time.perf_counter()
-            run.library(primitive, buffers[place])
-            if buffers[place].is_cuda:
-                torch.cuda.synchronize()
-            times_us[place] = 1e6 * (time.perf_counter() - start_s)
+            run.library(primitive, buffers[index])
+            synchronize()
+            times_us[index] = 1e6 * (time.perf_counter() - start_s)
         rounds.append([times_us[place] for place in range(len(buffers))])
     return rounds[1:]
 
@@ -151,7 +152,7 @@ def stored(primitive: str, num_ranks: int) -> list[Point]:
     none to be used."""
     try:
         kept = json.loads(_file(primitive, num_ranks).read_text(encoding="utf-8"))
-        if kept["machine"] != resources.summary():
+        if kept["machine"] != _place(num_ranks):
             return []
         points = [Point(**point) for point in kept["points"]]
         fit(points)
@@ -165,7 +166,7 @@ def _measured(primitive: str, num_ranks: int) -> list[Point]:
     points = sweep(primitive, [num_ranks], QUARTER)
     kept = {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": resources.summary(),
+        "machine": _place(num_ranks),
         "points": [vars(point) for point in points],
     }
     file = _file(primitive, num_ranks)
@@ -174,6 +175,12 @@ def _measured(primitive: str, num_ranks: int) -> list[Point]:
     draft.write_text(json.dumps(kept, indent=1), encoding="utf-8")
     draft.replace(file)
     return points
+
+
+def _place(num_ranks: int) -> dict[str, str | int]:
+    """The machine and what ranks stand on there: what a measurement holds for."""
+    chosen = rung.choose(num_ranks, resources.num_gpus(), backend=None)
+    return {**resources.summary(), "devices": chosen.name}
 
 
 def _file(primitive: str, num_ranks: int) -> Path:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.collectives import paced_run
 from labkit.collectives.network import Network
 from labkit.collectives.plans import Message, Plan
+from labkit.devices.place import synchronize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -161,8 +162,7 @@ def _transfer(messages: Sequence[Message], chunks: Sequence["Tensor"], me: int) 
             receives.append(dist.P2POp(dist.irecv, tensor, message.src))
     for work in dist.batch_isend_irecv(receives + sends):
         work.wait()
-    if data[0].is_cuda:
-        torch.cuda.synchronize()
+    synchronize()
     for message, places, arrived in zip(messages, pieces, data, strict=True):
         if message.dst == me:
             _put(places, arrived, message.op)

@@ -39,7 +39,7 @@ def start(step: Step) -> "Job":
         raise ValueError(f"a gradient is float32 values, 4 bytes each; {', '.join(odd)}")
     # what can't be predicted raises ValueError here
     step.but(link=step.link or LINK).predict()
-    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, backend="gloo")
+    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S)
 
 
 # --- in the ranks ---

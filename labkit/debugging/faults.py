@@ -51,7 +51,7 @@ class Program:
 def run(
     name: str, *, ranks: int = 3, odd: int = 1, hang_s: float = 1.0, timeout_s: float = 60
 ) -> Finding | None:
-    """Launches a fault on real gloo ranks and returns what labkit finds; None if it finds nothing.
+    """Launches a fault on real ranks and returns what labkit finds; None if it finds nothing.
 
     Raises ValueError for an unknown name, for fewer than 3 ranks (no majority) or an odd rank that
     is none of them.
@@ -65,9 +65,7 @@ def run(
         )
     program = PROGRAMS[name]
     try:
-        done = launcher.launch(
-            program.rank, odd, ranks=ranks, backend="gloo", hang_s=hang_s, timeout_s=timeout_s
-        )
+        done = launcher.launch(program.rank, odd, ranks=ranks, hang_s=hang_s, timeout_s=timeout_s)
     except LaunchError as error:
         return error.finding
     return program.find(done) if program.find else None
@@ -291,7 +289,7 @@ import labkit as lab
 from labkit.launching.fork import zygote_client
 
 num_ranks = int(sys.argv[1])
-job = lab.start(time.sleep, 600, ranks=num_ranks, backend="gloo")
+job = lab.start(time.sleep, 600, ranks=num_ranks)
 while len(job.progress) < num_ranks and not job.done:
     time.sleep(0.01)
 zygote = zygote_client.running()

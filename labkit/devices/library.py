@@ -12,20 +12,26 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import types
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from labkit.machine import ops, resources
+from labkit.units import check_word
 from labkit.words import say
 
-NAMES = ("through_host", "pretend")
 SOURCES = Path(__file__).parent / "native"
+NAMES = tuple(sorted({file.parent.name for file in SOURCES.glob("*/*.cpp")}))
 BUILD_S = 600
-"""How long a build may take, in seconds; one takes about 20."""
+"""How long one call of the compiler may take, in seconds; a file takes 2 to 15."""
 
 
 def path(name: str) -> Path:
-    """Where a library stands, or will: its name tells the version of its sources."""
+    """Where a library stands, or will: its name tells the version of its sources. Raises ValueError
+    for a name that is not one of NAMES."""
+    check_word(name, NAMES, "a library of ours")
     return ops.folder() / "labkit" / f"{name}-{_digest(name)}.so"
 
 
@@ -51,19 +57,16 @@ def build(name: str) -> str:
     once do the same work twice, and the last one's file stays: it is put there whole."""
     target = path(name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(f".{os.getpid()}")
-    done = subprocess.run(
-        _command(name, part),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=BUILD_S,
-    )
-    if done.returncode:
-        part.unlink(missing_ok=True)
-        return "\n".join(done.stdout.splitlines()[-20:])
-    part.replace(target)
-    return ""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        objects = {file: Path(folder, f"{file.stem}.o") for file in _sources(name)}
+        calls = [_compile(name, file, made) for file, made in objects.items()]
+        with ThreadPoolExecutor(resources.cores()) as pool:
+            failures = list(filter(None, pool.map(_call, calls)))
+        whole = Path(folder, target.name)
+        failure = failures[0] if failures else _call(_link(objects.values(), whole))
+        if not failure:
+            whole.replace(target)
+    return failure
 
 
 @functools.cache
@@ -79,24 +82,47 @@ def load(name: str) -> types.ModuleType:
     return module
 
 
-def _command(name: str, target: Path) -> list[str]:
-    """The compiler's call: every .cpp of the library's folder, against this torch and Python."""
-    torch = Path(importlib.util.find_spec("torch").origin).parent
-    include = torch / "include"
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-w"]
+def _call(command: list[str]) -> str:
+    """Runs the compiler; "" where that went well, else its last words."""
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BUILD_S
+    )
+    if done.returncode == 0:
+        return ""
+    last_words = "\n".join(done.stdout.splitlines()[-20:])
+    return last_words or say("its build ended with code {code}", code=done.returncode)
+
+
+def _compile(name: str, file: Path, made: Path) -> list[str]:
+    """The compiler's call for one file, against this torch and Python."""
+    include = _torch() / "include"
     places = [include, include / "torch/csrc/api/include", sysconfig.get_path("include")]
-    libraries = ["-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"]
     return [
-        *shlex.split(os.environ.get("CXX") or "c++"),
-        *flags,
-        f"-DTORCH_EXTENSION_NAME=_labkit_{name}",
+        *_compiler(),
+        *("-std=c++20", "-O1", "-fPIC", "-w", f"-DTORCH_EXTENSION_NAME=_labkit_{name}"),
         *(f"-I{place}" for place in places),
-        *map(str, sorted((SOURCES / name).glob("*.cpp"))),
-        "-o",
-        str(target),
-        f"-L{torch / 'lib'}",
-        *libraries,
+        *("-c", str(file), "-o", str(made)),
     ]
+
+
+def _link(objects: Iterable[Path], made: Path) -> list[str]:
+    """The compiler's call that makes the library of its parts."""
+    libraries = ("-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10")
+    search = f"-L{_torch() / 'lib'}"
+    return [*_compiler(), "-shared", *map(str, objects), "-o", str(made), search, *libraries]
+
+
+def _compiler() -> list[str]:
+    return shlex.split(os.environ.get("CXX") or "c++")
+
+
+def _torch() -> Path:
+    """The folder of torch, which need not be imported."""
+    return Path(importlib.util.find_spec("torch").origin).parent
+
+
+def _sources(name: str) -> list[Path]:
+    return sorted((SOURCES / name).glob("*.cpp"))
 
 
 def _digest(name: str) -> str:

@@ -12,13 +12,23 @@ launch (``devices=``), or for a whole course by the environment (``LABKIT_DEVICE
 import os
 from dataclasses import asdict, dataclass
 
-from labkit.units import check_real
+from labkit.units import check_real, check_word
 
 VARIABLE = "LABKIT_DEVICE"
 """The environment variable that forces a rung for every launch that does not name one."""
 NAMES = ("cuda", "shared", "pretend", "cpu")
 BACKENDS = {"cuda": "nccl", "shared": "shared", "pretend": "pretend", "cpu": "gloo"}
 """What the ranks of each rung communicate with, by the name that torch.distributed gets."""
+DEEPSPEED = "deepspeed"
+"""What a launch says for ``devices`` whose ranks run DeepSpeed: a GPU each where there are so many,
+else the CPU. DeepSpeed knows no pretend device, and a shared GPU has no NCCL."""
+LIBRARIES = {
+    "cuda": (),
+    "shared": ("through_host",),
+    "pretend": ("pretend", "through_host"),
+    "cpu": (),
+}
+"""Which of our C++ libraries each rung needs."""
 NOTES = {
     "cuda": ("nccl",),
     "shared": ("gloo", "shared GPU"),
@@ -76,10 +86,24 @@ class Rung:
     pretend: Pretend | None = None
     """what the devices are like, where they are pretend ones"""
 
+    def __post_init__(self) -> None:
+        check_word(self.name, NAMES, "a rung")
+        check_word(self.backend, (BACKENDS[self.name],), f"the backend of {self.name}")
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be said with every number of such a run."""
         return NOTES[self.name]
+
+    @property
+    def carrier(self) -> str:
+        """What carries the messages in the end: "gloo" or "nccl\"."""
+        return self.notes[0]
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether its devices are real GPUs."""
+        return self.name in ("cuda", "shared")
 
     def to_json(self) -> dict:
         """As it is sent to the ranks."""
@@ -90,6 +114,13 @@ class Rung:
         """What ``to_json`` wrote."""
         pretend = content["pretend"]
         return cls(**{**content, "pretend": None if pretend is None else Pretend(**pretend)})
+
+
+def said_of(backend: str) -> tuple[str, ...]:
+    """The notes of the rung whose ranks communicate with a backend, by torch's name for it; the
+    name itself for one that is none of ours."""
+    notes = {BACKENDS[name]: NOTES[name] for name in NAMES}
+    return notes.get(backend, (backend,))
 
 
 def choose(
@@ -110,6 +141,9 @@ def choose(
         )
     if isinstance(devices, Pretend):
         return Rung(name="pretend", backend=BACKENDS["pretend"], pretend=devices)
+    if devices == DEEPSPEED:
+        has_gpus = num_gpus >= num_ranks and _forced(num_ranks, num_gpus) in (None, "cuda")
+        devices = "cuda" if has_gpus else "cpu"
     by_backend = {None: None, "nccl": "cuda", "gloo": "cpu"}[backend]
     name = devices or by_backend or _forced(num_ranks, num_gpus)
     name = name or ("cuda" if num_gpus >= num_ranks else "cpu")
@@ -117,7 +151,8 @@ def choose(
         raise ValueError(
             f"devices is one of {', '.join(NAMES)}, or lab.pretend(memory_mib=...); got {devices!r}"
         )
-    _check_gpus(name, num_ranks, num_gpus, "nccl" if backend else f"devices={name!r}")
+    asked = {name: f"{VARIABLE}={name}", devices: f"devices={name!r}", by_backend: backend}[name]
+    _check_gpus(name, num_ranks, num_gpus, asked)
     pretend = Pretend() if name == "pretend" else None
     return Rung(name=name, backend=BACKENDS[name], pretend=pretend)
 

@@ -1,7 +1,6 @@
 """The exercises of chapter 07, FSDP. Answers run on real ranks, at sizes that the chapter does not
 show."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -217,8 +216,6 @@ def _net(widths: Sequence[int]) -> "nn.Sequential":
     import torch
     from torch import nn
 
-    # or an answer's fully_shard takes a GPU where there is one
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
 

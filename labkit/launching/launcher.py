@@ -11,19 +11,22 @@ import sys
 from collections.abc import Callable
 
 from labkit import words
+from labkit.devices import library, rung
+from labkit.devices.rung import Pretend, Rung
 from labkit.launching import settings
 from labkit.launching.fork import pickling, zygote_client
 from labkit.launching.fork.request import Request, cell_sources
 from labkit.launching.job import Job
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import Refused
-from labkit.machine import resources
+from labkit.machine import ops, resources
 
 __all__ = ["launch", "start", "warm"]
 
 RANK_BYTES = 120e6  # private memory of one idle rank (measured: 60-100 MB with torch imported)
 _OPTIONS = {
     "ranks": "how many processes there are",
+    "devices": "what the ranks compute on",
     "backend": "what they communicate with",
     "seed": "where the random numbers of rank 0 start",
     "timeout_s": "how long the run may take",
@@ -32,7 +35,7 @@ _OPTIONS = {
 """What launch is told, and what it means."""
 
 
-_OFTEN_THEIRS = ("seed", "backend")
+_OFTEN_THEIRS = ("seed", "backend", "devices")
 """Options that a function which takes any keyword is as likely to be meant to get."""
 
 
@@ -78,6 +81,7 @@ def start(
     /,
     *args: object,
     ranks: int | None = None,
+    devices: str | Pretend | None = None,
     backend: str | None = None,
     seed: int | None = None,
     timeout_s: float | None = None,
@@ -86,9 +90,11 @@ def start(
 ) -> Job:
     """Starts ``fn(*args, **kwargs)`` on ``ranks`` real processes and returns at once.
 
-    ``backend`` is "nccl" or "gloo" (default: nccl when there is a GPU for each rank, else gloo on
-    the CPU). Under nccl a rank's tensors are made on its GPU where nothing else is said
-    (torch.set_default_device). Rank r's random numbers start from ``seed + r``. A run without a
+    ``devices`` is what the ranks compute on: "cuda" (a GPU each), "shared" (the GPUs there are),
+    "pretend" or ``lab.pretend(memory_mib=...)``, "cpu"; without it what LABKIT_DEVICE says, else a
+    GPU each where there are so many, else the CPU. A rank's tensors are made on its device where
+    nothing else is said (torch.set_default_device). ``backend`` ("nccl" or "gloo", on the CPU) is
+    for where that is the subject. Rank r's random numbers start from ``seed + r``. A run without a
     sign of life (a collective, a line of output, ``rank.current().progress``) for ``hang_s``
     seconds, or longer than ``timeout_s``, is ended. What is left out is as ``lab.begin`` has set
     it; without that: 2 ranks, seed 0, 600 s, 60 s. Raises Refused before anything starts when the
@@ -99,17 +105,17 @@ def start(
     ranks = told.ranks if ranks is None else ranks
     call = pickling.pack_call(fn, args, kwargs)
     _check_room(ranks, len(call))
-    backend = _chosen_backend(backend, ranks)
+    chosen = _chosen_rung(ranks, devices, backend)
     client = zygote_client.running()
     request = Request(
         num_ranks=ranks,
-        backend=backend,
+        rung=chosen,
         seed=int(told.seed),
         folder=client.new_folder(),
         num_threads=resources.threads(ranks),
         cwd=os.getcwd(),
         sys_path=tuple(entry or os.getcwd() for entry in sys.path if isinstance(entry, str)),
-        environ=_environ(ranks, client.environ),
+        environ=_environ(ranks, chosen),
         sources=cell_sources(),
         language=words.language(),
     )
@@ -190,22 +196,27 @@ def _check_room(ranks: int, call_bytes: int) -> None:
         )
 
 
-def _chosen_backend(backend: str | None, ranks: int) -> str:
-    """The backend to use. Raises Refused for what this machine does not have."""
-    gpus = resources.num_gpus()
-    if backend == "nccl" and gpus < ranks:
+def _chosen_rung(ranks: int, devices: str | Pretend | None, backend: str | None) -> Rung:
+    """What the ranks stand on. Raises Refused for what this machine does not have."""
+    try:
+        chosen = rung.choose(ranks, resources.num_gpus(), devices=devices, backend=backend)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    lacking = [name for name in rung.LIBRARIES[chosen.name] if not library.path(name).is_file()]
+    if lacking:
+        way_out = library.obstacle() or "Build it (20 s, once): python -m labkit ops"
         raise Refused(
-            f"nccl needs a GPU for each rank; asked for {ranks} ranks, this machine has {gpus} "
-            "GPUs. Leave backend out: labkit then uses gloo on the CPU."
+            f"devices={chosen.name!r} needs our library {lacking[0]!r}, which is not built here. "
+            f"{way_out}"
         )
-    if backend not in (None, "nccl", "gloo"):
-        raise Refused(f'backend is "nccl", "gloo" or None; got {backend!r}')
-    return backend or ("nccl" if gpus >= ranks else "gloo")
+    return chosen
 
 
-def _environ(ranks: int, found: dict[str, str]) -> dict[str, str]:
+def _environ(ranks: int, chosen: Rung) -> dict[str, str]:
     """The notebook's environment as it is now, with what torch programs expect. Its port is only a
-    name. ``found``: where DeepSpeed's ops are found."""
+    name. Off the GPUs none is to be seen, and DeepSpeed takes the CPU and finds its ops."""
+    found = {} if chosen.has_gpu else ops.environment()
+    hidden = {} if chosen.has_gpu else {"CUDA_VISIBLE_DEVICES": ""}
     return {
         **resources.gloo_environment(),
         **found,
@@ -216,4 +227,5 @@ def _environ(ranks: int, found: dict[str, str]) -> dict[str, str]:
         "MASTER_PORT": str(resources.free_port()),
         "OMP_NUM_THREADS": str(resources.threads(ranks)),
         "PATH": found.get("PATH", os.environ.get("PATH", os.defpath)),
+        **hidden,
     }

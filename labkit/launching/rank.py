@@ -3,10 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkit.launching.fork.messages import Message, Progress
 from labkit.launching.fork.pickling import pack_result
 from labkit.launching.rank_state import RankFiles
+
+if TYPE_CHECKING:
+    import torch
 
 _current: "Rank | None" = None
 
@@ -26,6 +30,14 @@ class Rank:
         self.folder = folder
         self.notes: list[str] = []
         self._tell = tell
+
+    @property
+    def device(self) -> "torch.device":
+        """Where this rank's tensors are made if nothing else is said: its GPU, its pretend device,
+        or the CPU."""
+        import torch
+
+        return torch.get_default_device()
 
     def note(self, text: str) -> None:
         """Adds a word that must stand beside every number of this run, such as "paced"."""

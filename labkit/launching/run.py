@@ -30,9 +30,11 @@ class Run:
     seconds: float
     """from the call to the last result, in seconds"""
     backend: str
-    """"gloo" or "nccl\""""
+    """what carried the messages: "gloo" or "nccl\""""
     notes: tuple[str, ...]
     """what must be said with every number of it: the backend, "paced", ..."""
+    devices: str = "cpu"
+    """what the ranks computed on: "cuda", "shared", "pretend" or "cpu\""""
     peak_rss_bytes: tuple[int, ...] = ()
     """the largest resident memory of each rank's process, in bytes"""
     machine: dict = field(default_factory=dict)

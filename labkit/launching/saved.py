@@ -19,7 +19,7 @@ from typing import ClassVar, Protocol
 
 from labkit.units import check_real, check_whole, check_word
 
-ABOUT = ("logs", "seconds", "backend", "notes", "peak_rss_bytes", "machine", "started")
+ABOUT = ("logs", "seconds", "backend", "devices", "notes", "peak_rss_bytes", "machine", "started")
 """What is kept of a Run beside its results."""
 TIMELINE = "timeline.json"
 """The file of its timeline, if there is one."""
@@ -100,6 +100,8 @@ def read(folder: Path) -> tuple[tuple, dict]:
         content = json.loads((folder / "run.json").read_bytes())
         decoder = _Decoder(arrays=_read_arrays(folder), tensors=_read_tensors(folder))
         results = tuple(decoder.decode(result) for result in content["results"])
+        # the first runs that were saved did not say; all of them were on the CPU
+        content.setdefault("devices", "cpu")
         about = {name: content[name] for name in ABOUT}
         about |= {name: tuple(about[name]) for name in ("logs", "notes", "peak_rss_bytes")}
         _check(len(results), **about)
@@ -232,6 +234,7 @@ def _check(
     peak_rss_bytes: tuple,
     seconds: float,
     backend: str,
+    devices: str,
     machine: dict,
     started: str,
 ) -> None:
@@ -239,11 +242,11 @@ def _check(
     check_real(seconds=seconds)
     for rank, num_bytes in enumerate(peak_rss_bytes):
         check_whole(0, **{f"peak_rss_bytes of rank {rank}": num_bytes})
-    words = [*logs, *notes, backend, started]
+    words = [*logs, *notes, backend, devices, started]
     if not all(isinstance(word, str) for word in words) or not isinstance(machine, dict):
         raise ValueError(
-            "logs, notes, backend and started are words, and a machine is a dict; got "
-            f"{brief([logs, notes, backend, started, machine])}"
+            "logs, notes, backend, devices and started are words, and a machine is a dict; got "
+            f"{brief([logs, notes, backend, devices, started, machine])}"
         )
     if len(logs) != num_ranks or len(peak_rss_bytes) not in (0, num_ranks):
         raise ValueError(

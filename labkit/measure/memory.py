@@ -31,15 +31,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from labkit.devices import rung
 from labkit.footprint import Footprint, Moment, from_moments
 from labkit.measure.labels import replaced
 
 
 def backend_notes() -> list[str]:
-    """What must be said with a measurement: the backend, where there are process groups."""
+    """What must be said with a measurement: the backend and the kind of device, where there are
+    process groups."""
     import torch.distributed as dist
 
-    return [dist.get_backend()] if dist.is_initialized() else []
+    return [*rung.said_of(dist.get_backend())] if dist.is_initialized() else []
 
 
 class _Storage:

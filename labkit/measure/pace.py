@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 
+from labkit.devices.place import synchronize
 from labkit.measure import trace
 
 SPIN_S = 150e-6
@@ -47,6 +48,7 @@ class Pace:
         """Sleeps until ``stated_us`` after ``start_s`` (a ``perf_counter`` reading) and counts an
         overrun."""
         deadline_s = start_s + stated_us * 1e-6
+        synchronize()
         sleep_until(deadline_s)
         self.count((time.perf_counter() - deadline_s) * 1e6, stated_us)
 
@@ -194,9 +196,13 @@ class _Message:
     """One bucket on its way: its bytes, since when this rank has it, and the result that DDP waits
     for."""
 
-    def __init__(self, label: str, num_bytes: int, begin: Callable[[], Future]) -> None:
-        self.label = label
+    def __init__(
+        self, bucket: dist.GradBucket, num_bytes: int, begin: Callable[[], Future]
+    ) -> None:
+        self.label = f"bucket {bucket.index()}"
         self.num_bytes = num_bytes
+        self.device = bucket.buffer().device
+        synchronize(self.device)  # its gradients may only be asked for
         self.begin = begin  # starts the real message
         self.ready_ns = time.time_ns()
         self.result = Future()
@@ -227,13 +233,14 @@ class _Link:
     def _cross(self, message: _Message) -> Any:
         """Sends one bucket for real and sleeps out its stated time. In the link's own thread."""
         start_ns = max(message.ready_ns, self._free_ns)
-        latest_ns = torch.tensor([start_ns])
+        latest_ns = torch.tensor([start_ns], device=message.device)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         # past c10d, so that nobody counts it as the program's
         known = self._group._get_backend(latest_ns.device).allreduce([latest_ns], options)
         value = message.begin().wait()
         known.wait()
+        synchronize(message.device)
         # without a clock that all ranks share, a bucket began when its real message was over
         begin_ns = min(latest_ns.item(), time.time_ns())
         stated_us = self._all_reduce_us(message.num_bytes) if self._all_reduce_us else 0.0
@@ -277,7 +284,7 @@ def link(
 
     def stated(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
         num_bytes = sent_bytes(bucket) if sent_bytes else bucket.buffer().nbytes
-        message = _Message(f"bucket {bucket.index()}", num_bytes, lambda: hook(state, bucket))
+        message = _Message(bucket, num_bytes, lambda: hook(state, bucket))
         messages.append(message)
         if overlap:
             served.carry(message)
@@ -296,12 +303,6 @@ def _check_link(ddp: Any) -> None:
     if not isinstance(ddp, nn.parallel.DistributedDataParallel):
         raise ValueError(
             f"only the all-reduces of a DistributedDataParallel are paced; got {type(ddp).__name__}"
-        )
-    backend = dist.get_backend(ddp.process_group)
-    if backend != "gloo":
-        raise ValueError(
-            f"links are paced on the CPU, under gloo; this group runs {backend}. "
-            'Launch with backend="gloo"'
         )
 
 

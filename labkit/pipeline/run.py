@@ -132,7 +132,7 @@ def _stages(schedule: Schedule, training: Training) -> list:
     from labkit import model
 
     me = dist.get_rank()
-    device = torch.device("cuda", me) if dist.get_backend() == "nccl" else torch.device("cpu")
+    device = torch.get_default_device()
     torch.manual_seed(training.seed)
     whole = model.Transformer(
         training.num_layers or schedule.num_stages,

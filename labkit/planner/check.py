@@ -245,7 +245,7 @@ def _engine(how: str, dtype: object) -> "tuple[nn.Module, object]":
 
     model = nn.Sequential(nn.Linear(8, 40), nn.Linear(40, 8), nn.Linear(8, 40)).to(dtype)
     if how == "fully_shard":
-        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = dist.init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
         for layer in [*model, model]:
             fully_shard(layer, mesh=mesh)
         return model, torch.optim.AdamW(model.parameters(), lr=1e-3)

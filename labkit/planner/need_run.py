@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from labkit.devices import rung
 from labkit.launching import launcher
 from labkit.planner.models import PARTS
 from labkit.planner.need import SMALL
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 def start(recipe: str, batch: int) -> "Job":
     """Begins the recipe on two real ranks, each with a batch of its own; returns at once."""
-    return launcher.start(train, recipe, batch, ranks=2, backend="gloo", timeout_s=60.0)
+    devices = rung.DEEPSPEED if recipe == "mixed" else None
+    return launcher.start(train, recipe, batch, ranks=2, devices=devices, timeout_s=60.0)
 
 
 def measured_bills(results: Sequence[dict]) -> list[dict[str, float]]:

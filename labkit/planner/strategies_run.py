@@ -34,7 +34,7 @@ def start(strategy: str, num_ranks: int, batch: int) -> "Job":
             seq_len=SMALL["seq_len"],
         )
         return step.start()
-    return launcher.start(train, strategy, batch, ranks=num_ranks, backend="gloo", timeout_s=60.0)
+    return launcher.start(train, strategy, batch, ranks=num_ranks, timeout_s=60.0)
 
 
 def held(results: Sequence[dict], rank: int) -> dict[str, float]:

@@ -10,6 +10,7 @@ import io
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -142,12 +143,13 @@ def own(extra: Mapping[str, Any] | None) -> dict[str, Any]:
             "what is in it: vars(args), say"
         )
     name, keys, *others = np.random.get_state()
+    device = _device_module()
     return {
         "extra": extra,
         "torch": torch.get_rng_state(),
         "python": random.getstate(),
         "numpy": (name, keys.tolist(), *others),
-        "cuda": torch.cuda.get_rng_state_all(),
+        "device": device.get_rng_state() if device else None,
     }
 
 
@@ -156,4 +158,12 @@ def set_generators(mine: Mapping[str, Any]) -> None:
     torch.set_rng_state(mine["torch"])
     random.setstate(mine["python"])
     np.random.set_state(mine["numpy"])
-    torch.cuda.set_rng_state_all(mine["cuda"])
+    device = _device_module()
+    if device and mine["device"] is not None:
+        device.set_rng_state(mine["device"])
+
+
+def _device_module() -> ModuleType | None:
+    """torch.cuda or what else speaks for this rank's device; None on a CPU."""
+    kind = torch.get_default_device().type
+    return None if kind == "cpu" else torch.get_device_module(kind)

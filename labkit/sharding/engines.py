@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from labkit.devices import place
 from labkit.measure.memory import backend_notes
 from labkit.shards import CATEGORIES, PADDING, UNUSED, Shards, from_rows
 
@@ -51,7 +52,8 @@ class Piece(NamedTuple):
     @property
     def device(self) -> str:
         """Where it lies; "host" for what the engine has offloaded."""
-        return "host" if self.offloaded else str(self.held.device)
+        on_host = self.held.is_cpu and place.has_accelerator()
+        return "host" if self.offloaded or on_host else str(self.held.device)
 
 
 def shards(model: nn.Module, optimizer: Any = None) -> Shards:

@@ -138,7 +138,7 @@ def _step_counters(
         names = [f"{_prefix(unit)}(flat)" for unit in units]
     for rank in range(num_ranks):
         for name in names:
-            yield rank, "step", name, 0, 1, "float32", "cpu"
+            yield rank, "step", name, 0, 1, "float32", "device"
 
 
 def _prefix(unit: Sequence[str]) -> str:
@@ -157,7 +157,7 @@ def _whole(shapes: Mapping[str, Shape], num_ranks: int, dtypes: Mapping[str, str
     for rank in range(num_ranks):
         for name, shape in shapes.items():
             for kind, dtype in dtypes.items():
-                yield rank, kind, name, 0, math.prod(shape), dtype, "cpu"
+                yield rank, kind, name, 0, math.prod(shape), dtype, "device"
 
 
 def _zero12(
@@ -174,14 +174,14 @@ def _zero12(
     total = sum(sizes.values())
     padded = -(-total // (2 * num_ranks)) * 2 * num_ranks
     part = padded // num_ranks
-    place = "host" if offload else "cpu"
+    place = "host" if offload else "device"
     states = {kind: dtypes[kind] for kind in OPTIMIZER if kind in dtypes}
     if offload:
         states["main_grad"] = "float32"  # the gradients of the step
     for rank in range(num_ranks):
         for name, size in sizes.items():
-            yield rank, "parameter", name, 0, size, dtypes["parameter"], "cpu"
-        yield rank, "parameter", PADDING, 0, padded - total, dtypes["parameter"], "cpu"
+            yield rank, "parameter", name, 0, size, dtypes["parameter"], "device"
+        yield rank, "parameter", PADDING, 0, padded - total, dtypes["parameter"], "device"
         mine = list(cut(sizes, rank * part, part))
         for kind, dtype in states.items():
             for name, start, stop in mine:
@@ -190,8 +190,8 @@ def _zero12(
             yield from _offload_buffers(rank, part, max(sizes.values()), dtypes["parameter"])
         if engine == "zero1":
             for name, size in sizes.items():
-                yield rank, "gradient", name, 0, size, dtypes["gradient"], "cpu"
-            yield rank, "buffer", "ipg_bucket", 0, bucket_size, dtypes["gradient"], "cpu"
+                yield rank, "gradient", name, 0, size, dtypes["gradient"], "device"
+            yield rank, "buffer", "ipg_bucket", 0, bucket_size, dtypes["gradient"], "device"
         else:
             yield from _own_gradients(rank, mine, sizes, dtypes["gradient"], place)
 
@@ -202,7 +202,7 @@ def _offload_buffers(rank: int, part: int, largest: int, dtype: str) -> Iterator
     parameters = "param_buffer_of_bit16_for_cpu_offload_groups"
     yield rank, "buffer", parameters, 0, part, dtype, "host"
     yield rank, "buffer", "temp_grad_buffer_for_cpu_offload", 0, largest, dtype, "host"
-    yield rank, "buffer", "temp_grad_buffer_for_gpu_offload", 0, largest, dtype, "cpu"
+    yield rank, "buffer", "temp_grad_buffer_for_gpu_offload", 0, largest, dtype, "device"
 
 
 def _own_gradients(
@@ -243,7 +243,7 @@ def _zero3(
     kinds = []
     for kind, dtype in dtypes.items():
         on_host = offload == "all" if kind == "parameter" else offload != "none"
-        kinds.append((kind, dtype, "host" if on_host else "cpu"))
+        kinds.append((kind, dtype, "host" if on_host else "device"))
     if offload != "none":
         kinds.append(("main_grad", "float32", "host"))
     for rank in range(num_ranks):
@@ -255,7 +255,7 @@ def _zero3(
             for kind, dtype, place in kinds:
                 yield rank, kind, name, start, stop, dtype, place
                 yield rank, kind, PADDING, 0, part - (stop - start), dtype, place
-        yield rank, "buffer", "ipg_bucket", 0, bucket_size, dtypes["gradient"], "cpu"
+        yield rank, "buffer", "ipg_bucket", 0, bucket_size, dtypes["gradient"], "device"
 
 
 def _fsdp2(
@@ -271,9 +271,9 @@ def _fsdp2(
             start = min(math.prod(shape), longest * place)
             stop = min(math.prod(shape), longest * (place + 1))
             for kind, dtype in dtypes.items():
-                yield rank, kind, name, start, stop, dtype, "cpu"
+                yield rank, kind, name, start, stop, dtype, "device"
                 if kind in ("parameter", "gradient"):
-                    yield rank, kind, PADDING, 0, longest - (stop - start), dtype, "cpu"
+                    yield rank, kind, PADDING, 0, longest - (stop - start), dtype, "device"
 
 
 def _fsdp1(
@@ -290,7 +290,7 @@ def _fsdp1(
         for rank in range(num_ranks):
             for kind, dtype in dtypes.items():
                 for name, start, stop in cut(sizes, rank * part, part):
-                    yield rank, kind, name, start, stop, dtype, "cpu"
+                    yield rank, kind, name, start, stop, dtype, "device"
 
 
 def offload_places(
@@ -321,5 +321,5 @@ def stage_shards(num_params: int, num_ranks: int, stage: int, recipe_name: str =
             start, stop = 0, num_params
             if is_sharded(kind, stage):
                 start, stop = borders[rank], borders[rank + 1]
-            rows.append((rank, kind, "model", start, stop, dtype, "cpu"))
+            rows.append((rank, kind, "model", start, stop, dtype, "device"))
     return from_rows(rows, num_ranks=num_ranks, origin="predicted")

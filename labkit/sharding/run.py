@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.devices import rung
 from labkit.sharding import partition
 from labkit.sharding.step import Step
 from labkit.timeline import COMM, Timeline
@@ -43,7 +44,8 @@ def start(step: Step) -> "Job":
     starts it and waits."""
     from labkit.launching import launcher
 
-    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, backend="gloo")
+    devices = rung.DEEPSPEED if step.engine.startswith("zero") else None
+    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=devices)
 
 
 def timeline(run: "Run") -> Timeline:
@@ -223,7 +225,7 @@ def wrap(step: Step, net: "nn.Module") -> Trainer:
 
         engine = fsdp.FullyShardedDataParallel(
             net,
-            device_id=torch.device("cpu"),
+            device_id=torch.get_default_device(),
             auto_wrap_policy=ModuleWrapPolicy({type(each) for each in net.layers}),
         )
     else:
@@ -234,14 +236,16 @@ def wrap(step: Step, net: "nn.Module") -> Trainer:
 
 def _fully_shard(step: Step, net: "nn.Module") -> None:
     """``fully_shard`` on each layer and the model, by the strategy of the step."""
+    import torch
     from torch.distributed import fsdp, init_device_mesh
 
     size = partition.group_size(step.engine, step.ranks)
+    kind = torch.get_default_device().type
     if step.engine == "fsdp_hybrid":
         groups = (step.ranks // size, size)
-        mesh = init_device_mesh("cpu", groups, mesh_dim_names=("replicate", "shard"))
+        mesh = init_device_mesh(kind, groups, mesh_dim_names=("replicate", "shard"))
     else:
-        mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("shard",))
+        mesh = init_device_mesh(kind, (size,), mesh_dim_names=("shard",))
     reshard = step.engine != "fsdp_grad_op"
     for layer in [*net.layers, net]:
         fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)

@@ -10,6 +10,7 @@ from labkit.accelerate import update
 from labkit.collectives import algorithms, calibrate_run, call, network, plans
 from labkit.data_parallel import buckets
 from labkit.data_parallel import step as data_parallel_step
+from labkit.devices import rung
 from labkit.launching import run
 from labkit.launching.verdicts import outcome
 from labkit.machine import doctor, topology
@@ -183,6 +184,8 @@ def nouns() -> dict[type, list]:
             tables.table([{"rank": 0, "held_bytes": 9.0}], title="t"),
             tables.table([], heads=["a"], language="zh"),
         ],
+        rung.Pretend: [rung.Pretend(memory_mib=64, link_gb_per_s=2.0)],
+        rung.Rung: [rung.Rung(name="cpu", backend="gloo")],
         run.Run: [run.Run(results=(1,), logs=("",), seconds=1.0, backend="gloo", notes=("gloo",))],
         outcome.Finding: [outcome.Finding(fault="sigkill", ranks=(1,), text="rank 1 was killed")],
         outcome.Outcome: [

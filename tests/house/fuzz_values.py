@@ -73,6 +73,7 @@ KNOWN = {
     "schedule": (*schedules.SCHEDULES,),
     "using": ("torchrun", "deepspeed"),
     "backend": ("gloo", "nccl"),
+    "devices": ("cpu", "pretend"),
     "kind": ("F", "B", "I", "W", "parameter"),
     "lane": ("compute", "comm"),
     "text": (

@@ -33,6 +33,7 @@ REASONS = {
     READ: ("words.entries",),
     MACHINE: (
         "launching.fork",
+        "devices.rung.Rung.from_json",
         "launching.rank_state",
         "launching.job",
         "launching.rank",
@@ -72,9 +73,11 @@ REASONS = {
         "planner.strategies_run",
         "pipeline.pipedream_run.Flying",
         "experiment.keep",
+        "devices.place.take",
     ),
     "deletes files of /dev/shm: test_sockets": ("machine.ops.free_shared_memory",),
     ASKS: (
+        "devices.library",
         "machine.ops",
         "machine.hardware",
         "machine.doctor.examine",

@@ -193,7 +193,14 @@ def _forbidden_on_stage(kind: str, wanted: str) -> str:
 def _forbidden_in_subject(kind: str, wanted: str) -> str:
     allowed = {
         "theory": ("theory",),
-        "run": ("theory", "run", "stage machine", "stage launching", "stage measure"),
+        "run": (
+            "theory",
+            "run",
+            "stage machine",
+            "stage devices",
+            "stage launching",
+            "stage measure",
+        ),
         "picture": ("theory", "picture", "stage pictures"),
         "board": ("theory", "run", "picture", "board", *(f"stage {each}" for each in STAGE[:-1])),
         "check": ("theory", "run", "picture", "check", *(f"stage {each}" for each in STAGE)),

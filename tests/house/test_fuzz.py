@@ -167,6 +167,8 @@ def test_a_broken_law_is_named(thunk, words):
         {"seed": 2**70},
         {"backend": "mpi"},
         {"backend": ""},
+        {"devices": "tpu"},
+        {"devices": 3},
     ],
     ids=str,
 )

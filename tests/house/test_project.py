@@ -32,6 +32,7 @@ EXPORTS = {
     "Run",
     "LaunchError",
     "RankFailed",
+    "pretend",
     "Deadlock",
     "Timeout",
     "Stopped",

@@ -86,6 +86,7 @@ FIELDS = (
     {"seconds": 10**400},
     {"machine": []},
     {"backend": 3},
+    {"devices": 3},
     {"started": {}},
 )
 TEXTS = (

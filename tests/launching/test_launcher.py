@@ -223,7 +223,7 @@ def test_a_call_that_the_function_cannot_take_starts_nothing(args, keywords, wor
     monkeypatch.setattr(launcher.zygote_client, "running", pytest.fail)
     with pytest.raises(lab.Refused, match=words) as caught:
         lab.launch(train, *args, **keywords)
-    assert "launch itself takes ranks, backend, seed, timeout_s, hang_s" in str(caught.value)
+    assert "itself takes ranks, devices, backend, seed, timeout_s, hang_s" in str(caught.value)
 
 
 def test_what_a_launch_is_not_told_is_as_it_was_set_once():

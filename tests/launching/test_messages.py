@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.devices.rung import Pretend, Rung
 from labkit.launching.fork import messages
 from labkit.launching.fork.messages import (
     Ask,
@@ -95,7 +96,7 @@ def test_half_a_message_is_the_end():
 def test_a_request_arrives_as_it_left():
     request = Request(
         num_ranks=2,
-        backend="gloo",
+        rung=Rung(name="pretend", backend="pretend", pretend=Pretend(memory_mib=64)),
         seed=5,
         folder=Path("runs", "run-1"),
         num_threads=1,

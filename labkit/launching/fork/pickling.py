@@ -30,14 +30,14 @@ def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
 
 
 def pack_result(result: object, rank: int) -> bytes:
-    """Pickles a rank's result, GPU tensors moved to the host. Raises TypeError that names the type
+    """Pickles a rank's result, its tensors on the host. Raises TypeError that names the type
     which can't be sent."""
     import cloudpickle
     import torch
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, thing: object) -> object:
-            if isinstance(thing, torch.Tensor) and thing.device.type == "cuda":
+            if isinstance(thing, torch.Tensor) and thing.device.type not in ("cpu", "meta"):
                 return thing.detach().cpu().__reduce_ex__(4)
             return super().reducer_override(thing)
 

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.devices.rung import Rung
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -24,8 +26,8 @@ class Request:
 
     num_ranks: int
     """how many processes"""
-    backend: str
-    """"gloo" or "nccl\""""
+    rung: Rung
+    """what they compute on, and communicate with"""
     seed: int
     """rank r's random numbers start from ``seed + r``"""
     folder: Path
@@ -51,7 +53,8 @@ class Request:
     def to_json(self) -> dict:
         """As it is sent."""
         sources = {file: [source.name, source.lines] for file, source in self.sources.items()}
-        return {**vars(self), "folder": str(self.folder), "sources": sources}
+        parts = {"rung": self.rung.to_json(), "folder": str(self.folder), "sources": sources}
+        return {**vars(self), **parts}
 
     @classmethod
     def from_json(cls, content: dict) -> "Request":
@@ -62,6 +65,7 @@ class Request:
             for file, (name, lines) in content["sources"].items()
         }
         parts = {
+            "rung": Rung.from_json(content["rung"]),
             "folder": Path(content["folder"]),
             "sys_path": tuple(content["sys_path"]),
             "sources": sources,

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from labkit import words
+from labkit.devices import place
 from labkit.launching.fork import messages
 from labkit.launching.fork.messages import Bye, Failed, RankMessage, Report, Returned, Started
 from labkit.launching.fork.pickling import pack_result
@@ -81,6 +82,7 @@ def _settle(files: RankFiles, request: Request) -> None:
     sys.argv[:] = ["labkit-rank"]
     words.use(request.language)
     _dump_stack_when_asked(files)
+    place.take(request.rung, files.rank, request.num_ranks)
     _seed(request.seed + files.rank, request.num_threads)
     for file, source in request.sources.items():
         num_chars = sum(map(len, source.lines))
@@ -117,7 +119,8 @@ def _seed(seed: int, num_threads: int) -> None:
 
 def _call(here: Rank, request: Request, tell: Tell) -> bytes:
     """Unpickles the function, brings the process group up, calls it and pickles what it returns."""
-    here.note(request.backend)
+    for note in request.rung.notes:
+        here.note(note)
     fn, args, kwargs = pickle.loads(request.call_file.read_bytes())
     _adopt_main()
     _init_process_group(here, request)
@@ -126,19 +129,17 @@ def _call(here: Rank, request: Request, tell: Tell) -> bytes:
 
 
 def _init_process_group(here: Rank, request: Request) -> None:
-    import torch
     import torch.distributed as dist
 
-    if request.backend == "nccl":
-        torch.cuda.set_device(here.rank)
-        # the same cell then runs on CPU and GPU
-        torch.set_default_device(torch.device("cuda", here.rank))
+    if not hasattr(dist, "all_gather_single"):  # torch before 2.13 calls them otherwise
+        dist.all_gather_single = dist.all_gather_into_tensor
+        dist.reduce_scatter_single = dist.reduce_scatter_tensor
     # the zygote imported torch before the notebook set TORCH_DISTRIBUTED_DEBUG
     dist.set_debug_level_from_env()
     store = dist.FileStore(str(request.folder / "store"), request.num_ranks)
     with _patient_threads():
         dist.init_process_group(
-            request.backend, store=store, rank=here.rank, world_size=request.num_ranks
+            request.rung.backend, store=store, rank=here.rank, world_size=request.num_ranks
         )
 
 
