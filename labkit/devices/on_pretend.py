@@ -37,8 +37,11 @@ def wanted(chosen: argparse.Namespace) -> Pretend:
     return Pretend(**{field: value for field, value in given.items() if value is not None})
 
 
-def module_line(pretend: Pretend) -> list[str]:
-    """What stands before a script on Python's or torchrun's command line."""
+def front(pretend: Pretend | None) -> list[str]:
+    """What stands before a script on Python's or torchrun's command line; nothing where there are
+    no pretend devices."""
+    if pretend is None:
+        return []
     line = ["-m", "labkit.devices.on_pretend"]
     default = Pretend()
     for field in _OPTIONS:
@@ -63,7 +66,7 @@ def main() -> None:
 
 class Ending:
     """How the process ends: without Python's own last steps, during which a thread of autograd may
-    still free a tensor (and so about one run in seven would be aborted after all went well)."""
+    still free a tensor. That would abort a script now and then, after all went well."""
 
     def __init__(self) -> None:
         self.code = 1

@@ -2,6 +2,7 @@
 command is real, and shown."""
 
 import contextlib
+import functools
 import os
 import pickle
 import shlex
@@ -67,38 +68,32 @@ def launch_script(
     ranks that are no more give None. ``config`` is accelerate's configuration file, or a dict that
     becomes one beside the script; ``ranks`` counts for more than its num_processes.
 
-    ``devices="pretend"`` or ``lab.pretend(memory_mib=...)`` gives each rank of torchrun a pretend
-    device, which a script that asks ``torch.accelerator`` finds like a GPU; "cpu" hides GPUs.
-    Without it the script finds what the machine has.
+    ``devices``: "pretend" or ``lab.pretend(memory_mib=...)`` gives each rank of torchrun a pretend
+    device, which ``torch.accelerator`` finds like a GPU; "cpu" hides GPUs.
     """
     timeout_s = settings.current().timeout_s if timeout_s is None else timeout_s
     check_real(1e-3, 1e9, timeout_s=timeout_s)
     chosen = stand(devices, ranks, using)
     how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes}
-    how["port"] = resources.free_port()
-    how["config"] = config_file(config, Path(path))
-    how["front"] = on_pretend.module_line(chosen.pretend) if chosen.pretend else ()
-    words = [str(each) for each in args]
+    how |= {"port": resources.free_port(), "config": config_file(config, Path(path))}
+    how["front"] = on_pretend.front(chosen.pretend)
+    each_line = functools.partial(command, path, *map(str, args), **how)
     needed = needs(chosen, using, is_asked=devices is not None, restarts=max_restarts > 0)
-    shown = [command(path, *words, node=node, **how) for node in range(num_nodes(nodes))]
+    shown = [each_line(node=node) for node in range(num_nodes(nodes))]
     client = zygote_client.running()
     folder = client.new_folder()
-    lines = [
-        command(path, *words, logs=folder / "logs", node=node, **how) for node in range(len(shown))
-    ]
+    lines = [each_line(node=node, logs=folder / "logs") for node in range(len(shown))]
     if show:
         _show(shown, needed)
-    environ = {**_environ(lines[0][0], ranks, client.environ), **needed}
-    environ["LABKIT_RUN_DIR"] = str(folder)
-    labels = (*chosen.notes, using)
-    return _run(lines, folder, ranks, labels, environ, timeout_s)
+    environ = _environ(lines[0][0], ranks, client.environ, LABKIT_RUN_DIR=str(folder), **needed)
+    return _run(lines, folder, ranks, (*chosen.notes, using), environ, timeout_s)
 
 
 def run_here(path: str | Path, *args: str, ranks: int, devices: str | Pretend) -> int:
     """Runs a script by torchrun in this terminal, after the command and what it stands on; its exit
     code. Raises ValueError as ``launch_script`` does."""
     chosen = stand(devices, ranks, "torchrun")
-    front = on_pretend.module_line(chosen.pretend) if chosen.pretend else ()
+    front = on_pretend.front(chosen.pretend)
     line = command(path, *args, ranks=ranks, using="torchrun", front=front)
     needed = needs(chosen, "torchrun", is_asked=True)
     _show([line], needed)
@@ -110,7 +105,7 @@ def run_here(path: str | Path, *args: str, ranks: int, devices: str | Pretend) -
             ),
             flush=True,
         )
-    environ = {**_environ(line[0], ranks, {}), **needed}
+    environ = _environ(line[0], ranks, {}, **needed)
     return subprocess.run(_on_a_leash(line), env=environ).returncode
 
 
@@ -145,9 +140,9 @@ def _run(
     return run
 
 
-def _environ(launcher: str, ranks: int, found: dict[str, str]) -> dict[str, str]:
-    """The environment of the launchers, and so of the ranks. ``found``: where DeepSpeed's ops
-    are."""
+def _environ(launcher: str, ranks: int, found: dict[str, str], **needed: str) -> dict[str, str]:
+    """The environment of the launchers, and so of the ranks. ``found``: where DeepSpeed's ops are,
+    if ours does not say it; ``needed``: what they must be told."""
     path = [str(_executable(launcher).parent), os.environ.get("PATH", "")]
     python_path = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {
@@ -157,6 +152,7 @@ def _environ(launcher: str, ranks: int, found: dict[str, str]) -> dict[str, str]
         **os.environ,
         "PATH": os.pathsep.join(path),
         "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
+        **needed,
     }
 
 

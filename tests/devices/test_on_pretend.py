@@ -122,8 +122,8 @@ def test_a_script_can_not_tell_that_it_is_not_python_that_runs_it(ending, tmp_pa
     script.write_text(TELLS.format(ending=ENDINGS[ending]))
     line = [str(script), "--memory-mib", "seven"]
     by_python = subprocess.run([sys.executable, *line], capture_output=True, text=True)
-    front = ["-c", WITHOUT_TORCH, *on_pretend.module_line(Pretend(memory_mib=8))[2:]]
-    ours = subprocess.run([sys.executable, *front, *line], capture_output=True, text=True)
+    command = ["-c", WITHOUT_TORCH, *on_pretend.front(Pretend(memory_mib=8))[2:]]
+    ours = subprocess.run([sys.executable, *command, *line], capture_output=True, text=True)
     assert _came_to(ours) == _came_to(by_python)
     assert ours.stdout.count("at exit") == (ending != "is no Python")
 
@@ -152,5 +152,5 @@ def test_a_devices_line_gives_back_the_device():
     for device in devices:
         parser = argparse.ArgumentParser()
         on_pretend.add_options(parser)
-        line = on_pretend.module_line(device)[2:]
+        line = on_pretend.front(device)[2:]
         assert on_pretend.wanted(parser.parse_args([*line, "train.py"])) == device

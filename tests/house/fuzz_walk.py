@@ -74,6 +74,7 @@ REASONS = {
         "pipeline.pipedream_run.Flying",
         "experiment.keep",
         "devices.place.take",
+        "devices.through_host",
     ),
     "deletes files of /dev/shm: test_sockets": ("machine.ops.free_shared_memory",),
     ASKS: (
@@ -132,6 +133,10 @@ REASONS = {
     "the main job from end to end: test_demo": ("pipeline.demo",),
     "the command line: test_main": ("__main__",),
     "its lines are run: test_script": ("launching.script_command",),
+    "runs in front of a script: test_on_pretend": (
+        "devices.on_pretend",
+        "launching.script.run_here",
+    ),
     "deletes a folder": ("launching.run.remove",),
     "test_strangers and test_run: what a stranger's folder holds": (
         "launching.run.Run",
