@@ -1,11 +1,12 @@
-"""``python -m labkit``: look at this machine, build what is compiled, run the demo, measure
-what this machine does, list saved runs."""
+"""``python -m labkit``: look at this machine, build what is compiled, run the demo, measure what
+this machine does, run a script on pretend devices, list saved runs."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from labkit import words
+from labkit.devices import on_pretend
 from labkit.words import say
 
 
@@ -32,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         "--language", choices=words.LANGUAGES, default="en", help="what it speaks (%(default)s)"
     )
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="doctor|ops|demo|measure|runs"
+        dest="command", required=True, metavar="|".join(name for name, *_ in _COMMANDS)
     )
     for name, run, text in _COMMANDS:
         command = commands.add_parser(name, help=text, description=text)
@@ -43,6 +44,11 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "folder", nargs="?", default="out", help="which folder (default: %(default)s)"
             )
+        if name == "pretend":
+            command.add_argument(
+                "--ranks", type=int, default=2, help="how many, each with its device (%(default)s)"
+            )
+            on_pretend.add_options(command)
     return parser
 
 
@@ -105,6 +111,13 @@ def _measure(chosen: argparse.Namespace) -> int:
     return command.main(chosen)
 
 
+def _pretend(chosen: argparse.Namespace) -> int:
+    from labkit.launching import script
+
+    devices = on_pretend.wanted(chosen)
+    return script.run_here(chosen.script, *chosen.arguments, ranks=chosen.ranks, devices=devices)
+
+
 def _runs(chosen: argparse.Namespace) -> int:
     from labkit.launching.run import Run
 
@@ -139,6 +152,7 @@ _COMMANDS = (
         _measure,
         "the course's headline experiments on this machine, saved, with a one-page report",
     ),
+    ("pretend", _pretend, "run a script written for GPUs on pretend devices, by torchrun"),
     ("runs", _runs, "list the runs saved in a folder"),
 )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit.devices import library
+from labkit.units import check_word
 
 if TYPE_CHECKING:
     from torch.distributed import Backend
@@ -33,10 +34,11 @@ def register(name: str, carrier: Carrier | None = None) -> None:
     """Makes a backend known to torch.distributed by its name in CARRIERS, once per process; before
     ``init_process_group``, and after its device is there. A test may give a ``carrier`` of its own.
 
-    Raises ValueError where the library ``through_host`` is not built.
+    Raises ValueError for a name that is none, and where the library ``through_host`` is not built.
     """
     import torch.distributed as dist
 
+    check_word(name, CARRIERS, "a backend of ours")
     if name in dist.Backend.backend_list:
         return
     carrier = carrier or CARRIERS[name]

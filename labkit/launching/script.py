@@ -2,6 +2,7 @@
 command is real, and shown."""
 
 import contextlib
+import functools
 import os
 import pickle
 import shlex
@@ -14,11 +15,20 @@ from pathlib import Path
 
 import psutil
 
+from labkit.devices import on_pretend
+from labkit.devices.rung import Pretend
 from labkit.launching import settings
 from labkit.launching.fork import zygote_client
 from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.run import Run, remove
-from labkit.launching.script_command import LAUNCHERS, command, config_file, needs, num_nodes
+from labkit.launching.script_command import (
+    LAUNCHERS,
+    command,
+    config_file,
+    needs,
+    num_nodes,
+    stand,
+)
 from labkit.launching.verdicts import verdict
 from labkit.launching.verdicts.outcome import PEER_GONE
 from labkit.machine import ops, resources
@@ -42,6 +52,7 @@ def launch_script(
     max_restarts: int = 0,
     nodes: tuple[int, int] = (1, 1),
     config: str | Path | dict | None = None,
+    devices: str | Pretend | None = None,
 ) -> Run:
     """Runs a script on ``ranks`` ranks by torchrun, accelerate or deepspeed, and waits. The command
     is printed first.
@@ -56,23 +67,46 @@ def launch_script(
     torchruns stand for two machines; when one is killed with its ranks, the other goes on, and the
     ranks that are no more give None. ``config`` is accelerate's configuration file, or a dict that
     becomes one beside the script; ``ranks`` counts for more than its num_processes.
+
+    ``devices``: "pretend" or ``lab.pretend(memory_mib=...)`` gives each rank of torchrun a pretend
+    device, which ``torch.accelerator`` finds like a GPU; "cpu" hides GPUs.
     """
     timeout_s = settings.current().timeout_s if timeout_s is None else timeout_s
     check_real(1e-3, 1e9, timeout_s=timeout_s)
+    chosen = stand(devices, ranks, using)
     how = {"ranks": ranks, "using": using, "max_restarts": max_restarts, "nodes": nodes}
-    how["port"] = resources.free_port()
-    how["config"] = config_file(config, Path(path))
-    words = [str(each) for each in args]
-    needed = needs(ranks, using, max_restarts > 0)
-    shown = [command(path, *words, node=node, **how) for node in range(num_nodes(nodes))]
+    how |= {"port": resources.free_port(), "config": config_file(config, Path(path))}
+    how["front"] = on_pretend.front(chosen.pretend)
+    each_line = functools.partial(command, path, *map(str, args), **how)
+    needed = needs(chosen, using, is_asked=devices is not None, restarts=max_restarts > 0)
+    shown = [each_line(node=node) for node in range(num_nodes(nodes))]
     client = zygote_client.running()
     folder = client.new_folder()
-    lines = [
-        command(path, *words, logs=folder / "logs", node=node, **how) for node in range(len(shown))
-    ]
+    lines = [each_line(node=node, logs=folder / "logs") for node in range(len(shown))]
     if show:
         _show(shown, needed)
-    return _run(lines, folder, ranks, using, {**client.environ, **needed}, timeout_s)
+    environ = _environ(lines[0][0], ranks, client.environ, LABKIT_RUN_DIR=str(folder), **needed)
+    return _run(lines, folder, ranks, (*chosen.notes, using), environ, timeout_s)
+
+
+def run_here(path: str | Path, *args: str, ranks: int, devices: str | Pretend) -> int:
+    """Runs a script by torchrun in this terminal, after the command and what it stands on; its exit
+    code. Raises ValueError as ``launch_script`` does."""
+    chosen = stand(devices, ranks, "torchrun")
+    front = on_pretend.front(chosen.pretend)
+    line = command(path, *args, ranks=ranks, using="torchrun", front=front)
+    needed = needs(chosen, "torchrun", is_asked=True)
+    _show([line], needed)
+    if chosen.pretend:
+        print(
+            say(
+                "Each rank has a pretend device: an accelerator's memory and rules, the CPU's "
+                "speed. Times say nothing of a GPU."
+            ),
+            flush=True,
+        )
+    environ = _environ(line[0], ranks, {}, **needed)
+    return subprocess.run(_on_a_leash(line), env=environ).returncode
 
 
 def _show(lines: list[list[str]], needed: dict[str, str]) -> None:
@@ -86,38 +120,39 @@ def _run(
     lines: list[list[str]],
     folder: Path,
     ranks: int,
-    using: str,
-    needed: dict[str, str],
+    labels: tuple[str, ...],
+    environ: dict[str, str],
     timeout_s: float,
 ) -> Run:
-    """Runs the commands to their end and gathers what the ranks left."""
+    """Runs the commands to their end and gathers what the ranks left. ``labels``: what is said of
+    the run, first what carries messages, last the launcher."""
     began = time.monotonic()
     try:
-        environ = _environ(lines[0][0], folder, ranks, needed)
         code = _follow(lines, folder, ranks, environ, timeout_s)
-        run = _collect(folder, ranks, using, code, time.monotonic() - began)
+        run = _collect(folder, ranks, labels, code, time.monotonic() - began)
     except BaseException:
         remove(folder)
         raise
     finally:
-        if using == "deepspeed":
+        if labels[-1] == "deepspeed":
             ops.free_shared_memory(lines[0][lines[0].index("--master_port") + 1])
     weakref.finalize(run, remove, folder)
     return run
 
 
-def _environ(launcher: str, folder: Path, ranks: int, needed: dict[str, str]) -> dict[str, str]:
-    """The environment of the launchers, and so of the ranks."""
+def _environ(launcher: str, ranks: int, found: dict[str, str], **needed: str) -> dict[str, str]:
+    """The environment of the launchers, and so of the ranks. ``found``: where DeepSpeed's ops are,
+    if ours does not say it; ``needed``: what they must be told."""
     path = [str(_executable(launcher).parent), os.environ.get("PATH", "")]
     python_path = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {
         **resources.gloo_environment(),
-        **needed,
+        **found,
         "OMP_NUM_THREADS": str(resources.threads(ranks)),
         **os.environ,
         "PATH": os.pathsep.join(path),
-        "LABKIT_RUN_DIR": str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, python_path)),
+        **needed,
     }
 
 
@@ -186,7 +221,7 @@ def _end(launchers: list[psutil.Popen], folder: Path) -> None:
     psutil.wait_procs(launchers, timeout=3)
 
 
-def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) -> Run:
+def _collect(folder: Path, ranks: int, labels: tuple[str, ...], code: int, seconds: float) -> Run:
     """What the script's ranks left. torch aborts now and then at exit, after success: a result
     counts for more."""
     logs = _rank_logs(folder, ranks)
@@ -194,14 +229,13 @@ def _collect(folder: Path, ranks: int, using: str, code: int, seconds: float) ->
     # an abort at exit prints no traceback
     raised = any("Traceback (most recent call" in log for log in logs)
     if code and (raised or not all(file.exists() for file in files)):
-        raise _failure(folder, logs, using, code)
-    backend = "nccl" if resources.num_gpus() >= ranks else "gloo"
+        raise _failure(folder, logs, labels[-1], code)
     return Run(
         results=tuple(pickle.loads(file.read_bytes()) if file.exists() else None for file in files),
         logs=logs,
         seconds=seconds,
-        backend=backend,
-        notes=(backend, using),
+        backend=labels[0],
+        notes=labels,
         machine=resources.summary(),
         folder=folder,
     )

@@ -2,8 +2,11 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from labkit.devices import library, rung
+from labkit.devices.rung import Pretend, Rung
 from labkit.machine import resources
 from labkit.units import check_whole, check_word
 
@@ -21,9 +24,10 @@ def command(
     node: int = 0,
     port: int = 29400,
     config: str | Path | None = None,
+    front: Sequence[str] = (),
 ) -> list[str]:
     """The command line that starts ``path`` on ``ranks`` ranks. With ``logs``, each rank's output
-    goes to files there.
+    goes to files there. ``front``: what each rank runs before the script.
 
     Of several nodes, the line for ``node``; they meet at ``port``, where node 0 listens. Raises
     ValueError for an unknown launcher, a script that does not exist, restarts and nodes that are
@@ -46,7 +50,7 @@ def command(
     else:
         line = _deepspeed(ranks)
         output = ["--enable_each_rank_log", str(logs)] if logs else []
-    return [*line, *output, str(path), *args]
+    return [*line, *output, *front, str(path), *args]
 
 
 def num_nodes(nodes: tuple[int, int]) -> int:
@@ -59,23 +63,54 @@ def num_nodes(nodes: tuple[int, int]) -> int:
     return most
 
 
-def needs(ranks: int, using: str, restarts: bool) -> dict[str, str]:
-    """What a launcher's environment must say: on a machine without enough GPUs, and where ranks may
-    be restarted.
+def stand(devices: str | Pretend | None, ranks: int, using: str) -> Rung:
+    """What the ranks of a script stand on: what the machine has, or what is asked for. Raises
+    ValueError for what a script can't be given, and where pretend devices are not built."""
+    if devices is None:
+        name = "cuda" if resources.num_gpus() >= ranks else "cpu"
+        return Rung(name=name, backend=rung.BACKENDS[name])
+    if not isinstance(devices, Pretend):
+        check_word(devices, ("cpu", "pretend"), "what a script's ranks compute on")
+    chosen = rung.choose(ranks, resources.num_gpus(), devices=devices, backend=None)
+    if chosen.name == "pretend":
+        _check_can_pretend(using)
+    return chosen
+
+
+def _check_can_pretend(using: str) -> None:
+    if using != "torchrun":
+        raise ValueError(
+            f"torchrun's scripts can have pretend devices; {using} looks for devices that it "
+            'knows by name. Leave using out, or ask for devices="cpu".'
+        )
+    if library.missing():
+        way_out = library.obstacle() or "Build them (once): python -m labkit ops"
+        raise ValueError(
+            f"pretend devices need our libraries {' and '.join(library.missing())}, which are not "
+            f"built here. {way_out}"
+        )
+
+
+def needs(
+    chosen: Rung, using: str, *, is_asked: bool = False, restarts: bool = False
+) -> dict[str, str]:
+    """What a launcher's environment must say: where its ranks have no GPU each, or shall not see
+    one (``is_asked``: for their devices), and where they may be restarted.
 
     torchrun (2.13) keeps one store for all its starts, and gloo then finds a dead rank's address in
     it: about every second restart hung. With sharing switched off each start has a store of its own
     (pytorch issue 135712).
     """
+    needed = {}
     if restarts:
-        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    if resources.num_gpus() >= ranks:
-        return {}
-    if using == "accelerate":
-        return {"ACCELERATE_USE_CPU": "true"}
-    if using == "deepspeed":
-        return {"DS_ACCELERATOR": "cpu"}
-    return {}
+        needed["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    if is_asked and resources.num_gpus():
+        needed["CUDA_VISIBLE_DEVICES"] = ""
+    if using == "accelerate" and chosen.name == "cpu":
+        needed["ACCELERATE_USE_CPU"] = "true"
+    if using == "deepspeed" and chosen.name == "cpu":
+        needed["DS_ACCELERATOR"] = "cpu"
+    return needed
 
 
 def config_file(config: str | Path | dict | None, path: Path) -> str | Path | None:

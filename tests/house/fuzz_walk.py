@@ -74,9 +74,11 @@ REASONS = {
         "planner.strategies_run",
         "pipeline.pipedream_run.Flying",
         "experiment.keep",
-        "devices.place.take",
+        "devices.place",
+        "devices.mistakes",
         "devices.pretend",
         "devices.torch_pretend",
+        "devices.through_host",
     ),
     "deletes files of /dev/shm: test_sockets": ("machine.ops.free_shared_memory",),
     ASKS: (
@@ -144,6 +146,10 @@ REASONS = {
         "survey.summary.Summary",
         "survey.summary.beside",
         "survey.trials.Trial",
+    ),
+    "runs in front of a script: test_on_pretend": (
+        "devices.on_pretend",
+        "launching.script.run_here",
     ),
     "deletes a folder": ("launching.run.remove",),
     "test_strangers and test_run: what a stranger's folder holds": (

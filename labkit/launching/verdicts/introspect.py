@@ -151,8 +151,8 @@ def _is_public_call(code: types.CodeType) -> bool:
 
 
 def _sequence_number(group: "ProcessGroup") -> int:
-    """Of a group's last collective. Its backends are asked, for the group itself answers for
-    torch's own only, and not for those of ``devices.through_host``."""
+    """Of a group's last collective. Its backends are asked: the group itself knows torch's own
+    only, and not those of ``devices.through_host``."""
     backends = [group._get_backend(device) for device in group._device_types]
     return max(each._get_sequence_number_for_group() for each in backends)
 
