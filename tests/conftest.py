@@ -4,11 +4,11 @@ Where a mark's need is not met, the test skips on a person's machine and says wh
 needs a browser must run.
 """
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-import ipywidgets
 import pytest
 from browser.lab import browser, chromium
 from xdist.scheduler import LoadScopeScheduling
@@ -19,7 +19,8 @@ from labkit.launching import settings
 from labkit.launching.fork import zygote_client
 from labkit.machine import resources
 
-pytest_plugins = ["browser.fixtures"]
+HAS_WIDGETS = importlib.util.find_spec("ipywidgets") is not None
+pytest_plugins = ["browser.fixtures"] if HAS_WIDGETS else []  # a GPU machine need not have them
 STAGE = ("launching", "measure", "machine", "devices", "check", "widgets")
 LONG = ("benchmarks", "browser", "notebooks", "recovery", "debugging", "test_fuzz", "test_sockets")
 REAL = ("_run", "_check", "_board", "_boards")
@@ -94,6 +95,8 @@ def chinese(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sent(monkeypatch):
     """Every message that a widget sends, as (widget, names of the traits it carries)."""
+    import ipywidgets
+
     messages = []
 
     def send(self, message, buffers=None):
