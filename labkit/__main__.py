@@ -140,7 +140,7 @@ _COMMANDS = (
     (
         "ops",
         _ops,
-        "build DeepSpeed's three CPU ops and our devices ahead of time (about 150 s, once)",
+        "build DeepSpeed's three CPU ops and our devices ahead of time (about 140 s, once)",
     ),
     (
         "demo",

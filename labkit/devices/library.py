@@ -3,7 +3,6 @@ loaded into a process that needs one.
 
 ``pretend`` is the pretend device, ``through_host`` what gloo needs to carry a device's tensors.
 Without a compiler neither can be had, and the rungs that need one are refused with the reason.
-The files of a library are compiled side by side, one on each core.
 """
 
 import functools
@@ -13,11 +12,9 @@ import shlex
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 import types
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 from labkit.machine import ops, resources
@@ -28,7 +25,7 @@ from labkit.words import say, to_say
 SOURCES = Path(__file__).parent / "native"
 NAMES = tuple(sorted({file.parent.name for file in SOURCES.glob("*/*.cpp")}))
 BUILD_S = 600
-"""How long one call of the compiler may take, in seconds; a file takes 2 to 15."""
+"""How long a build may take, in seconds; one takes about 20."""
 
 
 def path(name: str) -> Path:
@@ -60,16 +57,21 @@ def build(name: str) -> str:
     once do the same work twice, and the last one's file stays: it is put there whole."""
     target = path(name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        objects = {file: Path(folder, f"{file.stem}.o") for file in _sources(name)}
-        calls = [_compile(name, file, made) for file, made in objects.items()]
-        with ThreadPoolExecutor(resources.cores()) as pool:
-            failures = list(filter(None, pool.map(_call, calls)))
-        whole = Path(folder, target.name)
-        failure = failures[0] if failures else _call(_link(objects.values(), whole))
-        if not failure:
-            whole.replace(target)
-    return failure
+    part = target.with_suffix(f".{os.getpid()}")
+    done = subprocess.run(
+        _command(name, part),
+        input="".join(f'#include "{file}"\n' for file in sorted((SOURCES / name).glob("*.cpp"))),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_S,
+    )
+    if done.returncode == 0:
+        part.replace(target)
+        return ""
+    part.unlink(missing_ok=True)
+    last_words = "\n".join(done.stdout.splitlines()[-20:])
+    return last_words or say("its build ended with code {code}", code=done.returncode)
 
 
 def build_missing(tell: Callable[[str], None]) -> bool:
@@ -112,47 +114,20 @@ def load(name: str) -> types.ModuleType:
     return module
 
 
-def _call(command: list[str]) -> str:
-    """Runs the compiler; "" where that went well, else its last words."""
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BUILD_S
-    )
-    if done.returncode == 0:
-        return ""
-    last_words = "\n".join(done.stdout.splitlines()[-20:])
-    return last_words or say("its build ended with code {code}", code=done.returncode)
-
-
-def _compile(name: str, file: Path, made: Path) -> list[str]:
-    """The compiler's call for one file, against this torch and Python."""
-    include = _torch() / "include"
+def _command(name: str, target: Path) -> list[str]:
+    """The compiler's call, against this torch and Python. It reads one text that includes every
+    file of the library: torch's headers take most of its time, and so are read once."""
+    torch = Path(importlib.util.find_spec("torch").origin).parent
+    include = torch / "include"
     places = [include, include / "torch/csrc/api/include", sysconfig.get_path("include")]
     return [
-        *_compiler(),
-        *("-std=c++20", "-O1", "-fPIC", "-w", f"-DTORCH_EXTENSION_NAME=_labkit_{name}"),
+        *shlex.split(os.environ.get("CXX") or "c++"),
+        *("-std=c++20", "-O1", "-shared", "-fPIC", "-w", "-x", "c++", "-"),
+        f"-DTORCH_EXTENSION_NAME=_labkit_{name}",
         *(f"-I{place}" for place in places),
-        *("-c", str(file), "-o", str(made)),
+        *("-o", str(target), f"-L{torch / 'lib'}"),
+        *("-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"),
     ]
-
-
-def _link(objects: Iterable[Path], made: Path) -> list[str]:
-    """The compiler's call that makes the library of its parts."""
-    libraries = ("-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10")
-    search = f"-L{_torch() / 'lib'}"
-    return [*_compiler(), "-shared", *map(str, objects), "-o", str(made), search, *libraries]
-
-
-def _compiler() -> list[str]:
-    return shlex.split(os.environ.get("CXX") or "c++")
-
-
-def _torch() -> Path:
-    """The folder of torch, which need not be imported."""
-    return Path(importlib.util.find_spec("torch").origin).parent
-
-
-def _sources(name: str) -> list[Path]:
-    return sorted((SOURCES / name).glob("*.cpp"))
 
 
 def _digest(name: str) -> str:

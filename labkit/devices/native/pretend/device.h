@@ -16,8 +16,9 @@
 //   autocast    CUDA's own lists
 //   module      what Python calls
 //
-// Loading the library only registers kernels, which nothing reaches while there are no devices.
-// `install` makes the devices.
+// All files are compiled as one text (labkit/devices/library.py), so no two may use the same name
+// for different things. Loading the library only registers kernels, which nothing reaches while
+// there are no devices: `install` makes them.
 #pragma once
 #include <c10/core/Device.h>
 

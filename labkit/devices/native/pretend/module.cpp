@@ -55,8 +55,8 @@ void set_random_state(int device, uint64_t seed, uint64_t offset) {
 }
 
 // torch runs a backward in a thread of the device's, which takes one task after another. While
-// Python ends, it may still be freeing the last task; if that holds a Python object, the thread asks
-// for the interpreter's lock and the process aborts ("terminate called without an active
+// Python ends, it may still be freeing the last task; if that holds a Python object, the thread
+// asks for the interpreter's lock and the process aborts ("terminate called without an active
 // exception"). Once it has done a later task that holds none, the earlier ones are gone.
 void let_backward_end() {
   const pybind11::gil_scoped_release others_may_run;
