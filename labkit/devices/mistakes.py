@@ -108,13 +108,15 @@ MISTAKES: dict[Callable[[], object], str] = {
     noise_made_on_the_cpu: SAME,
     model_left_on_the_cpu: NO_BACKEND,
     numpy_of_a_device: "can't convert {device}",
-    gathered_into_the_cpu: "ensors must be",
+    gathered_into_the_cpu: "must be on a device of type {device}",
     mask_on_the_cpu: SAME,
     generator_of_the_cpu: GENERATOR,
     loader_shuffles: GENERATOR,
     hook_with_a_cpu_tensor: SAME,
 }
-"""Each program, and the words that its refusal holds; {device} is the device's type."""
+"""Each program, and the words that its refusal holds; {device} is the device's type. All but
+one are CUDA's own: NCCL (torch 2.11) does not look where the room for an all-gather is, and with
+one rank ``gathered_into_the_cpu`` goes through."""
 
 
 def refusals() -> dict[str, str]:

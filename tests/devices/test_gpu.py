@@ -1,5 +1,5 @@
-"""On a machine with a GPU: the planted mistakes fail there too, and what trains on the CPU trains on
-the GPU, alone and shared by several ranks. Run them with ``pytest -m gpu``."""
+"""On a machine with a GPU: the planted mistakes fail there too, and what trains on the CPU trains
+on the GPU, alone and shared by several ranks. Run them with ``pytest -m gpu``."""
 
 import pytest
 from test_device_law import LAW, numbers
@@ -11,7 +11,7 @@ from labkit.machine import resources
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.usefixtures("built")]
 NCCL_LETS_IT = "gathered_into_the_cpu"
-"""NCCL (torch 2.11) checks the input of an all-gather alone: with one rank this one goes through."""
+"""NCCL (torch 2.11) checks the input of an all-gather alone: with one rank it goes through."""
 TRAINED = [
     case
     for case in LAW

@@ -19,7 +19,9 @@ def built():
 
 
 def launched(fn, stand, folder, ranks=2):
-    return list(lab.launch(fn, stand, str(folder), ranks=ranks, timeout_s=60))
+    devices = "shared" if stand == on_ranks.ON_GPU else "cpu"  # the CPU hides GPUs
+    run = lab.launch(fn, stand, str(folder), ranks=ranks, devices=devices, timeout_s=60)
+    return list(run)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
