@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+import cloudpickle
 import ipywidgets
 import pytest
 from browser.lab import browser, chromium
@@ -67,6 +68,15 @@ def no_ranks_among_quick_tests(pytestconfig: pytest.Config) -> Iterator[None]:
 
 def _refused() -> None:
     raise AssertionError("this test starts ranks: mark it real, so that it is not among the quick")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_from_a_notebook(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test file defines travels to ranks by value, as a notebook's functions do. Otherwise
+    every rank would import the file, and pytest with it: four fifths of a short launch's CPU."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
