@@ -16,7 +16,7 @@ from browser.lab import browser, chromium
 from xdist.scheduler import LoadScopeScheduling
 
 from labkit import check, words
-from labkit.check import chapters, exercises, record
+from labkit.check import chapters, exercises, grading, record
 from labkit.launching import settings
 from labkit.launching.fork import zygote_client
 from labkit.machine import resources
@@ -147,6 +147,12 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     chapters.open_chapter(before)
     check.language("en")
     settings.reset()
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For answers that hang for ever: a right one would need the whole time on a busy machine."""
+    monkeypatch.setattr(grading, "HANG_S", 4.0)
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ from labkit.words import say
 if TYPE_CHECKING:
     from torch import Tensor
 
+HANG_S = 10.0
+"""how long an answer's ranks may be silent, in seconds: long enough for a busy machine"""
+
 
 @contextlib.contextmanager
 def limit(seconds: float) -> Iterator[None]:
@@ -58,9 +61,10 @@ def _starved_s() -> float:
         return 0.0
 
 
-def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 10.0) -> Run:
+def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float | None = None) -> Run:
     """Runs the ranks' side of an exercise on the CPU; what an answer leaves waiting is noticed
-    after ``hang_s``."""
+    after ``hang_s``, HANG_S where nothing is said."""
+    hang_s = HANG_S if hang_s is None else hang_s
     with limit(120.0):  # launch has its own
         return launch(work, *args, ranks=num_ranks, backend="gloo", hang_s=hang_s, timeout_s=30)
 
