@@ -4,6 +4,19 @@
 
 Each step of it by itself, one after another, in the order of the Makefile; the environment is made
 before. Seconds are on the wall; ``passed`` is what pytest counted at the end of the step.
+
+What was taken out since the run below, on 2026-11-22, by single files on the same machine while
+others worked on its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
+
+- A rank that imports a check imported matplotlib too: 0.39, now 0.06. The stubs of all exercises,
+  41 tests: 32, now 15; the check cells of chapter 07: 11.5 s on a quiet machine, now 7.0 s beside
+  a load of 4.
+- Ranks imported the test file, and pytest with it: the reference of ``elastic`` took 10.8, with
+  the file's functions sent by value 2.5. All of ``test_recovery_check`` takes 30, and 22 s.
+- axe on the two themes of chapter 07: 16.9, with the alike words of code merged 3.4; chapter 05:
+  11.3, now 2.6; chapter 08, most of it pictures: 6.3, now 5.4.
+- Answers that hang for ever were waited for 10 s each, now 4 s: four cases.
+- Side by side, what takes long for few tests is begun first; how much that gives is not measured.
 """
 
 import argparse

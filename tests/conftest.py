@@ -4,17 +4,19 @@ Where a mark's need is not met, the test skips on a person's machine and says wh
 needs a browser must run.
 """
 
+import collections
 import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+import cloudpickle
 import pytest
 from browser.lab import browser, chromium
 from xdist.scheduler import LoadScopeScheduling
 
 from labkit import check, words
-from labkit.check import chapters, exercises, record
+from labkit.check import chapters, exercises, grading, record
 from labkit.launching import settings
 from labkit.launching.fork import zygote_client
 from labkit.machine import resources
@@ -30,11 +32,18 @@ long."""
 
 TOGETHER = ("browser", "notebooks")
 """Folders whose tests share a JupyterLab and a Chromium, or the book: one worker has each."""
+LENGTHY = (*TOGETHER, "test_script", "test_recovery_check", "test_sockets", "test_crowd")
+"""What takes longest for few tests, side by side begun first: at the end no worker waits for it."""
 
 
 class BySharing(LoadScopeScheduling):
     """What shares something costly runs in one worker: each folder in TOGETHER, and each other file
     by itself. Marks of xdist can't say it: xdist 3.8.0 writes groups where pytest 9 reads none."""
+
+    def schedule(self) -> None:
+        """As the tests are sorted here, not the files with the most tests first, as else."""
+        self.config.option.loadscopereorder = False
+        super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePosixPath(nodeid.partition("::")[0])
@@ -47,14 +56,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> BySharing
     return BySharing(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the quick ones, by their folder, file and marks."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the quick ones, by their folder, file and marks; in a worker, the lengthy come first,
+    then the folders and files with the most tests."""
+    if hasattr(config, "workerinput"):
+        num_tests = collections.Counter(item.path for item in items)
+        items.sort(key=lambda item: (_place(item), -num_tests[item.path]))
     for item in items:
         folder = item.path.parent.name
         marked = {mark.name for mark in item.iter_markers()}
         real = {folder, item.path.stem} & {*STAGE, *LONG} or item.path.stem.endswith(REAL)
         if not real and not marked & {"browser", "notebooks", "alone", "real"}:
             item.add_marker(pytest.mark.quick)
+
+
+def _place(item: pytest.Item) -> int:
+    """Where in LENGTHY a test's folder or file stands, else behind all of it."""
+    places = [
+        LENGTHY.index(name) for name in (item.path.parent.name, item.path.stem) if name in LENGTHY
+    ]
+    return min(places, default=len(LENGTHY))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -68,6 +89,15 @@ def no_ranks_among_quick_tests(pytestconfig: pytest.Config) -> Iterator[None]:
 
 def _refused() -> None:
     raise AssertionError("this test starts ranks: mark it real, so that it is not among the quick")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_from_a_notebook(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test file defines travels to ranks by value, as a notebook's functions do. Otherwise
+    every rank would import the file, and pytest with it: four fifths of a short launch's CPU."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -120,6 +150,12 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     chapters.open_chapter(before)
     check.language("en")
     settings.reset()
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For answers that hang for ever: a right one would need the whole time on a busy machine."""
+    monkeypatch.setattr(grading, "HANG_S", 4.0)
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.check.verdict import Verdict
@@ -15,14 +17,28 @@ from labkit.words import say
 if TYPE_CHECKING:
     from torch import Tensor
 
+HANG_S = 10.0
+"""how long an answer's ranks may be silent, in seconds: long enough for a busy machine"""
+
 
 @contextlib.contextmanager
 def limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError when the block takes longer. Only a main thread has an alarm; elsewhere
-    there is no limit."""
+    """Raises TimeoutError when the block takes longer; while others have all cores, its time stands
+    still. Only a main thread has an alarm; elsewhere there is no limit."""
+    left_s = armed_s = seconds
+    starved_s = _starved_s()
+    used_s = time.thread_time()
 
     def ring(*_: object) -> None:
-        raise TimeoutError(say("no answer within {seconds:g} s", seconds=seconds))
+        nonlocal left_s, armed_s, starved_s, used_s
+        before = starved_s, used_s
+        starved_s = _starved_s()
+        used_s = time.thread_time()
+        left_s -= max(armed_s - (starved_s - before[0]), used_s - before[1])
+        if left_s < 0.01 * seconds:
+            raise TimeoutError(say("no answer within {seconds:g} s", seconds=seconds))
+        armed_s = max(left_s, 0.01)
+        signal.setitimer(signal.ITIMER_REAL, armed_s)
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -36,9 +52,19 @@ def limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float = 10.0) -> Run:
+def _starved_s() -> float:
+    """For how long this thread has been ready to run and had no core, in seconds; 0 where the
+    system does not tell."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def on_ranks(num_ranks: int, work: Callable, *args: object, hang_s: float | None = None) -> Run:
     """Runs the ranks' side of an exercise; what an answer leaves waiting is noticed
-    after ``hang_s``."""
+    after ``hang_s``, HANG_S where nothing is said."""
+    hang_s = HANG_S if hang_s is None else hang_s
     with limit(120.0):  # launch has its own
         return launch(work, *args, ranks=num_ranks, hang_s=hang_s, timeout_s=30)
 

@@ -9,7 +9,7 @@ from functools import partial
 from html import escape
 
 from labkit.pictures.drawing import Scene
-from labkit.pictures.painters import mpl, svg, text
+from labkit.pictures.painters import svg, text
 from labkit.pictures.sketch import Said, Sketch, said
 
 OFFLINE = "application/vnd.labkit.offline+html"
@@ -38,6 +38,10 @@ def bundle(scene: Scene | Sketch) -> dict[str, str]:
 
 def plain(scene: Scene | Sketch) -> dict[str, str]:
     """The picture for viewers that show neither scripts nor SVG."""
+    from labkit.pictures.painters import (
+        mpl,
+    )  # a rank that only imports a check need not wait for it
+
     png = base64.b64encode(mpl.png(scene)).decode()
     return {"image/png": png, "text/plain": text.render(scene)}
 

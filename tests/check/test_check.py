@@ -2,6 +2,9 @@
 typical mistakes."""
 
 import math
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -9,7 +12,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from labkit.check import exercises
+from labkit.check import exercises, grading
 from labkit.check.verdict import Verdict
 from labkit.pipeline import check, schedules
 
@@ -251,6 +254,31 @@ def test_an_answer_that_never_returns_is_stopped(monkeypatch):
     monkeypatch.setattr(exercises, "limit", lambda seconds: limit(min(seconds, 0.2)))
     verdict = check.choose_microbatches(endless)
     assert verdict.state == "wrong" and "no answer within 0.2 s" in verdict.counterexample
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how long a thread starved")
+@pytest.mark.timeout(60)
+def test_what_others_take_of_the_core_is_not_counted():
+    """Five programs on one core: 0.5 s of work take about 2.5 s, and are within 1 s."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    others = [subprocess.Popen([sys.executable, "-c", "while 1: pass"]) for _ in range(4)]
+    try:
+        time.sleep(0.3)
+        began = time.monotonic()
+        used_s = time.thread_time()
+        with grading.limit(1.0):
+            while time.thread_time() < used_s + 0.5:
+                pass
+        assert time.monotonic() - began > 1.2  # otherwise nothing was shown
+        with pytest.raises(TimeoutError), grading.limit(0.2):
+            while True:
+                pass
+    finally:
+        os.sched_setaffinity(0, cores)
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def test_hints_grow_with_each_attempt(capsys):

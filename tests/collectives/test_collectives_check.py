@@ -320,6 +320,7 @@ def everyone_waits(rank, num_ranks, tensor, root):
     dist.recv(tensor, (rank - 1) % num_ranks)
 
 
+@pytest.mark.usefixtures("short_patience")
 @pytest.mark.parametrize(
     ("name", "answer", "call"),
     [("ring_all_reduce", everyone_sends_first, "send"), ("tree_broadcast", everyone_waits, "recv")],

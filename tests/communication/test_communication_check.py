@@ -292,6 +292,7 @@ def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
     assert words in verdict.counterexample
 
 
+@pytest.mark.usefixtures("short_patience")
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [

@@ -11,7 +11,6 @@ import tomllib
 import types
 from pathlib import Path
 
-import conftest
 import files
 import pytest
 
@@ -254,8 +253,10 @@ def test_make_env_repairs_what_an_interrupted_call_left_and_follows_the_pins(tmp
     ],
 )
 def test_a_browser_test_without_a_browser_skips_with_a_reason_and_fails_in_ci(
-    monkeypatch, mark, ci, outcome
+    monkeypatch, pytestconfig, mark, ci, outcome
 ):
+    # by its path: what ``import conftest`` finds may be another folder's
+    conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
     monkeypatch.setenv("CI", ci)
     monkeypatch.setattr(conftest, "chromium", lambda: None)
     monkeypatch.setattr(conftest.resources, "num_gpus", lambda: 0)

@@ -6,6 +6,7 @@ import textwrap
 
 import psutil
 import pytest
+import torch
 
 import labkit as lab
 from labkit.launching import script
@@ -141,6 +142,19 @@ os._exit(0)
 """
 
 
+def undisturbed():
+    """The weights after the six steps of ELASTIC in one process: the ranks' gradients are equal, so
+    their mean is each."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(6):
+        optimizer.zero_grad()
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    return net.weight.tolist()
+
+
 @pytest.mark.parametrize(
     ("pids", "options", "left"),
     [
@@ -158,8 +172,7 @@ def test_torchrun_goes_on_from_the_checkpoint_with_the_ranks_that_are_left(
     assert seen[0][:2] == (left, 3) and [each is None for each in others] == [left == 1]
     killed = float(run.logs[1].split("killed at ")[1].split()[0])
     assert 0 < seen[0][2] - killed < 60
-    path.write_text(ELASTIC.format(folder=tmp_path / "undisturbed", pids="[]"))
-    assert lab.launch_script(path, ranks=2, timeout_s=120, show=False)[0][1] == weight
+    assert undisturbed() == weight
     shown = capsys.readouterr().out
     assert shown.count("$ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun ") == 3 - left
     assert ("--nnodes 1:2" in shown) == (left == 1) and "--log-dir" not in shown

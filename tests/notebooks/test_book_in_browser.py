@@ -16,6 +16,35 @@ from labkit.pictures import mime
 from labkit.pipeline import schedules, simulation
 from labkit.widgets import export
 
+LOOK = """() => {
+  const look = word => {
+    const shown = getComputedStyle(word);
+    const found = [shown.color, shown.backgroundColor, shown.fontSize, shown.fontWeight,
+                   shown.opacity, shown.textShadow,
+                   getComputedStyle(word.closest('pre')).backgroundColor];
+    for (let each = word; each !== document.body; each = each.parentElement) {
+      found.push(each.tagName, each.className, each.getAttribute('style'));
+    }
+    return found.join();
+  };
+  const words = document.querySelectorAll('.code pre span:not(:has(*))');
+  return [words, [...words].map(look)];
+}"""
+NOTE = f"""() => {{
+  const [words, looks] = ({LOOK})();
+  words.forEach((word, place) => word.look = (word.look || '') + looks[place]);
+}}"""
+MERGE = f"""() => {{
+  const kept = new Set();
+  for (const word of document.querySelectorAll('.code pre span:not(:has(*))')) {{
+    if (kept.has(word.look)) word.replaceWith(word.textContent);
+    kept.add(word.look);
+  }}
+  document.querySelectorAll('.code pre').forEach(each => each.normalize());
+  const [words, looks] = ({LOOK})();
+  return looks.every((look, place) => words[place].look.endsWith(look));
+}}"""
+
 
 @pytest.fixture
 def read(chrome, course):
@@ -195,6 +224,43 @@ def violations(page, *rules):
     )
 
 
+def merge_alike(page):
+    """In code, of the words that look the same in both themes the first keeps its element: a page
+    has thousands, and axe measures the contrast of each."""
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(NOTE)
+    assert page.evaluate(MERGE), "how a word looks depends on its place among the others"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("theme", "pale"),
+    [
+        ("light", "{color: #ddd !important}"),
+        ("dark", "{color: light-dark(black, #333) !important}"),
+    ],
+)
+def test_one_pale_word_is_found_among_all_that_look_alike(read, theme, pale):
+    page = read("02_boards.html")
+    last = page.locator(".code").last.get_attribute("data-cell")
+    page.add_style_tag(content=f".code[data-cell='{last}'] pre span.n {pale}")
+    num_words = page.locator(".code pre span").count()
+    merge_alike(page)
+    assert page.locator(".code pre span").count() < num_words / 2
+    page.emulate_media(color_scheme=theme)
+    (found,) = violations(page)
+    assert found[0] == "color-contrast" and '<span class="n">' in found[1][0]
+
+
+@pytest.mark.browser
+def test_words_that_look_otherwise_by_their_place_are_not_merged_unseen(read):
+    page = read("02_boards.html")
+    page.add_style_tag(content=".code pre span:nth-of-type(7) {color: #ddd !important}")
+    with pytest.raises(AssertionError, match="depends on its place"):
+        merge_alike(page)
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(read, scheme):
@@ -226,6 +292,7 @@ def test_every_page_of_the_whole_book_can_be_read(copies, chrome, tmp_path):
         wrong = []
         page.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
         page.goto(path.as_uri())
+        merge_alike(page)
         turn_every_board(page, ("ArrowDown", "ArrowRight"))
         assert violations(page) == wrong == [], path
         page.emulate_media(color_scheme="dark")

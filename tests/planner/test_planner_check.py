@@ -271,6 +271,7 @@ def hangs(model, optimizer):
     torch.distributed.barrier()
 
 
+@pytest.mark.usefixtures("short_patience")
 def test_an_answer_that_waits_forever_is_a_verdict():
     began = time.monotonic()
     verdict = check.held_bytes(hangs)
