@@ -45,6 +45,8 @@ class Point:
     """its size, as nccl-tests counts it (see ``Plan.chunk_bytes``)"""
     time_us: float
     """the slowest rank's time, in microseconds, the median over launches and calls"""
+    notes: tuple[str, ...] = ()
+    """what must be said with it: what carried the messages, and between which devices"""
 
 
 def sweep(
@@ -88,6 +90,7 @@ def sweep(
                     num_ranks=num_ranks,
                     num_bytes=4 * length,
                     time_us=float(time_us),
+                    notes=run.notes,
                 )
             )
     return points
@@ -154,7 +157,9 @@ def stored(primitive: str, num_ranks: int) -> list[Point]:
         kept = json.loads(_file(primitive, num_ranks).read_text(encoding="utf-8"))
         if kept["machine"] != _place(num_ranks):
             return []
-        points = [Point(**point) for point in kept["points"]]
+        points = [
+            Point(**{**point, "notes": tuple(point.get("notes", ()))}) for point in kept["points"]
+        ]
         fit(points)
     except (OSError, ValueError, TypeError, KeyError):
         return []

@@ -81,11 +81,31 @@ def _fault(notice_s: float, silent: bool = False, find: Callable | None = None) 
     return register
 
 
-@contextlib.contextmanager
-def memory_limit(num_bytes: float) -> Iterator[None]:
+def memory_limit(num_bytes: float) -> contextlib.AbstractContextManager[None]:
     """This process may take ``num_bytes`` more than it has now while the block runs, and is then
-    refused: a small device without a device. Linux only (RLIMIT_DATA); elsewhere there is no limit.
+    refused: of its GPU's memory where it computes on one, else of the machine's, where a pretend
+    device's memory lies as well. That is Linux only (RLIMIT_DATA); elsewhere there is no limit.
     The limit is the process's own."""
+    import torch
+
+    return _gpu_limit(num_bytes) if torch.cuda.is_available() else _host_limit(num_bytes)
+
+
+@contextlib.contextmanager
+def _gpu_limit(num_bytes: float) -> Iterator[None]:
+    import torch
+
+    torch.cuda.empty_cache()
+    limit_bytes = torch.cuda.memory_reserved() + num_bytes
+    torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.mem_get_info()[1])
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@contextlib.contextmanager
+def _host_limit(num_bytes: float) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     if sys.platform == "linux":
         with open("/proc/self/status") as status:
@@ -275,10 +295,12 @@ def diverged_replica(odd: int) -> Finding | None:
 @_fault(notice_s=0.5, find=lambda run: health.same_order(run[0]))
 def set_epoch(odd: int) -> dict[int, list[int]]:
     """Nobody calls ``set_epoch``: each epoch has the order of the first."""
+    import torch
     from torch.utils.data import DistributedSampler
 
     sampler = DistributedSampler(range(32), shuffle=True)
-    return {epoch: list(sampler) for epoch in range(2)}
+    with torch.device("cpu"):  # where its generator is
+        return {epoch: list(sampler) for epoch in range(2)}
 
 
 _KERNEL = """

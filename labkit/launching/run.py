@@ -52,10 +52,13 @@ class Run:
     def __len__(self) -> int:
         return len(self.results)
 
+    @property
+    def badge(self) -> str:
+        """Where its numbers come from, in words: "measured, gloo, paced"."""
+        return ", ".join((self.origin, *self.notes))
+
     def __repr__(self) -> str:
-        return (
-            f"Run({len(self)} ranks, {self.origin}, {', '.join(self.notes)}, {self.seconds:.2f} s)"
-        )
+        return f"Run({len(self)} ranks, {self.badge}, {self.seconds:.2f} s)"
 
     def bundle(self, *, title: Said = "", language: str | None = None) -> dict[str, str]:
         """What it shows, by mime type."""

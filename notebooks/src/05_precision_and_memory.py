@@ -171,14 +171,9 @@ def train(kinds, num_steps):
 
 
 # %%
-found = lab.launch(
-    train,
-    ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters"),
-    84,
-    ranks=2,
-    backend="gloo",
-    timeout_s=55,
-)[0]
+kinds = ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters")
+run = lab.launch(train, kinds, 84, ranks=2, timeout_s=55)
+found = run[0]
 means = {
     kind: losses.unflatten(0, (-1, 12)).mean(1) for kind, (losses, _) in found.items()
 }  # of 12 steps each
@@ -195,7 +190,7 @@ widgets.show(
             if kind != "fp32"
         ],
         title={"en": "Loss above that of fp32", "zh": "损失比 fp32 高多少"},
-        badge="measured, gloo",
+        badge=", ".join((run.origin, *run.notes)),
         x_name={"en": "step", "zh": "步"},
         y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
         language=LANGUAGE,
@@ -252,9 +247,7 @@ def mean_in_fp16():
     }
 
 
-print(
-    f"{my_mean = }\n     run = {lab.launch(mean_in_fp16, ranks=2, backend='gloo', timeout_s=40)[0]}"
-)
+print(f"{my_mean = }\n     run = {lab.launch(mean_in_fp16, ranks=2, timeout_s=40)[0]}")
 
 # %% [markdown]
 # DDP divides first. That costs at the other end of the range: a small gradient, divided by N, may fall below the smallest normal number and lose digits. bf16 has the range of fp32 and knows neither trouble, at the price of fewer digits in the sum.
@@ -277,7 +270,7 @@ for name, module in [
     module.register_forward_hook(
         lambda module, inputs, output, name=name: seen.update({name: output.dtype})
     )
-with torch.autocast("cpu", dtype=torch.bfloat16):
+with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
     loss = model.loss(net(tokens), targets)
 loss.backward()
 short = {dtype: name for name, dtype in TYPES.items()}
@@ -311,7 +304,11 @@ def kept_and_sent():
         if kind == "autocast, hook":
             ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         with (
-            torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind.startswith("autocast")),
+            torch.autocast(
+                torch.get_default_device().type,
+                dtype=torch.bfloat16,
+                enabled=kind.startswith("autocast"),
+            ),
             held.chunk(0),
         ):
             loss = model.loss(ddp(tokens), targets)
@@ -326,7 +323,7 @@ def kept_and_sent():
 
 
 # %%
-found, said = lab.launch(kept_and_sent, ranks=2, backend="gloo", timeout_s=40)[0]
+found, said = lab.launch(kept_and_sent, ranks=2, timeout_s=40)[0]
 print(f"{my_activations = }, {my_messages = }")
 for kind, numbers in found.items():
     kept, sent = (
@@ -352,7 +349,9 @@ def scaled_gradients(scale, dtype=torch.float16):
     """The gradient of the logits and of all weights, for a loss times ``scale``."""
     found, (tokens, targets) = [], model.story_tokens(64, 32, seed=1000)
     net.zero_grad()
-    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+    with torch.autocast(
+        torch.get_default_device().type, dtype=dtype, enabled=dtype != torch.float32
+    ):
         logits = net(tokens)
         logits.register_hook(found.append)
         loss = model.loss(logits, targets)
@@ -427,10 +426,12 @@ def overflow(num_steps):
 
     ddp.register_comm_hook(None, look)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=3)
+    scaler = torch.amp.GradScaler(
+        torch.get_default_device().type, init_scale=2.0**12, growth_interval=3
+    )
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + rank)
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(torch.get_default_device().type, dtype=torch.float16):
             loss = model.loss(ddp(tokens), targets) * (1e6 if (step, rank) == (3, 1) else 1)
         scale, before = scaler.get_scale(), flat(ddp.parameters())
         scaler.scale(loss).backward()
@@ -449,7 +450,7 @@ def overflow(num_steps):
 
 
 # %%
-run = lab.launch(overflow, 8, ranks=2, backend="gloo", timeout_s=40)
+run = lab.launch(overflow, 8, ranks=2, timeout_s=40)
 print(
     f"{rank_0_takes_step_3 = }\nstep rank   scale   own gradients finite   after all-reduce   stepped"
 )
@@ -498,10 +499,7 @@ def sharded(agree, num_steps):
 
 
 # %%
-runs = {
-    agree: lab.launch(sharded, agree, 5, ranks=2, backend="gloo", timeout_s=40)
-    for agree in (False, True)
-}
+runs = {agree: lab.launch(sharded, agree, 5, ranks=2, timeout_s=40) for agree in (False, True)}
 print("step   alone: rank 0        rank 1   agreed: rank 0         rank 1")
 for step in range(5):
     cells = [run[rank][0][step] for run in runs.values() for rank in range(2)]
@@ -520,12 +518,11 @@ def fsdp2_agrees():
     import torch
     import torch.distributed as dist
     from labkit.measure import traffic
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    net = fully_shard(torch.nn.Linear(8, 4), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    net = fully_shard(torch.nn.Linear(8, 4))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=1024.0)
     scaler.scale(net(torch.ones(2, 8)).sum()).backward()
     if dist.get_rank() == 1:
         net.weight.grad.to_local()[0, 0] = float("inf")
@@ -534,7 +531,7 @@ def fsdp2_agrees():
     return f"scale {scaler.get_scale():.0f} afterwards; {dict(counted.calls)}, {counted.payload_bytes.total()} bytes"
 
 
-for rank, words in enumerate(lab.launch(fsdp2_agrees, ranks=2, backend="gloo", timeout_s=40)):
+for rank, words in enumerate(lab.launch(fsdp2_agrees, ranks=2, timeout_s=40)):
     print(f"rank {rank}: {words}")
 
 # %% [markdown] sections="10.2.3, 19.4.2"
@@ -589,10 +586,7 @@ def table(counts):
 
 
 # %%
-found = {
-    ranks: lab.launch(table, (1, 2, 4), ranks=ranks, backend="gloo", timeout_s=40)[0]
-    for ranks in (1, 2, 4)
-}
+found = {ranks: lab.launch(table, (1, 2, 4), ranks=ranks, timeout_s=40)[0] for ranks in (1, 2, 4)}
 (whole32, _, _), (whole64, _, _) = found[1][1][0]  # one process, one microbatch: the big batch
 print(
     f"{my_difference = }\nranks microbatches   off it in fp32   in fp64   kept at once   sent, no_sync   without"
@@ -670,7 +664,7 @@ def all_tokens(lengths):
 
 print(f"{my_error = }")
 for lengths in (((32, 32), (32, 32)), ((32, 24), (16, 8)), ((32, 32), (32, 2))):
-    grad = lab.launch(mean_of_means, lengths, ranks=2, backend="gloo", timeout_s=40)[0]
+    grad = lab.launch(mean_of_means, lengths, ranks=2, timeout_s=40)[0]
     print(
         f"real tokens per sequence {lengths}: off by {format_share(off(grad, all_tokens(lengths)))}"
     )
@@ -762,7 +756,7 @@ def clipped(order):
     weights, size, seen = list(local.parameters()), dist.get_world_size(), []
     optimizer, scaler = (
         torch.optim.SGD(weights, lr=0.1),
-        torch.amp.GradScaler("cpu", init_scale=4096.0),
+        torch.amp.GradScaler(torch.get_default_device().type, init_scale=4096.0),
     )
 
     def clip():
@@ -770,7 +764,7 @@ def clipped(order):
 
     for number in range(4):
         tokens, targets = model.story_tokens(4, 32, seed=4 * dist.get_rank() + number)
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(torch.get_default_device().type, dtype=torch.float16):
             loss = model.loss(local(tokens), targets) / 4
         (loss if order == "each microbatch" else scaler.scale(loss)).backward()
         if order == "each microbatch":
@@ -788,9 +782,7 @@ def clipped(order):
 
 
 # %%
-found = {
-    order: lab.launch(clipped, order, ranks=2, backend="gloo", timeout_s=40) for order in my_lengths
-}
+found = {order: lab.launch(clipped, order, ranks=2, timeout_s=40) for order in my_lengths}
 right = found["right"][0][1]
 print(
     f"{my_lengths = }\n{'order':<22} {'length':>8}   off the right one   norms that clipping saw: rank 0 | rank 1"
@@ -987,16 +979,21 @@ def paid(ways, num_tries):
     import time
     import torch
     from labkit import model
+    from labkit.devices.place import synchronize
     from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+    def now():
+        synchronize()  # a GPU works on while Python goes ahead
+        return time.process_time()
+
     def seconds(k, stops_early):
-        y, began = x, time.thread_time()
+        y, began = x, now()
         with set_checkpoint_early_stop(stops_early):
             for i, block in enumerate(chain):
                 y = checkpoint(block, y, use_reentrant=False) if i < k else block(y)
-        middle = time.thread_time()
+        middle = now()
         y.sum().backward()
-        return middle - began, time.thread_time() - middle
+        return middle - began, now() - middle
 
     chain, x = [model.Block(256, 4) for _ in range(6)], torch.randn(2, 64, 256, requires_grad=True)
     tries = [{way: seconds(*way) for way in ways} for _ in range(num_tries)]
@@ -1005,7 +1002,7 @@ def paid(ways, num_tries):
 
 # %%
 WAYS = (0, True), (3, True), (6, True), (6, False)
-run = lab.launch(paid, WAYS, 5, ranks=2, backend="gloo", timeout_s=50)  # two: one thread each
+run = lab.launch(paid, WAYS, 5, ranks=2, timeout_s=50)  # two: one thread each
 taken = run[0]
 forward, backward = taken[0, True]
 for (k, stops_early), parts in taken.items():
@@ -1040,6 +1037,85 @@ for name, run in {
     run(torch.ones(8, 64)).sum().backward()
     grads[name] = flat([weight.grad for weight in layer.parameters()])
     print(f"{name:<16} off the plain gradient: {off(grads[name], grads['plain']):.2f}")
+
+# %% [markdown]
+# ### On a device that is full
+#
+# The bytes above were counted tensor by tensor. A device counts by itself: `torch.accelerator.max_memory_allocated()` is the peak of its allocator. Below, ranks stand on **pretend devices**: real tensors, in a memory of their own that can be made as small as we like. A pretend device follows a GPU's rules and, when it is full, uses its words. It can't show a GPU's speed, its streams and the races between them, or fragmentation.
+#
+# A training step of eight blocks with AdamW, once as it is, once with every block checkpointed:
+
+
+# %%
+def device_step(batch, recompute, num_steps=3):
+    """The peak of the device's memory, in bytes."""
+    import functools
+    from torch.utils.checkpoint import checkpoint
+
+    net = model.Transformer(8, 128, 4, max_len=64)
+    for block in net.layers[1:-1] if recompute else ():
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    optimizer = torch.optim.AdamW(net.parameters())
+    tokens, targets = model.story_tokens(batch, 64)
+    for _ in range(num_steps):
+        model.loss(net(tokens), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.accelerator.max_memory_allocated()
+
+
+# %% [markdown]
+# Two moments can be the highest of a step. When the backward begins, there are the weights and Adam's two moments, 12 bytes per parameter, and all activations. In the update there are the gradients as well and one more copy of the weights, which AdamW needs for a moment: 20 bytes per parameter, and no activations.
+
+
+# %%
+def device_peak(batch, recompute):
+    """The larger of both moments, in bytes; head and loss are left out."""
+    num_params = sum(
+        weight.numel() for weight in model.Transformer(8, 128, max_len=64).parameters()
+    )
+    kept = states.block_activation_bytes(batch, 64, 128, 4)
+    activations = kept + 8 * batch * 64 * 128 * 4 if recompute else 8 * kept
+    return max(12 * num_params + activations, 20 * num_params)
+
+
+# %%
+cases = list(itertools.product((2, 8, 16), (False, True)))
+peaks = [lab.launch(device_step, *case, ranks=1, devices=lab.pretend())[0] for case in cases]
+print("batch   recompute   predicted    measured")
+for (batch, recompute), measured_bytes in zip(cases, peaks):
+    due = format_bytes(device_peak(batch, recompute))
+    print(f"{batch:5} {recompute!s:>11} {due:>11} {format_bytes(measured_bytes):>11}")
+
+# %% [markdown]
+# What is measured above the prediction is what head, loss and the backward's own gradients hold for a moment. Where the update is the highest moment, recomputation gains nothing; where activations decide, it takes most of them away.
+#
+# Now the device gets 48 MiB (50.3 MB). **Predict:** which of the six still run?
+
+# %%
+my_runs = None
+
+# %%
+small = lab.pretend(memory_mib=48)
+try:
+    lab.launch(device_step, 16, False, ranks=1, devices=small)
+except lab.RankFailed as error:
+    print(str(error).partition("\n")[0])
+
+# %% [markdown]
+# This is CUDA's message, with "pretend" in place of "CUDA": what was asked for, how much there is, how much is free. The request that failed is small; it is only the one that came last. Sixteen sequences do not fit, and with recomputation they do:
+
+# %%
+peaks = [lab.launch(device_step, batch, True, ranks=1, devices=small)[0] for batch in (2, 8, 16)]
+print("recomputed, on 48 MiB:", *map(format_bytes, peaks))
+
+# %% [markdown]
+# The price is measured as above, the ways in turn, on pretend devices without a limit. It is processor time again, and only the ratio counts: a pretend device computes as fast as the CPU that plays it.
+
+# %%
+taken = lab.launch(paid, WAYS[:3], 5, ranks=2, devices=lab.pretend())[0]
+for (k, _), parts in taken.items():
+    print(f"{k} of 6 recomputed: {sum(parts) / sum(taken[0, True]):.2f} times the step")
 
 # %% [markdown]
 # ### Large models, computed
@@ -1095,7 +1171,10 @@ def everything(num_microbatches, checkpointed, num_steps=10):
             zip(*(part.chunk(num_microbatches) for part in batch)), start=1
         ):
             with contextlib.nullcontext() if number == num_microbatches else ddp.no_sync():
-                with torch.autocast("cpu", dtype=torch.bfloat16), held.chunk(number):
+                with (
+                    torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16),
+                    held.chunk(number),
+                ):
                     losses.append(model.loss(ddp(tokens), targets) / num_microbatches)
                 losses[-1].backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=1.0)
@@ -1105,9 +1184,7 @@ def everything(num_microbatches, checkpointed, num_steps=10):
 
 # %%
 rows = {
-    (num, with_checkpoints): lab.launch(
-        everything, num, with_checkpoints, ranks=2, backend="gloo", timeout_s=40
-    )[0]
+    (num, with_checkpoints): lab.launch(everything, num, with_checkpoints, ranks=2, timeout_s=40)[0]
     for num in (1, 4)
     for with_checkpoints in (False, True)
 }
@@ -1121,7 +1198,7 @@ for (num, with_checkpoints), (kept, losses) in rows.items():
     )
 
 # %% [markdown]
-# Checkpoints change nothing at all. Microbatches change the order of the sums, and in bf16 that can be seen in the last digits, no more. The savings multiply. On a GPU the loop is the same, with `"cuda"` in `autocast`; with fp16, add the scaler.
+# Checkpoints change nothing at all. Microbatches change the order of the sums, and in bf16 that can be seen in the last digits, no more. The savings multiply. On a GPU the loop is the same; with fp16, add the scaler.
 #
 # ## Exercises
 #

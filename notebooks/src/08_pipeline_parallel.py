@@ -75,7 +75,7 @@ def two_stages(num_microbatches, forward_us):
 
 
 # %%
-by_hand = lab.launch(two_stages, 2, 20_000, ranks=2, backend="gloo", timeout_s=40)
+by_hand = lab.launch(two_stages, 2, 20_000, ranks=2, timeout_s=40)
 draw(by_hand.timeline(), "send / recv")
 
 # %% [markdown]
@@ -96,7 +96,7 @@ max((gradients[name] - weight.grad).abs().max().item() for name, weight in whole
 # %% [markdown] sections="S7"
 # ### The hand-written pipeline of S7
 #
-# S7 puts two stages on two devices, drives both from **one** process, and calls `output.backward(micro)`. First the loop as printed (smaller sizes; the CPU stands for both devices). It does not survive its first backward: what `backward` takes is a gradient of the output's shape, and `micro` is the input.
+# S7 puts two stages on two devices, drives both from **one** process, and calls `output.backward(micro)`. First the loop as printed (smaller sizes; one device stands for both). It does not survive its first backward: what `backward` takes is a gradient of the output's shape, and `micro` is the input.
 
 
 # %%
@@ -126,7 +126,7 @@ def textbook_s7(as_printed):
 
 # %%
 try:
-    lab.launch(textbook_s7, True, ranks=1, backend="gloo", timeout_s=30)
+    lab.launch(textbook_s7, True, ranks=1, timeout_s=30)
 except lab.RankFailed as verdict:
     print(str(verdict).partition("\n")[0])
 
@@ -143,7 +143,7 @@ def boxes(run):
     return timeline.select(timeline.lane == "compute")
 
 
-s7 = boxes(lab.launch(textbook_s7, False, ranks=1, backend="gloo", timeout_s=30))
+s7 = boxes(lab.launch(textbook_s7, False, ranks=1, timeout_s=30))
 stage_of_box = torch.tensor([int(label[0]) for label in s7.label]).numpy()
 draw(
     replace(s7, rank=stage_of_box, num_ranks=2),
@@ -402,7 +402,7 @@ def torch_pipeline(num_steps):
     torch.manual_seed(0)
     rank, size, means = dist.get_rank(), dist.get_world_size(), []
     part = model.split(model.Transformer(4, 32, 2, max_len=32), size)[rank]
-    stage = PipelineStage(part, rank, size, torch.device("cpu"))
+    stage = PipelineStage(part, rank, size, torch.get_default_device())
     schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=model.loss)
     optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
     for step in range(num_steps):
@@ -420,7 +420,7 @@ def torch_pipeline(num_steps):
 
 
 # %%
-by_torch = lab.launch(torch_pipeline, 2, ranks=4, backend="gloo", timeout_s=50)
+by_torch = lab.launch(torch_pipeline, 2, ranks=4, timeout_s=50)
 by_torch[3]
 
 # %% [markdown] sections="8.6.2"
@@ -457,9 +457,7 @@ def deepspeed_pipeline(num_steps, forward_us, config, arguments):
 
 
 # %%
-by_deepspeed = lab.launch(
-    deepspeed_pipeline, 2, 10_000, {}, {}, ranks=4, backend="gloo", timeout_s=55
-)
+by_deepspeed = lab.launch(deepspeed_pipeline, 2, 10_000, {}, {}, ranks=4, timeout_s=55)
 print(*by_torch[3], "torch", sep="  ")
 print(*by_deepspeed[3][0], "DeepSpeed", sep="  ")
 draw(by_deepspeed.timeline(), "DeepSpeed PipelineModule (p = 4, m = 8)")
@@ -474,9 +472,7 @@ for place, config, arguments in (
     ("in the JSON:", {"pipeline": uniform}, {}),
     ("as an argument:", {}, uniform),
 ):
-    run = lab.launch(
-        deepspeed_pipeline, 0, 0, config, arguments, ranks=4, backend="gloo", timeout_s=55
-    )
+    run = lab.launch(deepspeed_pipeline, 0, 0, config, arguments, ranks=4, timeout_s=55)
     print(f"{place:<15} {run[0][1]}")
 
 # %% [markdown] sections="8.6.2"

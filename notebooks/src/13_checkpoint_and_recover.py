@@ -116,7 +116,7 @@ def leave_out_each(folder):
 
 
 # %%
-ran = lab.launch(leave_out_each, FOLDER / "parts", ranks=2, backend="gloo")
+ran = lab.launch(leave_out_each, FOLDER / "parts", ranks=2)
 apart = {part: [abs(a - b) for a, b in zip(*ran[1][part])] for part in PARTS}
 widgets.show(
     curves.curves(
@@ -130,7 +130,7 @@ widgets.show(
         },
         x_name={"en": "steps after the checkpoint", "zh": "检查点之后的步数"},
         y_name={"en": "difference of the losses", "zh": "损失之差"},
-        badge="measured, gloo",
+        badge=ran.badge,
     )
 )
 print(f"{my_worst = }\nleft out          mean difference over 20 steps, rank 1")
@@ -183,7 +183,7 @@ def sharded_model(num_layers=4, dim=128):
     torch.manual_seed(0)
     net = model.Transformer(num_layers, dim, 4, max_len=32)
     for layer in [*net.layers, net]:
-        fully_shard(layer, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
+        fully_shard(layer)
     return net, torch.optim.Adam(net.parameters(), lr=0.001)
 
 
@@ -213,7 +213,8 @@ def four_kinds(folder):
 
 
 # %%
-kinds = lab.launch(four_kinds, FOLDER / "kinds", ranks=2, backend="gloo")[0]
+run = lab.launch(four_kinds, FOLDER / "kinds", ranks=2)
+kinds = run[0]
 heads = (
     ("training stands still", "until it is on the disk")
     if words.language() == "en"
@@ -229,7 +230,7 @@ widgets.show(
         rows,
         unit_format=lambda ms: f"{ms:.0f} ms",
         title={"en": "Four kinds of saves", "zh": "四种保存"},
-        badge="measured, gloo",
+        badge=run.badge,
     )
 )
 print(
@@ -275,7 +276,7 @@ def what_changes(folder):
 
 
 # %%
-changed = lab.launch(what_changes, FOLDER / "changes", ranks=1, backend="gloo")[0]
+changed = lab.launch(what_changes, FOLDER / "changes", ranks=1)[0]
 print(f"{my_shares = }\ntrained       tensors unchanged    bytes: first save    third save   share")
 for name, (equal, num, written) in changed.items():
     print(
@@ -312,7 +313,7 @@ def train_and_save(folder, die_at=None):
 
 # %%
 try:
-    lab.launch(train_and_save, FOLDER / "killed", 25, ranks=2, backend="gloo")
+    lab.launch(train_and_save, FOLDER / "killed", 25, ranks=2)
 except lab.RankFailed as error:
     killed_s = float(error.logs[1].split()[-1])
     print(
@@ -328,8 +329,9 @@ except lab.RankFailed as error:
 my_seconds = None
 
 # %%
-after = lab.launch(train_and_save, FOLDER / "killed", ranks=2, backend="gloo")[0]
-undisturbed = lab.launch(train_and_save, FOLDER / "undisturbed", ranks=2, backend="gloo")[0]
+after = lab.launch(train_and_save, FOLDER / "killed", ranks=2)[0]
+run = lab.launch(train_and_save, FOLDER / "undisturbed", ranks=2)
+undisturbed = run[0]
 launch_s = min(at for at, _ in after.values()) - killed_s
 print(
     f"{my_seconds = }; measured {launch_s:.2f} s from the kill to step {min(after) + 1}; the source's limit is 300 s"
@@ -345,7 +347,7 @@ widgets.show(
             )
             for name, ran in zip(names, (undisturbed, after))
         ],
-        badge="measured, gloo",
+        badge=run.badge,
         title={"en": "Loss of rank 0", "zh": "rank 0 的损失"},
         x_name={"en": "step", "zh": "步"},
         y_name={"en": "loss", "zh": "损失"},
@@ -379,13 +381,13 @@ def come_back(folder):
 
 # %%
 try:
-    lab.launch(die_in_the_save, FOLDER / "saving", ranks=2, backend="gloo")
+    lab.launch(die_in_the_save, FOLDER / "saving", ranks=2)
 except lab.RankFailed as error:
     print(str(error).splitlines()[0])
 print("in the folder:", *sorted(path.name for path in (FOLDER / "saving").iterdir()))
 print(
     "loaded: step",
-    lab.launch(come_back, FOLDER / "saving", ranks=2, backend="gloo")[0][0],
+    lab.launch(come_back, FOLDER / "saving", ranks=2)[0][0],
 )
 
 # %% [markdown]
@@ -398,7 +400,7 @@ file = max(checkpoint.checkpoints(FOLDER / "undisturbed")[0].glob("shard*"))
 content = bytearray(file.read_bytes())
 content[-1] ^= 1
 file.write_bytes(content)
-step, skipped = lab.launch(come_back, FOLDER / "undisturbed", ranks=2, backend="gloo")[0]
+step, skipped = lab.launch(come_back, FOLDER / "undisturbed", ranks=2)[0]
 print(f"loaded: step {step}, because {skipped[0].replace(scratch.name, '...')}")
 
 # %% [markdown] sections="10.5.1, 19.6.4"
@@ -437,11 +439,9 @@ def load_shards(folder, engine):
 
 
 # %%
-saved = lab.launch(save_shards, FOLDER / "shards", ranks=4, backend="gloo")[0]
+saved = lab.launch(save_shards, FOLDER / "shards", ranks=4)[0]
 for engine, num_ranks in (("FSDP2", 2), ("DDP", 2)):
-    loaded, rng = lab.launch(
-        load_shards, FOLDER / "shards", engine, ranks=num_ranks, backend="gloo"
-    )[0]
+    loaded, rng = lab.launch(load_shards, FOLDER / "shards", engine, ranks=num_ranks)[0]
     equal = sum(torch.equal(a, b) for a, b in zip(saved, loaded, strict=True))
     print(
         f"{engine:>6}, {num_ranks} ranks: {equal} of {len(saved)} tensors equal; random generators go on: {rng}"
@@ -463,7 +463,7 @@ import torch, torch.distributed as dist
 from labkit.launching import rank
 from labkit.recovery import checkpoint
 imports_s = time.time() - began
-dist.init_process_group("gloo")
+dist.init_process_group()
 optimizer = torch.optim.Adam((net := torch.nn.Linear(4, 4)).parameters())
 step = checkpoint.load(sys.argv[1], net, optimizer)["step"] if checkpoint.checkpoints(sys.argv[1]) else 0
 rank.current().give((step, time.time(), imports_s))
