@@ -22,8 +22,7 @@ import numpy as np
 
 from labkit.collectives import network
 from labkit.collectives.algorithms import ALGORITHMS
-from labkit.devices import rung
-from labkit.devices.place import synchronize
+from labkit.devices.place import choose, synchronize
 from labkit.machine import resources
 from labkit.units import MOST_RANKS, check_real, check_whole, check_word
 
@@ -184,7 +183,7 @@ def _measured(primitive: str, num_ranks: int) -> list[Point]:
 
 def _place(num_ranks: int) -> dict[str, str | int]:
     """The machine and what ranks stand on there: what a measurement holds for."""
-    chosen = rung.choose(num_ranks, resources.num_gpus(), backend=None)
+    chosen = choose(num_ranks)
     return {**resources.summary(), "devices": chosen.name}
 
 

@@ -24,6 +24,8 @@ from labkit.words import say, to_say
 
 SOURCES = Path(__file__).parent / "native"
 NAMES = tuple(sorted({file.parent.name for file in SOURCES.glob("*/*.cpp")}))
+OLDEST_TORCH = {"pretend": (2, 13)}
+"""The versions that a library was written for: with 2.11 a pretend device breaks down."""
 BUILD_S = 600
 """How long a build may take, in seconds; one takes about 20."""
 
@@ -50,6 +52,23 @@ def obstacle() -> str | None:
             "(conda: cxx-compiler)"
         )
     return None
+
+
+def is_ready(name: str) -> bool:
+    """Whether a process can load a library here: it is built, and torch is new enough."""
+    return why_not(name) is None
+
+
+def why_not(name: str) -> str | None:
+    """Why a process can't load a library here, with the way out; None if it can."""
+    oldest = OLDEST_TORCH.get(name, (2, 0))
+    here = resources.version("torch") or "0.0"
+    if tuple(map(int, here.split(".")[:2])) < oldest:
+        return f"{name} needs torch {'.'.join(map(str, oldest))} or newer; this is {here}"
+    if path(name).is_file():
+        return None
+    way_out = obstacle() or "Build it (20 s, once): python -m labkit ops"
+    return f"our library {name} is not built here. {way_out}"
 
 
 def build(name: str) -> str:

@@ -5,8 +5,10 @@
     pretend   each rank has a pretend device: an accelerator's memory and rules, the CPU's speed
     cpu       plain CPU tensors, gloo
 
-The first that the machine can do is taken, ``shared`` and ``pretend`` only if asked for: by the
-launch (``devices=``), or for a whole course by the environment (``LABKIT_DEVICE=pretend``).
+The first that the machine can do is taken, ``shared`` only if asked for: by the launch
+(``devices=``), or for a whole course by the environment (``LABKIT_DEVICE=shared``). A step on a
+pretend device takes what it takes on the CPU, within some percent (``benchmarks/pretend.py``), and
+a program that runs there runs on a GPU: so it goes before the plain CPU.
 """
 
 import os
@@ -124,10 +126,16 @@ def said_of(backend: str) -> tuple[str, ...]:
 
 
 def choose(
-    num_ranks: int, num_gpus: int, *, devices: str | Pretend | None = None, backend: str | None
+    num_ranks: int,
+    num_gpus: int,
+    *,
+    devices: str | Pretend | None = None,
+    backend: str | None = None,
+    has_pretend: bool = False,
 ) -> Rung:
     """The rung for a launch: what ``devices`` names, else what ``backend`` needs ("nccl" or
-    "gloo"), else what the environment forces, else a GPU each or the CPU.
+    "gloo"), else what the environment forces, else a GPU each, else pretend devices where
+    ``has_pretend`` says that they can be had, else the CPU.
 
     Raises ValueError for names that are none, for what contradicts itself, and for GPUs that this
     machine lacks.
@@ -146,7 +154,7 @@ def choose(
         devices = "cuda" if has_gpus else "cpu"
     by_backend = {None: None, "nccl": "cuda", "gloo": "cpu"}[backend]
     name = devices or by_backend or _forced(num_ranks, num_gpus)
-    name = name or ("cuda" if num_gpus >= num_ranks else "cpu")
+    name = name or _best(num_ranks, num_gpus, has_pretend)
     if name not in NAMES:
         raise ValueError(
             f"devices is one of {', '.join(NAMES)}, or lab.pretend(memory_mib=...); got {devices!r}"
@@ -155,6 +163,13 @@ def choose(
     _check_gpus(name, num_ranks, num_gpus, asked)
     pretend = Pretend() if name == "pretend" else None
     return Rung(name=name, backend=BACKENDS[name], pretend=pretend)
+
+
+def _best(num_ranks: int, num_gpus: int, has_pretend: bool) -> str:
+    """The rung where nobody asks for one. Several ranks share a GPU only if asked for."""
+    if num_gpus >= num_ranks:
+        return "cuda"
+    return "pretend" if has_pretend else "cpu"
 
 
 def _forced(num_ranks: int, num_gpus: int) -> str | None:

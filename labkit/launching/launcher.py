@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from labkit import words
-from labkit.devices import library, rung
+from labkit.devices import library, place, rung
 from labkit.devices.rung import Pretend, Rung
 from labkit.launching import engines, settings
 from labkit.launching.fork import pickling, zygote_client
@@ -204,16 +204,12 @@ def _chosen_rung(
     if devices is None and backend is None and named:
         devices = rung.DEEPSPEED
     try:
-        chosen = rung.choose(ranks, resources.num_gpus(), devices=devices, backend=backend)
+        chosen = place.choose(ranks, devices=devices, backend=backend)
     except ValueError as error:
         raise Refused(str(error)) from None
-    lacking = [name for name in rung.LIBRARIES[chosen.name] if not library.path(name).is_file()]
-    if lacking:
-        way_out = library.obstacle() or "Build it (20 s, once): python -m labkit ops"
-        raise Refused(
-            f"devices={chosen.name!r} needs our library {lacking[0]!r}, which is not built here. "
-            f"{way_out}"
-        )
+    for name in rung.LIBRARIES[chosen.name]:
+        if reason := library.why_not(name):
+            raise Refused(f"devices={chosen.name!r} can't be had: {reason}")
     return chosen
 
 
