@@ -28,9 +28,8 @@ from nbformat import NotebookNode
 ROOT = Path(__file__).resolve().parent.parent
 CHINESE = "00_start_here"
 NOTEBOOK_TIMEOUT_S = 1200
-DEVICE = os.environ.get("LABKIT_DEVICE") or "pretend"
-"""What ranks stand on: pretend devices are held to a GPU's rules, so that what runs there runs on
-GPUs. LABKIT_DEVICE says otherwise."""
+DEVICE = "pretend"
+"""What ranks stand on. Pretend devices are held to a GPU's rules: what runs there runs on GPUs."""
 
 Copy = tuple[str, str]  # a language and a chapter's name
 
