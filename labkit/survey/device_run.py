@@ -100,7 +100,7 @@ def _ways(num_bytes: int, is_accelerator: bool) -> "dict[tuple[str, ...], tuple[
         return {(HOST_TO_HOST,): (host, there)}
     ways = {(TO_DEVICE, PAGEABLE): (there, host), (TO_HOST, PAGEABLE): (host, there)}
     if there.is_cuda:
-        pinned = torch.ones(num_bytes, dtype=torch.uint8, device="cpu").pin_memory()
+        pinned = host.pin_memory()
         ways |= {(TO_DEVICE, PINNED): (there, pinned), (TO_HOST, PINNED): (pinned, there)}
     return ways
 

@@ -14,6 +14,14 @@ from labkit.devices.rung import Pretend, Rung
     ("gpus", "ranks", "environment", "told", "name"),
     [
         (0, 2, None, {}, "cpu"),
+        (0, 2, None, {"has_pretend": True}, "pretend"),
+        (1, 2, None, {"has_pretend": True}, "pretend"),
+        (2, 2, None, {"has_pretend": True}, "cuda"),
+        (0, 2, "cpu", {"has_pretend": True}, "cpu"),
+        (0, 2, None, {"has_pretend": True, "backend": "gloo"}, "cpu"),
+        (0, 2, None, {"has_pretend": True, "devices": "deepspeed"}, "cpu"),
+        (2, 2, "pretend", {"devices": "deepspeed"}, "cpu"),
+        (2, 2, None, {"devices": "deepspeed"}, "cuda"),
         (8, 8, None, {}, "cuda"),
         (1, 2, None, {}, "cpu"),  # sharing is for who asks for it
         (1, 1, None, {}, "cuda"),
@@ -35,7 +43,7 @@ def test_the_launch_wins_then_the_environment_then_the_machine(
     monkeypatch.delenv(rung.VARIABLE, raising=False)
     if environment is not None:
         monkeypatch.setenv(rung.VARIABLE, environment)
-    chosen = rung.choose(ranks, gpus, **{"backend": None, **told})
+    chosen = rung.choose(ranks, gpus, **told)
     assert chosen.name == name
     assert chosen.backend == rung.BACKENDS[name]
     assert chosen.has_gpu == (name in ("cuda", "shared"))
@@ -57,22 +65,22 @@ def test_the_launch_wins_then_the_environment_then_the_machine(
 def test_what_cannot_be_is_refused_with_a_way_out(gpus, told, words, monkeypatch):
     monkeypatch.delenv(rung.VARIABLE, raising=False)
     with pytest.raises(ValueError, match=words):
-        rung.choose(2, gpus, **{"backend": None, **told})
+        rung.choose(2, gpus, **told)
 
 
 def test_a_rung_that_the_environment_cannot_mean_is_named(monkeypatch):
     monkeypatch.setenv(rung.VARIABLE, "gpu")
     with pytest.raises(ValueError, match=r"LABKIT_DEVICE is one of .*; got 'gpu'. Unset it"):
-        rung.choose(2, 0, backend=None)
+        rung.choose(2, 0)
     monkeypatch.setenv(rung.VARIABLE, "cuda")
     with pytest.raises(ValueError, match="LABKIT_DEVICE=cuda needs a GPU"):
-        rung.choose(2, 0, backend=None)
+        rung.choose(2, 0)
 
 
 def test_a_rung_arrives_as_it_left():
     kinds = [
         Rung(name="cpu", backend="gloo"),
-        rung.choose(2, 0, devices=lab.pretend(memory_mib=64, link_gb_per_s=2), backend=None),
+        rung.choose(2, 0, devices=lab.pretend(memory_mib=64, link_gb_per_s=2)),
     ]
     for kind in kinds:
         assert Rung.from_json(json.loads(json.dumps(kind.to_json()))) == kind

@@ -1,0 +1,89 @@
+"""The same cell on any device: who names a backend or the CPU is listed here, with the reason. What
+chooses devices (``labkit/devices``, ``labkit/launching``) is where such words belong."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PINS = {
+    "labkit/debugging/faults.py": (1, "a sampler that shuffles does it on the host"),
+    "labkit/survey/device_run.py": (1, "how fast bytes cross between host and device is asked"),
+    "labkit/recovery/checkpoint.py": (
+        2,
+        "a save goes on in the background from the host's memory, in a group of its own",
+    ),
+    "notebooks/src/00_start_here.py": (1, "a mistake that is shown: a batch left on the host"),
+    "notebooks/src/04_accelerate.py": (
+        2,
+        "accelerate's launcher starts processes of its own; its fp16 takes real GPUs or the CPU",
+    ),
+    "notebooks/src/07_fsdp.py": (1, "offload is the subject: a model begins on the host"),
+    "notebooks/src/14_debugging.py": (1, "gloo is the subject: how it ends a late rank's run"),
+}
+"""How often a file does, and why."""
+DECIDES = ("labkit/devices/", "labkit/launching/")
+CALLS = {"device", "to", "init_device_mesh", "Generator", "new_group"}
+"""Functions whose words are devices or backends."""
+
+
+def pins(text: str) -> Iterator[int]:
+    """The lines that name a backend, or the CPU as a device."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        words = [each for each in node.args if name in CALLS and _is(each, "cpu", "gloo")]
+        for keyword in node.keywords:
+            if keyword.arg == "backend" and isinstance(keyword.value, ast.Constant):
+                words.append(keyword.value)
+            elif keyword.arg in ("device", "devices", "device_id", "device_type"):
+                words += [keyword.value] if _is(keyword.value, "cpu") else []
+        if words:
+            yield node.lineno
+
+
+def _is(node: ast.expr, *words: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value in words
+
+
+def found() -> dict[str, int]:
+    """File -> how many of its calls are pinned."""
+    counts = {}
+    for folder in ("labkit", "notebooks/src"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            lines = list(pins(path.read_text(encoding="utf-8")))
+            if lines and not name.startswith(DECIDES):
+                counts[name] = len(lines)
+    return counts
+
+
+def test_who_names_a_backend_or_the_cpu_says_why():
+    assert found() == {name: count for name, (count, _) in PINS.items()}
+
+
+def test_there_are_fewer_than_ten_such_places():
+    assert sum(found().values()) < 10
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'lab.launch(f, ranks=2, backend="gloo")',
+        'x = torch.ones(3, device="cpu")',
+        'with torch.device("cpu"): pass',
+        'mesh = init_device_mesh("cpu", (2,))',
+        'copy = x.to("cpu", copy=True)',
+        'lab.launch(f, devices="cpu")',
+    ],
+)
+def test_a_pin_is_found(line):
+    assert list(pins(line)) == [1]
+
+
+@pytest.mark.parametrize("line", ['print("cpu")', "x.cpu()", "launch(f, backend=backend)"])
+def test_what_is_none_is_left_alone(line):
+    assert not list(pins(line))
