@@ -163,6 +163,8 @@ _WORDS = (
     ("paced", "paced"),
     ("paced links", "paced links"),
     ("overran", "overran"),
+    ("pretend device", "pretend device"),
+    ("shared GPU", "shared GPU"),
     ("bubble", "bubble"),
     ("of", "{} of total time"),
     ("span", "span"),
