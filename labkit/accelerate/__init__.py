@@ -1,8 +1,9 @@
 """Accelerate: one loop for DDP, FSDP and DeepSpeed.
 
 ``update`` is the theory of an update: which collectives each line of the loop calls under each
-engine, and where the weights change. ``run`` builds the Accelerator of an engine in a rank, runs
-the usual loop and looks at every line of an update; ``described`` says what ``prepare`` changed.
+engine, and where the weights change. ``engines`` builds the Accelerator of an engine in a rank, on
+its device; ``run`` runs the usual loop and looks at every line of an update, and ``described`` says
+what ``prepare`` changed.
 ``picture`` draws an update, predicted and measured; ``board`` is the widget; ``check`` holds the
 exercises (the same loop for every engine, accumulation with clipping, an exact accuracy).
 Chapter 04.
@@ -13,9 +14,12 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "run": [
+        "engines": [
             "ENGINES",
             "accelerator",
+            "find_device",
+        ],
+        "run": [
             "described",
             "step",
         ],

@@ -156,7 +156,7 @@ def _epoch(answer: Callable, engine: str) -> tuple[str]:
     """What is wrong; the main process alone is asked."""
     import torch.distributed as dist
 
-    from labkit.accelerate.run import accelerator
+    from labkit.accelerate.engines import accelerator
 
     accelerate = accelerator(engine)
     size = dist.get_world_size()
@@ -172,7 +172,7 @@ def _accumulated(answer: Callable, num_steps: int) -> tuple[str, int, int]:
     """What is wrong, all-reduces, updates."""
     import torch.distributed as dist
 
-    from labkit.accelerate.run import accelerator
+    from labkit.accelerate.engines import accelerator
     from labkit.measure import traffic
 
     accelerate = accelerator(accumulation=num_steps)
@@ -192,7 +192,7 @@ def _accuracy(answer: Callable, num_samples: int, batch: int) -> tuple[str, int,
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit.accelerate.run import accelerator
+    from labkit.accelerate.engines import accelerator
     from labkit.measure import traffic
 
     accelerate = accelerator()

@@ -1,17 +1,11 @@
-"""An Accelerator for each of its engines, inside a rank and on the CPU.
-
-Accelerate 1.15 runs FSDP and DeepSpeed on all ranks where it has found GPUs. Without any it trains
-with DDP (ACCELERATE_USE_CPU), or takes each rank for the only process, and says nothing. Here it is
-told what it would have found; the ranks, the engines and their collectives are real.
-"""
+"""The usual loop with a real Accelerator: what each of its lines called, and what it moved."""
 
 import functools
-import os
 from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from labkit.accelerate import update
+from labkit.accelerate.engines import accelerator
 from labkit.accelerate.update import SHAPE, Update
 from labkit.devices import rung
 
@@ -20,69 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from labkit.launching.job import Job
-
-ENGINES = (*update.ENGINES, "zero3")
-_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-
-
-def accelerator(
-    engine: str = "ddp",
-    *,
-    precision: str = "no",
-    accumulation: int = 1,
-    max_norm: float | None = None,
-    layer: str = "Block",
-) -> "Accelerator":
-    """What ``Accelerator()`` becomes in a rank that ``accelerate launch`` has started with this
-    engine.
-
-    "one process" forgets that there are ranks, as ``python train.py`` would. DeepSpeed clips at the
-    ``max_norm`` of its configuration; FSDP makes units of the modules of class ``layer``. Raises
-    ValueError for an unknown engine.
-    """
-    if engine not in ENGINES:
-        raise ValueError(f"an engine is one of {', '.join(ENGINES)}; got {engine!r}")
-    from accelerate import Accelerator, DistributedType, PartialState
-
-    if engine == "one process":
-        for name in _RANK:
-            os.environ.pop(name, None)
-    os.environ.pop("ACCELERATE_USE_CPU", None)  # with it DeepSpeed would not be used
-    state = PartialState(cpu=True)
-    plugin: dict[str, Any] = {}
-    if engine == "fsdp":
-        state.distributed_type = DistributedType.MULTI_GPU
-        plugin["fsdp_plugin"] = _fsdp_plugin(layer)
-    elif engine.startswith("zero"):
-        plugin["deepspeed_plugin"] = _deepspeed_plugin(int(engine[-1]), accumulation, max_norm)
-    return Accelerator(
-        mixed_precision=precision, gradient_accumulation_steps=accumulation, **plugin
-    )
-
-
-def _fsdp_plugin(layer: str) -> object:
-    """FSDP2, units made of the modules of class ``layer``."""
-    from accelerate import FullyShardedDataParallelPlugin
-
-    return FullyShardedDataParallelPlugin(
-        fsdp_version=2,
-        reshard_after_forward=True,
-        auto_wrap_policy="transformer_based_wrap",
-        transformer_cls_names_to_wrap=[layer],
-        cpu_ram_efficient_loading=False,
-    )
-
-
-def _deepspeed_plugin(stage: int, accumulation: int, max_norm: float | None) -> object:
-    """ZeRO at a stage; DeepSpeed accumulates and clips by itself."""
-    from accelerate import DeepSpeedPlugin
-
-    return DeepSpeedPlugin(
-        zero_stage=stage,
-        gradient_accumulation_steps=accumulation,
-        gradient_clipping=max_norm,
-        zero3_save_16bit_model=True,
-    )
 
 
 def start(update: Update) -> "Job":

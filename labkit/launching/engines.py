@@ -1,15 +1,28 @@
-"""Which engine a function trains with, as far as its code names it: a cell that says ``deepspeed``
-is launched where DeepSpeed can run, without being told."""
+"""Which engine a function trains with, as far as its code or its arguments name it: a cell that
+says ``deepspeed`` is launched where DeepSpeed can run, without being told."""
 
 import functools
+import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+_NAMED = re.compile(r"zero[0-3]|\w*deepspeed\w*", re.IGNORECASE)
+"""an engine of DeepSpeed's, as this package calls them, or DeepSpeed itself"""
 
 
 def names_deepspeed(fn: Callable) -> bool:
     """Whether a function, or one of the same module that it calls, names DeepSpeed: as a module, in
     a word of its own such as "deepspeed_plugin", or in a text that is one word."""
     return any("deepspeed" in word.lower() for word in _words(fn, set()))
+
+
+def given_deepspeed(args: Iterable[object]) -> bool:
+    """Whether an argument names DeepSpeed: a text that is one word ("zero2", "deepspeed"), or the
+    name of an entry in a dict."""
+    entries = (names for names in args if isinstance(names, dict))
+    words = [*args, *chain.from_iterable(entries)]
+    return any(isinstance(word, str) and _NAMED.fullmatch(word) for word in words)
 
 
 def _words(fn: object, seen: set[int]) -> Iterator[str]:

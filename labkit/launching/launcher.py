@@ -104,7 +104,8 @@ def start(
     ranks = told.ranks if ranks is None else ranks
     call = pickling.pack_call(fn, args, kwargs)
     _check_room(ranks, len(call))
-    chosen = _chosen_rung(fn, ranks, devices, backend)
+    given = (*args, *kwargs.values())
+    chosen = _chosen_rung(fn, given, ranks, devices, backend)
     client = zygote_client.running()
     request = Request(
         num_ranks=ranks,
@@ -196,10 +197,11 @@ def _check_room(ranks: int, call_bytes: int) -> None:
 
 
 def _chosen_rung(
-    fn: Callable, ranks: int, devices: str | Pretend | None, backend: str | None
+    fn: Callable, given: tuple, ranks: int, devices: str | Pretend | None, backend: str | None
 ) -> Rung:
     """What the ranks stand on. Raises Refused for what this machine does not have."""
-    if devices is None and backend is None and engines.names_deepspeed(fn):
+    named = engines.names_deepspeed(fn) or engines.given_deepspeed(given)
+    if devices is None and backend is None and named:
         devices = rung.DEEPSPEED
     try:
         chosen = rung.choose(ranks, resources.num_gpus(), devices=devices, backend=backend)

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from labkit.launching.engines import names_deepspeed
+from labkit.launching.engines import given_deepspeed, names_deepspeed
 
 
 def imports_it():
@@ -58,3 +58,15 @@ def test_a_function_that_trains_with_deepspeed_is_known(fn):
 @pytest.mark.parametrize("fn", [only_talks_about_it, calls_itself, print, len, functools.partial])
 def test_any_other_function_is_left_alone(fn):
     assert not names_deepspeed(fn)
+
+
+@pytest.mark.parametrize(
+    "args", [("zero2",), (3, "DeepSpeed"), ({"ACCELERATE_USE_DEEPSPEED": "1"},)]
+)
+def test_an_argument_that_names_deepspeed_is_known(args):
+    assert given_deepspeed(args)
+
+
+@pytest.mark.parametrize("args", [(), ("ddp", 2), ("zeros",), ("about deepspeed, a word",), ({},)])
+def test_any_other_argument_is_left_alone(args):
+    assert not given_deepspeed(args)
