@@ -166,8 +166,14 @@ def _log(log: Log, answer: Callable) -> None:
 def _logged(function: Callable, kind: str, log: Log) -> Callable:
     from torch.distributed import distributed_c10d as inner
 
+    is_inside = False
+
     @functools.wraps(function)
     def post(tensor: Any, peer: int | None = None, *args: Any, **kwargs: Any) -> "_Work":
+        nonlocal is_inside
+        given = args if peer is None else (peer, *args)
+        if is_inside:  # where torch has a default device, a call comes by twice
+            return function(tensor, *given, **kwargs)
         named = [peer, *(kwargs.get(name) for name in ("src", "dst", "group_src", "group_dst"))]
         other = next((each for each in named if each is not None), None)
         if other is None:
@@ -175,8 +181,12 @@ def _logged(function: Callable, kind: str, log: Log) -> Callable:
         if not 0 <= other < inner.get_world_size():  # gloo would crash
             raise ValueError(f"ranks are 0 to {inner.get_world_size() - 1}; got {other}")
         log.append((kind, other))
-        given = args if peer is None else (peer, *args)
-        return _Work(function(tensor, *given, **kwargs), log, len(log) - 1)
+        is_inside = True
+        try:
+            work = function(tensor, *given, **kwargs)
+        finally:
+            is_inside = False
+        return _Work(work, log, len(log) - 1)
 
     return post
 

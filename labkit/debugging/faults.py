@@ -81,33 +81,19 @@ def _fault(notice_s: float, silent: bool = False, find: Callable | None = None) 
     return register
 
 
-def memory_limit(num_bytes: float) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def memory_limit(num_bytes: float) -> Iterator[None]:
     """This process may take ``num_bytes`` more than it has now while the block runs, and is then
-    refused: of its GPU's memory where it computes on one, else of the machine's, where a pretend
-    device's memory lies as well. That is Linux only (RLIMIT_DATA); elsewhere there is no limit.
-    The limit is the process's own."""
+    refused: of its GPU's memory where it has one, else of the machine's, where a pretend device's
+    lies as well (on Linux, by RLIMIT_DATA; elsewhere there is no limit)."""
     import torch
 
-    return _gpu_limit(num_bytes) if torch.cuda.is_available() else _host_limit(num_bytes)
-
-
-@contextlib.contextmanager
-def _gpu_limit(num_bytes: float) -> Iterator[None]:
-    import torch
-
-    torch.cuda.empty_cache()
-    limit_bytes = torch.cuda.memory_reserved() + num_bytes
-    torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.mem_get_info()[1])
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-@contextlib.contextmanager
-def _host_limit(num_bytes: float) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    if sys.platform == "linux":
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
+        limit_bytes = torch.cuda.memory_reserved() + num_bytes
+        torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.mem_get_info()[1])
+    elif sys.platform == "linux":
         with open("/proc/self/status") as status:
             used_kb = next(int(line.split()[1]) for line in status if line.startswith("VmData"))
         resource.setrlimit(resource.RLIMIT_DATA, (1024 * used_kb + int(num_bytes), before[1]))
@@ -115,6 +101,8 @@ def _host_limit(num_bytes: float) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+        if has_gpu:
+            torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def _is(odd: int) -> bool:

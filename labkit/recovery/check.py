@@ -332,7 +332,7 @@ def _same(a: object, b: object) -> bool:
     import torch
 
     if isinstance(b, torch.Tensor):
-        return isinstance(a, torch.Tensor) and torch.equal(a, b)
+        return isinstance(a, torch.Tensor) and torch.equal(a.cpu(), b.cpu())
     if isinstance(b, dict):
         has_keys = isinstance(a, dict) and a.keys() == b.keys()
         return has_keys and all(_same(a[key], b[key]) for key in b)

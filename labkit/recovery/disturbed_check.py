@@ -74,7 +74,9 @@ class Training:
         from torch.nn.parallel import DistributedDataParallel
 
         torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        with torch.device("cpu"):  # the same numbers whatever the device
+            net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        net = net.to(torch.get_default_device())
         wrapped = DistributedDataParallel(net) if torch.distributed.is_initialized() else net
         return wrapped, torch.optim.Adam(wrapped.parameters(), lr=0.05)
 
@@ -127,8 +129,9 @@ def train_step(
     """One step; the mean over the ranks is that over the whole batch of twelve."""
     import torch
 
-    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
-    mine = x.tensor_split(num_ranks)[rank]
+    with torch.device("cpu"):  # the same numbers whatever the device
+        x = torch.randn(12, 4, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+    mine = x.to(torch.get_default_device()).tensor_split(num_ranks)[rank]
     target = mine.sin().sum(1, keepdim=True)
     optimizer.zero_grad()
     ((net(mine) - target).square().sum() * num_ranks / 12).backward()
@@ -182,7 +185,7 @@ def _equal(given: "dict[str, Tensor]", right: "dict[str, Tensor]") -> bool:
 
     if given.keys() != right.keys():
         return False
-    return all(torch.allclose(given[name], right[name], atol=1e-7) for name in right)
+    return all(torch.allclose(given[name].cpu(), right[name].cpu(), atol=1e-7) for name in right)
 
 
 def ambush(folder: Path, note: Callable[[], None]) -> None:

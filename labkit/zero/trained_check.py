@@ -19,7 +19,6 @@ STEPS = 3
 def sharded(answer: Callable, widths: tuple[int, ...]) -> dict[str, Any]:
     """Trains with the answer, and alone with everybody's data; weighs the states of every optimizer
     that steps."""
-    import torch
     from torch import distributed as dist
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -30,10 +29,7 @@ def sharded(answer: Callable, widths: tuple[int, ...]) -> dict[str, Any]:
     calls: list[int] = []
     held: dict[int, int] = {}
     model = _net(widths)
-    batches = [
-        torch.randn(size, 5, widths[0], generator=torch.Generator().manual_seed(step))
-        for step in range(STEPS)
-    ]
+    batches = [_drawn(step, size, 5, widths[0]) for step in range(STEPS)]
 
     def weigh(optimizer: Any, *_: Any) -> None:
         tensors = chain.from_iterable(state.values() for state in optimizer.state.values())
@@ -60,6 +56,14 @@ def sharded(answer: Callable, widths: tuple[int, ...]) -> dict[str, Any]:
         "total_bytes": sum(sizes),
         "largest_bytes": max(sizes),
     }
+
+
+def _drawn(seed: int, *shape: int) -> "Tensor":
+    """Random numbers on this rank's device, the same on every rank."""
+    import torch
+
+    device = torch.get_default_device()
+    return torch.randn(*shape, generator=torch.Generator(device).manual_seed(seed))
 
 
 def _net(widths: tuple[int, ...]) -> "nn.Module":
@@ -151,16 +155,12 @@ def zero3(
     """What is wrong with the weights; the engine's batch and microbatch; bytes of parameters here,
     and of all."""
     import deepspeed
-    import torch
     from torch import distributed as dist
 
     from labkit.sharding import engines
 
     widths = (16, 64, 4)
-    data = [
-        5 * torch.randn(global_batch, widths[0], generator=torch.Generator().manual_seed(step))
-        for step in range(STEPS)
-    ]
+    data = [5 * _drawn(step, global_batch, widths[0]) for step in range(STEPS)]
     alone = _net(widths)
     _adamw(
         alone,

@@ -23,7 +23,7 @@ from labkit.collectives import calibrate_run as calibrate, network, network_pict
 from labkit.collectives import published, topology_picture
 from labkit.pictures import curves as pictures_curves, scene
 from labkit import collectives, widgets
-from labkit.machine import hardware, resources
+from labkit.machine import hardware
 from labkit.pictures.curves import Series
 from labkit.collectives import check
 from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
@@ -156,7 +156,7 @@ def traffic_of_each(num_bytes):
 
 
 # %%
-run = lab.launch(traffic_of_each, 4_000_000, ranks=4, backend="gloo", timeout_s=30)
+run = lab.launch(traffic_of_each, 4_000_000, ranks=4, timeout_s=30)
 print(
     f"{my_megabytes = }\n\n{'4 ranks, S = 4 MB':<18} payload, rank 0   wire, each rank (MB)     least possible"
 )
@@ -207,10 +207,10 @@ def textbook_s11(fixed):
 
 # %%
 try:
-    lab.launch(textbook_s11, False, ranks=3, backend="gloo", timeout_s=20, hang_s=1.5)
+    lab.launch(textbook_s11, False, ranks=3, timeout_s=20, hang_s=1.5)
 except lab.Timeout as verdict:
     print(verdict)
-fixed = lab.launch(textbook_s11, True, ranks=3, backend="gloo", timeout_s=20)
+fixed = lab.launch(textbook_s11, True, ranks=3, timeout_s=20)
 print(f"{my_ranks_that_return = }; fixed:", *fixed)
 
 # %% [markdown] sections="8.9.1"
@@ -254,7 +254,7 @@ def textbook_ring(to_the_letter):
 
 # %%
 for to_the_letter in (True, False):
-    run = lab.launch(textbook_ring, to_the_letter, ranks=4, backend="gloo", timeout_s=30)
+    run = lab.launch(textbook_ring, to_the_letter, ranks=4, timeout_s=30)
     print(*(" ".join(f"{number:05}" for number in result) for result in run), sep="   ")
 
 # %% [markdown]
@@ -289,7 +289,7 @@ def small_ring():
     return ring(torch.arange(1, dist.get_world_size() + 1) * 10 ** dist.get_rank())
 
 
-run = lab.launch(small_ring, ranks=4, backend="gloo", timeout_s=30)
+run = lab.launch(small_ring, ranks=4, timeout_s=30)
 for step in range(6):
     print(
         f"step {step}  ",
@@ -319,7 +319,7 @@ def ring_and_library(num_bytes):
 
 # %%
 for size in (2, 4):
-    run = lab.launch(ring_and_library, 4_000_000, ranks=size, backend="gloo", timeout_s=30)
+    run = lab.launch(ring_and_library, 4_000_000, ranks=size, timeout_s=30)
     print(
         f"N = {size}: largest difference {max(error for error, _ in run):.1e}; each rank sent",
         *(sent for _, sent in run),
@@ -581,9 +581,8 @@ points = calibrate.sweep("all_reduce", ranks=(2, 4), num_launches=3)
 series = []
 for num_ranks in (2, 4):
     mine = [point for point in points if point.num_ranks == num_ranks]
-    backend = "nccl" if resources.num_gpus() >= num_ranks else "gloo"
     series += judge(
-        f"N = {num_ranks}, {backend}",
+        f"N = {num_ranks}, {', '.join(mine[0].notes)}",
         num_ranks,
         [p.num_bytes for p in mine],
         [p.time_us for p in mine],

@@ -163,7 +163,7 @@ WAYS = {
     "mean": "the same, divided by the ranks",
     "last": "no_sync for all but the last",
 }
-runs = {form: lab.launch(accumulate, form, ranks=2, backend="gloo", timeout_s=30) for form in WAYS}
+runs = {form: lab.launch(accumulate, form, ranks=2, timeout_s=30) for form in WAYS}
 print(f"{'':<40} calls    bytes   off the whole batch   ranks differ by")
 for form, (first, second) in runs.items():
     print(
@@ -229,7 +229,7 @@ def converge(settings, num_microbatches=64):
 
 # %%
 settings = [(1, 0.3), (4, 0.3), (8, 0.3), (4, 4 * 0.3), (8, 8 * 0.3)]
-losses = lab.launch(converge, settings, ranks=2, backend="gloo", timeout_s=50)[0]
+losses = lab.launch(converge, settings, ranks=2, timeout_s=50)[0]
 print(" k   rate   updates    loss")
 for (k, rate), loss in zip(settings, losses):
     print(f"{k:2}   {rate:4.1f}   {64 // k:7}   {loss:5.2f}")
@@ -250,6 +250,7 @@ def train(hook, state, num_steps, link):
     import torch
     import torch.distributed as dist
     from labkit import model
+    from labkit.devices.place import synchronize
     from labkit.measure import pace, traffic
     from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -265,6 +266,7 @@ def train(hook, state, num_steps, link):
             model.loss(net(tokens), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
+        synchronize()  # a GPU works on while Python goes ahead
         seconds.append(time.perf_counter() - began)
         sent.append(counted.payload_bytes.total()), wire.append(counted.sent_bytes)
         if step % 10 == 9:
@@ -278,9 +280,8 @@ SLOW, NUM_STEPS, results = Link(alpha_us=200, bandwidth_gb_per_s=0.015), 80, {}
 
 def compress(name, hook, **state):
     """Trains under a hook, keeps the result, returns a line about it."""
-    results[name] = result = lab.launch(
-        train, hook, state, NUM_STEPS, SLOW, ranks=2, backend="gloo", timeout_s=50
-    )[0]
+    run = lab.launch(train, hook, state, NUM_STEPS, SLOW, ranks=2, timeout_s=50)
+    results[name] = result = run[0] | {"badge": run.badge}
     wire = "  unknown" if result["wire"] is None else f"{result['wire']:9,}"  # only Linux counts it
     return (
         f"{name:<26} a step: {result['sent'][-1]:8,} bytes handed in,{wire} on the wire, {result['ms']:5.1f} ms   "
@@ -402,10 +403,7 @@ def top_k_bytes(num_values, share):
 
 
 # %%
-runs = {
-    size: lab.launch(top_k_bytes, 1_000_000, 0.01, ranks=size, backend="gloo", timeout_s=30)
-    for size in (2, 4)
-}
+runs = {size: lab.launch(top_k_bytes, 1_000_000, 0.01, ranks=size, timeout_s=30) for size in (2, 4)}
 print(f"{my_saving_handed_in = }, {my_saving_on_8_ranks = }\n")
 print("ranks   handed in: dense    top-1 %   saved     sent: dense    top-1 %   saved   by formula")
 for size, run in runs.items():
@@ -436,8 +434,8 @@ def top_k(state, bucket):
         gradient = gradient + state.get("kept", 0)
     chosen = gradient.abs().topk(int(state["share"] * len(gradient))).indices
     values, places = (
-        torch.empty(size * len(chosen)),
-        torch.empty(size * len(chosen), dtype=torch.int32),
+        gradient.new_empty(size * len(chosen)),
+        gradient.new_empty(size * len(chosen), dtype=torch.int32),
     )
     dist.all_gather_single(values, gradient[chosen])
     dist.all_gather_single(places, chosen.int())
@@ -481,7 +479,7 @@ def add_bytes():
 
 
 # %%
-lab.launch(add_bytes, ranks=2, backend="gloo", timeout_s=30)[0]
+lab.launch(add_bytes, ranks=2, timeout_s=30)[0]
 
 # %% [markdown]
 # So the bytes are gathered, each rank's with its own scale, and added up as floats. With `levels=7` the numbers would fit into four bits (they are sent as bytes here; packed two by two it would be half).
@@ -500,7 +498,10 @@ def quantised(state, bucket):
         if state["stochastic"]
         else torch.round(numbers)
     )
-    scales, all_numbers = torch.empty(size), torch.empty(size * len(numbers), dtype=torch.int8)
+    scales, all_numbers = (
+        gradient.new_empty(size),
+        gradient.new_empty(size * len(numbers), dtype=torch.int8),
+    )
     dist.all_gather_single(scales, scale.view(1))
     dist.all_gather_single(all_numbers, numbers.to(torch.int8))
     answer.set_result((all_numbers.view(size, -1) * scales[:, None]).mean(0))
@@ -555,7 +556,7 @@ widgets.show(
         y_name={"en": "loss", "zh": "损失"},
         log_x=True,
         language=LANGUAGE,
-        badge="measured, paced links, gloo",
+        badge=results["top-1 %"]["badge"],
     )
 )
 
@@ -784,15 +785,13 @@ def speak():
         "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING",
         "NCCL_DEBUG_FILE": "/dev/stdout",
     }
-    dist.all_reduce(
-        torch.ones(1 << 20, device="cuda")
-    )  # the first collective makes the communicator
-    torch.cuda.synchronize()
+    dist.all_reduce(torch.ones(1 << 20))  # the first collective makes the communicator
+    torch.accelerator.synchronize()
 
 
 # %%
 if resources.num_gpus():
-    run = lab.launch(speak, ranks=min(2, resources.num_gpus()), backend="nccl", timeout_s=50)
+    run = lab.launch(speak, ranks=min(2, resources.num_gpus()), devices="cuda", timeout_s=50)
     lines = [line for line in run.logs[0].splitlines() if "NCCL INFO" in line]
     wanted = [
         line

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from labkit.pictures import bytes_held, curves
 from labkit.debugging import faults, health
+from labkit.devices.place import synchronize
 from labkit.measure import memory, traffic
 from labkit import model, sharding, widgets
 from labkit.debugging import check
@@ -55,7 +56,7 @@ def mean_length():
 
 
 try:
-    lab.launch(mean_length, ranks=4, backend="gloo", timeout_s=40)
+    lab.launch(mean_length, ranks=4, timeout_s=40)
 except lab.LaunchError as error:
     widgets.report(error, language=LANGUAGE)
     finding = error.finding
@@ -64,7 +65,7 @@ except lab.LaunchError as error:
     )
 
 # %% [markdown]
-# A report has a row per rank. Only one raised an exception of its own: its row is marked, with the error and the line. The others were waiting in the all-reduce for it; when it left, gloo told some of them, or all, that a connection was gone. Such an error is an **echo**: it says that another rank failed, not why. Under torchrun all of these tracebacks come mixed into one terminal. The first thing to find is the one that is not an echo.
+# A report has a row per rank. Only one raised an exception of its own: its row is marked, with the error and the line. The others were waiting in the all-reduce for it; when it left, some of them, or all, were told that a connection was gone. Such an error is an **echo**: it says that another rank failed, not why. Under torchrun all of these tracebacks come mixed into one terminal. The first thing to find is the one that is not an echo.
 #
 # Left alone in a cell, the exception draws the same report above its text. It is caught here so that the notebook goes on. From now on a small function does that:
 
@@ -73,7 +74,7 @@ except lab.LaunchError as error:
 def fails(fn, *args, **options):
     """Launches a run that is expected to fail, draws its report, and returns the verdict."""
     try:
-        run = lab.launch(fn, *args, backend="gloo", timeout_s=40, **options)
+        run = lab.launch(fn, *args, timeout_s=40, **options)
     except lab.LaunchError as error:
         widgets.report(error, language=LANGUAGE)
         return error
@@ -121,10 +122,10 @@ def trap_one(mended):
 
 error = fails(trap_one, False, ranks=4)
 print(f"{my_guess = }\n{type(error).__name__}: {error}")
-print("mended:", *lab.launch(trap_one, True, ranks=4, backend="gloo", timeout_s=40))
+print("mended:", *lab.launch(trap_one, True, ranks=4, timeout_s=40))
 
 # %% [markdown]
-# A hang, and gloo says nothing: by default it would wait half an hour. labkit asks each rank where it is and reads torch's **flight recorder**, which numbers the collectives of every group. Same number, other operation: that proves it, and the majority tells who is odd.
+# A hang, and torch says nothing: by default it would wait half an hour with gloo, ten minutes with NCCL. labkit asks each rank where it is and reads torch's **flight recorder**, which numbers the collectives of every group. Same number, other operation: that proves it, and the majority tells who is odd.
 #
 # Section 8.11.2 has the second kind: a barrier that only rank 0 reaches. Rank 0 "saves" first. **Predict** which ranks the report marks: 0, or 1 and 2?
 
@@ -144,7 +145,7 @@ def save_and_wait(mended):
 
 error = fails(save_and_wait, False, ranks=3)
 print(f"{my_marked = }; marked: {error.finding.ranks}\n{error}")
-print("mended:", list(lab.launch(save_and_wait, True, ranks=3, backend="gloo", timeout_s=40).logs))
+print("mended:", list(lab.launch(save_and_wait, True, ranks=3, timeout_s=40).logs))
 
 # %% [markdown] sections="19.9"
 # The rank that waits has done nothing wrong yet; those that never come are marked. The arrow points from who waits to whom it waits for. Read the line it waits in, go up to the nearest `if`, and you have the fault.
@@ -167,7 +168,7 @@ def trap_two(mended):
 
 error = fails(trap_two, False, ranks=4)
 print(error.finding.text)
-print("mended:", *lab.launch(trap_two, True, ranks=4, backend="gloo", timeout_s=40))
+print("mended:", *lab.launch(trap_two, True, ranks=4, timeout_s=40))
 
 # %% [markdown]
 # ### One batch less
@@ -187,7 +188,7 @@ def epoch(joined):
 
 error = fails(epoch, False, ranks=2)
 print(error.finding.text)
-print("with join(), batches:", *lab.launch(epoch, True, ranks=2, backend="gloo", timeout_s=40))
+print("with join(), batches:", *lab.launch(epoch, True, ranks=2, timeout_s=40))
 
 # %% [markdown] sections="8.11.2"
 # ## Hang lab: messages in a circle
@@ -226,7 +227,7 @@ def no_cycle():
     return before, got.item()
 
 
-before, after = lab.launch(no_cycle, ranks=2, backend="gloo", timeout_s=40)[0]
+before, after = lab.launch(no_cycle, ranks=2, timeout_s=40)[0]
 print(f"rank 0: {before:g} before the wait, {after:g} after it")
 
 # %% [markdown] sections="8.11.2"
@@ -273,7 +274,7 @@ def late():
 
 
 # %%
-run = lab.launch(late, ranks=2, backend="gloo", timeout_s=40)
+run = lab.launch(late, ranks=2, devices="cpu", timeout_s=40)  # gloo raises, NCCL ends the process
 print(f"{my_seconds = }")
 for name, (seconds, how) in run[0].items():
     print(f"{name:<14} {seconds:.1f} s  {how}")
@@ -300,7 +301,7 @@ def swapped():
     return x.item(), y.item()
 
 
-run = lab.launch(swapped, ranks=3, backend="gloo", timeout_s=40)
+run = lab.launch(swapped, ranks=3, timeout_s=40)
 print(f"{(my_x, my_y) = }; rank 0 got {run[0]}, right is {(3 * 1.0, 3 * 10.0)}")
 check.trace(run)
 
@@ -316,7 +317,7 @@ def swapped_in_a_loop():
     return {name: value.item() for name, value in sums.items()}
 
 
-run = lab.launch(swapped_in_a_loop, ranks=3, backend="gloo", timeout_s=40)
+run = lab.launch(swapped_in_a_loop, ranks=3, timeout_s=40)
 print(run[0])
 check.trace(run)
 
@@ -330,7 +331,7 @@ check.trace(run)
 # %%
 os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
 error = fails(trap_one, False, ranks=3)
-run = lab.launch(swapped, ranks=3, backend="gloo", timeout_s=40)
+run = lab.launch(swapped, ranks=3, timeout_s=40)
 del os.environ["TORCH_DISTRIBUTED_DEBUG"]
 print(f"{error}\n\nswapped order: no complaint; rank 0 got {run[0]}, right is (3.0, 30.0)")
 
@@ -345,12 +346,13 @@ def small_calls():
     began = time.perf_counter()
     for _ in range(200):
         dist.all_reduce(one)
+    synchronize()  # a GPU works on while Python goes ahead
     return (time.perf_counter() - began) / 200
 
 
-plain_s = max(lab.launch(small_calls, ranks=2, backend="gloo", timeout_s=40))
+plain_s = max(lab.launch(small_calls, ranks=2, timeout_s=40))
 os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-compared_s = max(lab.launch(small_calls, ranks=2, backend="gloo", timeout_s=40))
+compared_s = max(lab.launch(small_calls, ranks=2, timeout_s=40))
 del os.environ["TORCH_DISTRIBUTED_DEBUG"]
 print(
     f"{1e6 * plain_s:.0f} us a call; under DETAIL {1e6 * compared_s:.0f} us, "
@@ -385,7 +387,7 @@ def one_nan():
     return own, before, health.finite(gradients.items())
 
 
-run = lab.launch(one_nan, ranks=4, backend="gloo", timeout_s=40)
+run = lab.launch(one_nan, ranks=4, timeout_s=40)
 print(f"{(my_before, my_after) = }; before: {run[0][1].ranks}, after: {run[0][2].ranks}")
 for rank, (own, *_) in enumerate(run):
     print(
@@ -424,14 +426,15 @@ my_row = None
 # %%
 def train_16bit(dtype, autocast, num_steps=8):
     """The losses, how many steps the scaler skipped, and whether the weights are still finite."""
+    device = torch.get_default_device()
     net, inputs, targets = torch.nn.Linear(16, 1), torch.full((8, 16), 50.0), torch.zeros(8, 1)
     torch.nn.init.constant_(net.weight, 100.0)  # outputs of 80000
     if not autocast:
         net.to(dtype), (inputs := inputs.to(dtype)), (targets := targets.to(dtype))
     optimizer, losses, skipped = torch.optim.SGD(net.parameters(), lr=1e-5), [], 0
-    scaler = torch.amp.GradScaler("cpu", enabled=autocast and dtype == torch.float16)
+    scaler = torch.amp.GradScaler(device.type, enabled=autocast and dtype == torch.float16)
     for _ in range(num_steps):
-        with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+        with torch.autocast(device.type, dtype=dtype, enabled=autocast):
             loss = torch.nn.functional.mse_loss(net(inputs), targets)
         scaler.scale(loss).backward()
         scale = scaler.get_scale()
@@ -484,7 +487,7 @@ def one_update_alone(alone):
 
 
 for alone in (False, True):
-    print(lab.launch(one_update_alone, alone, ranks=3, backend="gloo", timeout_s=40)[0])
+    print(lab.launch(one_update_alone, alone, ranks=3, timeout_s=40)[0])
 
 # %% [markdown] sections="19.9"
 # ## Four more traps
@@ -621,13 +624,12 @@ def small_messages(per_message):
         with traffic.count() as counted:
             for some in gradients.split(per_message):
                 dist.all_reduce(some)
+            synchronize()
         seconds.append(time.perf_counter() - began)
     return min(seconds), counted
 
 
-each, buckets = (
-    lab.launch(small_messages, num, ranks=2, backend="gloo", timeout_s=40)[0] for num in (1, 50)
-)
+each, buckets = (lab.launch(small_messages, num, ranks=2, timeout_s=40)[0] for num in (1, 50))
 for seconds, counted in (each, buckets):
     print(
         f"{counted.calls['all_reduce']:3} calls, {counted.payload_bytes['all_reduce']:,} bytes, {1e3 * seconds:5.1f} ms"
@@ -649,20 +651,26 @@ class Copies(TorchDispatchMode):
     num = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.num += func is torch.ops.aten._to_copy.default
+        self.num += str(func) == "aten._to_copy.default"
         return func(*args, **(kwargs or {}))
 
 
-batch, device = torch.ones(4, 4), "cuda" if torch.cuda.is_available() else "cpu"
-there = batch.to(device)
-for title, move in (
-    ("already there", lambda: there.to(device)),
-    ("in one step", lambda: batch.to(device, torch.float16)),
-    ("in three steps", lambda: batch.to(device).to(torch.float64).half()),
-):
-    with Copies() as copies:
-        move()
-    print(f"{title:<14} {copies.num} copies")
+def copied(batch):
+    device, num_copies = torch.get_default_device(), {}
+    there = batch.to(device)
+    for title, move in (
+        ("already there", lambda: there.to(device)),
+        ("in one step", lambda: batch.to(device, torch.float16)),
+        ("in three steps", lambda: batch.to(device).to(torch.float64).half()),
+    ):
+        with Copies() as copies:
+            move()
+        num_copies[title] = copies.num
+    return num_copies
+
+
+for title, num in lab.launch(copied, torch.ones(4, 4), ranks=1)[0].items():
+    print(f"{title:<14} {num} copies")
 
 # %% [markdown]
 # The wait needs a GPU to be seen: from pinned memory a copy with `non_blocking=True` runs beside the computation. Without one, torch says so itself:
@@ -676,11 +684,11 @@ with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     batch = next(iter(DataLoader(torch.ones(8, 1_000_000), batch_size=8, pin_memory=True)))
 print(f"pinned: {batch.is_pinned()};", *(str(one.message) for one in said))
-if torch.cuda.is_available():
+if torch.accelerator.is_available():
     for title, source in (("pinned, non_blocking", batch), ("pageable", batch.clone())):
-        torch.cuda.synchronize()
+        torch.accelerator.synchronize()
         began = time.perf_counter()
-        source.to("cuda", non_blocking=source.is_pinned())
+        source.to(torch.accelerator.current_accelerator(), non_blocking=source.is_pinned())
         print(f"{title:<20} the program goes on after {1e3 * (time.perf_counter() - began):.2f} ms")
 
 # %% [markdown]
@@ -700,7 +708,7 @@ for told in (False, True):
 # %% [markdown] sections="8.11.1"
 # ## Out-of-memory lab
 #
-# A rank gets a limit: 32 MB more than it has, then the system refuses. A small device without a device. Rank 1's batch is too large for it, rank 0's is not. **Predict:** in which line does it fail, the forward or the backward?
+# Here each rank gets a pretend device of 40 MiB: a memory of its own, with a GPU's rules and a GPU's words when it is full. Rank 1's batch is too large for it, rank 0's is not. **Predict:** in which line does it fail, the forward or the backward?
 
 # %%
 my_line = None
@@ -710,23 +718,23 @@ my_line = None
 def too_large(num_micro_batches):
     net = model.Transformer(4, 128, 4, max_len=128)
     tokens, targets = model.story_tokens(12 if dist.get_rank() == 1 else 2, 128)
-    with faults.memory_limit(32e6):
-        for some, theirs in zip(tokens.chunk(num_micro_batches), targets.chunk(num_micro_batches)):
-            loss = model.loss(net(some), theirs) / num_micro_batches
-            loss.backward()
+    for some, theirs in zip(tokens.chunk(num_micro_batches), targets.chunk(num_micro_batches)):
+        loss = model.loss(net(some), theirs) / num_micro_batches
+        loss.backward()
     dist.all_reduce(loss.detach())
     return "done"
 
 
-error = fails(too_large, 1, ranks=2)
+small = lab.pretend(memory_mib=40)
+error = fails(too_large, 1, ranks=2, devices=small)
 print(
     f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}"
 )
-print(error.outcomes[1].error["message"].partition("DefaultCPUAllocator: ")[2])
-print("in 6 microbatches:", *lab.launch(too_large, 6, ranks=2, backend="gloo", timeout_s=40))
+print(error.outcomes[1].error["message"])
+print("in 6 microbatches:", *lab.launch(too_large, 6, ranks=2, devices=small, timeout_s=40))
 
 # %% [markdown]
-# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. On a CPU `memory.watch` counts every storage that torch makes; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
+# The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. `memory.watch` counts every storage that torch makes, on any device; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
 
 # %%
 my_part = None
@@ -761,6 +769,7 @@ def one_step(cure=""):
         began = time.perf_counter()
         watched.layers(net.layers)  # from here on, a moment for each layer's forward and backward
         train(net, optimizer, batch, num, watched, cure, marks=True)
+        synchronize()
         seconds = time.perf_counter() - began
     weights = [
         getattr(w, "full_tensor", lambda w=w: w)().detach().flatten() for w in net.parameters()
@@ -772,7 +781,7 @@ def one_step(cure=""):
 def train(net, optimizer, batch, num, watched, cure, marks=False):
     """One step in ``num`` microbatches; gradients averaged over the ranks, by FSDP or by hand."""
     for tokens, targets in zip(*(part.chunk(num) for part in batch)):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cure == "bf16"):
+        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=cure == "bf16"):
             loss = model.loss(net(tokens), targets) / num
         sharding.claim(watched, net, optimizer), watched.kept()
         if marks:
@@ -788,7 +797,8 @@ def train(net, optimizer, batch, num, watched, cure, marks=False):
 
 
 # %%
-plain, seconds, weights = lab.launch(one_step, ranks=2, backend="gloo", timeout_s=40)[0]
+run = lab.launch(one_step, ranks=2, timeout_s=40)
+plain, seconds, weights = run[0]
 widgets.show(
     bytes_held.footprint(
         plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}, language=LANGUAGE
@@ -797,7 +807,7 @@ widgets.show(
 print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}")
 
 # %% [markdown]
-# On a GPU the allocator keeps the history itself. Section 8.11.1 calls `_record_memory_history(enabled=True)`. torch sends a bool to an older function; how many events do the two keep?
+# On a GPU the allocator keeps a history itself. Section 8.11.1 calls `_record_memory_history(enabled=True)`. torch sends a bool to an older function; how many events do the two keep?
 
 # %%
 import inspect
@@ -851,7 +861,7 @@ def one_by_one():
 
 tried = {
     "none": (plain, seconds, weights),
-    **lab.launch(one_by_one, ranks=2, backend="gloo", timeout_s=40)[0],
+    **lab.launch(one_by_one, ranks=2, timeout_s=40)[0],
 }
 rows = [
     ({"en": cure, "zh": CURES.get(cure, "不用")}, footprint.peak_bytes)
@@ -862,7 +872,7 @@ widgets.show(
         rows,
         unit_format=format_bytes,
         title={"en": "Peak of a rank, one cure at a time", "zh": "一个 rank 的峰值，每次一种解法"},
-        badge="measured, gloo",
+        badge=run.badge,
         language=LANGUAGE,
     )
 )
@@ -872,20 +882,20 @@ for cure, (footprint, took, changed) in tried.items():
     print(f"{cure:<16} {saved:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}")
 
 # %% [markdown] sections="8.11.1"
-# Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try on this CPU; a GPU's would differ, most of all for bf16.
+# Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try; only a GPU can tell a GPU's, most of all for bf16.
 #
 # Read the snapshot first: here activations fill the memory, so what divides them helps. Microbatches with accumulation (cures 1 and 2 are one) and checkpointing leave the update as it was. FSDP divides parameters, gradients and optimizer states, the smaller part here, so it saves less. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. FSDP is therefore no fixed "number 4", and precision no "number 6".
 #
 # ### Offload comes last
 #
-# It moves the states to the host's memory, and sends them over the bus in each step. On a CPU there is nothing to leave, so here is the prediction only; chapter 06 holds such predictions against DeepSpeed's own ranks, byte for byte. ZeRO-3, a model of this size on two ranks, what each keeps where:
+# It moves the states to the host's memory, and sends them over the bus in each step. Here is the prediction only; chapter 06 holds such predictions against DeepSpeed's own ranks, byte for byte. ZeRO-3, a model of this size on two ranks, what each keeps where:
 
 # %%
 for offload in ("none", "optimizer", "all"):
     step = sharding.Step(engine="zero3", ranks=2, layers=4, dim=128, offload=offload)
     held = step.predict().bytes_by("device")
     device, host = (
-        format_bytes(held[place][0]) if place in held else "0 B" for place in ("cpu", "host")
+        format_bytes(held[place][0]) if place in held else "0 B" for place in ("device", "host")
     )
     print(f"predicted, offload {offload:<10} device {device:<8} host {host}")
 
@@ -933,7 +943,7 @@ def with_logs(folder, mended):
 # %%
 print(f"{my_files = }")
 for mended in (False, True):
-    run = lab.launch(with_logs, folder.name, mended, ranks=3, backend="gloo", timeout_s=40)
+    run = lab.launch(with_logs, folder.name, mended, ranks=3, timeout_s=40)
     print(f"\n{'mended' if mended else 'section 10.5.2'}:")
     for rank in range(3):
         print(
@@ -969,9 +979,7 @@ def three_steps():
 
 
 # %%
-found = [
-    lab.launch(three_steps, ranks=ranks, backend="gloo", timeout_s=40)[0] for ranks in (2, 2, 4)
-]
+found = [lab.launch(three_steps, ranks=ranks, timeout_s=40)[0] for ranks in (2, 2, 4)]
 print(f"{(my_second_run, my_four_ranks) = }")
 for title, weights in zip(("2 ranks", "2 ranks again", "4 ranks"), found):
     print(
@@ -993,7 +1001,7 @@ def waits_forever():
     dist.all_reduce(torch.ones(1))
 
 
-job = lab.start(waits_forever, ranks=3, backend="gloo", timeout_s=40)
+job = lab.start(waits_forever, ranks=3, timeout_s=40)
 while (
     sum("text" in row["where"] for row in job.progress) < 3 and not job.done
 ):  # each tells where it is
@@ -1001,7 +1009,7 @@ while (
 for row in job.progress:
     print(f"rank {row['rank']}: {row['where']['call']} at {row['where']['text']}")
 installed = f"{Path(torch.__file__).parents[1]}/"
-print(*job.stacks()[1].replace(installed, "").splitlines()[:4], sep="\n")
+print(*job.stacks()[1].replace(installed, "").splitlines()[:5], sep="\n")
 job.stop()
 print("stopped:", job.done)
 
@@ -1098,7 +1106,6 @@ losses, accuracies = (2.0, 3.0, 4.0, 5.0), (0.75, 1.0, 0.25, 0.5)
 run = lab.launch(
     lambda: dashboard(losses[dist.get_rank()], accuracies[dist.get_rank()]),
     ranks=4,
-    backend="gloo",
     timeout_s=40,
 )
 print(*run, sep="\n")
@@ -1244,7 +1251,7 @@ def update_and_compare():
     return health.compare({"weight": weight}.items()), weight.tolist()
 
 
-run = lab.launch(update_and_compare, ranks=3, backend="gloo", timeout_s=40)
+run = lab.launch(update_and_compare, ranks=3, timeout_s=40)
 print(run[0][0], *(weight for _, weight in run), sep="\n")
 
 
@@ -1289,7 +1296,6 @@ def mean_of_all(losses):
 run = lab.launch(
     lambda: mean_of_all(torch.ones((3, 2, 0)[dist.get_rank()])),
     ranks=3,
-    backend="gloo",
     timeout_s=40,
 )
 print([mean for mean, _ in run], run[0][1])
