@@ -78,9 +78,7 @@ def six_steps(num_steps):
 my_difference = None
 
 # %%
-runs = {
-    size: lab.launch(six_steps, 3, ranks=size, backend="gloo", timeout_s=40) for size in (1, 2, 4)
-}
+runs = {size: lab.launch(six_steps, 3, ranks=size, timeout_s=40) for size in (1, 2, 4)}
 torch.manual_seed(0)
 start = model.Transformer(2, 32, 2, max_len=32).state_dict()
 print(
@@ -126,7 +124,7 @@ def unequal_shares():
 
 
 # %%
-found = lab.launch(unequal_shares, ranks=2, backend="gloo", timeout_s=40)[0]
+found = lab.launch(unequal_shares, ranks=2, timeout_s=40)[0]
 largest = max(grad.abs().max().item() for grad in found["whole batch"].values())
 for name in ("1 / size", "share / 8"):
     print(
@@ -184,7 +182,7 @@ one = best_of_seven(think)
 rows = {
     "one after the other": 2 * one,
     "two threads": best_of_seven(two_threads),
-    "two ranks": max(lab.launch(think_in_rank, ranks=2, backend="gloo", timeout_s=40)),
+    "two ranks": max(lab.launch(think_in_rank, ranks=2, timeout_s=40)),
 }
 for name, seconds in rows.items():
     print(f"{name:<19} {seconds / one:.1f} times one share")
@@ -251,6 +249,7 @@ def three_ways():
     import time
     import torch.distributed as dist
     from labkit import model
+    from labkit.devices.place import synchronize
     from labkit.measure import traffic
     from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -270,6 +269,7 @@ def three_ways():
                 model.loss(run(tokens), targets).backward()
                 if afterwards:
                     afterwards(list(mine.parameters()))
+            synchronize()  # a GPU works on while Python goes ahead
             steps.append((time.perf_counter() - began, time.process_time() - cpu_began))
         ms = [1e3 * statistics.median(each) for each in zip(*steps[2:])]
         found[name] = counted, ms, {name: weight.grad for name, weight in mine.named_parameters()}
@@ -277,7 +277,7 @@ def three_ways():
 
 
 # %%
-found = lab.launch(three_ways, ranks=2, backend="gloo", timeout_s=40)[0]
+found = lab.launch(three_ways, ranks=2, timeout_s=40)[0]
 print(
     f"{my_calls = }\n             all-reduces      payload   on the wire   step    CPU      difference"
 )
@@ -314,7 +314,7 @@ def during_the_backward():
     return started, [name for name, _ in under_way]
 
 
-started, names = lab.launch(during_the_backward, ranks=2, backend="gloo", timeout_s=40)[0]
+started, names = lab.launch(during_the_backward, ranks=2, timeout_s=40)[0]
 print(f"started when the backward ended: {started} of {len(names)}")
 print("first:", *names[:4], "\nlast: ", *names[-4:])
 
@@ -350,7 +350,7 @@ def watch_buckets(num_steps):
 
 
 # %%
-for step, seen in enumerate(lab.launch(watch_buckets, 3, ranks=2, backend="gloo", timeout_s=40)[0]):
+for step, seen in enumerate(lab.launch(watch_buckets, 3, ranks=2, timeout_s=40)[0]):
     for num_bytes, names in seen:
         print(
             f"step {step}: {format_bytes(num_bytes):>8}, {len(names):2} gradients:",
@@ -458,7 +458,7 @@ def one_process(batch):
 
 eight = model.story_tokens(8, 32)
 for with_sampler in (True, False):
-    grads = lab.launch(four_sequences_each, with_sampler, ranks=2, backend="gloo", timeout_s=40)[0]
+    grads = lab.launch(four_sequences_each, with_sampler, ranks=2, timeout_s=40)[0]
     print(
         f"sampler: {with_sampler!s:5}   off the gradient of all 8: {difference(grads, one_process(eight)):.0e}"
         f"   of the first 4: {difference(grads, one_process([part[:4] for part in eight])):.0e}"
@@ -519,10 +519,7 @@ def accumulate(name):
 my_calls = {"plain": None, "no_sync": None, "backward only": None}
 
 # %%
-found = {
-    name: lab.launch(accumulate, name, ranks=2, backend="gloo", timeout_s=40)[0]
-    for name in my_calls
-}
+found = {name: lab.launch(accumulate, name, ranks=2, timeout_s=40)[0] for name in my_calls}
 for name, (counted, grads) in found.items():
     print(
         f"{name:<14} {counted.calls['all_reduce']} all-reduces, {counted.payload_bytes['all_reduce']:7,} bytes, "
@@ -554,7 +551,9 @@ def train(num_epochs, folder):
     for epoch in range(num_epochs):
         sampler.set_epoch(epoch)
         losses = []
-        for tokens, targets in DataLoader(data, batch_size=8, sampler=sampler):
+        with torch.device("cpu"):  # a sampler shuffles on the host
+            batches = list(DataLoader(data, batch_size=8, sampler=sampler))
+        for tokens, targets in batches:
             optimizer.zero_grad()
             losses.append(model.loss(ddp(tokens), targets))
             losses[-1].backward()
@@ -576,7 +575,7 @@ import tempfile
 from pathlib import Path
 
 folder = tempfile.TemporaryDirectory()
-by_launch = lab.launch(train, 3, folder.name, ranks=2, backend="gloo", timeout_s=40)
+by_launch = lab.launch(train, 3, folder.name, ranks=2, timeout_s=40)
 print("epoch   last batch, rank 0   rank 1   mean of all")
 for epoch, (ours, theirs) in enumerate(zip(by_launch[0][0], by_launch[1][0])):
     print(f"{epoch:5} {ours[0]:20.3f} {theirs[0]:8.3f} {ours[1]:13.3f}")
@@ -587,7 +586,7 @@ for epoch, (ours, theirs) in enumerate(zip(by_launch[0][0], by_launch[1][0])):
 # S12 saves `model.state_dict()` of the wrapped model. Every name in it begins with `module.`, so the bare model does not take it:
 
 # %%
-saved = torch.load(Path(folder.name, "last.pt"))
+saved = torch.load(Path(folder.name, "last.pt"), map_location="cpu")
 print("a name in ddp.state_dict():", by_launch[0][1])
 for prefix in ("", "module."):
     weights = {prefix + name: weight for name, weight in saved["model"].items()}
@@ -608,7 +607,7 @@ if __name__ == "__main__":
     import sys
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
+    dist.init_process_group()
     logged, _ = train(3, sys.argv[1])
     if dist.get_rank() == 0:
         print(*(f"{mean:.3f}" for _, mean in logged), flush=True)
@@ -644,7 +643,7 @@ TWO_NODES = """
 import os, torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+dist.init_process_group()
 total = torch.ones(1)
 dist.all_reduce(total)
 if os.environ["LOCAL_RANK"] == "0":
@@ -696,23 +695,23 @@ def by_environment(port):
     import torch
     import torch.distributed as dist
 
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank, size, backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
     dist.destroy_process_group()
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
     try:
-        dist.init_process_group("gloo", init_method="env://", rank=rank, world_size=size)
+        dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
     except ValueError as error:
         said = str(error)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", init_method="env://", rank=rank, world_size=size)
+    dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
     total = torch.ones(1)
     dist.all_reduce(total)
     return said, f"with both set, {total.item():g} ranks answer"
 
 
 print(
-    *lab.launch(by_environment, resources.free_port(), ranks=2, backend="gloo", timeout_s=40)[0],
+    *lab.launch(by_environment, resources.free_port(), ranks=2, timeout_s=40)[0],
     sep="\n",
 )
 
@@ -805,8 +804,9 @@ def serve_or_work(total, bound):
 
 # %%
 modes = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
+# on the CPU: NCCL can't receive from whoever comes first
 runs = {
-    name: lab.launch(serve_or_work, 24, bound, ranks=4, timeout_s=50, backend="gloo")
+    name: lab.launch(serve_or_work, 24, bound, ranks=4, devices="cpu", timeout_s=50)
     for name, bound in modes.items()
 }
 span_us = max(timeline.step_us(run.timeline()) for run in runs.values())
@@ -956,7 +956,8 @@ def final_loss(weights, kind):
 
 
 # %%
-swept = lab.launch(sweep, 2, ranks=2, backend="gloo", timeout_s=55)[0]
+run = lab.launch(sweep, 2, ranks=2, timeout_s=55)
+swept = run[0]
 losses = {
     (kind, every): [final_loss(weights, kind) for _, weights in runs]
     for (kind, every), runs in swept.items()
@@ -978,7 +979,7 @@ widgets.show(
         title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
         x_name={"en": "MB handed to all_reduce by a rank", "zh": "一个 rank 交给 all_reduce 的 MB"},
         y_name={"en": "loss", "zh": "损失"},
-        badge="measured, gloo",
+        badge=", ".join((run.origin, *run.notes)),
         language=LANGUAGE,
     )
 )
@@ -1034,7 +1035,7 @@ widgets.show(
         ],
         title={"en": "Speed-up", "zh": "加速比"},
         x_name="N",
-        badge="measured, paced, gloo / simulated",
+        badge=", ".join((tried[4].origin, *tried[4].notes)) + " / simulated",
         language=LANGUAGE,
     )
 )

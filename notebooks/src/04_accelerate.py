@@ -16,11 +16,6 @@
 # The promise is about the code. What is trained can still change without a word; each section has an example.
 
 # %%
-import os
-
-os.environ["CUDA_VISIBLE_DEVICES"] = (
-    ""  # this chapter shows machines without GPUs, also where there are some
-)
 import labkit as lab
 
 lab.warm()  # starts the process that forks ranks, while the rest loads
@@ -197,13 +192,12 @@ command = ThreadPoolExecutor().submit(
 # %% [markdown] sections="8.2.1, 8.2.2"
 # ## Six ways
 #
-# From here on ranks start in the notebook, in a fraction of a second. (The first runs take longer: they share the cores with the command.) Each runs the same file with the variables that `accelerate launch` would have set. Without GPUs, Accelerate 1.15 needs a push: it uses FSDP only where it has found GPUs, and starts DeepSpeed in the belief that there is one process. So for these two it is told that it has found some (the lines with `engine`; with GPUs leave them out).
+# From here on ranks start in the notebook, in a fraction of a second. (The first runs take longer: they share the cores with the command.) Each runs the same file with the variables that `accelerate launch` would have set. Without a GPU for each of them, Accelerate 1.15 needs a push: it uses FSDP only where it has found GPUs, and starts DeepSpeed in the belief that there is one process. So it is told of the ranks and of this rank's device before it looks: `accelerated.find_device()`, here and below. Where each rank has a GPU, that line changes nothing.
 
 
 # %%
-def run_as(path, batch_size, environment, alone=False):
+def run_as(path, batch_size, environment, alone=False, told=True):
     import os, runpy, sys, torch
-    from accelerate import DistributedType, PartialState
 
     torch.set_num_threads(1)  # what `accelerate launch` asks for, by OMP_NUM_THREADS
     sys.argv = [path, str(batch_size)]
@@ -211,9 +205,8 @@ def run_as(path, batch_size, environment, alone=False):
     if alone:  # as `python train.py` starts it: it is told nothing of ranks
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             os.environ.pop(name, None)
-    engine = environment.keys() & {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"}
-    if engine and "ACCELERATE_USE_CPU" not in environment:
-        PartialState(cpu=True).distributed_type = DistributedType.MULTI_GPU
+    if told:
+        accelerated.find_device()
     names = runpy.run_path(path)
     accelerator, net, optimizer = (names[name] for name in ("accelerator", "net", "optimizer"))
     weights = accelerator.get_state_dict(net)
@@ -238,19 +231,16 @@ def run_as(path, batch_size, environment, alone=False):
 my_updates, my_equal_ways = None, None
 
 # %%
-CPU = {"ACCELERATE_USE_CPU": "true"}
 WAYS = {  # ranks, batch size, variables
-    "one process": (1, 8, CPU),
-    "four ranks": (4, 2, CPU),
-    "accumulation": (2, 2, CPU | {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}),
-    "bf16": (2, 4, CPU | handed_over("bf16")),
+    "one process": (1, 8, {}),
+    "four ranks": (4, 2, {}),
+    "accumulation": (2, 2, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}),
+    "bf16": (2, 4, handed_over("bf16")),
     "FSDP": (2, 4, handed_over("fsdp")),
     "DeepSpeed": (2, 4, handed_over("zero2")),
 }
 runs = {
-    name: lab.launch(
-        run_as, str(script), size, given, ranks == 1, ranks=ranks, backend="gloo", timeout_s=50
-    )
+    name: lab.launch(run_as, str(script), size, given, ranks == 1, ranks=ranks, timeout_s=50)
     for name, (ranks, size, given) in WAYS.items()
 }
 reference = runs["one process"][0]["weights"]
@@ -283,6 +273,7 @@ for rank, log in enumerate(launched.logs):
 # Section 8.2.2 calls the loop "identical to a single GPU's". The code is. But keep the batch size of 8 as well, start four ranks, and every update takes 32 passages: a quarter of the updates, another model. Or start two ranks on a machine without GPUs, but forget `ACCELERATE_USE_CPU`. Or do not forget it, and ask for FSDP or DeepSpeed:
 
 # %%
+CPU = {"ACCELERATE_USE_CPU": "true"}
 TRAPS = {
     "batch size 8 on four ranks": (4, 8, CPU),
     "no GPU, no variable": (2, 4, {}),
@@ -290,7 +281,9 @@ TRAPS = {
     "DeepSpeed's, the variable": (2, 4, CPU | handed_over("zero2")),
 }
 for name, (ranks, size, given) in TRAPS.items():
-    run = lab.launch(run_as, str(script), size, given, ranks=ranks, backend="gloo", timeout_s=40)
+    run = lab.launch(
+        run_as, str(script), size, given, told=False, ranks=ranks, devices="cpu", timeout_s=40
+    )  # a machine without GPUs is what this cell is about
     far = difference(run[0]["weights"], reference)
     print(
         f"{name:27} {run[0]['type']:10} {run[0]['net']:24} {run[0]['updates']:2} updates, {far:.1e} from one process; "
@@ -316,13 +309,13 @@ def who_wins():
         "ACCELERATE_MIXED_PRECISION": "bf16",
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2",
     }
-    accelerator = Accelerator(cpu=True, mixed_precision="no", gradient_accumulation_steps=4)
+    accelerator = Accelerator(mixed_precision="no", gradient_accumulation_steps=4)
     return accelerator.mixed_precision, accelerator.gradient_accumulation_steps
 
 
 print(
     f'{my_winners = }\nthe launcher says ("bf16", 2), the script ("no", 4):',
-    lab.launch(who_wins, ranks=1, backend="gloo", timeout_s=40)[0],
+    lab.launch(who_wins, ranks=1, timeout_s=40)[0],
 )
 
 # %% [markdown]
@@ -335,7 +328,7 @@ print(
 
 # %%
 found = {
-    engine: lab.launch(accelerated.step, engine, "bf16", ranks=2, backend="gloo", timeout_s=40)[0]
+    engine: lab.launch(accelerated.step, engine, "bf16", ranks=2, timeout_s=40)[0]
     for engine in ("ddp", "fsdp", "zero2")
 }
 print(f"{'':14}{'before':26}" + "".join(f"{engine:28}" for engine in found))
@@ -345,7 +338,7 @@ for row, before in found["ddp"]["before"].items():
     )
 
 # %% [markdown]
-# The model is wrapped (DDP, DeepSpeed) or its weights are cut (FSDP: a `DTensor`, half of the elements here). The loader deals batches out, so it is half as long. On GPUs the batches and the model would also have moved: `batch on`.
+# The model is wrapped (DDP, DeepSpeed) or its weights are cut (FSDP: a `DTensor`, half of the elements here). The loader deals batches out, so it is half as long. What is not yet on the rank's device has been moved there: `batch on`.
 #
 # "Mixed precision" is three things. With DDP the weights stay in fp32, `autocast` computes in bf16, and the output is turned back into fp32. FSDP keeps its shards in fp32 and gathers, computes and returns bf16. DeepSpeed keeps bf16 weights, and an fp32 copy in its optimizer. What is sent differs, too. **Predict** for DDP and FSDP: is the payload of a rank in bf16 half of that in fp32?
 
@@ -362,9 +355,9 @@ def payload(result):
 
 print(f"{my_halves = }\nbytes of an update{'no':>12}{'bf16':>12}")
 for engine in my_halves:
-    full = lab.launch(accelerated.step, engine, "no", ranks=2, backend="gloo", timeout_s=40)[0]
+    full = lab.launch(accelerated.step, engine, "no", ranks=2, timeout_s=40)[0]
     print(f"{engine:18}{payload(full):12,}{payload(found[engine]):12,}")
-fp16 = lab.launch(accelerated.step, "ddp", "fp16", ranks=2, backend="gloo", timeout_s=40)[0]
+fp16 = lab.launch(accelerated.step, "ddp", "fp16", ranks=2, devices="cpu", timeout_s=40)[0]
 print(f'mixed_precision="fp16" on the CPU: a block computes in {fp16["after"]["inside"]}')
 
 # %% [markdown] sections="8.2.2"
@@ -384,9 +377,8 @@ def deal(num_samples, num_epochs=1, batch_size=2, shuffle=False, options=None):
     from accelerate.utils import DataLoaderConfiguration
     from torch.utils.data import DataLoader
 
-    accelerator = Accelerator(
-        cpu=True, dataloader_config=DataLoaderConfiguration(**(options or {}))
-    )
+    accelerated.find_device()
+    accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(**(options or {})))
     loader = accelerator.prepare(
         DataLoader(range(num_samples), batch_size=batch_size, shuffle=shuffle)
     )
@@ -396,10 +388,7 @@ def deal(num_samples, num_epochs=1, batch_size=2, shuffle=False, options=None):
 print(f"{my_samples = }")
 for size, options in ((2, {}), (2, {"even_batches": False}), (8, {"split_batches": True})):
     dealt = [
-        each[0]
-        for each in lab.launch(
-            deal, 10, 1, size, False, options, ranks=4, backend="gloo", timeout_s=40
-        )
+        each[0] for each in lab.launch(deal, 10, 1, size, False, options, ranks=4, timeout_s=40)
     ]
     print(
         f"batch size {size}, {options}: {sum(len(batch) for batches in dealt for batch in batches)} samples"
@@ -412,7 +401,8 @@ for size, options in ((2, {}), (2, {"even_batches": False}), (8, {"split_batches
 # With `shuffle=True` all ranks shuffle alike. Rank 0 sends its generator's state around at the start of every epoch:
 
 # %%
-dealt = lab.launch(deal, 16, 2, 2, True, ranks=4, backend="gloo", timeout_s=40)
+# on the CPU: that is where this version of Accelerate looks for a loader's random numbers
+dealt = lab.launch(deal, 16, 2, 2, True, ranks=4, devices="cpu", timeout_s=40)
 for epoch in range(2):
     order = [sample for step in range(2) for rank in dealt for sample in rank[epoch][step]]
     print(f"epoch {epoch}: {order}, each once: {sorted(order) == list(range(16))}")
@@ -437,7 +427,8 @@ def two_backwards():
     from labkit import model
     from labkit.measure import traffic
 
-    accelerator, found = Accelerator(cpu=True, gradient_accumulation_steps=4), {}
+    accelerated.find_device()
+    accelerator, found = Accelerator(gradient_accumulation_steps=4), {}
     net = accelerator.prepare(model.Transformer(2, 32, 2, max_len=32))
     tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
     for name in ("loss.backward()", "accelerator.backward(loss)"):
@@ -450,9 +441,7 @@ def two_backwards():
     return found
 
 
-for name, (calls, norm) in lab.launch(two_backwards, ranks=2, backend="gloo", timeout_s=40)[
-    0
-].items():
+for name, (calls, norm) in lab.launch(two_backwards, ranks=2, timeout_s=40)[0].items():
     print(f"{name:27} {calls}, gradient norm {norm:.4f}")
 
 # %% [markdown] sections="8.2.4"
@@ -472,7 +461,8 @@ def moves(num_batches, accumulation):
     from accelerate import Accelerator
     from torch.utils.data import DataLoader
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
+    accelerated.find_device()
+    accelerator = Accelerator(gradient_accumulation_steps=accumulation)
     net = torch.nn.Linear(1, 1, bias=False)
     loader = DataLoader(torch.ones(num_batches * accelerator.num_processes, 1))
     net, optimizer, loader = accelerator.prepare(
@@ -491,7 +481,7 @@ def moves(num_batches, accumulation):
 
 print(
     f"{my_second_move = }; moves:",
-    lab.launch(moves, 6, 4, ranks=2, backend="gloo", timeout_s=40)[0],
+    lab.launch(moves, 6, 4, ranks=2, timeout_s=40)[0],
 )
 
 # %% [markdown] sections="8.2.4"
@@ -522,7 +512,7 @@ def clipped_move(engine, in_file=False, guard=True):
     )
     torch.manual_seed(0)
     net = model.Transformer(2, 32, 2, max_len=32)
-    start = {name: weight.clone() for name, weight in net.state_dict().items()}
+    start = {name: weight.cpu().clone() for name, weight in net.state_dict().items()}
     net, optimizer, loader = accelerator.prepare(
         net,
         torch.optim.SGD(net.parameters(), lr=1.0),
@@ -536,7 +526,7 @@ def clipped_move(engine, in_file=False, guard=True):
             optimizer.step()
             optimizer.zero_grad()
     weights = accelerator.get_state_dict(net)
-    return {name: weights[name] - start[name] for name in weights}
+    return {name: weights[name].cpu() - start[name] for name in weights}  # FSDP's are there
 
 
 # %%
@@ -548,8 +538,7 @@ CASES = {
     "zero2, in the file": ("zero2", True),
 }
 made = {
-    name: lab.launch(clipped_move, *case, ranks=2, backend="gloo", timeout_s=40)[0]
-    for name, case in CASES.items()
+    name: lab.launch(clipped_move, *case, ranks=2, timeout_s=40)[0] for name, case in CASES.items()
 }
 print(f"{my_clipped = }")
 for name, move in made.items():
@@ -573,7 +562,8 @@ def report():
     from accelerate import Accelerator
     from labkit import model
 
-    accelerator = Accelerator(cpu=True)
+    accelerated.find_device()
+    accelerator = Accelerator()
     net = accelerator.prepare(model.Transformer(2, 32, 2, max_len=32))
     tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
     loss = model.loss(net(tokens), targets).detach()
@@ -583,7 +573,7 @@ def report():
     return accelerator.is_main_process, loss.item()
 
 
-run = lab.launch(report, ranks=4, backend="gloo", timeout_s=40)
+run = lab.launch(report, ranks=4, timeout_s=40)
 for rank, (main, loss) in enumerate(run):
     print(
         f"rank {rank}, main process: {main}, loss {loss:.4f}, printed: {run.logs[rank].strip()!r}"
@@ -598,13 +588,14 @@ def only_the_main_one():
     import torch
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    accelerated.find_device()
+    accelerator = Accelerator()
     if accelerator.is_main_process:
         print("mean", accelerator.gather(torch.ones(1)).mean())
 
 
 try:
-    lab.launch(only_the_main_one, ranks=2, backend="gloo", hang_s=1.0, timeout_s=40)
+    lab.launch(only_the_main_one, ranks=2, hang_s=1.0, timeout_s=40)
 except lab.Deadlock as error:
     print(str(error)[:400])
 
@@ -623,7 +614,8 @@ def accuracy(name):
     from accelerate import Accelerator
     from torch.utils.data import DataLoader
 
-    accelerator = Accelerator(cpu=True)
+    accelerated.find_device()
+    accelerator = Accelerator()
     loader = accelerator.prepare(DataLoader(range(10), batch_size=2))
     hits = torch.cat([getattr(accelerator, name)(samples < 6) for samples in loader])
     return f"{int(hits.sum())} of {len(hits)} = {hits.float().mean().item():.2f}"
@@ -631,7 +623,7 @@ def accuracy(name):
 
 print(f"{my_accuracies = }")
 for name in my_accuracies:
-    print(f"{name:20}", lab.launch(accuracy, name, ranks=4, backend="gloo", timeout_s=40)[0])
+    print(f"{name:20}", lab.launch(accuracy, name, ranks=4, timeout_s=40)[0])
 
 # %% [markdown] sections="8.2.2"
 # ## Saving
@@ -667,9 +659,7 @@ def elements(engine):
 # %%
 print(f"{'':8}{'net.state_dict()':26}{'unwrap_model(net)...':26}get_state_dict(net)")
 for engine in ("ddp", "fsdp", "zero3"):
-    for rank, told in enumerate(
-        lab.launch(elements, engine, ranks=2, backend="gloo", timeout_s=40)
-    ):
+    for rank, told in enumerate(lab.launch(elements, engine, ranks=2, timeout_s=40)):
         print(f"{engine:6}{rank} " + "".join(f"{each:26}" for each in told))
 
 # %% [markdown]
@@ -684,7 +674,8 @@ def write_and_look(path, wait):
     from pathlib import Path
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    accelerated.find_device()
+    accelerator = Accelerator()
     if accelerator.is_main_process:
         time.sleep(0.3)  # a slow disk
     accelerator.save({"step": 5}, path)  # the main process only
@@ -694,9 +685,7 @@ def write_and_look(path, wait):
 
 
 for wait in (False, True):
-    seen = lab.launch(
-        write_and_look, f"{folder.name}/{wait}.bin", wait, ranks=3, backend="gloo", timeout_s=40
-    )
+    seen = lab.launch(write_and_look, f"{folder.name}/{wait}.bin", wait, ranks=3, timeout_s=40)
     print(f"wait_for_everyone {wait!s:5}: the file is there for rank 0, 1, 2: {list(seen)}")
 
 # %% [markdown]
@@ -710,7 +699,8 @@ def train_some(first, last, load_from=None, save_to=None):
     from labkit import model
     from torch.utils.data import DataLoader, TensorDataset
 
-    accelerator = Accelerator(cpu=True)
+    accelerated.find_device()
+    accelerator = Accelerator()
     torch.manual_seed(0)
     net = model.Transformer(2, 32, 2, max_len=32)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
@@ -733,9 +723,9 @@ def train_some(first, last, load_from=None, save_to=None):
 
 # %%
 place = f"{folder.name}/checkpoint"
-straight = lab.launch(train_some, 0, 8, ranks=2, backend="gloo", timeout_s=40)
-lab.launch(train_some, 0, 5, None, place, ranks=2, backend="gloo", timeout_s=40)
-resumed = lab.launch(train_some, 5, 8, place, ranks=2, backend="gloo", timeout_s=40)
+straight = lab.launch(train_some, 0, 8, ranks=2, timeout_s=40)
+lab.launch(train_some, 0, 5, None, place, ranks=2, timeout_s=40)
+resumed = lab.launch(train_some, 5, 8, place, ranks=2, timeout_s=40)
 print(
     *(f"{path.name}: {path.stat().st_size:,} bytes" for path in sorted(Path(place).iterdir())),
     sep="\n",
