@@ -117,9 +117,9 @@ def _unlike(mine: "dict[str, Tensor]", alone: "nn.Module") -> str:
     return ""
 
 
-def live_engines() -> tuple[int, dict[int, float]]:
+def live_engines(*names: str) -> tuple[int, dict[int, float]]:
     """Parameters, and per stage the bytes of states that two live DeepSpeed engines hold on
-    average."""
+    average; ``names`` of the engines ("zero1") of stages 1, 2, ..."""
     import torch
     from torch import distributed as dist
 
@@ -128,8 +128,8 @@ def live_engines() -> tuple[int, dict[int, float]]:
     from labkit.shards import NO_TENSOR
 
     live = {}
-    for stage in (1, 2, 3):
-        setting = Step(engine=f"zero{stage}", layers=1, dim=32, heads=2, seq_len=16)
+    for stage, name in enumerate(names, start=1):
+        setting = Step(engine=name, layers=1, dim=32, heads=2, seq_len=16)
         net = model.Transformer(setting.layers, setting.dim, setting.heads, max_len=setting.seq_len)
         num_params = sum(weight.numel() for weight in net.parameters())
         trainer = sharding_run.wrap(setting, net)

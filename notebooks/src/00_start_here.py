@@ -159,22 +159,29 @@ except lab.RankFailed as verdict:
 
 
 # %%
-def one_step(use_accelerate):
-    import torch
+import torch
+import torch.distributed as dist
 
-    torch.manual_seed(0)
-    model, data = torch.nn.Linear(4, 1), torch.randn(8, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(0)
+model, data = torch.nn.Linear(4, 1), torch.randn(8, 4)
+
+
+def one_step(use_accelerate):
+    device = torch.get_default_device()
+    net, mine = model.to(device), data.to(device)  # to where this rank computes
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     if use_accelerate:
         from accelerate import Accelerator
+        from labkit.accelerate import find_device
 
+        find_device()  # tells Accelerate the ranks and this rank's device
         accelerator = Accelerator()
-        model, optimizer = accelerator.prepare(model, optimizer)
-        data = data.chunk(accelerator.num_processes)[accelerator.process_index]
-    loss = model(data).square().mean()
+        net, optimizer = accelerator.prepare(net, optimizer)
+        mine = mine.chunk(dist.get_world_size())[dist.get_rank()]
+    loss = net(mine).square().mean()
     accelerator.backward(loss) if use_accelerate else loss.backward()
     optimizer.step()
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
 
 
 whole = lab.launch(one_step, False, ranks=1)[0]
@@ -192,11 +199,7 @@ differences
 # %%
 def deepspeed_step():
     import deepspeed
-    import torch
-    import torch.distributed as dist
 
-    torch.manual_seed(0)
-    model, data = torch.nn.Linear(4, 1), torch.randn(8, 4)
     config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}}
     config |= {
         "zero_allow_untested_optimizer": True,
@@ -207,13 +210,43 @@ def deepspeed_step():
     mine = data.chunk(dist.get_world_size())[dist.get_rank()].to(engine.device)
     engine.backward(engine(mine).square().mean())
     engine.step()
-    return torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 halves = lab.launch(deepspeed_step, ranks=2)
 differences = [(halves[r] - whole).abs().max().item() for r in range(2)]
 assert max(differences) < 1e-6, "DeepSpeed took another step than one process with the whole batch"
 differences
+
+# %% [markdown]
+# ## What a rank stands on
+#
+# A rank computes on a **device**. There are four kinds, and the same cell runs on each:
+#
+# - a GPU of its own, where there are as many as ranks; NCCL carries the messages
+# - a GPU shared with other ranks; gloo carries the messages through the host
+# - a **pretend device**: real tensors in a memory of their own, with CUDA's rules and CUDA's error messages; the CPU computes
+# - the CPU
+#
+# `lab.launch` takes a GPU each where it can, else the CPU. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, forces one for a whole course; `devices=` says it for one launch. What torch makes in a rank lies on the rank's device.
+#
+# The commonest mistake on the way to a GPU is a tensor left behind on the CPU. A CPU forgives it, a pretend device refuses it as a GPU does:
+
+
+# %%
+def left_behind():
+    weights = torch.ones(3)  # on the rank's device
+    batch = torch.ones(3, device="cpu")
+    return weights + batch
+
+
+try:
+    lab.launch(left_behind, ranks=1, devices="pretend")
+except lab.RankFailed as verdict:
+    print(verdict)
+
+# %% [markdown]
+# What a pretend device can't show: the speed of a GPU, its streams and the races between them, fragmented memory, and NCCL. It does one thing after another, keeps no freed memory, and its messages go through gloo.
 
 # %% [markdown]
 # ## When ranks wait for ever

@@ -260,7 +260,7 @@ my_bytes = {"DDP": None, "ZeRO 1": None, "ZeRO 2": None, "ZeRO 3": None}
 my_difference = None
 
 # %%
-options = {"ranks": 4, "backend": "gloo", "timeout_s": 40}
+options = {"ranks": 4, "timeout_s": 40}
 runs = dict(
     zip(
         STAGES,
@@ -306,7 +306,7 @@ wire = {
     name: run[0][2].sent_bytes or float("nan") for name, run in runs.items()
 }  # only Linux counts it
 print(
-    f"{my_volume = }\n            sent on our ring  predicted         gloo's wire  handed to gloo, in models"
+    f"{my_volume = }\n            sent on our ring  predicted         {runs['DDP'].backend}'s wire  handed to it, in models"
 )
 for stage, (name, run) in enumerate(runs.items()):
     due = sum(sharding_states.step_volume(1, 4, stage).values()) / sum(
@@ -413,7 +413,7 @@ configs |= {
     "offload optimizer": config(3, offload_optimizer=cpu),
     "offload all": config(3, offload_optimizer=cpu, offload_param=cpu),
 }
-engines = lab.launch(train, configs, ranks=2, backend="gloo", timeout_s=58)
+engines = lab.launch(train, configs, ranks=2, timeout_s=58)
 for name, (loss, _, _, _) in engines[0].items():
     print(f"{name:<17} second loss of rank 0: {loss:.5f}")
 
@@ -521,7 +521,7 @@ def read(files):
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    deepspeed.init_distributed("gloo")  # it asks how many ranks there are
+    deepspeed.init_distributed()  # it asks how many ranks there are
     said = {}
     for name, file in files.items():
         try:
@@ -562,7 +562,7 @@ files = {
         "zero_optimisation" if key.startswith("zero") else key: value for key, value in book.items()
     },
 }
-said = lab.launch(read, files, ranks=4, backend="gloo", timeout_s=40)[0]
+said = lab.launch(read, files, ranks=4, timeout_s=40)[0]
 print(f"{my_refused = }", *(f"{name:<15} {text}" for name, text in said.items()), sep="\n")
 
 # %% [markdown] sections="8.5.2, D-train, S5"
@@ -614,7 +614,7 @@ def synchronise(what):
 
 
 for what in ("loss", "gradients"):
-    run = lab.launch(synchronise, what, ranks=2, backend="gloo", timeout_s=40)
+    run = lab.launch(synchronise, what, ranks=2, timeout_s=40)
     print(
         f"all_reduce of the {what:<10} weights of the two ranks differ by {difference(run[0], run[1]):.0e}"
     )
@@ -631,7 +631,7 @@ from labkit import model, sharding
 data = [{"input_ids": row, "labels": row} for row in model.story_tokens(48, 32)[0]]
 sizes = OPTConfig(vocab_size=256, hidden_size=64, ffn_dim=256, num_attention_heads=4, num_hidden_layers=2)
 common = {"per_device_train_batch_size": 8, "bf16": True, "max_steps": 3, "logging_steps": 1, "save_strategy": "no",
-          "report_to": [], "disable_tqdm": True, "use_cpu": not torch.cuda.is_available()}
+          "report_to": [], "disable_tqdm": True, "use_cpu": not torch.accelerator.is_available()}
 for file in sys.argv[2:]:
     try:
         trainer = Trainer(OPTForCausalLM(sizes), Arguments(sys.argv[1], deepspeed=file, **common), train_dataset=data)
@@ -729,18 +729,17 @@ assert hf.returncode == 0, hf.stderr[-2000:]
 # %% [markdown] sections="8.5.3"
 # ## Offload
 #
-# The host has more memory than the device, and an update touches each state once per step. So the optimizer can live on the host and update there; stage 3 can keep its parameters there as well. Here everything lies in the same memory: **the host stands for the device**. What the engine means to be on the host is real, and is read from it; that anything crossed a link is not, and is computed.
+# The host has more memory than the device, and an update touches each state once per step. So the optimizer can live on the host and update there; stage 3 can keep its parameters there as well. Without a GPU everything lies in the same memory: **the host stands for the device**. What the engine means to be on the host is real, and is read from it; that anything crossed a link is not, and is computed.
 
 # %%
 print("ZeRO 3, rank 0 of 2      device       host   loss      slices off the prediction")
 for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("all", "offload all")):
     loss, held, _, _ = engines[0][result]
     lies = {device: int(num[0]) for device, num in held.bytes_by("device").items()}
+    on_host = lies.pop("host", 0)
     due = sharding.Step(engine="zero3", layers=2, offload=name).predict()
     off = shards.differences(due.select(due.rank == 0), held)
-    print(
-        f"offload {name:<12} {lies.get('cpu', 0):10,} {lies.get('host', 0):10,}   {loss:.5f} {len(off):6}"
-    )
+    print(f"offload {name:<12} {sum(lies.values()):10,} {on_host:10,}   {loss:.5f} {len(off):6}")
 
 # %% [markdown] sections="8.5.3"
 # With both, the device keeps one bucket between two microbatches, and the layer that is being computed. Note the host's column: DeepSpeed also puts the gradients there, in 16 bit and in fp32.
@@ -816,7 +815,7 @@ def estimators():
 
 
 print(
-    f"DeepSpeed's function returns {lab.launch(estimators, ranks=1, backend='gloo', timeout_s=40)[0]:,}; ours {code:,}"
+    f"DeepSpeed's function returns {lab.launch(estimators, ranks=1, timeout_s=40)[0]:,}; ours {code:,}"
 )
 
 # %% [markdown]

@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
@@ -136,6 +137,10 @@ def _init_process_group(here: Rank, request: Request) -> None:
         dist.reduce_scatter_single = dist.reduce_scatter_tensor
     # the zygote imported torch before the notebook set TORCH_DISTRIBUTED_DEBUG
     dist.set_debug_level_from_env()
+    # the current device is the rank's own, so that a barrier need not tell which one it takes
+    warnings.filterwarnings(
+        "ignore", message=r"barrier\(\): using the device under current context"
+    )
     store = dist.FileStore(str(request.folder / "store"), request.num_ranks)
     with _patient_threads():
         dist.init_process_group(
