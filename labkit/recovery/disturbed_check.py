@@ -69,14 +69,15 @@ class Training:
 
     def build(self) -> "tuple[nn.Module, Optimizer]":
         """A model in DDP and its Adam."""
+        import numpy as np
         import torch
         from torch import nn
         from torch.nn.parallel import DistributedDataParallel
 
-        torch.manual_seed(0)
-        with torch.device("cpu"):  # the same numbers whatever the device
-            net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
-        net = net.to(torch.get_default_device())
+        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        generator = np.random.default_rng(0)  # the same numbers whatever the device
+        for weight in net.parameters():
+            weight.data.copy_(torch.from_numpy(generator.normal(0, 0.4, weight.shape)))
         wrapped = DistributedDataParallel(net) if torch.distributed.is_initialized() else net
         return wrapped, torch.optim.Adam(wrapped.parameters(), lr=0.05)
 

@@ -94,7 +94,7 @@ def _ways(num_bytes: int, is_accelerator: bool) -> "dict[tuple[str, ...], tuple[
     """Which way -> where to and where from."""
     import torch
 
-    host = torch.ones(num_bytes, dtype=torch.uint8, device="cpu")
+    host = torch.ones(num_bytes, dtype=torch.uint8).cpu()
     there = torch.ones(num_bytes, dtype=torch.uint8)
     if not is_accelerator:
         return {(HOST_TO_HOST,): (host, there)}

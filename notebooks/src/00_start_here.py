@@ -228,7 +228,7 @@ differences
 # - a **pretend device**: real tensors in a memory of their own, with CUDA's rules and CUDA's error messages; the CPU computes
 # - the CPU
 #
-# `lab.launch` takes a GPU each where it can, else the CPU. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, forces one for a whole course; `devices=` says it for one launch. What torch makes in a rank lies on the rank's device.
+# `lab.launch` takes a GPU each where it can, else pretend devices, which `make env` builds, else the CPU. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, forces one for a whole course; `devices=` says it for one launch. What torch makes in a rank lies on the rank's device.
 #
 # The commonest mistake on the way to a GPU is a tensor left behind on the CPU. A CPU forgives it, a pretend device refuses it as a GPU does:
 
@@ -236,7 +236,7 @@ differences
 # %%
 def left_behind():
     weights = torch.ones(3)  # on the rank's device
-    batch = torch.ones(3, device="cpu")
+    batch = torch.ones(3).cpu()  # on the host, where a DataLoader leaves it
     return weights + batch
 
 

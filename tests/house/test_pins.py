@@ -10,13 +10,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PINS = {
     "labkit/debugging/faults.py": (1, "a sampler that shuffles does it on the host"),
-    "labkit/survey/device_run.py": (1, "how fast bytes cross between host and device is asked"),
     "labkit/recovery/checkpoint.py": (1, "a save in the background has a group of its own"),
-    "labkit/recovery/disturbed_check.py": (1, "a model is made on the CPU and moved"),
-    "notebooks/src/00_start_here.py": (1, "a mistake that is shown: a batch left on the host"),
-    "notebooks/src/04_accelerate.py": (
+    "notebooks/src/03_data_parallel.py": (
         2,
-        "accelerate's launcher starts processes of its own; its fp16 takes real GPUs or the CPU",
+        "a sampler shuffles on the host; NCCL can't receive from whoever comes first",
+    ),
+    "notebooks/src/04_accelerate.py": (
+        3,
+        "a machine without GPUs is the subject, and so is fp16 on the CPU; Accelerate 1.15 looks "
+        "for a loader's random numbers there",
     ),
     "notebooks/src/07_fsdp.py": (1, "offload is the subject: a model begins on the host"),
     "notebooks/src/14_debugging.py": (1, "gloo is the subject: how it ends a late rank's run"),
