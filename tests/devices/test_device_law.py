@@ -9,6 +9,7 @@ from labkit import collectives, data_parallel, pipeline, sharding
 from labkit.accelerate.update import Update
 from labkit.devices import rung
 from labkit.experiment import Experiment
+from labkit.footprint import PARTS
 from labkit.planner.need import Need
 from labkit.planner.strategies import Strategy
 from labkit.zero.stages import Offload, Stages
@@ -74,22 +75,25 @@ def numbers(value: object, name: str = "") -> dict[str, object]:
 
 def same(mine: object, other: object) -> bool:
     """Whether two runs agree: numbers to the last bit, shards by their bytes, footprints but for
-    what attention keeps, and but for what the optimizer's step takes for a moment: on a device
-    torch's AdamW works on all tensors at once (foreach), as it does on CUDA."""
+    what attention keeps, and but for what is there for a moment: it depends on when gloo's thread
+    lets a message go, and in the optimizer's step on a device torch's AdamW works on all tensors
+    at once (foreach), as it does on CUDA."""
     if hasattr(mine, "bytes_by"):
         return {kind: list(each) for kind, each in mine.bytes_by("category").items()} == {
             kind: list(each) for kind, each in other.bytes_by("category").items()
         }
     if hasattr(mine, "peak_bytes"):
         before_step = slice(0, mine.labels.index("step"))
-        more = (other.num_bytes - mine.num_bytes)[before_step]
+        kept = [PARTS.index(part) for part in PARTS if part != "temporary"]
+        more = (other.num_bytes - mine.num_bytes)[before_step, kept]
         return mine.labels == other.labels and 0 <= more.min() <= more.max() <= 64 * SEEDS
     return mine == other or mine != mine != other
 
 
 def test_every_experiment_is_held_to_the_law_or_excused():
     held = {type(each) for each in LAW}
-    assert held | set(EXCUSED) == set(Experiment.__subclasses__())
+    subclasses = {each for each in Experiment.__subclasses__() if "labkit." in each.__module__}
+    assert held | set(EXCUSED) == subclasses
     assert not held & set(EXCUSED)
 
 

@@ -19,17 +19,18 @@ ON_GPU: Stand = ("shared", "cuda")
 
 
 def join(stand: Stand, folder: str) -> str:
-    """Takes the rank's device, and joins a world of a backend instead of the launch's own. The type
-    of device."""
+    """The type of device that the launch has given, or where pretend tensors are to be copied, that
+    of a world which the rank joins instead."""
     backend, device = stand
     rank = dist.get_rank()
     num_ranks = dist.get_world_size()
-    if device == "pretend":
-        pretend.install(Pretend(), num_devices=num_ranks, index=rank)
-    else:
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    carrier = through_host.Carrier(device=device, copies=backend == "shared")
+    if dist.get_backend() == backend:
+        torch.set_default_device(None)  # the calls name their devices
+        return device
+    pretend.install(Pretend(), num_devices=num_ranks, index=rank)
+    carrier = through_host.Carrier(device=device, copies=True)
     through_host.register(backend, carrier)
+    dist.barrier()
     dist.destroy_process_group()
     meeting = (Path(folder) / backend).as_uri()
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=num_ranks)

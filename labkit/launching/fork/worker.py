@@ -31,6 +31,11 @@ from labkit.launching.rank import Rank, become
 from labkit.launching.rank_state import RankFiles
 from labkit.launching.verdicts import introspect
 
+_RENAMED = {
+    "all_gather_single": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+}
+"""What torch.distributed called otherwise before torch 2.13."""
 Tell = Callable[[RankMessage], None]
 
 
@@ -132,9 +137,9 @@ def _call(here: Rank, request: Request, tell: Tell) -> bytes:
 def _init_process_group(here: Rank, request: Request) -> None:
     import torch.distributed as dist
 
-    if not hasattr(dist, "all_gather_single"):  # torch before 2.13 calls them otherwise
-        dist.all_gather_single = dist.all_gather_into_tensor
-        dist.reduce_scatter_single = dist.reduce_scatter_tensor
+    for name, before in _RENAMED.items():
+        if not hasattr(dist, name):
+            setattr(dist, name, getattr(dist, before))
     # the zygote imported torch before the notebook set TORCH_DISTRIBUTED_DEBUG
     dist.set_debug_level_from_env()
     # the current device is the rank's own, so that a barrier need not tell which one it takes
