@@ -58,8 +58,8 @@ class AccelerateBoard(Trial):
         ),
         (
             "cpu",
-            "On the CPU with gloo. Accelerate runs FSDP and DeepSpeed on all ranks only where it "
-            "finds GPUs: here it is told that it has.",
+            "Accelerate runs FSDP and DeepSpeed on all ranks only where it finds a GPU for each: "
+            "where there is none, it is told that it has.",
         ),
     )
 
@@ -68,7 +68,9 @@ class AccelerateBoard(Trial):
         return self._scene(self.step)
 
     def _scene(self, step: Update) -> Sketch:
-        return picture.update(step, self.prediction(step), self.found(step), self.language)
+        run = self.ran(step)
+        notes = () if run is None else run.notes
+        return picture.update(step, self.prediction(step), self.found(step), self.language, notes)
 
     def page(self, step: Update, at: None) -> str:
         """The picture; after a run what ``prepare`` changed."""

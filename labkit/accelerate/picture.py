@@ -70,9 +70,14 @@ class Cell(NamedTuple):
 
 
 def update(
-    update: Update, rows: Sequence[Row], found: Sequence[Row] | None, language: str
+    update: Update,
+    rows: Sequence[Row],
+    found: Sequence[Row] | None,
+    language: str,
+    notes: Sequence[str] = (),
 ) -> Sketch:
-    """The predicted rows of an update, and beside them what was measured, once it was."""
+    """The predicted rows of an update, and beside them what was measured, once it was: ``notes``
+    are the run's."""
 
     def build(base: dict[str, str]) -> Sketch:
         code = base["code"]
@@ -100,7 +105,9 @@ def update(
             shapes=tuple(shapes),
             height_px=end_px,
             heading=say["heading"].format(say[update.engine], ranks, say[update.precision]),
-            badge=origin("measured, gloo", base) if found else base["predicted"].lower(),
+            badge=origin(", ".join(("measured", *notes)), base)
+            if found
+            else base["predicted"].lower(),
             numbers=tuple(totals),
             language=code,
             table=tuple(table),

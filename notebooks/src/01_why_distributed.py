@@ -85,7 +85,7 @@ def four_recipes():
     return {recipe: need_run.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")}
 
 
-run = lab.launch(four_recipes, ranks=2, backend="gloo", timeout_s=50)
+run = lab.launch(four_recipes, ranks=2, devices="deepspeed", timeout_s=50)
 for recipe, result in run[0].items():
     held, num_params = result["shards"].bytes_by("kind"), result["num_params"]
     listed = " + ".join(
@@ -266,7 +266,7 @@ def tokens_per_second():
 
 
 for size in (1, 2):
-    rate = sum(lab.launch(tokens_per_second, ranks=size, backend="gloo", timeout_s=30))
+    rate = sum(lab.launch(tokens_per_second, ranks=size, timeout_s=30))
     days = MODELS["LLaMA 7B"].train_tokens / rate / 86400
     print(
         f"{size} process{'es' * (size - 1)}: {rate / 1e6:.2f} million tokens per second, {days:.1f} days for 10^12"
@@ -335,6 +335,7 @@ def first_look(averaged):
     import torch
     import torch.distributed as dist
     from labkit import model
+    from labkit.devices.place import synchronize
     from labkit.measure import traffic
 
     rank, waited = dist.get_rank(), 0.0
@@ -347,11 +348,13 @@ def first_look(averaged):
             )  # other data on each rank
             net.zero_grad()
             model.loss(net(tokens), targets).backward()
+            synchronize()  # a GPU works on while Python goes ahead
             time.sleep(0.05 * rank)  # rank 1 is slower
             began = time.perf_counter()
             for weight in net.parameters() if averaged else ():
                 dist.all_reduce(weight.grad)
                 weight.grad /= 2
+            synchronize()
             waited += time.perf_counter() - began
             with torch.no_grad():
                 for weight in net.parameters():
@@ -365,7 +368,7 @@ def first_look(averaged):
 
 # %%
 for averaged in (True, False):
-    run = lab.launch(first_look, averaged, ranks=2, backend="gloo", timeout_s=40)
+    run = lab.launch(first_look, averaged, ranks=2, timeout_s=40)
     (mine, waited, counted), (other, slow_waited, _) = run
     print(
         f"gradients {'averaged' if averaged else 'kept apart'}: {counted.payload_bytes.total() // 5:,} bytes in "
@@ -400,7 +403,7 @@ def fails(how):
 for how in ("error", "bug"):
     began = time.perf_counter()
     try:
-        lab.launch(fails, how, ranks=2, backend="gloo", timeout_s=30)
+        lab.launch(fails, how, ranks=2, timeout_s=30)
     except lab.LaunchError as verdict:
         first = str(verdict).split("\n\n")[0]  # what follows is a traceback
         print(f"--- after {time.perf_counter() - began:.1f} s: {type(verdict).__name__}\n{first}\n")
@@ -435,7 +438,7 @@ def three_strategies():
     }
 
 
-run = lab.launch(three_strategies, ranks=4, backend="gloo", timeout_s=50)
+run = lab.launch(three_strategies, ranks=4, timeout_s=50)
 for strategy in run[0]:
     results = [result[strategy] for result in run]
     losses = torch.tensor([result["losses"] for result in results])
@@ -486,7 +489,7 @@ def half_an_mlp(batch, length, dim):
     return counted.calls["all_reduce"], counted.payload_bytes["all_reduce"], off
 
 
-calls, num_bytes, off = lab.launch(half_an_mlp, 2, 32, 48, ranks=2, backend="gloo", timeout_s=40)[0]
+calls, num_bytes, off = lab.launch(half_an_mlp, 2, 32, 48, ranks=2, timeout_s=40)[0]
 print(
     f"{calls} all-reduces, {num_bytes} bytes = {num_bytes / (2 * 32 * 48 * 4):g} x the activations; off by {max(off):.0e}"
 )
@@ -655,7 +658,7 @@ def on_four_ranks(plans, num_bytes):
 
 # %%
 plans, num_bytes = four(4, 2), 800_000
-run = lab.launch(on_four_ranks, plans, num_bytes, ranks=4, backend="gloo", timeout_s=40)
+run = lab.launch(on_four_ranks, plans, num_bytes, ranks=4, timeout_s=40)
 print(f"{'':<17} {'predicted':^29}   {'handed to send':^29}   on the wire, busiest")
 for name in run[0]:
     theory = sent_bytes(plans[name], num_bytes).astype(int).tolist() if name in plans else ["-"] * 4
@@ -729,8 +732,8 @@ def ddp_bytes(way):
     net = DDP(model.Transformer(2, 64, 4, max_len=32))
     if way == "fp16 hook":
         net.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    autocast = (
-        torch.autocast("cpu", torch.bfloat16) if way == "autocast" else contextlib.nullcontext()
+    autocast = torch.autocast(
+        torch.get_default_device().type, torch.bfloat16, enabled=way == "autocast"
     )
     num_microbatches = 4 if way == "accumulate 4" else 1
     with traffic.count() as counted:
@@ -746,9 +749,7 @@ def ddp_bytes(way):
 
 # %%
 ways = ("plain", "fp16 hook", "accumulate 4", "autocast")
-counted = {
-    way: lab.launch(ddp_bytes, way, ranks=2, backend="gloo", timeout_s=40)[0] for way in ways
-}
+counted = {way: lab.launch(ddp_bytes, way, ranks=2, timeout_s=40)[0] for way in ways}
 print(f"{my_useless = }")
 for way, num_bytes in counted.items():
     print(
