@@ -65,6 +65,19 @@ def test_a_rank_that_called_the_same_line_less_often_has_fewer_inputs():
     ) and "called that line 2 times" in found.text
 
 
+def test_calls_of_a_backwards_own_thread_are_counted_by_what_they_are():
+    """An accelerator's backward calls where no line is known; the rank's own line is in no call."""
+    reduced = {key: call(seq=1)[key] for key in ("group", "op", "shapes", "dtypes")}
+    gone = returned(1, reduced | {"seq": 1}, reduced | {"seq": 2}, call(seq=3, line=9))
+    last = {0: 4, 1: 3}
+    found = diagnosis.missing([stuck(0, call(seq=4), last), gone])
+    assert (found.fault, found.ranks) == ("uneven_inputs", (1,))
+    assert "made such a call in a backward 2 times" in found.text
+    place = {"file": "In[3]", "line": 5, "text": "dist.all_reduce(x)", "call": "all_reduce"}
+    found = diagnosis.missing([stuck(0, call(seq=4), last, **place), gone])
+    assert found.fault == "missing_rank"
+
+
 def test_only_the_collective_that_is_waited_for_is_counted():
     """DDP broadcasts its buckets' order in the line that also reduces gradients."""
     last = {0: 4, 1: 3}

@@ -95,15 +95,9 @@ def _absence(gone: list[Outcome], waiting: list[Outcome], work: dict) -> Finding
         place=place_of(first),
     )
     text += "\n"
-    times = max(_times_called(outcome, first.where, work["op"]) for outcome in gone)
-    if times:
-        text += say(
-            "{gone} called that line {times} times, the others are there once more: fewer "
-            "batches. Give every rank the same number of steps (drop_last, a sampler that pads), "
-            "or use DDP's `join()`.",
-            gone=rank_list(missed),
-            times=times,
-        )
+    fewer = _fewer(gone, first.where, work)
+    if fewer:
+        text += fewer
         return Finding(fault="uneven_inputs", ranks=tuple(missed), text=text, where=first.where)
     if any(ranks == them and name != work["group"] for name, ranks in first.groups.items()):
         text += say(
@@ -119,6 +113,37 @@ def _absence(gone: list[Outcome], waiting: list[Outcome], work: dict) -> Finding
         gone=rank_list(missed),
     )
     return Finding(fault="missing_rank", ranks=tuple(missed), text=text, where=first.where)
+
+
+def _fewer(gone: list[Outcome], place: dict, work: dict) -> str:
+    """Says that ranks are missing from a call which they made before, "" where they never did. An
+    accelerator's backward calls in a thread of its own, where no line is known."""
+    missed = rank_list([outcome.rank for outcome in gone])
+    times = max(_times_called(outcome, place, work["op"]) for outcome in gone)
+    if times:
+        return say(
+            "{gone} called that line {times} times, the others are there once more: fewer "
+            "batches. Give every rank the same number of steps (drop_last, a sampler that pads), "
+            "or use DDP's `join()`.",
+            gone=missed,
+            times=times,
+        )
+    times = 0 if place.get("call") else max(_times_in_backward(each, work) for each in gone)
+    if times:
+        return say(
+            "{gone} made such a call in a backward {times} times, the others are there once more: "
+            "fewer batches. Give every rank the same number of steps (drop_last, a sampler that "
+            "pads), or use DDP's `join()`.",
+            gone=missed,
+            times=times,
+        )
+    return ""
+
+
+def _times_in_backward(outcome: Outcome, work: dict) -> int:
+    """How often a rank has made the call that is waited for, from no line of Python's."""
+    alike = [call for call in outcome.calls if _what(call) == _what(work)]
+    return sum(call.get("file") is None for call in alike)
 
 
 def _times_called(outcome: Outcome, place: dict, op: str) -> int:
