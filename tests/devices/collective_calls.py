@@ -62,9 +62,9 @@ def all_gather(device: str, group: dist.ProcessGroup) -> Tensors:
     return out
 
 
-def all_gather_into_tensor(device: str, group: dist.ProcessGroup) -> Tensors:
+def all_gather_single(device: str, group: dist.ProcessGroup) -> Tensors:
     out = empty(device, 6 * dist.get_world_size())
-    dist.all_gather_into_tensor(out, mine(device), group=group)
+    dist.all_gather_single(out, mine(device), group=group)
     return [out]
 
 
@@ -73,7 +73,7 @@ def all_gather_in_place(device: str, group: dist.ProcessGroup) -> Tensors:
     out = empty(device, dist.get_world_size(), 6)
     part = out[dist.get_rank()]
     part.copy_(mine(device))
-    dist.all_gather_into_tensor(out.view(-1), part, group=group)
+    dist.all_gather_single(out.view(-1), part, group=group)
     return [out]
 
 
@@ -99,7 +99,7 @@ def reduce_scatter(device: str, group: dist.ProcessGroup) -> Tensors:
 
 def reduce_scatter_tensor(device: str, group: dist.ProcessGroup) -> Tensors:
     out = empty(device, 2)
-    dist.reduce_scatter_tensor(out, mine(device, 2 * dist.get_world_size()), group=group)
+    dist.reduce_scatter_single(out, mine(device, 2 * dist.get_world_size()), group=group)
     return [out]
 
 
@@ -166,13 +166,13 @@ def coalesced(device: str, group: dist.ProcessGroup) -> Tensors:
     num_ranks = dist.get_world_size()
     gathered = [empty(device, 6 * num_ranks), empty(device, 3 * num_ranks)]
     with _coalescing_manager(group, async_ops=True) as gathering:
-        dist.all_gather_into_tensor(gathered[0], mine(device), group=group)
-        dist.all_gather_into_tensor(gathered[1], mine(device, 3), group=group)
+        dist.all_gather_single(gathered[0], mine(device), group=group)
+        dist.all_gather_single(gathered[1], mine(device, 3), group=group)
     gathering.wait()
     scattered = [empty(device, 2), empty(device, 1)]
     with _coalescing_manager(group, async_ops=True) as scattering:
-        dist.reduce_scatter_tensor(scattered[0], mine(device, 2 * num_ranks), group=group)
-        dist.reduce_scatter_tensor(scattered[1], mine(device, num_ranks), group=group)
+        dist.reduce_scatter_single(scattered[0], mine(device, 2 * num_ranks), group=group)
+        dist.reduce_scatter_single(scattered[1], mine(device, num_ranks), group=group)
     scattering.wait()
     return [*summed, *gathered, *scattered]
 
@@ -210,7 +210,7 @@ CALLS = (
     broadcast,
     reduce,
     all_gather,
-    all_gather_into_tensor,
+    all_gather_single,
     all_gather_in_place,
     gather,
     scatter,

@@ -107,7 +107,7 @@ def copied_when_called(stand: Stand, folder: str) -> dict[str, list]:
     device = join(stand, folder)
     given = mine(device)
     out = torch.full((6 * dist.get_world_size(),), -1.0, device=device)
-    work = dist.all_gather_into_tensor(out, given, async_op=True)
+    work = dist.all_gather_single(out, given, async_op=True)
     given.zero_()
     dist.barrier()  # by now it is done everywhere
     before = out.tolist()
@@ -137,7 +137,7 @@ def refusals(stand: Stand, folder: str) -> dict[str, str]:
     wrong = {
         "a CPU tensor": lambda: dist.all_reduce(on_cpu),
         "a CPU output": lambda: dist.all_gather([on_cpu, on_cpu], here),
-        "two shapes": lambda: dist.all_gather_into_tensor(here, here),
+        "two shapes": lambda: dist.all_gather_single(here, here),
         "not contiguous": lambda: dist.all_reduce(here[::2]),
         "nobody sends": lambda: dist.irecv(here, 1 - dist.get_rank()).wait(_soon()),
     }
