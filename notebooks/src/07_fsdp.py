@@ -866,11 +866,8 @@ def checkpointed(ways, num_rounds=8):
     from torch.distributed.fsdp import fully_shard
     from torch.utils.checkpoint import checkpoint
 
-    found, nets, (tokens, targets) = (
-        {},
-        {},
-        (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank())),
-    )
+    found, nets = {}, {}
+    tokens, targets = (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank()))
     for way in ways:
         with memory.watch() as watched, traffic.count() as counted:
             nets[way] = net = model.Transformer(4, 64, 4, max_len=64)
@@ -987,8 +984,7 @@ def on_device(way, batch=4, num_steps=4):
         loss = model.loss(net(tokens), targets)
         loss.backward(), optimizer.step(), optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
-    peak_bytes = torch.accelerator.max_memory_allocated()
-    return peak_bytes, pretend.copied(), min(seconds), loss.detach()
+    return torch.accelerator.max_memory_allocated(), pretend.copied(), min(seconds), loss.detach()
 
 
 # %% [markdown]
