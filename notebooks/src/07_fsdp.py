@@ -1032,7 +1032,7 @@ print(
 )
 
 # %% [markdown]
-# The same loss. Every slice went to the device twice and its gradient came back once: 3 times 4 bytes for a quarter of the parameters. The step is longer by what the copies take, give or take what else the machine does. (The stated link is slow because the device is: a CPU plays it.)
+# The same loss. Every slice went to the device twice and its gradient came back once: 3 times 4 bytes for a quarter of the parameters. The copies are most of what the step takes longer; the rest is their bookkeeping, and whatever else the machine does. (The stated link is slow because the device is: a CPU plays it.)
 #
 # Neither the saving nor the price is a constant. Two and four ranks, a small batch and a large one, each with and without offload, on devices without a limit. **Predict** where offload saves the largest share.
 
