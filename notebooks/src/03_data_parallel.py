@@ -142,7 +142,8 @@ import inspect
 from torch.nn import DataParallel  # not deprecated, but kept only for old code
 
 print(" ".join(inspect.getdoc(DataParallel).partition(".. warning::")[2].split()[:18]), "...")
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = torch.accelerator.current_accelerator(check_available=True)
+device = device or torch.get_default_device()
 net = model.Transformer(2, 32, 2, max_len=32).to(device)
 wrapped, (tokens, targets) = DataParallel(net), model.story_tokens(8, 32)
 same = torch.equal(wrapped(tokens.to(device)), net(tokens.to(device)))
@@ -586,7 +587,7 @@ for epoch, (ours, theirs) in enumerate(zip(by_launch[0][0], by_launch[1][0])):
 # S12 saves `model.state_dict()` of the wrapped model. Every name in it begins with `module.`, so the bare model does not take it:
 
 # %%
-saved = torch.load(Path(folder.name, "last.pt"), map_location="cpu")
+saved = torch.load(Path(folder.name, "last.pt"), map_location=torch.get_default_device())
 print("a name in ddp.state_dict():", by_launch[0][1])
 for prefix in ("", "module."):
     weights = {prefix + name: weight for name, weight in saved["model"].items()}

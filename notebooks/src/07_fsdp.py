@@ -866,11 +866,8 @@ def checkpointed(ways, num_rounds=8):
     from torch.distributed.fsdp import fully_shard
     from torch.utils.checkpoint import checkpoint
 
-    found, nets, (tokens, targets) = (
-        {},
-        {},
-        (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank())),
-    )
+    found, nets = {}, {}
+    tokens, targets = (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank()))
     for way in ways:
         with memory.watch() as watched, traffic.count() as counted:
             nets[way] = net = model.Transformer(4, 64, 4, max_len=64)
@@ -987,8 +984,7 @@ def on_device(way, batch=4, num_steps=4):
         loss = model.loss(net(tokens), targets)
         loss.backward(), optimizer.step(), optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
-    peak_bytes = torch.accelerator.max_memory_allocated()
-    return peak_bytes, pretend.copied(), min(seconds), loss.detach()
+    return torch.accelerator.max_memory_allocated(), pretend.copied(), min(seconds), loss.detach()
 
 
 # %% [markdown]
@@ -1036,7 +1032,7 @@ print(
 )
 
 # %% [markdown]
-# The same loss. Every slice went to the device twice and its gradient came back once: 3 times 4 bytes for a quarter of the parameters. The step is longer by what the copies take, give or take what else the machine does. (The stated link is slow because the device is: a CPU plays it.)
+# The same loss. Every slice went to the device twice and its gradient came back once: 3 times 4 bytes for a quarter of the parameters. The copies are most of what the step takes longer; the rest is their bookkeeping, and whatever else the machine does. (The stated link is slow because the device is: a CPU plays it.)
 #
 # Neither the saving nor the price is a constant. Two and four ranks, a small batch and a large one, each with and without offload, on devices without a limit. **Predict** where offload saves the largest share.
 
