@@ -33,6 +33,8 @@ def find_device() -> None:
     os.environ.pop("ACCELERATE_USE_CPU", None)  # with it FSDP and DeepSpeed would not be used
     state = PartialState(cpu=True)
     state.device = torch.get_default_device()
+    if state.device.type == "cuda":  # a shared one: there are fewer than ranks
+        state.local_process_index = state.device.index
     if any(os.environ.get(name) == "true" for name in _ASKED):
         state.distributed_type = DistributedType.MULTI_GPU
 

@@ -78,7 +78,7 @@ def launch_script(
     how |= {"port": resources.free_port(), "config": config_file(config, Path(path))}
     how["front"] = on_pretend.front(chosen.pretend)
     each_line = functools.partial(command, path, *map(str, args), **how)
-    needed = needs(chosen, using, is_asked=devices is not None, restarts=max_restarts > 0)
+    needed = needs(chosen, using, restarts=max_restarts > 0)
     shown = [each_line(node=node) for node in range(num_nodes(nodes))]
     client = zygote_client.running()
     folder = client.new_folder()
@@ -95,7 +95,7 @@ def run_here(path: str | Path, *args: str, ranks: int, devices: str | Pretend) -
     chosen = stand(devices, ranks, "torchrun")
     front = on_pretend.front(chosen.pretend)
     line = command(path, *args, ranks=ranks, using="torchrun", front=front)
-    needed = needs(chosen, "torchrun", is_asked=True)
+    needed = needs(chosen, "torchrun")
     _show([line], needed)
     if chosen.pretend:
         print(

@@ -91,11 +91,9 @@ def _check_can_pretend(using: str) -> None:
         )
 
 
-def needs(
-    chosen: Rung, using: str, *, is_asked: bool = False, restarts: bool = False
-) -> dict[str, str]:
+def needs(chosen: Rung, using: str, *, restarts: bool = False) -> dict[str, str]:
     """What a launcher's environment must say: where its ranks have no GPU each, or shall not see
-    one (``is_asked``: for their devices), and where they may be restarted.
+    one, and where they may be restarted.
 
     torchrun (2.13) keeps one store for all its starts, and gloo then finds a dead rank's address in
     it: about every second restart hung. With sharing switched off each start has a store of its own
@@ -104,7 +102,7 @@ def needs(
     needed = {}
     if restarts:
         needed["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    if is_asked and resources.num_gpus():
+    if not chosen.has_gpu and resources.num_gpus():
         needed["CUDA_VISIBLE_DEVICES"] = ""
     if using == "accelerate" and chosen.name == "cpu":
         needed["ACCELERATE_USE_CPU"] = "true"

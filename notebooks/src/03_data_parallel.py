@@ -600,14 +600,17 @@ for prefix in ("", "module."):
 # %% [markdown] sections="S2"
 # ### The same under torchrun
 #
-# As a script, the function needs what `lab.launch` did for it: a process group. `torchrun` starts the processes and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`; `init_process_group` reads them (`env://` is its default). On GPUs, `"nccl"` and `torch.cuda.set_device(local_rank)`.
+# As a script, the function needs what `lab.launch` did for it: a process group. `torchrun` starts the processes and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`; `init_process_group` reads them (`env://` is its default). On GPUs each process takes its own, and `init_process_group` takes NCCL.
 
 # %%
 MAIN = """
 if __name__ == "__main__":
-    import sys
-    import torch.distributed as dist
+    import os, sys
+    import torch, torch.distributed as dist
 
+    if torch.accelerator.is_available():
+        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+        torch.set_default_device(torch.accelerator.current_accelerator())
     dist.init_process_group()
     logged, _ = train(3, sys.argv[1])
     if dist.get_rank() == 0:

@@ -463,6 +463,9 @@ import torch, torch.distributed as dist
 from labkit.launching import rank
 from labkit.recovery import checkpoint
 imports_s = time.time() - began
+if torch.accelerator.is_available():
+    torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    torch.set_default_device(torch.accelerator.current_accelerator())
 dist.init_process_group()
 optimizer = torch.optim.Adam((net := torch.nn.Linear(4, 4)).parameters())
 step = checkpoint.load(sys.argv[1], net, optimizer)["step"] if checkpoint.checkpoints(sys.argv[1]) else 0
