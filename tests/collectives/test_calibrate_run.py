@@ -8,6 +8,7 @@ import pytest
 from labkit.collectives import calibrate_run as calibrate
 from labkit.collectives.calibrate_run import Point
 from labkit.launching import launcher
+from labkit.launching.run import Run
 from labkit.machine import resources
 
 
@@ -61,9 +62,11 @@ def test_a_point_is_the_slowest_ranks_time_in_the_median_of_launches_and_calls(m
     told = iter(
         [[[[1.0], [9.0]], [[5.0], [2.0]]], [[[1.0], [7.0]], [[3.0], [1.0]]]]
     )  # launch, rank, call, size
-    monkeypatch.setattr(launcher, "launch", lambda *_, **__: next(told))
+    about = {"logs": ("", ""), "seconds": 1.0, "backend": "gloo", "notes": ("gloo", "paced")}
+    monkeypatch.setattr(launcher, "launch", lambda *_, **__: Run(results=next(told), **about))
     points = calibrate.sweep("all_reduce", [2], [1000], num_launches=2, num_repeats=2)
     assert [point.time_us for point in points] == [6.0]  # of 5, 9, 3, 7
+    assert points[0].notes == ("gloo", "paced")
 
 
 @pytest.mark.parametrize(
