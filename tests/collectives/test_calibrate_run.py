@@ -115,7 +115,7 @@ def test_what_is_kept_has_its_date_and_machine_and_no_draft_beside_it(swept, tmp
     calibrate.links([2])
     (file,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
     kept = json.loads(file.read_text())
-    assert kept["machine"] == resources.summary() and kept["date"].count("-") == 2
+    assert kept["machine"].items() >= resources.summary().items() and kept["date"].count("-") == 2
     assert calibrate.stored("all_reduce", 2) == line("all_reduce", [2], calibrate.QUARTER)
 
 
