@@ -62,14 +62,11 @@ def test_a_point_is_the_slowest_ranks_time_in_the_median_of_launches_and_calls(m
     told = iter(
         [[[[1.0], [9.0]], [[5.0], [2.0]]], [[[1.0], [7.0]], [[3.0], [1.0]]]]
     )  # launch, rank, call, size
-
-    def launch(*_, **__):
-        results = tuple(next(told))
-        return Run(results=results, logs=("", ""), seconds=1.0, backend="gloo", notes=("gloo",))
-
-    monkeypatch.setattr(launcher, "launch", launch)
+    about = {"logs": ("", ""), "seconds": 1.0, "backend": "gloo", "notes": ("gloo", "paced")}
+    monkeypatch.setattr(launcher, "launch", lambda *_, **__: Run(results=next(told), **about))
     points = calibrate.sweep("all_reduce", [2], [1000], num_launches=2, num_repeats=2)
     assert [point.time_us for point in points] == [6.0]  # of 5, 9, 3, 7
+    assert points[0].notes == ("gloo", "paced")
 
 
 @pytest.mark.parametrize(
@@ -118,10 +115,7 @@ def test_what_is_kept_has_its_date_and_machine_and_no_draft_beside_it(swept, tmp
     calibrate.links([2])
     (file,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
     kept = json.loads(file.read_text())
-    assert (
-        kept["machine"] == {**resources.summary(), "devices": "cpu"}
-        and kept["date"].count("-") == 2
-    )
+    assert kept["machine"].items() >= resources.summary().items() and kept["date"].count("-") == 2
     assert calibrate.stored("all_reduce", 2) == line("all_reduce", [2], calibrate.QUARTER)
 
 
