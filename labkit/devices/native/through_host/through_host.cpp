@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>
 
@@ -170,8 +171,10 @@ class Call {
   void check(const Tensor& tensor) {
     TORCH_CHECK_VALUE(tensor.device().type() == type, "every tensor of this call must be on a device of type ",
         c10::DeviceTypeName(type, /*lower_case=*/true), "; got one on ", tensor.device());
-    TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), "tensors must be contiguous; got one of shape ",
-        tensor.sizes(), " and strides ", tensor.strides(), ". Make it so: tensor.contiguous()");
+    // lists are joined here: with torch 2.11 the message breaks down where it is given them whole
+    TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), "tensors must be contiguous; got one of shape [",
+        c10::Join(", ", tensor.sizes()), "] and strides [", c10::Join(", ", tensor.strides()),
+        "]. Make it so: tensor.contiguous()");
   }
   template <typename T, typename F>
   static std::vector<T> each(const std::vector<T>& tensors, F made_of) {
