@@ -111,7 +111,7 @@ def test_no_term_uses_a_word_that_it_or_another_refuses():
 def test_badges_are_called_what_pictures_call_them():
     badges = {term.en: term.zh for term in KNOWN if term.badge}
     assert set(badges) >= {"measured", "simulated", "predicted", "recorded", "computed"}
-    assert set(badges) >= {"paced", "paced links", "overran", "pretend"}
+    assert set(badges) >= {"paced", "paced links", "overran", "pretend device", "shared GPU"}
     for english, chinese in badges.items():
         assert WORDS["zh"].get(english, chinese) == chinese
 
