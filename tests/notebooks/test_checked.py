@@ -212,3 +212,13 @@ def test_stubs_are_not_attempted_and_solutions_pass(copies, chapter):
         assert counts is not None and counts[0] == counts[1] >= 1, counts
     else:
         assert not counts, counts
+
+
+@pytest.mark.notebooks
+@pytest.mark.parametrize(
+    "name", ["02_collectives", "08_pipeline_parallel", "13_checkpoint_and_recover"]
+)
+def test_the_copies_were_executed_on_pretend_devices(name, copies):
+    notebook = checked.load(ROOT, ("en", name))
+    outputs = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
+    assert "pretend device" in outputs
