@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-_NAMED = re.compile(r"zero[0-3]|\w*deepspeed\w*", re.IGNORECASE)
+_NAMED = re.compile(r"zero[0-3]|zero_optimization|\w*deepspeed\w*", re.IGNORECASE)
 """an engine of DeepSpeed's, as this package calls them, or DeepSpeed itself"""
 
 
@@ -17,7 +17,7 @@ def names_deepspeed(fn: Callable) -> bool:
     itself say what they need."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    if getattr(fn, "__module__", "").startswith("labkit."):
+    if (getattr(fn, "__module__", None) or "").startswith("labkit."):
         return False
     return any("deepspeed" in word.lower() for word in _words(fn, set()))
 

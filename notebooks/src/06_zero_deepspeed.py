@@ -666,7 +666,7 @@ texts = {
     "auto.json": json.dumps(auto),
     "train.py": TRAIN,
     "hf.py": HF,
-    "ours.json": json.dumps({key: value for key, value in config(3).items() if key != "optimizer"}),
+    "ours.json": json.dumps({key: value for key, value in config(2).items() if key != "optimizer"}),
 }
 paths = {name: Path(folder.name, name) for name in texts}
 print(

@@ -49,9 +49,11 @@ ON_THE_CPU = (
     Update(engine="zero2", ranks=2),
 )
 """Launches that take the CPU by themselves where there is no GPU."""
-OF_TIME = re.compile(r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes|allocated_bytes)$")
+OF_TIME = re.compile(
+    r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes|allocated_bytes|batch on)$"
+)
 """Results that a clock or the system gave: they differ from run to run (what of a message has come
-when the count is read does, too), and what only a device can say."""
+when the count is read does, too), what only a device can say, and its name."""
 SEEDS = 16
 """Bytes that attention on a device keeps for each layer and microbatch beside the CPU's: the seed
 and the offset of its random numbers, as CUDA's does."""
@@ -84,7 +86,7 @@ def same(mine: object, other: object) -> bool:
         }
     if hasattr(mine, "peak_bytes"):
         before_step = slice(0, mine.labels.index("step"))
-        kept = [PARTS.index(part) for part in PARTS if part != "temporary"]
+        kept = [PARTS.index(part) for part in PARTS if part not in ("temporary", "gathered")]
         more = (other.num_bytes - mine.num_bytes)[before_step, kept]
         return mine.labels == other.labels and 0 <= more.min() <= more.max() <= 64 * SEEDS
     return mine == other or mine != mine != other

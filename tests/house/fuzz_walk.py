@@ -70,6 +70,7 @@ REASONS = {
         "sharding.run.Trainer",
         "sharding.run.wrap",
         "accelerate.run",
+        "accelerate.engines",
         "planner.need_run",
         "planner.strategies_run",
         "pipeline.pipedream_run.Flying",

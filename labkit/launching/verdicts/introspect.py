@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Sources = Mapping[str, Source]
 
+_DEFAULT_DEVICE = os.path.join("torch", "utils", "_device.py")
 _LABKIT = str(Path(__file__).parents[2])
 _PROGRAMS = os.path.join(_LABKIT, "debugging", "faults.py")
 """The one file of ours whose lines a learner shall see: its programs are launched as they stand,
@@ -114,7 +115,9 @@ def where(frame: types.FrameType | None, sources: Sources) -> dict:
 def describe(error: BaseException, sources: Sources) -> dict:
     """An exception as text: its ``type`` and ``message``, a ``traceback`` of the learner's own
     frames and the last one, cells named as in the notebook, and ``where`` it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
+    found = traceback.extract_tb(error.__traceback__)
+    # torch's default device stands between a cell and the operation that it called
+    frames = [frame for frame in found if not frame.filename.endswith(_DEFAULT_DEVICE)]
     mine = [frame for frame in frames if is_own(frame.filename, sources)]
     kept = [*mine, *frames[-1:]] if frames[-1:] != mine[-1:] else mine
     shown = traceback.TracebackException.from_exception(error)
@@ -188,4 +191,7 @@ def _place(file: str, line: int, function: str, sources: Sources) -> dict:
 
 
 def _shown_name(file: str, sources: Sources) -> str:
-    return sources[file].name if file in sources else file
+    """A cell's name, or a file's: of an installed package from the package on."""
+    if file in sources:
+        return sources[file].name
+    return file.rpartition(f"site-packages{os.sep}")[2]
