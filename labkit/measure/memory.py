@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from labkit.devices import rung
+from labkit.devices.place import has_accelerator
 from labkit.footprint import Footprint, Moment, from_moments
 from labkit.measure.labels import replaced
 
@@ -296,18 +297,14 @@ def peak_rss_bytes() -> int:
 
 def reset_allocated_peak() -> None:
     """From now on ``allocated_peak_bytes`` looks for the highest point anew."""
-    if _has_allocator():
+    if has_accelerator():
         torch.accelerator.reset_peak_memory_stats()
 
 
 def allocated_peak_bytes() -> int | None:
     """The most bytes of tensors that the device's own allocator has held at one time; None where
     tensors lie on the CPU, which counts none."""
-    return torch.accelerator.max_memory_allocated() if _has_allocator() else None
-
-
-def _has_allocator() -> bool:
-    return torch.get_default_device().type != "cpu"
+    return torch.accelerator.max_memory_allocated() if has_accelerator() else None
 
 
 def _counted(method: Callable, held: Activations, stage_index: int) -> Callable:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from labkit.devices.place import synchronize
 from labkit.words import to_say
 
 if TYPE_CHECKING:
@@ -30,14 +31,6 @@ def start(*, most_s: float) -> "Job":
     from labkit.launching import launcher
 
     return launcher.start(_measure, most_s, ranks=1)
-
-
-def wait_for_device() -> None:
-    """Until this rank's device has done all that it was told."""
-    import torch
-
-    if torch.get_default_device().type != "cpu":
-        torch.accelerator.synchronize()
 
 
 # --- in the rank ---
@@ -109,9 +102,9 @@ def _median_s(call: Callable[[], object]) -> float:
     """Seconds of the median call, after one to warm up."""
     seconds = []
     for _ in range(NUM_ROUNDS + 1):
-        wait_for_device()
+        synchronize()
         start_s = time.perf_counter()
         call()
-        wait_for_device()
+        synchronize()
         seconds.append(time.perf_counter() - start_s)
     return sorted(seconds[1:])[NUM_ROUNDS // 2]

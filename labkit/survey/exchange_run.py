@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from labkit.devices.place import synchronize
+
 if TYPE_CHECKING:
     from labkit.launching.job import Job
 
@@ -67,29 +69,20 @@ def _call(primitive: str, num_values: int) -> Callable[[], None]:
         return partial(dist.all_to_all_single, torch.zeros_like(whole), whole)
     part = torch.zeros(num_values // dist.get_world_size())
     if primitive == "all_gather":
-        return partial(_named("all_gather_single", "all_gather_into_tensor"), whole, part)
-    return partial(_named("reduce_scatter_single", "reduce_scatter_tensor"), part, whole)
-
-
-def _named(now: str, before: str) -> Callable[..., None]:
-    """A collective by its name in this torch, or by the one that older ones have."""
-    import torch.distributed as dist
-
-    return getattr(dist, now, None) or getattr(dist, before)
+        return partial(dist.all_gather_single, whole, part)
+    return partial(dist.reduce_scatter_single, part, whole)
 
 
 def _timed_s(call: Callable[[], None], num_calls: int) -> float:
     """Seconds of the mean call, all ranks beginning together."""
     import torch.distributed as dist
 
-    from labkit.survey.device_run import wait_for_device
-
     dist.barrier()
-    wait_for_device()
+    synchronize()
     start_s = time.perf_counter()
     for _ in range(num_calls):
         call()
-    wait_for_device()
+    synchronize()
     return (time.perf_counter() - start_s) / num_calls
 
 
