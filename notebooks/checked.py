@@ -1,6 +1,6 @@
 """The checked builds, ``out/checked/`` (Chinese: ``out/checked/zh/``): every cell of a chapter, and
-for each exercise the solution and its check as well, executed once by nbmake. Tests and the book
-read these copies; what is there and still current is not executed again.
+for each exercise the solution and its check as well, executed once by nbmake, two at a time. Tests
+and the book read these copies; what is there and still current is not executed again.
 
     python notebooks/checked.py           every English chapter, and one in Chinese
     python notebooks/checked.py 00 08     only these, in English
@@ -28,6 +28,8 @@ from nbformat import NotebookNode
 ROOT = Path(__file__).resolve().parent.parent
 CHINESE = "00_start_here"
 NOTEBOOK_TIMEOUT_S = 1200
+AT_A_TIME = 2
+"""So many are executed at once: a notebook by itself waits more than it computes."""
 DEVICE = "pretend"
 """What ranks stand on. Pretend devices are held to a GPU's rules: what runs there runs on GPUs."""
 
@@ -132,15 +134,28 @@ def execute(root: Path, wanted: list[Copy]) -> bool:
 
 
 def nbmake(root: Path, paths: list[Path]) -> bool:
-    """Runs notebooks in place. Returns whether none failed; pytest's report goes to stdout."""
+    """Runs notebooks in place, the longest first. Returns whether none failed; pytest's report goes
+    to stdout."""
+    at_once = min(AT_A_TIME, len(paths))
     command = [
         *(sys.executable, "-m", "pytest", "--nbmake", "--overwrite", "--verbose"),
         *("-p", "no:cacheprovider", "--override-ini=addopts=", "--durations=0"),
         f"--timeout={NOTEBOOK_TIMEOUT_S}",
-        *map(str, paths),
+        *(("-n", str(at_once), "--maxschedchunk=1") if at_once > 1 else ()),
+        *map(str, longest_first(paths)),
     ]
     environ = {**os.environ, "LABKIT_DEVICE": DEVICE}
     return subprocess.run(command, cwd=root, env=environ).returncode == 0
+
+
+def longest_first(paths: list[Path]) -> list[Path]:
+    """Those with the most cells of code first, so that no worker begins a long one at the end."""
+
+    def num_cells(path: Path) -> int:
+        cells = nbformat.read(path, as_version=4).cells
+        return sum(cell.cell_type == "code" for cell in cells)
+
+    return sorted(paths, key=num_cells, reverse=True)
 
 
 @contextmanager

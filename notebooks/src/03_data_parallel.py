@@ -700,6 +700,7 @@ def by_environment(port):
     import torch.distributed as dist
 
     rank, size, backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
+    dist.barrier()  # the others have joined the first group before one leaves it
     dist.destroy_process_group()
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)

@@ -3,6 +3,7 @@ what the executed copies of the real chapters say."""
 
 import re
 import shutil
+import subprocess
 
 import builds
 import checked
@@ -149,6 +150,28 @@ def test_the_copies_are_written_for_a_run_by_hand(tiny, capsys):
     assert checked.main(["--write", "03"], tiny) == 0
     found = checked.faults(checked.load(tiny, ("en", "03_tiny")))
     assert found[:2] == ["not executed: import os", 'not executed: LANGUAGE = "en"']
+
+
+def saved(path, num_cells):
+    """A notebook of so many cells of code, and one of prose, in a file."""
+    cells = [nbformat.v4.new_code_cell("1") for _ in range(num_cells)]
+    cells.append(nbformat.v4.new_markdown_cell("words"))
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+def test_two_are_executed_at_once_and_begun_are_those_with_the_most_code(tmp_path, monkeypatch):
+    asked = []
+
+    def run(command, **_):
+        asked.append([str(word) for word in command])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(checked.subprocess, "run", run)
+    few, most, more = (saved(tmp_path / f"{num}.ipynb", num_cells=num) for num in (1, 3, 2))
+    assert checked.nbmake(tmp_path, [few, most, more]) and checked.nbmake(tmp_path, [few])
+    assert asked[0][-3:] == [str(most), str(more), str(few)]
+    assert asked[0][asked[0].index("-n") + 1] == "2" and "-n" not in asked[1]
 
 
 # --- the real chapters, executed ----------------------------------------------------------------
