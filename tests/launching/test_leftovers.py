@@ -89,7 +89,7 @@ def test_ranks_zygote_and_files_go_when_the_notebook_is_killed(tmp_path):
     family = [zygote, *zygote.children(recursive=True)]
     assert len(family) >= 3
     notebook.kill()
-    notebook.wait()
+    notebook.communicate()
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive and not Path(folder).exists()
 
