@@ -17,9 +17,10 @@ def crowd():
     return module
 
 
-def test_three_notebooks_do_not_see_one_another_and_leave_nothing(crowd):
-    row = crowd.measure(3, 2, 2)
-    assert row["launches"] == 6 and row["seconds"] < 120
+def test_two_notebooks_do_not_see_one_another_and_leave_nothing(crowd):
+    """One of them ends kindly, the other is killed."""
+    row = crowd.measure(2, 2, 2)
+    assert row["launches"] == 4 and row["seconds"] < 120
     assert [row[name] for name in ("failed", "crossed", "orphans", "leaked_files")] == [
         0,
         0,

@@ -72,14 +72,20 @@ def test_without_pretend_devices_the_scripts_exit():
     assert done.returncode == 1
 
 
-def test_the_limit_of_memory_is_the_devices():
-    with pytest.raises(lab.RankFailed, match="OutOfMemoryError"):
-        lab.launch_script(
-            SCRIPTS / "tensor_parallel.py",
-            devices=Pretend(memory_mib=0.005),
-            timeout_s=60,
-            show=False,
-        )
+TAKES_1_AND_4_MIB = """
+import torch
+one = torch.zeros(2**18, device="pretend")
+print("the first fits", flush=True)
+four = torch.zeros(2**20, device="pretend")
+"""
+
+
+def test_the_limit_of_memory_is_the_devices(tmp_path):
+    script = tmp_path / "large.py"
+    script.write_text(TAKES_1_AND_4_MIB)
+    with pytest.raises(lab.RankFailed, match="OutOfMemoryError") as caught:
+        lab.launch_script(script, ranks=1, devices=Pretend(memory_mib=4), timeout_s=60, show=False)
+    assert "the first fits" in caught.value.logs[0]
 
 
 TELLS = """
