@@ -141,7 +141,7 @@ def _command(name: str, target: Path) -> list[str]:
     places = [include, include / "torch/csrc/api/include", sysconfig.get_path("include")]
     return [
         *shlex.split(os.environ.get("CXX") or "c++"),
-        *("-std=c++20", "-O1", "-shared", "-fPIC", "-w", "-x", "c++", "-"),
+        *("-std=c++20", "-O2", "-shared", "-fPIC", "-w", "-x", "c++", "-"),
         f"-DTORCH_EXTENSION_NAME=_labkit_{name}",
         *(f"-I{place}" for place in places),
         *("-o", str(target), f"-L{torch / 'lib'}"),
