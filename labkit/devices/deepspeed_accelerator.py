@@ -7,12 +7,25 @@ in host memory. So everything that is not written here is the CPU's.
 
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
-from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
 from labkit.devices import torch_pretend
 from labkit.devices.torch_pretend import NAME
+
+if TYPE_CHECKING:
+    from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
+
+
+def accelerator() -> "DeepSpeedAccelerator":
+    """The pretend device, for ``deepspeed.accelerator.set_accelerator``."""
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+    made = type("PretendAccelerator", (Answers, CPU_Accelerator), {})()
+    made._name = NAME
+    made._communication_backend_name = NAME
+    return made
 
 
 def _maker(dtype: torch.dtype) -> staticmethod:
@@ -20,7 +33,7 @@ def _maker(dtype: torch.dtype) -> staticmethod:
     return staticmethod(partial(torch.tensor, dtype=dtype, device=NAME))
 
 
-class PretendAccelerator(CPU_Accelerator):
+class Answers:
     """What DeepSpeed asks of a device, answered by ``torch.pretend``."""
 
     set_device = staticmethod(torch_pretend.set_device)
@@ -49,11 +62,6 @@ class PretendAccelerator(CPU_Accelerator):
     BFloat16Tensor = _maker(torch.bfloat16)
     FloatTensor = _maker(torch.float32)
     DoubleTensor = _maker(torch.float64)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._name = NAME
-        self._communication_backend_name = NAME
 
     def device_name(self, device_index: int | None = None) -> str:
         """The type of the device, or one device's name."""

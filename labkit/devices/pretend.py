@@ -118,6 +118,6 @@ def _tell_deepspeed() -> None:
     """DeepSpeed computes on the pretend device from here on."""
     from deepspeed.accelerator import set_accelerator
 
-    from labkit.devices.deepspeed_accelerator import PretendAccelerator
+    from labkit.devices.deepspeed_accelerator import accelerator
 
-    set_accelerator(PretendAccelerator())
+    set_accelerator(accelerator())
