@@ -1,5 +1,5 @@
-"""DeepSpeed on pretend devices: it is told of them whenever it is imported, what it asks is answered
-by the device, and ZeRO trains where the whole does not fit."""
+"""DeepSpeed on pretend devices: it is told of them whenever it is imported, they answer what it
+asks, and ZeRO trains where the whole does not fit."""
 
 import sys
 
