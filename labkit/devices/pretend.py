@@ -13,8 +13,13 @@ What they lack: nothing is asynchronous, there is one stream, and freed memory i
 """
 
 import atexit
+import importlib.util
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import torch
 
@@ -22,6 +27,8 @@ from labkit.devices import library, torch_pretend
 from labkit.devices.rung import Pretend
 
 MIB = 2**20
+ACCELERATORS = "deepspeed.accelerator"
+"""Where DeepSpeed is told what it computes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +68,10 @@ def install(settings: Pretend, *, num_devices: int = 1, index: int = 0) -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     torch_pretend.manual_seed_all(torch.initial_seed())
     atexit.register(_let_backward_end)
+    if ACCELERATORS in sys.modules:
+        _tell_deepspeed()
+    else:
+        sys.meta_path.insert(0, _DeepSpeedIsImported())
 
 
 def copied() -> Copied:
@@ -79,3 +90,34 @@ def _let_backward_end() -> None:
     """At the interpreter's end: see ``let_backward_end`` in module.cpp."""
     if torch_pretend.is_initialized():
         library.load("pretend").let_backward_end()
+
+
+class _DeepSpeedIsImported:
+    """A finder of modules that finds none but tells DeepSpeed of the device, once that is there. A
+    rank need not import it (a second) for that."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Python's own specification, with one more step at the end of the module."""
+        if name != ACCELERATORS:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def then_tell(module: ModuleType) -> None:
+            execute(module)
+            _tell_deepspeed()
+
+        spec.loader.exec_module = then_tell
+        return spec
+
+
+def _tell_deepspeed() -> None:
+    """DeepSpeed computes on the pretend device from here on."""
+    from deepspeed.accelerator import set_accelerator
+
+    from labkit.devices.deepspeed_accelerator import accelerator
+
+    set_accelerator(accelerator())

@@ -22,8 +22,8 @@ NAMES = ("cuda", "shared", "pretend", "cpu")
 BACKENDS = {"cuda": "nccl", "shared": "shared", "pretend": "pretend", "cpu": "gloo"}
 """What the ranks of each rung communicate with, by the name that torch.distributed gets."""
 DEEPSPEED = "deepspeed"
-"""What a launch says for ``devices`` whose ranks run DeepSpeed: a GPU each where there are so many,
-else the CPU. DeepSpeed knows no pretend device, and a shared GPU has no NCCL."""
+"""What a launch says for ``devices`` whose ranks run DeepSpeed: what any launch gets, but never a
+shared GPU, for which DeepSpeed wants NCCL: then the CPU."""
 LIBRARIES = {
     "cuda": (),
     "shared": ("through_host",),
@@ -150,8 +150,7 @@ def choose(
     if isinstance(devices, Pretend):
         return Rung(name="pretend", backend=BACKENDS["pretend"], pretend=devices)
     if devices == DEEPSPEED:
-        has_gpus = num_gpus >= num_ranks and _forced(num_ranks, num_gpus) in (None, "cuda")
-        devices = "cuda" if has_gpus else "cpu"
+        devices = "cpu" if _forced(num_ranks, num_gpus) == "shared" else None
     by_backend = {None: None, "nccl": "cuda", "gloo": "cpu"}[backend]
     name = devices or by_backend or _forced(num_ranks, num_gpus)
     name = name or _best(num_ranks, num_gpus, has_pretend)

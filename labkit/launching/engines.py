@@ -1,5 +1,5 @@
 """Which engine a function trains with, as far as its code or its arguments name it: a cell that
-says ``deepspeed`` is launched where DeepSpeed can run, without being told."""
+says ``deepspeed`` is launched where DeepSpeed can run (not on a shared GPU), without being told."""
 
 import functools
 import re

@@ -215,7 +215,7 @@ def _chosen_rung(
 
 def _environ(ranks: int, chosen: Rung) -> dict[str, str]:
     """The notebook's environment as it is now, with what torch programs expect. Its port is only a
-    name. Off the GPUs none is to be seen, and DeepSpeed takes the CPU and finds its ops."""
+    name. Off the GPUs none is to be seen, and DeepSpeed finds its ops for a CPU."""
     found = {} if chosen.has_gpu else ops.environment()
     hidden = {} if chosen.has_gpu else {"CUDA_VISIBLE_DEVICES": ""}
     return {

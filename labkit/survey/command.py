@@ -19,7 +19,7 @@ from labkit.survey import report_picture, run
 from labkit.survey.picture import Found, Others
 from labkit.survey.readings import published_numbers
 from labkit.survey.summary import Summary, elsewhere, load
-from labkit.survey.trials import PARTS, Trial, trials
+from labkit.survey.trials import PARTS, trials
 from labkit.units import check_real
 from labkit.words import say
 
@@ -94,8 +94,7 @@ def _found(summary: Summary) -> dict[str, list[Found]]:
         "recorded" if any(each.origin == "recorded" for each in summary.numbers) else "measured"
     )
     for each in summary.taken:
-        trial = Trial(part=each.part, name=each.name, ranks=each.ranks, fields=each.fields)
-        experiment = trial.experiment()
+        experiment = each.experiment()
         folder = summary.folder / run.RUNS / each.name
         if each.error or experiment is None or not folder.is_dir():
             continue

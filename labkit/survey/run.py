@@ -118,13 +118,7 @@ def _after(trial: Trial, summary: Summary, latest: float) -> Summary:
     """The summary with one more trial: its numbers, or why there are none. Raises TimeoutError
     where the survey's own time ended it."""
     began = time.monotonic()
-    taken = Taken(
-        name=trial.name,
-        part=trial.part,
-        ranks=trial.ranks,
-        fields=trial.fields,
-        rung=rungs(trial.ranks)[0],
-    )
+    taken = Taken(**vars(trial), rung=rungs(trial.ranks)[0])
     found = []
     try:
         run = _taken(trial, latest)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from labkit.devices import rung
+from labkit.survey.trials import Trial
 from labkit.units import check_real, check_whole, check_word
 
 FILE = "summary.json"
@@ -59,17 +60,9 @@ class Number:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
-    """A trial that was run: enough to make its experiment again, and where its run is saved."""
+class Taken(Trial):
+    """A trial that was run; the run is saved in the folder of its name, below "runs"."""
 
-    name: str
-    """the folder of the run, below "runs\""""
-    part: str
-    """the part that it belongs to"""
-    ranks: int
-    """on how many ranks"""
-    fields: dict
-    """what its experiment was given besides"""
     rung: str
     """what the ranks stood on"""
     notes: tuple[str, ...] = ()

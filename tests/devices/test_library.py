@@ -1,5 +1,7 @@
 """Our C++ libraries: where they stand, that a build is whole or not there, and who is told what."""
 
+from pathlib import Path
+
 import pytest
 
 from labkit.devices import library
@@ -59,3 +61,12 @@ def test_without_a_compiler_the_reason_has_the_way_out(small, monkeypatch):
     assert "apt-get install g++" in library.obstacle()
     assert "apt-get install g++" in library.row().fix
     assert not library.row().required
+
+
+def test_sources_are_read_again_only_where_they_changed(small, monkeypatch):
+    before = library.path("small")
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(Path, "read_bytes", lambda self: pytest.fail(f"{self} was read"))
+        assert library.path("small") == before
+    (small / "answer.cpp").write_text("int answer() { return 4242; }")
+    assert library.path("small").name != before.name

@@ -19,8 +19,11 @@ from labkit.devices.rung import Pretend, Rung
         (2, 2, None, {"has_pretend": True}, "cuda"),
         (0, 2, "cpu", {"has_pretend": True}, "cpu"),
         (0, 2, None, {"has_pretend": True, "backend": "gloo"}, "cpu"),
-        (0, 2, None, {"has_pretend": True, "devices": "deepspeed"}, "cpu"),
-        (2, 2, "pretend", {"devices": "deepspeed"}, "cpu"),
+        (0, 2, None, {"has_pretend": True, "devices": "deepspeed"}, "pretend"),
+        (2, 2, "pretend", {"devices": "deepspeed"}, "pretend"),
+        (2, 2, "cpu", {"devices": "deepspeed"}, "cpu"),
+        (1, 2, "shared", {"devices": "deepspeed"}, "cpu"),
+        (1, 2, None, {"devices": "deepspeed"}, "cpu"),
         (2, 2, None, {"devices": "deepspeed"}, "cuda"),
         (8, 8, None, {}, "cuda"),
         (1, 2, None, {}, "cpu"),  # sharing is for who asks for it

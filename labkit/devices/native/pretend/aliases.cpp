@@ -55,7 +55,7 @@ c10::DeviceIndex Call::device() const {
   return device_ < 0 ? current : device_;
 }
 
-Tensor Call::enter(const Tensor& tensor) {
+const Tensor& Call::enter(const Tensor& tensor) {
   if (!tensor.defined())
     return tensor;
   for (const auto& [ours, alias] : tensors_)
@@ -63,20 +63,20 @@ Tensor Call::enter(const Tensor& tensor) {
       return alias;
   if (!is_pretend(tensor))
     return tensors_.emplace_back(tensor, tensor).second;
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
   const Storage* under = nullptr;
   for (const auto& [ours, alias] : storages_)
-    if (ours.is_alias_of(tensor.storage()))
+    if (ours == storage)
       under = &alias;
   if (!under) // tensors that share bytes on the device share them in the kernel
-    under = &storages_.emplace_back(tensor.storage(), host_storage(tensor.storage())).second;
+    under = &storages_.emplace_back(storage, host_storage(tensor.storage())).second;
   return tensors_.emplace_back(tensor, tensor_over(*under, DispatchKey::CPU, tensor)).second;
 }
 
 // A kernel that resized an argument (out=, resize_) has given the alias other bytes or another
 // shape.
 void Call::settle() {
-  for (const auto& [ours, alias] : storages_) {
-    auto* to = ours.unsafeGetStorageImpl();
+  for (const auto& [to, alias] : storages_) {
     auto* from = alias.unsafeGetStorageImpl();
     if (from->data() != to->data()) {
       auto bytes = from->set_data_ptr(c10::DataPtr(from->mutable_data(), c10::kCPU));
@@ -93,26 +93,27 @@ void Call::settle() {
   }
 }
 
-Tensor Call::leave(const Tensor& tensor) {
+const Tensor& Call::leave(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage())
     return tensor;
   for (const auto& [ours, alias] : tensors_)
     if (alias.is_same(tensor)) // an argument given back, as add_ does
       return ours;
+  const Device here(kPretend, device());
+  auto storage = tensor.storage();
+  auto* bytes = storage.unsafeGetStorageImpl();
   for (const auto& [ours, alias] : storages_)
-    if (alias.is_alias_of(tensor.storage())) // a view of one
-      return tensor_over(ours, DispatchKey::PrivateUse1, tensor);
-  for (const auto& [theirs, made] : results_)
-    if (theirs.is_alias_of(tensor.storage())) // two results over the same bytes
-      return tensor_over(made, DispatchKey::PrivateUse1, tensor);
-  // the bytes move into a storage of the device; the kernel's is left empty
-  auto* theirs = tensor.storage().unsafeGetStorageImpl();
-  auto bytes = theirs->set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
-  bytes.unsafe_set_device({kPretend, device()});
-  auto made = c10::make_intrusive<StorageImpl>(
-      StorageImpl::use_byte_size_t(), theirs->nbytes(), std::move(bytes), &memory(),
-      /*resizable=*/true);
-  const auto& [_, ours] = results_.emplace_back(tensor.storage(), std::move(made));
-  return tensor_over(ours, DispatchKey::PrivateUse1, tensor);
+    if (alias.unsafeGetStorageImpl() == bytes) // a view of one
+      storage = c10::intrusive_ptr<StorageImpl>::reclaim_copy(ours);
+  if (storage.device().is_cpu()) { // nobody has it but the results
+    auto counted = bytes->set_data_ptr(c10::DataPtr());
+    counted.unsafe_set_device(here);
+    bytes->set_data_ptr_noswap(std::move(counted));
+    bytes->set_allocator(&memory());
+  }
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->_change_backend_component_keys(here);
+  impl->set_storage_keep_dtype(std::move(storage));
+  return tensor;
 }
 } // namespace pretend

@@ -34,17 +34,15 @@ class Call {
   // Throws torch's error about two devices.
   [[noreturn]] void refuse(const c10::Device& other, const std::string& argument) const;
 
-  Tensor enter(const Tensor& tensor); // the alias with which the kernel works
-  void settle();                      // after the kernel: what it did to aliases, done to ours
-  Tensor leave(const Tensor& tensor); // a result, as a tensor of the device
+  const Tensor& enter(const Tensor& tensor); // the alias with which the kernel works
+  void settle();                             // after the kernel: what it did to aliases, done to ours
+  const Tensor& leave(const Tensor& tensor); // a result, made a tensor of the device
 
  private:
   const std::string& op_;
   c10::DeviceIndex device_ = -1;
   // the device's and its alias; a tensor on the host is its own
-  c10::SmallVector<std::pair<Storage, Storage>, 6> storages_;
+  c10::SmallVector<std::pair<c10::StorageImpl*, Storage>, 6> storages_;
   c10::SmallVector<std::pair<Tensor, Tensor>, 6> tensors_;
-  // the kernel's, and the device's that took its bytes
-  c10::SmallVector<std::pair<Storage, Storage>, 2> results_;
 };
 } // namespace pretend

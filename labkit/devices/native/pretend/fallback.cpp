@@ -15,21 +15,17 @@ namespace {
 using Values = c10::ArrayRef<IValue>;
 using OptionalTensor = std::optional<Tensor>;
 
-// f(tensor, its argument, whether it may be on the host) for each tensor among the arguments.
+// f(tensor, its argument) for each tensor among the arguments.
 template <typename F>
 void for_each_tensor(const std::vector<Argument>& declared, Values values, F f) {
   for (size_t i = 0; i < declared.size(); ++i) {
     const auto& value = values[i];
     if (value.isTensor()) {
-      // of _foreach_addcdiv_ and the like
-      f(value.toTensor(), declared[i], declared[i].name() == "scalars");
-    } else if (value.isTensorList()) {
-      for (const Tensor& tensor : value.toTensorList())
-        f(tensor, declared[i], false);
-    } else if (value.isOptionalTensorList()) { // the indices of x[i]
-      for (const OptionalTensor& tensor : value.toOptionalTensorList())
-        if (tensor)
-          f(*tensor, declared[i], true);
+      f(value.toTensor(), declared[i]);
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const IValue& each : value.toListRef())
+        if (each.isTensor())
+          f(each.toTensor(), declared[i]);
     }
   }
 }
@@ -38,11 +34,14 @@ void for_each_tensor(const std::vector<Argument>& declared, Values values, F f) 
 template <typename F>
 void replace_tensors(IValue& value, F f) {
   if (value.isTensor()) {
-    value = f(value.toTensor());
+    const Tensor& replaced = f(value.toTensor());
+    if (!replaced.is_same(value.toTensor()))
+      value = replaced;
   } else if (value.isTensorList()) {
     c10::List<Tensor> replaced;
-    for (const Tensor& tensor : value.toTensorList())
-      replaced.push_back(f(tensor));
+    replaced.reserve(value.toListRef().size());
+    for (const IValue& each : value.toListRef())
+      replaced.push_back(f(each.toTensor()));
     value = std::move(replaced);
   } else if (value.isOptionalTensorList()) {
     c10::List<OptionalTensor> replaced;
@@ -53,9 +52,12 @@ void replace_tensors(IValue& value, F f) {
 }
 
 // Finds the device; gives the kernel the host's name for it, and a CPU generator for one of ours.
-void look(Call& call, const std::vector<Argument>& declared, IValue* values) {
-  for_each_tensor(declared, Values(values, declared.size()), [&](const Tensor& tensor, auto&&...) {
+// Whether all tensors are on the device.
+bool look(Call& call, const std::vector<Argument>& declared, IValue* values) {
+  bool are_ours = true;
+  for_each_tensor(declared, Values(values, declared.size()), [&](const Tensor& tensor, auto&) {
     call.look_at(tensor);
+    are_ours = are_ours && is_pretend(tensor);
   });
   for (size_t i = 0; i < declared.size(); ++i) {
     auto& value = values[i];
@@ -72,16 +74,24 @@ void look(Call& call, const std::vector<Argument>& declared, IValue* values) {
       value = of(generator).next();
     }
   }
+  return are_ours;
+}
+
+// The indices of x[i]; the numbers of _foreach_addcdiv_ and the like.
+bool may_be_on_host(const Argument& argument) {
+  const auto* list = argument.type()->castRaw<c10::ListType>();
+  return argument.name() == "scalars" ||
+      (list && list->getElementType()->kind() == c10::TypeKind::OptionalType);
 }
 
 // A tensor on the host that has to be on the device is refused. As on CUDA, numbers may lie there
 // (tensors without dimensions), unless they are written to, and the indices of x[i].
-void check(const Call& call, const Tensor& tensor, const Argument& argument, bool may_be_on_host) {
+void check(const Call& call, const Tensor& tensor, const Argument& argument) {
   if (!tensor.defined() || is_pretend(tensor))
     return;
   const bool is_written = argument.alias_info() && argument.alias_info()->isWrite();
   const bool is_number = tensor.dim() == 0;
-  if (is_written || !tensor.is_cpu() || !(is_number || may_be_on_host))
+  if (is_written || !tensor.is_cpu() || !(is_number || may_be_on_host(argument)))
     call.refuse(tensor.device(), argument.name());
 }
 
@@ -106,14 +116,12 @@ void fallback(const OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const auto& declared = op.schema().arguments();
   IValue* values = stack->data() + (stack->size() - declared.size());
   Call call(op.schema().name());
-  look(call, declared, values);
-  for_each_tensor(
-      declared, Values(values, declared.size()),
-      [&](const Tensor& tensor, const Argument& argument, bool may_be_on_host) {
-        check(call, tensor, argument, may_be_on_host);
-      });
+  if (!look(call, declared, values))
+    for_each_tensor(
+        declared, Values(values, declared.size()),
+        [&](const Tensor& tensor, const Argument& argument) { check(call, tensor, argument); });
   for (size_t i = 0; i < declared.size(); ++i)
-    replace_tensors(values[i], [&](const Tensor& tensor) { return call.enter(tensor); });
+    replace_tensors(values[i], [&](const Tensor& tensor) -> auto& { return call.enter(tensor); });
   {
     const auto lent = default_numbers(op, call.device(), values);
     const Computing here(call.device());
@@ -122,7 +130,7 @@ void fallback(const OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   }
   call.settle();
   for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i)
-    replace_tensors((*stack)[i], [&](const Tensor& tensor) { return call.leave(tensor); });
+    replace_tensors((*stack)[i], [&](const Tensor& tensor) -> auto& { return call.leave(tensor); });
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {

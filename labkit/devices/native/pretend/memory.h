@@ -4,6 +4,7 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <array>
 #include <mutex>
@@ -41,7 +42,7 @@ class Memory final : public c10::DeviceAllocator {
   void check_room(c10::DeviceIndex device, size_t num_bytes);
 
   std::mutex mutex_;
-  std::unordered_map<void*, Block> live_;
+  ska::flat_hash_map<void*, Block> live_;
   std::array<c10::CachingDeviceAllocator::DeviceStats, kMostDevices> stats_;
   size_t limit_bytes_ = 0;
 };
