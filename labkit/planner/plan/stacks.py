@@ -60,10 +60,10 @@ STACKS = {
     for stack in (
         Stack(
             name="megatron-a100",
-            matmul=0.75,
+            matmul=0.79,
             attention=0.5,
             layer_us=150.0,
-            nic=0.6,
+            nic=0.4,
             hides_gradients=False,
             fixed_gb=3.0,
             source=_SC21,
@@ -90,6 +90,17 @@ STACKS = {
             fixed_gb=3.0,
             source=_TRIED,
             spread=0.25,
+        ),
+        Stack(
+            name="zero3-2021",
+            matmul=0.55,
+            attention=0.45,
+            layer_us=300.0,
+            nic=0.084,
+            hides_gradients=True,
+            fixed_gb=3.0,
+            source="fitted on Narayanan et al. 2021, table 2: ZeRO-3 of early DeepSpeed",
+            spread=0.2,
         ),
         Stack(
             name="fsdp-a100",

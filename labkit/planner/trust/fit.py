@@ -5,14 +5,13 @@ where they began by how far such constants differ between stacks, so that two ro
 constant out of the world. The stack that fits best is taken.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from labkit.planner.plan import steptime
-from labkit.planner.plan.stacks import CONSTANTS, STACKS, Stack
+from labkit.planner.plan.stacks import CONSTANTS, STACKS, Stack, nearest
 from labkit.planner.trust.rows import Row
 
 MOST_CONSTANTS = 4
@@ -22,20 +21,39 @@ NOISE = 0.03
 """How far repeated measurements of one configuration lie apart (published repeats: 2 to 6 %)."""
 ROUNDS = 12
 STEP = 1e-3
+Engine = tuple[str, bool]
+"""(GPU, whether parameters are sharded): what one stack serves."""
+Moved = tuple[Engine, str]
+"""a constant of an engine's stack"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A stack with constants of its own, and how well it does."""
+    """Stacks with constants of their own, and how well they do."""
 
-    stack: Stack
-    """the stack"""
-    begun: str
-    """the shipped stack that it began as"""
-    fitted: tuple[str, ...]
-    """which constants were moved"""
+    stacks: dict[Engine, Stack]
+    """engine -> its stack"""
+    moved: tuple[Moved, ...]
+    """which constants were fitted; the others are shipped"""
     misfit: float
     """root mean square of log(predicted / published) over the rows it was fitted on"""
+
+    def stack(self, row: Row) -> Stack:
+        """The stack for a row: its engine's, else the nearest shipped one."""
+        return self.stacks.get(engine(row)) or nearest(row.cluster.gpu.name, row.layout.zero)
+
+    def constants(self) -> dict[str, float]:
+        """"A100 80 GB, sharded: nic" -> value, of those that were fitted."""
+        found = {}
+        for (gpu, sharded), name in self.moved:
+            label = f"{gpu}{', sharded' if sharded else ''}: {name}"
+            found[label] = getattr(self.stacks[gpu, sharded], name)
+        return found
+
+
+def engine(row: Row) -> Engine:
+    """What one stack serves."""
+    return row.cluster.gpu.name, row.layout.zero == 3
 
 
 def predicted_us(row: Row, stack: Stack) -> float:
@@ -50,19 +68,47 @@ def log_errors(rows: Sequence[Row], stack: Stack) -> np.ndarray:
 
 
 def fit(rows: Sequence[Row]) -> Fit:
-    """The stack that fits rows best. Raises ValueError for fewer than two rows with a time."""
+    """The stacks that fit rows best, one for each engine among them. Raises ValueError for fewer
+    than two rows with a time."""
     timed = [row for row in rows if row.step_us()]
     if len(timed) < 2:
         raise ValueError(f"a fit needs two rows with a time or more; got {len(timed)}")
-    num_constants = min(MOST_CONSTANTS, len(timed) // 2)
+    most = min(MOST_CONSTANTS, len(timed) // 2)
+    engines: dict[Engine, list[Row]] = {}
+    for row in timed:
+        engines.setdefault(engine(row), []).append(row)
+    largest = sorted(engines, key=lambda each: -len(engines[each]))
+    moved: list[Moved] = [(each, CONSTANTS[0]) for each in largest[:most]]
+    best = {each: _best(engines[each], _of(moved, each)) for each in engines}
+    while len(moved) < most:
+        offers = []
+        for each, its_rows in engines.items():
+            for name in set(CONSTANTS) - set(_of(moved, each)):
+                loss, stack = _best(its_rows, (*_of(moved, each), name))
+                offers.append((best[each][0] - loss, each, name, loss, stack))
+        gain, each, name, loss, stack = max(offers, key=lambda offer: offer[0])
+        if gain <= 0:
+            break
+        moved.append((each, name))
+        best[each] = (loss, stack)
+    stacks = {each: best[each][1] for each in best}
+    errors = [log_errors(engines[each], stacks[each]) for each in engines]
+    misfit = float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
+    return Fit(stacks=stacks, moved=tuple(moved), misfit=misfit)
+
+
+def _of(moved: Sequence[Moved], wanted: Engine) -> tuple[str, ...]:
+    """The constants of an engine's stack that are moved."""
+    return tuple(name for each, name in moved if each == wanted)
+
+
+def _best(rows: Sequence[Row], chosen: Sequence[str]) -> tuple[float, Stack]:
+    """(loss, stack): the shipped stack that fits best once the chosen constants are moved."""
     tried = []
-    for name, stack in STACKS.items():
-        for chosen in itertools.combinations(CONSTANTS, num_constants):
-            moved = _moved(timed, stack, chosen)
-            tried.append((_loss(timed, stack, moved, chosen), name, chosen, moved))
-    _, name, chosen, stack = min(tried, key=lambda each: each[0])
-    misfit = float(np.sqrt(np.mean(log_errors(timed, stack) ** 2)))
-    return Fit(stack=stack, begun=name, fitted=chosen, misfit=misfit)
+    for begun in STACKS.values():
+        stack = _moved(rows, begun, chosen) if chosen else begun
+        tried.append((_loss(rows, begun, stack, chosen), stack))
+    return min(tried, key=lambda each: each[0])
 
 
 def _loss(rows: Sequence[Row], begun: Stack, stack: Stack, chosen: Sequence[str]) -> float:
@@ -70,6 +116,8 @@ def _loss(rows: Sequence[Row], begun: Stack, stack: Stack, chosen: Sequence[str]
     constants went."""
     errors = np.abs(log_errors(rows, stack)) / NOISE
     huber = np.where(errors < 2, errors**2 / 2, 2 * errors - 2)
+    if not chosen:
+        return float(huber.sum())
     gone = _logs(stack, chosen) - _logs(begun, chosen)
     held = np.array([HELD[name] for name in chosen])
     return float(huber.sum() + ((gone / held) ** 2).sum() / 2)
