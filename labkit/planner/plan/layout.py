@@ -11,6 +11,9 @@ from labkit.words import say
 PRECISIONS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """precision -> bytes of an element that ranks hand one another"""
 OFFLOADS = ("none", "optimizer")
+WEIGHTS_IN_BUBBLE = {"gpipe": 0, "1f1b": 0, "interleaved_1f1b": 0, "zb_h1": 1, "zb_h2": 2, "zbv": 2}
+"""schedule -> how many backwards for weights fill each slot of the bubble: it has p - 1 of F + B,
+and (F + I - k W) is left (Qi et al. 2023, section 2, for k = 1 and 2)."""
 MOST = 10**6
 
 
@@ -52,7 +55,7 @@ class Layout:
     flash: bool = True
     """whether attention never stores its matrix"""
     schedule: str = "1f1b"
-    """of the pipeline: a key of ``pipeline.SCHEDULES``"""
+    """of the pipeline: a key of WEIGHTS_IN_BUBBLE"""
 
     def __post_init__(self) -> None:
         sizes = ("tp", "cp", "pp", "vpp", "dp", "ep", "mbs", "gbs")
@@ -63,6 +66,7 @@ class Layout:
         check_word(self.offload, OFFLOADS, "offload")
         check_word(self.precision, PRECISIONS, "a precision")
         check_word(self.recipe, states.RECIPES, "a recipe")
+        check_word(self.schedule, WEIGHTS_IN_BUBBLE, "a schedule")
 
     @property
     def num_ranks(self) -> int:

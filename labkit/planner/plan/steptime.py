@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from labkit.planner.plan import compute
 from labkit.planner.plan.cluster import Cluster
 from labkit.planner.plan.compute import Bench, Pass
-from labkit.planner.plan.layout import Layout
+from labkit.planner.plan.layout import WEIGHTS_IN_BUBBLE, Layout
 from labkit.planner.plan.shape import Shape
 from labkit.planner.plan.stacks import MESSAGE_ALPHA_US, Stack
 
@@ -39,6 +39,8 @@ class StepTime:
     """m"""
     num_chunks: int
     """v"""
+    weights_in_bubble: int
+    """k: how many backwards for weights fill each slot of the bubble"""
     data_us: float
     """data parallelism's messages that nothing hides"""
     optimizer_us: float
@@ -52,9 +54,16 @@ class StepTime:
     @property
     def bubble_us(self) -> float:
         """What the slowest stage waits for the others: each of them once, a chunk's part of it
-        with interleaving (Narayanan et al. 2021, section 2.2; for equal stages (p-1) t / v)."""
-        stage_us = self.stage_us
-        return (sum(stage_us) - max(stage_us)) / self.num_chunks
+        with interleaving (Narayanan et al. 2021, section 2.2; for equal stages (p-1) t / v); less
+        what backwards for weights fill (Qi et al. 2023, section 2), half a backward each."""
+        waits_us = []
+        for each in self.stages:
+            left_us = each.forward_us + each.backward_us
+            if self.weights_in_bubble:
+                left_us -= (1 + self.weights_in_bubble) * each.backward_us / 2
+            waits_us.append(max(0.0, left_us))
+        longest = max(range(len(waits_us)), key=lambda rank: self.stage_us[rank])
+        return (sum(waits_us) - waits_us[longest]) / self.num_chunks
 
     @property
     def step_us(self) -> float:
@@ -92,6 +101,7 @@ def step_time(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) -> S
         stages=tuple(stages),
         num_microbatches=layout.num_microbatches,
         num_chunks=layout.vpp,
+        weights_in_bubble=WEIGHTS_IN_BUBBLE[layout.schedule],
         data_us=data_us,
         optimizer_us=compute.optimizer_us(held, layout, bench),
     )

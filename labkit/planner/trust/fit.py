@@ -45,10 +45,14 @@ class Fit:
     def constants(self) -> dict[str, float]:
         """"A100 80 GB, sharded: nic" -> value, of those that were fitted."""
         found = {}
-        for (gpu, sharded), name in self.moved:
-            label = f"{gpu}{', sharded' if sharded else ''}: {name}"
-            found[label] = getattr(self.stacks[gpu, sharded], name)
+        for each, name in self.moved:
+            found[f"{label(each)}: {name}"] = getattr(self.stacks[each], name)
         return found
+
+
+def label(each: Engine) -> str:
+    """An engine in words."""
+    return f"{each[0]}{', sharded' if each[1] else ''}"
 
 
 def engine(row: Row) -> Engine:

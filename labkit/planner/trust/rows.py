@@ -24,7 +24,16 @@ NEEDED = ("gpu", "n_gpus", "layers", "hidden", "heads", "vocab", "seq", "mbs", "
 """Columns without which nothing can be said."""
 USUAL = {"gpus_per_node": 8, "tp": 1, "cp": 1, "pp": 1, "vpp": 1, "zero": 0, "sp": 0, "flash": 0}
 """What stands where a cell is empty."""
-RECIPES = {0: "mixed", 1: "mixed", 2: "mixed", 3: "mixed"}
+SCHEDULES = {
+    "gpipe": "gpipe",
+    "zb-h1": "zb_h1",
+    "zb-1p": "zb_h1",
+    "zb-h2": "zb_h2",
+    "zb-2p": "zb_h2",
+    "zbv": "zbv",
+    "zb-v": "zbv",
+}
+"""How notes name a schedule ("schedule ZB-2p"), and what it is here; anything else is 1F1B."""
 RECOMPUTE = {"": "none", "none": "none", "selective": "selective", "selective-op": "selective"}
 """How rows say it, and what it is here; anything else is full."""
 
@@ -176,7 +185,13 @@ def _layout(line: dict[str, str], cluster: Cluster) -> Layout:
         precision=precision if precision in known else "fp8",
         flash=bool(_whole(line, "flash")),
         recipe="megatron" if zero < 2 and precision != "fp16" else "mixed",
+        schedule=_schedule(line.get("notes") or ""),
     )
+
+
+def _schedule(notes: str) -> str:
+    named = notes.lower().partition("schedule ")[2].split()
+    return SCHEDULES.get(named[0].strip(",.;"), "1f1b") if named else "1f1b"
 
 
 def _number(line: dict[str, str], column: str) -> float:
