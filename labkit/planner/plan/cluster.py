@@ -144,9 +144,7 @@ class Group:
         outside = together * cluster.nic * nic_share
         return alpha_us + NODE_ALPHA_US * doublings, min(inside, outside)
 
-    def us(
-        self, primitive: str, num_bytes: float, cluster: Cluster, nic_share: float
-    ) -> float:
+    def us(self, primitive: str, num_bytes: float, cluster: Cluster, nic_share: float) -> float:
         """How long a collective over ``num_bytes`` takes, in microseconds: alpha and the lower
         bound of its traffic over the bus bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
         if self.size < 2 or not num_bytes:

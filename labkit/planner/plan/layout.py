@@ -201,7 +201,9 @@ def warnings(shape: Shape, cluster: Cluster, layout: Layout) -> list[str]:
         )
     if layout.tp > cluster.node_size:
         found.append(
-            say("tensor parallelism of {t} leaves the node of {n}", t=layout.tp, n=cluster.node_size)
+            say(
+                "tensor parallelism of {t} leaves the node of {n}", t=layout.tp, n=cluster.node_size
+            )
         )
     if shape.num_kv_heads % layout.tp:
         found.append(

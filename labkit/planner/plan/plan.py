@@ -97,34 +97,47 @@ class Plan(Experiment):
         )
         if isinstance(self.stack, str) and self.stack:
             check_word(self.stack, STACKS, "a stack")
-        made = self._layout()
-        if found := refusals(model, cluster, made):
-            raise ValueError(f"{found[0]}. {_way_out(made, cluster)}")
         object.__setattr__(self, "shape", model)
         object.__setattr__(self, "cluster", cluster)
-        object.__setattr__(self, "layout", made)
-        object.__setattr__(self, "used", self._stack(cluster))
+        object.__setattr__(self, "layout", self._layout())
+        object.__setattr__(self, "used", self.stack_for(self.zero))
+        if self.num_inner > 1 or self.zero or self.mbs > 1:
+            self.check()
+
+    @property
+    def num_inner(self) -> int:
+        """Ranks that share one copy of the model's work: tp x cp x pp."""
+        return self.tp * self.cp * self.pp
+
+    def check(self) -> None:
+        """Raises ValueError for a layout that can't be, with the reason and a way out. A plan that
+        names no layout is held to it when its numbers are asked for: ``search`` finds one."""
+        if found := refusals(self.shape, self.cluster, self.layout):
+            raise ValueError(f"{found[0]}. {_way_out(self.layout, self.cluster)}")
 
     def _layout(self) -> Layout:
         same = {name: getattr(self, name) for name in LAYOUT}
-        inner = self.tp * self.cp * self.pp
-        dp = max(1, self.gpus // max(1, inner))
+        dp = max(1, self.gpus // max(1, self.num_inner))
         batch = self.batch or dp * self.mbs * self.pp
         return Layout(dp=dp, gbs=batch, **same)
 
-    def _stack(self, cluster: Cluster) -> Stack:
+    def stack_for(self, zero: int) -> Stack:
+        """Whose constants serve at a ZeRO stage: the ones asked for, else the nearest shipped."""
         if isinstance(self.stack, Stack):
             return self.stack
-        return STACKS[self.stack] if self.stack else nearest(cluster.gpu.name, self.zero)
+        return STACKS[self.stack] if self.stack else nearest(self.cluster.gpu.name, zero)
 
     # --- numbers ---
 
     def time(self) -> StepTime:
-        """How long a step takes, by part."""
+        """How long a step takes, by part. Raises ValueError for a layout that can't be."""
+        self.check()
         return steptime.step_time(self.shape, self.cluster, self.layout, self.used)
 
     def memory(self) -> memory.Memory:
-        """What the GPUs of each stage hold, by part."""
+        """What the GPUs of each stage hold, by part. Raises ValueError for a layout that can't
+        be."""
+        self.check()
         return memory.memory(self.shape, self.layout, self.used)
 
     def footprint(self) -> Footprint:

@@ -123,7 +123,9 @@ class Shape:
     @property
     def expert_params(self) -> int:
         """Parameters of all MLPs of a layer."""
-        one = sum(each.inner * each.columns for each in self.products() if each.name in ("up", "down"))
+        one = sum(
+            each.inner * each.columns for each in self.products() if each.name in ("up", "down")
+        )
         biases = 0 if self.glu else self.ffn_width + self.hidden
         return self.experts * (one + biases)
 

@@ -192,9 +192,7 @@ def _expert_us(shape: Shape, cluster: Cluster, layout: Layout, nic: float) -> fl
     return 2 * layout.group("ep").us("all_to_all", num_bytes, cluster, nic)
 
 
-def _gather_pass(
-    layer: Pass, shape: Shape, cluster: Cluster, layout: Layout, nic: float
-) -> Pass:
+def _gather_pass(layer: Pass, shape: Shape, cluster: Cluster, layout: Layout, nic: float) -> Pass:
     """What ZeRO 2 and 3 send in each microbatch and the layer does not hide: stage 3 gathers the
     layer's parameters for the forward and the backward, both scatter its gradients."""
     group = layout.group("dp")

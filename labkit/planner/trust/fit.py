@@ -5,7 +5,7 @@ where they began by how far such constants differ between stacks, so that two ro
 constant out of the world. The stack that fits best is taken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from labkit.planner.plan import steptime
 from labkit.planner.plan.stacks import CONSTANTS, STACKS, Stack, nearest
 from labkit.planner.trust.rows import Row
+from labkit.planner.trust.rows import row as row_of
 
 MOST_CONSTANTS = 4
 HELD = {"matmul": 0.25, "nic": 0.7, "layer_us": 0.8, "attention": 0.35}
@@ -43,7 +44,7 @@ class Fit:
         return self.stacks.get(engine(row)) or nearest(row.cluster.gpu.name, row.layout.zero)
 
     def constants(self) -> dict[str, float]:
-        """"A100 80 GB, sharded: nic" -> value, of those that were fitted."""
+        """ "A100 80 GB, sharded: nic" -> value, of those that were fitted."""
         found = {}
         for each, name in self.moved:
             found[f"{label(each)}: {name}"] = getattr(self.stacks[each], name)
@@ -71,10 +72,14 @@ def log_errors(rows: Sequence[Row], stack: Stack) -> np.ndarray:
     return np.log(ratios)
 
 
-def fit(rows: Sequence[Row]) -> Fit:
-    """The stacks that fit rows best, one for each engine among them. Raises ValueError for fewer
-    than two rows with a time."""
-    timed = [row for row in rows if row.step_us()]
+def fit(rows: Sequence[Row | Mapping[str, object]]) -> Fit:
+    """The stacks that fit rows best, one for each engine among them. A row is a ``rows.Row``, or a
+    mapping with the columns of ``rows.HEADER``. Raises ValueError for fewer than two rows with a
+    time."""
+    read = [
+        each if isinstance(each, Row) else row_of(each, str(at)) for at, each in enumerate(rows)
+    ]
+    timed = [row for row in read if row.step_us()]
     if len(timed) < 2:
         raise ValueError(f"a fit needs two rows with a time or more; got {len(timed)}")
     most = min(MOST_CONSTANTS, len(timed) // 2)

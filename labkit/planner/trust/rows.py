@@ -5,6 +5,7 @@ anywhere. A row gives one or more of ``tflops_gpu``, ``iter_s``, ``tok_s_gpu`` a
 """
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,8 +130,10 @@ def load(path: str | Path) -> tuple[list[Row], list[tuple[str, str]]]:
     return kept, refused
 
 
-def row(line: dict[str, str], name: str = "") -> Row:
-    """A Row from one line's cells. Raises ValueError, naming the cell, for what can't be read."""
+def row(cells: Mapping[str, object], name: str = "") -> Row:
+    """A Row from one line's cells, words or numbers. Raises ValueError, naming the cell, for what
+    can't be read."""
+    line = {column: "" if cell is None else str(cell) for column, cell in cells.items()}
     if empty := [column for column in NEEDED if not (line.get(column) or "").strip()]:
         raise ValueError(f"a row gives {', '.join(NEEDED)}; empty: {', '.join(empty)}")
     shape = Shape(

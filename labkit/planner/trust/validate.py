@@ -91,7 +91,9 @@ def validate(
         for row in timed
     ]
     spearman, regret = judge.order(timed, tokens_per_us)
-    constants = found.constants() or {"stack": next(iter(found.stacks.values())).name}
+    constants: dict[str, float | str] = {**found.constants()}
+    for each, stack in found.stacks.items():
+        constants[f"{fitting.label(each)}: stack"] = stack.name
     for each, (recipe, fixed_gb) in memories.items():
         constants[f"{fitting.label(each)}: fixed_gb, {recipe}"] = fixed_gb
     return Validation(
@@ -153,9 +155,7 @@ def fit_memory(seen: Sequence[Row], found: Fit) -> dict[Engine, tuple[str, float
         if "mem_gib" in row.told:
             engines.setdefault(fitting.engine(row), []).append(row)
     return {
-        each: _recipe(its_rows, found)
-        for each, its_rows in engines.items()
-        if len(its_rows) >= 2
+        each: _recipe(its_rows, found) for each, its_rows in engines.items() if len(its_rows) >= 2
     }
 
 
@@ -190,9 +190,7 @@ def _judged(
             )
         )
     if "mem_gib" in row.told:
-        recipe, fixed_gb = memories.get(
-            fitting.engine(row), (row.layout.recipe, stack.fixed_gb)
-        )
+        recipe, fixed_gb = memories.get(fitting.engine(row), (row.layout.recipe, stack.fixed_gb))
         predicted = predicted_bytes(row, recipe, stack.but(fixed_gb=fixed_gb)) / GIB
         judged.append(
             Judged(
