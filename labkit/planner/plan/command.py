@@ -1,4 +1,4 @@
-"""``python -m labkit plan``: a plan's numbers, the search for a layout, the check on published rows.
+"""``python -m labkit plan``: a plan's numbers, the search, the check on published rows.
 
 python -m labkit plan llama-7b --gpus 8 --gpu A100-80 --zero 3 --mbs 2 --batch 64
 python -m labkit plan llama-7b --gpus 64 --gpu H100 --batch 512 --search

@@ -221,7 +221,7 @@ def warnings(shape: Shape, cluster: Cluster, layout: Layout) -> list[str]:
                 h=shape.hidden // layout.tp,
             )
         )
-    if 1 < layout.pp and layout.num_microbatches < layout.pp:
+    if layout.pp > 1 and layout.num_microbatches < layout.pp:
         found.append(
             say(
                 "{m} microbatches on {p} stages: some stages always wait",

@@ -1,7 +1,7 @@
 """What no data sheet says: four constants of a training stack, each with where it comes from.
 
-A stack is a program on a kind of GPU. One stack's constants do not serve another, so every plan says
-whose it used: shipped ones of the nearest stack, or fitted on the user's own rows.
+A stack is a program on a kind of GPU. One stack's constants do not serve another, so every plan
+says whose it used: shipped ones of the nearest stack, or fitted on the user's own rows.
 """
 
 from dataclasses import dataclass, replace
@@ -42,6 +42,8 @@ class Stack:
     """where the constants come from"""
     spread: float
     """how far from the truth nine of ten predictions are that were made with these constants"""
+    odds: float = 1.0
+    """how likely rows are of this stack, before they are looked at"""
 
     def __post_init__(self) -> None:
         shares = {"matmul": self.matmul, "attention": self.attention, "nic": self.nic}
@@ -101,6 +103,7 @@ STACKS = {
             fixed_gb=3.0,
             source="fitted on Narayanan et al. 2021, table 2: ZeRO-3 of early DeepSpeed",
             spread=0.2,
+            odds=0.05,
         ),
         Stack(
             name="fsdp-a100",

@@ -7,6 +7,7 @@ constant out of the world. The stack that fits best is taken.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 
@@ -125,11 +126,12 @@ def _loss(rows: Sequence[Row], begun: Stack, stack: Stack, chosen: Sequence[str]
     constants went."""
     errors = np.abs(log_errors(rows, stack)) / NOISE
     huber = np.where(errors < 2, errors**2 / 2, 2 * errors - 2)
+    total = float(huber.sum()) - log(begun.odds)
     if not chosen:
-        return float(huber.sum())
+        return total
     gone = _logs(stack, chosen) - _logs(begun, chosen)
     held = np.array([HELD[name] for name in chosen])
-    return float(huber.sum() + ((gone / held) ** 2).sum() / 2)
+    return total + float(((gone / held) ** 2).sum() / 2)
 
 
 def _logs(stack: Stack, chosen: Sequence[str]) -> np.ndarray:

@@ -14,11 +14,43 @@ from labkit.planner.plan.cluster import Cluster
 from labkit.planner.plan.layout import Layout
 from labkit.planner.plan.shape import Shape
 
-HEADER = (
-    "id,table,source,seen,gpu,n_gpus,gpus_per_node,layers,hidden,heads,kv_heads,ffn,glu,vocab,"
-    "tied,seq,tp,cp,pp,vpp,dp,zero,sp,mbs,gbs,recompute,precision,flash,tflops_gpu,flops_kind,"
-    "iter_s,tok_s_gpu,mfu_pct,mem_gib,notes"
-).split(",")
+HEADER = [
+    "id",
+    "table",
+    "source",
+    "seen",
+    "gpu",
+    "n_gpus",
+    "gpus_per_node",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "glu",
+    "vocab",
+    "tied",
+    "seq",
+    "tp",
+    "cp",
+    "pp",
+    "vpp",
+    "dp",
+    "zero",
+    "sp",
+    "mbs",
+    "gbs",
+    "recompute",
+    "precision",
+    "flash",
+    "tflops_gpu",
+    "flops_kind",
+    "iter_s",
+    "tok_s_gpu",
+    "mfu_pct",
+    "mem_gib",
+    "notes",
+]
 QUANTITIES = ("iter_s", "tok_s_gpu", "tflops_gpu", "mem_gib")
 """What a row may give, the nearest to a clock first."""
 NEEDED = ("gpu", "n_gpus", "layers", "hidden", "heads", "vocab", "seq", "mbs", "gbs")
