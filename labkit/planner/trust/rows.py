@@ -14,7 +14,7 @@ from labkit.planner.plan.cluster import Cluster
 from labkit.planner.plan.layout import Layout
 from labkit.planner.plan.shape import Shape
 
-HEADER = [
+HEADER = (
     "id",
     "table",
     "source",
@@ -50,7 +50,7 @@ HEADER = [
     "mfu_pct",
     "mem_gib",
     "notes",
-]
+)
 QUANTITIES = ("iter_s", "tok_s_gpu", "tflops_gpu", "mem_gib")
 """What a row may give, the nearest to a clock first."""
 NEEDED = ("gpu", "n_gpus", "layers", "hidden", "heads", "vocab", "seq", "mbs", "gbs")
