@@ -178,6 +178,8 @@ def _activation_bytes(shape: Shape, layout: Layout, rank: int, num_layers: int) 
     if layout.vpp > 1:
         flight = min(layout.num_microbatches, layout.pp + (layout.pp - 1) / layout.vpp)
     one = layer_bytes(shape, layout)
+    if layout.recompute == "operators":
+        return flight * num_layers * one / 2  # every second product's output
     if layout.recompute != "full":
         return flight * num_layers * one
     stream = layout.tokens * shape.hidden * layout.itemsize / (layout.tp if layout.sp else 1)

@@ -24,7 +24,7 @@ NOISE = 0.03
 ROUNDS = 12
 STEP = 1e-3
 Engine = tuple[str, bool]
-"""(GPU, whether parameters are sharded): what one stack serves."""
+"""(generation of GPU, whether parameters are sharded): what one stack serves."""
 Moved = tuple[Engine, str]
 """a constant of an engine's stack"""
 
@@ -59,7 +59,7 @@ def label(each: Engine) -> str:
 
 def engine(row: Row) -> Engine:
     """What one stack serves."""
-    return row.cluster.gpu.name, row.layout.zero == 3
+    return row.cluster.gpu.family, row.layout.zero == 3
 
 
 def predicted_us(row: Row, stack: Stack) -> float:
