@@ -75,10 +75,14 @@ class Memory:
             ("B", full),
             ("step", held),
         ]
-        whole = [
-            (label, {part: round(size) for part, size in bill.items()}) for label, bill in moments
-        ]
-        return footprint.from_moments(whole, "predicted")
+        return footprint.from_moments(
+            [(label, _whole(bill)) for label, bill in moments], "predicted"
+        )
+
+
+def _whole(bill: dict[str, float]) -> dict[str, int]:
+    """In whole bytes."""
+    return {part: round(num_bytes) for part, num_bytes in bill.items()}
 
 
 def memory(shape: Shape, layout: Layout, stack: Stack) -> Memory:
