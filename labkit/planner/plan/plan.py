@@ -92,6 +92,7 @@ class Plan(Experiment):
     reading: ClassVar[Reading] = Reading(both("step"), step_us, format_us)
     """what ``sweep`` draws of it"""
     board_home: ClassVar[str] = "labkit.planner.plan.plan_board"
+    """its board"""
 
     def __post_init__(self) -> None:
         model = self.model if isinstance(self.model, Shape) else _shape(self.model)
