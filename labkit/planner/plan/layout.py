@@ -113,6 +113,14 @@ class Layout:
         return [least + (first <= rank < first + more) for rank in range(self.pp)]
 
 
+def usual_recipe(zero: int, precision: str) -> str:
+    """In which types states are kept where nobody says: as Megatron does in bf16 (gradients in
+    fp32); as FSDP and fp16 do, 16 bytes a parameter; in fp32."""
+    if precision in ("fp32", "tf32"):
+        return "fp32"
+    return "mixed" if zero == 3 or precision == "fp16" else "megatron"
+
+
 def refusals(shape: Shape, cluster: Cluster, layout: Layout) -> list[str]:
     """Why a layout can't be, a sentence each; none where it can."""
     found = []

@@ -192,5 +192,9 @@ def _activation_bytes(shape: Shape, layout: Layout, rank: int, num_layers: int) 
 
 def _logit_bytes(shape: Shape, layout: Layout) -> float:
     """Logits in 16 bit, in fp32 for the loss, and their gradient: 10 bytes each where they are not
-    cut up, for a microbatch at a time."""
-    return 10 * layout.tokens * shape.vocab / layout.tp
+    cut up, for a microbatch at a time. Where layers are computed again, one layer's values lie
+    there afterwards: of the two the larger counts."""
+    held = 10 * layout.tokens * shape.vocab / layout.tp
+    if layout.recompute == "full":
+        return max(0.0, held - layer_bytes(shape, layout))
+    return held

@@ -11,7 +11,7 @@ from labkit.pipeline.schedules import SCHEDULES
 from labkit.pipeline.simulation import Cost, simulate
 from labkit.planner.plan import memory, shape, steptime
 from labkit.planner.plan.cluster import Cluster, gpu
-from labkit.planner.plan.layout import Layout, refusals, warnings
+from labkit.planner.plan.layout import Layout, refusals, usual_recipe, warnings
 from labkit.planner.plan.shape import Shape
 from labkit.planner.plan.stacks import STACKS, Stack, nearest
 from labkit.planner.plan.steptime import StepTime
@@ -71,8 +71,8 @@ class Plan(Experiment):
     """none or optimizer"""
     precision: str = "bf16"
     """of the products"""
-    recipe: str = "megatron"
-    """in which types states are kept"""
+    recipe: str = ""
+    """in which types states are kept: a key of ``states.RECIPES``; "": ``layout.usual_recipe``"""
     flash: bool = True
     """whether attention never stores its matrix"""
     schedule: str = "1f1b"
@@ -125,6 +125,7 @@ class Plan(Experiment):
 
     def _layout(self) -> Layout:
         same = {name: getattr(self, name) for name in LAYOUT}
+        same["recipe"] = self.recipe or usual_recipe(self.zero, self.precision)
         dp = max(1, self.gpus // max(1, self.num_inner))
         batch = self.batch or dp * self.mbs * self.pp
         return Layout(dp=dp, gbs=batch, **same)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labkit.planner.plan import cluster as clusters
 from labkit.planner.plan.cluster import Cluster
-from labkit.planner.plan.layout import PRECISIONS, Layout
+from labkit.planner.plan.layout import PRECISIONS, Layout, usual_recipe
 from labkit.planner.plan.shape import Shape
 
 HEADER = (
@@ -223,7 +223,7 @@ def _layout(line: dict[str, str], cluster: Cluster) -> Layout:
         recompute=RECOMPUTE.get(recompute, "full"),
         precision=precision,
         flash=bool(_whole(line, "flash")),
-        recipe="megatron" if zero < 2 and precision != "fp16" else "mixed",
+        recipe=usual_recipe(zero, precision),
         schedule=_schedule(line.get("notes") or ""),
     )
 
