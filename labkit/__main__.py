@@ -40,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         if name == "measure":
             _measure_options(command)
+        if name == "plan":
+            _plan_options(command)
         if name in ("runs", "demo"):
             command.add_argument(
                 "folder", nargs="?", default="out", help="which folder (default: %(default)s)"
@@ -93,6 +95,12 @@ def _demo(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def _plan_options(command: argparse.ArgumentParser) -> None:
+    from labkit.planner.plan.command import add_options
+
+    add_options(command)
+
+
 def _measure_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--minutes", type=float, default=10.0, help="at most (%(default)g)")
     command.add_argument("--out", type=Path, help="a new folder (default: out/measure, or -2, ...)")
@@ -107,6 +115,12 @@ def _measure_options(command: argparse.ArgumentParser) -> None:
 
 def _measure(chosen: argparse.Namespace) -> int:
     from labkit.survey import command
+
+    return command.main(chosen)
+
+
+def _plan(chosen: argparse.Namespace) -> int:
+    from labkit.planner.plan import command
 
     return command.main(chosen)
 
@@ -151,6 +165,11 @@ _COMMANDS = (
         "measure",
         _measure,
         "the course's headline experiments on this machine, saved, with a one-page report",
+    ),
+    (
+        "plan",
+        _plan,
+        "what training a model on a cluster takes: memory, time, days, and the best layout",
     ),
     ("pretend", _pretend, "run a script written for GPUs on pretend devices, by torchrun"),
     ("runs", _runs, "list the runs saved in a folder"),

@@ -7,6 +7,10 @@ data parallelism, sharded states, model parallelism and a hybrid; ``strategies_r
 on real ranks, ``strategies_board`` is the widget. ``links`` counts the bytes over each link of a
 plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the exercises. Chapter
 01.
+
+``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
+the search for the best layout. ``trust`` fits its constants on measured rows and judges it on
+others. Chapter 18.
 """
 
 import lazy_loader
@@ -31,6 +35,27 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Need",
             "small_bill",
         ],
+        "plan.cluster": [
+            "Cluster",
+            "Gpu",
+            "gpu",
+        ],
+        "plan.layout": [
+            "Layout",
+        ],
+        "plan.plan": [
+            "Plan",
+        ],
+        "plan.search": [
+            "search",
+        ],
+        "plan.shape": [
+            "Shape",
+        ],
+        "plan.stacks": [
+            "STACKS",
+            "Stack",
+        ],
         "picture": [
             "architectures",
             "holders",
@@ -41,6 +66,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Strategy",
             "num_stages",
             "predicted",
+        ],
+        "trust.fit": [
+            "fit",
+        ],
+        "trust.rows": [
+            "load",
+        ],
+        "trust.validate": [
+            "validate",
         ],
     },
 )

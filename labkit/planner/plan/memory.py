@@ -1,0 +1,200 @@
+"""How many bytes a GPU holds, by part and by pipeline stage.
+
+States are those of ``sharding.states`` under a named recipe; activations are Korthikanti et al.
+2022 (equations 1 to 4), taken apart so that gated MLPs, grouped queries, experts and context
+parallelism have their own terms. Bytes are base 10.
+"""
+
+from dataclasses import dataclass
+
+from labkit import footprint
+from labkit.footprint import Footprint
+from labkit.planner.plan.layout import Layout
+from labkit.planner.plan.shape import Shape
+from labkit.planner.plan.stacks import Stack
+from labkit.sharding import states
+
+PARTS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "gathered",
+    "activations",
+    "logits",
+    "fixed",
+)
+"""Parts of a GPU's memory, in the order in which they are drawn."""
+UNITS = 2
+"""Layers whose parameters are gathered at a time: the one in use, and the next on its way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What the ranks of each pipeline stage hold at their highest point."""
+
+    stages: tuple[dict[str, float], ...]
+    """of each stage: part -> bytes"""
+
+    @property
+    def stage_bytes(self) -> list[float]:
+        """All parts of each stage."""
+        return [sum(stage.values()) for stage in self.stages]
+
+    @property
+    def fullest(self) -> int:
+        """The stage that holds most."""
+        return self.stage_bytes.index(max(self.stage_bytes))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by PARTS on the fullest stage."""
+        return self.stages[self.fullest]
+
+    @property
+    def peak_bytes(self) -> float:
+        """All parts of the fullest stage."""
+        return max(self.stage_bytes)
+
+    @property
+    def state_bytes(self) -> float:
+        """Parameters, gradients and optimizer on the fullest stage."""
+        return sum(self.parts[part] for part in ("parameters", "gradients", "optimizer"))
+
+    def footprint(self) -> Footprint:
+        """The fullest stage over a step: between steps, at the end of the forward, at the loss,
+        in the backward, at the optimizer's step."""
+        parts = self.parts
+        kept = {part: parts[part] for part in ("parameters", "optimizer")}
+        kept["buffers"] = parts["fixed"]
+        held = {**kept, "gradients": parts["gradients"]}
+        full = {**held, "gathered": parts["gathered"], "activations": parts["activations"]}
+        moments = [
+            ("start", kept),
+            ("F", full),
+            ("loss", {**full, "temporary": parts["logits"]}),
+            ("B", full),
+            ("step", held),
+        ]
+        return footprint.from_moments(
+            [(label, _whole(bill)) for label, bill in moments], "predicted"
+        )
+
+
+def _whole(bill: dict[str, float]) -> dict[str, int]:
+    """In whole bytes."""
+    return {part: round(num_bytes) for part, num_bytes in bill.items()}
+
+
+def memory(shape: Shape, layout: Layout, stack: Stack) -> Memory:
+    """What each stage holds."""
+    stages = []
+    for rank, num_layers in enumerate(layout.stage_layers(shape)):
+        stages.append(
+            {
+                **_states(shape, layout, rank, num_layers),
+                "gathered": _gathered_bytes(shape, layout),
+                "activations": _activation_bytes(shape, layout, rank, num_layers),
+                "logits": _logit_bytes(shape, layout) if rank == layout.pp - 1 else 0.0,
+                "fixed": 1e9 * stack.fixed_gb,
+            }
+        )
+    return Memory(stages=tuple(stages))
+
+
+# --- states ---
+
+
+def stage_params(shape: Shape, layout: Layout, rank: int, num_layers: int) -> tuple[float, float]:
+    """(dense, expert) parameters of a rank of a pipeline stage, before dp shards them."""
+    tables = 0
+    if rank == 0:
+        tables += shape.embedding_params + shape.positions * shape.hidden
+    is_last = rank == layout.pp - 1
+    if is_last and (layout.pp > 1 or not shape.tied):
+        tables += shape.embedding_params
+    dense = (num_layers * shape.dense_params + tables) / layout.tp
+    experts = num_layers * shape.expert_params / layout.ep / layout.tp
+    if is_last:
+        dense += shape.hidden * (1 if shape.glu else 2)
+    return (dense, experts) if shape.experts > 1 else (dense + experts, 0.0)
+
+
+def _states(shape: Shape, layout: Layout, rank: int, num_layers: int) -> dict[str, float]:
+    dense, experts = stage_params(shape, layout, rank, num_layers)
+    replicas = layout.dp * layout.cp
+    kinds = states.state_bytes(dense, replicas, layout.zero, layout.recipe)
+    found = dict.fromkeys(("parameters", "gradients", "optimizer"), 0.0)
+    found.update(states.by_category(kinds))
+    if experts:
+        shared = states.state_bytes(
+            experts, max(1, replicas // layout.ep), layout.zero, layout.recipe
+        )
+        for part, num_bytes in states.by_category(shared).items():
+            found[part] += num_bytes
+    if layout.offload == "optimizer":
+        found["optimizer"] = 0.0
+    return found
+
+
+def _gathered_bytes(shape: Shape, layout: Layout) -> float:
+    """What stage 3 holds in full for a moment: UNITS layers' parameters, one layer's gradients."""
+    if layout.zero < 3:
+        return 0.0
+    return (UNITS + 1) * layout.itemsize * shape.layer_params / layout.tp
+
+
+# --- activations ---
+
+
+def layer_bytes(shape: Shape, layout: Layout) -> float:
+    """What a layer keeps of one microbatch for its backward, nothing recomputed; 16 bit.
+
+    Per token: both norms' inputs and outputs, 8 h, and where there are no gates dropout's masks,
+    2 h; cut by sequence parallelism. Queries, keys, values, attention's result and the MLP's inner
+    values, cut by tensor parallelism; 5 a s more where attention keeps its matrix, 4 a where it
+    keeps its sums. For GPT's shape that is s b h (34 + 5 a s/h) (Korthikanti et al. 2022, equation
+    1).
+    """
+    size = layout.itemsize
+    stream = 4 * size * shape.hidden + (0 if shape.glu else 2 * shape.hidden)
+    queries = shape.heads * shape.width
+    pairs = 2 * shape.num_kv_heads * shape.width
+    gates = 3 if shape.glu else 2
+    inner = size * (2 * queries + pairs + gates * shape.active_experts * shape.ffn_width)
+    if layout.flash:
+        inner += 4 * shape.heads if shape.glu else 0
+    elif layout.recompute == "none":
+        inner += 5 * shape.heads * layout.seq
+    return layout.tokens * (stream / (layout.tp if layout.sp else 1) + inner / layout.tp)
+
+
+def _activation_bytes(shape: Shape, layout: Layout, rank: int, num_layers: int) -> float:
+    """Of all microbatches in flight: p - r of them on stage r of 1F1B, and with interleaving
+    1 + (p - 1)/(p v) times as many as the first stage's (Narayanan et al. 2021, section 2.2);
+    2 (p - r) - 1 under ZB-H2, p everywhere under ZBV (Qi et al. 2023), all under GPipe."""
+    flight = min(layout.num_microbatches, layout.pp - rank)
+    if layout.schedule == "gpipe":
+        flight = layout.num_microbatches
+    elif layout.schedule == "zb_h2":
+        flight = min(layout.num_microbatches, 2 * (layout.pp - rank) - 1)
+    elif layout.schedule == "zbv":
+        flight = min(layout.num_microbatches, layout.pp)
+    if layout.vpp > 1:
+        flight = min(layout.num_microbatches, layout.pp + (layout.pp - 1) / layout.vpp)
+    one = layer_bytes(shape, layout)
+    if layout.recompute == "operators":
+        return flight * num_layers * one / 2  # every second product's output
+    if layout.recompute != "full":
+        return flight * num_layers * one
+    stream = layout.tokens * shape.hidden * layout.itemsize / (layout.tp if layout.sp else 1)
+    return flight * num_layers * stream + one
+
+
+def _logit_bytes(shape: Shape, layout: Layout) -> float:
+    """Logits in 16 bit, in fp32 for the loss, and their gradient: 10 bytes each where they are not
+    cut up, for a microbatch at a time. Where layers are computed again, one layer's values lie
+    there afterwards: of the two the larger counts."""
+    held = 10 * layout.tokens * shape.vocab / layout.tp
+    if layout.recompute == "full":
+        return max(0.0, held - layer_bytes(shape, layout))
+    return held

@@ -1,0 +1,293 @@
+"""The experiment: a model, a cluster and a layout in; memory, time, days and money out."""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import ClassVar
+
+from labkit.experiment import Experiment, Reading
+from labkit.footprint import Footprint
+from labkit.pipeline import step as pipeline_step
+from labkit.pipeline.schedules import SCHEDULES
+from labkit.pipeline.simulation import Cost, simulate
+from labkit.planner.plan import memory, shape, steptime
+from labkit.planner.plan.cluster import Cluster, gpu
+from labkit.planner.plan.layout import Layout, refusals, usual_recipe, warnings
+from labkit.planner.plan.shape import Shape
+from labkit.planner.plan.stacks import STACKS, Stack, nearest
+from labkit.planner.plan.steptime import StepTime
+from labkit.sharding import step as sharding_step
+from labkit.timeline import COMM, COMPUTE, Timeline, from_rows, step_us
+from labkit.units import check_real, check_word, format_us
+from labkit.words import both, say
+
+TOY_RANKS = 4
+MOST_SPANS = 20_000
+"""A step of more actions than this is not simulated: its closed form stands."""
+DAY_US = 86_400e6
+LAYOUT = tuple(each.name for each in fields(Layout) if each.name not in ("dp", "gbs"))
+"""Fields of a Layout that a Plan has as well, by the same name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Experiment):
+    """Training a model on a cluster by a layout. Nothing is started: ``refusal`` says so, and
+    ``toy`` is the same division at a size that runs here."""
+
+    model: str | Shape = "LLaMA 7B"
+    """a name of data/models.csv, the path of a Hugging Face config.json, or a Shape"""
+    gpu: str = "A100 80 GB"
+    """a name of data/hardware.csv"""
+    gpus: int = 8
+    """how many"""
+    per_node: int = 0
+    """GPUs of a node; 0: as many as a usual machine has"""
+    nic_gb_per_s: float = 0.0
+    """out of a node for each GPU; 0: as a usual machine has"""
+    memory_gb: float = 0.0
+    """of a GPU; 0: as printed"""
+    tp: int = 1
+    """tensor parallel"""
+    cp: int = 1
+    """context parallel"""
+    pp: int = 1
+    """pipeline stages"""
+    vpp: int = 1
+    """chunks of layers on each pipeline rank"""
+    ep: int = 1
+    """expert parallel"""
+    zero: int = 0
+    """what data parallelism shards: 0 to 3"""
+    sp: bool = False
+    """sequence parallel"""
+    mbs: int = 1
+    """sequences of a microbatch"""
+    batch: int = 0
+    """sequences of a step; 0: one microbatch on each data-parallel rank and stage"""
+    seq: int = 2048
+    """tokens of a sequence"""
+    recompute: str = "none"
+    """none, selective or full"""
+    offload: str = "none"
+    """none or optimizer"""
+    precision: str = "bf16"
+    """of the products"""
+    recipe: str = ""
+    """in which types states are kept: a key of ``states.RECIPES``; "": ``layout.usual_recipe``"""
+    flash: bool = True
+    """whether attention never stores its matrix"""
+    schedule: str = "1f1b"
+    """of the pipeline"""
+    stack: str | Stack = ""
+    """whose constants: a key of STACKS, or a fitted Stack; "": the nearest shipped one"""
+
+    shape: Shape = field(init=False, repr=False, compare=False)
+    """the model in sizes"""
+    cluster: Cluster = field(init=False, repr=False, compare=False)
+    """the machine"""
+    layout: Layout = field(init=False, repr=False, compare=False)
+    """the division, with dp"""
+    used: Stack = field(init=False, repr=False, compare=False)
+    """whose constants are used"""
+
+    reading: ClassVar[Reading] = Reading(both("step"), step_us, format_us)
+    """what ``sweep`` draws of it"""
+    board_home: ClassVar[str] = "labkit.planner.plan.plan_board"
+    """its board"""
+
+    def __post_init__(self) -> None:
+        model = self.model if isinstance(self.model, Shape) else _shape(self.model)
+        cluster = Cluster(
+            gpu=gpu(self.gpu),
+            num_gpus=self.gpus,
+            per_node=self.per_node,
+            nic_gb_per_s=self.nic_gb_per_s,
+            memory_gb=self.memory_gb,
+        )
+        if isinstance(self.stack, str) and self.stack:
+            check_word(self.stack, STACKS, "a stack")
+        object.__setattr__(self, "shape", model)
+        object.__setattr__(self, "cluster", cluster)
+        object.__setattr__(self, "layout", self._layout())
+        object.__setattr__(self, "used", self.stack_for(self.zero))
+        if self.num_inner > 1 or self.zero or self.mbs > 1:
+            self.check()
+
+    @property
+    def num_inner(self) -> int:
+        """Ranks that share one copy of the model's work: tp x cp x pp."""
+        return self.tp * self.cp * self.pp
+
+    def check(self) -> None:
+        """Raises ValueError for a layout that can't be, with the reason and a way out. A plan that
+        names no layout is held to it when its numbers are asked for: ``search`` finds one."""
+        if found := refusals(self.shape, self.cluster, self.layout):
+            raise ValueError(f"{found[0]}. {_way_out(self.layout, self.cluster)}")
+
+    def _layout(self) -> Layout:
+        same = {name: getattr(self, name) for name in LAYOUT}
+        same["recipe"] = self.recipe or usual_recipe(self.zero, self.precision)
+        dp = max(1, self.gpus // max(1, self.num_inner))
+        batch = self.batch or dp * self.mbs * self.pp
+        return Layout(dp=dp, gbs=batch, **same)
+
+    def stack_for(self, zero: int) -> Stack:
+        """Whose constants serve at a ZeRO stage: the ones asked for, else the nearest shipped."""
+        if isinstance(self.stack, Stack):
+            return self.stack
+        return STACKS[self.stack] if self.stack else nearest(self.cluster.gpu.name, zero)
+
+    # --- numbers ---
+
+    def time(self) -> StepTime:
+        """How long a step takes, by part. Raises ValueError for a layout that can't be."""
+        self.check()
+        return steptime.step_time(self.shape, self.cluster, self.layout, self.used)
+
+    def memory(self) -> memory.Memory:
+        """What the GPUs of each stage hold, by part. Raises ValueError for a layout that can't
+        be."""
+        self.check()
+        return memory.memory(self.shape, self.layout, self.used)
+
+    def footprint(self) -> Footprint:
+        """What the fullest GPU holds over a step."""
+        return self.memory().footprint()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest GPU holds it."""
+        return self.memory().peak_bytes <= self.cluster.device_bytes
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.layout.gbs * self.seq
+
+    def tokens_per_s(self) -> float:
+        """Tokens per second of all GPUs together."""
+        return 1e6 * self.tokens / self.time().step_us
+
+    def mfu(self, *, causal: bool = False) -> float:
+        """Model FLOPs over the dense peak (Chowdhery et al. 2022, appendix B): nothing recomputed
+        is counted, attention in full, or half of it where ``causal``."""
+        flops = self.tokens * self.shape.token_flops(self.seq, causal=causal)
+        tflops = self.cluster.gpu.tflops
+        if self.precision == "fp8":
+            tflops = self.cluster.gpu.tflops_8bit
+        return flops / self.time().step_us / 1e6 / self.gpus / tflops
+
+    def days(self, tokens: float) -> float:
+        """Days for so many tokens, nothing failing."""
+        check_real(0.0, 1e18, tokens=tokens)
+        return tokens / self.tokens * self.time().step_us / DAY_US
+
+    def cost(self, tokens: float, price_per_gpu_hour: float) -> float:
+        """What that costs at a price that you state."""
+        check_real(0.0, 1e9, price_per_gpu_hour=price_per_gpu_hour)
+        return 24 * self.days(tokens) * self.gpus * price_per_gpu_hour
+
+    def warnings(self) -> list[str]:
+        """Where published runs lie far from any model's line."""
+        return warnings(self.shape, self.cluster, self.layout)
+
+    def trust(self) -> str:
+        """How far to trust the time, in a sentence."""
+        return say(
+            "time by the constants of {stack} ({source}): nine of ten within {spread:.0%}",
+            stack=self.used.name,
+            source=self.used.source,
+            spread=self.used.spread,
+        )
+
+    # --- as an experiment ---
+
+    def predict(self) -> Timeline:
+        """A step of the pipeline's ranks, one of each stage, on the course's own axis: what the
+        stages compute by the real schedule, then data parallelism and the optimizer."""
+        time = self.time()
+        order = self._order()
+        work = simulate(order, _cost(time, order.num_stages))
+        rows = list(zip(*(getattr(work, name).tolist() for name in _COLUMNS), strict=True))
+        end = float(work.end_us.max())
+        for rank in range(order.num_ranks):
+            data_end = end + time.data_us
+            if time.data_us:
+                rows.append((rank, COMM, "all_reduce", "dp", end, data_end, 0))
+            last = data_end + time.optimizer_us
+            rows.append((rank, COMPUTE, "compute", "Adam", data_end, last, 0))
+        return from_rows(rows, num_ranks=order.num_ranks, origin="simulated")
+
+    def _order(self) -> object:
+        num_actions = 2 * self.pp * self.vpp * self.layout.num_microbatches
+        if num_actions > MOST_SPANS:
+            raise ValueError(
+                f"a timeline has at most {MOST_SPANS:,} actions; this step has {num_actions:,}. "
+                f"Its numbers stand: time(), memory()"
+            )
+        counts = [self.pp, self.layout.num_microbatches]
+        if self.vpp > 1:
+            return SCHEDULES["interleaved_1f1b"](*counts, self.vpp)
+        return SCHEDULES[self.schedule](*counts)
+
+    def refusal(self, language: str | None = None) -> str:
+        """A plan is not started."""
+        return say(
+            "a plan for {gpus} GPUs is not started here; toy() is the same division of the small "
+            "model, and runs",
+            gpus=self.gpus,
+        )
+
+    def toy(self) -> Experiment:
+        """The same division of the course's small model, which runs here: the pipeline if there is
+        one, else how data parallelism keeps its states. Raises ValueError where tensor parallelism
+        is all there is."""
+        if self.pp > 1:
+            schedule = "interleaved_1f1b" if self.vpp > 1 else self.schedule
+            return pipeline_step.Step(
+                schedule=schedule,
+                ranks=min(self.pp, TOY_RANKS),
+                microbatches=2 * TOY_RANKS,
+                chunks=min(self.vpp, 2),
+            )
+        if self.layout.dp == 1 and self.gpus > 1:
+            raise ValueError(
+                "a toy divides by pipeline or data parallelism; this plan has neither. Give pp, or "
+                "leave ranks for dp"
+            )
+        engines = {0: "ddp", 1: "zero1", 2: "zero2", 3: "fsdp"}
+        return sharding_step.Step(engine=engines[self.zero], ranks=min(self.layout.dp, TOY_RANKS))
+
+    def title(self, language: str | None = None) -> str:
+        """Model, cluster and layout."""
+        axes = {"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.layout.dp}
+        written = " ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
+        zero = f", ZeRO {self.zero}" if self.zero else ""
+        return f"{self.shape.name}, {self.gpus} x {self.cluster.gpu.name}, {written}{zero}"
+
+
+_COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
+
+
+def _cost(time: StepTime, num_stages: int) -> Cost:
+    """Of each stage of the schedule: its part of what its rank takes."""
+    ranks = len(time.stages)
+    chunks = num_stages // ranks
+    forward = tuple(time.stages[stage % ranks].forward_us / chunks for stage in range(num_stages))
+    backward = tuple(time.stages[stage % ranks].backward_us / chunks for stage in range(num_stages))
+    return Cost(forward_us=forward, backward_us=backward)
+
+
+def _shape(name: str) -> Shape:
+    if name.endswith(".json") or Path(name).is_dir():
+        path = Path(name)
+        return shape.from_config(path / "config.json" if path.is_dir() else path)
+    return shape.from_name(name)
+
+
+def _way_out(layout: Layout, cluster: Cluster) -> str:
+    """What would fit instead."""
+    inner = layout.tp * layout.cp * layout.pp
+    if cluster.num_gpus % inner:
+        return f"tp x cp x pp divides {cluster.num_gpus}"
+    step = layout.dp * layout.mbs
+    return f"A batch of {max(1, layout.gbs // step) * step} sequences divides evenly; vpp 1 always"

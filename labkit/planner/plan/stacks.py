@@ -1,0 +1,152 @@
+"""What no data sheet says: four constants of a training stack, each with where it comes from.
+
+A stack is a program on a kind of GPU. One stack's constants do not serve another, so every plan
+says whose it used: shipped ones of the nearest stack, or fitted on the user's own rows.
+"""
+
+from dataclasses import dataclass, replace
+
+from labkit.units import check_real
+
+CONSTANTS = ("matmul", "nic", "layer_us", "attention")
+"""The constants that may be fitted, the most telling first."""
+HBM_SHARE = 0.8
+"""What of its memory's bandwidth a kernel reaches that only reads and writes (BabelStream on A100
+and H100: 0.8 to 0.9 of the data sheet)."""
+MESSAGE_ALPHA_US = 20.0
+"""From the end of a stage to the start of the next, beside the bytes: two kernels and a card."""
+TILE = 128
+"""Rows and columns of a product that one multiprocessor works on at a time (cuBLAS, CUTLASS)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """How a program uses its machine."""
+
+    name: str
+    """what it is called"""
+    matmul: float
+    """the share of the peak that large products reach"""
+    attention: float
+    """the share of the peak that attention's own products reach"""
+    layer_us: float
+    """what a layer takes beside its work, forward and backward of one microbatch, in
+    microseconds: launches, and kernels too short to count"""
+    nic: float
+    """the share of the network cards' bandwidth that collectives across nodes reach"""
+    hides_gradients: bool
+    """whether data parallelism reduces during the backward"""
+    fixed_gb: float
+    """what a process holds beside tensors it knows of: context, NCCL's buffers, gaps"""
+    source: str
+    """where the constants come from"""
+    spread: float
+    """how far from the truth nine of ten predictions are that were made with these constants"""
+    odds: float = 1.0
+    """how likely rows are of this stack, before they are looked at"""
+
+    def __post_init__(self) -> None:
+        shares = {"matmul": self.matmul, "attention": self.attention, "nic": self.nic}
+        check_real(1e-6, 10.0, **shares)
+        check_real(0.0, 1e6, layer_us=self.layer_us)
+
+    def but(self, **changes: float) -> "Stack":
+        """The same with other constants."""
+        return replace(self, **changes)
+
+
+_SC21 = "fitted on Narayanan et al. 2021, tables 1 and 2, and Korthikanti et al. 2022, table 5"
+_TRIED = "from this project's trials on published rows that are not kept here, November 2026"
+STACKS = {
+    stack.name: stack
+    for stack in (
+        Stack(
+            name="megatron-a100",
+            matmul=0.79,
+            attention=0.5,
+            layer_us=150.0,
+            nic=0.4,
+            hides_gradients=False,
+            fixed_gb=3.0,
+            source=_SC21,
+            spread=0.12,
+        ),
+        Stack(
+            name="megatron-h100",
+            matmul=0.65,
+            attention=0.45,
+            layer_us=150.0,
+            nic=0.6,
+            hides_gradients=True,
+            fixed_gb=4.0,
+            source=_TRIED,
+            spread=0.2,
+        ),
+        Stack(
+            name="deepspeed-a100",
+            matmul=0.6,
+            attention=0.45,
+            layer_us=300.0,
+            nic=0.3,
+            hides_gradients=True,
+            fixed_gb=3.0,
+            source=_TRIED,
+            spread=0.25,
+        ),
+        Stack(
+            name="zero3-2021",
+            matmul=0.55,
+            attention=0.45,
+            layer_us=300.0,
+            nic=0.084,
+            hides_gradients=True,
+            fixed_gb=3.0,
+            source="fitted on Narayanan et al. 2021, table 2: ZeRO-3 of early DeepSpeed",
+            spread=0.2,
+            odds=0.05,
+        ),
+        Stack(
+            name="fsdp-a100",
+            matmul=0.63,
+            attention=0.5,
+            layer_us=200.0,
+            nic=0.5,
+            hides_gradients=True,
+            fixed_gb=3.0,
+            source=_TRIED,
+            spread=0.2,
+        ),
+        Stack(
+            name="fsdp-h100",
+            matmul=0.5,
+            attention=0.4,
+            layer_us=200.0,
+            nic=0.5,
+            hides_gradients=True,
+            fixed_gb=3.0,
+            source=_TRIED,
+            spread=0.25,
+        ),
+        Stack(
+            name="megatron-b200",
+            matmul=0.42,
+            attention=0.4,
+            layer_us=150.0,
+            nic=0.6,
+            hides_gradients=True,
+            fixed_gb=5.0,
+            source=_TRIED,
+            spread=0.25,
+        ),
+    )
+}
+"""Shipped constants by stack."""
+
+
+def nearest(gpu_name: str, zero: int) -> Stack:
+    """The shipped stack that is likeliest for a GPU and a ZeRO stage."""
+    engine = "fsdp" if zero == 3 else "megatron"
+    generation = next((each for each in ("b200", "h") if each in gpu_name.lower()), "a100")
+    if generation == "h":
+        return STACKS[f"{engine}-h100"]
+    return STACKS["megatron-b200" if generation == "b200" else f"{engine}-a100"]

@@ -1,0 +1,243 @@
+"""How long a step takes, by part: what every stage computes and sends, what of it hides, the
+bubble, and what comes after the last backward."""
+
+from dataclasses import dataclass
+
+from labkit.planner.plan import compute
+from labkit.planner.plan.cluster import Cluster
+from labkit.planner.plan.compute import Bench, Pass
+from labkit.planner.plan.layout import WEIGHTS_IN_BUBBLE, Layout
+from labkit.planner.plan.shape import Shape
+from labkit.planner.plan.stacks import MESSAGE_ALPHA_US, Stack
+
+PARTS = (
+    "products",
+    "attention",
+    "memory",
+    "overhead",
+    "tensor",
+    "context",
+    "expert",
+    "gather",
+    "pipeline",
+    "bubble",
+    "data",
+    "optimizer",
+)
+"""Parts of a step, in the order in which they are drawn."""
+SMOOTH = 4
+"""Of two things at a time the longer counts, and where both are as long some more: the 4-norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """A step, closed form."""
+
+    stages: tuple[Pass, ...]
+    """of each pipeline rank: one microbatch, all its layers and messages"""
+    num_microbatches: int
+    """m"""
+    num_chunks: int
+    """v"""
+    weights_in_bubble: int
+    """k: how many backwards for weights fill each slot of the bubble"""
+    data_us: float
+    """data parallelism's messages that nothing hides"""
+    optimizer_us: float
+    """the optimizer"""
+
+    @property
+    def stage_us(self) -> list[float]:
+        """A microbatch on each stage, forward and backward."""
+        return [each.forward_us + each.backward_us for each in self.stages]
+
+    @property
+    def bubble_us(self) -> float:
+        """What the slowest stage waits for the others: each of them once, a chunk's part of it
+        with interleaving (Narayanan et al. 2021, section 2.2; for equal stages (p-1) t / v); less
+        what backwards for weights fill (Qi et al. 2023, section 2), half a backward each."""
+        waits_us = []
+        for each in self.stages:
+            left_us = each.forward_us + each.backward_us
+            if self.weights_in_bubble:
+                left_us -= (1 + self.weights_in_bubble) * each.backward_us / 2
+            waits_us.append(max(0.0, left_us))
+        longest = max(range(len(waits_us)), key=lambda rank: self.stage_us[rank])
+        return (sum(waits_us) - waits_us[longest]) / self.num_chunks
+
+    @property
+    def step_us(self) -> float:
+        """From the first forward to the optimizer's end."""
+        busy_us = self.num_microbatches * max(self.stage_us)
+        return busy_us + self.bubble_us + self.data_us + self.optimizer_us
+
+    def parts(self) -> dict[str, float]:
+        """Microseconds by PARTS on the slowest stage; they sum to the step."""
+        slowest = max(self.stages, key=lambda each: each.forward_us + each.backward_us)
+        found = dict.fromkeys(PARTS, 0.0)
+        for way in (slowest.forward, slowest.backward):
+            for part, time_us in way.items():
+                found[part] += self.num_microbatches * time_us
+        found["bubble"] = self.bubble_us
+        found["data"] = self.data_us
+        found["optimizer"] = self.optimizer_us
+        return found
+
+
+def step_time(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) -> StepTime:
+    """A step of this model on this cluster, so divided, by this stack."""
+    bench = Bench(gpu=cluster.gpu, stack=stack)
+    layer = _layer_with_messages(shape, cluster, layout, bench)
+    head = compute.head_pass(shape, layout, bench)
+    stages = []
+    for rank, num_layers in enumerate(layout.stage_layers(shape)):
+        stage = scaled(layer, num_layers)
+        if rank == layout.pp - 1:
+            stage = joined(stage, head)
+        stages.append(joined(stage, _message_pass(shape, cluster, layout, stack)))
+    held = held_params(shape, layout)
+    data_us = _data_us(held, cluster, layout, stack, stages)
+    return StepTime(
+        stages=tuple(stages),
+        num_microbatches=layout.num_microbatches,
+        num_chunks=layout.vpp,
+        weights_in_bubble=WEIGHTS_IN_BUBBLE[layout.schedule],
+        data_us=data_us,
+        optimizer_us=compute.optimizer_us(held, layout, bench),
+    )
+
+
+def scaled(one: Pass, times: float) -> Pass:
+    """As many of them."""
+    return Pass(
+        forward={part: times * time_us for part, time_us in one.forward.items()},
+        backward={part: times * time_us for part, time_us in one.backward.items()},
+    )
+
+
+def joined(one: Pass, other: Pass) -> Pass:
+    """One after the other."""
+    ways = []
+    for first, second in ((one.forward, other.forward), (one.backward, other.backward)):
+        parts = dict.fromkeys([*first, *second])
+        ways.append({part: first.get(part, 0.0) + second.get(part, 0.0) for part in parts})
+    return Pass(forward=ways[0], backward=ways[1])
+
+
+def held_params(shape: Shape, layout: Layout) -> float:
+    """Parameters of the fullest rank before dp shards them: its layers and an embedding, cut by
+    tp; experts also by ep."""
+    layer = shape.dense_params + shape.expert_params / layout.ep
+    tables = shape.embedding_params * (1 if shape.tied or layout.pp > 1 else 2)
+    return (max(layout.stage_layers(shape)) * layer + tables) / layout.tp
+
+
+# --- messages within a layer ---
+
+
+def _layer_with_messages(shape: Shape, cluster: Cluster, layout: Layout, bench: Bench) -> Pass:
+    """A layer of one microbatch with tensor, context, expert and gathering messages."""
+    layer = compute.layer_pass(shape, layout, bench)
+    nic = bench.stack.nic
+    again = 1 if layout.recompute == "full" else 0
+    tensor_us = _tensor_us(shape, cluster, layout, nic)
+    expert_us = _expert_us(shape, cluster, layout, nic)
+    context_us = _context_us(shape, cluster, layout, nic)
+    attention = layer.forward["attention"], layer.backward["attention"]
+    forward = {
+        "tensor": tensor_us,
+        "expert": expert_us,
+        "context": beside(attention[0], context_us),
+    }
+    backward = {
+        "tensor": (1 + again) * tensor_us,
+        "expert": (1 + again) * expert_us,
+        "context": beside(attention[1], 2 * context_us),
+    }
+    both = joined(layer, Pass(forward=forward, backward=backward))
+    if layout.zero < 2:
+        return both
+    return joined(both, _gather_pass(both, shape, cluster, layout, nic))
+
+
+def beside(longer_us: float, other_us: float) -> float:
+    """What a message adds to work that goes on beside it: SMOOTH's norm, less the work."""
+    if not other_us:
+        return 0.0
+    return (longer_us**SMOOTH + other_us**SMOOTH) ** (1 / SMOOTH) - longer_us
+
+
+def _tensor_us(shape: Shape, cluster: Cluster, layout: Layout, nic: float) -> float:
+    """Two all-reduces of the stream (Shoeybi et al. 2019, section 3); with sequence parallelism
+    two all-gathers and two reduce-scatters, which are as many bytes."""
+    group = layout.group("tp")
+    num_bytes = layout.tokens * shape.hidden * layout.itemsize
+    if layout.sp:
+        halves = ("all_gather", "reduce_scatter")
+        return 2 * sum(group.us(half, num_bytes, cluster, nic) for half in halves)
+    return 2 * group.us("all_reduce", num_bytes, cluster, nic)
+
+
+def _context_us(shape: Shape, cluster: Cluster, layout: Layout, nic: float) -> float:
+    """Keys and values go round the ring once (Liu et al. 2023, ring attention)."""
+    pairs = 2 * shape.num_kv_heads * shape.width / layout.tp
+    num_bytes = layout.mbs * layout.seq * pairs * layout.itemsize
+    return layout.group("cp").us("all_gather", num_bytes, cluster, nic)
+
+
+def _expert_us(shape: Shape, cluster: Cluster, layout: Layout, nic: float) -> float:
+    """Tokens to their experts and back: two all-to-alls."""
+    cut = layout.tp if layout.sp else 1
+    num_bytes = layout.tokens * shape.active_experts * shape.hidden * layout.itemsize / cut
+    return 2 * layout.group("ep").us("all_to_all", num_bytes, cluster, nic)
+
+
+def _gather_pass(layer: Pass, shape: Shape, cluster: Cluster, layout: Layout, nic: float) -> Pass:
+    """What ZeRO 2 and 3 send in each microbatch and the layer does not hide: stage 3 gathers the
+    layer's parameters for the forward and the backward, both scatter its gradients."""
+    group = layout.group("dp")
+    num_bytes = layout.itemsize * shape.layer_params / layout.tp
+    scatter_us = group.us("reduce_scatter", num_bytes, cluster, nic)
+    gather_us = group.us("all_gather", num_bytes, cluster, nic) if layout.zero == 3 else 0.0
+    return Pass(
+        forward={"gather": beside(layer.forward_us, gather_us)},
+        backward={"gather": beside(layer.backward_us, gather_us + scatter_us)},
+    )
+
+
+# --- messages between stages, and after the step ---
+
+
+def _message_pass(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) -> Pass:
+    """The stream to the next stage and its gradient back, for each chunk; tp ranks send a part
+    each (Narayanan et al. 2021, section 4.1)."""
+    if layout.pp == 1:
+        return Pass()
+    stride = layout.group("pp").stride
+    inside = stride < cluster.node_size
+    bandwidth = cluster.gpu.node_link[1] if inside else cluster.nic * stack.nic
+    num_bytes = layout.tokens * shape.hidden * layout.itemsize / layout.tp
+    one_us = MESSAGE_ALPHA_US + num_bytes / bandwidth / 1e3
+    return Pass(
+        forward={"pipeline": layout.vpp * one_us}, backward={"pipeline": layout.vpp * one_us}
+    )
+
+
+def _data_us(
+    held: float, cluster: Cluster, layout: Layout, stack: Stack, stages: list[Pass]
+) -> float:
+    """Gradients once a step, and what a sharded optimizer gathers after it; less what the last
+    backward hides."""
+    group = layout.group("dp")
+    if group.size < 2 or layout.zero >= 2:
+        return 0.0
+    grad_bytes = held * (2 if layout.precision == "fp16" else 4)
+    reduce_us = group.us("reduce_scatter", grad_bytes, cluster, stack.nic)
+    gathered = held * layout.itemsize if layout.zero else grad_bytes
+    gather_us = group.us("all_gather", gathered, cluster, stack.nic)
+    if not stack.hides_gradients:
+        return reduce_us + gather_us
+    slowest = max(stages, key=lambda each: each.backward_us)
+    if layout.zero:
+        return beside(slowest.backward_us, reduce_us) + beside(slowest.forward_us, gather_us)
+    return beside(slowest.backward_us, reduce_us + gather_us)

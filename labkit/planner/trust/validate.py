@@ -1,0 +1,204 @@
+"""Predictions beside published rows: fitted on a part of them, judged on the others."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from labkit.planner.plan import memory
+from labkit.planner.plan.stacks import STACKS, Stack
+from labkit.planner.trust import fit as fitting
+from labkit.planner.trust import judge
+from labkit.planner.trust.fit import Engine, Fit
+from labkit.planner.trust.judge import Judged
+from labkit.planner.trust.rows import Row
+from labkit.units import check_real
+
+GIB = 2**30
+MEMORY_RECIPES = ("megatron", "mixed", "accumulate", "fp32", "bf16")
+"""Recipes that a row may have been trained by: it does not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """What ``--validate`` prints."""
+
+    rows: tuple[Judged, ...]
+    """every quantity of every row, fitted ones too"""
+    naive: tuple[float, ...]
+    """errors of unseen rows, were all as fast as the fitted ones' median"""
+    spearman: float | None
+    """how alike the published and the predicted order of layouts are; None where no model has
+    enough"""
+    regret: float | None
+    """how much slower than the best the layout is that would be picked"""
+    constants: dict[str, float | str]
+    """what was fitted, or the shipped stack"""
+    refused: tuple[tuple[str, str], ...]
+    """(id, why) of rows that can't be read"""
+
+    def errors(self, in_memory: bool) -> list[float]:
+        """Errors of unseen rows, of their times or of their memory."""
+        return [
+            each.error
+            for each in self.rows
+            if not each.fitted and (each.quantity == "mem_gib") == in_memory
+        ]
+
+    def to_json(self) -> dict:
+        """One object, as planner.md's command prints it."""
+        rows = [{**asdict(each), "error": each.error} for each in self.rows]
+        times = self.errors(in_memory=False)
+        sizes = self.errors(in_memory=True)
+        return {
+            "rows": rows,
+            "median": judge.median(times),
+            "p90": judge.p90(times),
+            "naive_median": judge.median(self.naive),
+            "naive_p90": judge.p90(self.naive),
+            "memory_median": judge.median(sizes),
+            "memory_p90": judge.p90(sizes),
+            "spearman": self.spearman,
+            "regret": self.regret,
+            "constants": self.constants,
+            "refused": [{"id": name, "why": why} for name, why in self.refused],
+        }
+
+
+def validate(
+    rows: Sequence[Row],
+    share: float | None = None,
+    seed: int = 0,
+    refused: Sequence[tuple[str, str]] = (),
+) -> Validation:
+    """Fits on a ``share`` of the rows, chosen by ``seed``, and predicts all; without a share, by
+    the shipped stack that fits best. Raises ValueError for too few rows, or a share that is none.
+    """
+    if not rows:
+        raise ValueError("a validation needs rows; there are none that can be read")
+    chosen = _chosen(len(rows), share, seed)
+    seen = [row for row, is_seen in zip(rows, chosen, strict=True) if is_seen]
+    found = fitting.fit(seen) if share is not None else shipped(rows)
+    memories = fit_memory(seen, found)
+    judged = []
+    for row, is_seen in zip(rows, chosen, strict=True):
+        judged += _judged(row, found, memories, is_seen)
+    unseen = [row for row, is_seen in zip(rows, chosen, strict=True) if not is_seen]
+    timed = [row for row in unseen if row.step_us()]
+    known = [row for row in (seen or rows) if row.step_us()]
+    tokens_per_us = [
+        row.tokens / fitting.predicted_us(row, found.stack(row)) / row.cluster.num_gpus
+        for row in timed
+    ]
+    spearman, regret = judge.order(timed, tokens_per_us)
+    constants: dict[str, float | str] = {**found.constants()}
+    for each, stack in found.stacks.items():
+        constants[f"{fitting.label(each)}: stack"] = stack.name
+    for each, (recipe, fixed_gb) in memories.items():
+        constants[f"{fitting.label(each)}: fixed_gb, {recipe}"] = fixed_gb
+    return Validation(
+        rows=tuple(judged),
+        naive=tuple(judge.naive_errors(timed, judge.naive_tflops(known)) if known else ()),
+        spearman=spearman,
+        regret=regret,
+        constants=constants,
+        refused=tuple(refused),
+    )
+
+
+def _chosen(num_rows: int, share: float | None, seed: int) -> list[bool]:
+    """Which rows the fit sees."""
+    if share is None:
+        return [False] * num_rows
+    check_real(0.0, 1.0, share=share)
+    wanted = max(2, round(share * num_rows))
+    if wanted >= num_rows:
+        raise ValueError(
+            f"a fit on {share:g} of {num_rows} rows leaves none to predict: give more rows or a "
+            f"smaller share"
+        )
+    first = set(np.random.default_rng(seed).permutation(num_rows)[:wanted].tolist())
+    return [number in first for number in range(num_rows)]
+
+
+def shipped(rows: Sequence[Row]) -> Fit:
+    """For each engine among rows the shipped stack that fits best, nothing moved."""
+    engines: dict[Engine, list[Row]] = {}
+    for row in rows:
+        if row.step_us():
+            engines.setdefault(fitting.engine(row), []).append(row)
+    stacks = {each: _likeliest(its_rows) for each, its_rows in engines.items()}
+    return Fit(stacks=stacks, moved=(), misfit=float("nan"))
+
+
+def _likeliest(rows: Sequence[Row]) -> Stack:
+    def misfit(stack: Stack) -> float:
+        return float(np.median(np.abs(fitting.log_errors(rows, stack))))
+
+    return min(STACKS.values(), key=misfit)
+
+
+# --- memory ---
+
+
+def predicted_bytes(row: Row, recipe: str, stack: Stack) -> float:
+    """What a row's fullest GPU should hold under a recipe."""
+    layout = replace(row.layout, recipe=recipe)
+    return memory.memory(row.shape, layout, stack).peak_bytes
+
+
+def fit_memory(seen: Sequence[Row], found: Fit) -> dict[Engine, tuple[str, float]]:
+    """For each engine with two seen rows of memory or more: the recipe that explains them best,
+    and the additive constant in GB that it leaves."""
+    engines: dict[Engine, list[Row]] = {}
+    for row in seen:
+        if "mem_gib" in row.told:
+            engines.setdefault(fitting.engine(row), []).append(row)
+    return {
+        each: _recipe(its_rows, found) for each, its_rows in engines.items() if len(its_rows) >= 2
+    }
+
+
+def _recipe(rows: Sequence[Row], found: Fit) -> tuple[str, float]:
+    """(recipe, fixed GB) with the smallest median error."""
+    tried = []
+    for recipe in MEMORY_RECIPES:
+        bare = [predicted_bytes(row, recipe, found.stack(row).but(fixed_gb=0.0)) for row in rows]
+        told = [GIB * row.told["mem_gib"] for row in rows]
+        gaps = [have - want for have, want in zip(told, bare, strict=True)]
+        fixed = max(0.0, float(np.median(gaps)))
+        errors = [(want + fixed) / have - 1 for have, want in zip(told, bare, strict=True)]
+        tried.append((float(np.mean(np.abs(errors))), recipe, fixed / 1e9))
+    return min(tried)[1:]
+
+
+def _judged(
+    row: Row, found: Fit, memories: dict[Engine, tuple[str, float]], fitted: bool
+) -> list[Judged]:
+    """What a row gives, predicted."""
+    judged = []
+    stack = found.stack(row)
+    if quantity := row.quantity():
+        predicted = row.read(quantity, fitting.predicted_us(row, stack))
+        judged.append(
+            Judged(
+                id=row.id,
+                quantity=quantity,
+                published=row.told[quantity],
+                predicted=predicted,
+                fitted=fitted,
+            )
+        )
+    if "mem_gib" in row.told:
+        recipe, fixed_gb = memories.get(fitting.engine(row), (row.layout.recipe, stack.fixed_gb))
+        predicted = predicted_bytes(row, recipe, stack.but(fixed_gb=fixed_gb)) / GIB
+        judged.append(
+            Judged(
+                id=row.id,
+                quantity="mem_gib",
+                published=row.told["mem_gib"],
+                predicted=predicted,
+                fitted=fitted,
+            )
+        )
+    return judged
