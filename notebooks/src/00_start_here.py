@@ -64,10 +64,10 @@ list(lab.launch(add_one, ranks=4)), count
 # %% [markdown]
 # ## Predict
 #
-# Ranks 0 to 3 each hold a tensor with their own number. `all_reduce` adds the four tensors and gives the sum to everyone. Write down what rank 2 will hold.
+# Ranks 0 to 3 each hold a tensor with their own number. `all_reduce` adds the four tensors and gives the sum to everyone. What will rank 2 hold? Type it into the field below and press Enter. A guess is kept, and scored after the run; nobody else sees it, and you may go on without one. In later chapters some questions have such a field, others a line like `my_share = None` that you fill in.
 
 # %%
-my_guess = None  # a number
+my_guess = lab.guess({"en": "what rank 2 will hold", "zh": "rank 2 最后拿到的数"})
 
 # %% [markdown]
 # ## Run
@@ -91,7 +91,8 @@ def add_up():
 
 
 run = lab.launch(add_up, ranks=4)
-list(run), my_guess
+print(list(run))
+my_guess.score(run[2])
 
 # %% [markdown]
 # ## Compare

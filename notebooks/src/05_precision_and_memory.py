@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import contextlib
 import itertools
 import torch
@@ -32,8 +32,6 @@ from labkit.pictures.curves import Series
 from labkit.precision import check
 from labkit.units import format_bytes, format_share
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
 torch.set_num_threads(
     1
 )  # here in the notebook: its models are tiny, and ranks want the other cores
@@ -92,7 +90,6 @@ widgets.show(
         y_name={"en": "gap", "zh": "间隔"},
         x_name={"en": "number", "zh": "数"},
         badge="measured",
-        language=LANGUAGE,
     )
 )
 
@@ -134,7 +131,13 @@ def update(weights, masters, optimizer):
 # Now a real training on two ranks, four times with the same data: everything in fp32; everything in bf16, the optimizer as well; bf16 weights and an optimizer that computes in fp32, but keeps no master; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
 
 # %%
-my_share = None
+my_share = lab.guess(
+    {
+        "en": "share of the weights that pure bf16 left as they were",
+        "zh": "纯 bf16 原样未动的权重占比",
+    },
+    between=(0, 1),
+)
 
 
 # %%
@@ -193,12 +196,12 @@ widgets.show(
         badge=", ".join((run.origin, *run.notes)),
         x_name={"en": "step", "zh": "步"},
         y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
-        language=LANGUAGE,
     )
 )
-print(f"{my_share = }\n                 loss of the last 12 steps   unchanged by the last step")
+print("                 loss of the last 12 steps   unchanged by the last step")
 for kind, (_, share) in found.items():
     print(f"{kind:<16} {means[kind][-1]:25.3f} {format_share(share):>28}")
+my_share.score(found["bf16"][1])
 
 # %% [markdown]
 # With masters bf16 trains as fp32 does: what hurts is not the digits that the forward and backward lack. Adam in fp32 alone wins back the smaller part: what hurts most is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
@@ -388,7 +391,6 @@ widgets.show(
         x_name={"en": "loss scale", "zh": "缩放系数"},
         y_format=format_share,
         badge="measured",
-        language=LANGUAGE,
     )
 )
 print(
@@ -705,7 +707,6 @@ widgets.show(
         log_y=True,
         x_name={"en": "microbatches", "zh": "微批次数"},
         badge="measured",
-        language=LANGUAGE,
         y_name={"en": "relative to fp64", "zh": "相对于 fp64"},
     )
 )
@@ -877,7 +878,6 @@ widgets.show(
         y_format=format_bytes,
         x_name={"en": "blocks checkpointed", "zh": "做重计算的 block 数"},
         badge="measured / computed",
-        language=LANGUAGE,
     )
 )
 gap = max(
@@ -971,7 +971,13 @@ for layers in (8, 32, 96, 256):
 # One more forward. A backward takes about two forwards, so 4 instead of 3 if all is recomputed, and for k of L blocks the part k/L of that. Six wide blocks and few tokens, so that arithmetic outweighs calls and memory; k = 0, 3, 6 take turns, and the best of each counts. It is time on the processor, so that other programs count less. The prediction is made from the forward and backward of the same run. **Predict** the ratio for all six.
 
 # %%
-my_ratio = None
+my_ratio = lab.guess(
+    {
+        "en": "time of a step with all six checkpointed, over none",
+        "zh": "六个块全设检查点时，一步用时是都不设的几倍",
+    },
+    unit="ratio",
+)
 
 
 # %%
@@ -1011,7 +1017,8 @@ for (k, stops_early), parts in taken.items():
         f"measured {sum(parts) / (forward + backward):.2f}, "
         f"predicted {1 + k / 6 * forward / (forward + backward):.2f}"
     )
-print(f"{my_ratio = }; the backward took {backward / forward:.2f} forwards")
+print(f"the backward took {backward / forward:.2f} forwards")
+my_ratio.score(sum(taken[6, True]) / (forward + backward))
 
 # %% [markdown]
 # The last two rows differ by what `checkpoint` leaves out: it stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, which has a third of the block's weights. On the other side stands its own bookkeeping. That is why the measured ratio lies a little beside the predicted one, mostly below it.

@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import math
 import torch
 import torch.distributed as dist
@@ -30,16 +30,19 @@ from labkit.pictures.curves import Series
 from labkit.fsdp import check
 from labkit.units import format_bytes
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
-
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
 # Section 8.4.1 has a table: a DDP rank needs O(M) memory, an FSDP rank O(M/N). Below a small transformer, AdamW in fp32, on four ranks, read out of the live engines while all gradients are there. **Predict** the bytes of an FSDP rank, as a share of a DDP rank's.
 
 # %%
-my_share = None
+my_share = lab.guess(
+    {
+        "en": "what an FSDP rank holds, as a share of a DDP rank's bytes",
+        "zh": "一个 FSDP rank 所持的字节，占 DDP rank 的几成",
+    },
+    between=(0, 1),
+)
 
 # %%
 steps = {name: sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp")}
@@ -53,7 +56,7 @@ for name, shards in held.items():
         "ranks:",
         *(format_bytes(num_bytes) for num_bytes in shards.rank_bytes),
     )
-print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_bytes.max():.4f}")
+my_share.score(held["fsdp"].rank_bytes.max() / held["ddp"].rank_bytes.max())
 
 # %% [markdown]
 # Parameters, gradients and both of Adam's moments: all of it a quarter, but for some padding. Which rank holds what, predicted beside measured:
@@ -66,9 +69,7 @@ steps["fsdp"].compare()
 
 # %%
 predicted = steps["fsdp"].footprint()
-widgets.show(
-    bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE)
-)
+widgets.show(bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP"))
 
 # %%
 largest = 4 * max(unit.num_params for unit in steps["fsdp"].units())
@@ -248,7 +249,6 @@ widgets.show(
         badge=", ".join(("measured", *launched["Freed"].notes)),
         x_format=lambda x: labels[round(x)],
         y_format=format_bytes,
-        language=LANGUAGE,
     )
 )
 
@@ -261,7 +261,10 @@ widgets.show(
 # DDP all-reduces the gradients once: $2\frac{N-1}{N}M$ bytes sent per rank. FSDP gathers the parameters twice and reduce-scatters the gradients once. **Predict:** how many times DDP's bytes does FSDP send?
 
 # %%
-my_ratio = None
+my_ratio = lab.guess(
+    {"en": "FSDP's payload, in multiples of DDP's", "zh": "FSDP 的有效载荷是 DDP 的几倍"},
+    unit="ratio",
+)
 
 # %% [markdown]
 # Two counts, and both are true. **Payload**: the bytes handed to the collectives that were *called*, turned into what a ring sends for them (an all-gather of slices of $b$ bytes: $(N-1)b$; a reduce-scatter of $b$: $\frac{N-1}{N}b$; an all-reduce: twice that). **Wire**: what really went into TCP.
@@ -279,14 +282,17 @@ one = {
     for name in ("ddp", "fsdp", "fsdp_grad_op")
 }
 num_bytes = 4 * sum(unit.num_params for unit in sharding.Step().units())
-print(f"{my_ratio = }; in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
+sent = {}
+print(f"in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
 for name, found in one.items():
     theory = states.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
-    sums = [sum(theory.values()), ring_bytes(found["payload_bytes"], 2), found["sent_bytes"]]
+    sent[name] = ring_bytes(found["payload_bytes"], 2)
+    sums = [sum(theory.values()), sent[name], found["sent_bytes"]]
     print(
         f"{name:<13} predicted {sums[0] / num_bytes:.3f}   payload {sums[1] / num_bytes:.3f}   "
         f"wire {sums[2] / num_bytes:.3f}   calls {found['calls']}"
     )
+my_ratio.score(sent["fsdp"] / sent["ddp"])
 
 # %% [markdown] sections="8.4.1"
 # By payload 1.5 times, exactly, and with the parameters kept (`fsdp_grad_op`) as much as DDP: an all-reduce *is* a reduce-scatter and an all-gather. The wire says 2.0 and 1.5, and that is gloo's doing: it has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. NCCL has one. (A DDP step may also broadcast some hundred bytes: the order of its buckets.)
@@ -421,13 +427,13 @@ def with_compute(line):
     return timeline.from_rows(rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes)
 
 
-widgets.trace(with_compute(step), title="fully_shard", language=LANGUAGE)
+widgets.trace(with_compute(step), title="fully_shard")
 
 # %% [markdown]
 # No message runs under a computation here. The board shows the three moves, moment by moment, with the bytes below; its button runs the setting.
 
 # %%
-widgets.fsdp_sharding(language=LANGUAGE)
+widgets.fsdp_sharding()
 
 # %% [markdown] sections="8.4.2"
 # ## fully_shard
