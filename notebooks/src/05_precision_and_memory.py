@@ -128,7 +128,7 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# Now a real training on two ranks, four times with the same data: everything in fp32; everything in bf16, the optimizer as well; bf16 weights and an optimizer that computes in fp32, but keeps no master; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
+# Now a real training on two ranks, four times with the same data; `model.Transformer(1, 32, 2)` is one block of width 32 with two heads, between an embedding and a head. In turn: everything in fp32; everything in bf16, the optimizer as well; bf16 weights and an optimizer that computes in fp32, but keeps no master; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
 
 # %%
 my_share = lab.guess(
@@ -283,7 +283,7 @@ print(
 )
 
 # %% [markdown]
-# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; what torch says to its hook for bf16 is printed last); the fourth is a model converted to bf16 as above.
+# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; what torch says to its hook for bf16 is printed last); the fourth is a model converted to bf16 as above. `memory.Activations` is the meter: inside `chunk` it counts the bytes that autograd saves for the backward, parameters left out. `traffic.count` counts the bytes handed to a collective (chapter 02).
 
 # %%
 my_activations, my_messages = None, None  # of autocast
@@ -1048,7 +1048,7 @@ for name, run in {
 # %% [markdown]
 # ### On a device that is full
 #
-# The bytes above were counted tensor by tensor. A device counts by itself: `torch.accelerator.max_memory_allocated()` is the peak of its allocator. Below, ranks stand on **pretend devices**: real tensors, in a memory of their own that can be made as small as we like. A pretend device follows a GPU's rules and, when it is full, uses its words. It can't show a GPU's speed, its streams and the races between them, or fragmentation.
+# The bytes above were counted tensor by tensor. A device counts by itself: `torch.accelerator.max_memory_allocated()` is the most that its tensors have taken at one time. (A process takes more of a GPU than that: the allocator keeps what was freed, see `torch.accelerator.max_memory_reserved()`, and CUDA needs some for itself.) Below, ranks stand on **pretend devices** even where there are GPUs: real tensors, in a memory of their own that can be made as small as we like. (Without GPUs they stood on such devices above as well: chapter 00.) A pretend device follows a GPU's rules and, when it is full, uses its words. It can't show a GPU's speed, its streams and the races between them, or fragmentation.
 #
 # A training step of eight blocks with AdamW, once as it is, once with every block checkpointed:
 
@@ -1117,7 +1117,7 @@ peaks = [lab.launch(device_step, batch, True, ranks=1, devices=small)[0] for bat
 print("recomputed, on 48 MiB:", *map(format_bytes, peaks))
 
 # %% [markdown]
-# The price is measured as above, the ways in turn, on pretend devices without a limit. It is processor time again, and only the ratio counts: a pretend device computes as fast as the CPU that plays it.
+# The price once more, the ways in turn, on pretend devices without a limit. (Without GPUs the ranks of "The time paid" stood on the same, so the ratios should agree with those.) It is processor time again, and only the ratio counts: a pretend device computes as fast as the CPU that plays it.
 
 # %%
 taken = lab.launch(paid, WAYS[:3], 5, ranks=2, devices=lab.pretend())[0]

@@ -33,7 +33,7 @@ from labkit.units import format_bytes
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Section 8.4.1 has a table: a DDP rank needs O(M) memory, an FSDP rank O(M/N). Below a small transformer, AdamW in fp32, on four ranks, read out of the live engines while all gradients are there. **Predict** the bytes of an FSDP rank, as a share of a DDP rank's.
+# Section 8.4.1 has a table: a DDP rank needs O(M) memory, an FSDP rank O(M/N). Below a small transformer, AdamW in fp32, on four ranks, read out of the live engines while all gradients are there: `sharding.Step` is one training step of two microbatches, and this is the moment between them. **Predict** the bytes of an FSDP rank, as a share of a DDP rank's.
 
 # %%
 my_share = lab.guess(
@@ -65,7 +65,7 @@ my_share.score(held["fsdp"].rank_bytes.max() / held["ddp"].rank_bytes.max())
 steps["fsdp"].compare()
 
 # %% [markdown]
-# But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward.
+# But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward. It is the second microbatch, so the gradients of the first are there from the start. At `step` more is measured than predicted wherever the ranks have a device: there AdamW updates all its tensors in one go and needs copies of them for a moment; on the CPU it takes one after the other, and that is what is predicted.
 
 # %%
 predicted = steps["fsdp"].footprint()
@@ -267,7 +267,7 @@ my_ratio = lab.guess(
 )
 
 # %% [markdown]
-# Two counts, and both are true. **Payload**: the bytes handed to the collectives that were *called*, turned into what a ring sends for them (an all-gather of slices of $b$ bytes: $(N-1)b$; a reduce-scatter of $b$: $\frac{N-1}{N}b$; an all-reduce: twice that). **Wire**: what really went into TCP.
+# Two counts, and both are true. **Payload**: the bytes handed to the collectives that were *called*, turned into what a ring sends for them (an all-gather of slices of $b$ bytes: $(N-1)b$; a reduce-scatter of $b$: $\frac{N-1}{N}b$; an all-reduce: twice that). **Wire**: what really went into TCP (counted on Linux; what NCCL sends over NVLink or PCIe is not in it).
 
 
 # %%
@@ -287,7 +287,7 @@ print(f"in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
 for name, found in one.items():
     theory = states.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
     sent[name] = ring_bytes(found["payload_bytes"], 2)
-    sums = [sum(theory.values()), sent[name], found["sent_bytes"]]
+    sums = [sum(theory.values()), sent[name], found["sent_bytes"] or math.nan]
     print(
         f"{name:<13} predicted {sums[0] / num_bytes:.3f}   payload {sums[1] / num_bytes:.3f}   "
         f"wire {sums[2] / num_bytes:.3f}   calls {found['calls']}"
@@ -393,7 +393,7 @@ print("all-gathers for which the caller waited: %d of %d" % waited_for(step))
 print("messages in the trace:", sorted(set(step.kind[step.lane == "comm"].tolist())))
 
 # %% [markdown]
-# With gloo the thread that issues an all-gather waits for it. On a GPU it goes to a stream of its own, and the computation runs on. And once more: no reduce-scatter in the trace. It was called; what ran is an all-reduce. The step as a picture; a layer computes between two doings of FSDP:
+# With gloo the thread that issues an all-gather waits for it. With NCCL, on GPUs of their own, it goes to a stream of its own, and the computation runs on. And once more: with gloo no reduce-scatter is in the trace. It was called; what ran is an all-reduce. The step as a picture; a layer computes between two doings of FSDP:
 
 
 # %%
@@ -962,7 +962,7 @@ for name, seconds in zip(("the model without FSDP", "its blocks' forward"), alon
 #
 # `offload_policy=CPUOffloadPolicy()` keeps slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, its gradient back after the reduce-scatter, and the optimizer runs on the host. Section 8.4.4 says: another 30 % saved, 20 to 40 % slower.
 #
-# To measure that, a device needs a memory of its own. So ranks stand on **pretend devices** here, as in chapter 05: real tensors in a memory as small as we like, with a GPU's rules and words, and copies between host and device that are counted and take the time of a stated link. They can't show a GPU's speed, copies that run beside the computation, races or fragmentation. The model has 4.9 million parameters. It is built in the host's memory, in case a device is too small for it.
+# To measure that, a device must have a memory that is not the host's, and a link between the two. So here ranks stand on **pretend devices** even where there are GPUs, as in chapter 05: real tensors in a memory as small as we like, with a GPU's rules and words, and copies between host and device that are counted and take the time of a stated link. They can't show a GPU's speed, copies that run beside the computation, races or fragmentation. The model has 4.9 million parameters. It is built in the host's memory, in case a device is too small for it.
 
 
 # %%

@@ -253,7 +253,7 @@ runs["1f1b"] = step.run()
 measured = runs["1f1b"].timeline()
 print(f"simulated {bubble(step.predict()):.3f}, measured {bubble(measured):.3f}")
 display(step.compare())
-my_bubble.score(bubble(measured))
+my_bubble.score(bubble(step.predict()))
 
 # %% [markdown]
 # It has not moved: GPipe and 1F1B both pay p - 1 microbatches to fill the pipeline and to drain it, as does any order with one stage per rank whose backwards are in one piece. (Interleaving and zero bubble, below, change just that.) What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:

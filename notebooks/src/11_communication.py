@@ -643,7 +643,7 @@ for (name, plan), run in zip(PLANS.items(), runs.values()):
         f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}"
     )
 widgets.show(network_picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7)))
-better, worse = (max(rank["seconds"] for rank in runs[f"ring {each}"]) for each in ORDERS)
+better, worse = (max(max(rank["seconds"]) for rank in runs[f"ring {each}"]) for each in ORDERS)
 my_times_longer.score(worse / better)
 
 # %% [markdown]
