@@ -31,8 +31,6 @@ def _opening(line: str, language: str, number: str) -> str:
     found = LANGUAGE_LINE.fullmatch(line)
     if not found:
         return line
-    if line.startswith("LANGUAGE"):
-        return f'LANGUAGE = "{language}"'
     return f'lab.begin("{language}", chapter="{number}"{found[1]})'
 
 

@@ -12,9 +12,9 @@ import jupytext
 SOLUTION = re.compile(
     r"^( *)### BEGIN SOLUTION\n(.*?)\n *### END SOLUTION$", re.MULTILINE | re.DOTALL
 )
-LANGUAGE_LINE = re.compile(r'LANGUAGE = "en"|lab\.begin\("en"((?:, (?!.*chapter=)\w+=[^()]+)?)\)')
-"""The line that names the language: the Chinese builds differ in it, and the build adds the chapter
-to ``lab.begin``."""
+LANGUAGE_LINE = re.compile(r'lab\.begin\("en"((?:, (?!.*chapter=)\w+=[^()]+)?)\)')
+"""The line that names the language: the Chinese builds differ in it, and the build adds the
+chapter."""
 NAME = re.compile(r"\d\d_[a-z0-9_]+")
 OPTIONS = {"tags", "name", "sections"}
 HEADER = {"sections": list, "needs": list, "minutes": int}
@@ -140,9 +140,7 @@ def _order_faults(header: dict, cells: list[Cell]) -> list[str]:
         faults.append("the first cell is the title: markdown, '# ' and words, in both languages")
     first_code = next((cell.source for cell in cells if cell.kind == "code"), "")
     if sum(map(bool, map(LANGUAGE_LINE.fullmatch, first_code.splitlines()))) != 1:
-        faults.append(
-            'the first code cell has one line that reads LANGUAGE = "en" or lab.begin("en")'
-        )
+        faults.append('the first code cell has one line that reads lab.begin("en")')
     stated = header.get("sections")
     marked = set()
     for cell in cells:

@@ -15,7 +15,7 @@ import pytest
 from browser.lab import browser, chromium
 from xdist.scheduler import LoadScopeScheduling
 
-from labkit import check, words
+from labkit import words
 from labkit.check import chapters, exercises, grading, record
 from labkit.launching import settings
 from labkit.launching.fork import zygote_client
@@ -149,7 +149,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     before = chapters.current()
     yield tmp_path / "home"
     chapters.open_chapter(before)
-    check.language("en")
+    words.use("en")
     settings.reset()
 
 
@@ -168,4 +168,4 @@ def a_fresh_learner(
     names = (*request.module.EXERCISES, *exercises._history)
     monkeypatch.setattr(exercises, "_history", {name: [] for name in names})
     yield
-    check.language("en")
+    words.use("en")

@@ -4,14 +4,14 @@ chapter shows."""
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, faults, hint, language, on_ranks, over_budget, status
+from labkit.check import exercise, faults, hint, on_ranks, over_budget, status
 from labkit.words import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-__all__ = ["accumulate_and_clip", "exact_accuracy", "hint", "language", "one_epoch", "status"]
+__all__ = ["accumulate_and_clip", "exact_accuracy", "hint", "one_epoch", "status"]
 
 
 @exercise

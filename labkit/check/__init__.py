@@ -22,6 +22,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "exercises": ["exercise", "hint", "status"],
         "grading": ["faults", "limit", "on_ranks", "over_budget", "trace", "unlike", "wrong"],
-        "verdict": ["Verdict", "language"],
+        "verdict": ["Verdict"],
     },
 )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from labkit import words
 from labkit.check import chapters
+from labkit.devices import place
+from labkit.devices.rung import Rung
 from labkit.launching import launcher, settings
 from labkit.machine import resources
 from labkit.units import check_real, check_whole
@@ -28,7 +30,7 @@ class Opened:
     deadline_s: float
     """of a launch"""
     rung: str
-    """what ranks stand on: "2 GPUs, nccl" or "CPU, 2 cores, gloo" """
+    """what ranks stand on: "2 GPUs, nccl" or "pretend devices, 2 CPU cores, gloo" """
 
     def __repr__(self) -> str:
         return say(
@@ -58,6 +60,7 @@ def begin(
     check_whole(0, 2**32 - 1, seed=seed)
     check_real(1.0, 1e9, deadline_s=deadline_s)
     check_whole(1, 10**6, ranks=ranks)
+    chosen = place.choose(ranks)
     chapters.open_chapter(chapter)
     words.use(language)
     hang_s = min(deadline_s, settings.Settings().hang_s)
@@ -72,7 +75,7 @@ def begin(
         ranks=ranks,
         seed=seed,
         deadline_s=deadline_s,
-        rung=_rung(ranks),
+        rung=_stood_on(chosen),
     )
 
 
@@ -85,10 +88,14 @@ def _seed(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def _rung(ranks: int) -> str:
-    """What the ranks of a usual launch stand on."""
+def _stood_on(rung: Rung) -> str:
+    """What the ranks of a usual launch stand on, in words."""
     gpus = resources.num_gpus()
-    if gpus >= ranks:
-        return say("{gpus} GPUs, nccl", gpus=gpus)
     cores = resources.cores()
+    if rung.name == "cuda":
+        return say("{gpus} GPUs, nccl", gpus=gpus)
+    if rung.name == "shared":
+        return say("shared GPUs ({gpus}), gloo", gpus=gpus)
+    if rung.name == "pretend":
+        return say("pretend devices, {cores} CPU cores, gloo", cores=cores)
     return say("CPU, {cores} cores, gloo", cores=cores)

@@ -30,12 +30,6 @@ STATES = {
 """The worst first"""
 
 
-def language(code: str) -> None:
-    """Verdicts and hints speak English ("en") or Chinese ("zh") from now on. Raises ValueError for
-    another code."""
-    words.use(code)
-
-
 def spoken() -> str:
     """The chosen language: "en" or "zh"."""
     return words.language()

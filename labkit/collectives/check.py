@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log2
 from typing import Any
 
-from labkit.check import exercise, hint, language, on_ranks, over_budget, status, wrong
+from labkit.check import exercise, hint, on_ranks, over_budget, status, wrong
 from labkit.collectives.algorithms import lower_bound_bytes, plan
 from labkit.collectives.network import Link, time_us, uniform
 from labkit.units import format_bytes, format_us
@@ -20,7 +20,6 @@ from labkit.words import say
 __all__ = [
     "choose_algorithm",
     "hint",
-    "language",
     "least_bytes",
     "ring_all_reduce",
     "status",

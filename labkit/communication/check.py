@@ -7,10 +7,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from labkit.check import exercise, hint, language, on_ranks, over_budget, status, unlike, wrong
+from labkit.check import exercise, hint, on_ranks, over_budget, status, unlike, wrong
 from labkit.words import say
 
-__all__ = ["accumulate", "error_feedback", "experiment", "hint", "language", "ring_order", "status"]
+__all__ = ["accumulate", "error_feedback", "experiment", "hint", "ring_order", "status"]
 
 _KEYS = ("accumulate", "compression")
 _KINDS = {

@@ -12,7 +12,6 @@ from labkit.check import (
     exercise,
     faults,
     hint,
-    language,
     on_ranks,
     over_budget,
     status,
@@ -24,7 +23,7 @@ from labkit.words import say
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["average_uneven", "bucket_gradients", "hint", "language", "shard_indices", "status"]
+__all__ = ["average_uneven", "bucket_gradients", "hint", "shard_indices", "status"]
 
 
 @exercise

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from math import isclose
 from typing import NamedTuple
 
-from labkit.check import exercise, hint, language, on_ranks, over_budget, status, trace, wrong
+from labkit.check import exercise, hint, on_ranks, over_budget, status, trace, wrong
 from labkit.launching.run import Run
 from labkit.launching.verdicts.outcome import FAULTS
 from labkit.words import say
@@ -24,7 +24,6 @@ __all__ = [
     "case_three",
     "case_two",
     "hint",
-    "language",
     "status",
     "trace",
 ]

@@ -9,7 +9,6 @@ from labkit.check import (
     exercise,
     faults,
     hint,
-    language,
     on_ranks,
     over_budget,
     status,
@@ -22,7 +21,7 @@ from labkit.words import say
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["hint", "language", "sharded_step", "status", "train_sharded", "wrap_within"]
+__all__ = ["hint", "sharded_step", "status", "train_sharded", "wrap_within"]
 
 
 @exercise

@@ -180,7 +180,7 @@ def _device_rows() -> Iterator[Row]:
     present = len(glob.glob("/dev/nvidia[0-9]*"))
     yield Row(
         name=to_say("GPUs"),
-        value=str(gpus or say("none: ranks run on the CPU")),
+        value=str(gpus or say("none: the CPU computes")),
         ok=gpus == present,
         required=False,
         fix=say(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 
-from labkit.check import exercise, hint, language, limit, on_ranks, over_budget, status, wrong
+from labkit.check import exercise, hint, limit, on_ranks, over_budget, status, wrong
 from labkit.pipeline.schedules import (
     SCHEDULES,
     Action,
@@ -23,7 +23,6 @@ __all__ = [
     "chart_fault",
     "choose_microbatches",
     "hint",
-    "language",
     "one_f_one_b_order",
     "real_pipeline",
     "status",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING
 
-from labkit.check import exercise, hint, language, on_ranks, over_budget, status, wrong
+from labkit.check import exercise, hint, on_ranks, over_budget, status, wrong
 from labkit.collectives.algorithms import plan
 from labkit.collectives.plans import sent_bytes
 from labkit.planner.links import crossing_bytes
@@ -16,7 +16,7 @@ from labkit.words import say, say_number
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["fewest_ranks", "held_bytes", "hint", "language", "model_state_gb", "status", "traffic"]
+__all__ = ["fewest_ranks", "held_bytes", "hint", "model_state_gb", "status", "traffic"]
 MOST_RANKS = 4096
 _STATES = (  # parameters, recipe, stage, ranks
     (3e9, "mixed", 0, 1),

@@ -9,7 +9,6 @@ from labkit.check import (
     exercise,
     faults,
     hint,
-    language,
     on_ranks,
     over_budget,
     status,
@@ -21,7 +20,7 @@ from labkit.words import say, to_say
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["accumulate_tokens", "checkpoint_blocks", "hint", "language", "scaled_step", "status"]
+__all__ = ["accumulate_tokens", "checkpoint_blocks", "hint", "scaled_step", "status"]
 
 
 class _Step(NamedTuple):

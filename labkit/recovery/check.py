@@ -11,13 +11,13 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from labkit.check import exercise, faults, hint, language, on_ranks, over_budget, status, wrong
+from labkit.check import exercise, faults, hint, on_ranks, over_budget, status, wrong
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.recovery.disturbed_check import Enough, Training, ambush, compared
 from labkit.words import say
 
-__all__ = ["Training", "elastic", "hint", "interval", "language", "safe_save", "slowdown", "status"]
+__all__ = ["Training", "elastic", "hint", "interval", "safe_save", "slowdown", "status"]
 
 KEYS = ("model", "optimizer", "scheduler", "step", "args", "rng")
 

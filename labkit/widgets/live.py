@@ -6,7 +6,6 @@ from html import escape
 
 import ipywidgets as w
 
-from labkit import words
 from labkit.launching import job as jobs
 from labkit.launching.job import Job
 from labkit.launching.verdicts.verdict import LaunchError
@@ -82,7 +81,7 @@ def watch(job: Job) -> None:
     shown = _shown.get(id(job))
     if shown is None:
         if not job.done and time.monotonic() - job.began > PATIENCE_S:
-            panel = Panel(job, spoken_here())
+            panel = Panel(job)
             _shown[id(job)] = (panel, display(panel, display_id=True))
         return
     panel, handle = shown
@@ -102,20 +101,7 @@ def report(error: LaunchError, language: str | None = None) -> None:
     """Draws how a run's ranks ended: a row per rank, whom it waits for, the odd one marked; by
     default in the notebook's language. Nothing where no rank had started."""
     if error.outcomes:
-        show(waits.diagnosis(error.outcomes, error.finding, language=language or spoken_here()))
-
-
-def spoken_here() -> str:
-    """The language of the notebook: what its first cell names, ``LANGUAGE = "zh"``, or the one in
-    use.
-
-    What a cell asks for is given the language; what comes by itself, panel and report, has to find
-    it here.
-    """
-    from IPython import get_ipython
-
-    named = getattr(get_ipython(), "user_ns", {}).get("LANGUAGE")
-    return named if named in words.LANGUAGES else words.language()
+        show(waits.diagnosis(error.outcomes, error.finding, language=language))
 
 
 def install() -> None:

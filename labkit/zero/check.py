@@ -3,7 +3,7 @@ judges."""
 
 from collections.abc import Callable, Iterator
 
-from labkit.check import exercise, hint, language, on_ranks, over_budget, status, wrong
+from labkit.check import exercise, hint, on_ranks, over_budget, status, wrong
 from labkit.sharding import states
 from labkit.words import say
 from labkit.zero import trained_check
@@ -12,7 +12,6 @@ __all__ = [
     "correct_the_textbook",
     "fit",
     "hint",
-    "language",
     "same_training",
     "shard_adamw",
     "status",

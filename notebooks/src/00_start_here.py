@@ -11,12 +11,11 @@
 #
 # *Section D-verify of the source material. Five minutes.*
 #
-# You will see what this machine is, start four real processes from a cell, watch them wait for each other, and check that torch.distributed, Accelerate and DeepSpeed work here. No GPU is needed: without one, the processes talk through gloo on the CPU.
+# You will see what this machine is, start four real processes from a cell, watch them wait for each other, and check that torch.distributed, Accelerate and DeepSpeed work here. No GPU is needed: without one, the CPU computes, and the processes talk through gloo.
 
 # %%
 import labkit as lab
 from labkit.machine import doctor
-from labkit.machine import resources
 from labkit import widgets
 
 # the language, and how long a launch may take; what forks ranks starts while you read on
@@ -34,6 +33,8 @@ doctor.examine()
 # ## The first launch
 #
 # `launch` runs a function in several processes at once. Each is called a *rank* and has a number. All of them run the same code; only the number differs.
+#
+# Where there are fewer GPUs than ranks, each rank computes on a *pretend device*, which the CPU plays: `pretend:0` in an output below is the device of rank 0. The section "What a rank stands on" says more.
 
 
 # %%
@@ -64,10 +65,10 @@ list(lab.launch(add_one, ranks=4)), count
 # %% [markdown]
 # ## Predict
 #
-# Ranks 0 to 3 each hold a tensor with their own number. `all_reduce` adds the four tensors and gives the sum to everyone. Write down what rank 2 will hold.
+# Ranks 0 to 3 each hold a tensor with their own number. `all_reduce` adds the four tensors and gives the sum to everyone. What will rank 2 hold? Type it into the field below and press Enter. A guess is kept, and scored after the run; nobody else sees it, and you may go on without one. In later chapters some questions have such a field, others a line like `my_share = None` that you fill in.
 
 # %%
-my_guess = None  # a number
+my_guess = lab.guess({"en": "what rank 2 will hold", "zh": "rank 2 最后拿到的数"})
 
 # %% [markdown]
 # ## Run
@@ -91,7 +92,8 @@ def add_up():
 
 
 run = lab.launch(add_up, ranks=4)
-list(run), my_guess
+print(list(run))
+my_guess.score(run[2])
 
 # %% [markdown]
 # ## Compare
@@ -228,7 +230,7 @@ differences
 # - a **pretend device**: real tensors in a memory of their own, with CUDA's rules and CUDA's error messages; the CPU computes
 # - the CPU
 #
-# `lab.launch` takes a GPU each where it can, else pretend devices, which `make env` builds, else the CPU. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, forces one for a whole course; `devices=` says it for one launch. What torch makes in a rank lies on the rank's device.
+# `lab.launch` takes a GPU each where it can, else pretend devices, which `make env` builds, else the CPU. Ranks share a GPU only if you ask for it. DeepSpeed knows no pretend device: a launch whose code names it, as the one above does, takes a GPU each or the CPU. The environment variable `LABKIT_DEVICE` (`cuda`, `shared`, `pretend` or `cpu`), set before the notebook starts, forces one for a whole course; `devices=` says it for one launch. What torch makes in a rank lies on the rank's device.
 #
 # The commonest mistake on the way to a GPU is a tensor left behind on the CPU. A CPU forgives it, a pretend device refuses it as a GPU does:
 
@@ -246,7 +248,7 @@ except lab.RankFailed as verdict:
     print(verdict)
 
 # %% [markdown]
-# What a pretend device can't show: the speed of a GPU, its streams and the races between them, fragmented memory, and NCCL. It does one thing after another, keeps no freed memory, and its messages go through gloo.
+# What a pretend device can't show: the speed of a GPU, its streams and the races between them, fragmented memory, and NCCL. It does one thing after another, gives freed memory back at once (CUDA's allocator keeps it for the next tensor), and its messages go through gloo.
 
 # %% [markdown]
 # ## When ranks wait for ever

@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import time
 import torch
 import torch.distributed as dist
@@ -35,9 +35,6 @@ from labkit.units import format_bytes, format_share, format_us
 from labkit.planner import need_run, strategies_run
 from labkit.planner.models import DEVICES, MODELS, TFLOPS
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
-
 # %% [markdown] sections="8.1.1"
 # ## The memory bill
 #
@@ -46,15 +43,18 @@ check.language(LANGUAGE)
 # **Predict.** How many GB of model states does a model of 7 billion parameters have with this recipe?
 
 # %%
-my_state_gb = None
+my_state_gb = lab.guess(
+    {"en": "model states of 7 billion parameters", "zh": "70 亿参数的模型状态"}, unit="gb"
+)
 
 # %%
 kinds = sharding_states.state_bytes(7e9, recipe_name="mixed")
 textbook = {"parameter": 14e9, "gradient": 14e9, "exp_avg": 28e9, "exp_avg_sq": 28e9}
-print(f"{my_state_gb = }\n\n{'':12} computed   section 8.1.1")
+print(f"{'':12} computed   section 8.1.1")
 for kind, num_bytes in [*kinds.items(), ("together", sum(kinds.values()))]:
     said = sum(textbook.values()) if kind == "together" else textbook.get(kind, 0)
     print(f"{kind:<12} {format_bytes(num_bytes):>8} {format_bytes(said):>15}")
+my_state_gb.score(sum(kinds.values()) / 1e9)
 
 # %% [markdown]
 # The section adds 10 GB of activations and says 94 GB; the fp32 copy (`master`), which section 8.5 of the same chapter does count, is missing. The states alone exceed 80 GB: without sharding or offloading, this recipe does not train 7B on that card. Now the whole list, with the parameter counts as published ("7B" is 6.7 billion). `ZeRO 3` is the fewest cards if all states are cut in parts; activations are not in it yet.
@@ -189,7 +189,7 @@ for length in (64, 256, 512):
 # Turn the knobs. The dashed line is the device. The button trains the small model by the chosen recipe on two ranks and puts its bill, measured, under the predicted one; here `board.run()` has pressed it.
 
 # %%
-board = widgets.training_need(LANGUAGE, recipe="fp32")
+board = widgets.training_need(recipe="fp32")
 board.run()
 board
 
@@ -310,7 +310,6 @@ widgets.show(
         log_x=True,
         log_y=True,
         badge="computed",
-        language=LANGUAGE,
     )
 )
 
@@ -419,7 +418,7 @@ for how in ("error", "bug"):
 my_fewest, my_equal = None, (None, None)
 
 # %%
-board = widgets.strategies(LANGUAGE, strategy="layers")
+board = widgets.strategies(strategy="layers")
 board.run()
 print(f"{my_fewest = }, {my_equal = }")
 board
@@ -567,7 +566,7 @@ names = (
     {"en": "Hierarchical", "zh": "分层"},
     {"en": "Hybrid", "zh": "混合"},
 )
-widgets.show(widgets.architectures(list(zip(names, four(8, 4).values())), 4, language=LANGUAGE))
+widgets.show(widgets.architectures(list(zip(names, four(8, 4).values())), 4))
 
 # %% [markdown]
 # Two machines of four ranks; S is the size of the gradients. **Predict**: which of the four sends the most bytes, all ranks taken together?
@@ -612,7 +611,6 @@ widgets.show(
         x_name="N",
         y_name={"en": "sizes of the gradients (S)", "zh": "梯度大小（S）的倍数"},
         log_y=True,
-        language=LANGUAGE,
     )
 )
 

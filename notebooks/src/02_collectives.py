@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 from labkit.collectives import calibrate_run as calibrate, network, network_picture
 from labkit.collectives import published, topology_picture
 from labkit.pictures import curves as pictures_curves, scene
@@ -33,15 +33,10 @@ from labkit.collectives.network import Link, crossover_bytes, formula_us, time_u
 from labkit.words import WORDS, called
 from labkit.units import format_bytes, format_us
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
-
 
 def curves(series, title, badge, **options):
     widgets.show(
-        pictures_curves.curves(
-            series, title=title, badge=badge, log_x=True, log_y=True, language=LANGUAGE, **options
-        )
+        pictures_curves.curves(series, title=title, badge=badge, log_x=True, log_y=True, **options)
     )
 
 
@@ -51,7 +46,7 @@ def curves(series, title, badge, **options):
 # A collective is as fast as the slowest link it crosses. So NCCL begins by asking the system what is connected with what: GPUs and their NVLinks, PCIe, the NUMA nodes of the CPUs, network cards. This is the machine you are on, asked the same way; without GPUs the ranks are processes on its cores, and messages go through its memory.
 
 # %%
-widgets.show(topology_picture.topology(hardware.topology(), language=LANGUAGE))
+widgets.show(topology_picture.topology(hardware.topology()))
 
 # %% [markdown]
 # Section 19.1.1 draws a DGX A100: four GPUs under one NVSwitch, four under another, "NVLink 600 GB/s" and "PCIe Gen4 64 GB/s". Some arithmetic with the data sheets' numbers: 12 NVLinks per GPU of 25 GB/s in each direction; 16 PCIe lanes of 16 GT/s, 128 bits of every 130 being data; 36 ports on an NVSwitch of that generation.
@@ -125,7 +120,10 @@ for name in run[0]:
 # **Predict.** Four ranks all-reduce a buffer of 4 MB. How many megabytes must the busiest rank send at the least?
 
 # %%
-my_megabytes = None
+my_megabytes = lab.guess(
+    {"en": "megabytes that the busiest rank must send", "zh": "最忙的 rank 至少要发多少 MB"},
+    unit="mb",
+)
 
 # %% [markdown]
 # **Run.** Two counts. The *payload* is what a rank hands to the collective, exactly. The *wire* is what really left its process, as the system counts it on its sockets, headers included. S is always the whole buffer: the gathered result of an all-gather, what goes into a reduce-scatter.
@@ -157,9 +155,7 @@ def traffic_of_each(num_bytes):
 
 # %%
 run = lab.launch(traffic_of_each, 4_000_000, ranks=4, timeout_s=30)
-print(
-    f"{my_megabytes = }\n\n{'4 ranks, S = 4 MB':<18} payload, rank 0   wire, each rank (MB)     least possible"
-)
+print(f"{'4 ranks, S = 4 MB':<18} payload, rank 0   wire, each rank (MB)     least possible")
 for name in run[0]:
     wire = " ".join(
         "   -" if sent is None else f"{sent / 1e6:4.2f}"
@@ -169,6 +165,7 @@ for name in run[0]:
         f"{name:<18} {run[0][name][0] / 1e6:8.2f} MB        {wire}"
         f" {lower_bound_bytes(name, 4, 4e6) / 1e6:12.2f} MB"
     )
+my_megabytes.score(lower_bound_bytes("all_reduce", 4, 4e6) / 1e6)
 
 # %% [markdown] sections="8.9.1"
 # Where only the ranks add, no algorithm can beat the last column, see [below](#Why-the-ring-is-optimal): its busiest rank sends or receives at least that. Gloo's all-reduce, all-gather and all-to-all reach it. Its broadcast is a tree: the root sends the whole buffer twice. And its **reduce-scatter** sends twice as much as it must: torch's gloo backend has none of its own, runs an all-reduce, and keeps a quarter of the result. Payload and wire are two questions; say which one you answer.
@@ -221,7 +218,7 @@ print(f"{my_ranks_that_return = }; fixed:", *fixed)
 # Choose a collective and an algorithm, and step through it. A colour is a chunk; the fuller its box, the more ranks' contributions it holds. The button does the same on real ranks.
 
 # %%
-widgets.collectives(language=LANGUAGE)
+widgets.collectives()
 
 # %% [markdown] sections="8.3.2"
 # ## Ring all-reduce by hand
@@ -401,7 +398,7 @@ for name in ("parameter_server", "ring"):
         network.simulate(plan("all_reduce", name, 4), uniform(4, SLOW), 1_600_000),
         titled(name, "1.6 MB"),
     )
-    widgets.show(scene.compare(predicted, runs[name].timeline(), title=title, language=LANGUAGE))
+    widgets.show(scene.compare(predicted, runs[name].timeline(), title=title))
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ### Is the ring's latency low?
@@ -531,7 +528,7 @@ for size, *times in zip(sizes, *lines.values()):
 islands = network.islands(
     4, 2, inside=Link(alpha_us=1_000, bandwidth_gb_per_s=1), between=SLOW, shared=True
 )
-widgets.show(network_picture.network(islands, language=LANGUAGE))
+widgets.show(network_picture.network(islands))
 
 # %%
 print(f"{'4 MB':<20} crosses between islands   ms: predicted measured")

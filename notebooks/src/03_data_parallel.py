@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import torch
 import torch.distributed as dist
 from labkit import timeline
@@ -29,9 +29,6 @@ from labkit.pictures.curves import Series
 from labkit.data_parallel import check
 from labkit.collectives.network import Link
 from labkit.units import format_bytes
-
-LANGUAGE = "en"
-check.language(LANGUAGE)
 
 
 def difference(ours, theirs):
@@ -368,7 +365,11 @@ for step, seen in enumerate(lab.launch(watch_buckets, 3, ranks=2, timeout_s=40)[
 # A stated step, small enough to draw: 12 layers, 0.5 MiB of gradients each; forward 3 ms, backward 6 ms a layer; two ranks on a link of 0.08 GB/s and 2.5 ms latency. **Predict.** Which bucket size gives the shortest step: 0.5, 1, 2, 3 or 6 MiB?
 
 # %%
-my_bucket_mb = None
+SIZES_MIB = (0.5, 1, 2, 3, 6)
+my_bucket_mb = lab.guess(
+    {"en": "the best bucket size, in MiB", "zh": "最好的桶大小（MiB）"},
+    choices=[str(size) for size in SIZES_MIB],
+)
 
 # %% [markdown]
 # **Simulate.** A bucket's all-reduce starts when its last gradient is there and the link is free. **Run.** Real DDP with real gradients of these sizes; layers sleep out their stated times, each real all-reduce its stated time on the link ("paced").
@@ -378,10 +379,10 @@ link = Link(alpha_us=2500, bandwidth_gb_per_s=0.08)
 step = data_parallel.Step(
     layers=12, layer_mb=0.5, forward_ms=3, ranks=2, bucket_mb=2, link=link, num_steps=1
 )
-by_size = lab.sweep(step, bucket_mb=[0.5, 1, 2, 3, 6], run=[0.5, 2, 6])
+by_size = lab.sweep(step, bucket_mb=SIZES_MIB, run=[0.5, 2, 6])
 best = min(by_size.rows(), key=lambda row: row["predicted"])
-print(f"{my_bucket_mb = }, simulated best: {best['bucket_mb']} MiB")
-by_size
+display(by_size)
+my_bucket_mb.score(str(best["bucket_mb"]))
 
 # %% [markdown]
 # **Compare** the two ends. Small buckets: the link is busy all the time, with latency. One large bucket: it can only start when the backward is over.
@@ -817,9 +818,7 @@ runs = {
 span_us = max(timeline.step_us(run.timeline()) for run in runs.values())
 for name, chinese in (("synchronous", "同步"), ("asynchronous", "异步")):
     title = {"en": name, "zh": chinese}
-    widgets.show(
-        scene.timeline(runs[name].timeline(), title=title, span_us=span_us, language=LANGUAGE)
-    )
+    widgets.show(scene.timeline(runs[name].timeline(), title=title, span_us=span_us))
 
 # %% [markdown]
 # Rank 0 serves and computes nothing. Above, ranks 1 and 2 wait for rank 3 in every step; below, nobody waits, until at the end the server lets the gradients still under way arrive, and drops them. The price is the staleness:
@@ -985,7 +984,6 @@ widgets.show(
         x_name={"en": "MB handed to all_reduce by a rank", "zh": "一个 rank 交给 all_reduce 的 MB"},
         y_name={"en": "loss", "zh": "损失"},
         badge=", ".join((run.origin, *run.notes)),
-        language=LANGUAGE,
     )
 )
 print("  H       MB   " + "".join(f"{kind:<16}" for kind in series))
@@ -1005,7 +1003,7 @@ for every in (1, 4, 16, 64):
 # N ranks share one batch, so each computes 1/N of it. Section 10.2.1: ideally N times as fast, less the communication. A stated step again: 12 layers, 180 ms for the whole batch on one rank; a link of 0.3 GB/s and 0.2 ms. **Predict** the speed-up of 4 ranks.
 
 # %%
-my_speedup = None
+my_speedup = lab.guess({"en": "speed-up of 4 ranks", "zh": "4 个 rank 的加速比"}, unit="ratio")
 
 
 # %%
@@ -1041,12 +1039,10 @@ widgets.show(
         title={"en": "Speed-up", "zh": "加速比"},
         x_name="N",
         badge=", ".join((tried[4].origin, *tried[4].notes)) + " / simulated",
-        language=LANGUAGE,
     )
 )
-print(
-    f"{my_speedup = }; 4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured {taken[0] / taken[2]:.2f}, ideal 4"
-)
+print(f"4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured {taken[0] / taken[2]:.2f}, ideal 4")
+my_speedup.score(taken[0] / taken[2])
 
 # %% [markdown]
 # Compute shrinks with N, and the bytes of a ring all-reduce do not: at some N there is nothing left to hide them under, and from then on more ranks gain nothing. That is why large clusters take larger batches: if every rank keeps its share, the backward stays long enough, and the line "batch grows with N" (samples per second) stays near the ideal.

@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import tempfile
 from pathlib import Path
 
@@ -26,8 +26,6 @@ import torch
 from labkit import accelerate as accelerated, model, widgets
 from labkit.accelerate import check
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
 folder = tempfile.TemporaryDirectory()
 
 
@@ -368,7 +366,9 @@ print(f'mixed_precision="fp16" on the CPU: a block computes in {fp16["after"]["i
 # Four ranks, batches of 2, samples 0 to 9. **Predict**: how many samples do the four ranks work through in an epoch?
 
 # %%
-my_samples = None
+my_samples = lab.guess(
+    {"en": "samples of an epoch, all four ranks", "zh": "一轮里四个 rank 共处理的样本数"}
+)
 
 
 # %%
@@ -385,15 +385,15 @@ def deal(num_samples, num_epochs=1, batch_size=2, shuffle=False, options=None):
     return [[batch.tolist() for batch in loader] for _ in range(num_epochs)]
 
 
-print(f"{my_samples = }")
+num_samples = []
 for size, options in ((2, {}), (2, {"even_batches": False}), (8, {"split_batches": True})):
     dealt = [
         each[0] for each in lab.launch(deal, 10, 1, size, False, options, ranks=4, timeout_s=40)
     ]
-    print(
-        f"batch size {size}, {options}: {sum(len(batch) for batches in dealt for batch in batches)} samples"
-    )
+    num_samples.append(sum(len(batch) for batches in dealt for batch in batches))
+    print(f"batch size {size}, {options}: {num_samples[-1]} samples")
     print(*(f"   rank {rank}: {batches}" for rank, batches in enumerate(dealt)), sep="\n")
+my_samples.score(num_samples[0])
 
 # %% [markdown]
 # Batches are dealt out like cards, rank 0 the first. What is missing at the end is filled up with the first samples, so that all ranks do equally many steps: an epoch of 10 samples has 16. Without that (`even_batches=False`) ranks do unlike numbers of steps, and training needs `accelerator.join_uneven_inputs`, or one waits for another that has finished. With `split_batches=True` the batch size is that of all ranks together: then the number of updates no longer depends on the ranks.
@@ -413,7 +413,7 @@ for epoch in range(2):
 # The board shows what each line of the loop does in one update: choose the engine, the precision, the number of batches per update, and press the button. Before a run it predicts; afterwards each cell has both numbers. Here it has been run for DDP with two batches per update.
 
 # %%
-board = widgets.accelerate_workflow(language=LANGUAGE, engine="ddp", accumulation=2)
+board = widgets.accelerate_workflow(engine="ddp", accumulation=2)
 board.run()
 board
 
@@ -452,7 +452,9 @@ for name, (calls, norm) in lab.launch(two_backwards, ranks=2, timeout_s=40)[0].i
 # `accumulate` also makes an update at the end of the loader, however few batches are left. The loss below has gradient 1 in every batch, the learning rate is 1; there are 6 batches and 4 are accumulated. The first update moves the weight by 1. **Predict** the second:
 
 # %%
-my_second_move = None
+my_second_move = lab.guess(
+    {"en": "how far the second update moves the weight", "zh": "第二次更新把权重移动多少"}
+)
 
 
 # %%
@@ -479,10 +481,9 @@ def moves(num_batches, accumulation):
     return [before - after for before, after in zip(places, places[1:])]
 
 
-print(
-    f"{my_second_move = }; moves:",
-    lab.launch(moves, 6, 4, ranks=2, timeout_s=40)[0],
-)
+moved = lab.launch(moves, 6, 4, ranks=2, timeout_s=40)[0]
+print("moves:", moved)
+my_second_move.score(moved[1])
 
 # %% [markdown] sections="8.2.4"
 # Two batches, divided by four: the last update of an epoch is too small. Let the loader's length divide, or drop the rest (`drop_last=True`).

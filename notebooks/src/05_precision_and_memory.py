@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import contextlib
 import itertools
 import torch
@@ -32,8 +32,6 @@ from labkit.pictures.curves import Series
 from labkit.precision import check
 from labkit.units import format_bytes, format_share
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
 torch.set_num_threads(
     1
 )  # here in the notebook: its models are tiny, and ranks want the other cores
@@ -92,7 +90,6 @@ widgets.show(
         y_name={"en": "gap", "zh": "间隔"},
         x_name={"en": "number", "zh": "数"},
         badge="measured",
-        language=LANGUAGE,
     )
 )
 
@@ -131,10 +128,16 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# Now a real training on two ranks, four times with the same data: everything in fp32; everything in bf16, the optimizer as well; bf16 weights and an optimizer that computes in fp32, but keeps no master; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
+# Now a real training on two ranks, four times with the same data; `model.Transformer(1, 32, 2)` is one block of width 32 with two heads, between an embedding and a head. In turn: everything in fp32; everything in bf16, the optimizer as well; bf16 weights and an optimizer that computes in fp32, but keeps no master; bf16 with fp32 masters. In the last step it is also counted how many weights with a gradient the optimizer left exactly as they were. **Predict** that share for pure bf16.
 
 # %%
-my_share = None
+my_share = lab.guess(
+    {
+        "en": "share of the weights that pure bf16 left as they were",
+        "zh": "纯 bf16 原样未动的权重占比",
+    },
+    between=(0, 1),
+)
 
 
 # %%
@@ -193,12 +196,12 @@ widgets.show(
         badge=", ".join((run.origin, *run.notes)),
         x_name={"en": "step", "zh": "步"},
         y_name={"en": "mean of 12 steps", "zh": "12 步的平均"},
-        language=LANGUAGE,
     )
 )
-print(f"{my_share = }\n                 loss of the last 12 steps   unchanged by the last step")
+print("                 loss of the last 12 steps   unchanged by the last step")
 for kind, (_, share) in found.items():
     print(f"{kind:<16} {means[kind][-1]:25.3f} {format_share(share):>28}")
+my_share.score(found["bf16"][1])
 
 # %% [markdown]
 # With masters bf16 trains as fp32 does: what hurts is not the digits that the forward and backward lack. Adam in fp32 alone wins back the smaller part: what hurts most is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
@@ -280,7 +283,7 @@ print(
 )
 
 # %% [markdown]
-# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; what torch says to its hook for bf16 is printed last); the fourth is a model converted to bf16 as above.
+# Matrix products in bf16; norms, the residual stream, loss, weights and gradients in fp32. **Predict.** How many bytes does the forward keep for the backward, and how many does DDP's all-reduce carry, in shares of fp32? The third row has a communication hook that sends 16 bits (fp16; what torch says to its hook for bf16 is printed last); the fourth is a model converted to bf16 as above. `memory.Activations` is the meter: inside `chunk` it counts the bytes that autograd saves for the backward, parameters left out. `traffic.count` counts the bytes handed to a collective (chapter 02).
 
 # %%
 my_activations, my_messages = None, None  # of autocast
@@ -388,7 +391,6 @@ widgets.show(
         x_name={"en": "loss scale", "zh": "缩放系数"},
         y_format=format_share,
         badge="measured",
-        language=LANGUAGE,
     )
 )
 print(
@@ -705,7 +707,6 @@ widgets.show(
         log_y=True,
         x_name={"en": "microbatches", "zh": "微批次数"},
         badge="measured",
-        language=LANGUAGE,
         y_name={"en": "relative to fp64", "zh": "相对于 fp64"},
     )
 )
@@ -877,7 +878,6 @@ widgets.show(
         y_format=format_bytes,
         x_name={"en": "blocks checkpointed", "zh": "做重计算的 block 数"},
         badge="measured / computed",
-        language=LANGUAGE,
     )
 )
 gap = max(
@@ -971,7 +971,13 @@ for layers in (8, 32, 96, 256):
 # One more forward. A backward takes about two forwards, so 4 instead of 3 if all is recomputed, and for k of L blocks the part k/L of that. Six wide blocks and few tokens, so that arithmetic outweighs calls and memory; k = 0, 3, 6 take turns, and the best of each counts. It is time on the processor, so that other programs count less. The prediction is made from the forward and backward of the same run. **Predict** the ratio for all six.
 
 # %%
-my_ratio = None
+my_ratio = lab.guess(
+    {
+        "en": "time of a step with all six checkpointed, over none",
+        "zh": "六个块全设检查点时，一步用时是都不设的几倍",
+    },
+    unit="ratio",
+)
 
 
 # %%
@@ -1011,7 +1017,8 @@ for (k, stops_early), parts in taken.items():
         f"measured {sum(parts) / (forward + backward):.2f}, "
         f"predicted {1 + k / 6 * forward / (forward + backward):.2f}"
     )
-print(f"{my_ratio = }; the backward took {backward / forward:.2f} forwards")
+print(f"the backward took {backward / forward:.2f} forwards")
+my_ratio.score(sum(taken[6, True]) / (forward + backward))
 
 # %% [markdown]
 # The last two rows differ by what `checkpoint` leaves out: it stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, which has a third of the block's weights. On the other side stands its own bookkeeping. That is why the measured ratio lies a little beside the predicted one, mostly below it.
@@ -1041,7 +1048,7 @@ for name, run in {
 # %% [markdown]
 # ### On a device that is full
 #
-# The bytes above were counted tensor by tensor. A device counts by itself: `torch.accelerator.max_memory_allocated()` is the peak of its allocator. Below, ranks stand on **pretend devices**: real tensors, in a memory of their own that can be made as small as we like. A pretend device follows a GPU's rules and, when it is full, uses its words. It can't show a GPU's speed, its streams and the races between them, or fragmentation.
+# The bytes above were counted tensor by tensor. A device counts by itself: `torch.accelerator.max_memory_allocated()` is the most that its tensors have taken at one time. (A process takes more of a GPU than that: the allocator keeps what was freed, see `torch.accelerator.max_memory_reserved()`, and CUDA needs some for itself.) Below, ranks stand on **pretend devices** even where there are GPUs: real tensors, in a memory of their own that can be made as small as we like. (Without GPUs they stood on such devices above as well: chapter 00.) A pretend device follows a GPU's rules and, when it is full, uses its words. It can't show a GPU's speed, its streams and the races between them, or fragmentation.
 #
 # A training step of eight blocks with AdamW, once as it is, once with every block checkpointed:
 
@@ -1110,7 +1117,7 @@ peaks = [lab.launch(device_step, batch, True, ranks=1, devices=small)[0] for bat
 print("recomputed, on 48 MiB:", *map(format_bytes, peaks))
 
 # %% [markdown]
-# The price is measured as above, the ways in turn, on pretend devices without a limit. It is processor time again, and only the ratio counts: a pretend device computes as fast as the CPU that plays it.
+# The price once more, the ways in turn, on pretend devices without a limit. (Without GPUs the ranks of "The time paid" stood on the same, so the ratios should agree with those.) It is processor time again, and only the ratio counts: a pretend device computes as fast as the CPU that plays it.
 
 # %%
 taken = lab.launch(paid, WAYS[:3], 5, ranks=2, devices=lab.pretend())[0]

@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import itertools
 import torch
 import torch.distributed as dist
@@ -30,9 +30,6 @@ from labkit.machine import ops
 from labkit.zero import check
 from labkit.collectives.algorithms import plan
 from labkit.units import format_bytes
-
-LANGUAGE = "en"
-check.language(LANGUAGE)
 
 
 def difference(ours, theirs):
@@ -94,7 +91,7 @@ for num_ranks in (2, 4, 8, 16, 64, 1024):
 # Turn the knobs. The button trains the small model with a real DeepSpeed engine, and lays what its ranks hold under what they should:
 
 # %%
-widgets.zero_stages(language=LANGUAGE)
+widgets.zero_stages()
 
 # %% [markdown] sections="19.4.1"
 # ## By hand
@@ -339,7 +336,7 @@ def recorded():
 
 step = lab.launch(recorded, **options).timeline()
 step = step.select(step.lane == "comm")
-widgets.show(scene.timeline(step, title="ZeRO 3", language=LANGUAGE))
+widgets.show(scene.timeline(step, title="ZeRO 3"))
 mine = step.select(step.rank == 0)
 calls = sorted(zip(mine.start_us.tolist(), mine.kind.tolist(), mine.num_bytes.tolist()))
 for kind, group in itertools.groupby(calls, key=lambda call: call[1]):
@@ -451,7 +448,6 @@ widgets.show(
         sharding.Step(engine="zero2", layers=2).predict(),
         held,
         title="ZeRO 2",
-        language=LANGUAGE,
     )
 )
 
@@ -463,10 +459,12 @@ widgets.show(
 # The last microbatch of a step and the update: the payload by collective (in models of 16 bit), and the wire of both ranks in multiples of stage 0. **Predict** first: which collective does stage 2 call for its gradients?
 
 # %%
-my_collective = None
+CALLED = ("all_reduce", "reduce", "reduce_scatter")
+my_collective = lab.guess(
+    {"en": "what stage 2 calls for its gradients", "zh": "stage 2 为梯度调用的操作"}, choices=CALLED
+)
 
 # %%
-print(f"{my_collective = }")
 wire = {
     name: sum(result[name][2].sent_bytes or float("nan") for result in engines) for name in configs
 }  # Linux only
@@ -478,6 +476,8 @@ for name in [name for name in configs if name.startswith("zero")]:
         if num > 4000
     }
     print(f"{name:<13}  wire {wire[name] / wire['zero0']:4.2f}x   {payload}")
+carried = engines[0]["zero2"][2].payload_bytes
+my_collective.score(max(CALLED, key=lambda kind: carried.get(kind, 0)))
 
 # %% [markdown]
 # Stages 1 and 2 call **all-reduce**, and then gather: 1.5x, on any backend. It is a choice of DeepSpeed (0.19): `use_multi_rank_bucket_allreduce` is true unless you say otherwise, since one all-reduce of a bucket has fewer messages than a reduce for each owner in it. With `false` (the row "zero2, reduce") each slice is reduced to its owner alone. That is the paper's 1x in payload (a reduce and an all-gather together are an all-reduce); gloo's reduce sends somewhat more than it must.
@@ -760,7 +760,7 @@ for move, more, kind in zip(small, large, ("parameter", "parameter", "gradient",
     )
 
 # %%
-widgets.offload_flow(language=LANGUAGE)
+widgets.offload_flow()
 
 # %% [markdown] sections="8.5.3"
 # The bytes are per step, whatever the batch. A larger batch has more compute to hide them under; with a small one the link is what you wait for.

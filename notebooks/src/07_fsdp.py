@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import math
 import torch
 import torch.distributed as dist
@@ -30,16 +30,19 @@ from labkit.pictures.curves import Series
 from labkit.fsdp import check
 from labkit.units import format_bytes
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
-
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Section 8.4.1 has a table: a DDP rank needs O(M) memory, an FSDP rank O(M/N). Below a small transformer, AdamW in fp32, on four ranks, read out of the live engines while all gradients are there. **Predict** the bytes of an FSDP rank, as a share of a DDP rank's.
+# Section 8.4.1 has a table: a DDP rank needs O(M) memory, an FSDP rank O(M/N). Below a small transformer, AdamW in fp32, on four ranks, read out of the live engines while all gradients are there: `sharding.Step` is one training step of two microbatches, and this is the moment between them. **Predict** the bytes of an FSDP rank, as a share of a DDP rank's.
 
 # %%
-my_share = None
+my_share = lab.guess(
+    {
+        "en": "what an FSDP rank holds, as a share of a DDP rank's bytes",
+        "zh": "一个 FSDP rank 所持的字节，占 DDP rank 的几成",
+    },
+    between=(0, 1),
+)
 
 # %%
 steps = {name: sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp")}
@@ -53,7 +56,7 @@ for name, shards in held.items():
         "ranks:",
         *(format_bytes(num_bytes) for num_bytes in shards.rank_bytes),
     )
-print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_bytes.max():.4f}")
+my_share.score(held["fsdp"].rank_bytes.max() / held["ddp"].rank_bytes.max())
 
 # %% [markdown]
 # Parameters, gradients and both of Adam's moments: all of it a quarter, but for some padding. Which rank holds what, predicted beside measured:
@@ -62,13 +65,11 @@ print(f"{my_share = }; share: {held['fsdp'].rank_bytes.max() / held['ddp'].rank_
 steps["fsdp"].compare()
 
 # %% [markdown]
-# But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward.
+# But that is what lies there **between** two computations. Activations are no part of M, and to compute, a layer must be whole. The same run over its step: each bar is the highest point of a moment, `F3` the forward of layer 3, `B3` its backward. It is the second microbatch, so the gradients of the first are there from the start. At `step` more is measured than predicted wherever the ranks have a device: there AdamW updates all its tensors in one go and needs copies of them for a moment; on the CPU it takes one after the other, and that is what is predicted.
 
 # %%
 predicted = steps["fsdp"].footprint()
-widgets.show(
-    bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP", language=LANGUAGE)
-)
+widgets.show(bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP"))
 
 # %%
 largest = 4 * max(unit.num_params for unit in steps["fsdp"].units())
@@ -248,7 +249,6 @@ widgets.show(
         badge=", ".join(("measured", *launched["Freed"].notes)),
         x_format=lambda x: labels[round(x)],
         y_format=format_bytes,
-        language=LANGUAGE,
     )
 )
 
@@ -261,10 +261,13 @@ widgets.show(
 # DDP all-reduces the gradients once: $2\frac{N-1}{N}M$ bytes sent per rank. FSDP gathers the parameters twice and reduce-scatters the gradients once. **Predict:** how many times DDP's bytes does FSDP send?
 
 # %%
-my_ratio = None
+my_ratio = lab.guess(
+    {"en": "FSDP's payload, in multiples of DDP's", "zh": "FSDP 的有效载荷是 DDP 的几倍"},
+    unit="ratio",
+)
 
 # %% [markdown]
-# Two counts, and both are true. **Payload**: the bytes handed to the collectives that were *called*, turned into what a ring sends for them (an all-gather of slices of $b$ bytes: $(N-1)b$; a reduce-scatter of $b$: $\frac{N-1}{N}b$; an all-reduce: twice that). **Wire**: what really went into TCP.
+# Two counts, and both are true. **Payload**: the bytes handed to the collectives that were *called*, turned into what a ring sends for them (an all-gather of slices of $b$ bytes: $(N-1)b$; a reduce-scatter of $b$: $\frac{N-1}{N}b$; an all-reduce: twice that). **Wire**: what really went into TCP (counted on Linux; what NCCL sends over NVLink or PCIe is not in it).
 
 
 # %%
@@ -279,14 +282,17 @@ one = {
     for name in ("ddp", "fsdp", "fsdp_grad_op")
 }
 num_bytes = 4 * sum(unit.num_params for unit in sharding.Step().units())
-print(f"{my_ratio = }; in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
+sent = {}
+print(f"in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
 for name, found in one.items():
     theory = states.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
-    sums = [sum(theory.values()), ring_bytes(found["payload_bytes"], 2), found["sent_bytes"]]
+    sent[name] = ring_bytes(found["payload_bytes"], 2)
+    sums = [sum(theory.values()), sent[name], found["sent_bytes"] or math.nan]
     print(
         f"{name:<13} predicted {sums[0] / num_bytes:.3f}   payload {sums[1] / num_bytes:.3f}   "
         f"wire {sums[2] / num_bytes:.3f}   calls {found['calls']}"
     )
+my_ratio.score(sent["fsdp"] / sent["ddp"])
 
 # %% [markdown] sections="8.4.1"
 # By payload 1.5 times, exactly, and with the parameters kept (`fsdp_grad_op`) as much as DDP: an all-reduce *is* a reduce-scatter and an all-gather. The wire says 2.0 and 1.5, and that is gloo's doing: it has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. NCCL has one. (A DDP step may also broadcast some hundred bytes: the order of its buckets.)
@@ -387,7 +393,7 @@ print("all-gathers for which the caller waited: %d of %d" % waited_for(step))
 print("messages in the trace:", sorted(set(step.kind[step.lane == "comm"].tolist())))
 
 # %% [markdown]
-# With gloo the thread that issues an all-gather waits for it. On a GPU it goes to a stream of its own, and the computation runs on. And once more: no reduce-scatter in the trace. It was called; what ran is an all-reduce. The step as a picture; a layer computes between two doings of FSDP:
+# With gloo the thread that issues an all-gather waits for it. With NCCL, on GPUs of their own, it goes to a stream of its own, and the computation runs on. And once more: with gloo no reduce-scatter is in the trace. It was called; what ran is an all-reduce. The step as a picture; a layer computes between two doings of FSDP:
 
 
 # %%
@@ -421,13 +427,13 @@ def with_compute(line):
     return timeline.from_rows(rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes)
 
 
-widgets.trace(with_compute(step), title="fully_shard", language=LANGUAGE)
+widgets.trace(with_compute(step), title="fully_shard")
 
 # %% [markdown]
 # No message runs under a computation here. The board shows the three moves, moment by moment, with the bytes below; its button runs the setting.
 
 # %%
-widgets.fsdp_sharding(language=LANGUAGE)
+widgets.fsdp_sharding()
 
 # %% [markdown] sections="8.4.2"
 # ## fully_shard
@@ -956,7 +962,7 @@ for name, seconds in zip(("the model without FSDP", "its blocks' forward"), alon
 #
 # `offload_policy=CPUOffloadPolicy()` keeps slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, its gradient back after the reduce-scatter, and the optimizer runs on the host. Section 8.4.4 says: another 30 % saved, 20 to 40 % slower.
 #
-# To measure that, a device needs a memory of its own. So ranks stand on **pretend devices** here, as in chapter 05: real tensors in a memory as small as we like, with a GPU's rules and words, and copies between host and device that are counted and take the time of a stated link. They can't show a GPU's speed, copies that run beside the computation, races or fragmentation. The model has 4.9 million parameters. It is built in the host's memory, in case a device is too small for it.
+# To measure that, a device must have a memory that is not the host's, and a link between the two. So here ranks stand on **pretend devices** even where there are GPUs, as in chapter 05: real tensors in a memory as small as we like, with a GPU's rules and words, and copies between host and device that are counted and take the time of a stated link. They can't show a GPU's speed, copies that run beside the computation, races or fragmentation. The model has 4.9 million parameters. It is built in the host's memory, in case a device is too small for it.
 
 
 # %%

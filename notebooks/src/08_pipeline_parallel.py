@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 from labkit import model, pipeline, widgets
 from labkit.pipeline import pipedream_run
 from labkit.pictures import scene
@@ -27,12 +27,9 @@ from labkit.pipeline.schedules import TITLES, one_f_one_b, parse, validate
 from labkit.pipeline.simulation import Cost, bubble_formula, in_flight, simulate
 from labkit.timeline import bubble
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
-
 
 def draw(timeline, title, **options):
-    widgets.show(scene.timeline(timeline, title=title, language=LANGUAGE, **options))
+    widgets.show(scene.timeline(timeline, title=title, **options))
 
 
 # %% [markdown] sections="S7"
@@ -181,10 +178,16 @@ print(f"measured, m = 2: {bubble(runs['naive'].timeline()):.3f}")
 #
 # GPipe cuts the batch into m microbatches and sends all of them forward before the first goes back. Four stages, eight microbatches, backward twice as long as forward.
 #
-# **Predict.** What share of the ranks' time is idle? Write it down as a number from 0 to 1.
+# **Predict.** What share of the ranks' time is idle? `27 %`, `0.27` and `3/11` all mean the same to the field.
 
 # %%
-my_bubble = None
+my_bubble = lab.guess(
+    {
+        "en": "idle share of GPipe, 4 stages, 8 microbatches",
+        "zh": "GPipe 的空闲占比：4 个 stage，8 个微批次",
+    },
+    between=(0, 1),
+)
 
 # %% [markdown]
 # **Simulate.** A schedule is only an order per rank: `2F0` means stage 2, forward, microbatch 0. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline. `step.order()` is the one, `step.predict()` the other.
@@ -194,7 +197,8 @@ step = pipeline.Step(schedule="gpipe", ranks=4, microbatches=8, forward_ms=25)
 predicted = step.predict()
 print(step.order())
 draw(predicted, step.title())
-print(f"{my_bubble = }, simulated {bubble(predicted):.3f}, formula {step.formula():.3f}")
+print(f"simulated {bubble(predicted):.3f}, formula {step.formula():.3f}")
+my_bubble.score(bubble(predicted))
 
 # %% [markdown]
 # **Run.** Four processes train the small transformer through `torch.distributed.pipelining`. **Compare.** Prediction above, measurement below, one axis; the dashed line is the predicted end.
@@ -209,7 +213,7 @@ step.compare()
 # See for yourself, in the **trace viewer**. Point at a box: its times, and the same action in the other half. Click a message: an arrow to the one that receives it. Drag over a window: what each rank did in it. After a click `+ - 0`, the arrow keys, `n` and `p` work too.
 
 # %%
-widgets.trace(predicted, runs["gpipe"], title=step.title(), language=LANGUAGE)
+widgets.trace(predicted, runs["gpipe"], title=step.title())
 
 # %% [markdown]
 # Each rank works for m microbatches and waits for p - 1. Over **total** time that is $(p-1)/(m+p-1)$; over the **ideal** time, without waiting, it is $(p-1)/m$. Say which one you mean: section 8.6.1 gives "about 50 %" for four stages and four microbatches, and neither is 50 %.
@@ -235,14 +239,21 @@ lab.sweep(step, microbatches=[1, 2, 4, 8, 16, 32], run=[2, 8])
 # **Predict.** Section 19.3.2 says 1F1B reduces the bubble. What will it be with four ranks and eight microbatches?
 
 # %%
-my_bubble = None
+my_bubble = lab.guess(
+    {
+        "en": "idle share of 1F1B, 4 stages, 8 microbatches",
+        "zh": "1F1B 的空闲占比：4 个 stage，8 个微批次",
+    },
+    between=(0, 1),
+)
 
 # %%
 step = step.but(schedule="1f1b")
 runs["1f1b"] = step.run()
 measured = runs["1f1b"].timeline()
-print(f"{my_bubble = }, simulated {bubble(step.predict()):.3f}, measured {bubble(measured):.3f}")
-step.compare()
+print(f"simulated {bubble(step.predict()):.3f}, measured {bubble(measured):.3f}")
+display(step.compare())
+my_bubble.score(bubble(step.predict()))
 
 # %% [markdown]
 # It has not moved: GPipe and 1F1B both pay p - 1 microbatches to fill the pipeline and to drain it, as does any order with one stage per rank whose backwards are in one piece. (Interleaving and zero bubble, below, change just that.) What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:

@@ -16,7 +16,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 from labkit import timeline
 from labkit.data_parallel import buckets
 from labkit.pictures import curves, scene
@@ -27,12 +27,9 @@ from labkit.communication import check
 from labkit.collectives.network import Link
 from labkit.timeline import exposed_comm_us, from_rows, hidden_comm, straggler
 
-LANGUAGE = "en"
-check.language(LANGUAGE)
-
 
 def draw(timeline, title, **options):
-    widgets.show(scene.timeline(timeline, title=title, language=LANGUAGE, **options))
+    widgets.show(scene.timeline(timeline, title=title, **options))
 
 
 # %% [markdown] sections="8.9.2, 10.4.3"
@@ -56,7 +53,7 @@ print(
 # **Predict.** Without overlap a step takes the sum. How many milliseconds does it take with overlap?
 
 # %%
-my_step_ms = None
+my_step_ms = lab.guess({"en": "a step with overlap", "zh": "有重叠的一步"}, unit="ms")
 
 # %%
 step = data_parallel.Step(layers=layers, ranks=3, bucket_mb=0.9, link=link, num_steps=2)
@@ -67,16 +64,17 @@ for overlap in (False, True):
         "en": f"DDP, overlap {'on' if overlap else 'off'}",
         "zh": f"DDP，{'' if overlap else '不'}重叠",
     }
-    widgets.show(scene.compare(both.predicted, both.measured, title=title, language=LANGUAGE))
+    widgets.show(scene.compare(both.predicted, both.measured, title=title))
 
 # %%
-print(f"{my_step_ms = }\n\n{'':<24} step       hidden   exposed")
+print(f"{'':<24} step       hidden   exposed")
 for overlap, both in compared.items():
     for origin, line in (("simulated", both.predicted), ("measured", both.measured)):
         print(
             f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(line) / 1000:6.1f} ms "
             f"{hidden_comm(line):8.0%}   {max(exposed_comm_us(line)) / 1000:6.1f} ms"
         )
+my_step_ms.score(timeline.step_us(compared[True].measured) / 1000)
 
 # %% [markdown] sections="19.1.3"
 # *Hidden* is the share of communication time that lies under compute of the same rank; *exposed* is the rest, in milliseconds. Exposed time is what a step pays.
@@ -555,7 +553,6 @@ widgets.show(
         x_name={"en": "MB sent by a rank", "zh": "一个 rank 发出的 MB"},
         y_name={"en": "loss", "zh": "损失"},
         log_x=True,
-        language=LANGUAGE,
         badge=results["top-1 %"]["badge"],
     )
 )
@@ -611,7 +608,7 @@ inside, between = (
     Link(alpha_us=500, bandwidth_gb_per_s=0.01),
 )
 two_machines = network.islands(8, 4, inside=inside, between=between, shared=True)
-widgets.show(network_picture.network(two_machines, language=LANGUAGE))
+widgets.show(network_picture.network(two_machines))
 
 # %% [markdown]
 # The ring may go through the ranks in any order. Which is faster, 0 1 2 3 4 5 6 7 or 0 4 1 5 2 6 3 7? A third way is **hierarchical**: reduce-scatter inside each machine, all-reduce across, all-gather inside. An all-reduce of 0.8 MB, simulated, and run on real processes over paced links:
@@ -619,9 +616,12 @@ widgets.show(network_picture.network(two_machines, language=LANGUAGE))
 # **Predict:** how many times as long does the worse ring take?
 
 # %%
-my_times_longer = None
+my_times_longer = lab.guess(
+    {"en": "the worse ring over the better one", "zh": "较慢的环用时是较快的环的几倍"}, unit="ratio"
+)
 
 # %%
+ORDERS = ("0 1 2 3 4 5 6 7", "0 4 1 5 2 6 3 7")
 PLANS = {
     "ring 0 1 2 3 4 5 6 7": algorithms.plan("all_reduce", "ring", 8),
     "ring 0 4 1 5 2 6 3 7": algorithms.plan(
@@ -633,9 +633,7 @@ runs = {
     name: collectives.launch(plan, 800_000, network=two_machines, timeout_s=40)
     for name, plan in PLANS.items()
 }
-print(
-    f"{my_times_longer = }\n\n{'':<22} over the cable, one way   simulated    measured   off the sum by"
-)
+print(f"{'':<22} over the cable, one way   simulated    measured   off the sum by")
 for (name, plan), run in zip(PLANS.items(), runs.values()):
     crossing = sum(
         len(move.chunks) for step in plan.steps for move in step if move.src < 4 <= move.dst
@@ -644,9 +642,9 @@ for (name, plan), run in zip(PLANS.items(), runs.values()):
         f"{name:<22} {crossing * 100_000:19,} bytes {network.time_us(plan, two_machines, 800_000) / 1000:8.0f} ms "
         f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}"
     )
-widgets.show(
-    network_picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7), language=LANGUAGE)
-)
+widgets.show(network_picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7)))
+better, worse = (max(max(rank["seconds"]) for rank in runs[f"ring {each}"]) for each in ORDERS)
+my_times_longer.score(worse / better)
 
 # %% [markdown]
 # In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL, as documented, searches for such orders by itself when it starts (`NCCL_DEBUG_SUBSYS=GRAPH` prints what it found).

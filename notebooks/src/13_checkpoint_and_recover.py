@@ -315,7 +315,7 @@ def train_and_save(folder, die_at=None):
 try:
     lab.launch(train_and_save, FOLDER / "killed", 25, ranks=2)
 except lab.RankFailed as error:
-    killed_s = float(error.logs[1].split()[-1])
+    noticed_s = time.time() - float(error.logs[1].split()[-1])
     print(
         error,
         "\n\nleft on the disk:",
@@ -323,18 +323,21 @@ except lab.RankFailed as error:
     )
 
 # %% [markdown]
-# The same call again is the whole recovery. **Predict** how many seconds pass from the kill to the first new step. Chapter 19 of the source material asks for less than five minutes.
+# The same call again is the whole recovery. **Predict** how many seconds pass from the kill to the first new step, your reading not counted. Chapter 19 of the source material asks for less than five minutes.
 
 # %%
-my_seconds = None
+my_seconds = lab.guess(
+    {"en": "from the kill to the first new step", "zh": "从被杀到第一个新的步"}, unit="s"
+)
 
 # %%
+again_s = time.time()
 after = lab.launch(train_and_save, FOLDER / "killed", ranks=2)[0]
 run = lab.launch(train_and_save, FOLDER / "undisturbed", ranks=2)
 undisturbed = run[0]
-launch_s = min(at for at, _ in after.values()) - killed_s
+to_first_step_s = min(at for at, _ in after.values()) - again_s
 print(
-    f"{my_seconds = }; measured {launch_s:.2f} s from the kill to step {min(after) + 1}; the source's limit is 300 s"
+    f"{noticed_s:.2f} s until this notebook knew, {to_first_step_s:.2f} s to step {min(after) + 1}"
 )
 same = [after[step][1] == undisturbed[step][1] for step in after]
 print(f"losses equal to the undisturbed run's, to the last bit: {sum(same)} of {len(same)}")
@@ -353,6 +356,8 @@ widgets.show(
         y_name={"en": "loss", "zh": "损失"},
     )
 )
+launch_s = noticed_s + to_first_step_s
+my_seconds.score(launch_s)
 
 # %% [markdown] sections="19.6.4"
 # What is lost are the steps since the last checkpoint, and nothing else. (Most of the five minutes goes into what is not here: finding a new machine, importing torch, reading a hundred gigabytes.) The section's code catches an `NCCLError` (torch has no such class; it raises `DistBackendError`) and goes on in the same process. But when a rank is gone the others are in an unknown state, deep in a collective. Ending all of them and starting anew is what torchrun does, too.

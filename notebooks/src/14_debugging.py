@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 
-lab.warm()  # starts the process that forks ranks, while the rest loads
+lab.begin("en")
 import os
 import time
 
@@ -34,9 +34,6 @@ from labkit.launching.verdicts.outcome import FAULTS
 from labkit.units import format_bytes
 from labkit.words import say
 from torch.nn.parallel import DistributedDataParallel as DDP
-
-LANGUAGE = "en"
-check.language(LANGUAGE)
 
 # %% [markdown] sections="10.5.2"
 # ## How a run ends
@@ -58,7 +55,7 @@ def mean_length():
 try:
     lab.launch(mean_length, ranks=4, timeout_s=40)
 except lab.LaunchError as error:
-    widgets.report(error, language=LANGUAGE)
+    widgets.report(error)
     finding = error.finding
     print(
         f"{my_ranks = }; fault: {finding.fault}, ranks: {finding.ranks}, line: {finding.where['text']}"
@@ -76,7 +73,7 @@ def fails(fn, *args, **options):
     try:
         run = lab.launch(fn, *args, timeout_s=40, **options)
     except lab.LaunchError as error:
-        widgets.report(error, language=LANGUAGE)
+        widgets.report(error)
         return error
     raise AssertionError(f"this run was expected to fail, and returned {list(run)}")
 
@@ -612,7 +609,13 @@ torch.load(whole, weights_only=False).keys()
 # One all-reduce per parameter, or the same bytes in buckets. 200 gradients of 16 kB on two ranks, the best of three. **Predict** the ratio of the times.
 
 # %%
-my_ratio = None
+my_ratio = lab.guess(
+    {
+        "en": "one all-reduce per parameter, over buckets",
+        "zh": "逐参数 all-reduce 的用时是分桶的几倍",
+    },
+    unit="ratio",
+)
 
 
 # %%
@@ -634,7 +637,7 @@ for seconds, counted in (each, buckets):
     print(
         f"{counted.calls['all_reduce']:3} calls, {counted.payload_bytes['all_reduce']:,} bytes, {1e3 * seconds:5.1f} ms"
     )
-print(f"{my_ratio = }; measured {each[0] / buckets[0]:.1f}")
+my_ratio.score(each[0] / buckets[0])
 
 # %% [markdown] sections="19.9"
 # The same bytes, fewer waits. DDP does this by itself (chapter 03).
@@ -800,9 +803,7 @@ def train(net, optimizer, batch, num, watched, cure, marks=False):
 run = lab.launch(one_step, ranks=2, timeout_s=40)
 plain, seconds, weights = run[0]
 widgets.show(
-    bytes_held.footprint(
-        plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}, language=LANGUAGE
-    )
+    bytes_held.footprint(plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"})
 )
 print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}")
 
@@ -873,7 +874,6 @@ widgets.show(
         unit_format=format_bytes,
         title={"en": "Peak of a rank, one cure at a time", "zh": "一个 rank 的峰值，每次一种解法"},
         badge=run.badge,
-        language=LANGUAGE,
     )
 )
 print(f"{(my_best, my_changing) = }\n{'':<16} saves     time   new weights differ by up to")

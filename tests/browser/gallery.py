@@ -1,7 +1,7 @@
 """Every widget of ``labkit.widgets`` in one notebook: a cell each, named after the function.
 
-A board, found by walking the subjects, is called with the language. What asks for more than that
-has words of its own in CALLS.
+A board, found by walking the subjects, is called with nothing: the first cell names the language.
+What asks for more than that has words of its own in CALLS.
 """
 
 import functools
@@ -21,7 +21,7 @@ from labkit import collectives, pipeline, widgets
 from labkit.launching import rank
 from labkit.pictures import scene
 
-LANGUAGE = {language!r}
+lab.begin({language!r})
 predicted = pipeline.simulate(pipeline.SCHEDULES["1f1b"](3, 4))
 halves = pipeline.simulate(pipeline.SCHEDULES["zbv"](3, 4))
 plans = {{name: collectives.plan("all_reduce", name, 8) for name in ("ring", "tree")}}
@@ -30,14 +30,14 @@ def fail():
     if rank.current().rank == 1:
         raise RuntimeError("out of luck")"""
 CALLS = {
-    "architectures": "widgets.show(widgets.architectures(plans, 4, language=LANGUAGE))",
+    "architectures": "widgets.show(widgets.architectures(plans, 4))",
     "report": "try:\n    lab.launch(fail, ranks=2)\nexcept lab.RankFailed as error:\n"
-    "    widgets.report(error, language=LANGUAGE)",
-    "show": "widgets.show(scene.timeline(halves, language=LANGUAGE))",
-    "timeline": "widgets.timeline(predicted, language=LANGUAGE)",
-    "trace": "widgets.trace(predicted, language=LANGUAGE)",
+    "    widgets.report(error)",
+    "show": "widgets.show(scene.timeline(halves))",
+    "timeline": "widgets.timeline(predicted)",
+    "trace": "widgets.trace(predicted)",
 }
-CELLS = {name: CALLS.get(name, f"widgets.{name}(LANGUAGE)") for name in widgets.__all__}
+CELLS = {name: CALLS.get(name, f"widgets.{name}()") for name in widgets.__all__}
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
 

@@ -228,7 +228,7 @@ from pathlib import Path
 import labkit as lab
 from labkit import widgets
 
-LANGUAGE = {language!r}
+lab.begin({language!r})
 
 def slow():
     while not Path({seen!r}).exists():

@@ -60,6 +60,31 @@ def test_what_cannot_be_set_is_refused_and_nothing_is_changed(told, no_zygote):
     assert words.language() == "zh" and settings.current().ranks == 3 and no_zygote == [1]
 
 
+@pytest.mark.parametrize(
+    ("forced", "gpus", "said"),
+    [
+        ("cpu", 0, "CPU, 6 cores, gloo. A launch has 2 ranks"),
+        ("pretend", 0, "pretend devices, 6 CPU cores, gloo. A launch"),
+        ("shared", 1, "shared GPUs (1), gloo. A launch"),
+        ("cuda", 1, "shared GPUs (1), gloo. A launch"),
+        ("cuda", 2, "2 GPUs, nccl. A launch"),
+    ],
+)
+def test_it_says_what_ranks_will_stand_on(monkeypatch, no_zygote, forced, gpus, said):
+    monkeypatch.setenv("LABKIT_DEVICE", forced)
+    monkeypatch.setattr(opening.resources, "num_gpus", lambda: gpus)
+    monkeypatch.setattr(opening.resources, "cores", lambda: 6)
+    assert repr(lab.begin("en")).startswith(said)
+
+
+def test_a_device_that_is_none_is_told_at_once(monkeypatch, no_zygote):
+    lab.begin("zh")
+    monkeypatch.setenv("LABKIT_DEVICE", "moon")
+    with pytest.raises(ValueError, match="LABKIT_DEVICE is one of"):
+        lab.begin("en")
+    assert words.language() == "zh"
+
+
 def test_status_and_hints_are_the_chapters_own(capsys):
     lab.begin("en", chapter="08")
     check.status()

@@ -83,6 +83,32 @@ def test_a_language_that_nobody_names_is_the_one_in_use():
             assert 'language: str = "en",' not in written, path.name
 
 
+def named_again(source):
+    """Where a chapter names a language, beside the line that begins it."""
+    found = re.findall(r"\bLANGUAGE\b|\blanguage ?=|\blab\.begin\(|\bwords\.use\(", source)
+    return found[1:] if found[:1] == ["lab.begin("] else ["no lab.begin first", *found]
+
+
+def test_a_chapter_names_its_language_once():
+    chapters = sorted((spoken.ROOT / "notebooks" / "src").glob("*.py"))
+    assert len(chapters) >= 12
+    for path in chapters:
+        assert named_again(path.read_text(encoding="utf-8")) == [], path.name
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('LANGUAGE = "en"\n', ["no lab.begin first", "LANGUAGE"]),
+        ('lab.begin("en")\nshow(run, language=LANGUAGE)\n', ["language=", "LANGUAGE"]),
+        ('lab.begin("en")\nlab.begin("zh")\n', ["lab.begin("]),
+        ("import torch\n", ["no lab.begin first"]),
+    ],
+)
+def test_a_language_named_again_is_found(source, found):
+    assert named_again(source) == found
+
+
 def test_a_picture_is_in_the_language_in_use(chinese):
     drawn = scene.timeline(from_rows([], num_ranks=2, origin="measured"))
     assert drawn.language == "zh" and drawn.in_english().language == "en"

@@ -46,9 +46,9 @@ def juggling_board(num_balls: int = 3) -> ipywidgets.HTML:
 
 from collections.abc import Callable, Iterator
 
-from labkit.check import exercise, hint, language, status
+from labkit.check import exercise, hint, status
 
-__all__ = ["cascade", "hint", "language", "status"]
+__all__ = ["cascade", "hint", "status"]
 
 
 @exercise
@@ -71,10 +71,10 @@ SOURCE = """# ---
 # # Juggling
 
 # %%
-LANGUAGE = "en"
-from labkit.juggling import check, throws
+import labkit as lab
 
-check.language(LANGUAGE)
+lab.begin("en")
+from labkit.juggling import check, throws
 
 
 # %%

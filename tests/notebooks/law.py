@@ -11,9 +11,7 @@ from small import BUILDS, code_of, load
 # The largest of today, as ruff formats them. The pages will be rewritten: then half of all cells
 # have 4 lines at most, most are under 12, and a function that is launched has up to 25.
 CELL_LINES = 39
-LANGUAGE_LINE = re.compile(
-    r'^(LANGUAGE = |lab\.begin\()"(en|zh)"(, chapter="\d\d")?(?=[,)]|$)', re.MULTILINE
-)
+LANGUAGE_LINE = re.compile(r'^(lab\.begin\()"(en|zh)"(, chapter="\d\d")?(?=[,)]|$)', re.MULTILINE)
 RANK_CELL_LINES = 46
 
 
@@ -48,10 +46,9 @@ def check_builds(root, chapter):
                 assert cell.outputs == [] and cell.execution_count is None
         assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
         named = LANGUAGE_LINE.findall(code_of(notebook)[0])
-        assert [(found[1], found[2]) for found in named] in (
-            [(language, "")],
-            [(language, f', chapter="{chapter[:2]}"')],
-        )
+        assert [(found[1], found[2]) for found in named] == [
+            (language, f', chapter="{chapter[:2]}"')
+        ]
         assert "### " not in "\n".join(code_of(notebook))
         assert "BEGIN SOLUTION" not in str(notebook.cells)
     for kind in ("learner", "solution"):

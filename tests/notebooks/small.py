@@ -27,8 +27,9 @@ TINY = '''# ---
 # Words.
 
 # %%
-LANGUAGE = "en"
-print(LANGUAGE)
+import labkit as lab
+
+lab.begin("en")
 
 # %% [markdown] sections="S7"
 # ## Exercise
@@ -66,8 +67,10 @@ WORDS = """# %% [markdown] sections="1.1"
 # The share is $\\frac{p-1}{m}$ and `$HOME` is none. Next: [boards](02_boards.ipynb).
 
 # %%
-LANGUAGE = "en"
-print("\\x1b[31mzebra\\x1b[0m", LANGUAGE)  # <b>
+import labkit as lab
+
+lab.begin("en")
+print("\\x1b[31mzebra\\x1b[0m")  # <b>
 
 # %% [markdown]
 # ## Farther down
@@ -92,16 +95,18 @@ BOARDS = """# %% [markdown] sections="1.2"
 # # Boards
 
 # %%
-LANGUAGE = "en"
+import labkit as lab
+
+lab.begin("en")
 from labkit import pipeline, widgets
 from labkit.pictures import scene
-widgets.show(scene.timeline(pipeline.simulate(pipeline.gpipe(2, 2)), language=LANGUAGE))
+widgets.show(scene.timeline(pipeline.simulate(pipeline.gpipe(2, 2))))
 
 # %%
-widgets.pipeline_parallelism(language=LANGUAGE)
+widgets.pipeline_parallelism()
 
 # %%
-widgets.collectives(language=LANGUAGE)
+widgets.collectives()
 """
 BOARDS_CHINESE = """<!-- cell: boards -->
 # 板

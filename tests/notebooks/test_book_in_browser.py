@@ -201,7 +201,8 @@ def test_code_is_copied(read):
     page = read("01_words.html", permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy").first.click()
     page.get_by_role("button", name="Copied").wait_for()
-    assert page.evaluate("navigator.clipboard.readText()").startswith('LANGUAGE = "en"\nprint(')
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith('import labkit as lab\n\nlab.begin("en", chapter="01")\nprint(')
 
 
 @pytest.mark.browser

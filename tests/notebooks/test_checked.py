@@ -91,7 +91,7 @@ def test_a_copy_is_written_again_where_it_is_stale_or_did_not_end(tiny, monkeypa
     error = nbformat.v4.new_output("error", ename="ValueError", evalue="no", traceback=[])
     notebook.cells[2].outputs = [error]
     nbformat.write(notebook, tiny / paths[0])
-    assert checked.faults(notebook) == ['ValueError: no in: LANGUAGE = "en"']
+    assert checked.faults(notebook) == ["ValueError: no in: import labkit as lab"]
     assert checked.execute(tiny, both) and ran[4:] == [paths[0]]
 
 
@@ -149,7 +149,7 @@ def test_the_copies_are_written_for_a_run_by_hand(tiny, capsys):
     assert capsys.readouterr().out == "wrote:\n  out/checked/03_tiny.ipynb\n"
     assert checked.main(["--write", "03"], tiny) == 0
     found = checked.faults(checked.load(tiny, ("en", "03_tiny")))
-    assert found[:2] == ["not executed: import os", 'not executed: LANGUAGE = "en"']
+    assert found[:2] == ["not executed: import os", "not executed: import labkit as lab"]
 
 
 def saved(path, num_cells):

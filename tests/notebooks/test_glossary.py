@@ -65,7 +65,12 @@ def test_the_page_has_symbols_badges_and_terms(worded):
             "A Judgement.",
             "03_tiny.py: cell a-tiny-chapter: 'judgement'",
         ),
-        ("src/03_tiny.py", "print(LANGUAGE)", 'print("判决")', "03_tiny.py: '判决' in"),
+        (
+            "src/03_tiny.py",
+            'lab.begin("en")',
+            'lab.begin("en")\nprint("判决")',
+            "03_tiny.py: '判决' in",
+        ),
     ],
 )
 def test_the_build_refuses_another_word_and_gives_the_one_to_use(

@@ -12,7 +12,7 @@ import ipywidgets as w
 import pytest
 from browserless import from_browser, pictures_sent, settle
 
-from labkit import widgets
+from labkit import widgets, words
 from labkit.launching.verdicts.verdict import Stopped
 from labkit.pictures import mime, scene
 from labkit.pipeline import board as board_room
@@ -221,21 +221,15 @@ def test_the_panel_sends_one_message_per_change_and_none_without(sent):
 
 
 @pytest.mark.parametrize(
-    ("named", "line", "says"),
-    [
-        ({}, "4 ranks, 2.50 s", "Stop"),
-        ({"LANGUAGE": "en"}, "4 ranks, 2.50 s", "Stop"),
-        ({"LANGUAGE": "zh"}, "4 个 rank，2.50 s", "停止"),
-        ({"LANGUAGE": ["zh"]}, "4 ranks, 2.50 s", "Stop"),
-    ],
+    ("language", "line", "says"),
+    [("en", "4 ranks, 2.50 s", "Stop"), ("zh", "4 个 rank，2.50 s", "停止")],
 )
 def test_a_long_launch_gets_a_panel_that_leaves_one_line_and_a_short_one_gets_none(
-    monkeypatch, named, line, says
+    monkeypatch, language, line, says
 ):
-    import IPython
     import IPython.display
 
-    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(user_ns=named))
+    monkeypatch.setattr(words, "_language", language)
     shown = []
     left = []
     handle = SimpleNamespace(update=lambda data, raw: left.append(data))
