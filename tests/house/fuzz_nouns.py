@@ -18,6 +18,8 @@ from labkit.pictures import curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
 from labkit.pipeline import step as pipeline_step
 from labkit.planner import need, strategies
+from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
+from labkit.planner.trust import rows as published
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.zero import stages
@@ -69,6 +71,32 @@ SERIES = [
 ]
 
 
+SHAPES = [
+    shape.from_name("GPT-2"),
+    shape.Shape(layers=2, hidden=8, heads=2, vocab=16, glu=True, experts=4, active_experts=2),
+]
+A100 = cluster.gpu("A100-80")
+CLUSTERS = [cluster.Cluster(gpu=A100, num_gpus=each) for each in (1, 16)]
+PLANS = [plan.Plan(), plan.Plan(model=SHAPES[1], gpus=16, tp=2, pp=2, batch=64, vpp=1)]
+ROW = {"gpu": "A100-80", "n_gpus": 8, "layers": 2, "hidden": 64, "seq": 32, "gbs": 8, "iter_s": 1}
+
+
+def planned() -> dict[type, list]:
+    """Valid ones of what the planner is made of."""
+    return {
+        shape.Shape: SHAPES,
+        cluster.Gpu: [A100],
+        cluster.Cluster: CLUSTERS,
+        cluster.Group: [cluster.Group(size=1), cluster.Group(size=16, stride=2)],
+        layout.Layout: [layout.Layout(), layout.Layout(tp=2, pp=2, dp=4, gbs=64)],
+        stacks.Stack: [*stacks.STACKS.values()],
+        plan.Plan: PLANS,
+        search.Search: [search.search(PLANS[0])],
+        search.Candidate: [search.search(PLANS[0]).lightest()],
+        published.Row: [published.row({**ROW, "iter_s": each}, "r") for each in (1, 2, 3)],
+    }
+
+
 def experiments() -> dict[type, list]:
     """Valid ones of every experiment, and what comes of them."""
     toss = pipeline_step.Step(ranks=2, microbatches=2, forward_ms=1.0)
@@ -87,6 +115,7 @@ def experiments() -> dict[type, list]:
         update.Update(),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
+        *PLANS,
         *(strategies.Strategy(strategy=way, ranks=8, batch=64) for way in ("data", "hybrid")),
     ]
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
@@ -171,6 +200,7 @@ def nouns() -> dict[type, list]:
         sketch.Line: [sketch.Line(((0, 0), (9, 9)), arrow=True), sketch.Line((), mark="o")],
         curves.Series: SERIES,
         style.Kind: [style.style("F")],
+        **planned(),
         **experiments(),
         calibrate_run.Point: [
             calibrate_run.Point(

@@ -28,6 +28,7 @@ PART = "a part of a board, made by it: the board's function is fuzzed"
 DRAWN = "a part of a picture: the function that draws it is fuzzed"
 PHASE = "a phase of a step: ``moments.predict`` goes through all of them, and is fuzzed"
 INSIDE = "made and read inside its module: the function that gives it away is fuzzed"
+PLANNED = "a part of a plan's numbers: ``Plan``, ``search``, ``fit`` and ``validate`` are fuzzed"
 READ = "reads a file of the package's own: test_words gives it others"
 REASONS = {
     READ: ("words.entries",),
@@ -114,6 +115,30 @@ REASONS = {
         "zero.stages.Moves",
         "experiment.Comparison",
     ),
+    PLANNED: (
+        "planner.plan.compute",
+        "planner.plan.memory",
+        "planner.plan.steptime",
+        "planner.plan.search.evaluate",
+        "planner.plan.search.layouts",
+        "planner.plan.search.as_plan",
+        "planner.plan.search.powers",
+        "planner.plan.search.Candidate",
+        "planner.plan.cluster.Gpu",
+        "planner.plan.shape.Product",
+        "planner.plan.shape.but",
+        "planner.trust.judge",
+        "planner.trust.report",
+        "planner.trust.fit.Fit",
+        "planner.trust.fit.engine",
+        "planner.trust.fit.label",
+        "planner.trust.fit.predicted_us",
+        "planner.trust.fit.log_errors",
+        "planner.trust.validate.Validation",
+        "planner.trust.validate.shipped",
+        "planner.trust.validate.predicted_bytes",
+        "planner.trust.validate.fit_memory",
+    ),
     DRAWN: (
         "pictures.axes",
         "pictures.bar_groups",
@@ -136,7 +161,7 @@ REASONS = {
     "its title may have letters that no font has: test_shown": ("timeline.Timeline.bundle",),
     "takes a board: test_book has each of them": ("widgets.export",),
     "the main job from end to end: test_demo": ("pipeline.demo",),
-    "the command line: test_main": ("__main__",),
+    "the command line: test_main, test_plan_trust": ("__main__", "planner.plan.command"),
     "its lines are run: test_script": ("launching.script_command",),
     "made of what ranks returned, or read from a survey's folder: tests of survey": (
         "survey.command",

@@ -53,7 +53,7 @@ def test_a_rows_time_is_what_its_tflops_say(published):
 
 
 def test_what_a_row_lacks_or_cant_be_is_told_and_refused(tmp_path):
-    with pytest.raises(ValueError, match="empty: gpu, n_gpus"):
+    with pytest.raises(ValueError, match="got none of: gpu, n_gpus"):
         rows.row({})
     with pytest.raises(ValueError, match="tp is a number; got 'two'"):
         rows.row({**ROW, "tp": "two"})

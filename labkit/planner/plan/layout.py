@@ -103,6 +103,7 @@ class Layout:
             "expert dp": Group(size=max(1, self.dp // self.ep), stride=inner * self.ep),
             "pp": Group(size=self.pp, stride=inner * self.dp),
         }
+        check_word(axis, groups, "an axis")
         return groups[axis]
 
     def stage_layers(self, shape: Shape) -> list[int]:

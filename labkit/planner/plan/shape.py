@@ -15,6 +15,7 @@ from labkit.planner.models import DATA
 from labkit.units import check_whole
 
 MOST = 10**7
+MOST_TOKENS = 10**9
 
 
 class Product(NamedTuple):
@@ -176,6 +177,7 @@ class Shape:
     def attention_flops(self, seq: int, *, causal: bool = False) -> float:
         """FLOPs of a layer's attention for one token's forward: 4 s a d (scores and their
         product with the values), half of it counted where the mask is."""
+        check_whole(1, MOST_TOKENS, seq=seq)
         return 4 * seq * self.heads * self.width / (2 if causal else 1)
 
     def head_flops(self) -> int:
@@ -193,11 +195,11 @@ class Shape:
 def from_config(path: str | Path) -> Shape:
     """A Shape from a Hugging Face ``config.json`` on disk (LLaMA, Mistral, Mixtral, Qwen, GPT-2 and
     what names its sizes as they do). Raises ValueError for a file without them."""
-    path = Path(path)
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"a model is a config.json that can be read; {path}: {error}") from None
+        told = f"a model is a config.json that can be read; got {str(path)!r}: {error}"
+        raise ValueError(told) from None
     told = told.get("text_config", told) if isinstance(told, dict) else {}
 
     def first(*names: str, default: object = None) -> object:
@@ -215,7 +217,7 @@ def from_config(path: str | Path) -> Shape:
     is_gpt = "n_embd" in told
     return Shape(
         **needed,
-        name=str(first("_name_or_path", "model_type", default=path.parent.name)),
+        name=str(first("_name_or_path", "model_type", default=Path(path).parent.name)),
         kv_heads=first("num_key_value_heads", default=0),
         head_dim=first("head_dim", default=0),
         ffn=first("intermediate_size", "n_inner", "ffn_dim", default=0),
@@ -240,6 +242,8 @@ def from_name(name: str) -> Shape:
 
 def plain(name: str, dash: str = "") -> str:
     """A name for comparison: small letters and digits, words joined by ``dash``."""
+    if not isinstance(name, str) or not isinstance(dash, str):
+        raise ValueError(f"a name and its dash are words; got {name!r} and {dash!r}")
     for mark in " _-.":
         name = name.replace(mark, " ")
     return dash.join(name.lower().split())

@@ -6,7 +6,7 @@ says whose it used: shipped ones of the nearest stack, or fitted on the user's o
 
 from dataclasses import dataclass, replace
 
-from labkit.units import check_real
+from labkit.units import check_real, check_whole
 
 CONSTANTS = ("matmul", "nic", "layer_us", "attention")
 """The constants that may be fitted, the most telling first."""
@@ -145,6 +145,9 @@ STACKS = {
 
 def nearest(gpu_name: str, zero: int) -> Stack:
     """The shipped stack that is likeliest for a GPU and a ZeRO stage."""
+    check_whole(0, 3, zero=zero)
+    if not isinstance(gpu_name, str):
+        raise ValueError(f"a GPU's name is a word; got {gpu_name!r}")
     engine = "fsdp" if zero == 3 else "megatron"
     generation = next((each for each in ("b200", "h") if each in gpu_name.lower()), "a100")
     if generation == "h":

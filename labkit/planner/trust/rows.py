@@ -14,6 +14,7 @@ from labkit.planner.plan import cluster as clusters
 from labkit.planner.plan.cluster import Cluster
 from labkit.planner.plan.layout import PRECISIONS, Layout, usual_recipe
 from labkit.planner.plan.shape import Shape
+from labkit.units import check_real, check_word
 
 HEADER = (
     "id",
@@ -123,6 +124,7 @@ class Row:
 
     def tflops(self, step_us: float) -> float:
         """TFLOP/s of each GPU at a step's time, as ``flops_kind`` counts."""
+        check_real(1e-3, 1e18, step_us=step_us)
         return self.step_flops() / step_us / 1e6 / self.cluster.num_gpus
 
     def quantity(self) -> str:
@@ -131,6 +133,8 @@ class Row:
 
     def read(self, quantity: str, step_us: float) -> float:
         """What a step's time is in a quantity."""
+        check_real(1e-3, 1e18, step_us=step_us)
+        check_word(quantity, QUANTITIES[:3], "a quantity")
         if quantity == "iter_s":
             return step_us / 1e6
         if quantity == "tok_s_gpu":
@@ -149,7 +153,7 @@ def load(path: str | Path) -> tuple[list[Row], list[tuple[str, str]]]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"rows are a CSV file in UTF-8; {path}: {error}") from None
+        raise ValueError(f"rows are a CSV file in UTF-8; got {str(path)!r}: {error}") from None
     lines = list(csv.DictReader(text.splitlines()))
     columns = set(lines[0]) if lines else set()
     if missing := [name for name in NEEDED if name not in columns]:
@@ -170,7 +174,8 @@ def row(cells: Mapping[str, object], name: str = "") -> Row:
     can't be read."""
     line = {column: "" if cell is None else str(cell) for column, cell in cells.items()}
     if empty := [column for column in NEEDED if not (line.get(column) or "").strip()]:
-        raise ValueError(f"a row gives {', '.join(NEEDED)}; empty: {', '.join(empty)}")
+        told = f"a row gives {', '.join(NEEDED)}; got none of: {', '.join(empty)}"
+        raise ValueError(told)
     shape = Shape(
         name=name,
         layers=_whole(line, "layers"),
