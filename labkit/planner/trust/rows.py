@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
+from reprlib import repr as brief
 
 from labkit.planner.plan import cluster as clusters
 from labkit.planner.plan.cluster import Cluster
@@ -172,10 +173,12 @@ def load(path: str | Path) -> tuple[list[Row], list[tuple[str, str]]]:
 def row(cells: Mapping[str, object], name: str = "") -> Row:
     """A Row from one line's cells, words or numbers. Raises ValueError, naming the cell, for what
     can't be read."""
+    if not isinstance(cells, Mapping):
+        raise ValueError(f"a row is a mapping from column to cell; got {cells!r}")
     line = {column: "" if cell is None else str(cell) for column, cell in cells.items()}
     if empty := [column for column in NEEDED if not (line.get(column) or "").strip()]:
-        told = f"a row gives {', '.join(NEEDED)}; got none of: {', '.join(empty)}"
-        raise ValueError(told)
+        told = f"a row gives {', '.join(NEEDED)}; got none of: {', '.join(empty)}; its columns: "
+        raise ValueError(told + brief([*line]))
     shape = Shape(
         name=name,
         layers=_whole(line, "layers"),
