@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Shape, Sketch, Words, legend, moved
-from labkit.pictures.style import clipped
+from labkit.pictures.style import clipped, text_px
 from labkit.planner.models import training_tokens
 from labkit.planner.plan import picture
 from labkit.planner.plan.memory import PARTS
@@ -210,9 +210,22 @@ def _panel(bar: Bar, title: str, written: dict[str, str], most: float) -> list[S
     first, second = bar.told
     shapes.append(Words(0, _BAR_TOP_PX + 44, first, bold=True))
     shapes.append(Words(150, _BAR_TOP_PX + 44, second))
-    wide = _PANEL_PX / len(written)
-    for number, (name, value) in enumerate(written.items()):
-        x = number * wide
+    return shapes + _large(written)
+
+
+def _large(written: Mapping[str, str]) -> list[Shape]:
+    """Numbers beside each other under their names, as large as there is room for."""
+    room_px = _PANEL_PX / sum(_wide_px(*each, _SIZE_PX) for each in written.items())
+    size_px = max(12.0, min(_SIZE_PX, _SIZE_PX * room_px))
+    shapes: list[Shape] = []
+    x = 0.0
+    for name, value in written.items():
         shapes.append(Words(x, _NUMBERS_PX, name, size_px=11, opacity=0.8))
-        shapes.append(Words(x, _NUMBERS_PX + 22, value, size_px=_SIZE_PX, bold=True))
+        shapes.append(Words(x, _NUMBERS_PX + 22, value, size_px=size_px, bold=True))
+        x += _wide_px(name, value, size_px)
     return shapes
+
+
+def _wide_px(name: str, value: str, size_px: float) -> float:
+    """What a number and its name take, and the gap after them."""
+    return max(text_px(name, 11), text_px(value, 1.1 * size_px)) + 1.2 * size_px
