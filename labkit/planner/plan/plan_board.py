@@ -27,6 +27,8 @@ FIRST = {"model": "LLaMA 7B", "gpu": "A100 80 GB", "gpus": 8, "zero": 1, "batch"
 """The setting that the board opens with: what the running story begins with."""
 _ORDER = ("model", "gpu", "gpus", "tp", "pp", "vpp", "zero", "mbs", "recompute", "batch", "seq")
 """How the controls stand on the board; the first three of ``options`` turn in the book."""
+_UNTITLED = ("vpp", "mbs", "recompute", "batch", "seq")
+"""Controls that a plan's title leaves out: where two plans differ in one, a row says so."""
 _WORDS = (
     ("model", "model"),
     ("gpu", "GPU model"),
@@ -152,10 +154,12 @@ class PlanBoard(Trial):
         self._now = stands
 
     def _allow(self) -> None:
-        """Which experiment runs instead; and where the first control has moved, all other pages are
-        drawn anew: they stand beside another setting now."""
+        """Why it is not started, and which experiment runs instead. Where the first control has
+        moved, all other pages are drawn anew: they stand beside another setting now."""
+        step = self.step
         with meanwhile(self.language):
-            self.why_off.value = escape(self.step.refusal(self.language))
+            told = "" if isinstance(step, Impossible) else step.refusal(self.language)
+        self.why_off.value = escape(told)
         if self._turned:
             self._turned = False
             self.book.redraw()
@@ -206,6 +210,10 @@ class PlanBoard(Trial):
         say = self._words
         heads = [say["now"], say["last"]][: len(plans)]
         rows = [(say["plan"], *(plan.title(self.language) for plan in plans))]
+        for name in _UNTITLED:
+            values = [getattr(plan, name) for plan in plans]
+            if len(set(values)) > 1:
+                rows.append((say[name], *(self.written(name, value) for value in values)))
         rows.append((say["step"], *(format_us(plan.time().step_us) for plan in plans)))
         rows.append((say["rate"], *(f"{plan.tokens_per_s():,.0f}" for plan in plans)))
         rows.append((say["mfu"], *(format_share(plan.mfu()) for plan in plans)))
