@@ -4,9 +4,10 @@ of a search, the card of the running story."""
 import itertools
 
 import pytest
-from drawn import faults
+from drawn import faults, rgb
 
 from labkit import planner
+from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Box, Line, Words
 from labkit.planner.models import names, training_tokens
 from labkit.planner.plan import memory, picture, search_picture, steptime
@@ -92,6 +93,22 @@ def test_every_part_has_a_look_of_its_own_and_words():
     ):
         assert set(looks) == set(parts) and len(set(looks.values())) == len(parts)
         assert all(picture.WORDS[code][part] for part in parts for code in ("en", "zh"))
+
+
+@pytest.mark.parametrize("looks", [picture.MEMORY_LOOKS, picture.TIME_LOOKS])
+def test_a_number_in_a_bar_can_be_read_on_its_hatch_too(looks):
+    ink = luminance(rgb(svg.INK))
+    for part, (colour, hatch) in looks.items():
+        if colour:
+            stroke = 0.78 * rgb(colour) + 0.22 * rgb(svg.INK)
+            behind = luminance(stroke if hatch else rgb(colour))
+            assert (behind + 0.05) / (ink + 0.05) > 4.55, part
+
+
+def luminance(colour):
+    """WCAG 2's relative luminance."""
+    linear = [((each / 255 + 0.055) / 1.055) ** 2.4 for each in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -51,18 +51,19 @@ WORDS = catalogue(
 )
 MEMORY_LOOKS = {
     **{part: LOOKS[part] for part in memory.PARTS if part in LOOKS},
+    "gathered": (LOOKS["gathered"][0], ""),  # hatched, it is too dark for a number in it
     "logits": LOOKS["temporary"],
     "fixed": LOOKS["buffers"],
 }
 """Colour and hatch of each part of a GPU's memory."""
 TIME_LOOKS = {
     "products": ("#4f9fe3", ""),
-    "attention": ("#4f9fe3", "\\"),
+    "attention": ("#95b552", "\\"),
     "memory": ("#6fb7b7", "."),
     "overhead": ("#a3a8b0", "-"),
-    "tensor": ("#e0788f", "x"),
+    "tensor": ("#e0788f", ""),
     "context": ("#cf8fc2", ""),
-    "expert": ("#9a8fdc", "\\"),
+    "expert": ("#9a8fdc", ""),
     "gather": ("#bfa45f", "|"),
     "pipeline": ("#f6cf65", ""),
     "bubble": ("", KINDS[IDLE].hatch),
