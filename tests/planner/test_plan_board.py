@@ -121,7 +121,12 @@ def test_an_impossible_layout_is_told_in_words_and_no_number_stands():
 def test_it_can_not_be_started_and_says_what_runs():
     board = planner.board()
     assert board.button not in board.children
-    assert board.step.refusal() in board.why_off.value and "toy" in board.why_off.value
+    assert escape(board.step.toy().title()) in board.why_off.value
+    move(board, "pp", 8)
+    assert escape(board.step.toy().title()) in board.why_off.value
+    move(board, "pp", 1)
+    move(board, "tp", 8)
+    assert "no small experiment divides by tensor parallelism alone" in board.why_off.value
     with pytest.raises(ValueError, match="is not started here"):
         board.run()
     assert "button" not in export.offline(board, "en")

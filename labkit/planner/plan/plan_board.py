@@ -11,9 +11,9 @@ from labkit.pictures.sketch import Sketch
 from labkit.planner.card_picture import days
 from labkit.planner.models import names, training_tokens
 from labkit.planner.plan import picture
+from labkit.planner.plan.layout import RECOMPUTE
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.shape import Shape
-from labkit.sharding import states
 from labkit.units import check_real, format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs
 from labkit.widgets.trial import Trial
@@ -59,6 +59,9 @@ _WORDS = (
         "It does not fit: the fullest GPU needs {} more than its {}; the times are those of "
         "GPUs that had them.",
     ),
+    ("toy", "Not started here. The same division of a small model runs: {} (plan.toy().run())."),
+    ("no toy", "Not started here, and no small experiment divides by tensor parallelism alone."),
+    ("operators", "by operators"),
     ("impossible", "No such layout: {}."),
     ("no beside", "The last setting was no layout."),
     ("long", "Each rank does {:,} forwards and backwards in a step, too many to draw one by one."),
@@ -94,7 +97,7 @@ class PlanBoard(Trial):
         "gpus": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
         "vpp": (1, 2, 4),
         "mbs": (1, 2, 4, 8, 16),
-        "recompute": states.RECOMPUTE,
+        "recompute": RECOMPUTE,
         "batch": (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
         "seq": (512, 1024, 2048, 4096, 8192, 16_384, 32_768),
     }
@@ -157,12 +160,18 @@ class PlanBoard(Trial):
         """Why it is not started, and which experiment runs instead. Where the first control has
         moved, all other pages are drawn anew: they stand beside another setting now."""
         step = self.step
-        with meanwhile(self.language):
-            told = "" if isinstance(step, Impossible) else step.refusal(self.language)
-        self.why_off.value = escape(told)
+        self.why_off.value = "" if isinstance(step, Impossible) else escape(self._toy(step))
         if self._turned:
             self._turned = False
             self.book.redraw()
+
+    def _toy(self, plan: Plan) -> str:
+        """That a plan is not started, and what runs instead."""
+        try:
+            toy = plan.toy().title(self.language)
+        except ValueError:
+            return self._words["no toy"]
+        return self._words["toy"].format(toy)
 
     # --- what it shows ---
 
