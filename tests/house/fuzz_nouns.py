@@ -17,7 +17,8 @@ from labkit.machine import doctor, topology
 from labkit.pictures import curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
 from labkit.pipeline import step as pipeline_step
-from labkit.planner import need, strategies
+from labkit.planner import card_picture, need, strategies
+from labkit.planner.plan import plan, search
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.zero import stages
@@ -100,6 +101,23 @@ def experiments() -> dict[type, list]:
     return found
 
 
+def planned() -> dict[type, list]:
+    """Valid plans, one that does not fit among them, and what is made of them."""
+    made = [
+        plan.Plan(batch=64),
+        plan.Plan(zero=1, batch=64),
+        plan.Plan(pp=4, vpp=2, batch=64),
+        plan.Plan(model="Mixtral 8x7B", gpu="T4", gpus=64, tp=4, zero=3, ep=2, batch=64),
+    ]
+    searches = [search.search(made[0]), search.search(made[0].but(batch=1, gpu="T4"))]
+    return {
+        plan.Plan: made,
+        card_picture.Card: [card_picture.card(*made[:2], price_per_gpu_hour=2.0)],
+        search.Search: searches,
+        search.Candidate: [*searches[0].frontier(), *searches[1].too_large[:2]],
+    }
+
+
 @functools.cache
 def nouns() -> dict[type, list]:
     """Valid ones of every noun that an argument may be."""
@@ -172,6 +190,7 @@ def nouns() -> dict[type, list]:
         curves.Series: SERIES,
         style.Kind: [style.style("F")],
         **experiments(),
+        **planned(),
         calibrate_run.Point: [
             calibrate_run.Point(
                 primitive="all_reduce", num_ranks=2, num_bytes=size, time_us=9.0 + size

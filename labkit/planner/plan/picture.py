@@ -2,18 +2,16 @@
 beside another."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend, said, short
 from labkit.pictures.slices import LOOKS
 from labkit.pictures.style import IDLE, KINDS, clipped, text_px
 from labkit.planner.plan import memory, steptime
-from labkit.units import format_bytes, format_share, format_us
+from labkit.planner.plan.plan import Plan
+from labkit.units import check_whole, format_bytes, format_share, format_us
 from labkit.words import catalogue, sentence, speaking
-
-if TYPE_CHECKING:
-    from labkit.planner.plan.plan import Plan
 
 WORDS = catalogue(
     [
@@ -81,7 +79,7 @@ _TOP_PX = 62.0
 _TEXT_PX = 32.0
 """half of the widest number in a bar"""
 Bill = Mapping[str, float]
-Plans = Sequence[tuple[Said, "Plan"]]
+Plans = Sequence[tuple[Said, Plan]]
 
 
 class Bar(NamedTuple):
@@ -113,6 +111,7 @@ def badge(plans: Plans, code: str) -> str:
 def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
     """What the fullest GPU of each plan holds, by part, against what it has; then every stage of
     the first plan, where it has several. Raises ValueError for a plan whose layout can't be."""
+    check_whole(**{"number of plans": len(plans)})
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
@@ -136,7 +135,7 @@ def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
     return speaking(language, build)
 
 
-def held(label: str, plan: "Plan", code: str) -> Bar:
+def held(label: str, plan: Plan, code: str) -> Bar:
     """The fullest GPU of a plan."""
     peak = plan.memory().peak_bytes
     has = plan.cluster.device_bytes
@@ -152,7 +151,7 @@ def _unsaid(bars: Sequence[Bar], at: int) -> str:
     return "" if same else bars[at].limit_name
 
 
-def _stages(plan: "Plan", code: str) -> list[Bar]:
+def _stages(plan: Plan, code: str) -> list[Bar]:
     """The stages of a pipeline, or some of them."""
     found = plan.memory()
     count = len(found.stages)
@@ -175,6 +174,7 @@ def _stages(plan: "Plan", code: str) -> list[Bar]:
 def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
     """Where the time of each plan's step goes on its slowest stage, by part. Raises ValueError for
     a plan whose layout can't be."""
+    check_whole(**{"number of plans": len(plans)})
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
@@ -199,7 +199,7 @@ def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
     return speaking(language, build)
 
 
-def _spent(label: str, plan: "Plan", code: str) -> Bar:
+def _spent(label: str, plan: Plan, code: str) -> Bar:
     time = plan.time()
     told = (format_us(time.step_us), WORDS[code]["rate"].format(plan.tokens_per_s()))
     return Bar(label, time.parts(), told)

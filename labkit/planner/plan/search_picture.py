@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from math import log
-from typing import TYPE_CHECKING
 
 from labkit.pictures.curves import Series, curves
 from labkit.pictures.sketch import Sketch
+from labkit.planner.plan.search import Candidate, Search
 from labkit.units import format_bytes, format_us
 from labkit.words import catalogue, speaking
-
-if TYPE_CHECKING:
-    from labkit.planner.plan.search import Candidate, Search
 
 WORDS = catalogue(
     [
@@ -33,7 +30,7 @@ _DOTS = 60
 """dots that can be told apart along the axis of memory, and along a factor of e in time"""
 
 
-def layouts(search: "Search", *, language: str | None = None) -> Sketch:
+def layouts(search: Search, *, language: str | None = None) -> Sketch:
     """Every layout that fits: time of a step against memory, the frontier as a line, the fastest
     named. Where none fits: those that are too large, and the nearest to fitting."""
     shown = search.fitting or search.too_large
@@ -66,7 +63,7 @@ def layouts(search: "Search", *, language: str | None = None) -> Sketch:
 
 
 def _series(
-    search: "Search", shown: "Sequence[Candidate]", found: str, say: Mapping[str, str]
+    search: Search, shown: Sequence[Candidate], found: str, say: Mapping[str, str]
 ) -> list[Series]:
     """All, the frontier, the first of them, and what a GPU has."""
     times = [each.step_us for each in shown]
@@ -79,12 +76,12 @@ def _series(
     return [*series, Series(device, (min(times), max(times)), (has, has))]
 
 
-def _of(name: str, found: "Sequence[Candidate]", *, points: bool = False) -> Series:
+def _of(name: str, found: Sequence[Candidate], *, points: bool = False) -> Series:
     times = [each.step_us for each in found]
     return Series(name, times, [each.peak_bytes for each in found], points)
 
 
-def _thinned(found: "Sequence[Candidate]") -> "list[Candidate]":
+def _thinned(found: Sequence[Candidate]) -> list[Candidate]:
     """One layout for each dot that can be told from the others."""
     longest = max(each.step_us for each in found)
     most = max(each.peak_bytes for each in found)
@@ -95,13 +92,13 @@ def _thinned(found: "Sequence[Candidate]") -> "list[Candidate]":
     return list(seen.values())
 
 
-def _stacks(search: "Search", shown: "Sequence[Candidate]") -> list[str]:
+def _stacks(search: Search, shown: Sequence[Candidate]) -> list[str]:
     """Whose constants were used."""
     stages = sorted({each.layout.zero for each in shown})
     return list(dict.fromkeys(search.plan.stack_for(stage).name for stage in stages))
 
 
-def written(found: "Candidate") -> str:
+def written(found: Candidate) -> str:
     """A layout in few words: "tp 2 pp 4 dp 8, ZeRO 1, microbatch 2"."""
     layout = found.layout
     axes = [(name, getattr(layout, name)) for name in ("tp", "cp", "pp", "vpp", "ep", "dp")]
@@ -112,7 +109,7 @@ def written(found: "Candidate") -> str:
     return ", ".join(filter(None, told))
 
 
-def _nothing(search: "Search", language: str | None) -> Sketch:
+def _nothing(search: Search, language: str | None) -> Sketch:
     """Words alone: no layout divides."""
 
     def build(words: dict[str, str]) -> Sketch:
