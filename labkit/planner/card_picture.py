@@ -176,7 +176,7 @@ def _notes(told: Card, say: Mapping[str, str]) -> list[str]:
 
 def _samples(bars: Sequence[Bar], code: str) -> list[tuple[tuple[Box], str]]:
     """The legend's entries."""
-    found = [part for part in PARTS if any(bar.parts.get(part) for bar in bars)]
+    found = [part for part in PARTS if picture.has(bars, part)]
     words = picture.WORDS[code]
     return [((Box(0, -7, 22, 14, *MEMORY_LOOKS[part]),), words[part]) for part in found]
 

@@ -127,6 +127,7 @@ REASONS = {
         "planner.plan.picture.Bar",
         "planner.plan.picture.badge",
         "planner.plan.picture.drawn",
+        "planner.plan.picture.has",
         "planner.plan.picture.held",
         "planner.plan.picture.pieces",
     ),

@@ -36,6 +36,9 @@ def test_the_gallery_finds_it_and_a_plan_has_it():
     board = Plan(gpus=64, gpu="h100", model="llama-7b", zero=1, batch=512).board()
     assert board.controls["gpu"].value == "H100 80 GB" and board.step.gpus == 64
     assert board.controls["model"].value == "LLaMA 7B"
+    least = Plan().board()
+    batch = least.controls["batch"]
+    assert least.step == Plan() and batch.options[batch.index] == ("the least", 0)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 3])

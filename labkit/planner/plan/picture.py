@@ -234,10 +234,15 @@ def drawn(
         y += bar.thick_px + (12 if bar.thick_px == BAR_PX else 5)
     samples = []
     for part, look in looks.items():
-        if any(bar.parts.get(part) for bar in bars):
+        if has(bars, part):
             samples.append(((Box(0, -7, 22, 14, *look),), WORDS[code][part]))
     keys, end_px = legend(samples, left, y + 4)
     return shapes + keys, end_px
+
+
+def has(bars: Sequence[Bar], part: str) -> bool:
+    """Whether some bar has some of a part."""
+    return any(bar.parts.get(part) for bar in bars)
 
 
 def pieces(
@@ -291,7 +296,7 @@ def _table(
 ) -> tuple[tuple[str, ...], ...]:
     """A row for each bar: its parts, their sum and the limit."""
     say = WORDS[code]
-    found = [part for part in parts if any(bar.parts.get(part) for bar in bars)]
+    found = [part for part in parts if has(bars, part)]
     limits = [form(bar.limit) if bar.limit else "" for bar in bars]
     rows = [(say["part"], *(say[part] for part in found), "Σ", say["card"] if any(limits) else "")]
     for bar, limit in zip(bars, limits, strict=True):

@@ -62,6 +62,7 @@ _WORDS = (
     ("toy", "Not started here. The same division of a small model runs: {} (plan.toy().run())."),
     ("no toy", "Not started here, and no small experiment divides by tensor parallelism alone."),
     ("operators", "by operators"),
+    ("least", "the least"),
     ("impossible", "No such layout: {}."),
     ("no beside", "The last setting was no layout."),
     ("long", "Each rank does {:,} forwards and backwards in a step, too many to draw one by one."),
@@ -117,9 +118,11 @@ class PlanBoard(Trial):
         self.children = [box, book, self.why_off, *others]
 
     def written(self, name: str, value: Any) -> str:
-        """A model of one's own by its name, lengths with commas."""
+        """A model of one's own by its name, lengths with commas, a batch that nobody stated."""
         if isinstance(value, Shape):
             return value.name
+        if name == "batch" and not value:
+            return self._words["least"]
         return f"{value:,}" if name in ("gpus", "batch", "seq") else super().written(name, value)
 
     # --- this setting, and the last one ---
@@ -268,7 +271,7 @@ def training_plan(
 
 def _named(plan: Plan) -> Plan:
     """The same plan, its model and GPU by the names that the controls have."""
-    changes = {"gpu": plan.cluster.gpu.name, "batch": plan.layout.gbs}
+    changes = {"gpu": plan.cluster.gpu.name}
     if isinstance(plan.model, str) and plan.shape.name in names("models.csv"):
         changes["model"] = plan.shape.name
     return plan.but(**changes)

@@ -14,7 +14,7 @@ from labkit.shown import Shown
 from labkit.units import check_whole, format_bytes, format_us
 
 if TYPE_CHECKING:
-    from labkit.pictures.sketch import Sketch
+    from labkit.shown import Picture
 
 MOST_MICROBATCH = 16
 MOST_CHUNKS = 8
@@ -72,7 +72,7 @@ class Search(Shown):
         counts = f"{len(self.fitting)} fit, {len(self.too_large)} are too large"
         return f"Search({counts}, {self.num_refused} do not divide; fastest {fastest})"
 
-    def _picture(self, language: str) -> "Sketch":
+    def _picture(self, language: str) -> "Picture":
         from labkit.planner.plan import search_picture
 
         return search_picture.layouts(self, language=language)
