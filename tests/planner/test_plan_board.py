@@ -65,10 +65,11 @@ def test_every_page_has_the_numbers_of_its_plan(zero):
 def test_the_last_setting_stands_beside_this_one_whichever_control_moved():
     board = planner.board()
     first = board.step
-    assert board.at is None and "the last one" not in shown(board)
+    assert board.at is None and ">before</th>" not in shown(board)
     move(board, "zero", 3)
     second = board.step
     assert board.at == first and first.title() in shown(board)
+    assert ">before</th>" in shown(board)
     move(board, "tp", 4)  # flipped in the browser: what was drawn before stands beside the same
     assert board.at == second and second.title() in shown(board)
     move(board, "tp", 2)
@@ -113,7 +114,7 @@ def test_an_impossible_layout_is_told_in_words_and_no_number_stands():
     assert board.scene() is None and "image/png" not in board._repr_mimebundle_()
     assert board.why_off.value == ""  # it stands on the page
     move(board, "pp", 2)
-    assert "The last setting was no layout." in shown(board) and "<svg" in shown(board)
+    assert "The setting before was no layout." in shown(board) and "<svg" in shown(board)
     move(board, "batch", 8)
     move(board, "mbs", 16)
     assert "A batch of 64 sequences divides evenly" in shown(board)

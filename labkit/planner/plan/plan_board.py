@@ -45,7 +45,7 @@ _WORDS = (
     ("selective", "selective"),
     ("full", "full"),
     ("now", "this setting"),
-    ("last", "the last one"),
+    ("last", "before"),
     ("plan", "plan"),
     ("step", "step"),
     ("rate", "tokens/s"),
@@ -64,7 +64,7 @@ _WORDS = (
     ("operators", "by operators"),
     ("least", "the least"),
     ("impossible", "No such layout: {}."),
-    ("no beside", "The last setting was no layout."),
+    ("no beside", "The setting before was no layout."),
     ("long", "Each rank does {:,} forwards and backwards in a step, too many to draw one by one."),
 )
 
