@@ -23,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from browser.boards import BOARDS
 from browser.exhibits import PICTURES, Case, Page
 from browser.painted import THEMES, Painted, by_chromium, by_matplotlib, chromium
+from browser.plan_pictures import PLANS
 from report import tell
 
-MEASURED = PICTURES | BOARDS
+MEASURED = PICTURES | BOARDS | PLANS
 EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
@@ -38,6 +39,7 @@ EXCUSED = {
     "there in digits",
     "accelerate.update": "the picture of widgets.accelerate_workflow",
     "planner.holders": "one of the two pictures of widgets.strategies, where it is measured",
+    "plan.layouts": "drawn by pictures.curves, where it is measured",
     "painters.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
     "boxes",
 }

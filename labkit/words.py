@@ -17,6 +17,8 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ CATALOGUE = Path(__file__).parent / "locale" / "zh.po"
 _PURPOSE = re.compile(r"^[a-z ]*[a-z]\|")
 """what a text is for, where it begins with that"""
 _language = "en"
+_meanwhile: ContextVar[str] = ContextVar("language", default="")
+"""of a ``with`` block"""
 
 
 def use(language: str) -> None:
@@ -37,13 +41,24 @@ def use(language: str) -> None:
 
 def language() -> str:
     """The language in use: "en" or "zh"."""
-    return _language
+    return _meanwhile.get() or _language
+
+
+@contextmanager
+def meanwhile(spoken: str) -> Iterator[None]:
+    """Another language in use within the block, in this thread alone: that of one board. Raises
+    ValueError for a language that labkit does not speak."""
+    token = _meanwhile.set(spoken_in(spoken))
+    try:
+        yield
+    finally:
+        _meanwhile.reset(token)
 
 
 def spoken_in(language: str | None) -> str:
     """The language asked for; the one in use where none is. Raises ValueError for one that labkit
     does not speak."""
-    wanted = _language if language is None else language
+    wanted = _meanwhile.get() or _language if language is None else language
     if wanted not in LANGUAGES:
         raise ValueError(f"a language is one of {', '.join(LANGUAGES)}; got {wanted!r}")
     return wanted
@@ -59,7 +74,7 @@ def say(text: str, /, **values: object) -> str:
     A text may begin with what it is for, and a bar, where one English text has two Chinese ones:
     ``say("list|, ")``. English leaves that out.
     """
-    told = translated(text, _language)
+    told = translated(text, language())
     return told.format(**values) if values else told
 
 

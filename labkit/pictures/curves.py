@@ -126,8 +126,8 @@ def _spoken(series: Sequence[Series], names: list[str], y_format: Format) -> lis
 
 
 def _kinds(series: Sequence[Series], badge: str, words: dict[str, str]) -> list[Key]:
-    """What dots and lines mean, where there are both."""
-    if len({each.points for each in series}) < 2:
+    """What dots and lines mean, where there are both and dots are not predicted as well."""
+    if len({each.points for each in series}) < 2 or badge == "predicted":
         return []
     dots = "recorded" if badge.startswith("recorded") else "measured"
     return [((_sample(mark="o"),), words[dots]), ((_sample(),), words["predicted"].lower())]
@@ -159,7 +159,7 @@ def _sketch(
 ) -> Sketch:
     """What curves and bars have in common; without numbers in the title all moves up."""
     up = 0 if numbers else -20
-    badges = origin(badge, words)
+    badges = origin(badge, {**words, "predicted": words["predicted"].lower()})
     return Sketch(
         shapes=tuple(moved(shape, 0, up) for shape in shapes),
         height_px=end_px + up,

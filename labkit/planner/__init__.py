@@ -9,8 +9,8 @@ plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the
 01.
 
 ``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
-the search for the best layout. ``trust`` fits its constants on measured rows and judges it on
-others. Chapter 18.
+the search for the best layout; its ``board`` is the widget. ``card_picture`` puts two plans side by
+side. ``trust`` fits its constants on measured rows and judges it on others. Chapter 18.
 """
 
 import lazy_loader
@@ -18,6 +18,9 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "card_picture": [
+            "card",
+        ],
         "links": [
             "both_ways_bytes",
             "carried_bytes",
@@ -45,6 +48,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "plan.plan": [
             "Plan",
+        ],
+        "plan.plan_board": [
+            "board",
         ],
         "plan.search": [
             "search",

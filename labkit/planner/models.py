@@ -77,8 +77,11 @@ class Model:
 
 def _rows(name: str) -> list[dict[str, str]]:
     """The rows that the boards of chapter 01 offer; the planner knows the others, too."""
-    rows = csv.DictReader((DATA / name).read_text(encoding="utf-8").splitlines())
-    return [row for row in rows if row["board"] == "1"]
+    return [row for row in _all_rows(name) if row["board"] == "1"]
+
+
+def _all_rows(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((DATA / name).read_text(encoding="utf-8").splitlines()))
 
 
 def _model(row: dict[str, str]) -> Model:
@@ -94,3 +97,15 @@ DEVICES = {row["name"]: 1e9 * float(row["memory_gb"]) for row in _rows("hardware
 """Bytes of memory by device, as the vendor prints them."""
 TFLOPS = {row["name"]: float(row["tflops_16bit"]) for row in _rows("hardware.csv")}
 """Dense 16-bit TFLOP/s by device."""
+
+
+def names(table: str) -> list[str]:
+    """What a table of data/ has rows of, those that only the planner knows too."""
+    return [row["name"] for row in _all_rows(table)]
+
+
+def training_tokens(name: str) -> float | None:
+    """What a model of data/models.csv was trained on, as its paper says; None where it does not, or
+    for a model of another name."""
+    found = {row["name"]: float(row["train_tokens"] or 0) for row in _all_rows("models.csv")}
+    return found.get(name) or None

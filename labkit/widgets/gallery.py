@@ -1,8 +1,8 @@
 """Every board of the course by its name, found by walking the subjects: whoever adds a board
 registers nothing.
 
-A board lives in its subject, in ``board.py`` or ``<name>_board.py``, and names what it offers in
-``__all__``, a plain list of words: it is read here without importing the board.
+A board lives in its subject or in a folder of it, in ``board.py`` or ``<name>_board.py``, and names
+what it offers in ``__all__``, a plain list of words: it is read here without importing the board.
 """
 
 import ast
@@ -18,8 +18,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 def homes() -> dict[str, str]:
     """Name of a board -> the module that makes it, of all subjects, in alphabetical order."""
     found = {}
-    for path in PACKAGE.glob("*/*board.py"):
-        module = f"{PACKAGE.name}.{path.parent.name}.{path.stem}"
+    for path in PACKAGE.glob("*/**/*board.py"):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         for name in offered(path):
             found[name] = module
     return dict(sorted(found.items()))

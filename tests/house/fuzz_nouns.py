@@ -17,7 +17,7 @@ from labkit.machine import doctor, topology
 from labkit.pictures import curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
 from labkit.pipeline import step as pipeline_step
-from labkit.planner import need, strategies
+from labkit.planner import card_picture, need, strategies
 from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
 from labkit.sharding import moments, partition, states
@@ -81,22 +81,6 @@ PLANS = [plan.Plan(), plan.Plan(model=SHAPES[1], gpus=16, tp=2, pp=2, batch=64, 
 ROW = {"gpu": "A100-80", "n_gpus": 8, "layers": 2, "hidden": 64, "seq": 32, "gbs": 8, "iter_s": 1}
 
 
-def planned() -> dict[type, list]:
-    """Valid ones of what the planner is made of."""
-    return {
-        shape.Shape: SHAPES,
-        cluster.Gpu: [A100],
-        cluster.Cluster: CLUSTERS,
-        cluster.Group: [cluster.Group(size=1), cluster.Group(size=16, stride=2)],
-        layout.Layout: [layout.Layout(), layout.Layout(tp=2, pp=2, dp=4, gbs=64)],
-        stacks.Stack: [*stacks.STACKS.values()],
-        plan.Plan: PLANS,
-        search.Search: [search.search(PLANS[0])],
-        search.Candidate: [search.search(PLANS[0]).lightest()],
-        published.Row: [published.row({**ROW, "iter_s": each}, "r") for each in (1, 2, 3)],
-    }
-
-
 def experiments() -> dict[type, list]:
     """Valid ones of every experiment, and what comes of them."""
     toss = pipeline_step.Step(ranks=2, microbatches=2, forward_ms=1.0)
@@ -127,6 +111,30 @@ def experiments() -> dict[type, list]:
     found[sweeps.Sweep] = [sweeps.sweep(toss, microbatches=(2, 4))]
     found[experiment.Experiment] = every
     return found
+
+
+def planned() -> dict[type, list]:
+    """Valid plans, one that does not fit among them, and what is made of them."""
+    made = [
+        plan.Plan(batch=64),
+        plan.Plan(zero=1, batch=64),
+        plan.Plan(pp=4, vpp=2, batch=64),
+        plan.Plan(model="Mixtral 8x7B", gpu="T4", gpus=64, tp=4, zero=3, ep=2, batch=64),
+    ]
+    searches = [search.search(made[0]), search.search(made[0].but(batch=1, gpu="T4"))]
+    return {
+        shape.Shape: SHAPES,
+        cluster.Gpu: [A100],
+        cluster.Cluster: CLUSTERS,
+        cluster.Group: [cluster.Group(size=1), cluster.Group(size=16, stride=2)],
+        layout.Layout: [layout.Layout(), layout.Layout(tp=2, pp=2, dp=4, gbs=64)],
+        stacks.Stack: [*stacks.STACKS.values()],
+        published.Row: [published.row({**ROW, "iter_s": each}, "r") for each in (1, 2, 3)],
+        plan.Plan: [*made, *PLANS],
+        card_picture.Card: [card_picture.card(*made[:2], price_per_gpu_hour=2.0)],
+        search.Search: searches,
+        search.Candidate: [*searches[0].frontier(), *searches[1].too_large[:2]],
+    }
 
 
 @functools.cache
@@ -200,8 +208,8 @@ def nouns() -> dict[type, list]:
         sketch.Line: [sketch.Line(((0, 0), (9, 9)), arrow=True), sketch.Line((), mark="o")],
         curves.Series: SERIES,
         style.Kind: [style.style("F")],
-        **planned(),
         **experiments(),
+        **planned(),
         calibrate_run.Point: [
             calibrate_run.Point(
                 primitive="all_reduce", num_ranks=2, num_bytes=size, time_us=9.0 + size

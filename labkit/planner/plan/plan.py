@@ -121,7 +121,17 @@ class Plan(Experiment):
         """Raises ValueError for a layout that can't be, with the reason and a way out. A plan that
         names no layout is held to it when its numbers are asked for: ``search`` finds one."""
         if found := refusals(self.shape, self.cluster, self.layout):
-            raise ValueError(f"{found[0]}. {_way_out(self.layout, self.cluster)}")
+            raise ValueError(". ".join(filter(None, (found[0], self._way_out()))))
+
+    def _way_out(self) -> str:
+        """What would fit instead, where that is known."""
+        step = self.layout.dp * self.mbs
+        if self.gpus % self.num_inner:
+            return say("tp x cp x pp divides {gpus}", gpus=self.gpus)
+        if self.layout.gbs % step:
+            whole = max(1, self.layout.gbs // step) * step
+            return say("A batch of {whole} sequences divides evenly", whole=whole)
+        return say("vpp 1 always divides") if self.vpp > 1 else ""
 
     def _layout(self) -> Layout:
         same = {name: getattr(self, name) for name in LAYOUT}
@@ -214,7 +224,7 @@ class Plan(Experiment):
             if time.data_us:
                 rows.append((rank, COMM, "all_reduce", "dp", end, data_end, 0))
             last = data_end + time.optimizer_us
-            rows.append((rank, COMPUTE, "compute", "Adam", data_end, last, 0))
+            rows.append((rank, COMPUTE, "optimizer", "Adam", data_end, last, 0))
         return from_rows(rows, num_ranks=order.num_ranks, origin="simulated")
 
     def _order(self) -> object:
@@ -261,8 +271,9 @@ class Plan(Experiment):
         """Model, cluster and layout."""
         axes = {"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.layout.dp}
         written = " ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
-        zero = f", ZeRO {self.zero}" if self.zero else ""
-        return f"{self.shape.name}, {self.gpus} x {self.cluster.gpu.name}, {written}{zero}"
+        zero = f"ZeRO {self.zero}" if self.zero else ""
+        machine = f"{self.gpus} x {self.cluster.gpu.name}"
+        return ", ".join(filter(None, (self.shape.name, machine, written, zero)))
 
 
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
@@ -282,12 +293,3 @@ def _shape(name: str) -> Shape:
         path = Path(name)
         return shape.from_config(path / "config.json" if path.is_dir() else path)
     return shape.from_name(name)
-
-
-def _way_out(layout: Layout, cluster: Cluster) -> str:
-    """What would fit instead."""
-    inner = layout.tp * layout.cp * layout.pp
-    if cluster.num_gpus % inner:
-        return f"tp x cp x pp divides {cluster.num_gpus}"
-    step = layout.dp * layout.mbs
-    return f"A batch of {max(1, layout.gbs // step) * step} sequences divides evenly; vpp 1 always"

@@ -5,11 +5,16 @@ Closed forms first, for all; the real schedule is simulated for the few that are
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from labkit.planner.plan import memory, steptime
 from labkit.planner.plan.layout import Layout, refusals, usual_recipe
 from labkit.planner.plan.plan import LAYOUT, Plan
-from labkit.units import check_whole, format_bytes
+from labkit.shown import Shown
+from labkit.units import check_whole, format_bytes, format_us
+
+if TYPE_CHECKING:
+    from labkit.shown import Picture
 
 MOST_MICROBATCH = 16
 MOST_CHUNKS = 8
@@ -50,8 +55,8 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Search:
-    """What a search found."""
+class Search(Shown):
+    """What a search found. Shows itself in a notebook: time against memory of all that fit."""
 
     plan: Plan
     """what was asked for: its model, cluster, batch and sequence"""
@@ -61,6 +66,16 @@ class Search:
     """all that don't, the nearest to fitting first"""
     num_refused: int
     """layouts that do not divide"""
+
+    def __repr__(self) -> str:
+        fastest = format_us(self.fitting[0].step_us) if self.fitting else "none"
+        counts = f"{len(self.fitting)} fit, {len(self.too_large)} are too large"
+        return f"Search({counts}, {self.num_refused} do not divide; fastest {fastest})"
+
+    def _picture(self, language: str) -> "Picture":
+        from labkit.planner.plan import search_picture
+
+        return search_picture.layouts(self, language=language)
 
     @property
     def best(self) -> Plan:

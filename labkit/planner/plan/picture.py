@@ -1,0 +1,305 @@
+"""Drawings of plans: what a GPU holds against what it has, where a step's time goes, one plan
+beside another."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from labkit.pictures.drawing import WIDTH_PX
+from labkit.pictures.sketch import Box, Line, Said, Shape, Sketch, Words, legend, said, short
+from labkit.pictures.slices import LOOKS
+from labkit.pictures.style import IDLE, KINDS, clipped, text_px
+from labkit.planner.plan import memory, steptime
+from labkit.planner.plan.plan import Plan
+from labkit.units import check_whole, format_bytes, format_share, format_us
+from labkit.words import catalogue, sentence, speaking
+
+WORDS = catalogue(
+    [
+        ("parameters", "parameters"),
+        ("gradients", "gradients"),
+        ("optimizer", "optimizer"),
+        ("gathered", "gathered for a while"),
+        ("activations", "activations"),
+        ("logits", "logits"),
+        ("fixed", "context, buffers, gaps"),
+        ("products", "matrix products"),
+        ("attention", "attention"),
+        ("memory", "memory traffic"),
+        ("overhead", "launches, short kernels"),
+        ("tensor", "tensor parallel"),
+        ("context", "context parallel"),
+        ("expert", "expert parallel"),
+        ("gather", "gathering (ZeRO 2, 3)"),
+        ("pipeline", "between stages"),
+        ("bubble", "bubble"),
+        ("data", "data parallel"),
+        ("badge", "predicted by the constants of {}"),
+        ("part", "part"),
+        ("card", "GPU"),
+        ("stage", "stage {}"),
+        ("of", "{} of {}"),
+        ("free", "{} left"),
+        ("over", "{} too much"),
+        ("rate", "{:,.0f} tokens/s"),
+        ("step", "step"),
+        ("mfu", "MFU"),
+        ("memory title", "What the fullest GPU holds"),
+        ("time title", "Where the time of a step goes"),
+    ]
+)
+MEMORY_LOOKS = {
+    **{part: LOOKS[part] for part in memory.PARTS if part in LOOKS},
+    "gathered": (LOOKS["gathered"][0], ""),  # hatched, it is too dark for a number in it
+    "logits": LOOKS["temporary"],
+    "fixed": LOOKS["buffers"],
+}
+"""Colour and hatch of each part of a GPU's memory."""
+TIME_LOOKS = {
+    "products": ("#4f9fe3", ""),
+    "attention": ("#95b552", "\\"),
+    "memory": ("#6fb7b7", "."),
+    "overhead": ("#a3a8b0", "-"),
+    "tensor": ("#e0788f", ""),
+    "context": ("#cf8fc2", ""),
+    "expert": ("#9a8fdc", ""),
+    "gather": ("#bfa45f", "|"),
+    "pipeline": ("#f6cf65", ""),
+    "bubble": ("", KINDS[IDLE].hatch),
+    "data": ("#f2954b", "+"),
+    "optimizer": (KINDS["optimizer"].colour, KINDS["optimizer"].hatch),
+}
+"""Colour and hatch of each part of a step."""
+BAR_PX = 24.0
+THIN_PX = 13.0
+"""a stage's bar"""
+MOST_STAGES = 16
+"""of more, some are drawn: the first, the last, the fullest, and others between them"""
+_RIGHT_PX = 132.0
+_TOP_PX = 62.0
+_TEXT_PX = 32.0
+"""half of the widest number in a bar"""
+Bill = Mapping[str, float]
+Plans = Sequence[tuple[Said, Plan]]
+
+
+class Bar(NamedTuple):
+    """Parts in a row, against a limit."""
+
+    label: str
+    """what stands left of it"""
+    parts: Bill
+    """part -> how much"""
+    told: tuple[str, ...]
+    """what stands right of it: a line, or two"""
+    limit: float = 0.0
+    """where the line across it lies; 0: none"""
+    limit_name: str = ""
+    """what stands above that line; "" where the bar above says it"""
+    thick_px: float = BAR_PX
+    """how thick"""
+
+
+def badge(plans: Plans, code: str) -> str:
+    """That numbers are predicted, and by whose constants."""
+    names = dict.fromkeys(plan.used.name for _, plan in plans)
+    return WORDS[code]["badge"].format(", ".join(names))
+
+
+# --- memory ---
+
+
+def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
+    """What the fullest GPU of each plan holds, by part, against what it has; then every stage of
+    the first plan, where it has several. Raises ValueError for a plan whose layout can't be."""
+    check_whole(**{"number of plans": len(plans)})
+
+    def build(words: dict[str, str]) -> Sketch:
+        code = words["code"]
+        first = plans[0][1]
+        heading = WORDS[code]["memory title"]
+        bars = [held(said(name, code), plan, code) for name, plan in plans]
+        bars = [bar._replace(limit_name=_unsaid(bars, at)) for at, bar in enumerate(bars)]
+        bars += _stages(first, code)
+        shapes, end_px = drawn(bars, MEMORY_LOOKS, code, format_bytes)
+        return Sketch(
+            shapes=tuple(shapes),
+            height_px=end_px,
+            heading=heading,
+            badge=badge(plans, code),
+            numbers=((bars[0].label, first.title()),),
+            summary=_summary(heading, bars[: len(plans)], plans, code),
+            table=_table(bars, memory.PARTS, code, format_bytes),
+            language=code,
+        )
+
+    return speaking(language, build)
+
+
+def held(label: str, plan: Plan, code: str) -> Bar:
+    """The fullest GPU of a plan."""
+    peak = plan.memory().peak_bytes
+    has = plan.cluster.device_bytes
+    say = WORDS[code]
+    apart = say["free" if peak <= has else "over"].format(format_bytes(abs(has - peak)))
+    told = say["of"].format(format_bytes(peak), short(format_bytes(has)))
+    return Bar(label, plan.memory().parts, (told, apart), has, plan.cluster.gpu.name)
+
+
+def _unsaid(bars: Sequence[Bar], at: int) -> str:
+    """The name of a bar's limit, unless the bar above has the same."""
+    same = at > 0 and bars[at - 1][3:5] == bars[at][3:5]
+    return "" if same else bars[at].limit_name
+
+
+def _stages(plan: Plan, code: str) -> list[Bar]:
+    """The stages of a pipeline, or some of them."""
+    found = plan.memory()
+    count = len(found.stages)
+    if count == 1:
+        return []
+    shown = {0, count - 1, found.fullest}
+    shown |= {round(at * (count - 1) / (MOST_STAGES - 1)) for at in range(MOST_STAGES)}
+    bars = []
+    for rank in sorted(shown if count > MOST_STAGES else range(count)):
+        label = WORDS[code]["stage"].format(rank)
+        told = (format_bytes(found.stage_bytes[rank]),)
+        limit = plan.cluster.device_bytes
+        bars.append(Bar(label, found.stages[rank], told, limit, thick_px=THIN_PX))
+    return bars
+
+
+# --- time ---
+
+
+def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
+    """Where the time of each plan's step goes on its slowest stage, by part. Raises ValueError for
+    a plan whose layout can't be."""
+    check_whole(**{"number of plans": len(plans)})
+
+    def build(words: dict[str, str]) -> Sketch:
+        code = words["code"]
+        first = plans[0][1]
+        bars = [_spent(said(name, code), plan, code) for name, plan in plans]
+        shapes, end_px = drawn(bars, TIME_LOOKS, code, format_us)
+        heading = WORDS[code]["time title"]
+        return Sketch(
+            shapes=tuple(shapes),
+            height_px=end_px,
+            heading=heading,
+            badge=badge(plans, code),
+            numbers=(
+                (WORDS[code]["step"], format_us(first.time().step_us)),
+                (WORDS[code]["mfu"], format_share(first.mfu())),
+            ),
+            summary=_summary(heading, bars, plans, code),
+            table=_table(bars, steptime.PARTS, code, format_us),
+            language=code,
+        )
+
+    return speaking(language, build)
+
+
+def _spent(label: str, plan: Plan, code: str) -> Bar:
+    time = plan.time()
+    told = (format_us(time.step_us), WORDS[code]["rate"].format(plan.tokens_per_s()))
+    return Bar(label, time.parts(), told)
+
+
+# --- bars ---
+
+
+def drawn(
+    bars: Sequence[Bar],
+    looks: Mapping[str, tuple[str, str]],
+    code: str,
+    form: Callable[[float], str],
+) -> tuple[list[Shape], float]:
+    """Bars at one scale, one under another, and their legend; and where all ends."""
+    left = 16 + min(230.0, max(1.1 * text_px(bar.label) for bar in bars))
+    most = max(max(sum(bar.parts.values()), bar.limit) for bar in bars)
+    scale = (WIDTH_PX - left - _RIGHT_PX) / most
+    shapes: list[Shape] = []
+    y = _TOP_PX
+    last_px = THIN_PX
+    for bar in bars:
+        y += 14 if bar.limit_name else 0
+        y += 8 if bar.thick_px < last_px else 0
+        last_px = bar.thick_px
+        shapes.append(Words(left - 8, y + bar.thick_px / 2 + 4, clipped(bar.label, 230), "end"))
+        shapes += pieces(bar, looks, form, left, y, scale)
+        shapes += _told(bar, y)
+        if bar.limit_name:
+            at = left + bar.limit * scale
+            shapes.append(Words(at, y - 9, bar.limit_name, "middle", 11))
+        y += bar.thick_px + (12 if bar.thick_px == BAR_PX else 5)
+    samples = []
+    for part, look in looks.items():
+        if has(bars, part):
+            samples.append(((Box(0, -7, 22, 14, *look),), WORDS[code][part]))
+    keys, end_px = legend(samples, left, y + 4)
+    return shapes + keys, end_px
+
+
+def has(bars: Sequence[Bar], part: str) -> bool:
+    """Whether some bar has some of a part."""
+    return any(bar.parts.get(part) for bar in bars)
+
+
+def pieces(
+    bar: Bar,
+    looks: Mapping[str, tuple[str, str]],
+    form: Callable[[float], str],
+    left: float,
+    y: float,
+    scale: float,
+) -> list[Shape]:
+    """The parts of a bar; a frame around what is over its limit, and the line there."""
+    shapes: list[Shape] = []
+    is_thick = bar.thick_px == BAR_PX
+    line = left + bar.limit * scale
+    x = left
+    for part, look in looks.items():
+        if amount := bar.parts.get(part):
+            wide = amount * scale
+            is_free = abs(x + wide / 2 - line) > _TEXT_PX
+            texts = (form(amount),) if is_thick and is_free else ()
+            shapes.append(Box(x, y, wide, bar.thick_px, *look, texts))
+            x += wide
+    if not bar.limit:
+        return shapes
+    if x > line:
+        shapes.append(Box(line, y, x - line, bar.thick_px, marked=True))
+    ends = [(y - 6, y + 5), (y + 19, y + 30)] if is_thick else [(y - 2, y + bar.thick_px + 2)]
+    for top, end in ends:
+        shapes.append(Line(((line, top), (line, end)), width_px=1.6, opacity=0.9))
+    return shapes
+
+
+def _told(bar: Bar, y: float) -> list[Shape]:
+    """What stands right of a bar."""
+    if len(bar.told) == 1:
+        return [Words(WIDTH_PX - 2, y + bar.thick_px / 2 + 4, bar.told[0], "end", 11)]
+    first, second = bar.told
+    return [
+        Words(WIDTH_PX - 2, y + 9, first, "end", bold=True),
+        Words(WIDTH_PX - 2, y + 23, second, "end", 11, opacity=0.85),
+    ]
+
+
+def _summary(heading: str, bars: Sequence[Bar], plans: Plans, code: str) -> str:
+    told = [(" ".join((bar.label, *bar.told)),) for bar in bars]
+    return sentence(heading, told, badge(plans, code), code)
+
+
+def _table(
+    bars: Sequence[Bar], parts: Sequence[str], code: str, form: Callable[[float], str]
+) -> tuple[tuple[str, ...], ...]:
+    """A row for each bar: its parts, their sum and the limit."""
+    say = WORDS[code]
+    found = [part for part in parts if has(bars, part)]
+    limits = [form(bar.limit) if bar.limit else "" for bar in bars]
+    rows = [(say["part"], *(say[part] for part in found), "Σ", say["card"] if any(limits) else "")]
+    for bar, limit in zip(bars, limits, strict=True):
+        amounts = [form(bar.parts.get(part, 0.0)) for part in found]
+        rows.append((bar.label, *amounts, form(sum(bar.parts.values())), limit))
+    return tuple(rows)

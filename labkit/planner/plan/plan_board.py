@@ -1,0 +1,308 @@
+"""``training_plan()``: a model, a cluster and a layout by controls; memory against the GPU's, where
+the time of a step goes, tokens per second, MFU and days, beside the last setting."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any, ClassVar
+
+from labkit.pictures.painters import svg
+from labkit.pictures.sketch import Sketch
+from labkit.planner.card_picture import days
+from labkit.planner.models import names, training_tokens
+from labkit.planner.plan import picture
+from labkit.planner.plan.layout import RECOMPUTE
+from labkit.planner.plan.plan import Plan
+from labkit.planner.plan.shape import Shape
+from labkit.units import check_real, format_bytes, format_share, format_us
+from labkit.widgets.picture import paragraphs
+from labkit.widgets.trial import Trial
+from labkit.words import catalogue, in_every, meanwhile
+
+__all__ = ["training_plan"]
+
+MOST_ACTIONS = 128
+"""A step of more on a rank is drawn as a bar only."""
+FIRST = {"model": "LLaMA 7B", "gpu": "A100 80 GB", "gpus": 8, "zero": 1, "batch": 512}
+"""The setting that the board opens with: what the running story begins with."""
+_ORDER = ("model", "gpu", "gpus", "tp", "pp", "vpp", "zero", "mbs", "recompute", "batch", "seq")
+"""How the controls stand on the board; the first three of ``options`` turn in the book."""
+_UNTITLED = ("vpp", "mbs", "recompute", "batch", "seq")
+"""Controls that a plan's title leaves out: where two plans differ in one, a row says so."""
+_WORDS = (
+    ("model", "model"),
+    ("gpu", "GPU model"),
+    ("gpus", "number of GPUs"),
+    ("tp", "tensor parallel (tp)"),
+    ("pp", "pipeline stages (pp)"),
+    ("vpp", "chunks a stage (vpp)"),
+    ("zero", "ZeRO stage"),
+    ("mbs", "microbatch, sequences"),
+    ("recompute", "recomputation"),
+    ("batch", "sequences per step"),
+    ("seq", "sequence (tokens)"),
+    ("none", "none"),
+    ("selective", "selective"),
+    ("full", "full"),
+    ("now", "this setting"),
+    ("last", "before"),
+    ("plan", "plan"),
+    ("step", "step"),
+    ("rate", "tokens/s"),
+    ("mfu", "MFU"),
+    ("memory", "memory of the fullest GPU"),
+    ("days", "days for {} tokens"),
+    ("untold", "days: nothing says how many tokens it is trained on"),
+    ("fits", "It fits: {} of each GPU's {} are left."),
+    (
+        "not",
+        "It does not fit: the fullest GPU needs {} more than its {}; the times are those of "
+        "GPUs that had them.",
+    ),
+    ("toy", "Not started here. The same division of a small model runs: {} (plan.toy().run())."),
+    ("no toy", "Not started here, and no small experiment divides by tensor parallelism alone."),
+    ("operators", "by operators"),
+    ("least", "the least"),
+    ("impossible", "No such layout: {}."),
+    ("no beside", "The setting before was no layout."),
+    ("long", "Each rank does {:,} forwards and backwards in a step, too many to draw one by one."),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impossible:
+    """Where the controls stand at no plan."""
+
+    reason: str
+    """why, in the board's language"""
+
+    def refusal(self, language: str | None = None) -> str:
+        """Why there is nothing to run either."""
+        return self.reason
+
+    def as_run(self) -> "Impossible":
+        """Itself: nothing was run of it."""
+        return self
+
+
+class PlanBoard(Trial):
+    """The widget: a page per degree of tensor parallelism, this setting beside the last one. A plan
+    is not run, so there is no button; a line says which experiment runs."""
+
+    options: ClassVar = {
+        "tp": (1, 2, 4, 8),
+        "pp": (1, 2, 4, 8, 16),
+        "zero": (0, 1, 2, 3),
+        "model": tuple(names("models.csv")),
+        "gpu": tuple(names("hardware.csv")),
+        "gpus": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+        "vpp": (1, 2, 4),
+        "mbs": (1, 2, 4, 8, 16),
+        "recompute": RECOMPUTE,
+        "batch": (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+        "seq": (512, 1024, 2048, 4096, 8192, 16_384, 32_768),
+    }
+    dropdowns = ("model", "gpu", "recompute")
+    words = _WORDS
+
+    def __init__(
+        self, plan: Plan, language: str | None = None, tokens: float | None = None
+    ) -> None:
+        self.tokens = tokens
+        self._now: tuple[int, ...] = ()
+        self._last: tuple[int, ...] = ()
+        self._turned = False
+        super().__init__(plan, language)
+        box, book, _, *others = self.children
+        box.children = [self.controls[name] for name in _ORDER]
+        self.children = [box, book, self.why_off, *others]
+
+    def written(self, name: str, value: Any) -> str:
+        """A model of one's own by its name, lengths with commas, a batch that nobody stated."""
+        if isinstance(value, Shape):
+            return value.name
+        if name == "batch" and not value:
+            return self._words["least"]
+        return f"{value:,}" if name in ("gpus", "batch", "seq") else super().written(name, value)
+
+    # --- this setting, and the last one ---
+
+    def _at(self, *indices: int) -> tuple[Plan | Impossible, Plan | Impossible | None]:
+        """The plan there, and the one that is shown beside it: where the controls stand, the last
+        one; anywhere else, the one that they would come from."""
+        self._remember()
+        beside = self._last if indices == self._now else self._now
+        return self._plan(indices), self._plan(beside) if beside else None
+
+    def _plan(self, indices: tuple[int, ...]) -> Plan | Impossible:
+        changes = {}
+        for (name, values), index in zip(self._choices.items(), indices, strict=True):
+            changes[name] = values[index]
+        try:
+            with meanwhile(self.language):
+                plan = self.experiment.but(**changes)
+                plan.check()
+        except ValueError as error:
+            return Impossible(reason=str(error))
+        return plan
+
+    def _remember(self) -> None:
+        """Notes that a control has moved."""
+        book = getattr(self, "book", None)
+        if book is None:
+            stands = tuple(control.index for control in self.controls.values())
+        else:
+            stands = tuple(book.at.values())
+        if stands == self._now:
+            return
+        self._turned = stands[1:] == self._now[1:]
+        self._last = self._now
+        self._now = stands
+
+    def _allow(self) -> None:
+        """Why it is not started, and which experiment runs instead. Where the first control has
+        moved, all other pages are drawn anew: they stand beside another setting now."""
+        step = self.step
+        self.why_off.value = "" if isinstance(step, Impossible) else escape(self._toy(step))
+        if self._turned:
+            self._turned = False
+            self.book.redraw()
+
+    def _toy(self, plan: Plan) -> str:
+        """That a plan is not started, and what runs instead."""
+        try:
+            toy = plan.toy().title(self.language)
+        except ValueError:
+            return self._words["no toy"]
+        return self._words["toy"].format(toy)
+
+    # --- what it shows ---
+
+    def scene(self) -> Sketch | None:
+        """The bars of memory; None for no layout."""
+        plan = self.step
+        if isinstance(plan, Impossible):
+            return None
+        return picture.memory_bars(self._beside(plan, self.at), language=self.language)
+
+    def _beside(self, plan: Plan, last: Plan | Impossible | None) -> list[tuple[dict, Plan]]:
+        """The plans that are shown, each under its name in every language."""
+        found = [("now", plan)]
+        if isinstance(last, Plan) and last != plan:
+            found.append(("last", last))
+        return [(_in_both(key), each) for key, each in found]
+
+    def page(self, step: Plan | Impossible, at: Plan | Impossible | None) -> str:
+        """Numbers, memory, time, and the step itself where it is short; or why there is no such
+        layout."""
+        say = self._words
+        if isinstance(step, Impossible):
+            return paragraphs(say["impossible"].format(step.reason.rstrip("。.")))
+        plans = self._beside(step, at)
+        parts = [
+            self._numbers([each for _, each in plans]),
+            svg.html(picture.memory_bars(plans, language=self.language)),
+            svg.html(picture.time_bars(plans, language=self.language)),
+        ]
+        actions = 2 * step.vpp * step.layout.num_microbatches
+        notes = [_room(step, say)]
+        if actions <= MOST_ACTIONS:
+            drawn = step.drawn(self.prediction(step), language=self.language)
+            parts.append(svg.html(drawn))
+        else:
+            notes.append(say["long"].format(actions))
+        if isinstance(at, Impossible):
+            notes.append(say["no beside"])
+        with meanwhile(self.language):
+            notes += [*step.warnings(), step.trust()]
+        return "".join((*parts, paragraphs(*notes)))
+
+    def _numbers(self, plans: list[Plan]) -> str:
+        """A table: a row for each number, a column for each plan."""
+        say = self._words
+        heads = [say["now"], say["last"]][: len(plans)]
+        rows = [(say["plan"], *(plan.title(self.language) for plan in plans))]
+        for name in _UNTITLED:
+            values = [getattr(plan, name) for plan in plans]
+            if len(set(values)) > 1:
+                rows.append((say[name], *(self.written(name, value) for value in values)))
+        rows.append((say["step"], *(format_us(plan.time().step_us) for plan in plans)))
+        rows.append((say["rate"], *(f"{plan.tokens_per_s():,.0f}" for plan in plans)))
+        rows.append((say["mfu"], *(format_share(plan.mfu()) for plan in plans)))
+        rows.append((say["memory"], *(format_bytes(plan.memory().peak_bytes) for plan in plans)))
+        rows.append(self._days(plans))
+        return _table(heads, rows)
+
+    def _days(self, plans: list[Plan]) -> tuple[str, ...]:
+        """Days for the tokens that are stated, or each model's own."""
+        tokens = [self.tokens or training_tokens(plan.shape.name) for plan in plans]
+        if not any(tokens):
+            return (self._words["untold"], *("–" for _ in plans))
+        counts = dict.fromkeys(f"{each:,.0f}" if each else "–" for each in tokens)
+        told = []
+        for plan, each in zip(plans, tokens, strict=True):
+            told.append(days(plan.days(each)) if each else "–")
+        return (self._words["days"].format(" / ".join(counts)), *told)
+
+
+def board(
+    plan: Plan | None = None, language: str | None = None, *, tokens: float | None = None
+) -> PlanBoard:
+    """The widget of a plan; of the running story's first one where none is given. ``tokens`` of the
+    whole training; None: those that the model's paper names."""
+    check_real(0.0, 1e18, tokens=tokens or 0.0)
+    return PlanBoard(_named(plan or Plan(**FIRST)), language, tokens)
+
+
+def training_plan(
+    language: str | None = None,
+    *,
+    model: str = "LLaMA 7B",
+    gpu: str = "A100 80 GB",
+    num_gpus: int = 8,
+    tokens: float | None = None,
+) -> PlanBoard:
+    """A model on so many GPUs, divided by controls: memory, time of a step, days; in English or
+    "zh"."""
+    batch = max(FIRST["batch"], num_gpus)
+    plan = Plan(**{**FIRST, "model": model, "gpu": gpu, "gpus": num_gpus, "batch": batch})
+    return board(plan, language, tokens=tokens)
+
+
+def _named(plan: Plan) -> Plan:
+    """The same plan, its model and GPU by the names that the controls have."""
+    changes = {"gpu": plan.cluster.gpu.name}
+    if isinstance(plan.model, str) and plan.shape.name in names("models.csv"):
+        changes["model"] = plan.shape.name
+    return plan.but(**changes)
+
+
+def _in_both(key: str) -> dict[str, str]:
+    """A word of the board in each language, for a picture that can also show itself in English."""
+    return in_every(key, catalogue(_WORDS))
+
+
+def _room(plan: Plan, say: Mapping[str, str]) -> str:
+    """Whether it fits, and by how much."""
+    peak = plan.memory().peak_bytes
+    has = plan.cluster.device_bytes
+    key = "fits" if peak <= has else "not"
+    return say[key].format(format_bytes(abs(has - peak)), format_bytes(has))
+
+
+def _table(heads: list[str], rows: list[tuple[str, ...]]) -> str:
+    """Rows under heads, as HTML."""
+    head = "".join(_cell("th", words, "col") for words in ("", *heads))
+    lines = [f"<tr>{head}</tr>"]
+    for name, *figures in rows:
+        cells = "".join(_cell("td", each) for each in figures)
+        lines.append(f"<tr>{_cell('th', name, 'row')}{cells}</tr>")
+    return f"<table style='color:inherit'>{''.join(lines)}</table>"
+
+
+def _cell(tag: str, words: str, scope: str = "") -> str:
+    about = f" scope='{scope}'" if scope else ""
+    look = "text-align:left;padding-right:1.2em"
+    if not words:
+        return "<td></td>"
+    return f"<{tag}{about} style='{look}'>{escape(words)}</{tag}>"

@@ -1,0 +1,128 @@
+"""All layouts that a search found: time against memory, the frontier drawn, the best named."""
+
+from collections.abc import Mapping, Sequence
+from math import log
+
+from labkit.pictures.curves import Series, curves
+from labkit.pictures.sketch import Sketch
+from labkit.planner.plan.search import Candidate, Search
+from labkit.units import format_bytes, format_us
+from labkit.words import catalogue, speaking
+
+WORDS = catalogue(
+    [
+        ("fitting", "layouts that fit"),
+        ("too_large", "layouts, all too large"),
+        ("frontier", "frontier"),
+        ("first fitting", "fastest: {}"),
+        ("first too_large", "nearest to fitting: {}"),
+        ("title", "Layouts of {} on {} x {}"),
+        ("fit", "fit"),
+        ("large", "too large"),
+        ("refused", "do not divide"),
+        ("constants", "constants of"),
+        ("x", "time of a step"),
+        ("y", "memory of the fullest GPU"),
+        ("nothing", "No layout divides"),
+    ]
+)
+_DOTS = 60
+"""dots that can be told apart along the axis of memory, and along a factor of e in time"""
+
+
+def layouts(search: Search, *, language: str | None = None) -> Sketch:
+    """Every layout that fits: time of a step against memory, the frontier as a line, the fastest
+    named. Where none fits: those that are too large, and the nearest to fitting."""
+    shown = search.fitting or search.too_large
+    if not shown:
+        return _nothing(search, language)
+    plan = search.plan
+    found = "fitting" if search.fitting else "too_large"
+    counts = (len(search.fitting), len(search.too_large), search.num_refused)
+
+    def build(words: dict[str, str]) -> Sketch:
+        say = WORDS[words["code"]]
+        told = zip(("fit", "large", "refused"), counts, strict=True)
+        return curves(
+            _series(search, shown, found, say),
+            title=say["title"].format(plan.shape.name, plan.gpus, plan.cluster.gpu.name),
+            badge="predicted",
+            x_name=say["x"],
+            y_name=say["y"],
+            x_format=format_us,
+            y_format=format_bytes,
+            log_x=True,
+            numbers=[
+                *((say[key], f"{count:,}") for key, count in told),
+                (say["constants"], ", ".join(_stacks(search, shown))),
+            ],
+            language=words["code"],
+        )
+
+    return speaking(language, build)
+
+
+def _series(
+    search: Search, shown: Sequence[Candidate], found: str, say: Mapping[str, str]
+) -> list[Series]:
+    """All, the frontier, the first of them, and what a GPU has."""
+    times = [each.step_us for each in shown]
+    device = search.plan.cluster.gpu.name
+    series = [_of(say[found], _thinned(shown[1:] or shown), points=True)]
+    if frontier := search.frontier():
+        series.append(_of(say["frontier"], frontier))
+    series.append(_of(say[f"first {found}"].format(written(shown[0])), shown[:1], points=True))
+    has = shown[0].device_bytes
+    return [*series, Series(device, (min(times), max(times)), (has, has))]
+
+
+def _of(name: str, found: Sequence[Candidate], *, points: bool = False) -> Series:
+    times = [each.step_us for each in found]
+    return Series(name, times, [each.peak_bytes for each in found], points)
+
+
+def _thinned(found: Sequence[Candidate]) -> list[Candidate]:
+    """One layout for each dot that can be told from the others."""
+    longest = max(each.step_us for each in found)
+    most = max(each.peak_bytes for each in found)
+    seen = {}
+    for each in found:
+        place = round(_DOTS * log(longest / each.step_us)), round(_DOTS * each.peak_bytes / most)
+        seen.setdefault(place, each)
+    return list(seen.values())
+
+
+def _stacks(search: Search, shown: Sequence[Candidate]) -> list[str]:
+    """Whose constants were used."""
+    stages = sorted({each.layout.zero for each in shown})
+    return list(dict.fromkeys(search.plan.stack_for(stage).name for stage in stages))
+
+
+def written(found: Candidate) -> str:
+    """A layout in few words: "tp 2 pp 4 dp 8, ZeRO 1, microbatch 2"."""
+    layout = found.layout
+    axes = [(name, getattr(layout, name)) for name in ("tp", "cp", "pp", "vpp", "ep", "dp")]
+    told = [" ".join(f"{name} {size}" for name, size in axes if size > 1)]
+    told += [f"ZeRO {layout.zero}"] if layout.zero else []
+    told.append(f"mbs {layout.mbs}")
+    told += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
+    return ", ".join(filter(None, told))
+
+
+def _nothing(search: Search, language: str | None) -> Sketch:
+    """Words alone: no layout divides."""
+
+    def build(words: dict[str, str]) -> Sketch:
+        say = WORDS[words["code"]]
+        refused = (say["refused"], f"{search.num_refused:,}")
+        return Sketch(
+            shapes=(),
+            height_px=50,
+            heading=say["nothing"],
+            badge=words["computed"],
+            numbers=(refused,),
+            table=(("", ""), refused),
+            language=words["code"],
+        )
+
+    return speaking(language, build)
