@@ -54,7 +54,7 @@ _NAMES = (
     ("fitted", "fitted"),
     ("error", "error"),
     ("regret", "regret"),
-    ("memory", "memory"),
+    ("memory", "column|memory"),
     ("fits", "fits"),
     ("days", "days"),
     ("part", "part"),

@@ -2,12 +2,13 @@
 two. Answers are graded on clusters and runs that the chapter does not show."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 from labkit.check import exercise, hint, language, over_budget, status, wrong
 from labkit.planner.models import DATA
 from labkit.planner.plan.plan import Plan
-from labkit.planner.plan.search import search
+from labkit.planner.plan.search import Search, search
 from labkit.planner.plan.shape import Shape
 from labkit.planner.trust.rows import load
 from labkit.sharding import states
@@ -75,6 +76,12 @@ class _Oracle:
         return Asked(step_s, plan.memory().peak_bytes / 1e9, plan.fits)
 
 
+@cache
+def _searched(plan: Plan) -> Search:
+    """What a search finds for a case; looked for once."""
+    return search(plan)
+
+
 def _case(plan: Plan) -> str:
     """Model and cluster in words."""
     return say(
@@ -108,7 +115,7 @@ def layout_in_budget(answer: Callable) -> Iterator[tuple[str, str]]:
                 device=plan.cluster.device_bytes / 1e9,
             )
             continue
-        found = search(plan)
+        found = _searched(plan)
         regret = found.regret(mine)
         if regret > MOST_REGRET:
             yield over_budget(
@@ -134,7 +141,7 @@ def regrets(answer: Callable) -> list[dict[str, object]]:
     how much slower than the search's best it is. Empty cells where the answer is still a stub."""
     rows = []
     for plan in _CHOICES:
-        found = search(plan)
+        found = _searched(plan)
         row = {"model": plan.shape.name, "gpus": plan.gpus, "gpu": plan.gpu}
         row["best_s"] = found.fitting[0].step_us / 1e6
         oracle = _Oracle(plan)

@@ -27,7 +27,7 @@ from labkit.planner.models import DATA, MODELS
 planner.Plan(model="LLaMA 7B", gpus=8, tp=2, pp=4, batch=8).predict()
 
 # %% [markdown]
-# Look at the white parts. There all GPUs are paid, and some of them wait.
+# Look at the hatched parts. All GPUs are paid for there, and some of them wait.
 #
 # **When you are done** you can say what a layout holds and how long its step takes, before you rent anything; you can find the best of some thousand layouts in a second; and you know when not to believe the answer.
 
@@ -250,7 +250,7 @@ lab.table([{kind: told[kind] for kind in kinds}])
 #
 # ### Constants do not travel
 #
-# Now the same with another quarter, seed 2. By chance, none of the rows that it fits on is a ZeRO run. So for those it has to take the constants of another program on the same kind of card. What will nine of ten errors stay below?
+# Now the same with another quarter, seed 2. By chance it has a single ZeRO run, and the one where each GPU has most to compute (138 TFLOP/s). That run tells nothing of the network. So the network's constant is taken from whatever program looks most alike. What will nine of ten errors stay below?
 
 # %%
 travel = lab.guess("p90, seed 2", between=(0, 10))
@@ -259,7 +259,7 @@ travel = lab.guess("p90, seed 2", between=(0, 10))
 travel.score(planner.validate(rows, share=0.25, seed=2).to_json()["p90"])
 
 # %% [markdown]
-# Same cards, same model, same paper; another program. Products reach three quarters of the peak in one stack and half of it in another, and a network gives what it gives. If you remember one thing of this chapter, let it be this: **measure two runs of your own, then plan.** Two are enough to begin:
+# Same cards, same models, same paper, and the runs where the network matters are off by a factor of two or three. Products reach three quarters of the peak in one program and half of it in another, and a network gives what it gives. If you remember one thing of this chapter, let it be this: **measure two runs of your own, then plan**, and let the two differ in what you want to know. Two are enough to begin:
 
 # %%
 fitted = planner.fit(rows[:2])
@@ -308,8 +308,15 @@ layer.but(recompute="full").time().step_us / layer.time().step_us - 1
 search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 len(search.fitting), len(search.too_large)
 
+
 # %%
-lab.table(search.rows())
+def short(row):
+    """The columns of a found layout that we look at here."""
+    names = ("tp", "pp", "vpp", "zero", "mbs", "recompute", "step_s", "memory")
+    return {name: row[name] for name in names}
+
+
+lab.table(map(short, search.rows()))
 
 # %%
 search.best.footprint()
@@ -327,7 +334,8 @@ usual.score(search.regret(search.plan.but(zero=3)))
 # What if you want to keep memory free, for a longer sequence perhaps? `frontier` has the layouts that no other beats in both time and memory:
 
 # %%
-lab.table([each.row(search.plan.tokens, 64) for each in search.frontier()[:8]])
+front = [each.row(search.plan.tokens, 64) for each in search.frontier()]
+lab.table(map(short, front[:8]))
 
 # %% [markdown]
 # The first steps buy a lot of memory for little time; from then on it gets dearer. Without a notebook it is one command (`--search`, `--json` and `--validate FILE.csv` are others, and in place of the name you may give the path of a Hugging Face `config.json`):
@@ -347,7 +355,7 @@ print(subprocess.check_output([sys.executable, *command.split()], text=True))
 # %%
 def told(plan):
     """A plan's layout and numbers, as a row of a table."""
-    names = ("tp", "pp", "vpp", "zero", "mbs", "recompute")
+    names = ("tp", "pp", "zero", "mbs")
     return {name: getattr(plan, name) for name in names} | {
         "memory_bytes": plan.memory().peak_bytes,
         "fits": plan.fits,
@@ -411,7 +419,8 @@ answers = []
 for model, gpus in most.items():
     plan = planner.search(planner.Plan(model=model, gpus=gpus, batch=512)).best
     span = plan.days(20 * MODELS[model].params)
-    answers.append({"model": model, "fewest": least[model], "gpus": gpus, "days": span})
+    row = {"model": model, "fewest": least[model], "gpus": gpus, "days": span}
+    answers.append(row)
 lab.table(answers)
 
 # %% [markdown]
