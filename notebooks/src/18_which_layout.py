@@ -223,7 +223,7 @@ wide = planner.Plan(model="LLaMA 7B", gpus=64, zero=3, mbs=2, batch=512)
 lab.sweep(wide, nic_gb_per_s=[1.5625, 3.125, 6.25, 12.5, 25])
 
 # %% [markdown]
-# On the right the curve is flat: everything is hidden. From some point on to the left, each halving doubles the step. The same layout is fine on one cluster and a disaster on the other. That is what happened in our two runs of 175 B: ZeRO 3 over 1,536 GPUs had so little to compute between two gathers that it could not go faster than its network.
+# On the right the curve is nearly flat: almost everything is hidden. From some point on to the left, each halving doubles the step. The same layout is fine on one cluster and a disaster on the other. That is what happened in our two runs of 175 B: ZeRO 3 over 1,536 GPUs had so little to compute between two gathers that it could not go faster than its network.
 #
 # ## Compare: is any of this true?
 #
@@ -236,7 +236,7 @@ judged = [vars(each) | {"error": each.error} for each in found.rows]
 lab.table(judged, units={"error": "share"})
 
 # %% [markdown]
-# The names that begin with `z3` are the ZeRO runs. See how their TFLOP/s fall from 144 to 44 while more GPUs share the same batch: the two runs of our first lines end these two groups of the table.
+# The names with `z3` in them are the ZeRO runs. See how their TFLOP/s fall from 144 to 44 while more GPUs share the same batch: the two runs of our first lines end these two groups of the table.
 #
 # Is a few per cent good? Ask what somebody gets who knows nothing, and says one constant TFLOP/s for all:
 
@@ -424,7 +424,7 @@ for model, gpus in most.items():
 lab.table(answers)
 
 # %% [markdown]
-# The table is careful about memory: fewer GPUs than it asks for are enough to *hold* each model. About time it is far too hopeful at the large end. A GPU can't hold a year; whoever wants 175 B in months needs a thousand cards, not 128. The strategies that it names will do, though the smaller ones need less: for 7 B on cards of 80 GB, ZeRO 1 is enough.
+# The table is careful about memory: it never asks for too few GPUs to *hold* a model. About time it is far too hopeful at the large end. That a model fits doesn't mean that anybody can wait for it, and whoever wants 175 B in months needs a thousand cards, not 128. The strategies that it names will do, though the smaller ones need less: for 7 B on cards of 80 GB, ZeRO 1 is enough.
 
 # %% [markdown] sections="10.7.1"
 # ## Three strategies for a story model of 10 B
