@@ -48,6 +48,11 @@ class Gpu:
     source: str
     """the vendor's data sheet"""
 
+    @property
+    def family(self) -> str:
+        """Its generation: "A100" of "A100 80 GB"."""
+        return self.name.split()[0]
+
     @functools.cached_property
     def node_link(self) -> tuple[float, float]:
         """(alpha in us, bus bandwidth in GB/s) of a collective inside a node: the published curve
@@ -156,12 +161,17 @@ class Group:
 
 def gpu(name: str) -> Gpu:
     """A GPU of data/hardware.csv by its name, however it is written ("A100 80 GB", "A100-80",
-    "h100"). Raises ValueError, with the names there are, for one that is not there."""
-    wanted = plain(name).removesuffix("gb")
+    "h100", "H100-SXM"). Raises ValueError, with the names there are, for one that is not there."""
+    wanted = plain(name).removeprefix("nvidia").removesuffix("gb")
+    names = {}
     for row in _rows():
-        names = [row["name"], *row["also"].split("|")]
-        if wanted in [plain(each).removesuffix("gb") for each in names if each]:
-            return _gpu(row)
+        for each in (row["name"], *row["also"].split("|")):
+            names[plain(each).removesuffix("gb")] = row
+    if wanted in names:
+        return _gpu(names[wanted])
+    begun = [each for each in names if wanted.startswith(each)]
+    if begun:
+        return _gpu(names[max(begun, key=len)])
     known = ", ".join(row["name"] for row in _rows())
     raise ValueError(
         f"a GPU is one of data/hardware.csv: {known}; got {name!r}. A row there needs its dense "

@@ -86,6 +86,9 @@ def layer_pass(shape: Shape, layout: Layout, bench: Bench) -> Pass:
         backward = {part: backward[part] + forward[part] for part in PARTS}
     elif layout.recompute == "selective" and not layout.flash:
         backward["attention"] += forward["attention"]
+    elif layout.recompute == "operators":
+        backward["products"] += forward["products"] / 2
+        backward["memory"] += forward["memory"]
     return Pass(forward=forward, backward=backward)
 
 

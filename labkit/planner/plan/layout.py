@@ -1,6 +1,7 @@
 """How a training step is divided among ranks, and what can't be."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from labkit.planner.plan.cluster import Cluster, Group
 from labkit.planner.plan.shape import Shape
@@ -10,6 +11,9 @@ from labkit.words import say
 
 PRECISIONS = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
 """precision -> bytes of an element that ranks hand one another"""
+RECOMPUTE = (*states.RECOMPUTE, "operators")
+"""What is computed again in the backward: nothing, attention's core, whole layers, or operator by
+operator: norms, activations and every second product (torchtitan's selective checkpointing)."""
 OFFLOADS = ("none", "optimizer")
 WEIGHTS_IN_BUBBLE = {"gpipe": 0, "1f1b": 0, "interleaved_1f1b": 0, "zb_h1": 1, "zb_h2": 2, "zbv": 2}
 """schedule -> how many backwards for weights fill each slot of the bubble: it has p - 1 of F + B,
@@ -45,7 +49,7 @@ class Layout:
     seq: int = 2048
     """tokens of a sequence"""
     recompute: str = "none"
-    """one of ``states.RECOMPUTE``"""
+    """one of RECOMPUTE"""
     offload: str = "none"
     """one of OFFLOADS"""
     precision: str = "bf16"
@@ -62,7 +66,7 @@ class Layout:
         check_whole(1, MOST, **{name: getattr(self, name) for name in sizes})
         check_whole(1, 10**8, seq=self.seq)
         check_whole(0, 3, zero=self.zero)
-        check_word(self.recompute, states.RECOMPUTE, "recompute")
+        check_word(self.recompute, RECOMPUTE, "recompute")
         check_word(self.offload, OFFLOADS, "offload")
         check_word(self.precision, PRECISIONS, "a precision")
         check_word(self.recipe, states.RECIPES, "a recipe")
@@ -76,7 +80,7 @@ class Layout:
     @property
     def num_microbatches(self) -> int:
         """m: microbatches of a step on each rank."""
-        return max(1, self.gbs // (self.dp * self.mbs))
+        return ceil(self.gbs / (self.dp * self.mbs))
 
     @property
     def itemsize(self) -> int:
@@ -107,6 +111,14 @@ class Layout:
         least, more = divmod(shape.layers, self.pp)
         first = (self.pp - more) // 2
         return [least + (first <= rank < first + more) for rank in range(self.pp)]
+
+
+def usual_recipe(zero: int, precision: str) -> str:
+    """In which types states are kept where nobody says: as Megatron does in bf16 (gradients in
+    fp32); as FSDP and fp16 do, 16 bytes a parameter; in fp32."""
+    if precision in ("fp32", "tf32"):
+        return "fp32"
+    return "mixed" if zero == 3 or precision == "fp16" else "megatron"
 
 
 def refusals(shape: Shape, cluster: Cluster, layout: Layout) -> list[str]:

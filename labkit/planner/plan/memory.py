@@ -75,10 +75,14 @@ class Memory:
             ("B", full),
             ("step", held),
         ]
-        whole = [
-            (label, {part: round(size) for part, size in bill.items()}) for label, bill in moments
-        ]
-        return footprint.from_moments(whole, "predicted")
+        return footprint.from_moments(
+            [(label, _whole(bill)) for label, bill in moments], "predicted"
+        )
+
+
+def _whole(bill: dict[str, float]) -> dict[str, int]:
+    """In whole bytes."""
+    return {part: round(num_bytes) for part, num_bytes in bill.items()}
 
 
 def memory(shape: Shape, layout: Layout, stack: Stack) -> Memory:
@@ -178,6 +182,8 @@ def _activation_bytes(shape: Shape, layout: Layout, rank: int, num_layers: int) 
     if layout.vpp > 1:
         flight = min(layout.num_microbatches, layout.pp + (layout.pp - 1) / layout.vpp)
     one = layer_bytes(shape, layout)
+    if layout.recompute == "operators":
+        return flight * num_layers * one / 2  # every second product's output
     if layout.recompute != "full":
         return flight * num_layers * one
     stream = layout.tokens * shape.hidden * layout.itemsize / (layout.tp if layout.sp else 1)
@@ -186,5 +192,9 @@ def _activation_bytes(shape: Shape, layout: Layout, rank: int, num_layers: int) 
 
 def _logit_bytes(shape: Shape, layout: Layout) -> float:
     """Logits in 16 bit, in fp32 for the loss, and their gradient: 10 bytes each where they are not
-    cut up, for a microbatch at a time."""
-    return 10 * layout.tokens * shape.vocab / layout.tp
+    cut up, for a microbatch at a time. Where layers are computed again, one layer's values lie
+    there afterwards: of the two the larger counts."""
+    held = 10 * layout.tokens * shape.vocab / layout.tp
+    if layout.recompute == "full":
+        return max(0.0, held - layer_bytes(shape, layout))
+    return held

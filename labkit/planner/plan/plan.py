@@ -1,23 +1,26 @@
 """The experiment: a model, a cluster and a layout in; memory, time, days and money out."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
 
 from labkit.experiment import Experiment, Reading
 from labkit.footprint import Footprint
+from labkit.pipeline import step as pipeline_step
 from labkit.pipeline.schedules import SCHEDULES
 from labkit.pipeline.simulation import Cost, simulate
 from labkit.planner.plan import memory, shape, steptime
 from labkit.planner.plan.cluster import Cluster, gpu
-from labkit.planner.plan.layout import Layout, refusals, warnings
+from labkit.planner.plan.layout import Layout, refusals, usual_recipe, warnings
 from labkit.planner.plan.shape import Shape
 from labkit.planner.plan.stacks import STACKS, Stack, nearest
 from labkit.planner.plan.steptime import StepTime
+from labkit.sharding import step as sharding_step
 from labkit.timeline import COMM, COMPUTE, Timeline, from_rows, step_us
 from labkit.units import check_real, check_word, format_us
 from labkit.words import both, say
 
+TOY_RANKS = 4
 MOST_SPANS = 20_000
 """A step of more actions than this is not simulated: its closed form stands."""
 DAY_US = 86_400e6
@@ -68,8 +71,8 @@ class Plan(Experiment):
     """none or optimizer"""
     precision: str = "bf16"
     """of the products"""
-    recipe: str = "megatron"
-    """in which types states are kept"""
+    recipe: str = ""
+    """in which types states are kept: a key of ``states.RECIPES``; "": ``layout.usual_recipe``"""
     flash: bool = True
     """whether attention never stores its matrix"""
     schedule: str = "1f1b"
@@ -78,13 +81,18 @@ class Plan(Experiment):
     """whose constants: a key of STACKS, or a fitted Stack; "": the nearest shipped one"""
 
     shape: Shape = field(init=False, repr=False, compare=False)
+    """the model in sizes"""
     cluster: Cluster = field(init=False, repr=False, compare=False)
+    """the machine"""
     layout: Layout = field(init=False, repr=False, compare=False)
+    """the division, with dp"""
     used: Stack = field(init=False, repr=False, compare=False)
+    """whose constants are used"""
 
     reading: ClassVar[Reading] = Reading(both("step"), step_us, format_us)
     """what ``sweep`` draws of it"""
     board_home: ClassVar[str] = "labkit.planner.plan.plan_board"
+    """its board"""
 
     def __post_init__(self) -> None:
         model = self.model if isinstance(self.model, Shape) else _shape(self.model)
@@ -117,6 +125,7 @@ class Plan(Experiment):
 
     def _layout(self) -> Layout:
         same = {name: getattr(self, name) for name in LAYOUT}
+        same["recipe"] = self.recipe or usual_recipe(self.zero, self.precision)
         dp = max(1, self.gpus // max(1, self.num_inner))
         batch = self.batch or dp * self.mbs * self.pp
         return Layout(dp=dp, gbs=batch, **same)
@@ -228,6 +237,26 @@ class Plan(Experiment):
             gpus=self.gpus,
         )
 
+    def toy(self) -> Experiment:
+        """The same division of the course's small model, which runs here: the pipeline if there is
+        one, else how data parallelism keeps its states. Raises ValueError where tensor parallelism
+        is all there is."""
+        if self.pp > 1:
+            schedule = "interleaved_1f1b" if self.vpp > 1 else self.schedule
+            return pipeline_step.Step(
+                schedule=schedule,
+                ranks=min(self.pp, TOY_RANKS),
+                microbatches=2 * TOY_RANKS,
+                chunks=min(self.vpp, 2),
+            )
+        if self.layout.dp == 1 and self.gpus > 1:
+            raise ValueError(
+                "a toy divides by pipeline or data parallelism; this plan has neither. Give pp, or "
+                "leave ranks for dp"
+            )
+        engines = {0: "ddp", 1: "zero1", 2: "zero2", 3: "fsdp"}
+        return sharding_step.Step(engine=engines[self.zero], ranks=min(self.layout.dp, TOY_RANKS))
+
     def title(self, language: str | None = None) -> str:
         """Model, cluster and layout."""
         axes = {"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.layout.dp}
@@ -262,8 +291,3 @@ def _way_out(layout: Layout, cluster: Cluster) -> str:
         return f"tp x cp x pp divides {cluster.num_gpus}"
     step = layout.dp * layout.mbs
     return f"A batch of {max(1, layout.gbs // step) * step} sequences divides evenly; vpp 1 always"
-
-
-def but(plan: Plan, **changes: object) -> Plan:
-    """The same with some fields changed."""
-    return replace(plan, **changes)

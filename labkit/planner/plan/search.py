@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from labkit.planner.plan import memory, steptime
-from labkit.planner.plan.layout import Layout, refusals
+from labkit.planner.plan.layout import Layout, refusals, usual_recipe
 from labkit.planner.plan.plan import LAYOUT, Plan
 from labkit.units import check_whole, format_bytes
 
@@ -174,6 +174,7 @@ def _experts(plan: Plan, dp: int) -> list[int]:
 def _finer(plan: Plan, **axes: int) -> Iterator[Layout]:
     each_rank = plan.layout.gbs // axes["dp"]
     kept = {each.name: getattr(plan.layout, each.name) for each in fields(Layout)}
+    kept["recipe"] = plan.recipe or usual_recipe(axes["zero"], plan.precision)
     for mbs in powers(min(MOST_MICROBATCH, each_rank)):
         for vpp in _chunks(plan, axes["pp"]):
             for recompute in ("none", "full") if plan.flash else ("none", "selective", "full"):

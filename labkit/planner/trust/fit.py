@@ -5,9 +5,10 @@ where they began by how far such constants differ between stacks, so that two ro
 constant out of the world. The stack that fits best is taken.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,11 @@ NOISE = 0.03
 """How far repeated measurements of one configuration lie apart (published repeats: 2 to 6 %)."""
 ROUNDS = 12
 STEP = 1e-3
+SETTLED = 1e-3
+LIKELY = 3
+"""How many of the shipped stacks are kept once the first constant was moved."""
 Engine = tuple[str, bool]
-"""(GPU, whether parameters are sharded): what one stack serves."""
+"""(generation of GPU, whether parameters are sharded): what one stack serves."""
 Moved = tuple[Engine, str]
 """a constant of an engine's stack"""
 
@@ -59,7 +63,7 @@ def label(each: Engine) -> str:
 
 def engine(row: Row) -> Engine:
     """What one stack serves."""
-    return row.cluster.gpu.name, row.layout.zero == 3
+    return row.cluster.gpu.family, row.layout.zero == 3
 
 
 def predicted_us(row: Row, stack: Stack) -> float:
@@ -89,18 +93,23 @@ def fit(rows: Sequence[Row | Mapping[str, object]]) -> Fit:
         engines.setdefault(engine(row), []).append(row)
     largest = sorted(engines, key=lambda each: -len(engines[each]))
     moved: list[Moved] = [(each, CONSTANTS[0]) for each in largest[:most]]
-    best = {each: _best(engines[each], _of(moved, each)) for each in engines}
+    best = {}
+    likely = {}
+    for each, its_rows in engines.items():
+        tried = _tried(its_rows, _of(moved, each), STACKS.values())
+        best[each] = (tried[0].loss, tried[0].stack)
+        likely[each] = [one.begun for one in tried[:LIKELY]]
     while len(moved) < most:
         offers = []
         for each, its_rows in engines.items():
             for name in set(CONSTANTS) - set(_of(moved, each)):
-                loss, stack = _best(its_rows, (*_of(moved, each), name))
-                offers.append((best[each][0] - loss, each, name, loss, stack))
-        gain, each, name, loss, stack = max(offers, key=lambda offer: offer[0])
+                one = _tried(its_rows, (*_of(moved, each), name), likely[each])[0]
+                offers.append((best[each][0] - one.loss, each, name, one))
+        gain, each, name, one = max(offers, key=lambda offer: offer[0])
         if gain <= 0:
             break
         moved.append((each, name))
-        best[each] = (loss, stack)
+        best[each] = (one.loss, one.stack)
     stacks = {each: best[each][1] for each in best}
     errors = [log_errors(engines[each], stacks[each]) for each in engines]
     misfit = float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
@@ -112,13 +121,21 @@ def _of(moved: Sequence[Moved], wanted: Engine) -> tuple[str, ...]:
     return tuple(name for each, name in moved if each == wanted)
 
 
-def _best(rows: Sequence[Row], chosen: Sequence[str]) -> tuple[float, Stack]:
-    """(loss, stack): the shipped stack that fits best once the chosen constants are moved."""
+class _Tried(NamedTuple):
+    """A shipped stack, its constants moved."""
+
+    loss: float
+    begun: Stack
+    stack: Stack
+
+
+def _tried(rows: Sequence[Row], chosen: Sequence[str], stacks: Iterable[Stack]) -> list[_Tried]:
+    """Each stack with the chosen constants moved, the best first."""
     tried = []
-    for begun in STACKS.values():
+    for begun in stacks:
         stack = _moved(rows, begun, chosen) if chosen else begun
-        tried.append((_loss(rows, begun, stack, chosen), stack))
-    return min(tried, key=lambda each: each[0])
+        tried.append(_Tried(_loss(rows, begun, stack, chosen), begun, stack))
+    return sorted(tried, key=lambda one: one.loss)
 
 
 def _loss(rows: Sequence[Row], begun: Stack, stack: Stack, chosen: Sequence[str]) -> float:
@@ -155,7 +172,7 @@ def _moved(rows: Sequence[Row], begun: Stack, chosen: Sequence[str]) -> Stack:
         target = np.concatenate([-errors * weight, (start - logs) / held])
         step = np.linalg.lstsq(matrix, target, rcond=None)[0]
         logs = logs + np.clip(step, -0.5, 0.5)
-        if np.abs(step).max() < 1e-4:
+        if np.abs(step).max() < SETTLED:
             break
     return stack_at(logs)
 

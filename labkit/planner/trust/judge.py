@@ -96,5 +96,6 @@ def order(rows: Sequence[Row], speeds: Sequence[float]) -> tuple[float | None, f
         found.append((len(numbers), spearman(published, predicted), max(published) / picked - 1))
     if not found:
         return None, None
-    sizes = np.array([each[0] for each in found], float)
-    return tuple(float(np.average([each[at] for each in found], weights=sizes)) for at in (1, 2))
+    sizes, spearmans, regrets = zip(*found, strict=True)
+    mean_spearman = float(np.average(spearmans, weights=sizes))
+    return mean_spearman, float(np.average(regrets, weights=sizes))

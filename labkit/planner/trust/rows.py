@@ -7,11 +7,12 @@ anywhere. A row gives one or more of ``tflops_gpu``, ``iter_s``, ``tok_s_gpu`` a
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
 
 from labkit.planner.plan import cluster as clusters
 from labkit.planner.plan.cluster import Cluster
-from labkit.planner.plan.layout import Layout
+from labkit.planner.plan.layout import PRECISIONS, Layout, usual_recipe
 from labkit.planner.plan.shape import Shape
 
 HEADER = (
@@ -53,10 +54,12 @@ HEADER = (
 )
 QUANTITIES = ("iter_s", "tok_s_gpu", "tflops_gpu", "mem_gib")
 """What a row may give, the nearest to a clock first."""
-NEEDED = ("gpu", "n_gpus", "layers", "hidden", "heads", "vocab", "seq", "mbs", "gbs")
+NEEDED = ("gpu", "n_gpus", "layers", "hidden", "seq", "gbs")
 """Columns without which nothing can be said."""
-USUAL = {"gpus_per_node": 8, "tp": 1, "cp": 1, "pp": 1, "vpp": 1, "zero": 0, "sp": 0, "flash": 0}
-"""What stands where a cell is empty."""
+USUAL = {"gpus_per_node": 8, "tp": 1, "cp": 1, "pp": 1, "vpp": 1, "mbs": 1, "vocab": 50_257}
+"""What stands where a cell is empty; elsewhere 0."""
+USUAL_HEAD = 128
+"""Width of a head, where a row does not say how many there are."""
 SCHEDULES = {
     "gpipe": "gpipe",
     "zb-h1": "zb_h1",
@@ -67,7 +70,7 @@ SCHEDULES = {
     "zb-v": "zbv",
 }
 """How notes name a schedule ("schedule ZB-2p"), and what it is here; anything else is 1F1B."""
-RECOMPUTE = {"": "none", "none": "none", "selective": "selective", "selective-op": "selective"}
+RECOMPUTE = {"": "none", "none": "none", "selective": "selective", "selective-op": "operators"}
 """How rows say it, and what it is here; anything else is full."""
 
 
@@ -172,7 +175,7 @@ def row(cells: Mapping[str, object], name: str = "") -> Row:
         name=name,
         layers=_whole(line, "layers"),
         hidden=_whole(line, "hidden"),
-        heads=_whole(line, "heads"),
+        heads=_whole(line, "heads") or max(1, _whole(line, "hidden") // USUAL_HEAD),
         kv_heads=_whole(line, "kv_heads"),
         ffn=_whole(line, "ffn"),
         glu=bool(_whole(line, "glu")),
@@ -181,9 +184,11 @@ def row(cells: Mapping[str, object], name: str = "") -> Row:
         experts=_whole(line, "experts") or 1,
         active_experts=_whole(line, "active_experts") or 1,
     )
-    per_node = min(_whole(line, "gpus_per_node"), _whole(line, "n_gpus"))
+    num_gpus = _whole(line, "n_gpus")
     cluster = Cluster(
-        gpu=clusters.gpu(line["gpu"]), num_gpus=_whole(line, "n_gpus"), per_node=per_node
+        gpu=clusters.gpu(line["gpu"]),
+        num_gpus=num_gpus,
+        per_node=gcd(_whole(line, "gpus_per_node"), num_gpus),  # nodes are full
     )
     told = {each: _number(line, each) for each in QUANTITIES if (line.get(each) or "").strip()}
     return Row(
@@ -200,8 +205,7 @@ def row(cells: Mapping[str, object], name: str = "") -> Row:
 
 def _layout(line: dict[str, str], cluster: Cluster) -> Layout:
     inner = _whole(line, "tp") * _whole(line, "cp") * _whole(line, "pp")
-    precision = (line.get("precision") or "bf16").strip().lower()
-    known = ("fp32", "tf32", "fp16", "bf16")
+    precision = _precision((line.get("precision") or "").strip().lower())
     recompute = (line.get("recompute") or "none").strip().lower()
     zero = _whole(line, "zero")
     return Layout(
@@ -217,11 +221,19 @@ def _layout(line: dict[str, str], cluster: Cluster) -> Layout:
         gbs=_whole(line, "gbs"),
         seq=_whole(line, "seq"),
         recompute=RECOMPUTE.get(recompute, "full"),
-        precision=precision if precision in known else "fp8",
+        precision=precision,
         flash=bool(_whole(line, "flash")),
-        recipe="megatron" if zero < 2 and precision != "fp16" else "mixed",
+        recipe=usual_recipe(zero, precision),
         schedule=_schedule(line.get("notes") or ""),
     )
+
+
+def _precision(told: str) -> str:
+    """However it is written: "bf16-mixed", "mxfp8"."""
+    named = [each for each in PRECISIONS if each in told]
+    if named:
+        return named[0]
+    return "fp8" if "8" in told or "fp4" in told else "bf16"
 
 
 def _schedule(notes: str) -> str:
