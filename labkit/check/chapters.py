@@ -34,12 +34,12 @@ def hints() -> dict[str, dict[str, list[str]]]:
 
 @cache
 def exercises() -> dict[str, tuple[str, ...]]:
-    """Chapter and subject ("08 pipeline") -> its exercises, in the order of the chapters. A subject
-    names its chapter in the docstring of its package."""
+    """Chapter and subject ("08 pipeline") -> its exercises, in the order of the chapters. A check
+    names its chapter in its docstring, else its package does."""
     found: dict[str, tuple[str, ...]] = {}
     for file in _hint_files():
         names = tuple(json.loads(file.read_text(encoding="utf-8")))
-        place = f"{_chapter_of(file.parent)} {file.parent.name}"
+        place = f"{_chapter_of(file)} {file.parent.name}"
         found[place] = (*found.get(place, ()), *names)
     return dict(sorted(found.items()))
 
@@ -48,7 +48,10 @@ def _hint_files() -> list[Path]:
     return sorted(_PACKAGE.glob("*/*hints.json"))
 
 
-def _chapter_of(subject: Path) -> str:
-    about = ast.get_docstring(ast.parse((subject / "__init__.py").read_bytes())) or ""
-    named = re.search(r"[Cc]hapter\s+(\d\d)\b", about)
-    return named[1] if named else "--"
+def _chapter_of(hint_file: Path) -> str:
+    check = hint_file.with_name(hint_file.name.replace("hints.json", "check.py"))
+    for source in (check, hint_file.parent / "__init__.py"):
+        about = ast.get_docstring(ast.parse(source.read_bytes())) or ""
+        if named := re.search(r"[Cc]hapter\s+(\d\d)\b", about):
+            return named[1]
+    return "--"

@@ -34,6 +34,7 @@ OFFERED = {
     "trace",
     "Training",
     "slowdown",
+    "regrets",
 }  # what a chapter uses, and is no exercise
 CLAIMS = {
     "finding": {

@@ -1,0 +1,132 @@
+"""The exercises of chapter 18: right answers pass, typical mistakes are caught, wasteful ones are
+told so."""
+
+import pytest
+
+from labkit.check import chapters
+from labkit.planner import plan_check as check
+
+pytestmark = pytest.mark.usefixtures("a_fresh_learner")
+EXERCISES = ("mended_bill", "layout_in_budget", "third_run")
+FEW = [(1, 1, 1), (1, 1, 3), (1, 2, 1), (2, 1, 3), (1, 4, 1), (2, 2, 1)]
+MORE = [(1, 8, 1), (2, 4, 1), (2, 8, 1), (1, 16, 1), (4, 8, 1)]
+SIZES = FEW + MORE
+"""tp, pp, zero: the fewest parts first"""
+
+
+def bill(params, tp, pp, dp, zero):
+    held = params / (tp * pp) / 1e9
+    weights = 2 * held / (dp if zero == 3 else 1)
+    gradients = 4 * held / (dp if zero >= 2 else 1)
+    return weights, gradients, 12 * held / (dp if zero >= 1 else 1)
+
+
+def test_a_mended_bill_passes():
+    assert check.mended_bill(bill).state == "passed"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ("gradients of the whole model", "tp 8, pp 12, dp 4, ZeRO 0: gradients 28 GB"),
+        ("Adam of the whole model", "tp 8, pp 12, dp 4, ZeRO 0: optimizer 84 GB"),
+        ("weights divided twice", "tp 2, pp 1, dp 32, ZeRO 3: parameters 0.1094 GB"),
+        ("gradients divided too early", "tp 2, pp 4, dp 8, ZeRO 1: gradients 0.4375 GB"),
+    ],
+)
+def test_each_mistake_of_a_bill_is_named(mistake, says):
+    def answer(params, tp, pp, dp, zero):
+        weights, gradients, adam = bill(params, tp, pp, dp, zero)
+        if mistake == "gradients of the whole model" and zero < 2:
+            gradients *= tp * pp
+        if mistake == "Adam of the whole model" and zero == 0:
+            adam *= tp * pp
+        if mistake == "weights divided twice" and zero == 3:
+            weights /= tp * pp
+        if mistake == "gradients divided too early" and zero == 1:
+            gradients /= dp
+        return weights, gradients, adam
+
+    verdict = check.mended_bill(answer)
+    assert verdict.state == "wrong" and says in verdict.counterexample
+
+
+def thrifty(gpus, ask):
+    fitting = []
+    for tp, pp, zero in SIZES:
+        if tp * pp <= gpus:
+            layout = {"tp": tp, "pp": pp, "zero": zero, "sp": tp > 1}
+            asked = ask(**layout)
+            if asked.fits:
+                fitting.append((asked.step_s, len(fitting), layout))
+    step_s, _, layout = min(fitting)
+    asked = ask(**layout, mbs=2)
+    return layout | {"mbs": 2} if asked.fits and asked.step_s < step_s else layout
+
+
+def test_a_thrifty_choice_passes_and_its_regrets_are_shown():
+    assert check.layout_in_budget(thrifty).state == "passed"
+    rows = check.regrets(thrifty)
+    assert len(rows) == len(check._CHOICES)
+    for row in rows:
+        assert 0 <= row["regret"] <= check.MOST_REGRET and row["questions"] <= check.MOST_ASKED
+        assert row["yours_s"] == pytest.approx(row["best_s"] * (1 + row["regret"]))
+
+
+def test_a_stub_has_no_regret_yet():
+    def stub(gpus, ask):
+        raise NotImplementedError("your turn")
+
+    assert [row["regret"] for row in check.regrets(stub)] == [None] * len(check._CHOICES)
+
+
+def test_a_layout_that_does_not_fit_is_wrong():
+    verdict = check.layout_in_budget(lambda gpus, ask: {"zero": 0})
+    assert verdict.state == "wrong" and "a GPU has 80" in verdict.counterexample
+
+
+def test_a_layout_that_does_not_divide_says_why():
+    verdict = check.layout_in_budget(lambda gpus, ask: {"tp": 3})
+    assert verdict.state == "wrong" and "3 ranks" in verdict.counterexample.replace("6", "3")
+
+
+def test_a_layout_that_fits_and_is_slow_tells_its_regret():
+    slow = {"tp": 8, "pp": 1, "zero": 3, "sp": True, "recompute": "full"}
+    verdict = check.layout_in_budget(lambda gpus, ask: slow)
+    assert verdict.state == "over budget" and "more than the best" in verdict.counterexample
+
+
+def test_too_many_questions_are_over_budget():
+    def asking(gpus, ask):
+        layout = thrifty(gpus, ask)
+        for _ in range(check.MOST_ASKED):
+            ask(**layout)
+        return layout
+
+    verdict = check.layout_in_budget(asking)
+    assert verdict.state == "over budget" and "questions; 16 are enough" in verdict.counterexample
+
+
+def line(first, second, num_microbatches):
+    each_s = (first[1] - second[1]) / (first[0] - second[0])
+    return first[1] + each_s * (num_microbatches - first[0])
+
+
+def test_two_runs_give_the_third():
+    assert check.third_run(line).state == "passed"
+
+
+def test_one_run_alone_does_not_give_the_third():
+    verdict = check.third_run(lambda first, second, num: second[1] / second[0] * num)
+    assert verdict.state == "wrong" and "175B, published" in verdict.counterexample
+
+
+def test_planned_triples_end_on_a_batch_that_the_others_do_not_have():
+    for _, first, second, third in check._triples():
+        assert len({first[0], second[0], third[0]}) == 3
+
+
+def test_the_exercises_stand_under_their_own_chapters():
+    found = chapters.exercises()
+    assert set(found["18 planner"]) == {"mended_bill", "layout_in_budget", "third_run"}
+    assert "model_state_gb" in found["01 planner"]
