@@ -9,7 +9,8 @@ plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the
 01.
 
 ``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
-the search for the best layout. ``trust`` fits its constants on measured rows and judges it on
+the search for the best layout. ``measured`` reads a module of your own, ``rehearse`` runs one rank
+of a plan with fake tensors. ``trust`` fits its constants on measured rows and judges it on
 others. Chapter 18.
 """
 
@@ -40,8 +41,17 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Gpu",
             "gpu",
         ],
+        "real.counted": [
+            "Counted",
+        ],
+        "real.fake_run": [
+            "rehearse",
+        ],
         "plan.layout": [
             "Layout",
+        ],
+        "real.module_run": [
+            "measured",
         ],
         "plan.plan": [
             "Plan",
