@@ -3,16 +3,17 @@
     python benchmarks/planner.py [--json] [--only WORD] [--seeds 10]
 
 Published rows (data/published/, those with the runs' header): fitted on a quarter, judged on the
-others, over ten seeds; a cell is the median over the seeds. ``naive`` says what one constant TFLOP/s
-from the same quarter is wrong by, ``skill`` how many times the planner's median error goes into it.
+others, over ten seeds; a cell is the median over the seeds. ``naive``: what one constant TFLOP/s
+from the same quarter is wrong by; ``skill``: how many times the planner's median goes into it.
 ``left out``: fitted on all other sources, judged on this one. ``schedules``: the bubbles of Qi et
-al. 2023, table 5, simulated from their profiled times; ZB-1p and ZB-2p, whose orders their solver
-writes, and ZB-H2 are left: ``pipeline.SCHEDULES`` has none of the three; chunks of the interleaved
-schedule are those that come nearest in all rows of a model. ``search``: every layout of a model on
-1,024 GPUs. ``rehearsal``: rank 0 of 1,024 with fake tensors, beside the planner's bytes. ``here``:
-real steps of the small transformer on this machine's ranks, constants fitted on four of them and
-the others predicted. ``missed`` names what lies further off than the part's bound. ``quiet`` says
-whether a number needs a quiet machine: times do, and stand here as they came.
+al. 2023, table 5, simulated from their profiled times, gaps as shares of a step; ZB-1p and ZB-2p,
+whose orders their solver writes, and ZB-H2 are left: ``pipeline.SCHEDULES`` has none of the three.
+The interleaved schedule has the chunks that come nearest in all rows of a model. ``search``: every
+layout of a model on 1,024 GPUs. ``rehearsal``: rank 0 of 1,024 with fake tensors, the planner's
+bytes over torch's. ``here``: real steps of the small transformer on this machine's ranks; two
+steps of DDP and two of FSDP are fitted (one constant each), the others predicted; all ranks read
+their speeds at once. ``missed`` names what is further off than 10 % (schedules: half a point;
+rehearsal: 5 %; here: 15 %). ``needs_quiet``: the numbers are times, and stand here as they came.
 """
 
 import argparse
@@ -55,7 +56,9 @@ def sources() -> dict[str, list[Row]]:
     return found
 
 
-def row(part: str, what: str, *, quiet: bool = False, missed: Sequence[str] = (), **numbers) -> dict:
+def row(
+    part: str, what: str, *, quiet: bool = False, missed: Sequence[str] = (), **numbers
+) -> dict:
     """One line of the table: the same columns for every part."""
     columns = ("median", "p90", "naive", "skill", "spearman", "regret")
     found = {"part": part, "what": what}
@@ -266,12 +269,70 @@ def rehearsals() -> Iterator[dict]:
         )
 
 
+def here(rounds: int = 3) -> Iterator[dict]:
+    """Real steps on this machine: constants from four of them, the others predicted."""
+    from labkit.planner.real import here_run
+
+    seen = [here_run.Case(engine=engine, **sizes) for engine in ("ddp", "fsdp") for sizes in _SEEN]
+    unseen = [here_run.Case(**fields) for fields in _UNSEEN]
+    sizes = {case.ranks for case in (*seen, *unseen)}
+    gpus = {ranks: here_run.speeds(ranks) for ranks in sizes}
+    steps_us = here_run.steps([*seen, *unseen], rounds)
+    lines = []
+    for case, step_us in zip((*seen, *unseen), steps_us, strict=True):
+        lines.append(here_run.row(case, gpus[case.ranks], step_us))
+    found = planner.fit(lines[: len(seen)])
+    tflops = judge.naive_tflops(lines[: len(seen)])
+    errors = {}
+    for case, line in zip(unseen, lines[len(seen) :], strict=True):
+        stack = found.stacks[gpus[seen[0].ranks].name, case.engine == "fsdp"]
+        errors[_named(case)] = fitting.predicted_us(line, stack) / line.step_us() - 1
+    for part in ("", *here_run.ENGINES):
+        mine = {name: error for name, error in errors.items() if name.startswith(part)}
+        pairs = zip(lines[len(seen) :], errors, strict=True)
+        its_lines = [line for line, name in pairs if name in mine]
+        naive = judge.naive_errors(its_lines, tflops)
+        yield row(
+            "here",
+            part or "all",
+            quiet=True,
+            median=judge.median(list(mine.values())),
+            p90=judge.p90(list(mine.values())),
+            naive=judge.median(naive),
+            rows=len(mine),
+            gflops_each=round(500 * gpus[2].tflops, 1),
+            missed=[f"{name} {error:+.0%}" for name, error in mine.items() if abs(error) > 0.15],
+        )
+
+
+_SEEN = ({}, {"layers": 8, "mbs": 4})
+_UNSEEN = (
+    {"engine": "ddp", "mbs": 8},
+    {"engine": "ddp", "layers": 12},
+    {"engine": "ddp", "microbatches": 4},
+    {"engine": "ddp", "dim": 512},
+    {"engine": "ddp", "ranks": 4},
+    {"engine": "fsdp", "mbs": 8},
+    {"engine": "fsdp", "layers": 12},
+    {"engine": "fsdp", "microbatches": 2},
+    {"engine": "pipeline", "microbatches": 4},
+    {"engine": "pipeline", "microbatches": 8},
+    {"engine": "pipeline", "layers": 8, "microbatches": 4, "mbs": 4},
+)
+
+
+def _named(case: object) -> str:
+    sizes = f"{case.ranks} ranks, {case.layers} x {case.dim}, {case.microbatches} x {case.mbs}"
+    return f"{case.engine}: {sizes}"
+
+
 PARTS = {
     "fit on a quarter": fitted,
     "left out": left_out,
     "schedules": schedules,
     "search": searches,
     "rehearsal": rehearsals,
+    "here": here,
 }
 
 

@@ -31,7 +31,9 @@ def test_table_5_is_simulated_to_its_fourth_digit(bench, column):
         assert found == pytest.approx(float(rates[column]), abs=6e-5)
 
 
-@pytest.mark.parametrize(("model", "chunks"), [("1.5B", 3), ("6.2B", 4), ("14.6B", 3), ("28.3B", 2)])
+@pytest.mark.parametrize(
+    ("model", "chunks"), [("1.5B", 3), ("6.2B", 4), ("14.6B", 3), ("28.3B", 2)]
+)
 def test_interleaving_lies_within_half_a_point(bench, model, chunks):
     pairs = [pair for pair in bench.table5() if pair[0]["model"] == model][:1]
     gaps = bench._interleaved_gaps(pairs, chunks)

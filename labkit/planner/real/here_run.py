@@ -18,8 +18,8 @@ from typing import Any
 from labkit.collectives import network
 from labkit.launching import launcher
 from labkit.machine import resources
-from labkit.pipeline import Step as Pipeline
-from labkit.pipeline import Training
+from labkit.pipeline.step import Step as Pipeline
+from labkit.pipeline.step import Training
 from labkit.planner.plan.cluster import Cluster, Gpu
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.stacks import HBM_SHARE
@@ -32,6 +32,7 @@ SIDE = 512
 COPY_BYTES = 2**25
 REDUCED_BYTES = (2**14, 2**18, 2**20, 2**22)
 ROUNDS = 7
+STEPS = 3
 TIMEOUT_S = 300.0
 
 
@@ -64,12 +65,12 @@ def speeds(ranks: int) -> Gpu:
     """This machine as one of so many ranks finds it, all busy at once: products, copies and
     all-reduces, the fastest of some rounds of each."""
     run = launcher.launch(_speeds, ranks=ranks, timeout_s=TIMEOUT_S, devices="cpu")
-    slowest = {name: max(each[name] for each in run) for name in ("product_us", "copy_us")}
-    tflops = 2 * SIDE**3 / slowest["product_us"] / 1e6
-    bandwidth = 2 * COPY_BYTES / slowest["copy_us"] / 1e3
+    tflops = 2 * SIDE**3 / max(each["product_us"] for each in run) / 1e6
+    bandwidth = 2 * COPY_BYTES / max(each["copy_us"] for each in run) / 1e3
     link = None
     if ranks > 1:
-        times_us = [max(each) for each in zip(*(rank["reduce_us"] for rank in run), strict=True)]
+        by_rank = [rank["reduce_us"] for rank in run]
+        times_us = [max(each) for each in zip(*by_rank, strict=True)]
         fit = network.fit("all_reduce", ranks, REDUCED_BYTES, times_us)
         bus = fit.bandwidth_gb_per_s * network.busbw_factor("all_reduce", ranks)
         link = (max(1.0, fit.alpha_us), bus)
@@ -136,23 +137,20 @@ def row(case: Case, gpu: Gpu, step_us: float) -> Row:
 
 
 def steps(cases: Sequence[Case], rounds: int = ROUNDS) -> list[float]:
-    """Microseconds of a real step of each case: the fastest of some rounds, in which the cases take
-    turns, so that a busy machine slows all alike."""
+    """Microseconds of a real step of each case: the fastest of some rounds, in each of which all
+    cases take their turn, so that a busy machine slows all alike."""
     best = [float("inf")] * len(cases)
-    together: dict[int, list[int]] = {}
-    for number, case in enumerate(cases):
-        if case.engine != "pipeline":
-            together.setdefault(case.ranks, []).append(number)
-    for ranks, numbers in together.items():
-        mine = [cases[number] for number in numbers]
-        run = launcher.launch(_steps, mine, rounds, ranks=ranks, timeout_s=TIMEOUT_S, devices="cpu")
-        for place, number in enumerate(numbers):
-            best[number] = max(rank[place] for rank in run)
     for _ in range(rounds):
         for number, case in enumerate(cases):
-            if case.engine == "pipeline":
-                best[number] = min(best[number], _piped_us(case))
+            found_us = _piped_us(case) if case.engine == "pipeline" else _trained_us(case)
+            best[number] = min(best[number], found_us)
     return best
+
+
+def _trained_us(case: Case) -> float:
+    """The fastest step of one run of the sharding experiment's trainer."""
+    run = launcher.launch(_steps, case, ranks=case.ranks, timeout_s=TIMEOUT_S, devices="cpu")
+    return max(run)
 
 
 def _piped_us(case: Case) -> float:
@@ -206,21 +204,19 @@ def _best_us(call: Callable[[], object], num_calls: int = 10) -> float:
     return 1e6 * min(rounds[1:])
 
 
-def _steps(cases: list[Case], rounds: int) -> list[float]:
-    """Microseconds of each case's fastest step."""
+def _steps(case: Case) -> float:
+    """Microseconds of the fastest step after the first."""
     import torch.distributed as dist
 
-    ready = [_ready(case) for case in cases]
-    best = [float("inf")] * len(cases)
-    for number in range(rounds + 1):
-        for place, train in enumerate(ready):
-            dist.barrier()
-            began = time.perf_counter()
-            train()
-            dist.barrier()
-            if number:
-                best[place] = min(best[place], 1e6 * (time.perf_counter() - began))
-    return best
+    train = _ready(case)
+    found = []
+    for _ in range(1 + STEPS):
+        dist.barrier()
+        began = time.perf_counter()
+        train()
+        dist.barrier()
+        found.append(1e6 * (time.perf_counter() - began))
+    return min(found[1:])
 
 
 def _ready(case: Case) -> Callable[[], object]:
