@@ -20,7 +20,6 @@ import argparse
 import csv
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -62,7 +61,9 @@ def row(
     """One line of the table: the same columns for every part."""
     columns = ("median", "p90", "naive", "skill", "spearman", "regret")
     found = {"part": part, "what": what}
-    found |= {name: _rounded(numbers.pop(name, None)) for name in columns}
+    for name in columns:
+        number = numbers.pop(name, None)
+        found[name] = None if number is None else round(float(number), 4)
     found["numbers"] = ", ".join(f"{name} {value}" for name, value in numbers.items())
     shown = ", ".join(missed[:MOST_NAMED])
     more = len(missed) - MOST_NAMED
@@ -71,23 +72,16 @@ def row(
     return found
 
 
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(float(number), 4)
-
-
 def _middle(values: Sequence[float | None]) -> float | None:
     """The median of those that there are."""
     there = [value for value in values if value is not None]
     return statistics.median(there) if there else None
 
 
-# --- published rows ---
-
-
 def fitted(seeds: int) -> Iterator[dict]:
     """A row for each source, and one for all of them together."""
     files = sources()
-    together = [each for rows in files.values() for each in rows]
+    together = _timed(files)
     for name, rows in (*files.items(), ("all together", together)):
         found = [planner.validate(rows, share=SHARE, seed=seed) for seed in range(seeds)]
         told = [each.to_json() for each in found]
@@ -108,6 +102,14 @@ def fitted(seeds: int) -> Iterator[dict]:
         )
 
 
+def _timed(files: dict[str, list[Row]], left_out: str = "") -> list[Row]:
+    """Rows with a time of all sources but one."""
+    found = []
+    for name, rows in files.items():
+        found += [each for each in rows if name != left_out and each.step_us()]
+    return found
+
+
 def _missed(runs: Sequence[Sequence[judge.Judged]]) -> list[str]:
     """Rows that the median seed misses by more than TIME_BOUND, the worst first."""
     errors: dict[str, list[float]] = {}
@@ -124,15 +126,14 @@ def left_out() -> Iterator[dict]:
     """Each source predicted by constants that were fitted on the others."""
     files = sources()
     for name, rows in files.items():
-        others = [each for other, its_rows in files.items() if other != name for each in its_rows]
+        others = _timed(files, left_out=name)
         found = planner.fit(others)
         errors = {}
-        for each in (each for each in rows if each.step_us()):
+        timed = _timed({"": rows}, left_out=name)
+        for each in timed:
             predicted = fitting.predicted_us(each, found.stack(each))
             errors[each.id] = predicted / each.step_us() - 1
-        kept = [each for each in others if each.step_us()]
-        timed = [each for each in rows if each.step_us()]
-        naive = judge.median(judge.naive_errors(timed, judge.naive_tflops(kept)))
+        naive = judge.median(judge.naive_errors(timed, judge.naive_tflops(others)))
         median = judge.median(list(errors.values()))
         worst = sorted(errors, key=lambda each: -abs(errors[each]))
         yield row(
@@ -147,9 +148,6 @@ def left_out() -> Iterator[dict]:
         )
 
 
-# --- schedules ---
-
-
 def table5() -> list[tuple[dict[str, str], dict[str, str]]]:
     """(profiled times, published bubbles) of each row of table 5."""
     times, rates = (
@@ -161,7 +159,8 @@ def table5() -> list[tuple[dict[str, str], dict[str, str]]]:
 
 def simulated(times: dict[str, str], name: str, chunks: int = 1) -> float:
     """The bubble of a schedule at a row's profiled times."""
-    each_us = {kind: 1e3 * float(times[f"{kind}_ms"]) / chunks for kind in _KINDS[:3]}
+    kinds = ("forward", "input", "weight")
+    each_us = {kind: 1e3 * float(times[f"{kind}_ms"]) / chunks for kind in kinds}
     cost = Cost(
         forward_us=each_us["forward"],
         backward_us=each_us["input"] + each_us["weight"],
@@ -172,9 +171,6 @@ def simulated(times: dict[str, str], name: str, chunks: int = 1) -> float:
     counts = [int(times["p"]), int(times["m"])]
     order = SCHEDULES[name](*counts, chunks) if chunks > 1 else SCHEDULES[name](*counts)
     return bubble(simulate(order, cost))
-
-
-_KINDS = ("forward", "input", "weight", "message")
 
 
 def schedules() -> Iterator[dict]:
@@ -218,9 +214,6 @@ def _schedule_row(what: str, gaps: dict[str, float], **numbers: object) -> dict:
     )
 
 
-# --- size ---
-
-
 def searches() -> Iterator[dict]:
     """All layouts on 1,024 GPUs: how long, and how high this process's memory has gone."""
     for model in ("LLaMA 7B", "LLaMA-2 70B", "GPT-3 175B"):
@@ -259,7 +252,6 @@ def rehearsals() -> Iterator[dict]:
         yield row(
             "rehearsal",
             f"LLaMA 7B, rank 0 of 1,024, tp {tp}",
-            quiet=False,
             median=judge.median(list(errors.values())),
             p90=judge.p90(list(errors.values())),
             exact_as_tensors_are_cut=cut == real,
@@ -273,7 +265,9 @@ def here(rounds: int = 3) -> Iterator[dict]:
     """Real steps on this machine: constants from four of them, the others predicted."""
     from labkit.planner.real import here_run
 
-    seen = [here_run.Case(engine=engine, **sizes) for engine in ("ddp", "fsdp") for sizes in _SEEN]
+    seen = []
+    for engine in ("ddp", "fsdp"):
+        seen += [here_run.Case(engine=engine), here_run.Case(engine=engine, layers=8, mbs=4)]
     unseen = [here_run.Case(**fields) for fields in _UNSEEN]
     sizes = {case.ranks for case in (*seen, *unseen)}
     gpus = {ranks: here_run.speeds(ranks) for ranks in sizes}
@@ -286,7 +280,8 @@ def here(rounds: int = 3) -> Iterator[dict]:
     errors = {}
     for case, line in zip(unseen, lines[len(seen) :], strict=True):
         stack = found.stacks[gpus[seen[0].ranks].name, case.engine == "fsdp"]
-        errors[_named(case)] = fitting.predicted_us(line, stack) / line.step_us() - 1
+        sizes = f"{case.ranks} ranks, {case.layers} x {case.dim}, {case.microbatches} x {case.mbs}"
+        errors[f"{case.engine}: {sizes}"] = fitting.predicted_us(line, stack) / line.step_us() - 1
     for part in ("", *here_run.ENGINES):
         mine = {name: error for name, error in errors.items() if name.startswith(part)}
         pairs = zip(lines[len(seen) :], errors, strict=True)
@@ -305,7 +300,6 @@ def here(rounds: int = 3) -> Iterator[dict]:
         )
 
 
-_SEEN = ({}, {"layers": 8, "mbs": 4})
 _UNSEEN = (
     {"engine": "ddp", "mbs": 8},
     {"engine": "ddp", "layers": 12},
@@ -319,11 +313,6 @@ _UNSEEN = (
     {"engine": "pipeline", "microbatches": 8},
     {"engine": "pipeline", "layers": 8, "microbatches": 4, "mbs": 4},
 )
-
-
-def _named(case: object) -> str:
-    sizes = f"{case.ranks} ranks, {case.layers} x {case.dim}, {case.microbatches} x {case.mbs}"
-    return f"{case.engine}: {sizes}"
 
 
 PARTS = {
@@ -354,4 +343,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

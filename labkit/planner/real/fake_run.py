@@ -213,7 +213,9 @@ class _Step:
         layout = plan.layout
         names = ("dp", "tp") if layout.tp > 1 else ("dp",)
         sizes = tuple(getattr(layout, name) for name in names)
-        self.mesh = dist.init_device_mesh("cpu", sizes, mesh_dim_names=names)
+        self.mesh = dist.init_device_mesh(
+            torch.get_default_device().type, sizes, mesh_dim_names=names
+        )
         self.dtype = TYPES[layout.precision]
 
     def build(self) -> None:
@@ -234,7 +236,7 @@ class _Step:
     def make_states(self) -> None:
         """Fake bytes for what was on the meta device; the optimizer and its states, by a step with
         gradients of 0."""
-        self.net.to_empty(device="cpu")
+        self.net.to_empty(device=torch.get_default_device())
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
         for weight in self.net.parameters():
             weight.grad = torch.zeros_like(weight)

@@ -103,8 +103,8 @@ def _size(module: nn.Module) -> int:
 
 
 def _fake(tensor: Tensor) -> Tensor:
-    """The same without bytes, on the CPU."""
-    made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    """The same without bytes, on the default device."""
+    made = torch.empty(tensor.shape, dtype=tensor.dtype)
     return made.requires_grad_(tensor.requires_grad)
 
 
