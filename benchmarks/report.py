@@ -32,6 +32,7 @@ NAMES = (
     "pretend",
     "truth",
     "suite",
+    "planner",
 )
 HEAD = """# Benchmarks
 

@@ -10,7 +10,8 @@ plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the
 
 ``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
 the search for the best layout; its ``board`` is the widget. ``card_picture`` puts two plans side by
-side. ``trust`` fits its constants on measured rows and judges it on others. Chapter 18.
+side. ``measured`` reads a module of your own, ``rehearse`` runs one rank of a plan with fake
+tensors. ``trust`` fits its constants on measured rows and judges it on others. Chapter 18.
 """
 
 import lazy_loader
@@ -43,8 +44,17 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "Gpu",
             "gpu",
         ],
+        "real.counted": [
+            "Counted",
+        ],
+        "real.fake_run": [
+            "rehearse",
+        ],
         "plan.layout": [
             "Layout",
+        ],
+        "real.module_run": [
+            "measured",
         ],
         "plan.plan": [
             "Plan",

@@ -47,6 +47,9 @@ class Gpu:
     """the machine of data/published/nccl_busbw.csv that is nearest"""
     source: str
     """the vendor's data sheet"""
+    link: tuple[float, float] | None = None
+    """(alpha in us, bus bandwidth in GB/s) of a collective inside a node, where it was measured
+    there; None: by ``measured``"""
 
     @property
     def family(self) -> str:
@@ -57,6 +60,8 @@ class Gpu:
     def node_link(self) -> tuple[float, float]:
         """(alpha in us, bus bandwidth in GB/s) of a collective inside a node: the published curve
         of the nearest machine, scaled by the ratio of their links."""
+        if self.link:
+            return self.link
         fit = _measured(self.measured)
         return fit[0], fit[1] * self.node_gb_per_s / gpu(MEASURED_ON[self.measured]).node_gb_per_s
 

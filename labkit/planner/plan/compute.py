@@ -11,6 +11,7 @@ from labkit.planner.plan.cluster import Gpu
 from labkit.planner.plan.layout import Layout
 from labkit.planner.plan.shape import Product, Shape
 from labkit.planner.plan.stacks import HBM_SHARE, TILE, Stack
+from labkit.planner.real.counted import Counted
 
 PARTS = ("products", "attention", "memory", "overhead")
 FLASH_BACKWARD = 2.5
@@ -129,6 +130,8 @@ def _stream_bytes(shape: Shape, layout: Layout) -> float:
     and keys on their way, cut by tensor parallelism. For 8 bit, inputs of products are cast: 3
     bytes an element.
     """
+    if isinstance(shape, Counted):
+        return shape.moved_bytes(layout.tokens, layout.itemsize)
     stream = 10 * shape.hidden / (layout.tp if layout.sp else 1)
     gate = 3 if shape.glu else 2
     pairs = 2 * (shape.heads + shape.num_kv_heads) * shape.width

@@ -135,6 +135,7 @@ def refusals(shape: Shape, cluster: Cluster, layout: Layout) -> list[str]:
                 gpus=cluster.num_gpus,
             )
         )
+    found += shape.refusals(vars(layout))
     if shape.heads % layout.tp:
         found.append(say("{a} heads can't be cut in {n}", a=shape.heads, n=layout.tp))
     if shape.ffn_width % layout.tp:

@@ -12,6 +12,7 @@ from labkit.footprint import Footprint
 from labkit.planner.plan.layout import Layout
 from labkit.planner.plan.shape import Shape
 from labkit.planner.plan.stacks import Stack
+from labkit.planner.real.counted import Counted
 from labkit.sharding import states
 
 PARTS = (
@@ -106,16 +107,9 @@ def memory(shape: Shape, layout: Layout, stack: Stack) -> Memory:
 
 def stage_params(shape: Shape, layout: Layout, rank: int, num_layers: int) -> tuple[float, float]:
     """(dense, expert) parameters of a rank of a pipeline stage, before dp shards them."""
-    tables = 0
-    if rank == 0:
-        tables += shape.embedding_params + shape.positions * shape.hidden
-    is_last = rank == layout.pp - 1
-    if is_last and (layout.pp > 1 or not shape.tied):
-        tables += shape.embedding_params
-    dense = (num_layers * shape.dense_params + tables) / layout.tp
+    cut, whole = shape.outer_params(is_first=rank == 0, is_last=rank == layout.pp - 1)
+    dense = (num_layers * shape.dense_params + cut) / layout.tp + whole
     experts = num_layers * shape.expert_params / layout.ep / layout.tp
-    if is_last:
-        dense += shape.hidden * (1 if shape.glu else 2)
     return (dense, experts) if shape.experts > 1 else (dense + experts, 0.0)
 
 
@@ -155,6 +149,8 @@ def layer_bytes(shape: Shape, layout: Layout) -> float:
     keeps its sums. For GPT's shape that is s b h (34 + 5 a s/h) (Korthikanti et al. 2022, equation
     1).
     """
+    if isinstance(shape, Counted):
+        return shape.kept_bytes(layout.tokens, layout.itemsize)
     size = layout.itemsize
     stream = 4 * size * shape.hidden + (0 if shape.glu else 2 * shape.hidden)
     queries = shape.heads * shape.width

@@ -10,7 +10,7 @@ from labkit.pipeline import step as pipeline_step
 from labkit.pipeline.schedules import SCHEDULES
 from labkit.pipeline.simulation import Cost, simulate
 from labkit.planner.plan import memory, shape, steptime
-from labkit.planner.plan.cluster import Cluster, gpu
+from labkit.planner.plan.cluster import Cluster, Gpu, gpu
 from labkit.planner.plan.layout import Layout, refusals, usual_recipe, warnings
 from labkit.planner.plan.shape import Shape
 from labkit.planner.plan.stacks import STACKS, Stack, nearest
@@ -35,8 +35,8 @@ class Plan(Experiment):
 
     model: str | Shape = "LLaMA 7B"
     """a name of data/models.csv, the path of a Hugging Face config.json, or a Shape"""
-    gpu: str = "A100 80 GB"
-    """a name of data/hardware.csv"""
+    gpu: str | Gpu = "A100 80 GB"
+    """a name of data/hardware.csv, or a Gpu"""
     gpus: int = 8
     """how many"""
     per_node: int = 0
@@ -97,7 +97,7 @@ class Plan(Experiment):
     def __post_init__(self) -> None:
         model = self.model if isinstance(self.model, Shape) else _shape(self.model)
         cluster = Cluster(
-            gpu=gpu(self.gpu),
+            gpu=self.gpu if isinstance(self.gpu, Gpu) else gpu(self.gpu),
             num_gpus=self.gpus,
             per_node=self.per_node,
             nic_gb_per_s=self.nic_gb_per_s,

@@ -7,6 +7,7 @@ RMSNorm, rotary positions and no biases (LLaMA); else LayerNorm, learned positio
 
 import csv
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -162,6 +163,21 @@ class Shape:
         """Parameters that a token goes through."""
         idle = self.expert_params * (self.experts - self.active_experts) // self.experts
         return self.params - self.layers * idle
+
+    def outer_params(self, *, is_first: bool, is_last: bool) -> tuple[float, float]:
+        """(cut by tp, whole) parameters of a pipeline stage outside of its layers: tables, with the
+        output layer on the last stage, and the last norm."""
+        tables = 0
+        if is_first:
+            tables += self.embedding_params + self.positions * self.hidden
+        if is_last and not (is_first and self.tied):
+            tables += self.embedding_params
+        norm = self.hidden if self.glu else 2 * self.hidden
+        return tables, norm if is_last else 0
+
+    def refusals(self, layout: Mapping[str, object]) -> list[str]:
+        """What a kind of model can't say of a layout, a sentence each; here nothing."""
+        return []
 
     # --- FLOPs ---
 

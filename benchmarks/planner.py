@@ -1,0 +1,346 @@
+"""How near is the planner to published runs, to this machine's ranks, and to torch's own count?
+
+    python benchmarks/planner.py [--json] [--only WORD] [--seeds 10]
+
+Published rows (data/published/, those with the runs' header): fitted on a quarter, judged on the
+others, over ten seeds; a cell is the median over the seeds. ``naive``: what one constant TFLOP/s
+from the same quarter is wrong by; ``skill``: how many times the planner's median goes into it.
+``left out``: fitted on all other sources, judged on this one. ``schedules``: the bubbles of Qi et
+al. 2023, table 5, simulated from their profiled times, gaps as shares of a step; ZB-1p and ZB-2p,
+whose orders their solver writes, and ZB-H2 are left: ``pipeline.SCHEDULES`` has none of the three.
+The interleaved schedule has the chunks that come nearest in all rows of a model. ``search``: every
+layout of a model on 1,024 GPUs. ``rehearsal``: rank 0 of 1,024 with fake tensors, the planner's
+bytes over torch's. ``here``: real steps of the small transformer on this machine's ranks; two
+steps of DDP and two of FSDP are fitted (one constant each), the others predicted; all ranks read
+their speeds at once. ``missed`` names what is further off than 10 % (schedules: half a point;
+rehearsal: 5 %; here: 15 %). ``needs_quiet``: the numbers are times, and stand here as they came.
+"""
+
+import argparse
+import csv
+import resource
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from report import tell
+
+from labkit import planner
+from labkit.pipeline.schedules import SCHEDULES
+from labkit.pipeline.simulation import Cost, simulate
+from labkit.planner.trust import fit as fitting
+from labkit.planner.trust import judge
+from labkit.planner.trust.rows import Row
+from labkit.timeline import bubble
+
+PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "published"
+SHARE = 0.25
+TIME_BOUND = 0.1
+BUBBLE_BOUND = 0.005
+NAMES = {"1F1B": "1f1b", "1F1B-I": "interleaved_1f1b", "ZB-H1": "zb_h1"}
+"""columns of table 5 that are simulated -> keys of SCHEDULES"""
+CHUNKS = range(2, 9)
+MOST_NAMED = 4
+
+
+def sources() -> dict[str, list[Row]]:
+    """File -> its rows, of every file with the runs' header."""
+    found = {}
+    for path in sorted(PUBLISHED.glob("*.csv")):
+        first = path.read_text(encoding="utf-8").partition("\n")[0].split(",")
+        if {"n_gpus", "flops_kind", "gbs"} <= set(first):
+            found[path.stem] = planner.load(path)[0]
+    return found
+
+
+def row(
+    part: str, what: str, *, quiet: bool = False, missed: Sequence[str] = (), **numbers
+) -> dict:
+    """One line of the table: the same columns for every part."""
+    columns = ("median", "p90", "naive", "skill", "spearman", "regret")
+    found = {"part": part, "what": what}
+    for name in columns:
+        number = numbers.pop(name, None)
+        found[name] = None if number is None else round(float(number), 4)
+    found["numbers"] = ", ".join(f"{name} {value}" for name, value in numbers.items())
+    shown = ", ".join(missed[:MOST_NAMED])
+    more = len(missed) - MOST_NAMED
+    found["missed"] = f"{shown} and {more} more" if more > 0 else shown
+    found["needs_quiet"] = quiet
+    return found
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    """The median of those that there are."""
+    there = [value for value in values if value is not None]
+    return statistics.median(there) if there else None
+
+
+def fitted(seeds: int) -> Iterator[dict]:
+    """A row for each source, and one for all of them together."""
+    files = sources()
+    together = _timed(files)
+    for name, rows in (*files.items(), ("all together", together)):
+        found = [planner.validate(rows, share=SHARE, seed=seed) for seed in range(seeds)]
+        told = [each.to_json() for each in found]
+        median = _middle([each["median"] for each in told])
+        naive = _middle([each["naive_median"] for each in told])
+        yield row(
+            "fit on a quarter",
+            name,
+            rows=len(rows),
+            seeds=seeds,
+            median=median,
+            p90=_middle([each["p90"] for each in told]),
+            naive=naive,
+            skill=naive / median,
+            spearman=_middle([each["spearman"] for each in told]),
+            regret=_middle([each["regret"] for each in told]),
+            missed=_missed([each.rows for each in found]),
+        )
+
+
+def _timed(files: dict[str, list[Row]], left_out: str = "") -> list[Row]:
+    """Rows with a time of all sources but one."""
+    found = []
+    for name, rows in files.items():
+        found += [each for each in rows if name != left_out and each.step_us()]
+    return found
+
+
+def _missed(runs: Sequence[Sequence[judge.Judged]]) -> list[str]:
+    """Rows that the median seed misses by more than TIME_BOUND, the worst first."""
+    errors: dict[str, list[float]] = {}
+    for judged in runs:
+        for each in judged:
+            if not each.fitted and each.quantity != "mem_gib":
+                errors.setdefault(each.id, []).append(each.error)
+    middle = {name: statistics.median(its_errors) for name, its_errors in errors.items()}
+    worst = sorted(middle, key=lambda name: -abs(middle[name]))
+    return [f"{name} {middle[name]:+.0%}" for name in worst if abs(middle[name]) > TIME_BOUND]
+
+
+def left_out() -> Iterator[dict]:
+    """Each source predicted by constants that were fitted on the others."""
+    files = sources()
+    for name, rows in files.items():
+        others = _timed(files, left_out=name)
+        found = planner.fit(others)
+        errors = {}
+        timed = _timed({"": rows}, left_out=name)
+        for each in timed:
+            predicted = fitting.predicted_us(each, found.stack(each))
+            errors[each.id] = predicted / each.step_us() - 1
+        naive = judge.median(judge.naive_errors(timed, judge.naive_tflops(others)))
+        median = judge.median(list(errors.values()))
+        worst = sorted(errors, key=lambda each: -abs(errors[each]))
+        yield row(
+            "left out",
+            name,
+            rows=len(timed),
+            median=median,
+            p90=judge.p90(list(errors.values())),
+            naive=naive,
+            skill=naive / median,
+            missed=[f"{each} {errors[each]:+.0%}" for each in worst if abs(errors[each]) > 0.1],
+        )
+
+
+def table5() -> list[tuple[dict[str, str], dict[str, str]]]:
+    """(profiled times, published bubbles) of each row of table 5."""
+    times, rates = (
+        list(csv.DictReader((PUBLISHED / f"zero_bubble_{name}.csv").read_text().splitlines()))
+        for name in ("times", "rates")
+    )
+    return list(zip(times, rates, strict=True))
+
+
+def simulated(times: dict[str, str], name: str, chunks: int = 1) -> float:
+    """The bubble of a schedule at a row's profiled times."""
+    kinds = ("forward", "input", "weight")
+    each_us = {kind: 1e3 * float(times[f"{kind}_ms"]) / chunks for kind in kinds}
+    cost = Cost(
+        forward_us=each_us["forward"],
+        backward_us=each_us["input"] + each_us["weight"],
+        input_us=each_us["input"],
+        weight_us=each_us["weight"],
+        message_us=1e3 * float(times["message_ms"]),
+    )
+    counts = [int(times["p"]), int(times["m"])]
+    order = SCHEDULES[name](*counts, chunks) if chunks > 1 else SCHEDULES[name](*counts)
+    return bubble(simulate(order, cost))
+
+
+def schedules() -> Iterator[dict]:
+    """A row for each schedule, the interleaved one for each model and its number of chunks."""
+    rows = table5()
+    for column in ("1F1B", "ZB-H1"):
+        gaps = {}
+        for times, rates in rows:
+            name = f"{times['model']} p {times['p']} m {times['m']}"
+            gaps[name] = simulated(times, NAMES[column]) - float(rates[column])
+        yield _schedule_row(column, gaps)
+    for model in dict.fromkeys(times["model"] for times, _ in rows):
+        mine = [pair for pair in rows if pair[0]["model"] == model]
+        by_chunks = {chunks: _interleaved_gaps(mine, chunks) for chunks in CHUNKS}
+        worst = {chunks: max(map(abs, gaps.values())) for chunks, gaps in by_chunks.items()}
+        best = min(worst, key=lambda chunks: worst[chunks])
+        yield _schedule_row(f"1F1B-I, {model}", by_chunks[best], chunks=best)
+
+
+def _interleaved_gaps(rows: Sequence[tuple], chunks: int) -> dict[str, float]:
+    """How far each row is off with so many chunks."""
+    gaps = {}
+    for times, rates in rows:
+        found = simulated(times, NAMES["1F1B-I"], chunks)
+        gaps[f"{times['model']} m {times['m']}"] = found - float(rates["1F1B-I"])
+    return gaps
+
+
+def _schedule_row(what: str, gaps: dict[str, float], **numbers: object) -> dict:
+    """Gaps are shares of the step, as the table has them."""
+    sizes = [abs(gap) for gap in gaps.values()]
+    return row(
+        "schedules",
+        what,
+        median=statistics.median(sizes),
+        p90=float(np.quantile(sizes, 0.9)),
+        rows=len(gaps),
+        largest=round(max(sizes), 4),
+        missed=[f"{name} {gap:+.4f}" for name, gap in gaps.items() if abs(gap) > BUBBLE_BOUND],
+        **numbers,
+    )
+
+
+def searches() -> Iterator[dict]:
+    """All layouts on 1,024 GPUs: how long, and how high this process's memory has gone."""
+    for model in ("LLaMA 7B", "LLaMA-2 70B", "GPT-3 175B"):
+        plan = planner.Plan(model=model, gpu="H100", gpus=1024, batch=2048)
+        began = time.process_time()
+        found = planner.search(plan)
+        yield row(
+            "search",
+            f"{model}, 1,024 GPUs",
+            quiet=True,
+            cpu_s=round(time.process_time() - began, 2),
+            process_peak_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+            fitting=len(found.fitting),
+            too_large=len(found.too_large),
+            do_not_divide=found.num_refused,
+        )
+
+
+def rehearsals() -> Iterator[dict]:
+    """Rank 0 of 1,024: the planner's bytes and the tensors' over torch's own."""
+    from labkit.planner.real import tensors
+
+    for tp in (1, 8):
+        plan = planner.Plan(model="LLaMA 7B", gpus=1024, tp=tp, zero=3, recipe="fp32")
+        began = time.process_time()
+        found = planner.rehearse(plan)
+        cpu_s = time.process_time() - began
+        cut = {**tensors.held_bytes(plan.shape, plan.layout)}
+        cut |= tensors.moved_bytes(plan.shape, plan.layout)
+        cut["all_reduce"] = tensors.reduced_bytes(plan.shape, plan.layout)
+        real = {**found.held, **found.moved}
+        errors = {}
+        for line in found.rows():
+            if line["planned / rehearsed"]:
+                errors[line["what"]] = line["planned / rehearsed"] - 1
+        yield row(
+            "rehearsal",
+            f"LLaMA 7B, rank 0 of 1,024, tp {tp}",
+            median=judge.median(list(errors.values())),
+            p90=judge.p90(list(errors.values())),
+            exact_as_tensors_are_cut=cut == real,
+            collectives=sum(found.calls.values()),
+            cpu_s=round(cpu_s, 1),
+            missed=[f"{name} {gap:+.0%}" for name, gap in errors.items() if abs(gap) > 0.05],
+        )
+
+
+def here(rounds: int = 3) -> Iterator[dict]:
+    """Real steps on this machine: constants from four of them, the others predicted."""
+    from labkit.planner.real import here_run
+
+    seen = []
+    for engine in ("ddp", "fsdp"):
+        seen += [here_run.Case(engine=engine), here_run.Case(engine=engine, layers=8, mbs=4)]
+    unseen = [here_run.Case(**fields) for fields in _UNSEEN]
+    sizes = {case.ranks for case in (*seen, *unseen)}
+    gpus = {ranks: here_run.speeds(ranks) for ranks in sizes}
+    steps_us = here_run.steps([*seen, *unseen], rounds)
+    lines = []
+    for case, step_us in zip((*seen, *unseen), steps_us, strict=True):
+        lines.append(here_run.row(case, gpus[case.ranks], step_us))
+    found = planner.fit(lines[: len(seen)])
+    tflops = judge.naive_tflops(lines[: len(seen)])
+    errors = {}
+    for case, line in zip(unseen, lines[len(seen) :], strict=True):
+        stack = found.stacks[gpus[seen[0].ranks].name, case.engine == "fsdp"]
+        sizes = f"{case.ranks} ranks, {case.layers} x {case.dim}, {case.microbatches} x {case.mbs}"
+        errors[f"{case.engine}: {sizes}"] = fitting.predicted_us(line, stack) / line.step_us() - 1
+    for part in ("", *here_run.ENGINES):
+        mine = {name: error for name, error in errors.items() if name.startswith(part)}
+        pairs = zip(lines[len(seen) :], errors, strict=True)
+        its_lines = [line for line, name in pairs if name in mine]
+        naive = judge.naive_errors(its_lines, tflops)
+        yield row(
+            "here",
+            part or "all",
+            quiet=True,
+            median=judge.median(list(mine.values())),
+            p90=judge.p90(list(mine.values())),
+            naive=judge.median(naive),
+            rows=len(mine),
+            gflops_each=round(500 * gpus[2].tflops, 1),
+            missed=[f"{name} {error:+.0%}" for name, error in mine.items() if abs(error) > 0.15],
+        )
+
+
+_UNSEEN = (
+    {"engine": "ddp", "mbs": 8},
+    {"engine": "ddp", "layers": 12},
+    {"engine": "ddp", "microbatches": 4},
+    {"engine": "ddp", "dim": 512},
+    {"engine": "ddp", "ranks": 4},
+    {"engine": "fsdp", "mbs": 8},
+    {"engine": "fsdp", "layers": 12},
+    {"engine": "fsdp", "microbatches": 2},
+    {"engine": "pipeline", "microbatches": 4},
+    {"engine": "pipeline", "microbatches": 8},
+    {"engine": "pipeline", "layers": 8, "microbatches": 4, "mbs": 4},
+)
+
+
+PARTS = {
+    "fit on a quarter": fitted,
+    "left out": left_out,
+    "schedules": schedules,
+    "search": searches,
+    "rehearsal": rehearsals,
+    "here": here,
+}
+
+
+def rows(only: str, seeds: int) -> Iterator[dict]:
+    """All parts, or those whose name holds a word."""
+    for name, part in PARTS.items():
+        if only in name:
+            yield from part(seeds) if part is fitted else part()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON at the end")
+    parser.add_argument("--only", default="", help="parts whose name holds this word")
+    parser.add_argument("--seeds", type=int, default=10)
+    given = parser.parse_args()
+    tell(rows(given.only, given.seeds), given.json)
+
+
+if __name__ == "__main__":
+    main()

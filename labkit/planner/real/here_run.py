@@ -1,0 +1,242 @@
+"""The planner on this machine's own ranks: what its cores and messages reach, read by the ranks
+together, and real steps of the small transformer to hold predictions against.
+
+    gpu = here_run.speeds(2)                        # this machine, as a planner sees a GPU
+    steps = here_run.steps([case, ...])             # microseconds of real steps
+    here_run.plan(case, gpu).time().step_us         # the same by theory
+
+Ranks share the machine's cores: all of them multiply, copy and send at once when speeds are read,
+so a rank's speed is what is left for it. A pipeline's ranks idle in turns, and then leave more.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from labkit.collectives import network
+from labkit.launching import launcher
+from labkit.machine import resources
+from labkit.pipeline.step import Step as Pipeline
+from labkit.pipeline.step import Training
+from labkit.planner.plan.cluster import Cluster, Gpu
+from labkit.planner.plan.plan import Plan
+from labkit.planner.plan.stacks import HBM_SHARE
+from labkit.planner.real.counted import Counted
+from labkit.planner.trust.rows import Row
+from labkit.sharding.step import Step as Sharded
+
+ENGINES = ("ddp", "fsdp", "pipeline")
+SIDE = 512
+COPY_BYTES = 2**25
+REDUCED_BYTES = (2**14, 2**18, 2**20, 2**22)
+ROUNDS = 7
+STEPS = 3
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A real step of ``labkit.model``'s transformer, fp32."""
+
+    engine: str
+    """one of ENGINES"""
+    ranks: int = 2
+    """how many"""
+    layers: int = 4
+    """blocks"""
+    dim: int = 256
+    """width"""
+    mbs: int = 2
+    """sequences of a microbatch"""
+    microbatches: int = 1
+    """of a step on each rank"""
+    seq: int = 128
+    """tokens of a sequence"""
+
+    @property
+    def heads(self) -> int:
+        """Heads of 64."""
+        return self.dim // 64
+
+
+def speeds(ranks: int) -> Gpu:
+    """This machine as one of so many ranks finds it, all busy at once: products, copies and
+    all-reduces, the fastest of some rounds of each."""
+    run = launcher.launch(_speeds, ranks=ranks, timeout_s=TIMEOUT_S, devices="cpu")
+    tflops = 2 * SIDE**3 / max(each["product_us"] for each in run) / 1e6
+    bandwidth = 2 * COPY_BYTES / max(each["copy_us"] for each in run) / 1e3
+    link = None
+    if ranks > 1:
+        by_rank = [rank["reduce_us"] for rank in run]
+        times_us = [max(each) for each in zip(*by_rank, strict=True)]
+        fit = network.fit("all_reduce", ranks, REDUCED_BYTES, times_us)
+        bus = fit.bandwidth_gb_per_s * network.busbw_factor("all_reduce", ranks)
+        link = (max(1.0, fit.alpha_us), bus)
+    return Gpu(
+        name=f"this machine, one of {ranks} ranks",
+        memory_gb=resources.total_bytes() / 1e9 / ranks,
+        tflops=2 * tflops,  # compute takes half of it for fp32
+        tflops_8bit=2 * tflops,
+        sms=0,  # no tiles that wait for one another
+        hbm_gb_per_s=bandwidth / HBM_SHARE,
+        node_gb_per_s=link[1] if link else 1.0,
+        nic_gb_per_s=link[1] if link else 1.0,
+        per_node=ranks,
+        measured="",
+        source="read by speeds()",
+        link=link,
+    )
+
+
+def shape(case: Case) -> Counted:
+    """The transformer of a case, measured."""
+    import torch
+
+    from labkit import model
+    from labkit.planner.real.module_run import measured
+
+    with torch.device("meta"):
+        net = model.Transformer(case.layers, case.dim, case.heads, max_len=case.seq)
+    return measured(net, torch.zeros(case.mbs, case.seq, dtype=torch.long))
+
+
+def plan(case: Case, gpu: Gpu, **fields: Any) -> Plan:
+    """A case as a plan on ranks of these speeds."""
+    pp = case.ranks if case.engine == "pipeline" else 1
+    return Plan(
+        model=shape(case),
+        gpu=gpu,
+        gpus=case.ranks,
+        per_node=case.ranks,
+        pp=pp,
+        zero=3 if case.engine == "fsdp" else 0,
+        mbs=case.mbs,
+        batch=case.mbs * case.microbatches * case.ranks // pp,
+        seq=case.seq,
+        precision="fp32",
+        recipe="fp32",
+        **fields,
+    )
+
+
+def row(case: Case, gpu: Gpu, step_us: float) -> Row:
+    """A measured step as a row to fit on."""
+    planned = plan(case, gpu)
+    return Row(
+        id=f"{case.engine} {case.ranks}",
+        source="this machine",
+        shape=planned.shape,
+        cluster=Cluster(gpu=gpu, num_gpus=case.ranks, per_node=case.ranks),
+        layout=planned.layout,
+        told={"iter_s": step_us / 1e6},
+        flops_kind="model",
+        notes="",
+    )
+
+
+def steps(cases: Sequence[Case], rounds: int = ROUNDS) -> list[float]:
+    """Microseconds of a real step of each case: the fastest of some rounds, in each of which all
+    cases take their turn, so that a busy machine slows all alike."""
+    best = [float("inf")] * len(cases)
+    for _ in range(rounds):
+        for number, case in enumerate(cases):
+            found_us = _piped_us(case) if case.engine == "pipeline" else _trained_us(case)
+            best[number] = min(best[number], found_us)
+    return best
+
+
+def _trained_us(case: Case) -> float:
+    """The fastest step of one run of the sharding experiment's trainer."""
+    run = launcher.launch(_steps, case, ranks=case.ranks, timeout_s=TIMEOUT_S, devices="cpu")
+    return max(run)
+
+
+def _piped_us(case: Case) -> float:
+    """One run of chapter 08's experiment at the machine's own pace."""
+    training = Training(
+        num_layers=case.layers,
+        dim=case.dim,
+        num_heads=case.heads,
+        seq_len=case.seq,
+        microbatch_size=case.mbs,
+        num_steps=2,
+    )
+    step = Pipeline(
+        ranks=case.ranks, microbatches=case.microbatches, forward_ms=None, training=training
+    )
+    return 1e6 * max(rank["step_s"] for rank in step.run())
+
+
+# --- in the ranks ---
+
+
+def _speeds() -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    side = torch.randn(SIDE, SIDE)
+    source = torch.randn(COPY_BYTES // 4)
+    target = torch.empty_like(source)
+    found: dict[str, Any] = {
+        "product_us": _best_us(partial(torch.mm, side, side)),
+        "copy_us": _best_us(partial(target.copy_, source)),
+        "reduce_us": [],
+    }
+    for num_bytes in REDUCED_BYTES if dist.get_world_size() > 1 else ():
+        buffer = torch.zeros(num_bytes // 4)
+        found["reduce_us"].append(_best_us(partial(dist.all_reduce, buffer)))
+    return found
+
+
+def _best_us(call: Callable[[], object], num_calls: int = 10) -> float:
+    """The fastest round of some calls, all ranks at once."""
+    import torch.distributed as dist
+
+    rounds = []
+    for _ in range(ROUNDS):
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(num_calls):
+            call()
+        rounds.append((time.perf_counter() - began) / num_calls)
+    return 1e6 * min(rounds[1:])
+
+
+def _steps(case: Case) -> float:
+    """Microseconds of the fastest step after the first."""
+    import torch.distributed as dist
+
+    train = _ready(case)
+    found = []
+    for _ in range(1 + STEPS):
+        dist.barrier()
+        began = time.perf_counter()
+        train()
+        dist.barrier()
+        found.append(1e6 * (time.perf_counter() - began))
+    return min(found[1:])
+
+
+def _ready(case: Case) -> Callable[[], object]:
+    """A step of the sharding experiment's own trainer."""
+    import torch.distributed as dist
+
+    from labkit import model
+    from labkit.sharding.run import wrap
+
+    step = Sharded(
+        engine=case.engine,
+        ranks=case.ranks,
+        layers=case.layers,
+        dim=case.dim,
+        heads=case.heads,
+        batch=case.mbs,
+        seq_len=case.seq,
+        microbatches=case.microbatches,
+    )
+    net = model.Transformer(case.layers, case.dim, case.heads, max_len=case.seq)
+    trainer = wrap(step, net)
+    tokens, targets = model.story_tokens(case.mbs, case.seq, seed=dist.get_rank())
+    return partial(trainer.train, case.microbatches, tokens, targets)

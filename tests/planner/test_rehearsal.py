@@ -1,0 +1,102 @@
+"""One rank of 1,024 with fake tensors, beside the planner's numbers."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit import planner
+from labkit.planner.plan import shape
+from labkit.planner.real import fake_run, tensors
+from labkit.planner.real.decoder_run import Decoder
+
+SEVEN = shape.from_name("LLaMA 7B")
+FEW = shape.but(SEVEN, layers=4)
+GPT = shape.but(shape.from_name("GPT-2"), layers=2, tied=False)
+
+
+def dense_names() -> list[str]:
+    names = ("LLaMA 7B", "LLaMA-2 70B", "LLaMA-3 8B", "GPT-2", "GPT-3 175B", "BERT-base")
+    return [name for name in names if shape.from_name(name).experts == 1]
+
+
+@pytest.mark.parametrize("name", dense_names())
+def test_the_named_weights_are_the_parameters_of_a_module_and_of_the_shape(name):
+    sizes = shape.but(shape.from_name(name), layers=2)
+    with torch.device("meta"):
+        module = Decoder(sizes)
+    named = {key: tuple(each.shape) for key, each in module.named_parameters()}
+    wanted = {each.name: each.dims for each in tensors.outer_weights(sizes)}
+    for number in range(2):
+        for each in tensors.layer_weights(sizes):
+            wanted[f"layers.{number}.{each.name}"] = each.dims
+    assert named == wanted
+    assert sum(each.numel() for each in module.parameters()) == sizes.params
+
+
+@pytest.mark.parametrize("fields", [{"gpus": 1024}, {"gpus": 1024, "tp": 8}, {"gpus": 24, "tp": 2}])
+@pytest.mark.parametrize("sizes", [FEW, GPT])
+def test_states_and_bytes_moved_are_exact(sizes, fields):
+    if sizes is GPT and fields.get("tp", 1) > 1:
+        sizes = shape.but(sizes, vocab=50_304)
+        fields = {**fields, "tp": 2}
+    plan = planner.Plan(model=sizes, zero=3, recipe="fp32", seq=512, **fields)
+    found = planner.rehearse(plan)
+    assert found.held == tensors.held_bytes(plan.shape, plan.layout)
+    moved = tensors.moved_bytes(plan.shape, plan.layout)
+    reduced = tensors.reduced_bytes(plan.shape, plan.layout)
+    assert found.moved == {**moved, "all_reduce": reduced}
+    assert found.calls["all_gather"] == 2 * sizes.layers + 1
+    assert found.calls["reduce_scatter"] == sizes.layers + 1
+    assert found.calls.get("all_reduce", 0) == (4 * sizes.layers + 2 if plan.tp > 1 else 0)
+    assert not dist.is_initialized()
+
+
+def test_rank_0_of_1024_holds_what_the_planner_says_for_llama_7b():
+    plan = planner.Plan(model="LLaMA 7B", gpus=1024, zero=3, recipe="fp32")
+    found = planner.rehearse(plan)
+    parts = plan.memory().parts
+    for part, num_bytes in found.held.items():
+        assert num_bytes == pytest.approx(parts[part], rel=0.02)
+    gathered = plan.layout.itemsize * SEVEN.layers * SEVEN.layer_params
+    assert found.moved["all_gather"] == pytest.approx(2 * gathered, rel=0.04)
+    named = [row["what"] for row in found.rows()]
+    assert named[:3] == ["parameters", "gradients", "optimizer"]
+    assert found.peak_bytes > sum(found.held.values())
+
+
+def test_the_cut_of_tensors_is_the_planners_where_rows_divide():
+    plan = planner.Plan(model="LLaMA 7B", gpus=32, zero=3, recipe="fp32")
+    parts = plan.memory().parts
+    for part, num_bytes in tensors.held_bytes(plan.shape, plan.layout).items():
+        assert num_bytes == parts[part]
+
+
+def test_bf16_throughout_is_half_of_fp32():
+    held = []
+    for recipe in fake_run.RECIPES:
+        plan = planner.Plan(model=FEW, gpus=64, zero=3, recipe=recipe, seq=128)
+        held.append(sum(planner.rehearse(plan).held.values()))
+    assert held[0] == 2 * held[1]
+
+
+def test_recomputation_lowers_the_peak_and_moves_no_more():
+    plan = planner.Plan(model=FEW, gpus=64, zero=3, recipe="fp32", seq=2048)
+    plain = planner.rehearse(plan)
+    again = planner.rehearse(plan.but(recompute="full"))
+    assert again.moved == plain.moved
+    assert again.peak_bytes < 0.8 * plain.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"zero": 1, "recipe": "fp32"}, "zero 3, pp 1, cp 1"),
+        ({"zero": 3}, "by the recipe fp32"),
+        ({"zero": 3, "recipe": "fp32", "tp": 8, "sp": True}, "without sp"),
+        ({"zero": 3, "recipe": "fp32", "model": "Mixtral 8x7B"}, "a dense decoder"),
+        ({"zero": 3, "recipe": "fp32", "model": "GPT-2", "tp": 2}, "where embeddings are tied"),
+    ],
+)
+def test_what_cannot_be_rehearsed_says_why(fields, words):
+    with pytest.raises(ValueError, match=words):
+        planner.rehearse(planner.Plan(gpus=64, **fields))
