@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from labkit.check import exercise, hint, language, over_budget, status, wrong
+from labkit.check import exercise, hint, over_budget, status, wrong
 from labkit.planner.models import DATA
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import Search, search
@@ -16,7 +16,6 @@ from labkit.words import say
 
 __all__ = [
     "hint",
-    "language",
     "layout_in_budget",
     "mended_bill",
     "regrets",

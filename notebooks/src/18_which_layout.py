@@ -26,6 +26,9 @@ from labkit.planner.models import DATA, MODELS
 # %%
 planner.Plan(model="LLaMA 7B", gpus=8, tp=2, pp=4, batch=8).predict()
 
+# %%
+planner.board()
+
 # %% [markdown]
 # Look at the hatched parts. All GPUs are paid for there, and some of them wait.
 #
@@ -477,6 +480,9 @@ lab.table({"stack": plan.used.name} | told(plan) for plan in usually)
 
 # %%
 planner.Plan(model="LLaMA-2 70B", gpus=48, tp=16, pp=3).warnings()
+
+# %%
+planner.card(search.plan.but(zero=3), search.best)
 
 # %% [markdown]
 # ## Exercise 2. Choose a layout

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
 
+from labkit import words
 from labkit.experiment import Experiment, Reading
 from labkit.footprint import Footprint
 from labkit.pipeline import step as pipeline_step
@@ -240,12 +241,14 @@ class Plan(Experiment):
         return SCHEDULES[self.schedule](*counts)
 
     def refusal(self, language: str | None = None) -> str:
-        """A plan is not started."""
-        return say(
-            "a plan for {gpus} GPUs is not started here; toy() is the same division of the small "
-            "model, and runs",
-            gpus=self.gpus,
-        )
+        """A plan is not started; where its toy can be, that is said."""
+        with words.meanwhile(words.spoken_in(language)):
+            told = say("a plan for {gpus} GPUs is not started here", gpus=self.gpus)
+            if self.pp > 1 or self.layout.dp > 1 or self.gpus == 1:
+                told = say(
+                    "{told}; toy() is the same division of the small model, and runs", told=told
+                )
+            return told
 
     def toy(self) -> Experiment:
         """The same division of the course's small model, which runs here: the pipeline if there is

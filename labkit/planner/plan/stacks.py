@@ -50,6 +50,11 @@ class Stack:
         check_real(1e-6, 10.0, **shares)
         check_real(0.0, 1e6, layer_us=self.layer_us)
 
+    @property
+    def generation(self) -> str:
+        """Of GPUs: the last word of a shipped stack's name."""
+        return self.name.rpartition("-")[2]
+
     def but(self, **changes: float) -> "Stack":
         """The same with other constants."""
         return replace(self, **changes)
@@ -94,7 +99,7 @@ STACKS = {
             spread=0.25,
         ),
         Stack(
-            name="zero3-2021",
+            name="zero3-2021-a100",
             matmul=0.55,
             attention=0.45,
             layer_us=300.0,

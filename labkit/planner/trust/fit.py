@@ -25,6 +25,8 @@ NOISE = 0.03
 ROUNDS = 12
 STEP = 1e-3
 SETTLED = 1e-3
+ODDS_OF_ANOTHER = 0.2
+"""How likely rows of one generation of GPUs are like a stack of another, before a look at them."""
 LIKELY = 3
 """How many of the shipped stacks are kept once the first constant was moved."""
 Engine = tuple[str, bool]
@@ -144,6 +146,9 @@ def _loss(rows: Sequence[Row], begun: Stack, stack: Stack, chosen: Sequence[str]
     errors = np.abs(log_errors(rows, stack)) / NOISE
     huber = np.where(errors < 2, errors**2 / 2, 2 * errors - 2)
     total = float(huber.sum()) - log(begun.odds)
+    usual = nearest(rows[0].cluster.gpu.name, rows[0].layout.zero)
+    if begun.generation != usual.generation:
+        total -= log(ODDS_OF_ANOTHER)
     if not chosen:
         return total
     gone = _logs(stack, chosen) - _logs(begun, chosen)
