@@ -64,7 +64,7 @@ class Case:
 def speeds(ranks: int) -> Gpu:
     """This machine as one of so many ranks finds it, all busy at once: products, copies and
     all-reduces, the fastest of some rounds of each."""
-    run = launcher.launch(_speeds, ranks=ranks, timeout_s=TIMEOUT_S, devices="cpu")
+    run = launcher.launch(_speeds, ranks=ranks, timeout_s=TIMEOUT_S)
     tflops = 2 * SIDE**3 / max(each["product_us"] for each in run) / 1e6
     bandwidth = 2 * COPY_BYTES / max(each["copy_us"] for each in run) / 1e3
     link = None
@@ -149,7 +149,7 @@ def steps(cases: Sequence[Case], rounds: int = ROUNDS) -> list[float]:
 
 def _trained_us(case: Case) -> float:
     """The fastest step of one run of the sharding experiment's trainer."""
-    run = launcher.launch(_steps, case, ranks=case.ranks, timeout_s=TIMEOUT_S, devices="cpu")
+    run = launcher.launch(_steps, case, ranks=case.ranks, timeout_s=TIMEOUT_S)
     return max(run)
 
 
