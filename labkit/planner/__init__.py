@@ -85,6 +85,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "trust.fit": [
             "fit",
+            "predicted_us",
         ],
         "trust.rows": [
             "load",

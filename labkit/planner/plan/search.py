@@ -85,12 +85,12 @@ class Search(Shown):
     def plans(self, most: int = KEPT) -> list[Plan]:
         """The fastest few, as plans."""
         if not self.fitting:
-            raise ValueError(f"no layout fits. {self._nearest_miss()}")
+            raise ValueError(f"no layout of {self.plan.shape.name} fits. {self._nearest_miss()}")
         return [as_plan(self.plan, each.layout) for each in self.fitting[:most]]
 
     def _nearest_miss(self) -> str:
         if not self.too_large:
-            return "None divides: take another number of GPUs or another batch"
+            return f"None divides {self.plan.gpus} GPUs: take another number, or another batch"
         least = self.too_large[0]
         missing = format_bytes(least.peak_bytes - least.device_bytes)
         return (
@@ -115,8 +115,8 @@ class Search(Shown):
         return [each.row(self.plan.tokens, self.plan.gpus) for each in shown]
 
     def regret(self, plan: Plan) -> float:
-        """How much slower a plan is than the best."""
-        return plan.time().step_us / self.fitting[0].step_us - 1
+        """How much slower a plan is than the best. Raises as ``best``."""
+        return plan.time().step_us / self.best.time().step_us - 1
 
 
 def search(plan: Plan) -> Search:
