@@ -11,6 +11,7 @@ from labkit.devices import rung
 from labkit.experiment import Experiment
 from labkit.footprint import PARTS
 from labkit.planner.need import Need
+from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
 from labkit.zero.stages import Offload, Stages
 
@@ -86,7 +87,8 @@ def same(mine: object, other: object) -> bool:
 def test_every_experiment_is_held_to_the_law():
     held = {type(each) for each in LAW}
     subclasses = {each for each in Experiment.__subclasses__() if "labkit." in each.__module__}
-    assert held == subclasses
+    starts_nothing = {Plan}  # of a cluster: its toy is one of the others
+    assert held | starts_nothing == subclasses
 
 
 @pytest.mark.parametrize("experiment", LAW, ids=str)
