@@ -26,13 +26,13 @@ from labkit.planner.models import DATA, MODELS
 # %%
 planner.Plan(model="LLaMA 7B", gpus=8, tp=2, pp=4, batch=8).predict()
 
-# %%
-planner.board()
-
 # %% [markdown]
 # Look at the hatched parts. All GPUs are paid for there, and some of them wait.
 #
 # **When you are done** you can say what a layout holds and how long its step takes, before you rent anything; you can find the best of some thousand layouts in a second; and you know when not to believe the answer.
+
+# %%
+planner.board()
 
 # %% [markdown] sections="8.8.1"
 # ## The memory, by hand
