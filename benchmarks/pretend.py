@@ -8,10 +8,14 @@ devices take a step in turn, so that a busy minute hits both. "ratio" is the med
 ratios; "difference" the largest between two losses of the same step. "counted_mib" is the peak that
 the device's allocator counts in a step, "watched_mib" that of ``labkit.measure.memory``, which adds
 up the storages that torch's operators make: it sees neither workspaces nor blocks of 512 bytes. The
-last rows are single operations on 64 x 64 numbers, in microseconds of the process's CPU time.
+rows after that are single operations on 64 x 64 numbers, in microseconds of the process's CPU time.
+Last: of ten programs that mix up two devices (``labkit.devices.mistakes``), how many a pretend
+device refuses in CUDA's words, on two ranks. Which launches are held to the device law, and which
+are excused with what reason, stands in notebooks/README.md ("Any device").
 """
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +23,9 @@ from collections.abc import Callable, Iterator
 import torch
 from report import tell
 
+import labkit as lab
 from labkit import model
-from labkit.devices import pretend
+from labkit.devices import mistakes, pretend
 from labkit.devices.rung import Pretend
 from labkit.measure import memory
 
@@ -125,6 +130,16 @@ def rows(num_rounds: int) -> Iterator[dict]:
         }
 
 
+def mistakes_row() -> dict:
+    """How many of the planted mistakes both ranks refuse in CUDA's words."""
+    run = lab.launch(mistakes.refusals, ranks=2, devices="pretend")
+    refused = 0
+    for mistake, words in mistakes.MISTAKES.items():
+        wanted = words.format(device="pretend")
+        refused += all(wanted in said[mistake.__name__] for said in run.results)
+    return {"what": "planted mistakes", "refused": refused, "of": len(mistakes.MISTAKES)}
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -132,8 +147,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    mistaken = mistakes_row()
     pretend.install(Pretend())
-    tell(rows(options.rounds), options.json)
+    tell(itertools.chain(rows(options.rounds), [mistaken]), options.json)
 
 
 if __name__ == "__main__":

@@ -126,11 +126,18 @@ def _is_current(path: Path, fresh: NotebookNode) -> bool:
 
 
 def execute(root: Path, wanted: list[Copy]) -> bool:
-    """Brings the copies up to date, by one run of nbmake over those that need it. Returns whether
-    all of them have run to their end without an error."""
+    """Brings the copies up to date, by one run of nbmake over those that need it. One that fails
+    beside another is run once more by itself: two share the cores, and cells have deadlines.
+    Returns whether all of them have run to their end without an error."""
     with _alone(root):
         paths = write(root, wanted)
-        return not paths or nbmake(root, paths)
+        if not paths or nbmake(root, paths):
+            return True
+        if len(paths) == 1:
+            return False
+        again = write(root, wanted)
+        print("once more, alone:", *(path.name for path in again), flush=True)
+        return all([nbmake(root, [path]) for path in again])
 
 
 def nbmake(root: Path, paths: list[Path]) -> bool:

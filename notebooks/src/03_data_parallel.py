@@ -616,6 +616,7 @@ if __name__ == "__main__":
     logged, _ = train(3, sys.argv[1])
     if dist.get_rank() == 0:
         print(*(f"{mean:.3f}" for _, mean in logged), flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 """
 script = Path(folder.name, "train.py")

