@@ -2,6 +2,7 @@
 takes."""
 
 import csv
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,11 +78,13 @@ class Model:
 
 def _rows(name: str) -> list[dict[str, str]]:
     """The rows that the boards of chapter 01 offer; the planner knows the others, too."""
-    return [row for row in _all_rows(name) if row["board"] == "1"]
+    return [row for row in rows(name) if row["board"] == "1"]
 
 
-def _all_rows(name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader((DATA / name).read_text(encoding="utf-8").splitlines()))
+@functools.cache
+def rows(table: str) -> tuple[dict[str, str], ...]:
+    """All rows of a table of data/, read once; nobody changes them."""
+    return tuple(csv.DictReader((DATA / table).read_text(encoding="utf-8").splitlines()))
 
 
 def _model(row: dict[str, str]) -> Model:
@@ -101,11 +104,11 @@ TFLOPS = {row["name"]: float(row["tflops_16bit"]) for row in _rows("hardware.csv
 
 def names(table: str) -> list[str]:
     """What a table of data/ has rows of, those that only the planner knows too."""
-    return [row["name"] for row in _all_rows(table)]
+    return [row["name"] for row in rows(table)]
 
 
 def training_tokens(name: str) -> float | None:
     """What a model of data/models.csv was trained on, as its paper says; None where it does not, or
     for a model of another name."""
-    found = {row["name"]: float(row["train_tokens"] or 0) for row in _all_rows("models.csv")}
+    found = {row["name"]: float(row["train_tokens"] or 0) for row in rows("models.csv")}
     return found.get(name) or None

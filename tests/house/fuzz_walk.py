@@ -131,7 +131,6 @@ REASONS = {
         "planner.plan.search.Candidate",
         "planner.plan.cluster.Gpu",
         "planner.plan.shape.Product",
-        "planner.plan.shape.but",
         "planner.trust.judge",
         "planner.trust.report",
         "planner.trust.fit.Fit",

@@ -1,5 +1,7 @@
 """One rank of 1,024 with fake tensors, beside the planner's numbers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,8 +12,8 @@ from labkit.planner.real import fake_run, tensors
 from labkit.planner.real.decoder_run import Decoder
 
 SEVEN = shape.from_name("LLaMA 7B")
-FEW = shape.but(SEVEN, layers=4)
-GPT = shape.but(shape.from_name("GPT-2"), layers=2, tied=False)
+FEW = replace(SEVEN, layers=4)
+GPT = replace(shape.from_name("GPT-2"), layers=2, tied=False)
 
 
 def dense_names() -> list[str]:
@@ -21,7 +23,7 @@ def dense_names() -> list[str]:
 
 @pytest.mark.parametrize("name", dense_names())
 def test_the_named_weights_are_the_parameters_of_a_module_and_of_the_shape(name):
-    sizes = shape.but(shape.from_name(name), layers=2)
+    sizes = replace(shape.from_name(name), layers=2)
     with torch.device("meta"):
         module = Decoder(sizes)
     named = {key: tuple(each.shape) for key, each in module.named_parameters()}
@@ -37,7 +39,7 @@ def test_the_named_weights_are_the_parameters_of_a_module_and_of_the_shape(name)
 @pytest.mark.parametrize("sizes", [FEW, GPT])
 def test_states_and_bytes_moved_are_exact(sizes, fields):
     if sizes is GPT and fields.get("tp", 1) > 1:
-        sizes = shape.but(sizes, vocab=50_304)
+        sizes = replace(sizes, vocab=50_304)
         fields = {**fields, "tp": 2}
     plan = planner.Plan(model=sizes, zero=3, recipe="fp32", seq=512, **fields)
     found = planner.rehearse(plan)

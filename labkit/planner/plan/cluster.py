@@ -4,13 +4,12 @@ A group of ranks sends at the bandwidth of its narrowest link: NVLink inside a n
 as many network cards as it has ranks in each. GB are 1e9 bytes, bandwidths one way.
 """
 
-import csv
 import functools
 from dataclasses import dataclass, field
 from math import log2
 
 from labkit.collectives import network, published
-from labkit.planner.models import DATA
+from labkit.planner.models import rows
 from labkit.planner.plan.shape import plain
 from labkit.units import check_real, check_whole
 
@@ -169,7 +168,7 @@ def gpu(name: str) -> Gpu:
     "h100", "H100-SXM"). Raises ValueError, with the names there are, for one that is not there."""
     wanted = plain(name).removeprefix("nvidia").removesuffix("gb")
     names = {}
-    for row in _rows():
+    for row in rows("hardware.csv"):
         for each in (row["name"], *row["also"].split("|")):
             names[plain(each).removesuffix("gb")] = row
     if wanted in names:
@@ -177,17 +176,11 @@ def gpu(name: str) -> Gpu:
     begun = [each for each in names if wanted.startswith(each)]
     if begun:
         return _gpu(names[max(begun, key=len)])
-    known = ", ".join(row["name"] for row in _rows())
+    known = ", ".join(row["name"] for row in rows("hardware.csv"))
     raise ValueError(
         f"a GPU is one of data/hardware.csv: {known}; got {name!r}. A row there needs its dense "
         f"peak, its memory, their bandwidth and its links"
     )
-
-
-@functools.cache
-def _rows() -> tuple[dict[str, str], ...]:
-    text = (DATA / "hardware.csv").read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
 
 
 def _gpu(row: dict[str, str]) -> Gpu:

@@ -5,14 +5,13 @@ tied embeddings are options. Counts are exact where the model follows its kind: 
 RMSNorm, rotary positions and no biases (LLaMA); else LayerNorm, learned positions and biases (GPT).
 """
 
-import csv
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from labkit.planner.models import DATA
+from labkit.planner.models import rows
 from labkit.units import check_whole
 
 MOST = 10**7
@@ -248,11 +247,10 @@ def from_config(path: str | Path) -> Shape:
 def from_name(name: str) -> Shape:
     """A model of data/models.csv by its name, however it is written ("LLaMA 7B", "llama-7b").
     Raises ValueError for one that is not there."""
-    rows = list(csv.DictReader((DATA / "models.csv").read_text(encoding="utf-8").splitlines()))
-    for row in rows:
+    for row in rows("models.csv"):
         if plain(row["name"]) == plain(name):
             return _from_row(row)
-    known = ", ".join(plain(row["name"], "-") for row in rows)
+    known = ", ".join(plain(row["name"], "-") for row in rows("models.csv"))
     raise ValueError(f"a model is a config.json on disk or one of {known}; got {name!r}")
 
 
@@ -283,8 +281,3 @@ def _from_row(row: dict[str, str]) -> Shape:
         active_experts=whole("active_experts") or 1,
         positions=0 if row["glu"] == "1" else whole("seq_len"),
     )
-
-
-def but(shape: Shape, **changes: object) -> Shape:
-    """The same with some sizes changed."""
-    return replace(shape, **changes)
