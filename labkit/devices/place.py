@@ -1,9 +1,10 @@
 """Puts a process on its rung: from then on torch makes its tensors there."""
 
 import functools
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from labkit.devices import library, rung
+from labkit.devices import imported, library, rung
 from labkit.devices.rung import Pretend, Rung
 from labkit.machine import resources
 
@@ -46,6 +47,24 @@ def take(chosen: Rung, rank: int, num_ranks: int) -> None:
         through_host.register(chosen.backend)
     # the same cell then runs on any rung
     torch.set_default_device(device)
+    imported.then("deepspeed.runtime.zero.stage3", _offload_to_the_host)
+
+
+def _offload_to_the_host(stage3: ModuleType) -> None:
+    """DeepSpeed's stage 3 (0.19.8) makes the host's memory for offloaded parameters on torch's
+    default device, which it takes for the CPU. Here that is the rank's device, so it gets the
+    CPU."""
+    import torch
+
+    made_on = stage3.DeepSpeedZeroOptimizer_Stage3
+    make = made_on._create_param_groups_fp16_flat_cpu_memory
+
+    @functools.wraps(make)
+    def make_on_the_host(optimizer: Any) -> None:
+        with torch.device("cpu"):
+            make(optimizer)
+
+    made_on._create_param_groups_fp16_flat_cpu_memory = make_on_the_host
 
 
 @functools.cache

@@ -13,22 +13,16 @@ What they lack: nothing is asynchronous, there is one stream, and freed memory i
 """
 
 import atexit
-import importlib.util
 import os
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
+from dataclasses import dataclass, field
 from types import ModuleType
 
 import torch
 
-from labkit.devices import library, torch_pretend
+from labkit.devices import imported, library, torch_pretend
 from labkit.devices.rung import Pretend
 
 MIB = 2**20
-ACCELERATORS = "deepspeed.accelerator"
-"""Where DeepSpeed is told what it computes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +35,8 @@ class Copied:
     """bytes copied from a device, numbers for Python (``.item()``) included"""
     crossings: int
     """how many copies that were, both ways together"""
+    took_us: float = field(default=0.0, compare=False)
+    """how long they took together, by the clock, in microseconds"""
 
 
 def install(settings: Pretend, *, num_devices: int = 1, index: int = 0) -> None:
@@ -68,17 +64,19 @@ def install(settings: Pretend, *, num_devices: int = 1, index: int = 0) -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     torch_pretend.manual_seed_all(torch.initial_seed())
     atexit.register(_let_backward_end)
-    if ACCELERATORS in sys.modules:
-        _tell_deepspeed()
-    else:
-        sys.meta_path.insert(0, _DeepSpeedIsImported())
+    imported.then("deepspeed.accelerator", _tell_deepspeed)
 
 
 def copied() -> Copied:
-    """What was copied between host and devices since ``install`` or ``reset_copied``: bytes and
-    number of copies."""
-    to_device_bytes, to_host_bytes, crossings = library.load("pretend").copied()
-    return Copied(to_device_bytes=to_device_bytes, to_host_bytes=to_host_bytes, crossings=crossings)
+    """What was copied between host and devices since ``install`` or ``reset_copied``: bytes,
+    number of copies, and the time they took."""
+    to_device_bytes, to_host_bytes, crossings, took_ns = library.load("pretend").copied()
+    return Copied(
+        to_device_bytes=to_device_bytes,
+        to_host_bytes=to_host_bytes,
+        crossings=crossings,
+        took_us=took_ns / 1e3,
+    )
 
 
 def reset_copied() -> None:
@@ -92,32 +90,8 @@ def _let_backward_end() -> None:
         library.load("pretend").let_backward_end()
 
 
-class _DeepSpeedIsImported:
-    """A finder of modules that finds none but tells DeepSpeed of the device, once that is there. A
-    rank need not import it (a second) for that."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Python's own specification, with one more step at the end of the module."""
-        if name != ACCELERATORS:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-
-        def then_tell(module: ModuleType) -> None:
-            execute(module)
-            _tell_deepspeed()
-
-        spec.loader.exec_module = then_tell
-        return spec
-
-
-def _tell_deepspeed() -> None:
+def _tell_deepspeed(accelerators: ModuleType) -> None:
     """DeepSpeed computes on the pretend device from here on."""
-    from deepspeed.accelerator import set_accelerator
-
     from labkit.devices.deepspeed_accelerator import accelerator
 
-    set_accelerator(accelerator())
+    accelerators.set_accelerator(accelerator())

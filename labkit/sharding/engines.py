@@ -51,9 +51,10 @@ class Piece(NamedTuple):
 
     @property
     def device(self) -> str:
-        """Where it lies; "host" for what the engine has offloaded."""
-        on_host = self.held.is_cpu and place.has_accelerator()
-        return "host" if self.offloaded or on_host else str(self.held.device)
+        """Where it lies; on a CPU, where that can't be seen, "host" for what the engine means to
+        lie there."""
+        on_host = self.held.is_cpu if place.has_accelerator() else self.offloaded
+        return "host" if on_host else str(self.held.device)
 
 
 def shards(model: nn.Module, optimizer: Any = None) -> Shards:

@@ -45,7 +45,7 @@ def start(step: Step) -> "Job":
     from labkit.launching import launcher
 
     devices = rung.DEEPSPEED if step.engine.startswith("zero") else None
-    return launcher.start(_train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=devices)
+    return launcher.start(train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=devices)
 
 
 def timeline(run: "Run") -> Timeline:
@@ -96,8 +96,8 @@ def deepspeed_config(step: Step) -> dict:
 # --- in the ranks ---
 
 
-def _train(step: Step) -> dict:
-    """One rank: a step that makes the optimizer's states, a watched one, a recorded one."""
+def train(step: Step, clock: Callable[[str], None] | None = None) -> dict:
+    """One rank: a step that makes the states, a watched, a recorded, and one for a ``clock``."""
     import torch
     import torch.distributed as dist
 
@@ -132,6 +132,8 @@ def _train(step: Step) -> dict:
     with trace.record(operators=False), traffic.count() as recorded:
         found["loss"] = trainer.train(count, tokens, targets)
     found["step_us"] = (time.perf_counter() - began) * 1e6
+    if clock:
+        trainer.train(count, tokens, targets, clock=clock)
     return found | {
         "footprint": watched.footprint(),
         "calls": {name: num for name, num in counted.calls.items() if name != "barrier"},
@@ -157,9 +159,10 @@ class Trainer:
         targets: "Tensor",
         watched: "Watch | None" = None,
         between: Callable[[int], None] = lambda index: None,
+        clock: Callable[[str], None] = lambda phase: None,
     ) -> float:
-        """One step. Marks its moments, calls ``between`` after each microbatch, returns the last
-        loss.
+        """One step. Marks its moments, calls ``between`` after each microbatch, ``clock`` with ""
+        and after each phase, returns the last loss.
 
         DDP's gradients are zeroed, not dropped: a gradient made anew under ``no_sync`` lies beside
         its bucket, and all of them once more in memory.
@@ -168,6 +171,7 @@ class Trainer:
 
         from labkit import model
 
+        clock("")
         for index in range(num_microbatches):
             last = index == num_microbatches - 1
             with self._synchronised(last):
@@ -177,15 +181,18 @@ class Trainer:
                     watched.kept()
                     watched.mark("loss")
                 value = loss.item()
+                clock("forward")
                 if self.optimizer:
                     (loss / num_microbatches).backward()
                 else:
                     self.engine.backward(loss)
                 del loss
+                clock("backward")
             between(index)
             if watched and last:
                 watched.mark("step")
             self._update(last)
+            clock("step")
         return value
 
     def _update(self, last: bool) -> None:

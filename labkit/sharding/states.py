@@ -307,14 +307,15 @@ def offload_moves(
     offload: str = "optimizer",
     num_microbatches: int = 1,
 ) -> list[Transfer]:
-    """What crosses the link to the host when DeepSpeed offloads (read off its code, 0.19.8), per
-    rank and step.
+    """What crosses the link to the host when DeepSpeed offloads (read off its code, 0.19.8, and
+    counted on a pretend device), per rank and step.
 
     Optimizer states on the host: this rank's gradients go there as fp32, 4 P/N bytes, and its
     updated parameters come back in 16 bit, 2 P/N (the ZeRO-Offload paper counts 2 P/N both ways:
-    Ren et al. 2021, section 4.1). Stage 3 also keeps its 16-bit gradients there: 2 P/N down in each
-    microbatch, and up again in all but the first. "all" keeps the parameters there, too: 2 P/N up
-    for each forward and each backward, and nothing after the step.
+    Ren et al. 2021, section 4.1). Further microbatches are added on the device: the 16-bit sum, 2
+    P/N, goes down in each, and comes up again in all but the first. Stage 3 does so with one
+    microbatch too, and brings it up in every one. "all" keeps the parameters on the host as well: 2
+    P/N up for each forward and each backward, and nothing after the step.
     """
     able = ("optimizer", "all") if stage == 3 else ("optimizer",)
     if stage not in (1, 2, 3) or offload not in able:
@@ -325,14 +326,13 @@ def offload_moves(
     check_real(num_params=num_params)
     check_whole(1, MOST_RANKS, num_ranks=num_ranks, num_microbatches=num_microbatches)
     part = 2 * num_params / num_ranks  # in 16 bit
-    again = num_microbatches - 1
+    again = num_microbatches if stage == 3 else num_microbatches - 1
     transfers = []
     if offload == "all":
         for phase in ("forward", "backward"):
             transfers.append(Transfer(phase, "parameters", False, part * num_microbatches))
-    if stage == 3 or again:
-        transfers.append(Transfer("backward", "gradients", True, part * num_microbatches))
     if again:
+        transfers.append(Transfer("backward", "gradients", True, part * num_microbatches))
         transfers.append(Transfer("backward", "gradients", False, part * again))
     transfers.append(Transfer("backward", "gradients", True, 2 * part))
     if offload == "optimizer":

@@ -1,6 +1,7 @@
 """``zero_stages()`` and ``offload_flow()``: what ZeRO shards and what offload moves, predicted,
 then read from a live DeepSpeed engine."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from labkit.pictures import bytes_held
@@ -9,10 +10,13 @@ from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
 from labkit.sharding import picture, states
 from labkit.shards import Shards, differences
-from labkit.units import format_bytes
+from labkit.units import format_bytes, format_us
 from labkit.widgets.picture import paragraphs
 from labkit.widgets.trial import Trial
 from labkit.words import LANGUAGES, WORDS, catalogue, in_every
+from labkit.zero.offload_run import Taken
+from labkit.zero.offload_times import ADAM_BYTES, Phase, tokens_that_hide
+from labkit.zero.picture import times
 from labkit.zero.stages import MODELS, MODES, Offload, Stages
 
 __all__ = ["offload_flow", "zero_stages"]
@@ -36,7 +40,7 @@ _WORDS = (
     ("other", "{} slices differ from the predicted ones"),
     (
         "payload",
-        "Handed to collectives in that step (two microbatches): {}. On the wire: {} per rank.",
+        "Handed to collectives in that step (microbatches: {}): {}. On the wire: {} per rank.",
     ),
     (
         "gloo",
@@ -54,14 +58,35 @@ _WORDS = (
     ("zero3", "ZeRO 3: optimizer"),
     ("zero3 all", "ZeRO 3: optimizer and parameters"),
     ("gb_per_s", "link (GB/s)"),
+    ("tokens", "tokens per microbatch"),
+    ("microbatches", "microbatches"),
+    ("tflops", "device (TFLOP/s)"),
+    ("host_gb_per_s", "host's memory (GB/s)"),
+    ("host_note", "One rank. Bytes by DeepSpeed's rules, times by the stated speeds."),
     (
-        "host_note",
-        "One rank; one microbatch. Bytes by DeepSpeed's rules, times by the stated link.",
+        "times",
+        "At best all go on at once: a phase then takes as long as the slowest of the three.",
+    ),
+    ("hides", "From {:,.0f} tokens of a rank on, its transfers hide behind its computing."),
+    (
+        "adam",
+        "The host's update does not depend on tokens: {} bytes of its memory per parameter.",
     ),
     (
-        "host_run",
-        "A run here is real, but on a CPU the host stands for the device: nothing crosses a link.",
+        "clocked",
+        "On this machine, rank 0: the link carried {} in {:,.0f} copies, {} by the clock. That is "
+        "predicted to be {} and {}. A copy ends a little late, so many small ones take longer.",
     ),
+    (
+        "in_turn",
+        "A pretend device does one thing after another, and a phase's copies are drawn together. "
+        "The rest of the update is drawn as the host's.",
+    ),
+    (
+        "unseen",
+        "This run's device gives no counts of its copies: only the phases are measured.",
+    ),
+    ("here", "The same on this machine"),
 )
 
 
@@ -80,10 +105,14 @@ class _Engines(Trial):
         sent = first["sent_bytes"]
         wire = "?" if sent is None else format_bytes(sent)
         if payload:
-            lines.append(say["payload"].format(payload, wire))
+            lines.append(say["payload"].format(self._microbatches(step), payload, wire))
         if step.ranks > 1:
             lines.append(say["gloo"])
         return lines
+
+    def _microbatches(self, step: Stages | Offload) -> int:
+        """How many of them a run of it has."""
+        return step.real.microbatches
 
 
 class ZeroBoard(_Engines):
@@ -144,15 +173,19 @@ class ZeroBoard(_Engines):
 
 
 class OffloadBoard(_Engines):
-    """The widget: pages by phase; ``run()`` trains with DeepSpeed's offload and reads which shard
-    lies where."""
+    """The widget: pages by tokens; ``run()`` trains with DeepSpeed's offload, clocks its phases and
+    reads which shard lies where."""
 
     options: ClassVar = {
+        "tokens": (512, 1024, 2048, 4096, 8192, 16384),
         "phase": ("all", "forward", "backward", "step"),
         "mode": MODES,
         "model": tuple(MODELS),
         "ranks": (1, 2, 4, 8),
-        "gb_per_s": (12.0, 25.0, 50.0, 450.0),
+        "microbatches": (1, 2, 4),
+        "tflops": (50.0, 150.0, 400.0),
+        "gb_per_s": (0.05, 12.0, 25.0, 50.0, 450.0),
+        "host_gb_per_s": (25.0, 50.0, 100.0, 200.0, 400.0),
     }
     view = "phase"
     dropdowns = ("phase", "mode", "model")
@@ -176,16 +209,69 @@ class OffloadBoard(_Engines):
             language=self.language,
         )
 
+    def _times(self, step: Offload) -> Sketch:
+        """The step in time; the axis stays while tokens are turned."""
+        longest = step.but(tokens=self.options["tokens"][-1])
+        span_us = sum(each.hidden_us for each in self.prediction(longest).phases)
+        found = self.prediction(step).phases
+        return times(found, span_us=span_us, language=self.language)
+
     def page(self, step: Offload, at: str) -> str:
-        """The flow, and below it the shards of a run by the device that they lie on."""
-        notes = [self._words["host_run"]]
-        pictures = svg.html(self._flow(step, at))
+        """The flow and the times; below them what a run took, and its shards by the device that
+        they lie on."""
+        pictures = svg.html(self._flow(step, at)) + svg.html(self._times(step))
+        notes = [*self._bounds(step)]
         held = self.found(step)
-        if held is not None:
+        if held is None:
+            return pictures + paragraphs(*notes)
+        run = self.ran(step)
+        clocked = run[0]["phases"]
+        notes += self._clocked(step, clocked)
+        pictures += svg.html(self._measured(clocked, run.notes))
+        if step.keeps_between:
             predicted = step.real.predict()
             notes += self._told(step, predicted, held)
             pictures += svg.html(bytes_held.shards(predicted, held, language=self.language))
         return pictures + paragraphs(*notes)
+
+    def _bounds(self, step: Offload) -> list[str]:
+        """What hides behind what."""
+        say = self._words
+        tokens = step.tokens * step.microbatches
+        enough = tokens_that_hide(self.prediction(step).phases, tokens)
+        return [say["times"], say["hides"].format(enough), say["adam"].format(ADAM_BYTES)]
+
+    def _measured(self, clocked: list[Taken], notes: Sequence[str]) -> Sketch:
+        """What the phases of a run took; the copies of each together."""
+        found = [Phase(each.name, *_spent(each, each.name == "step")) for each in clocked]
+        return times(
+            found,
+            in_turn=True,
+            badge=", ".join(("measured", *notes)),
+            title=in_every("here", catalogue(_WORDS)),
+            language=self.language,
+        )
+
+    def _clocked(self, step: Offload, clocked: list[Taken]) -> list[str]:
+        """What the link did, beside what was predicted of it."""
+        copies = sum(each.copies for each in clocked)
+        if not copies:
+            return [self._words["unseen"]]
+        found = self.prediction(step)
+        told = self._words["clocked"].format(
+            format_bytes(sum(each.num_bytes for each in clocked)),
+            copies,
+            format_us(sum(each.link_us for each in clocked)),
+            format_bytes(sum(each.num_bytes for each in found.moves)),
+            format_us(sum(each.link_us for each in found.phases)),
+        )
+        return [told, self._words["in_turn"]]
+
+
+def _spent(taken: Taken, on_host: bool) -> tuple[float, float, float]:
+    """What device, link and host did of a phase's time."""
+    rest_us = taken.took_us - taken.link_us
+    return (0.0, taken.link_us, rest_us) if on_host else (rest_us, taken.link_us, 0.0)
 
 
 def board(step: Stages | Offload, language: str | None = None) -> ZeroBoard | OffloadBoard:
@@ -213,9 +299,10 @@ def offload_flow(
     mode: str = "zero2",
     num_ranks: int = 2,
     model: str = "small",
+    tokens: int = 2048,
     gb_per_s: float = 25.0,
 ) -> OffloadBoard:
     """What crosses the link between device and host in each phase of a step when DeepSpeed
-    offloads."""
-    step = Offload(mode=mode, ranks=num_ranks, model=model, gb_per_s=gb_per_s)
+    offloads, and how long that takes beside computing and the host's update."""
+    step = Offload(mode=mode, ranks=num_ranks, model=model, tokens=tokens, gb_per_s=gb_per_s)
     return OffloadBoard(step, language)

@@ -10,6 +10,8 @@ from labkit.sharding import partition, states
 from labkit.sharding.step import Step
 from labkit.shards import Shards, join
 from labkit.units import check_real, check_whole, check_word
+from labkit.zero import offload_times
+from labkit.zero.offload_times import Phase
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
@@ -20,6 +22,8 @@ MODELS = {"small": 0, "7B": 7_000_000_000, "70B": 70_000_000_000, "175B": 175_00
 MODES = ("zero2", "zero3", "zero3 all")
 MOST_RANKS = 4
 """as many ranks as a run starts"""
+MOST_TOKENS = 8192
+"""as many tokens of a rank and step as a run takes"""
 _WORDS = words.catalogue(
     [
         ("small", "small model"),
@@ -31,6 +35,7 @@ _WORDS = words.catalogue(
         ),
         ("many", "a run starts up to {} ranks"),
         ("one", "DeepSpeed runs the recipe mixed here"),
+        ("tokens", "a run takes up to {} tokens of a rank and step"),
     ]
 )
 
@@ -101,6 +106,8 @@ class Moves(NamedTuple):
     """bytes that stay on the device, by part"""
     host: dict[str, float]
     """bytes that lie on the host, by part"""
+    phases: list[Phase]
+    """how long each phase computes, transfers and updates"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,20 +120,43 @@ class Offload(Experiment):
     """data-parallel ranks"""
     model: str = "small"
     """a key of MODELS"""
+    tokens: int = 2048
+    """of a rank's microbatch"""
+    microbatches: int = 1
+    """per step"""
+    tflops: float = 150.0
+    """what the device computes a second, in 1e12 operations"""
     gb_per_s: float = 25.0
-    """of the link between device and host, each way"""
+    """of the link between device and host, each way; a pretend device's copies last accordingly"""
+    host_gb_per_s: float = 100.0
+    """of the host's memory, one rank's share of it: it bounds the update there"""
 
     def __post_init__(self) -> None:
         check_word(self.mode, MODES, "a mode")
         check_whole(1, 1_000_000, ranks=self.ranks)
         check_word(self.model, MODELS, "a model")
-        check_real(1e-6, 1e9, gb_per_s=self.gb_per_s)
+        check_whole(1, 1_000_000_000, tokens=self.tokens)
+        check_whole(1, 1_000_000, microbatches=self.microbatches)
+        speeds = {"gb_per_s": self.gb_per_s, "host_gb_per_s": self.host_gb_per_s}
+        check_real(1e-6, 1e6, tflops=self.tflops, **speeds)
 
     @property
     def real(self) -> Step:
         """The small model in DeepSpeed's engine, offloaded so."""
         engine, _, everything = self.mode.partition(" ")
-        return Step(engine=engine, ranks=self.ranks, offload=everything or "optimizer")
+        return Step(
+            engine=engine,
+            ranks=self.ranks,
+            offload=everything or "optimizer",
+            batch=max(1, self.tokens // Step.seq_len),
+            microbatches=self.microbatches,
+        )
+
+    @property
+    def keeps_between(self) -> bool:
+        """Whether there is a moment at which the prediction of its shards holds: between two
+        microbatches; in stage 3 also before the update."""
+        return self.microbatches > 1 or self.mode != "zero2"
 
     def predict(self) -> Moves:
         """What moves and what lies where, by DeepSpeed's rules."""
@@ -134,19 +164,34 @@ class Offload(Experiment):
         size = MODELS[self.model] or sum(unit.num_params for unit in real.units())
         about = (size, self.ranks, int(real.engine[-1]), real.offload)
         device, host = partition.offload_places(*about)
-        return Moves(states.offload_moves(*about), device, host)
+        moves = states.offload_moves(*about, self.microbatches)
+        phases = offload_times.phases(
+            moves,
+            size,
+            self.ranks,
+            tokens=self.tokens * self.microbatches,
+            tflops=self.tflops,
+            gb_per_s=self.gb_per_s,
+            host_gb_per_s=self.host_gb_per_s,
+        )
+        return Moves(moves, device, host, phases)
 
     def refusal(self, language: str | None = None) -> str | None:
         """Why it can't run: too large, too many."""
-        return _refusal(self.model, self.ranks, language)
+        why = _refusal(self.model, self.ranks, language)
+        if why is None and self.tokens * self.microbatches > MOST_TOKENS:
+            return _WORDS[words.spoken_in(language)]["tokens"].format(MOST_TOKENS)
+        return why
 
     def start(self) -> "Job":
         """The small model with DeepSpeed's offload, in the background."""
-        return self.real.start()
+        from labkit.zero import offload_run
+
+        return offload_run.start(self.real, self.gb_per_s)
 
     def as_run(self) -> "Offload":
-        """The link is only stated."""
-        return replace(self, gb_per_s=25.0)
+        """A run computes as fast as it does."""
+        return replace(self, tflops=150.0, host_gb_per_s=100.0)
 
     def measured(self, run: "Run") -> Shards:
         """What the ranks held, and on which device."""

@@ -154,7 +154,7 @@ def _offload() -> Iterator[Case]:
         ({"mode": "zero3 all", "num_ranks": 8, "model": "7B"}, "forward"),
     ):
         board = widgets.offload_flow(**given)
-        (drawn,) = shown_by(board, at=phase)
+        drawn, _ = shown_by(board, at=phase)
         moves = board.predicted.moves
         marked = phase if phase != "all" else ""
         yield Case(drawn, partial(byte_readings.flows, drawn=drawn, moves=moves, marked=marked))

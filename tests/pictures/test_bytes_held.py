@@ -159,10 +159,10 @@ def test_the_collectives_of_a_step_are_the_ones_that_fully_shard_calls():
     "stage, offload, microbatches, down, up",
     [
         (2, "optimizer", 1, 4, 2),
-        (3, "optimizer", 1, 6, 2),
-        (3, "all", 1, 6, 4),
+        (3, "optimizer", 1, 6, 4),
+        (3, "all", 1, 6, 6),
         (2, "optimizer", 3, 4 + 6, 2 + 4),
-        (3, "all", 2, 4 + 4, 8 + 2),
+        (3, "all", 2, 4 + 4, 8 + 4),
     ],
 )
 def test_what_offload_moves_per_parameter(stage, offload, microbatches, down, up):

@@ -25,6 +25,8 @@ class Crossing {
       stated_s += num_bytes_ / bytes_per_s;
     if (stated_s > 0)
       std::this_thread::sleep_until(began_ + std::chrono::duration<double>(stated_s));
+    const auto took = std::chrono::steady_clock::now() - began_;
+    host_link.crossing_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
   }
 
  private:

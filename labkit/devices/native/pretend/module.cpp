@@ -29,7 +29,8 @@ void set_link(double bytes_per_s, double latency_s) {
 pybind11::tuple copied() {
   const auto& link = pretend::host_link;
   return pybind11::make_tuple(
-      link.to_device_bytes.load(), link.to_host_bytes.load(), link.crossings.load());
+      link.to_device_bytes.load(), link.to_host_bytes.load(), link.crossings.load(),
+      link.crossing_ns.load());
 }
 
 void reset_copied() {
@@ -37,6 +38,7 @@ void reset_copied() {
   link.to_device_bytes = 0;
   link.to_host_bytes = 0;
   link.crossings = 0;
+  link.crossing_ns = 0;
 }
 
 void seed(int device, uint64_t seed) {

@@ -13,6 +13,7 @@ struct Link {
   std::atomic<int64_t> to_device_bytes{0};
   std::atomic<int64_t> to_host_bytes{0};
   std::atomic<int64_t> crossings{0};
+  std::atomic<int64_t> crossing_ns{0}; // by the clock
   std::atomic<double> bytes_per_s{0}; // 0: as fast as the copy itself
   std::atomic<double> latency_s{0};
 };
