@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from labkit.launching.job import Job
     from labkit.launching.run import Run
     from labkit.measure.memory import Watch
+    from labkit.measure.traffic import Counted
 
 TIMEOUT_S = 120.0
 STAGE3_BUFFERS = (
@@ -39,13 +40,17 @@ STAGE3_BUFFERS = (
 """DeepSpeed's options for what stage 3 keeps whole or gathers ahead, in elements."""
 
 
-def start(step: Step) -> "Job":
+def start(step: Step, *, devices: str | rung.Pretend | None = None, clock: Any = None) -> "Job":
     """Trains two steps with the real engine and records a third, in the background. ``step.run()``
-    starts it and waits."""
+    starts it and waits. A ``clock`` is called in one more, see ``Trainer.train``, and what its
+    ``phases()`` then gives is each rank's "phases"."""
     from labkit.launching import launcher
 
-    devices = rung.DEEPSPEED if step.engine.startswith("zero") else None
-    return launcher.start(train, step, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=devices)
+    if devices is None and step.engine.startswith("zero"):
+        devices = rung.DEEPSPEED
+    return launcher.start(
+        _train, step, clock, ranks=step.ranks, timeout_s=TIMEOUT_S, devices=devices
+    )
 
 
 def timeline(run: "Run") -> Timeline:
@@ -96,7 +101,7 @@ def deepspeed_config(step: Step) -> dict:
 # --- in the ranks ---
 
 
-def train(step: Step, clock: Callable[[str], None] | None = None) -> dict:
+def _train(step: Step, clock: Any) -> dict:
     """One rank: a step that makes the states, a watched, a recorded, and one for a ``clock``."""
     import torch
     import torch.distributed as dist
@@ -134,12 +139,17 @@ def train(step: Step, clock: Callable[[str], None] | None = None) -> dict:
     found["step_us"] = (time.perf_counter() - began) * 1e6
     if clock:
         trainer.train(count, tokens, targets, clock=clock)
-    return found | {
-        "footprint": watched.footprint(),
+        found["phases"] = clock.phases()
+    found |= {"footprint": watched.footprint(), "order": recorded.order}
+    return found | _sent(counted)
+
+
+def _sent(counted: "Counted") -> dict:
+    """What a step called, handed over and sent."""
+    return {
         "calls": {name: num for name, num in counted.calls.items() if name != "barrier"},
         "payload_bytes": dict(+counted.payload_bytes),
         "sent_bytes": counted.sent_bytes,
-        "order": recorded.order,
     }
 
 

@@ -31,21 +31,10 @@ class Taken(NamedTuple):
 def start(step: Step, gb_per_s: float) -> "Job":
     """Trains as ``sharding`` does, then a step whose phases are clocked. A pretend device's copies
     last as long as a link of ``gb_per_s`` needs; any other device has a link of its own."""
-    from labkit.launching import launcher
-
     devices: str | rung.Pretend = rung.DEEPSPEED
     if place.choose(step.ranks, devices=devices).name == "pretend":
         devices = rung.Pretend(link_gb_per_s=gb_per_s)
-    return launcher.start(
-        train, step, ranks=step.ranks, timeout_s=sharding_run.TIMEOUT_S, devices=devices
-    )
-
-
-def train(step: Step) -> dict:
-    """One rank: what ``sharding.Step`` returns, and "phases", of a step with its clock read."""
-    clock = _Clock()
-    found = sharding_run.train(step, clock)
-    return found | {"phases": clock.phases()}
+    return sharding_run.start(step, devices=devices, clock=_Clock())
 
 
 class _Clock:
