@@ -23,15 +23,40 @@ class AccelerateBoard(Trial):
         "accumulation": (1, 2, 3, 4),
         "engine": ENGINES,
         "precision": PRECISIONS,
+        "spike": (False, True),
         "ranks": (2, 3, 4),
     }
-    dropdowns = ("engine", "precision")
+    dropdowns = ("engine", "precision", "spike")
     words = (
         *picture.NAMES,
         ("accumulation", "accumulation"),
         ("engine", "engine"),
         ("precision", "precision"),
         ("ranks", "ranks"),
+        ("spike", "last batch's loss"),
+        ("spike off", "as it is"),
+        ("spike on", "2³⁰ times as large"),
+        (
+            "scaling",
+            "fp16 rounds what is below 6e-8 to 0 and has no number above 65,504. So the loss is "
+            "multiplied by a scale, and the gradients are divided by it before they are clipped.",
+        ),
+        (
+            "skipping",
+            "A gradient became infinite: every rank sees it, nobody updates, and the scale is "
+            "halved. The batch is lost, its messages were sent all the same.",
+        ),
+        (
+            "clipped",
+            "{} has fp32's range: the large gradient is clipped, and the update made.",
+        ),
+        (
+            "own",
+            "Accelerate has fp16 on GPUs only, and ignores it on a CPU. Without a GPU it is given "
+            "here what it makes on one: autocast and torch's GradScaler, for this rank's device. "
+            "The scale begins at 65,536, and is smaller here if one of the two updates before was "
+            "skipped as well.",
+        ),
         ("before", "before prepare"),
         ("after", "after prepare"),
         ("model", "model"),
@@ -76,7 +101,7 @@ class AccelerateBoard(Trial):
         """The picture; after a run what ``prepare`` changed."""
         say = self._words
         results = self.ran(step)
-        notes = []
+        notes = self._on_scaling(step)
         more = ""
         if results is not None:
             lines = self.found(step)
@@ -84,9 +109,20 @@ class AccelerateBoard(Trial):
             notes.append(say["other"].format(off) if off else say["same"])
             notes.append(say["payload"].format(f"{_payload_bytes(lines):,}"))
             more = _before_after(results[0], say)
+            if step.precision == "fp16":
+                notes.append(say["own"])
         if step.engine in ("fsdp", "zero2"):
             notes.append(say["cpu"])
         return svg.html(self._scene(step)) + paragraphs(*notes) + more
+
+    def _on_scaling(self, step: Update) -> list[str]:
+        """What the precision does with gradients that are very small or large."""
+        say = self._words
+        if step.precision == "fp16":
+            return [say["scaling"], *([say["skipping"]] if step.spike else [])]
+        if not step.spike:
+            return []
+        return [say["clipped"].format({"no": "fp32"}.get(step.precision, step.precision))]
 
 
 def board(step: Update, language: str | None = None) -> AccelerateBoard:
@@ -101,10 +137,17 @@ def accelerate_workflow(
     precision: str = "no",
     accumulation: int = 2,
     num_ranks: int = 2,
+    spike: bool = False,
 ) -> AccelerateBoard:
     """What each line of an Accelerate loop does in one update, and what ``prepare`` changed; in
     English or "zh"."""
-    step = Update(engine=engine, precision=precision, accumulation=accumulation, ranks=num_ranks)
+    step = Update(
+        engine=engine,
+        precision=precision,
+        accumulation=accumulation,
+        spike=spike,
+        ranks=num_ranks,
+    )
     return AccelerateBoard(step, language)
 
 

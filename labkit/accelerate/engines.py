@@ -53,13 +53,15 @@ def accelerator(
     accumulation: int = 1,
     max_norm: float | None = None,
     layer: str = "Block",
+    anywhere: bool = False,
 ) -> "Accelerator":
     """What ``Accelerator()`` becomes in a rank that ``accelerate launch`` has started with this
     engine.
 
     "one process" forgets that there are ranks, as ``python train.py`` would. DeepSpeed clips at the
-    ``max_norm`` of its configuration; FSDP makes units of the modules of class ``layer``. Raises
-    ValueError for an unknown engine.
+    ``max_norm`` of its configuration; FSDP makes units of the modules of class ``layer``. On a CPU
+    Accelerate ignores fp16; with ``anywhere`` it is given what it makes on a GPU. Raises ValueError
+    for an unknown engine.
     """
     if engine not in ENGINES:
         raise ValueError(f"an engine is one of {', '.join(ENGINES)}; got {engine!r}")
@@ -75,9 +77,27 @@ def accelerator(
         plugin["fsdp_plugin"] = _fsdp_plugin(layer)
     elif engine.startswith("zero"):
         plugin["deepspeed_plugin"] = _deepspeed_plugin(int(engine[-1]), accumulation, max_norm)
-    return Accelerator(
-        mixed_precision=precision, gradient_accumulation_steps=accumulation, **plugin
+    scaled = precision == "fp16" and anywhere and PartialState().device.type != "cuda"
+    made = Accelerator(
+        mixed_precision="no" if scaled else precision,
+        gradient_accumulation_steps=accumulation,
+        **plugin,
     )
+    if scaled:
+        _scale(made, engine)
+    return made
+
+
+def _scale(made: "Accelerator", engine: str) -> None:
+    """What Accelerate 1.15 does for fp16 on a GPU alone: autocast, torch's GradScaler, and FSDP's
+    policy. The scaler is torch's own, for the rank's device."""
+    import torch
+
+    made.state._mixed_precision = "fp16"
+    made.native_amp = True
+    made.scaler = torch.amp.GradScaler(made.device.type)
+    if engine == "fsdp":
+        made.state.fsdp_plugin.set_mixed_precision("fp16", override=True)
 
 
 def _fsdp_plugin(layer: str) -> object:

@@ -25,6 +25,7 @@ NAMES = (
     ("zero2", "DeepSpeed ZeRO-2"),
     ("no", "no (fp32)"),
     ("bf16", "bf16"),
+    ("fp16", "fp16"),
 )
 """what engines and precisions are called"""
 _WORDS = (
@@ -38,6 +39,11 @@ _WORDS = (
     ("skip", "does nothing"),
     ("out", "not called"),
     ("update", "weights change"),
+    ("skipped", "skipped: a gradient is infinite"),
+    ("scaled", "loss × scale"),
+    ("scales", "loss × {:,.0f}"),
+    ("unscales", "gradients ÷ {:,.0f}"),
+    ("scale", "scale {:,.0f} → {:,.0f}"),
     ("clear", "gradients dropped"),
     ("reads", "reads the norm only"),
     ("done", "done in backward"),
@@ -55,7 +61,7 @@ _COLOURS = {
 }
 _LEFT_PX = 196.0
 _GAP_PX = 6
-_HIGH_PX = {"forward": 34.0, "backward": 66.0, "clip": 34.0, "step": 34.0, "zero_grad": 34.0}
+_HIGH_PX = {"forward": 34.0, "backward": 66.0, "clip": 34.0, "step": 40.0, "zero_grad": 34.0}
 
 
 class Cell(NamedTuple):
@@ -138,10 +144,31 @@ def _cells(
 ) -> list[Cell]:
     """A line in every batch."""
     measured = found or [{}] * len(rows)
-    return [
-        _cell(update.engine, line, row, seen.get(line), say)
-        for row, seen in zip(rows, measured, strict=True)
-    ]
+    cells = []
+    for row, seen in zip(rows, measured, strict=True):
+        cell = _cell(update.engine, line, row, seen.get(line), say)
+        told = _scaling(update, line, row, seen or row, say)
+        cells.append(cell._replace(words=[*told, *cell.words]) if told else cell)
+    return cells
+
+
+def _scaling(
+    update: Update, line: str, row: Row, seen: Mapping, say: Mapping[str, str]
+) -> list[str]:
+    """What fp16 adds to a line: ``seen`` is what was measured of the batch, or its prediction."""
+    if update.precision != "fp16":
+        return []
+    if line == "backward" and "clip" not in row:
+        return [say["scaled"]]
+    if line not in ("backward", "clip", "step") or "clip" not in row:
+        return []
+    before, after = seen["step"]["scale"]
+    if line == "backward":
+        return [say["scales"].format(before)]
+    if line == "clip":
+        return [say["unscales"].format(before)]
+    told = [say["scale"].format(before, after)]
+    return told if seen["step"]["moved"] else [say["skipped"], *told]
 
 
 def _cell(engine: str, line: str, row: Row, seen: Mapping | None, say: Mapping[str, str]) -> Cell:
@@ -159,6 +186,8 @@ def _cell(engine: str, line: str, row: Row, seen: Mapping | None, say: Mapping[s
         return Cell([*words, say["reads"]], False, moved)
     if moved:
         words.append(say["update"])
+    if line == "step" and not moved:
+        return Cell(words, True, moved)
     if line == "zero_grad":
         words.append(say["clear"])
     return Cell(words or [say["quiet"]], True, moved)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from labkit.accelerate.engines import accelerator
-from labkit.accelerate.update import SHAPE, Update
+from labkit.accelerate.update import SHAPE, SPIKE, Update
 from labkit.devices import rung
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def start(update: Update) -> "Job":
         update.engine,
         update.precision,
         update.accumulation,
+        anywhere=True,
+        spike=update.spike,
         ranks=update.num_ranks,
         devices=rung.DEEPSPEED if update.engine.startswith("zero") else None,
         timeout_s=60,
@@ -32,13 +34,20 @@ def start(update: Update) -> "Job":
 
 
 def step(
-    engine: str = "ddp", precision: str = "no", accumulation: int = 1, max_norm: float = 1.0
+    engine: str = "ddp",
+    precision: str = "no",
+    accumulation: int = 1,
+    max_norm: float = 1.0,
+    *,
+    anywhere: bool = False,
+    spike: bool = False,
 ) -> dict:
-    """One rank: trains, and looks at the third update of the usual loop, line by line.
+    """One rank: trains, and looks at the third update of the usual loop, line by line; the loss of
+    its last batch is SPIKE times as large if there is a ``spike``.
 
     The dict has ``before`` and ``after`` prepare (see ``described``), ``sync`` (sync_gradients of
     each microbatch) and per microbatch and line the collectives ``calls``, ``payload_bytes``, and
-    whether the line ``moved`` the weights.
+    whether the line ``moved`` the weights. ``anywhere``: see ``engines.accelerator``.
     """
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -48,7 +57,11 @@ def step(
 
     torch.manual_seed(0)
     accelerate = accelerator(
-        engine, precision=precision, accumulation=accumulation, max_norm=max_norm
+        engine,
+        precision=precision,
+        accumulation=accumulation,
+        max_norm=max_norm,
+        anywhere=anywhere,
     )
     net = model.Transformer(**SHAPE)
     data = TensorDataset(*model.story_tokens(6 * accumulation * accelerate.num_processes, 16))
@@ -60,9 +73,10 @@ def step(
     synchronised = []
     lines = []
     with trace.record(operators=False):
-        for tokens, targets in loader:
+        for number, (tokens, targets) in enumerate(loader, start=1):
+            times = SPIKE if spike and number == len(loader) else 1.0
             with accelerate.accumulate(net):
-                row, loss = _lines(accelerate, net, optimizer, tokens, targets, max_norm)
+                row, loss = _lines(accelerate, net, optimizer, tokens, targets, max_norm, times)
             synchronised.append(accelerate.sync_gradients)
             lines.append(row)
     return {
@@ -81,17 +95,22 @@ def _lines(
     tokens: "Tensor",
     targets: "Tensor",
     max_norm: float,
+    times: float,
 ) -> tuple[dict, float]:
-    """The usual loop's lines for one batch: what each did, and the loss."""
+    """The usual loop's lines for one batch, its loss ``times`` as large: what each did, and the
+    loss."""
     from labkit import model
 
     row: dict = {}
     line = functools.partial(_watched, optimizer, row)
-    loss = line("forward", lambda: model.loss(net(tokens), targets))
+    loss = line("forward", lambda: times * model.loss(net(tokens), targets))
     line("backward", lambda: accelerate.backward(loss))
     if accelerate.sync_gradients:
         line("clip", lambda: accelerate.clip_grad_norm_(net.parameters(), max_norm))
+    before = accelerate.scaler and accelerate.scaler.get_scale()
     line("step", optimizer.step)
+    if accelerate.scaler and accelerate.sync_gradients:
+        row["step"]["scale"] = (before, accelerate.scaler.get_scale())
     line("zero_grad", optimizer.zero_grad)
     return row, loss.item()
 

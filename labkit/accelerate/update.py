@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from labkit import words
 from labkit.data_parallel import buckets
 from labkit.experiment import Experiment
 from labkit.sharding import moments
@@ -17,16 +18,24 @@ if TYPE_CHECKING:
 
 ENGINES = ("one process", "ddp", "fsdp", "zero2")
 """those whose update is predicted"""
-PRECISIONS = ("no", "bf16")
+PRECISIONS = ("no", "bf16", "fp16")
 """of Accelerate's mixed_precision"""
+FIRST_SCALE = 2.0**16
+"""what torch's GradScaler multiplies a loss by at first"""
+BACKOFF = 0.5
+"""what it multiplies that by when a gradient has overflowed; after 2,000 updates without, it
+doubles"""
+SPIKE = 2.0**30
+"""how many times larger the loss of a spike is"""
 LINES = ("forward", "backward", "clip", "step", "zero_grad")
 """what a loop calls for a microbatch, in order"""
 SHAPE = {"num_layers": 2, "dim": 128, "num_heads": 2, "max_len": 16}
 """of the model whose step is looked at"""
+_WORDS = words.catalogue([("zero2", "DeepSpeed has an fp16 of its own, which needs a GPU")])
 
 Row = dict[str, dict]
-"""a batch: line -> {"calls": collectives by name, "moved": whether the weights change}; lines that
-are not called are left out"""
+"""a batch: line -> {"calls": collectives by name, "moved": whether the weights change}, and for the
+step of fp16 "scale": the loss scale before and after it; lines that are not called are left out"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +51,8 @@ class Update(Experiment):
     """mixed_precision: one of PRECISIONS"""
     accumulation: int = 2
     """batches per update"""
+    spike: bool = False
+    """whether the last batch's loss is SPIKE times as large, too much for fp16's gradients"""
     ranks: int = 2
     """how many ranks; one process has one, whatever is said here"""
 
@@ -55,14 +66,29 @@ class Update(Experiment):
         """As many as are started."""
         return 1 if self.engine == "one process" else self.ranks
 
+    @property
+    def skips(self) -> bool:
+        """Whether the update is left out: a gradient does not fit into fp16."""
+        return self.spike and self.precision == "fp16"
+
+    def refusal(self, language: str | None = None) -> str | None:
+        """Why it can't run: DeepSpeed has an fp16 of its own."""
+        if self.engine == "zero2" and self.precision == "fp16":
+            return _WORDS[words.spoken_in(language)]["zero2"]
+        return None
+
     def predict(self) -> list[Row]:
         """Per batch of an update and per line that is called: the collectives by name, and whether
         the weights change.
 
         DDP: an all-reduce per bucket, in the last batch only. FSDP2: blocks and root are gathered
-        in every batch, reduced in the last; the norm is summed. ZeRO-2: gradients are reduced in
-        every batch; the last backward also sums the norm (and, in bf16, looks for overflow),
-        updates, and gathers the weights.
+        in every batch, reduced in the last; the norm is summed, and in fp16 whether a slice has
+        overflowed. ZeRO-2: gradients are reduced in every batch; the last backward also sums the
+        norm (and, in bf16, looks for overflow), updates, and gathers the weights.
+
+        fp16: the loss is multiplied by a scale, so that small gradients are not rounded to 0; clip
+        divides them by it again. If one of them is infinite, the step is skipped and the scale
+        halved (Micikevicius et al. 2018, section 3.2).
         """
         updating = "backward" if self.engine == "zero2" else "step"
         rows = []
@@ -72,8 +98,11 @@ class Update(Experiment):
             row = {}
             for line in LINES:
                 if last or line != "clip":
-                    moved = last and line == updating
+                    moved = last and line == updating and not self.skips
                     row[line] = {"calls": calls.get(line, {}), "moved": moved}
+            if last and self.precision == "fp16":
+                factor = BACKOFF if self.skips else 1.0
+                row["step"]["scale"] = (FIRST_SCALE, FIRST_SCALE * factor)
             rows.append(row)
         return rows
 
@@ -108,7 +137,7 @@ def _calls(engine: str, precision: str, last: bool) -> dict[str, dict[str, int]]
         return {
             "forward": {"all_gather": num_units},
             "backward": backward,
-            "clip": {"all_reduce": 1},
+            "clip": {"all_reduce": 2 if precision == "fp16" else 1},
         }
     if engine == "zero2" and not last:
         return {"backward": {"all_reduce": 1}}
@@ -144,4 +173,15 @@ def differing(rows: Sequence[Row], found: Sequence[Row]) -> int:
 
 
 def _alike(line: Mapping, other: Mapping) -> bool:
+    if _factor(line) != _factor(other):
+        return False
     return line["calls"] == other["calls"] and line["moved"] == other["moved"]
+
+
+def _factor(line: Mapping) -> float | None:
+    """What a step does to the loss scale. Where it stands is not predicted: an update before this
+    one may have been skipped as well."""
+    if "scale" not in line:
+        return None
+    before, after = line["scale"]
+    return after / before

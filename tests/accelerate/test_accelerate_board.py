@@ -60,6 +60,32 @@ def test_it_runs_for_real_and_every_line_calls_what_was_predicted(
     assert run[0]["sync"] == [False] * (accumulation - 1) + [True]
 
 
+@pytest.mark.parametrize("engine", ["one process", "ddp", "fsdp"])
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
+def test_a_spike_skips_the_update_in_fp16_alone(engine, precision):
+    update = Update(engine=engine, precision=precision, spike=True, accumulation=1)
+    run = update.run()
+    assert differing(update.predict(), update.measured(run)) == 0
+    step = update.measured(run)[0]["step"]
+    assert step["moved"] == (precision != "fp16") and update.skips == (precision == "fp16")
+    if precision == "fp16":
+        before, after = step["scale"]
+        assert after == before / 2
+        assert update.measured(update.but(spike=False).run())[0]["step"]["moved"]
+    inside = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}
+    assert run[0]["after"]["inside"] == inside[precision]
+
+
+def test_fp16_is_scaled_on_the_page_and_refused_to_deepspeed():
+    board = widgets.accelerate_workflow(precision="fp16", spike=True)
+    settle()
+    page = board.book.pages[1].value
+    assert "loss × 65,536" in page and "gradients ÷ 65,536" in page
+    assert "skipped: a gradient is infinite" in page and "65,536 → 32,768" in page
+    board.controls["engine"].value = "zero2"
+    assert board.button.disabled and "an fp16 of its own" in board.why_off.value
+
+
 def test_another_count_is_told_apart():
     """The comparison can fail: a call more, a line less, another place where the weights change."""
     update = Update(engine="zero2")
@@ -71,6 +97,11 @@ def test_another_count_is_told_apart():
     moved = update.predict()
     moved[1]["step"]["moved"] = True
     assert [differing(right, other) for other in (right, more, less, moved)] == [0, 1, 1, 1]
+    fp16 = Update(precision="fp16")
+    halved = fp16.but(spike=True).predict()
+    assert differing(fp16.predict(), halved) == 1
+    halved[1]["step"]["moved"] = True
+    assert differing(fp16.predict(), halved) == 1
 
 
 def test_it_speaks_chinese_and_refuses_what_is_unknown():

@@ -22,7 +22,7 @@ from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
-from labkit.zero import stages
+from labkit.zero import offload_times, stages
 
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-3\nGPU1\tNV12\t X \t0-3\n"
 WRITTEN = ("no-such-file", "中文", "file.png")
@@ -192,6 +192,7 @@ def nouns() -> dict[type, list]:
             footprint.from_moments([("F0", {"temporary": 0.0})], "measured"),
         ],
         states.Recipe: [*states.RECIPES.values()],
+        offload_times.Phase: stages.Offload(model="7B").predict().phases,
         states.Transfer: states.offload_moves(10, 2, 3, "all", 2),
         topology.Cpu: [CPU],
         topology.Devices: [topology.Devices(), topology.parse_topo(TOPO)],
