@@ -51,13 +51,13 @@ class Block(nn.Module):
 
     def attend(self, x_BTD: Tensor) -> Tensor:
         """Each position looks at itself and the ones before it."""
-        B, T, D = x_BTD.shape
+        B, T, _ = x_BTD.shape
         qkv = self.qkv(x_BTD).chunk(3, dim=-1)
         q_BHTK, k_BHTK, v_BHTK = (
             each.view(B, T, self.num_heads, -1).transpose(1, 2) for each in qkv
         )
         y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
-        return self.out(y_BHTK.transpose(1, 2).reshape(B, T, D))
+        return self.out(y_BHTK.transpose(1, 2).flatten(2))
 
 
 class Head(nn.Module):

@@ -219,7 +219,7 @@ class Activations:
         at one time"""
         self.num_bytes = 0
         """bytes held now"""
-        self._left_out = {p.untyped_storage().data_ptr() for p in parameters}
+        self._left_out = {_storage(each).data_ptr() for each in parameters}
         self._storages: Counter[int] = Counter()
         self._chunks: Counter[Hashable] = Counter()
 
@@ -246,6 +246,11 @@ class Activations:
             self.num_bytes -= storage.nbytes()
 
 
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    """A tensor's bytes on this rank; those of a DTensor are its local part's."""
+    return getattr(tensor, "_local_tensor", tensor).untyped_storage()
+
+
 def _count_down(counter: Counter, key: Hashable) -> None:
     """One less; what has come to 0 is forgotten."""
     counter[key] -= 1
@@ -259,7 +264,7 @@ class _Held:
     def __init__(self, activations: Activations, name: Hashable, tensor: Tensor) -> None:
         # detached, or an operator that saves its own output would keep itself alive
         self.tensor = tensor.detach()
-        self.storage = tensor.untyped_storage()
+        self.storage = _storage(tensor)
         left_out = self.storage.data_ptr() in activations._left_out
         self.counts = self.storage.nbytes() > 0 and not left_out
         self.activations = activations

@@ -36,7 +36,12 @@ class Model:
     say"""
 
     def activation_bytes(
-        self, batch: int, recipe: str = "mixed", attention: str = "flash"
+        self,
+        batch: int,
+        recipe: str = "mixed",
+        attention: str = "flash",
+        *,
+        tensor_parallel: int = 1,
     ) -> float:
         """What all blocks keep for the backward: ``states.layer_activation_bytes``, at fp32 twice
         that less the masks of dropout, which have a byte an element in either."""
@@ -47,16 +52,17 @@ class Model:
             self.heads,
             recompute="full" if attention == "recompute" else "none",
             flash=attention == "flash",
+            tensor_parallel=tensor_parallel,
         )
         if states.recipe(recipe).dtypes["parameter"] == "float32":
-            layer = 2 * layer - self.seq_len * batch * self._mask_bytes(attention)
+            layer = 2 * layer - self.seq_len * batch * self._mask_bytes(attention, tensor_parallel)
         return self.layers * layer
 
-    def _mask_bytes(self, attention: str) -> int:
-        """Masks of dropout that a block keeps for a token."""
+    def _mask_bytes(self, attention: str, tensor_parallel: int) -> float:
+        """Masks of dropout that a block keeps for a token; those of its heads are split."""
         masks = {
             "flash": 2 * self.dim,
-            "stored": 2 * self.dim + self.heads * self.seq_len,
+            "stored": 2 * self.dim + self.heads * self.seq_len / tensor_parallel,
             "recompute": 0,
         }
         return masks[attention]

@@ -159,7 +159,8 @@ def holders(step: Strategy, say: Mapping[str, str], code: str) -> Sketch:
     table = [("rank", say["all_layers"], say["share"])]
     for rank in range(step.ranks):
         y = 84.0 + RANK_PX * rank
-        replica, stage = divmod(rank, step.num_stages)
+        replica = rank // step.num_stages % step.num_replicas
+        stage = rank % step.num_stages
         shapes.append(Words(LAYERS_PX - 8, y + 15, f"rank {rank}", "end"))
         shapes += _layers_of(step, rank, y)
         shapes += _sequences_of(step, replica, y)
@@ -190,7 +191,7 @@ def holders(step: Strategy, say: Mapping[str, str], code: str) -> Sketch:
 def _layers_of(step: Strategy, rank: int, y: float) -> list[Shape]:
     """All layers as boxes; coloured what of each the rank holds."""
     num_layers = max(8, step.num_stages)
-    num_slices = step.ranks if step.strategy == "sharded" else 1
+    num_slices = step.num_slices
     layer_px = LAYERS_WIDE_PX / num_layers
     slice_px = (layer_px - 3) / num_slices
     shapes: list[Shape] = []

@@ -1,5 +1,6 @@
-"""Four ways to divide training among ranks: data parallel, states sharded, by layers, hybrid. Who
-holds what and sends what: of a large model by formula, of a small one to the byte."""
+"""Five ways to divide training among ranks: data parallel, states sharded, by layers, hybrid, and
+inside each layer (tensor parallel). Who holds what and sends what: of a large model by formula, of
+a small one to the byte."""
 
 from dataclasses import dataclass, replace
 from math import ceil
@@ -16,12 +17,19 @@ if TYPE_CHECKING:
     from labkit.launching.job import Job
     from labkit.launching.run import Run
 
-STRATEGIES = ("data", "sharded", "layers", "hybrid")
+STRATEGIES = ("data", "sharded", "layers", "hybrid", "tensor")
 MOST_RANKS = 4
 MOST_BATCH = 16
 """of a real run"""
 SMALL = {"num_layers": 8, "dim": 64, "num_heads": 4, "seq_len": 32}
 """The model that real ranks train beside the large one that is computed."""
+TENSOR_ALL_REDUCES = 4
+"""of a block in a step of tensor parallelism: after attention and MLP in the forward, before both
+in the backward (Shoeybi et al. 2019, section 3)"""
+SPLIT_WIDE = 12
+"""of the 16 tensors (as large as its input) that a block keeps, those that tensor parallelism
+splits: q, k, v, the attention, and the MLP's hidden layer twice; input, stream and both norms stay
+whole"""
 _WORDS = words.catalogue(
     [
         ("heading", "{}, {} ranks, {}"),
@@ -29,6 +37,8 @@ _WORDS = words.catalogue(
         ("sharded", "states sharded"),
         ("layers", "model parallel"),
         ("hybrid", "hybrid, 2 stages"),
+        ("tensor", "tensor parallel"),
+        ("heads", "tensor parallelism splits the {} heads of the small model; {} ranks can't"),
         ("many", "real runs take up to {} ranks"),
         ("long", "real runs take up to {} sequences"),
     ]
@@ -73,7 +83,12 @@ class Strategy(Experiment):
     @property
     def num_replicas(self) -> int:
         """d: how many take a part of the batch."""
-        return self.ranks // self.num_stages
+        return 1 if self.strategy == "tensor" else self.ranks // self.num_stages
+
+    @property
+    def num_slices(self) -> int:
+        """Of how many slices of each of its layers a rank holds one."""
+        return self.ranks if self.strategy in ("sharded", "tensor") else 1
 
     @property
     def part(self) -> float:
@@ -93,7 +108,14 @@ class Strategy(Experiment):
         return (stages - 1) / (self.batch / self.num_replicas + stages - 1)
 
     def bill(self) -> dict[str, float]:
-        """Bytes on the busiest rank, by PARTS."""
+        """Bytes on the busiest rank, by PARTS. Tensor parallel: all weights are split, norms and
+        biases too; activations by Korthikanti et al. 2022, equation 2."""
+        if self.strategy == "tensor":
+            model = MODELS[self.model]
+            whole = model.bill(1, "fp32")
+            split = {part: num_bytes / self.ranks for part, num_bytes in whole.items()}
+            kept = model.activation_bytes(1, "fp32", tensor_parallel=self.ranks)
+            return {**split, "activations": self.batch * kept}
         one_sequence = MODELS[self.model].bill(
             1, "fp32", num_ranks=self.ranks, stage=self.zero_stage
         )
@@ -104,6 +126,10 @@ class Strategy(Experiment):
     def sent_bytes(self) -> float:
         """What the busiest rank sends in a step."""
         model = MODELS[self.model]
+        if self.strategy == "tensor":
+            stream = 4 * model.dim * model.seq_len * self.batch
+            reduced = TENSOR_ALL_REDUCES * model.layers * stream
+            return states.step_volume(reduced, self.ranks, 0)["all_reduce"]
         volume = states.step_volume(
             4 * model.params * self.part, self.num_replicas, self.zero_stage
         )
@@ -123,6 +149,8 @@ class Strategy(Experiment):
         say = _WORDS[words.spoken_in(language)]
         if self.ranks > MOST_RANKS:
             return say["many"].format(MOST_RANKS)
+        if self.strategy == "tensor" and SMALL["num_heads"] % self.ranks:
+            return say["heads"].format(SMALL["num_heads"], self.ranks)
         return say["long"].format(MOST_BATCH) if self.batch > MOST_BATCH else None
 
     def start(self) -> "Job":
@@ -170,6 +198,8 @@ def num_params() -> int:
 def predicted(strategy: str, num_ranks: int, batch: int) -> list[Expected]:
     """Per rank what it should hold after a backward of the small model and hand over in a step,
     ``batch`` sequences on all ranks together."""
+    if strategy == "tensor":
+        return [_expected_of_tensor(num_ranks, batch)] * num_ranks
     stages = num_stages(strategy, num_ranks)
     num_replicas = num_ranks // stages
     share = batch // num_replicas
@@ -191,6 +221,34 @@ def predicted(strategy: str, num_ranks: int, batch: int) -> list[Expected]:
             payload = _payload_of_stage(mine, stage, stages, num_replicas, share)
         found.append(Expected(bill, payload))
     return found
+
+
+def _expected_of_tensor(num_ranks: int, batch: int) -> Expected:
+    """Of any rank: its part of each block's matrices, everything else whole, and the whole
+    batch."""
+    units = small_units(batch)
+    shapes = {
+        name: _tensor_part(name, shape, num_ranks) for name, shape in moments.shapes(units).items()
+    }
+    held = partition.predict("ddp", shapes, num_ranks).bytes_by("category")
+    stream = 4 * batch * SMALL["seq_len"] * SMALL["dim"]
+    split = SPLIT_WIDE * stream + units[1].kept_bytes  # with the softmax of the heads
+    saved = SMALL["num_layers"] * split * (1 - 1 / num_ranks)
+    bill = {part: float(per_rank[0]) for part, per_rank in held.items()}
+    bill["activations"] = _kept_bytes(units, batch, first=True, last=True) - saved
+    reduced = TENSOR_ALL_REDUCES * SMALL["num_layers"] * stream
+    return Expected(bill, {"all_reduce": float(reduced)})
+
+
+def _tensor_part(name: str, shape: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:
+    """A rank's part of a tensor of a block: rows of what opens attention and MLP, columns of what
+    closes them."""
+    first, *rest = shape
+    if ".qkv." in name or ".up." in name:
+        return first // num_ranks, *rest
+    if name.endswith((".out.weight", ".down.weight")):
+        return first, rest[0] // num_ranks
+    return shape
 
 
 def _units_of_stage(units: list[Unit], stage: int, stages: int) -> list[Unit]:

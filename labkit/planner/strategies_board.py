@@ -1,5 +1,5 @@
-"""``strategies()``: data parallel, sharded, by layers, hybrid: who holds what and sends what,
-computed for a large model; then the same strategy on real ranks with a small one."""
+"""``strategies()``: data parallel, sharded, by layers, hybrid, tensor: who holds what and sends
+what, computed for a large model; then the same strategy on real ranks with a small one."""
 
 from collections.abc import Sequence
 from html import escape
@@ -27,6 +27,7 @@ _WORDS = (
     ("sharded", "states sharded"),
     ("layers", "model parallel"),
     ("hybrid", "hybrid, 2 stages"),
+    ("tensor", "tensor parallel"),
     ("all_layers", "layers"),
     ("share", "sequences"),
     ("holds", "a rank holds"),
@@ -38,7 +39,8 @@ _WORDS = (
         "how",
         "fp32 with Adam. The same {} sequences in every row. Sent: collectives at their lower "
         "bound, and messages of activations. Idle: (p-1)/(m+p-1), for p equal stages and m "
-        "microbatches of one sequence, GPipe.",
+        "microbatches of one sequence, GPipe. Tensor parallel: 4 all-reduces of the activations "
+        "per layer; every rank waits for each.",
     ),
     ("small", "The small model, run here: {}"),
     ("predicted_rank", "rank {}, predicted"),
@@ -74,7 +76,7 @@ class StrategiesBoard(Trial):
         return _drawn(self.step, self.language)
 
     def page(self, step: Strategy, at: None) -> str:
-        """Who holds what, the four strategies beside each other, and what was measured of the small
+        """Who holds what, the strategies beside each other, and what was measured of the small
         model."""
         say = self._words
         every = [step.but(strategy=strategy) for strategy in STRATEGIES]
@@ -118,8 +120,8 @@ def strategies(
     num_ranks: int = 4,
     batch: int = 16,
 ) -> StrategiesBoard:
-    """Data, sharded, model and hybrid parallelism: memory, bytes sent and idle time; in English or
-    "zh"."""
+    """Data, sharded, model, hybrid and tensor parallelism: memory, bytes sent and idle time; in
+    English or "zh"."""
     step = Strategy(strategy=strategy, model=model, device=device, ranks=num_ranks, batch=batch)
     return StrategiesBoard(step, language)
 

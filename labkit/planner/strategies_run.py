@@ -70,11 +70,14 @@ def train(strategy: str, batch: int, recorded: bool = True) -> dict:
     size = dist.get_world_size()
     stages = num_stages(strategy, size)
     stage = rank % stages
+    num_replicas = 1 if strategy == "tensor" else size // stages
     replicas = [dist.new_group(range(each, size, stages)) for each in range(stages)]
     part = _part(stage, stages)
-    optimizer = torch.optim.AdamW(part.parameters(), lr=1e-3)
+    if strategy == "tensor":
+        _split_blocks(part)
+    optimizer = torch.optim.AdamW(_groups(part), lr=1e-3)
     story = model.story_tokens(batch, SMALL["seq_len"])
-    data = [each.chunk(size // stages)[rank // stages] for each in story]
+    data = [each.chunk(num_replicas)[rank // stages % num_replicas] for each in story]
     losses = []
     for step in range(2):
         held = memory.Activations(part.parameters())
@@ -82,7 +85,7 @@ def train(strategy: str, batch: int, recorded: bool = True) -> dict:
         timeline = trace.record(operators=False) if recording else contextlib.nullcontext()
         with timeline, traffic.count() as counted:
             losses.append(_backward(part, data, stage, stages, held))
-            if size > stages:
+            if num_replicas > 1:
                 _average(list(part.parameters()), replicas[stage])
         shards = engines.shards(part, optimizer)
         optimizer.step()
@@ -109,6 +112,45 @@ def _part(stage: int, stages: int) -> "nn.Module":
     if stages > 1:
         return model.split(net, stages)[stage]
     return torch.nn.Sequential(*net.layers)
+
+
+def _groups(part: "nn.Module") -> list[dict]:
+    """Whole weights and split ones apart: on a device AdamW takes a group's weights in one
+    operator."""
+    from torch.distributed.tensor import DTensor
+
+    weights = list(part.parameters())
+    split = [each for each in weights if isinstance(each, DTensor)]
+    whole = [each for each in weights if not isinstance(each, DTensor)]
+    return [{"params": group} for group in (whole, split) if group]
+
+
+def _split_blocks(part: "nn.Module") -> None:
+    """Tensor parallelism of all ranks, as torch has it: each opens attention and MLP with rows of
+    their matrices, and closes them with columns. Embedding, norms and head stay whole."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import tensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    size = dist.get_world_size()
+    mesh = dist.init_device_mesh(torch.get_default_device().type, (size,))
+    for block in part[1:-1]:
+        for weight in (block.qkv.weight, block.qkv.bias):
+            # q, k and v of a rank's heads beside each other: (3, N, ...) becomes (N, 3, ...)
+            parts = weight.data.view(3, size, -1, *weight.shape[1:])
+            weight.data.copy_(parts.transpose(0, 1).reshape(weight.shape).clone())
+        block.num_heads //= size
+        tensor.parallel.parallelize_module(
+            block,
+            mesh,
+            {
+                "qkv": ColwiseParallel(),
+                "out": RowwiseParallel(),
+                "up": ColwiseParallel(),
+                "down": RowwiseParallel(),
+            },
+        )
 
 
 def _backward(

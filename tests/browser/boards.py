@@ -166,20 +166,20 @@ def _strategies() -> Iterator[Case]:
         {"strategy": "sharded"},
         {"strategy": "layers", "num_ranks": 8, "batch": 64},
         {"strategy": "hybrid", "num_ranks": 8, "batch": 256},
+        {"strategy": "tensor"},
     ):
         board = widgets.strategies(**given)
         who, bills = shown_by(board)
         step = board.step
         stages = {"layers": step.ranks, "hybrid": 2}.get(step.strategy, 1)
-        slices = step.ranks if step.strategy == "sharded" else 1
         yield Case(
             who,
             partial(
                 byte_readings.holders,
                 drawn=who,
                 num_ranks=step.ranks,
-                held=[1 / stages / slices] * step.ranks,
-                batch=[stages / step.ranks] * step.ranks,
+                held=[1 / stages / step.num_slices] * step.ranks,
+                batch=[1 / step.num_replicas] * step.ranks,
             ),
         )
         rows = [step.but(strategy=name).bill() for name in STRATEGIES]

@@ -137,11 +137,13 @@ def test_a_strategy_divides_what_it_should(way, num_ranks):
     )
     whole = MODELS["GPT-3 175B"].bill(64, "fp32")
     bill = setting.bill()
-    parts = {"data": 1, "sharded": num_ranks, "layers": num_ranks, "hybrid": 2}[way]
+    parts = {"data": 1, "sharded": num_ranks, "layers": num_ranks, "hybrid": 2}.get(way, num_ranks)
     for part in PARTS[:3]:
         assert bill[part] == pytest.approx(whole[part] / parts)
-    # all share them out completely
-    assert bill["activations"] == pytest.approx(whole["activations"] / num_ranks)
+    # all share them out completely, but tensor parallelism: 10 of 34 bytes stay whole (fp32: 18 of
+    # 66, the two masks counted once)
+    left = 1 / num_ranks if way != "tensor" else (18 + 48 / num_ranks) / 66
+    assert bill["activations"] == pytest.approx(whole["activations"] * left)
     model = MODELS["GPT-3 175B"]
     once = 4 * 175e9
     replicas = num_ranks / 2
@@ -152,6 +154,7 @@ def test_a_strategy_divides_what_it_should(way, num_ranks):
             "sharded": 3 * (num_ranks - 1) / num_ranks * once,
             "layers": 2 * message,
             "hybrid": 2 * (replicas - 1) / replicas * once / 2 + message / replicas,
+            "tensor": 2 * (num_ranks - 1) / num_ranks * 4 * model.layers * message,
         }[way]
     )
     assert setting.idle == pytest.approx(
@@ -170,7 +173,7 @@ def test_layers_that_do_not_divide_leave_the_longest_stage_more():
 
 
 @pytest.mark.parametrize("way", strategies.STRATEGIES)
-def test_each_page_has_its_picture_and_all_four_beside_it(way):
+def test_each_page_has_its_picture_and_all_beside_it(way):
     board = widgets.strategies("zh", strategy=way, num_ranks=8)
     page = board.book.pages[strategies.STRATEGIES.index(way)].value
     assert page.count("<svg") == 2 and page.count("▸") == 1
@@ -179,7 +182,7 @@ def test_each_page_has_its_picture_and_all_four_beside_it(way):
     assert board.book.num_bytes < 1_500_000
     held_px = sum(box.width_px for box in board.scene().only(Box) if box.colour == "#4f9fe3")
     boxes = [box for box in board.scene().only(Box) if not box.colour and box.x_px < 480]
-    share = {"data": 1, "sharded": 1 / 8, "layers": 1 / 8, "hybrid": 1 / 2}[way]
+    share = {"data": 1, "hybrid": 1 / 2}.get(way, 1 / 8)
     assert held_px / sum(box.width_px for box in boxes) == pytest.approx(share)
 
 
@@ -203,7 +206,14 @@ def test_a_strategy_on_real_ranks_holds_and_hands_over_what_was_predicted(way):
 
 def test_all_strategies_train_the_same_model():
     found = {}
-    for way, num_ranks in (("data", 1), ("data", 4), ("layers", 4), ("hybrid", 4)):
+    for way, num_ranks in (
+        ("data", 1),
+        ("data", 4),
+        ("layers", 4),
+        ("hybrid", 4),
+        ("tensor", 2),
+        ("tensor", 4),
+    ):
         run = lab.launch(
             strategies_run.train, way, 8, ranks=num_ranks, backend="gloo", timeout_s=50
         )
@@ -223,6 +233,11 @@ def test_the_board_of_strategies_puts_the_measured_bill_under_the_predicted_one(
     assert "send 262,144 (predicted: send 262,144)" in page
     board.controls["batch"].value = 64
     assert board.button.disabled and "up to 16 sequences" in board.why_off.value
+
+
+def test_heads_that_cannot_be_split_are_refused():
+    assert "splits the 4 heads" in strategies.Strategy(strategy="tensor", ranks=3).refusal("en")
+    assert strategies.Strategy(strategy="tensor", ranks=2).refusal() is None
 
 
 def test_links_of_an_architecture_are_as_thick_as_their_bytes():
