@@ -1,7 +1,8 @@
 """``launch(..., record=True)``: all that a function does, recorded without a word in it."""
 
-import labkit as lab
 import pytest
+
+import labkit as lab
 
 
 def share(numbers):

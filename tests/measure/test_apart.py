@@ -1,8 +1,9 @@
 """``lab.difference``: how far tensors are apart."""
 
-import labkit as lab
 import pytest
 import torch
+
+import labkit as lab
 
 
 def test_the_largest_difference_of_what_belongs_together():

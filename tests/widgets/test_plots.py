@@ -1,7 +1,8 @@
 """``lab.curves`` and ``lab.bars``: a cell's numbers as a picture that shows itself."""
 
-import labkit as lab
 import pytest
+
+import labkit as lab
 from labkit import words
 
 
