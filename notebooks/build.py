@@ -1,8 +1,8 @@
 """Writes every notebook from its source, ``notebooks/src/NN_name.py``, and its Chinese,
 ``notebooks/src/zh/NN_name.md``; ``notebooks/README.md`` has the formats.
 
-    python notebooks/build.py                     write the notebooks, COVERAGE.md, GLOSSARY.md and
-                                                  README.md's table of chapters
+    python notebooks/build.py                     write the notebooks, COVERAGE.md, ERRATA.md,
+                                                  GLOSSARY.md and the tables of both README.md
     python notebooks/build.py --check             write nothing; list the stale files, exit 1 if any
     python notebooks/build.py --stamp 08 KEY ...  declare that the Chinese of these cells of chapter
                                                   08 renders the English as it is now
@@ -17,7 +17,9 @@ from pathlib import Path
 import builds
 import chinese
 import comments
+import errata
 import glossary
+import pace
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,13 +64,18 @@ def readme(text: str, chapters: list[Chapter]) -> str:
             f"{', '.join(chapter.header['sections'])} | {chapter.header['minutes']} | "
             f"[solved](notebooks/solutions/{file}) |"
         )
-    parts = re.split(r"(<!-- /?chapters -->)", text)
-    if parts[1::2] != ["<!-- chapters -->", "<!-- /chapters -->"]:
+    return between(text, "chapters", "\n".join(rows))
+
+
+def between(text: str, marker: str, table: str) -> str:
+    """A README with the table between two markers written anew."""
+    parts = re.split(rf"(<!-- /?{marker} -->)", text)
+    if parts[1::2] != [f"<!-- {marker} -->", f"<!-- /{marker} -->"]:
         raise ValueError(
-            "README.md needs the lines <!-- chapters --> and <!-- /chapters -->, once each, in "
+            f"README.md needs the lines <!-- {marker} --> and <!-- /{marker} -->, once each, in "
             "this order"
         )
-    return "".join([*parts[:2], "\n", "\n".join(rows), "\n", *parts[3:]])
+    return "".join([*parts[:2], "\n", table, "\n", *parts[3:]])
 
 
 def expected(root: Path) -> dict[Path, str]:
@@ -82,12 +89,19 @@ def expected(root: Path) -> dict[Path, str]:
     known = glossary.terms(root)
     if faults := [fault for each in chapters for fault in glossary.chapter_faults(known, each)]:
         raise ValueError("\n".join(faults))
+    if faults := [fault for each in chapters for fault in errata.faults(each)]:
+        raise ValueError("\n".join(faults))
     files = {}
     for chapter in chapters:
         for (language, build), folder in builds.FOLDERS.items():
             path = root / "notebooks" / folder / f"{chapter.name}.ipynb"
             files[path] = builds.text(builds.notebook(chapter, language, build))
     files[root / "notebooks" / "COVERAGE.md"] = coverage(chapters)
+    files[root / "notebooks" / "ERRATA.md"] = errata.page(chapters)
+    paced = root / "notebooks" / "README.md"
+    if paced.exists():
+        text = paced.read_text(encoding="utf-8")
+        files[paced] = between(text, "pace", pace.table(chapters))
     if known:
         files[root / "notebooks" / "GLOSSARY.md"] = glossary.page(known)
     files[root / "README.md"] = readme((root / "README.md").read_text(encoding="utf-8"), chapters)
