@@ -22,6 +22,11 @@ import glossary
 import pace
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
 
+SHEETS = {
+    "en": Path("notebooks", "src", "cheat_sheet.md"),
+    "zh": Path("notebooks", "src", "zh", "cheat_sheet.md"),
+}
+"""two pages of formulas to print"""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -83,11 +88,13 @@ def expected(root: Path) -> dict[Path, str]:
     source."""
     chapters = [read(path) for path in sources(root)]
     names = {chapter.name for chapter in chapters}
-    for file in sorted((root / "notebooks" / "src" / "zh").glob("*.md")):
+    for file in sorted((root / "notebooks" / "src" / "zh").glob("[0-9]*.md")):
         if file.stem not in names:
             raise ValueError(f"zh/{file.name}: there is no {file.stem}.py. Remove it or rename it")
     known = glossary.terms(root)
     if faults := [fault for each in chapters for fault in glossary.chapter_faults(known, each)]:
+        raise ValueError("\n".join(faults))
+    if faults := [fault for each in chapters for fault in glossary.link_faults(known, each)]:
         raise ValueError("\n".join(faults))
     if faults := [fault for each in chapters for fault in errata.faults(each)]:
         raise ValueError("\n".join(faults))
@@ -98,6 +105,9 @@ def expected(root: Path) -> dict[Path, str]:
             files[path] = builds.text(builds.notebook(chapter, language, build))
     files[root / "notebooks" / "COVERAGE.md"] = coverage(chapters)
     files[root / "notebooks" / "ERRATA.md"] = errata.page(chapters)
+    if sheets := [root / file for file in SHEETS.values() if (root / file).exists()]:
+        texts = [file.read_text(encoding="utf-8") for file in sheets]
+        files[root / "notebooks" / "CHEAT_SHEET.md"] = "\n".join(texts)
     paced = root / "notebooks" / "README.md"
     if paced.exists():
         text = paced.read_text(encoding="utf-8")

@@ -77,20 +77,34 @@ def faults(chapter: Chapter) -> Iterator[str]:
                 yield f"{chapter.name}: erratum {each.where} does not say what is right"
 
 
+TITLES = {"en": "Errata of the source material", "zh": "源材料勘误"}
+HEADS = {
+    "en": ("section", "it says", "right is", "where"),
+    "zh": ("小节", "原文说", "正确的是", "在哪里"),
+}
+FOLDERS = {"en": "", "zh": "zh/"}
+
+
 def page(chapters: list[Chapter]) -> str:
     """ERRATA.md: a table in English, then one in Chinese."""
     lines = ["Written by `notebooks/build.py` from the folded boxes of the chapters.", ""]
-    heads = {
-        "en": ("Errata of the source material", "section", "it says", "right is", "where"),
-        "zh": ("源材料勘误", "小节", "原文说", "正确的是", "在哪里"),
-    }
-    folders = {"en": "", "zh": "zh/"}
-    for language, (title, *head) in heads.items():
-        lines += [f"## {title}", "", f"| {' | '.join(head)} |", "| --- | --- | --- | --- |"]
-        for chapter in chapters:
-            for each in boxes(chapter, language):
-                link = f"[{each.chapter[:2]}]({folders[language]}{each.chapter}.ipynb)"
-                row = (each.where, each.says, each.right, f"{link} {each.above}")
-                lines.append(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |")
-        lines.append("")
+    for language, title in TITLES.items():
+        lines += [f"## {title}", "", table(chapters, language, FOLDERS[language]), ""]
     return "\n".join(lines)
+
+
+def table(chapters: list[Chapter], language: str, folder: str = "") -> str:
+    """The errata in one language as a table; ``folder`` is where the notebooks lie that it links
+    to."""
+    lines = [f"| {' | '.join(HEADS[language])} |", "| --- | --- | --- | --- |"]
+    for chapter in chapters:
+        for each in boxes(chapter, language):
+            link = f"[{each.chapter[:2]}]({folder}{each.chapter}.ipynb)"
+            row = (each.where, each.says, each.right, f"{link} {each.above}")
+            lines.append(f"| {' | '.join(_celled(text) for text in row)} |")
+    return "\n".join(lines)
+
+
+def _celled(text: str) -> str:
+    """Text in a cell of a table."""
+    return text.replace("|", "\\|")
