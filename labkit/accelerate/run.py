@@ -53,7 +53,6 @@ def step(
     from torch.utils.data import DataLoader, TensorDataset
 
     from labkit import model
-    from labkit.measure import trace
 
     torch.manual_seed(0)
     accelerate = accelerator(
@@ -70,6 +69,28 @@ def step(
     before = described(net, optimizer, loader)
     net, optimizer, loader = accelerate.prepare(net, optimizer, loader)
     after = described(net, optimizer, loader)
+    synchronised, lines, loss = _trained(accelerate, net, optimizer, loader, max_norm, spike)
+    return {
+        "before": before,
+        "after": after,
+        "sync": synchronised[-accumulation:],
+        "lines": lines[-accumulation:],
+        "loss": loss,
+    }
+
+
+def _trained(
+    accelerate: "Accelerator",
+    net: "nn.Module",
+    optimizer: Any,
+    loader: Any,
+    max_norm: float,
+    spike: bool,
+) -> tuple[list[bool], list[dict], float]:
+    """The usual loop over all batches: of each sync_gradients and what its lines did; and the last
+    loss."""
+    from labkit.measure import trace
+
     synchronised = []
     lines = []
     with trace.record(operators=False):
@@ -79,13 +100,7 @@ def step(
                 row, loss = _lines(accelerate, net, optimizer, tokens, targets, max_norm, times)
             synchronised.append(accelerate.sync_gradients)
             lines.append(row)
-    return {
-        "before": before,
-        "after": after,
-        "sync": synchronised[-accumulation:],
-        "lines": lines[-accumulation:],
-        "loss": loss,
-    }
+    return synchronised, lines, loss
 
 
 def _lines(
