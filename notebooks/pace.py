@@ -70,7 +70,7 @@ def pace(chapter: Chapter) -> Pace:
     prose = [_words(cell.source) for cell in chapter.cells if cell.kind == "markdown"]
     code = chapter.code
     showing = [cell for cell in chapter.cells if cell.kind == "code" and shows(cell.source)]
-    lines = [len([line for line in cell.splitlines() if line.strip()]) for cell in code]
+    lines = [sum(map(bool, map(str.strip, cell.splitlines()))) for cell in code]
     num_words = sum(map(len, prose))
     text = "\n".join(cell.source for cell in chapter.cells if cell.kind == "markdown")
     return Pace(
