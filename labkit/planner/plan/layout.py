@@ -113,6 +113,12 @@ class Layout:
         first = (self.pp - more) // 2
         return [least + (first <= rank < first + more) for rank in range(self.pp)]
 
+    def root_params(self, shape: Shape, rank: int) -> float:
+        """Parameters of a pipeline rank outside of its layers, after tp: tables and the last norm,
+        FSDP's root unit."""
+        cut, whole = shape.outer_params(is_first=rank == 0, is_last=rank == self.pp - 1)
+        return cut / self.tp + whole
+
 
 def usual_recipe(zero: int, precision: str) -> str:
     """In which types states are kept where nobody says: as Megatron does in bf16 (gradients in

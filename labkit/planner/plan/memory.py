@@ -93,7 +93,7 @@ def memory(shape: Shape, layout: Layout, stack: Stack) -> Memory:
         stages.append(
             {
                 **_states(shape, layout, rank, num_layers),
-                "gathered": _gathered_bytes(shape, layout),
+                "gathered": _gathered_bytes(shape, layout, rank),
                 "activations": _activation_bytes(shape, layout, rank, num_layers),
                 "logits": _logit_bytes(shape, layout) if rank == layout.pp - 1 else 0.0,
                 "fixed": 1e9 * stack.fixed_gb,
@@ -107,8 +107,7 @@ def memory(shape: Shape, layout: Layout, stack: Stack) -> Memory:
 
 def stage_params(shape: Shape, layout: Layout, rank: int, num_layers: int) -> tuple[float, float]:
     """(dense, expert) parameters of a rank of a pipeline stage, before dp shards them."""
-    cut, whole = shape.outer_params(is_first=rank == 0, is_last=rank == layout.pp - 1)
-    dense = (num_layers * shape.dense_params + cut) / layout.tp + whole
+    dense = num_layers * shape.dense_params / layout.tp + layout.root_params(shape, rank)
     experts = num_layers * shape.expert_params / layout.ep / layout.tp
     return (dense, experts) if shape.experts > 1 else (dense + experts, 0.0)
 
@@ -130,11 +129,17 @@ def _states(shape: Shape, layout: Layout, rank: int, num_layers: int) -> dict[st
     return found
 
 
-def _gathered_bytes(shape: Shape, layout: Layout) -> float:
-    """What stage 3 holds in full for a moment: UNITS layers' parameters, one layer's gradients."""
+def _gathered_bytes(shape: Shape, layout: Layout, rank: int) -> float:
+    """What stage 3 holds in full at the beginning of the backward: UNITS layers' parameters, one
+    layer's gradients; what lies outside of the layers, which stays from the forward on (FSDP's
+    root unit), and the gradients of its part behind the layers."""
     if layout.zero < 3:
         return 0.0
-    return (UNITS + 1) * layout.itemsize * shape.layer_params / layout.tp
+    layers = (UNITS + 1) * shape.layer_params / layout.tp
+    root = layout.root_params(shape, rank)
+    is_last = rank == layout.pp - 1
+    cut, whole = shape.outer_params(is_first=False, is_last=is_last)
+    return layout.itemsize * (layers + root + cut / layout.tp + whole)
 
 
 # --- activations ---

@@ -94,6 +94,8 @@ def step_time(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) -> S
         stage = scaled(layer, num_layers)
         if rank == layout.pp - 1:
             stage = joined(stage, head)
+        if layout.zero >= 2:
+            stage = joined(stage, _root_pass(shape, cluster, layout, stack, rank))
         stages.append(joined(stage, _message_pass(shape, cluster, layout, stack)))
     held = held_params(shape, layout)
     data_us = _data_us(held, cluster, layout, stack, stages)
@@ -202,6 +204,19 @@ def _gather_pass(layer: Pass, shape: Shape, cluster: Cluster, layout: Layout, ni
     return Pass(
         forward={"gather": beside(layer.forward_us, gather_us)},
         backward={"gather": beside(layer.backward_us, gather_us + scatter_us)},
+    )
+
+
+def _root_pass(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack, rank: int) -> Pass:
+    """The same for what lies outside of the layers, FSDP's root unit: gathered before the first
+    layer and kept for the backward, scattered after it. Nothing goes on beside either."""
+    group = layout.group("dp")
+    num_bytes = layout.itemsize * layout.root_params(shape, rank)
+    scatter_us = group.us("reduce_scatter", num_bytes, cluster, stack.nic)
+    gather_us = group.us("all_gather", num_bytes, cluster, stack.nic)
+    return Pass(
+        forward={"gather": gather_us if layout.zero == 3 else 0.0},
+        backward={"gather": scatter_us},
     )
 
 

@@ -95,11 +95,17 @@ def _row(name: str, planned: float, cut: float | None, rehearsed: float) -> dict
 
 
 def _planned_bytes(shape: Any, layout: Layout) -> dict[str, float]:
-    """Bytes of a microbatch as the planner's step time has them: layers alone."""
+    """Bytes of a microbatch as the planner's step time has them: layers twice, the rest once; what
+    tensor parallelism reduces outside of the layers is not counted."""
     layers = layout.itemsize * shape.layers * shape.layer_params / layout.tp
+    root = layout.itemsize * layout.root_params(shape, 0)
     stream = layout.tokens * shape.hidden * layout.itemsize
     reduced = 4 * shape.layers * stream if layout.tp > 1 else 0.0
-    return {"all_gather": 2 * layers, "reduce_scatter": layers, "all_reduce": reduced}
+    return {
+        "all_gather": 2 * layers + root,
+        "reduce_scatter": layers + root,
+        "all_reduce": reduced,
+    }
 
 
 def refusals(plan: Plan) -> list[str]:
