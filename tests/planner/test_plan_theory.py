@@ -149,7 +149,7 @@ def test_the_closed_form_is_the_simulated_step_where_stages_are_equal(pp, vpp, m
         num_microbatches=m,
         num_chunks=vpp,
         weights_in_bubble=0,
-        data_us=0.0,
+        data={},
         optimizer_us=0.0,
     )
     cost = simulation.Cost(forward_us=8.0 / vpp, backward_us=16.0 / vpp)
@@ -188,6 +188,22 @@ def test_what_lies_outside_of_the_layers_is_gathered_once_and_scattered(tied):
         scattered_us = stage.backward["gather"] - none.backward["gather"]
         assert gathered_us == pytest.approx(one_way_us if zero == 3 else 0)
         assert scattered_us == pytest.approx(one_way_us)
+
+
+@pytest.mark.parametrize(
+    ("zero", "called"),
+    [
+        (0, ["all_reduce", "optimizer"]),
+        (1, ["reduce_scatter", "optimizer", "all_gather"]),
+        (2, ["optimizer"]),
+    ],
+)
+@pytest.mark.parametrize("stack", ["megatron-a100", "megatron-h100"])
+def test_the_timeline_names_what_data_parallelism_sends(zero, called, stack):
+    line = Plan(gpus=16, zero=zero, batch=16, stack=stack).predict()
+    last = line.start_us >= line.end_us[line.kind == "B"].max()
+    assert list(line.kind[last]) == called
+    assert all(line.start_us[last][1:] == line.end_us[last][:-1])
 
 
 def test_recomputing_costs_a_forward_and_saves_activations():

@@ -221,11 +221,7 @@ class Plan(Experiment):
         rows = list(zip(*(getattr(work, name).tolist() for name in _COLUMNS), strict=True))
         end = float(work.end_us.max())
         for rank in range(order.num_ranks):
-            data_end = end + time.data_us
-            if time.data_us:
-                rows.append((rank, COMM, "all_reduce", "dp", end, data_end, 0))
-            last = data_end + time.optimizer_us
-            rows.append((rank, COMPUTE, "optimizer", "Adam", data_end, last, 0))
+            rows += _after(time, rank, end)
         return from_rows(rows, num_ranks=order.num_ranks, origin="simulated")
 
     def _order(self) -> object:
@@ -280,6 +276,20 @@ class Plan(Experiment):
 
 
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
+
+
+def _after(time: StepTime, rank: int, begun: float) -> list[tuple]:
+    """Rows of a timeline: gradients, the optimizer, and what a sharded one gathers behind it."""
+    sent = {name: (COMM, name, "dp", time_us) for name, time_us in time.data.items()}
+    gathers = sent.pop("all_gather", None)
+    parts = [*sent.values(), (COMPUTE, "optimizer", "Adam", time.optimizer_us)]
+    if gathers:
+        parts.append(gathers)
+    rows = []
+    for lane, kind, label, time_us in parts:
+        rows.append((rank, lane, kind, label, begun, begun + time_us, 0))
+        begun += time_us
+    return rows
 
 
 def _cost(time: StepTime, num_stages: int) -> Cost:

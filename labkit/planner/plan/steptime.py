@@ -41,10 +41,15 @@ class StepTime:
     """v"""
     weights_in_bubble: int
     """k: how many backwards for weights fill each slot of the bubble"""
-    data_us: float
-    """data parallelism's messages that nothing hides"""
+    data: dict[str, float]
+    """what data parallelism calls once a step -> its microseconds that nothing hides"""
     optimizer_us: float
     """the optimizer"""
+
+    @property
+    def data_us(self) -> float:
+        """All that nothing hides of what data parallelism sends once a step."""
+        return sum(self.data.values())
 
     @property
     def stage_us(self) -> list[float]:
@@ -98,13 +103,12 @@ def step_time(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) -> S
             stage = joined(stage, _root_pass(shape, cluster, layout, stack, rank))
         stages.append(joined(stage, _message_pass(shape, cluster, layout, stack)))
     held = held_params(shape, layout)
-    data_us = _data_us(held, cluster, layout, stack, stages)
     return StepTime(
         stages=tuple(stages),
         num_microbatches=layout.num_microbatches,
         num_chunks=layout.vpp,
         weights_in_bubble=WEIGHTS_IN_BUBBLE[layout.schedule],
-        data_us=data_us,
+        data=_data(held, cluster, layout, stack, stages),
         optimizer_us=compute.optimizer_us(held, layout, bench),
     )
 
@@ -238,21 +242,25 @@ def _message_pass(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) 
     )
 
 
-def _data_us(
+def _data(
     held: float, cluster: Cluster, layout: Layout, stack: Stack, stages: list[Pass]
-) -> float:
-    """Gradients once a step, and what a sharded optimizer gathers after it; less what the last
-    backward hides."""
+) -> dict[str, float]:
+    """Gradients once a step: all-reduced, or under ZeRO 1 scattered, and parameters gathered after
+    the optimizer; less what the last backward (and the next forward) hides. From stage 2 on they
+    go in each microbatch."""
     group = layout.group("dp")
     if group.size < 2 or layout.zero >= 2:
-        return 0.0
-    grad_bytes = held * (2 if layout.precision == "fp16" else 4)
-    reduce_us = group.us("reduce_scatter", grad_bytes, cluster, stack.nic)
-    gathered = held * layout.itemsize if layout.zero else grad_bytes
-    gather_us = group.us("all_gather", gathered, cluster, stack.nic)
-    if not stack.hides_gradients:
-        return reduce_us + gather_us
+        return {}
     slowest = max(stages, key=lambda each: each.backward_us)
-    if layout.zero:
-        return beside(slowest.backward_us, reduce_us) + beside(slowest.forward_us, gather_us)
-    return beside(slowest.backward_us, reduce_us + gather_us)
+    backward_us = slowest.backward_us if stack.hides_gradients else 0.0
+    forward_us = slowest.forward_us if stack.hides_gradients else 0.0
+    grad_bytes = held * (2 if layout.precision == "fp16" else 4)
+    gathered = held * layout.itemsize if layout.zero else grad_bytes
+    reduce_us = group.us("reduce_scatter", grad_bytes, cluster, stack.nic)
+    gather_us = group.us("all_gather", gathered, cluster, stack.nic)
+    if not layout.zero:
+        return {"all_reduce": beside(backward_us, reduce_us + gather_us)}
+    return {
+        "reduce_scatter": beside(backward_us, reduce_us),
+        "all_gather": beside(forward_us, gather_us),
+    }
