@@ -148,7 +148,7 @@ def test_the_closed_form_is_the_simulated_step_where_stages_are_equal(pp, vpp, m
         stages=(compute.Pass(forward={"products": 8.0}, backward={"products": 16.0}),) * pp,
         num_microbatches=m,
         num_chunks=vpp,
-        weights_in_bubble=0,
+        schedule="1f1b",
         data={},
         optimizer_us=0.0,
     )

@@ -41,6 +41,12 @@ class Pass:
         """All of the backward."""
         return sum(self.backward.values())
 
+    @property
+    def weights_us(self) -> float:
+        """Of the backward what can wait, the gradients of the weights: for each product of the
+        forward one more, as long."""
+        return self.forward.get("products", 0.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:

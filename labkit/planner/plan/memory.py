@@ -169,19 +169,38 @@ def layer_bytes(shape: Shape, layout: Layout) -> float:
     return layout.tokens * (stream / (layout.tp if layout.sp else 1) + inner / layout.tp)
 
 
+def weights_share(shape: Shape, layout: Layout) -> float:
+    """What of a layer's values its backward for weights needs, and so keeps after the one for the
+    input: all but attention's matrix and dropout's masks (M_W / M_B of Qi et al. 2023, section 2.3:
+    for GPT's shape 32 / (34 + 5 a s/h)); all of a counted module's."""
+    if isinstance(shape, Counted):
+        return 1.0
+    whole = layout.tp if layout.sp else 1
+    masks = 0 if shape.glu else 2 * shape.hidden / whole
+    if not layout.flash and layout.recompute == "none":
+        masks += 5 * shape.heads * layout.seq / layout.tp
+    return 1 - layout.tokens * masks / layer_bytes(shape, layout)
+
+
 def _activation_bytes(shape: Shape, layout: Layout, rank: int, num_layers: int) -> float:
     """Of all microbatches in flight: p - r of them on stage r of 1F1B, and with interleaving
     1 + (p - 1)/(p v) times as many as the first stage's (Narayanan et al. 2021, section 2.2);
-    2 (p - r) - 1 under ZB-H2, p everywhere under ZBV (Qi et al. 2023), all under GPipe."""
-    flight = min(layout.num_microbatches, layout.pp - rank)
-    if layout.schedule == "gpipe":
-        flight = layout.num_microbatches
-    elif layout.schedule == "zb_h2":
-        flight = min(layout.num_microbatches, 2 * (layout.pp - rank) - 1)
-    elif layout.schedule == "zbv":
-        flight = min(layout.num_microbatches, layout.pp)
+    2 (p - r) - 1 under ZB-H2, p everywhere under ZBV (Qi et al. 2023), all under GPipe. The r, or
+    2 r, backwards for weights that wait under ZB-H1 and ZB-H2 keep what they need."""
+    left = layout.pp - rank
+    waiting = rank * weights_share(shape, layout)
+    flights = {
+        "gpipe": layout.num_microbatches,
+        "zb_h1": left + waiting,
+        "zb_1p": left + waiting,
+        "zb_h2": 2 * left - 1 + 2 * waiting,
+        "zb_2p": 2 * layout.pp,
+        "zbv": layout.pp,
+    }
+    flight = flights.get(layout.schedule, left)
     if layout.vpp > 1:
-        flight = min(layout.num_microbatches, layout.pp + (layout.pp - 1) / layout.vpp)
+        flight = layout.pp + (layout.pp - 1) / layout.vpp
+    flight = min(layout.num_microbatches, flight)
     one = layer_bytes(shape, layout)
     if layout.recompute == "operators":
         return flight * num_layers * one / 2  # every second product's output

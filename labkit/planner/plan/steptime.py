@@ -39,8 +39,8 @@ class StepTime:
     """m"""
     num_chunks: int
     """v"""
-    weights_in_bubble: int
-    """k: how many backwards for weights fill each slot of the bubble"""
+    schedule: str
+    """of the pipeline: a key of WEIGHTS_IN_BUBBLE"""
     data: dict[str, float]
     """what data parallelism calls once a step -> its microseconds that nothing hides"""
     optimizer_us: float
@@ -60,15 +60,19 @@ class StepTime:
     def bubble_us(self) -> float:
         """What the slowest stage waits for the others: each of them once, a chunk's part of it
         with interleaving (Narayanan et al. 2021, section 2.2; for equal stages (p-1) t / v); less
-        what backwards for weights fill (Qi et al. 2023, section 2), half a backward each."""
+        what backwards for weights fill (Qi et al. 2023, section 2). ZB-2p's room for 2p forwards
+        is more than the wait for the first backward, unless its input's half is much longer."""
+        stages = list(self.stages)
+        longest = stages.pop(max(range(len(stages)), key=lambda rank: self.stage_us[rank]))
+        if self.schedule == "zb_2p":
+            longer_us = [each.backward_us - each.weights_us - each.forward_us for each in stages]
+            return max(0.0, sum(longer_us) - longest.forward_us)
+        filling = WEIGHTS_IN_BUBBLE[self.schedule]
         waits_us = []
-        for each in self.stages:
-            left_us = each.forward_us + each.backward_us
-            if self.weights_in_bubble:
-                left_us -= (1 + self.weights_in_bubble) * each.backward_us / 2
-            waits_us.append(max(0.0, left_us))
-        longest = max(range(len(waits_us)), key=lambda rank: self.stage_us[rank])
-        return (sum(waits_us) - waits_us[longest]) / self.num_chunks
+        for each in stages:
+            filled_us = (1 + filling) * each.weights_us if filling else 0.0
+            waits_us.append(max(0.0, each.forward_us + each.backward_us - filled_us))
+        return sum(waits_us) / self.num_chunks
 
     @property
     def step_us(self) -> float:
@@ -107,7 +111,7 @@ def step_time(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) -> S
         stages=tuple(stages),
         num_microbatches=layout.num_microbatches,
         num_chunks=layout.vpp,
-        weights_in_bubble=WEIGHTS_IN_BUBBLE[layout.schedule],
+        schedule=layout.schedule,
         data=_data(held, cluster, layout, stack, stages),
         optimizer_us=compute.optimizer_us(held, layout, bench),
     )
