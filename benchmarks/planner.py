@@ -241,7 +241,7 @@ def here(rounds: int = 3) -> Iterator[dict]:
     tflops = judge.naive_tflops(lines[: len(seen)])
     errors = {}
     for case, line in zip(unseen, lines[len(seen) :], strict=True):
-        stack = found.stacks[gpus[seen[0].ranks].name, case.engine == "fsdp"]
+        stack = found.stack(line)
         sizes = f"{case.ranks} ranks, {case.layers} x {case.dim}, {case.microbatches} x {case.mbs}"
         errors[f"{case.engine}: {sizes}"] = fitting.predicted_us(line, stack) / line.step_us() - 1
     for part in ("", *here_run.ENGINES):

@@ -157,12 +157,12 @@ def _layer_with_messages(shape: Shape, cluster: Cluster, layout: Layout, bench: 
     forward = {
         "tensor": tensor_us,
         "expert": expert_us,
-        "context": beside(attention[0], context_us),
+        "context": beside(attention[0], context_us, cluster),
     }
     backward = {
         "tensor": (1 + again) * tensor_us,
         "expert": (1 + again) * expert_us,
-        "context": beside(attention[1], 2 * context_us),
+        "context": beside(attention[1], 2 * context_us, cluster),
     }
     both = joined(layer, Pass(forward=forward, backward=backward))
     if layout.zero < 2:
@@ -170,10 +170,11 @@ def _layer_with_messages(shape: Shape, cluster: Cluster, layout: Layout, bench: 
     return joined(both, _gather_pass(both, shape, cluster, layout, nic))
 
 
-def beside(longer_us: float, other_us: float) -> float:
-    """What a message adds to work that goes on beside it: SMOOTH's norm, less the work."""
-    if not other_us:
-        return 0.0
+def beside(longer_us: float, other_us: float, cluster: Cluster) -> float:
+    """What a message adds to work that goes on beside it: SMOOTH's norm, less the work; all of it
+    where the same cores compute and send."""
+    if not other_us or not cluster.gpu.hides:
+        return other_us
     return (longer_us**SMOOTH + other_us**SMOOTH) ** (1 / SMOOTH) - longer_us
 
 
@@ -210,8 +211,8 @@ def _gather_pass(layer: Pass, shape: Shape, cluster: Cluster, layout: Layout, ni
     scatter_us = group.us("reduce_scatter", num_bytes, cluster, nic)
     gather_us = group.us("all_gather", num_bytes, cluster, nic) if layout.zero == 3 else 0.0
     return Pass(
-        forward={"gather": beside(layer.forward_us, gather_us)},
-        backward={"gather": beside(layer.backward_us, gather_us + scatter_us)},
+        forward={"gather": beside(layer.forward_us, gather_us, cluster)},
+        backward={"gather": beside(layer.backward_us, gather_us + scatter_us, cluster)},
     )
 
 
@@ -263,8 +264,8 @@ def _data(
     reduce_us = group.us("reduce_scatter", grad_bytes, cluster, stack.nic)
     gather_us = group.us("all_gather", gathered, cluster, stack.nic)
     if not layout.zero:
-        return {"all_reduce": beside(backward_us, reduce_us + gather_us)}
+        return {"all_reduce": beside(backward_us, reduce_us + gather_us, cluster)}
     return {
-        "reduce_scatter": beside(backward_us, reduce_us),
-        "all_gather": beside(forward_us, gather_us),
+        "reduce_scatter": beside(backward_us, reduce_us, cluster),
+        "all_gather": beside(forward_us, gather_us, cluster),
     }
