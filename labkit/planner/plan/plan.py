@@ -16,7 +16,7 @@ from labkit.planner.plan import memory, shape, steptime
 from labkit.planner.plan.cluster import Cluster, Gpu, gpu
 from labkit.planner.plan.layout import ROOM, Layout, refusals, usual_recipe, warnings
 from labkit.planner.plan.shape import Shape
-from labkit.planner.plan.stacks import STACKS, Stack, nearest
+from labkit.planner.plan.stacks import NAMED, Stack, nearest
 from labkit.planner.plan.steptime import StepTime
 from labkit.sharding import step as sharding_step
 from labkit.timeline import COMM, COMPUTE, Timeline, from_rows, step_us
@@ -84,7 +84,7 @@ class Plan(Experiment):
     schedule: str = "1f1b"
     """of the pipeline"""
     stack: str | Stack = ""
-    """whose constants: a key of STACKS, or a fitted Stack; "": the nearest shipped one"""
+    """whose constants: a key of stacks.NAMED, or a fitted Stack; "": the nearest shipped one"""
 
     shape: Shape = field(init=False, repr=False, compare=False)
     """the model in sizes"""
@@ -110,7 +110,7 @@ class Plan(Experiment):
             memory_gb=self.memory_gb,
         )
         if isinstance(self.stack, str) and self.stack:
-            check_word(self.stack, STACKS, "a stack")
+            check_word(self.stack, NAMED, "a stack")
         object.__setattr__(self, "shape", model)
         object.__setattr__(self, "cluster", cluster)
         object.__setattr__(self, "layout", self._layout())
@@ -150,7 +150,7 @@ class Plan(Experiment):
         """Whose constants serve at a ZeRO stage: the ones asked for, else the nearest shipped."""
         if isinstance(self.stack, Stack):
             return self.stack
-        return STACKS[self.stack] if self.stack else nearest(self.cluster.gpu.name, zero)
+        return NAMED[self.stack] if self.stack else nearest(self.cluster.gpu.name, zero)
 
     # --- numbers ---
 
