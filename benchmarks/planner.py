@@ -6,18 +6,18 @@ Published rows (data/published/, those with the runs' header): fitted on a quart
 others, over ten seeds; a cell is the median over the seeds. ``naive``: what one constant TFLOP/s
 from the same quarter is wrong by; ``skill``: how many times the planner's median goes into it.
 ``left out``: fitted on all other sources, judged on this one. ``schedules``: the bubbles of Qi et
-al. 2023, table 5, simulated from their profiled times, gaps as shares of a step; ZB-1p and ZB-2p,
-whose orders their solver writes, and ZB-H2 are left: ``pipeline.SCHEDULES`` has none of the three.
-The interleaved schedule has the chunks that come nearest in all rows of a model. ``search``: every
-layout of a model on 1,024 GPUs. ``rehearsal``: rank 0 of 1,024 with fake tensors, the planner's
-bytes over torch's. ``here``: real steps of the small transformer on this machine's ranks; two
-steps of DDP and two of FSDP are fitted (one constant each), the others predicted; all ranks read
-their speeds at once. ``missed`` names what is further off than 10 % (schedules: half a point;
-rehearsal: 5 %; here: 15 %). ``needs_quiet``: the numbers are times, and stand here as they came.
+al. 2023, table 5, simulated from their profiled times, gaps as shares of a step (of the rank that
+works longest, as there); ZB-1p and ZB-2p by ``pipeline.automatic``, whose M_W / M_B is that of
+heads of 128 and 1,024 tokens. The interleaved schedule has the chunks that come nearest in all rows
+of a model. ``search``: every layout of a model on 1,024 GPUs. ``rehearsal``: rank 0 of 1,024 with
+fake tensors, the planner's bytes over torch's. ``here``: real steps of the small transformer on
+this machine's ranks; two steps of DDP and two of FSDP are fitted (one constant each), the others
+predicted; all ranks read their speeds at once. ``missed`` names what is further off than 10 %
+(schedules: half a point; rehearsal: 5 %; here: 15 %). ``needs_quiet``: the numbers are times, and
+stand here as they came.
 """
 
 import argparse
-import csv
 import resource
 import statistics
 import time
@@ -25,23 +25,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import table5
 from report import tell
 
 from labkit import planner
-from labkit.pipeline.schedules import SCHEDULES
-from labkit.pipeline.simulation import Cost, simulate
 from labkit.planner.trust import fit as fitting
 from labkit.planner.trust import judge
 from labkit.planner.trust.rows import Row
-from labkit.timeline import bubble
 
+CHUNKS = range(2, 9)
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "published"
 SHARE = 0.25
 TIME_BOUND = 0.1
 BUBBLE_BOUND = 0.005
-NAMES = {"1F1B": "1f1b", "1F1B-I": "interleaved_1f1b", "ZB-H1": "zb_h1"}
-"""columns of table 5 that are simulated -> keys of SCHEDULES"""
-CHUNKS = range(2, 9)
 MOST_NAMED = 4
 
 
@@ -148,55 +144,21 @@ def left_out() -> Iterator[dict]:
         )
 
 
-def table5() -> list[tuple[dict[str, str], dict[str, str]]]:
-    """(profiled times, published bubbles) of each row of table 5."""
-    times, rates = (
-        list(csv.DictReader((PUBLISHED / f"zero_bubble_{name}.csv").read_text().splitlines()))
-        for name in ("times", "rates")
-    )
-    return list(zip(times, rates, strict=True))
-
-
-def simulated(times: dict[str, str], name: str, chunks: int = 1) -> float:
-    """The bubble of a schedule at a row's profiled times."""
-    kinds = ("forward", "input", "weight")
-    each_us = {kind: 1e3 * float(times[f"{kind}_ms"]) / chunks for kind in kinds}
-    cost = Cost(
-        forward_us=each_us["forward"],
-        backward_us=each_us["input"] + each_us["weight"],
-        input_us=each_us["input"],
-        weight_us=each_us["weight"],
-        message_us=1e3 * float(times["message_ms"]),
-    )
-    counts = [int(times["p"]), int(times["m"])]
-    order = SCHEDULES[name](*counts, chunks) if chunks > 1 else SCHEDULES[name](*counts)
-    return bubble(simulate(order, cost))
-
-
 def schedules() -> Iterator[dict]:
     """A row for each schedule, the interleaved one for each model and its number of chunks."""
-    rows = table5()
-    for column in ("1F1B", "ZB-H1"):
+    rows = table5.rows()
+    for column in ("1F1B", "ZB-H1", "ZB-H2", *table5.ROOM):
         gaps = {}
         for times, rates in rows:
             name = f"{times['model']} p {times['p']} m {times['m']}"
-            gaps[name] = simulated(times, NAMES[column]) - float(rates[column])
+            gaps[name] = table5.simulated(times, column) - float(rates[column])
         yield _schedule_row(column, gaps)
     for model in dict.fromkeys(times["model"] for times, _ in rows):
         mine = [pair for pair in rows if pair[0]["model"] == model]
-        by_chunks = {chunks: _interleaved_gaps(mine, chunks) for chunks in CHUNKS}
+        by_chunks = {chunks: table5.interleaved_gaps(mine, chunks) for chunks in CHUNKS}
         worst = {chunks: max(map(abs, gaps.values())) for chunks, gaps in by_chunks.items()}
         best = min(worst, key=lambda chunks: worst[chunks])
         yield _schedule_row(f"1F1B-I, {model}", by_chunks[best], chunks=best)
-
-
-def _interleaved_gaps(rows: Sequence[tuple], chunks: int) -> dict[str, float]:
-    """How far each row is off with so many chunks."""
-    gaps = {}
-    for times, rates in rows:
-        found = simulated(times, NAMES["1F1B-I"], chunks)
-        gaps[f"{times['model']} m {times['m']}"] = found - float(rates["1F1B-I"])
-    return gaps
 
 
 def _schedule_row(what: str, gaps: dict[str, float], **numbers: object) -> dict:
@@ -279,7 +241,7 @@ def here(rounds: int = 3) -> Iterator[dict]:
     tflops = judge.naive_tflops(lines[: len(seen)])
     errors = {}
     for case, line in zip(unseen, lines[len(seen) :], strict=True):
-        stack = found.stacks[gpus[seen[0].ranks].name, case.engine == "fsdp"]
+        stack = found.stack(line)
         sizes = f"{case.ranks} ranks, {case.layers} x {case.dim}, {case.microbatches} x {case.mbs}"
         errors[f"{case.engine}: {sizes}"] = fitting.predicted_us(line, stack) / line.step_us() - 1
     for part in ("", *here_run.ENGINES):

@@ -1,9 +1,10 @@
 """Pipeline parallelism: layers on different ranks, microbatches between them.
 
 ``schedule`` is what an order is and when it is valid, ``schedules`` writes the known ones,
-``simulation`` turns an order into a timeline with its bubble, ``runtime`` says what torch's own
-runtime can run of that. ``step`` is the experiment: it predicts, ``run`` trains by the same order
-on real ranks, and ``difference`` explains where a measured timeline differs from the predicted one.
+``zero_bubble`` finds one from times and a limit of memory, ``simulation`` turns an order into a
+timeline with its bubble, ``runtime`` says what torch's own runtime can run of that. ``step`` is the
+experiment: it predicts, ``run`` trains by the same order on real ranks, and ``difference`` explains
+where a measured timeline differs from the predicted one.
 ``pipedream_run`` is the asynchronous pipeline that never flushes. ``board`` is the widget, ``demo``
 the main job without a browser, ``check`` holds the exercises. Chapter 08.
 """
@@ -24,6 +25,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "validate",
             "walk",
         ],
+        "zero_bubble": [
+            "automatic",
+        ],
         "schedules": [
             "SCHEDULES",
             "TITLES",
@@ -34,11 +38,13 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "one_f_one_b",
             "zbv",
             "zero_bubble_h1",
+            "zero_bubble_h2",
         ],
         "simulation": [
             "Cost",
             "bubble_formula",
             "in_flight",
+            "own_bubble",
             "simulate",
             "steady",
         ],

@@ -85,7 +85,7 @@ class PipelineBoard(Trial):
         notes = []
         if formula is not None:
             notes.append(self._words["formula"].format(format_share(formula)))
-        if formula is not None and step.schedule == "zbv":
+        if formula is not None and step.schedule in ("zb_h2", "zbv"):
             notes.append(self._words["own"])
         return svg.html(picture) + paragraphs(*notes)
 

@@ -113,9 +113,10 @@ def bubble_formula(
     rank idles for naive (p-1) m T; GPipe and 1F1B (p-1) T (Huang et al. 2018, section 2.3;
     Narayanan et al. 2021, section 2.2.1); interleaved (p-1) T/v (section 2.2.2); ZB-H1
     (p-1)(F+I-W), if W is no longer than F and I (Qi et al. 2023, section 2.3; DeepSeek's DualPipe
-    writes it (p-1)(F+B-2W)); ZBV 0 if F = I = W (section 6). That 0 is counted on each rank from
-    its own first action to its own last; ``timeline.bubble`` also counts the staggered start, (p-1)
-    F per rank.
+    writes it (p-1)(F+B-2W)); ZBV 0 if F = I = W (section 6);
+    ZB-H2 (p-1)(F+I-2W) (section 2.3), under the same condition. Of ZB-H2 and ZBV that is the rank
+    that idles longest, from its own first action to its own last, as ``own_bubble`` counts;
+    ``timeline.bubble`` also counts the staggered start, (p-1) F per rank.
     """
     if over not in ("total", "ideal"):
         raise ValueError(f'a bubble is taken over "total" or "ideal" time; got {over!r}')
@@ -126,7 +127,7 @@ def bubble_formula(
     idle = _idle_formula(schedule, forward, backward, inputs, weights)
     if idle is None:
         return None
-    whole = schedule.name not in ("zb_h1", "zbv")
+    whole = schedule.name not in ("zb_h1", "zb_h2", "zbv")
     work = forward + backward if whole else forward + inputs + weights
     num_chunks = schedule.num_stages // schedule.num_ranks
     busy = num_chunks * schedule.num_microbatches * work
@@ -150,9 +151,26 @@ def _idle_formula(
         return (p - 1) * (forward + backward)
     if schedule.name == "zb_h1" and m >= p and weights <= min(forward, inputs):
         return (p - 1) * (forward + inputs - weights)
+    if schedule.name == "zb_h2" and m >= 2 * p - 1 and weights <= min(forward, inputs):
+        return (p - 1) * (forward + inputs - 2 * weights)
     if schedule.name == "zbv" and m >= 2 * p - 1 and forward == inputs == weights:
         return 0.0
     return None
+
+
+def own_bubble(line: Timeline) -> float:
+    """The share of its own time that the rank idles which works longest, from its first action to
+    its last: the bubble rate of Qi et al. 2023, section 5.3, for schedules whose ranks wait for one
+    another neither at the beginning nor before the optimizer. Raises ValueError where no rank
+    computes."""
+    shares = {}
+    for rank in range(line.num_ranks):
+        mine = line.select((line.rank == rank) & (line.lane == COMPUTE))
+        if len(mine) and mine.span_us:
+            shares[mine.span_us] = 1 - float(timeline.busy_us(mine)[rank]) / mine.span_us
+    if not shares:
+        raise ValueError("a bubble is a share of time that ranks compute in; these take none")
+    return shares[max(shares)]
 
 
 def in_flight(schedule_or_timeline: Schedule | Timeline) -> np.ndarray:

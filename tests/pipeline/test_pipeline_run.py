@@ -16,6 +16,7 @@ from labkit.pipeline.schedule import parse, posts
 from labkit.pipeline.schedules import SCHEDULES, gpipe
 from labkit.pipeline.simulation import in_flight, simulate
 from labkit.pipeline.step import Step, Training
+from labkit.pipeline.zero_bubble import automatic
 from labkit.timeline import bubble
 
 CONFIGURATIONS = [
@@ -29,6 +30,8 @@ CONFIGURATIONS = [
     ("interleaved_1f1b", 2, 3),
     ("zb_h1", 4, 8),
     ("zb_h1", 3, 1),
+    ("zb_h2", 3, 6),
+    ("zb_auto", 3, 6),
     ("interleaved_zb", 3, 6),
     ("zbv", 4, 8),
     ("zbv", 2, 1),
@@ -37,6 +40,8 @@ FORWARD_US = 20_000.0
 
 
 def ordered(name, num_ranks, num_microbatches):
+    if name == "zb_auto":
+        return automatic(num_ranks, num_microbatches, most_kept=2 * num_ranks)
     return SCHEDULES[name](num_ranks, num_microbatches)
 
 
@@ -64,7 +69,7 @@ def test_a_schedule_changes_neither_losses_nor_gradients_and_keeps_its_order(
 ):
     schedule = ordered(name, num_ranks, num_microbatches)
     step = Step(
-        schedule=name,
+        schedule=name if name in SCHEDULES else schedule,
         ranks=num_ranks,
         microbatches=num_microbatches,
         forward_ms=None,

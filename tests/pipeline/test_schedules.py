@@ -11,7 +11,7 @@ from labkit.pipeline.schedule import Action, Schedule, validate
 from labkit.pipeline.simulation import in_flight
 
 TABLES = Path(__file__).parents[2] / "data" / "schedules"
-SPLIT = ("zb_h1", "interleaved_zb", "zbv")
+SPLIT = ("zb_h1", "zb_h2", "interleaved_zb", "zbv")
 
 
 def grid_of_schedules() -> list[Schedule]:
@@ -60,6 +60,13 @@ def test_zb_h1_keeps_no_more_than_the_first_rank_of_1f1b():
     for num_ranks, num_microbatches in ((2, 4), (4, 8), (8, 16)):
         made = schedules.zero_bubble_h1(num_ranks, num_microbatches)
         assert max(in_flight(made)) == num_ranks
+
+
+@pytest.mark.parametrize(("num_ranks", "num_microbatches"), [(1, 1), (2, 4), (4, 7), (4, 16)])
+def test_zb_h2_keeps_2p_less_1_on_every_rank(num_ranks, num_microbatches):
+    """Qi et al. 2023, section 2.3, table 1."""
+    made = schedules.zero_bubble_h2(num_ranks, num_microbatches)
+    assert list(in_flight(made)) == [2 * num_ranks - 1] * num_ranks
 
 
 def test_zbv_keeps_2p_chunks_on_every_rank():

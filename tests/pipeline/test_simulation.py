@@ -9,7 +9,7 @@ import pytest
 
 from labkit.pipeline import schedules
 from labkit.pipeline.schedule import Action, parse
-from labkit.pipeline.simulation import Cost, bubble_formula, in_flight, simulate
+from labkit.pipeline.simulation import Cost, bubble_formula, in_flight, own_bubble, simulate
 from labkit.timeline import Timeline, bubble
 
 THIRDS = Cost(forward_us=1.0, backward_us=2.0, input_us=1.0, weight_us=1.0)
@@ -59,14 +59,16 @@ def test_every_closed_form_is_exact_where_it_is_given(cost):
         for p, m in ((1, 1), (2, 2), (3, 9), (4, 4), (4, 8), (5, 3)):
             made = make(p, m)
             formula = bubble_formula(made, "total", cost)
-            if formula is not None and name != "zbv":
-                assert bubble(simulate(made, cost)) == pytest.approx(formula, abs=1e-12), (
+            if formula is not None:
+                counted = own_bubble if name in ("zb_h2", "zbv") else bubble
+                assert counted(simulate(made, cost)) == pytest.approx(formula, abs=1e-12), (
                     name,
                     p,
                     m,
                 )
                 compared.add(name)
-    assert compared == {"naive", "gpipe", "1f1b", "interleaved_1f1b", "zb_h1"}
+    assert compared - {"zbv"} == {"naive", "gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2"}
+    assert ("zbv" in compared) == (len(set(cost.table(1)[kind][0] for kind in "FIW")) == 1)
 
 
 def test_the_naive_bubble_does_not_fall_with_microbatches():
@@ -104,6 +106,26 @@ def test_the_bubble_of_zb_h1_is_a_third_of_1f1bs_when_forward_input_and_weight_t
     assert (
         bubble_formula(schedules.zero_bubble_h1(4, 8), cost=replace(uneven, weight_us=3.5)) is None
     )
+
+
+def test_the_bubble_of_zb_h2_is_none_when_forward_input_and_weight_take_as_long():
+    """Qi et al. 2023, section 2.2; in general (p-1)(F+I-2W), while W is no longer than F and I."""
+    uneven = Cost(forward_us=3.0, input_us=4.0, weight_us=2.0)
+    for p, m in ((2, 3), (4, 8), (6, 11)):
+        made = schedules.zero_bubble_h2(p, m)
+        assert own_bubble(simulate(made, THIRDS)) == pytest.approx(0.0, abs=1e-12)
+        idle = 3.0 * (p - 1)
+        assert own_bubble(simulate(made, uneven)) == pytest.approx(idle / (9 * m + idle))
+    assert bubble_formula(schedules.zero_bubble_h2(4, 6), cost=THIRDS) is None
+    assert bubble_formula(made, cost=replace(uneven, weight_us=3.5)) is None
+
+
+def test_an_own_bubble_leaves_out_the_beginning_and_the_end_of_others():
+    line = simulate(schedules.gpipe(2, 1), Cost(forward_us=1.0, backward_us=2.0))
+    assert own_bubble(line) == bubble(line) == 0.5
+    assert own_bubble(line.select(line.rank == 1)) == 0.0
+    with pytest.raises(ValueError, match="a share of time"):
+        own_bubble(simulate(schedules.gpipe(2, 1), Cost(forward_us=0.0)))
 
 
 def test_zbv_is_idle_only_for_its_staggered_start():

@@ -148,8 +148,8 @@ def test_the_closed_form_is_the_simulated_step_where_stages_are_equal(pp, vpp, m
         stages=(compute.Pass(forward={"products": 8.0}, backward={"products": 16.0}),) * pp,
         num_microbatches=m,
         num_chunks=vpp,
-        weights_in_bubble=0,
-        data_us=0.0,
+        schedule="1f1b",
+        data={},
         optimizer_us=0.0,
     )
     cost = simulation.Cost(forward_us=8.0 / vpp, backward_us=16.0 / vpp)
@@ -164,6 +164,46 @@ def test_parts_sum_to_the_step_and_the_timeline_ends_with_it(zero, recompute):
     time = plan.time()
     assert sum(time.parts().values()) == pytest.approx(time.step_us)
     assert float(plan.predict().end_us.max()) == pytest.approx(time.step_us)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_lies_outside_of_the_layers_is_gathered_once_and_scattered(tied):
+    """FSDP's root unit; under ZeRO 2 its gradients alone. Of both halves one counts in memory
+    twice: the head's gradients are whole when the activations are all there."""
+    model = replace(shape.from_name("LLaMA 7B"), tied=tied)
+    plan = Plan(model=model, gpus=16, zero=3, stack="fsdp-a100")
+    root = 2 * (model.params - model.layers * model.layer_params)
+    parts = plan.memory().parts
+    head = 2 * (model.embedding_params + model.hidden)
+    assert parts["gathered"] == 3 * 2 * model.layer_params + root + head
+    group = plan.layout.group("dp")
+    small = replace(model, vocab=1)
+    more = root - 2 * (small.params - small.layers * small.layer_params)
+    bandwidth = group.link(plan.cluster, plan.used.nic)[1]
+    one_way_us = 15 / 16 * more / bandwidth / 1e3
+    for zero in (2, 3):
+        stage = plan.but(zero=zero).time().stages[0]
+        none = plan.but(zero=zero, model=small).time().stages[0]
+        gathered_us = stage.forward["gather"] - none.forward["gather"]
+        scattered_us = stage.backward["gather"] - none.backward["gather"]
+        assert gathered_us == pytest.approx(one_way_us if zero == 3 else 0)
+        assert scattered_us == pytest.approx(one_way_us)
+
+
+@pytest.mark.parametrize(
+    ("zero", "called"),
+    [
+        (0, ["all_reduce", "optimizer"]),
+        (1, ["reduce_scatter", "optimizer", "all_gather"]),
+        (2, ["optimizer"]),
+    ],
+)
+@pytest.mark.parametrize("stack", ["megatron-a100", "megatron-h100"])
+def test_the_timeline_names_what_data_parallelism_sends(zero, called, stack):
+    line = Plan(gpus=16, zero=zero, batch=16, stack=stack).predict()
+    last = line.start_us >= line.end_us[line.kind == "B"].max()
+    assert list(line.kind[last]) == called
+    assert all(line.start_us[last][1:] == line.end_us[last][:-1])
 
 
 def test_recomputing_costs_a_forward_and_saves_activations():

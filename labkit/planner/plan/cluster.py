@@ -46,9 +46,14 @@ class Gpu:
     """the machine of data/published/nccl_busbw.csv that is nearest"""
     source: str
     """the vendor's data sheet"""
-    link: tuple[float, float] | None = None
-    """(alpha in us, bus bandwidth in GB/s) of a collective inside a node, where it was measured
-    there; None: by ``measured``"""
+    links: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    """collective -> its (alpha in us, bus bandwidth in GB/s) inside a node, where it was measured
+    there, the all-reduce among them; none: by ``measured``"""
+    hides: bool = True
+    """whether messages go on beside computing: not where the same cores do both"""
+    adam_bytes: float = 30.0
+    """what Adam's step reads and writes for each parameter: gradient, master copy and two moments
+    in (16), three and the 16-bit copy out (14); more where nothing is fused"""
 
     @property
     def family(self) -> str:
@@ -59,8 +64,8 @@ class Gpu:
     def node_link(self) -> tuple[float, float]:
         """(alpha in us, bus bandwidth in GB/s) of a collective inside a node: the published curve
         of the nearest machine, scaled by the ratio of their links."""
-        if self.link:
-            return self.link
+        if self.links:
+            return self.links["all_reduce"]
         fit = _measured(self.measured)
         return fit[0], fit[1] * self.node_gb_per_s / gpu(MEASURED_ON[self.measured]).node_gb_per_s
 
@@ -142,10 +147,12 @@ class Group:
         """How many of them one node has."""
         return max(1, min(self.size, node_size // self.stride))
 
-    def link(self, cluster: Cluster, nic_share: float) -> tuple[float, float]:
+    def link(
+        self, cluster: Cluster, nic_share: float, primitive: str = "all_reduce"
+    ) -> tuple[float, float]:
         """(alpha in us, bus bandwidth in GB/s) of a collective among them. ``nic_share``: what of
         the cards' bandwidth is reached."""
-        alpha_us, inside = cluster.gpu.node_link
+        alpha_us, inside = cluster.gpu.links.get(primitive, cluster.gpu.node_link)
         together = self.in_node(cluster.node_size)
         if together >= self.size:
             return alpha_us, inside
@@ -158,7 +165,7 @@ class Group:
         bound of its traffic over the bus bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
         if self.size < 2 or not num_bytes:
             return 0.0
-        alpha_us, bandwidth = self.link(cluster, nic_share)
+        alpha_us, bandwidth = self.link(cluster, nic_share, primitive)
         sent = num_bytes * network.busbw_factor(primitive, self.size)
         return alpha_us + sent / bandwidth / 1e3
 

@@ -41,6 +41,12 @@ class Pass:
         """All of the backward."""
         return sum(self.backward.values())
 
+    @property
+    def weights_us(self) -> float:
+        """Of the backward what can wait, the gradients of the weights: for each product of the
+        forward one more, as long."""
+        return self.forward.get("products", 0.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
@@ -161,7 +167,6 @@ def _wide(layout: Layout) -> str:
 
 
 def optimizer_us(num_params: float, layout: Layout, bench: Bench) -> float:
-    """Adam on a rank's part: gradient, master copy and two moments in (16 bytes), three and the
-    16-bit copy out (14)."""
+    """Adam on a rank's part of the parameters."""
     part = num_params / (layout.dp * layout.cp if layout.zero else 1)
-    return bench.traffic_us(30 * part)
+    return bench.traffic_us(bench.gpu.adam_bytes * part)

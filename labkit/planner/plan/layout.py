@@ -15,9 +15,22 @@ RECOMPUTE = (*states.RECOMPUTE, "operators")
 """What is computed again in the backward: nothing, attention's core, whole layers, or operator by
 operator: norms, activations and every second product (torchtitan's selective checkpointing)."""
 OFFLOADS = ("none", "optimizer")
-WEIGHTS_IN_BUBBLE = {"gpipe": 0, "1f1b": 0, "interleaved_1f1b": 0, "zb_h1": 1, "zb_h2": 2, "zbv": 2}
+WEIGHTS_IN_BUBBLE = {
+    "gpipe": 0,
+    "1f1b": 0,
+    "interleaved_1f1b": 0,
+    "zb_h1": 1,
+    "zb_1p": 1,
+    "zb_h2": 2,
+    "zb_2p": 2,
+    "zbv": 2,
+}
 """schedule -> how many backwards for weights fill each slot of the bubble: it has p - 1 of F + B,
-and (F + I - k W) is left (Qi et al. 2023, section 2, for k = 1 and 2)."""
+and (F + I - k W) is left (Qi et al. 2023, section 2, for k = 1 and 2). ZB-2p, whose order follows
+from its times, has its own rule: ``StepTime.bubble_us``."""
+ROOM = {"zb_1p": 1, "zb_2p": 2}
+"""schedules that ``pipeline.automatic`` finds -> the room it has, in activations of p
+microbatches."""
 MOST = 10**6
 
 
@@ -112,6 +125,12 @@ class Layout:
         least, more = divmod(shape.layers, self.pp)
         first = (self.pp - more) // 2
         return [least + (first <= rank < first + more) for rank in range(self.pp)]
+
+    def root_params(self, shape: Shape, rank: int) -> float:
+        """Parameters of a pipeline rank outside of its layers, after tp: tables and the last norm,
+        FSDP's root unit."""
+        cut, whole = shape.outer_params(is_first=rank == 0, is_last=rank == self.pp - 1)
+        return cut / self.tp + whole
 
 
 def usual_recipe(zero: int, precision: str) -> str:

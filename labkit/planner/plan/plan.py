@@ -8,13 +8,15 @@ from labkit import words
 from labkit.experiment import Experiment, Reading
 from labkit.footprint import Footprint
 from labkit.pipeline import step as pipeline_step
+from labkit.pipeline.schedule import Schedule
 from labkit.pipeline.schedules import SCHEDULES
 from labkit.pipeline.simulation import Cost, simulate
+from labkit.pipeline.zero_bubble import automatic
 from labkit.planner.plan import memory, shape, steptime
 from labkit.planner.plan.cluster import Cluster, Gpu, gpu
-from labkit.planner.plan.layout import Layout, refusals, usual_recipe, warnings
+from labkit.planner.plan.layout import ROOM, Layout, refusals, usual_recipe, warnings
 from labkit.planner.plan.shape import Shape
-from labkit.planner.plan.stacks import STACKS, Stack, nearest
+from labkit.planner.plan.stacks import NAMED, Stack, nearest
 from labkit.planner.plan.steptime import StepTime
 from labkit.sharding import step as sharding_step
 from labkit.timeline import COMM, COMPUTE, Timeline, from_rows, step_us
@@ -25,6 +27,9 @@ TOY_RANKS = 4
 MOST_SPANS = 20_000
 """A step of more actions than this is not simulated: its closed form stands."""
 DAY_US = 86_400e6
+OWN_ENDS = ("zb_h2", "zb_1p", "zb_2p", "zbv")
+"""Schedules whose ranks go on to the optimizer at their own ends, and undo a step that should not
+have been (Qi et al. 2023, section 4)."""
 LAYOUT = tuple(each.name for each in fields(Layout) if each.name not in ("dp", "gbs"))
 """Fields of a Layout that a Plan has as well, by the same name."""
 
@@ -79,7 +84,7 @@ class Plan(Experiment):
     schedule: str = "1f1b"
     """of the pipeline"""
     stack: str | Stack = ""
-    """whose constants: a key of STACKS, or a fitted Stack; "": the nearest shipped one"""
+    """whose constants: a key of stacks.NAMED, or a fitted Stack; "": the nearest shipped one"""
 
     shape: Shape = field(init=False, repr=False, compare=False)
     """the model in sizes"""
@@ -105,7 +110,7 @@ class Plan(Experiment):
             memory_gb=self.memory_gb,
         )
         if isinstance(self.stack, str) and self.stack:
-            check_word(self.stack, STACKS, "a stack")
+            check_word(self.stack, NAMED, "a stack")
         object.__setattr__(self, "shape", model)
         object.__setattr__(self, "cluster", cluster)
         object.__setattr__(self, "layout", self._layout())
@@ -145,7 +150,7 @@ class Plan(Experiment):
         """Whose constants serve at a ZeRO stage: the ones asked for, else the nearest shipped."""
         if isinstance(self.stack, Stack):
             return self.stack
-        return STACKS[self.stack] if self.stack else nearest(self.cluster.gpu.name, zero)
+        return NAMED[self.stack] if self.stack else nearest(self.cluster.gpu.name, zero)
 
     # --- numbers ---
 
@@ -216,19 +221,15 @@ class Plan(Experiment):
         """A step of the pipeline's ranks, one of each stage, on the course's own axis: what the
         stages compute by the real schedule, then data parallelism and the optimizer."""
         time = self.time()
-        order = self._order()
+        order = self._order(time)
         work = simulate(order, _cost(time, order.num_stages))
         rows = list(zip(*(getattr(work, name).tolist() for name in _COLUMNS), strict=True))
-        end = float(work.end_us.max())
         for rank in range(order.num_ranks):
-            data_end = end + time.data_us
-            if time.data_us:
-                rows.append((rank, COMM, "all_reduce", "dp", end, data_end, 0))
-            last = data_end + time.optimizer_us
-            rows.append((rank, COMPUTE, "optimizer", "Adam", data_end, last, 0))
+            mine = work.rank == rank if self.schedule in OWN_ENDS else slice(None)
+            rows += _after(time, rank, float(work.end_us[mine].max()))
         return from_rows(rows, num_ranks=order.num_ranks, origin="simulated")
 
-    def _order(self) -> object:
+    def _order(self, time: StepTime) -> Schedule:
         num_actions = 2 * self.pp * self.vpp * self.layout.num_microbatches
         if num_actions > MOST_SPANS:
             raise ValueError(
@@ -238,6 +239,13 @@ class Plan(Experiment):
         counts = [self.pp, self.layout.num_microbatches]
         if self.vpp > 1:
             return SCHEDULES["interleaved_1f1b"](*counts, self.vpp)
+        if self.schedule in ROOM:
+            return automatic(
+                *counts,
+                _cost(time, self.pp),
+                most_kept=ROOM[self.schedule] * self.pp,
+                weight_share=memory.weights_share(self.shape, self.layout),
+            )
         return SCHEDULES[self.schedule](*counts)
 
     def refusal(self, language: str | None = None) -> str:
@@ -255,10 +263,13 @@ class Plan(Experiment):
         one, else how data parallelism keeps its states. Raises ValueError where tensor parallelism
         is all there is."""
         if self.pp > 1:
+            ranks = min(self.pp, TOY_RANKS)
             schedule = "interleaved_1f1b" if self.vpp > 1 else self.schedule
+            if schedule in ROOM:
+                schedule = automatic(ranks, 2 * TOY_RANKS, most_kept=ROOM[schedule] * ranks)
             return pipeline_step.Step(
                 schedule=schedule,
-                ranks=min(self.pp, TOY_RANKS),
+                ranks=ranks,
                 microbatches=2 * TOY_RANKS,
                 chunks=min(self.vpp, 2),
             )
@@ -282,13 +293,29 @@ class Plan(Experiment):
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
 
 
+def _after(time: StepTime, rank: int, begun: float) -> list[tuple]:
+    """Rows of a timeline: gradients, the optimizer, and what a sharded one gathers behind it."""
+    sent = {name: (COMM, name, "dp", time_us) for name, time_us in time.data.items()}
+    gathers = sent.pop("all_gather", None)
+    parts = [*sent.values(), (COMPUTE, "optimizer", "Adam", time.optimizer_us)]
+    if gathers:
+        parts.append(gathers)
+    rows = []
+    for lane, kind, label, time_us in parts:
+        rows.append((rank, lane, kind, label, begun, begun + time_us, 0))
+        begun += time_us
+    return rows
+
+
 def _cost(time: StepTime, num_stages: int) -> Cost:
     """Of each stage of the schedule: its part of what its rank takes."""
     ranks = len(time.stages)
     chunks = num_stages // ranks
     forward = tuple(time.stages[stage % ranks].forward_us / chunks for stage in range(num_stages))
     backward = tuple(time.stages[stage % ranks].backward_us / chunks for stage in range(num_stages))
-    return Cost(forward_us=forward, backward_us=backward)
+    weights = tuple(time.stages[stage % ranks].weights_us / chunks for stage in range(num_stages))
+    inputs = tuple(whole - part for whole, part in zip(backward, weights, strict=True))
+    return Cost(forward_us=forward, backward_us=backward, input_us=inputs, weight_us=weights)
 
 
 def _shape(name: str) -> Shape:

@@ -44,6 +44,9 @@ class Stack:
     """how far from the truth nine of ten predictions are that were made with these constants"""
     odds: float = 1.0
     """how likely rows are of this stack, before they are looked at"""
+    eager: bool = False
+    """whether torch runs operator by operator, so that each keeps what it needs: no fused norm,
+    gate or loss; of memory alone"""
 
     def __post_init__(self) -> None:
         shares = {"matmul": self.matmul, "attention": self.attention, "nic": self.nic}
@@ -146,6 +149,10 @@ STACKS = {
     )
 }
 """Shipped constants by stack."""
+EAGER = replace(STACKS["fsdp-a100"], name="torch-eager", eager=True, fixed_gb=0.0)
+"""``fully_shard`` over torch's own operators; nothing beside tensors is held."""
+NAMED = {**STACKS, EAGER.name: EAGER}
+"""What a plan may name: those, and one that is for memory and never fitted."""
 
 
 def nearest(gpu_name: str, zero: int) -> Stack:

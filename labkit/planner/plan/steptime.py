@@ -39,12 +39,17 @@ class StepTime:
     """m"""
     num_chunks: int
     """v"""
-    weights_in_bubble: int
-    """k: how many backwards for weights fill each slot of the bubble"""
-    data_us: float
-    """data parallelism's messages that nothing hides"""
+    schedule: str
+    """of the pipeline: a key of WEIGHTS_IN_BUBBLE"""
+    data: dict[str, float]
+    """what data parallelism calls once a step -> its microseconds that nothing hides"""
     optimizer_us: float
     """the optimizer"""
+
+    @property
+    def data_us(self) -> float:
+        """All that nothing hides of what data parallelism sends once a step."""
+        return sum(self.data.values())
 
     @property
     def stage_us(self) -> list[float]:
@@ -55,15 +60,19 @@ class StepTime:
     def bubble_us(self) -> float:
         """What the slowest stage waits for the others: each of them once, a chunk's part of it
         with interleaving (Narayanan et al. 2021, section 2.2; for equal stages (p-1) t / v); less
-        what backwards for weights fill (Qi et al. 2023, section 2), half a backward each."""
+        what backwards for weights fill (Qi et al. 2023, section 2). ZB-2p's room for 2p forwards
+        is more than the wait for the first backward, unless its input's half is much longer."""
+        stages = list(self.stages)
+        longest = stages.pop(max(range(len(stages)), key=lambda rank: self.stage_us[rank]))
+        if self.schedule == "zb_2p":
+            longer_us = [each.backward_us - each.weights_us - each.forward_us for each in stages]
+            return max(0.0, sum(longer_us) - longest.forward_us)
+        filling = WEIGHTS_IN_BUBBLE[self.schedule]
         waits_us = []
-        for each in self.stages:
-            left_us = each.forward_us + each.backward_us
-            if self.weights_in_bubble:
-                left_us -= (1 + self.weights_in_bubble) * each.backward_us / 2
-            waits_us.append(max(0.0, left_us))
-        longest = max(range(len(waits_us)), key=lambda rank: self.stage_us[rank])
-        return (sum(waits_us) - waits_us[longest]) / self.num_chunks
+        for each in stages:
+            filled_us = (1 + filling) * each.weights_us if filling else 0.0
+            waits_us.append(max(0.0, each.forward_us + each.backward_us - filled_us))
+        return sum(waits_us) / self.num_chunks
 
     @property
     def step_us(self) -> float:
@@ -94,15 +103,16 @@ def step_time(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) -> S
         stage = scaled(layer, num_layers)
         if rank == layout.pp - 1:
             stage = joined(stage, head)
+        if layout.zero >= 2:
+            stage = joined(stage, _root_pass(shape, cluster, layout, stack, rank))
         stages.append(joined(stage, _message_pass(shape, cluster, layout, stack)))
     held = held_params(shape, layout)
-    data_us = _data_us(held, cluster, layout, stack, stages)
     return StepTime(
         stages=tuple(stages),
         num_microbatches=layout.num_microbatches,
         num_chunks=layout.vpp,
-        weights_in_bubble=WEIGHTS_IN_BUBBLE[layout.schedule],
-        data_us=data_us,
+        schedule=layout.schedule,
+        data=_data(held, cluster, layout, stack, stages),
         optimizer_us=compute.optimizer_us(held, layout, bench),
     )
 
@@ -147,12 +157,12 @@ def _layer_with_messages(shape: Shape, cluster: Cluster, layout: Layout, bench: 
     forward = {
         "tensor": tensor_us,
         "expert": expert_us,
-        "context": beside(attention[0], context_us),
+        "context": beside(attention[0], context_us, cluster),
     }
     backward = {
         "tensor": (1 + again) * tensor_us,
         "expert": (1 + again) * expert_us,
-        "context": beside(attention[1], 2 * context_us),
+        "context": beside(attention[1], 2 * context_us, cluster),
     }
     both = joined(layer, Pass(forward=forward, backward=backward))
     if layout.zero < 2:
@@ -160,10 +170,11 @@ def _layer_with_messages(shape: Shape, cluster: Cluster, layout: Layout, bench: 
     return joined(both, _gather_pass(both, shape, cluster, layout, nic))
 
 
-def beside(longer_us: float, other_us: float) -> float:
-    """What a message adds to work that goes on beside it: SMOOTH's norm, less the work."""
-    if not other_us:
-        return 0.0
+def beside(longer_us: float, other_us: float, cluster: Cluster) -> float:
+    """What a message adds to work that goes on beside it: SMOOTH's norm, less the work; all of it
+    where the same cores compute and send."""
+    if not other_us or not cluster.gpu.hides:
+        return other_us
     return (longer_us**SMOOTH + other_us**SMOOTH) ** (1 / SMOOTH) - longer_us
 
 
@@ -200,8 +211,21 @@ def _gather_pass(layer: Pass, shape: Shape, cluster: Cluster, layout: Layout, ni
     scatter_us = group.us("reduce_scatter", num_bytes, cluster, nic)
     gather_us = group.us("all_gather", num_bytes, cluster, nic) if layout.zero == 3 else 0.0
     return Pass(
-        forward={"gather": beside(layer.forward_us, gather_us)},
-        backward={"gather": beside(layer.backward_us, gather_us + scatter_us)},
+        forward={"gather": beside(layer.forward_us, gather_us, cluster)},
+        backward={"gather": beside(layer.backward_us, gather_us + scatter_us, cluster)},
+    )
+
+
+def _root_pass(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack, rank: int) -> Pass:
+    """The same for what lies outside of the layers, FSDP's root unit: gathered before the first
+    layer and kept for the backward, scattered after it. Nothing goes on beside either."""
+    group = layout.group("dp")
+    num_bytes = layout.itemsize * layout.root_params(shape, rank)
+    scatter_us = group.us("reduce_scatter", num_bytes, cluster, stack.nic)
+    gather_us = group.us("all_gather", num_bytes, cluster, stack.nic)
+    return Pass(
+        forward={"gather": gather_us if layout.zero == 3 else 0.0},
+        backward={"gather": scatter_us},
     )
 
 
@@ -223,21 +247,25 @@ def _message_pass(shape: Shape, cluster: Cluster, layout: Layout, stack: Stack) 
     )
 
 
-def _data_us(
+def _data(
     held: float, cluster: Cluster, layout: Layout, stack: Stack, stages: list[Pass]
-) -> float:
-    """Gradients once a step, and what a sharded optimizer gathers after it; less what the last
-    backward hides."""
+) -> dict[str, float]:
+    """Gradients once a step: all-reduced, or under ZeRO 1 scattered, and parameters gathered after
+    the optimizer; less what the last backward (and the next forward) hides. From stage 2 on they
+    go in each microbatch."""
     group = layout.group("dp")
     if group.size < 2 or layout.zero >= 2:
-        return 0.0
-    grad_bytes = held * (2 if layout.precision == "fp16" else 4)
-    reduce_us = group.us("reduce_scatter", grad_bytes, cluster, stack.nic)
-    gathered = held * layout.itemsize if layout.zero else grad_bytes
-    gather_us = group.us("all_gather", gathered, cluster, stack.nic)
-    if not stack.hides_gradients:
-        return reduce_us + gather_us
+        return {}
     slowest = max(stages, key=lambda each: each.backward_us)
-    if layout.zero:
-        return beside(slowest.backward_us, reduce_us) + beside(slowest.forward_us, gather_us)
-    return beside(slowest.backward_us, reduce_us + gather_us)
+    backward_us = slowest.backward_us if stack.hides_gradients else 0.0
+    forward_us = slowest.forward_us if stack.hides_gradients else 0.0
+    grad_bytes = held * (2 if layout.precision == "fp16" else 4)
+    gathered = held * layout.itemsize if layout.zero else grad_bytes
+    reduce_us = group.us("reduce_scatter", grad_bytes, cluster, stack.nic)
+    gather_us = group.us("all_gather", gathered, cluster, stack.nic)
+    if not layout.zero:
+        return {"all_reduce": beside(backward_us, reduce_us + gather_us, cluster)}
+    return {
+        "reduce_scatter": beside(backward_us, reduce_us, cluster),
+        "all_gather": beside(forward_us, gather_us, cluster),
+    }

@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.measure import memory, traffic
 from labkit.planner.plan.layout import Layout
 from labkit.planner.plan.plan import Plan
+from labkit.planner.plan.stacks import EAGER
 from labkit.planner.real import tensors
 from labkit.planner.real.decoder_run import Decoder
 from labkit.units import format_bytes
@@ -68,7 +69,7 @@ class Rehearsal:
 
     def rows(self) -> list[dict[str, object]]:
         """For ``lab.table``: each number as the planner has it, as tensors are cut, and as torch
-        did."""
+        did; the peak by torch's own operators (``stacks.EAGER``)."""
         shape = self.plan.shape
         layout = self.plan.layout
         planned = self.plan.memory()
@@ -80,8 +81,8 @@ class Rehearsal:
             found.append(_row(part, planned.parts[part], cut[part], num_bytes))
         for name, num_bytes in self.moved.items():
             found.append(_row(name, _planned_bytes(shape, layout)[name], moved[name], num_bytes))
-        peak = planned.peak_bytes - planned.parts["fixed"]
-        return [*found, _row(say("peak"), peak, None, self.peak_bytes)]
+        eager = self.plan.but(stack=EAGER).memory().peak_bytes
+        return [*found, _row(say("peak"), eager, None, self.peak_bytes)]
 
 
 def _row(name: str, planned: float, cut: float | None, rehearsed: float) -> dict[str, object]:
@@ -95,11 +96,17 @@ def _row(name: str, planned: float, cut: float | None, rehearsed: float) -> dict
 
 
 def _planned_bytes(shape: Any, layout: Layout) -> dict[str, float]:
-    """Bytes of a microbatch as the planner's step time has them: layers alone."""
+    """Bytes of a microbatch as the planner's step time has them: layers twice, the rest once; what
+    tensor parallelism reduces outside of the layers is not counted."""
     layers = layout.itemsize * shape.layers * shape.layer_params / layout.tp
+    root = layout.itemsize * layout.root_params(shape, 0)
     stream = layout.tokens * shape.hidden * layout.itemsize
     reduced = 4 * shape.layers * stream if layout.tp > 1 else 0.0
-    return {"all_gather": 2 * layers, "reduce_scatter": layers, "all_reduce": reduced}
+    return {
+        "all_gather": 2 * layers + root,
+        "reduce_scatter": layers + root,
+        "all_reduce": reduced,
+    }
 
 
 def refusals(plan: Plan) -> list[str]:
@@ -235,27 +242,26 @@ class _Step:
 
     def make_states(self) -> None:
         """Fake bytes for what was on the meta device; the optimizer and its states, by a step with
-        gradients of 0."""
+        gradients of 0, which stay as those of a microbatch before do."""
         self.net.to_empty(device=torch.get_default_device())
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
         for weight in self.net.parameters():
             weight.grad = torch.zeros_like(weight)
         self.optimizer.step()
-        self.optimizer.zero_grad()
 
     def measured(self) -> dict[str, Any]:
         """A microbatch and the optimizer's step, counted."""
         layout = self.plan.layout
         tokens = torch.zeros(layout.mbs, layout.seq, dtype=torch.long)
         with traffic.count() as plain, memory.watch() as watched, _Functional() as functional:
-            for tensor in self._states():
-                watched.claim("states", tensor)
+            for part, held in self._states().items():
+                for tensor in held:
+                    watched.claim(part, _local(tensor))
             watched.mark("step")
             logits = self.net(tokens)
             targets = torch.zeros(logits.shape[:2], dtype=torch.long)
             nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten()).backward()
             del logits
-            gradients = [each.grad for each in self.net.parameters()]
             self.optimizer.step()
         calls = plain.calls + functional.calls
         moved = {
@@ -267,11 +273,7 @@ class _Step:
             }.items()
         }
         return {
-            "held": {
-                "parameters": _num_bytes(self.net.parameters()),
-                "gradients": _num_bytes(gradients),
-                "optimizer": _num_bytes(self._moments()),
-            },
+            "held": {part: _num_bytes(held) for part, held in self._states().items()},
             "peak_bytes": round(watched.footprint().peak_bytes),
             "calls": dict(calls),
             "moved": moved,
@@ -282,9 +284,14 @@ class _Step:
             yield state["exp_avg"]
             yield state["exp_avg_sq"]
 
-    def _states(self) -> Iterator[Tensor]:
-        yield from map(_local, self.net.parameters())
-        yield from map(_local, self._moments())
+    def _states(self) -> dict[str, list[Tensor]]:
+        """Part of the bill -> its tensors."""
+        weights = list(self.net.parameters())
+        return {
+            "parameters": weights,
+            "gradients": [each.grad for each in weights],
+            "optimizer": list(self._moments()),
+        }
 
 
 def _local(tensor: Any) -> Tensor:

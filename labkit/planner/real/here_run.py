@@ -6,12 +6,14 @@ together, and real steps of the small transformer to hold predictions against.
     here_run.plan(case, gpu).time().step_us         # the same by theory
 
 Ranks share the machine's cores: all of them multiply, copy and send at once when speeds are read,
-so a rank's speed is what is left for it. A pipeline's ranks idle in turns, and then leave more.
+so a rank's speed is what is left for it, and no message hides beside work that the same cores do. A
+pipeline's ranks idle in turns, and then leave more. Each collective is read by itself, since gloo
+scatters by an all-reduce, and with the copies that ``fully_shard`` makes before or behind it.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +22,7 @@ from labkit.launching import launcher
 from labkit.machine import resources
 from labkit.pipeline.step import Step as Pipeline
 from labkit.pipeline.step import Training
-from labkit.planner.plan.cluster import Cluster, Gpu
+from labkit.planner.plan.cluster import Gpu
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.stacks import HBM_SHARE
 from labkit.planner.real.counted import Counted
@@ -30,7 +32,11 @@ from labkit.sharding.step import Step as Sharded
 ENGINES = ("ddp", "fsdp", "pipeline")
 SIDE = 512
 COPY_BYTES = 2**25
-REDUCED_BYTES = (2**14, 2**18, 2**20, 2**22)
+SENT_BYTES = (2**14, 2**18, 2**20, 2**22)
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+ADAM_PARAMS = 2**20
+"""as many in ADAM_TENSORS equal parts"""
+ADAM_TENSORS = 16
 ROUNDS = 7
 STEPS = 3
 TIMEOUT_S = 300.0
@@ -62,18 +68,20 @@ class Case:
 
 
 def speeds(ranks: int) -> Gpu:
-    """This machine as one of so many ranks finds it, all busy at once: products, copies and
-    all-reduces, the fastest of some rounds of each."""
+    """This machine as one of so many ranks finds it, all busy at once: products, copies,
+    collectives and Adam's step, the fastest of some rounds of each."""
     run = launcher.launch(_speeds, ranks=ranks, timeout_s=TIMEOUT_S)
     tflops = 2 * SIDE**3 / max(each["product_us"] for each in run) / 1e6
     bandwidth = 2 * COPY_BYTES / max(each["copy_us"] for each in run) / 1e3
-    link = None
-    if ranks > 1:
-        by_rank = [rank["reduce_us"] for rank in run]
+    links = {}
+    for name in COLLECTIVES if ranks > 1 else ():
+        by_rank = [rank[name] for rank in run]
         times_us = [max(each) for each in zip(*by_rank, strict=True)]
-        fit = network.fit("all_reduce", ranks, REDUCED_BYTES, times_us)
-        bus = fit.bandwidth_gb_per_s * network.busbw_factor("all_reduce", ranks)
-        link = (max(1.0, fit.alpha_us), bus)
+        fit = network.fit(name, ranks, SENT_BYTES, times_us)
+        bus = fit.bandwidth_gb_per_s * network.busbw_factor(name, ranks)
+        links[name] = (max(1.0, fit.alpha_us), bus)
+    adam_us = max(each["adam_us"] for each in run)
+    node_gb_per_s = links["all_reduce"][1] if links else 1.0
     return Gpu(
         name=f"this machine, one of {ranks} ranks",
         memory_gb=resources.total_bytes() / 1e9 / ranks,
@@ -81,12 +89,14 @@ def speeds(ranks: int) -> Gpu:
         tflops_8bit=2 * tflops,
         sms=0,  # no tiles that wait for one another
         hbm_gb_per_s=bandwidth / HBM_SHARE,
-        node_gb_per_s=link[1] if link else 1.0,
-        nic_gb_per_s=link[1] if link else 1.0,
+        node_gb_per_s=node_gb_per_s,
+        nic_gb_per_s=node_gb_per_s,
         per_node=ranks,
         measured="",
         source="read by speeds()",
-        link=link,
+        links=links,
+        hides=False,
+        adam_bytes=1e3 * bandwidth * adam_us / ADAM_PARAMS,
     )
 
 
@@ -103,7 +113,10 @@ def shape(case: Case) -> Counted:
 
 
 def plan(case: Case, gpu: Gpu, **fields: Any) -> Plan:
-    """A case as a plan on ranks of these speeds."""
+    """A case as a plan on ranks of these speeds; chapter 08's experiment times its step without
+    the optimizer."""
+    if case.engine == "pipeline":
+        gpu = replace(gpu, adam_bytes=0.0)
     pp = case.ranks if case.engine == "pipeline" else 1
     return Plan(
         model=shape(case),
@@ -128,7 +141,7 @@ def row(case: Case, gpu: Gpu, step_us: float) -> Row:
         id=f"{case.engine} {case.ranks}",
         source="this machine",
         shape=planned.shape,
-        cluster=Cluster(gpu=gpu, num_gpus=case.ranks, per_node=case.ranks),
+        cluster=planned.cluster,
         layout=planned.layout,
         told={"iter_s": step_us / 1e6},
         flops_kind="model",
@@ -182,12 +195,44 @@ def _speeds() -> dict[str, Any]:
     found: dict[str, Any] = {
         "product_us": _best_us(partial(torch.mm, side, side)),
         "copy_us": _best_us(partial(target.copy_, source)),
-        "reduce_us": [],
+        "adam_us": _best_us(_adam()),
     }
-    for num_bytes in REDUCED_BYTES if dist.get_world_size() > 1 else ():
-        buffer = torch.zeros(num_bytes // 4)
-        found["reduce_us"].append(_best_us(partial(dist.all_reduce, buffer)))
+    for name in COLLECTIVES if dist.get_world_size() > 1 else ():
+        calls = [_collective(name, num_bytes // 4) for num_bytes in SENT_BYTES]
+        found[name] = [_best_us(call) for call in calls]
     return found
+
+
+def _collective(name: str, num_elements: int) -> Callable[[], object]:
+    """A collective over so many elements, with the copies of ``fully_shard``: what was gathered is
+    copied out, what is scattered is copied in."""
+    import torch
+    import torch.distributed as dist
+
+    whole = torch.zeros(num_elements)
+    buffer = torch.zeros(num_elements)
+    part = torch.zeros(num_elements // dist.get_world_size())
+
+    def gather() -> None:
+        dist.all_gather_into_tensor(buffer, part)
+        whole.copy_(buffer)
+
+    def scatter() -> None:
+        buffer.copy_(whole)
+        dist.reduce_scatter_tensor(part, buffer)
+
+    reduce = partial(dist.all_reduce, whole)
+    return {"all_reduce": reduce, "all_gather": gather, "reduce_scatter": scatter}[name]
+
+
+def _adam() -> Callable[[], object]:
+    """A step of torch's AdamW."""
+    import torch
+
+    weights = [torch.zeros(ADAM_PARAMS // ADAM_TENSORS) for _ in range(ADAM_TENSORS)]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    return torch.optim.AdamW(weights, lr=1e-3).step
 
 
 def _best_us(call: Callable[[], object], num_calls: int = 10) -> float:

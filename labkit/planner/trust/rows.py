@@ -65,9 +65,9 @@ USUAL_HEAD = 128
 SCHEDULES = {
     "gpipe": "gpipe",
     "zb-h1": "zb_h1",
-    "zb-1p": "zb_h1",
+    "zb-1p": "zb_1p",
     "zb-h2": "zb_h2",
-    "zb-2p": "zb_h2",
+    "zb-2p": "zb_2p",
     "zbv": "zbv",
     "zb-v": "zbv",
 }
