@@ -12,7 +12,7 @@ from labkit.pipeline.schedules import SCHEDULES
 from labkit.pipeline.simulation import Cost, simulate
 from labkit.planner.plan import memory, shape, steptime
 from labkit.planner.plan.cluster import Cluster, Gpu, gpu
-from labkit.planner.plan.layout import Layout, refusals, usual_recipe, warnings
+from labkit.planner.plan.layout import Layout, refusals, usual_recipe, warnings, written
 from labkit.planner.plan.shape import Shape
 from labkit.planner.plan.stacks import STACKS, Stack, nearest
 from labkit.planner.plan.steptime import StepTime
@@ -271,12 +271,26 @@ class Plan(Experiment):
         return sharding_step.Step(engine=engines[self.zero], ranks=min(self.layout.dp, TOY_RANKS))
 
     def title(self, language: str | None = None) -> str:
-        """Model, cluster and layout."""
-        axes = {"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.layout.dp}
-        written = " ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
-        zero = f"ZeRO {self.zero}" if self.zero else ""
-        machine = f"{self.gpus} x {self.cluster.gpu.name}"
-        return ", ".join(filter(None, (self.shape.name, machine, written, zero)))
+        """Model, cluster, layout, batch; what is usual is left out. Two plans that differ in what
+        they do have two titles."""
+        return ", ".join(filter(None, self.titles()))
+
+    def titles(self) -> tuple[str, str]:
+        """The title in two lines: model and machine; layout and batch."""
+        layout = self.layout
+        machine = [self.shape.name, f"{self.gpus} x {self.cluster.gpu.name}"]
+        machine += [f"{self.memory_gb:g} GB of each"] if self.memory_gb else []
+        if self.cluster.node_size != min(self.cluster.gpu.per_node, self.gpus):
+            machine.append(f"{self.cluster.node_size} a node")
+        if self.cluster.nic != self.cluster.gpu.nic_gb_per_s:
+            machine.append(f"nic {self.cluster.nic:g} GB/s")
+        step = [written(layout)]
+        least = layout.dp * self.mbs * self.pp
+        step += [f"batch {layout.gbs}"] if layout.gbs != least else []
+        step += [f"seq {self.seq}"] if self.seq != Plan.seq else []
+        usual = nearest(self.cluster.gpu.name, self.zero)
+        step += [f"stack {self.used.name}"] if self.used != usual else []
+        return ", ".join(machine), ", ".join(filter(None, step))
 
 
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
