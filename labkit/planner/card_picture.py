@@ -196,9 +196,7 @@ def _table(
     return tuple(rows)
 
 
-def _panel(
-    bar: Bar, titles: tuple[str, str], written: dict[str, str], most: float
-) -> list[Shape]:
+def _panel(bar: Bar, titles: tuple[str, str], written: dict[str, str], most: float) -> list[Shape]:
     """One plan: its title in two lines, its memory, its numbers."""
     machine, layout = titles
     shapes: list[Shape] = [

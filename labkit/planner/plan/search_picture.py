@@ -72,7 +72,8 @@ def _series(
     series = [_of(say[found], _thinned(shown[1:] or shown), points=True)]
     if frontier := search.frontier():
         series.append(_of(say["frontier"], frontier))
-    series.append(_of(say[f"first {found}"].format(written(shown[0].layout)), shown[:1], points=True))
+    named = say[f"first {found}"].format(written(shown[0].layout))
+    series.append(_of(named, shown[:1], points=True))
     has = shown[0].device_bytes
     return [*series, Series(device, (min(times), max(times)), (has, has))]
 
