@@ -31,6 +31,7 @@ _OPTIONS = {
     "seed": "where the random numbers of rank 0 start",
     "timeout_s": "how long the run may take",
     "hang_s": "how long it may be silent",
+    "record": "whether the ranks record what they do",
 }
 """What launch is told, and what it means."""
 
@@ -86,26 +87,26 @@ def start(
     seed: int | None = None,
     timeout_s: float | None = None,
     hang_s: float | None = None,
+    record: bool = False,
     **kwargs: object,
 ) -> Job:
     """Starts ``fn(*args, **kwargs)`` on ``ranks`` real processes and returns at once.
 
     ``devices`` is what the ranks compute on: "cuda" (a GPU each), "shared" (the GPUs there are),
     "pretend" or ``lab.pretend(memory_mib=...)``, "cpu"; without it what LABKIT_DEVICE says, else a
-    GPU each where there are so many, else the CPU. A rank's tensors are made on its device where
-    nothing else is said (torch.set_default_device). ``backend`` ("nccl" or "gloo", on the CPU) is
-    for where that is the subject. Rank r's random numbers start from ``seed + r``. A run without a
-    sign of life (a collective, a line of output, ``rank.current().progress``) for ``hang_s``
-    seconds, or longer than ``timeout_s``, is ended. What is left out is as ``lab.begin`` has set
-    it; without that: 2 ranks, seed 0, 600 s, 60 s. Raises Refused before anything starts when the
-    machine can't do it, when ``fn`` can't be called so, or one of these could be meant for ``fn``.
+    GPU each where there are so many, else the CPU. A rank's tensors are made on its device
+    (torch.set_default_device). ``backend`` ("nccl", "gloo") is for where that is the subject. Rank
+    r's random numbers start from ``seed + r``. A run without a sign of life (a collective, a line
+    of output, ``rank.current().progress``) for ``hang_s`` seconds, or longer than ``timeout_s``, is
+    ended. ``record=True`` records all that ``fn`` does. What is left out is as ``lab.begin`` has
+    set it; without that: 2 ranks, seed 0, 600 s, 60 s. Raises Refused before anything starts when
+    the machine can't do it, ``fn`` can't be called so, or one of these could be meant for it.
     """
     told = settings.filled(seed=seed, timeout_s=timeout_s, hang_s=hang_s)
     ranks = told.ranks if ranks is None else ranks
-    call = pickling.pack_call(fn, args, kwargs)
+    call = pickling.pack_call(_recorded(fn) if record else fn, args, kwargs)
     _check_room(ranks, len(call))
-    given = (*args, *kwargs.values())
-    chosen = _chosen_rung(fn, given, ranks, devices, backend)
+    chosen = _chosen_rung(fn, (*args, *kwargs.values()), ranks, devices, backend)
     client = zygote_client.running()
     request = Request(
         num_ranks=ranks,
@@ -121,6 +122,13 @@ def start(
     )
     request.call_file.write_bytes(call)
     return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s)
+
+
+def _recorded(fn: Callable) -> Callable:
+    """The function, recorded. Measure stands right of launching: only when asked for."""
+    from labkit.measure import trace
+
+    return functools.partial(trace.recorded, fn)
 
 
 @_keeps_apart

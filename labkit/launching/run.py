@@ -97,7 +97,8 @@ class Run:
         if not traces:
             raise ValueError(
                 "a timeline needs a recording; these ranks recorded none. Wrap the part to be "
-                "seen in `with trace.record():` inside the launched function."
+                "seen in `with trace.record():` inside the launched function, or launch "
+                "it with record=True."
             )
         # measure stands right of launching: only when called, and only here
         from labkit.measure import trace

@@ -5,6 +5,8 @@ Timeline.
         with trace.record(stage):     # a pipeline's stages are labelled exactly
             schedule.step(tokens)
 
+``lab.launch(train, record=True)`` records all of a function.
+
 Without stages, plain torch code is recorded. A label "2F0" is stage 2, forward, microbatch 0
 (``labels``); a message from rank 0 to rank 1 is called "0>1".
 """
@@ -13,7 +15,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,12 @@ def record(
             with _quiet():
                 profiler.stop()
     profiler.export_chrome_trace(os.fspath(Path(folder) / f"trace-{here.rank}.json"))
+
+
+def recorded(fn: Callable, /, *args: object, **kwargs: object) -> object:
+    """Calls ``fn`` within ``record()``, and returns what it returned."""
+    with record():
+        return fn(*args, **kwargs)
 
 
 def span(

@@ -217,7 +217,9 @@ def deepspeed_step():
 
 halves = lab.launch(deepspeed_step, ranks=2)
 differences = [(halves[r] - whole).abs().max().item() for r in range(2)]
-assert max(differences) < 1e-6, "DeepSpeed took another step than one process with the whole batch"
+assert max(differences) < 1e-6, (
+    "DeepSpeed took another step than one process with the whole batch"
+)
 differences
 
 # %% [markdown]

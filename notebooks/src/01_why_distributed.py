@@ -44,7 +44,8 @@ from labkit.planner.models import DEVICES, MODELS, TFLOPS
 
 # %%
 my_state_gb = lab.guess(
-    {"en": "model states of 7 billion parameters", "zh": "70 亿参数的模型状态"}, unit="gb"
+    {"en": "model states of 7 billion parameters", "zh": "70 亿参数的模型状态"},
+    unit="gb",
 )
 
 # %%
@@ -82,7 +83,10 @@ for each in MODELS.values():
 
 # %%
 def four_recipes():
-    return {recipe: need_run.train(recipe, 1, False) for recipe in ("fp32", "sgd", "bf16", "mixed")}
+    return {
+        recipe: need_run.train(recipe, 1, False)
+        for recipe in ("fp32", "sgd", "bf16", "mixed")
+    }
 
 
 run = lab.launch(four_recipes, ranks=2, devices="deepspeed", timeout_s=50)
@@ -172,7 +176,9 @@ def kept(block, batch, length, dim):
     return held.num_bytes / (batch * length * dim)
 
 
-print(f"{my_bytes = }\n\n length   GPT flash   GPT stored  (34 + 5 a s/h)   LLaMA   with LayerNorm")
+print(
+    f"{my_bytes = }\n\n length   GPT flash   GPT stored  (34 + 5 a s/h)   LLaMA   with LayerNorm"
+)
 for length in (64, 256, 512):
     stored = GptBlock(128, 4)
     stored.stored = True
@@ -208,8 +214,12 @@ for stage in range(4):
     )
 for name, recipe in (("fp32 copy", "mixed"), ("bf16 throughout", "bf16")):
     states = sharding_states.state_bytes(13e9, 4, 3, recipe)
-    print(f"8.10   13B, FSDP on 4 x 40 GB, {name}: {format_bytes(sum(states.values()))}")
-print(f"8.10   effective batch: 2 per card x 16 accumulated x 4 cards = {2 * 16 * 4}   (32)")
+    print(
+        f"8.10   13B, FSDP on 4 x 40 GB, {name}: {format_bytes(sum(states.values()))}"
+    )
+print(
+    f"8.10   effective batch: 2 per card x 16 accumulated x 4 cards = {2 * 16 * 4}   (32)"
+)
 parts = sharding_states.by_category(sharding_states.state_bytes(10e9 / (2 * 2), 2, 1))
 print(
     "19.8.4 10B, TP 2 x PP 2, DP 2 with stage 1:",
@@ -257,7 +267,9 @@ def tokens_per_second():
 
     text, bpe = model.STORY.read_text(encoding="utf-8"), Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
-    bpe.train_from_iterator([text], trainers.BpeTrainer(vocab_size=1000, show_progress=False))
+    bpe.train_from_iterator(
+        [text], trainers.BpeTrainer(vocab_size=1000, show_progress=False)
+    )
     rates = []
     for _ in range(15):
         began = time.perf_counter()
@@ -405,7 +417,9 @@ for how in ("error", "bug"):
         lab.launch(fails, how, ranks=2, timeout_s=30)
     except lab.LaunchError as verdict:
         first = str(verdict).split("\n\n")[0]  # what follows is a traceback
-        print(f"--- after {time.perf_counter() - began:.1f} s: {type(verdict).__name__}\n{first}\n")
+        print(
+            f"--- after {time.perf_counter() - began:.1f} s: {type(verdict).__name__}\n{first}\n"
+        )
 
 # %% [markdown] sections="8.1.2"
 # ## Three strategies
@@ -501,7 +515,9 @@ llama, ring = (
     MODELS["LLaMA 7B"],
     2 * (8 - 1) / 8,
 )  # what a rank sends in a ring all-reduce, in buffers
-print(f"data parallel: {format_bytes(ring * 2 * llama.params)} per step, whatever the batch")
+print(
+    f"data parallel: {format_bytes(ring * 2 * llama.params)} per step, whatever the batch"
+)
 for num_sequences in (1, 4, 16, 64):
     activations = 2 * num_sequences * llama.seq_len * llama.dim
     print(
@@ -522,9 +538,12 @@ for num_sequences in (1, 4, 16, 64):
 def hybrid(num_ranks, island_size):
     """Each island's first rank adds up its island, rings with the other firsts, and hands the sums out."""
     firsts = range(0, num_ranks, island_size)
-    whole = tuple(range(len(firsts)))  # one chunk per island: the ring passes them on one by one
+    whole = tuple(
+        range(len(firsts))
+    )  # one chunk per island: the ring passes them on one by one
     adds = [
-        [Message(first + i, first, whole, "add") for first in firsts] for i in range(1, island_size)
+        [Message(first + i, first, whole, "add") for first in firsts]
+        for i in range(1, island_size)
     ]
     between = [
         [Message(firsts[src], firsts[dst], chunks, op) for src, dst, chunks, op in step]
@@ -541,7 +560,9 @@ def hybrid(num_ranks, island_size):
         num_chunks=len(firsts),
         steps=tuple(map(tuple, [*adds, *between, *copies])),
     )
-    validate(made)  # every rank ends with the sum of all, no port is used twice in a step
+    validate(
+        made
+    )  # every rank ends with the sum of all, no port is used twice in a step
     return made
 
 
@@ -578,7 +599,10 @@ my_most = None
 from labkit.collectives.network import Link, islands, time_us
 from labkit.planner.links import crossing_bytes
 
-fast, slow = Link(alpha_us=2, bandwidth_gb_per_s=300), Link(alpha_us=5, bandwidth_gb_per_s=25)
+fast, slow = (
+    Link(alpha_us=2, bandwidth_gb_per_s=300),
+    Link(alpha_us=5, bandwidth_gb_per_s=25),
+)
 network = islands(
     8, 4, inside=fast, between=slow, shared=True
 )  # one wire each way between the machines
@@ -599,7 +623,10 @@ for name, each in four(8, 4).items():
 
 # %%
 counts = (8, 16, 32, 64)
-sweep = {count: [sent_bytes(each, 1).max() for each in four(count, 4).values()] for count in counts}
+sweep = {
+    count: [sent_bytes(each, 1).max() for each in four(count, 4).values()]
+    for count in counts
+}
 widgets.show(
     curves.curves(
         [
@@ -659,7 +686,11 @@ plans, num_bytes = four(4, 2), 800_000
 run = lab.launch(on_four_ranks, plans, num_bytes, ranks=4, timeout_s=40)
 print(f"{'':<17} {'predicted':^29}   {'handed to send':^29}   on the wire, busiest")
 for name in run[0]:
-    theory = sent_bytes(plans[name], num_bytes).astype(int).tolist() if name in plans else ["-"] * 4
+    theory = (
+        sent_bytes(plans[name], num_bytes).astype(int).tolist()
+        if name in plans
+        else ["-"] * 4
+    )
     sent, wire, right = zip(*(result[name] for result in run))
     wire = "unknown" if None in wire else f"{max(wire):,}"  # only Linux counts it
     print(
@@ -681,7 +712,11 @@ def least_sharding(each, device_bytes, num_ranks, attention="flash"):
     """The lowest ZeRO stage that fits, in words."""
     for stage, name in enumerate(("DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3 / FSDP")):
         if (
-            sum(each.bill(1, attention=attention, num_ranks=num_ranks, stage=stage).values())
+            sum(
+                each.bill(
+                    1, attention=attention, num_ranks=num_ranks, stage=stage
+                ).values()
+            )
             <= device_bytes
         ):
             return name
@@ -692,7 +727,10 @@ print(
     f"{'':<13} {'8 x A100 40':<15} {'8 x H100 80':<15} {'64 x H100 80':<15} 64 x H100 80, all recomputed"
 )
 for each in MODELS.values():
-    row = [least_sharding(each, device, num) for device, num in ((40e9, 8), (80e9, 8), (80e9, 64))]
+    row = [
+        least_sharding(each, device, num)
+        for device, num in ((40e9, 8), (80e9, 8), (80e9, 64))
+    ]
     row.append(least_sharding(each, 80e9, 64, "recompute"))
     print(f"{each.name:<13}", *(f"{cell:<15}" for cell in row))
 print(
@@ -736,9 +774,13 @@ def ddp_bytes(way):
     num_microbatches = 4 if way == "accumulate 4" else 1
     with traffic.count() as counted:
         for index in range(num_microbatches):
-            tokens, targets = model.story_tokens(2, 32, seed=4 * dist.get_rank() + index)
+            tokens, targets = model.story_tokens(
+                2, 32, seed=4 * dist.get_rank() + index
+            )
             with (
-                net.no_sync() if index < num_microbatches - 1 else contextlib.nullcontext(),
+                net.no_sync()
+                if index < num_microbatches - 1
+                else contextlib.nullcontext(),
                 autocast,
             ):
                 model.loss(net(tokens).float(), targets).backward()
@@ -808,7 +850,8 @@ def my_cards(num_params, activation_bytes, device_bytes):
     for stage in range(4):
         for num_ranks in range(1, 4097):
             if (
-                1e9 * my_states(num_params, "mixed", stage, num_ranks) + activation_bytes
+                1e9 * my_states(num_params, "mixed", stage, num_ranks)
+                + activation_bytes
                 <= device_bytes
             ):
                 found.append((num_ranks, stage))
@@ -833,7 +876,10 @@ check.hint("fewest_ranks")
 def my_traffic(architecture, num_ranks, num_bytes, island_size):
     """What the busiest rank sends, and what goes between islands."""
     ### BEGIN SOLUTION
-    num_islands, each = num_ranks // island_size, 2 * (num_ranks - 1) / num_ranks * num_bytes
+    num_islands, each = (
+        num_ranks // island_size,
+        2 * (num_ranks - 1) / num_ranks * num_bytes,
+    )
     if architecture == "parameter_server":
         return (num_ranks - 1) * num_bytes, 2 * (num_ranks - island_size) * num_bytes
     if architecture == "ring":
@@ -862,13 +908,16 @@ def my_bill(model, optimizer):
 
     def num_bytes(tensors):
         return sum(
-            (each.to_local() if isinstance(each, DTensor) else each).nbytes for each in tensors
+            (each.to_local() if isinstance(each, DTensor) else each).nbytes
+            for each in tensors
         )
 
     weights = list(model.parameters())
     return {
         "parameters": num_bytes(weights),
-        "gradients": num_bytes(weight.grad for weight in weights if weight.grad is not None),
+        "gradients": num_bytes(
+            weight.grad for weight in weights if weight.grad is not None
+        ),
         "optimizer": num_bytes(
             each for state in optimizer.state.values() for each in state.values()
         ),

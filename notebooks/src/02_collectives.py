@@ -29,14 +29,22 @@ from labkit.collectives import check
 from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
 from labkit.collectives.plans import sent_bytes
 from labkit.words import TITLES
-from labkit.collectives.network import Link, crossover_bytes, formula_us, time_us, uniform
+from labkit.collectives.network import (
+    Link,
+    crossover_bytes,
+    formula_us,
+    time_us,
+    uniform,
+)
 from labkit.words import WORDS, called
 from labkit.units import format_bytes, format_us
 
 
 def curves(series, title, badge, **options):
     widgets.show(
-        pictures_curves.curves(series, title=title, badge=badge, log_x=True, log_y=True, **options)
+        pictures_curves.curves(
+            series, title=title, badge=badge, log_x=True, log_y=True, **options
+        )
     )
 
 
@@ -54,8 +62,12 @@ widgets.show(topology_picture.topology(hardware.topology()))
 # %%
 pcie_gb_per_s = 16 * 16e9 * 128 / 130 / 8 / 1e9
 for name, one_way in (("PCIe 4 x16", pcie_gb_per_s), ("12 NVLinks", 12 * 25)):
-    print(f"{name}: {one_way:5.1f} GB/s in each direction, {2 * one_way:5.1f} in both together")
-print(f"8 GPUs have {8 * 12} NVLinks; 2 switches have {2 * 36} ports, 6 switches {6 * 36}")
+    print(
+        f"{name}: {one_way:5.1f} GB/s in each direction, {2 * one_way:5.1f} in both together"
+    )
+print(
+    f"8 GPUs have {8 * 12} NVLinks; 2 switches have {2 * 36} ports, 6 switches {6 * 36}"
+)
 print(
     f"NVLink over PCIe: {12 * 25 / pcie_gb_per_s:.1f} times; 300 over 64 would be {300 / 64:.1f} times"
 )
@@ -121,7 +133,10 @@ for name in run[0]:
 
 # %%
 my_megabytes = lab.guess(
-    {"en": "megabytes that the busiest rank must send", "zh": "最忙的 rank 至少要发多少 MB"},
+    {
+        "en": "megabytes that the busiest rank must send",
+        "zh": "最忙的 rank 至少要发多少 MB",
+    },
     unit="mb",
 )
 
@@ -136,7 +151,10 @@ def traffic_of_each(num_bytes):
     from labkit.measure import traffic
 
     rank, whole = dist.get_rank(), torch.rand(num_bytes // 4)
-    part, other = whole.chunk(dist.get_world_size())[rank].clone(), torch.empty_like(whole)
+    part, other = (
+        whole.chunk(dist.get_world_size())[rank].clone(),
+        torch.empty_like(whole),
+    )
     calls = {
         "broadcast": lambda: dist.broadcast(whole, 0),
         "reduce": lambda: dist.reduce(whole, 0),
@@ -155,7 +173,9 @@ def traffic_of_each(num_bytes):
 
 # %%
 run = lab.launch(traffic_of_each, 4_000_000, ranks=4, timeout_s=30)
-print(f"{'4 ranks, S = 4 MB':<18} payload, rank 0   wire, each rank (MB)     least possible")
+print(
+    f"{'4 ranks, S = 4 MB':<18} payload, rank 0   wire, each rank (MB)     least possible"
+)
 for name in run[0]:
     wire = " ".join(
         "   -" if sent is None else f"{sent / 1e6:4.2f}"
@@ -173,11 +193,17 @@ my_megabytes.score(lower_bound_bytes("all_reduce", 4, 4e6) / 1e6)
 # Section 8.9.1 puts "O(N)" beside most collectives, "O(2N)" beside all-reduce and "O(N×P)" beside all-gather. It is not said whether that is per rank or in all, nor whether N is the buffer before or after. With S as above, per rank, nothing grows without bound:
 
 # %%
-print(f"{'at least, in units of S':<26}", *(f"N = {size:<5}" for size in (2, 4, 8, 64, 1024)))
+print(
+    f"{'at least, in units of S':<26}",
+    *(f"N = {size:<5}" for size in (2, 4, 8, 64, 1024)),
+)
 for name in ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"):
     print(
         f"{TITLES[name]:<26}",
-        *(f"{lower_bound_bytes(name, size, 1.0):<9.4f}" for size in (2, 4, 8, 64, 1024)),
+        *(
+            f"{lower_bound_bytes(name, size, 1.0):<9.4f}"
+            for size in (2, 4, 8, 64, 1024)
+        ),
     )
 
 # %% [markdown] sections="S11"
@@ -412,10 +438,16 @@ lines = {
     for name in ("ring", "tree")
 }
 lines["double_tree"] = [
-    time_us(plan("all_reduce", "double_tree", n, num_segments=1), uniform(n, SLOW), 4_000) / 1e3
+    time_us(
+        plan("all_reduce", "double_tree", n, num_segments=1), uniform(n, SLOW), 4_000
+    )
+    / 1e3
     for n in counts
 ]
-dots = {name: [race(name, 4_000, uniform(n, SLOW))[2] for n in few] for name in ("ring", "tree")}
+dots = {
+    name: [race(name, 4_000, uniform(n, SLOW))[2] for n in few]
+    for name in ("ring", "tree")
+}
 curves(
     [Series(titled(name), counts, times) for name, times in lines.items()]
     + [Series(titled(name), few, times, points=True) for name, times in dots.items()],
@@ -446,7 +478,9 @@ lines = {
     name: [formula_us("all_reduce", name, 4, size, SLOW) / 1e3 for size in sizes]
     for name in ("ring", "tree")
 }
-dots = {name: [race(name, size, uniform(4, SLOW))[2] for size in tried] for name in lines}
+dots = {
+    name: [race(name, size, uniform(4, SLOW))[2] for size in tried] for name in lines
+}
 curves(
     [Series(titled(name), sizes, times) for name, times in lines.items()]
     + [Series(titled(name), tried, times, points=True) for name, times in dots.items()],
@@ -493,20 +527,28 @@ for name, (alpha_us, bandwidth) in links.items():
 # The same choice by our model, between ring, tree and a double tree that cuts its halves into as many pieces as is best. 64 ranks on InfiniBand:
 
 # %%
-infiniband, sizes = Link(alpha_us=5, bandwidth_gb_per_s=25), [8.0**k * 1000 for k in range(7)]
+infiniband, sizes = (
+    Link(alpha_us=5, bandwidth_gb_per_s=25),
+    [8.0**k * 1000 for k in range(7)],
+)
 lines = {
     name: [formula_us("all_reduce", name, 64, size, infiniband) for size in sizes]
     for name in ("ring", "tree")
 }
 pieces = [
-    plan("all_reduce", "double_tree", 64, num_segments=num_pieces) for num_pieces in (1, 4, 16)
+    plan("all_reduce", "double_tree", 64, num_segments=num_pieces)
+    for num_pieces in (1, 4, 16)
 ]
 lines["double_tree"] = [
-    min(time_us(each, uniform(64, infiniband), size) for each in pieces) for size in sizes
+    min(time_us(each, uniform(64, infiniband), size) for each in pieces)
+    for size in sizes
 ]
 curves(
     [Series(titled(name), sizes, times) for name, times in lines.items()],
-    {"en": "All-reduce on 64 ranks, InfiniBand", "zh": "64 个 rank 的 all-reduce，InfiniBand"},
+    {
+        "en": "All-reduce on 64 ranks, InfiniBand",
+        "zh": "64 个 rank 的 all-reduce，InfiniBand",
+    },
     "simulated",
     x_name="S",
     y_name="T",
@@ -536,7 +578,10 @@ for name in ("parameter_server", "ring", "tree", "hierarchical"):
     run, predicted, measured = race(name, 4_000_000, islands)
     steps = plan("all_reduce", name, 4)
     crossing = [
-        len(move.chunks) for step in steps.steps for move in step if move.src // 2 != move.dst // 2
+        len(move.chunks)
+        for step in steps.steps
+        for move in step
+        if move.src // 2 != move.dst // 2
     ]
     print(
         f"{TITLES[name]:<20} {sum(crossing) * 4 / steps.num_chunks:8.0f} MB in {len(crossing):2} messages"
@@ -603,7 +648,9 @@ curves(
 for num_ranks, cost in calibrate.links((2, 4)).items():
     dots = [point for point in points if point.num_ranks == num_ranks]
     errors = sorted(
-        abs(cost.us(dot.num_bytes) / dot.time_us - 1) for k, dot in enumerate(dots) if k % 4 != 3
+        abs(cost.us(dot.num_bytes) / dot.time_us - 1)
+        for k, dot in enumerate(dots)
+        if k % 4 != 3
     )
     print(
         f"N = {num_ranks}, kept: alpha {format_us(cost.alpha_us)}, B {cost.bandwidth_gb_per_s:.3g} GB/s; off on the "
@@ -658,7 +705,10 @@ def my_ring(rank, num_ranks, tensor):
 
     chunks = tensor.tensor_split(num_ranks)  # lengths differ by one at most
     for step in range(2 * (num_ranks - 1)):
-        outgoing, place = chunks[(rank - step) % num_ranks], chunks[(rank - step - 1) % num_ranks]
+        outgoing, place = (
+            chunks[(rank - step) % num_ranks],
+            chunks[(rank - step - 1) % num_ranks],
+        )
         incoming = torch.empty_like(place)
         sending = dist.isend(outgoing, (rank + 1) % num_ranks)
         dist.recv(incoming, (rank - 1) % num_ranks)

@@ -55,7 +55,9 @@ def six_steps(num_steps):
     )  # 2 the same weights everywhere: the seed is the same
     for step in range(num_steps):
         batch = model.story_tokens(8, 32, seed=step)
-        tokens, targets = (part.chunk(size)[rank] for part in batch)  # 1 other data everywhere
+        tokens, targets = (
+            part.chunk(size)[rank] for part in batch
+        )  # 1 other data everywhere
         loss = model.loss(net(tokens), targets)  # 3 forward
         loss.backward()  # 4 backward
         for weight in net.parameters():  # 5 average the gradients
@@ -110,13 +112,17 @@ def unequal_shares():
         ("1 / size", 1 / 2),
         ("share / 8", shares[rank] / 8),
     ):
-        tokens, targets = (part if factor is None else part.split(shares)[rank] for part in batch)
+        tokens, targets = (
+            part if factor is None else part.split(shares)[rank] for part in batch
+        )
         net.zero_grad()
         model.loss(net(tokens), targets).backward()
         for weight in net.parameters() if factor else ():
             weight.grad *= factor
             dist.all_reduce(weight.grad)
-        found[name] = {name: weight.grad.clone() for name, weight in net.named_parameters()}
+        found[name] = {
+            name: weight.grad.clone() for name, weight in net.named_parameters()
+        }
     return found
 
 
@@ -138,13 +144,18 @@ import inspect
 
 from torch.nn import DataParallel  # not deprecated, but kept only for old code
 
-print(" ".join(inspect.getdoc(DataParallel).partition(".. warning::")[2].split()[:18]), "...")
+print(
+    " ".join(inspect.getdoc(DataParallel).partition(".. warning::")[2].split()[:18]),
+    "...",
+)
 device = torch.accelerator.current_accelerator(check_available=True)
 device = device or torch.get_default_device()
 net = model.Transformer(2, 32, 2, max_len=32).to(device)
 wrapped, (tokens, targets) = DataParallel(net), model.story_tokens(8, 32)
 same = torch.equal(wrapped(tokens.to(device)), net(tokens.to(device)))
-print(f"GPUs it uses here: {wrapped.device_ids}; output equal to the bare module's: {same}")
+print(
+    f"GPUs it uses here: {wrapped.device_ids}; output equal to the bare module's: {same}"
+)
 
 # %% [markdown]
 # Two reasons against it can be counted anywhere. First, threads of one Python process take turns: one lock, the GIL. Below, two equal shares of pure Python work, as between the torch calls of a forward. The best of seven tries:
@@ -199,7 +210,9 @@ for size in (2, 4, 8):
         + received_bytes(plan("reduce", "star", size), 1)[0]
     )
     ring = plan("all_reduce", "ring", size)
-    print(f"{size:3} {star:24.2f} {sent_bytes(ring, 1)[0] + received_bytes(ring, 1)[0]:17.2f}")
+    print(
+        f"{size:3} {star:24.2f} {sent_bytes(ring, 1)[0] + received_bytes(ring, 1)[0]:17.2f}"
+    )
 
 # %% [markdown] sections="19.2.2a"
 # ## From one message per weight to buckets
@@ -213,7 +226,9 @@ def average(tensors):
     flat = torch.cat([tensor.flatten() for tensor in tensors])
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
-    for tensor, piece in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+    for tensor, piece in zip(
+        tensors, flat.split([tensor.numel() for tensor in tensors])
+    ):
         tensor.copy_(piece.view_as(tensor))
     return flat.nbytes
 
@@ -251,11 +266,17 @@ def three_ways():
     from labkit.measure import traffic
     from torch.nn.parallel import DistributedDataParallel as DDP
 
-    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())  # other data on each rank
+    tokens, targets = model.story_tokens(
+        4, 32, seed=dist.get_rank()
+    )  # other data on each rank
     net, found = model.Transformer(4, 64, 4, max_len=32), {}
     for weight in net.parameters():
         dist.broadcast(weight.detach(), 0)  # the same weights; DDP does it by itself
-    for name, afterwards in (("per weight", one_by_one), ("buckets", in_buckets), ("DDP", None)):
+    for name, afterwards in (
+        ("per weight", one_by_one),
+        ("buckets", in_buckets),
+        ("DDP", None),
+    ):
         mine = copy.deepcopy(net)
         run = mine if afterwards else DDP(mine, bucket_cap_mb=0.25)
         steps = []
@@ -270,7 +291,11 @@ def three_ways():
             synchronize()  # a GPU works on while Python goes ahead
             steps.append((time.perf_counter() - began, time.process_time() - cpu_began))
         ms = [1e3 * statistics.median(each) for each in zip(*steps[2:])]
-        found[name] = counted, ms, {name: weight.grad for name, weight in mine.named_parameters()}
+        found[name] = (
+            counted,
+            ms,
+            {name: weight.grad for name, weight in mine.named_parameters()},
+        )
     return found
 
 
@@ -335,7 +360,10 @@ def watch_buckets(num_steps):
 
     def watch(group, bucket):
         steps[-1].append(
-            (bucket.buffer().nbytes, [names[weight.data_ptr()] for weight in bucket.parameters()])
+            (
+                bucket.buffer().nbytes,
+                [names[weight.data_ptr()] for weight in bucket.parameters()],
+            )
         )
         return allreduce_hook(group, bucket)
 
@@ -440,7 +468,10 @@ def four_sequences_each(with_sampler):
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     torch.manual_seed(0)
-    net, data = model.Transformer(2, 32, 2, max_len=32), TensorDataset(*model.story_tokens(8, 32))
+    net, data = (
+        model.Transformer(2, 32, 2, max_len=32),
+        TensorDataset(*model.story_tokens(8, 32)),
+    )
     sampler = DistributedSampler(data, shuffle=False) if with_sampler else None
     tokens, targets = next(iter(DataLoader(data, batch_size=4, sampler=sampler)))
     ddp = DDP(
@@ -510,7 +541,11 @@ def accumulate(name):
     with traffic.count() as counted:
         for k, (x, y) in enumerate(zip(tokens.chunk(4), targets.chunk(4))):
             quiet = k < 3 and name != "plain"
-            with ddp.no_sync() if quiet and name == "no_sync" else contextlib.nullcontext():
+            with (
+                ddp.no_sync()
+                if quiet and name == "no_sync"
+                else contextlib.nullcontext()
+            ):
                 loss = model.loss(ddp(x), y) / 4
                 with ddp.no_sync() if quiet else contextlib.nullcontext():
                     loss.backward()
@@ -521,7 +556,9 @@ def accumulate(name):
 my_calls = {"plain": None, "no_sync": None, "backward only": None}
 
 # %%
-found = {name: lab.launch(accumulate, name, ranks=2, timeout_s=40)[0] for name in my_calls}
+found = {
+    name: lab.launch(accumulate, name, ranks=2, timeout_s=40)[0] for name in my_calls
+}
 for name, (counted, grads) in found.items():
     print(
         f"{name:<14} {counted.calls['all_reduce']} all-reduces, {counted.payload_bytes['all_reduce']:7,} bytes, "
@@ -547,7 +584,9 @@ def train(num_epochs, folder):
 
     torch.manual_seed(0)
     data, logged = TensorDataset(*model.story_tokens(64, 32)), []
-    sampler = DistributedSampler(data)  # shuffles; asks the process group for rank and size
+    sampler = DistributedSampler(
+        data
+    )  # shuffles; asks the process group for rank and size
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
     for epoch in range(num_epochs):
@@ -564,7 +603,9 @@ def train(num_epochs, folder):
         dist.all_reduce(mean)  # for the log; gradients have been averaged by DDP
         logged.append((losses[-1].item(), mean.item() / dist.get_world_size()))
         if dist.get_rank() == 0:
-            torch.save({"model": ddp.module.state_dict(), "epoch": epoch}, f"{folder}/last.pt")
+            torch.save(
+                {"model": ddp.module.state_dict(), "epoch": epoch}, f"{folder}/last.pt"
+            )
         dist.barrier()  # nobody goes on, or looks for the file, before it is there
     return logged, next(iter(ddp.state_dict()))
 
@@ -588,7 +629,9 @@ for epoch, (ours, theirs) in enumerate(zip(by_launch[0][0], by_launch[1][0])):
 # S12 saves `model.state_dict()` of the wrapped model. Every name in it begins with `module.`, so the bare model does not take it:
 
 # %%
-saved = torch.load(Path(folder.name, "last.pt"), map_location=torch.get_default_device())
+saved = torch.load(
+    Path(folder.name, "last.pt"), map_location=torch.get_default_device()
+)
 print("a name in ddp.state_dict():", by_launch[0][1])
 for prefix in ("", "module."):
     weights = {prefix + name: weight for name, weight in saved["model"].items()}
@@ -669,7 +712,9 @@ line = [
 ]  # torchrun is a name for the first three words
 
 # %%
-environment = os.environ | ({"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {})
+environment = os.environ | (
+    {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
+)
 nodes = [
     subprocess.Popen(
         [*line, f"--node_rank={node}", script],
@@ -707,7 +752,9 @@ def by_environment(port):
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
     try:
-        dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
+        dist.init_process_group(
+            backend, init_method="env://", rank=rank, world_size=size
+        )
     except ValueError as error:
         said = str(error)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -743,7 +790,12 @@ def stamped(vector, version):
 # %%
 def serve(weights, total, bound, learning_rate):
     """Rank 0: adds up `total` gradients; returns how late each of them was."""
-    steps, waiting, late, version = dict.fromkeys(range(1, dist.get_world_size()), 0), [], [], 0
+    steps, waiting, late, version = (
+        dict.fromkeys(range(1, dist.get_world_size()), 0),
+        [],
+        [],
+        0,
+    )
     message = stamped(weights, 0)
     while len(late) < total or len(waiting) < len(steps):
         waiting.append(dist.recv(message))  # from whoever comes first
@@ -756,7 +808,10 @@ def serve(weights, total, bound, learning_rate):
             for each in waiting
             if len(late) < total and steps[each] - min(steps.values()) <= bound
         ]
-        waiting, version = [each for each in waiting if each not in go], version + bool(go)
+        waiting, version = (
+            [each for each in waiting if each not in go],
+            version + bool(go),
+        )
         for worker in go:
             dist.send(stamped(weights, version), worker)
     return late
@@ -800,7 +855,9 @@ def serve_or_work(total, bound):
                 model.loss(paced(tokens), targets), list(net.parameters())
             )
             message, step = (
-                stamped(torch.cat([gradient.flatten() for gradient in gradients]), version),
+                stamped(
+                    torch.cat([gradient.flatten() for gradient in gradients]), version
+                ),
                 step + 1,
             )
             dist.send(message, 0), dist.recv(message, 0)
@@ -863,7 +920,9 @@ for step in range(8):
         (model.loss(net(tokens), targets) / 3).backward()
     optimizer.step()
 by_one = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
-print(f"synchronous - one process: {(runs['synchronous'][0][2] - by_one).abs().max():.0e}")
+print(
+    f"synchronous - one process: {(runs['synchronous'][0][2] - by_one).abs().max():.0e}"
+)
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ### What late gradients do
@@ -924,13 +983,23 @@ def small_mlp(seed):
 # %%
 def local_sgd(kind, every, seed, num_steps=64):
     """Bytes handed to all_reduce by this rank, and the weights at the end."""
-    net, rank, late, sent_bytes = small_mlp(seed), dist.get_rank(), kind == "accumulate", 0
-    optimizer, weights = torch.optim.SGD(net.parameters(), lr=0.5), list(net.parameters())
+    net, rank, late, sent_bytes = (
+        small_mlp(seed),
+        dist.get_rank(),
+        kind == "accumulate",
+        0,
+    )
+    optimizer, weights = (
+        torch.optim.SGD(net.parameters(), lr=0.5),
+        list(net.parameters()),
+    )
     for step in range(1, num_steps + 1):
         x, y = passages(
             16, 1000 * seed + 2 * step + rank, capitals=kind == "own data" and rank == 1
         )
-        (torch.nn.functional.cross_entropy(net(x), y) / (every if late else 1)).backward()
+        (
+            torch.nn.functional.cross_entropy(net(x), y) / (every if late else 1)
+        ).backward()
         if late and step % every == 0:
             sent_bytes += average([weight.grad for weight in weights])
         if not late or step % every == 0:
@@ -957,7 +1026,9 @@ def final_loss(weights, kind):
         passages(1000, 10**6, capitals)
         for capitals in ((False, True) if kind == "own data" else (False,))
     ]
-    return sum(torch.nn.functional.cross_entropy(net(x), y).item() for x, y in tests) / len(tests)
+    return sum(
+        torch.nn.functional.cross_entropy(net(x), y).item() for x, y in tests
+    ) / len(tests)
 
 
 # %%
@@ -969,7 +1040,10 @@ losses = {
 }
 series = {
     kind: [
-        (swept[key][0][0] / 1e6, loss) for key in swept if key[0] == kind for loss in losses[key]
+        (swept[key][0][0] / 1e6, loss)
+        for key in swept
+        if key[0] == kind
+        for loss in losses[key]
     ]
     for kind in ("shuffled", "own data", "accumulate")
 }
@@ -982,14 +1056,19 @@ widgets.show(
         ],
         log_x=True,
         title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
-        x_name={"en": "MB handed to all_reduce by a rank", "zh": "一个 rank 交给 all_reduce 的 MB"},
+        x_name={
+            "en": "MB handed to all_reduce by a rank",
+            "zh": "一个 rank 交给 all_reduce 的 MB",
+        },
         y_name={"en": "loss", "zh": "损失"},
         badge=", ".join((run.origin, *run.notes)),
     )
 )
 print("  H       MB   " + "".join(f"{kind:<16}" for kind in series))
 for every in (1, 4, 16, 64):
-    spoken = ["  ".join(f"{loss:.3f}" for loss in losses[kind, every]) for kind in series]
+    spoken = [
+        "  ".join(f"{loss:.3f}" for loss in losses[kind, every]) for kind in series
+    ]
     print(
         f"{every:3} {swept['shuffled', every][0][0] / 1e6:8.2f}   "
         + "".join(f"{text:<16}" for text in spoken)
@@ -1004,7 +1083,9 @@ for every in (1, 4, 16, 64):
 # N ranks share one batch, so each computes 1/N of it. Section 10.2.1: ideally N times as fast, less the communication. A stated step again: 12 layers, 180 ms for the whole batch on one rank; a link of 0.3 GB/s and 0.2 ms. **Predict** the speed-up of 4 ranks.
 
 # %%
-my_speedup = lab.guess({"en": "speed-up of 4 ranks", "zh": "4 个 rank 的加速比"}, unit="ratio")
+my_speedup = lab.guess(
+    {"en": "speed-up of 4 ranks", "zh": "4 个 rank 的加速比"}, unit="ratio"
+)
 
 
 # %%
@@ -1035,14 +1116,18 @@ widgets.show(
             Series(names[0], counts, counts),
             Series(names[1], counts, [fixed[0] / us for us in fixed]),
             Series(names[1], list(tried), [taken[0] / us for us in taken], points=True),
-            Series(names[2], counts, [n * grown[0] / us for n, us in zip(counts, grown)]),
+            Series(
+                names[2], counts, [n * grown[0] / us for n, us in zip(counts, grown)]
+            ),
         ],
         title={"en": "Speed-up", "zh": "加速比"},
         x_name="N",
         badge=", ".join((tried[4].origin, *tried[4].notes)) + " / simulated",
     )
 )
-print(f"4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured {taken[0] / taken[2]:.2f}, ideal 4")
+print(
+    f"4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured {taken[0] / taken[2]:.2f}, ideal 4"
+)
 my_speedup.score(taken[0] / taken[2])
 
 # %% [markdown]
@@ -1110,7 +1195,9 @@ def my_buckets(model, bucket_bytes):
     """Replaces every gradient by its mean over the ranks."""
     ### BEGIN SOLUTION
     grads = [
-        weight.grad for weight in reversed(list(model.parameters())) if weight.grad is not None
+        weight.grad
+        for weight in reversed(list(model.parameters()))
+        if weight.grad is not None
     ]
     bucket = []
     for number, grad in enumerate(grads, start=1):

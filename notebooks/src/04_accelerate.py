@@ -31,7 +31,10 @@ folder = tempfile.TemporaryDirectory()
 
 def difference(ours, theirs):
     """The largest difference between two dicts of tensors."""
-    return max((ours[name].float() - theirs[name].float()).abs().max().item() for name in theirs)
+    return max(
+        (ours[name].float() - theirs[name].float()).abs().max().item()
+        for name in theirs
+    )
 
 
 # %% [markdown] sections="8.2.1"
@@ -107,7 +110,9 @@ VARIANTS = {
 }
 for name, more in VARIANTS.items():
     variant = Path(folder.name, "variant.yaml")
-    variant.write_text(COMMON + CONFIGS["bf16"] + more)  # a key given twice: the later one counts
+    variant.write_text(
+        COMMON + CONFIGS["bf16"] + more
+    )  # a key given twice: the later one counts
     try:
         config = load_config_from_file(str(variant))
         print(
@@ -143,9 +148,15 @@ def handed_over(name, *flags):
     )
     args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
     given = (
-        prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
+        prepare_deepspeed_cmd_env(args)[1]
+        if args.use_deepspeed
+        else prepare_multi_gpu_env(args)
     )
-    return {key: value for key, value in given.items() if key.startswith(("ACCELERATE_", "FSDP_"))}
+    return {
+        key: value
+        for key, value in given.items()
+        if key.startswith(("ACCELERATE_", "FSDP_"))
+    }
 
 
 quiet = ("DYNAMO", "false", "CONFIG_DS")
@@ -206,7 +217,9 @@ def run_as(path, batch_size, environment, alone=False, told=True):
     if told:
         accelerated.find_device()
     names = runpy.run_path(path)
-    accelerator, net, optimizer = (names[name] for name in ("accelerator", "net", "optimizer"))
+    accelerator, net, optimizer = (
+        names[name] for name in ("accelerator", "net", "optimizer")
+    )
     weights = accelerator.get_state_dict(net)
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
@@ -238,7 +251,9 @@ WAYS = {  # ranks, batch size, variables
     "DeepSpeed": (2, 4, handed_over("zero2")),
 }
 runs = {
-    name: lab.launch(run_as, str(script), size, given, ranks == 1, ranks=ranks, timeout_s=50)
+    name: lab.launch(
+        run_as, str(script), size, given, ranks == 1, ranks=ranks, timeout_s=50
+    )
     for name, (ranks, size, given) in WAYS.items()
 }
 reference = runs["one process"][0]["weights"]
@@ -262,7 +277,10 @@ for name, (run, *_) in runs.items():
 launched = command.result()
 for rank, log in enumerate(launched.logs):
     print(
-        "accelerate launch:", log.strip(), "  in the notebook:", f"{runs['bf16'][rank]['loss']:.6f}"
+        "accelerate launch:",
+        log.strip(),
+        "  in the notebook:",
+        f"{runs['bf16'][rank]['loss']:.6f}",
     )
 
 # %% [markdown] sections="8.2.2"
@@ -280,7 +298,14 @@ TRAPS = {
 }
 for name, (ranks, size, given) in TRAPS.items():
     run = lab.launch(
-        run_as, str(script), size, given, told=False, ranks=ranks, devices="cpu", timeout_s=40
+        run_as,
+        str(script),
+        size,
+        given,
+        told=False,
+        ranks=ranks,
+        devices="cpu",
+        timeout_s=40,
     )  # a machine without GPUs is what this cell is about
     far = difference(run[0]["weights"], reference)
     print(
@@ -332,7 +357,8 @@ found = {
 print(f"{'':14}{'before':26}" + "".join(f"{engine:28}" for engine in found))
 for row, before in found["ddp"]["before"].items():
     print(
-        f"{row:14}{before:26}" + "".join(f"{result['after'][row]:28}" for result in found.values())
+        f"{row:14}{before:26}"
+        + "".join(f"{result['after'][row]:28}" for result in found.values())
     )
 
 # %% [markdown]
@@ -347,7 +373,9 @@ my_halves = {"ddp": None, "fsdp": None}
 # %%
 def payload(result):
     return sum(
-        sum(line["payload_bytes"].values()) for batch in result["lines"] for line in batch.values()
+        sum(line["payload_bytes"].values())
+        for batch in result["lines"]
+        for line in batch.values()
     )
 
 
@@ -355,8 +383,12 @@ print(f"{my_halves = }\nbytes of an update{'no':>12}{'bf16':>12}")
 for engine in my_halves:
     full = lab.launch(accelerated.step, engine, "no", ranks=2, timeout_s=40)[0]
     print(f"{engine:18}{payload(full):12,}{payload(found[engine]):12,}")
-fp16 = lab.launch(accelerated.step, "ddp", "fp16", ranks=2, devices="cpu", timeout_s=40)[0]
-print(f'mixed_precision="fp16" on the CPU: a block computes in {fp16["after"]["inside"]}')
+fp16 = lab.launch(
+    accelerated.step, "ddp", "fp16", ranks=2, devices="cpu", timeout_s=40
+)[0]
+print(
+    f'mixed_precision="fp16" on the CPU: a block computes in {fp16["after"]["inside"]}'
+)
 
 # %% [markdown] sections="8.2.2"
 # With DDP the gradients stay fp32, and so do the messages: mixed precision there saves compute and activations, not communication. FSDP gathers and reduces in bf16. And `--mixed_precision fp16`, the flag of section 8.2.2, does nothing at all on a CPU, without a word. On a GPU it adds a `GradScaler` (chapter 05).
@@ -367,7 +399,10 @@ print(f'mixed_precision="fp16" on the CPU: a block computes in {fp16["after"]["i
 
 # %%
 my_samples = lab.guess(
-    {"en": "samples of an epoch, all four ranks", "zh": "一轮里四个 rank 共处理的样本数"}
+    {
+        "en": "samples of an epoch, all four ranks",
+        "zh": "一轮里四个 rank 共处理的样本数",
+    }
 )
 
 
@@ -378,7 +413,9 @@ def deal(num_samples, num_epochs=1, batch_size=2, shuffle=False, options=None):
     from torch.utils.data import DataLoader
 
     accelerated.find_device()
-    accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(**(options or {})))
+    accelerator = Accelerator(
+        dataloader_config=DataLoaderConfiguration(**(options or {}))
+    )
     loader = accelerator.prepare(
         DataLoader(range(num_samples), batch_size=batch_size, shuffle=shuffle)
     )
@@ -386,13 +423,20 @@ def deal(num_samples, num_epochs=1, batch_size=2, shuffle=False, options=None):
 
 
 num_samples = []
-for size, options in ((2, {}), (2, {"even_batches": False}), (8, {"split_batches": True})):
+for size, options in (
+    (2, {}),
+    (2, {"even_batches": False}),
+    (8, {"split_batches": True}),
+):
     dealt = [
-        each[0] for each in lab.launch(deal, 10, 1, size, False, options, ranks=4, timeout_s=40)
+        each[0]
+        for each in lab.launch(deal, 10, 1, size, False, options, ranks=4, timeout_s=40)
     ]
     num_samples.append(sum(len(batch) for batches in dealt for batch in batches))
     print(f"batch size {size}, {options}: {num_samples[-1]} samples")
-    print(*(f"   rank {rank}: {batches}" for rank, batches in enumerate(dealt)), sep="\n")
+    print(
+        *(f"   rank {rank}: {batches}" for rank, batches in enumerate(dealt)), sep="\n"
+    )
 my_samples.score(num_samples[0])
 
 # %% [markdown]
@@ -404,7 +448,9 @@ my_samples.score(num_samples[0])
 # on the CPU: that is where this version of Accelerate looks for a loader's random numbers
 dealt = lab.launch(deal, 16, 2, 2, True, ranks=4, devices="cpu", timeout_s=40)
 for epoch in range(2):
-    order = [sample for step in range(2) for rank in dealt for sample in rank[epoch][step]]
+    order = [
+        sample for step in range(2) for rank in dealt for sample in rank[epoch][step]
+    ]
     print(f"epoch {epoch}: {order}, each once: {sorted(order) == list(range(16))}")
 
 # %% [markdown] sections="8.2.4"
@@ -436,7 +482,9 @@ def two_backwards():
         loss = model.loss(net(tokens), targets)
         with traffic.count() as counted:
             loss.backward() if name == "loss.backward()" else accelerator.backward(loss)
-        norm = sum(weight.grad.square().sum() for weight in net.parameters()).sqrt().item()
+        norm = (
+            sum(weight.grad.square().sum() for weight in net.parameters()).sqrt().item()
+        )
         found[name] = dict(counted.calls), norm
     return found
 
@@ -453,7 +501,10 @@ for name, (calls, norm) in lab.launch(two_backwards, ranks=2, timeout_s=40)[0].i
 
 # %%
 my_second_move = lab.guess(
-    {"en": "how far the second update moves the weight", "zh": "第二次更新把权重移动多少"}
+    {
+        "en": "how far the second update moves the weight",
+        "zh": "第二次更新把权重移动多少",
+    }
 )
 
 
@@ -527,7 +578,9 @@ def clipped_move(engine, in_file=False, guard=True):
             optimizer.step()
             optimizer.zero_grad()
     weights = accelerator.get_state_dict(net)
-    return {name: weights[name].cpu() - start[name] for name in weights}  # FSDP's are there
+    return {
+        name: weights[name].cpu() - start[name] for name in weights
+    }  # FSDP's are there
 
 
 # %%
@@ -539,7 +592,8 @@ CASES = {
     "zero2, in the file": ("zero2", True),
 }
 made = {
-    name: lab.launch(clipped_move, *case, ranks=2, timeout_s=40)[0] for name, case in CASES.items()
+    name: lab.launch(clipped_move, *case, ranks=2, timeout_s=40)[0]
+    for name, case in CASES.items()
 }
 print(f"{my_clipped = }")
 for name, move in made.items():
@@ -570,7 +624,9 @@ def report():
     loss = model.loss(net(tokens), targets).detach()
     every = accelerator.gather(loss)  # a collective: all ranks call it
     mean = accelerator.reduce(loss, "mean")
-    accelerator.print(f"mine {loss:.4f}, mean of gather {every.mean():.4f}, reduce {mean:.4f}")
+    accelerator.print(
+        f"mine {loss:.4f}, mean of gather {every.mean():.4f}, reduce {mean:.4f}"
+    )
     return accelerator.is_main_process, loss.item()
 
 
@@ -641,7 +697,9 @@ def elements(engine):
     accelerator = accelerated.accelerator(engine, precision="bf16")
     net = model.Transformer(2, 32, 2, max_len=32)
     loader = DataLoader(TensorDataset(*model.story_tokens(8, 32)), batch_size=2)
-    net, optimizer, loader = accelerator.prepare(net, torch.optim.AdamW(net.parameters()), loader)
+    net, optimizer, loader = accelerator.prepare(
+        net, torch.optim.AdamW(net.parameters()), loader
+    )
     found = (
         net.state_dict(),
         accelerator.unwrap_model(net).state_dict(),
@@ -649,7 +707,10 @@ def elements(engine):
     )
     told = []
     for weights in found:
-        sizes = [getattr(each, "_local_tensor", each).numel() for each in (weights or {}).values()]
+        sizes = [
+            getattr(each, "_local_tensor", each).numel()
+            for each in (weights or {}).values()
+        ]
         first = next(iter((weights or {"nothing": None}).items()))
         told.append(
             f"{sum(sizes):6,} {first[0].split('.')[0]} {str(getattr(first[1], 'dtype', ''))[6:]}"
@@ -686,8 +747,12 @@ def write_and_look(path, wait):
 
 
 for wait in (False, True):
-    seen = lab.launch(write_and_look, f"{folder.name}/{wait}.bin", wait, ranks=3, timeout_s=40)
-    print(f"wait_for_everyone {wait!s:5}: the file is there for rank 0, 1, 2: {list(seen)}")
+    seen = lab.launch(
+        write_and_look, f"{folder.name}/{wait}.bin", wait, ranks=3, timeout_s=40
+    )
+    print(
+        f"wait_for_everyone {wait!s:5}: the file is there for rank 0, 1, 2: {list(seen)}"
+    )
 
 # %% [markdown]
 # `save_state` saves what is needed to go on: weights, optimizer, random generators. It is called on all ranks. Eight batches in one go, and five, save, a new process, load, three more:
@@ -728,7 +793,10 @@ straight = lab.launch(train_some, 0, 8, ranks=2, timeout_s=40)
 lab.launch(train_some, 0, 5, None, place, ranks=2, timeout_s=40)
 resumed = lab.launch(train_some, 5, 8, place, ranks=2, timeout_s=40)
 print(
-    *(f"{path.name}: {path.stat().st_size:,} bytes" for path in sorted(Path(place).iterdir())),
+    *(
+        f"{path.name}: {path.stat().st_size:,} bytes"
+        for path in sorted(Path(place).iterdir())
+    ),
     sep="\n",
 )
 print(f"the resumed run is off by {difference(resumed[0], straight[0]):g}")

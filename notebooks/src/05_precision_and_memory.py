@@ -154,16 +154,23 @@ def train(kinds, num_steps):
         ddp = DDP(net if kind == "fp32" else net.bfloat16())
         weights = list(net.parameters())
         masters = (
-            weights if kind in ("fp32", "bf16") else [weight.detach().float() for weight in weights]
+            weights
+            if kind in ("fp32", "bf16")
+            else [weight.detach().float() for weight in weights]
         )
         optimizer = torch.optim.AdamW(masters, lr=5e-4)
         for step in range(num_steps):
             tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
             losses.append(model.loss(ddp(tokens).float(), targets))
             losses[-1].backward()
-            before, has_grad = flat(masters), flat([weight.grad for weight in weights]) != 0
+            before, has_grad = (
+                flat(masters),
+                flat([weight.grad for weight in weights]) != 0,
+            )
             update(weights, masters, optimizer)
-            for weight, master in zip(weights, masters) if kind == "bf16, fp32 Adam" else ():
+            for weight, master in (
+                zip(weights, masters) if kind == "bf16, fp32 Adam" else ()
+            ):
                 master.copy_(weight.detach())  # forgets what was rounded away
         dist.all_reduce(losses := torch.stack(losses).detach())
         found[kind] = (
@@ -184,7 +191,10 @@ widgets.show(
     curves.curves(
         [
             Series(
-                {"en": kind, "zh": kind.replace(", ", "，").replace("masters", "主权重")},
+                {
+                    "en": kind,
+                    "zh": kind.replace(", ", "，").replace("masters", "主权重"),
+                },
                 range(12, 85, 12),
                 (line - means["fp32"]).tolist(),
                 points=True,
@@ -277,9 +287,15 @@ with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
     loss = model.loss(net(tokens), targets)
 loss.backward()
 short = {dtype: name for name, dtype in TYPES.items()}
-print(*(f"{name} {short[dtype]}" for name, dtype in {**seen, "loss": loss.dtype}.items()), sep=", ")
 print(
-    "weight:", net.layers[1].up.weight.dtype, "  its gradient:", net.layers[1].up.weight.grad.dtype
+    *(f"{name} {short[dtype]}" for name, dtype in {**seen, "loss": loss.dtype}.items()),
+    sep=", ",
+)
+print(
+    "weight:",
+    net.layers[1].up.weight.dtype,
+    "  its gradient:",
+    net.layers[1].up.weight.grad.dtype,
 )
 
 # %% [markdown]
@@ -319,7 +335,9 @@ def kept_and_sent():
             loss.backward()
         found[kind] = held.peak_bytes, counted.payload_bytes["all_reduce"]
     try:
-        said = DDP(torch.nn.Linear(1, 1)).register_comm_hook(None, default_hooks.bf16_compress_hook)
+        said = DDP(torch.nn.Linear(1, 1)).register_comm_hook(
+            None, default_hooks.bf16_compress_hook
+        )
     except TypeError as error:
         said = error
     return found, f"bf16_compress_hook: {said or 'accepted'}"
@@ -365,11 +383,16 @@ def scaled_gradients(scale, dtype=torch.float16):
 optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
 for step in range(100):
     optimizer.zero_grad()
-    model.loss(net((batch := model.story_tokens(4, 32, seed=step))[0]), batch[1]).backward()
+    model.loss(
+        net((batch := model.story_tokens(4, 32, seed=step))[0]), batch[1]
+    ).backward()
     optimizer.step()
 
 # %%
-right, scales = scaled_gradients(1, torch.float32), [2.0**power for power in range(-9, 31, 3)]
+right, scales = (
+    scaled_gradients(1, torch.float32),
+    [2.0**power for power in range(-9, 31, 3)],
+)
 zeros, broken, wrong = [], [], []
 for scale in scales:
     logits, weights = scaled_gradients(scale)
@@ -395,7 +418,10 @@ widgets.show(
 )
 print(
     f"{my_scale = }\noff the fp32 gradient:",
-    *(f"2^{log2(scale):.0f}: {error:.3f}" for scale, error in list(zip(scales, wrong))[1::2]),
+    *(
+        f"2^{log2(scale):.0f}: {error:.3f}"
+        for scale, error in list(zip(scales, wrong))[1::2]
+    ),
     sep="  ",
 )
 
@@ -420,7 +446,12 @@ def overflow(num_steps):
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     torch.manual_seed(0)
-    ddp, rank, own, log = DDP(model.Transformer(2, 32, 2, max_len=32)), dist.get_rank(), [], []
+    ddp, rank, own, log = (
+        DDP(model.Transformer(2, 32, 2, max_len=32)),
+        dist.get_rank(),
+        [],
+        [],
+    )
 
     def look(group, bucket):
         own.append(bool(bucket.buffer().isfinite().all()))
@@ -434,7 +465,9 @@ def overflow(num_steps):
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + rank)
         with torch.autocast(torch.get_default_device().type, dtype=torch.float16):
-            loss = model.loss(ddp(tokens), targets) * (1e6 if (step, rank) == (3, 1) else 1)
+            loss = model.loss(ddp(tokens), targets) * (
+                1e6 if (step, rank) == (3, 1) else 1
+            )
         scale, before = scaler.get_scale(), flat(ddp.parameters())
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -458,7 +491,9 @@ print(
 )
 for step, both in enumerate(zip(run[0][0], run[1][0])):
     for rank, (scale, own, reduced, stepped) in enumerate(both):
-        print(f"{step:4} {rank:4} {scale:7.0f}   {own!s:>20} {reduced!s:>18} {stepped!s:>9}")
+        print(
+            f"{step:4} {rank:4} {scale:7.0f}   {own!s:>20} {reduced!s:>18} {stepped!s:>9}"
+        )
 print("weights of both ranks the same:", torch.equal(run[0][1], run[1][1]))
 
 # %% [markdown] sections="19.2.3"
@@ -483,7 +518,10 @@ def sharded(agree, num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=size * step + rank)
         net.zero_grad()
         (scale * model.loss(net(tokens), targets)).backward()
-        whole, part = flat([weight.grad for weight in net.parameters()]), torch.empty_like(masters)
+        whole, part = (
+            flat([weight.grad for weight in net.parameters()]),
+            torch.empty_like(masters),
+        )
         if step == 2:
             whole[-1] = float("inf")
         dist.reduce_scatter_single(part, whole)
@@ -501,11 +539,17 @@ def sharded(agree, num_steps):
 
 
 # %%
-runs = {agree: lab.launch(sharded, agree, 5, ranks=2, timeout_s=40) for agree in (False, True)}
+runs = {
+    agree: lab.launch(sharded, agree, 5, ranks=2, timeout_s=40)
+    for agree in (False, True)
+}
 print("step   alone: rank 0        rank 1   agreed: rank 0         rank 1")
 for step in range(5):
     cells = [run[rank][0][step] for run in runs.values() for rank in range(2)]
-    print(f"{step:4} ", *(f"{scale:10.0f} {'skip' if found else 'step'}" for scale, found in cells))
+    print(
+        f"{step:4} ",
+        *(f"{scale:10.0f} {'skip' if found else 'step'}" for scale, found in cells),
+    )
 torch.manual_seed(0)
 start = flat(model.Transformer(2, 32, 2, max_len=32).parameters())
 moved = [run[0][1] - start for run in runs.values()]
@@ -559,7 +603,8 @@ def accumulate(num_microbatches, dtype, quiet=True):
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(dtype))
     mine = (
-        part.chunk(dist.get_world_size())[dist.get_rank()] for part in model.story_tokens(16, 32)
+        part.chunk(dist.get_world_size())[dist.get_rank()]
+        for part in model.story_tokens(16, 32)
     )
     microbatches = list(zip(*(part.chunk(num_microbatches) for part in mine)))
     held = memory.Activations(ddp.parameters())
@@ -588,8 +633,13 @@ def table(counts):
 
 
 # %%
-found = {ranks: lab.launch(table, (1, 2, 4), ranks=ranks, timeout_s=40)[0] for ranks in (1, 2, 4)}
-(whole32, _, _), (whole64, _, _) = found[1][1][0]  # one process, one microbatch: the big batch
+found = {
+    ranks: lab.launch(table, (1, 2, 4), ranks=ranks, timeout_s=40)[0]
+    for ranks in (1, 2, 4)
+}
+(whole32, _, _), (whole64, _, _) = found[1][1][
+    0
+]  # one process, one microbatch: the big batch
 print(
     f"{my_difference = }\nranks microbatches   off it in fp32   in fp64   kept at once   sent, no_sync   without"
 )
@@ -612,12 +662,16 @@ for norm in (torch.nn.LayerNorm, torch.nn.BatchNorm1d):
     grads = []
     for num in (1, 4):
         torch.manual_seed(0)
-        small = torch.nn.Sequential(torch.nn.Linear(8, 16), norm(16), torch.nn.Linear(16, 1))
+        small = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), norm(16), torch.nn.Linear(16, 1)
+        )
         x, y = torch.randn(32, 8), torch.randn(32, 1)
         for part, want in zip(x.chunk(num), y.chunk(num)):
             (F.mse_loss(small(part), want) / num).backward()
         grads.append(flat([weight.grad for weight in small.parameters()]))
-    print(f"{norm.__name__:<12} accumulated, off the big batch: {off(*reversed(grads)):.1e}")
+    print(
+        f"{norm.__name__:<12} accumulated, off the big batch: {off(*reversed(grads)):.1e}"
+    )
 
 # %% [markdown]
 # Second, unequal microbatches: the mean of means of chapter 03, and with text nobody sees it, because the number of *sequences* is equal. Passages have different lengths and are padded; the loss is the mean over real tokens. Two ranks, two microbatches of four sequences each; the lengths are what differs. **Predict** how far the usual formula is off the mean over all tokens.
@@ -692,14 +746,21 @@ types, errors = {"bf16 into bf16": torch.bfloat16, "bf16 into fp32": torch.float
 sums, exact = {name: 0 for name in types}, 0
 for number, grad in enumerate(microbatch_gradients(256), start=1):
     exact = exact + grad.double()
-    sums = {name: total + grad.bfloat16().to(types[name]) for name, total in sums.items()}
+    sums = {
+        name: total + grad.bfloat16().to(types[name]) for name, total in sums.items()
+    }
     if number & (number - 1) == 0:  # a power of two
         errors.append((number, *(off(total, exact) for total in sums.values())))
 numbers, *columns = zip(*errors)
 widgets.show(
     curves.curves(
         [
-            Series({"en": name, "zh": name.replace("into", "累加到")}, numbers, column, points=True)
+            Series(
+                {"en": name, "zh": name.replace("into", "累加到")},
+                numbers,
+                column,
+                points=True,
+            )
             for name, column in zip(types, columns)
         ],
         title={"en": "Error of an accumulated gradient", "zh": "累积梯度的误差"},
@@ -783,14 +844,18 @@ def clipped(order):
 
 
 # %%
-found = {order: lab.launch(clipped, order, ranks=2, timeout_s=40) for order in my_lengths}
+found = {
+    order: lab.launch(clipped, order, ranks=2, timeout_s=40) for order in my_lengths
+}
 right = found["right"][0][1]
 print(
     f"{my_lengths = }\n{'order':<22} {'length':>8}   off the right one   norms that clipping saw: rank 0 | rank 1"
 )
 for order, run in found.items():
     norms = " | ".join(" ".join(f"{norm:.3f}" for norm in seen) for seen, _ in run)
-    print(f"{order:<22} {run[0][1].norm():8.2g} {off(run[0][1], right):15.2f}       {norms}")
+    print(
+        f"{order:<22} {run[0][1].norm():8.2g} {off(run[0][1], right):15.2f}       {norms}"
+    )
 
 # %% [markdown]
 # After the all-reduce both ranks see one norm, the same. Before `unscale_` it is 4096 times too large, so everything is clipped and the update nearly vanishes. The last two clip parts, each by a factor of its own, and their sum is another gradient.
@@ -837,7 +902,10 @@ my_number_of_checkpoints = None
 L, B, T, D, H = 8, 4, 64, 64, 4
 whole, inputs = states.block_activation_bytes(B, T, D, H), B * T * D * 4
 torch.manual_seed(0)
-blocks, batch = torch.nn.ModuleList(model.Block(D, H) for _ in range(L)), torch.randn(B, T, D)
+blocks, batch = (
+    torch.nn.ModuleList(model.Block(D, H) for _ in range(L)),
+    torch.randn(B, T, D),
+)
 
 
 def formulas(k):
@@ -870,7 +938,9 @@ names = (
 widgets.show(
     curves.curves(
         [
-            Series(name, range(L + 1), [row[n] for row in rows], points=rows is measured)
+            Series(
+                name, range(L + 1), [row[n] for row in rows], points=rows is measured
+            )
             for rows in (predicted, measured)
             for n, name in enumerate(names)
         ],
@@ -918,7 +988,10 @@ import warnings
 
 def s4(**options):
     """Which layers get a gradient, and what torch says."""
-    five, x = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(5)), torch.randn(2, 4)
+    five, x = (
+        torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(5)),
+        torch.randn(2, 4),
+    )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for i, layer in enumerate(five):
@@ -950,7 +1023,9 @@ def segments(size):
     held, x = memory.Activations(blocks.parameters()), batch.clone().requires_grad_()
     with held.chunk("forward"):
         for start in range(0, L, size):
-            x = Recompute.apply(torch.nn.Sequential(*blocks[start : start + size]), held, x)
+            x = Recompute.apply(
+                torch.nn.Sequential(*blocks[start : start + size]), held, x
+            )
     x.sum().backward()
     return held.peak_bytes
 
@@ -1001,7 +1076,10 @@ def paid(ways, num_tries):
         y.sum().backward()
         return middle - began, now() - middle
 
-    chain, x = [model.Block(256, 4) for _ in range(6)], torch.randn(2, 64, 256, requires_grad=True)
+    chain, x = (
+        [model.Block(256, 4) for _ in range(6)],
+        torch.randn(2, 64, 256, requires_grad=True),
+    )
     tries = [{way: seconds(*way) for way in ways} for _ in range(num_tries)]
     return {way: min((each[way] for each in tries), key=sum) for way in ways}
 
@@ -1029,7 +1107,9 @@ my_ratio.score(sum(taken[6, True]) / (forward + backward))
 
 # %%
 layer, grads = (
-    torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1)),
+    torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1)
+    ),
     {},
 )
 for name, run in {
@@ -1061,7 +1141,9 @@ def device_step(batch, recompute, num_steps=3):
 
     net = model.Transformer(8, 128, 4, max_len=64)
     for block in net.layers[1:-1] if recompute else ():
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = functools.partial(
+            checkpoint, block.forward, use_reentrant=False
+        )
     optimizer = torch.optim.AdamW(net.parameters())
     tokens, targets = model.story_tokens(batch, 64)
     for _ in range(num_steps):
@@ -1088,7 +1170,9 @@ def device_peak(batch, recompute):
 
 # %%
 cases = list(itertools.product((2, 8, 16), (False, True)))
-peaks = [lab.launch(device_step, *case, ranks=1, devices=lab.pretend())[0] for case in cases]
+peaks = [
+    lab.launch(device_step, *case, ranks=1, devices=lab.pretend())[0] for case in cases
+]
 print("batch   recompute   predicted    measured")
 for (batch, recompute), measured_bytes in zip(cases, peaks):
     due = format_bytes(device_peak(batch, recompute))
@@ -1113,7 +1197,10 @@ except lab.RankFailed as error:
 # This is CUDA's message, with "pretend" in place of "CUDA": what was asked for, how much there is, how much is free. The request that failed is small; it is only the one that came last. Sixteen sequences do not fit, and with recomputation they do:
 
 # %%
-peaks = [lab.launch(device_step, batch, True, ranks=1, devices=small)[0] for batch in (2, 8, 16)]
+peaks = [
+    lab.launch(device_step, batch, True, ranks=1, devices=small)[0]
+    for batch in (2, 8, 16)
+]
 print("recomputed, on 48 MiB:", *map(format_bytes, peaks))
 
 # %% [markdown]
@@ -1138,7 +1225,8 @@ for name, num_layers, hidden, heads in (
     ("1T", 128, 25600, 160),
 ):
     kept = (
-        num_layers * states.layer_activation_bytes(2048, 1, hidden, heads, recompute=recompute)
+        num_layers
+        * states.layer_activation_bytes(2048, 1, hidden, heads, recompute=recompute)
         for recompute in states.RECOMPUTE
     )
     weights = 2 * 12 * num_layers * hidden**2  # 12 h^2 parameters a layer
@@ -1169,7 +1257,9 @@ def everything(num_microbatches, checkpointed, num_steps=10):
     torch.manual_seed(0)
     net, losses = model.Transformer(4, 32, 2, max_len=32), []
     for block in net.layers[1:-2] if checkpointed else ():
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = functools.partial(
+            checkpoint, block.forward, use_reentrant=False
+        )
     ddp, optimizer = DDP(net), torch.optim.AdamW(net.parameters(), lr=3e-3)
     held = memory.Activations(net.parameters())
     for step in range(num_steps):
@@ -1177,21 +1267,31 @@ def everything(num_microbatches, checkpointed, num_steps=10):
         for number, (tokens, targets) in enumerate(
             zip(*(part.chunk(num_microbatches) for part in batch)), start=1
         ):
-            with contextlib.nullcontext() if number == num_microbatches else ddp.no_sync():
+            with (
+                contextlib.nullcontext()
+                if number == num_microbatches
+                else ddp.no_sync()
+            ):
                 with (
-                    torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16),
+                    torch.autocast(
+                        torch.get_default_device().type, dtype=torch.bfloat16
+                    ),
                     held.chunk(number),
                 ):
                     losses.append(model.loss(ddp(tokens), targets) / num_microbatches)
                 losses[-1].backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=1.0)
         optimizer.step(), optimizer.zero_grad()
-    return held.peak_bytes, torch.stack(losses).detach().unflatten(0, (num_steps, -1)).sum(1)
+    return held.peak_bytes, torch.stack(losses).detach().unflatten(
+        0, (num_steps, -1)
+    ).sum(1)
 
 
 # %%
 rows = {
-    (num, with_checkpoints): lab.launch(everything, num, with_checkpoints, ranks=2, timeout_s=40)[0]
+    (num, with_checkpoints): lab.launch(
+        everything, num, with_checkpoints, ranks=2, timeout_s=40
+    )[0]
     for num in (1, 4)
     for with_checkpoints in (False, True)
 }
@@ -1220,12 +1320,18 @@ for (num, with_checkpoints), (kept, losses) in rows.items():
 def my_accumulate(ddp, microbatches):
     """Leaves in ddp's weights the gradient of the mean over all real tokens of all ranks."""
     ### BEGIN SOLUTION
-    total = torch.tensor(float(sum((targets != -100).sum() for _, targets in microbatches)))
+    total = torch.tensor(
+        float(sum((targets != -100).sum() for _, targets in microbatches))
+    )
     dist.all_reduce(total)
     for number, (tokens, targets) in enumerate(microbatches, start=1):
         with contextlib.nullcontext() if number == len(microbatches) else ddp.no_sync():
-            loss = F.cross_entropy(ddp(tokens).flatten(0, 1), targets.flatten(), reduction="sum")
-            (loss * dist.get_world_size() / total).backward()  # DDP divides by the number of ranks
+            loss = F.cross_entropy(
+                ddp(tokens).flatten(0, 1), targets.flatten(), reduction="sum"
+            )
+            (
+                loss * dist.get_world_size() / total
+            ).backward()  # DDP divides by the number of ranks
     ### END SOLUTION
 
 
@@ -1247,7 +1353,9 @@ def my_scaled_step(master, grad, scale, rate, max_norm):
     ### BEGIN SOLUTION
     grad = grad.float() / scale  # in fp16 the division itself would lose the small ones
     squares = grad.square().sum()
-    dist.all_reduce(squares)  # an infinity of one rank makes it infinite, or NaN, for all
+    dist.all_reduce(
+        squares
+    )  # an infinity of one rank makes it infinite, or NaN, for all
     if not squares.isfinite():
         return scale / 2
     master -= rate * min(1.0, max_norm / float(squares.sqrt() + 1e-12)) * grad

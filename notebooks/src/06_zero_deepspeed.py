@@ -48,11 +48,16 @@ my_gb = {"ZeRO 1": None, "ZeRO 2": None, "ZeRO 3": None}
 # %%
 STAGES = ("DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3")
 textbook = dict(zip(STAGES, (112, 28, 14.5, 7)))  # section 8.5.1
-print(f"{my_gb = }\n7B, 4 ranks   parameters   gradients   optimizer   together   textbook")
+print(
+    f"{my_gb = }\n7B, 4 ranks   parameters   gradients   optimizer   together   textbook"
+)
 for stage, name in enumerate(STAGES):
-    parts = sharding_states.by_category(sharding_states.state_bytes(7e9, num_ranks=4, stage=stage))
+    parts = sharding_states.by_category(
+        sharding_states.state_bytes(7e9, num_ranks=4, stage=stage)
+    )
     cells = "".join(
-        f"{num_bytes / 1e9:9.1f} GB" for num_bytes in (*parts.values(), sum(parts.values()))
+        f"{num_bytes / 1e9:9.1f} GB"
+        for num_bytes in (*parts.values(), sum(parts.values()))
     )
     print(f"{name:<10}{cells}{textbook[name]:8} GB")
 
@@ -83,7 +88,10 @@ def saving(num_ranks, stage):
 
 print("      N   ZeRO 1   ZeRO 2   ZeRO 3")
 for num_ranks in (2, 4, 8, 16, 64, 1024):
-    print(f"{num_ranks:7}" + "".join(f"{saving(num_ranks, stage):8.2f}x" for stage in (1, 2, 3)))
+    print(
+        f"{num_ranks:7}"
+        + "".join(f"{saving(num_ranks, stage):8.2f}x" for stage in (1, 2, 3))
+    )
 
 # %% [markdown]
 # 4x and 8x are what stages 1 and 2 come near to with very many ranks: 16/4 and 16/2, for the 4 or 2 bytes that they do not deal out stay. Stage 3 saves N times: 64x with 64 ranks, 16x with 16. (16 is also the number of bytes per parameter, which is no saving.)
@@ -129,7 +137,9 @@ def all_gather(flat, ring):
 # %%
 def weights_and_data():
     torch.manual_seed(0)
-    return model.Transformer(2, 64, 4, max_len=32), model.story_tokens(2, 32, seed=dist.get_rank())
+    return model.Transformer(2, 64, 4, max_len=32), model.story_tokens(
+        2, 32, seed=dist.get_rank()
+    )
 
 
 def plain(ring=False, num_steps=3):
@@ -142,7 +152,8 @@ def plain(ring=False, num_steps=3):
                 for weight in net.parameters():
                     if ring:
                         collectives.execute(
-                            plan("all_reduce", "ring", dist.get_world_size()), weight.grad.view(-1)
+                            plan("all_reduce", "ring", dist.get_world_size()),
+                            weight.grad.view(-1),
                         )
                     else:
                         dist.all_reduce(weight.grad)
@@ -162,7 +173,8 @@ def zero1(ring=False, num_steps=3):
     with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
         mine = {
-            weight: torch.nn.Parameter(part(weight.data.view(-1))) for weight in net.parameters()
+            weight: torch.nn.Parameter(part(weight.data.view(-1)))
+            for weight in net.parameters()
         }  # views
         optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
         for step in range(num_steps):
@@ -191,7 +203,8 @@ def zero2(ring=False, num_steps=3):
     with memory.watch() as watched:
         net, (tokens, targets) = weights_and_data()
         mine = {
-            weight: torch.nn.Parameter(part(weight.data.view(-1))) for weight in net.parameters()
+            weight: torch.nn.Parameter(part(weight.data.view(-1)))
+            for weight in net.parameters()
         }
         optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
         for weight in mine:
@@ -224,7 +237,10 @@ def zero3(ring=False, num_steps=3):
             weight.untyped_storage().resize_(0)
 
     def reduce(weight):
-        mine[weight].grad, weight.grad = reduce_scatter(weight.grad.view(-1), ring).clone(), None
+        mine[weight].grad, weight.grad = (
+            reduce_scatter(weight.grad.view(-1), ring).clone(),
+            None,
+        )
         weight.untyped_storage().resize_(0)
 
     with memory.watch() as watched:
@@ -236,7 +252,11 @@ def zero3(ring=False, num_steps=3):
         for weight in mine:
             weight.register_post_accumulate_grad_hook(reduce)
         for layer in net.layers:
-            free(layer), layer.register_forward_pre_hook(gather), layer.register_forward_hook(free)
+            (
+                free(layer),
+                layer.register_forward_pre_hook(gather),
+                layer.register_forward_hook(free),
+            )
             layer.register_full_backward_pre_hook(gather)
         optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
         for step in range(num_steps):
@@ -270,7 +290,9 @@ runs = dict(
     )
 )
 num_params = sum(weight.numel() for weight in runs["DDP"][0][0].values())
-print(f"{my_bytes = }, {my_difference = }\nbytes per parameter   live   predicted   weights off by")
+print(
+    f"{my_bytes = }, {my_difference = }\nbytes per parameter   live   predicted   weights off by"
+)
 for stage, (name, run) in enumerate(runs.items()):
     weights, live_bytes, _ = run[0]
     due = sum(sharding_states.state_bytes(1, 4, stage, "fp32").values())
@@ -309,7 +331,10 @@ for stage, (name, run) in enumerate(runs.items()):
     due = sum(sharding_states.step_volume(1, 4, stage).values()) / sum(
         sharding_states.step_volume(1, 4, 0).values()
     )
-    payload = {kind: f"{num / 4 / num_params:g}" for kind, num in run[0][2].payload_bytes.items()}
+    payload = {
+        kind: f"{num / 4 / num_params:g}"
+        for kind, num in run[0][2].payload_bytes.items()
+    }
     print(
         f"{name:<7} {sent[name]:12,} = {sent[name] / sent['DDP']:.2f}x {due:9.2f}x {wire[name]:11,} = "
         f"{wire[name] / wire['DDP']:.2f}x  {payload}"
@@ -355,7 +380,12 @@ for kind, group in itertools.groupby(calls, key=lambda call: call[1]):
 # %%
 def config(stage, accumulate=2, **zero):
     """A configuration as JSON has it. Buckets are small, as the model is."""
-    zero = {"stage": stage, "reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000, **zero}
+    zero = {
+        "stage": stage,
+        "reduce_bucket_size": 50_000,
+        "allgather_bucket_size": 50_000,
+        **zero,
+    }
     if stage == 3:  # gather every parameter when it is used, and keep none
         zero |= {
             "stage3_prefetch_bucket_size": 0,
@@ -392,10 +422,14 @@ def train(configs):
             dist.barrier()
             began = time.perf_counter()
             for index in range(engine.gradient_accumulation_steps()):
-                with traffic.count() as counted:  # in the end: the last microbatch and the update
+                with (
+                    traffic.count() as counted
+                ):  # in the end: the last microbatch and the update
                     loss = model.loss(engine(tokens).float(), targets)
                     engine.backward(loss)
-                    held = held if index else sharding.shards(engine)  # after the first microbatch
+                    held = (
+                        held if index else sharding.shards(engine)
+                    )  # after the first microbatch
                     engine.step()
         found[name] = loss.item(), held, counted, 1000 * (time.perf_counter() - began)
     return found
@@ -404,7 +438,10 @@ def train(configs):
 # %%
 configs = {f"zero{stage}": config(stage) for stage in range(4)}
 configs["zero2, reduce"] = config(2, use_multi_rank_bucket_allreduce=False)
-configs |= {f"fp32, zero{stage}": config(stage) | {"bf16": {"enabled": False}} for stage in (0, 3)}
+configs |= {
+    f"fp32, zero{stage}": config(stage) | {"bf16": {"enabled": False}}
+    for stage in (0, 3)
+}
 cpu = {"device": "cpu"}  # the last two are for the section on offload
 configs |= {
     "offload optimizer": config(3, offload_optimizer=cpu),
@@ -430,7 +467,9 @@ for stage in range(4):
     held = shards.join(result[f"zero{stage}"][1] for result in engines)
     predicted = sharding.Step(engine=f"zero{stage}", layers=2).predict()
     used = held.select(
-        (held.kind != "buffer") & (held.tensor != shards.PADDING) & (held.tensor != shards.UNUSED)
+        (held.kind != "buffer")
+        & (held.tensor != shards.PADDING)
+        & (held.tensor != shards.UNUSED)
     )
     parts = [num.mean() / num_params for num in used.bytes_by("category").values()]
     due = sum(sharding_states.state_bytes(1, 2, stage).values())
@@ -461,12 +500,14 @@ widgets.show(
 # %%
 CALLED = ("all_reduce", "reduce", "reduce_scatter")
 my_collective = lab.guess(
-    {"en": "what stage 2 calls for its gradients", "zh": "stage 2 为梯度调用的操作"}, choices=CALLED
+    {"en": "what stage 2 calls for its gradients", "zh": "stage 2 为梯度调用的操作"},
+    choices=CALLED,
 )
 
 # %%
 wire = {
-    name: sum(result[name][2].sent_bytes or float("nan") for result in engines) for name in configs
+    name: sum(result[name][2].sent_bytes or float("nan") for result in engines)
+    for name in configs
 }  # Linux only
 for name in [name for name in configs if name.startswith("zero")]:
     counted = engines[0][name][2]
@@ -552,18 +593,25 @@ book = {
 files = {
     "8.5.2": book,
     "+ microbatch 8": book | {"train_micro_batch_size_per_gpu": 8},
-    "8 x 1 x 4": book | {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1},
+    "8 x 1 x 4": book
+    | {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1},
     "+ fp16": book | {"fp16": {"enabled": True}},
     "D-train": book | {"train_batch_size": "auto"},
-    "no clipping": {key: value for key, value in book.items() if key != "gradient_clipping"},
+    "no clipping": {
+        key: value for key, value in book.items() if key != "gradient_clipping"
+    },
     "typo inside": book | {"zero_optimization": {"stage": 2, "reduce_bucket": 2e8}},
-    "S5": book | {"activation_checkpointing": {"enabled": True, "checkpoints_per_rank": 10}},
+    "S5": book
+    | {"activation_checkpointing": {"enabled": True, "checkpoints_per_rank": 10}},
     "typo on top": {
-        "zero_optimisation" if key.startswith("zero") else key: value for key, value in book.items()
+        "zero_optimisation" if key.startswith("zero") else key: value
+        for key, value in book.items()
     },
 }
 said = lab.launch(read, files, ranks=4, timeout_s=40)[0]
-print(f"{my_refused = }", *(f"{name:<15} {text}" for name, text in said.items()), sep="\n")
+print(
+    f"{my_refused = }", *(f"{name:<15} {text}" for name, text in said.items()), sep="\n"
+)
 
 # %% [markdown] sections="8.5.2, D-train, S5"
 # - 32 with 4 accumulation steps on 4 ranks is a microbatch of **2**. The section gives it to a Trainer with 8: 8 x 4 x 4 is 128. With 8, the accumulation must be 1.
@@ -666,12 +714,17 @@ texts = {
     "auto.json": json.dumps(auto),
     "train.py": TRAIN,
     "hf.py": HF,
-    "ours.json": json.dumps({key: value for key, value in config(2).items() if key != "optimizer"}),
+    "ours.json": json.dumps(
+        {key: value for key, value in config(2).items() if key != "optimizer"}
+    ),
 }
 paths = {name: Path(folder.name, name) for name in texts}
 print(
     "wrote",
-    *(f"{name} ({paths[name].write_text(text)} characters)" for name, text in texts.items()),
+    *(
+        f"{name} ({paths[name].write_text(text)} characters)"
+        for name, text in texts.items()
+    ),
 )
 
 # %% [markdown]
@@ -692,15 +745,24 @@ num_processes: 2
 main_process_port: {resources.free_port()}
 """)
 environment = (
-    os.environ | ({} if resources.num_gpus() > 1 else ops.environment()) | {"OMP_NUM_THREADS": "1"}
+    os.environ
+    | ({} if resources.num_gpus() > 1 else ops.environment())
+    | {"OMP_NUM_THREADS": "1"}
 )
 environment |= {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
 
 # %%
 by_deepspeed = lab.launch_script(
-    paths["train.py"], "--deepspeed_config", paths["ours.json"], using="deepspeed", timeout_s=58
+    paths["train.py"],
+    "--deepspeed_config",
+    paths["ours.json"],
+    using="deepspeed",
+    timeout_s=58,
 )
-print(*(text for text in by_deepspeed.logs[0].splitlines() if text.startswith("|")), sep="\n")
+print(
+    *(text for text in by_deepspeed.logs[0].splitlines() if text.startswith("|")),
+    sep="\n",
+)
 
 # %%
 words = (
@@ -732,14 +794,22 @@ assert hf.returncode == 0, hf.stderr[-2000:]
 # The host has more memory than the device, and an update touches each state once per step. So the optimizer can live on the host and update there; stage 3 can keep its parameters there as well. Without a GPU everything lies in the same memory: **the host stands for the device**. What the engine means to be on the host is real, and is read from it; that anything crossed a link is not, and is computed.
 
 # %%
-print("ZeRO 3, rank 0 of 2      device       host   loss      slices off the prediction")
-for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("all", "offload all")):
+print(
+    "ZeRO 3, rank 0 of 2      device       host   loss      slices off the prediction"
+)
+for name, result in (
+    ("none", "zero3"),
+    ("optimizer", "offload optimizer"),
+    ("all", "offload all"),
+):
     loss, held, _, _ = engines[0][result]
     lies = {device: int(num[0]) for device, num in held.bytes_by("device").items()}
     on_host = lies.pop("host", 0)
     due = sharding.Step(engine="zero3", layers=2, offload=name).predict()
     off = shards.differences(due.select(due.rank == 0), held)
-    print(f"offload {name:<12} {sum(lies.values()):10,} {on_host:10,}   {loss:.5f} {len(off):6}")
+    print(
+        f"offload {name:<12} {sum(lies.values()):10,} {on_host:10,}   {loss:.5f} {len(off):6}"
+    )
 
 # %% [markdown] sections="8.5.3"
 # With both, the device keeps one bucket between two microbatches, and the layer that is being computed. Note the host's column: DeepSpeed also puts the gradients there, in 16 bit and in fp32.
@@ -749,10 +819,17 @@ for name, result in (("none", "zero3"), ("optimizer", "offload optimizer"), ("al
 # By DeepSpeed's rules, per rank and step; on the right the bytes of the live tensor that each move fills (16-bit gradients, fp32 gradients, parameters), measured in the run above. The times are computed, for a link of 31.5 GB/s each way (PCIe 4 x16, chapter 02) and a model of 7B on 2 ranks.
 
 # %%
-live = {kind: int(num[0]) for kind, num in engines[0]["offload all"][1].bytes_by("kind").items()}
-small, large = (sharding_states.offload_moves(size, 2, 3, "all") for size in (num_params, 7e9))
+live = {
+    kind: int(num[0])
+    for kind, num in engines[0]["offload all"][1].bytes_by("kind").items()
+}
+small, large = (
+    sharding_states.offload_moves(size, 2, 3, "all") for size in (num_params, 7e9)
+)
 print("                                     small model   its tensor     7B, computed")
-for move, more, kind in zip(small, large, ("parameter", "parameter", "gradient", "main_grad")):
+for move, more, kind in zip(
+    small, large, ("parameter", "parameter", "gradient", "main_grad")
+):
     way = "to the host" if move.to_host else "to the device"
     print(
         f"{move.phase:<9} {move.what:<11} {way:<13} {move.num_bytes:10,.0f} {live[kind]:12,} {more.num_bytes / 1e9:10.1f} GB "
@@ -778,7 +855,9 @@ for name, num_ranks, stage, said in (
     states = sum(sharding_states.state_bytes(70e9, num_ranks, stage).values()) / 1e9
     least = sharding_states.ranks_needed(70e9, 80e9, stage)
     where = f"it fits from {least} GPUs on" if least else "it fits on no number of GPUs"
-    print(f"{name}, {num_ranks:2} GPUs: {states:6.1f} GB each; the text says {said}; {where}")
+    print(
+        f"{name}, {num_ranks:2} GPUs: {states:6.1f} GB each; the text says {said}; {where}"
+    )
 host = (sum(sharding_states.state_bytes(70e9).values()) + 4 * 70e9) / 1e9
 print(
     f"ZeRO 3 and offload, 2 GPUs: no states have to stay on the device; {host:,.0f} GB in the host's memory,"
@@ -807,7 +886,9 @@ for name, num_bytes in (
 
 # %%
 def estimators():
-    from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
+    from deepspeed.runtime.zero.stage_1_and_2 import (
+        estimate_zero2_model_states_mem_needs,
+    )
 
     return estimate_zero2_model_states_mem_needs(
         2_851_598_336, num_gpus_per_node=8, cpu_offload=False
@@ -831,7 +912,9 @@ for name in ("mixed", "megatron"):
     parts = sharding_states.by_category(
         sharding_states.state_bytes(mine, num_ranks=2, stage=1, recipe_name=name)
     )
-    spoken = ", ".join(f"{part} {num_bytes / 1e9:g}" for part, num_bytes in parts.items())
+    spoken = ", ".join(
+        f"{part} {num_bytes / 1e9:g}" for part, num_bytes in parts.items()
+    )
     print(
         f"{sharding_states.recipe(name).what}\n  {spoken}, activations 10: {sum(parts.values()) / 1e9 + 10:g} GB of 40"
     )
@@ -848,10 +931,14 @@ for name in ("mixed", "megatron"):
 my_times = {"bytes": None, "collectives": None, "time": None}
 
 # %%
-print(f"{my_times = }\n          loss      states per rank  collectives      payload      step")
+print(
+    f"{my_times = }\n          loss      states per rank  collectives      payload      step"
+)
 for stage in (0, 3):
     loss, held, counted, ms = engines[0][f"fp32, zero{stage}"]
-    states = int(held.num_bytes[(held.kind != "buffer") & (held.kind != "gathered")].sum())
+    states = int(
+        held.num_bytes[(held.kind != "buffer") & (held.kind != "gathered")].sum()
+    )
     print(
         f"stage {stage}   {loss:.5f} {states:14,} {counted.calls.total():13} {counted.payload_bytes.total():14,} {ms:7.0f} ms"
     )
@@ -872,7 +959,11 @@ for stage in (0, 3):
 def my_sharded_adamw(model, backward, num_steps):
     """Leaves in model the weights after num_steps steps."""
     ### BEGIN SOLUTION
-    weights, rank, size = list(model.parameters()), dist.get_rank(), dist.get_world_size()
+    weights, rank, size = (
+        list(model.parameters()),
+        dist.get_rank(),
+        dist.get_world_size(),
+    )
     starts = [0, *itertools.accumulate(weight.numel() for weight in weights)]
     owners = [start * size // starts[-1] for start in starts[:-1]]
     optimizer = torch.optim.AdamW(
@@ -929,8 +1020,15 @@ check.hint("fit")
 def my_state_bytes(num_params, num_ranks, stage):
     """Bytes of parameters, gradients and optimizer states per rank: 2, 2 and 12 per parameter, sharded by the stage."""
     ### BEGIN SOLUTION
-    parts = ((12, 1), (2, 2), (2, 3))  # bytes, and the stage from which they are sharded
-    return sum(size * num_params / (num_ranks if stage >= first else 1) for size, first in parts)
+    parts = (
+        (12, 1),
+        (2, 2),
+        (2, 3),
+    )  # bytes, and the stage from which they are sharded
+    return sum(
+        size * num_params / (num_ranks if stage >= first else 1)
+        for size, first in parts
+    )
     ### END SOLUTION
 
 
@@ -950,7 +1048,10 @@ check.hint("correct_the_textbook")
 def my_config(num_ranks, global_batch, micro_batch, learning_rate, weight_decay):
     """A configuration as a dict."""
     ### BEGIN SOLUTION
-    adamw = {"type": "AdamW", "params": {"lr": learning_rate, "weight_decay": weight_decay}}
+    adamw = {
+        "type": "AdamW",
+        "params": {"lr": learning_rate, "weight_decay": weight_decay},
+    }
     return {
         "train_batch_size": global_batch,
         "train_micro_batch_size_per_gpu": micro_batch,

@@ -49,7 +49,9 @@ steps = {name: sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp")}
 runs = {name: step.run() for name, step in steps.items()}
 held = {name: step.measured(runs[name]) for name, step in steps.items()}
 for name, shards in held.items():
-    parts = {part: per_rank[0] for part, per_rank in shards.bytes_by("category").items()}
+    parts = {
+        part: per_rank[0] for part, per_rank in shards.bytes_by("category").items()
+    }
     print(
         f"{name:<5}",
         *(f"{part} {format_bytes(num_bytes):<9}" for part, num_bytes in parts.items()),
@@ -69,7 +71,9 @@ steps["fsdp"].compare()
 
 # %%
 predicted = steps["fsdp"].footprint()
-widgets.show(bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP"))
+widgets.show(
+    bytes_held.footprint(predicted, runs["fsdp"][0]["footprint"], title="FSDP")
+)
 
 # %%
 largest = 4 * max(unit.num_params for unit in steps["fsdp"].units())
@@ -147,7 +151,9 @@ class Kept(torch.nn.Module):
         return Gather.apply(self.mine)
 
     def forward(self, x):
-        return torch.func.functional_call(self.layer[0], views(self.gather(), self.shapes), (x,))
+        return torch.func.functional_call(
+            self.layer[0], views(self.gather(), self.shapes), (x,)
+        )
 
 
 # %% [markdown]
@@ -163,7 +169,9 @@ class Freed(Kept):
 
     def forward(self, x):
         whole = self.gather()
-        output = torch.func.functional_call(self.layer[0], views(whole, self.shapes), (x,))
+        output = torch.func.functional_call(
+            self.layer[0], views(whole, self.shapes), (x,)
+        )
         storage, data, num_bytes = whole.untyped_storage(), whole.data, whole.nbytes
 
         def again(gradient):
@@ -204,7 +212,8 @@ def train(wrapper, num_steps):
                 watched.layers(net.layers)
             batch = model.story_tokens(6, 32, seed=step)
             tokens, targets = (
-                part.chunk(dist.get_world_size())[dist.get_rank()].clone() for part in batch
+                part.chunk(dist.get_world_size())[dist.get_rank()].clone()
+                for part in batch
             )
             loss = model.loss(engine(tokens), targets)
             loss.backward()
@@ -212,7 +221,9 @@ def train(wrapper, num_steps):
     whole = [
         torch.cat(
             [
-                Gather.apply(each).detach() if wrapper is not DDP else each.detach().flatten()
+                Gather.apply(each).detach()
+                if wrapper is not DDP
+                else each.detach().flatten()
                 for each in layer.parameters()
             ]
         )
@@ -233,7 +244,8 @@ right = by_hand["DistributedDataParallel"][0]
 print(f"{my_difference = }")
 for name, (weights, _) in by_hand.items():
     off = max(
-        (ours[: len(theirs)] - theirs).abs().max().item() for ours, theirs in zip(weights, right)
+        (ours[: len(theirs)] - theirs).abs().max().item()
+        for ours, theirs in zip(weights, right)
     )
     print(f"{name:<23} off DDP's weights by up to {off:.0e}")
 
@@ -262,7 +274,10 @@ widgets.show(
 
 # %%
 my_ratio = lab.guess(
-    {"en": "FSDP's payload, in multiples of DDP's", "zh": "FSDP 的有效载荷是 DDP 的几倍"},
+    {
+        "en": "FSDP's payload, in multiples of DDP's",
+        "zh": "FSDP 的有效载荷是 DDP 的几倍",
+    },
     unit="ratio",
 )
 
@@ -273,7 +288,11 @@ my_ratio = lab.guess(
 # %%
 def ring_bytes(payload, n):
     """What a rank of a ring sends for these collectives."""
-    factors = {"all_gather": n - 1, "reduce_scatter": (n - 1) / n, "all_reduce": 2 * (n - 1) / n}
+    factors = {
+        "all_gather": n - 1,
+        "reduce_scatter": (n - 1) / n,
+        "all_reduce": 2 * (n - 1) / n,
+    }
     return sum(factors[name] * payload.get(name, 0) for name in factors)
 
 
@@ -285,7 +304,9 @@ num_bytes = 4 * sum(unit.num_params for unit in sharding.Step().units())
 sent = {}
 print(f"in multiples of DDP's ring ({2 * (2 - 1) / 2 * num_bytes:,.0f} bytes):")
 for name, found in one.items():
-    theory = states.step_volume(num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp")
+    theory = states.step_volume(
+        num_bytes, 2, 0 if name == "ddp" else 3, reshard=name == "fsdp"
+    )
     sent[name] = ring_bytes(found["payload_bytes"], 2)
     sums = [sum(theory.values()), sent[name], found["sent_bytes"] or math.nan]
     print(
@@ -318,7 +339,9 @@ def recorded(forward_ahead, backward_ahead):
     layers = list(net.layers)
     for index, layer in enumerate(layers):
         if forward_ahead:
-            layer.set_modules_to_forward_prefetch(layers[index + 1 : index + 1 + forward_ahead])
+            layer.set_modules_to_forward_prefetch(
+                layers[index + 1 : index + 1 + forward_ahead]
+            )
         if backward_ahead:
             layer.set_modules_to_backward_prefetch(
                 layers[max(0, index - backward_ahead) : index][::-1]
@@ -350,13 +373,18 @@ def order(timeline):
     """What rank 0 did, in order."""
     rows = sorted(zip(timeline.start_us, timeline.label, timeline.rank))
     found = [
-        re.fullmatch(r"FSDP::(\w+) \(layers\.(\d)\)", label) for _, label, rank in rows if rank == 0
+        re.fullmatch(r"FSDP::(\w+) \(layers\.(\d)\)", label)
+        for _, label, rank in rows
+        if rank == 0
     ]
-    return " ".join(LETTERS[each[1]] + each[2] for each in found if each and each[1] in LETTERS)
+    return " ".join(
+        LETTERS[each[1]] + each[2] for each in found if each and each[1] in LETTERS
+    )
 
 
 traces = {
-    ahead: lab.launch(recorded, *ahead, ranks=2, timeout_s=40) for ahead in ((0, 0), (1, 0), (1, 2))
+    ahead: lab.launch(recorded, *ahead, ranks=2, timeout_s=40)
+    for ahead in ((0, 0), (1, 0), (1, 2))
 }
 for ahead, run in traces.items():
     print(
@@ -408,7 +436,9 @@ def with_compute(line):
         line.end_us,
         line.num_bytes,
     )
-    rows = [row for row in zip(*(column.tolist() for column in columns)) if row[1] == "comm"]
+    rows = [
+        row for row in zip(*(column.tolist() for column in columns)) if row[1] == "comm"
+    ]
     for rank in range(line.num_ranks):
         mine, done = line.select(line.rank == rank), 0.0
         for start, end, label in sorted(
@@ -418,13 +448,17 @@ def with_compute(line):
                 r"FSDP::post_(forward|backward_accumulate) \(layers\.(\d)\)", label
             ):
                 kind = "forward" if found[1] == "forward" else "backward"
-                rows.append((rank, "compute", kind, kind[0].upper() + found[2], done, start, 0))
+                rows.append(
+                    (rank, "compute", kind, kind[0].upper() + found[2], done, start, 0)
+                )
             done = max(done, end) if "(layers." in label else done
     began = min(row[4] for row in rows)
     rows.append(
         (0, "compute", "forward", "", began, began, 0)
     )  # of no length: the axis begins with the first message
-    return timeline.from_rows(rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes)
+    return timeline.from_rows(
+        rows, num_ranks=line.num_ranks, origin="measured", notes=line.notes
+    )
 
 
 widgets.trace(with_compute(step), title="fully_shard")
@@ -491,14 +525,20 @@ def wrapped(ways):
     found = {}
     for way in ways:
         torch.manual_seed(0)
-        tokens, targets = (each.clone() for each in model.story_tokens(1, 32, seed=dist.get_rank()))
+        tokens, targets = (
+            each.clone() for each in model.story_tokens(1, 32, seed=dist.get_rank())
+        )
         with memory.watch() as watched:
             net = model.Transformer(6, 64, 4, max_len=32)
             units = {
                 "the root": [],
-                "pairs of layers": [list(net.layers[i : i + 2]) for i in range(0, 8, 2)],
+                "pairs of layers": [
+                    list(net.layers[i : i + 2]) for i in range(0, 8, 2)
+                ],
                 "each layer": net.layers,
-                "each Linear": [each for each in net.modules() if type(each) is torch.nn.Linear],
+                "each Linear": [
+                    each for each in net.modules() if type(each) is torch.nn.Linear
+                ],
             }
             for unit in [*units[way], net]:
                 fully_shard(unit)
@@ -560,7 +600,9 @@ def in_16_bit(policies):
         tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
         with traffic.count() as counted:
             (model.loss(net(tokens).float(), targets) / 1024).backward()
-        whole = torch.cat([weight.grad.full_tensor().flatten() for weight in net.parameters()])
+        whole = torch.cat(
+            [weight.grad.full_tensor().flatten() for weight in net.parameters()]
+        )
         right = whole if right is None else right
         lost = ((whole == 0) & (right != 0)).sum() / (right != 0).sum()
         found[name] = (
@@ -617,7 +659,11 @@ def both(strategies):
     import torch, warnings, torch.distributed as dist
     from labkit.measure import traffic
     from labkit import model
-    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+    from torch.distributed.fsdp import (
+        FullyShardedDataParallel,
+        ShardingStrategy,
+        fully_shard,
+    )
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     found, said, tokens = {}, "", model.story_tokens(2, 32, seed=dist.get_rank())
@@ -637,7 +683,9 @@ def both(strategies):
                     device_id=torch.get_default_device(),
                     sharding_strategy=ShardingStrategy[name],
                     device_mesh=mesh if name == "HYBRID_SHARD" else None,
-                    auto_wrap_policy=ModuleWrapPolicy({type(layer) for layer in net.layers}),
+                    auto_wrap_policy=ModuleWrapPolicy(
+                        {type(layer) for layer in net.layers}
+                    ),
                 )
             said = str(caught[0].message) if caught else said
         else:
@@ -704,7 +752,10 @@ def tried():
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
     from torch.distributed.fsdp import ShardingStrategy
 
-    fsdp_model, said = FSDP(model.Transformer(1, 32, 2), device_id=torch.get_default_device()), {}
+    fsdp_model, said = (
+        FSDP(model.Transformer(1, 32, 2), device_id=torch.get_default_device()),
+        {},
+    )
     for line in (
         "from torch.distributed.fsdp.wrap import default_auto_wrap_policy",
         "MixedPrecision",
@@ -732,22 +783,33 @@ def s6(num_steps):
     import torch
     import torch.distributed as dist
     from labkit import model
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_model_state_dict,
+    )
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
     net, losses = model.Transformer(2, 32, 2, max_len=32), []
     for layer in [*net.layers, net]:
         fully_shard(layer)  # 1 children, then the root
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)  # 2 after sharding: of the slices
+    optimizer = torch.optim.Adam(
+        net.parameters(), lr=0.01
+    )  # 2 after sharding: of the slices
     for step in range(num_steps):
         batch = model.story_tokens(8, 32, seed=step)
-        tokens, targets = (part.chunk(dist.get_world_size())[dist.get_rank()] for part in batch)
+        tokens, targets = (
+            part.chunk(dist.get_world_size())[dist.get_rank()] for part in batch
+        )
         loss = model.loss(net(tokens), targets)
         optimizer.zero_grad()
         loss.backward()
-        own = torch.stack([weight.grad.to_local().norm() for weight in net.parameters()]).norm()
-        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)  # 3 of the whole gradient
+        own = torch.stack(
+            [weight.grad.to_local().norm() for weight in net.parameters()]
+        ).norm()
+        norm = torch.nn.utils.clip_grad_norm_(
+            net.parameters(), 0.5
+        )  # 3 of the whole gradient
         optimizer.step()
         losses.append((loss.item(), own.item(), norm.full_tensor().item()))
     return losses, get_model_state_dict(
@@ -760,7 +822,9 @@ one, two = (lab.launch(s6, 4, ranks=size, timeout_s=40) for size in (1, 2))
 print(
     "step   loss, mean of 2 ranks   1 process   norm of own slices, ranks 0, 1   of all   1 process"
 )
-for step, ((loss, _, norm), first, second) in enumerate(zip(one[0][0], two[0][0], two[1][0])):
+for step, ((loss, _, norm), first, second) in enumerate(
+    zip(one[0][0], two[0][0], two[1][0])
+):
     print(
         f"{step:4} {(first[0] + second[0]) / 2:23.4f} {loss:11.4f} {first[1]:18.4f} {second[1]:8.4f} "
         f"{first[2]:14.4f} {norm:11.4f}"
@@ -801,10 +865,15 @@ def accumulate(every):
 
 
 # %%
-found = {every: lab.launch(accumulate, every, ranks=2, timeout_s=40)[0] for every in (True, False)}
+found = {
+    every: lab.launch(accumulate, every, ranks=2, timeout_s=40)[0]
+    for every in (True, False)
+}
 print(f"{my_reduce_scatters = }")
 for every, (calls, peak, grads) in found.items():
-    off = max((grad - found[True][2][name]).abs().max().item() for name, grad in grads.items())
+    off = max(
+        (grad - found[True][2][name]).abs().max().item() for name, grad in grads.items()
+    )
     print(
         f"reduce each: {every!s:5} {dict(calls)}, peak {format_bytes(peak)}, gradients off by {off:.0e}"
     )
@@ -823,9 +892,13 @@ def setup_fsdp_model(net, units):
     """Shards the model in place: one unit per layer, kept whole from forward to backward, bf16 with fp32 sums."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    )
     for unit in [*units, net]:
-        fully_shard(unit, mp_policy=policy, reshard_after_forward=False)  # SHARD_GRAD_OP
+        fully_shard(
+            unit, mp_policy=policy, reshard_after_forward=False
+        )  # SHARD_GRAD_OP
     return net
 
 
@@ -873,12 +946,16 @@ def checkpointed(ways, num_rounds=8):
     from torch.utils.checkpoint import checkpoint
 
     found, nets = {}, {}
-    tokens, targets = (each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank()))
+    tokens, targets = (
+        each.clone() for each in model.story_tokens(4, 64, seed=dist.get_rank())
+    )
     for way in ways:
         with memory.watch() as watched, traffic.count() as counted:
             nets[way] = net = model.Transformer(4, 64, 4, max_len=64)
             for block in net.layers[1:-1] if way == "checkpoint" else ():
-                block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+                block.forward = functools.partial(
+                    checkpoint, block.forward, use_reentrant=False
+                )
             for layer in [*net.layers, net]:
                 fully_shard(layer)
             if way == "apply":
@@ -900,7 +977,9 @@ def checkpointed(ways, num_rounds=8):
             counted.calls,
             [],
         )
-    for way in num_rounds * list(ways):  # in turn: what else the machine does meets all of them
+    for way in num_rounds * list(
+        ways
+    ):  # in turn: what else the machine does meets all of them
         began = time.process_time()
         model.loss(nets[way](tokens), targets).backward()
         synchronize()  # a GPU works on while Python goes ahead
@@ -911,7 +990,9 @@ def checkpointed(ways, num_rounds=8):
 # %%
 from statistics import median
 
-found = lab.launch(checkpointed, ("none", "checkpoint", "apply"), ranks=2, timeout_s=50)[0]
+found = lab.launch(
+    checkpointed, ("none", "checkpoint", "apply"), ranks=2, timeout_s=50
+)[0]
 kept = 4 * states.block_activation_bytes(4, 64, 64, 4)
 print(
     f"{my_time_factor = }\ntheory: {kept / 1e6:.2f} MB of the blocks become {4 * 4 * 64 * 64 * 4 / 1e6:.2f} MB, "
@@ -933,7 +1014,10 @@ def without_fsdp(num_rounds=8):
     from labkit import model
     from labkit.devices.place import synchronize
 
-    net, (tokens, targets) = model.Transformer(4, 64, 4, max_len=64), model.story_tokens(4, 64)
+    net, (tokens, targets) = (
+        model.Transformer(4, 64, 4, max_len=64),
+        model.story_tokens(4, 64),
+    )
     steps, forwards = [], []
     for _ in range(num_rounds):
         began = time.process_time()
@@ -953,7 +1037,9 @@ def without_fsdp(num_rounds=8):
 whole = median(found["none"][-1])
 alone = lab.launch(without_fsdp, ranks=2, timeout_s=50)[0]
 for name, seconds in zip(("the model without FSDP", "its blocks' forward"), alone):
-    print(f"{name:<22} {median(seconds) / whole:4.0%} of a step with FSDP, none checkpointed")
+    print(
+        f"{name:<22} {median(seconds) / whole:4.0%} of a step with FSDP, none checkpointed"
+    )
 
 # %% [markdown] sections="8.4.4"
 # The blocks' forward is all that is computed again, and it is a small share of this step: FSDP and gloo handle messages for most of the processor's time, and do that once. What the factor has above this share is the bookkeeping of `checkpoint`, which weighs much beside blocks as small as these. In a model that needs FSDP the products outweigh all handling, and the factor comes near to 4/3; chapter 05 measures that.
@@ -983,14 +1069,21 @@ def on_device(way, batch=4, num_steps=4):
     net = net.to(torch.get_default_device()) if way == "whole" else net
     optimizer, seconds = torch.optim.AdamW(net.parameters(), lr=1e-3), []
     batch = model.story_tokens(batch, 64)
-    tokens, targets = (part.chunk(dist.get_world_size())[dist.get_rank()] for part in batch)
+    tokens, targets = (
+        part.chunk(dist.get_world_size())[dist.get_rank()] for part in batch
+    )
     for _ in range(num_steps):
         pretend.reset_copied()
         began = time.perf_counter()
         loss = model.loss(net(tokens), targets)
         loss.backward(), optimizer.step(), optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
-    return torch.accelerator.max_memory_allocated(), pretend.copied(), min(seconds), loss.detach()
+    return (
+        torch.accelerator.max_memory_allocated(),
+        pretend.copied(),
+        min(seconds),
+        loss.detach(),
+    )
 
 
 # %% [markdown]
@@ -1023,7 +1116,9 @@ except lab.RankFailed as error:
 
 # %%
 offloaded = lab.launch(on_device, "offload", ranks=4, devices=small)
-print(f"{my_peaks = }\n{'':8} peak      to the device   to the host   shortest step   loss")
+print(
+    f"{my_peaks = }\n{'':8} peak      to the device   to the host   shortest step   loss"
+)
 for name, run in {"fsdp": sharded, "offload": offloaded}.items():
     peak_bytes, copied, seconds, _ = run[0]
     print(
@@ -1058,7 +1153,10 @@ print(
 )
 for ranks in (2, 4):
     found = lab.launch(
-        both_ways, (ranks, 4 * ranks), ranks=ranks, devices=lab.pretend(link_gb_per_s=0.05)
+        both_ways,
+        (ranks, 4 * ranks),
+        ranks=ranks,
+        devices=lab.pretend(link_gb_per_s=0.05),
     )[0]
     for batch in (ranks, 4 * ranks):
         here, there = found[batch, "fsdp"], found[batch, "offload"]
@@ -1098,7 +1196,10 @@ def load(efficient):
     import torch.distributed as dist
     from labkit.measure import memory
     from labkit import model
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        set_model_state_dict,
+    )
     from torch.distributed.fsdp import fully_shard
 
     with memory.watch() as watched:
@@ -1114,7 +1215,9 @@ def load(efficient):
         set_model_state_dict(
             net,
             weights,
-            options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=efficient),
+            options=StateDictOptions(
+                full_state_dict=True, broadcast_from_rank0=efficient
+            ),
         )
         del weights
     optimizer = torch.optim.AdamW(net.parameters())
@@ -1241,7 +1344,9 @@ line = [
     f"{folder.name}/train.py",
 ]  # in a terminal: accelerate launch --config_file ... train.py
 loopback = {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
-hidden = {} if torch.cuda.device_count() > 1 else {"CUDA_VISIBLE_DEVICES": ""}  # one for each rank
+hidden = (
+    {} if torch.cuda.device_count() > 1 else {"CUDA_VISIBLE_DEVICES": ""}
+)  # one for each rank
 done = subprocess.run(
     [sys.executable, *line],
     capture_output=True,
@@ -1250,7 +1355,8 @@ done = subprocess.run(
     env=os.environ | loopback | hidden | {"OMP_NUM_THREADS": "1"},
 )
 print(
-    *[said for said in done.stdout.splitlines() if "found" in said] or [done.stderr[-2000:]],
+    *[said for said in done.stdout.splitlines() if "found" in said]
+    or [done.stderr[-2000:]],
     sep="\n",
 )
 
@@ -1307,8 +1413,12 @@ def my_step(shards, num_rows, x):
             x.requires_grad_(),
             mine.new_empty(math.ceil(rows / size), len(x.T)),
         )
-        to_weight, gradient = torch.autograd.grad(torch.tanh(x @ weight.T), (weight, x), gradient)
-        dist.reduce_scatter_single(out, pad(to_weight, (0, 0, 0, len(out) * size - rows)))
+        to_weight, gradient = torch.autograd.grad(
+            torch.tanh(x @ weight.T), (weight, x), gradient
+        )
+        dist.reduce_scatter_single(
+            out, pad(to_weight, (0, 0, 0, len(out) * size - rows))
+        )
         found.append(out[: len(mine)] / size)
     return found[::-1]
     ### END SOLUTION

@@ -88,7 +88,10 @@ whole = model.Transformer(2, 32, 2)
 tokens, targets = model.story_tokens(2, 32)
 model.loss(whole(tokens), targets).backward()
 gradients = by_hand[0] | by_hand[1]
-max((gradients[name] - weight.grad).abs().max().item() for name, weight in whole.named_parameters())
+max(
+    (gradients[name] - weight.grad).abs().max().item()
+    for name, weight in whole.named_parameters()
+)
 
 # %% [markdown] sections="S7"
 # ### The hand-written pipeline of S7
@@ -105,7 +108,8 @@ def textbook_s7(as_printed):
 
     stage1 = pace.Paced(nn.Sequential(nn.Linear(16, 32), nn.ReLU()), forward_us=20_000)
     stage2 = pace.Paced(
-        nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10)), forward_us=20_000
+        nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10)),
+        forward_us=20_000,
     )
     microbatches, outputs = torch.randn(8, 16).split(2), []
     with trace.record():
@@ -223,7 +227,9 @@ print("  m   of total  simulated   of ideal")
 for m in (1, 2, 3, 4, 8, 16, 32):
     each = step.but(microbatches=m)
     of_ideal = bubble_formula(each.order(), over="ideal")
-    print(f"{m:3}   {each.formula():8.1%} {bubble(each.predict()):10.1%} {of_ideal:10.1%}")
+    print(
+        f"{m:3}   {each.formula():8.1%} {bubble(each.predict()):10.1%} {of_ideal:10.1%}"
+    )
 
 # %% [markdown]
 # On real ranks too: `lab.sweep` varies one field of the step, predicts at every value, and runs at those in `run`. The dot at 8 is the run above.
@@ -281,12 +287,18 @@ CHARTS = {
     ".  .  F0 .  F1 .  F2 .  F3 . | .  .  .  F0 .  F1 .  F2 .  F3",
     "8.6.1 GPipe": "F0 F1 F2 F3 . B0 B1 B2 B3 | . F0 F1 F2 F3 B0 B1 B2 B3 |"
     ". . F0 F1 F2 F3 B0 B1 B2 B3 | . . . F0 F1 F2 F3 B0 B1 B2 B3",
-    "10.3.2 1F1B": "|".join(". " * rank + "F0 F1 F2 F3 B0 B1 B2 B3" for rank in range(4)),
-    "19.3.2 GPipe": "|".join(". " * rank + "F0 F1 F2 F3 B3 B2 B1 B0" for rank in range(4)),
+    "10.3.2 1F1B": "|".join(
+        ". " * rank + "F0 F1 F2 F3 B0 B1 B2 B3" for rank in range(4)
+    ),
+    "19.3.2 GPipe": "|".join(
+        ". " * rank + "F0 F1 F2 F3 B3 B2 B1 B0" for rank in range(4)
+    ),
 }
 rows = [row.split() for row in CHARTS["8.6.1 naive"].split("|")]
 at_work = [sum(box != "." for box in step) for step in zip(*rows)]
-print(f"ranks at work in each step: {at_work}, idle as drawn: {1 - sum(at_work) / 40:.0%}")
+print(
+    f"ranks at work in each step: {at_work}, idle as drawn: {1 - sum(at_work) / 40:.0%}"
+)
 
 # %% [markdown]
 # Two ranks work at once: that chart is a pipeline already (without backward), and its bubble is not the 75 % written under it.
@@ -304,7 +316,8 @@ def judge(chart):
         if box != "."
     }
     orders = [
-        " ".join(f"{rank}{box}" for box in row if box != ".") for rank, row in enumerate(rows)
+        " ".join(f"{rank}{box}" for box in row if box != ".")
+        for rank, row in enumerate(rows)
     ]
     order = parse("\n".join(f"rank {rank}: {text}" for rank, text in enumerate(orders)))
     validate(order)
@@ -368,7 +381,9 @@ for name, run in runs.items():
 simulated = step.but(schedule="zbv").predict()
 for rank in range(4):
     mine = simulated.select(simulated.rank == rank)
-    idle_us = mine.end_us.max() - mine.start_us.min() - (mine.end_us - mine.start_us).sum()
+    idle_us = (
+        mine.end_us.max() - mine.start_us.min() - (mine.end_us - mine.start_us).sum()
+    )
     print(
         f"rank {rank}: starts at {mine.start_us.min() / 1000:4.0f} ms, then idle for {idle_us / 1000:.0f} ms"
     )
@@ -452,16 +467,24 @@ def deepspeed_pipeline(num_steps, forward_us, config, arguments):
     torch.manual_seed(0)
     layers = model.Transformer(4, 32, 2, max_len=32).layers
     layers = [
-        pace.Paced(layer, forward_us=forward_us) if isinstance(layer, model.Block) else layer
+        pace.Paced(layer, forward_us=forward_us)
+        if isinstance(layer, model.Block)
+        else layer
         for layer in layers
     ]
     net = PipelineModule(layers=layers, num_stages=4, loss_fn=model.loss, **arguments)
-    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, **config}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 8,
+        **config,
+    }
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
     losses = []
     for step in range(num_steps):
-        batch = iter([(x[None], y[None]) for x, y in zip(*model.story_tokens(8, 32, seed=step))])
+        batch = iter(
+            [(x[None], y[None]) for x, y in zip(*model.story_tokens(8, 32, seed=step))]
+        )
         with trace.record(engine):  # the last recording stays
             losses.append(engine.train_batch(batch).item())
     return losses, [int(part) for part in net.parts]
@@ -500,7 +523,8 @@ megatron = importlib.util.find_spec("megatron")
 for name in ("model", "core/pipeline_parallel"):
     places = [] if megatron is None else list(megatron.submodule_search_locations)
     found = any(
-        Path(place, name).is_dir() or Path(place, name + ".py").is_file() for place in places
+        Path(place, name).is_dir() or Path(place, name + ".py").is_file()
+        for place in places
     )
     print(
         f"megatron.{name.replace('/', '.'):<24}",
@@ -522,7 +546,9 @@ draw(boxes(flushed), "1F1B + flush, m = 4")
 # From rank 0's first backward to its last forward the pipeline is full. In this **steady state** PipeDream has no bubble; what is measured are messages, two of which stand in the way of every microbatch. A flush pays $(p-1)/(m+p-1)$ each time.
 
 # %%
-ideal = simulate(one_f_one_b(4, 8))  # PipeDream's order is that of 1F1B with one endless batch
+ideal = simulate(
+    one_f_one_b(4, 8)
+)  # PipeDream's order is that of 1F1B with one endless batch
 print(
     f"PipeDream, steady state  simulated {bubble(pipeline.steady(ideal)):.3f}  "
     f"measured {bubble(pipeline.steady(endless.timeline())):.3f}"
@@ -536,10 +562,14 @@ print(
 # The price: between a microbatch's forward and its backward, the stage has been updated by others. To compute the gradient that belongs to that forward, the stage must keep the weights it used: **weight stashing**. Stage s holds $p-s$ versions, and its gradients come $p-1-s$ updates late:
 
 # %%
-print("stage  versions held  p - s   microbatch 7: forward with version, newest at its backward")
+print(
+    "stage  versions held  p - s   microbatch 7: forward with version, newest at its backward"
+)
 for stage in range(4):
     used, newest = endless[stage]["versions"][7]
-    print(f"{stage:5}  {endless[stage]['peak_versions']:13}  {4 - stage:5}   {used:12} {newest:5}")
+    print(
+        f"{stage:5}  {endless[stage]['peak_versions']:13}  {4 - stage:5}   {used:12} {newest:5}"
+    )
 
 # %% [markdown]
 # Look at stage 0: it corrects its newest version with a gradient that was computed for one three updates older. The weights are **stale**. What does that cost? The same 48 microbatches, learning rate 0.3, mean loss of the first and last 16. The first line is one process, where nothing is stale.
@@ -550,7 +580,9 @@ for name, num_ranks, flush in (
     ("PipeDream", 4, None),
     ("1F1B + flush", 4, 8),
 ):
-    run = pipedream_run.launch(num_ranks, 48, flush_every=flush, learning_rate=0.3, timeout_s=40)
+    run = pipedream_run.launch(
+        num_ranks, 48, flush_every=flush, learning_rate=0.3, timeout_s=40
+    )
     losses = run[num_ranks - 1]["losses"]
     print(
         f"{name:<13} {48 // (flush or 1):3} updates   {sum(losses[:16]) / 16:.3f} -> {sum(losses[-16:]) / 16:.3f}"

@@ -41,7 +41,8 @@ def draw(timeline, title, **options):
 
 # %%
 layers = [
-    buckets.Layer(name=f"layer {i}", num_bytes=1_000_000, forward_us=10_000) for i in range(4)
+    buckets.Layer(name=f"layer {i}", num_bytes=1_000_000, forward_us=10_000)
+    for i in range(4)
 ]
 link = Link(alpha_us=500, bandwidth_gb_per_s=0.08)
 bucket_us = data_parallel.ring_us(3, link)(1_000_000)
@@ -92,7 +93,11 @@ boxes = [
     ("comm", "all_reduce", "grad N-1", 20, 36),
     ("compute", "compute", "N+1", 36, 56),
 ]
-rows = [(rank, *box[:3], 1000 * box[3], 1000 * box[4], 0) for rank in range(2) for box in boxes]
+rows = [
+    (rank, *box[:3], 1000 * box[3], 1000 * box[4], 0)
+    for rank in range(2)
+    for box in boxes
+]
 as_drawn = from_rows(rows, num_ranks=2, origin="simulated", notes=["drawn"])
 draw(as_drawn, "19.1.3")
 
@@ -104,9 +109,13 @@ three = [
     buckets.Layer(name=f"layer {i}", num_bytes=4, forward_us=0, backward_us=20_000)
     for i in range(3)
 ]
-redrawn = buckets.simulate(three, [(2,), (1,), (0,)], lambda num_bytes: 16_000, num_ranks=2)
+redrawn = buckets.simulate(
+    three, [(2,), (1,), (0,)], lambda num_bytes: 16_000, num_ranks=2
+)
 draw(redrawn.select(redrawn.kind != "forward"), "19.1.3 (B2 B1 B0)")
-print(f"hidden: {hidden_comm(as_drawn):.0%} as drawn, {hidden_comm(redrawn):.0%} redrawn")
+print(
+    f"hidden: {hidden_comm(as_drawn):.0%} as drawn, {hidden_comm(redrawn):.0%} redrawn"
+)
 
 # %% [markdown] sections="8.9.2"
 # ## Pay less often: `no_sync` in the right place
@@ -128,7 +137,9 @@ def accumulate(form, num_microbatches=4):
         torch.randn(size, num_microbatches, 8, 100),
         torch.randn(size, num_microbatches, 8, 10),
     )
-    nn.functional.mse_loss(net(inputs), targets).backward()  # the whole batch on one process
+    nn.functional.mse_loss(
+        net(inputs), targets
+    ).backward()  # the whole batch on one process
     right, ddp = net.weight.grad.clone(), nn.parallel.DistributedDataParallel(net)
     net.zero_grad()
     with traffic.count() as counted:
@@ -186,7 +197,10 @@ two_layers = data_parallel.Step(layers=layers[:2], ranks=2, link=link, num_steps
 print(" k   all-reduces   bytes a sample   time a sample: simulated   measured")
 for k in (1, 2, 4, 8):
     both = two_layers.but(accumulate=k).compare()
-    times_ms = [timeline.step_us(each) / 1000 / (8 * k) for each in (both.predicted, both.measured)]
+    times_ms = [
+        timeline.step_us(each) / 1000 / (8 * k)
+        for each in (both.predicted, both.measured)
+    ]
     print(
         f"{k:2}   1 in {8 * k:2} samples {sum(both.run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
         f"{times_ms[0]:18.2f} ms {times_ms[1]:10.2f} ms"
@@ -215,7 +229,9 @@ def converge(settings, num_microbatches=64):
         optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate)
         for number in range(num_microbatches):
             last = number % k == k - 1
-            tokens, targets = model.story_tokens(8, 32, seed=1000 * number + dist.get_rank())
+            tokens, targets = model.story_tokens(
+                8, 32, seed=1000 * number + dist.get_rank()
+            )
             with contextlib.nullcontext() if last else net.no_sync():
                 (model.loss(net(tokens), targets) / k).backward()
             if last:
@@ -253,8 +269,20 @@ def train(hook, state, num_steps, link):
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     torch.manual_seed(0)
-    net, sent, wire, seconds, losses = DDP(model.Transformer(1, 32, 2, max_len=32)), [0], [], [], []
-    pace.link(net, link and link.us, hook=hook, state=state, sent_bytes=lambda bucket: sent[-1])
+    net, sent, wire, seconds, losses = (
+        DDP(model.Transformer(1, 32, 2, max_len=32)),
+        [0],
+        [],
+        [],
+        [],
+    )
+    pace.link(
+        net,
+        link and link.us,
+        hook=hook,
+        state=state,
+        sent_bytes=lambda bucket: sent[-1],
+    )
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     held_out, its_targets = model.story_tokens(64, 32, seed=99)
     for step in range(num_steps):
@@ -269,7 +297,12 @@ def train(hook, state, num_steps, link):
         sent.append(counted.payload_bytes.total()), wire.append(counted.sent_bytes)
         if step % 10 == 9:
             losses.append(model.loss(net.module(held_out), its_targets).item())
-    return {"loss": losses, "sent": sent[1:], "wire": wire[-1], "ms": 1000 * median(seconds)}
+    return {
+        "loss": losses,
+        "sent": sent[1:],
+        "wire": wire[-1],
+        "ms": 1000 * median(seconds),
+    }
 
 
 # %%
@@ -280,7 +313,9 @@ def compress(name, hook, **state):
     """Trains under a hook, keeps the result, returns a line about it."""
     run = lab.launch(train, hook, state, NUM_STEPS, SLOW, ranks=2, timeout_s=50)
     results[name] = result = run[0] | {"badge": run.badge}
-    wire = "  unknown" if result["wire"] is None else f"{result['wire']:9,}"  # only Linux counts it
+    wire = (
+        "  unknown" if result["wire"] is None else f"{result['wire']:9,}"
+    )  # only Linux counts it
     return (
         f"{name:<26} a step: {result['sent'][-1]:8,} bytes handed in,{wire} on the wire, {result['ms']:5.1f} ms   "
         f"loss {sum(result['loss'][-3:]) / 3:.2f}"
@@ -297,7 +332,9 @@ print(compress("all-reduce, float32", None))
 
 # %%
 def fp16(state, bucket):
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+        fp16_compress_hook,
+    )
 
     return fp16_compress_hook(None, bucket)
 
@@ -321,7 +358,9 @@ print(compress("fp16", fp16), compress("PowerSGD, rank 1", power_sgd, rank=1), s
 # %%
 from labkit import model
 
-shapes = [weight.shape for weight in model.Transformer(1, 32, 2, max_len=32).parameters()]
+shapes = [
+    weight.shape for weight in model.Transformer(1, 32, 2, max_len=32).parameters()
+]
 for rank in (1, 2, 4, 8):
     numbers = sum(
         rank * sum(shape)
@@ -329,7 +368,9 @@ for rank in (1, 2, 4, 8):
         else shape.numel()
         for shape in shapes
     )
-    counted = f"   counted {results['PowerSGD, rank 1']['sent'][-1]:,}" if rank == 1 else ""
+    counted = (
+        f"   counted {results['PowerSGD, rank 1']['sent'][-1]:,}" if rank == 1 else ""
+    )
     print(f"rank {rank}: {4 * numbers:7,} bytes a step{counted}")
 
 # %% [markdown] sections="10.4.3, S10"
@@ -347,7 +388,11 @@ def textbook_10_4_3(state, bucket):
     _, indices = torch.topk(gradient.abs(), max(1, int(gradient.numel() * 0.01)))
     sparse = torch.zeros_like(gradient)
     sparse.scatter_(0, indices, gradient[indices])
-    return dist.all_reduce(sparse, async_op=True).get_future().then(lambda done: done.value()[0])
+    return (
+        dist.all_reduce(sparse, async_op=True)
+        .get_future()
+        .then(lambda done: done.value()[0])
+    )
 
 
 # %%
@@ -401,13 +446,20 @@ def top_k_bytes(num_values, share):
 
 
 # %%
-runs = {size: lab.launch(top_k_bytes, 1_000_000, 0.01, ranks=size, timeout_s=30) for size in (2, 4)}
+runs = {
+    size: lab.launch(top_k_bytes, 1_000_000, 0.01, ranks=size, timeout_s=30)
+    for size in (2, 4)
+}
 print(f"{my_saving_handed_in = }, {my_saving_on_8_ranks = }\n")
-print("ranks   handed in: dense    top-1 %   saved     sent: dense    top-1 %   saved   by formula")
+print(
+    "ranks   handed in: dense    top-1 %   saved     sent: dense    top-1 %   saved   by formula"
+)
 for size, run in runs.items():
     dense, sparse = run[0]
     cells = [
-        f"{full:15,} {few:10,} {1 - few / full:7.1%}" if full else f"{'not counted here':>34}"
+        f"{full:15,} {few:10,} {1 - few / full:7.1%}"
+        if full
+        else f"{'not counted here':>34}"
         for full, few in zip(dense, sparse)
     ]
     print(f"{size:5}   {'   '.join(cells)}   {1 - size * 0.01:10.0%}")
@@ -427,7 +479,11 @@ def top_k(state, bucket):
     import torch
     import torch.distributed as dist
 
-    gradient, size, answer = bucket.buffer(), dist.get_world_size(), torch.futures.Future()
+    gradient, size, answer = (
+        bucket.buffer(),
+        dist.get_world_size(),
+        torch.futures.Future(),
+    )
     if state["feedback"]:
         gradient = gradient + state.get("kept", 0)
     chosen = gradient.abs().topk(int(state["share"] * len(gradient))).indices
@@ -438,7 +494,9 @@ def top_k(state, bucket):
     dist.all_gather_single(values, gradient[chosen])
     dist.all_gather_single(places, chosen.int())
     state["kept"] = gradient.index_fill(0, chosen, 0)
-    answer.set_result(torch.zeros_like(gradient).index_add_(0, places.long(), values / size))
+    answer.set_result(
+        torch.zeros_like(gradient).index_add_(0, places.long(), values / size)
+    )
     return answer
 
 
@@ -457,7 +515,9 @@ print(
 # %%
 values = torch.tensor([0.1, 0.3, 0.5, 2.7, -0.2])
 many = values.expand(100_000, 5)
-stochastic = torch.floor(many + torch.rand(many.shape, generator=torch.Generator().manual_seed(0)))
+stochastic = torch.floor(
+    many + torch.rand(many.shape, generator=torch.Generator().manual_seed(0))
+)
 print("value, in steps       ", *(f"{x:7.2f}" for x in values))
 print("nearest, mean of many ", *(f"{x:7.2f}" for x in torch.round(many).mean(0)))
 print("stochastic, mean      ", *(f"{x:7.2f}" for x in stochastic.mean(0)))
@@ -488,7 +548,11 @@ def quantised(state, bucket):
     import torch
     import torch.distributed as dist
 
-    gradient, size, answer = bucket.buffer(), dist.get_world_size(), torch.futures.Future()
+    gradient, size, answer = (
+        bucket.buffer(),
+        dist.get_world_size(),
+        torch.futures.Future(),
+    )
     scale = gradient.abs().max() / state["levels"]
     numbers = gradient / scale
     numbers = (
@@ -543,7 +607,9 @@ SHOWN = {
     "top-1 %, error feedback": "top-1 %，误差反馈",
 }
 series = [
-    curves.Series({"en": name, "zh": zh}, sent_so_far(results[name]), results[name]["loss"])
+    curves.Series(
+        {"en": name, "zh": zh}, sent_so_far(results[name]), results[name]["loss"]
+    )
     for name, zh in SHOWN.items()
 ]
 widgets.show(
@@ -581,7 +647,10 @@ gradient = torch.randn(4_000_000)
 works = {
     "fp16": (lambda: gradient.half().float(), 0.5),
     "8 bits": (lambda: (gradient / 0.04).round().to(torch.int8), 0.75),
-    "top-1 %": (lambda: gradient.index_fill(0, gradient.abs().topk(40_000).indices, 0), 0.98),
+    "top-1 %": (
+        lambda: gradient.index_fill(0, gradient.abs().topk(40_000).indices, 0),
+        0.98,
+    ),
 }
 for name, (work, saved) in works.items():
     seconds = []
@@ -617,7 +686,8 @@ widgets.show(network_picture.network(two_machines))
 
 # %%
 my_times_longer = lab.guess(
-    {"en": "the worse ring over the better one", "zh": "较慢的环用时是较快的环的几倍"}, unit="ratio"
+    {"en": "the worse ring over the better one", "zh": "较慢的环用时是较快的环的几倍"},
+    unit="ratio",
 )
 
 # %%
@@ -636,14 +706,19 @@ runs = {
 print(f"{'':<22} over the cable, one way   simulated    measured   off the sum by")
 for (name, plan), run in zip(PLANS.items(), runs.values()):
     crossing = sum(
-        len(move.chunks) for step in plan.steps for move in step if move.src < 4 <= move.dst
+        len(move.chunks)
+        for step in plan.steps
+        for move in step
+        if move.src < 4 <= move.dst
     )
     print(
         f"{name:<22} {crossing * 100_000:19,} bytes {network.time_us(plan, two_machines, 800_000) / 1000:8.0f} ms "
         f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}"
     )
 widgets.show(network_picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7)))
-better, worse = (max(max(rank["seconds"]) for rank in runs[f"ring {each}"]) for each in ORDERS)
+better, worse = (
+    max(max(rank["seconds"]) for rank in runs[f"ring {each}"]) for each in ORDERS
+)
 my_times_longer.score(worse / better)
 
 # %% [markdown]
@@ -667,8 +742,12 @@ for name, plan in PLANS.items():
 
 # %%
 def two_jobs(shift_ms, compute_ms=30, send_ms=20, num_steps=4):
-    assert shift_ms == 0 or send_ms <= shift_ms <= compute_ms, "only these cases are worked out"
-    took_ms = send_ms if shift_ms else 2 * send_ms  # two at a time have half of the link each
+    assert shift_ms == 0 or send_ms <= shift_ms <= compute_ms, (
+        "only these cases are worked out"
+    )
+    took_ms = (
+        send_ms if shift_ms else 2 * send_ms
+    )  # two at a time have half of the link each
     rows = []
     for job in range(2):
         for step in range(num_steps):
@@ -688,7 +767,9 @@ def two_jobs(shift_ms, compute_ms=30, send_ms=20, num_steps=4):
 together, apart = two_jobs(0), two_jobs(25)
 for shift_ms, jobs in ((0, together), (25, apart)):
     draw(jobs, f"two_jobs({shift_ms})", span_us=together.end_us.max())
-    print(f"started {shift_ms} ms apart: the last job ends after {jobs.end_us.max() / 1000:.0f} ms")
+    print(
+        f"started {shift_ms} ms apart: the last job ends after {jobs.end_us.max() / 1000:.0f} ms"
+    )
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
@@ -731,7 +812,8 @@ def selected(setting, names):
     excludes, setting = setting.startswith("^"), setting.removeprefix("^")
     whole, words = setting.startswith("="), setting.removeprefix("=").split(",")
     matches = [
-        any(name == word if whole else name.startswith(word) for word in words) for name in names
+        any(name == word if whole else name.startswith(word) for word in words)
+        for name in names
     ]
     return [name for name, match in zip(names, matches) if match != excludes]
 
@@ -789,14 +871,22 @@ def speak():
 
 # %%
 if resources.num_gpus():
-    run = lab.launch(speak, ranks=min(2, resources.num_gpus()), devices="cuda", timeout_s=50)
+    run = lab.launch(
+        speak, ranks=min(2, resources.num_gpus()), devices="cuda", timeout_s=50
+    )
     lines = [line for line in run.logs[0].splitlines() if "NCCL INFO" in line]
     wanted = [
         line
         for line in lines
-        if any(word in line for word in ("Using network", "environment", "Ring", "Trees"))
+        if any(
+            word in line for word in ("Using network", "environment", "Ring", "Trees")
+        )
     ]
-    print(f"{len(lines)} lines of NCCL INFO from rank 0; among them:", *wanted[:12], sep="\n")
+    print(
+        f"{len(lines)} lines of NCCL INFO from rank 0; among them:",
+        *wanted[:12],
+        sep="\n",
+    )
 else:
     print("No GPU here: NCCL was not run, and there is nothing to show.")
 
@@ -875,7 +965,12 @@ def my_ring(bandwidths):
         links = [bandwidths[a][b] for a, b in zip(ring, ring[1:] + ring[:1])]
         return min(links), -links.count(min(links))
 
-    return list(max(((0, *rest) for rest in permutations(range(1, len(bandwidths)))), key=quality))
+    return list(
+        max(
+            ((0, *rest) for rest in permutations(range(1, len(bandwidths)))),
+            key=quality,
+        )
+    )
     ### END SOLUTION
 
 

@@ -61,7 +61,9 @@ def start():
     return (
         net,
         optimizer,
-        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 10)),
+        torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: min(1, (step + 1) / 10)
+        ),
     )
 
 
@@ -99,7 +101,9 @@ PARTS = {
 def leave_out(folder, part):
     net, optimizer, rate = start()
     train(net, optimizer, rate, range(20))
-    checkpoint.save(folder, 20, net, optimizer, extra={"rate": rate.state_dict(), "position": 20})
+    checkpoint.save(
+        folder, 20, net, optimizer, extra={"rate": rate.state_dict(), "position": 20}
+    )
     undisturbed = train(net, optimizer, rate, range(20, 40))
     net, optimizer, rate = start()
     found = checkpoint.load(folder, net, None if part == "optimizer" else optimizer)
@@ -121,7 +125,9 @@ apart = {part: [abs(a - b) for a, b in zip(*ran[1][part])] for part in PARTS}
 widgets.show(
     curves.curves(
         [
-            Series({"en": part, "zh": PARTS[part]}, range(1, 21), apart[part], points=True)
+            Series(
+                {"en": part, "zh": PARTS[part]}, range(1, 21), apart[part], points=True
+            )
             for part in list(PARTS)[1:]
         ],
         title={
@@ -163,7 +169,9 @@ for name, value in (("Namespace", args), ("Trap", Trap()), ("vars(args)", vars(a
         print(f"{name}: {type(error).__name__}: {str(error).partition('.')[0]}")
 torch.save({"args": Trap()}, file)
 print("Trap, weights_only=False:")
-opened = torch.load(file, weights_only=False)  # what the text's load does in an old torch
+opened = torch.load(
+    file, weights_only=False
+)  # what the text's load does in an old torch
 
 # %% [markdown] sections="10.5.1"
 # `vars(args)`, a dict, says the same and is harmless. `torch.distributed.checkpoint` has such a place, too: its usual `FileSystemWriter` pickles the `.metadata` that it reads first. `labkit.recovery.checkpoint` lets it write safetensors files instead, and refuses an `extra` that would have to be unpickled.
@@ -220,7 +228,12 @@ heads = (
     if words.language() == "en"
     else ("训练停住", "写到磁盘为止")
 )
-names = {"plain": "基本", "sharded": "分片", "incremental": "增量", "asynchronous": "异步"}
+names = {
+    "plain": "基本",
+    "sharded": "分片",
+    "incremental": "增量",
+    "asynchronous": "异步",
+}
 rows = [
     ({"en": kind, "zh": names[kind]}, {heads[0]: 1e3 * stood, heads[1]: 1e3 * done})
     for kind, (stood, done, _) in kinds.items()
@@ -263,7 +276,9 @@ def what_changes(folder):
         written, states = [], []
         for step in range(3):
             one_step(net, optimizer, step)
-            path = checkpoint.save(folder / name, step, net, optimizer, kind="incremental")
+            path = checkpoint.save(
+                folder / name, step, net, optimizer, kind="incremental"
+            )
             written.append(checkpoint.about(path)["written_bytes"])
             kept = [
                 *net.parameters(),
@@ -277,7 +292,9 @@ def what_changes(folder):
 
 # %%
 changed = lab.launch(what_changes, FOLDER / "changes", ranks=1)[0]
-print(f"{my_shares = }\ntrained       tensors unchanged    bytes: first save    third save   share")
+print(
+    f"{my_shares = }\ntrained       tensors unchanged    bytes: first save    third save   share"
+)
 for name, (equal, num, written) in changed.items():
     print(
         f"{name:<13} {equal:9} of {num:3} {written[0]:20,} {written[2]:13,} {written[2] / written[0]:7.2f}"
@@ -307,7 +324,9 @@ def train_and_save(folder, die_at=None):
         losses[position] = time.time(), train(net, optimizer, rate, [position])[0]
         position += 1
         if position % 10 == 0:
-            checkpoint.save(folder, position, net, optimizer, extra={"rate": rate.state_dict()})
+            checkpoint.save(
+                folder, position, net, optimizer, extra={"rate": rate.state_dict()}
+            )
     return losses
 
 
@@ -327,7 +346,8 @@ except lab.RankFailed as error:
 
 # %%
 my_seconds = lab.guess(
-    {"en": "from the kill to the first new step", "zh": "从被杀到第一个新的步"}, unit="s"
+    {"en": "from the kill to the first new step", "zh": "从被杀到第一个新的步"},
+    unit="s",
 )
 
 # %%
@@ -340,13 +360,21 @@ print(
     f"{noticed_s:.2f} s until this notebook knew, {to_first_step_s:.2f} s to step {min(after) + 1}"
 )
 same = [after[step][1] == undisturbed[step][1] for step in after]
-print(f"losses equal to the undisturbed run's, to the last bit: {sum(same)} of {len(same)}")
-names = ({"en": "undisturbed", "zh": "未受干扰"}, {"en": "after the recovery", "zh": "恢复之后"})
+print(
+    f"losses equal to the undisturbed run's, to the last bit: {sum(same)} of {len(same)}"
+)
+names = (
+    {"en": "undisturbed", "zh": "未受干扰"},
+    {"en": "after the recovery", "zh": "恢复之后"},
+)
 widgets.show(
     curves.curves(
         [
             Series(
-                name, [step + 1 for step in ran], [loss for _, loss in ran.values()], points=True
+                name,
+                [step + 1 for step in ran],
+                [loss for _, loss in ran.values()],
+                points=True,
             )
             for name, ran in zip(names, (undisturbed, after))
         ],
@@ -422,7 +450,8 @@ def whole(net, optimizer):
         *(state[key] for state in optimizer.state.values() for key in sorted(state)),
     ]
     return [
-        each.full_tensor() if hasattr(each, "full_tensor") else each.detach() for each in tensors
+        each.full_tensor() if hasattr(each, "full_tensor") else each.detach()
+        for each in tensors
     ]
 
 
@@ -437,7 +466,9 @@ def load_shards(folder, engine):
     if engine == "FSDP2":
         net, optimizer = sharded_model(1, 64)
     else:
-        net = torch.nn.parallel.DistributedDataParallel(model.Transformer(1, 64, 4, max_len=32))
+        net = torch.nn.parallel.DistributedDataParallel(
+            model.Transformer(1, 64, 4, max_len=32)
+        )
         optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
     found = checkpoint.load(folder, net, optimizer)
     return whole(net, optimizer), found["rng"]
@@ -488,7 +519,9 @@ dist.destroy_process_group()"""
 # %%
 file = FOLDER / "train.py"
 file.write_text(TRAIN)
-ran = lab.launch_script(file, FOLDER / "torchrun", FOLDER / "killed at", ranks=2, max_restarts=2)
+ran = lab.launch_script(
+    file, FOLDER / "torchrun", FOLDER / "killed at", ranks=2, max_restarts=2
+)
 step, began_s, imports_s = ran[0]
 torchrun_s = began_s - float((FOLDER / "killed at").read_text())
 print(
@@ -504,9 +537,9 @@ print(
 # %%
 for node in range(2):
     print(
-        *script.command(file, ranks=2, using="torchrun", max_restarts=1, nodes=(1, 2), node=node)[
-            :-1
-        ],
+        *script.command(
+            file, ranks=2, using="torchrun", max_restarts=1, nodes=(1, 2), node=node
+        )[:-1],
         "train.py &",
     )
 
@@ -552,7 +585,10 @@ widgets.show(
         log_x=True,
         badge="simulated",
         title={"en": "What saving and failing cost", "zh": "保存与故障的代价"},
-        x_name={"en": "minutes between two checkpoints", "zh": "两个检查点之间的分钟数"},
+        x_name={
+            "en": "minutes between two checkpoints",
+            "zh": "两个检查点之间的分钟数",
+        },
         y_name={"en": "time over useful time", "zh": "总时间 / 有用时间"},
     )
 )
@@ -561,7 +597,9 @@ print(
     f"{check.slowdown(60 * young_min, C, M, R):.3f} times as long"
 )
 for name in ("sharded", "asynchronous"):
-    print(f"the model above, {name:<12} save: every {sqrt(2 * kinds[name][0] * M):.0f} s")
+    print(
+        f"the model above, {name:<12} save: every {sqrt(2 * kinds[name][0] * M):.0f} s"
+    )
 
 # %% [markdown]
 # The formula is Daly's complete one (2006), $M e^{R/M}(e^{(T+C)/M}-1)/T$; beside it failures are played through, one by one. The valley is flat: twice or half of the best interval costs little. And the interval grows only with the root of C: an asynchronous save, which stops training for a shorter time, may come more often, and then a failure loses less. Recovery time does not move the valley, it lifts it.
@@ -618,7 +656,9 @@ def my_interval(save_s, mtbf_s):
     """Seconds between two checkpoints, the save not counted."""
     ### BEGIN SOLUTION
     candidates = [mtbf_s * 10 ** (-5 + 0.005 * i) for i in range(1060)]
-    return min(candidates, key=lambda interval_s: check.slowdown(interval_s, save_s, mtbf_s))
+    return min(
+        candidates, key=lambda interval_s: check.slowdown(interval_s, save_s, mtbf_s)
+    )
     ### END SOLUTION
 
 

@@ -236,7 +236,10 @@ print(f"rank 0: {before:g} before the wait, {after:g} after it")
 import re
 from pathlib import Path
 
-header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
+header = (
+    Path(torch.__file__).parent
+    / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
+)
 text = header.read_text()
 names = re.findall(r'"((?:TORCH_)?NCCL_[A-Z_]+)"', text)
 minutes = re.search(
@@ -244,7 +247,9 @@ minutes = re.search(
 )[1]
 print(f"{len(names)} variables; NCCL_TIMEOUT among them: {'NCCL_TIMEOUT' in names}")
 print(*(name for name in names if "TIMEOUT" in name or "ASYNC_ERROR" in name), sep="\n")
-print(f"default time limit: NCCL {minutes} min; gloo {dist.constants.default_pg_timeout} (h:min:s)")
+print(
+    f"default time limit: NCCL {minutes} min; gloo {dist.constants.default_pg_timeout} (h:min:s)"
+)
 
 # %% [markdown]
 # `NCCL_TIMEOUT` is not among them, so nothing reads it. Of the other two spellings, the one with `TORCH_` is current and the short one is kept for old scripts; what it turns on has long been the default. What counts is the `timeout=` of `init_process_group` and of `new_group`. In the next run rank 1 is 0.3 s late, once in the default group, once in a group with a timeout of 0.1 s. **Predict** after how many seconds rank 0 is through, in each.
@@ -271,7 +276,9 @@ def late():
 
 
 # %%
-run = lab.launch(late, ranks=2, devices="cpu", timeout_s=40)  # gloo raises, NCCL ends the process
+run = lab.launch(
+    late, ranks=2, devices="cpu", timeout_s=40
+)  # gloo raises, NCCL ends the process
 print(f"{my_seconds = }")
 for name, (seconds, how) in run[0].items():
     print(f"{name:<14} {seconds:.1f} s  {how}")
@@ -330,7 +337,9 @@ os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
 error = fails(trap_one, False, ranks=3)
 run = lab.launch(swapped, ranks=3, timeout_s=40)
 del os.environ["TORCH_DISTRIBUTED_DEBUG"]
-print(f"{error}\n\nswapped order: no complaint; rank 0 got {run[0]}, right is (3.0, 30.0)")
+print(
+    f"{error}\n\nswapped order: no complaint; rank 0 got {run[0]}, right is (3.0, 30.0)"
+)
 
 # %% [markdown]
 # The operations are named at once, in the ranks themselves; labkit has only put them together. What is compared is operation, size and type, so the swapped order passes here too. The price is a comparison before every call, so it is for a search, not for training. A sum of one number, 200 times:
@@ -385,7 +394,9 @@ def one_nan():
 
 
 run = lab.launch(one_nan, ranks=4, timeout_s=40)
-print(f"{(my_before, my_after) = }; before: {run[0][1].ranks}, after: {run[0][2].ranks}")
+print(
+    f"{(my_before, my_after) = }; before: {run[0][1].ranks}, after: {run[0][2].ranks}"
+)
 for rank, (own, *_) in enumerate(run):
     print(
         f"rank {rank}:",
@@ -424,12 +435,18 @@ my_row = None
 def train_16bit(dtype, autocast, num_steps=8):
     """The losses, how many steps the scaler skipped, and whether the weights are still finite."""
     device = torch.get_default_device()
-    net, inputs, targets = torch.nn.Linear(16, 1), torch.full((8, 16), 50.0), torch.zeros(8, 1)
+    net, inputs, targets = (
+        torch.nn.Linear(16, 1),
+        torch.full((8, 16), 50.0),
+        torch.zeros(8, 1),
+    )
     torch.nn.init.constant_(net.weight, 100.0)  # outputs of 80000
     if not autocast:
         net.to(dtype), (inputs := inputs.to(dtype)), (targets := targets.to(dtype))
     optimizer, losses, skipped = torch.optim.SGD(net.parameters(), lr=1e-5), [], 0
-    scaler = torch.amp.GradScaler(device.type, enabled=autocast and dtype == torch.float16)
+    scaler = torch.amp.GradScaler(
+        device.type, enabled=autocast and dtype == torch.float16
+    )
     for _ in range(num_steps):
         with torch.autocast(device.type, dtype=dtype, enabled=autocast):
             loss = torch.nn.functional.mse_loss(net(inputs), targets)
@@ -465,7 +482,9 @@ from labkit.launching import rank
 weight = numpy.arange(8, dtype=numpy.float32)
 rank.current().give((hash(weight.tobytes()), hashlib.blake2b(weight.tobytes(), digest_size=8).hexdigest()))
 """)
-for rank, (hashed, digest) in enumerate(lab.launch_script(script, ranks=2, timeout_s=50)):
+for rank, (hashed, digest) in enumerate(
+    lab.launch_script(script, ranks=2, timeout_s=50)
+):
     print(f"rank {rank}: hash {hashed:21}   BLAKE2b {digest}")
 print("health.digest of the same tensor:", health.digest(torch.arange(8.0)))
 
@@ -522,10 +541,17 @@ def four_steps(fault):
 
 
 # %%
-columns = {name: four_steps(name) for name in ("healthy", "no zero_grad", "keeps losses")}
-print(f"{(my_norms, my_live_bytes) = }\nstep" + "".join(f"{name:>26}" for name in columns))
+columns = {
+    name: four_steps(name) for name in ("healthy", "no zero_grad", "keeps losses")
+}
+print(
+    f"{(my_norms, my_live_bytes) = }\nstep" + "".join(f"{name:>26}" for name in columns)
+)
 for step, row in enumerate(zip(*columns.values())):
-    print(f"{step:4}" + "".join(f"{norm:10.3f} {num_bytes:9,} bytes" for norm, num_bytes in row))
+    print(
+        f"{step:4}"
+        + "".join(f"{norm:10.3f} {num_bytes:9,} bytes" for norm, num_bytes in row)
+    )
 
 # %% [markdown] sections="19.9"
 # Gradients are added in place: the values grow, the memory does not. The training goes wrong (each update uses the sum of all gradients so far), and nothing runs out. What does grow is the third column: losses that are kept as tensors, in an evaluation without `torch.no_grad()`. Each one holds its whole graph. Keep `loss.item()`.
@@ -558,11 +584,17 @@ def looked_up(path):
 
 
 # %%
-net, whole, weights = Net(), Path(folder.name, "whole.pt"), Path(folder.name, "weights.pt")
+net, whole, weights = (
+    Net(),
+    Path(folder.name, "whole.pt"),
+    Path(folder.name, "weights.pt"),
+)
 torch.save(net, whole), torch.save(net.state_dict(), weights)
 print(f"tensors {sum(weight.nbytes for weight in net.parameters()):,} bytes")
 for path in (whole, weights):
-    print(f"{path.name:<10} {path.stat().st_size:,} bytes; looks up {', '.join(looked_up(path))}")
+    print(
+        f"{path.name:<10} {path.stat().st_size:,} bytes; looks up {', '.join(looked_up(path))}"
+    )
 
 # %% [markdown]
 # No context; both are the tensors and a little more. The difference is `__main__.Net`: the class is stored as a name. The harm comes when the file is read. **Predict** what happens with torch's default, and what after the class has moved:
@@ -632,7 +664,9 @@ def small_messages(per_message):
     return min(seconds), counted
 
 
-each, buckets = (lab.launch(small_messages, num, ranks=2, timeout_s=40)[0] for num in (1, 50))
+each, buckets = (
+    lab.launch(small_messages, num, ranks=2, timeout_s=40)[0] for num in (1, 50)
+)
 for seconds, counted in (each, buckets):
     print(
         f"{counted.calls['all_reduce']:3} calls, {counted.payload_bytes['all_reduce']:,} bytes, {1e3 * seconds:5.1f} ms"
@@ -685,14 +719,20 @@ from torch.utils.data import DataLoader
 
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    batch = next(iter(DataLoader(torch.ones(8, 1_000_000), batch_size=8, pin_memory=True)))
+    batch = next(
+        iter(DataLoader(torch.ones(8, 1_000_000), batch_size=8, pin_memory=True))
+    )
 print(f"pinned: {batch.is_pinned()};", *(str(one.message) for one in said))
 if torch.accelerator.is_available():
     for title, source in (("pinned, non_blocking", batch), ("pageable", batch.clone())):
         torch.accelerator.synchronize()
         began = time.perf_counter()
-        source.to(torch.accelerator.current_accelerator(), non_blocking=source.is_pinned())
-        print(f"{title:<20} the program goes on after {1e3 * (time.perf_counter() - began):.2f} ms")
+        source.to(
+            torch.accelerator.current_accelerator(), non_blocking=source.is_pinned()
+        )
+        print(
+            f"{title:<20} the program goes on after {1e3 * (time.perf_counter() - began):.2f} ms"
+        )
 
 # %% [markdown]
 # An eighth trap, which section 19.9 leaves out: a sampler whose `set_epoch` is forgotten. Nothing fails, and every epoch has the order of the first (chapter 03). `health.same_order` is asked with the indices of two epochs:
@@ -721,7 +761,9 @@ my_line = None
 def too_large(num_micro_batches):
     net = model.Transformer(4, 128, 4, max_len=128)
     tokens, targets = model.story_tokens(12 if dist.get_rank() == 1 else 2, 128)
-    for some, theirs in zip(tokens.chunk(num_micro_batches), targets.chunk(num_micro_batches)):
+    for some, theirs in zip(
+        tokens.chunk(num_micro_batches), targets.chunk(num_micro_batches)
+    ):
         loss = model.loss(net(some), theirs) / num_micro_batches
         loss.backward()
     dist.all_reduce(loss.detach())
@@ -734,7 +776,10 @@ print(
     f"{my_line = }\n{error.finding.fault}, rank {error.finding.ranks}, {error.finding.where['text']}"
 )
 print(error.outcomes[1].error["message"])
-print("in 6 microbatches:", *lab.launch(too_large, 6, ranks=2, devices=small, timeout_s=40))
+print(
+    "in 6 microbatches:",
+    *lab.launch(too_large, 6, ranks=2, devices=small, timeout_s=40),
+)
 
 # %% [markdown]
 # The error names the tensor that found no room. That is the last straw, not the load. One cure is shown already, but which one is right? What filled the memory is asked of a **snapshot**: who holds how much, at the highest moment. `memory.watch` counts every storage that torch makes, on any device; here of a step that fits: forward of each layer (F), loss, backward (B), update. **Predict** the largest part.
@@ -755,7 +800,9 @@ def one_step(cure=""):
         64 if cure == "half the length" else 128,
         1,
     )
-    batch = [part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())]
+    batch = [
+        part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())
+    ]
     if cure == "microbatches":
         num = 4
     if cure == "checkpointing":
@@ -770,12 +817,15 @@ def one_step(cure=""):
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
         train(net, optimizer, batch, num, watched, cure)
         began = time.perf_counter()
-        watched.layers(net.layers)  # from here on, a moment for each layer's forward and backward
+        watched.layers(
+            net.layers
+        )  # from here on, a moment for each layer's forward and backward
         train(net, optimizer, batch, num, watched, cure, marks=True)
         synchronize()
         seconds = time.perf_counter() - began
     weights = [
-        getattr(w, "full_tensor", lambda w=w: w)().detach().flatten() for w in net.parameters()
+        getattr(w, "full_tensor", lambda w=w: w)().detach().flatten()
+        for w in net.parameters()
     ]
     return watched.footprint(), seconds, torch.cat(weights)
 
@@ -784,7 +834,9 @@ def one_step(cure=""):
 def train(net, optimizer, batch, num, watched, cure, marks=False):
     """One step in ``num`` microbatches; gradients averaged over the ranks, by FSDP or by hand."""
     for tokens, targets in zip(*(part.chunk(num) for part in batch)):
-        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=cure == "bf16"):
+        with torch.autocast(
+            tokens.device.type, dtype=torch.bfloat16, enabled=cure == "bf16"
+        ):
             loss = model.loss(net(tokens), targets) / num
         sharding.claim(watched, net, optimizer), watched.kept()
         if marks:
@@ -803,9 +855,13 @@ def train(net, optimizer, batch, num, watched, cure, marks=False):
 run = lab.launch(one_step, ranks=2, timeout_s=40)
 plain, seconds, weights = run[0]
 widgets.show(
-    bytes_held.footprint(plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"})
+    bytes_held.footprint(
+        plain, title={"en": "A rank over a step", "zh": "一步之内的一个 rank"}
+    )
 )
-print(f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}")
+print(
+    f"{my_part = }; the highest moment is {plain.peak}, {format_bytes(plain.peak_bytes)}"
+)
 
 # %% [markdown]
 # On a GPU the allocator keeps a history itself. Section 8.11.1 calls `_record_memory_history(enabled=True)`. torch sends a bool to an older function; how many events do the two keep?
@@ -872,14 +928,21 @@ widgets.show(
     curves.bars(
         rows,
         unit_format=format_bytes,
-        title={"en": "Peak of a rank, one cure at a time", "zh": "一个 rank 的峰值，每次一种解法"},
+        title={
+            "en": "Peak of a rank, one cure at a time",
+            "zh": "一个 rank 的峰值，每次一种解法",
+        },
         badge=run.badge,
     )
 )
-print(f"{(my_best, my_changing) = }\n{'':<16} saves     time   new weights differ by up to")
+print(
+    f"{(my_best, my_changing) = }\n{'':<16} saves     time   new weights differ by up to"
+)
 for cure, (footprint, took, changed) in tried.items():
     saved = 1 - footprint.peak_bytes / plain.peak_bytes
-    print(f"{cure:<16} {saved:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}")
+    print(
+        f"{cure:<16} {saved:5.0%} {took / seconds:7.1f}x   {(changed - weights).abs().max():.0e}"
+    )
 
 # %% [markdown] sections="8.11.1"
 # Adam moves a weight by about its learning rate, 1e-3, in each of the two steps; a difference of that size is another update, and one far below is rounding. The times are of one try; only a GPU can tell a GPU's, most of all for bf16.
@@ -895,7 +958,8 @@ for offload in ("none", "optimizer", "all"):
     step = sharding.Step(engine="zero3", ranks=2, layers=4, dim=128, offload=offload)
     held = step.predict().bytes_by("device")
     device, host = (
-        format_bytes(held[place][0]) if place in held else "0 B" for place in ("device", "host")
+        format_bytes(held[place][0]) if place in held else "0 B"
+        for place in ("device", "host")
     )
     print(f"predicted, offload {offload:<10} device {device:<8} host {host}")
 
@@ -963,11 +1027,14 @@ my_second_run, my_four_ranks = None, None
 
 # %%
 def three_steps():
-    torch.use_deterministic_algorithms(True)  # raises where an operation has no deterministic form
+    torch.use_deterministic_algorithms(
+        True
+    )  # raises where an operation has no deterministic form
     torch.manual_seed(0)
     net = DDP(model.Transformer(1, 32, 2, max_len=32))
     tokens, targets = (
-        part.chunk(dist.get_world_size())[dist.get_rank()] for part in model.story_tokens(8, 32)
+        part.chunk(dist.get_world_size())[dist.get_rank()]
+        for part in model.story_tokens(8, 32)
     )
     for _ in range(3):
         net.zero_grad()
@@ -1152,7 +1219,9 @@ def one_epoch(batches):
     return weight
 
 
-error = fails(lambda: one_epoch([1.0, 4.0] if dist.get_rank() == 1 else [3.0, 2.0, 6.0]), ranks=3)
+error = fails(
+    lambda: one_epoch([1.0, 4.0] if dist.get_rank() == 1 else [3.0, 2.0, 6.0]), ranks=3
+)
 print(error)
 
 
@@ -1209,7 +1278,10 @@ def my_four(x):
     """What the rank before had."""
     ### BEGIN SOLUTION
     rank, size, got = dist.get_rank(), dist.get_world_size(), torch.empty_like(x)
-    requests = [dist.isend(x, dst=(rank + 1) % size), dist.irecv(got, src=(rank - 1) % size)]
+    requests = [
+        dist.isend(x, dst=(rank + 1) % size),
+        dist.irecv(got, src=(rank - 1) % size),
+    ]
     for request in requests:
         request.wait()
     return got

@@ -382,7 +382,13 @@ lab.table({"model": plan.model} | told(plan) for plan in ruled)
 # See who does not fit. DDP ends long before 7 B, since a full copy of the states is 18 bytes a parameter: on 80 GB that is 4 B, with nothing left for activations. And 70 B on eight cards has no room even when everything is sharded. Now the planner's choice, with more cards for the 70 B:
 
 # %%
-sizes = {"GPT-2 XL": 8, "LLaMA 7B": 8, "LLaMA 13B": 8, "LLaMA-2 70B": 64, "GPT-3 175B": 128}
+sizes = {
+    "GPT-2 XL": 8,
+    "LLaMA 7B": 8,
+    "LLaMA 13B": 8,
+    "LLaMA-2 70B": 64,
+    "GPT-3 175B": 128,
+}
 plans = [planner.Plan(model=name, gpus=n, batch=512) for name, n in sizes.items()]
 best = [planner.search(plan).best for plan in plans]
 lab.table({"model": plan.model, "gpus": plan.gpus} | told(plan) for plan in best)

@@ -64,6 +64,51 @@ def test_a_long_docstring_is_folded():
     assert comments.bare(told) == comments.bare('def f():\n    """One."""\n')
 
 
+SHOWS = """runs = {"two threads": 1.5, "DDP": 1}
+share = lab.guess("the idle share", between=(0, 1))
+lab.bars(runs, title="By name" if wide else "Threads", unit="ms")
+lab.table(runs["two threads"], title={"en": "One thing", "zh": "一件事"})
+lab.curves(measured={"a long run": runs}, x="ranks", y="ms", badge=f"{run} here")
+print("two threads", f"two threads")
+"""
+TOLD = {'"two threads"': '"两个线程"', '"the idle share"': '"空闲占比"', '"ranks"': '"rank 数"'}
+
+
+def test_the_words_that_a_reader_is_shown_are_told_in_chinese():
+    assert set(comments.shown(SHOWS)) == {
+        '"the idle share"',
+        '"By name"',
+        '"a long run"',
+        '"ranks"',
+    }
+    told = comments.rendered(SHOWS, TOLD)
+    assert told.splitlines() == [
+        'runs = {"两个线程": 1.5, "DDP": 1}',
+        'share = lab.guess("空闲占比", between=(0, 1))',
+        """lab.bars(runs, title="By name" if wide else "Threads", unit="ms")""",
+        'lab.table(runs["两个线程"], title={"en": "One thing", "zh": "一件事"})',
+        'lab.curves(measured={"a long run": runs}, x="rank 数", y="ms", badge=f"{run} here")',
+        'print("两个线程", f"two threads")',
+    ]
+    assert comments.bare(told, TOLD) == comments.bare(SHOWS, TOLD)
+    assert comments.bare(told.replace("1.5", "1.6"), TOLD) != comments.bare(SHOWS, TOLD)
+    assert comments.bare(told.replace("两个线程", "三个线程"), TOLD) != comments.bare(SHOWS, TOLD)
+
+
+def test_a_shown_word_is_one_string_and_its_chinese_another():
+    faults = comments.faults([SHOWS, 'f("in two " "pieces")'], {'"in two pieces"': '"两段"'})
+    assert faults == [
+        "comments: no code cell says '\"in two pieces\"'. Remove it, or bring it up to date"
+    ]
+    assert comments.faults([SHOWS], {'"two threads"': "两个线程"}) == [
+        'comments: "two threads" is shown, so its Chinese stands in quotes too'
+    ]
+    twice = {'"two threads"': '"一"', '"the idle share"': '"一"'}
+    assert comments.faults([SHOWS], twice) == [
+        'comments: two words have the same Chinese, "一". Tell them apart'
+    ]
+
+
 @pytest.mark.parametrize(
     ("part", "fault"),
     [
@@ -107,4 +152,5 @@ def test_every_remark_of_a_chapter_has_its_chinese(name):
         pairs = list(zip(english, chinese, strict=True))
         assert sum(one != other for one, other in pairs) >= 2
         for one, other in pairs:
-            assert comments.bare(one) == comments.bare(SPEAKS.sub(r'\1"en"', other))
+            told = chapter.remarks
+            assert comments.bare(one, told) == comments.bare(SPEAKS.sub(r'\1"en"', other), told)

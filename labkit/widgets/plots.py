@@ -1,0 +1,125 @@
+"""``curves`` and ``bars``: numbers that a cell has gathered, as a picture that shows itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from reprlib import repr as brief
+from typing import Any
+
+from labkit.pictures import curves as drawing
+from labkit.pictures.sketch import Sketch
+from labkit.shown import Said, Shown
+from labkit.units import UNITS, check_word, format_number
+
+Line = Mapping[float, float]
+"""x -> y"""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plot(Shown):
+    """Curves or bars. At the end of a cell it is drawn there."""
+
+    draw: Any
+    """what makes the drawing, in the language it is given"""
+    title: Said = ""
+    """its heading"""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """what is drawn, by name"""
+
+    def _picture(self, language: str) -> Sketch:
+        return self.draw(language=language)
+
+    def __repr__(self) -> str:
+        return f"Plot({brief(self.title)}, {', '.join(map(str, self.numbers))})"
+
+
+def curves(
+    *,
+    measured: Mapping[str, Line] | None = None,
+    predicted: Mapping[str, Line] | None = None,
+    x: Said = "",
+    y: Said = "",
+    unit: str = "",
+    title: Said = "",
+    badge: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Plot:
+    """Dots that were measured and lines that were predicted, by name: each is {x: y}. What has one
+    name in both has one colour.
+
+    ``x`` and ``y`` name the axes; ``unit`` is the unit of y, a key of ``units.UNITS`` ("bytes",
+    "ms"). ``badge`` says where the numbers come from; without it "measured", "predicted" or both.
+    Raises ValueError where there is nothing to draw, or what can't be drawn.
+    """
+    series = []
+    for given, points in ((predicted, False), (measured, True)):
+        for name, line in _named(given, "curves").items():
+            _check_line(name, line)
+            series.append(
+                drawing.Series(name, list(line.keys()), list(line.values()), points=points)
+            )
+    both = [word for word, given in (("measured", measured), ("predicted", predicted)) if given]
+    drawn = partial(
+        drawing.curves,
+        series,
+        title=title,
+        badge=badge or " / ".join(both),
+        x_name=x,
+        y_name=y,
+        y_format=_format(unit),
+        log_x=log_x,
+        log_y=log_y,
+    )
+    drawn()  # what is wrong is said here, not when it is shown
+    return Plot(draw=drawn, title=title, numbers={**(predicted or {}), **(measured or {})})
+
+
+def bars(
+    rows: Mapping[str, float | Mapping[str, float]],
+    *,
+    unit: str = "",
+    title: Said = "",
+    badge: str = "measured",
+    marks: Mapping[str, float] | None = None,
+) -> Plot:
+    """Horizontal bars from 0, each with its value: {name: value} or {name: {series: value}}.
+
+    ``marks`` are dashed lines: {words: value}, a bound or a formula. ``unit`` is a key of
+    ``units.UNITS``; ``badge`` says where the numbers come from. Raises ValueError for no rows, or
+    a value that is not finite or below 0.
+    """
+    named = _named(rows, "bars")
+    drawn = partial(
+        drawing.bars,
+        list(named.items()),
+        title=title,
+        badge=badge,
+        unit_format=_format(unit),
+        marks=list(_named(marks, "marks").items()),
+    )
+    drawn()
+    return Plot(draw=drawn, title=title, numbers=dict(named))
+
+
+def _named(given: Mapping | Sequence | None, what: str) -> Mapping:
+    """Names and what they stand for; raises ValueError for anything else."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"{what} are a dict from names to numbers; got {brief(given)}")
+    return given
+
+
+def _check_line(name: str, line: Line) -> None:
+    """Raises ValueError for what is no {x: y}."""
+    if not isinstance(line, Mapping):
+        raise ValueError(f"a curve is a dict from x to y; {name!r} is {brief(line)}")
+
+
+def _format(unit: str) -> drawing.Format:
+    """How a value is written."""
+    if unit:
+        check_word(unit, UNITS, "a unit")
+        return partial(format_number, unit=unit)
+    return drawing.plain

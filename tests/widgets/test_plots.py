@@ -1,0 +1,58 @@
+"""``lab.curves`` and ``lab.bars``: a cell's numbers as a picture that shows itself."""
+
+import pytest
+
+import labkit as lab
+from labkit import words
+
+
+def test_curves_draw_lines_that_were_predicted_and_dots_that_were_measured():
+    plot = lab.curves(
+        predicted={"step": {1: 2.0, 2: 3.0}},
+        measured={"step": {1: 2.5, 2: 3.5}},
+        x="ranks",
+        y="ms",
+        title="One step",
+    )
+    picture = plot.picture()
+    assert picture.heading == "One step"
+    assert picture.badge == "measured / predicted"
+    assert picture.table[0] == ("ranks", "step —", "step ●")
+    assert picture.table[1:] == (("1", "2", "2.5"), ("2", "3", "3.5"))
+    assert set(plot.bundle()) == {"text/html", "image/png", "text/plain"}
+    assert "One step" in repr(plot)
+
+
+def test_the_badge_says_what_there_is():
+    line = {"a": {1: 1.0, 2: 2.0}}
+    assert lab.curves(measured=line).picture().badge == "measured"
+    assert lab.curves(predicted=line).picture().badge == "predicted"
+    assert "paced" in lab.curves(measured=line, badge="measured, paced").picture().badge
+
+
+def test_bars_have_units_and_bounds():
+    picture = lab.bars(
+        {"rank 0": {"sent": 2.0, "received": 3.0}}, unit="mb", marks={"bound": 4.0}, title="Traffic"
+    ).picture()
+    assert picture.table == (("", "sent", "received"), ("rank 0", "2.00 MB", "3.00 MB"))
+    with words.meanwhile("zh"):
+        assert lab.bars({"甲": 1.0}, title="流量").picture().language == "zh"
+
+
+@pytest.mark.parametrize(
+    ("draw", "reason"),
+    [
+        (lambda: lab.curves(), "one series or more"),
+        (lambda: lab.curves(measured=[1, 2]), "curves are a dict"),
+        (lambda: lab.curves(measured={"a": [1, 2]}), "a curve is a dict from x to y"),
+        (lambda: lab.curves(measured={"a": {1: float("nan")}}), "all finite"),
+        (lambda: lab.curves(measured={"a": {0: 1.0}}, log_x=True), "above 0"),
+        (lambda: lab.curves(measured={"a": {1: 1.0}}, unit="miles"), "a unit"),
+        (lambda: lab.bars({}), "there is a bar"),
+        (lambda: lab.bars({"a": -1.0}), "0 or more"),
+        (lambda: lab.bars([("a", 1.0)]), "bars are a dict"),
+    ],
+)
+def test_what_can_not_be_drawn_is_said_at_once(draw, reason):
+    with pytest.raises(ValueError, match=reason):
+        draw()
