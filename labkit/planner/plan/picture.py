@@ -64,7 +64,7 @@ TIME_LOOKS = {
     "expert": ("#9a8fdc", ""),
     "gather": ("#bfa45f", "|"),
     "pipeline": ("#f6cf65", ""),
-    "bubble": ("", KINDS[IDLE].hatch),
+    "bubble": ("#d4d7dc", KINDS[IDLE].hatch),  # without a colour it would have no hatch
     "data": ("#f2954b", "+"),
     "optimizer": (KINDS["optimizer"].colour, KINDS["optimizer"].hatch),
 }
