@@ -10,7 +10,8 @@ from browserless import from_browser, settle
 from labkit import planner, widgets
 from labkit.planner.models import names
 from labkit.planner.plan import plan_board
-from labkit.planner.plan.plan import Plan, shortened
+from labkit.planner.plan.picture import shortened
+from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.shape import Shape
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets import export, gallery, trial, turning

@@ -24,10 +24,6 @@ from labkit.words import both, say
 TOY_RANKS = 4
 MOST_SPANS = 20_000
 """A step of more actions than this is not simulated: its closed form stands."""
-MOST_ACTIONS = 32
-"""A step of more on a rank is drawn with fewer microbatches."""
-MOST_BOXES = 2_000
-"""A timeline of more is not drawn."""
 DAY_US = 86_400e6
 LAYOUT = tuple(each.name for each in fields(Layout) if each.name not in ("dp", "gbs"))
 """Fields of a Layout that a Plan has as well, by the same name."""
@@ -214,6 +210,19 @@ class Plan(Experiment):
             spread=self.used.spread,
         )
 
+    def row(self) -> dict[str, object]:
+        """For ``lab.table``: model, layout, memory, step, MFU, and whose constants they are by."""
+        return {
+            "model": self.shape.name,
+            "gpus": self.gpus,
+            "layout": written(self.layout),
+            "memory_bytes": self.memory().peak_bytes,
+            "fits": self.fits,
+            "step_us": self.time().step_us,
+            "mfu_share": self.mfu(),
+            "stack": self.used.name,
+        }
+
     # --- as an experiment ---
 
     def predict(self) -> Timeline:
@@ -295,20 +304,6 @@ class Plan(Experiment):
         usual = nearest(self.cluster.gpu.name, self.zero)
         step += [f"stack {self.used.name}"] if self.used != usual else []
         return ", ".join(machine), ", ".join(filter(None, step))
-
-
-def shortened(plan: Plan) -> Plan | None:
-    """The plan whose step can be drawn: itself, or its layout with fewer microbatches, two for each
-    stage; None where there would be too much to see."""
-    layout = plan.layout
-    count = layout.num_microbatches
-    if 2 * plan.vpp * count > MOST_ACTIONS:
-        count = min(count, max(4, 2 * plan.pp))
-    if 2 * plan.vpp * count * plan.pp > MOST_BOXES:
-        return None
-    if count == layout.num_microbatches:
-        return plan
-    return plan.but(batch=count * layout.dp * plan.mbs)
 
 
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")

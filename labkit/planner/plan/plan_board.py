@@ -14,7 +14,7 @@ from labkit.planner.card_picture import days
 from labkit.planner.models import names, training_tokens
 from labkit.planner.plan import picture
 from labkit.planner.plan.layout import RECOMPUTE
-from labkit.planner.plan.plan import Plan, shortened
+from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.shape import Shape
 from labkit.units import check_real, format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs
@@ -223,7 +223,7 @@ class PlanBoard(Trial):
             svg.html(picture.time_bars(plans, language=self.language)),
         ]
         notes = [_room(step, say)]
-        if drawable := shortened(step):
+        if drawable := picture.shortened(step):
             parts.append(svg.html(self._timeline(step, drawable)))
         else:
             notes.append(say["long"])
