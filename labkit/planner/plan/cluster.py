@@ -151,6 +151,8 @@ class Group:
             return alpha_us, inside
         doublings = log2(self.size / together)
         outside = together * cluster.nic * nic_share
+        if not outside > 0:
+            raise ValueError(f"of the cards some share is reached, above 0; got {nic_share!r}")
         return alpha_us + NODE_ALPHA_US * doublings, min(inside, outside)
 
     def us(self, primitive: str, num_bytes: float, cluster: Cluster, nic_share: float) -> float:
