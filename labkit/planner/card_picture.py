@@ -159,10 +159,15 @@ def days(number: float) -> str:
     return f"{number:,.0f}" if number >= 20 else f"{number:.1f}"
 
 
+def tokens_told(number: float) -> str:
+    """A number of tokens, in billions where there are many."""
+    return f"{number / 1e9:,.0f} B" if number >= 1e10 else f"{number:,.0f}"
+
+
 def _notes(told: Card, say: Mapping[str, str]) -> list[str]:
     """For how many tokens days are told, and at which price money."""
     tokens = dict.fromkeys((told.trained_on(told.before), told.trained_on(told.after)))
-    counts = [f"{each:,.0f}" for each in tokens if each]
+    counts = [tokens_told(each) for each in tokens if each]
     if not counts:
         return []
     notes = [say["note"].format(" / ".join(counts))]

@@ -60,7 +60,7 @@ planner.board()
 # Now take 175 billion parameters on 64 GPUs, with `tp` 2 and `pp` 4. That leaves `dp` 8, so there are eight copies, each cut in eight parts. Nothing is sharded. How many GB of states does one GPU hold? Its card has 80.
 
 # %%
-held = lab.guess("175 B, tp 2, pp 4, dp 8, ZeRO 0: GB", between=(0, 1000))
+held = lab.guess("GB of states on each GPU", between=(0, 1000))
 
 # %%
 held.score(16 * 175 / (2 * 4))
@@ -77,7 +77,7 @@ lab.show(
 # %% [markdown]
 # What hangs over the line is too much. Only the states at stage 3 would have room on the card, and then the activations come on top of them.
 #
-# The thin bars below are the four stages of the first row. Why is stage 0 the fullest, although all have the same number of layers? With 1F1B it is `pp` microbatches ahead of the last one (chapter 08), so it keeps the activations of all of those.
+# The thin bars below are the four stages of the first row. Why is stage 0 the fullest, although all have the same number of layers? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those.
 #
 # There is one more reason not to rely on stage 3 here. A pipeline goes through its layers once for each microbatch, so it would gather all parameters anew each time. That is why pipelines usually go with stage 1.
 #
@@ -89,7 +89,7 @@ lab.show(
 #
 # ### Recipes
 #
-# The planner was told `recipe="mixed"`, which means the 16 bytes of chapter 01. Left alone, it uses Megatron's [recipe](https://github.com/NVIDIA/Megatron-LM), which adds gradients up in fp32, so it has 18 bytes: an eighth more states. So the first question to your engine is which recipe it has.
+# The planner was told `recipe="mixed"`, which means the 16 bytes of chapter 01. Left alone, it uses Megatron's recipe, which adds gradients up in fp32. So it has 18 bytes, an eighth more. So the first question to your engine is which recipe it has.
 
 # %% [markdown] sections="19.8.4"
 # ### Ten billion on eight cards of 40 GB
@@ -174,7 +174,7 @@ days(llama.params, llama.train_tokens, gpus=8, peak_tflops=312)
 # LLaMA 7B was trained by people who know their trade, and their paper tells how many hours of a GPU it took. Which MFU did they reach, do you think?
 
 # %%
-reached = lab.guess("MFU, LLaMA 7B", between=(0, 1))
+reached = lab.guess("MFU of LLaMA 7B", between=(0, 1))
 
 # %%
 at_peak = 24 * days(llama.params, llama.train_tokens, gpus=1, peak_tflops=312)
@@ -207,7 +207,7 @@ lab.table([{"predicted": round(predicted), "published": llama.a100_hours}])
 print(plan.trust())
 
 # %% [markdown]
-# That line is worth a habit. Every plan says whose constants it used and how far off those usually are, because a number without it is a guess with decimals.
+# Make it a habit to look for that line. Every plan says whose constants it used and how far off those usually are, because a number without it is a guess with decimals.
 #
 # ### What can be run
 #
@@ -224,7 +224,8 @@ planner.Plan(model="LLaMA 7B", gpus=8, pp=4, batch=64).toy().compare()
 # Two people may quote different MFUs for one run, and both may be right. Is attention counted in full, or only the half that a causal mask leaves? Are recomputed FLOPs counted as well (then it is called *hardware* FLOPs utilization)? And which peak stands below? A data sheet of an H100 shows 1,979 TFLOP/s, but that is with sparsity; dense, it is half. So say your convention with the number:
 
 # %%
-lab.table([{"in full_share": plan.mfu(), "causal_share": plan.mfu(causal=True)}])
+counted = {"in full": plan.mfu(), "causal": plan.mfu(causal=True)}
+lab.table({"attention": name, "mfu_share": mfu} for name, mfu in counted.items())
 
 # %% [markdown] sections="8.12"
 # ## What tensor parallelism costs
@@ -232,7 +233,7 @@ lab.table([{"in full_share": plan.mfu(), "causal_share": plan.mfu(causal=True)}]
 # Now let's turn one knob at a time. We take one machine with 8 GPUs and NVLink, where messages are as fast as they get. What do you expect of tensor parallelism: does it make the step shorter or longer, compared with plain data parallelism on the same eight cards?
 
 # %%
-tensor = lab.guess("tp 8 / tp 1", between=(0.1, 10))
+tensor = lab.guess("step with tp 8, over step with tp 1", between=(0.1, 10))
 
 # %%
 node = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, sp=True, batch=512)
@@ -299,7 +300,7 @@ lab.table([{kind: told[kind] for kind in kinds}])
 # Here is a trap. We predict the ZeRO run on 1,536 GPUs once more, but with the constants of another program: FSDP as people run it today, on the same cards. Call the real step 1. How long is the predicted one?
 
 # %%
-travel = lab.guess("predicted over real", between=(0, 5))
+travel = lab.guess("predicted step, over the real one", between=(0, 5))
 
 # %%
 last = next(run for run in runs if run.id == "sc21t2_z3_175B_1536")
@@ -335,7 +336,8 @@ plain = planner.Plan(model=layer, gpus=8, tp=8, mbs=4, batch=4, flash=False)
 again = plain.but(recompute="full")
 slower = again.time().step_us / plain.time().step_us - 1
 published = ms["Baseline with recompute"] / ms["Baseline no recompute"] - 1
-lab.table([{"published_share": published, "predicted_share": slower}])
+shares = {"published": "share", "predicted": "share"}
+lab.table([{"published": published, "predicted": slower}], units=shares)
 
 # %% [markdown]
 # It was more than a third, for two reasons: the backward takes less than twice the forward, and the messages of tensor parallelism come again too. Our planner knows the second reason and not the first, so it stays some points below.
@@ -345,7 +347,7 @@ lab.table([{"published_share": published, "predicted_share": slower}])
 # Nobody has 1,024 GPUs on a laptop. But what one rank of them would hold, torch itself can tell: with **fake tensors**, which have a shape and no bytes, and a fake process group of 1,024 ranks in which nothing is sent. We call that a rehearsal. FSDP really wraps the model, really shards it, and really steps the optimizer, only without data. So how many MB of parameters does rank 0 keep, of 27 GB in fp32?
 
 # %%
-kept = lab.guess("7 B in fp32 on 1,024 ranks: MB", between=(0, 1000))
+kept = lab.guess("MB of parameters on rank 0", between=(0, 1000))
 
 # %%
 thousand = planner.Plan(model="LLaMA 7B", gpus=1024, zero=3, recipe="fp32")
@@ -360,7 +362,7 @@ lab.table(rehearsal.rows())
 #
 # Look at the last row, too. The peak is the hardest number on the list, since it depends on what a program keeps alive for a moment. If you plan to the last GB, measure it.
 #
-# How long a step takes, no rehearsal can say. That still needs a clock.
+# A rehearsal can't say how long a step takes, because nothing was computed. That still needs a clock.
 #
 # ## Your own model
 #
@@ -427,7 +429,7 @@ search = planner.search(planner.Plan(model="LLaMA 7B", gpus=64, batch=512))
 search
 
 # %% [markdown]
-# Each dot is a layout that fits. Left is fast, low is light. The line is the **frontier**: the layouts that no other beats in both. Who wants the shortest step takes its left end. Who wants memory left over, for a longer sequence perhaps, goes along it to the right: at first a lot of memory is saved for little time, then it gets dearer.
+# Each dot is a layout that fits: the further left, the faster, and the lower, the lighter. The dashed line along the bottom is the **frontier**: the layouts that no other beats in both. If you want the shortest step, take its left end. If you want memory left over, for a longer sequence perhaps, go along it to the right: at first you save a lot of memory for little time, then it gets dearer.
 
 # %%
 lab.table(plan.row() for plan in search.plans())
@@ -438,7 +440,7 @@ lab.table(plan.row() for plan in search.plans())
 # And now the choice that many people make without asking: ZeRO 3, one sequence at a time. By how much is it slower than the best one here?
 
 # %%
-usual = lab.guess("ZeRO 3, 64 GPU: regret", between=(0, 1))
+usual = lab.guess("regret of ZeRO 3 on 64 GPUs", between=(0, 1))
 
 # %%
 usual.score(search.regret(search.plan.but(zero=3)))
@@ -453,10 +455,13 @@ same = planner.search(search.plan.but(stack="fsdp-a100"))
 lab.table(plan.row() for plan in same.plans())
 
 # %%
-lab.table([{"regret_share": same.regret(same.plan.but(zero=3))}])
+regret = same.regret(same.plan.but(zero=3))
+lab.table([{"regret": regret}], units={"regret": "share"})
 
 # %% [markdown]
-# What is left is the layout's own doing, and it is not ZeRO 3: in the table, ZeRO 3 with a larger microbatch is as good as anything. It is the one sequence at a time, which leaves too little to compute between two gathers. The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it: that's what `stack` is for. If you have measured two runs, give it the fitted one.
+# What is left is the layout's own doing. Is it because of ZeRO 3? No: in the table, ZeRO 3 with a larger microbatch is as good as anything. It is the one sequence at a time, which leaves too little to compute between two gathers.
+#
+# The rest was the program. Many a comparison of strategies that you read compares two programs, and calls the difference a strategy. So if you know your program, name it, because that is what `stack` is for. And if you have measured two runs, give it the fitted one.
 #
 # Without a notebook all of this is one command. In place of the name it takes the path of a Hugging Face `config.json`, too:
 #
@@ -527,7 +532,7 @@ def fewest(model):
     return gpus
 
 
-few = lab.guess("LLaMA-2 70B: min GPU", between=(1, 512))
+few = lab.guess("fewest GPUs for LLaMA-2 70B", between=(1, 512))
 
 # %%
 few.score(fewest("LLaMA-2 70B"))
@@ -560,7 +565,7 @@ lab.table(answers)
 # Here is a case to decide. A story model of 10 billion parameters, eight GPUs, 512 stories a step, and one program for all, so that only the layout differs. Which is fastest of those that fit: data parallelism, plain or sharded (`dp`), layers cut in eight (`tp`), or eight stages (`pp`)?
 
 # %%
-fastest = lab.guess("10 B, 8 GPU", choices=("dp", "tp", "pp"))
+fastest = lab.guess("fastest for 10 B on 8 GPUs", choices=("dp", "tp", "pp"))
 
 # %%
 story = planner.Plan(
@@ -611,8 +616,8 @@ lab.table(plan.but(stack="").row() for plan in tries.values())
 # - **your fabric.** Bandwidth on a data sheet is not what a collective reaches among a hundred machines and other people's jobs. That is why it is fitted.
 # - **your software's version.** The constants are a program's, in some week of its life.
 # - **failures and stragglers.** `days` says: nothing failing. Chapter 13 says what to add.
-# - **odd sizes.** 25 heads, or layers that the stages don't divide, make outliers. A plan has `warnings()` where published runs did that:
 # - **whether it learns.** A larger batch makes every layout look better; how many steps you need with it is another matter.
+# - **odd sizes.** 25 heads, or layers that the stages don't divide, lie far off in published tables. A plan has `warnings()` where it is of that kind, and this one has all kinds at once:
 
 # %%
 odd = planner.Plan(model="LLaMA-2 70B", gpus=48, tp=16, pp=3)

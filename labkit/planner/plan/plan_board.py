@@ -10,7 +10,7 @@ from labkit.pictures import scene
 from labkit.pictures.drawing import Picture
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
-from labkit.planner.card_picture import days
+from labkit.planner.card_picture import days, tokens_told
 from labkit.planner.models import names, training_tokens
 from labkit.planner.plan import picture
 from labkit.planner.plan.layout import RECOMPUTE
@@ -62,7 +62,6 @@ _WORDS = (
     ("mfu", "MFU"),
     ("memory", "memory of the fullest GPU"),
     ("days", "days for {} tokens"),
-    ("billion", "{:,.0f} B"),
     ("untold", "days: nothing says how many tokens it is trained on"),
     ("fits", "It fits: {} of each GPU's {} are left."),
     (
@@ -258,18 +257,12 @@ class PlanBoard(Trial):
         rows.append(self._days(plans))
         return _table(heads, rows)
 
-    def _tokens(self, number: float | None) -> str:
-        """A number of tokens, in billions where there are many."""
-        if number and number >= 1e10:
-            return self._words["billion"].format(number / 1e9)
-        return f"{number:,.0f}" if number else "–"
-
     def _days(self, plans: list[Plan]) -> tuple[str, ...]:
         """Days for the tokens that are stated, or each model's own."""
         tokens = [self.tokens or training_tokens(plan.shape.name) for plan in plans]
         if not any(tokens):
             return (self._words["untold"], *("–" for _ in plans))
-        counts = dict.fromkeys(self._tokens(each) for each in tokens)
+        counts = dict.fromkeys(tokens_told(each) if each else "–" for each in tokens)
         told = []
         for plan, each in zip(plans, tokens, strict=True):
             told.append(days(plan.days(each)) if each else "–")
