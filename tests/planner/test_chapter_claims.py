@@ -73,7 +73,7 @@ def test_ten_billion_hold_more_than_25_gb_and_fit_on_40():
     vision = planner.Shape(name="vision 10B", layers=48, hidden=4096, heads=32)
     small = planner.Plan(model=vision, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
     full = small.but(recompute="full")
-    assert full.fits and 28e9 < full.memory().peak_bytes
+    assert full.fits and full.memory().peak_bytes > 28e9
 
 
 class Block(nn.Module):
