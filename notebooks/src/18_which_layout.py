@@ -86,7 +86,8 @@ lab.show(
 # The textbook divides all 16 bytes by tp, pp and dp. But dp divides only what is sharded. Its own configuration uses ZeRO 1, and that is 120 GB of states, the second row above; run it: `big.but(zero=1).memory().parts`. 43.75 GB would take ZeRO 3, or tp 8 with pp 8 and no copies.
 #
 # </details>
-#
+
+# %% [markdown]
 # ### Recipes
 #
 # The planner was told `recipe="mixed"`, which means the 16 bytes of chapter 01. Left alone, it uses Megatron's recipe, which adds gradients up in fp32. So it has 18 bytes, an eighth more. So the first question to your engine is which recipe it has.
@@ -242,7 +243,7 @@ tensor.score(node.but(tp=8).time().step_us / node.time().step_us)
 # %%
 lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}))
 
-# %% [markdown]
+# %% [markdown] sections="8.12"
 # The products stay nearly the same, since they are only dealt out in another way. What grows is the part named after tensor parallelism: each layer needs its neighbours four times a microbatch, and nobody can compute meanwhile.
 #
 # In return each GPU holds an eighth of everything. So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine.
@@ -711,8 +712,6 @@ check.hint("third_run")
 # **Next**: there is no chapter after this one yet. Plan your own run, and measure two.
 #
 # *Sections 8.8.1, 8.12, 10.6.1, 10.7.1 and 19.8.4 of the source material.*
-#
-# Where you stand:
 
 # %%
 check.status()
