@@ -206,7 +206,7 @@ class Plan(Experiment):
         return say(
             "time by the constants of {stack} ({source}): nine of ten within {spread:.0%}",
             stack=self.used.name,
-            source=self.used.source,
+            source=words.translated(self.used.source, words.language()),
             spread=self.used.spread,
         )
 
