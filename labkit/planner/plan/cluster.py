@@ -123,6 +123,16 @@ class Cluster:
         """One way out of a node, for each GPU, in GB/s."""
         return self.nic_gb_per_s or self.gpu.nic_gb_per_s
 
+    def written(self) -> str:
+        """It in few words; what is usual is left out."""
+        told = [f"{self.num_gpus} x {self.gpu.name}"]
+        told += [f"{self.memory_gb:g} GB of each"] if self.memory_gb else []
+        if self.node_size != min(self.gpu.per_node, self.num_gpus):
+            told.append(f"{self.node_size} a node")
+        if self.nic != self.gpu.nic_gb_per_s:
+            told.append(f"nic {self.nic:g} GB/s")
+        return ", ".join(told)
+
     @property
     def num_nodes(self) -> int:
         """How many nodes."""

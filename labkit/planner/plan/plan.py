@@ -291,19 +291,13 @@ class Plan(Experiment):
     def titles(self) -> tuple[str, str]:
         """The title in two lines: model and machine; layout and batch."""
         layout = self.layout
-        machine = [self.shape.name, f"{self.gpus} x {self.cluster.gpu.name}"]
-        machine += [f"{self.memory_gb:g} GB of each"] if self.memory_gb else []
-        if self.cluster.node_size != min(self.cluster.gpu.per_node, self.gpus):
-            machine.append(f"{self.cluster.node_size} a node")
-        if self.cluster.nic != self.cluster.gpu.nic_gb_per_s:
-            machine.append(f"nic {self.cluster.nic:g} GB/s")
         step = [written(layout)]
         least = layout.dp * self.mbs * self.pp
         step += [f"batch {layout.gbs}"] if layout.gbs != least else []
         step += [f"seq {self.seq}"] if self.seq != Plan.seq else []
         usual = nearest(self.cluster.gpu.name, self.zero)
         step += [f"stack {self.used.name}"] if self.used != usual else []
-        return ", ".join(machine), ", ".join(filter(None, step))
+        return f"{self.shape.name}, {self.cluster.written()}", ", ".join(filter(None, step))
 
 
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")
