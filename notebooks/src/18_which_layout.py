@@ -253,7 +253,8 @@ lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)})
 # It adds two all-reduces a layer in the forward and two in the backward, on the critical path; run it: `node.but(tp=8).time().parts()["tensor"]` says how long they take. Pipelines are what sends little.
 #
 # </details>
-#
+
+# %% [markdown]
 # ## What ZeRO 3 costs
 #
 # ZeRO 3 buys memory with messages as well. But these can hide, because the next layer's parameters are gathered while the present one computes. How fast must the network be for that? Here are 64 GPUs in eight machines. Along the axis is what the network cards give each GPU, in GB/s:
@@ -698,7 +699,7 @@ check.hint("third_run")
 # - A planner is judged by the order of layouts and by its tail, not by its median. One constant for all has a good median too.
 # - Constants do not travel: measure two runs, fit, then plan. And compare layouts by one program, or you compare programs.
 #
-# Words that were new: **layout**, **recipe**, **MFU**, **regret**, **frontier**. The glossary has them all.
+# Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [regret](GLOSSARY.md#regret), [frontier](GLOSSARY.md#frontier), [rehearsal](GLOSSARY.md#rehearsal).
 #
 # ## Further reading
 #
