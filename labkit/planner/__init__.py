@@ -9,9 +9,10 @@ plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the
 01.
 
 ``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
-the search for the best layout; its ``board`` is the widget. ``card_picture`` puts two plans side by
-side. ``measured`` reads a module of your own, ``rehearse`` runs one rank of a plan with fake
-tensors. ``trust`` fits its constants on measured rows and judges it on others. Chapter 18.
+the search for the best layout; its ``board`` is the widget, ``memory_bars`` and ``time_bars`` draw
+plans under each other. ``card_picture`` puts two plans side by side. ``measured`` reads a module of
+your own, ``rehearse`` runs one rank of a plan with fake tensors. ``trust`` fits its constants on
+measured rows and judges it on others. Chapter 18.
 """
 
 import lazy_loader
@@ -55,6 +56,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "real.module_run": [
             "measured",
+        ],
+        "plan.picture": [
+            "memory_bars",
+            "time_bars",
         ],
         "plan.plan": [
             "Plan",

@@ -34,8 +34,8 @@ _WORDS = catalogue(
     ]
 )
 _PANEL_PX = 436.0
-_BAR_TOP_PX = 72.0
-_NUMBERS_PX = 146.0
+_BAR_TOP_PX = 94.0
+_NUMBERS_PX = 168.0
 _SIZE_PX = 19.0
 Prices = tuple[float | None, float | None]
 
@@ -117,8 +117,8 @@ def _drawn(told: Card, code: str) -> Sketch:
     shapes: list[Shape] = []
     for number, bar in enumerate(bars):
         x = number * (WIDTH_PX - _PANEL_PX)
-        title = plans[number][1].title()
-        for shape in _panel(bar, title, written[number], most):
+        titles = plans[number][1].titles()
+        for shape in _panel(bar, titles, written[number], most):
             shapes.append(moved(shape, x, 0))
     keys, end_px = legend(_samples(bars, code), 0, _NUMBERS_PX + 36)
     told_by = picture.badge(plans, code)
@@ -159,10 +159,15 @@ def days(number: float) -> str:
     return f"{number:,.0f}" if number >= 20 else f"{number:.1f}"
 
 
+def tokens_told(number: float) -> str:
+    """A number of tokens, in billions where there are many."""
+    return f"{number / 1e9:,.0f} B" if number >= 1e10 else f"{number:,.0f}"
+
+
 def _notes(told: Card, say: Mapping[str, str]) -> list[str]:
     """For how many tokens days are told, and at which price money."""
     tokens = dict.fromkeys((told.trained_on(told.before), told.trained_on(told.after)))
-    counts = [f"{each:,.0f}" for each in tokens if each]
+    counts = [tokens_told(each) for each in tokens if each]
     if not counts:
         return []
     notes = [say["note"].format(" / ".join(counts))]
@@ -196,11 +201,13 @@ def _table(
     return tuple(rows)
 
 
-def _panel(bar: Bar, title: str, written: dict[str, str], most: float) -> list[Shape]:
-    """One plan: its title, its memory, its numbers."""
+def _panel(bar: Bar, titles: tuple[str, str], written: dict[str, str], most: float) -> list[Shape]:
+    """One plan: its title in two lines, its memory, its numbers."""
+    machine, layout = titles
     shapes: list[Shape] = [
         Words(0, 46, bar.label, opacity=0.8),
-        Words(52, 46, clipped(title, _PANEL_PX - 56), bold=True),
+        Words(52, 46, clipped(machine, _PANEL_PX - 56), bold=True),
+        Words(52, 63, clipped(layout, _PANEL_PX - 56)),
     ]
     scale = _PANEL_PX / most
     shapes += picture.pieces(bar, MEMORY_LOOKS, format_bytes, 0, _BAR_TOP_PX, scale)

@@ -4,6 +4,8 @@ constants change, a sentence may have to."""
 import csv
 
 import pytest
+import torch
+from torch import nn
 
 from labkit import planner
 from labkit.planner.models import DATA, MODELS
@@ -33,6 +35,78 @@ def test_eight_gpus_have_hundreds_of_layouts_and_64_some_thousand():
     front = many.frontier()
     saved = 1 - front[3].peak_bytes / front[0].peak_bytes
     assert saved > 0.3 and front[3].step_us / front[0].step_us < 1.06
+    first = [each.step_us for each in many.fitting[:5]]
+    assert first[-1] < 1.05 * first[0]
+
+
+def test_a_part_of_that_regret_is_the_programs_and_none_of_it_is_zero_3s():
+    plan = planner.Plan(model="LLaMA 7B", gpus=64, batch=512)
+    usual = planner.search(plan)
+    same = planner.search(plan.but(stack="fsdp-a100"))
+    small = plan.but(zero=3)
+    assert 0.05 < same.regret(same.plan.but(zero=3)) < usual.regret(small)
+    assert same.regret(same.plan.but(zero=3, mbs=4)) < 0.03
+
+
+def test_the_boards_first_questions_have_the_answers_that_the_page_gives():
+    plan = planner.board().step
+    cut = plan.but(tp=8)
+    assert 0.25 < cut.memory().peak_bytes / plan.memory().peak_bytes < 0.4
+    assert step_us(cut) > 1.4 * step_us(plan)
+    assert plan.fits and not plan.but(zero=0).fits
+
+
+def test_175_billion_in_eight_parts_do_not_fit_but_their_states_do_at_stage_3():
+    big = planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, recipe="mixed")
+    assert not any(big.but(zero=zero).fits for zero in (0, 1, 3))
+    states = {}
+    for zero in (0, 1, 3):
+        parts = big.but(zero=zero).memory().parts
+        states[zero] = sum(parts[name] for name in ("parameters", "gradients", "optimizer"))
+    assert states[0] == pytest.approx(350e9, rel=0.02)
+    assert states[1] == pytest.approx(120e9, rel=0.02) and states[3] < 80e9 < states[1]
+    stages = big.memory().stage_bytes
+    assert max(stages) == stages[0]
+
+
+def test_ten_billion_hold_more_than_25_gb_and_fit_on_40():
+    vision = planner.Shape(name="vision 10B", layers=48, hidden=4096, heads=32)
+    small = planner.Plan(model=vision, gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1)
+    full = small.but(recompute="full")
+    assert full.fits and full.memory().peak_bytes > 28e9
+
+
+class Block(nn.Module):
+    """The page's layer: attention and MLP beside each other, no mask."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, width // 128, batch_first=True)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, stream):
+        x = self.norm(stream)
+        seen, _ = self.attention(x, x, x, need_weights=False)
+        return stream + seen + self.down(nn.functional.gelu(self.up(x)))
+
+
+def test_the_readers_module_has_the_products_of_llama_and_twice_its_attention():
+    with torch.device("meta"):
+        layers = nn.Sequential(*(Block(4096) for _ in range(32)))
+        module = nn.Sequential(nn.Embedding(32_000, 4096), layers, nn.Linear(4096, 32_000))
+    counted = planner.measured(module, torch.zeros(1, 2048, dtype=torch.long))
+    own = planner.Plan(model=counted, gpus=8, zero=1, batch=512)
+    llama = own.but(model="LLaMA 7B")
+    assert counted.params == pytest.approx(llama.shape.params, rel=0.02)
+    mine = own.time().parts()
+    named = llama.time().parts()
+    assert mine["products"] == pytest.approx(named["products"], rel=0.03)
+    assert mine["attention"] == pytest.approx(2 * named["attention"], rel=0.03)
+    causal = planner.measured(module, torch.zeros(1, 2048, dtype=torch.long), causal=True)
+    masked = own.but(model=causal).time().parts()
+    assert masked["attention"] == pytest.approx(named["attention"], rel=0.03)
 
 
 def test_the_planner_is_somewhat_too_cheerful_about_llama():

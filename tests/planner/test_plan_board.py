@@ -10,6 +10,7 @@ from browserless import from_browser, settle
 from labkit import planner, widgets
 from labkit.planner.models import names
 from labkit.planner.plan import plan_board
+from labkit.planner.plan.picture import shortened
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.shape import Shape
 from labkit.units import format_bytes, format_share, format_us
@@ -79,13 +80,34 @@ def test_the_last_setting_stands_beside_this_one_whichever_control_moved():
             assert board.step.title() in page.value
 
 
-def test_what_a_title_leaves_out_is_told_where_it_changed():
+def row_of(board, name):
+    """What a row of the table of numbers says, this setting first; None where there is none."""
+    head = f"{board._words[name]}</th>"
+    found = shown(board).partition(head)[2].partition("</tr>")[0]
+    return re.findall(">([^<]+)</td>", found) or None
+
+
+def test_a_row_says_which_control_differs():
     board = planner.board()
+    assert row_of(board, "batch") is None
     move(board, "batch", 64)
-    row = shown(board).partition("sequences per step</th>")[2].partition("</tr>")[0]
-    assert re.findall(">([^<]+)</td>", row) == ["64", "512"]
+    assert row_of(board, "batch") == ["64", "512"]
     move(board, "recompute", "full")
-    assert "sequences per step" not in shown(board) and ">recomputation</th>" in shown(board)
+    assert row_of(board, "batch") is None and row_of(board, "recompute") == ["full", "none"]
+    move(board, "nic_gb_per_s", 3.0)
+    assert row_of(board, "nic_gb_per_s") == ["3", "usual"]
+
+
+def test_sequence_parallelism_is_a_control_that_cuts_activations():
+    board = planner.board(Plan(gpus=8, tp=8, batch=64))
+    move(board, "sp", True)
+    assert row_of(board, "sp") == ["on", "off"]
+    now, before = board.step, board.at
+    assert now == before.but(sp=True)
+    held = [plan.memory().parts["activations"] for plan in (now, before)]
+    assert held[0] < 0.7 * held[1]
+    for plan in (now, before):
+        assert format_bytes(plan.memory().peak_bytes) in shown(board)
 
 
 def test_moving_the_first_control_finds_its_page_drawn_with_the_setting_it_comes_from():
@@ -136,12 +158,26 @@ def test_it_can_not_be_started_and_says_what_runs():
     assert "button" not in export.offline(board, "en")
 
 
-def test_a_step_of_few_actions_is_drawn_and_one_of_many_is_not():
+def test_a_step_of_few_actions_is_drawn_whole_and_one_of_many_with_fewer_microbatches():
     board = planner.board(Plan(gpus=8, pp=4, batch=32))
-    assert shown(board).count("<svg") == 3 and "1F1B" not in shown(board)
-    assert "rank 3" in shown(board)
+    assert shown(board).count("<svg") == 3 and "The step, a row for each stage" in shown(board)
+    assert "rank 3" in shown(board) and "with 8 microbatches" not in shown(board)
     move(board, "batch", 4096)
-    assert shown(board).count("<svg") == 2 and "too many to draw" in shown(board)
+    told = "The same layout with 8 microbatches; the step has 2,048"
+    assert shown(board).count("<svg") == 3 and told in shown(board)
+    wide = planner.board(Plan(model="LLaMA-2 70B", gpus=640, pp=40, batch=4096))
+    assert shown(wide).count("<svg") == 2 and "too many" in shown(wide)
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+@pytest.mark.parametrize("pp", [1, 2, 8])
+def test_a_shortened_step_is_a_plan_of_the_same_layout(pp, vpp):
+    plan = Plan(gpus=64, pp=pp, vpp=vpp if pp > 1 else 1, zero=1, batch=4096)
+    short = shortened(plan)
+    short.check()
+    assert short.layout.num_microbatches == max(4, 2 * pp)
+    assert short == plan.but(batch=short.batch)
+    assert shortened(short) == short
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -175,7 +211,7 @@ def test_a_model_of_ones_own_and_stated_tokens():
     assert labels == [*names("models.csv"), "mine"]
     told = planner.board(Plan(model=mine, gpus=8, batch=64), tokens=5e10)
     days = plan_board.days(told.step.days(5e10))
-    assert "days for 50,000,000,000 tokens" in shown(told) and f"{days}</td>" in shown(told)
+    assert "days for 50 B tokens" in shown(told) and f"{days}</td>" in shown(told)
     with pytest.raises(ValueError, match="tokens is a number"):
         planner.board(tokens=-1.0)
 
@@ -189,7 +225,7 @@ def test_it_speaks_its_own_language_whatever_is_in_use():
     assert english.badge == "predicted by the constants of megatron-a100"
     assert english.numbers[0][0] == "this setting"
     move(board, "vpp", 2)
-    assert "没有这样的划分" in shown(board) and "vpp 为 1 总能整除" in shown(board)
+    assert "没有这样的布局" in shown(board) and "vpp 为 1 总能整除" in shown(board)
     with pytest.raises(ValueError, match="a language is one of en, zh"):
         widgets.training_plan("fr")
 

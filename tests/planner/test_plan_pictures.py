@@ -10,7 +10,7 @@ from labkit import planner
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Box, Line, Words
 from labkit.planner.models import names, training_tokens
-from labkit.planner.plan import memory, picture, search_picture, steptime
+from labkit.planner.plan import layout, memory, picture, steptime
 from labkit.planner.plan.plan import Plan
 from labkit.units import format_bytes, format_us
 
@@ -140,7 +140,7 @@ def test_a_search_draws_its_frontier_and_names_its_best(gpus):
     drawn = found.picture()
     assert faults(drawn) == []
     said = " ".join(words.text for words in drawn.only(Words))
-    assert f"fastest: {search_picture.written(found.fitting[0])}" in said
+    assert f"fastest: {layout.written(found.fitting[0].layout)}" in said
     told = dict(drawn.numbers)
     assert told["fit"] == f"{len(found.fitting):,}"
     assert told["too large"] == f"{len(found.too_large):,}"

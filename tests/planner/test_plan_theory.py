@@ -2,7 +2,7 @@
 
 import csv
 import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -296,3 +296,53 @@ def test_a_plans_toy_divides_as_the_plan_does():
     assert Plan(gpus=2).toy().engine == "ddp"
     with pytest.raises(ValueError, match="has neither"):
         Plan(gpus=8, tp=8).toy()
+
+
+CHANGES = {
+    "model": "LLaMA 13B",
+    "gpu": "H100",
+    "gpus": 64,
+    "per_node": 4,
+    "nic_gb_per_s": 5.0,
+    "memory_gb": 60.0,
+    "tp": 4,
+    "cp": 2,
+    "pp": 4,
+    "vpp": 4,
+    "zero": 1,
+    "sp": False,
+    "mbs": 2,
+    "batch": 64,
+    "seq": 4096,
+    "recompute": "full",
+    "offload": "optimizer",
+    "precision": "fp8",
+    "recipe": "mixed",
+    "flash": False,
+    "schedule": "gpipe",
+    "stack": "fsdp-a100",
+}
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_two_plans_that_differ_have_two_titles(vpp):
+    plan = Plan(gpus=32, tp=2, pp=2, vpp=vpp, sp=True, batch=128)
+    untold = {"ep"}  # a dense model has no experts
+    if vpp > 1:  # interleaving is a schedule of its own
+        untold.add("schedule")
+    turned = {each.name for each in fields(Plan) if each.init}
+    assert set(CHANGES) == turned - {"ep"}
+    titles = {plan.title()}
+    for name in set(CHANGES) - untold:
+        titles.add(plan.but(**{name: CHANGES[name]}).title())
+    assert len(titles) == 1 + len(set(CHANGES) - untold)
+
+
+def test_a_title_leaves_out_what_is_usual():
+    assert Plan(gpus=1).title() == "LLaMA 7B, 1 x A100 80 GB"
+    named = Plan(gpus=8, nic_gb_per_s=Plan().cluster.nic, recipe="megatron", batch=8, seq=2048)
+    assert named.title() == Plan().title() == "LLaMA 7B, 8 x A100 80 GB, dp 8"
+    full = Plan(gpus=64, tp=2, pp=4, vpp=2, mbs=2, zero=1, batch=512, recompute="full")
+    told = "LLaMA 7B, 64 x A100 80 GB, tp 2 pp 4 vpp 2 dp 8, ZeRO 1, mbs 2, recompute full"
+    assert full.title() == f"{told}, batch 512"
+    assert Plan(gpus=8, sp=True).title() == Plan(gpus=8).title()  # nothing to cut without tp

@@ -198,6 +198,22 @@ def test_a_search_finds_the_best_of_all_that_divide():
     )
 
 
+def test_a_search_says_whose_constants_each_layout_has_and_takes_the_one_that_is_named():
+    plan = Plan(gpus=64, batch=512)
+    found = search(plan)
+    for each in found.fitting:
+        assert each.stack == ("fsdp-a100" if each.layout.zero == 3 else "megatron-a100")
+    best = found.by_stack()
+    assert set(best) == {"fsdp-a100", "megatron-a100"} and found.best == next(iter(best.values()))
+    for name, each in best.items():
+        assert each.used.name == name
+        fastest = min(one.step_us for one in found.fitting if one.stack == name)
+        assert each.time().step_us == pytest.approx(fastest)
+    one = search(plan.but(stack="fsdp-a100"))
+    assert {each.stack for each in (*one.fitting, *one.too_large)} == {"fsdp-a100"}
+    assert {row["stack"] for row in one.rows()} == set(one.by_stack()) == {"fsdp-a100"}
+
+
 def test_a_model_too_large_for_a_cluster_says_by_how_much():
     found = search(Plan(model="GPT-3 175B", gpus=8, batch=8))
     assert not found.fitting

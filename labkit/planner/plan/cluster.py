@@ -128,6 +128,16 @@ class Cluster:
         """One way out of a node, for each GPU, in GB/s."""
         return self.nic_gb_per_s or self.gpu.nic_gb_per_s
 
+    def written(self) -> str:
+        """It in few words; what is usual is left out."""
+        told = [f"{self.num_gpus} x {self.gpu.name}"]
+        told += [f"{self.memory_gb:g} GB of each"] if self.memory_gb else []
+        if self.node_size != min(self.gpu.per_node, self.num_gpus):
+            told.append(f"{self.node_size} a node")
+        if self.nic != self.gpu.nic_gb_per_s:
+            told.append(f"nic {self.nic:g} GB/s")
+        return ", ".join(told)
+
     @property
     def num_nodes(self) -> int:
         """How many nodes."""
@@ -158,6 +168,8 @@ class Group:
             return alpha_us, inside
         doublings = log2(self.size / together)
         outside = together * cluster.nic * nic_share
+        if not outside > 0:
+            raise ValueError(f"of the cards some share is reached, above 0; got {nic_share!r}")
         return alpha_us + NODE_ALPHA_US * doublings, min(inside, outside)
 
     def us(self, primitive: str, num_bytes: float, cluster: Cluster, nic_share: float) -> float:

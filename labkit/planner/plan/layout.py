@@ -141,6 +141,28 @@ def usual_recipe(zero: int, precision: str) -> str:
     return "mixed" if zero == 3 or precision == "fp16" else "megatron"
 
 
+def written(layout: Layout) -> str:
+    """A layout in few words, those of the code, and what is usual left out: "tp 2 pp 4 dp 8,
+    ZeRO 1, mbs 2, recompute full". Two layouts of as many sequences that differ in what they do
+    are written differently."""
+    axes = ("tp", "cp", "pp", "vpp", "ep", "dp")
+    sizes = {name: getattr(layout, name) for name in axes}
+    told = [" ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)]
+    told += [f"ZeRO {layout.zero}"] if layout.zero else []
+    told += ["sp"] if layout.sp and layout.tp > 1 else []
+    told += [f"mbs {layout.mbs}"] if layout.mbs > 1 else []
+    for name in ("recompute", "offload"):
+        value = getattr(layout, name)
+        told += [f"{name} {value}"] if value != "none" else []
+    has_own = layout.schedule != "1f1b" and layout.pp > 1 and layout.vpp == 1
+    told += [layout.schedule] if has_own else []
+    told += [layout.precision] if layout.precision != "bf16" else []
+    is_usual = layout.recipe == usual_recipe(layout.zero, layout.precision)
+    told += [] if is_usual else [f"recipe {layout.recipe}"]
+    told += [] if layout.flash else ["no flash"]
+    return ", ".join(filter(None, told))
+
+
 def refusals(shape: Shape, cluster: Cluster, layout: Layout) -> list[str]:
     """Why a layout can't be, a sentence each; none where it can."""
     found = []

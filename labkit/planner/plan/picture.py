@@ -10,7 +10,7 @@ from labkit.pictures.slices import LOOKS
 from labkit.pictures.style import IDLE, KINDS, clipped, text_px
 from labkit.planner.plan import memory, steptime
 from labkit.planner.plan.plan import Plan
-from labkit.units import check_whole, format_bytes, format_share, format_us
+from labkit.units import format_bytes, format_share, format_us
 from labkit.words import catalogue, sentence, speaking
 
 WORDS = catalogue(
@@ -64,14 +64,20 @@ TIME_LOOKS = {
     "expert": ("#9a8fdc", ""),
     "gather": ("#bfa45f", "|"),
     "pipeline": ("#f6cf65", ""),
-    "bubble": ("", KINDS[IDLE].hatch),
+    "bubble": ("#d4d7dc", KINDS[IDLE].hatch),  # without a colour it would have no hatch
     "data": ("#f2954b", "+"),
     "optimizer": (KINDS["optimizer"].colour, KINDS["optimizer"].hatch),
 }
 """Colour and hatch of each part of a step."""
+MOST_ACTIONS = 32
+"""A step of more on a rank is drawn with fewer microbatches."""
+MOST_BOXES = 2_000
+"""A timeline of more is not drawn."""
 BAR_PX = 24.0
 THIN_PX = 13.0
 """a stage's bar"""
+MANY = 3
+"""from so many plans on, the numbers beside the heading are not the first one's"""
 MOST_STAGES = 16
 """of more, some are drawn: the first, the last, the fullest, and others between them"""
 _RIGHT_PX = 132.0
@@ -79,7 +85,8 @@ _TOP_PX = 62.0
 _TEXT_PX = 32.0
 """half of the widest number in a bar"""
 Bill = Mapping[str, float]
-Plans = Sequence[tuple[Said, Plan]]
+Plans = Sequence[tuple[Said, Plan]] | Mapping[str, Plan]
+"""plans, each under its name"""
 
 
 class Bar(NamedTuple):
@@ -105,13 +112,27 @@ def badge(plans: Plans, code: str) -> str:
     return WORDS[code]["badge"].format(", ".join(names))
 
 
+def shortened(plan: Plan) -> Plan | None:
+    """The plan whose step can be drawn: itself, or its layout with fewer microbatches, two for each
+    stage; None where there would be too much to see."""
+    layout = plan.layout
+    count = layout.num_microbatches
+    if 2 * plan.vpp * count > MOST_ACTIONS:
+        count = min(count, max(4, 2 * plan.pp))
+    if 2 * plan.vpp * count * plan.pp > MOST_BOXES:
+        return None
+    if count == layout.num_microbatches:
+        return plan
+    return plan.but(batch=count * layout.dp * plan.mbs)
+
+
 # --- memory ---
 
 
 def memory_bars(plans: Plans, *, language: str | None = None) -> Sketch:
     """What the fullest GPU of each plan holds, by part, against what it has; then every stage of
     the first plan, where it has several. Raises ValueError for a plan whose layout can't be."""
-    check_whole(**{"number of plans": len(plans)})
+    plans = _pairs(plans)
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
@@ -174,7 +195,7 @@ def _stages(plan: Plan, code: str) -> list[Bar]:
 def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
     """Where the time of each plan's step goes on its slowest stage, by part. Raises ValueError for
     a plan whose layout can't be."""
-    check_whole(**{"number of plans": len(plans)})
+    plans = _pairs(plans)
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
@@ -187,16 +208,29 @@ def time_bars(plans: Plans, *, language: str | None = None) -> Sketch:
             height_px=end_px,
             heading=heading,
             badge=badge(plans, code),
-            numbers=(
-                (WORDS[code]["step"], format_us(first.time().step_us)),
-                (WORDS[code]["mfu"], format_share(first.mfu())),
-            ),
+            numbers=_first_numbers(first, code) if len(plans) < MANY else (),
             summary=_summary(heading, bars, plans, code),
             table=_table(bars, steptime.PARTS, code, format_us),
             language=code,
         )
 
     return speaking(language, build)
+
+
+def _first_numbers(plan: Plan, code: str) -> tuple[tuple[str, str], ...]:
+    say = WORDS[code]
+    step_us = plan.time().step_us
+    return ((say["step"], format_us(step_us)), (say["mfu"], format_share(plan.mfu())))
+
+
+def _pairs(plans: Plans) -> list[tuple[Said, Plan]]:
+    """Names and plans; raises ValueError for none, or for what is no plan."""
+    pairs = list(plans.items() if isinstance(plans, Mapping) else plans)
+    if not pairs or not all(isinstance(plan, Plan) for _, plan in pairs):
+        raise ValueError(
+            f"bars are of plans, each under a name: {{'now': plan}}; got {plans!r:.80}"
+        )
+    return pairs
 
 
 def _spent(label: str, plan: Plan, code: str) -> Bar:

@@ -14,7 +14,7 @@ from labkit.pipeline.simulation import Cost, simulate
 from labkit.pipeline.zero_bubble import automatic
 from labkit.planner.plan import memory, shape, steptime
 from labkit.planner.plan.cluster import Cluster, Gpu, gpu
-from labkit.planner.plan.layout import ROOM, Layout, refusals, usual_recipe, warnings
+from labkit.planner.plan.layout import ROOM, Layout, refusals, usual_recipe, warnings, written
 from labkit.planner.plan.shape import Shape
 from labkit.planner.plan.stacks import NAMED, Stack, nearest
 from labkit.planner.plan.steptime import StepTime
@@ -211,9 +211,22 @@ class Plan(Experiment):
         return say(
             "time by the constants of {stack} ({source}): nine of ten within {spread:.0%}",
             stack=self.used.name,
-            source=self.used.source,
+            source=words.translated(self.used.source, words.language()),
             spread=self.used.spread,
         )
+
+    def row(self) -> dict[str, object]:
+        """For ``lab.table``: model, layout, memory, step, MFU, and whose constants they are by."""
+        return {
+            "model": self.shape.name,
+            "gpus": self.gpus,
+            "layout": written(self.layout),
+            "memory_bytes": self.memory().peak_bytes,
+            "fits": self.fits,
+            "step_us": self.time().step_us,
+            "mfu_share": self.mfu(),
+            "stack": self.used.name,
+        }
 
     # --- as an experiment ---
 
@@ -282,12 +295,20 @@ class Plan(Experiment):
         return sharding_step.Step(engine=engines[self.zero], ranks=min(self.layout.dp, TOY_RANKS))
 
     def title(self, language: str | None = None) -> str:
-        """Model, cluster and layout."""
-        axes = {"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.layout.dp}
-        written = " ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
-        zero = f"ZeRO {self.zero}" if self.zero else ""
-        machine = f"{self.gpus} x {self.cluster.gpu.name}"
-        return ", ".join(filter(None, (self.shape.name, machine, written, zero)))
+        """Model, cluster, layout, batch; what is usual is left out. Two plans that differ in what
+        they do have two titles."""
+        return ", ".join(filter(None, self.titles()))
+
+    def titles(self) -> tuple[str, str]:
+        """The title in two lines: model and machine; layout and batch."""
+        layout = self.layout
+        step = [written(layout)]
+        least = layout.dp * self.mbs * self.pp
+        step += [f"batch {layout.gbs}"] if layout.gbs != least else []
+        step += [f"seq {self.seq}"] if self.seq != Plan.seq else []
+        usual = nearest(self.cluster.gpu.name, self.zero)
+        step += [f"stack {self.used.name}"] if self.used != usual else []
+        return f"{self.shape.name}, {self.cluster.written()}", ", ".join(filter(None, step))
 
 
 _COLUMNS = ("rank", "lane", "kind", "label", "start_us", "end_us", "num_bytes")

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, ClassVar
 
+from labkit.pictures import scene
+from labkit.pictures.drawing import Picture
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
-from labkit.planner.card_picture import days
+from labkit.planner.card_picture import days, tokens_told
 from labkit.planner.models import names, training_tokens
 from labkit.planner.plan import picture
 from labkit.planner.plan.layout import RECOMPUTE
@@ -21,19 +23,27 @@ from labkit.words import catalogue, in_every, meanwhile
 
 __all__ = ["training_plan"]
 
-MOST_ACTIONS = 128
-"""A step of more on a rank is drawn as a bar only."""
 FIRST = {"model": "LLaMA 7B", "gpu": "A100 80 GB", "gpus": 8, "zero": 1, "batch": 512}
 """The setting that the board opens with: what the running story begins with."""
-_ORDER = ("model", "gpu", "gpus", "tp", "pp", "vpp", "zero", "mbs", "recompute", "batch", "seq")
+_ORDER = (
+    *("model", "seq", "batch"),
+    *("gpu", "gpus", "nic_gb_per_s"),
+    *("tp", "sp", "cp"),
+    *("pp", "vpp", "zero"),
+    *("mbs", "recompute"),
+)
 """How the controls stand on the board; the first three of ``options`` turn in the book."""
-_UNTITLED = ("vpp", "mbs", "recompute", "batch", "seq")
-"""Controls that a plan's title leaves out: where two plans differ in one, a row says so."""
 _WORDS = (
     ("model", "model"),
     ("gpu", "GPU model"),
     ("gpus", "number of GPUs"),
+    ("nic_gb_per_s", "network (GB/s a GPU)"),
+    ("usual", "usual"),
     ("tp", "tensor parallel (tp)"),
+    ("sp", "sequence parallel (sp)"),
+    ("sp on", "on"),
+    ("sp off", "off"),
+    ("cp", "context parallel (cp)"),
     ("pp", "pipeline stages (pp)"),
     ("vpp", "chunks a stage (vpp)"),
     ("zero", "ZeRO stage"),
@@ -65,7 +75,9 @@ _WORDS = (
     ("least", "the least"),
     ("impossible", "No such layout: {}."),
     ("no beside", "The setting before was no layout."),
-    ("long", "Each rank does {:,} forwards and backwards in a step, too many to draw one by one."),
+    ("whole", "The step, a row for each stage"),
+    ("fewer", "The same layout with {} microbatches; the step has {:,}"),
+    ("long", "The step has too many forwards and backwards to draw them one by one."),
 )
 
 
@@ -96,6 +108,9 @@ class PlanBoard(Trial):
         "model": tuple(names("models.csv")),
         "gpu": tuple(names("hardware.csv")),
         "gpus": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+        "nic_gb_per_s": (0.0, 1.5, 3.0, 6.0, 12.5, 25.0, 50.0),
+        "sp": (False, True),
+        "cp": (1, 2, 4, 8),
         "vpp": (1, 2, 4),
         "mbs": (1, 2, 4, 8, 16),
         "recompute": RECOMPUTE,
@@ -123,6 +138,8 @@ class PlanBoard(Trial):
             return value.name
         if name == "batch" and not value:
             return self._words["least"]
+        if name == "nic_gb_per_s" and not value:
+            return self._words["usual"]
         return f"{value:,}" if name in ("gpus", "batch", "seq") else super().written(name, value)
 
     # --- this setting, and the last one ---
@@ -204,25 +221,32 @@ class PlanBoard(Trial):
             svg.html(picture.memory_bars(plans, language=self.language)),
             svg.html(picture.time_bars(plans, language=self.language)),
         ]
-        actions = 2 * step.vpp * step.layout.num_microbatches
         notes = [_room(step, say)]
-        if actions <= MOST_ACTIONS:
-            drawn = step.drawn(self.prediction(step), language=self.language)
-            parts.append(svg.html(drawn))
+        if drawable := picture.shortened(step):
+            parts.append(svg.html(self._timeline(step, drawable)))
         else:
-            notes.append(say["long"].format(actions))
+            notes.append(say["long"])
         if isinstance(at, Impossible):
             notes.append(say["no beside"])
         with meanwhile(self.language):
             notes += [*step.warnings(), step.trust()]
         return "".join((*parts, paragraphs(*notes)))
 
+    def _timeline(self, plan: Plan, drawable: Plan) -> Picture:
+        """The step of a plan, or of the same layout with fewer microbatches."""
+        key = "whole" if drawable == plan else "fewer"
+        counts = [each.layout.num_microbatches for each in (drawable, plan)]
+        title = {code: told.format(*counts) for code, told in _in_both(key).items()}
+        predicted = self.prediction(drawable)
+        return scene.timeline(predicted, title=title, language=self.language)
+
     def _numbers(self, plans: list[Plan]) -> str:
-        """A table: a row for each number, a column for each plan."""
+        """A table: a row for each control that differs and for each number, a column for each
+        plan."""
         say = self._words
         heads = [say["now"], say["last"]][: len(plans)]
         rows = [(say["plan"], *(plan.title(self.language) for plan in plans))]
-        for name in _UNTITLED:
+        for name in _ORDER:
             values = [getattr(plan, name) for plan in plans]
             if len(set(values)) > 1:
                 rows.append((say[name], *(self.written(name, value) for value in values)))
@@ -238,7 +262,7 @@ class PlanBoard(Trial):
         tokens = [self.tokens or training_tokens(plan.shape.name) for plan in plans]
         if not any(tokens):
             return (self._words["untold"], *("–" for _ in plans))
-        counts = dict.fromkeys(f"{each:,.0f}" if each else "–" for each in tokens)
+        counts = dict.fromkeys(tokens_told(each) if each else "–" for each in tokens)
         told = []
         for plan, each in zip(plans, tokens, strict=True):
             told.append(days(plan.days(each)) if each else "–")
@@ -302,7 +326,7 @@ def _table(heads: list[str], rows: list[tuple[str, ...]]) -> str:
 
 def _cell(tag: str, words: str, scope: str = "") -> str:
     about = f" scope='{scope}'" if scope else ""
-    look = "text-align:left;padding-right:1.2em"
+    look = "text-align:left;padding:1px 1.2em 1px 0"
     if not words:
         return "<td></td>"
     return f"<{tag}{about} style='{look}'>{escape(words)}</{tag}>"

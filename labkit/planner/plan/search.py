@@ -35,6 +35,8 @@ class Candidate:
     """what the fullest GPU holds"""
     device_bytes: float
     """what a GPU has"""
+    stack: str
+    """whose constants the time is by"""
 
     @property
     def fits(self) -> bool:
@@ -42,7 +44,7 @@ class Candidate:
         return self.peak_bytes <= self.device_bytes
 
     def row(self, num_tokens: float, num_gpus: int) -> dict[str, object]:
-        """For ``lab.table``: the axes, the step, the memory."""
+        """For ``lab.table``: the axes, the step, the memory, and whose constants were used."""
         layout = self.layout
         names = ("tp", "cp", "pp", "vpp", "dp", "ep", "zero", "mbs", "recompute")
         return {
@@ -51,6 +53,7 @@ class Candidate:
             "tokens_per_s_and_gpu": round(1e6 * num_tokens / self.step_us / num_gpus),
             "memory": format_bytes(self.peak_bytes),
             "fits": "yes" if self.fits else f"+{format_bytes(self.peak_bytes - self.device_bytes)}",
+            "stack": self.stack,
         }
 
 
@@ -109,19 +112,33 @@ class Search(Shown):
                 found.append(each)
         return found
 
+    def by_stack(self) -> dict[str, Plan]:
+        """The fastest that fits of each program whose constants were used, the fastest first."""
+        found: dict[str, Plan] = {}
+        for each in self.fitting:
+            if each.stack not in found:
+                found[each.stack] = as_plan(self.plan, each.layout)
+        return found
+
     def rows(self, most: int = KEPT) -> list[dict[str, object]]:
         """The fastest few, for ``lab.table``; where none fits, the nearest misses."""
         shown = self.fitting[:most] or self.too_large[:most]
         return [each.row(self.plan.tokens, self.plan.gpus) for each in shown]
 
     def regret(self, plan: Plan) -> float:
-        """How much slower a plan is than the best. Raises as ``best``."""
+        """How much slower a plan is than the best, each by its own constants. Raises as
+        ``best``."""
         return plan.time().step_us / self.best.time().step_us - 1
 
 
 def search(plan: Plan) -> Search:
     """Every layout of a plan's model and batch on its cluster. What the plan says of its layout is
-    not held: all axes, ZeRO's stages, recomputation and microbatches are tried."""
+    not held: all axes, ZeRO's stages, recomputation and microbatches are tried.
+
+    Where the plan names no stack, each layout has the constants of the program that usually runs
+    it, since a time that no program reaches helps nobody; ``rows`` and ``by_stack`` say whose. Two
+    layouts by two programs differ by the programs too: with a ``stack`` named, all have its own.
+    """
     fitting = []
     too_large = []
     num_refused = 0
@@ -151,6 +168,7 @@ def evaluate(plan: Plan, layout: Layout) -> Candidate:
         step_us=time.step_us,
         peak_bytes=held.peak_bytes,
         device_bytes=plan.cluster.device_bytes,
+        stack=stack.name,
     )
 
 

@@ -5,6 +5,7 @@ from math import log
 
 from labkit.pictures.curves import Series, curves
 from labkit.pictures.sketch import Sketch
+from labkit.planner.plan.layout import written
 from labkit.planner.plan.search import Candidate, Search
 from labkit.units import format_bytes, format_us
 from labkit.words import catalogue, speaking
@@ -54,7 +55,7 @@ def layouts(search: Search, *, language: str | None = None) -> Sketch:
             log_x=True,
             numbers=[
                 *((say[key], f"{count:,}") for key, count in told),
-                (say["constants"], ", ".join(_stacks(search, shown))),
+                (say["constants"], ", ".join(sorted({each.stack for each in shown}))),
             ],
             language=words["code"],
         )
@@ -71,7 +72,8 @@ def _series(
     series = [_of(say[found], _thinned(shown[1:] or shown), points=True)]
     if frontier := search.frontier():
         series.append(_of(say["frontier"], frontier))
-    series.append(_of(say[f"first {found}"].format(written(shown[0])), shown[:1], points=True))
+    named = say[f"first {found}"].format(written(shown[0].layout))
+    series.append(_of(named, shown[:1], points=True))
     has = shown[0].device_bytes
     return [*series, Series(device, (min(times), max(times)), (has, has))]
 
@@ -90,23 +92,6 @@ def _thinned(found: Sequence[Candidate]) -> list[Candidate]:
         place = round(_DOTS * log(longest / each.step_us)), round(_DOTS * each.peak_bytes / most)
         seen.setdefault(place, each)
     return list(seen.values())
-
-
-def _stacks(search: Search, shown: Sequence[Candidate]) -> list[str]:
-    """Whose constants were used."""
-    stages = sorted({each.layout.zero for each in shown})
-    return list(dict.fromkeys(search.plan.stack_for(stage).name for stage in stages))
-
-
-def written(found: Candidate) -> str:
-    """A layout in few words: "tp 2 pp 4 dp 8, ZeRO 1, microbatch 2"."""
-    layout = found.layout
-    axes = [(name, getattr(layout, name)) for name in ("tp", "cp", "pp", "vpp", "ep", "dp")]
-    told = [" ".join(f"{name} {size}" for name, size in axes if size > 1)]
-    told += [f"ZeRO {layout.zero}"] if layout.zero else []
-    told.append(f"mbs {layout.mbs}")
-    told += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
-    return ", ".join(filter(None, told))
 
 
 def _nothing(search: Search, language: str | None) -> Sketch:

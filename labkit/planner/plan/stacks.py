@@ -7,6 +7,7 @@ says whose it used: shipped ones of the nearest stack, or fitted on the user's o
 from dataclasses import dataclass, replace
 
 from labkit.units import check_real, check_whole
+from labkit.words import to_say
 
 CONSTANTS = ("matmul", "nic", "layer_us", "attention")
 """The constants that may be fitted, the most telling first."""
@@ -63,8 +64,12 @@ class Stack:
         return replace(self, **changes)
 
 
-_SC21 = "fitted on Narayanan et al. 2021, tables 1 and 2, and Korthikanti et al. 2022, table 5"
-_TRIED = "from this project's trials on published rows that are not kept here, November 2026"
+_SC21 = to_say(
+    "fitted on Narayanan et al. 2021, tables 1 and 2, and Korthikanti et al. 2022, table 5"
+)
+_TRIED = to_say(
+    "from this project's trials on published rows that are not kept here, November 2026"
+)
 STACKS = {
     stack.name: stack
     for stack in (
@@ -109,7 +114,7 @@ STACKS = {
             nic=0.084,
             hides_gradients=True,
             fixed_gb=3.0,
-            source="fitted on Narayanan et al. 2021, table 2: ZeRO-3 of early DeepSpeed",
+            source=to_say("fitted on Narayanan et al. 2021, table 2: ZeRO-3 of early DeepSpeed"),
             spread=0.2,
             odds=0.05,
         ),

@@ -36,6 +36,7 @@ from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.stacks import EAGER
 from labkit.planner.real import tensors
 from labkit.planner.real.decoder_run import Decoder
+from labkit.tables import worded
 from labkit.units import format_bytes
 from labkit.words import say
 
@@ -87,7 +88,7 @@ class Rehearsal:
 
 def _row(name: str, planned: float, cut: float | None, rehearsed: float) -> dict[str, object]:
     return {
-        "what": name,
+        "what": worded(name),
         "planned": format_bytes(planned),
         "as tensors are cut": "" if cut is None else format_bytes(cut),
         "rehearsed": format_bytes(rehearsed),
