@@ -88,6 +88,8 @@ scattered.score(str(run[2]["reduce_scatter"][0]))
 # - **All-to-all**: rank r gets everyone's r-th number, as if you transposed a table. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. These are the gradients of FSDP.
 #
+# ### Two that make a third
+#
 # Did you notice that an all-gather after a reduce-scatter gives exactly an all-reduce? We will build one that way.
 #
 # `dist.all_gather` and `dist.reduce_scatter` do the same with lists of tensors instead of one large one. The names that end in `_single` are those of torch 2.13; older versions say `all_gather_into_tensor` and `reduce_scatter_tensor`.
@@ -196,7 +198,9 @@ lab.launch(own_chunk, False, ranks=4)
 #
 # </details>
 #
-# The cure is one index. In step s, rank r sends chunk $(r - s) \bmod N$, which is the one it has just added to. Follow chunk 0: rank 0's share goes to rank 1, which adds its own and sends the sum on to rank 2, and so on. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
+# ### The cure is one index
+#
+# In step s, rank r sends chunk $(r - s) \bmod N$, which is the one it has just added to. Follow chunk 0: rank 0's share goes to rank 1, which adds its own and sends the sum on to rank 2, and so on. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
 
 
 # %%
@@ -360,7 +364,9 @@ server.but(algorithm="ring").compare()
 # %% [markdown]
 # Everybody works all the time, on messages a quarter as long. Follow chunk 3 through the rows: it starts on rank 0, and three steps later its sum is complete on rank 3.
 #
-# There are more ways. In a **tree** the ranks add in pairs, then those that hold a sum add in pairs, and so on up; then the result comes down again. A **double tree** runs two trees at once, each with half of the buffer, so that a rank that adds in one is a leaf in the other. The **hierarchical** way first works inside small groups, then between them.
+# ### More ways
+#
+# In a **tree** the ranks add in pairs, then those that hold a sum add in pairs, and so on up; then the result comes down again. A **double tree** runs two trees at once, each with half of the buffer, so that a rank that adds in one is a leaf in the other. The **hierarchical** way first works inside small groups, then between them.
 
 # %%
 names = ["parameter_server", "ring", "tree", "double_tree", "hierarchical"]
@@ -504,7 +510,11 @@ title = "All-reduce on 64 ranks, InfiniBand"
 lab.curves(predicted=lines, x="bytes", unit="us", title=title, log_x=True, log_y=True)
 
 # %% [markdown]
-# The double tree has far fewer steps than a ring while the buffer is small, and keeps both ports of almost every rank busy when it is large. What does your cluster choose? Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On machines with NVSwitches of the third generation or later there is one more way, NVLS: the switch itself adds. A rank then sends its buffer once and receives the sum once, S instead of $2\frac{N-1}{N}S$, because the counting above assumed that only ranks add.
+# The double tree has far fewer steps than a ring while the buffer is small, and keeps both ports of almost every rank busy when it is large.
+#
+# ### What does your cluster choose?
+#
+# Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On machines with NVSwitches of the third generation or later there is one more way, NVLS: the switch itself adds. A rank then sends its buffer once and receives the sum once, S instead of $2\frac{N-1}{N}S$, because the counting above assumed that only ranks add.
 
 # %% [markdown] sections="19.1.1"
 # ## Fast inside, slow between
@@ -741,9 +751,9 @@ check.hint("find_crossover")
 #
 # **Next**: chapter 03 trains a model on several ranks, and its all-reduces disappear under the backward.
 #
-# *Sections 8.3.2, 8.9.1, 19.1.1, 19.1.2, 19.8.1 and S11 of the source material.*
+# The cell below says where you stand.
 #
-# Where you stand:
+# *Sections 8.3.2, 8.9.1, 19.1.1, 19.1.2, 19.8.1 and S11 of the source material.*
 
 # %%
 check.status()

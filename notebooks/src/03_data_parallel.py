@@ -728,7 +728,8 @@ import os
 import torch.distributed as dist
 
 dist.init_process_group()
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "is local rank", os.environ["LOCAL_RANK"])
+rank, size = dist.get_rank(), dist.get_world_size()
+print("rank", rank, "of", size, "is local rank", os.environ["LOCAL_RANK"])
 dist.destroy_process_group()
 """
 script = folder / "who.py"
@@ -1069,9 +1070,9 @@ check.hint("bucket_gradients")
 #
 # **Next**: chapter 04 lets Accelerate write these lines for you.
 #
-# *Sections 8.3.1, 10.2.1, 10.2.2, 10.2.4, 19.2.1, 19.2.2 (buckets and asynchronous training), S1, S2 and S12 of the source material.*
+# The cell below says where you stand.
 #
-# Where you stand:
+# *Sections 8.3.1, 10.2.1, 10.2.2, 10.2.4, 19.2.1, 19.2.2 (buckets and asynchronous training), S1, S2 and S12 of the source material.*
 
 # %%
 check.status()
