@@ -189,7 +189,7 @@ def own_chunk(everywhere):
 # %%
 lab.launch(own_chunk, False, ranks=4)
 
-# %% [markdown]
+# %% [markdown] sections="8.3.2"
 # After these steps every rank should hold one finished sum: somewhere a `1111`, a `2222`, a `3333` and a `4444`. There is none. Look at the first number of rank 1. It is 13: its own 10, and rank 0's 1, *three times*. Of ranks 2 and 3 nothing has arrived. Do you see why? A rank that sends the same chunk each time never passes on what it has received, so nothing gets further than one neighbour.
 #
 # <details><summary>Erratum 8.3.2: the pseudocode of the ring never passes anything on</summary>

@@ -169,7 +169,11 @@ def _table(num_ranks: int, mine: dict[str, str], code: str) -> tuple[tuple[str, 
     lines = [("rank", *map(str, range(num_ranks)))]
     for name in COLLECTIVES:
         for when, held in zip(("before", "after"), before_and_after(name, num_ranks), strict=True):
-            counts = [sum(each is not None for each in column) for column in held]
-            told = [mine["numbers"].format(count) for count in counts]
+            told = [_told(column, mine) for column in held]
             lines.append((f"{called((name,), code)}, {mine[when]}", *told))
     return tuple(lines)
+
+
+def _told(column: list[Held | None], mine: dict[str, str]) -> str:
+    """How many chunks a rank holds."""
+    return mine["numbers"].format(sum(each is not None for each in column))

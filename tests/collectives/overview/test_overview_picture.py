@@ -51,7 +51,11 @@ def numbers(num_ranks):
 def drawn_numbers(name, num_ranks, rank):
     """The numbers of the boxes in a rank's column."""
     _, after = before_and_after(name, num_ranks)
-    return [sum((row + 1) * 10**r for r in parts) for parts, row in filter(None, after[rank])]
+    found = []
+    for parts, row in filter(None, after[rank]):
+        digits = sum(10**each for each in parts)
+        found.append((row + 1) * digits)
+    return found
 
 
 def test_the_picture_is_what_real_ranks_do():
