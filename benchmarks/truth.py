@@ -31,6 +31,7 @@ EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
     "collectives.topology": "boxes of one size are counted; nothing is as long as a number",
+    "overview.six": "boxes of one size, coloured by whose numbers they hold; no quantity",
     "pictures.diagnosis": "who waits for whom: states and arrows, no quantity",
     "pictures.renamed": "the same picture under another heading",
     "widgets.report": "shows pictures.diagnosis",

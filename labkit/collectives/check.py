@@ -12,34 +12,23 @@ from math import ceil, log2
 from typing import Any
 
 from labkit.check import exercise, hint, on_ranks, over_budget, status, wrong
-from labkit.collectives.algorithms import lower_bound_bytes, plan
-from labkit.collectives.network import Link, time_us, uniform
-from labkit.units import format_bytes, format_us
+from labkit.collectives.algorithms import plan
+from labkit.collectives.network import Link, crossover_bytes, formula_us
+from labkit.collectives.plans import sent_bytes
 from labkit.words import say
 
 __all__ = [
-    "choose_algorithm",
+    "find_crossover",
+    "halving_all_reduce",
     "hint",
-    "least_bytes",
-    "ring_all_reduce",
     "status",
     "tree_broadcast",
+    "which_algorithm",
 ]
 
 _SLOW = Link(alpha_us=50.0, bandwidth_gb_per_s=1.0)
 _FAST = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
-_CASES = (
-    (8, 2e5, _SLOW),
-    (8, 1e4, _SLOW),
-    (8, 1e6, _FAST),
-    (8, 1e7, _FAST),
-    (3, 100, _SLOW),
-    (2, 10, _FAST),
-    (48, 2e6, _FAST),
-    (48, 1e7, _FAST),
-    (6, 3e4, _SLOW),
-    (6, 1e5, _SLOW),
-)  # ranks, bytes, links to choose an algorithm for
+MOST_MEASUREMENTS = 40
 Log = list[tuple[str, int]]
 """of one rank, in order: ("send", peer), ("recv", peer), or ("wait", which entry it waited for)"""
 Name = tuple[int, int, int]
@@ -47,30 +36,33 @@ Name = tuple[int, int, int]
 
 
 @exercise
-def ring_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(rank, num_ranks, tensor)`` leaves in ``tensor`` (1-D, any length) the sum over all
-    ranks.
+def halving_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(rank, num_ranks, tensor)`` leaves in ``tensor`` the sum over all ranks, which are a
+    power of two; the length is a multiple of their number.
 
-    By torch.distributed's send, recv, isend, irecv or batch_isend_irecv. Budget: 2(N-1) steps
-    (messages count in the order in which they are posted), and the bytes of a ring whose chunks
-    differ by at most one number.
+    By torch.distributed's send, recv, isend, irecv or batch_isend_irecv. Budget: 2 log2 N steps
+    (messages count in the order in which they are posted), and 2(N-1)/N of the tensor's bytes from
+    each rank.
     """
-    for num_ranks, size in ((2, 7), (3, 12), (5, 13)):
-        results, counts, num_steps = _exchange(answer, num_ranks, size)
+    for num_ranks, size in ((2, 6), (4, 12)):
+        results, counts, logs = _exchange(answer, num_ranks, size)
         case = say("{num_ranks} ranks, {size} numbers", num_ranks=num_ranks, size=size)
         ones = int("1" * num_ranks)
-        yield from _faults(case, results, [(place % 9 + 1) * ones for place in range(size)])
+        right = [(place % 9 + 1) * ones for place in range(size)]
+        yield from _faults(case, results, right, logs)
         most = max(counts)
         least = 2 * (size - size // num_ranks) * 4
-        if most > least or num_steps > 2 * (num_ranks - 1):
+        fewest = 2 * round(log2(num_ranks))
+        if most > least or _num_steps(logs) > fewest:
             yield over_budget(
-                "{case}: a rank sends up to {most} bytes, a ring {least}; the messages take "
-                "{num_steps} steps, a ring's {fewest}",
+                "{case}: a rank sends up to {most} bytes of {least}; the messages take {num_steps} "
+                "steps of {fewest}\n{chart}",
                 case=case,
                 most=most,
                 least=least,
-                num_steps=num_steps,
-                fewest=2 * (num_ranks - 1),
+                num_steps=_num_steps(logs),
+                fewest=fewest,
+                chart=_chart(logs),
             )
 
 
@@ -83,44 +75,63 @@ def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
     tensor in all.
     """
     for num_ranks, root in ((4, 0), (5, 3), (6, 1)):
-        results, counts, num_steps = _exchange(answer, num_ranks, 3, root)
+        results, counts, logs = _exchange(answer, num_ranks, 3, root)
         case = say("{num_ranks} ranks, 3 numbers, root {root}", num_ranks=num_ranks, root=root)
-        yield from _faults(case, results, [10**root * value for value in (1, 2, 3)])
+        right = [10**root * value for value in (1, 2, 3)]
+        yield from _faults(case, results, right, logs)
+        num_steps = _num_steps(logs)
         sent = sum(counts)
         least = 12 * (num_ranks - 1)
         fewest = ceil(log2(num_ranks))
         if num_steps > fewest or sent > least:
             yield over_budget(
                 "{case}: {num_steps} steps, a tree takes {fewest}; {sent} bytes in all, a tree "
-                "sends {least}",
+                "sends {least}\n{chart}",
                 case=case,
                 num_steps=num_steps,
                 fewest=fewest,
                 sent=sent,
                 least=least,
+                chart=_chart(logs),
             )
 
 
 def _exchange(
     answer: Callable, num_ranks: int, size: int, *more: int
-) -> tuple[list, list[int], int]:
-    """Runs an answer: each rank's numbers and bytes sent, and the steps of all messages."""
+) -> tuple[list, list[int], list[Log]]:
+    """Runs an answer: each rank's numbers, the bytes it sent, and its log."""
     results, counts, logs = zip(*on_ranks(num_ranks, _watched, answer, size, *more), strict=True)
-    return list(results), list(counts), _num_steps(logs)
+    return list(results), list(counts), list(logs)
 
 
-def _faults(case: str, results: list, right: list[int]) -> Iterator[tuple[str, str]]:
-    """The first rank whose numbers are not the right ones."""
+def _faults(
+    case: str, results: list, right: list[int], logs: Sequence[Log]
+) -> Iterator[tuple[str, str]]:
+    """The first rank whose numbers are not the right ones, and who sent to whom."""
     for rank, got in enumerate(results):
         if got != right:
             yield wrong(
                 "{case}: rank r brings 1, 2, ... times 10^r, so that a digit shows from whom it "
-                "comes\nrank {rank} ends with {got}\nright is         {right}",
+                "comes\nrank {rank} ends with {got}\nright is         {right}\n{chart}",
                 case=case,
                 rank=rank,
                 got=got,
                 right=right,
+                chart=_chart(logs),
             )
+
+
+def _chart(logs: Sequence[Log]) -> str:
+    """Who sends to whom in which step, a line per rank: ">2" is a message to rank 2."""
+    steps = _steps(logs)
+    rows = [["."] * max(steps.values(), default=0) for _ in logs]
+    for (src, dst, _), step in steps.items():
+        rows[src][step - 1] = f">{dst}"
+    lines = []
+    for rank, row in enumerate(rows):
+        name = say("rank {rank} sends", rank=rank)
+        lines.append(f"{name}  " + "".join(f"{each:<4}" for each in row).rstrip())
+    return "\n".join(lines)
 
 
 def _watched(answer: Callable, size: int, *more: int) -> tuple[list[int], int, Log]:
@@ -208,7 +219,12 @@ class _Work:
 
 
 def _num_steps(logs: Sequence[Log]) -> int:
-    """The steps that logged messages take, if each takes one.
+    """The steps that logged messages take, if each takes one."""
+    return max(_steps(logs).values(), default=0)
+
+
+def _steps(logs: Sequence[Log]) -> dict[Name, int]:
+    """The step, from 1, in which each logged message goes, if each takes one.
 
     A message goes when both its ends have posted it; a rank posts after what it waited for, and has
     one message out and one in at a time.
@@ -218,7 +234,7 @@ def _num_steps(logs: Sequence[Log]) -> int:
     for _ in names:  # each pass settles one more message of the longest chain, at least
         for rank, log in enumerate(logs):
             _settle(rank, log, names, steps)
-    return max(steps.values(), default=0)
+    return steps
 
 
 def _names(logs: Sequence[Log]) -> dict[tuple[int, int], Name]:
@@ -251,56 +267,64 @@ def _settle(
 
 
 @exercise
-def least_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(primitive, num_ranks, num_bytes)``: the most bytes that surely have to leave or
-    reach some rank.
-
-    The greatest lower bound, whatever the algorithm, of what the busiest rank sends or receives;
-    ``num_bytes`` is the whole buffer (gathered, or before it is scattered).
-    """
-    for primitive in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
-        for num_ranks, num_bytes in ((2, 1000), (4, 1000), (3, 1000), (64, 6400), (1, 1000)):
-            given = answer(primitive, num_ranks, num_bytes)
-            right = lower_bound_bytes(primitive, num_ranks, num_bytes)
-            if not abs(given - right) <= 1e-6 * num_bytes:
-                why = say("true, but no algorithm gets by with less than {right:g}", right=right)
-                if given > right:
-                    why = say("a ring gets by with {right:g}", right=right)
-                case = say(
-                    "answer({primitive!r}, {num_ranks}, {num_bytes}) is {given!r:.40}",
-                    primitive=primitive,
-                    num_ranks=num_ranks,
-                    num_bytes=num_bytes,
+def which_algorithm(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(num_bytes, sent_bytes)`` names the algorithm of an all-reduce of ``num_bytes``, of
+    which rank r sent ``sent_bytes[r]``: "ring", "tree" or "parameter_server". Four ranks or more;
+    the root may be any of them."""
+    for num_ranks in (4, 5, 8, 12):
+        for name, options in (("ring", {}), ("tree", {"root": 1}), ("parameter_server", {})):
+            sent = sent_bytes(plan("all_reduce", name, num_ranks, **options), 1200.0)
+            told = [round(each) for each in sent]
+            turned = [*told[num_ranks // 2 :], *told[: num_ranks // 2]]
+            given = answer(1200, list(turned))
+            if given != name:
+                yield wrong(
+                    "answer(1200, {turned}) is {given!r:.40}; it was a {name}",
+                    turned=turned,
                     given=given,
+                    name=name,
                 )
-                yield wrong("{case}: {why}", case=case, why=why)
 
 
 @exercise
-def choose_algorithm(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_ranks, num_bytes, alpha_us, bandwidth_gb_per_s)`` is "ring" or "tree", for an
-    all-reduce.
+def find_crossover(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(measure, smallest, largest)`` finds the size from which on a ring is the faster
+    all-reduce, to 5 %.
 
-    The tree sends the whole buffer along every edge. Times are simulated on a network whose links
-    are all alike.
+    ``measure(algorithm, num_bytes)`` gives the microseconds of "ring" and "tree" at sizes between
+    ``smallest`` and ``largest``, where the size lies. Budget: 40 measurements.
     """
-    for num_ranks, num_bytes, link in _CASES:
-        given = answer(num_ranks, num_bytes, link.alpha_us, link.bandwidth_gb_per_s)
-        times = {}
-        for name in ("ring", "tree"):
-            steps = plan("all_reduce", name, num_ranks)
-            times[name] = time_us(steps, uniform(num_ranks, link), num_bytes)
-        numbers = f"{num_ranks}, {num_bytes:g}, {link.alpha_us:g}, {link.bandwidth_gb_per_s:g}"
-        case = say("answer({numbers}) is {given!r:.40}", numbers=numbers, given=given)
-        if given not in times:
-            yield wrong('{case}; choose "ring" or "tree"', case=case)
-        best = min(times, key=times.get)
-        if times[given] > 1.001 * times[best]:
-            yield over_budget(
-                "{case}: {size} take {took}, by {best} {least}",
+    for num_ranks, link in ((8, _SLOW), (48, _FAST), (6, _SLOW), (16, _FAST)):
+        asked: list[str] = []
+        given = answer(_meter(num_ranks, link, asked), 1e3, 1e9)
+        right = crossover_bytes(num_ranks, link)
+        case = say("{num_ranks} ranks", num_ranks=num_ranks)
+        if not abs(given / right - 1) <= 0.05:
+            yield wrong(
+                "{case}: the answer is {given:.4g} bytes, and the ring wins from {right:.4g} on",
                 case=case,
-                size=format_bytes(num_bytes),
-                took=format_us(times[given]),
-                best=best,
-                least=format_us(times[best]),
+                given=given,
+                right=right,
             )
+        if len(asked) > MOST_MEASUREMENTS:
+            yield over_budget(
+                "{case}: {asked} measurements, {most} are enough",
+                case=case,
+                asked=len(asked),
+                most=MOST_MEASUREMENTS,
+            )
+
+
+def _meter(num_ranks: int, link: Link, asked: list[str]) -> Callable:
+    """What an answer measures with; notes each use."""
+
+    def measure(algorithm: str, num_bytes: float) -> float:
+        if algorithm not in ("ring", "tree") or not 1e3 <= num_bytes <= 1e9:
+            raise ValueError(
+                'measure takes "ring" or "tree" and 1e3 to 1e9 bytes; got '
+                f"{algorithm!r}, {num_bytes!r}"
+            )
+        asked.append(algorithm)
+        return formula_us("all_reduce", algorithm, num_ranks, num_bytes, link)
+
+    return measure

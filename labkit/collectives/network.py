@@ -148,7 +148,7 @@ def simulate(plan: Plan, network: Network, num_bytes: float) -> Timeline:
             start_us = max(start_us, free_us[link.wire])
         end_us[number] = start_us + link.us(size)
         free_us[link.wire] = end_us[number]
-        span = (f"{src}>{dst}", start_us, end_us[number], round(size))
+        span = (plan.label(messages[number]), start_us, end_us[number], round(size))
         rows += [(src, COMM, "send", *span), (dst, COMM, "recv", *span)]
         order.done(number)
     return from_rows(rows, num_ranks=plan.num_ranks, origin="simulated")

@@ -70,6 +70,12 @@ class Plan(Shown):
         """The messages of all steps, in order."""
         return itertools.chain.from_iterable(self.steps)
 
+    def label(self, message: Message) -> str:
+        """What a message is called in a timeline: "0>1 [2]" carries chunk 2 from rank 0 to rank 1;
+        "0>1" alone, where the buffer is one chunk."""
+        way = f"{message.src}>{message.dst}"
+        return way if self.num_chunks == 1 else f"{way} [{_run(message.chunks)}]"
+
     def chunk_bytes(self, num_bytes: float) -> float:
         """The size of one chunk, where ``num_bytes`` is the collective's size as nccl-tests counts
         it.
@@ -79,6 +85,12 @@ class Plan(Shown):
         """
         check_real(num_bytes=num_bytes)
         return num_bytes / (self.num_ranks if self.primitive == "all_to_all" else self.num_chunks)
+
+
+def _run(chunks: Sequence[int]) -> str:
+    """Chunks in few letters: "2", "0, 1", "0-3"."""
+    is_run = len(chunks) > 2 and chunks[-1] - chunks[0] == len(chunks) - 1
+    return f"{chunks[0]}-{chunks[-1]}" if is_run else ", ".join(map(str, chunks))
 
 
 def holdings(plan: Plan, num_steps: int | None = None) -> Holdings:

@@ -98,7 +98,8 @@ def execute(
             ready_ns = clock.begin(number)
             sizes = _transfer(messages, chunks, me)
             spans = clock.finish(number, messages, sizes)
-            _record(messages, sizes, spans, ready_ns, epoch_ns)
+            labels = [plan.label(message) for message in messages]
+            _record(messages, labels, sizes, spans, ready_ns, epoch_ns)
     return tensor
 
 
@@ -122,6 +123,7 @@ def _epoch_ns() -> int:
 
 def _record(
     messages: Sequence[Message],
+    labels: Sequence[str],
     sizes: Sequence[int],
     spans: Sequence[tuple[int, int]],
     ready_ns: int,
@@ -132,10 +134,11 @@ def _record(
 
     from labkit.measure import trace
 
-    for message, num_bytes, (start_ns, end_ns) in zip(messages, sizes, spans, strict=True):
+    every = zip(messages, labels, sizes, spans, strict=True)
+    for message, label, num_bytes, (start_ns, end_ns) in every:
         trace.span(
             "send" if message.src == dist.get_rank() else "recv",
-            f"{message.src}>{message.dst}",
+            label,
             epoch_ns + start_ns,
             epoch_ns + end_ns,
             num_bytes,

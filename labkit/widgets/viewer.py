@@ -17,8 +17,8 @@ from labkit.words import WORDS, catalogue
 PARTS = ("viewer_data.js", "viewer_painter.js", "viewer.js")
 SOURCE = "".join(Path(__file__).with_name(part).read_text(encoding="utf-8") for part in PARTS)
 """The browser's half, as one module: anywidget and pages without a kernel take it as it is."""
-_WAY = re.compile(r"\d+>\d+")
-"""label of a message: from a rank to another"""
+_WAY = re.compile(r"\d+>\d+( \[[\d, -]+\])?")
+"""label of a message: from a rank to another, and the chunks it carries"""
 _WORDS = (
     ("in", "zoom in (+)"),
     ("out", "zoom out (-)"),

@@ -3,1165 +3,163 @@
 #   labkit:
 #     sections: ["8.3.1", "19.2.1", "19.2.2a", "10.2.1", "10.2.2", "10.2.4", "S1", "S2", "S12"]
 #     needs: ["two CPU cores"]
-#     minutes: 75
+#     minutes: 90
 # ---
 
 # %% [markdown]
 # # Data parallelism
 #
-# *Sections 8.3.1, 10.2.1, 10.2.2, 10.2.4, 19.2.1, the buckets and asynchronous part of 19.2.2, S1, S2 and S12 of the source material. About 75 minutes. No GPU is needed.*
+# *About an hour and a half. You need chapters 00 and 02. No GPU is needed.*
 #
-# Every rank holds the whole model and works on its own part of the batch. The gradients are averaged, and every rank makes the same update. That is all; the rest of this chapter is about doing it in few messages, under the backward, on the right data, and without waiting for the slowest.
-#
-# You will write it by hand, replace it piece by piece by `DistributedDataParallel`, run a complete training script under `torchrun`, and then give up waiting: a parameter server with late gradients, and Local SGD.
+# Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, much of the gain is gone. When should the messages travel?
 
 # %%
-import labkit as lab
+import statistics
+import time
 
-lab.begin("en")
+import labkit as lab
 import torch
 import torch.distributed as dist
-from labkit import timeline
-from labkit.pictures import curves, scene
-from labkit import data_parallel, model, widgets
-from labkit.machine import resources
-from labkit.pictures.curves import Series
+from labkit import collectives, data_parallel, model, planner
 from labkit.data_parallel import check
-from labkit.collectives.network import Link
-from labkit.units import format_bytes
+from labkit.measure import pace, traffic
+from torch.nn.parallel import DistributedDataParallel as DDP
 
+lab.begin("en")
+data_parallel.Step(layers=24, layer_mb=1, ranks=2, bucket_mb=4).board()
 
-def difference(ours, theirs):
-    """The largest difference between two dicts of tensors."""
-    return max((ours[name] - theirs[name]).abs().max().item() for name in theirs)
-
+# %% [markdown]
+# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Move the size of the buckets. Where do the messages lie under the backward, and when does the step end? This board is a prediction; in the notebook its button trains with real ranks.
+#
+# **When you are done** you can
+#
+# - train a model on several ranks with four more lines, and say why the result is that of one process;
+# - choose a bucket size, deal the data, accumulate gradients, log and save without the usual mistakes;
+# - say what you give up when ranks no longer wait for each other.
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# ## Six steps by hand
+# ## Training with DDP
 #
-# Section 10.2.1 lists six steps; section 19.2.1 draws them. Here they are as one rank function, numbered. Each rank computes the mean loss of its own share, so the gradients are summed over the ranks and divided by their number.
+# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch). torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. This is a real training loop. What differs from one on a single device is the line with `DDP` and the `chunk(size)[rank]`.
 
 
 # %%
-def six_steps(num_steps):
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-
-    rank, size = dist.get_rank(), dist.get_world_size()
+def with_ddp(num_steps):
     torch.manual_seed(0)
-    net = model.Transformer(
-        2, 32, 2, max_len=32
-    )  # 2 the same weights everywhere: the seed is the same
+    net = model.Transformer(2, 32, 2, max_len=32)
+    ddp = DDP(net)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.5)
+    rank, size = dist.get_rank(), dist.get_world_size()
     for step in range(num_steps):
         batch = model.story_tokens(8, 32, seed=step)
-        tokens, targets = (
-            part.chunk(size)[rank] for part in batch
-        )  # 1 other data everywhere
-        loss = model.loss(net(tokens), targets)  # 3 forward
-        loss.backward()  # 4 backward
-        for weight in net.parameters():  # 5 average the gradients
-            dist.all_reduce(weight.grad)
-            weight.grad /= size
-        with torch.no_grad():  # 6 the same update everywhere
-            for weight in net.parameters():
-                weight -= 0.5 * weight.grad
-        net.zero_grad()
+        tokens, targets = (part.chunk(size)[rank] for part in batch)
+        loss = model.loss(ddp(tokens), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
     return net.state_dict()
 
 
 # %% [markdown]
-# With `ranks=1` the same function is ordinary training on the whole batch of 8. **Predict.** After three steps, how far are the weights of 2 and of 4 ranks from those of the one process?
+# With one rank this is ordinary training on the whole batch of 8. **Guess**: after three steps, how do the weights of 2 and of 4 ranks differ from those of the one?
 
 # %%
-my_difference = None
-
-# %%
-runs = {size: lab.launch(six_steps, 3, ranks=size, timeout_s=40) for size in (1, 2, 4)}
-torch.manual_seed(0)
-start = model.Transformer(2, 32, 2, max_len=32).state_dict()
-print(
-    f"{my_difference = }; three steps moved a weight by up to {difference(runs[1][0], start):.3f}"
-)
-for size in (2, 4):
-    print(
-        f"{size} ranks - 1 process: {difference(runs[size][0], runs[1][0]):.1e}"
-        f"   rank {size - 1} - rank 0: {difference(runs[size][size - 1], runs[size][0]):g}"
-    )
-
-# %% [markdown] sections="19.2.1"
-# Rounding, no more: a sum of four parts is added up in another order. Between ranks there is no difference at all, for all of them got the same bytes from the all-reduce. That is why data parallelism needs no broadcast of weights after the first step.
-#
-# ### The mean of means
-#
-# It worked because the shares are equal. Let rank 0 have six of the eight sequences and rank 1 two. `1 / size` gives both ranks the same weight in the mean, hence each sequence of rank 1 three times the weight of one of rank 0. `share / 8` is right.
-
-
-# %%
-def unequal_shares():
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-
-    rank, shares, found = dist.get_rank(), (6, 2), {}
-    torch.manual_seed(0)
-    net = model.Transformer(2, 32, 2, max_len=32)
-    batch = model.story_tokens(8, 32)
-    for name, factor in (
-        ("whole batch", None),
-        ("1 / size", 1 / 2),
-        ("share / 8", shares[rank] / 8),
-    ):
-        tokens, targets = (
-            part if factor is None else part.split(shares)[rank] for part in batch
-        )
-        net.zero_grad()
-        model.loss(net(tokens), targets).backward()
-        for weight in net.parameters() if factor else ():
-            weight.grad *= factor
-            dist.all_reduce(weight.grad)
-        found[name] = {
-            name: weight.grad.clone() for name, weight in net.named_parameters()
-        }
-    return found
-
-
-# %%
-found = lab.launch(unequal_shares, ranks=2, timeout_s=40)[0]
-largest = max(grad.abs().max().item() for grad in found["whole batch"].values())
-for name in ("1 / size", "share / 8"):
-    print(
-        f"{name:>9}: off by up to {difference(found[name], found['whole batch']):.1e}, largest gradient {largest:.2f}"
-    )
-
-# %% [markdown] sections="S1"
-# ## nn.DataParallel, and why not
-#
-# Section S1 wraps the model in `nn.DataParallel`. It is one process that drives all GPUs: in every forward it copies the weights to each of them, runs the copies in threads and collects the outputs on the first GPU; the gradients come back the same way. What its own documentation says, and what it does on this machine (without at least two GPUs: nothing, it calls the module):
-
-# %%
-import inspect
-
-from torch.nn import DataParallel  # not deprecated, but kept only for old code
-
-print(
-    " ".join(inspect.getdoc(DataParallel).partition(".. warning::")[2].split()[:18]),
-    "...",
-)
-device = torch.accelerator.current_accelerator(check_available=True)
-device = device or torch.get_default_device()
-net = model.Transformer(2, 32, 2, max_len=32).to(device)
-wrapped, (tokens, targets) = DataParallel(net), model.story_tokens(8, 32)
-same = torch.equal(wrapped(tokens.to(device)), net(tokens.to(device)))
-print(
-    f"GPUs it uses here: {wrapped.device_ids}; output equal to the bare module's: {same}"
+apart = lab.guess(
+    "Weights of several ranks and of one",
+    choices=["equal to the bit", "by rounding", "by far more than rounding"],
 )
 
-# %% [markdown]
-# Two reasons against it can be counted anywhere. First, threads of one Python process take turns: one lock, the GIL. Below, two equal shares of pure Python work, as between the torch calls of a forward. The best of seven tries:
-
 # %%
-import time
-from concurrent.futures import ThreadPoolExecutor
-
-
-def think():
-    """Python work; returns its seconds."""
-    began = time.perf_counter()
-    sum(i * i for i in range(600_000))
-    return time.perf_counter() - began
-
-
-def best_of_seven(work):
-    return min(work() for _ in range(7))
-
-
-def think_in_rank():
-    return best_of_seven(think)
-
-
-# %%
-def two_threads():
-    began = time.perf_counter()
-    list(ThreadPoolExecutor(2).map(lambda _: think(), range(2)))
-    return time.perf_counter() - began
-
-
-one = best_of_seven(think)
-rows = {
-    "one after the other": 2 * one,
-    "two threads": best_of_seven(two_threads),
-    "two ranks": max(lab.launch(think_in_rank, ranks=2, timeout_s=40)),
-}
-for name, seconds in rows.items():
-    print(f"{name:<19} {seconds / one:.1f} times one share")
-
-# %% [markdown]
-# Two threads take about as long as one after the other; two ranks, on two free cores, about as long as one. Second, every step begins and ends on the first GPU: it hands out the weights before any forward can start, and takes in all outputs and gradients, and none of that lies under the backward. Bytes of weights out and gradients in, in multiples of the model, if they are copied GPU by GPU (with NCCL, torch calls its broadcast and its reduce instead, which are not counted here), beside what a rank of a ring all-reduce sends and receives:
-
-# %%
-from labkit.collectives.algorithms import plan
-from labkit.collectives.plans import received_bytes, sent_bytes
-
-print("  N   GPU 0, copy by copy      ring, each rank")
-for size in (2, 4, 8):
-    star = (
-        sent_bytes(plan("broadcast", "star", size), 1)[0]
-        + received_bytes(plan("reduce", "star", size), 1)[0]
-    )
-    ring = plan("all_reduce", "ring", size)
-    print(
-        f"{size:3} {star:24.2f} {sent_bytes(ring, 1)[0] + received_bytes(ring, 1)[0]:17.2f}"
-    )
-
-# %% [markdown] sections="19.2.2a"
-# ## From one message per weight to buckets
-#
-# `six_steps` sends one message per weight, and each pays the latency. A **bucket** is several gradients in one message. Here it closes when it holds `bucket_bytes` or more; it is filled from the last weight to the first, the order in which the backward finishes them.
-
-
-# %%
-def average(tensors):
-    """Replaces tensors by their means over the ranks, in one message; returns its bytes."""
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for tensor, piece in zip(
-        tensors, flat.split([tensor.numel() for tensor in tensors])
-    ):
-        tensor.copy_(piece.view_as(tensor))
-    return flat.nbytes
-
-
-# %%
-def one_by_one(weights):
-    for weight in weights:
-        average([weight.grad])
-
-
-def in_buckets(weights, bucket_bytes=256 * 1024):
-    bucket = []
-    for weight in reversed(weights):
-        bucket.append(weight.grad)
-        if sum(grad.nbytes for grad in bucket) >= bucket_bytes or weight is weights[0]:
-            average(bucket)
-            bucket = []
-
-
-# %% [markdown]
-# The third way is `DistributedDataParallel` with buckets of the same size (`bucket_cap_mb` counts in MiB). All three on the same weights and data, twelve steps each: the last one is counted, and *step* and *CPU* are medians from the third on. **Predict** the number of all-reduces of each. The model has 53 weights and 0.94 MB of gradients.
-
-# %%
-my_calls = {"per weight": None, "buckets": None, "DDP": None}
-
-
-# %%
-def three_ways():
-    import copy
-    import statistics
-    import time
-    import torch.distributed as dist
-    from labkit import model
-    from labkit.devices.place import synchronize
-    from labkit.measure import traffic
-    from torch.nn.parallel import DistributedDataParallel as DDP
-
-    tokens, targets = model.story_tokens(
-        4, 32, seed=dist.get_rank()
-    )  # other data on each rank
-    net, found = model.Transformer(4, 64, 4, max_len=32), {}
-    for weight in net.parameters():
-        dist.broadcast(weight.detach(), 0)  # the same weights; DDP does it by itself
-    for name, afterwards in (
-        ("per weight", one_by_one),
-        ("buckets", in_buckets),
-        ("DDP", None),
-    ):
-        mine = copy.deepcopy(net)
-        run = mine if afterwards else DDP(mine, bucket_cap_mb=0.25)
-        steps = []
-        for step in range(12):
-            mine.zero_grad()
-            dist.barrier()
-            began, cpu_began = time.perf_counter(), time.process_time()
-            with traffic.count() as counted:
-                model.loss(run(tokens), targets).backward()
-                if afterwards:
-                    afterwards(list(mine.parameters()))
-            synchronize()  # a GPU works on while Python goes ahead
-            steps.append((time.perf_counter() - began, time.process_time() - cpu_began))
-        ms = [1e3 * statistics.median(each) for each in zip(*steps[2:])]
-        found[name] = (
-            counted,
-            ms,
-            {name: weight.grad for name, weight in mine.named_parameters()},
-        )
-    return found
-
-
-# %%
-found = lab.launch(three_ways, ranks=2, timeout_s=40)[0]
-print(
-    f"{my_calls = }\n             all-reduces      payload   on the wire   step    CPU      difference"
-)
-for name, (counted, ms, grads) in found.items():
-    wire = (
-        "unknown" if counted.sent_bytes is None else f"{counted.sent_bytes:,}"
-    )  # only Linux counts it
-    print(
-        f"{name:<12} {counted.calls['all_reduce']:11} {counted.payload_bytes['all_reduce']:12,} "
-        f"{wire:>13} {ms[0]:3.0f} ms {ms[1]:3.0f} ms {difference(grads, found['per weight'][2]):12.1e}"
-    )
-
-# %% [markdown]
-# The same bytes, the same gradients. What differs is the number of messages; on the wire each adds a header. (Ring or tree is not DDP's choice but the backend's: chapter 02.) And DDP sends its buckets while the backward still runs. Here that wins little or nothing against buckets by hand: between processes of one machine a message is moved and added up by the cores that also compute the backward. Look at *CPU*, what a rank's core worked in a step: it was hardly ever idle, so there is hardly any time to hide under. Where links take time of their own it wins, as measured further down. Autograd has a hook for that, which fires as soon as a gradient is complete. With it, overlap by hand takes one line:
-
-
-# %%
-def during_the_backward():
-    import torch.distributed as dist
-    from labkit import model
-
-    net, under_way = model.Transformer(4, 64, 4, max_len=32), []
-    tokens, targets = model.story_tokens(4, 32)
-    for name, weight in net.named_parameters():
-        weight.register_post_accumulate_grad_hook(
-            lambda weight, name=name: under_way.append(
-                (name, dist.all_reduce(weight.grad, async_op=True))
-            )
-        )
-    model.loss(net(tokens), targets).backward()
-    started = len(under_way)  # before anybody waited
-    for _, work in under_way:
-        work.wait()
-    return started, [name for name, _ in under_way]
-
-
-started, names = lab.launch(during_the_backward, ranks=2, timeout_s=40)[0]
-print(f"started when the backward ended: {started} of {len(names)}")
-print("first:", *names[:4], "\nlast: ", *names[-4:])
-
-# %% [markdown] sections="19.2.2a"
-# ### Which gradients share a bucket
-#
-# A communication hook sees each bucket as it leaves. DDP's defaults (1 MiB for the first bucket, 25 MiB for the others), a somewhat larger model, three steps:
-
-
-# %%
-def watch_buckets(num_steps):
-    import torch.distributed as dist
-    from labkit import model
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-    from torch.nn.parallel import DistributedDataParallel as DDP
-
-    net, steps = model.Transformer(2, 192, 4, max_len=32), []
-    names = {weight.data_ptr(): name for name, weight in net.named_parameters()}
-    tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
-
-    def watch(group, bucket):
-        steps[-1].append(
-            (
-                bucket.buffer().nbytes,
-                [names[weight.data_ptr()] for weight in bucket.parameters()],
-            )
-        )
-        return allreduce_hook(group, bucket)
-
-    ddp = DDP(net)
-    ddp.register_comm_hook(None, watch)
-    for _ in range(num_steps):
-        steps.append([])
-        model.loss(ddp(tokens), targets).backward()
-    return steps
-
-
-# %%
-for step, seen in enumerate(lab.launch(watch_buckets, 3, ranks=2, timeout_s=40)[0]):
-    for num_bytes, names in seen:
-        print(
-            f"step {step}: {format_bytes(num_bytes):>8}, {len(names):2} gradients:",
-            *names[:2],
-            "...",
-            *names[-2:],
-        )
-
-# %% [markdown] sections="19.2.2a"
-# In the first step DDP knows nothing of the model's order and sends one bucket. It notes in which order the gradients became ready, rank 0 tells the others, and from the second step on the buckets follow that order: `logits` before `norm`, which the model registered the other way round. The first bucket is kept small, so that something is under way early.
-#
-# ### How large should a bucket be?
-#
-# A stated step, small enough to draw: 12 layers, 0.5 MiB of gradients each; forward 3 ms, backward 6 ms a layer; two ranks on a link of 0.08 GB/s and 2.5 ms latency. **Predict.** Which bucket size gives the shortest step: 0.5, 1, 2, 3 or 6 MiB?
-
-# %%
-SIZES_MIB = (0.5, 1, 2, 3, 6)
-my_bucket_mb = lab.guess(
-    {"en": "the best bucket size, in MiB", "zh": "最好的桶大小（MiB）"},
-    choices=[str(size) for size in SIZES_MIB],
-)
-
-# %% [markdown]
-# **Simulate.** A bucket's all-reduce starts when its last gradient is there and the link is free. **Run.** Real DDP with real gradients of these sizes; layers sleep out their stated times, each real all-reduce its stated time on the link ("paced").
-
-# %%
-link = Link(alpha_us=2500, bandwidth_gb_per_s=0.08)
-step = data_parallel.Step(
-    layers=12, layer_mb=0.5, forward_ms=3, ranks=2, bucket_mb=2, link=link, num_steps=1
-)
-by_size = lab.sweep(step, bucket_mb=SIZES_MIB, run=[0.5, 2, 6])
-best = min(by_size.rows(), key=lambda row: row["predicted"])
-display(by_size)
-my_bucket_mb.score(str(best["bucket_mb"]))
-
-# %% [markdown]
-# **Compare** the two ends. Small buckets: the link is busy all the time, with latency. One large bucket: it can only start when the backward is over.
-
-# %%
-for mb in (0.5, 6):
-    display(step.but(bucket_mb=mb).compare())
-
-# %% [markdown] sections="8.3.1"
-# ### Turn the knobs
-#
-# Bucket size, layer sizes, link, ranks, overlap on or off. The button runs the same setting with real DDP and lays the measurement under the prediction.
-
-# %%
-step.board()
-
-# %% [markdown] sections="8.3.1"
-# ## Other data on each rank: DistributedSampler
-#
-# `DistributedSampler` deals the indices of a dataset. Here are 8 samples on 2 ranks for three epochs, first as in section 8.3.1 with `set_epoch`, then without it:
-
-# %%
-from torch.utils.data import DistributedSampler
-
-
-def deal(num_samples, num_ranks, epoch=None, **options):
-    """The indices of every rank."""
-    samplers = [
-        DistributedSampler(range(num_samples), num_ranks, rank, **options)
-        for rank in range(num_ranks)
-    ]
-    for sampler in samplers:
-        if epoch is not None:
-            sampler.set_epoch(epoch)
-    return [list(sampler) for sampler in samplers]
-
-
-for epoch in range(3):
-    print(f"epoch {epoch}   set_epoch: {deal(8, 2, epoch)}   without: {deal(8, 2)}")
-
-# %% [markdown] sections="8.3.1, 10.2.4"
-# Without `set_epoch` every epoch has the same order. Section 10.2.4 calls it "so that different processes use different data". That is not what it does: in both columns the two ranks share nothing; the sampler's `rank` sees to that. `set_epoch` makes **epochs** differ.
-#
-# ### Without a sampler
-#
-# Nothing fails if it is forgotten. Every rank then draws the same batch. **Predict:** of which batch is the averaged gradient?
-
-
-# %%
-def four_sequences_each(with_sampler):
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from torch.nn.parallel import DistributedDataParallel as DDP
-    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-    torch.manual_seed(0)
-    net, data = (
-        model.Transformer(2, 32, 2, max_len=32),
-        TensorDataset(*model.story_tokens(8, 32)),
-    )
-    sampler = DistributedSampler(data, shuffle=False) if with_sampler else None
-    tokens, targets = next(iter(DataLoader(data, batch_size=4, sampler=sampler)))
-    ddp = DDP(
-        net
-    )  # with its name: nothing but the wrapper keeps the all-reduces alive until the backward
-    model.loss(ddp(tokens), targets).backward()
-    return {name: weight.grad for name, weight in net.named_parameters()}
-
-
-# %%
-def one_process(batch):
-    torch.manual_seed(0)
-    net = model.Transformer(2, 32, 2, max_len=32)
-    model.loss(net(batch[0]), batch[1]).backward()
-    return {name: weight.grad for name, weight in net.named_parameters()}
-
-
-eight = model.story_tokens(8, 32)
-for with_sampler in (True, False):
-    grads = lab.launch(four_sequences_each, with_sampler, ranks=2, timeout_s=40)[0]
-    print(
-        f"sampler: {with_sampler!s:5}   off the gradient of all 8: {difference(grads, one_process(eight)):.0e}"
-        f"   of the first 4: {difference(grads, one_process([part[:4] for part in eight])):.0e}"
-    )
-
-# %% [markdown] sections="8.3.1"
-# Two ranks at work, and the result of a batch half as large, as if there were one.
-#
-# ### Ten samples on four ranks
-#
-# Every rank must take the same number of steps, or the all-reduces do not match. So the sampler pads with samples that it gives out twice, or drops some. In training that hardly matters. In evaluation it makes the number wrong. Let a model be right on all of 10 samples but the first, the second and the last:
-
-# %%
-right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0])
-shares = {
-    "padded (default)": deal(10, 4, shuffle=False),
-    "drop_last=True": deal(10, 4, shuffle=False, drop_last=True),
-    "range(rank, 10, 4)": [list(range(rank, 10, 4)) for rank in range(4)],
-}
-for name, dealt in shares.items():
-    used = sum(dealt, [])
-    print(
-        f"{name:<19} accuracy {right[used].sum()}/{len(used)} = {right[used].float().mean():.1%}   {dealt}"
-    )
-
-# %% [markdown]
-# Seven of ten is right. The last line is the cure for evaluation: uneven shares, no gradient, and one all-reduce of two numbers at the end, (correct, count). Training on uneven shares is the second exercise.
-
-# %% [markdown] sections="10.2.4"
-# ## no_sync: four microbatches, one all-reduce
-#
-# With gradient accumulation only the sum of several backwards is needed, so only the last one has to communicate. `ddp.no_sync()` turns the all-reduces off inside its block. Three variants; the third puts only the backward into the block. **Predict** their all-reduces (the model fits in one bucket).
-
-
-# %%
-def accumulate(name):
-    import contextlib
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from labkit.measure import traffic
-    from torch.nn.parallel import DistributedDataParallel as DDP
-
-    torch.manual_seed(0)
-    ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
-    tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
-    with traffic.count() as counted:
-        for k, (x, y) in enumerate(zip(tokens.chunk(4), targets.chunk(4))):
-            quiet = k < 3 and name != "plain"
-            with (
-                ddp.no_sync()
-                if quiet and name == "no_sync"
-                else contextlib.nullcontext()
-            ):
-                loss = model.loss(ddp(x), y) / 4
-                with ddp.no_sync() if quiet else contextlib.nullcontext():
-                    loss.backward()
-    return counted, {name: weight.grad for name, weight in ddp.named_parameters()}
-
-
-# %%
-my_calls = {"plain": None, "no_sync": None, "backward only": None}
-
-# %%
-found = {
-    name: lab.launch(accumulate, name, ranks=2, timeout_s=40)[0] for name in my_calls
-}
-for name, (counted, grads) in found.items():
-    print(
-        f"{name:<14} {counted.calls['all_reduce']} all-reduces, {counted.payload_bytes['all_reduce']:7,} bytes, "
-        f"difference {difference(grads, found['plain'][1]):.0e}; I said {my_calls[name]}"
-    )
-
-# %% [markdown]
-# The forward belongs into the block, too: it is in the forward that DDP decides whether the coming backward communicates.
-
-# %% [markdown] sections="10.2.4, S12"
-# ## A whole training run
-#
-# The template: seed, data, sampler, loader, DDP, optimizer; a loop that logs the loss of **all** ranks and lets rank 0 save. Sections 10.2.4 and S12 have the same frame. (S12's mixed precision is chapter 05's subject; its `torch.cuda.amp` is today's `torch.amp`.)
-
-
-# %%
-def train(num_epochs, folder):
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from torch.nn.parallel import DistributedDataParallel as DDP
-    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-    torch.manual_seed(0)
-    data, logged = TensorDataset(*model.story_tokens(64, 32)), []
-    sampler = DistributedSampler(
-        data
-    )  # shuffles; asks the process group for rank and size
-    ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
-    optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
-    for epoch in range(num_epochs):
-        sampler.set_epoch(epoch)
-        losses = []
-        with torch.device("cpu"):  # a sampler shuffles on the host
-            batches = list(DataLoader(data, batch_size=8, sampler=sampler))
-        for tokens, targets in batches:
-            optimizer.zero_grad()
-            losses.append(model.loss(ddp(tokens), targets))
-            losses[-1].backward()
-            optimizer.step()
-        mean = torch.stack(losses).detach().mean()
-        dist.all_reduce(mean)  # for the log; gradients have been averaged by DDP
-        logged.append((losses[-1].item(), mean.item() / dist.get_world_size()))
-        if dist.get_rank() == 0:
-            torch.save(
-                {"model": ddp.module.state_dict(), "epoch": epoch}, f"{folder}/last.pt"
-            )
-        dist.barrier()  # nobody goes on, or looks for the file, before it is there
-    return logged, next(iter(ddp.state_dict()))
-
-
-# %%
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-folder = tempfile.TemporaryDirectory()
-by_launch = lab.launch(train, 3, folder.name, ranks=2, timeout_s=40)
-print("epoch   last batch, rank 0   rank 1   mean of all")
-for epoch, (ours, theirs) in enumerate(zip(by_launch[0][0], by_launch[1][0])):
-    print(f"{epoch:5} {ours[0]:20.3f} {theirs[0]:8.3f} {ours[1]:13.3f}")
-
-# %% [markdown]
-# Section 10.2.4 prints `loss.item()` on rank 0: the first column, the loss of one batch of one rank. The last column is the epoch's.
-#
-# S12 saves `model.state_dict()` of the wrapped model. Every name in it begins with `module.`, so the bare model does not take it:
-
-# %%
-saved = torch.load(
-    Path(folder.name, "last.pt"), map_location=torch.get_default_device()
-)
-print("a name in ddp.state_dict():", by_launch[0][1])
-for prefix in ("", "module."):
-    weights = {prefix + name: weight for name, weight in saved["model"].items()}
-    try:
-        said = model.Transformer(2, 32, 2, max_len=32).load_state_dict(weights)
-    except RuntimeError as error:
-        said = str(error).split("\n\t")[1].split(",")[0]
-    print(f"loading {next(iter(weights))}: {said}")
-
-# %% [markdown] sections="S2"
-# ### The same under torchrun
-#
-# As a script, the function needs what `lab.launch` did for it: a process group. `torchrun` starts the processes and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`; `init_process_group` reads them (`env://` is its default). On GPUs each process takes its own, and `init_process_group` takes NCCL.
-
-# %%
-MAIN = """
-if __name__ == "__main__":
-    import os, sys
-    import torch, torch.distributed as dist
-
-    if torch.accelerator.is_available():
-        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-        torch.set_default_device(torch.accelerator.current_accelerator())
-    dist.init_process_group()
-    logged, _ = train(3, sys.argv[1])
-    if dist.get_rank() == 0:
-        print(*(f"{mean:.3f}" for _, mean in logged), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-script = Path(folder.name, "train.py")
-script.write_text(inspect.getsource(train) + MAIN)
-by_torchrun = lab.launch_script(script, folder.name, ranks=2, timeout_s=55)
-print("torchrun:  ", by_torchrun.logs[0].split("\n")[-2])
-print("lab.launch:", *(f"{mean:.3f}" for _, mean in by_launch[0][0]))
-
-# %% [markdown]
-# On several machines the same command runs on each, with one number different. Section S2's command, read by torchrun's own parser:
-
-# %%
-from torch.distributed.run import get_args_parser
-
-COMMAND = "--nproc_per_node=8 --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --master_port=29500 train.py"
-parser = get_args_parser()
-chosen = vars(parser.parse_args(COMMAND.split()))
-for action in parser._actions:
-    if f"--{action.dest}=" in COMMAND:
-        print(
-            f"{action.dest:<15} {chosen[action.dest]!s:<10} {' '.join(action.help.split()).partition('. ')[0]}"
-        )
-print(f"16 ranks: node 1, local rank 3 is rank {1 * 8 + 3}")
-
-# %% [markdown] sections="S2, S12"
-# `node_rank` is the number that differs. `RANK` counts over all nodes, `LOCAL_RANK` within one. S2 and S12 print, and S12 saves, `if local_rank == 0`. Here are two nodes on this machine, each with an agent and a rank of its own:
-
-# %%
-TWO_NODES = """
-import os, torch
-import torch.distributed as dist
-
-dist.init_process_group()
-total = torch.ones(1)
-dist.all_reduce(total)
-if os.environ["LOCAL_RANK"] == "0":
-    print(f"node {os.environ['GROUP_RANK']}: I am rank {dist.get_rank()}, and we are {total.item():g}")
-dist.destroy_process_group()
-"""
-script = Path(folder.name, "two_nodes.py")
-script.write_text(TWO_NODES)
-line = [
-    sys.executable,
-    "-m",
-    "torch.distributed.run",
-    "--nproc_per_node=1",
-    "--nnodes=2",
-    "--master_addr=127.0.0.1",
-    f"--master_port={resources.free_port()}",
-]  # torchrun is a name for the first three words
-
-# %%
-environment = os.environ | (
-    {"GLOO_SOCKET_IFNAME": name} if (name := resources.loopback()) else {}
-)
-nodes = [
-    subprocess.Popen(
-        [*line, f"--node_rank={node}", script],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    for node in range(2)
-]
-try:
-    print(*(node.communicate(timeout=50)[0] for node in nodes), sep="")
-finally:
-    for node in nodes:
-        node.terminate()  # does nothing where all went well
-
-# %% [markdown]
-# One job of two ranks, and both are local rank 0: every line of S2 comes twice, and S12's two processes write one file. Choose the GPU by `LOCAL_RANK`, the writer by `RANK`.
-
-# %% [markdown] sections="8.3.1"
-# ### The start of section 8.3.1
-#
-# Section 8.3.1 starts its processes by `mp.spawn` and calls `init_process_group(init_method="env://", rank=rank, world_size=world_size)`. `mp.spawn` gives its children no `MASTER_ADDR` and no `MASTER_PORT`. Two ranks in that situation; then with both set:
-
-
-# %%
-def by_environment(port):
-    import os
-    import torch
-    import torch.distributed as dist
-
-    rank, size, backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
-    dist.barrier()  # the others have joined the first group before one leaves it
-    dist.destroy_process_group()
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)
-    try:
-        dist.init_process_group(
-            backend, init_method="env://", rank=rank, world_size=size
-        )
-    except ValueError as error:
-        said = str(error)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    return said, f"with both set, {total.item():g} ranks answer"
-
-
-print(
-    *lab.launch(by_environment, resources.free_port(), ranks=2, timeout_s=40)[0],
-    sep="\n",
-)
-
-# %% [markdown] sections="10.2.2, 19.2.2a"
-# ## Without waiting: a parameter server
-#
-# So far every step waits for the slowest rank. The alternative of section 10.2.2: one rank holds the weights and **serves**. A worker sends a gradient and gets the newest weights back. Who gets an answer when is one number, the `bound`: how many steps a worker may be ahead of the slowest.
-#
-# - 0: all wait for all. This is the **synchronous** method.
-# - infinite: an answer at once. **Asynchronous**.
-# - in between: **stale-synchronous** (Ho et al. 2013).
-#
-# Weights have a version, the number of times the server has given some out. A gradient that was computed with version 5 and arrives at version 8 is late by 3: its **staleness**.
-
-
-# %%
-def stamped(vector, version):
-    """A vector and a version in one message."""
-    return torch.cat([vector, torch.tensor([float(version)])])
-
-
-# %%
-def serve(weights, total, bound, learning_rate):
-    """Rank 0: adds up `total` gradients; returns how late each of them was."""
-    steps, waiting, late, version = (
-        dict.fromkeys(range(1, dist.get_world_size()), 0),
-        [],
-        [],
-        0,
-    )
-    message = stamped(weights, 0)
-    while len(late) < total or len(waiting) < len(steps):
-        waiting.append(dist.recv(message))  # from whoever comes first
-        steps[waiting[-1]] += 1
-        if len(late) < total:
-            weights -= learning_rate * message[:-1]
-            late.append(version - int(message[-1]))
-        go = [
-            each
-            for each in waiting
-            if len(late) < total and steps[each] - min(steps.values()) <= bound
-        ]
-        waiting, version = (
-            [each for each in waiting if each not in go],
-            version + bool(go),
-        )
-        for worker in go:
-            dist.send(stamped(weights, version), worker)
-    return late
-
-
-# %% [markdown]
-# Three workers. A step takes 24 ms, and on worker 3 four times as long (paced): a **straggler**. 24 gradients in all, in every mode. **Predict:** how many milliseconds will that take, synchronously and asynchronously?
-
-# %%
-my_ms = {"synchronous": None, "asynchronous": None}
-
-
-# %%
-def serve_or_work(total, bound):
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from labkit.measure import pace, trace
-    from torch.nn.utils import parameters_to_vector, vector_to_parameters
-
-    torch.manual_seed(0)
-    rank, net, step, version, late = (
-        dist.get_rank(),
-        model.Transformer(1, 32, 2, max_len=32),
-        0,
-        0,
-        [],
-    )
-    paced = pace.Paced(net, forward_us=32_000 if rank == 3 else 8_000, name=str(rank))
-    weights = parameters_to_vector(net.parameters()).detach()
-    net(model.story_tokens(4, 32)[0]).sum().backward()  # warm up
-    dist.barrier()
-    with trace.record(operators=False):
-        if rank == 0:
-            late, version = serve(weights, total, bound, 0.5 / 3), -1
-            for worker in (1, 2, 3):
-                dist.send(stamped(weights, -1), worker)  # the end
-        while version >= 0:
-            tokens, targets = model.story_tokens(4, 32, seed=3 * step + rank)
-            gradients = torch.autograd.grad(
-                model.loss(paced(tokens), targets), list(net.parameters())
-            )
-            message, step = (
-                stamped(
-                    torch.cat([gradient.flatten() for gradient in gradients]), version
-                ),
-                step + 1,
-            )
-            dist.send(message, 0), dist.recv(message, 0)
-            weights, version = message[:-1], int(message[-1])
-            vector_to_parameters(weights, net.parameters())
-    return late, step, weights
-
-
-# %%
-modes = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
-# on the CPU: NCCL can't receive from whoever comes first
-runs = {
-    name: lab.launch(serve_or_work, 24, bound, ranks=4, devices="cpu", timeout_s=50)
-    for name, bound in modes.items()
-}
-span_us = max(timeline.step_us(run.timeline()) for run in runs.values())
-for name, chinese in (("synchronous", "同步"), ("asynchronous", "异步")):
-    title = {"en": name, "zh": chinese}
-    widgets.show(scene.timeline(runs[name].timeline(), title=title, span_us=span_us))
-
-# %% [markdown]
-# Rank 0 serves and computes nothing. Above, ranks 1 and 2 wait for rank 3 in every step; below, nobody waits, until at the end the server lets the gradients still under way arrive, and drops them. The price is the staleness:
-
-# %%
-from collections import Counter
-
-
-def loss_of(weights):
-    net, (tokens, targets) = (
-        model.Transformer(1, 32, 2, max_len=32),
-        model.story_tokens(64, 32, seed=10**6),
-    )
-    torch.nn.utils.vector_to_parameters(weights, net.parameters())
-    return model.loss(net(tokens), targets).item()
-
-
-print("               span     steps of 1, 2, 3   late by: how many            loss")
-for name, run in runs.items():
-    late = " ".join(f"{by}:{many}" for by, many in sorted(Counter(run[0][0]).items()))
-    print(
-        f"{name:<13} {timeline.step_us(run.timeline()) / 1000:5.0f} ms     {[run[rank][1] for rank in (1, 2, 3)]!s:<18} {late:<28} "
-        f"{loss_of(run[0][2]):.3f}"
-    )
-print(
-    f"{my_ms = }\nwithout messages: synchronous {8 * 96} ms; asynchronous {24 / (2 / 24 + 1 / 96):.0f} ms, "
-    "then up to 96 more until the last gradients, not used, are in"
-)
-
-# %% [markdown]
-# The bound keeps the straggler from falling behind for ever: nobody may be more than 2 steps ahead. Is the synchronous row really ordinary training? The same 24 batches in one process, three to a step:
-
-# %%
-torch.manual_seed(0)
-net = model.Transformer(1, 32, 2, max_len=32)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-for step in range(8):
-    optimizer.zero_grad()
-    for worker in (1, 2, 3):
-        tokens, targets = model.story_tokens(4, 32, seed=3 * step + worker)
-        (model.loss(net(tokens), targets) / 3).backward()
-    optimizer.step()
-by_one = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
-print(
-    f"synchronous - one process: {(runs['synchronous'][0][2] - by_one).abs().max():.0e}"
-)
-
-# %% [markdown] sections="10.2.2, 19.2.2a"
-# ### What late gradients do
-#
-# In 24 updates at a modest learning rate, little. Section 10.2.2 says that asynchronous training may need a smaller one. On the simplest of all losses, $x^2/2$, it can be computed: gradient descent whose gradients are `late` updates old. Below, $|x|$ after 200 updates from 1. The limit of the learning rate is $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976).
-
-# %%
-from math import pi, sin
-
-
-def descend(rate, late, num_updates=200):
-    xs = [1.0] * (late + 1)
-    for _ in range(num_updates):
-        xs.append(xs[-1] - rate * xs[-1 - late])
-    return abs(xs[-1])
-
-
-rates = (0.05, 0.2, 0.5, 0.9, 1.5)
-print("late    limit   |x| for learning rate:", *(f"{rate:8}" for rate in rates))
-for late in (0, 1, 2, 5, 11):
-    print(
-        f"{late:4} {2 * sin(pi / (4 * late + 2)):8.3f} {'':24}",
-        *(f"{descend(rate, late):8.0e}" for rate in rates),
-    )
-
-# %% [markdown]
-# Where the learning rate is above the limit, $|x|$ grows. Staleness 11, a dozen workers, takes a learning rate about a fifteenth of the one that works without. *Hogwild!* (section 19.2.2) goes one step further and drops even the server's order: workers write into shared weights without locks, and the proof that this converges needs updates that each touch few of the weights; where every update touches all, as here, it promises nothing (not run here).
-
-# %% [markdown] sections="19.2.2a"
-# ## Local SGD: talk less often
-#
-# Every rank trains alone for H steps; then the **weights** are averaged. H = 1 is ordinary data parallelism (with plain SGD: exactly). The bytes fall by a factor of H. What happens to the loss?
-#
-# Three experiments, always the same number of samples, model, learning rate and seeds. *shuffled*: both ranks draw from the whole story. *own data*: rank 1 reads the story in capitals, and the loss is the mean over both kinds. *accumulate*: the other way to save bytes, one update with the mean gradient of H batches. The model is a small MLP that guesses a byte from the eight before it.
-
-
-# %%
-def passages(num_passages, seed, capitals):
-    """Eight bytes of the story, and the next one."""
-    tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
-    text = torch.cat([tokens, targets[:, -1:]], dim=1)
-    if capitals:
-        text = torch.where((text >= ord("a")) & (text <= ord("z")), text - 32, text)
-    return text[:, :-1], text[:, -1]
-
-
-def small_mlp(seed):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Embedding(256, 16),
-        torch.nn.Flatten(),
-        torch.nn.Linear(128, 64),
-        torch.nn.Tanh(),
-        torch.nn.Linear(64, 256),
-    )
-
-
-# %%
-def local_sgd(kind, every, seed, num_steps=64):
-    """Bytes handed to all_reduce by this rank, and the weights at the end."""
-    net, rank, late, sent_bytes = (
-        small_mlp(seed),
-        dist.get_rank(),
-        kind == "accumulate",
-        0,
-    )
-    optimizer, weights = (
-        torch.optim.SGD(net.parameters(), lr=0.5),
-        list(net.parameters()),
-    )
-    for step in range(1, num_steps + 1):
-        x, y = passages(
-            16, 1000 * seed + 2 * step + rank, capitals=kind == "own data" and rank == 1
-        )
-        (
-            torch.nn.functional.cross_entropy(net(x), y) / (every if late else 1)
-        ).backward()
-        if late and step % every == 0:
-            sent_bytes += average([weight.grad for weight in weights])
-        if not late or step % every == 0:
-            optimizer.step(), optimizer.zero_grad()
-        if not late and step % every == 0:
-            sent_bytes += average([weight.detach() for weight in weights])
-    return sent_bytes, net.state_dict()
-
-
-# %%
-def sweep(num_seeds):
-    return {
-        (kind, every): [local_sgd(kind, every, seed) for seed in range(num_seeds)]
-        for kind in ("shuffled", "own data", "accumulate")
-        for every in (1, 4, 16, 64)
+runs = {size: lab.launch(with_ddp, 3, ranks=size) for size in (1, 2, 4)}
+lab.table(
+    {
+        "ranks": size,
+        "from one process": lab.difference(run[0], runs[1][0]),
+        "between ranks": lab.difference(run[size - 1], run[0]),
     }
+    for size, run in runs.items()
+)
 
+# %%
+apart.score("by rounding")
 
-def final_loss(weights, kind):
-    """On other passages; for own data, the mean over small letters and capitals."""
-    net = small_mlp(0)
-    net.load_state_dict(weights)
-    tests = [
-        passages(1000, 10**6, capitals)
-        for capitals in ((False, True) if kind == "own data" else (False,))
-    ]
-    return sum(
-        torch.nn.functional.cross_entropy(net(x), y).item() for x, y in tests
-    ) / len(tests)
+# %% [markdown] sections="10.2.1, 19.2.1"
+# Only rounding is left: a sum of four parts is added up in another order. Between the ranks there is no difference at all, because all of them get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). That is why the weights have to be sent round only once, at the start.
+#
+# ## What DDP does, by hand
+#
+# Now let us do the same without DDP. A step has six parts, and only the fifth is new.
 
 
 # %%
-run = lab.launch(sweep, 2, ranks=2, timeout_s=55)
-swept = run[0]
-losses = {
-    (kind, every): [final_loss(weights, kind) for _, weights in runs]
-    for (kind, every), runs in swept.items()
-}
-series = {
-    kind: [
-        (swept[key][0][0] / 1e6, loss)
-        for key in swept
-        if key[0] == kind
-        for loss in losses[key]
-    ]
-    for kind in ("shuffled", "own data", "accumulate")
-}
-NAMES = {"shuffled": "打乱", "own data": "各自的数据", "accumulate": "累积"}
-widgets.show(
-    curves.curves(
-        [
-            Series({"en": kind, "zh": NAMES[kind]}, *zip(*dots), points=True)
-            for kind, dots in series.items()
-        ],
-        log_x=True,
-        title={"en": "Loss against bytes, two seeds", "zh": "损失与字节数，两个种子"},
-        x_name={
-            "en": "MB handed to all_reduce by a rank",
-            "zh": "一个 rank 交给 all_reduce 的 MB",
-        },
-        y_name={"en": "loss", "zh": "损失"},
-        badge=", ".join((run.origin, *run.notes)),
-    )
+def by_hand(num_steps):
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)  # 1 the same weights everywhere
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for step in range(num_steps):
+        batch = model.story_tokens(8, 32, seed=step)
+        tokens, targets = (part.chunk(size)[rank] for part in batch)  # 2 other data
+        loss = model.loss(net(tokens), targets)  # 3 forward
+        optimizer.zero_grad()
+        loss.backward()  # 4 backward
+        for weight in net.parameters():  # 5 the mean of the gradients
+            dist.all_reduce(weight.grad)
+            weight.grad /= size
+        optimizer.step()  # 6 the same update everywhere
+    return net.state_dict()
+
+
+# %%
+lab.difference(lab.launch(by_hand, 3, ranks=4)[0], runs[4][0])
+
+# %% [markdown] sections="10.2.1, 19.2.1"
+# This is DDP but for rounding. It is correct, and it is slow in two ways: it sends one message per weight, and it sends nothing before the backward is over. We will mend both.
+#
+# ## A mean of means
+#
+# The gradients are summed and divided by the number of ranks. Is that always the mean over the batch? Let rank 0 have six of eight sequences and rank 1 two. **Guess**: how much more does a sequence on rank 1 count than one on rank 0?
+
+# %%
+weight = lab.guess("A sequence of rank 1 over one of rank 0", unit="ratio")
+
+
+# %%
+def with_shares(shares, factors):
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)
+    rank = dist.get_rank()
+    tokens, targets = (part.split(shares)[rank] for part in model.story_tokens(8, 32))
+    model.loss(net(tokens), targets).backward()
+    for weight in net.parameters():
+        weight.grad *= factors[rank]
+        dist.all_reduce(weight.grad)
+    return {name: weight.grad for name, weight in net.named_parameters()}
+
+
+# %%
+whole = lab.launch(with_shares, [8], [1], ranks=1)[0]
+alike = lab.launch(with_shares, [6, 2], [1 / 2, 1 / 2], ranks=2)[0]
+weighed = lab.launch(with_shares, [6, 2], [6 / 8, 2 / 8], ranks=2)[0]
+lab.bars(
+    {
+        "both by 1/2": lab.difference(alike, whole),
+        "by 6/8 and 2/8": lab.difference(weighed, whole),
+    },
+    title="How far the gradient is from that of the whole batch",
 )
-print("  H       MB   " + "".join(f"{kind:<16}" for kind in series))
-for every in (1, 4, 16, 64):
-    spoken = [
-        "  ".join(f"{loss:.3f}" for loss in losses[kind, every]) for kind in series
-    ]
-    print(
-        f"{every:3} {swept['shuffled', every][0][0] / 1e6:8.2f}   "
-        + "".join(f"{text:<16}" for text in spoken)
-    )
+
+# %%
+weight.score((1 / 2 / 2) / (1 / 2 / 6))
 
 # %% [markdown]
-# Read downwards. With shuffled data H costs no more than another seed does; the claim of section 19.2.2 holds here. With own data the ranks drift apart between two averages, and a long H costs more: one of the "suitable conditions" is data that is alike on all ranks. Accumulating sends the same bytes and does worst at this learning rate, because it makes H times fewer updates; a larger learning rate would win some of it back (chapter 12, to come).
-
-# %% [markdown] sections="10.2.1"
-# ## Ideal and measured speed-up
+# Dividing by the number of ranks gives both ranks the same say. So rank 1's two sequences share a half, and rank 0's six share the other half: each on rank 1 counts three times as much. Weighing by the shares is right.
 #
-# N ranks share one batch, so each computes 1/N of it. Section 10.2.1: ideally N times as fast, less the communication. A stated step again: 12 layers, 180 ms for the whole batch on one rank; a link of 0.3 GB/s and 0.2 ms. **Predict** the speed-up of 4 ranks.
-
-# %%
-my_speedup = lab.guess(
-    {"en": "speed-up of 4 ranks", "zh": "4 个 rank 的加速比"}, unit="ratio"
-)
-
-
-# %%
-link = Link(alpha_us=200, bandwidth_gb_per_s=0.3)
-step = data_parallel.Step(layers=12, layer_mb=0.5, forward_ms=5, bucket_mb=1, link=link)
-
-
-def shared(n):
-    """The step of n ranks that share one batch."""
-    return step.but(ranks=n, forward_ms=5 / n)
-
-
-counts = (1, 2, 3, 4, 6, 8)
-fixed = [timeline.step_us(shared(n).predict()) for n in counts]
-grown = lab.sweep(step, ranks=counts).predicted
-tried = {n: shared(n).run() for n in (1, 2, 4)}
-taken = [min(run[0]["step_us"]) for run in tried.values()]  # the best of three steps
-
-# %%
-names = (
-    {"en": "ideal", "zh": "理想"},
-    {"en": "one batch, shared", "zh": "分一批数据"},
-    {"en": "batch grows with N", "zh": "批随 N 增大"},
-)
-widgets.show(
-    curves.curves(
-        [
-            Series(names[0], counts, counts),
-            Series(names[1], counts, [fixed[0] / us for us in fixed]),
-            Series(names[1], list(tried), [taken[0] / us for us in taken], points=True),
-            Series(
-                names[2], counts, [n * grown[0] / us for n, us in zip(counts, grown)]
-            ),
-        ],
-        title={"en": "Speed-up", "zh": "加速比"},
-        x_name="N",
-        badge=", ".join((tried[4].origin, *tried[4].notes)) + " / simulated",
-    )
-)
-print(
-    f"4 ranks: simulated {fixed[0] / fixed[3]:.2f}, measured {taken[0] / taken[2]:.2f}, ideal 4"
-)
-my_speedup.score(taken[0] / taken[2])
-
-# %% [markdown]
-# Compute shrinks with N, and the bytes of a ring all-reduce do not: at some N there is nothing left to hide them under, and from then on more ranks gain nothing. That is why large clusters take larger batches: if every rank keeps its share, the backward stays long enough, and the line "batch grows with N" (samples per second) stays near the ideal.
-
-# %% [markdown]
-# ## Exercises
+# ### Exercise 1: unequal shares
 #
-# A check never stops the notebook. It tries your answer at sizes that are not shown, on real ranks where there is something to send, and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
+# The backward is done: the gradients in `model` are those of the mean loss over this rank's `num_samples`. A rank may have no sample at all; then it did no backward, and its gradients are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
 #
-# ### 1. Deal the samples
-#
-# List the samples of one rank in one epoch. Every sample goes to exactly one rank, with no padding and no dropping; shares differ by one at most; every epoch is dealt anew, so that a rank does not see the same samples each time. No communication, and leave torch's and Python's global random generators as they are.
-
-
-# %%
-def my_indices(num_samples, rank, num_ranks, epoch):
-    """The samples of this rank, in its order, as a list of whole numbers."""
-    ### BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(epoch)
-    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
-    ### END SOLUTION
-
-
-# %%
-check.shard_indices(my_indices)
-
-# %%
-check.hint("shard_indices")
-
-# %% [markdown]
-# ### 2. Unequal shares
-#
-# The backward is done: the gradients in `model` are those of the mean loss over this rank's `num_samples`. A rank may have none; then it did no backward, and its gradients are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
+# A check never stops the notebook. It tries your answer at sizes that are not shown, and gives the first case that goes wrong.
 
 
 # %%
@@ -1184,21 +182,856 @@ check.average_uneven(my_average)
 # %%
 check.hint("average_uneven")
 
-# %% [markdown]
-# ### 3. Buckets within a budget
+# %% [markdown] sections="S1"
+# ## Why not nn.DataParallel?
 #
-# Average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and none waits in a message that is longer than `bucket_bytes` by a whole gradient. Two layers of `model` share a weight, and some parameters are frozen. `in_buckets` above is a start; it would not survive these two.
+# torch has an older class, `nn.DataParallel`, and it needs only one line: `net = nn.DataParallel(net)`. A single process then drives all GPUs. In every forward it copies the weights to each of them, runs the copies in threads, and collects the outputs on the first GPU. Its own documentation advises against it, and we can count two reasons anywhere.
+#
+# The first is that threads of one Python process take turns, because one lock, the GIL, lets only one of them run Python code. Below are two equal shares of pure Python work, as they happen between the torch calls of a forward.
+
+
+# %%
+import threading
+
+
+def think():
+    return sum(i * i for i in range(600_000))
+
+
+def seconds_of(work):
+    tries = []
+    for _ in range(5):
+        began = time.perf_counter()
+        work()
+        tries.append(time.perf_counter() - began)
+    return min(tries)
+
+
+def in_two_threads():
+    threads = [threading.Thread(target=think) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# %%
+lab.bars(
+    {
+        "one share": 1e3 * seconds_of(think),
+        "two threads": 1e3 * seconds_of(in_two_threads),
+        "two ranks": 1e3 * max(lab.launch(seconds_of, think, ranks=2)),
+    },
+    unit="ms",
+    title="Two shares of Python work, the best of five",
+)
+
+# %% [markdown]
+# Two threads take about twice as long as one share. Two ranks take as long as one, if two cores are free.
+#
+# The second reason is the first GPU. It hands out the weights before any forward can begin and takes in all gradients, and none of that lies under the backward. In multiples of the model, this is what it sends and receives when it copies GPU by GPU, beside a rank of a ring:
+
+# %%
+gpus = range(2, 17)
+traffic_of = {
+    "the first GPU": {n: 2 * (n - 1) for n in gpus},
+    "each rank of a ring": {n: 4 * (n - 1) / n for n in gpus},
+}
+title = "Sent and received in a step, in models"
+lab.curves(predicted=traffic_of, x="GPUs", y="models", title=title)
+
+# %% [markdown] sections="19.2.2a"
+# ## Fewer messages: buckets
+#
+# Back to our two slownesses. `by_hand` sends one message per weight, and each pays the [latency](GLOSSARY.md#latency). A bucket is several gradients in one message. This function takes the mean of any number of tensors at once:
+
+
+# %%
+def average(tensors):
+    """Replaces tensors by their means over the ranks; returns the message's bytes."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces):
+        tensor.copy_(piece.view_as(tensor))
+    return flat.nbytes
+
+
+# %%
+def one_by_one(grads):
+    for grad in grads:
+        average([grad])
+
+
+def halves(grads):
+    average(grads[: len(grads) // 2])
+    average(grads[len(grads) // 2 :])
+
+
+WAYS = {"per weight": one_by_one, "two buckets": halves, "DDP": None}
+
+# %% [markdown]
+# The third way is DDP with buckets of a quarter of a MiB. The model has 53 weights and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
+
+# %%
+num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
+
+
+# %%
+def step_by(name):
+    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
+    torch.manual_seed(0)
+    net = model.Transformer(4, 64, 4, max_len=32)
+    run = DDP(net, bucket_cap_mb=0.25) if name == "DDP" else net
+    wall_ms, cpu_ms = [], []
+    for _ in range(12):
+        net.zero_grad()
+        dist.barrier()
+        began, worked = time.perf_counter(), time.process_time()
+        with traffic.count() as counted:
+            model.loss(run(tokens), targets).backward()
+            if name != "DDP":
+                WAYS[name]([weight.grad for weight in net.parameters()])
+        next(net.parameters()).grad.sum().item()  # a GPU may still be at work
+        wall_ms.append(1e3 * (time.perf_counter() - began))
+        cpu_ms.append(1e3 * (time.process_time() - worked))
+    return {
+        "all-reduces": counted.calls["all_reduce"],
+        "payload_bytes": counted.payload_bytes["all_reduce"],
+        "wire_bytes": counted.sent_bytes,
+        "step_ms": statistics.median(wall_ms[2:]),
+        "CPU_ms": statistics.median(cpu_ms[2:]),
+    }, {name: weight.grad for name, weight in net.named_parameters()}
+
+
+# %%
+def all_ways():
+    return {name: step_by(name) for name in WAYS}
+
+
+found = lab.launch(all_ways, ranks=2)[0]
+lab.table({"name": name, **counts} for name, (counts, _) in found.items())
+
+# %%
+num_calls.score(found["DDP"][0]["all-reduces"])
+
+# %%
+lab.difference(found["DDP"][1], found["per weight"][1])
+
+# %% [markdown]
+# The payload is the same in each row, and so are the gradients but for rounding. What differs is the number of messages: on the wire each adds a header. (Ring or tree is not DDP's choice, it is the backend's; chapter 02.)
+#
+# ### Why is DDP not faster here?
+#
+# DDP sends its buckets while the backward still runs, so you may have expected it to win clearly. Between ranks on the CPU it does not: with two free cores it takes about as long as two buckets by hand, and often longer. Look at the column *CPU*. It is how long a rank's core worked in a step, and on free cores it is nearly the whole step: the core was hardly ever idle. Between processes of one machine a message is moved and added up by the same cores that compute the backward. So there is no idle time to hide it in, and DDP's bookkeeping comes on top. Where links take time of their own, overlap wins. We will measure that two sections further down.
+
+# %% [markdown]
+# ## Sending during the backward
+#
+# How does DDP know when a gradient is ready? Autograd has a hook that fires as soon as a gradient is complete. With it, [overlap](GLOSSARY.md#overlap-to-hide-communication) by hand takes a few lines. `async_op=True` returns at once, with a handle to wait for.
+
+
+# %%
+def during_the_backward():
+    net, under_way = model.Transformer(4, 64, 4, max_len=32), []
+    for name, weight in net.named_parameters():
+
+        def send(weight, name=name):
+            under_way.append((name, dist.all_reduce(weight.grad, async_op=True)))
+
+        weight.register_post_accumulate_grad_hook(send)
+    tokens, targets = model.story_tokens(4, 32)
+    model.loss(net(tokens), targets).backward()
+    started = len(under_way)  # before anybody waited
+    for _, work in under_way:
+        work.wait()
+    names = [name for name, _ in under_way]
+    return {"started": started, "first": names[0], "last": names[-1]}
+
+
+# %%
+lab.launch(during_the_backward, ranks=2)
+
+# %% [markdown] sections="19.2.2a"
+# All 53 were under way when the backward ended. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled.
+#
+# ### Which gradients share a bucket?
+#
+# A [communication hook](GLOSSARY.md#communication-hook) sees each bucket of DDP as it leaves. By default the first bucket holds 1 MiB and the others 25 MiB. We watch three steps of a somewhat larger model.
+
+
+# %%
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+
+def watch_buckets(num_steps):
+    net, seen = model.Transformer(2, 192, 4, max_len=32), []
+    names = {weight.data_ptr(): name for name, weight in net.named_parameters()}
+    ddp = DDP(net)
+
+    def watch(step, bucket):
+        inside = [names[weight.data_ptr()] for weight in bucket.parameters()]
+        row = {
+            "step": step[0],
+            "size_bytes": bucket.buffer().nbytes,
+            "gradients": len(inside),
+        }
+        seen.append({**row, "first": inside[0], "last": inside[-1]})
+        return allreduce_hook(None, bucket)
+
+    step = [0]
+    ddp.register_comm_hook(step, watch)
+    for step[0] in range(num_steps):
+        tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
+        model.loss(ddp(tokens), targets).backward()
+    return seen
+
+
+# %%
+lab.table(lab.launch(watch_buckets, 3, ranks=2)[0])
+
+# %% [markdown] sections="19.2.2a"
+# In step 0 DDP knows nothing of the model's order and sends one bucket. It notes in which order gradients became ready, rank 0 tells the others, and from step 1 on the buckets follow that order. The first bucket is kept small, so that something is under way early.
+#
+# ## How large should a bucket be?
+#
+# Now with links that take time. Here is a stated step, small enough to draw: 12 layers with 0.5 MiB of gradients each, 3 ms forward and 6 ms backward a layer, two ranks, a link of 0.08 GB/s with 2.5 ms of latency. **Guess** which bucket size gives the shortest step.
+
+# %%
+sizes_mb = (0.5, 1, 2, 3, 6)
+size = lab.guess("The best bucket size, in MiB", choices=[str(mb) for mb in sizes_mb])
+
+# %% [markdown]
+# The prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The run: real DDP and real gradients of these sizes. It is **[paced](GLOSSARY.md#paced)**, which means that layers sleep out their stated times, and each real all-reduce the time that the link states.
+
+# %%
+link = collectives.Link(alpha_us=2500, bandwidth_gb_per_s=0.08)
+step = data_parallel.Step(
+    layers=12, layer_mb=0.5, forward_ms=3, ranks=2, bucket_mb=2, link=link, num_steps=1
+)
+by_size = lab.sweep(step, bucket_mb=sizes_mb, run=[0.5, 2, 6])
+by_size
+
+# %%
+best = min(by_size.rows(), key=lambda row: row["predicted"])["bucket_mb"]
+size.score(str(best))
+
+# %% [markdown]
+# The curve has two ends, and each has its own reason. Here is the small one. The link is busy all the time, mostly with latency:
+
+# %%
+step.but(bucket_mb=0.5).compare()
+
+# %% [markdown]
+# And here is one large bucket. It can only start when the backward is over, so nothing overlaps at all:
+
+# %%
+step.but(bucket_mb=6).compare()
+
+# %% [markdown]
+# ## How much faster do N ranks get?
+#
+# N ranks share one batch, so each computes 1/N of it. Ideally that is N times as fast. The messages do not shrink, though: a ring sends nearly twice the gradients whatever N is. A stated step again: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the speed-up of 4 ranks.
+
+# %%
+speedup = lab.guess("Speed-up of 4 ranks", between=(1, 4), unit="ratio")
+
+# %%
+link = collectives.Link(alpha_us=200, bandwidth_gb_per_s=0.3)
+step = data_parallel.Step(layers=12, layer_mb=0.5, forward_ms=5, bucket_mb=1, link=link)
+counts = (1, 2, 3, 4, 6, 8)
+shared = {n: step.but(ranks=n, forward_ms=5 / n) for n in counts}
+shared_us = {n: each.reading.read(each.predict()) for n, each in shared.items()}
+grown_us = dict(zip(counts, lab.sweep(step, ranks=counts).predicted))
+times_us = {n: min(shared[n].run()[0]["step_us"]) for n in (1, 2, 4)}
+
+# %%
+lab.curves(
+    predicted={
+        "ideal": {n: n for n in counts},
+        "one batch, shared": {n: shared_us[1] / us for n, us in shared_us.items()},
+        "the batch grows with N": {
+            n: n * grown_us[1] / us for n, us in grown_us.items()
+        },
+    },
+    measured={"one batch, shared": {n: times_us[1] / us for n, us in times_us.items()}},
+    x="ranks",
+    y="speed-up",
+    title="Speed-up",
+    badge="measured, paced / simulated",
+)
+
+# %%
+speedup.score(times_us[1] / times_us[4])
+
+# %% [markdown] sections="10.2.1"
+# Compute shrinks with N and messages do not, so at some N there is nothing left to hide them under. From there on more ranks gain nothing. If every rank keeps its share instead, the backward stays long enough, and the samples per second stay near the ideal. That is why large clusters take large batches.
+
+# %% [markdown] sections="8.3.1"
+# ## Other data on each rank
+#
+# `chunk(size)[rank]` was fine for a toy. A real data set is dealt by torch's `DistributedSampler`, which gives each rank its indices. Here are 8 samples on 2 ranks for three epochs, with `set_epoch` and without it:
+
+# %%
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def deal(num_samples, num_ranks, epoch=None, **options):
+    """The indices of every rank."""
+    dealt = []
+    for rank in range(num_ranks):
+        sampler = DistributedSampler(range(num_samples), num_ranks, rank, **options)
+        if epoch is not None:
+            sampler.set_epoch(epoch)
+        dealt.append(list(sampler))
+    return dealt
+
+
+epochs = range(3)
+lab.table(
+    {"epoch": n, "set_epoch(n)": deal(8, 2, n), "without": deal(8, 2)} for n in epochs
+)
+
+# %% [markdown] sections="8.3.1, 10.2.4"
+# Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: they never share a sample. The sampler's `rank` sees to that.
+#
+# <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
+#
+# That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
+#
+# </details>
+#
+# ### If you forget the sampler
+#
+# Nothing fails. Every rank then draws the same batch. **Guess**: two ranks, four sequences each, no sampler. Of which batch is the averaged gradient?
+
+# %%
+forgotten = lab.guess(
+    "The averaged gradient without a sampler is that of",
+    choices=["all 8 sequences", "the first 4", "none of both"],
+)
+
+
+# %%
+def first_gradient(batch_size, with_sampler):
+    torch.manual_seed(0)
+    net = model.Transformer(2, 32, 2, max_len=32)
+    data = TensorDataset(*model.story_tokens(8, 32))
+    sampler = DistributedSampler(data, shuffle=False) if with_sampler else None
+    loader = DataLoader(data, batch_size=batch_size, sampler=sampler)
+    tokens, targets = next(iter(loader))
+    ddp = DDP(net)
+    model.loss(ddp(tokens), targets).backward()
+    return {name: weight.grad for name, weight in net.named_parameters()}
+
+
+# %%
+dealt = lab.launch(first_gradient, 4, True, ranks=2)[0]
+same = lab.launch(first_gradient, 4, False, ranks=2)[0]
+alone = {n: lab.launch(first_gradient, n, False, ranks=1)[0] for n in (8, 4)}
+lab.table(
+    {
+        "name": name,
+        "from all 8": lab.difference(grads, alone[8]),
+        "from the first 4": lab.difference(grads, alone[4]),
+    }
+    for name, grads in (("with a sampler", dealt), ("without", same))
+)
+
+# %%
+forgotten.score("the first 4")
+
+# %% [markdown]
+# Without a sampler both ranks worked on the same four sequences. You paid for two ranks and got the result of one with half the batch, and no message told you.
+#
+# ### Ten samples on four ranks
+#
+# Every rank must take the same number of steps, or the all-reduces would not match. So the sampler pads with samples that it gives out twice, or drops some. In training that hardly matters. In evaluation it makes the number wrong. Let a model be right on all of 10 samples but the first, the second and the last: what do we measure?
+
+# %%
+right = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1, 1, 0], dtype=torch.float64)
+shares = {
+    "padded (the default)": deal(10, 4, shuffle=False),
+    "drop_last=True": deal(10, 4, shuffle=False, drop_last=True),
+    "range(rank, 10, 4)": [list(range(rank, 10, 4)) for rank in range(4)],
+}
+lab.table(
+    {
+        "name": name,
+        "accuracy_share": right[sum(dealt, [])].mean().item(),
+        "shares": dealt,
+    }
+    for name, dealt in shares.items()
+)
+
+# %% [markdown]
+# Seven of ten is right, so only the last row tells the truth. It is the cure for evaluation: uneven shares, no gradient, and one all-reduce of two numbers at the end, (correct, count).
+
+# %% [markdown] sections="10.2.4"
+# ## Several backwards, one all-reduce
+#
+# Sometimes the batch that you want does not fit, so you add up the gradients of several [microbatches](GLOSSARY.md#microbatch) before one update ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Only the sum is needed, so only the last backward has to communicate. `ddp.no_sync()` turns the all-reduces off inside its block. Below are three ways to accumulate four microbatches; the third puts only the backward into the block. **Guess** how many all-reduces that one makes. (The model fits in one bucket.)
+
+# %%
+quiet = lab.guess("All-reduces with only the backward in no_sync", between=(0, 8))
+
+# %%
+from contextlib import nullcontext
+
+
+def accumulate(way):
+    torch.manual_seed(0)
+    ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
+    tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
+    with traffic.count() as counted:
+        for k, (x, y) in enumerate(zip(tokens.chunk(4), targets.chunk(4))):
+            hush = ddp.no_sync if k < 3 and way != "plain" else nullcontext
+            with hush() if way == "no_sync" else nullcontext():
+                loss = model.loss(ddp(x), y) / 4
+                with hush():
+                    loss.backward()
+    grads = {name: weight.grad for name, weight in ddp.named_parameters()}
+    return counted.calls["all_reduce"], counted.payload_bytes["all_reduce"], grads
+
+
+# %%
+ways = ("plain", "no_sync", "backward only")
+found = {way: lab.launch(accumulate, way, ranks=2)[0] for way in ways}
+lab.table(
+    {
+        "name": way,
+        "all-reduces": calls,
+        "sent_bytes": num_bytes,
+        "from plain": lab.difference(grads, found["plain"][2]),
+    }
+    for way, (calls, num_bytes, grads) in found.items()
+)
+
+# %%
+quiet.score(found["backward only"][0])
+
+# %% [markdown]
+# The forward belongs into the block, too, because it is in the forward that DDP decides whether the coming backward communicates.
+
+# %% [markdown] sections="10.2.4, S12"
+# ## A whole training script
+#
+# Here is a template that you can take home: seed, data, sampler, loader, DDP, optimizer; a loop that logs the loss of *all* ranks, and lets rank 0 save. (Mixed precision is chapter 05's subject.)
+
+
+# %%
+def train(num_epochs, path):
+    torch.manual_seed(0)
+    data = TensorDataset(*model.story_tokens(64, 32))
+    sampler = DistributedSampler(data)  # asks the process group for rank and size
+    ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
+    logged = []
+    for epoch in range(num_epochs):
+        sampler.set_epoch(epoch)
+        losses = []
+        with torch.device("cpu"):  # a sampler shuffles on the host
+            batches = list(DataLoader(data, batch_size=8, sampler=sampler))
+        for tokens, targets in batches:
+            loss = model.loss(ddp(tokens), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        mean = torch.stack(losses).mean() / dist.get_world_size()
+        dist.all_reduce(mean)  # for the log; DDP has averaged the gradients
+        logged.append({"last batch": loss.item(), "of all": mean.item()})
+    if dist.get_rank() == 0:
+        torch.save(ddp.module.state_dict(), path)
+    dist.barrier()  # nobody looks for the file before it is there
+    return logged
+
+
+# %%
+import inspect
+import tempfile
+from pathlib import Path
+
+folder = Path(tempfile.mkdtemp())
+by_launch = lab.launch(train, 3, folder / "last.pt", ranks=2)
+lab.table({"rank": rank, **row} for rank in (0, 1) for row in by_launch[rank])
+
+# %% [markdown] sections="10.2.4, S12"
+# Which column would you log? *last batch* is the loss of one batch of one rank, and the two ranks disagree. *of all* is the epoch's, and both know it.
+#
+# <details><summary>Erratum 10.2.4: the loss that is printed is one rank's</summary>
+#
+# The textbook prints `loss.item()` on rank 0. That is the column *last batch*: one batch of one rank. Run it: the cell above. (S12's `torch.cuda.amp` is today's `torch.amp`; chapter 05.)
+#
+# </details>
+#
+# We saved `ddp.module.state_dict()`. What if you save the wrapper's instead?
+
+
+# %%
+def names_of_the_wrapper():
+    return next(iter(DDP(model.Transformer(1, 32, 2, max_len=32)).state_dict()))
+
+
+# %%
+lab.launch(names_of_the_wrapper, ranks=2)
+
+# %% [markdown] sections="S12"
+# Every name begins with `module.`, so the bare model does not take such a file. Ours it does:
+
+# %%
+saved = torch.load(folder / "last.pt", map_location=torch.get_default_device())
+model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved)
+
+# %% [markdown] sections="S2"
+# ### The same under torchrun
+#
+# As a script, the function needs what `lab.launch` did for it: a process group. `torchrun` starts the processes and tells each who it is by environment variables: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. `init_process_group` reads them. With GPUs each process takes its own.
+
+# %%
+HEAD = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from labkit import model
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+"""
+MAIN = """
+if torch.accelerator.is_available():
+    torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    torch.set_default_device(torch.accelerator.current_accelerator())
+dist.init_process_group()
+for row in train(3, sys.argv[1]):
+    if dist.get_rank() == 0:
+        print(f"{row['of all']:.3f}", flush=True)
+dist.destroy_process_group()
+"""
+
+# %%
+script = folder / "train.py"
+script.write_text(HEAD + inspect.getsource(train) + MAIN)
+by_torchrun = lab.launch_script(script, str(folder / "again.pt"), ranks=2)
+print(by_torchrun.logs[0])
+
+# %% [markdown] sections="S2, S12"
+# These are the same three means. On several machines you run the same command on each, and one number differs: `torchrun --nproc_per_node=8 --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --master_port=29500 train.py`, with `--node_rank=1` on the second. There are 16 ranks now. `RANK` counts over all machines, `LOCAL_RANK` within one: on the second machine local rank 3 is rank 11.
+#
+# Which of the two should decide who prints and who saves? Here are two torchruns with one rank each, as on two machines:
+
+# %%
+WHO = """
+import os
+import torch.distributed as dist
+
+dist.init_process_group()
+rank, size = dist.get_rank(), dist.get_world_size()
+print("rank", rank, "of", size, "is local rank", os.environ["LOCAL_RANK"])
+dist.destroy_process_group()
+"""
+script = folder / "who.py"
+script.write_text(WHO)
+nodes = lab.launch_script(script, ranks=2, nodes=(2, 2))
+print(*nodes.logs, sep="\n")
+
+# %% [markdown] sections="S2, S12, 8.3.1"
+# It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
+#
+# <details><summary>Erratum S2, S12: printing and saving if local_rank == 0</summary>
+#
+# The demo project prints, and S12 also saves, `if local_rank == 0`. With two machines every line comes twice, and two processes write one file. Run it: the cell above, where both say `is local rank 0`.
+#
+# </details>
+#
+# <details><summary>Erratum 8.3.1: mp.spawn with init_method="env://"</summary>
+#
+# The textbook starts its processes by `mp.spawn` and calls `init_process_group(init_method="env://", rank=rank, world_size=world_size)`. But `mp.spawn` gives its children no `MASTER_ADDR` and no `MASTER_PORT`, so the call fails until you set both. Run it: `dist.init_process_group("gloo", init_method="env://", rank=0, world_size=2)` raises a ValueError that names `MASTER_ADDR`.
+#
+# </details>
+
+# %% [markdown] sections="10.2.2, 19.2.2a"
+# ## Without waiting: asynchronous training
+#
+# So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights and *serves*, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on.
+#
+# How far ahead may a fast worker run? That is one number, the **bound**. With 0 all wait for all, which is synchronous training. Without a bound the server answers at once, which is asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number, and a gradient that was computed with version 5 and arrives at version 8 is late by 3. That is its **[staleness](GLOSSARY.md#staleness)**.
+
+
+# %%
+def stamped(vector, version):
+    """A vector and a version in one message."""
+    return torch.cat([vector, torch.tensor([float(version)])])
+
+
+# %%
+def serve(weights, total, bound):
+    """Adds up `total` gradients; returns how late each of them was."""
+    steps = dict.fromkeys(range(1, dist.get_world_size()), 0)
+    waiting, late, version, message = [], [], 0, stamped(weights, 0)
+    while len(late) < total:
+        worker = dist.recv(message)  # from whoever comes first
+        weights -= 0.5 / 3 * message[:-1]
+        late.append(version - int(message[-1]))
+        steps[worker] += 1
+        waiting.append(worker)
+        go = [each for each in waiting if steps[each] - min(steps.values()) <= bound]
+        version += bool(go)
+        for each in go if len(late) < total else ():
+            waiting.remove(each)
+            dist.send(stamped(weights, version), each)
+    while len(waiting) < len(steps):  # what is still under way is not used
+        waiting.append(dist.recv(message))
+    for each in waiting:
+        dist.send(stamped(weights, -1), each)  # the end
+    return late
+
+
+# %%
+def work(net, paced):
+    """Sends gradients and takes weights until the server says that it is over."""
+    version, step, rank = 0, 0, dist.get_rank()
+    while version >= 0:
+        tokens, targets = model.story_tokens(4, 32, seed=3 * step + rank)
+        net.zero_grad()
+        model.loss(paced(tokens), targets).backward()
+        message = stamped(
+            torch.cat([w.grad.flatten() for w in net.parameters()]), version
+        )
+        dist.send(message, 0)
+        dist.recv(message, 0)
+        torch.nn.utils.vector_to_parameters(message[:-1], net.parameters())
+        version, step = int(message[-1]), step + 1
+
+
+# %% [markdown]
+# Three workers. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). In each mode the server takes 24 gradients in all. **Guess**: how long does that take if all wait for all?
+
+# %%
+waits = lab.guess("24 gradients, synchronously", between=(1, 5000), unit="ms")
+
+
+# %%
+def serve_or_work(total, bound):
+    torch.manual_seed(0)
+    net = model.Transformer(1, 32, 2, max_len=32)
+    slow = 4 if dist.get_rank() == 3 else 1
+    paced = pace.Paced(net, forward_us=8_000 * slow, name=str(dist.get_rank()))
+    weights = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
+    paced(model.story_tokens(4, 32)[0]).sum().backward()  # warm up
+    dist.barrier()
+    began = time.perf_counter()
+    if dist.get_rank() > 0:
+        return work(net, paced)
+    late = serve(weights, total, bound)
+    took_ms = 1e3 * (time.perf_counter() - began)
+    return {"took_ms": took_ms, "mean lateness": sum(late) / total, "latest": max(late)}
+
+
+# %%
+bounds = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
+# on the CPU: NCCL can't receive from whoever comes first
+runs = {
+    name: lab.launch(serve_or_work, 24, bound, ranks=4, devices="cpu", record=True)
+    for name, bound in bounds.items()
+}
+lab.table({"name": name, **run[0]} for name, run in runs.items())
+
+# %%
+waits.score(runs["synchronous"][0]["took_ms"])
+
+# %% [markdown]
+# Without messages the synchronous way takes 8 steps of 96 ms, 768 ms, and the asynchronous one 256 ms and a last step of rank 3. Here is each as a picture (a warm-up comes first). Look at ranks 1 and 2: they wait for rank 3 in every step.
+
+# %%
+runs["synchronous"].timeline()
+
+# %% [markdown]
+# Now nobody waits for anybody, but at the end, where the server lets the last gradients arrive and drops them:
+
+# %%
+runs["asynchronous"].timeline()
+
+# %% [markdown] sections="10.2.2, 19.2.2a"
+# The price stands in the other columns of the table: gradients are late. A bound limits both, the waiting and the lateness.
+#
+# ### What do late gradients do?
+#
+# For 24 updates at a modest learning rate they do little. On the simplest of all losses, $x^2/2$, we can compute more: gradient descent whose gradients are `late` updates old. The learning rate must stay below $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976), or $|x|$ grows.
+
+
+# %%
+def descend(rate, late, num_updates=100):
+    xs = [1.0] * (late + 1)
+    for _ in range(num_updates):
+        xs.append(xs[-1] - rate * xs[-1 - late])
+    return {update: abs(x) + 1e-9 for update, x in enumerate(xs[late:])}
+
+
+paths = {f"late by {late}": descend(0.2, late) for late in (0, 2, 11)}
+title = "Learning rate 0.2, late gradients"
+lab.curves(predicted=paths, x="updates", y="|x|", title=title, log_y=True)
+
+# %% [markdown] sections="10.2.2, 19.2.2a"
+# With gradients 11 updates late, as with a dozen workers, the same learning rate makes $|x|$ grow. The limit is 0.14 there, about 1/15 of what it is without lateness. *Hogwild!* goes one step further and drops even the server's order: workers write into shared weights without locks. The proof that this converges needs updates that each touch few of the weights. Where every update touches all of them, as here, it promises nothing. (We do not run it.)
+
+# %% [markdown] sections="19.2.2a"
+# ## Talking less often: Local SGD and DiLoCo
+#
+# There is another way not to wait: keep all ranks in step, but let them talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged. The bytes fall by a factor of H. What happens to the loss?
+#
+# **[DiLoCo](GLOSSARY.md#diloco)** (2023) is a refinement that trains large models over slow links. It does not simply jump to the mean of the weights. It takes the way from the old weights to the mean as if it were a gradient, and gives it to an *outer optimizer*, SGD with Nesterov momentum. With an outer learning rate of 1 and no momentum this is Local SGD again, so one function does both. The model is a small MLP that guesses a byte from the eight before it.
+
+
+# %%
+def passages(num_passages, seed, capitals=False):
+    """Eight bytes of the story, and the next one."""
+    tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
+    text = torch.cat([tokens, targets[:, -1:]], dim=1)
+    if capitals:
+        text = torch.where((text >= ord("a")) & (text <= ord("z")), text - 32, text)
+    return text[:, :-1], text[:, -1]
+
+
+def small_mlp():
+    torch.manual_seed(0)
+    layers = torch.nn.Embedding(256, 16), torch.nn.Flatten(), torch.nn.Linear(128, 64)
+    return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(64, 256))
+
+
+# %%
+def train_locally(every, outer_rate, momentum, capitals):
+    net, rank, sent_bytes = small_mlp(), dist.get_rank(), 0
+    inner = torch.optim.SGD(net.parameters(), lr=0.5)
+    old = [weight.detach().clone() for weight in net.parameters()]
+    outer = torch.optim.SGD(
+        old, lr=outer_rate, momentum=momentum, nesterov=momentum > 0
+    )
+    for step in range(1, 129):
+        x, y = passages(16, 2 * step + rank, capitals and rank == 1)
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        inner.zero_grad()
+        loss.backward()
+        inner.step()
+        if step % every == 0:
+            for before, now in zip(old, net.parameters()):
+                before.grad = before - now.detach()
+            sent_bytes += average([before.grad for before in old])
+            outer.step()
+            torch.nn.utils.vector_to_parameters(
+                torch.nn.utils.parameters_to_vector(old), net.parameters()
+            )
+    return sent_bytes, loss_on_other_passages(net, capitals)
+
+
+def loss_on_other_passages(net, capitals):
+    kinds = (False, True) if capitals else (False,)
+    tests = [passages(1000, 10**6, kind) for kind in kinds]
+    losses = [torch.nn.functional.cross_entropy(net(x), y).item() for x, y in tests]
+    return sum(losses) / len(losses)
+
+
+# %% [markdown]
+# We train for 128 steps with H = 1, 8 and 64, always with the same samples. Both ranks read the same story. **Guess**: how much higher is the loss of Local SGD at H = 64 than at H = 1? (At the start it is 5.5.)
+
+# %%
+higher = lab.guess("Loss at H = 64 minus loss at H = 1", between=(-1, 3))
+
+
+# %%
+def both_methods(capitals):
+    methods = {"Local SGD": (1.0, 0.0), "DiLoCo": (0.7, 0.6)}
+    return {
+        name: [train_locally(every, *outer, capitals) for every in (1, 8, 64)]
+        for name, outer in methods.items()
+    }
+
+
+# %%
+same_story = lab.launch(both_methods, False, ranks=2)[0]
+lab.curves(
+    measured={name: dict(of) for name, of in same_story.items()},
+    x="bytes handed to all_reduce",
+    y="loss",
+    title="Both ranks read the same story",
+    log_x=True,
+)
+
+# %%
+(_, often), _, (_, rarely) = same_story["Local SGD"]
+higher.score(rarely - often)
+
+# %% [markdown]
+# Read it from the right: H is 1, then 8, then 64, and the bytes fall each time. With alike data a large H costs little. DiLoCo lies lower nearly everywhere. Be careful with the reason, though: it lies lower at H = 1, too. With momentum 0.6 its outer steps add up to $0.7/(1-0.6) = 1.75$ times the way, so part of what we see is simply a larger step.
+#
+# Now rank 1 reads the story in capitals, and the loss is the mean over both kinds:
+
+# %%
+own_story = lab.launch(both_methods, True, ranks=2)[0]
+lab.curves(
+    measured={name: dict(of) for name, of in own_story.items()},
+    x="bytes handed to all_reduce",
+    y="loss",
+    title="Each rank reads its own",
+    log_x=True,
+)
+
+# %% [markdown]
+# When the data differ, the ranks drift apart between two averages, and a long H costs more. So one of the conditions under which talking rarely works is that all ranks see alike data. (Accumulating the gradients of H batches sends just as little. But it makes H times fewer updates, so at the same learning rate it learns more slowly.)
+
+# %% [markdown]
+# ## When is it worth it?
+#
+# Data parallelism is the first thing to try, because it changes no line of the model. Here is our running story before and after: one GPU, and 64 of them, each with the whole model and 8 sequences of every batch. We need GPUs of 141 GB for it, because the states alone do not fit into 80. Everything here is predicted; chapter 18 shows from what.
+
+# %%
+one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
+planner.card(one, one.but(gpus=64))
+
+# %% [markdown]
+# Years have become weeks. But look at the bars of memory: they have not changed at all. Every GPU holds everything, so more of them do not help where one is too small. Chapter 06 deals the states among the ranks.
+#
+# - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
+# - It needs alike ranks, because all wait for the slowest.
+# - It does not help if one GPU cannot hold the model.
+
+# %% [markdown]
+# ## Exercises
+#
+# ### 2. Deal the samples
+#
+# List the samples of one rank in one epoch. Every sample goes to exactly one rank, with no padding and no dropping; shares differ by one at most; every epoch is dealt anew, so that a rank does not see the same samples each time. No communication, and leave torch's and Python's global random generators as they are.
+
+
+# %%
+def my_indices(num_samples, rank, num_ranks, epoch):
+    """The samples of this rank, in its order, as a list of whole numbers."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(epoch)
+    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
+    ### END SOLUTION
+
+
+# %%
+check.shard_indices(my_indices)
+
+# %%
+check.hint("shard_indices")
+
+# %% [markdown]
+# ### 3. Build the buckets
+#
+# `two buckets` above was a lazy division. Now build what DDP has: average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and none waits in a message that is longer than `bucket_bytes` by a whole gradient. Two layers of `model` share a weight, and some parameters are frozen. You may use `average`.
 
 
 # %%
 def my_buckets(model, bucket_bytes):
     """Replaces every gradient by its mean over the ranks."""
     ### BEGIN SOLUTION
-    grads = [
-        weight.grad
-        for weight in reversed(list(model.parameters()))
-        if weight.grad is not None
-    ]
+    weights = reversed(list(model.parameters()))
+    grads = [weight.grad for weight in weights if weight.grad is not None]
     bucket = []
     for number, grad in enumerate(grads, start=1):
         bucket.append(grad)
@@ -1217,22 +1050,29 @@ check.hint("bucket_gradients")
 # %% [markdown]
 # ## Summary
 #
-# - Same weights, other data, averaged gradients: equal to one process with the whole batch, if the shares are equal. Otherwise weigh them.
-# - Buckets save messages, not bytes. DDP fills them in the order in which gradients become ready, and reduces them under the backward. Too small pays latency, too large loses overlap.
+# - Same weights, other data, averaged gradients: that equals one process with the whole batch, if the shares are equal. Otherwise weigh them.
+# - Buckets save messages, not bytes. DDP fills them in the order in which gradients become ready, and sends them under the backward. Too small pays latency, too large loses overlap.
 # - `DistributedSampler` gives each rank other data, `set_epoch` gives each epoch another order. Padded samples spoil an accuracy.
 # - `no_sync` around forward and backward of all microbatches but the last: one all-reduce per step.
-# - A log needs the mean over all ranks; a checkpoint needs one writer, by `RANK`, and names without `module.`.
-# - Synchronous waits for the slowest. Asynchronous does not, and its gradients are late; a bound limits both. Local SGD sends H times less.
+# - A log needs the mean over all ranks. A checkpoint needs one writer, by `RANK`, and names without `module.`.
+# - Asynchronous training does not wait, and its gradients are late. Local SGD and DiLoCo talk H times less often.
 #
-# ## Sources
+# **Words learned**: [data parallelism](GLOSSARY.md#data-parallelism), [DDP](GLOSSARY.md#ddp), [bucket](GLOSSARY.md#bucket), [communication hook](GLOSSARY.md#communication-hook), [paced](GLOSSARY.md#paced), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [straggler](GLOSSARY.md#straggler), [staleness](GLOSSARY.md#staleness), [Local SGD](GLOSSARY.md#local-sgd), [DiLoCo](GLOSSARY.md#diloco).
+#
+# **Further reading**
 #
 # - Data parallelism in PyTorch: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704)
 # - Stale-synchronous: Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NIPS
 # - Hogwild!: Niu, Recht, Ré and Wright 2011, [arXiv 1106.5730](https://arxiv.org/abs/1106.5730)
 # - Local SGD: Stich 2018, [arXiv 1805.09767](https://arxiv.org/abs/1805.09767)
+# - DiLoCo: Douillard et al. 2023, [arXiv 2311.08105](https://arxiv.org/abs/2311.08105)
 # - The limit with late gradients: Levin and May 1976, *A note on difference-delay equations*, Theoretical Population Biology 9
 #
-# Where you stand:
+# **Next**: chapter 04 lets Accelerate write these lines for you.
+#
+# The cell below says where you stand.
+#
+# *Sections 8.3.1, 10.2.1, 10.2.2, 10.2.4, 19.2.1, 19.2.2 (buckets and asynchronous training), S1, S2 and S12 of the source material.*
 
 # %%
 check.status()

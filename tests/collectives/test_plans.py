@@ -100,3 +100,12 @@ def test_a_plan_reads_as_text():
         "all_reduce, ring: 2 ranks, 2 chunks\nstep 0: 0>1 [1] add, 1>0 [0] add\nstep 1: 0>1 [0] "
         "copy, 1>0 [1] copy"
     )
+
+
+def test_a_message_is_called_by_its_way_and_its_chunks():
+    whole = plan("broadcast", "star", 3)
+    assert [whole.label(message) for message in whole.messages()] == ["0>1", "0>2"]
+    around = plan("all_reduce", "ring", 3)
+    assert around.label(around.steps[0][0]) == "0>1 [2]"
+    for chunks, told in (((0, 1), "0, 1"), ((0, 1, 2), "0-2"), ((0, 2, 3), "0, 2, 3")):
+        assert around.label(Message(1, 0, chunks, "add")) == f"1>0 [{told}]"

@@ -160,10 +160,7 @@ def test_no_deprecated_name_of_torch_is_used():
     code = [path for path in files.files(ROOT) if path.suffix == ".py"]
     assert len(code) > 20
     faults = [files.deprecated_faults(path.name, path.read_text(encoding="utf-8")) for path in code]
-    # not deprecated, only discouraged: chapter 03 shows why, and nobody else may have it
-    assert [fault for some in faults for fault in some] == [
-        "03_data_parallel.py uses torch.nn.DataParallel"
-    ]
+    assert [fault for some in faults for fault in some] == []
 
 
 @pytest.mark.parametrize(
