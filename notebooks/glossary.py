@@ -99,9 +99,24 @@ def _others(known: list[Term]) -> list[Term]:
     return [term for term in known if not term.badge]
 
 
+def anchor(term: Term) -> str:
+    """What a link to a term's row ends with: GLOSSARY.md#pretend-device."""
+    return re.sub(r"[^a-z0-9]+", "-", term.en.lower()).strip("-")
+
+
 def _table(shown: Iterator[Term] | list[Term]) -> list[str]:
-    rows = [f"| {term.en} | {term.zh} | {term.means_en} | {term.means_zh} |" for term in shown]
+    rows = []
+    for term in shown:
+        named = f'<a id="{anchor(term)}"></a>{term.en}'
+        rows.append(f"| {named} | {term.zh} | {term.means_en} | {term.means_zh} |")
     return ["| English | 中文 | meaning | 含义 |", "| --- | --- | --- | --- |", *rows]
+
+
+def dead_links(known: list[Term], text: str) -> list[str]:
+    """Links to the glossary that lead to no term."""
+    there = {anchor(term) for term in known}
+    linked = re.findall(r"\]\(GLOSSARY\.md#([^)]*)\)", text)
+    return [f"GLOSSARY.md#{each}: no such term" for each in linked if each not in there]
 
 
 def said_otherwise(known: list[Term], text: str, language: str) -> list[str]:

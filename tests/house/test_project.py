@@ -42,6 +42,8 @@ EXPORTS = {
     "begin",
     "guess",
     "progress",
+    "course",
+    "ladder",
 }
 
 
