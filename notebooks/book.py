@@ -27,7 +27,7 @@ import jinja2
 import nbformat
 from chapter import sources
 from nbformat import NotebookNode
-from pages import Page, rendered, words_of
+from pages import Page, glossary, rendered, words_of
 
 from labkit.pictures import mime
 from labkit.pipeline.demo import THEMES
@@ -97,6 +97,7 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
         file="index.html", page=None, title=say["home"], headings=[], viewer=""
     )
     (out / below / "index.html").write_text(contents, encoding="utf-8")
+    _write_glossary(root, out / below, templates, say)
     index = []
     for place, page in enumerate(built):
         cells, headings = rendered(page)
@@ -117,6 +118,22 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
     search = out / "assets" / f"search-{language}.js"
     search.write_text(f"LABKIT_INDEX={listed};\n", encoding="utf-8")
     return len(built) + 1
+
+
+def _write_glossary(root: Path, folder: Path, templates: jinja2.Environment, say: dict) -> None:
+    """The words of the course as a page, to which chapters link; none where it has no glossary."""
+    source = root / "notebooks" / "GLOSSARY.md"
+    if not source.exists():
+        return
+    text = templates.get_template("glossary.html.j2").render(
+        file="glossary.html",
+        page=None,
+        title=say["glossary"],
+        headings=[],
+        viewer="",
+        body=glossary(source.read_text(encoding="utf-8")),
+    )
+    (folder / "glossary.html").write_text(text, encoding="utf-8")
 
 
 def _templates() -> jinja2.Environment:

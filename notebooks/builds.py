@@ -73,9 +73,16 @@ def text(notebook: NotebookNode) -> str:
 
 def _text(chapter: Chapter, cell: Cell, language: str, solved: bool) -> str:
     if cell.kind == "markdown":
-        return cell.chinese if language == "zh" else cell.source
+        told = cell.chinese if language == "zh" else cell.source
+        return told.replace("](GLOSSARY.md", f"]({_up(language, solved)}GLOSSARY.md")
     text = code(cell.source, language, chapter.name[:2], solved=solved)
     return comments.rendered(text, chapter.remarks) if language == "zh" else text
+
+
+def _up(language: str, solved: bool) -> str:
+    """The way from a build's folder to the one that holds the glossary."""
+    folder = FOLDERS[language, "solution" if solved else "learner"]
+    return "../" * len(folder.split("/")) if folder else ""
 
 
 def _checked(chapter: Chapter, language: str) -> list[tuple[str, str, dict]]:

@@ -137,8 +137,8 @@ def said_otherwise(known: list[Term], text: str, language: str) -> list[str]:
 
 
 def chapter_faults(known: list[Term], chapter: Chapter) -> list[str]:
-    """What the sources of a chapter say otherwise: its prose in both languages, and the Chinese in
-    its code."""
+    """What the sources of a chapter say otherwise, its prose in both languages and the Chinese in its
+    code; and its links to terms that there are not."""
     keys = iter(chinese.keys([cell.source for cell in chapter.cells if cell.kind == "markdown"]))
     faults = []
     for cell in chapter.cells:
@@ -150,6 +150,6 @@ def chapter_faults(known: list[Term], chapter: Chapter) -> list[str]:
         key = next(keys)
         for language, text in (("en", cell.source), ("zh", cell.chinese)):
             file = f"{chapter.name}.py" if language == "en" else f"zh/{chapter.name}.md"
-            found = said_otherwise(known, text, language)
+            found = said_otherwise(known, text, language) + dead_links(known, text)
             faults += [f"{file}: cell {key}: {fault}" for fault in found]
     return faults

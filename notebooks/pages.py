@@ -66,8 +66,10 @@ class Prose(IPythonRenderer):
         return mathml(body, display="block")
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        """A link; one to another chapter's notebook goes to its page."""
-        return super().link(text, re.sub(r"^(\d\d_\w+)\.ipynb", r"\1.html", url), title)
+        """A link; one to another chapter's notebook, or to the glossary, goes to its page."""
+        page = re.sub(r"^(\d\d_\w+)\.ipynb", r"\1.html", url)
+        page = re.sub(r"^(\.\./)*GLOSSARY\.md", "glossary.html", page)
+        return super().link(text, page, title)
 
     def table(self, text: str) -> str:
         """A table that scrolls by itself where the window is narrow."""
@@ -92,6 +94,11 @@ def shown(output: NotebookNode) -> str:
 def breakable(line: re.Match) -> str:
     """A line of words, which may break; one with gaps, as tables have, scrolls instead."""
     return line[0] if "  " in line[0].strip() else f'<span class="words">{line[0]}</span>'
+
+
+def glossary(markdown: str) -> str:
+    """The glossary as HTML."""
+    return MarkdownWithMath(renderer=Prose(0)).render(markdown)
 
 
 def rendered(page: Page) -> tuple[list[dict], list[tuple[int, str, str]]]:

@@ -1,6 +1,8 @@
 """One word for a thing: the glossary is whole, its page is written from it, and a source or a
 picture that says a thing by another word is found."""
 
+import re
+
 import build
 import glossary
 import pytest
@@ -47,10 +49,10 @@ def test_the_page_has_symbols_badges_and_terms(worded):
         "| symbol | English | 中文 | meaning | 含义 |",
         "| r | rank | rank | A process. | 一个进程。 |",
         "| English | 中文 | meaning | 含义 |",
-        "| paced | 固定时长 | Slept out. | 睡眠补足。 |",
+        '| <a id="paced"></a>paced | 固定时长 | Slept out. | 睡眠补足。 |',
         "| English | 中文 | meaning | 含义 |",
-        "| rank | rank | A process. | 一个进程。 |",
-        "| verdict | 判定 | How a launch ended. | 启动怎样结束。 |",
+        '| <a id="rank"></a>rank | rank | A process. | 一个进程。 |',
+        '| <a id="verdict"></a>verdict | 判定 | How a launch ended. | 启动怎样结束。 |',
     ]
     assert build.main(["--check"], worded) == 0
 
@@ -130,3 +132,24 @@ def test_pictures_boards_and_hints_say_it_by_the_same_words():
         faults = glossary.said_otherwise(KNOWN, "\n".join(lines), "zh")
         found += [f"{name}: {fault}" for fault in faults]
     assert found == []
+
+
+def test_a_link_to_a_term_that_there_is_not_is_found():
+    text = "A [rank](GLOSSARY.md#rank), a [ranks](GLOSSARY.md#ranks), a [x](#ranks)."
+    assert glossary.dead_links(KNOWN, text) == ["GLOSSARY.md#ranks: no such term"]
+    anchors = [glossary.anchor(term) for term in KNOWN]
+    assert len(set(anchors)) == len(anchors) and all(anchors)
+    assert "overlap-to-hide-communication" in anchors
+
+
+def test_a_link_to_a_term_leads_to_the_glossary_from_every_folder(worded):
+    edit(worded, "Words.", "A [rank](GLOSSARY.md#rank).")
+    assert build.main(["--stamp", "03", "--all"], worded) == 0
+    assert build.main([], worded) == 0
+    up = {("en", "learner"): "", ("zh", "learner"): "../"}
+    up |= {("en", "solution"): "../", ("zh", "solution"): "../../"}
+    for (language, kind), steps in up.items():
+        told = str(load(worded, "03_tiny", language, kind).cells)
+        linked = re.findall(r"\]\(([./]*)GLOSSARY.md#rank\)", told)
+        assert set(linked) <= {steps}, (language, kind)
+        assert linked or language == "zh"
