@@ -1,8 +1,6 @@
 """One word for a thing: the glossary is whole, its page is written from it, and a source or a
 picture that says a thing by another word is found."""
 
-import re
-
 import build
 import glossary
 import pytest
@@ -115,6 +113,16 @@ def test_no_term_uses_a_word_that_it_or_another_refuses():
         assert glossary.said_otherwise(KNOWN, f"{term.zh}。{term.means_zh}", "zh") == []
 
 
+def test_a_link_to_a_term_that_is_not_there_is_a_fault(worded, capsys):
+    edit(worded, "# Words.", "# A [rank](GLOSSARY.md#rank), a [bubble](GLOSSARY.md#bubble).")
+    edit(worded, "字。", "[rank](GLOSSARY.md#rank)、[气泡](GLOSSARY.md#bubble)。", "zh/03_tiny.md")
+    build.main(["--stamp", "03", "--all"], worded)
+    capsys.readouterr()
+    assert build.main([], worded) == 1
+    told = capsys.readouterr().err
+    assert "03_tiny: GLOSSARY.md has no term #bubble" in told and "#rank" not in told
+
+
 def test_badges_are_called_what_pictures_call_them():
     badges = {term.en: term.zh for term in KNOWN if term.badge}
     assert set(badges) >= {"measured", "simulated", "predicted", "recorded", "computed"}
@@ -132,24 +140,3 @@ def test_pictures_boards_and_hints_say_it_by_the_same_words():
         faults = glossary.said_otherwise(KNOWN, "\n".join(lines), "zh")
         found += [f"{name}: {fault}" for fault in faults]
     assert found == []
-
-
-def test_a_link_to_a_term_that_there_is_not_is_found():
-    text = "A [rank](GLOSSARY.md#rank), a [ranks](GLOSSARY.md#ranks), a [x](#ranks)."
-    assert glossary.dead_links(KNOWN, text) == ["GLOSSARY.md#ranks: no such term"]
-    anchors = [glossary.anchor(term) for term in KNOWN]
-    assert len(set(anchors)) == len(anchors) and all(anchors)
-    assert "overlap-to-hide-communication" in anchors
-
-
-def test_a_link_to_a_term_leads_to_the_glossary_from_every_folder(worded):
-    edit(worded, "Words.", "A [rank](GLOSSARY.md#rank).")
-    assert build.main(["--stamp", "03", "--all"], worded) == 0
-    assert build.main([], worded) == 0
-    up = {("en", "learner"): "", ("zh", "learner"): "../"}
-    up |= {("en", "solution"): "../", ("zh", "solution"): "../../"}
-    for (language, kind), steps in up.items():
-        told = str(load(worded, "03_tiny", language, kind).cells)
-        linked = re.findall(r"\]\(([./]*)GLOSSARY.md#rank\)", told)
-        assert set(linked) <= {steps}, (language, kind)
-        assert linked or language == "zh"
