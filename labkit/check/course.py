@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from labkit.check import chapters, record
@@ -76,7 +77,8 @@ class Course(Shown):
     """question -> its chapters"""
 
     def __repr__(self) -> str:
-        numbers = [stop.number for stops in self.lanes.values() for stop in stops]
+        stops = chain.from_iterable(self.lanes.values())
+        numbers = [stop.number for stop in stops]
         return f"Course({', '.join(numbers)})"
 
     def _picture(self, language: str) -> Sketch:

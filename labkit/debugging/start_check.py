@@ -2,6 +2,7 @@
 nothing, and a check that finds a broken all-reduce."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from math import isclose
 
 from labkit.check import exercise, hint, on_ranks, status, wrong
@@ -38,12 +39,13 @@ def waits(answer: Callable) -> Found:
     for seconds in _SECONDS:
         ends = [max(step) for step in zip(*seconds, strict=True)]
         right = [sum(ends) - sum(mine) for mine in seconds]
-        mine = [float(each) for each in answer([list(rank) for rank in seconds])]
+        given = [list(rank) for rank in seconds]
+        mine = [float(each) for each in answer(given)]
         if len(mine) != len(right) or not all(map(_close, mine, right)):
             yield wrong(
                 "seconds {seconds}: the all-reduces end {ends} s after their step began, so the "
                 "ranks wait {right}; got {mine}",
-                seconds=[list(rank) for rank in seconds],
+                seconds=given,
                 ends=ends,
                 right=right,
                 mine=mine,
@@ -55,7 +57,7 @@ def mean_of_all(answer: Callable) -> Found:
     """``answer(numbers)``, called on every rank with its own list: the mean over all numbers,
     on every rank. A list may be empty."""
     for lists in _NUMBERS:
-        every = [number for numbers in lists for number in numbers]
+        every = list(chain.from_iterable(lists))
         right = sum(every) / len(every)
         run = on_ranks(len(lists), _mean, answer, lists)
         for rank, mine in enumerate(run):

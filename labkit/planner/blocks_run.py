@@ -33,7 +33,8 @@ def block(kind: str, width: int = 128, heads: int = 4) -> nn.Module:
 
 def _dropout(x: Tensor) -> Tensor:
     """Keeps a mask of one byte per element, as the operator of a GPU does."""
-    return x * (torch.rand_like(x) > 0.1) / 0.9
+    kept = torch.rand_like(x) > 0.1
+    return x * kept / 0.9
 
 
 class _Gpt(Block):

@@ -292,20 +292,14 @@ timed = [each for each in planner.MODELS.values() if each.a100_hours]
 years.score(timed[-1].a100_hours / 24 / 365)
 
 # %%
-lab.table(
-    [
-        {
-            "name": each.name,
-            "years": each.a100_hours / 24 / 365,
-            "reached": 6
-            * each.params
-            * each.train_tokens
-            / (312e12 * 3600 * each.a100_hours),
-        }
-        for each in timed
-    ],
-    units={"reached": "share"},
-)
+peak_per_hour = 312e12 * 3600
+rows = []
+for each in timed:
+    reached = 6 * each.params * each.train_tokens / (peak_per_hour * each.a100_hours)
+    rows.append(
+        {"name": each.name, "years": each.a100_hours / 8760, "reached": reached}
+    )
+lab.table(rows, units={"reached": "share"})
 
 # %% [markdown]
 # `reached` is the share of the card's peak, 312 TFLOP/s, that the run got. It has a name, [MFU](GLOSSARY.md#mfu), and chapter 18 asks where the rest went. These are published numbers and arithmetic; whatever else those hours were spent on is in them.
@@ -468,7 +462,7 @@ plans = {
     "Ring": collectives.plan("all_reduce", "ring", 8),
     "Hierarchical": collectives.plan("all_reduce", "hierarchical", 8, island_size=4),
 }
-planner.architectures(plans, 4)
+lab.show(planner.architectures(plans, 4))
 
 # %% [markdown]
 # The thicker a line, the more bytes cross it. With a **parameter server** one rank collects and answers; in a **ring** each talks to its two neighbours; **hierarchical** means first inside a machine, then between machines. (A hybrid does one thing inside and another between: for example, one representative per machine, and a ring of representatives.) Which sends the most, all ranks taken together?

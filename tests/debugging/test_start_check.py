@@ -22,7 +22,8 @@ def right_mean(numbers):
 
 
 def right_check():
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     x = torch.tensor([float(rank + 1)])
     dist.all_reduce(x)
     assert x.item() == size * (size + 1) / 2

@@ -42,6 +42,9 @@ EXPORTS = {
     "begin",
     "guess",
     "progress",
+    "curves",
+    "bars",
+    "difference",
     "course",
     "ladder",
 }
