@@ -110,10 +110,10 @@ def mixed_step():
         adam.state[copy][name] for copy in copies for name in ("exp_avg", "exp_avg_sq")
     ]
     held = {
-        "weights": model.parameters(),
-        "gradients": [weight.grad for weight in model.parameters()],
+        "16-bit weights": model.parameters(),
+        "16-bit gradients": [weight.grad for weight in model.parameters()],
         "fp32 copy": copies,
-        "Adam": moments,
+        "Adam, two numbers": moments,
     }
     count = model.weight.numel()
     return {name: sum(each.nbytes for each in held[name]) / count for name in held}
@@ -465,7 +465,7 @@ plans = {
 lab.show(planner.architectures(plans, 4))
 
 # %% [markdown]
-# The thicker a line, the more bytes cross it. With a **parameter server** one rank collects and answers; in a **ring** each talks to its two neighbours; **hierarchical** means first inside a machine, then between machines. (A hybrid does one thing inside and another between: for example, one representative per machine, and a ring of representatives.) Which sends the most, all ranks taken together?
+# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). With a **parameter server** one rank collects and answers; in a **ring** each talks to its two neighbours; **hierarchical** means first inside a machine, then between machines. (A hybrid does one thing inside and another between: for example, one representative per machine, and a ring of representatives.) Which sends the most, all ranks taken together?
 
 # %%
 most = lab.guess(
