@@ -126,7 +126,7 @@ per_parameter.score(sum(held.values()))
 # %%
 lab.bars(held, title="Bytes per parameter, held after a step")
 
-# %% [markdown]
+# %% [markdown] sections="8.1.1"
 # Sixteen again, by another way: 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). Halving the bits saved none of them, because the fp32 copy took back what the halves had given. What it does save is activations, time and traffic.
 #
 # So the rule is: **7 billion parameters times 16 bytes are 112 GB.** On the board you have met other recipes. Plain SGD with momentum takes 12 bytes, and bf16 for everything takes 8, at the price of updates that get lost in rounding ([chapter 05](05_precision_and_memory.ipynb) shows how).
@@ -335,7 +335,7 @@ lab.curves(
     title="Days without an interruption",
 )
 
-# %% [markdown]
+# %% [markdown] sections="10.1.1"
 # With one card you would wait nearly six years for trouble. With 16,384 it comes every three hours. More devices fail more often; that is a price, and chapter 13 is about paying it.
 #
 # <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
@@ -683,4 +683,4 @@ check.hint("model_state_gb")
 check.status()
 
 # %% [markdown]
-# *Sections 8.1.1, 8.1.2, 10.1.1, 10.1.2 and 10.1.3 of the source material, and the questions at the end of its demo project (D-faq).*
+# *Sections 8.1.1, 8.1.2, 10.1.1, 10.1.2 and 10.1.3, and D-faq of the source material.*
