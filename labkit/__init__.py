@@ -25,6 +25,8 @@ _EXPORTS = {
     "begin": "check.opening",
     "guess": "check.guesses",
     "progress": "check.standing",
+    "course": "check.course",
+    "ladder": "check.ladder",
     "Job": "launching.job",
     "Run": "launching.run",
     "LaunchError": "launching.verdicts.verdict",

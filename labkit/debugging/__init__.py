@@ -4,7 +4,8 @@
 them on real ranks and returns what was found. ``health`` asks ranks whether they are well: digests
 that must agree, numbers that must be finite, orders that must change. What tells a deadlock from a
 death, and finds the odd rank, is ``labkit.launching.verdicts.diagnosis``. ``check`` and
-``hints.json`` are the exercises: six broken runs to explain and to mend.
+``hints.json`` are the exercises: six broken runs to explain and to mend. ``start_check`` holds
+those of chapter 00.
 """
 
 import lazy_loader

@@ -5,8 +5,8 @@ is the bill of a small model to the byte, ``need_run`` reads it out of two real 
 ``need_board`` shows it beside the large one's. ``strategies`` says who holds and sends what under
 data parallelism, sharded states, model parallelism and a hybrid; ``strategies_run`` trains by each
 on real ranks, ``strategies_board`` is the widget. ``links`` counts the bytes over each link of a
-plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the exercises. Chapter
-01.
+plan. ``picture`` draws bills, strategies and architectures; ``check`` holds the exercises.
+``blocks_run`` has blocks whose kept bytes a reader counts. Chapter 01.
 
 ``plan`` is the planner: a model, a cluster and a layout in; memory, time, days and money out, and
 the search for the best layout; its ``board`` is the widget, ``memory_bars`` and ``time_bars`` draw
@@ -20,6 +20,10 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "blocks_run": [
+            "KINDS",
+            "block",
+        ],
         "card_picture": [
             "card",
         ],

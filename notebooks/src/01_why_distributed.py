@@ -2,858 +2,625 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.1.1", "8.1.2", "10.1.1", "10.1.2", "10.1.3", "D-faq"]
-#     needs: ["two CPU cores"]
+#     needs: ["chapter 00"]
 #     minutes: 60
 # ---
 
 # %% [markdown]
 # # Why distributed
 #
-# *Sections 8.1.1, 8.1.2, 10.1.1, 10.1.2 and 10.1.3 of the source material, and the questions at the end of its demo project. About 60 minutes. No GPU is needed.*
+# *About an hour. You need chapter 00. No GPU is needed.*
 #
-# A model is trained on many devices because one is too small, too slow, or both. This chapter writes the bill of one device, byte by byte, and reads the same bill out of real processes. Then it looks at the ways to share it: what each device holds, what it has to send, and how long it stands idle.
+# We want to train a model with 7 billion parameters. Its weights are a file of 14 GB, and our card has 80 GB, so there should be plenty of room. We start it, and it dies in its first step: out of memory. It asked for 112 GB before it had seen a single word of text.
 #
-# The chapters after this one take these ways one at a time.
-
-# %%
-import labkit as lab
-
-lab.begin("en")
-import time
-import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-from labkit.pictures import curves
-from labkit.sharding import states as sharding_states
-from labkit.measure import memory
-from labkit import model, widgets
-from labkit.pictures.curves import Series
-from labkit.planner import check
-from labkit.collectives.algorithms import plan
-from labkit.collectives.plans import Message, Plan, sent_bytes, validate
-from labkit.units import format_bytes, format_share, format_us
-from labkit.planner import need_run, strategies_run
-from labkit.planner.models import DEVICES, MODELS, TFLOPS
-
-# %% [markdown] sections="8.1.1"
-# ## The memory bill
-#
-# Section 8.1.1 lists models, the size of their weights in 16 bit, and whether an A100 with 80 GB can train them. LLaMA-7B: 14 GB, "barely (needs optimizing)". But training holds more than weights. The usual recipe, mixed precision with Adam, keeps for every parameter: itself and its gradient in 16 bit, and three numbers in fp32: a copy of the parameter that the updates are added to, and Adam's two moments. All this together is called the **model states**.
-#
-# **Predict.** How many GB of model states does a model of 7 billion parameters have with this recipe?
-
-# %%
-my_state_gb = lab.guess(
-    {"en": "model states of 7 billion parameters", "zh": "70 亿参数的模型状态"},
-    unit="gb",
-)
-
-# %%
-kinds = sharding_states.state_bytes(7e9, recipe_name="mixed")
-textbook = {"parameter": 14e9, "gradient": 14e9, "exp_avg": 28e9, "exp_avg_sq": 28e9}
-print(f"{'':12} computed   section 8.1.1")
-for kind, num_bytes in [*kinds.items(), ("together", sum(kinds.values()))]:
-    said = sum(textbook.values()) if kind == "together" else textbook.get(kind, 0)
-    print(f"{kind:<12} {format_bytes(num_bytes):>8} {format_bytes(said):>15}")
-my_state_gb.score(sum(kinds.values()) / 1e9)
-
-# %% [markdown]
-# The section adds 10 GB of activations and says 94 GB; the fp32 copy (`master`), which section 8.5 of the same chapter does count, is missing. The states alone exceed 80 GB: without sharding or offloading, this recipe does not train 7B on that card. Now the whole list, with the parameter counts as published ("7B" is 6.7 billion). `ZeRO 3` is the fewest cards if all states are cut in parts; activations are not in it yet.
-
-# %%
-card = DEVICES["A100 80 GB"]
-print(f"{'':<13} weights    states   on one A100 80 GB   ZeRO 3")
-for each in MODELS.values():
-    states = sum(sharding_states.state_bytes(each.params).values())
-    verdict = (
-        f"{format_share(states / card)} of it"
-        if states < card
-        else f"{states / card:.1f} x too large"
-    )
-    print(
-        f"{each.name:<12} {format_bytes(2 * each.params):>8} {format_bytes(states):>9} {verdict:>19}"
-        f" {sharding_states.ranks_needed(each.params, card, 3):>8}"
-    )
-
-# %% [markdown] sections="8.1.1"
-# ### Is it true?
-#
-# Sixteen bytes per parameter is a claim, so look. Two ranks train a small transformer by four recipes: plain torch in fp32 with Adam, the same with SGD and momentum, everything in bf16, and the mixed recipe as DeepSpeed implements it. After a backward, `sharding.shards` lists every tensor that model, engine and optimizer hold.
-
-
-# %%
-def four_recipes():
-    return {
-        recipe: need_run.train(recipe, 1, False)
-        for recipe in ("fp32", "sgd", "bf16", "mixed")
-    }
-
-
-run = lab.launch(four_recipes, ranks=2, devices="deepspeed", timeout_s=50)
-for recipe, result in run[0].items():
-    held, num_params = result["shards"].bytes_by("kind"), result["num_params"]
-    listed = " + ".join(
-        f"{kind} {num_bytes[0] / num_params:.3g}" for kind, num_bytes in held.items()
-    )
-    total = sum(num_bytes[0] for num_bytes in held.values()) / num_params
-    print(
-        f"{recipe:<5}: {total:.3f} bytes per parameter, by theory {sharding_states.recipe(recipe).bytes_per_parameter}"
-        f"\n       {listed}"
-    )
-
-# %% [markdown] sections="8.1.1"
-# Exactly what theory says; `step` is Adam's counter, 4 bytes per tensor. Two recipes come to 16 by different ways, so halving the bits saves no model states as long as fp32 copies are kept. It saves activations and traffic.
-#
-# ### Activations
-#
-# What the forward keeps for the backward. Section 8.1.1 takes $b\,s\,h\,L \cdot 4$ bytes: 4 for each token, layer and unit of width. A layer keeps more than one tensor. Korthikanti et al. (2022) count, in 16 bit with dropout, $34\,s\,b\,h$ bytes per layer, and $5\,a\,s^2 b$ more if the attention matrix is stored ($a$ heads). Here is such a block, with a dropout that keeps its mask in one byte per element, as a GPU does:
-
-
-# %%
-def dropout(x):
-    return x * (torch.rand_like(x) > 0.1) / 0.9
-
-
-class GptBlock(model.Block):
-    """model.Block with dropout, and with the attention matrix stored if wanted."""
-
-    stored = False
-
-    def forward(self, x):
-        q, k, v = (
-            each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for each in self.qkv(self.norm1(x)).chunk(3, -1)
-        )
-        y = (
-            dropout((q @ k.mT).softmax(-1)) @ v
-            if self.stored
-            else F.scaled_dot_product_attention(q, k, v)
-        )
-        x = x + dropout(self.out(y.transpose(1, 2).flatten(2)))
-        return x + dropout(self.down(F.gelu(self.up(self.norm2(x)))))
-
-
-# %%
-class LlamaBlock(GptBlock):
-    """The same without dropout, with RMSNorm and SwiGLU; rotary positions left out: they add nothing to keep."""
-
-    def __init__(self, dim, num_heads):
-        super().__init__(dim, num_heads)
-        self.norm1, self.norm2 = torch.nn.RMSNorm(dim), torch.nn.RMSNorm(dim)
-        hidden = 43 * dim // 16  # LLaMA 7B: 11008 for 4096
-        self.gate, self.up = torch.nn.Linear(dim, hidden), torch.nn.Linear(dim, hidden)
-        self.down = torch.nn.Linear(hidden, dim)
-
-    def forward(self, x):
-        x = x + self.attend(self.norm1(x))
-        y = self.norm2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
-
-
-class LlamaWithLayerNorm(LlamaBlock):
-    """With a norm that is one operator in torch."""
-
-    def __init__(self, dim, num_heads):
-        super().__init__(dim, num_heads)
-        self.norm1, self.norm2 = torch.nn.LayerNorm(dim), torch.nn.LayerNorm(dim)
-
-
-# %% [markdown]
-# **Predict.** For these blocks in bf16: how many bytes per token and unit of width does autograd keep? The textbook's 4, the paper's 34, or something else?
-
-# %%
-my_bytes = None
-
-
-# %%
-def kept(block, batch, length, dim):
-    """Bytes that autograd keeps, per token and unit of width."""
-    held = memory.Activations(block.bfloat16().parameters())
-    x = torch.randn(batch, length, dim, dtype=torch.bfloat16, requires_grad=True)
-    with held.chunk(0):
-        y = block(x)
-    assert y.shape == x.shape
-    return held.num_bytes / (batch * length * dim)
-
-
-print(
-    f"{my_bytes = }\n\n length   GPT flash   GPT stored  (34 + 5 a s/h)   LLaMA   with LayerNorm"
-)
-for length in (64, 256, 512):
-    stored = GptBlock(128, 4)
-    stored.stored = True
-    blocks = (GptBlock(128, 4), stored, LlamaBlock(128, 4), LlamaWithLayerNorm(128, 4))
-    found = [kept(block, 2, length, 128) for block in blocks]
-    print(
-        f"{length:7} {found[0]:11.1f} {found[1]:12.1f} {34 + 5 * 4 * length / 128:15.1f}"
-        f"{found[2]:10.1f} {found[3]:16.1f}"
-    )
-
-# %% [markdown]
-# The paper's count, but for a few statistics of norms and softmax. So the textbook is off by a factor of 8 or more, and with a stored attention matrix there is no fixed factor at all: it grows with the length. The block of LLaMA has no masks but four wide tensors in its MLP, 21.5 bytes. The last two columns differ by 12 bytes, and that is the norm alone: torch's RMSNorm on a CPU is several operations, which keep two tensors in fp32, 8 bytes per element; a norm that is one operator keeps its input in 16 bit, 2 bytes; a block has two norms. So what LLaMA's block keeps depends on the kernels. For it, 34 is an estimate; below it is used as one.
-#
-# Turn the knobs. The dashed line is the device. The button trains the small model by the chosen recipe on two ranks and puts its bill, measured, under the predicted one; here `board.run()` has pressed it.
-
-# %%
-board = widgets.training_need(recipe="fp32")
-board.run()
-board
-
-# %% [markdown]
-# Three things to try. Which models does a T4 hold, and with which recipe? LLaMA 13B on cards of 40 GB: what does ZeRO 1 lack? GPT-3 on 80 GB: no number of cards is enough with one sequence each; what helps?
-#
-# ### More bills of the textbook
-#
-# Section 8.8.1 cuts 175 billion parameters over 8 x 4 x 2 devices (data, pipeline, tensor) and divides 16 bytes per parameter by 64. But data parallelism divides only what ZeRO shards. Section 8.10 trains LLaMA-13B on four cards of 40 GB; section 19.8.4 puts 10 billion parameters on eight. Each line computed, the textbook's number last:
-
-# %%
-for stage in range(4):
-    states = sharding_states.state_bytes(175e9 / (4 * 2), 8, stage)
-    print(
-        f"8.8.1  175B, PP 4 x TP 2, DP 8 with stage {stage}: {format_bytes(sum(states.values())):>8}   (43.75 GB)"
-    )
-for name, recipe in (("fp32 copy", "mixed"), ("bf16 throughout", "bf16")):
-    states = sharding_states.state_bytes(13e9, 4, 3, recipe)
-    print(
-        f"8.10   13B, FSDP on 4 x 40 GB, {name}: {format_bytes(sum(states.values()))}"
-    )
-print(
-    f"8.10   effective batch: 2 per card x 16 accumulated x 4 cards = {2 * 16 * 4}   (32)"
-)
-parts = sharding_states.by_category(sharding_states.state_bytes(10e9 / (2 * 2), 2, 1))
-print(
-    "19.8.4 10B, TP 2 x PP 2, DP 2 with stage 1:",
-    ", ".join(f"{k} {format_bytes(v)}" for k, v in parts.items()),
-)
-print(
-    f"       fp16 weights of 10B: {format_bytes(2 * 10e9)}   (10 GB); "
-    f"states per GPU {format_bytes(sum(parts.values()))}, activations come on top   (20 GB with them)"
-)
-
-# %% [markdown]
-# 43.75 GB holds for stage 3 alone; the section's own configuration says stage 1, and that exceeds 80 GB. Four cards of 40 GB do not hold the states of 13B with an fp32 copy. And section 19.8.4 leaves the gradients out.
-
-# %% [markdown] sections="10.1.1"
-# ## Five reasons
-#
-# Section 10.1.1 gives five. Each with a number.
-#
-# **1. Models do not fit.** The section's example is right: GPT-3 has 700 GB of weights in fp32. **2. Too much to compute.** A training run takes about 6 operations per parameter and token (Kaplan et al. 2020). The papers of LLaMA say how many hours of A100 they used, so that the share of the peak they reached can be computed, and so can the years that one card would take:
-
-# %%
-gpt3 = MODELS["GPT-3 175B"]
-print(
-    f"GPT-3 in fp32: {format_bytes(4 * gpt3.params)} of weights, {4 * gpt3.params / card:.2f} cards of 80 GB\n"
-)
-peak = 1e12 * TFLOPS["A100 80 GB"]
-for each in (model_ for model_ in MODELS.values() if model_.a100_hours):
-    reached = 6 * each.params * each.train_tokens / (3600 * each.a100_hours) / peak
-    print(
-        f"{each.name:<12} {each.a100_hours:9,.0f} A100 hours: {format_share(reached)} of the peak, "
-        f"{each.a100_hours / 24 / 365:5.1f} years on one card"
-    )
-
-# %% [markdown]
-# This is arithmetic on published numbers; whatever else those hours were spent on is in it.
-#
-# **3. Too much data.** Text must be read and cut into tokens before a GPU sees it. How fast does one process do that with a byte-pair encoding (here trained on our small story), how fast do two, and how long would it take for the tokens of LLaMA 7B? Ranks share this work without a word to each other, so it is as many times as fast as there are free cores:
-
-
-# %%
-def tokens_per_second():
-    import time
-    from labkit import model
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    text, bpe = model.STORY.read_text(encoding="utf-8"), Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
-    bpe.train_from_iterator(
-        [text], trainers.BpeTrainer(vocab_size=1000, show_progress=False)
-    )
-    rates = []
-    for _ in range(15):
-        began = time.perf_counter()
-        rates.append(len(bpe.encode(text).ids) / (time.perf_counter() - began))
-    return sorted(rates)[-4]  # the machine may do other things meanwhile
-
-
-for size in (1, 2):
-    rate = sum(lab.launch(tokens_per_second, ranks=size, timeout_s=30))
-    days = MODELS["LLaMA 7B"].train_tokens / rate / 86400
-    print(
-        f"{size} process{'es' * (size - 1)}: {rate / 1e6:.2f} million tokens per second, {days:.1f} days for 10^12"
-    )
-
-# %% [markdown]
-# **4. Reliability**, says the section: a distributed system tolerates faults. That is the wrong way round, at first. If one card fails once in $M$ hours, $N$ cards together fail once in $M/N$. The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs. If they come independently of each other:
+# Where do 112 GB come from? The picture writes the bill of the published model, LLaMA 7B, which has 6.7 billion parameters. The dashed line is the card.
 
 # %%
 from math import exp
 
-hours_per_failure = 54 * 24 * 16384 / 419  # of one GPU
-for num_gpus in (1, 8, 1024, 16384):
-    between = hours_per_failure / num_gpus
-    print(
-        f"{num_gpus:6} GPUs: {between:9,.1f} hours between interruptions, "
-        f"{format_share(exp(-24 / between))} of days without one"
-    )
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import labkit as lab
+from labkit import collectives, model, planner
+from labkit.measure import traffic
+from labkit.planner import check
+
+lab.begin("en")
+planner.Need(model="LLaMA 7B").board()
 
 # %% [markdown]
-# What a distributed system does bring is that a run can survive: many devices hold copies, and a checkpoint starts it again. That takes work; chapter 13 is about it.
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. Try a smaller card, then a smaller model. Which part is the longest, and does it ever change its share?
 #
-# **5. More experiments.** Hours per run decide how many ideas one can try. With $N$ cards a run is at best $N$ times as fast. Communication and whatever is not shared (Amdahl 1967) hold it back:
+# **When you are done** you can write the bill of any model in your head, you know which of five reasons make people use many cards, and you can say what each way to share the work would have to send.
+#
+# ## It dies, for real
+#
+# First let's see it happen. Below is a small network: eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. It gets a [pretend device](GLOSSARY.md#pretend-device) with 100 MiB, three times as much. At which line will it run out of memory?
 
 # %%
-counts = [2**power for power in range(13)]
-days = MODELS["LLaMA 7B"].a100_hours / 24
-series = [
-    Series(
-        {"en": f"{share:g} not shared", "zh": f"{share:g} 不能分担"},
-        counts,
-        [30 / days / (share + (1 - share) / n) for n in counts],
-    )
-    for share in (0.0, 0.001, 0.01)
-]
-widgets.show(
-    curves.curves(
-        series,
-        title={"en": "Runs of LLaMA 7B in 30 days", "zh": "30 天里能训练几次 LLaMA 7B"},
-        x_name={"en": "A100 cards", "zh": "A100 数量"},
-        log_x=True,
-        log_y=True,
-        badge="computed",
-    )
+dies_at = lab.guess(
+    "the line at which it dies",
+    choices=(
+        "loss = model(batch).square().mean()",
+        "loss.backward()",
+        "optimizer.step()",
+    ),
 )
 
-# %% [markdown] sections="10.1.2"
-# ## Six challenges
-#
-# | challenge (section 10.1.2) | what it is | where you meet it |
-# | --- | --- | --- |
-# | communication | bytes, and time to wait for them | chapters 02, 03, 11 |
-# | load balance | all wait for the slowest | chapters 03, 08 |
-# | consistency | all must hold the same weights | chapter 03 |
-# | memory | copies of everything on every rank | chapters 05, 06, 07 |
-# | faults | one fails, all stop | chapter 13 |
-# | complexity | a bug may hang, or give wrong numbers silently | chapter 14 |
-#
-# A first look at each, on two real ranks. Rank 1 is slower by 50 ms, and reads other data.
-
 
 # %%
-def first_look(averaged):
-    import time
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from labkit.devices.place import synchronize
-    from labkit.measure import traffic
+def train(width):
+    layers = [torch.nn.Linear(width, width) for _ in range(8)]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        batch = torch.randn(8, width)
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return "trained"
 
-    rank, waited = dist.get_rank(), 0.0
-    torch.manual_seed(0)
-    net = model.Transformer(2, 64, 4, max_len=32)
-    with traffic.count() as counted:
-        for step in range(5):
-            tokens, targets = model.story_tokens(
-                4, 32, seed=2 * step + rank
-            )  # other data on each rank
-            net.zero_grad()
-            model.loss(net(tokens), targets).backward()
-            synchronize()  # a GPU works on while Python goes ahead
-            time.sleep(0.05 * rank)  # rank 1 is slower
-            began = time.perf_counter()
-            for weight in net.parameters() if averaged else ():
-                dist.all_reduce(weight.grad)
-                weight.grad /= 2
-            synchronize()
-            waited += time.perf_counter() - began
-            with torch.no_grad():
-                for weight in net.parameters():
-                    weight -= 0.5 * weight.grad
-    return (
-        torch.cat([weight.detach().flatten() for weight in net.parameters()]),
-        waited / 5,
-        counted,
-    )
 
+try:
+    lab.launch(train, 1024, ranks=1, devices=lab.pretend(memory_mib=100))
+except lab.RankFailed as verdict:
+    report = verdict
+print(report)
 
 # %%
-for averaged in (True, False):
-    run = lab.launch(first_look, averaged, ranks=2, timeout_s=40)
-    (mine, waited, counted), (other, slow_waited, _) = run
-    print(
-        f"gradients {'averaged' if averaged else 'kept apart'}: {counted.payload_bytes.total() // 5:,} bytes in "
-        f"{counted.calls.total() // 5} all-reduces per step; waited in them: rank 0 {1e3 * waited:.0f} ms, "
-        f"rank 1 {1e3 * slow_waited:.0f} ms"
-    )
-    num_distinct = len(mine) + int((mine != other).sum())
-    print(
-        f"   ranks differ by up to {(mine - other).abs().max():.1g} in a weight; "
-        f"{2 * len(mine):,} weights are held, {num_distinct:,} of them distinct"
-    )
+dies_at.score(report.finding.where["text"])
 
 # %% [markdown]
-# Rank 0 does its waiting for rank 1 inside the all-reduce: a profile shows communication where the cause is load. Without averaging nobody waits, and there are two models instead of one.
+# The weights fit, and so did the gradients, which are as large again. Then Adam wanted two numbers of its own for every weight, at its first step. That is why so many runs die after the first backward, when everything seemed to be well.
 #
-# Faults and complexity. In the first run rank 1 raises an error. In the second, a bug: rank 1 returns before the last all-reduce. labkit turns both into a verdict. With bare processes rank 0 would see no more than a closed connection; and where rank 1 lives on and does something else, rank 0 would wait for half an hour, torch's default time limit for gloo.
+# The memory of the pretend device is real in the sense that its bytes are counted and its limit is enforced. With twice as much, the same program trains:
+
+# %%
+lab.launch(train, 1024, ranks=1, devices=lab.pretend(memory_mib=200))[0]
+
+# %% [markdown] sections="8.1.1"
+# ## Sixteen bytes, by hand
+#
+# Large models are not trained in fp32. The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. But 16 bits are too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well. Does that make the bill shorter than 4 + 4 + 8 bytes for a parameter?
+
+# %%
+per_parameter = lab.guess("bytes per parameter in mixed precision", between=(0, 40))
+
+# %% [markdown]
+# Here is one step of it, with nothing hidden. At the end the rank counts what it holds.
 
 
 # %%
-def fails(how):
-    import torch
-    import torch.distributed as dist
+def mixed_step():
+    model = torch.nn.Linear(1024, 1024, bias=False).bfloat16()
+    copies = [weight.detach().float() for weight in model.parameters()]
+    adam = torch.optim.Adam(copies)
+    loss = model(torch.randn(8, 1024, dtype=torch.bfloat16)).square().mean()
+    loss.backward()
+    for copy, weight in zip(copies, model.parameters()):
+        copy.grad = weight.grad.float()
+    adam.step()
+    for copy, weight in zip(copies, model.parameters()):
+        copy.grad = None
+        weight.data.copy_(copy)
+    moments = [
+        adam.state[copy][name] for copy in copies for name in ("exp_avg", "exp_avg_sq")
+    ]
+    held = {
+        "16-bit weights": model.parameters(),
+        "16-bit gradients": [weight.grad for weight in model.parameters()],
+        "fp32 copy": copies,
+        "Adam, two numbers": moments,
+    }
+    count = model.weight.numel()
+    return {name: sum(each.nbytes for each in held[name]) / count for name in held}
 
-    dist.all_reduce(torch.ones(1))
-    if dist.get_rank() == 1:
-        if how == "error":
-            raise ValueError("a bad sample in the data of rank 1")
-        return
-    dist.all_reduce(torch.ones(1))
-
-
-for how in ("error", "bug"):
-    began = time.perf_counter()
-    try:
-        lab.launch(fails, how, ranks=2, timeout_s=30)
-    except lab.LaunchError as verdict:
-        first = str(verdict).split("\n\n")[0]  # what follows is a traceback
-        print(
-            f"--- after {time.perf_counter() - began:.1f} s: {type(verdict).__name__}\n{first}\n"
-        )
-
-# %% [markdown] sections="8.1.2"
-# ## Three strategies
-#
-# Section 8.1.2 names three. **Data parallel**: every rank holds the whole model and takes a part of the batch; gradients are averaged. **Model parallel**: every rank holds some of the layers, and activations travel. **Hybrid**: both. To these the board adds a fourth that section 8.1.2 leaves to later: data parallel with the **states sharded** (ZeRO, FSDP).
-#
-# **Predict**, for LLaMA 7B on 4 ranks: which of the four sends the fewest bytes? Which two hold the same?
 
 # %%
-my_fewest, my_equal = None, (None, None)
+held = lab.launch(mixed_step, ranks=1)[0]
+per_parameter.score(sum(held.values()))
 
 # %%
-board = widgets.strategies(strategy="layers")
+lab.bars(held, title="Bytes per parameter, held after a step")
+
+# %% [markdown] sections="8.1.1"
+# Sixteen again, by another way: 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). Halving the bits saved none of them, because the fp32 copy took back what the halves had given. What it does save is activations, time and traffic.
+#
+# So the rule is: **7 billion parameters times 16 bytes are 112 GB.** On the board you have met other recipes. Plain SGD with momentum takes 12 bytes, and bf16 for everything takes 8, at the price of updates that get lost in rounding ([chapter 05](05_precision_and_memory.ipynb) shows how).
+#
+# <details><summary>Erratum 8.1.1: "LLaMA-7B: 94 GB in all, barely fits on an A100"</summary>
+#
+# The textbook counts 14 GB of weights, 14 of gradients, 56 for Adam and 10 of activations, and lets it train on 80 GB "with optimizations". It forgets the fp32 copy, 28 GB, which its own section 8.5 does count. With it the states alone are 112 GB. Run it: `planner.Need(model="LLaMA 7B").bill()` has 107 GB of states for the 6.7 billion parameters of the published model.
+#
+# </details>
+#
+# ### A real engine holds the same
+#
+# By hand is one thing. Does DeepSpeed, which many people train with, hold what we counted? The board's button trains a small model by the chosen recipe on two ranks and reads every tensor that the engine holds. Here we press it from code:
+
+# %%
+board = planner.Need(recipe="mixed").board()
 board.run()
-print(f"{my_fewest = }, {my_equal = }")
 board
 
 # %% [markdown]
-# By layers sends least by far, and holds as little as full sharding does. What it pays is idle time, and that is why more microbatches are wanted (chapter 08); and the cut must leave every rank equally much to do, while sharding needs no such care. Move the batch: data parallelism sends the same whatever the batch, model parallelism in proportion to it.
-#
-# Is it the same training? The two losses of two steps, by three strategies, on the same 16 sequences, from the same weights:
-
-
-# %%
-def three_strategies():
-    return {
-        strategy: strategies_run.train(strategy, 16, False)
-        for strategy in ("data", "layers", "hybrid")
-    }
-
-
-run = lab.launch(three_strategies, ranks=4, timeout_s=50)
-for strategy in run[0]:
-    results = [result[strategy] for result in run]
-    losses = torch.tensor([result["losses"] for result in results])
-    losses = (
-        losses[~losses[:, 0].isnan()].mean(0).tolist()
-    )  # only a rank with the last layer knows its loss
-    sent = sum(
-        result["payload_bytes"].get(name, 0)
-        for result in results
-        for name in ("all_reduce", "send")
-    )
-    print(
-        f"{strategy:<7} losses {losses[0]:.5f} {losses[1]:.5f}   handed over by all ranks: {format_bytes(sent)}"
-    )
+# The lower picture has the predicted bill of the small model and the measured bills of both ranks. The largest difference stands above it.
 
 # %% [markdown]
-# ### What tensor parallelism sends
+# ## Exercise 1. Read the bill out of a rank
 #
-# The summary in section 8.12 says of tensor parallelism, which cuts every layer instead of the stack of layers, that it reduces communication. Less than what? Each rank has some of the hidden units of an MLP; what comes out of its half is only a part of the sum. So a forward needs an all-reduce of the activations, and a backward one of their gradients. Written by hand, counted, and compared with the whole MLP:
+# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models that we have wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here. Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes.
 
 
 # %%
-def half_an_mlp(batch, length, dim):
-    import torch
-    import torch.distributed as dist
-    import torch.nn.functional as F
-    from labkit.measure import traffic
-
-    torch.manual_seed(0)
-    x, up, down = (
-        torch.randn(batch, length, dim, requires_grad=True),
-        torch.randn(dim, 4 * dim),
-        torch.randn(4 * dim, dim),
-    )
-    whole = F.gelu(x @ up) @ down
-    (right,) = torch.autograd.grad(whole.sum(), x)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    with traffic.count() as counted:
-        part = F.gelu(x @ up.chunk(size, 1)[rank]) @ down.chunk(size, 0)[rank]
-        total = part.detach().clone()
-        dist.all_reduce(total)
-        (gradient,) = torch.autograd.grad(part.sum(), x)
-        dist.all_reduce(gradient)
-    off = (
-        ((total - whole).abs().max() / whole.abs().max()).item(),
-        ((gradient - right).abs().max() / right.abs().max()).item(),
-    )
-    return counted.calls["all_reduce"], counted.payload_bytes["all_reduce"], off
-
-
-calls, num_bytes, off = lab.launch(half_an_mlp, 2, 32, 48, ranks=2, timeout_s=40)[0]
-print(
-    f"{calls} all-reduces, {num_bytes} bytes = {num_bytes / (2 * 32 * 48 * 4):g} x the activations; off by {max(off):.0e}"
-)
-
-# %% [markdown]
-# Attention needs two more, so a layer has four in a step. With LLaMA 7B over 8 ranks in 16 bit, microbatches of one sequence of 2048 tokens, beside the one all-reduce of data parallelism:
-
-# %%
-llama, ring = (
-    MODELS["LLaMA 7B"],
-    2 * (8 - 1) / 8,
-)  # what a rank sends in a ring all-reduce, in buffers
-print(
-    f"data parallel: {format_bytes(ring * 2 * llama.params)} per step, whatever the batch"
-)
-for num_sequences in (1, 4, 16, 64):
-    activations = 2 * num_sequences * llama.seq_len * llama.dim
-    print(
-        f"tensor parallel, {num_sequences:2} sequences: {4 * llama.layers * num_sequences:5,} all-reduces, "
-        f"{format_bytes(ring * 4 * llama.layers * activations)} per step"
-    )
-
-# %% [markdown]
-# Tensor parallelism sends less than data parallelism with one sequence or four, and more with 16 or 64: its bytes grow with the batch. And they are harder to hide. In the forward the next operation waits for the sum. In the backward there is something to do meanwhile: a weight's gradient does not need the sum of the input's gradients, and Megatron-LM computes it while that all-reduce runs (`LinearWithGradAccumulationAndAsyncCommunication`; chapter 08 splits a backward in the same two parts). It is for the fastest links, inside one machine. What it saves is memory, and waiting for a pipeline.
-
-# %% [markdown] sections="10.1.3"
-# ## Four architectures
-#
-# Section 10.1.3 draws how ranks can be connected to average gradients. **Parameter server**: one rank collects and answers. **Ring**: each talks to its two neighbours. **Hierarchical**: in groups first, then between groups. **Hybrid**: one way inside a machine and another between machines, for example shared memory inside, an all-reduce between representatives. The first three are plans of labkit: lists of messages. The hybrid is put together here from pieces:
-
-
-# %%
-def hybrid(num_ranks, island_size):
-    """Each island's first rank adds up its island, rings with the other firsts, and hands the sums out."""
-    firsts = range(0, num_ranks, island_size)
-    whole = tuple(
-        range(len(firsts))
-    )  # one chunk per island: the ring passes them on one by one
-    adds = [
-        [Message(first + i, first, whole, "add") for first in firsts]
-        for i in range(1, island_size)
-    ]
-    between = [
-        [Message(firsts[src], firsts[dst], chunks, op) for src, dst, chunks, op in step]
-        for step in plan("all_reduce", "ring", len(firsts)).steps
-    ]
-    copies = [
-        [Message(first, first + i, whole, "copy") for first in firsts]
-        for i in range(1, island_size)
-    ]
-    made = Plan(
-        primitive="all_reduce",
-        algorithm="hybrid",
-        num_ranks=num_ranks,
-        num_chunks=len(firsts),
-        steps=tuple(map(tuple, [*adds, *between, *copies])),
-    )
-    validate(
-        made
-    )  # every rank ends with the sum of all, no port is used twice in a step
-    return made
-
-
-# %%
-def four(num_ranks, island_size):
-    return {
-        name: plan("all_reduce", name, num_ranks, **options)
-        if name != "hybrid"
-        else hybrid(num_ranks, island_size)
-        for name, options in (
-            ("parameter_server", {}),
-            ("ring", {}),
-            ("hierarchical", {"island_size": island_size}),
-            ("hybrid", {}),
-        )
-    }
-
-
-names = (
-    {"en": "Parameter server", "zh": "参数服务器"},
-    {"en": "Ring", "zh": "环"},
-    {"en": "Hierarchical", "zh": "分层"},
-    {"en": "Hybrid", "zh": "混合"},
-)
-widgets.show(widgets.architectures(list(zip(names, four(8, 4).values())), 4))
-
-# %% [markdown]
-# Two machines of four ranks; S is the size of the gradients. **Predict**: which of the four sends the most bytes, all ranks taken together?
-
-# %%
-my_most = None
-
-# %%
-from labkit.collectives.network import Link, islands, time_us
-from labkit.planner.links import crossing_bytes
-
-fast, slow = (
-    Link(alpha_us=2, bandwidth_gb_per_s=300),
-    Link(alpha_us=5, bandwidth_gb_per_s=25),
-)
-network = islands(
-    8, 4, inside=fast, between=slow, shared=True
-)  # one wire each way between the machines
-print(
-    f"{my_most = }\n\n{'8 ranks, S = 1 GB':<18} all ranks   busiest   between machines   steps   simulated"
-)
-for name, each in four(8, 4).items():
-    across = crossing_bytes(each, 4, 1e9)
-    print(
-        f"{name:<18} {format_bytes(sent_bytes(each, 1e9).sum()):>9} {format_bytes(sent_bytes(each, 1e9).max()):>9}"
-        f" {format_bytes(across):>18} {len(each.steps):7} {format_us(time_us(each, network, 1e9)):>11}"
-    )
-
-# %% [markdown] sections="10.1.2, 10.1.3"
-# All four send the same: $2(N-1)S$. Every other rank's part is added once and its sum comes back once: where only ranks add, no way sends less in all (chapter 02). There are ways that send more: with recursive doubling, in each of $\log_2 N$ steps every rank exchanges the whole buffer with another, $N \log_2 N \cdot S$ in all, 24 S against 14 S for 8 ranks. And where the switch adds (NVLS, SHARP), ranks send less. What differs between these four is **who** sends and **over which link**. The server does half of all the sending itself. The ring shares it equally but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least; the hybrid crosses as little, and leaves the work to the representatives.
-#
-# How does it grow? Section 10.1.2 says that communication increases with the number of devices. For the busiest rank, in islands of four:
-
-# %%
-counts = (8, 16, 32, 64)
-sweep = {
-    count: [sent_bytes(each, 1).max() for each in four(count, 4).values()]
-    for count in counts
-}
-widgets.show(
-    curves.curves(
-        [
-            Series(name, counts, [sweep[count][i] for count in counts])
-            for i, name in enumerate(names)
-        ],
-        title={"en": "What the busiest rank sends", "zh": "最忙的 rank 发多少"},
-        badge="simulated",
-        x_name="N",
-        y_name={"en": "sizes of the gradients (S)", "zh": "梯度大小（S）的倍数"},
-        log_y=True,
-    )
-)
-
-# %% [markdown]
-# For the ring and for hierarchical it stays below 2 S, whatever N. (Their curves are one: 2(N-1)/N in both.) What grows with N there is the sum over all links, and the number of steps, that is, latency.
-#
-# Now on four real ranks, two "machines" of two. The plans run message by message; then the same two-level idea with torch's own collectives in groups (`new_group`). 800 kB, counted in each rank: what was handed to `send`, and what went out on the wire.
-
-
-# %%
-def on_four_ranks(plans, num_bytes):
-    import torch
-    import torch.distributed as dist
-    from labkit import collectives
-    from labkit.measure import traffic
-
-    rank, found = dist.get_rank(), {}
-    inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
-    across = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
-
-    def in_groups(buffer):
-        part = torch.empty(len(buffer) // 2)
-        dist.reduce_scatter_single(part, buffer, group=inside)
-        dist.all_reduce(part, group=across)
-        dist.all_gather_single(buffer, part, group=inside)
-
-    ways = {
-        name: lambda buffer, each=each: collectives.execute(each, buffer)
-        for name, each in plans.items()
-    }
-    for name, way in {**ways, "new_group": in_groups}.items():
-        buffer = torch.full((num_bytes // 4,), float(10**rank))
-        dist.barrier()
-        with traffic.count() as counted:
-            way(buffer)
-        found[name] = (
-            counted.payload_bytes["send"],
-            counted.sent_bytes,
-            bool((buffer == 1111).all()),
-        )
-    return found
-
-
-# %%
-plans, num_bytes = four(4, 2), 800_000
-run = lab.launch(on_four_ranks, plans, num_bytes, ranks=4, timeout_s=40)
-print(f"{'':<17} {'predicted':^29}   {'handed to send':^29}   on the wire, busiest")
-for name in run[0]:
-    theory = (
-        sent_bytes(plans[name], num_bytes).astype(int).tolist()
-        if name in plans
-        else ["-"] * 4
-    )
-    sent, wire, right = zip(*(result[name] for result in run))
-    wire = "unknown" if None in wire else f"{max(wire):,}"  # only Linux counts it
-    print(
-        f"{name:<17} {' '.join(f'{each!s:>7}' for each in theory)}   {' '.join(f'{each:7}' for each in sent)}"
-        f"   {wire:>9}   {'right' if all(right) else 'WRONG'}"
-    )
-
-# %% [markdown]
-# The plans send what was predicted, to the byte; the wire adds headers. With `new_group` nothing is handed to `send`, and the wire has more than the plan "hierarchical": gloo runs a reduce-scatter as an all-reduce (chapter 02). Which architecture does torch use? On GPUs NCCL decides, as documented, by size and topology between rings, trees and others (chapter 02 has the sources). What you choose is the groups.
-
-# %% [markdown] sections="D-faq"
-# ## Which strategy when
-#
-# The demo project's first question. Its answer, and section 8.12's, go by size: DDP below 10 billion parameters, FSDP up to 100, and so on. Size alone can't say: the recipe, the sequence and the card matter as much. Computed instead: the least sharding that fits, for one sequence per card, activations by the estimate above.
-
-
-# %%
-def least_sharding(each, device_bytes, num_ranks, attention="flash"):
-    """The lowest ZeRO stage that fits, in words."""
-    for stage, name in enumerate(("DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3 / FSDP")):
-        if (
-            sum(
-                each.bill(
-                    1, attention=attention, num_ranks=num_ranks, stage=stage
-                ).values()
-            )
-            <= device_bytes
-        ):
-            return name
-    return "recompute?" if attention == "flash" else "cut the model too"
-
-
-print(
-    f"{'':<13} {'8 x A100 40':<15} {'8 x H100 80':<15} {'64 x H100 80':<15} 64 x H100 80, all recomputed"
-)
-for each in MODELS.values():
-    row = [
-        least_sharding(each, device, num)
-        for device, num in ((40e9, 8), (80e9, 8), (80e9, 64))
-    ]
-    row.append(least_sharding(each, 80e9, 64, "recompute"))
-    print(f"{each.name:<13}", *(f"{cell:<15}" for cell in row))
-print(
-    f"\nstates of 10B, nothing sharded: {format_bytes(sum(sharding_states.state_bytes(10e9).values()))}; largest model whose states"
-    f" fit: A100 40 GB {sharding_states.largest_model(40e9) / 1e9:.1f}B, H100 80 GB {sharding_states.largest_model(80e9) / 1e9:.1f}B"
-)
-
-# %% [markdown] sections="D-faq"
-# So, in this order:
-#
-# 1. It fits on one card and is fast enough: use one card.
-# 2. It fits, but is slow: DDP (chapter 03).
-# 3. States do not fit: shard them, the optimizer first (ZeRO 1 costs no bytes more than DDP), then gradients, then parameters (half as many again).
-# 4. Activations do not fit: recompute (chapter 05), a smaller microbatch; then cut the sequence or the layer (tensor parallelism, inside a machine).
-# 5. Many machines, slow links between them: cut by layers (pipeline, chapter 08), for that sends least, and shard inside the machines.
-#
-# ### Cutting communication
-#
-# The demo project's second question names four ways: compression, overlap, accumulation, mixed precision ("fp16 reduces bandwidth"). Overlap hides time and saves no byte (chapters 03, 11). The other three, counted with real DDP, per sequence. **Predict** which of them save nothing.
-
-# %%
-my_useless = None
-
-
-# %%
-def ddp_bytes(way):
-    import contextlib
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from labkit.measure import traffic
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-    from torch.nn.parallel import DistributedDataParallel as DDP
-
-    net = DDP(model.Transformer(2, 64, 4, max_len=32))
-    if way == "fp16 hook":
-        net.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    autocast = torch.autocast(
-        torch.get_default_device().type, torch.bfloat16, enabled=way == "autocast"
-    )
-    num_microbatches = 4 if way == "accumulate 4" else 1
-    with traffic.count() as counted:
-        for index in range(num_microbatches):
-            tokens, targets = model.story_tokens(
-                2, 32, seed=4 * dist.get_rank() + index
-            )
-            with (
-                net.no_sync()
-                if index < num_microbatches - 1
-                else contextlib.nullcontext(),
-                autocast,
-            ):
-                model.loss(net(tokens).float(), targets).backward()
-    return counted.payload_bytes["all_reduce"] / (2 * num_microbatches)
-
-
-# %%
-ways = ("plain", "fp16 hook", "accumulate 4", "autocast")
-counted = {way: lab.launch(ddp_bytes, way, ranks=2, timeout_s=40)[0] for way in ways}
-print(f"{my_useless = }")
-for way, num_bytes in counted.items():
-    print(
-        f"{way:<13} {num_bytes:10,.0f} bytes per sequence and rank: {num_bytes / counted['plain']:.2f} of plain"
-    )
-
-# %% [markdown]
-# Autocast computes in 16 bit, but weights and gradients stay fp32, and that is what DDP sends. It is the model's own type (the "mixed" recipe of the bill) or a hook that halves the bytes. Accumulating divides them by the number of microbatches, at the price of fewer updates (chapter 12, to come).
-
-# %% [markdown]
-# ## Exercises
-#
-# A check never stops the notebook. It tries your answer at sizes that are not shown, on real ranks where there is something to hold or send, and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
-#
-# ### 1. The states of a rank
-#
-# GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as measured above, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` shards nothing (0), the optimizer (1), gradients too (2), parameters too (3); `"accumulate"` counts both its sets as gradients. No calls of `labkit.sharding.states`, of course.
-
-
-# %%
-def my_states(num_params, recipe, stage, num_ranks):
-    """GB of model states on each rank."""
+def my_bill(model, optimizer):
+    """Bytes on this rank: {"parameters": ..., "gradients": ..., "optimizer": ...}."""
     ### BEGIN SOLUTION
-    groups = {
-        "sgd": (4, 4, 4),
-        "fp32": (4, 4, 8),
-        "mixed": (2, 2, 12),
-        "accumulate": (2, 6, 12),
-        "bf16": (2, 2, 4),
+    from torch.distributed.tensor import DTensor
+
+    def num_bytes(tensors):
+        here = [
+            each.to_local() if isinstance(each, DTensor) else each for each in tensors
+        ]
+        return sum(each.nbytes for each in here)
+
+    weights = list(model.parameters())
+    states = [each for state in optimizer.state.values() for each in state.values()]
+    return {
+        "parameters": num_bytes(weights),
+        "gradients": num_bytes(each.grad for each in weights if each.grad is not None),
+        "optimizer": num_bytes(states),
     }
-    parameter, gradient, optimizer = groups[recipe]
-    per_parameter = (
-        parameter / (num_ranks if stage >= 3 else 1)
-        + gradient / (num_ranks if stage >= 2 else 1)
-        + optimizer / (num_ranks if stage >= 1 else 1)
-    )
-    return num_params * per_parameter / 1e9
     ### END SOLUTION
 
 
 # %%
-check.model_state_gb(my_states)
+check.held_bytes(my_bill)
 
 # %%
-check.hint("model_state_gb")
+check.hint("held_bytes")
+
+# %% [markdown] sections="8.1.1"
+# ## Activations, by hand
+#
+# The states wait on the card before any text comes. Then the forward keeps some of what it computes, because the backward will need it: the [activations](GLOSSARY.md#activations). How many bytes does one block of a transformer keep for a token, for each number of its [width](GLOSSARY.md#width)? In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
+
+# %%
+kept_by_gpt = lab.guess(
+    "bytes per token and unit of width, GPT block", between=(0, 100)
+)
 
 # %% [markdown]
-# ### 2. How many cards?
+# Torch tells us, since autograd calls a hook for each tensor that it saves. We count every storage once and leave the weights out:
+
+
+# %%
+def kept_bytes(block, x):
+    """Bytes that autograd keeps of a forward."""
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        y = block(x)
+    weights = {each.untyped_storage().data_ptr() for each in block.parameters()}
+    assert y.shape == x.shape
+    return sum(size for place, size in kept.items() if place not in weights)
+
+
+# %%
+def per_unit(kind, length):
+    x = torch.randn(2, length, 128, dtype=torch.bfloat16, requires_grad=True)
+    return kept_bytes(planner.block(kind), x) / x.numel()
+
+
+kept_by_gpt.score(per_unit("gpt", 256))
+
+# %% [markdown]
+# `planner.block` has blocks as the papers count them. They differ in what they keep. Watch what happens when the sequence gets longer:
+
+# %%
+kinds = {
+    "GPT": "gpt",
+    "GPT, attention stored": "gpt_stored",
+    "LLaMA": "llama",
+    "LLaMA, norm in one operator": "llama_fused",
+}
+lengths = (64, 128, 256, 512)
+lab.curves(
+    measured={
+        name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()
+    },
+    predicted={
+        "GPT": dict.fromkeys(lengths, 34),
+        "GPT, attention stored": {n: 34 + 5 * 4 * n / 128 for n in lengths},
+    },
+    x="tokens of a sequence",
+    y="bytes per token and unit of width",
+    title="What a block keeps for the backward",
+)
+
+# %% [markdown]
+# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count, a few statistics above the lines. Three of the four kinds are flat; the stored attention matrix grows with the length, so no fixed number is right for it. Flash attention was invented to leave it out.
 #
-# A model by the recipe "mixed", with `activation_bytes` on each device. Return `(stage, num_ranks)`: the fewest ranks whose devices hold it; of several stages that need so many, the lowest. Return None if not even 4096 ranks are enough.
+# The two LLaMA blocks have no dropout, hence no masks, but a wider MLP: four tensors of 43/16 of the width, 21.5 bytes. And they differ from each other by 12 bytes, which is the norm alone. Torch's RMSNorm on a CPU is made of several operators and keeps two tensors in fp32, 8 bytes; a norm in one operator keeps its input in 16 bits, 2 bytes; a block has two norms. So what a block keeps depends on the kernels, too. The boards use 34 for all models and call it an estimate.
+#
+# <details><summary>Erratum 8.1.1: activations are "b s h L x 4 bytes"</summary>
+#
+# That is 4 bytes per token, layer and unit of width: two tensors in 16 bits. A block keeps far more than two. Run it: `per_unit("gpt", 256)` gives 34.2, more than eight times as much, and with stored attention there is no constant factor at all.
+#
+# </details>
+
+# %% [markdown] sections="10.1.1"
+# ## Five reasons, each with a number
+#
+# ### 1. The model does not fit
+#
+# We have the bill of a parameter, so we can write it for every model. `weights` is the file that you download, `states` is what training holds, and `cards` is how many of 80 GB would hold the states if each had an equal part of them, with nothing else on it.
+
+# %%
+lab.table(
+    [
+        {
+            "name": each.name,
+            "weights_gb": 2 * each.params / 1e9,
+            "states_gb": 16 * each.params / 1e9,
+            "cards": -int(-16 * each.params // 80e9),
+        }
+        for each in planner.MODELS.values()
+    ]
+)
+
+# %% [markdown]
+# How to give each card a part of the states is a trick called [ZeRO](06_zero_deepspeed.ipynb), and chapter 06 builds it.
+#
+# ### 2. It takes too long
+#
+# Training takes about 6 operations for each parameter and token (Kaplan et al. 2020): 2 in the forward, 4 in the backward. The papers of LLaMA tell how many hours of an A100 they used. LLaMA-2 70B: how many years would that be on one card?
+
+# %%
+years = lab.guess("years on one card, LLaMA-2 70B", between=(0, 10_000))
+
+# %%
+timed = [each for each in planner.MODELS.values() if each.a100_hours]
+years.score(timed[-1].a100_hours / 24 / 365)
+
+# %%
+peak_per_hour = 312e12 * 3600
+rows = []
+for each in timed:
+    reached = 6 * each.params * each.train_tokens / (peak_per_hour * each.a100_hours)
+    rows.append(
+        {"name": each.name, "years": each.a100_hours / 8760, "reached": reached}
+    )
+lab.table(rows, units={"reached": "share"})
+
+# %% [markdown]
+# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got. It has a name, [MFU](GLOSSARY.md#mfu), and chapter 18 asks where the rest went. These are published numbers and arithmetic; whatever else those hours were spent on is in them.
+#
+# ### 3. There is too much data
+#
+# Text has to be read and cut into tokens before a card sees it. That work needs no card at all, and it needs no word between those who do it, so it goes as many times as fast as there are free CPU cores. It is a reason for many machines, yet not for anything in this course.
+#
+# ### 4. Reliability?
+#
+# Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs. If they come independently, then what share of days passes without any, on 1,024 GPUs?
+
+# %%
+quiet_days = lab.guess("days without an interruption, 1,024 GPUs", between=(0, 1))
+
+
+# %%
+def quiet_share(num_gpus):
+    """The share of days without an interruption."""
+    hours_of_one = 54 * 24 * 16_384 / 419
+    return exp(-24 * num_gpus / hours_of_one)
+
+
+quiet_days.score(quiet_share(1024))
+
+# %%
+lab.curves(
+    predicted={"quiet": {2**n: quiet_share(2**n) for n in range(15)}},
+    x="GPUs",
+    y="share of days",
+    unit="share",
+    log_x=True,
+    title="Days without an interruption",
+)
+
+# %% [markdown] sections="10.1.1"
+# With one card you would wait nearly six years for trouble. With 16,384 it comes every three hours. More devices fail more often; that is a price, and chapter 13 is about paying it.
+#
+# <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
+#
+# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. Run it: `quiet_share(16384)` gives 0.0004, so not one day in two thousand is quiet. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again. That takes work.
+#
+# </details>
+#
+# ### 5. More experiments
+#
+# Days per run decide how many ideas you can try. With $N$ cards a run is at best $N$ times as fast. Whatever is not shared holds it back, since it takes as long as before (Amdahl 1967). LLaMA 7B took 82,432 hours; how many such runs fit into 30 days if 1 % of the work can't be shared?
+
+
+# %%
+def runs_in_30_days(cards, not_shared):
+    days = timed[0].a100_hours / 24
+    return 30 / (days * (not_shared + (1 - not_shared) / cards))
+
+
+shares = {"all is shared": 0, "all but 0.1 %": 0.001, "all but 1 %": 0.01}
+counts = [2**n for n in range(13)]
+lab.curves(
+    predicted={
+        name: {n: runs_in_30_days(n, share) for n in counts}
+        for name, share in shares.items()
+    },
+    x="cards",
+    y="runs",
+    log_x=True,
+    log_y=True,
+    title="Runs of LLaMA 7B in 30 days",
+)
+
+# %% [markdown]
+# Follow the lowest curve. It bends at about a hundred cards, and then nothing helps: even with 4,096 cards there is hardly one run in the month. Most of this course is about keeping that share small.
+
+# %% [markdown] sections="10.1.2"
+# ## What makes it hard
+#
+# Six difficulties come with the cards. You have met two of them in chapter 00, where quick ranks waited for slow ones and where one missing rank stopped all:
+#
+# | difficulty | what it is | chapters |
+# | --- | --- | --- |
+# | communication | bytes to send, and time to wait for them | 02, 03, 11 |
+# | load balance | all wait for the slowest | 00, 03, 08 |
+# | consistency | all must hold the same weights | 03 |
+# | memory | copies of everything on every rank | 05, 06, 07 |
+# | faults | one fails, all stop | 13 |
+# | complexity | a bug may hang, or give wrong numbers silently | 00, 14 |
+#
+# Here is a first look at consistency. Two ranks begin with the same weights and train five steps on different text. If nobody averages the gradients, how far apart are the two models in the end?
+
+
+# %%
+def five_steps(average):
+    torch.manual_seed(0)
+    net = model.Transformer(2, 64, 4, max_len=32)
+    for step in range(5):
+        tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
+        model.loss(net(tokens), targets).backward()
+        for weight in net.parameters():
+            if average:
+                dist.all_reduce(weight.grad)
+                weight.grad /= dist.get_world_size()
+            weight.data -= 0.5 * weight.grad
+            weight.grad = None
+    return net.state_dict()
+
+
+alone = lab.launch(five_steps, False, ranks=2)
+together = lab.launch(five_steps, True, ranks=2)
+lab.difference(alone[0], alone[1]), lab.difference(together[0], together[1])
+
+# %% [markdown]
+# The first number is the largest difference of a weight without averaging: nobody waited, and there are two models instead of one. The second is zero. One `all_reduce` per gradient has kept the two models equal, and this is all of data parallelism, on four lines. Chapter 03 makes it fast.
+
+# %% [markdown] sections="8.1.2"
+# ## Ways to share it
+#
+# - **[Data parallel](GLOSSARY.md#data-parallelism)**: every rank has the whole model and takes a part of the batch; gradients are averaged.
+# - **Model parallel**: every rank has some of the layers, and activations travel from one to the next.
+# - **Hybrid**: both at once, in groups.
+# - **States sharded**: data parallel, but each rank keeps only a part of the states (chapters 06 and 07).
+#
+# LLaMA 7B on 4 ranks, in fp32: which of the four sends the fewest bytes?
+
+# %%
+fewest = lab.guess("which sends the fewest bytes", choices=planner.STRATEGIES)
+
+# %%
+sent = {
+    name: planner.Strategy(strategy=name).sent_bytes() for name in planner.STRATEGIES
+}
+fewest.score(min(sent, key=sent.get))
+
+# %%
+board = planner.Strategy(strategy="layers").board()
+board.run()
+board
+
+# %% [markdown]
+# Splitting by layers sends far fewer bytes, and it holds as little as full sharding does. What it pays is the idle time in the picture's title, and that is why chapter 08 cuts the batch into many pieces. The last picture is measured: a small model, trained so on four real ranks.
+#
+# Now move the batch. Data parallel sends the same whatever the batch is, while model parallel sends in proportion to it.
+#
+# <details><summary>A fifth way, cutting every layer: does it send less?</summary>
+#
+# [Tensor parallelism](GLOSSARY.md#tensor-parallelism) gives each rank a slice of every layer. What comes out of a slice is only a part of the sum, so the forward of an MLP needs an all-reduce of its activations, and its backward one of their gradients; attention needs two more. That makes four per layer and microbatch.
+#
+# For LLaMA 7B on 8 ranks in 16 bits, with 2048 tokens, that is 128 all-reduces and 3.76 GB a rank for one sequence, 512 and 15.0 GB for four, 8,192 and 240 GB for 64 sequences taken one at a time. The one all-reduce of data parallelism sends 23.5 GB whatever the batch. So tensor parallelism sends less for one sequence or four, and more from seven on.
+#
+# It is harder to hide as well. In the forward the next operation waits for the sum. In the backward there is something to do meanwhile: a weight's gradient does not need the sum of the input's gradients, and Megatron-LM computes it while that all-reduce runs. It belongs on the fastest links, inside one machine; what it saves is memory, and the waiting of a pipeline. Chapter 18 prices it.
+#
+# </details>
+
+# %% [markdown] sections="10.1.3"
+# ## Who talks to whom
+#
+# To average gradients, ranks can be connected in several ways. Two machines with four ranks each, and S is the size of the gradients:
+
+# %%
+plans = {
+    "Parameter server": collectives.plan("all_reduce", "parameter_server", 8),
+    "Ring": collectives.plan("all_reduce", "ring", 8),
+    "Hierarchical": collectives.plan("all_reduce", "hierarchical", 8, island_size=4),
+}
+lab.show(planner.architectures(plans, 4))
+
+# %% [markdown]
+# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). With a **parameter server** one rank collects and answers; in a **ring** each talks to its two neighbours; **hierarchical** means first inside a machine, then between machines. (A hybrid does one thing inside and another between: for example, one representative per machine, and a ring of representatives.) Which sends the most, all ranks taken together?
+
+# %%
+most = lab.guess(
+    "which sends the most in all",
+    choices=("Parameter server", "Ring", "Hierarchical", "all the same"),
+)
+
+# %%
+in_all = {name: collectives.sent_bytes(plan, 1).sum() for name, plan in plans.items()}
+same = max(in_all.values()) - min(in_all.values()) < 1e-9
+most.score("all the same" if same else max(in_all, key=in_all.get))
+
+# %% [markdown] sections="10.1.2, 10.1.3"
+# All send $2(N-1)S$, 14 S here. The part of every other rank has to be added once, and the sum has to come back once, so where only ranks add, nothing sends less. Some algorithms send more: recursive doubling exchanges whole buffers in $\log_2 N$ steps, 24 S for 8 ranks. And where the switch adds (NVLS, SHARP), ranks send less.
+#
+# What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least.
+#
+# <details><summary>Erratum 10.1.2: "communication increases with the number of devices"</summary>
+#
+# In all, yes, and so does the number of steps. But what one rank sends in a ring is $2(N-1)/N$ times S, which stays below 2 S whatever N. Run it: `collectives.sent_bytes(collectives.plan("all_reduce", "ring", 64), 1).max()` gives 1.97.
+#
+# </details>
+#
+# Chapter 02 runs these plans on real ranks, message by message, and lets them race.
+
+# %% [markdown]
+# ## Exercise 2. Traffic of an architecture
+#
+# An all-reduce of `num_bytes` over `num_ranks` ranks, in machines of `island_size` neighbours. Return two numbers: what the busiest rank sends, and what all ranks together send from one machine to another. `architecture` is `"parameter_server"` (rank 0 serves and works), `"ring"` (0, 1, 2, ... and back) or `"hierarchical"`.
+
+
+# %%
+def my_traffic(architecture, num_ranks, num_bytes, island_size):
+    """What the busiest rank sends, and what goes between machines."""
+    ### BEGIN SOLUTION
+    machines = num_ranks // island_size
+    each = 2 * (num_ranks - 1) / num_ranks * num_bytes
+    if architecture == "parameter_server":
+        return (num_ranks - 1) * num_bytes, 2 * (num_ranks - island_size) * num_bytes
+    if architecture == "ring":
+        return each, machines * each if machines > 1 else 0
+    return each, 2 * (machines - 1) * num_bytes
+    ### END SOLUTION
+
+
+# %%
+check.traffic(my_traffic)
+
+# %%
+check.hint("traffic")
+
+# %% [markdown] sections="D-faq"
+# ## Sending less
+#
+# Four ways to cut communication are named everywhere: compression, overlap, accumulation, and mixed precision. Overlap hides time and saves no byte (chapters 03 and 11). The other three can be counted, with real DDP. One of them saves nothing at all. Which?
+
+# %%
+useless = lab.guess(
+    "which saves nothing", choices=("fp16 hook", "accumulate 4", "autocast")
+)
+
+
+# %%
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+
+def bytes_per_sequence(way):
+    net = DDP(model.Transformer(2, 64, 4, max_len=32))
+    if way == "fp16 hook":
+        net.register_comm_hook(None, fp16_compress_hook)
+    pieces = 4 if way == "accumulate 4" else 1
+    device = torch.get_default_device().type
+    with traffic.count() as counted:
+        for piece in range(pieces):
+            tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
+            net.require_backward_grad_sync = piece == pieces - 1
+            with torch.autocast(device, torch.bfloat16, enabled=way == "autocast"):
+                loss = model.loss(net(tokens).float(), targets)
+            loss.backward()
+    return counted.payload_bytes["all_reduce"] / (2 * pieces)
+
+
+ways = ("plain", "fp16 hook", "accumulate 4", "autocast")
+counted = {way: lab.launch(bytes_per_sequence, way, ranks=2)[0] for way in ways}
+useless.score(max(ways[1:], key=counted.get))
+
+# %%
+lab.bars(counted, unit="bytes", title="Handed over per sequence and rank")
+
+# %% [markdown]
+# A hook that sends fp16 halves the bytes, and accumulating over four pieces before one all-reduce divides them by four, at the price of fewer updates. Autocast computes in 16 bits, but weights and gradients stay fp32, and gradients are what DDP sends.
+#
+# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
+#
+# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts. Run it: `counted["autocast"] / counted["plain"]` gives 1.0.
+#
+# </details>
+
+# %% [markdown] sections="D-faq"
+# ## When is it worth it?
+#
+# Which way for which model? Rules go by size: one card below so many billions, sharding above. But the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence per card of 80 GB, how many cards does each model need if everything is sharded?
+
+# %%
+lab.table(
+    [
+        {
+            "name": name,
+            "one card": planner.Need(model=name).needed(0) == 1,
+            "optimizer sharded": planner.Need(model=name).needed(1),
+            "all sharded": planner.Need(model=name).needed(3),
+            "all, recomputed": planner.Need(model=name, attention="recompute").needed(
+                3
+            ),
+        }
+        for name in planner.MODELS
+    ]
+)
+
+# %% [markdown]
+# An empty cell says that no number of cards is enough: what is left on each card is too large already. Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well. In this order, then:
+#
+# 1. It fits on one card and is fast enough: use one card.
+# 2. It fits but is slow: data parallel, with DDP (chapter 03).
+# 3. The states don't fit: shard them, the optimizer first, because that costs no byte more than DDP, then gradients, then parameters (half as many bytes again; chapters 06 and 07).
+# 4. The activations don't fit: recompute (chapter 05), take a smaller microbatch, then cut the layers themselves, inside one machine.
+# 5. There are many machines with slow links between them: cut by layers (chapter 08), because that sends least, and shard inside the machines.
+#
+# <details><summary>Erratum D-faq: "DDP below 10 billion parameters, FSDP up to 100 billion"</summary>
+#
+# Ten billion parameters have 160 GB of states, which DDP would put on every card. On 80 GB the limit of DDP with this recipe is 5 billion, before any activation. Run it: `planner.Need(model="LLaMA 7B").needed(0)` gives None: no number of cards is enough without sharding. By the same arithmetic 13 billion parameters, fully sharded over four cards of 40 GB, take 52 GB on each with an fp32 copy and only 26 GB in bf16 throughout.
+#
+# </details>
+#
+# So our 7 B model does not fit on one card, and with eight cards and everything sharded it does. This card will come back at the end of many chapters. Its numbers are the planner's predictions, and chapter 18 tells how far to trust them:
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
+planner.card(before, before.but(gpus=8, zero=3))
+
+# %% [markdown]
+# ## Exercise 3. How many cards?
+#
+# The rule behind the table, for any model: the mixed recipe, plus `activation_bytes` on each card. Optimizer states may be sharded (stage 1), gradients too (stage 2), parameters too (stage 3), or nothing (stage 0). Return `(stage, num_ranks)` with the fewest ranks whose cards hold it; of several stages that need so many, the lowest. Return None if not even 4096 ranks are enough.
 
 
 # %%
 def my_cards(num_params, activation_bytes, device_bytes):
     """(stage, num_ranks), or None."""
     ### BEGIN SOLUTION
+    room = device_bytes - activation_bytes
     found = []
-    for stage in range(4):
+    for stage, whole in enumerate((16, 4, 2, 0)):
         for num_ranks in range(1, 4097):
-            if (
-                1e9 * my_states(num_params, "mixed", stage, num_ranks)
-                + activation_bytes
-                <= device_bytes
-            ):
+            if num_params * (whole + (16 - whole) / num_ranks) <= room:
                 found.append((num_ranks, stage))
                 break
     return min(found)[::-1] if found else None
@@ -867,89 +634,53 @@ check.fewest_ranks(my_cards)
 check.hint("fewest_ranks")
 
 # %% [markdown]
-# ### 3. Traffic of an architecture
+# ## Exercise 4. Any recipe, any stage
 #
-# An all-reduce of `num_bytes` over `num_ranks` ranks in islands of `island_size` neighbours. Return two numbers: what the busiest rank sends, and what all ranks together send from one island to another. `architecture` is `"parameter_server"` (rank 0 serves and works), `"ring"` (0, 1, 2, ... and back) or `"hierarchical"`.
+# GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as on the board, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` is as in exercise 3. You have measured some of these recipes, and you must work out the others.
 
 
 # %%
-def my_traffic(architecture, num_ranks, num_bytes, island_size):
-    """What the busiest rank sends, and what goes between islands."""
+def my_states(num_params, recipe, stage, num_ranks):
+    """GB of model states on each rank."""
     ### BEGIN SOLUTION
-    num_islands, each = (
-        num_ranks // island_size,
-        2 * (num_ranks - 1) / num_ranks * num_bytes,
-    )
-    if architecture == "parameter_server":
-        return (num_ranks - 1) * num_bytes, 2 * (num_ranks - island_size) * num_bytes
-    if architecture == "ring":
-        return each, num_islands * each if num_islands > 1 else 0
-    return each, 2 * (num_islands - 1) * num_bytes
-    ### END SOLUTION
-
-
-# %%
-check.traffic(my_traffic)
-
-# %%
-check.hint("traffic")
-
-# %% [markdown]
-# ### 4. Read the bill out of a rank
-#
-# Return the bytes that **this rank** holds, as a dict with `"parameters"`, `"gradients"` and `"optimizer"`. It is called between a backward and a step, on a model in DDP or one cut by `fully_shard`, whose parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here. Two layers may share a weight, a parameter may be frozen, and not everything has 4 bytes.
-
-
-# %%
-def my_bill(model, optimizer):
-    """Bytes on this rank: {"parameters": ..., "gradients": ..., "optimizer": ...}."""
-    ### BEGIN SOLUTION
-    from torch.distributed.tensor import DTensor
-
-    def num_bytes(tensors):
-        return sum(
-            (each.to_local() if isinstance(each, DTensor) else each).nbytes
-            for each in tensors
-        )
-
-    weights = list(model.parameters())
-    return {
-        "parameters": num_bytes(weights),
-        "gradients": num_bytes(
-            weight.grad for weight in weights if weight.grad is not None
-        ),
-        "optimizer": num_bytes(
-            each for state in optimizer.state.values() for each in state.values()
-        ),
+    groups = {
+        "sgd": (4, 4, 4),
+        "fp32": (4, 4, 8),
+        "mixed": (2, 2, 12),
+        "accumulate": (2, 6, 12),
+        "bf16": (2, 2, 4),
     }
+    parts = zip(groups[recipe], (3, 2, 1))
+    held = [size / (num_ranks if stage >= first else 1) for size, first in parts]
+    return num_params * sum(held) / 1e9
     ### END SOLUTION
 
 
 # %%
-check.held_bytes(my_bill)
+check.model_state_gb(my_states)
 
 # %%
-check.hint("held_bytes")
+check.hint("model_state_gb")
 
 # %% [markdown]
 # ## Summary
 #
-# - Training in mixed precision with Adam takes 16 bytes of states per parameter, and so does fp32. Weights alone say little about whether a model can be trained.
-# - Activations: about 34 bytes per token, layer and unit of width in 16 bit, and a term with the square of the length if attention is stored.
-# - Sharding divides the states. Activations shrink with a rank's share of the batch or of the layers, or by recomputing, not by sharding states.
-# - By layers sends least and stands idle; data parallel sends the gradients whatever the batch; tensor parallel sends four activations per layer.
-# - An all-reduce in which only ranks add sends $2(N-1)S$ in all, or more. Architectures differ in who sends it over which link.
-# - More devices fail more often; that is a price, not a reason.
+# - Training with Adam holds 16 bytes of states per parameter, in fp32 and in mixed precision. The file of weights says little about whether a model can be trained.
+# - A GPT block keeps 34 bytes of activations per token and unit of width in 16 bits, and far more with a stored attention matrix. It depends on the kernels, too.
+# - Sharding divides states. Activations shrink with a rank's share of the batch or of the layers, or by recomputing.
+# - Splitting by layers sends least and waits; data parallel sends the gradients, whatever the batch.
+# - More devices fail more often. That is a price, not a reason.
 #
-# ## Sources
+# **Words learned**: [model states](GLOSSARY.md#model-states), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [activations](GLOSSARY.md#activations), [data parallelism](GLOSSARY.md#data-parallelism), [tensor parallelism](GLOSSARY.md#tensor-parallelism), [parameter server](GLOSSARY.md#parameter-server), [ring](GLOSSARY.md#ring), [MFU](GLOSSARY.md#mfu).
 #
-# - Model states: Rajbhandari et al. 2020, *ZeRO*, [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
-# - Activations: Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
-# - 6 operations per parameter and token: Kaplan et al. 2020, [arXiv 2001.08361](https://arxiv.org/abs/2001.08361)
-# - Interruptions: *The Llama 3 Herd of Models*, 2024, [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), section 3.3.4
-# - Models and devices: `data/models.csv` and `data/hardware.csv` name a paper or data sheet in each row
+# **To read on**: Rajbhandari et al. 2020, *ZeRO* ([arXiv 1910.02054](https://arxiv.org/abs/1910.02054)) on model states; Korthikanti et al. 2022 ([arXiv 2205.05198](https://arxiv.org/abs/2205.05198)) on activations; Kaplan et al. 2020 ([arXiv 2001.08361](https://arxiv.org/abs/2001.08361)) on the 6 operations; *The Llama 3 Herd of Models* ([arXiv 2407.21783](https://arxiv.org/abs/2407.21783)) on interruptions. `data/models.csv` and `data/hardware.csv` name a source in each row.
+#
+# **Next**: [collectives](02_collectives.ipynb). All of these ways stand on a few calls, and we will take them apart.
 #
 # Where you stand:
 
 # %%
 check.status()
+
+# %% [markdown]
+# *Sections 8.1.1, 8.1.2, 10.1.1, 10.1.2 and 10.1.3, and D-faq of the source material.*

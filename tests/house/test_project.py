@@ -42,6 +42,11 @@ EXPORTS = {
     "begin",
     "guess",
     "progress",
+    "curves",
+    "bars",
+    "difference",
+    "course",
+    "ladder",
 }
 
 
