@@ -1,7 +1,7 @@
 # ---
 # jupyter:
 #   labkit:
-#     sections: ["8.4.1", "8.4.2", "8.4.3", "8.4.4", "S6", "D-fsdp"]
+#     sections: ["8.4.1", "8.4.2", "8.4.3", "8.4.4", "8.10", "8.11.1", "S6", "D-fsdp"]
 #     needs: ["chapters 02 and 05"]
 #     minutes: 75
 # ---
@@ -889,7 +889,7 @@ lines = {f"N = {n}": {t: copies_over_compute(n, t) for t in tokens} for n in (1,
 names = {"x": "tokens of a rank in a step", "y": "copies over compute"}
 lab.curves(predicted=lines, log_x=True, log_y=True, **names, title="Offload: its price")
 
-# %% [markdown] sections="8.4.4"
+# %% [markdown] sections="8.4.4, 8.11.1"
 # So offload is for many tokens in a step, where its price nearly disappears. The optimizer on the host comes on top.
 #
 # <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
@@ -1020,7 +1020,7 @@ states = lab.guess(
 # %%
 states.score(13 * 16 / 4)
 
-# %% [markdown]
+# %% [markdown] sections="8.10"
 # It does not fit: 52 GB, and activations, gathered layers and buffers come on top.
 #
 # <details><summary>Erratum 8.10: LLaMA-13B on four A100 of 40 GB</summary>
