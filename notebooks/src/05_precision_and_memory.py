@@ -109,7 +109,7 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, three times with the same data: all in fp32; all in bf16, the optimizer too; and bf16 with fp32 masters. In the last step we also count the weights that the optimizer left exactly as they were, although they had a gradient.
+# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. In the last step we also count the weights that the optimizer left exactly as they were, although they had a gradient.
 
 
 # %%
@@ -123,7 +123,7 @@ def train(kind, num_steps=72):
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
     weights = masters = list(net.parameters())
-    if kind == "bf16 + masters":
+    if kind in ("bf16 + masters", "bf16, fp32 Adam"):
         masters = [weight.detach().float() for weight in weights]
     optimizer = torch.optim.AdamW(masters, lr=5e-4)
     losses = []
@@ -135,6 +135,9 @@ def train(kind, num_steps=72):
         before = flat(masters)
         has_grad = flat([weight.grad for weight in weights]) != 0
         update(weights, masters, optimizer)
+        for weight, master in zip(weights, masters):
+            if kind == "bf16, fp32 Adam":
+                master.copy_(weight.detach())  # forgets what was rounded away
     still = (before == flat(masters))[has_grad].float().mean().item()
     return torch.stack(losses).tolist(), still
 
@@ -148,7 +151,7 @@ still = lab.guess(
 )
 
 # %%
-KINDS = ("fp32", "bf16", "bf16 + masters")
+KINDS = ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters")
 runs = {kind: lab.launch(train, kind) for kind in KINDS}
 still.score(runs["bf16"][0][1])
 
@@ -163,12 +166,12 @@ def smooth(run):
 losses = {kind: smooth(run) for kind, run in runs.items()}
 above = {
     kind: {step: loss - losses["fp32"][step] for step, loss in losses[kind].items()}
-    for kind in ("bf16", "bf16 + masters")
+    for kind in KINDS[1:]
 }
 lab.curves(measured=above, x="step", y="difference", title="Loss above that of fp32")
 
 # %% [markdown]
-# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, and goes on falling. So what hurts is not the digits that forward and backward lack. It is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
+# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, and goes on falling. An optimizer in fp32 without masters falls behind as well. So what hurts is not the digits that forward and backward lack. It is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
 #
 # ### What masters cost
 #
@@ -569,7 +572,33 @@ together = tuple(torch.cat(parts) for parts in zip(*batches))
 wrong.score(off(gradient(batches), gradient([together])))
 
 # %% [markdown]
-# That is not rounding. The cure is one number from each rank, and the next exercise. (There is a third thing, the type of the sum: many gradients added up in bf16 lose the small ones. So DeepSpeed and Megatron keep a **main gradient** in fp32, and that is the `megatron` recipe above.)
+# That is not rounding. The cure is one number from each rank, and the exercise below.
+#
+# A third thing is quieter, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
+
+# %%
+grads = []
+for number in range(64):
+    grads.append(gradient([model.story_tokens(2, 32, seed=5000 + number)]))
+
+
+def sum_error(name, num):
+    """Of the sum of so many bf16 gradients, kept in a format."""
+    total = torch.zeros_like(grads[0], dtype=FORMATS[name])
+    for grad in grads[:num]:
+        total += grad.bfloat16()
+    return off(total, sum(grad.double() for grad in grads[:num]))
+
+
+nums = (1, 2, 4, 8, 16, 32, 64)
+lines = {
+    f"in {name}": {n: sum_error(name, n) for n in nums} for name in ("bf16", "fp32")
+}
+axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True}
+lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
+
+# %% [markdown]
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. So DeepSpeed and Megatron keep a **main gradient** in fp32. That is the `megatron` recipe above, and its two bytes more.
 #
 # ### Exercise 2. The mean over all real tokens
 #

@@ -350,7 +350,7 @@ orders = [("plain", " ".join(moves)), ("prefetch", " ".join(early))]
 lab.table(orders, heads=["forward", "order of rank 0"])
 
 # %% [markdown]
-# Each layer ahead is one more whole layer in memory. What does it buy? Time under which a message can [hide](GLOSSARY.md#overlap), and for that the message must run beside the computation. Look at the picture above once more: no message lies over a computation. With gloo the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, it goes to a stream of its own while the computation runs on. So on this backend prefetch changes the order, and gains nothing.
+# Each layer ahead is one more whole layer in memory. What does it buy? Time under which a message can [hide](GLOSSARY.md#overlap-to-hide-communication), and for that the message must run beside the computation. Look at the picture above once more: no message lies over a computation. With gloo the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, it goes to a stream of its own while the computation runs on. So on this backend prefetch changes the order, and gains nothing.
 #
 # (A small waste: `g4` comes again right after `F4`, because the last layer is freed and gathered again at once. If the root has parameters of its own, `fully_shard` keeps those.)
 
@@ -390,7 +390,7 @@ leanest.score(min(found, key=lambda way: found[way][0]))
 
 # %%
 lab.table(
-    {"unit": way, "peak_bytes": peak, "all-gathers": gathers}
+    {"way": way, "peak_bytes": peak, "all-gathers": gathers}
     for way, (peak, gathers) in found.items()
 )
 
