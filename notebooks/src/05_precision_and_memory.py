@@ -171,7 +171,7 @@ above = {
 lab.curves(measured=above, x="step", y="difference", title="Loss above that of fp32")
 
 # %% [markdown]
-# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, and goes on falling. An optimizer in fp32 without masters falls behind as well. So what hurts is not the digits that forward and backward lack. It is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
+# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, further with every step. An optimizer in fp32 without masters falls behind as well. So what hurts is not the digits that forward and backward lack. It is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
 #
 # ### What masters cost
 #
@@ -258,12 +258,13 @@ seen = {}
 parts = {**dict(net.layers[1].named_children()), "head": net.layers[-1]}
 for name, module in parts.items():
     module.register_forward_hook(
-        lambda module, given, made, name=name: seen.update({name: str(made.dtype)})
+        lambda module, given, made, name=name: seen.update({name: made.dtype})
     )
 tokens, targets = model.story_tokens(8, 32)
 with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
     loss = model.loss(net(tokens), targets)
-lab.table([{**seen, "loss": str(loss.dtype)}])
+seen["loss"] = loss.dtype
+lab.table([{name: str(dtype)[6:] for name, dtype in seen.items()}])
 
 # %% [markdown]
 # Products come out in bf16; norms and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to 16 bits for the journey.
@@ -366,7 +367,7 @@ axes = {"x": "loss scale", "y": "lost", "unit": "share", "log_x": True}
 lab.curves(measured=lines, **axes, title="Gradients lost, by loss scale")
 
 # %% [markdown]
-# There is a window, and more tokens move it to the right. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it.
+# There is a window. A scale of 1/256 does what 256 times as many tokens would do, so a larger batch moves the window to the right. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
@@ -793,7 +794,7 @@ trained.score(layers_with_gradient(use_reentrant=True))
 #
 # </details>
 #
-# <details><summary>Erratum 19.4.2: checkpoints every $\sqrt L$ layers</summary>
+# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
 #
 # That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. Run it: `(32 * inputs / full) ** 0.5` is below two, so up to some 32 blocks it is best to recompute each alone.
 #
