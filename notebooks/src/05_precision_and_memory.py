@@ -830,7 +830,7 @@ took = lab.launch(paid, devices=lab.pretend())[0]
 ratio.score(took["recompute"] / took["keep"])
 
 # %% [markdown]
-# On a quiet machine that is near 4/3 = 1.33, and often a little below it. torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Its own bookkeeping stands on the other side.
+# On a quiet machine that is near 4/3 = 1.33, and with wider blocks a little below it. torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Its own bookkeeping stands on the other side.
 #
 # One more thing must be computed again in the same way: dice. Dropout draws random numbers, and the second forward must draw the same ones. `checkpoint` saves the state of the generator for that. It can be switched off, and then the gradient belongs to another network than the loss:
 
