@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.timeline import COMM, COMPUTE, Timeline, from_rows
+from labkit.units import check_whole
 
 LABEL = re.compile(r"FSDP::(\w+) \((.+)\)")
 BEGINS = "FSDP::root_pre_forward"
@@ -23,7 +24,7 @@ ISSUES = {"all_gather": "all_gather", "post_backward_reduce": "reduce_scatter"}
 LETTERS = {"forward": "F", "backward": "B", "all_gather": "g", "reduce_scatter": "r"}
 
 
-class Move(NamedTuple):
+class _Move(NamedTuple):
     """One thing that FSDP did for a layer."""
 
     kind: str
@@ -59,7 +60,7 @@ def by_layer(timeline: Timeline) -> Timeline:
             if move.kind in ENDS.values()
         ]
         rows += _messages(rank, line, moves)
-    began_us = min(row[4] for row in rows)
+    began_us = min((row[4] for row in rows), default=0.0)
     rows = [(*row[:4], row[4] - began_us, row[5] - began_us, row[6]) for row in rows]
     return from_rows(
         rows, num_ranks=timeline.num_ranks, origin=timeline.origin, notes=timeline.notes
@@ -68,18 +69,19 @@ def by_layer(timeline: Timeline) -> Timeline:
 
 def order(timeline: Timeline, rank: int = 0) -> list[str]:
     """What a rank began, in order: ["g0", "F0", "g1", ...]. Raises ValueError as ``by_layer``."""
+    check_whole(0, timeline.num_ranks - 1, rank=rank)
     line = timeline.select(timeline.rank == rank)
     moves = sorted(_moves(line), key=lambda move: (move.start_us, move.end_us))
     return [move.label for move in moves]
 
 
-def _moves(line: Timeline) -> Iterator[Move]:
+def _moves(line: Timeline) -> Iterator[_Move]:
     """The moves of one rank's last step, in the order in which they ended."""
     begun = line.start_us[line.label == BEGINS]
     if not len(begun):
         raise ValueError(
-            "FSDP's moves are read from the recording of a fully_shard step; this one has no label "
-            f"{BEGINS!r}. Launch it with record=True"
+            "FSDP's moves are read from the recording of a fully_shard step, launched with "
+            f"record=True; got {line!r}, which has no label {BEGINS!r}"
         )
     step = line.select(line.start_us >= begun.max())
     marks = sorted(zip(step.start_us.tolist(), step.end_us.tolist(), step.label, strict=True))
@@ -92,13 +94,13 @@ def _moves(line: Timeline) -> Iterator[Move]:
         what, name = found.groups()
         layer = layers.setdefault(name, len(layers))
         if what in ENDS:
-            yield Move(ENDS[what], layer, done_us, start_us)
+            yield _Move(ENDS[what], layer, done_us, start_us)
         if what in ISSUES:
-            yield Move(ISSUES[what], layer, start_us, end_us)
+            yield _Move(ISSUES[what], layer, start_us, end_us)
         done_us = max(done_us, end_us)
 
 
-def _messages(rank: int, line: Timeline, moves: list[Move]) -> list[tuple]:
+def _messages(rank: int, line: Timeline, moves: list[_Move]) -> list[tuple]:
     """The messages of a rank's step. Each is the next one that FSDP issued; where there are more or
     fewer of them, they have no layer."""
     rows = []
@@ -106,7 +108,7 @@ def _messages(rank: int, line: Timeline, moves: list[Move]) -> list[tuple]:
         issued = [move for move in moves if move.kind == kind]
         part = "gather" if kind == "all_gather" else "reduce"
         named = np.array([part in each for each in line.kind], dtype=bool)
-        begun = line.start_us >= min(move.start_us for move in moves)
+        begun = line.start_us >= min((move.start_us for move in moves), default=0.0)
         sent = line.select(named & begun & (line.lane == COMM))
         places = np.argsort(sent.start_us, kind="stable")
         labels = [move.label for move in issued] if len(issued) == len(sent) else [kind] * len(sent)
