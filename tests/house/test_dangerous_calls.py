@@ -19,7 +19,6 @@ ALLOWED = {
     "notebooks/src/04_accelerate.py": {
         "runpy.run_path": "the script that the cell above has written"
     },
-    "notebooks/src/07_fsdp.py": {"exec": "the lines of a textbook that stand above it"},
     "notebooks/src/13_checkpoint_and_recover.py": {
         "torch.load": "a file of the cell, to show what it runs"
     },
