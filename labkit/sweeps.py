@@ -40,6 +40,11 @@ class Sweep(Shown):
     badge: str
     """where the numbers come from"""
 
+    @property
+    def line(self) -> dict[Any, float | None]:
+        """Value -> what was predicted there, in the form of ``measured``."""
+        return dict(zip(self.values, self.predicted, strict=True))
+
     def rows(self) -> list[dict[str, Any]]:
         """A row per value: the field, ``predicted`` and ``measured``, None where there is none."""
         return [

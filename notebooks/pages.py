@@ -100,7 +100,8 @@ def breakable(line: re.Match) -> str:
 
 def rendered(page: Page, answer: str = "") -> tuple[list[dict], list[tuple[int, str, str]]]:
     """The cells of a page, each with its HTML, and the headings as (level, anchor, HTML). What lies
-    between a guess and its score is folded under the word ``answer``: the reader guesses first."""
+    between a guess and its score is folded under the word ``answer``, another guess apart: the
+    reader guesses first."""
     cells = []
     headings = []
     colour = Highlight2HTML(pygments_lexer="ipython3")
@@ -114,7 +115,7 @@ def rendered(page: Page, answer: str = "") -> tuple[list[dict], list[tuple[int, 
         else:
             body = colour(cell.source)
             outputs = [text for text in map(shown, cell.get("outputs", ())) if text]
-            fold = answer if waiting else ""
+            fold = answer if waiting and "lab.guess(" not in cell.source else ""
             waiting += cell.source.count("lab.guess(") - cell.source.count(".score(")
         cells.append(
             {

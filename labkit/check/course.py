@@ -48,6 +48,8 @@ _BOX_PX = 166.0
 _BOLD = 1.1
 """how much wider bold letters are"""
 _GAP_PX = 8.0
+_MOST_LINES = 3
+"""of a chapter's title"""
 _ROW_PX = 70.0
 _TOP_PX = 56.0
 _COLOURS = ("#4f9fe3", "#2e9e6b", "#f2954b", "#b58be0", "#d9b13b", "#e07a7a", "#58b7b1", "#9aa3ad")
@@ -148,20 +150,21 @@ def _drawn(told: Course, code: str) -> Sketch:
 
 
 def _box(stop: Stop, x: float, y: float, colour: str, code: str) -> list[Shape]:
-    """One chapter: its number, its title in two lines at most, what it takes."""
+    """One chapter: its number, its title in three lines at most, what it takes."""
     done = stop.passed / stop.exercises if stop.exercises else 0.0
     edge = Box(x, y, _BOX_PX, _ROW_PX - 14, "")
     strip = Box(x, y, 26, _ROW_PX - 14, colour, "", (stop.number,), done)
     shapes: list[Shape] = [edge, strip]
     room_px = _BOX_PX - 40
     lines = _wrapped(stop.titles[code], room_px, 12.0 * _BOLD)
-    if len(lines) > 2:
-        rest = stop.titles[code].removeprefix(lines[0]).strip()
-        lines = [lines[0], clipped(rest, room_px, 12.0 * _BOLD)]
+    if len(lines) > _MOST_LINES:
+        rest = " ".join(lines[_MOST_LINES - 1 :])
+        lines[_MOST_LINES - 1 :] = [clipped(rest, room_px, 12.0 * _BOLD)]
+    top_px, pitch_px = (17, 15) if len(lines) < _MOST_LINES else (13, 12.5)
     for number, line in enumerate(lines):
-        shapes.append(Words(x + 33, y + 17 + 15 * number, line, bold=True))
+        shapes.append(Words(x + 33, y + top_px + pitch_px * number, line, bold=True))
     below = clipped(_WORDS[code]["minutes"].format(stop.minutes), room_px, 11)
-    shapes.append(Words(x + 33, y + 49, below, size_px=11, opacity=0.8))
+    shapes.append(Words(x + 33, y + 51, below, size_px=11, opacity=0.8))
     return shapes
 
 

@@ -11,11 +11,13 @@ from labkit.launching import saved
 from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.saved import UNREADABLE, Unsaved
 from labkit.shown import Said
+from labkit.words import WORDS, spoken_in, to_say, translated
 
 if TYPE_CHECKING:
     from labkit.timeline import Timeline
 
 __all__ = ["UNREADABLE", "Run", "Unsaved", "remove"]
+_TITLE = to_say("Run: {ranks} ranks, {badge}, {seconds:.2f} s")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,8 +84,14 @@ class Run:
             if any(self.logs):
                 row.setdefault("printed", last_lines(log, 1))
             rows.append(row)
-        title = title or repr(self).removesuffix(")").replace("(", ": ", 1)
-        return tables.table(rows, title=title, language=language)
+        return tables.table(rows, title=title or self._title(language), language=language)
+
+    def _title(self, language: str | None) -> str:
+        """How many ranks, where the numbers come from, and how long it took."""
+        words = WORDS[spoken_in(language)]
+        notes = words["comma"].join(words.get(note, note) for note in (self.origin, *self.notes))
+        text = translated(_TITLE, spoken_in(language))
+        return text.format(ranks=len(self), badge=notes, seconds=self.seconds)
 
     def timeline(self) -> "Timeline":
         """Everything the ranks recorded with ``trace.record``, on one clock. Raises ValueError when

@@ -11,7 +11,7 @@
 #
 # *Half an hour. You need Python, and have trained something with torch. No GPU is needed.*
 #
-# The paper of LLaMA 7B says how long its training took: 82,432 hours of an A100. On one card that is nine years and five months. Nobody waited for so long, because many cards shared the work. Had 1,024 cards shared it without any loss, it would have taken three and a half days.
+# The paper of LLaMA 7B says how long its training took: 82,432 hours of an A100. On one card that is nine years and five months. Nobody waited for so long, because many cards shared the work. Had 1,024 cards shared it without any loss, it would have taken less than three and a half days.
 #
 # But cards do lose time on each other. They wait, they send, and they keep copies of what others have as well. This course is about that: how many cards work together as one, what it costs, and how to pay less. Here is the way through it.
 
@@ -59,7 +59,7 @@ def hello():
     }
 
 
-lab.table(list(lab.launch(hello, ranks=4)))
+lab.launch(hello, ranks=4)
 
 # %% [markdown]
 # Four process numbers: these are four programs, and not four threads of this notebook. That matters more than it seems to. Look at the next cell before you run it. Every rank adds 1 to `count`, and there are four ranks. What will `count` be here, in the notebook, when they are done?
@@ -125,7 +125,7 @@ run = lab.launch(add_up, ranks=4, record=True)
 holds.score(run[2]["holds"])
 
 # %%
-lab.table(list(run))
+run.table()
 
 # %%
 waits_longest.score(max(run, key=lambda each: each["waited_ms"])["rank"])
@@ -141,7 +141,7 @@ run.timeline()
 # %% [markdown]
 # ## Exercise 1. Who waits how long?
 #
-# Now several steps, one after the other. In each of them the ranks compute, rank `r` for `seconds[r][step]`, and then all call `all_reduce`, which itself takes no time. How many seconds does each rank wait in all? Return one number per rank.
+# Now several steps, one after the other. In each of them the ranks compute, rank `r` for `seconds[r][step]`, and then all call `all_reduce`, which itself takes no time. How many seconds does each rank wait in all? Return a list with one number per rank.
 
 
 # %%
@@ -428,4 +428,4 @@ lab.difference(halves[0], whole), lab.difference(halves[1], whole)
 check.status()
 
 # %% [markdown]
-# *Sections D-verify of the source material.*
+# *Section D-verify of the source material.*

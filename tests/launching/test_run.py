@@ -25,6 +25,17 @@ def a_run(*results, **fields):
     )
 
 
+@pytest.mark.parametrize(
+    ("language", "title"),
+    [
+        ("en", "Run: 2 ranks, measured, gloo, paced, 1.50 s"),
+        ("zh", "运行：2 个 rank，实测，gloo，"),
+    ],
+)
+def test_the_title_of_a_table_is_in_the_language_of_the_table(language, title):
+    assert a_run(1, 2).table(language=language).title.startswith(title)
+
+
 def test_numbers_arrays_and_tensors_come_back_as_they_were(tmp_path):
     value = {"loss": [1.0, 2.5], "shape": (2, 3), 7: None, "w": torch.arange(6).reshape(2, 3).T}
     value["a"] = np.eye(2, dtype=np.float32)

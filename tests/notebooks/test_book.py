@@ -108,6 +108,22 @@ def test_a_long_line_of_words_may_break_and_one_of_a_table_scrolls():
     assert lines[1] == f'<span class="words">  {words}</span>' and lines[2:4] == [table, "short"]
 
 
+def test_what_lies_between_a_guess_and_its_score_is_folded_another_guess_is_not():
+    sources = (
+        "one = lab.guess(1)",
+        "two = lab.guess(2)",
+        "run()",
+        "one.score(3)",
+        "two.score(3)",
+        "run()",
+    )
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    page = pages.Page(name="01_words", language="en", notebook=notebook, built=True)
+    folded = [cell["fold"] for cell in pages.rendered(page, "see")[0]]
+    assert folded == ["", "", "see", "see", "see", ""]
+
+
 def test_an_unknown_chapter_is_refused(course, capsys):
     with pytest.raises(SystemExit):
         book.main(["07"], course)

@@ -66,6 +66,7 @@ def test_the_lines_of_the_readme_run_as_written(no_runs_kept, capsys):
         pipeline.residual(compared.predicted, compared.measured)["total"], abs=1.0
     )
     swept = lab.sweep(step, microbatches=[2, 4, 8, 16], run=[4, 8])
+    assert swept.line == dict(zip((2, 4, 8, 16), swept.predicted, strict=True))
     assert [row["microbatches"] for row in swept.rows()] == [2, 4, 8, 16]
     assert [row["measured"] is not None for row in swept.rows()] == [False, True, True, False]
     assert swept.measured[8] == bubble(compared.measured)
