@@ -428,4 +428,4 @@ lab.difference(halves[0], whole), lab.difference(halves[1], whole)
 check.status()
 
 # %% [markdown]
-# *Section D-verify of the source material.*
+# *Sections D-verify of the source material.*
