@@ -1,17 +1,14 @@
 """How far two sets of tensors are apart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from reprlib import repr as brief
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Tensors = Union["Tensor", Mapping[str, "Tensors"], Sequence["Tensors"]]
-"""A tensor, or a dict or a list of such"""
 
-
-def difference(ours: Tensors, theirs: Tensors) -> float:
+def difference(ours: object, theirs: object) -> float:
     """The largest absolute difference between tensors that belong together: two tensors, two dicts
     with the same names (``state_dict()``), or two lists of the same length. 0.0 is equal.
 
