@@ -136,8 +136,12 @@ def all_on_the_first(sizes, num_ranks):
 
 
 def scattered(sizes, num_ranks):
-    """Each tensor in even parts, where they divide: every rank has a piece of each."""
-    return each_alone(sizes, num_ranks)
+    """An even share of elements for each rank, dealt like cards."""
+    layout = [[] for _ in range(num_ranks)]
+    for tensor, size in enumerate(sizes):
+        for at in range(size):
+            layout[(sum(sizes[:tensor]) + at) % num_ranks].append((tensor, at, at + 1))
+    return layout
 
 
 def by_kinds(payload, num_params, microbatches):
@@ -247,7 +251,7 @@ def whole(model, backward, num_steps):
             "bytes per rank; an all-reduce of the gradients sends",
         ),
         ("cut_evenly", all_on_the_first, "rank 0 keeps 16 elements, its share is 4\n"),
-        ("cut_evenly", scattered, "is not one piece of the line\ntensor 0: 00112233"),
+        ("cut_evenly", scattered, "is not one piece of the line\ntensor 0: 01230123"),
     ],
 )
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
