@@ -418,7 +418,8 @@ lab.table({"stage": name, "losses_apart": apart} for name, apart in alike.items(
 # Here is one step of `zero3` on two ranks, recorded:
 
 # %%
-lab.show(lab.launch(zero3, 1, record=True).timeline(), title="ZeRO 3, one step")
+run = lab.launch(lambda: zero3(1)[0], record=True)
+lab.show(run.timeline(), title="ZeRO 3, one step")
 
 # %% [markdown]
 # Read it from the left. Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. The model is tiny, so most of the time goes into messages. On a large one the next layer is gathered while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU the recording says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
@@ -623,7 +624,7 @@ file = batch | {"bf16": {"enabled": True}, "zero_optimization": zero}
 # What does DeepSpeed make of this file on four ranks? And what if we make a mistake? We write `zero_optimisation`, with an s. Does it refuse, or which stage does it run?
 
 # %%
-typo = lab.guess("with zero_optimisation it", choices=("refuses", "stage 2", "stage 0"))
+typo = lab.guess("with zero_optimisation, the stage is", choices=("refused", "0", "2"))
 
 
 # %%
@@ -634,10 +635,10 @@ def read(files):
     deepspeed.init_distributed()  # it asks how many ranks there are
     rows = []
     for name, content in files.items():
-        row = {"file": name, "stage": "refuses"}
+        row = {"file": name, "stage": "refused"}
         try:
             found = DeepSpeedConfig(content)
-            row["stage"] = f"stage {int(found.zero_optimization_stage)}"
+            row["stage"] = str(int(found.zero_optimization_stage))
             row["micro"] = found.train_micro_batch_size_per_gpu
             row["clipping"] = found.gradient_clipping
         except Exception as error:
@@ -827,8 +828,7 @@ fast = lab.pretend(link_gb_per_s=25)
 on_device = lab.launch(adam, 3, False, ranks=1, devices=fast)[0]
 on_host = lab.launch(adam, 3, True, ranks=1, devices=fast)[0]
 lab.table(
-    {"Adam lives on": where} | row
-    for where, row in [("device", on_device), ("host", on_host)]
+    {"place": where} | row for where, row in [("device", on_device), ("host", on_host)]
 )
 
 # %% [markdown]
