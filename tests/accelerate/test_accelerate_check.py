@@ -29,11 +29,16 @@ def epoch(accelerator, net, optimizer, loader, together=True, scaled=True, colle
     return collect(accelerator, net) if collect else accelerator.get_state_dict(net)
 
 
-def accumulated(accelerator, net, optimizer, loader, max_norm, guard=True, part=1, late=False):
+def accumulated(
+    accelerator, net, optimizer, loader, max_norm, guard=True, part=1, late=False, rest=True
+):
     """The reference for accumulate_and_clip, and how it can go wrong."""
-    for tokens, targets in loader:
+    steps = accelerator.gradient_accumulation_steps
+    for index, (tokens, targets) in enumerate(loader):
+        left = len(loader) - index // steps * steps
+        factor = steps / min(steps, left) if rest else 1
         with accelerator.accumulate(net):
-            accelerator.backward(model.loss(net(tokens), targets) / part)
+            accelerator.backward(factor * model.loss(net(tokens), targets) / part)
             if not late and (accelerator.sync_gradients or not guard):
                 accelerator.clip_grad_norm_(net.parameters(), max_norm)
             optimizer.step()
