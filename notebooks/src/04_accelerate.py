@@ -250,15 +250,16 @@ def read(text):
         return f"ValueError: {str(error)[:90]}"
 
 
-start = "distributed_type: MULTI_GPU\nmixed_precision: "
+good = ["distributed_type: MULTI_GPU", "mixed_precision: 'no'"]
+variants = {
+    "as it should be": good,
+    "a key more": [*good, "gradient_accumulation_steps: 4"],
+    "another spelling": ["distributed_type: MULTI-GPU", good[1]],
+    "no without quotes": [good[0], "mixed_precision: no"],
+}
 lab.table(
-    {"variant": text.splitlines()[-1], "mixed_precision": read(text)}
-    for text in (
-        start + "'no'",
-        start + "'no'\ngradient_accumulation_steps: 4",
-        "mixed_precision: 'no'\ndistributed_type: MULTI-GPU",
-        start + "no",
-    )
+    {"variant": name, "precision": read("\n".join(lines))}
+    for name, lines in variants.items()
 )
 
 # %% [markdown]
@@ -586,8 +587,9 @@ def clipped_move(engine, guard=True, in_file=None):
                 accelerator.clip_grad_norm_(net.parameters(), 0.01)
             optimizer.step()
             optimizer.zero_grad()
-    after = accelerator.get_state_dict(net)
-    return torch.cat([(after[name].cpu() - start[name]).flatten() for name in start])
+    after = accelerator.get_state_dict(net)  # under FSDP rank 0 alone has it
+    moved = [(after[name].cpu() - start[name]).flatten() for name in after]
+    return torch.cat(moved) if moved else None
 
 
 # %% [markdown]

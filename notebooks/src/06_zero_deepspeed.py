@@ -368,12 +368,13 @@ def zero3(num_steps):
 def watched(stage):
     with memory.watch() as seen, traffic.count() as sent:
         losses, *kept = stage(3)
-        return {
-            "losses": torch.tensor(losses),
-            "live_bytes": seen.live_bytes,
-            "handed": dict(sent.payload_bytes),
-            "wire_bytes": sent.sent_bytes,
-        }
+        live_bytes = seen.live_bytes
+    return {
+        "losses": torch.tensor(losses),
+        "live_bytes": live_bytes,
+        "handed": dict(sent.payload_bytes),
+        "wire_bytes": sent.sent_bytes,
+    }
 
 
 # %% [markdown]
@@ -642,7 +643,9 @@ def read(files):
             row["micro"] = found.train_micro_batch_size_per_gpu
             row["clipping"] = found.gradient_clipping
         except Exception as error:
-            row["said"] = f"{type(error).__name__}: {' '.join(str(error).split())[:90]}"
+            row["said"] = (
+                f"{type(error).__name__}: {' '.join(str(error).split())[:130]}"
+            )
         rows.append(row)
     return rows
 
@@ -752,11 +755,11 @@ sizes = {"hidden_size": 64, "ffn_dim": 256, "num_attention_heads": 4}
 net = OPTForCausalLM(OPTConfig(vocab_size=256, num_hidden_layers=2, **sizes))
 data = [{"input_ids": row, "labels": row} for row in model.story_tokens(48, 32)[0]]
 quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no"}
-for file in sys.argv[1:]:
+for file in sys.argv[2:]:
     try:
         arguments = TrainingArguments(
-            deepspeed=file, bf16=True, per_device_train_batch_size=8, max_steps=3,
-            use_cpu=not torch.accelerator.is_available(), **quiet)
+            sys.argv[1], deepspeed=file, bf16=True, per_device_train_batch_size=8,
+            max_steps=3, use_cpu=not torch.accelerator.is_available(), **quiet)
         trainer = Trainer(net, arguments, train_dataset=data)
         trainer.train()
         engine = trainer.model_wrapped
@@ -773,16 +776,16 @@ auto = dict.fromkeys((*asks, "gradient_accumulation_steps"), "auto")
 auto |= {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
 (folder / "file.json").write_text(json.dumps(file))
 (folder / "auto.json").write_text(json.dumps(auto))
-both = (str(folder / "file.json"), str(folder / "auto.json"))
+paths = [str(folder), str(folder / "file.json"), str(folder / "auto.json")]
 
 # %% [markdown]
 # `accelerate launch` reads how to start from a file of its own (`accelerate config` asks you questions and writes it). Here it says that the ranks are DeepSpeed's:
 
 # %%
-plugin = {"deepspeed_config_file": both[1], "zero3_init_flag": False}
+plugin = {"deepspeed_config_file": paths[2], "zero3_init_flag": False}
 starts = {"distributed_type": "DEEPSPEED", "deepspeed_config": plugin}
 by_trainer = lab.launch_script(
-    folder / "hf.py", *both, using="accelerate", config=starts
+    folder / "hf.py", *paths, using="accelerate", config=starts
 )
 said(by_trainer)
 
