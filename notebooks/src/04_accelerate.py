@@ -247,7 +247,7 @@ def read(text):
     try:
         return repr(load_config_from_file(str(file)).mixed_precision)
     except ValueError as error:
-        return f"ValueError: {str(error)[:90]}"
+        return str(error).replace(str(file), "the file")[:70]
 
 
 good = ["distributed_type: MULTI_GPU", "mixed_precision: 'no'"]
@@ -375,15 +375,16 @@ wins.score("the launcher" if found[0]["accumulation"] == 2 else "the script")
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
 #
-# `accelerator.prepare` returns other objects than you gave it. So what are they? Here are model, optimizer and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"` (*inside* is what a block computes in):
+# `accelerator.prepare` returns other objects than you gave it. So what are they? Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"` (*weights* has how many numbers this rank holds, *inside* is what a block computes in):
 
 # %%
 engines = ("ddp", "fsdp", "zero2")
 found = {engine: lab.launch(accelerated.step, engine, "bf16")[0] for engine in engines}
+before = found["ddp"]["before"]
 lab.table(
-    {"what": what, "before": before}
+    {"what": what, "before": before[what]}
     | {engine: found[engine]["after"][what] for engine in engines}
-    for what, before in found["ddp"]["before"].items()
+    for what in ("model", "loader", "batches", "weights", "inside", "output")
 )
 
 # %% [markdown]
@@ -521,7 +522,7 @@ def two_backwards():
 lab.table(lab.launch(two_backwards)[0])
 
 # %% [markdown] sections="8.2.4"
-# The collectives are the same. `accelerator.backward` divides by the number of accumulated batches, and under fp16 it also scales. With DeepSpeed it even makes the whole update, and `optimizer.step()` does nothing (you saw it on the board). So a loop for every engine calls `accelerator.backward`.
+# The collectives are the same, and the gradient is a quarter: `accelerator.backward` divides by the number of accumulated batches, and under fp16 it also scales. With DeepSpeed it even makes the whole update, and `optimizer.step()` does nothing (you saw it on the board). So a loop for every engine calls `accelerator.backward`.
 #
 # <details><summary>Erratum 8.2.2: "<code>accelerator.backward</code> synchronises the gradients"</summary>
 #
