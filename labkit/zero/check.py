@@ -2,6 +2,7 @@
 judges."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from labkit.check import exercise, hint, on_ranks, over_budget, status, wrong
 from labkit.sharding import states
@@ -101,7 +102,8 @@ def cut_evenly(answer: Callable) -> Iterator[tuple[str, str]]:
                         count=len(ranks),
                         drawn=drawn,
                     )
-        yield from _uneven(case, [rank for row in owners for (rank,) in row], num_ranks, drawn)
+        line = [rank for (rank,) in chain.from_iterable(owners)]
+        yield from _uneven(case, line, num_ranks, drawn)
 
 
 def _unlike_a_layout(given: object, sizes: tuple[int, ...], num_ranks: int) -> str:
@@ -128,7 +130,9 @@ def _unlike_a_layout(given: object, sizes: tuple[int, ...], num_ranks: int) -> s
 
 def _owners(given: list, sizes: tuple[int, ...]) -> list[list[list[int]]]:
     """For each element of each tensor, the ranks that keep it."""
-    owners: list[list[list[int]]] = [[[] for _ in range(size)] for size in sizes]
+    owners: list[list[list[int]]] = []
+    for size in sizes:
+        owners.append([[] for _ in range(size)])
     for rank, slices in enumerate(given):
         for tensor, start, stop in slices:
             for at in range(start, stop):
@@ -137,13 +141,19 @@ def _owners(given: list, sizes: tuple[int, ...]) -> list[list[list[int]]]:
 
 
 def _drawn(owners: list[list[list[int]]]) -> str:
-    """Each tensor as a row of its elements: the rank that keeps it, "." nobody, "+" several."""
-    signs = [[str(of[0]) if len(of) == 1 else "+" if of else "." for of in row] for row in owners]
-    rows = ["".join(row) for row in signs]
-    lines = [
-        say("tensor {tensor}: {row}", tensor=tensor, row=row) for tensor, row in enumerate(rows)
-    ]
+    """Each tensor as a row of its elements: see ``_sign``."""
+    lines = []
+    for tensor, row in enumerate(owners):
+        signs = "".join(map(_sign, row))
+        lines.append(say("tensor {tensor}: {row}", tensor=tensor, row=signs))
     return "\n".join(lines)
+
+
+def _sign(ranks: list[int]) -> str:
+    """An element: the rank that keeps it, "." nobody, "+" several."""
+    if len(ranks) == 1:
+        return str(ranks[0])
+    return "+" if ranks else "."
 
 
 def _uneven(case: str, line: list[int], num_ranks: int, drawn: str) -> Iterator[tuple[str, str]]:
@@ -173,14 +183,13 @@ def _uneven(case: str, line: list[int], num_ranks: int, drawn: str) -> Iterator[
 def which_stage(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(payload, num_params, microbatches)`` is the stage that ran, 0 to 3: told from the
     bytes that a step of a DeepSpeed engine in bf16 handed to each collective, on one rank."""
-    settings = [
-        Step(engine=f"zero{stage}", ranks=ranks, layers=layers, microbatches=microbatches)
-        for stage in states.STAGES
-        for ranks, layers, microbatches in ((2, 1, 2), (4, 3, 3), (8, 2, 5))
-    ]
-    for each in settings:
-        num_params = sum(unit.num_params for unit in each.units())
-        yield from _told(answer, each.payload(), num_params, each)
+    for stage in states.STAGES:
+        for ranks, layers, microbatches in ((2, 1, 2), (4, 3, 3), (8, 2, 5)):
+            step = Step(
+                engine=f"zero{stage}", ranks=ranks, layers=layers, microbatches=microbatches
+            )
+            num_params = sum(unit.num_params for unit in step.units())
+            yield from _told(answer, step.payload(), num_params, step)
     small = [
         Step(engine=f"zero{stage}", layers=1, dim=32, heads=2, seq_len=16) for stage in (3, 1, 2, 0)
     ]

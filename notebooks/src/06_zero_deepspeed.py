@@ -423,7 +423,7 @@ run = lab.launch(lambda: zero3(1)[0], record=True)
 lab.show(run.timeline(), title="ZeRO 3, one step")
 
 # %% [markdown]
-# Read it from the left. Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. The model is tiny, so most of the time goes into messages. On a large one the next layer is gathered while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU the recording says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
+# Read it from the left (the very first gather lies before the picture begins). Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. The model is tiny, so most of the time goes into messages. On a large one the next layer is gathered while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU the recording says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends

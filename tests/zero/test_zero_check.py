@@ -77,7 +77,8 @@ def cut(sizes, num_ranks):
     firsts = [0, *itertools.accumulate(sizes)]
     layout = []
     for rank in range(num_ranks):
-        begin, end = rank * share, (rank + 1) * share
+        begin = rank * share
+        end = begin + share
         mine = []
         for tensor, size in enumerate(sizes):
             start = max(begin - firsts[tensor], 0)
@@ -123,11 +124,15 @@ def test_slices_of_a_flat_vector_pass_too():
 
 def each_alone(sizes, num_ranks):
     """Cuts every tensor by itself, and forgets what is left over."""
-    parts = [size // num_ranks for size in sizes]
-    return [
-        [(tensor, rank * part, (rank + 1) * part) for tensor, part in enumerate(parts) if part]
-        for rank in range(num_ranks)
-    ]
+    layout = []
+    for rank in range(num_ranks):
+        mine = []
+        for tensor, size in enumerate(sizes):
+            part = size // num_ranks
+            if part:
+                mine.append((tensor, rank * part, (rank + 1) * part))
+        layout.append(mine)
+    return layout
 
 
 def all_on_the_first(sizes, num_ranks):
