@@ -489,7 +489,7 @@ lab.table(
 )
 
 # %% [markdown]
-# On a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2 as for plain data parallelism, and twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So keep two counts apart: what is handed to collectives (the [payload](GLOSSARY.md#payload), in the last columns) belongs to the method, and the bytes on the wire belong to the [backend](GLOSSARY.md#backend).
+# On a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2 as for plain data parallelism, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So keep two counts apart: what is handed to collectives (the [payload](GLOSSARY.md#payload), in the last columns) belongs to the method, and the bytes on the wire belong to the [backend](GLOSSARY.md#backend).
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
 #
