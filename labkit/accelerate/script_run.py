@@ -7,6 +7,7 @@ import runpy
 import sys
 import tempfile
 from pathlib import Path
+from reprlib import repr as brief
 
 from labkit.accelerate.engines import find_device
 
@@ -20,8 +21,25 @@ def environment(config: dict, *flags: str) -> dict[str, str]:
     """The variables that ``accelerate launch`` sets in each rank for a configuration (the content
     of its YAML file) and flags of its command line, told by the launcher's own code.
 
-    Those of torch's compiler and of debugging are left out. Raises what the launcher raises.
+    Those of torch's compiler and of debugging are left out. Raises ValueError for what is no
+    configuration, or none that the launcher reads, and for flags that it does not have.
     """
+    if not isinstance(config, dict) or not all(isinstance(flag, str) for flag in flags):
+        raise ValueError(
+            "a configuration is a dict and flags are words, as in environment({...}, "
+            f'"--mixed_precision", "no"); got {brief(config)} and {brief(flags)}'
+        )
+    try:
+        return _told_by_launcher(config, flags)
+    except (SystemExit, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ValueError(
+            f"accelerate launch can't read this configuration ({type(error).__name__}: {error}); "
+            f"got {brief(config)} and {brief(flags)}. accelerate config writes one"
+        ) from error
+
+
+def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
+    """The same, told by the launcher's own code."""
     from accelerate.commands import launch
     from accelerate.utils import launch as environments
 
