@@ -13,6 +13,7 @@ from small import BUILDS, code_of, load
 CELL_LINES = 39
 LANGUAGE_LINE = re.compile(r'^(lab\.begin\()"(en|zh)"(, chapter="\d\d")?(?=[,)]|$)', re.MULTILINE)
 RANK_CELL_LINES = 46
+LAST_LINE = re.compile(r"^\*Sections .* of the source material\.\*\Z", re.MULTILINE)
 
 
 def neutral(sources, chinese):
@@ -77,7 +78,8 @@ def oversized(sources):
 
 def unmarked(chapter):
     """Prose cells that name a section of their chapter and are not marked with it, nor is another
-    cell under the same heading: the table of sections would miss them."""
+    cell under the same heading: the table of sections would miss them. A chapter's last line, which
+    lists them all, teaches none."""
     faults = []
     above = ""
     marked = {}
@@ -95,4 +97,5 @@ def unmarked(chapter):
 
 
 def _names(cell, section):
-    return re.search(rf"(?<![\d.]){re.escape(section)}(?!\.?\d)", cell.source)
+    taught = LAST_LINE.sub("", cell.source)
+    return re.search(rf"(?<![\d.]){re.escape(section)}(?!\.?\d)", taught)
