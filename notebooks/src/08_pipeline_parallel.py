@@ -84,9 +84,9 @@ lab.difference(by_hand[0] | by_hand[1], alone)
 # %% [markdown] sections="S7"
 # That is rounding in the last digit of a float.
 #
-# <details><summary>Erratum S7: `output.backward(micro)`, and one process for two devices</summary>
+# <details><summary>Erratum S7: a backward that is given the input, and one process for two devices</summary>
 #
-# The source's pipeline gives `backward` the input of the stage. What `backward` takes is a gradient of the shape of the *output*, so the loop does not survive its first backward. Run it: `torch.nn.Linear(16, 10)(torch.randn(2, 16)).backward(torch.randn(2, 16))` raises a RuntimeError about the shapes. With a scalar loss it runs. But the loop also drives both devices from one process, forward after forward, so they still take turns although the batch is in pieces: nobody starts the next piece while the other device is busy. (On two GPUs, where a call returns before its work is done, some of it may happen to overlap; nothing in the loop sees to it.)
+# The source's pipeline calls `output.backward(micro)`, and so gives `backward` the input of the stage. What `backward` takes is a gradient of the shape of the *output*, so the loop does not survive its first backward. Run it: `torch.nn.Linear(16, 10)(torch.randn(2, 16)).backward(torch.randn(2, 16))` raises a RuntimeError about the shapes. With a scalar loss it runs. But the loop also drives both devices from one process, forward after forward, so they still take turns although the batch is in pieces: nobody starts the next piece while the other device is busy. (On two GPUs, where a call returns before its work is done, some of it may happen to overlap; nothing in the loop sees to it.)
 #
 # </details>
 
@@ -386,9 +386,9 @@ by_torch[3]
 # %% [markdown] sections="10.3.2"
 # These are the mean losses of two steps, known on the last rank only.
 #
-# <details><summary>Erratum 10.3.2: `from torch.distributed.pipeline.sync import Pipe`</summary>
+# <details><summary>Erratum 10.3.2: an import that is gone</summary>
 #
-# That module has left torch; `torch.distributed.pipelining` is its successor. Run it: `importlib.util.find_spec("torch.distributed.pipeline")` gives None.
+# The textbook has `from torch.distributed.pipeline.sync import Pipe`. That module has left torch; `torch.distributed.pipelining` is its successor. Run it: `importlib.util.find_spec("torch.distributed.pipeline")` gives None.
 #
 # </details>
 
@@ -419,8 +419,8 @@ def deepspeed_pipeline(config, arguments):
         batch = zip(tokens.split(1), targets.split(1))
         losses.append(engine.train_batch(batch).item())
     commands = [each for tick in TrainSchedule(8, 4, dist.get_rank()) for each in tick]
-    order = [each.name for each in commands if each.name.endswith("Pass")]
-    return {"losses": losses, "cut": list(map(int, net.parts)), "order": order[:7]}
+    order = "".join(each.name[0] for each in commands if each.name.endswith("Pass"))
+    return {"losses": losses, "cut": list(map(int, net.parts)), "order": order}
 
 
 # %%
@@ -429,7 +429,7 @@ both = zip(by_torch[3], by_deepspeed[3]["losses"])
 lab.table([{"torch": ours, "DeepSpeed": theirs} for ours, theirs in both])
 
 # %% [markdown]
-# The same losses as torch's, up to rounding. And the same order: these are the first commands of the last rank and of the first.
+# The same losses as torch's, up to rounding. And the same order: these are the forwards and backwards of the last rank, and of the first.
 
 # %%
 by_deepspeed[3]["order"], by_deepspeed[0]["order"]
@@ -437,9 +437,9 @@ by_deepspeed[3]["order"], by_deepspeed[0]["order"]
 # %% [markdown] sections="8.6.2"
 # One forward and one backward in turn: 1F1B. Now to the cut. The list in `cut` says at which of the six layers (embedding, four blocks, head) each stage begins, and where the last one ends.
 #
-# <details><summary>Erratum 8.6.2: `partition_method` in the JSON configuration</summary>
+# <details><summary>Erratum 8.6.2: how to cut, in the JSON configuration</summary>
 #
-# The textbook writes it into the JSON. There it changes nothing; it is an argument of `PipelineModule`. The next cell runs both.
+# The textbook writes `partition_method` into the JSON. There it changes nothing; it is an argument of `PipelineModule`. The next cell runs both.
 #
 # </details>
 
@@ -455,9 +455,9 @@ lab.table([{"where": name, "cut": str(run[0]["cut"])} for name, run in cuts.item
 #
 # Megatron-LM is what many of the largest models were trained with. Its training loop has no `loss.backward()`. You call `get_forward_backward_func()` from `megatron.core.pipeline_parallel`, and it gives you one of three functions: no pipelining, 1F1B, or interleaved 1F1B. That function then runs all forwards, backwards and messages of a batch. (Megatron is not part of this kit, so nothing of it runs here; this is after its repository.)
 #
-# <details><summary>Erratum 8.6.2: `from megatron.model import ...`</summary>
+# <details><summary>Erratum 8.6.2: Megatron's old modules</summary>
 #
-# The parts live in `megatron.core` today, and a script that imports `megatron.model` is written for a release of years ago. Where Megatron is installed, look yourself: `importlib.util.find_spec("megatron.core")`.
+# The textbook has `from megatron.model import ...`. The parts live in `megatron.core` today, and a script that imports `megatron.model` is written for a release of years ago. Where Megatron is installed, look yourself: `importlib.util.find_spec("megatron.core")`.
 #
 # </details>
 
