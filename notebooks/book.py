@@ -26,6 +26,7 @@ import checked
 import jinja2
 import nbformat
 from chapter import sources
+from leaves import Leaf, leaves
 from nbformat import NotebookNode
 from pages import Page, rendered, words_of
 
@@ -83,6 +84,7 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
     say = WORDS[language]
     below = "zh" if language == "zh" else ""
     built = [page for page in chapters if page.built]
+    others = leaves(root, language)
     templates = _templates()
     templates.globals.update(
         say=say,
@@ -90,6 +92,7 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
         up="../" if below else "",
         twin="../" if below else "zh/",
         chapters=chapters,
+        leaves=others,
         site=TITLE,
     )
     (out / below).mkdir(exist_ok=True)
@@ -99,7 +102,7 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
     (out / below / "index.html").write_text(contents, encoding="utf-8")
     index = []
     for place, page in enumerate(built):
-        cells, headings = rendered(page)
+        cells, headings = rendered(page, say["answer"])
         index += words_of(page, cells)
         text = templates.get_template("chapter.html.j2").render(
             file=f"{page.name}.html",
@@ -113,10 +116,27 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
         )
         (out / below / f"{page.name}.html").write_text(text, encoding="utf-8")
         _take_along(root, out, below, page)
+    _write_leaves(out / below, others, templates, say)
     listed = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
     search = out / "assets" / f"search-{language}.js"
     search.write_text(f"LABKIT_INDEX={listed};\n", encoding="utf-8")
-    return len(built) + 1
+    return len(built) + len(others) + 1
+
+
+def _write_leaves(
+    folder: Path, others: list[Leaf], templates: jinja2.Environment, say: dict[str, str]
+) -> None:
+    """The pages that are no chapters."""
+    for leaf in others:
+        text = templates.get_template("leaf.html.j2").render(
+            file=f"{leaf.name}.html",
+            page=None,
+            leaf=leaf,
+            title=say[leaf.name],
+            headings=[],
+            viewer="",
+        )
+        (folder / f"{leaf.name}.html").write_text(text, encoding="utf-8")
 
 
 def _templates() -> jinja2.Environment:

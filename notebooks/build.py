@@ -1,8 +1,8 @@
 """Writes every notebook from its source, ``notebooks/src/NN_name.py``, and its Chinese,
 ``notebooks/src/zh/NN_name.md``; ``notebooks/README.md`` has the formats.
 
-    python notebooks/build.py                     write the notebooks, COVERAGE.md, GLOSSARY.md and
-                                                  README.md's table of chapters
+    python notebooks/build.py                     write the notebooks, COVERAGE.md, ERRATA.md,
+                                                  GLOSSARY.md and the tables of both README.md
     python notebooks/build.py --check             write nothing; list the stale files, exit 1 if any
     python notebooks/build.py --stamp 08 KEY ...  declare that the Chinese of these cells of chapter
                                                   08 renders the English as it is now
@@ -17,9 +17,16 @@ from pathlib import Path
 import builds
 import chinese
 import comments
+import errata
 import glossary
+import pace
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
 
+SHEETS = {
+    "en": Path("notebooks", "src", "cheat_sheet.md"),
+    "zh": Path("notebooks", "src", "zh", "cheat_sheet.md"),
+}
+"""two pages of formulas to print"""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -62,13 +69,18 @@ def readme(text: str, chapters: list[Chapter]) -> str:
             f"{', '.join(chapter.header['sections'])} | {chapter.header['minutes']} | "
             f"[solved](notebooks/solutions/{file}) |"
         )
-    parts = re.split(r"(<!-- /?chapters -->)", text)
-    if parts[1::2] != ["<!-- chapters -->", "<!-- /chapters -->"]:
+    return between(text, "chapters", "\n".join(rows))
+
+
+def between(text: str, marker: str, table: str) -> str:
+    """A README with the table between two markers written anew."""
+    parts = re.split(rf"(<!-- /?{marker} -->)", text)
+    if parts[1::2] != [f"<!-- {marker} -->", f"<!-- /{marker} -->"]:
         raise ValueError(
-            "README.md needs the lines <!-- chapters --> and <!-- /chapters -->, once each, in "
+            f"README.md needs the lines <!-- {marker} --> and <!-- /{marker} -->, once each, in "
             "this order"
         )
-    return "".join([*parts[:2], "\n", "\n".join(rows), "\n", *parts[3:]])
+    return "".join([*parts[:2], "\n", table, "\n", *parts[3:]])
 
 
 def expected(root: Path) -> dict[Path, str]:
@@ -76,11 +88,15 @@ def expected(root: Path) -> dict[Path, str]:
     source."""
     chapters = [read(path) for path in sources(root)]
     names = {chapter.name for chapter in chapters}
-    for file in sorted((root / "notebooks" / "src" / "zh").glob("*.md")):
+    for file in sorted((root / "notebooks" / "src" / "zh").glob("[0-9]*.md")):
         if file.stem not in names:
             raise ValueError(f"zh/{file.name}: there is no {file.stem}.py. Remove it or rename it")
     known = glossary.terms(root)
     if faults := [fault for each in chapters for fault in glossary.chapter_faults(known, each)]:
+        raise ValueError("\n".join(faults))
+    if faults := [fault for each in chapters for fault in glossary.link_faults(known, each)]:
+        raise ValueError("\n".join(faults))
+    if faults := [fault for each in chapters for fault in errata.faults(each)]:
         raise ValueError("\n".join(faults))
     files = {}
     for chapter in chapters:
@@ -88,6 +104,14 @@ def expected(root: Path) -> dict[Path, str]:
             path = root / "notebooks" / folder / f"{chapter.name}.ipynb"
             files[path] = builds.text(builds.notebook(chapter, language, build))
     files[root / "notebooks" / "COVERAGE.md"] = coverage(chapters)
+    files[root / "notebooks" / "ERRATA.md"] = errata.page(chapters)
+    if sheets := [root / file for file in SHEETS.values() if (root / file).exists()]:
+        texts = [file.read_text(encoding="utf-8") for file in sheets]
+        files[root / "notebooks" / "CHEAT_SHEET.md"] = "\n".join(texts)
+    paced = root / "notebooks" / "README.md"
+    if paced.exists():
+        text = paced.read_text(encoding="utf-8")
+        files[paced] = between(text, "pace", pace.table(chapters))
     if known:
         files[root / "notebooks" / "GLOSSARY.md"] = glossary.page(known)
     files[root / "README.md"] = readme((root / "README.md").read_text(encoding="utf-8"), chapters)

@@ -1,5 +1,8 @@
 """A chapter as a notebook: for learners, solved, or checked (both at once, to be run by nbmake)."""
 
+import re
+from pathlib import Path
+
 import comments
 import nbformat
 from chapter import LANGUAGE_LINE, SOLUTION, Cell, Chapter, heading
@@ -16,6 +19,8 @@ FOLDERS = {
 STUB = 'raise NotImplementedError("your turn: replace this line")'
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 CELL_TIMEOUT_S = 60
+PAGE_LINK = re.compile(r"\]\((?=[A-Z]+\.md)")
+"""a link to GLOSSARY.md or another page of this folder"""
 CHECKED_ONLY = "checked-only"
 BOOK = 'import os\n\nos.environ["LABKIT_BOOK"] = "1"'
 
@@ -73,7 +78,9 @@ def text(notebook: NotebookNode) -> str:
 
 def _text(chapter: Chapter, cell: Cell, language: str, solved: bool) -> str:
     if cell.kind == "markdown":
-        return cell.chinese if language == "zh" else cell.source
+        text = cell.chinese if language == "zh" else cell.source
+        folder = FOLDERS[language, "solution" if solved else "learner"]
+        return PAGE_LINK.sub("](" + "../" * len(Path(folder).parts), text)
     text = code(cell.source, language, chapter.name[:2], solved=solved)
     return comments.rendered(text, chapter.remarks) if language == "zh" else text
 

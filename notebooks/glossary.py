@@ -12,6 +12,7 @@ from chapter import Chapter
 
 CODE = re.compile(r"(?ms)^ *```.*?^ *```|(`+).*?\1|\]\([^)]*\)|^<!-- cell.*?-->")
 """What is code, a link's address or a cell's name: not words."""
+LINK = re.compile(r"\]\(GLOSSARY\.md#([^)]+)\)")
 HAN = re.compile(r"[\u4e00-\u9fff]")
 
 
@@ -99,9 +100,39 @@ def _others(known: list[Term]) -> list[Term]:
     return [term for term in known if not term.badge]
 
 
+def anchor(term: Term) -> str:
+    """What a link to a term names: ``GLOSSARY.md#ring-all-reduce``."""
+    return re.sub(r"[^a-z0-9]+", "-", term.en.lower()).strip("-")
+
+
 def _table(shown: Iterator[Term] | list[Term]) -> list[str]:
-    rows = [f"| {term.en} | {term.zh} | {term.means_en} | {term.means_zh} |" for term in shown]
+    rows = []
+    for term in shown:
+        place = f'<a id="{anchor(term)}"></a>'
+        rows.append(f"| {place}{term.en} | {term.zh} | {term.means_en} | {term.means_zh} |")
     return ["| English | 中文 | meaning | 含义 |", "| --- | --- | --- | --- |", *rows]
+
+
+def page_in(known: list[Term], language: str) -> str:
+    """The terms in one language, by the alphabet, each with its anchor and its name in the other:
+    the book's page."""
+    other = "zh" if language == "en" else "en"
+    heads = {"en": ("term", "中文", "symbol", "meaning"), "zh": ("术语", "English", "符号", "含义")}
+    lines = [f"| {' | '.join(heads[language])} |", "| --- | --- | --- | --- |"]
+    for term in sorted(known, key=lambda term: getattr(term, language).lower()):
+        name = f'<a id="{anchor(term)}"></a>{getattr(term, language)}'
+        row = (name, getattr(term, other), term.symbol, getattr(term, f"means_{language}"))
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def link_faults(known: list[Term], chapter: Chapter) -> Iterator[str]:
+    """Links of a chapter to terms that are not there."""
+    there = {anchor(term) for term in known}
+    for cell in chapter.cells:
+        for found in LINK.findall(f"{cell.source}\n{cell.chinese}"):
+            if cell.kind == "markdown" and found not in there:
+                yield f"{chapter.name}: GLOSSARY.md has no term #{found}"
 
 
 def said_otherwise(known: list[Term], text: str, language: str) -> list[str]:

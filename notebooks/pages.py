@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 from labkit.pictures import mime
 
 LONG = re.compile(r"^ *[^\s<][^<\n]{50,}$", re.MULTILINE)
+LEAF = re.compile(r"^(?:\.\./)*(GLOSSARY|ERRATA|CHEAT_SHEET)\.md")
 ANCHORED = re.compile(r'<h\d id="([^"]+)">(.*?) <a class="anchor".*?</h\d>', re.DOTALL)
 
 
@@ -66,8 +67,11 @@ class Prose(IPythonRenderer):
         return mathml(body, display="block")
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        """A link; one to another chapter's notebook goes to its page."""
-        return super().link(text, re.sub(r"^(\d\d_\w+)\.ipynb", r"\1.html", url), title)
+        """A link; one to another chapter's notebook, or to a page of the folder, goes to its
+        page here."""
+        url = re.sub(r"^(\d\d_\w+)\.ipynb", r"\1.html", url)
+        url = LEAF.sub(lambda found: f"{found[1].lower()}.html", url)
+        return super().link(text, url, title)
 
     def table(self, text: str) -> str:
         """A table that scrolls by itself where the window is narrow."""
@@ -94,22 +98,40 @@ def breakable(line: re.Match) -> str:
     return line[0] if "  " in line[0].strip() else f'<span class="words">{line[0]}</span>'
 
 
-def rendered(page: Page) -> tuple[list[dict], list[tuple[int, str, str]]]:
-    """The cells of a page, each with its HTML, and the headings as (level, anchor, HTML)."""
+def rendered(page: Page, answer: str = "") -> tuple[list[dict], list[tuple[int, str, str]]]:
+    """The cells of a page, each with its HTML, and the headings as (level, anchor, HTML). What lies
+    between a guess and its score is folded under the word ``answer``: the reader guesses first."""
     cells = []
     headings = []
     colour = Highlight2HTML(pygments_lexer="ipython3")
+    waiting = 0
     for number, cell in enumerate(page.notebook.cells):
+        fold = ""
         if cell.cell_type == "markdown":
-            prose = Prose(number)
-            body = MarkdownWithMath(renderer=prose).render(cell.source)
+            body, found = prose(cell.source, number)
             outputs = []
-            headings += prose.headings
+            headings += found
         else:
             body = colour(cell.source)
             outputs = [text for text in map(shown, cell.get("outputs", ())) if text]
-        cells.append({"number": number, "kind": cell.cell_type, "body": body, "outputs": outputs})
+            fold = answer if waiting else ""
+            waiting += cell.source.count("lab.guess(") - cell.source.count(".score(")
+        cells.append(
+            {
+                "number": number,
+                "kind": cell.cell_type,
+                "body": body,
+                "outputs": outputs,
+                "fold": fold,
+            }
+        )
     return cells, headings
+
+
+def prose(markdown: str, number: int = 0) -> tuple[str, list[tuple[int, str, str]]]:
+    """Markdown as HTML, and its headings; ``number`` is that of its cell."""
+    renderer = Prose(number)
+    return MarkdownWithMath(renderer=renderer).render(markdown), renderer.headings
 
 
 def words_of(page: Page, cells: list[dict]) -> Iterator[list[str]]:

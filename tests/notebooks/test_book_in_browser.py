@@ -1,5 +1,6 @@
 """The book in Chromium, the network cut: a small course, and every page of the real one."""
 
+import re
 from pathlib import Path
 
 import book
@@ -271,6 +272,19 @@ def test_axe_finds_nothing(read, scheme):
     page.evaluate("document.querySelector('input').removeAttribute('aria-label')")
     page.evaluate("document.querySelector('input').removeAttribute('placeholder')")
     assert [rule for rule, _ in violations(page)] == ["label"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_cheat_sheet_prints_on_two_pages(chrome, tmp_path, language):
+    book.write(ROOT, tmp_path, [book.pages(ROOT, language, [], [])])
+    context = chrome.new_context()
+    page = context.new_page()
+    below = tmp_path / "zh" if language == "zh" else tmp_path
+    page.goto((below / "cheat_sheet.html").as_uri())
+    printed = page.pdf(format="A4", prefer_css_page_size=True)
+    context.close()
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
 
 
 @pytest.mark.notebooks

@@ -47,10 +47,10 @@ def test_the_page_has_symbols_badges_and_terms(worded):
         "| symbol | English | 中文 | meaning | 含义 |",
         "| r | rank | rank | A process. | 一个进程。 |",
         "| English | 中文 | meaning | 含义 |",
-        "| paced | 固定时长 | Slept out. | 睡眠补足。 |",
+        '| <a id="paced"></a>paced | 固定时长 | Slept out. | 睡眠补足。 |',
         "| English | 中文 | meaning | 含义 |",
-        "| rank | rank | A process. | 一个进程。 |",
-        "| verdict | 判定 | How a launch ended. | 启动怎样结束。 |",
+        '| <a id="rank"></a>rank | rank | A process. | 一个进程。 |',
+        '| <a id="verdict"></a>verdict | 判定 | How a launch ended. | 启动怎样结束。 |',
     ]
     assert build.main(["--check"], worded) == 0
 
@@ -111,6 +111,16 @@ def test_no_term_uses_a_word_that_it_or_another_refuses():
     for term in KNOWN:
         assert glossary.said_otherwise(KNOWN, f"{term.en}. {term.means_en}", "en") == []
         assert glossary.said_otherwise(KNOWN, f"{term.zh}。{term.means_zh}", "zh") == []
+
+
+def test_a_link_to_a_term_that_is_not_there_is_a_fault(worded, capsys):
+    edit(worded, "# Words.", "# A [rank](GLOSSARY.md#rank), a [bubble](GLOSSARY.md#bubble).")
+    edit(worded, "字。", "[rank](GLOSSARY.md#rank)、[气泡](GLOSSARY.md#bubble)。", "zh/03_tiny.md")
+    build.main(["--stamp", "03", "--all"], worded)
+    capsys.readouterr()
+    assert build.main([], worded) == 1
+    told = capsys.readouterr().err
+    assert "03_tiny: GLOSSARY.md has no term #bubble" in told and "#rank" not in told
 
 
 def test_badges_are_called_what_pictures_call_them():
