@@ -170,9 +170,9 @@ lab.bars(off, unit="share", title="How far the gradient is off the whole batch's
 # - **Reduced each time.** What has been summed once is summed again in the next round, so the result is far off.
 # - **Reduced and divided each time.** This is right, because the mean of what is already equal doesn't change it. But it sends four times as much as necessary.
 #
-# <details><summary>Erratum 8.9.2 and 10.4.3: an all-reduce in every microbatch</summary>
+# <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
 #
-# The first text puts `no_sync()` around all microbatches and all-reduces every gradient inside, which is the second bar: `off["reduced each time"]`. The code of the other doesn't divide by the number of ranks either, and `all_reduce` adds. The asynchronous all-reduce in the first text would also still be on its way while the next backward adds to the same tensor.
+# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside, which is the second bar: `off["reduced each time"]`. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) Its all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
 #
 # </details>
 
