@@ -336,7 +336,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Read it from the top. The bubble falls, and nothing holds less than 1F1B. Schedules with two stages a rank also send twice as many messages, with actions half as long, so their measured bubble lies further above the predicted one. There is no free schedule; there is one that suits your memory and your links.
+# Read it from the top. The predicted bubble falls, and nothing holds less than 1F1B. Schedules with two stages a rank also send twice as many messages, with actions half as long, so their measured bubble lies further above the predicted one. There is no free schedule; there is one that suits your memory and your links.
 #
 # (One thing the stated times hide: nobody wants the gradient of the tokens, so the real I of stage 0 is empty, and torch does all of its backward in W. Here its I takes the stated time like every other.)
 #

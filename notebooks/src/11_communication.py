@@ -455,7 +455,7 @@ rounded = {
     "nearest": torch.round(value).mean().item(),
     "stochastic": torch.floor(value + torch.rand(len(value))).mean().item(),
 }
-lab.bars(rounded, title="Mean of 0.3, rounded 100,000 times", marks={"0.3": 0.3})
+lab.bars(rounded, title="Mean of 0.3, rounded 100,000 times", marks={"right": 0.3})
 
 # %% [markdown]
 # There is one more obstacle: bytes can't be all-reduced. On two ranks, what is 100 + 100?
@@ -571,7 +571,7 @@ odd = (0, 4, 1, 5, 2, 6, 3, 7)
 plans = {
     "0 1 2 3 4 5 6 7": collectives.plan("all_reduce", "ring", 8),
     "0 4 1 5 2 6 3 7": collectives.plan("all_reduce", "ring", 8, order=odd),
-    "hierarchical": collectives.plan("all_reduce", "hierarchical", 8, island_size=4),
+    "in two levels": collectives.plan("all_reduce", "hierarchical", 8, island_size=4),
 }
 took = {}
 for name, plan in plans.items():

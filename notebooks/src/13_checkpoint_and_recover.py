@@ -17,7 +17,6 @@
 
 # %%
 import os
-import pickle
 import signal
 import tempfile
 import time
@@ -195,6 +194,8 @@ opened = torch.load(file, weights_only=False)
 # So `torch.load` by default reads only what needs no program: tensors, numbers, strings, lists and dicts.
 
 # %%
+import pickle
+
 try:
     torch.load(file)
 except pickle.UnpicklingError as error:
