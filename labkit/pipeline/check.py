@@ -189,7 +189,8 @@ def _draw(order: Schedule) -> Chart:
 
 def _written(chart: Chart) -> str:
     """A chart as text, its boxes under one another."""
-    return "\n".join(" ".join(f"{box:>3}" for box in row) for row in chart)
+    padded = (map("{:>3}".format, row) for row in chart)
+    return "\n".join(map(" ".join, padded))
 
 
 def _of_the_source(text: str) -> Chart:

@@ -199,7 +199,7 @@ import pickle
 try:
     torch.load(file)
 except pickle.UnpicklingError as error:
-    print(str(error).splitlines()[0])
+    print(next(line for line in str(error).splitlines() if "Unsupported" in line))
 
 # %% [markdown] sections="10.5.1"
 # <details><summary>Erratum 10.5.1: arguments in the checkpoint</summary>
