@@ -30,7 +30,7 @@ import labkit as lab
 from labkit import model
 from labkit.recovery import check, checkpoint
 
-lab.begin("en", deadline_s=50)
+lab.begin("en", deadline_s=58)
 FOLDER = Path(tempfile.mkdtemp())
 SAVE_S, FAILURE_S, RESTART_S = 60, 54 * 86_400 / 419, 300
 minutes = [2 * 1.25**i for i in range(19)]
@@ -275,13 +275,14 @@ def save_twice(folder, kind):
 # %%
 kinds = {}
 for kind in (*checkpoint.KINDS, "asynchronous"):
-    kinds[kind] = lab.launch(save_twice, FOLDER / "kinds", kind, ranks=2)[0]
+    run = lab.launch(save_twice, FOLDER / "kinds", kind, ranks=2)
+    kinds[kind] = run[0]
 stop.score(kinds["asynchronous"]["stands still"] / kinds["sharded"]["stands still"])
 
 # %%
 shown = ("stands still", "on the disk")
 times = {kind: {name: told[name] for name in shown} for kind, told in kinds.items()}
-lab.bars(times, unit="ms", title="The second save of each kind")
+lab.bars(times, unit="ms", title="The second save of each kind", badge=run.badge)
 
 # %% [markdown]
 # The first bar of each pair is what training pays, the second one when the checkpoint is safe. Plain also gathers everything in the memory of rank 0, which a large model does not survive.
@@ -293,7 +294,8 @@ lab.bars(times, unit="ms", title="The second save of each kind")
 
 # %%
 spent_ms = {part: 1e3 * s for part, s in kinds["asynchronous"]["spent"].items()}
-lab.bars(spent_ms, unit="ms", title="An asynchronous save, part by part")
+title = "An asynchronous save, part by part"
+lab.bars(spent_ms, unit="ms", title=title, badge=run.badge)
 
 # %% [markdown]
 # Training waits for two of them only. In `list` the rank puts its tensors and Adam's into one table by their names, and in `copy` it copies them, so that the next step can't change what is being written. (`group`, made once in the first save, lets the thread talk to other ranks by itself.) The rest belongs to the thread: `write` are the files, and `seal` are the digests, the wait for the disk and the final rename.
