@@ -26,10 +26,10 @@ from labkit.pipeline import check, pipedream_run
 from labkit.timeline import bubble
 
 lab.begin("en", deadline_s=60)
-pipeline.Step(schedule="naive", ranks=4, microbatches=4).board()
+pipeline.Step(schedule="naive", ranks=4, microbatches=8).board()
 
 # %% [markdown]
-# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, and the hatched part is waiting. Choose GPipe as the schedule, then move the microbatches from 4 to 16. What happens to the hatched part?
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, and the hatched part is waiting. Choose GPipe as the schedule, then move the microbatches from 8 to 16. What happens to the hatched part?
 #
 # **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for the memory that you have.
 
