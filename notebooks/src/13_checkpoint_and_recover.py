@@ -409,12 +409,10 @@ recovered.score(launch_s)
 # %%
 undisturbed = lab.launch(train_and_save, FOLDER / "undisturbed", ranks=2)[0]["losses"]
 lab.curves(
-    predicted={"undisturbed": undisturbed},
-    measured={"after the recovery": after["losses"]},
+    measured={"undisturbed": undisturbed, "after the recovery": after["losses"]},
     x="training step",
     y="loss of rank 0",
     title="Killed after step 25, recovered from step 20",
-    badge="measured",
 )
 
 # %%
@@ -422,7 +420,7 @@ same_steps = torch.tensor([undisturbed[step] for step in after["losses"]])
 lab.difference(same_steps, torch.tensor([*after["losses"].values()]))
 
 # %% [markdown] sections="19.6.4"
-# The dots lie on the line, to the last bit. (Both were measured; the line is the run that nobody disturbed.) What is lost are the steps since the last checkpoint, and nothing else. In real life most of the time goes into what is not here: finding a new machine, importing torch, reading a hundred gigabytes.
+# From step 20 on the two lie on each other, to the last bit. What is lost are the steps since the last checkpoint, and nothing else. In real life most of the time goes into what is not here: finding a new machine, importing torch, reading a hundred gigabytes.
 #
 # <details><summary>Erratum 19.6.4: catch the error and go on</summary>
 #
@@ -674,8 +672,10 @@ def lived_through(interval_s, num_intervals=4000):
 
 torch.manual_seed(0)
 lab.curves(
-    predicted={"formula": costs},
-    measured={"played through": {m: lived_through(60 * m) for m in minutes[::3]}},
+    predicted={
+        "formula": costs,
+        "played through": {m: lived_through(60 * m) for m in minutes},
+    },
     x="minutes between two checkpoints",
     y="time over useful time",
     log_x=True,
@@ -684,7 +684,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# The line is Daly's complete formula (2006), $M e^{R/M}(e^{(T+C)/M}-1)/T$. Nothing was measured here, both are simulated. The valley is flat: twice or half of the best interval costs little. And the interval grows only with the root of C. So an asynchronous save, which stops training for a shorter time, may come more often, and then a failure loses less. The time to recover, R, does not move the valley. It lifts it.
+# The formula is Daly's complete one (2006), $M e^{R/M}(e^{(T+C)/M}-1)/T$. Nothing was measured here, both are simulated. The valley is flat: twice or half of the best interval costs little. And the interval grows only with the root of C. So an asynchronous save, which stops training for a shorter time, may come more often, and then a failure loses less. The time to recover, R, does not move the valley. It lifts it.
 #
 # For the small model above, with the same M:
 
