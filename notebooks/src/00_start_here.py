@@ -59,7 +59,7 @@ def hello():
     }
 
 
-lab.launch(hello, ranks=4)
+lab.table(list(lab.launch(hello, ranks=4)))
 
 # %% [markdown]
 # Four process numbers: these are four programs, and not four threads of this notebook. That matters more than it seems to. Look at the next cell before you run it. Every rank adds 1 to `count`, and there are four ranks. What will `count` be here, in the notebook, when they are done?
@@ -125,7 +125,7 @@ run = lab.launch(add_up, ranks=4, record=True)
 holds.score(run[2]["holds"])
 
 # %%
-run.table()
+lab.table(list(run))
 
 # %%
 waits_longest.score(max(run, key=lambda each: each["waited_ms"])["rank"])

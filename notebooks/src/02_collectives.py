@@ -566,7 +566,8 @@ lab.curves(
 # %%
 unseen = [each for number, each in enumerate(points) if number % 4 != 3]
 errors = [abs(line.us(each.num_bytes) / each.time_us - 1) for each in unseen]
-lab.table([{"sizes": len(errors), "median error_share": statistics.median(errors)}])
+percent = round(100 * statistics.median(errors), 1)
+lab.table([{"sizes": len(errors), "median error (%)": percent}])
 
 # %% [markdown]
 # Two numbers give the times over four powers of ten, roughly. They hold for this machine and for *one* number of ranks: where ranks outnumber cores they take turns, so $\alpha$ grows faster than the number of steps.
