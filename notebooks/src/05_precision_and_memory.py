@@ -265,7 +265,8 @@ tokens, targets = model.story_tokens(8, 32)
 with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
     loss = model.loss(net(tokens), targets)
 seen["loss"] = loss.dtype
-lab.table([{name: str(dtype)[6:] for name, dtype in seen.items()}])
+rows = [(name, str(dtype)[6:]) for name, dtype in seen.items()]
+lab.table(rows, heads=["module", "type"])
 
 # %% [markdown]
 # Products come out in bf16; norms and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to 16 bits for the journey. Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
@@ -686,7 +687,7 @@ weight, updates = torch.zeros(10, requires_grad=True), []
 for i in [*range(10), *range(10)]:
     (weight[i] / 4).backward()  # the gradient of microbatch i
     if (i + 1) % 4 == 0:
-        updates.append({"microbatches": str(weight.grad.nonzero().flatten().tolist())})
+        updates.append({"in it": str(weight.grad.nonzero().flatten().tolist())})
         weight.grad = None
 lab.table(updates)
 
@@ -814,8 +815,8 @@ import time
 
 
 def paid(num_tries=5):
-    chain = [model.Block(256, 4) for _ in range(6)]
-    x = torch.randn(2, 64, 256, requires_grad=True)
+    chain = [model.Block(512, 4) for _ in range(6)]
+    x = torch.randn(2, 64, 512, requires_grad=True)
     seconds = {"keep": [], "recompute": []}
     for way in num_tries * list(seconds):  # in turn: what else runs here meets both
         began, y = time.process_time(), x
@@ -832,7 +833,7 @@ took = lab.launch(paid, devices=lab.pretend())[0]
 ratio.score(took["recompute"] / took["keep"])
 
 # %% [markdown]
-# On a quiet machine that is near 4/3 = 1.33, and with wider blocks a little below it. torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Its own bookkeeping stands on the other side.
+# On a quiet machine that is near 4/3 = 1.33, below it for wide blocks and above it for narrow ones. Why below? torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Why above? Its bookkeeping takes the same time however small a block is.
 #
 # One more thing must be computed again in the same way: dice. Dropout draws random numbers, and the second forward must draw the same ones. `checkpoint` saves the state of the generator for that. It can be switched off, and then the gradient belongs to another network than the loss:
 
