@@ -49,7 +49,7 @@ lab.curves(measured=lines, **axes, title="The gap to the next number")
 # %% [markdown]
 # Read it at the weight 0.1. In fp32 the gap is a hundred-millionth; in bf16 it is about 0.0005. And each format ends somewhere: on the right at its largest number, on the left where the gap no longer shrinks.
 #
-# **When you are done** you can choose a format for weights, sums and messages, and say what each loses; you can train in 16 bits on several ranks without losing a step; and you can halve the memory of a step, in three ways, and know the price.
+# **When you are done** you can choose a format for weights, sums and messages, and say what each loses; you can train in 16 bits on several ranks without losing a step; and you can cut the memory of a step, by autocast, accumulation and recomputation, and know the price of each.
 #
 # ## The formats
 #
@@ -88,7 +88,7 @@ ends.score(pushed(torch.bfloat16))
 lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 
 # %% [markdown] sections="19.2.3"
-# In bf16 it never moved, because each update is under half a gap. In fp16 each was rounded to whole gaps.
+# In bf16 it never moved, because each update is under half a gap. In fp16 each was rounded to whole gaps, so it ends too low.
 #
 # ## Master weights, by hand
 #
@@ -181,10 +181,11 @@ lab.curves(measured=above, x="step", y="difference", title="Loss above that of f
 RECIPES = ("fp32", "mixed", "megatron", "bf16")
 bills = {name: states.state_bytes(7e9, recipe_name=name) for name in RECIPES}
 rows = {name: sum(bill.values()) for name, bill in bills.items()}
-lab.bars(rows, unit="bytes", marks={"one card": 80e9}, badge="predicted", title="7 B")
+looks = {"marks": {"one card": 80e9}, "badge": "predicted"}
+lab.bars(rows, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Not a byte was saved. Weight, gradient, master and two moments are 2 + 2 + 4 + 4 + 4 bytes in `mixed`, as many as fp32 takes with Adam. Only pure bf16 is half as large, and that is the one that falls behind. What [mixed precision](GLOSSARY.md#mixed-precision) saves is [activations](GLOSSARY.md#activations), messages and time.
+# Not a byte was saved. Weight, gradient, master and two moments are 2 + 2 + 4 + 4 + 4 bytes in `mixed`, as many as fp32 takes with Adam. Only pure bf16 is half as large, and that is the one that falls behind. (`megatron` keeps its gradients in fp32; we come to the reason.) What [mixed precision](GLOSSARY.md#mixed-precision) saves is [activations](GLOSSARY.md#activations), messages and time.
 #
 # <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
 #
@@ -264,10 +265,11 @@ tokens, targets = model.story_tokens(8, 32)
 with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
     loss = model.loss(net(tokens), targets)
 seen["loss"] = loss.dtype
-lab.table([{name: str(dtype)[6:] for name, dtype in seen.items()}])
+rows = [(name, str(dtype)[6:]) for name, dtype in seen.items()]
+lab.table(rows, heads=["module", "type"])
 
 # %% [markdown]
-# Products come out in bf16; norms and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to 16 bits for the journey.
+# Products come out in bf16; norms and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to 16 bits for the journey. Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
 
 # %%
 kept = lab.guess(
@@ -276,6 +278,9 @@ kept = lab.guess(
 
 
 # %%
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+
 def kept_and_sent(kind):
     tokens, targets = model.story_tokens(8, 32)
     net = model.Transformer(2, 32, 2, max_len=32)
@@ -293,8 +298,6 @@ def kept_and_sent(kind):
 
 
 # %%
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
 WAYS = ("fp32", "autocast", "autocast, hook", "bf16 model")
 rows = [lab.launch(kept_and_sent, kind)[0] for kind in WAYS]
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
@@ -327,7 +330,7 @@ lab.launch(mean_in_fp16)
 #
 # ## The loss scale
 #
-# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the more tokens, the smaller each gradient, and the better the model, the smaller as well. What falls below the smallest number is zero. So we train a little first:
+# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the more tokens, the smaller each gradient, and the better the model, the smaller as well. What falls below the smallest number is zero. So we train a little first, and look at the loss:
 
 # %%
 optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
@@ -337,7 +340,7 @@ for step in range(80):
     loss = model.loss(net(tokens), targets)
     loss.backward()
     optimizer.step()
-loss.item()
+lab.table([{"step": step, "loss": loss.item()}])
 
 # %% [markdown]
 # The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be?
@@ -420,7 +423,7 @@ lab.table(run[0])
 #
 # ### Sharded gradients: the others must be told
 #
-# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then an infinity reaches just the rank that owns it. If that rank skips the step and the others take it, their scales differ from then on, and the model is trained by a sum that means nothing. One number mends it: an all-reduce (MAX) of "I have seen an infinity". FSDP2 sends it by itself, and the plain `GradScaler` is enough:
+# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then an infinity reaches just the rank that owns it. If that rank skips the step and the others take it, their scales differ from then on, and the model is trained by a sum that means nothing. One number mends it: an all-reduce (MAX) of "I have seen an infinity". torch's FSDP2 sends it by itself, and the plain `GradScaler` is enough:
 
 
 # %%
@@ -470,7 +473,7 @@ check.hint("scaled_step")
 # %% [markdown] sections="10.2.3, 19.4.2"
 # ## Accumulation: the big batch in small pieces
 #
-# That was precision. Now memory, in three ways that change no result. The first is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A backward *adds* to `.grad`. So we can take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, with each loss divided by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
+# That was precision. Now memory, in two ways that change no result. The first is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A backward *adds* to `.grad`. So we can take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, with each loss divided by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
 #
 # 16 sequences in fp32 on two ranks, in 1, 2 and 4 microbatches. How far is the gradient from the one of all 16 at once?
 
@@ -481,6 +484,9 @@ apart = lab.guess(
 
 
 # %%
+import contextlib
+
+
 def accumulate(num_microbatches, dtype=torch.float32):
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(dtype))
@@ -498,8 +504,6 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %%
-import contextlib
-
 double = torch.float64
 whole = lab.launch(accumulate, 1, ranks=1)[0][0]
 whole_64 = lab.launch(accumulate, 1, double, ranks=1)[0][0]
@@ -548,7 +552,7 @@ lab.table({"layer": norm.__name__, "off": norm_error(norm)} for norm in norms)
 # Second, unequal microbatches. With text nobody sees it, because the number of *sequences* is equal. But passages are padded, and the loss is the mean over real tokens, so the mean of means is another number. Four sequences with 32 real tokens each, and four with 4. How far is the usual formula off the mean over all tokens?
 
 # %%
-wrong = lab.guess("error of the mean of means, lengths 32 and 4", between=(0, 1))
+wrong = lab.guess("error of the mean of means, lengths 32 and 4", unit="share")
 
 
 # %%
@@ -573,7 +577,7 @@ together = tuple(torch.cat(parts) for parts in zip(*batches))
 wrong.score(off(gradient(batches), gradient([together])))
 
 # %% [markdown]
-# That is not rounding. The cure is one number from each rank, and the exercise below.
+# That is not rounding: a share of 100 % is an error as long as the gradient itself. The cure is one number from each rank, and the exercise below.
 #
 # A third thing is quieter, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
 
@@ -592,9 +596,7 @@ def sum_error(name, num):
 
 
 nums = (1, 2, 4, 8, 16, 32, 64)
-lines = {
-    f"in {name}": {n: sum_error(name, n) for n in nums} for name in ("bf16", "fp32")
-}
+lines = {name: {n: sum_error(name, n) for n in nums} for name in ("bf16", "fp32")}
 axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True}
 lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 
@@ -685,14 +687,14 @@ weight, updates = torch.zeros(10, requires_grad=True), []
 for i in [*range(10), *range(10)]:
     (weight[i] / 4).backward()  # the gradient of microbatch i
     if (i + 1) % 4 == 0:
-        updates.append({"microbatches": str(weight.grad.nonzero().flatten().tolist())})
+        updates.append({"in it": str(weight.grad.nonzero().flatten().tolist())})
         weight.grad = None
 lab.table(updates)
 
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
-# The second way. A block of our transformer keeps about 16 numbers per token and unit of width for its backward, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
+# This is the second way. A block of our transformer keeps about 16 numbers per token and unit of width for its backward, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
 
 
 # %%
@@ -714,7 +716,7 @@ class Recompute(torch.autograd.Function):
 
 
 # %% [markdown]
-# (`held` is the meter, `memory.Activations`: it counts what autograd saves inside `chunk`.) Eight blocks, the first k of them recomputed. When the backward is at block i, it needs that block in full, and what is still held of the blocks before it. That is a formula for the peak of the step:
+# (`held` is the meter of activations again, so that we can count what the second forward saves.) Eight blocks, the first k of them recomputed. When the backward is at block i, it needs that block in full, and what is still held of the blocks before it. That is a formula for the peak of the step:
 
 # %%
 L, B, T, D, H = 8, 4, 64, 64, 4
@@ -809,9 +811,12 @@ ratio = lab.guess("a step with all six recomputed, over none", unit="ratio")
 
 
 # %%
+import time
+
+
 def paid(num_tries=5):
-    chain = [model.Block(256, 4) for _ in range(6)]
-    x = torch.randn(2, 64, 256, requires_grad=True)
+    chain = [model.Block(512, 4) for _ in range(6)]
+    x = torch.randn(2, 64, 512, requires_grad=True)
     seconds = {"keep": [], "recompute": []}
     for way in num_tries * list(seconds):  # in turn: what else runs here meets both
         began, y = time.process_time(), x
@@ -824,13 +829,11 @@ def paid(num_tries=5):
 
 
 # %%
-import time
-
 took = lab.launch(paid, devices=lab.pretend())[0]
 ratio.score(took["recompute"] / took["keep"])
 
 # %% [markdown]
-# On a quiet machine that is near 4/3 = 1.33, and with wider blocks a little below it. torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Its own bookkeeping stands on the other side.
+# On a quiet machine that is near 4/3 = 1.33, below it for wide blocks and above it for narrow ones. Why below? torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Why above? Its bookkeeping takes the same time however small a block is.
 #
 # One more thing must be computed again in the same way: dice. Dropout draws random numbers, and the second forward must draw the same ones. `checkpoint` saves the state of the generator for that. It can be switched off, and then the gradient belongs to another network than the loss:
 
@@ -858,6 +861,9 @@ lab.table([{"saved": off(diced(True), plain), "not saved": off(diced(False), pla
 
 
 # %%
+from functools import partial
+
+
 def device_step(sequences, recompute, num_steps=2):
     """The peak of the device's memory."""
     net = model.Transformer(8, 128, 4, max_len=64)
@@ -876,8 +882,6 @@ def device_step(sequences, recompute, num_steps=2):
 # The device has 48 MiB, and the batch sixteen sequences:
 
 # %% tags=["raises-exception"]
-from functools import partial
-
 small = lab.pretend(memory_mib=48)
 lab.launch(device_step, 16, False, ranks=1, devices=small)
 
@@ -906,7 +910,7 @@ lab.curves(measured=peaks, **names, title="The peak of a device, 1.6 M parameter
 #
 # ### Large models
 #
-# For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. *Selective* recomputation repeats only the attention matrix, the term with $s^2$; flash attention never stores it. *Full* keeps the input. All layers of GPT-3, one sequence of 2048 tokens (computed):
+# For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. *Selective* recomputation repeats only the attention matrix, the term with $s^2$; flash attention never stores it. *Full* recomputation keeps the input alone. All layers of GPT-3, one sequence of 2048 tokens (computed):
 
 # %%
 kept = {
@@ -983,7 +987,7 @@ def everything(num_microbatches, recompute, num_steps=10):
 
 
 # %% [markdown]
-# By how much do the two savings together change what a forward keeps?
+# Autocast is on in all three runs below. With microbatches and recomputation together, what share of the activations is kept?
 
 # %%
 together = lab.guess("kept with both savings, as a share of neither", between=(0, 1))
@@ -997,7 +1001,7 @@ together.score(found["both"][0] / found["neither"][0])
 lab.difference(found["recompute"][1], found["neither"][1])
 
 # %% [markdown]
-# And recomputation changes not one loss: the difference in the last line is over ten steps. The savings multiply. With fp16 in place of bf16, add the scaler.
+# And recomputation changes not one loss: the last line is the largest difference in ten steps. With fp16 in place of bf16, add `GradScaler`.
 #
 # ## When is it worth it?
 #
@@ -1010,6 +1014,8 @@ before = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, batch=64, precision="fp3
 planner.card(before, before.but(precision="bf16"))
 
 # %% [markdown]
+# It did not fit, and now it does. Every card holds the weights whole, and they are half as large; so are the activations. The masters are new, but sharded, so they add little.
+#
 # ## Exercise 3. Recompute within a budget
 #
 # A check never stops the notebook. It tries your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong.
@@ -1018,6 +1024,9 @@ planner.card(before, before.but(precision="bf16"))
 
 
 # %%
+import itertools
+
+
 def my_blocks(kept_bytes, input_bytes, budget_bytes):
     """The numbers of the blocks to recompute, as a list; or None."""
     ### BEGIN SOLUTION
@@ -1032,8 +1041,6 @@ def my_blocks(kept_bytes, input_bytes, budget_bytes):
 
 
 # %%
-import itertools
-
 check.checkpoint_blocks(my_blocks)
 
 # %%

@@ -37,7 +37,7 @@ sharding.Step(engine="fsdp", ranks=4).board()
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step, and read what the live engines hold between the two.
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. Between the two microbatches we look at what each rank holds.
 #
 # What share of a DDP rank's bytes does an FSDP rank hold?
 
@@ -77,7 +77,7 @@ lab.bars(rows, unit="bytes", badge="measured / predicted", title="Held by one of
 full_run[0]["footprint"]
 
 # %% [markdown] sections="8.4.1"
-# Look at the peak. The states are the even floor of the picture. On top come [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer: its weights, its gradients, the next layer, which is gathered already, and the buffer from which gradients are reduced. At `step` a rank on a device has one more copy, because AdamW updates all tensors in one go there.
+# Look at the peak. The states are the even floor of the picture. On top come [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*. What the picture calls *temporary* is its gradients, the next layer, which is gathered already, and the buffer from which gradients are reduced. At `step` a rank on a device has one more copy, because AdamW updates all tensors in one go there.
 #
 # So FSDP is as lean as its largest unit allows. You choose how large a unit is; we come to that.
 #
@@ -114,7 +114,7 @@ class Gather(torch.autograd.Function):
 # %% [markdown]
 # (`all_gather_single` and `reduce_scatter_single` are the names of torch 2.13. Older code says `all_gather_into_tensor` and `reduce_scatter_tensor`.)
 #
-# Now a layer. We lay its parameters behind each other in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees. In the forward the layer works on views into the gathered tensor.
+# Now a layer. We lay its parameters behind each other in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters. In the forward the layer works on views into the gathered tensor.
 
 
 # %%
@@ -128,7 +128,7 @@ class Kept(torch.nn.Module):
         part = flat.chunk(dist.get_world_size())[dist.get_rank()]
         self.mine = torch.nn.Parameter(part.clone())
         self.shapes = {name: each.shape for name, each in layer.named_parameters()}
-        self.layer = [layer.to("meta")]  # its code without its bytes
+        self.layer = [layer.to("meta")]  # its code without its bytes, hidden in a list
 
     def views(self, flat):
         sizes = [shape.numel() for shape in self.shapes.values()]
@@ -278,7 +278,7 @@ lab.table(
 # %% [markdown] sections="8.4.1"
 # There are two counts, and both are true. The [payload](GLOSSARY.md#payload) is what was handed to the collectives that were *called*, turned into what a ring sends for it. By that count FSDP sends 1.5 times as much. With the parameters kept it sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather.
 #
-# The [wire](GLOSSARY.md#wire) is what really left the process (counted on Linux, over TCP). Why is it more? [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
+# The [wire](GLOSSARY.md#wire) is what really left the process (counted on Linux, over TCP). Why is it more? [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one. (DDP's two broadcasts are a few bytes: after its first step it orders its buckets anew, and rank 0 tells the others how.)
 #
 # ## `fully_shard`
 #
@@ -331,7 +331,7 @@ plain = lab.launch(fsdp_step, False, record=True).timeline()
 fsdp.by_layer(plain)
 
 # %% [markdown]
-# The picture is measured. A rank's upper row is what it computes, forward in blue and backward in orange; the thin row below is its messages, which gather weights or reduce gradients. In the forward the order is simple: gather, compute, next. But what happens in the backward? Five layers have the numbers 0 to 4. When is layer 2 gathered again: before layer 3 computes its backward, or after it?
+# The picture is measured. A rank's upper row is what it computes, forward in blue and backward in orange; the thin row below is its messages, which gather weights or reduce gradients. Hatched is waiting, and there is a lot of it, because layers as small as these are computed faster than messages are handled. In the forward the order is simple: gather, compute, next. But what happens in the backward? Five layers have the numbers 0 to 4. When is layer 2 gathered again: before layer 3 computes its backward, or after it?
 
 # %%
 when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
@@ -350,14 +350,14 @@ orders = [("plain", " ".join(moves)), ("prefetch", " ".join(early))]
 lab.table(orders, heads=["forward", "order of rank 0"])
 
 # %% [markdown]
-# Each layer ahead is one more whole layer in memory. What does it buy? Time under which a message can [hide](GLOSSARY.md#overlap-to-hide-communication), and for that the message must run beside the computation. Look at the picture above once more: no message lies over a computation. With gloo the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, it goes to a stream of its own while the computation runs on. So on this backend prefetch changes the order, and gains nothing.
+# Each layer ahead is one more whole layer in memory. What does it buy? Time under which a message can [hide](GLOSSARY.md#overlap-to-hide-communication), and for that the message must run beside the computation. Look at the picture above once more: no message lies over a computation, and its upper line says "communication hidden 0.0 %". With gloo the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, it goes to a stream of its own while the computation runs on. So on this backend prefetch changes the order, and gains nothing.
 #
 # (A small waste: `g4` comes again right after `F4`, because the last layer is freed and gathered again at once. If the root has parameters of its own, `fully_shard` keeps those.)
 
 # %% [markdown] sections="8.4.2"
 # ## What is a unit?
 #
-# Each call of `fully_shard` makes its module a **unit**: all of its parameters that no inner call has taken before. A unit is gathered with one message and freed as one. That is why children come first and the root last. A model with six blocks, wrapped in four ways:
+# Each call of `fully_shard` makes its module a **unit**: all of its parameters that no inner call has taken before. A unit is gathered with one message and freed as one. That is why children come first and the root last. Here is a model of eight layers (an embedding, six blocks and a head), wrapped in four ways. Which one has the lowest peak?
 
 # %%
 UNITS = {
@@ -529,7 +529,7 @@ lab.table(
 # - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06.
 # - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well.
 # - **HYBRID_SHARD** holds half of the states here. The pairs exchange slices of gradients by an all-reduce. On a cluster the group that shards is one machine, because its links are fast.
-# - **NO_SHARD** is DDP, message for message: one all-reduce for each unit.
+# - **NO_SHARD** is DDP: everything on every rank, and gradients that are all-reduced, one message for each unit where DDP fills buckets.
 #
 # No strategy does what ZeRO 1 does, which is to shard the optimizer alone. torch has `ZeroRedundancyOptimizer` for that.
 #
@@ -541,7 +541,7 @@ lab.table(
 #
 # ### The old class, and its names
 #
-# Does FSDP1 really do the same? We wrap the model in the old class, with FULL_SHARD and with HYBRID_SHARD left out, because its default makes one group for each machine:
+# Does FSDP1 really do the same? We wrap the model in the old class, with three of the four strategies. HYBRID_SHARD is left out, because its default makes one group for each machine, and here there is one machine:
 
 
 # %%
@@ -591,6 +591,9 @@ lab.table(
 
 
 # %%
+from torch.distributed.checkpoint import state_dict
+
+
 def fsdp_loop(num_steps):
     torch.manual_seed(0)
     net = sharded(model.Transformer(2, 32, 2, max_len=32))  # 1 children, then the root
@@ -608,17 +611,12 @@ def fsdp_loop(num_steps):
         optimizer.step()
         log = {"loss": loss.item(), "own norm": torch.stack(own).norm().item()}
         log["norm"] = norm.full_tensor().item()
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(net, options=options)  # 4 called by all
+    options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = state_dict.get_model_state_dict(net, options=options)  # 4 called by all
     return {**log, "tensors to save": len(weights)}
 
 
 # %%
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-)
-
 two, one = lab.launch(fsdp_loop, 4, ranks=2), lab.launch(fsdp_loop, 4, ranks=1)
 lab.table([{"ranks": 2, **two[0]}, {"ranks": 2, **two[1]}, {"ranks": 1, **one[0]}])
 
@@ -737,12 +735,21 @@ price = lab.guess("processor time with recomputation, over without", unit="ratio
 
 
 # %%
+from functools import partial
+from torch.utils.checkpoint import checkpoint
+
+
 def with_blocks(way):
     """The sharded model, its blocks recomputed or not."""
     net = model.Transformer(4, 64, 4, max_len=64)
     for block in net.layers[1:-1] if way == "recompute" else ():
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     return sharded(net)
+
+
+# %%
+import time
+from statistics import median
 
 
 def step_of_both(num_rounds=8):
@@ -765,11 +772,6 @@ def step_of_both(num_rounds=8):
 
 
 # %%
-import time
-from functools import partial
-from statistics import median
-from torch.utils.checkpoint import checkpoint
-
 found = lab.launch(step_of_both, devices=lab.pretend())[0]
 price.score(found["recompute"][1] / found["keep"][1])
 
@@ -792,12 +794,15 @@ lab.table({"blocks": way, **row} for way, (row, _) in found.items())
 #
 # And if it still doesn't fit? The host has memory, too. `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter.
 #
-# To measure that we need a device with a memory of its own. So here ranks stand on **pretend devices** even where there are GPUs: real tensors in a memory as small as we like, with a GPU's rules and words. Copies to the host are counted, and take the time of a stated link. They can't show a GPU's speed, or copies that run beside the computation.
+# To measure that we need a device with a memory of its own. So here ranks stand on **pretend devices** even where there are GPUs: real tensors in a memory as small as we like, with a GPU's rules and words. Copies to the host are counted. A pretend device can't show how long they take on a GPU's link, so for time we shall use a formula.
 
 
 # %%
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
+
+
 def on_device(way, sequences=1, num_steps=3):
-    """The peak of the device's memory, bytes copied in a step, its time and loss."""
+    """The peak of the device's memory, bytes copied in a step, and its loss."""
     torch.manual_seed(0)
     with torch.device("cpu"):  # on the host, for the device may be too small
         net = model.Transformer(6, 256, 4, max_len=64)
@@ -810,24 +815,20 @@ def on_device(way, sequences=1, num_steps=3):
     batch = model.story_tokens(sequences, 64, seed=dist.get_rank())
     for _ in range(num_steps):
         devices.pretend.reset_copied()
-        began = time.perf_counter()
         loss = model.loss(net(batch[0]), batch[1])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        step_s = time.perf_counter() - began
     peak, copied = torch.accelerator.max_memory_allocated(), devices.pretend.copied()
     moved = {"in_bytes": copied.to_device_bytes, "out_bytes": copied.to_host_bytes}
-    return {"peak_bytes": peak, **moved, "step_s": step_s, "loss": loss.item()}
+    return {"peak_bytes": peak, **moved, "loss": loss.item()}
 
 
 # %% [markdown]
 # The model has 4.9 million parameters and trains in fp32, so 16 bytes for each: 78 MB of states. The device has 64 MiB, which is 67 MB. We know what is coming:
 
 # %% tags=["raises-exception"]
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
-
-large = lab.pretend(memory_mib=64, link_gb_per_s=0.05)
+large = lab.pretend(memory_mib=64)
 lab.launch(on_device, "whole", 4, ranks=1, devices=large)
 
 # %% [markdown]
@@ -844,19 +845,19 @@ peak.score(on_four[0]["peak_bytes"] / 1e6)
 # It fits. And on devices of 24 MiB (25 MB) it would not; there we offload:
 
 # %%
-small = lab.pretend(memory_mib=24, link_gb_per_s=0.05)
+small = lab.pretend(memory_mib=24)
 offloaded = lab.launch(on_device, "offload", ranks=4, devices=small)
 lab.table(
     [{"states": "sharded", **on_four[0]}, {"states": "on the host", **offloaded[0]}]
 )
 
 # %% [markdown]
-# The loss is the same to rounding. Every slice went to the device twice, and its gradient came back once: three times 4 bytes for a quarter of the parameters. (The link is stated, and slow because the device is: a CPU plays it. So take the bytes from this table, and the time only as a sign of which way it goes.)
+# The loss is the same to rounding. Every slice went to the device twice, and its gradient came back once: three times 4 bytes for a quarter of the parameters.
 #
 # Is the saving a constant? Try more sequences, with and without offload, on devices without a limit:
 
 # %%
-free = lab.pretend(link_gb_per_s=0.05)
+free = lab.pretend()
 sizes = (1, 4, 16)
 peaks = {
     way: {
@@ -876,7 +877,7 @@ lab.curves(
 # %% [markdown]
 # The larger the batch, the smaller the share, because activations stay where they are. It also falls with the number of ranks, since there is less on each to move away.
 #
-# And the time? Per step $P/N$ parameters go up twice and come down once, 4 bytes each, while a rank computes $6P$ FLOPs for each token. $P$ cancels. With 25 GB/s (PCIe 4), 200 TFLOP/s of real compute and nothing overlapped, the copies take this share of the computing time (predicted):
+# And the time? Per step $P/N$ parameters go up twice and come down once, 4 bytes each, while a rank computes $6P$ FLOPs for each token. $P$ cancels. With 25 GB/s (PCIe 4), 200 TFLOP/s of real compute and nothing overlapped, the copies take so many times as long as the computation (predicted):
 
 
 # %%
@@ -914,15 +915,15 @@ def load(efficient):
         with torch.device("meta"):
             net = sharded(model.Transformer(4, 64, 4))
         net.to_empty(device=torch.get_default_device())
-        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=efficient)
-        set_model_state_dict(net, weights, options=options)
+        options = state_dict.StateDictOptions(
+            full_state_dict=True, broadcast_from_rank0=efficient
+        )
+        state_dict.set_model_state_dict(net, weights, options=options)
         del weights
     return watched.footprint().peak_bytes
 
 
 # %%
-from torch.distributed.checkpoint.state_dict import set_model_state_dict
-
 runs = {"all read": lab.launch(load, False), "rank 0 reads": lab.launch(load, True)}
 lab.table(
     {"loading": name, "rank 0_bytes": run[0], "rank 1_bytes": run[1]}
@@ -1036,7 +1037,7 @@ before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64)
 planner.card(before, before.but(zero=3))
 
 # %% [markdown]
-# (The planner writes FSDP's FULL_SHARD as `zero=3`. Its usual recipe adds gradients up in fp32, so it counts 18 bytes per parameter and not 16.) The card says "does not fit" on the left; on the right there is room for longer sequences.
+# (The planner writes FSDP's FULL_SHARD as `zero=3`. Its usual recipe adds gradients up in fp32, so it counts 18 bytes per parameter and not 16.) The card says "does not fit" on the left; on the right half of the card and more is free, for longer sequences or a larger batch.
 #
 # ## Exercises
 #
@@ -1128,7 +1129,7 @@ check.hint("train_sharded")
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
-# - A rank holds M/N of the states. At the peak it also holds its activations, and some copies of the largest unit. So make each block a unit.
+# - Each of N ranks holds an N-th of the states. At the peak it also holds its activations, and some copies of the largest unit. So make each block a unit.
 # - FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP. NO_SHARD *is* DDP, and HYBRID_SHARD shards within a group and replicates between groups.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
 # - Mixed precision halves messages and leaves the states. Recomputation takes activations away for up to a third more compute. Offload takes states off the device, and its price depends on the tokens in a step.
