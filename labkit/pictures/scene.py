@@ -138,7 +138,15 @@ def _placed(panels: list[_Panel], words: dict[str, str]) -> tuple[list[Strip], l
 
 
 def _heading(panel: _Panel, words: dict[str, str], bottom_px: float) -> Heading:
-    told = [f"{name} {value}" for name, value in figs.numbers(panel.figures, words)]
+    """A panel's name, its numbers and its badge in one line, so without what the comparison's own
+    line says."""
+    numbers = figs.numbers(panel.figures, words)
+    if not panel.figures.is_pipeline:
+        idle = {words["idle"]: figs.format_share(panel.figures.idle)}
+        numbers = [
+            (name, idle.get(name, value)) for name, value in numbers if name != words["span"]
+        ]
+    told = [f"{name} {value}" for name, value in numbers]
     return Heading(text=panel.name, detail=" · ".join([*told, panel.badge]), bottom_px=bottom_px)
 
 

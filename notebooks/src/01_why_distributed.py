@@ -31,9 +31,9 @@ lab.begin("en")
 planner.Need(model="LLaMA 7B").board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. Try a smaller card, then a smaller model. Which part is the longest, and does it ever change its share?
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; the rows below share the bill among two, and chapter 06 tells how. Try a smaller card, then a smaller model. Which part is the longest, and does it ever change its share?
 #
-# **When you are done** you can write the bill of any model in your head, you know which of five reasons make people use many cards, and you can say what each way to share the work would have to send.
+# **When you are done** you can write the bill of any model in your head, you know which of the five usual reasons for many cards are good ones, and you can say what each way to share the work would have to send.
 #
 # ## It dies, for real
 #
@@ -43,7 +43,7 @@ planner.Need(model="LLaMA 7B").board()
 dies_at = lab.guess(
     "the line at which it dies",
     choices=(
-        "loss = model(batch).square().mean()",
+        "loss = net(batch).square().mean()",
         "loss.backward()",
         "optimizer.step()",
     ),
@@ -53,11 +53,11 @@ dies_at = lab.guess(
 # %%
 def train(width):
     layers = [torch.nn.Linear(width, width) for _ in range(8)]
-    model = torch.nn.Sequential(*layers)
-    optimizer = torch.optim.Adam(model.parameters())
+    net = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.Adam(net.parameters())
     for _ in range(3):
         batch = torch.randn(8, width)
-        loss = model(batch).square().mean()
+        loss = net(batch).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -95,28 +95,23 @@ per_parameter = lab.guess("bytes per parameter in mixed precision", between=(0, 
 
 # %%
 def mixed_step():
-    model = torch.nn.Linear(1024, 1024, bias=False).bfloat16()
-    copies = [weight.detach().float() for weight in model.parameters()]
-    adam = torch.optim.Adam(copies)
-    loss = model(torch.randn(8, 1024, dtype=torch.bfloat16)).square().mean()
+    net = torch.nn.Linear(1024, 1024, bias=False).bfloat16()
+    weight, copy = net.weight, net.weight.detach().float()
+    adam = torch.optim.Adam([copy])
+    loss = net(torch.randn(8, 1024, dtype=torch.bfloat16)).square().mean()
     loss.backward()
-    for copy, weight in zip(copies, model.parameters()):
-        copy.grad = weight.grad.float()
+    copy.grad = weight.grad.float()
     adam.step()
-    for copy, weight in zip(copies, model.parameters()):
-        copy.grad = None
-        weight.data.copy_(copy)
-    moments = [
-        adam.state[copy][name] for copy in copies for name in ("exp_avg", "exp_avg_sq")
-    ]
+    copy.grad = None
+    weight.data.copy_(copy)
+    state = adam.state[copy]
     held = {
-        "16-bit weights": model.parameters(),
-        "16-bit gradients": [weight.grad for weight in model.parameters()],
-        "fp32 copy": copies,
-        "Adam, two numbers": moments,
+        "16-bit weights": weight.nbytes,
+        "16-bit gradients": weight.grad.nbytes,
+        "fp32 copy": copy.nbytes,
+        "Adam, two numbers": state["exp_avg"].nbytes + state["exp_avg_sq"].nbytes,
     }
-    count = model.weight.numel()
-    return {name: sum(each.nbytes for each in held[name]) / count for name in held}
+    return {name: num_bytes / weight.numel() for name, num_bytes in held.items()}
 
 
 # %%
@@ -423,11 +418,18 @@ lab.difference(alone[0], alone[1]), lab.difference(together[0], together[1])
 # LLaMA 7B on 4 ranks, in fp32: which of the four sends the fewest bytes?
 
 # %%
-fewest = lab.guess("which sends the fewest bytes", choices=planner.STRATEGIES)
+strategies = {
+    "data parallel": "data",
+    "model parallel": "layers",
+    "hybrid of both": "hybrid",
+    "states sharded": "sharded",
+}
+fewest = lab.guess("which sends the fewest bytes", choices=list(strategies))
 
 # %%
 sent = {
-    name: planner.Strategy(strategy=name).sent_bytes() for name in planner.STRATEGIES
+    name: planner.Strategy(strategy=word).sent_bytes()
+    for name, word in strategies.items()
 }
 fewest.score(min(sent, key=sent.get))
 
@@ -520,7 +522,7 @@ check.hint("traffic")
 # %% [markdown] sections="D-faq"
 # ## Sending less
 #
-# Four ways to cut communication are named everywhere: compression, overlap, accumulation, and mixed precision. Overlap hides time and saves no byte (chapters 03 and 11). The other three can be counted, with real DDP. One of them saves nothing at all. Which?
+# Four ways to cut communication are named everywhere: compression, overlap, accumulation, and mixed precision. Overlap hides time and saves no byte (chapters 03 and 11). The other three can be counted, with torch's real data parallelism, [DDP](GLOSSARY.md#ddp). (Inside `no_sync` it adds gradients up and sends nothing.) One of them saves nothing at all. Which?
 
 # %%
 useless = lab.guess(
@@ -529,6 +531,8 @@ useless = lab.guess(
 
 
 # %%
+from contextlib import nullcontext
+
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 
@@ -541,10 +545,10 @@ def bytes_per_sequence(way):
     with traffic.count() as counted:
         for piece in range(pieces):
             tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
-            net.require_backward_grad_sync = piece == pieces - 1
-            with torch.autocast(device, torch.bfloat16, enabled=way == "autocast"):
-                loss = model.loss(net(tokens).float(), targets)
-            loss.backward()
+            with nullcontext() if piece == pieces - 1 else net.no_sync():
+                with torch.autocast(device, torch.bfloat16, enabled=way == "autocast"):
+                    loss = model.loss(net(tokens).float(), targets)
+                loss.backward()
     return counted.payload_bytes["all_reduce"] / (2 * pieces)
 
 
@@ -570,20 +574,20 @@ lab.bars(counted, unit="bytes", title="Handed over per sequence and rank")
 # Which way for which model? Rules go by size: one card below so many billions, sharding above. But the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence per card of 80 GB, how many cards does each model need if everything is sharded?
 
 # %%
-lab.table(
-    [
+rows = []
+for name in planner.MODELS:
+    need = planner.Need(model=name)
+    recomputed = need.but(attention="recompute")
+    rows.append(
         {
             "name": name,
-            "one card": planner.Need(model=name).needed(0) == 1,
-            "optimizer sharded": planner.Need(model=name).needed(1),
-            "all sharded": planner.Need(model=name).needed(3),
-            "all, recomputed": planner.Need(model=name, attention="recompute").needed(
-                3
-            ),
+            "one card": need.needed(0) == 1,
+            "optimizer sharded": need.needed(1),
+            "all sharded": need.needed(3),
+            "all, recomputed": recomputed.needed(3),
         }
-        for name in planner.MODELS
-    ]
-)
+    )
+lab.table(rows)
 
 # %% [markdown]
 # An empty cell says that no number of cards is enough: what is left on each card is too large already. Sharding states does nothing for activations, so the two largest models need recomputation (chapter 05) as well. In this order, then:
@@ -600,7 +604,7 @@ lab.table(
 #
 # </details>
 #
-# So our 7 B model does not fit on one card, and with eight cards and everything sharded it does. This card will come back at the end of many chapters. Its numbers are the planner's predictions, and chapter 18 tells how far to trust them:
+# So our 7 B model does not fit on one card. Two would hold it, says the table. We take eight, one machine, with everything sharded, because we want it to be quick, too. The card below has both: look at how much is missing on the left, and left over on the right. It will come back at the end of many chapters. Its numbers are the planner's predictions, and chapter 18 tells how far to trust them:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)

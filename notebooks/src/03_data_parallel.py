@@ -33,14 +33,14 @@ data_parallel.Step(layers=24, layer_mb=1, ranks=2, bucket_mb=4).board()
 #
 # **When you are done** you can
 #
-# - train a model on several ranks with four more lines, and say why the result is that of one process;
+# - train a model on several ranks with a few more lines, and say why the result is that of one process;
 # - choose a bucket size, deal the data, accumulate gradients, log and save without the usual mistakes;
 # - say what you give up when ranks no longer wait for each other.
 
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## Training with DDP
 #
-# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch). torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. This is a real training loop. What differs from one on a single device is the line with `DDP` and the `chunk(size)[rank]`.
+# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch). torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. This is a real training loop. Two things differ from a loop on a single device: the line with `DDP`, and `chunk(size)[rank]`, which takes this rank's part of the batch.
 
 
 # %%
@@ -84,7 +84,7 @@ lab.table(
 apart.score("by rounding")
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# Only rounding is left: a sum of four parts is added up in another order. Between the ranks there is no difference at all, because all of them get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). That is why the weights have to be sent round only once, at the start.
+# Only rounding is left: a sum of four parts is added up in another order. Between the ranks there is no difference at all, because all of them get the same bytes from the [all-reduce](GLOSSARY.md#all-reduce). So equal weights stay equal, and DDP has to send them round only once, when it wraps the model.
 #
 # ## What DDP does, by hand
 #
@@ -227,7 +227,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# Two threads take about twice as long as one share. Two ranks take as long as one, if two cores are free.
+# With two free cores, two threads take about twice as long as one share, and two ranks take as long as one.
 #
 # The second reason is the first GPU. It hands out the weights before any forward can begin and takes in all gradients, and none of that lies under the backward. In multiples of the model, this is what it sends and receives when it copies GPU by GPU, beside a rank of a ring:
 
@@ -269,10 +269,10 @@ def halves(grads):
     average(grads[len(grads) // 2 :])
 
 
-WAYS = {"per weight": one_by_one, "two buckets": halves, "DDP": None}
+WAYS = {"per weight": one_by_one, "two buckets": halves}
 
 # %% [markdown]
-# The third way is DDP with buckets of a quarter of a MiB. The model has 53 weights and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
+# We compare both with a third way, DDP with buckets of a quarter of a MiB. The model has 53 weights and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
 
 # %%
 num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
@@ -280,51 +280,67 @@ num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
 
 # %%
 def step_by(name):
+    """A model, and a function that does one step of it but for the update."""
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
     torch.manual_seed(0)
     net = model.Transformer(4, 64, 4, max_len=32)
     run = DDP(net, bucket_cap_mb=0.25) if name == "DDP" else net
+
+    def step():
+        net.zero_grad()
+        model.loss(run(tokens), targets).backward()
+        if name != "DDP":
+            WAYS[name]([weight.grad for weight in net.parameters()])
+        next(net.parameters()).grad.sum().item()  # a GPU may still be at work
+
+    return net, step
+
+
+# %% [markdown]
+# Now we count the messages of a step and take its time, by the clock and by the CPU.
+
+
+# %%
+def count_and_time(name):
+    net, step = step_by(name)
     wall_ms, cpu_ms = [], []
     for _ in range(12):
-        net.zero_grad()
         dist.barrier()
         began, worked = time.perf_counter(), time.process_time()
         with traffic.count() as counted:
-            model.loss(run(tokens), targets).backward()
-            if name != "DDP":
-                WAYS[name]([weight.grad for weight in net.parameters()])
-        next(net.parameters()).grad.sum().item()  # a GPU may still be at work
+            step()
         wall_ms.append(1e3 * (time.perf_counter() - began))
         cpu_ms.append(1e3 * (time.process_time() - worked))
-    return {
+    grads = {name: weight.grad for name, weight in net.named_parameters()}
+    counts = {
         "all-reduces": counted.calls["all_reduce"],
         "payload_bytes": counted.payload_bytes["all_reduce"],
         "wire_bytes": counted.sent_bytes,
-        "step_ms": statistics.median(wall_ms[2:]),
+        "step_ms": statistics.median(wall_ms[2:]),  # the first two are warm-up
         "CPU_ms": statistics.median(cpu_ms[2:]),
-    }, {name: weight.grad for name, weight in net.named_parameters()}
+    }
+    return grads, counts
 
 
 # %%
-def all_ways():
-    return {name: step_by(name) for name in WAYS}
-
-
-found = lab.launch(all_ways, ranks=2)[0]
-lab.table({"name": name, **counts} for name, (counts, _) in found.items())
+ways = (*WAYS, "DDP")
+found = {name: lab.launch(count_and_time, name, ranks=2)[0] for name in ways}
+lab.table({"name": name, **counts} for name, (_, counts) in found.items())
 
 # %%
-num_calls.score(found["DDP"][0]["all-reduces"])
+num_calls.score(found["DDP"][1]["all-reduces"])
 
 # %%
-lab.difference(found["DDP"][1], found["per weight"][1])
+lab.difference(found["DDP"][0], found["per weight"][0])
 
 # %% [markdown]
 # The payload is the same in each row, and so are the gradients but for rounding. What differs is the number of messages: on the wire each adds a header. (Ring or tree is not DDP's choice, it is the backend's; chapter 02.)
 #
-# ### Why is DDP not faster here?
+# ### Should DDP not win clearly?
 #
-# DDP sends its buckets while the backward still runs, so you may have expected it to win clearly. Between ranks on the CPU it does not: with two free cores it takes about as long as two buckets by hand, and often longer. Look at the column *CPU*. It is how long a rank's core worked in a step, and on free cores it is nearly the whole step: the core was hardly ever idle. Between processes of one machine a message is moved and added up by the same cores that compute the backward. So there is no idle time to hide it in, and DDP's bookkeeping comes on top. Where links take time of their own, overlap wins. We will measure that two sections further down.
+# DDP sends its buckets while the backward still runs, so you may have expected it to win clearly. Between ranks on the CPU it does not: with two free cores it takes about as long as two buckets by hand, and often longer. The column *CPU* tells why. It is how long a rank's core worked in a step, and on free cores that is nearly the whole step: the core was hardly ever idle. (If other programs keep your cores busy, *step* is much longer than *CPU*, and its order may be chance.)
+#
+# Between processes of one machine a message is moved and added up by the same cores that compute the backward. So there is no idle time to hide it in, and DDP's bookkeeping comes on top. Where links take time of their own, overlap wins. We will measure that two sections further down.
 
 # %% [markdown]
 # ## Sending during the backward
@@ -358,7 +374,7 @@ lab.launch(during_the_backward, ranks=2)
 #
 # ### Which gradients share a bucket?
 #
-# A [communication hook](GLOSSARY.md#communication-hook) sees each bucket of DDP as it leaves. By default the first bucket holds 1 MiB and the others 25 MiB. We watch three steps of a somewhat larger model.
+# A [communication hook](GLOSSARY.md#communication-hook) sees each bucket of DDP as it leaves, and sends it. By default a bucket closes with the gradient that takes it to 25 MiB, and the first one already at 1 MiB. We watch three steps of a somewhat larger model.
 
 
 # %%
@@ -370,19 +386,16 @@ def watch_buckets(num_steps):
     names = {weight.data_ptr(): name for name, weight in net.named_parameters()}
     ddp = DDP(net)
 
-    def watch(step, bucket):
+    def watch(state, bucket):
         inside = [names[weight.data_ptr()] for weight in bucket.parameters()]
-        row = {
-            "step": step[0],
-            "size_bytes": bucket.buffer().nbytes,
-            "gradients": len(inside),
-        }
-        seen.append({**row, "first": inside[0], "last": inside[-1]})
+        size, ends = bucket.buffer().nbytes, {"first": inside[0], "last": inside[-1]}
+        seen.append(
+            {"step": step, "size_bytes": size, "gradients": len(inside), **ends}
+        )
         return allreduce_hook(None, bucket)
 
-    step = [0]
-    ddp.register_comm_hook(step, watch)
-    for step[0] in range(num_steps):
+    ddp.register_comm_hook(None, watch)
+    for step in range(num_steps):
         tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
         model.loss(ddp(tokens), targets).backward()
     return seen
@@ -396,14 +409,14 @@ lab.table(lab.launch(watch_buckets, 3, ranks=2)[0])
 #
 # ## How large should a bucket be?
 #
-# Now with links that take time. Here is a stated step, small enough to draw: 12 layers with 0.5 MiB of gradients each, 3 ms forward and 6 ms backward a layer, two ranks, a link of 0.08 GB/s with 2.5 ms of latency. **Guess** which bucket size gives the shortest step.
+# Now with links that take time. Let us make up a step that is small enough to draw: 12 layers with 0.5 MiB of gradients each, 3 ms forward and 6 ms backward a layer, two ranks, a link of 0.08 GB/s with 2.5 ms of latency. **Guess** which bucket size gives the shortest step.
 
 # %%
 sizes_mb = (0.5, 1, 2, 3, 6)
 size = lab.guess("The best bucket size, in MiB", choices=[str(mb) for mb in sizes_mb])
 
 # %% [markdown]
-# The prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The run: real DDP and real gradients of these sizes. It is **[paced](GLOSSARY.md#paced)**, which means that layers sleep out their stated times, and each real all-reduce the time that the link states.
+# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are runs of real DDP, with real gradients of these sizes. They are **[paced](GLOSSARY.md#paced)**, which means that layers sleep until their stated times are over, and each real all-reduce until its time on such a link is. (Where a picture says *overran*, the machine was too busy to keep to these times.)
 
 # %%
 link = collectives.Link(alpha_us=2500, bandwidth_gb_per_s=0.08)
@@ -432,7 +445,7 @@ step.but(bucket_mb=6).compare()
 # %% [markdown]
 # ## How much faster do N ranks get?
 #
-# N ranks share one batch, so each computes 1/N of it. Ideally that is N times as fast. The messages do not shrink, though: a ring sends nearly twice the gradients whatever N is. A stated step again: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the speed-up of 4 ranks.
+# N ranks share one batch, so each computes 1/N of it. Ideally that is N times as fast. The messages do not shrink, though: a ring sends nearly twice the gradients whatever N is. We make up a step again: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the speed-up of 4 ranks.
 
 # %%
 speedup = lab.guess("Speed-up of 4 ranks", between=(1, 4), unit="ratio")
@@ -442,7 +455,7 @@ link = collectives.Link(alpha_us=200, bandwidth_gb_per_s=0.3)
 step = data_parallel.Step(layers=12, layer_mb=0.5, forward_ms=5, bucket_mb=1, link=link)
 counts = (1, 2, 3, 4, 6, 8)
 shared = {n: step.but(ranks=n, forward_ms=5 / n) for n in counts}
-shared_us = {n: each.reading.read(each.predict()) for n, each in shared.items()}
+shared_us = {n: lab.sweep(shared[n], ranks=[n]).predicted[0] for n in counts}
 grown_us = dict(zip(counts, lab.sweep(step, ranks=counts).predicted))
 times_us = {n: min(shared[n].run()[0]["step_us"]) for n in (1, 2, 4)}
 
@@ -466,7 +479,7 @@ lab.curves(
 speedup.score(times_us[1] / times_us[4])
 
 # %% [markdown] sections="10.2.1"
-# Compute shrinks with N and messages do not, so at some N there is nothing left to hide them under. From there on more ranks gain nothing. If every rank keeps its share instead, the backward stays long enough, and the samples per second stay near the ideal. That is why large clusters take large batches.
+# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N there is nothing left to hide them under. From there on more ranks gain nothing. If every rank keeps its share instead, the backward stays long enough, and the samples per second stay near the ideal. That is why large clusters take large batches.
 
 # %% [markdown] sections="8.3.1"
 # ## Other data on each rank
@@ -566,7 +579,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Seven of ten is right, so only the last row tells the truth. It is the cure for evaluation: uneven shares, no gradient, and one all-reduce of two numbers at the end, (correct, count).
+# Seven of ten are right, so only the last row tells the truth. So this is how to evaluate: let shares be uneven, since no gradients have to match, and all-reduce two numbers at the end, (correct, count).
 
 # %% [markdown] sections="10.2.4"
 # ## Several backwards, one all-reduce
@@ -580,32 +593,50 @@ quiet = lab.guess("All-reduces with only the backward in no_sync", between=(0, 8
 from contextlib import nullcontext
 
 
+def plain(ddp, x, y, is_last):
+    loss = model.loss(ddp(x), y) / 4
+    loss.backward()
+
+
+def all_in_no_sync(ddp, x, y, is_last):
+    with nullcontext() if is_last else ddp.no_sync():
+        loss = model.loss(ddp(x), y) / 4
+        loss.backward()
+
+
+def backward_in_no_sync(ddp, x, y, is_last):
+    loss = model.loss(ddp(x), y) / 4
+    with nullcontext() if is_last else ddp.no_sync():
+        loss.backward()
+
+
+# %%
 def accumulate(way):
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32))
     tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
     with traffic.count() as counted:
         for k, (x, y) in enumerate(zip(tokens.chunk(4), targets.chunk(4))):
-            hush = ddp.no_sync if k < 3 and way != "plain" else nullcontext
-            with hush() if way == "no_sync" else nullcontext():
-                loss = model.loss(ddp(x), y) / 4
-                with hush():
-                    loss.backward()
+            way(ddp, x, y, is_last=k == 3)
     grads = {name: weight.grad for name, weight in ddp.named_parameters()}
     return counted.calls["all_reduce"], counted.payload_bytes["all_reduce"], grads
 
 
 # %%
-ways = ("plain", "no_sync", "backward only")
-found = {way: lab.launch(accumulate, way, ranks=2)[0] for way in ways}
+ways = {
+    "plain": plain,
+    "no_sync": all_in_no_sync,
+    "backward only": backward_in_no_sync,
+}
+found = {name: lab.launch(accumulate, way, ranks=2)[0] for name, way in ways.items()}
 lab.table(
     {
-        "name": way,
+        "name": name,
         "all-reduces": calls,
         "sent_bytes": num_bytes,
         "from plain": lab.difference(grads, found["plain"][2]),
     }
-    for way, (calls, num_bytes, grads) in found.items()
+    for name, (calls, num_bytes, grads) in found.items()
 )
 
 # %%
@@ -718,9 +749,16 @@ by_torchrun = lab.launch_script(script, str(folder / "again.pt"), ranks=2)
 print(by_torchrun.logs[0])
 
 # %% [markdown] sections="S2, S12"
-# These are the same three means. On several machines you run the same command on each, and one number differs: `torchrun --nproc_per_node=8 --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --master_port=29500 train.py`, with `--node_rank=1` on the second. There are 16 ranks now. `RANK` counts over all machines, `LOCAL_RANK` within one: on the second machine local rank 3 is rank 11.
+# These are the same three means. On several machines you run the same command on each, and one number differs. This is the first of two; the second says `--node_rank=1`:
 #
-# Which of the two should decide who prints and who saves? Here are two torchruns with one rank each, as on two machines:
+# ```
+# torchrun --nproc_per_node=8 --nnodes=2 --node_rank=0 \
+#     --master_addr=10.0.0.1 --master_port=29500 train.py
+# ```
+#
+# There are 16 ranks now. `RANK` counts over all machines, `LOCAL_RANK` within one: on the second machine local rank 3 is rank 11.
+#
+# Which of the two should decide who prints and who saves? Here are two torchruns with one rank each, as on two machines. (The long options only let them find each other on one machine.)
 
 # %%
 WHO = """
@@ -757,7 +795,7 @@ print(*nodes.logs, sep="\n")
 #
 # So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights and *serves*, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on.
 #
-# How far ahead may a fast worker run? That is one number, the **bound**. With 0 all wait for all, which is synchronous training. Without a bound the server answers at once, which is asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number, and a gradient that was computed with version 5 and arrives at version 8 is late by 3. That is its **[staleness](GLOSSARY.md#staleness)**.
+# How far ahead may a fast worker run? That is one number, the **bound**. With 0 all wait for all, which is synchronous training. Without a bound the server answers at once, which is asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number, and a gradient that was computed with version 5 and arrives at version 8 is late by 3. That is its **[staleness](GLOSSARY.md#staleness)**. Here are the messages, the server and a worker:
 
 
 # %%
@@ -768,18 +806,21 @@ def stamped(vector, version):
 
 # %%
 def serve(weights, total, bound):
-    """Adds up `total` gradients; returns how late each of them was."""
+    """Takes `total` gradients of three workers; returns how late each of them was."""
     steps = dict.fromkeys(range(1, dist.get_world_size()), 0)
     waiting, late, version, message = [], [], 0, stamped(weights, 0)
-    while len(late) < total:
+    while True:
         worker = dist.recv(message)  # from whoever comes first
         weights -= 0.5 / 3 * message[:-1]
         late.append(version - int(message[-1]))
         steps[worker] += 1
         waiting.append(worker)
+        if len(late) == total:
+            break
         go = [each for each in waiting if steps[each] - min(steps.values()) <= bound]
-        version += bool(go)
-        for each in go if len(late) < total else ():
+        if go:
+            version += 1
+        for each in go:
             waiting.remove(each)
             dist.send(stamped(weights, version), each)
     while len(waiting) < len(steps):  # what is still under way is not used
@@ -843,7 +884,7 @@ lab.table({"name": name, **run[0]} for name, run in runs.items())
 waits.score(runs["synchronous"][0]["took_ms"])
 
 # %% [markdown]
-# Without messages the synchronous way takes 8 steps of 96 ms, 768 ms, and the asynchronous one 256 ms and a last step of rank 3. Here is each as a picture (a warm-up comes first). Look at ranks 1 and 2: they wait for rank 3 in every step.
+# Without messages the synchronous way takes 8 steps of 96 ms, 768 ms, and the asynchronous one 256 ms and a last step of rank 3. Here is each as a picture (a warm-up comes first, and rank 0 is the server). Look at ranks 1 and 2: they wait for rank 3 in every step.
 
 # %%
 runs["synchronous"].timeline()
@@ -855,7 +896,7 @@ runs["synchronous"].timeline()
 runs["asynchronous"].timeline()
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
-# The price stands in the other columns of the table: gradients are late. A bound limits both, the waiting and the lateness.
+# The price stands in the other columns of the table: gradients are late. A bound limits both, the waiting and the lateness. (The bound counts a worker's own steps. Lateness counts versions, and while one gradient is computed, each of the others may make one or more. So the latest may be later than the bound.)
 #
 # ### What do late gradients do?
 #
@@ -875,7 +916,7 @@ title = "Learning rate 0.2, late gradients"
 lab.curves(predicted=paths, x="updates", y="|x|", title=title, log_y=True)
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
-# With gradients 11 updates late, as with a dozen workers, the same learning rate makes $|x|$ grow. The limit is 0.14 there, about 1/15 of what it is without lateness. *Hogwild!* goes one step further and drops even the server's order: workers write into shared weights without locks. The proof that this converges needs updates that each touch few of the weights. Where every update touches all of them, as here, it promises nothing. (We do not run it.)
+# Each dip is a place where $x$ changes its sign; look at the arches between them. With gradients 11 updates late, as with a dozen workers, the same learning rate makes $|x|$ grow. The limit is 0.14 there, about 1/15 of what it is without lateness. *Hogwild!* goes one step further and drops even the server's order: workers write into shared weights without locks. The proof that this converges needs updates that each touch few of the weights. Where every update touches all of them, as here, it promises nothing. (We do not run it.)
 
 # %% [markdown] sections="19.2.2a"
 # ## Talking less often: Local SGD and DiLoCo
@@ -991,7 +1032,7 @@ one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
 planner.card(one, one.but(gpus=64))
 
 # %% [markdown]
-# Years have become weeks. But look at the bars of memory: they have not changed at all. Every GPU holds everything, so more of them do not help where one is too small. Chapter 06 deals the states among the ranks.
+# Years have become weeks. (The planner expects more of this GPU than the 400 TFLOP/s of our first estimate, so it needs fewer days.) But look at the bars of memory: they have not changed at all. Every GPU holds everything, so more of them do not help where one is too small. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
 # - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
 # - It needs alike ranks, because all wait for the slowest.
@@ -1068,7 +1109,7 @@ check.hint("bucket_gradients")
 # - DiLoCo: Douillard et al. 2023, [arXiv 2311.08105](https://arxiv.org/abs/2311.08105)
 # - The limit with late gradients: Levin and May 1976, *A note on difference-delay equations*, Theoretical Population Biology 9
 #
-# **Next**: chapter 04 lets Accelerate write these lines for you.
+# **Next**: [chapter 04](04_accelerate.ipynb) lets Accelerate write these lines for you.
 #
 # The cell below says where you stand.
 #

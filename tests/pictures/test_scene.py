@@ -1,6 +1,8 @@
 """Laws of a picture's data: nothing is wider than it is, nothing is lost, every number is the
 Timeline's."""
 
+from dataclasses import replace
+
 import pytest
 from drawn import busy, predicted, shares
 
@@ -133,6 +135,18 @@ def test_messages_alone_have_the_whole_height_and_numbers_of_their_own() -> None
     assert "最忙的 rank 发送" in scene.timeline(sent(), language="zh").title
     both = scene.compare(sent(), sent())
     assert both.numbers == (("span", "6.60 ms → 6.60 ms"), ("difference", "+0.0 %"))
+
+
+def test_the_badge_of_a_compared_step_has_room_beside_its_numbers() -> None:
+    rows = [
+        (0, COMPUTE, "forward", "F0", 0, 100, 0),
+        (0, COMM, "all_reduce", "a0", 50, 150, 8),
+    ]
+    step = from_rows(rows, num_ranks=1, origin="measured")
+    notes = ("gloo", "pretend device", "paced", "paced links", "overran")
+    detail = scene.compare(step, replace(step, notes=notes)).headings[1].detail
+    assert detail.startswith("idle 33.3 % · communication hidden 50.0 % · measured, gloo, ")
+    assert detail.endswith("overran") and len(detail) <= 105, "what fits in the picture's width"
 
 
 def test_a_step_ends_with_its_last_message() -> None:
