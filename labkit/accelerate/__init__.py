@@ -3,7 +3,7 @@
 ``update`` is the theory of an update: which collectives each line of the loop calls under each
 engine, and where the weights change. ``engines`` builds the Accelerator of an engine in a rank, on
 its device; ``run`` runs the usual loop and looks at every line of an update, and ``described`` says
-what ``prepare`` changed.
+what ``prepare`` changed. ``script_run`` runs a script with what ``accelerate launch`` would tell.
 ``picture`` draws an update, predicted and measured; ``board`` is the widget; ``check`` holds the
 exercises (the same loop for every engine, accumulation with clipping, an exact accuracy).
 Chapter 04.
@@ -22,6 +22,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "run": [
             "described",
             "step",
+        ],
+        "script_run": [
+            "environment",
+            "run_script",
         ],
         "update": [
             "LINES",

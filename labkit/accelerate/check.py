@@ -33,9 +33,9 @@ def one_epoch(answer: Callable) -> Iterator[tuple[str, str]]:
 @exercise
 def accumulate_and_clip(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(accelerator, net, optimizer, loader, max_norm)``, all prepared: an update per
-    ``accelerator.gradient_accumulation_steps`` batches, with the clipped gradient of the mean over
-    all of them and all ranks. Budget: the gradients are all-reduced once per update. Run on real
-    ranks.
+    ``accelerator.gradient_accumulation_steps`` batches, and one of those that are left at the end,
+    with the clipped gradient of the mean over all of its batches and all ranks. Budget: the
+    gradients are all-reduced once per update. Run on real ranks.
     """
     for num_ranks, num_steps in ((2, 2), (3, 3), (2, 1), (2, 4)):
         run = on_ranks(num_ranks, _accumulated, answer, num_steps)
@@ -179,7 +179,8 @@ def _accumulated(answer: Callable, num_steps: int) -> tuple[str, int, int]:
     accelerate = accelerator(accumulation=num_steps)
     size = dist.get_world_size()
     max_norm = 0.5
-    net, optimizer, batches = _parts(3 * num_steps * size)
+    num_batches = 2 * num_steps + (num_steps + 1) // 2  # of a rank, in three updates
+    net, optimizer, batches = _parts(num_batches * size)
     net, optimizer, loader = accelerate.prepare(net, optimizer, _loader(batches))
     with traffic.count() as counted:
         answer(accelerate, net, optimizer, loader, max_norm)

@@ -1,7 +1,8 @@
 """Communication made cheaper, and hidden. Chapter 11.
 
 What the chapter shows lives in the subjects that it is about: plans, networks and rings in
-``labkit.collectives``, buckets, overlap and communication hooks in ``labkit.data_parallel``. Here
-are its exercises, ``check`` and ``hints.json``: accumulate gradients without extra all-reduces,
+``labkit.collectives``, buckets and overlap in ``labkit.data_parallel``. ``compressed_run`` trains
+under a communication hook and counts what it sends. The rest are exercises, ``check`` and
+``hints.json``: accumulate gradients without extra all-reduces,
 compress them with error feedback, order a ring for a network, choose by measuring.
 """

@@ -78,7 +78,7 @@ def launch_script(
     how |= {"port": resources.free_port(), "config": config_file(config, Path(path))}
     how["front"] = on_pretend.front(chosen.pretend)
     each_line = functools.partial(command, path, *map(str, args), **how)
-    needed = needs(chosen, using, restarts=max_restarts > 0)
+    needed = needs(chosen, using, restarts=max_restarts > 0, config=how["config"])
     shown = [each_line(node=node) for node in range(num_nodes(nodes))]
     client = zygote_client.running()
     folder = client.new_folder()

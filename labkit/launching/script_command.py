@@ -91,9 +91,18 @@ def _check_can_pretend(using: str) -> None:
         )
 
 
-def needs(chosen: Rung, using: str, *, restarts: bool = False) -> dict[str, str]:
+def needs(
+    chosen: Rung,
+    using: str,
+    *,
+    restarts: bool = False,
+    config: str | Path | dict | None = None,
+) -> dict[str, str]:
     """What a launcher's environment must say: where its ranks have no GPU each, or shall not see
     one, and where they may be restarted.
+
+    ``config`` is accelerate's. One that names DeepSpeed leaves the choice of a device to DeepSpeed:
+    with ACCELERATE_USE_CPU, accelerate (1.15) trains by DDP and says nothing.
 
     torchrun (2.13) keeps one store for all its starts, and gloo then finds a dead rank's address in
     it: about every second restart hung. With sharing switched off each start has a store of its own
@@ -104,11 +113,22 @@ def needs(chosen: Rung, using: str, *, restarts: bool = False) -> dict[str, str]
         needed["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if not chosen.has_gpu and resources.num_gpus():
         needed["CUDA_VISIBLE_DEVICES"] = ""
-    if using == "accelerate" and chosen.name == "cpu":
-        needed["ACCELERATE_USE_CPU"] = "true"
-    if using == "deepspeed" and chosen.name == "cpu":
+    by_deepspeed = using == "deepspeed" or _names_deepspeed(config)
+    if by_deepspeed and chosen.name == "cpu":
         needed["DS_ACCELERATOR"] = "cpu"
+    elif using == "accelerate" and chosen.name == "cpu":
+        needed["ACCELERATE_USE_CPU"] = "true"
     return needed
+
+
+def _names_deepspeed(config: str | Path | dict | None) -> bool:
+    """Whether a configuration of accelerate's asks for DeepSpeed."""
+    if isinstance(config, dict):
+        return config.get("distributed_type") == "DEEPSPEED"
+    if config is None or not Path(config).is_file():
+        return False
+    text = Path(config).read_text(encoding="utf-8", errors="replace")
+    return any("distributed_type" in line and "DEEPSPEED" in line for line in text.splitlines())
 
 
 def config_file(config: str | Path | dict | None, path: Path) -> str | Path | None:

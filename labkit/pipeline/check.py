@@ -43,7 +43,7 @@ def one_f_one_b_order(answer: Callable) -> Iterator[tuple[str, str]]:
         except (ValueError, TypeError, AttributeError) as fault:
             place, ours, theirs = _first_difference(orders, best)
             yield wrong(
-                "{case}: {place} is {ours!r}; 1F1B has {theirs!r}\n{fault}",
+                "{case}: {place} is {ours!r}; the best order has {theirs!r}\n{fault}",
                 case=case,
                 place=place,
                 ours=ours,
@@ -56,13 +56,14 @@ def one_f_one_b_order(answer: Callable) -> Iterator[tuple[str, str]]:
         least_us = simulate(best).span_us
         if held > least or span_us > least_us:
             yield over_budget(
-                "{case}: a valid order that keeps {held} activations, 1F1B {least}; and takes "
-                "{took:g} forwards of time, 1F1B {least_time:g}",
+                "{case}: a valid order that keeps {held} activations, the best one {least}; and "
+                "takes {took:g} forwards of time, the best one {least_time:g}\n{drawn}",
                 case=case,
                 held=held,
                 least=least,
                 took=span_us / 1000,
                 least_time=least_us / 1000,
+                drawn=_written(_draw(mine)),
             )
 
 
@@ -144,13 +145,11 @@ def chart_fault(answer: Callable) -> Iterator[tuple[str, str]]:
     for chart, truth in _charts():
         given = answer([list(row) for row in chart])
         if given != truth and given != list(truth or ()):
-            padded = (map("{:>3}".format, row) for row in chart)
-            drawn = "\n".join(map(" ".join, padded))
             yield wrong(
                 "answer(chart) is {given!r:.60}; right is {truth}\n{drawn}",
                 given=given,
                 truth=truth,
-                drawn=drawn,
+                drawn=_written(chart),
             )
     try:
         with limit(2.0):
@@ -186,6 +185,12 @@ def _draw(order: Schedule) -> Chart:
     for rank, label, start_us in zip(drawn.rank, drawn.label, drawn.start_us, strict=True):
         rows[rank][round(start_us)] = str(label).removeprefix(str(rank))
     return rows
+
+
+def _written(chart: Chart) -> str:
+    """A chart as text, its boxes under one another."""
+    padded = (map("{:>3}".format, row) for row in chart)
+    return "\n".join(map(" ".join, padded))
 
 
 def _of_the_source(text: str) -> Chart:

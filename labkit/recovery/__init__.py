@@ -14,6 +14,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["checkpoint"],
     submod_attrs={
-        "checkpoint": ["KINDS", "about", "checkpoints", "fault", "load", "save", "save_async"],
+        "checkpoint": [
+            "KINDS",
+            "about",
+            "checkpoints",
+            "fault",
+            "load",
+            "save",
+            "save_async",
+            "spent_s",
+        ],
     },
 )

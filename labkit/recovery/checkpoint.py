@@ -13,7 +13,9 @@ where the number of ranks is the same; with another they are left alone, for not
 Draw from (seed, step) what must not change.
 """
 
-from collections.abc import Mapping
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,11 +31,12 @@ from labkit.recovery import sealed_folder, training_state
 from labkit.recovery.incremental import IncrementalWriter
 from labkit.recovery.sealed_folder import about, checkpoints, fault
 
-__all__ = ["KINDS", "about", "checkpoints", "fault", "load", "save", "save_async"]
+__all__ = ["KINDS", "about", "checkpoints", "fault", "load", "save", "save_async", "spent_s"]
 
 KINDS = ("plain", "sharded", "incremental")
 REST = "rest.pt"
 _background: dict[str, Any] = {}  # of saves under way: their process "group", and the "last" one
+_spent_s: dict[str, float] = {}  # by part of this rank's latest asynchronous save
 
 
 def save(
@@ -85,23 +88,37 @@ def save_async(
     takes many times as long.)
     """
     _settle(KINDS[1:], kind, keep)
-    if "group" not in _background:  # two threads must not send through one group
-        _background["group"] = dist.new_group(backend="gloo")
-    group = _background["group"]
-    tensors, settings = training_state.collect(model, optimizer)
-    own = training_state.own(extra)
-    facts = {"kind": kind, "shapes": training_state.shapes(tensors)}
-    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+    _spent_s.clear()
+    with _spending("group"):
+        if "group" not in _background:  # two threads must not send through one group
+            _background["group"] = dist.new_group(backend="gloo")
+        group = _background["group"]
+    with _spending("list"):
+        tensors, settings = training_state.collect(model, optimizer)
+        own = training_state.own(extra)
+        facts = {"kind": kind, "shapes": training_state.shapes(tensors)}
+    with _spending("copy"):
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
     def finish() -> Path:
-        draft = sealed_folder.begin(Path(folder), step, group)
-        dcp.save(copies, storage_writer=_writer(kind, draft), process_group=group)
-        return _close(draft, facts, settings, own, keep, group)
+        with _spending("write"):
+            draft = sealed_folder.begin(Path(folder), step, group)
+            dcp.save(copies, storage_writer=_writer(kind, draft), process_group=group)
+        with _spending("seal"):
+            return _close(draft, facts, settings, own, keep, group)
 
     pool = ThreadPoolExecutor(1, "labkit-save")
     _background["last"] = pool.submit(finish)
     pool.shutdown(wait=False)
     return _background["last"]
+
+
+def spent_s() -> dict[str, float]:
+    """Where the time of this rank's latest ``save_async`` went, in seconds by the clock. Training
+    stood still for "group" (the first save makes one for the thread's messages), "list" (the
+    tensors by their names) and "copy"; the thread took "write" and "seal" (digests, the disk, the
+    rename), which are there once the save is done."""
+    return dict(_spent_s)
 
 
 def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, Any]:
@@ -135,6 +152,14 @@ def load(path: str | Path, model: nn.Module, optimizer: Optimizer | None = None)
         "rng": is_same_size,
         "skipped": skipped,
     }
+
+
+@contextlib.contextmanager
+def _spending(part: str) -> Iterator[None]:
+    """Adds what the block takes to ``spent_s``."""
+    began_s = time.perf_counter()
+    yield
+    _spent_s[part] = time.perf_counter() - began_s
 
 
 def _settle(kinds: tuple[str, ...] = KINDS, kind: str = "sharded", keep: int = 1) -> None:

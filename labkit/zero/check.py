@@ -2,32 +2,31 @@
 judges."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from labkit.check import exercise, hint, on_ranks, over_budget, status, wrong
 from labkit.sharding import states
+from labkit.sharding.step import Step
 from labkit.words import say
 from labkit.zero import trained_check
 
 __all__ = [
-    "correct_the_textbook",
-    "fit",
+    "cut_evenly",
     "hint",
     "same_training",
     "shard_adamw",
     "status",
+    "which_stage",
 ]
 
-GB = 1e9
-_FITTING = (  # billions of parameters, GB of a device, GB that are taken, ranks
-    (7, 80, 10, 64),
-    (70, 80, 10, 64),
-    (1.3, 24, 2, 8),
-    (13, 40, 5, 16),
-    (175, 80, 20, 16),
-    (3, 80, 8, 4),
-    (175, 80, 0, 64),
-    (2, 40, 8, 1),
-    (40, 79, 79, 8),
+_TO_CUT = (  # sizes of tensors, ranks
+    ((8, 8), 4),
+    ((12, 4), 2),
+    ((7, 3, 6), 4),
+    ((5, 5, 5, 2), 3),
+    ((1, 20, 2, 2), 4),
+    ((3, 2), 8),
+    ((9,), 1),
 )
 
 
@@ -77,77 +76,144 @@ def shard_adamw(answer: Callable) -> Iterator[tuple[str, str]]:
 
 
 @exercise
-def fit(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_params, device_bytes, other_bytes, most_ranks)`` is (num_ranks, stage), or None.
+def cut_evenly(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(sizes, num_ranks)`` has a list per rank of (tensor, start, stop): the slices that it
+    keeps of tensors of these sizes.
 
-    The fewest ranks on which some stage fits (16 bytes per parameter, and ``other_bytes`` on each
-    rank); of the stages that fit there, the lowest.
+    Every element lies on one rank, no rank has more than its share (rounded up), and a rank's
+    slices follow each other, so that one flat buffer holds them. A wrong answer is drawn.
     """
-    for billions, device_gb, other_gb, most in _FITTING:
-        num_params = billions * GB
-        right = _fewest(num_params, device_gb * GB, other_gb * GB, most)
-        given = answer(num_params, device_gb * GB, other_gb * GB, most)
-        given = tuple(given) if isinstance(given, list | tuple) else given
-        case = say(
-            "{billions:g}B parameters, devices of {device_gb} GB, {other_gb} GB of them taken, "
-            "{most} ranks",
-            billions=billions,
-            device_gb=device_gb,
-            other_gb=other_gb,
-            most=most,
-        )
-        if given == right:
-            continue
-        if right is None or given is None or len(given) != 2 or given[1] not in states.STAGES:
-            truth = say("nothing fits") if right is None else say("something does fit")
-            yield wrong("{case}: got {given}; {truth}", case=case, given=given, truth=truth)
-        num_ranks, stage = given
-        mine = say("{num_ranks} ranks at stage {stage}", num_ranks=num_ranks, stage=stage)
-        need = sum(states.state_bytes(num_params, num_ranks, stage).values()) / GB + other_gb
-        if num_ranks > most:
-            yield wrong("{case}: got {num_ranks} ranks", case=case, num_ranks=num_ranks)
-        if need > device_gb:
-            yield wrong("{case}: {mine} need {need:.1f} GB each", case=case, mine=mine, need=need)
-        better = say("stage {stage}", stage=right[1])
-        if right[0] < num_ranks:
-            better = say("{num_ranks} ranks", num_ranks=right[0])
+    for sizes, num_ranks in _TO_CUT:
+        case = say("tensors of {sizes} on {num_ranks} ranks", sizes=sizes, num_ranks=num_ranks)
+        given = answer(list(sizes), num_ranks)
+        fault = _unlike_a_layout(given, sizes, num_ranks)
+        if fault:
+            yield wrong("{case}: {fault}", case=case, fault=fault)
+        owners = _owners(given, sizes)
+        drawn = _drawn(owners)
+        for tensor, row in enumerate(owners):
+            for at, ranks in enumerate(row):
+                if len(ranks) != 1:
+                    yield wrong(
+                        "{case}: element {at} of tensor {tensor} lies on {count} ranks\n{drawn}",
+                        case=case,
+                        at=at,
+                        tensor=tensor,
+                        count=len(ranks),
+                        drawn=drawn,
+                    )
+        line = [rank for (rank,) in chain.from_iterable(owners)]
+        yield from _uneven(case, line, num_ranks, drawn)
+
+
+def _unlike_a_layout(given: object, sizes: tuple[int, ...], num_ranks: int) -> str:
+    """Why this is no list of slices for each rank; "" if it is one."""
+    if not isinstance(given, list | tuple) or len(given) != num_ranks:
+        return say("the answer is a list with an entry per rank; got {given!r:.60}", given=given)
+    for rank, slices in enumerate(given):
+        for each in slices:
+            if len(each) != 3 or not 0 <= each[0] < len(sizes):
+                return say(
+                    "a slice is (tensor, start, stop); rank {rank} has {each!r:.40}",
+                    rank=rank,
+                    each=each,
+                )
+            if not 0 <= each[1] < each[2] <= sizes[each[0]]:
+                return say(
+                    "rank {rank} has {each!r:.40}; that tensor has {size} elements",
+                    rank=rank,
+                    each=each,
+                    size=sizes[each[0]],
+                )
+    return ""
+
+
+def _owners(given: list, sizes: tuple[int, ...]) -> list[list[list[int]]]:
+    """For each element of each tensor, the ranks that keep it."""
+    owners: list[list[list[int]]] = []
+    for size in sizes:
+        owners.append([[] for _ in range(size)])
+    for rank, slices in enumerate(given):
+        for tensor, start, stop in slices:
+            for at in range(start, stop):
+                owners[tensor][at].append(rank)
+    return owners
+
+
+def _drawn(owners: list[list[list[int]]]) -> str:
+    """Each tensor as a row of its elements: see ``_sign``."""
+    lines = []
+    for tensor, row in enumerate(owners):
+        signs = "".join(map(_sign, row))
+        lines.append(say("tensor {tensor}: {row}", tensor=tensor, row=signs))
+    return "\n".join(lines)
+
+
+def _sign(ranks: list[int]) -> str:
+    """An element: the rank that keeps it, "." nobody, "+" several."""
+    if len(ranks) == 1:
+        return str(ranks[0])
+    return "+" if ranks else "."
+
+
+def _uneven(case: str, line: list[int], num_ranks: int, drawn: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with tensors laid end to end, of which each element has one rank."""
+    share = -(-len(line) // num_ranks)
+    for rank in range(num_ranks):
+        held = line.count(rank)
+        if held > share:
+            yield over_budget(
+                "{case}: rank {rank} keeps {held} elements, its share is {share}\n{drawn}",
+                case=case,
+                rank=rank,
+                held=held,
+                share=share,
+                drawn=drawn,
+            )
+    if line != sorted(line):
         yield over_budget(
-            "{case}: {mine} fit ({need:.1f} GB each); so do {better}",
+            "{case}: a rank's elements do not follow each other, so its part is not one piece of "
+            "the line\n{drawn}",
             case=case,
-            mine=mine,
-            need=need,
-            better=better,
+            drawn=drawn,
         )
 
 
 @exercise
-def correct_the_textbook(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_params, num_ranks, stage)`` is the bytes of model states per rank: those of a
-    live DeepSpeed engine, averaged over its ranks, what it pads and keeps without need left out."""
-    for num_ranks, stage in ((4, 0), (4, 1), (4, 2), (4, 3), (8, 1), (64, 2), (1, 3), (3, 1)):
-        mine = float(answer(7e9, num_ranks, stage))
-        right = sum(states.state_bytes(7e9, num_ranks, stage).values())
-        if abs(mine - right) > 1e-6 * right:
-            yield wrong(
-                "7B, {num_ranks} ranks, stage {stage}: got {mine:.2f} GB, not {right:.2f}",
-                num_ranks=num_ranks,
-                stage=stage,
-                mine=mine / GB,
-                right=right / GB,
+def which_stage(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(payload, num_params, microbatches)`` is the stage that ran, 0 to 3: told from the
+    bytes that a step of a DeepSpeed engine in bf16 handed to each collective, on one rank."""
+    for stage in states.STAGES:
+        for ranks, layers, microbatches in ((2, 1, 2), (4, 3, 3), (8, 2, 5)):
+            step = Step(
+                engine=f"zero{stage}", ranks=ranks, layers=layers, microbatches=microbatches
             )
-    names = ("zero1", "zero2", "zero3")
-    num_params, live = on_ranks(2, trained_check.live_engines, *names, hang_s=25)[0]
-    for stage, num_bytes in live.items():
-        mine = float(answer(num_params, 2, stage))
-        if abs(mine - num_bytes) > 1e-3 * num_bytes:
-            yield wrong(
-                "{num_params:,} parameters, 2 ranks, stage {stage}: got {mine:,.0f} bytes; a live "
-                "DeepSpeed engine holds {num_bytes:,.0f}",
-                num_params=num_params,
-                stage=stage,
-                mine=mine,
-                num_bytes=num_bytes,
-            )
+            num_params = sum(unit.num_params for unit in step.units())
+            yield from _told(answer, step.payload(), num_params, step)
+    small = [
+        Step(engine=f"zero{stage}", layers=1, dim=32, heads=2, seq_len=16) for stage in (3, 1, 2, 0)
+    ]
+    num_params = sum(unit.num_params for unit in small[0].units())
+    payloads = on_ranks(2, trained_check.payloads, small, hang_s=25)[0]
+    for each, payload in zip(small, payloads, strict=True):
+        yield from _told(answer, payload, num_params, each)
+
+
+def _told(
+    answer: Callable, payload: dict[str, int], num_params: int, step: Step
+) -> Iterator[tuple[str, str]]:
+    """Whether the answer knows the stage of one step."""
+    given = answer(dict(payload), num_params, step.microbatches)
+    if given != int(step.engine[-1]):
+        yield wrong(
+            "{num_params:,} parameters, {microbatches} microbatches, payload {payload}: got stage "
+            "{given}; it was stage {right}",
+            num_params=num_params,
+            microbatches=step.microbatches,
+            payload=payload,
+            given=given,
+            right=step.engine[-1],
+        )
 
 
 @exercise
@@ -192,17 +258,3 @@ def same_training(answer: Callable) -> Iterator[tuple[str, str]]:
         )
     if fault:
         yield wrong("{case}: {fault}", case=case, fault=fault)
-
-
-def _fewest(
-    num_params: float, device_bytes: float, other_bytes: float, most: int
-) -> tuple[int, int] | None:
-    """The right answer of ``fit``."""
-    options = []
-    for stage in states.STAGES:
-        num_ranks = states.ranks_needed(
-            num_params, device_bytes, stage, extra_bytes=other_bytes, most=most
-        )
-        if num_ranks is not None:
-            options.append((num_ranks, stage))
-    return min(options, default=None)

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from labkit.sharding import run as sharding_run
 from labkit.sharding.step import Step
 from labkit.words import say
@@ -117,36 +115,23 @@ def _unlike(mine: "dict[str, Tensor]", alone: "nn.Module") -> str:
     return ""
 
 
-def live_engines(*names: str) -> tuple[int, dict[int, float]]:
-    """Parameters, and per stage the bytes of states that two live DeepSpeed engines hold on
-    average; ``names`` of the engines ("zero1") of stages 1, 2, ..."""
-    import torch
+def payloads(steps: list[Step]) -> list[dict[str, int]]:
+    """What a step of each live engine hands to its collectives, by kind."""
     from torch import distributed as dist
 
     from labkit import model
-    from labkit.sharding import engines
-    from labkit.shards import NO_TENSOR
+    from labkit.measure import traffic
 
-    live = {}
-    for stage, name in enumerate(names, start=1):
-        setting = Step(engine=name, layers=1, dim=32, heads=2, seq_len=16)
-        net = model.Transformer(setting.layers, setting.dim, setting.heads, max_len=setting.seq_len)
-        num_params = sum(weight.numel() for weight in net.parameters())
-        trainer = sharding_run.wrap(setting, net)
-        batch = model.story_tokens(1, setting.seq_len, seed=dist.get_rank())
-        seen = []
-
-        def look(_: int, engine: Any = trainer.engine, seen: list = seen) -> None:
-            seen.append(engines.shards(engine))
-
-        trainer.train(2, *batch)
-        trainer.train(2, *batch, between=look)
-        held = seen[0]
-        counted = (held.kind != "buffer") & ~np.isin(held.tensor, NO_TENSOR)
-        total = torch.tensor(float(held.num_bytes[counted].sum()))
-        dist.all_reduce(total)
-        live[stage] = total.item() / dist.get_world_size()
-    return num_params, live
+    told = []
+    for step in steps:
+        net = model.Transformer(step.layers, step.dim, step.heads, max_len=step.seq_len)
+        trainer = sharding_run.wrap(step, net)
+        batch = model.story_tokens(1, step.seq_len, seed=dist.get_rank())
+        trainer.train(step.microbatches, *batch)
+        with traffic.count() as counted:
+            trainer.train(step.microbatches, *batch)
+        told.append(dict(counted.payload_bytes))
+    return told
 
 
 def zero3(

@@ -2,605 +2,195 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.6.1", "8.6.2", "10.3.2", "19.3.2", "S7"]
-#     needs: ["DeepSpeed (installed with labkit)"]
+#     needs: ["chapters 00 and 02", "DeepSpeed (installed with labkit)"]
 #     minutes: 60
 # ---
 
 # %% [markdown]
 # # Pipeline parallelism
 #
-# *Sections 8.6.1, 8.6.2, 10.3.2, 19.3.2 and S7 of the source material. About an hour. No GPU is needed.*
+# *About an hour. You need chapters 00 and 02. No GPU is needed.*
 #
-# A model too large for one device can be cut into **stages**, one per device. Activations travel forward through the stages, gradients travel back. Whenever a device waits for another, it is idle; that idle time is the **bubble**.
+# Our model of 7 billion parameters needs 112 GB while it trains, and a card has 80. So we cut it: layers 0 to 7 go on the first card, 8 to 15 on the second, and so on, until each of four cards holds a quarter. Only activations travel between them, a few MB at a time. It fits, and it runs. But a step takes as long as it would on one enormous card, because at any moment three of our four cards wait. We pay for four and use one.
 #
-# You will build a pipeline from send and recv, predict the bubble of seven schedules, run each of them on real processes, and lay both on one time axis. At the end, PipeDream, which has no bubble and pays for it in another coin.
-
-# %%
-import labkit as lab
-
-lab.begin("en")
-from labkit import model, pipeline, widgets
-from labkit.pipeline import pipedream_run
-from labkit.pictures import scene
-from labkit.pipeline import check
-from labkit.pipeline.schedules import TITLES, one_f_one_b, parse, validate
-from labkit.pipeline.simulation import Cost, bubble_formula, in_flight, simulate
-from labkit.timeline import bubble
-
-
-def draw(timeline, title, **options):
-    widgets.show(scene.timeline(timeline, title=title, **options))
-
-
-# %% [markdown] sections="S7"
-# ## Two stages by hand
-#
-# Rank 0 holds the first half of a small transformer, rank 1 the second half. For each microbatch: rank 0 computes and sends, rank 1 computes forward and backward and sends the gradient back, rank 0 computes backward. `Paced` makes a stage take a stated time; more about it below.
-
-
-# %%
-def two_stages(num_microbatches, forward_us):
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from labkit.measure import pace, trace
-    from torch.profiler import record_function as name
-
-    torch.manual_seed(0)
-    me = dist.get_rank()
-    half = model.split(model.Transformer(2, 32, 2), 2)[me]
-    stage = pace.Paced(half, forward_us=forward_us)
-    tokens, targets = model.story_tokens(num_microbatches, 32)
-    dist.barrier()
-    with trace.record():
-        for k in range(num_microbatches):
-            x, grad = torch.empty(1, 32, 32), torch.empty(1, 32, 32)
-            if me == 0:
-                with name(f"0F{k}"):
-                    y = stage(tokens[k : k + 1])
-                dist.send(y.detach(), 1), dist.recv(grad, 1)
-                with name(f"0B{k}"):
-                    y.backward(grad)
-            else:
-                dist.recv(x, 0)
-                with name(f"1F{k}"):
-                    loss = model.loss(stage(x.requires_grad_()), targets[k : k + 1])
-                with name(f"1B{k}"):
-                    (loss / num_microbatches).backward()
-                dist.send(x.grad, 0)
-    return {f"layers.{key}": weight.grad for key, weight in half.named_parameters()}
-
-
-# %%
-by_hand = lab.launch(two_stages, 2, 20_000, ranks=2, timeout_s=40)
-draw(by_hand.timeline(), "send / recv")
-
-# %% [markdown]
-# No two boxes lie above each other: rank 0 waits for the gradient of microbatch 0 before it starts microbatch 1. Each rank is idle half of the time.
-#
-# The gradients are right, though. The largest difference from the same batch on one process, over all weights:
+# Where does that time go, and how much of it can we get back?
 
 # %%
 import torch
+import torch.distributed as dist
+from torch.profiler import record_function
 
-torch.manual_seed(0)
-whole = model.Transformer(2, 32, 2)
-tokens, targets = model.story_tokens(2, 32)
-model.loss(whole(tokens), targets).backward()
-gradients = by_hand[0] | by_hand[1]
-max(
-    (gradients[name] - weight.grad).abs().max().item()
-    for name, weight in whole.named_parameters()
-)
+import labkit as lab
+from labkit import model, pipeline, planner, widgets
+from labkit.pipeline import check, pipedream_run
+from labkit.timeline import bubble
 
-# %% [markdown] sections="S7"
-# ### The hand-written pipeline of S7
-#
-# S7 puts two stages on two devices, drives both from **one** process, and calls `output.backward(micro)`. First the loop as printed (smaller sizes; one device stands for both). It does not survive its first backward: what `backward` takes is a gradient of the output's shape, and `micro` is the input.
-
-
-# %%
-def textbook_s7(as_printed):
-    import torch
-    from labkit.measure import pace, trace
-    from torch import nn
-    from torch.profiler import record_function as name
-
-    stage1 = pace.Paced(nn.Sequential(nn.Linear(16, 32), nn.ReLU()), forward_us=20_000)
-    stage2 = pace.Paced(
-        nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10)),
-        forward_us=20_000,
-    )
-    microbatches, outputs = torch.randn(8, 16).split(2), []
-    with trace.record():
-        for k, micro in enumerate(microbatches):
-            with name(f"0F{k}"):
-                x = stage1(micro)
-            with name(f"1F{k}"):
-                outputs.append(stage2(x))
-    for output, micro in reversed(list(zip(outputs, microbatches))):
-        if as_printed:
-            output.backward(micro)
-        else:
-            output.square().mean().backward()  # a scalar loss needs no gradient from outside
-
-
-# %%
-try:
-    lab.launch(textbook_s7, True, ranks=1, timeout_s=30)
-except lab.RankFailed as verdict:
-    print(str(verdict).partition("\n")[0])
+lab.begin("en", deadline_s=60)
+pipeline.Step(schedule="naive", ranks=4, microbatches=8).board()
 
 # %% [markdown]
-# With a loss it runs. Here are its forwards, one row for each of the two **devices** (both are driven by the one process): cut into microbatches, and yet the devices take turns. Microbatches help only if a stage starts the next one while the other stage still works on the last. Which stage does what when is a **schedule**, and schedules are what this chapter is about. (On two GPUs, where a call returns before its work is done, some forwards may happen to overlap; nothing in this loop sees to it.)
+# Each row is a card, here a [rank](GLOSSARY.md#rank): F is forward, B is backward, and the hatched part is waiting. Choose GPipe as the schedule, then move the microbatches from 8 to 16. What happens to the hatched part?
+#
+# **When you are done** you can build a pipeline with `send` and `recv`, say how idle it will be before you run it, and choose a schedule for the memory that you have.
+
+# %% [markdown] sections="S7"
+# ## Two stages, by hand
+#
+# Let's begin with two cards. Rank 0 holds the first half of a small transformer and rank 1 the second half; each half is a [stage](GLOSSARY.md#stage). Forward, the activations go from rank 0 to rank 1. Backward, their gradient comes back the same way. The names in `record_function` only label the boxes of the picture: `1B0` is stage 1, backward, piece 0 of the batch.
+
 
 # %%
-from dataclasses import replace
+def two_stages():
+    torch.manual_seed(0)
+    rank = dist.get_rank()
+    stage = model.split(model.Transformer(4, dim=128, num_heads=4), 2)[rank]
+    tokens, targets = model.story_tokens(8, 64)
+    if rank == 0:
+        with record_function("0F0"):
+            activations = stage(tokens)
+        dist.send(activations.detach(), dst=1)
+        gradient = torch.empty_like(activations)
+        dist.recv(gradient, src=1)
+        with record_function("0B0"):
+            activations.backward(gradient)
+    else:
+        received = torch.empty(8, 64, 128)
+        dist.recv(received, src=0)
+        with record_function("1F0"):
+            loss = model.loss(stage(received.requires_grad_()), targets)
+        with record_function("1B0"):
+            loss.backward()
+        dist.send(received.grad, dst=0)
+    return {f"layers.{name}": weight.grad for name, weight in stage.named_parameters()}
 
 
-def boxes(run):
-    """What a run computed, without its messages."""
-    timeline = run.timeline()
-    return timeline.select(timeline.lane == "compute")
+# %%
+by_hand = lab.launch(two_stages, ranks=2, record=True)
+by_hand
 
+# %% [markdown]
+# This was measured, on two real processes. Look at the boxes: they never overlap in time. Rank 1 can't begin before the activations arrive, and rank 0 can't go back before their gradient does, so the two take turns.
+#
+# At least the result is right. Here is the same batch on one process, and the largest difference between its gradients and those of our two ranks:
 
-s7 = boxes(lab.launch(textbook_s7, False, ranks=1, timeout_s=30))
-stage_of_box = torch.tensor([int(label[0]) for label in s7.label]).numpy()
-draw(
-    replace(s7, rank=stage_of_box, num_ranks=2),
-    {
-        "en": "S7: one process, rank 0 = dev0, rank 1 = dev1",
-        "zh": "S7：一个进程，rank 0 = dev0，rank 1 = dev1",
-    },
-)
+# %%
+torch.manual_seed(0)
+whole = model.Transformer(4, dim=128, num_heads=4)
+tokens, targets = model.story_tokens(8, 64)
+model.loss(whole(tokens), targets).backward()
+alone = {name: weight.grad for name, weight in whole.named_parameters()}
+lab.difference(by_hand[0] | by_hand[1], alone)
+
+# %% [markdown] sections="S7"
+# That is rounding in the last digit of a float.
+#
+# <details><summary>Erratum S7: a backward that is given the input, and one process for two devices</summary>
+#
+# The source's pipeline calls `output.backward(micro)`, and so gives `backward` the input of the stage. What `backward` takes is a gradient of the shape of the *output*, so the loop does not survive its first backward. Run it: `torch.nn.Linear(16, 10)(torch.randn(2, 16)).backward(torch.randn(2, 16))` raises a RuntimeError about the shapes. With a scalar loss it runs. But the loop also drives both devices from one process, forward after forward, so they still take turns although the batch is in pieces: nobody starts the next piece while the other device is busy. (On two GPUs, where a call returns before its work is done, some of it may happen to overlap; nothing in the loop sees to it.)
+#
+# </details>
 
 # %% [markdown] sections="8.6.1"
-# ## Four stages, one microbatch at a time
+# ## Four stages
 #
-# **What "paced" means.** Four ranks on two cores would fight for the cores, and the picture would show that fight. So every stage does its real work and then sleeps until a stated time has passed: here a forward takes `forward_ms` milliseconds and a backward twice that. Processes, messages and order are real; only the durations are stated. Every picture says "paced" where that was done.
+# From here on we use `pipeline.Step`. It trains the same small transformer through torch's own pipeline library, whose code you will see later, on as many real ranks as we ask for.
 #
-# The thin strips below a rank are its messages. A send lasts until somebody looks whether it has arrived; torch looks late.
-#
-# This is the **naive** pipeline: one microbatch in flight. How many of four ranks work at any moment?
+# Four ranks on a laptop with two cores would fight for the cores, and the picture would show that fight. So each stage does its real work and then sleeps until a stated time is over: here a forward takes 25 ms and a backward twice that. Such a run is called [paced](GLOSSARY.md#paced). Processes, messages and their order are real, and only the durations are stated. If a stage could not keep its time, because the machine was busy, the picture says [overran](GLOSSARY.md#overran).
 
 # %%
 naive = pipeline.Step(schedule="naive", ranks=4, microbatches=2, forward_ms=25)
-runs = {"naive": naive.run()}
-draw(runs["naive"].timeline(), naive.title())
+naive.compare()
 
 # %% [markdown]
-# One of p ranks works, so the bubble is $(p-1)/p$. The 75 % of section 8.6.1 is right, and more microbatches do not change it:
+# Above is what theory predicts, below what four processes did. The share of time in which ranks wait is called the [bubble](GLOSSARY.md#bubble). One of p ranks works here, so it is $(p-1)/p$, or 75 %.
+#
+# The thin marks under a rank are its messages. Don't read a duration into them: a send ends when torch next looks whether it has arrived.
+#
+# This step sent two pieces of a batch through the pipeline, one after the other. What would eight pieces do to the bubble?
 
 # %%
-for m in (1, 2, 8):
-    predicted = naive.but(microbatches=m).predict()
-    print(f"m = {m}   (p-1)/p = {3 / 4:.3f}   simulated {bubble(predicted):.3f}")
-print(f"measured, m = 2: {bubble(runs['naive'].timeline()):.3f}")
+more = lab.guess("bubble, one piece at a time, 8 pieces", between=(0, 1))
+
+# %%
+more.score(bubble(naive.but(microbatches=8).predict()))
+
+# %% [markdown]
+# Nothing at all. As long as only one piece is on its way, three ranks wait, however many pieces follow.
+#
+# <details><summary>Erratum 8.6.1: a "naive" chart that is not naive</summary>
+#
+# The textbook draws `F0 . F1 . F2 . F3` on rank 0 and the same one step later on the next rank. Then two ranks work in nearly every step, so this is a pipeline already, without its backward, and its bubble is not the 75 % that stands under it. The 75 % itself is right for a naive one: `bubble(naive.predict())`.
+#
+# </details>
 
 # %% [markdown] sections="8.6.1, 19.3.2"
-# ## GPipe: predict, simulate, run, compare
+# ## Microbatches
 #
-# GPipe cuts the batch into m microbatches and sends all of them forward before the first goes back. Four stages, eight microbatches, backward twice as long as forward.
+# The cure is to let several pieces travel at once. While rank 1 works on the first piece, rank 0 can already begin the second. The pieces are called [microbatches](GLOSSARY.md#microbatch); there are m of them. **GPipe** sends all of them forward, and only then the first one back.
 #
-# **Predict.** What share of the ranks' time is idle? `27 %`, `0.27` and `3/11` all mean the same to the field.
+# Say we have four ranks and eight microbatches. How idle are the ranks still?
 
 # %%
-my_bubble = lab.guess(
-    {
-        "en": "idle share of GPipe, 4 stages, 8 microbatches",
-        "zh": "GPipe 的空闲占比：4 个 stage，8 个微批次",
-    },
-    between=(0, 1),
-)
+idle = lab.guess("bubble of GPipe, 4 ranks, 8 microbatches", between=(0, 1))
 
 # %% [markdown]
-# **Simulate.** A schedule is only an order per rank: `2F0` means stage 2, forward, microbatch 0. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline. `step.order()` is the one, `step.predict()` the other.
+# Theory needs very little to answer. A [schedule](GLOSSARY.md#schedule) is only an order of actions for each rank. Give each action a duration, start it as soon as its rank is free and its input is there, and the order becomes a timeline:
 
 # %%
 step = pipeline.Step(schedule="gpipe", ranks=4, microbatches=8, forward_ms=25)
-predicted = step.predict()
 print(step.order())
-draw(predicted, step.title())
-print(f"simulated {bubble(predicted):.3f}, formula {step.formula():.3f}")
-my_bubble.score(bubble(predicted))
-
-# %% [markdown]
-# **Run.** Four processes train the small transformer through `torch.distributed.pipelining`. **Compare.** Prediction above, measurement below, one axis; the dashed line is the predicted end.
 
 # %%
-runs["gpipe"] = step.run()
 step.compare()
 
+# %%
+idle.score(bubble(step.predict()))
+
 # %% [markdown]
-# Where does the difference come from? The sentence under the picture says how much longer than predicted all ranks together were idle, and why: actions took other than their stated time, messages were not free, ranks began late, or there was work between actions, such as the loss.
+# Every rank works on 8 microbatches and waits for the time of 3: one for each other rank, while the pipeline fills and while it drains. So 3 of 11 slots are idle, whatever a microbatch costs:
 #
-# See for yourself, in the **trace viewer**. Point at a box: its times, and the same action in the other half. Click a message: an arrow to the one that receives it. Drag over a window: what each rank did in it. After a click `+ - 0`, the arrow keys, `n` and `p` work too.
+# $$\text{bubble} = \frac{p-1}{m+p-1}$$
+#
+# The measured bubble is a little larger. The sentence under the picture says why: actions took other than their stated time, messages were not free, ranks began late, or there was work between actions, such as the loss.
+
+# %% [markdown] sections="8.6.1"
+# <details><summary>Erratum 8.6.1: "about 50 %" for four stages and four microbatches</summary>
+#
+# Three of seven slots are idle. Run it: `bubble(step.but(microbatches=4).predict())` gives 0.43. Some people divide by the *useful* time instead, which gives $(p-1)/m$, here 0.75: `bubble(step.but(microbatches=4).predict(), over="ideal")`. Neither is a half, so say which one you mean.
+#
+# </details>
+#
+# ### Look closer
+#
+# The next cell shows both timelines in the trace viewer. Point at a box, and you see its times and the same action in the other half. Click a message, and an arrow shows who receives it. Drag over a stretch of time, and you read what each rank did in it. After a click the keys work too: `+` and `-` zoom, `0` shows everything, the arrows move, `n` and `p` go to the next and the previous box.
 
 # %%
-widgets.trace(predicted, runs["gpipe"], title=step.title())
+widgets.trace(step.predict(), step.compare().run, title=step.title())
 
 # %% [markdown]
-# Each rank works for m microbatches and waits for p - 1. Over **total** time that is $(p-1)/(m+p-1)$; over the **ideal** time, without waiting, it is $(p-1)/m$. Say which one you mean: section 8.6.1 gives "about 50 %" for four stages and four microbatches, and neither is 50 %.
+# ### How many microbatches are enough?
+#
+# Four ranks again. From how many microbatches on is the bubble at most 10 %?
 
 # %%
-print("  m   of total  simulated   of ideal")
-for m in (1, 2, 3, 4, 8, 16, 32):
-    each = step.but(microbatches=m)
-    of_ideal = bubble_formula(each.order(), over="ideal")
-    print(
-        f"{m:3}   {each.formula():8.1%} {bubble(each.predict()):10.1%} {of_ideal:10.1%}"
-    )
+enough = lab.guess("microbatches for a bubble of 10 %, 4 ranks", between=(1, 100))
 
-# %% [markdown]
-# On real ranks too: `lab.sweep` varies one field of the step, predicts at every value, and runs at those in `run`. The dot at 8 is the run above.
+# %%
+shares = {m: bubble(step.but(microbatches=m).predict()) for m in range(1, 101)}
+enough.score(min(m for m, share in shares.items() if share <= 0.1))
 
 # %%
 lab.sweep(step, microbatches=[1, 2, 4, 8, 16, 32], run=[2, 8])
 
-# %% [markdown] sections="10.3.2, 19.3.2"
-# ## 1F1B: the same bubble, less memory
-#
-# GPipe keeps the activations of all m microbatches until their backwards. 1F1B (PipeDream-Flush in section 10.3.2) lets a rank run p - 1 - r forwards to fill the pipeline, and then one forward, one backward in turn: every backward frees an activation.
-#
-# **Predict.** Section 19.3.2 says 1F1B reduces the bubble. What will it be with four ranks and eight microbatches?
-
-# %%
-my_bubble = lab.guess(
-    {
-        "en": "idle share of 1F1B, 4 stages, 8 microbatches",
-        "zh": "1F1B 的空闲占比：4 个 stage，8 个微批次",
-    },
-    between=(0, 1),
-)
-
-# %%
-step = step.but(schedule="1f1b")
-runs["1f1b"] = step.run()
-measured = runs["1f1b"].timeline()
-print(f"simulated {bubble(step.predict()):.3f}, measured {bubble(measured):.3f}")
-display(step.compare())
-my_bubble.score(bubble(step.predict()))
-
 # %% [markdown]
-# It has not moved: GPipe and 1F1B both pay p - 1 microbatches to fill the pipeline and to drain it, as does any order with one stage per rank whose backwards are in one piece. (Interleaving and zero bubble, below, change just that.) What changed is the bar at the right of each row: the microbatches whose activations a rank holds at its peak. Simulated from the order, and measured, in the very same runs, as the bytes that autograd kept:
-
-# %%
-print("rank   GPipe: held   measured     1F1B: held   measured")
-for rank in range(4):
-    cells = [
-        f"{in_flight(step.but(schedule=name).order())[rank]:11} {runs[name][rank]['peak_activation_bytes'] / 1000:8.0f} kB"
-        for name in ("gpipe", "1f1b")
-    ]
-    print(f"{rank:4}   {'    '.join(cells)}")
-
-# %% [markdown]
-# Rank r of 1F1B holds at most min(m, p - r) microbatches, however large m is. So the bubble can be made small by a large m, which memory would forbid under GPipe. This 1F1B updates once per batch and needs no versions of the weights; those belong to PipeDream, below.
-
-# %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# ## The textbook's charts, judged
-#
-# Below are four charts of the sources, a box per step, microbatches counted from 0. First the "naive" one of 8.6.1. If it were naive, one rank would work at a time.
-
-# %%
-CHARTS = {
-    "8.6.1 naive": "F0 .  F1 .  F2 .  F3 .  .  . | .  F0 .  F1 .  F2 .  F3 .  . |"
-    ".  .  F0 .  F1 .  F2 .  F3 . | .  .  .  F0 .  F1 .  F2 .  F3",
-    "8.6.1 GPipe": "F0 F1 F2 F3 . B0 B1 B2 B3 | . F0 F1 F2 F3 B0 B1 B2 B3 |"
-    ". . F0 F1 F2 F3 B0 B1 B2 B3 | . . . F0 F1 F2 F3 B0 B1 B2 B3",
-    "10.3.2 1F1B": "|".join(
-        ". " * rank + "F0 F1 F2 F3 B0 B1 B2 B3" for rank in range(4)
-    ),
-    "19.3.2 GPipe": "|".join(
-        ". " * rank + "F0 F1 F2 F3 B3 B2 B1 B0" for rank in range(4)
-    ),
-}
-rows = [row.split() for row in CHARTS["8.6.1 naive"].split("|")]
-at_work = [sum(box != "." for box in step) for step in zip(*rows)]
-print(
-    f"ranks at work in each step: {at_work}, idle as drawn: {1 - sum(at_work) / 40:.0%}"
-)
-
-# %% [markdown]
-# Two ranks work at once: that chart is a pipeline already (without backward), and its bubble is not the 75 % written under it.
-#
-# The other three have backwards. `validate` asks whether each rank's order can run at all. `simulate` then says in which step each box can stand at the earliest, if forward and backward take one step each. A box drawn before that is impossible.
-
-
-# %%
-def judge(chart):
-    rows = [row.split() for row in chart.split("|")]
-    drawn = {
-        f"{rank}{box}": step
-        for rank, row in enumerate(rows)
-        for step, box in enumerate(row)
-        if box != "."
-    }
-    orders = [
-        " ".join(f"{rank}{box}" for box in row if box != ".")
-        for rank, row in enumerate(rows)
-    ]
-    order = parse("\n".join(f"rank {rank}: {text}" for rank, text in enumerate(orders)))
-    validate(order)
-    possible = simulate(order, Cost(forward_us=1, backward_us=1))
-    starts = dict(zip(possible.label.tolist(), possible.start_us.astype(int).tolist()))
-    early = sorted((step, box) for box, step in drawn.items() if step < starts[box])
-    print(
-        f"drawn too early: {len(early)} of {len(drawn)} boxes; microbatches held: {in_flight(order)}"
-    )
-    print(
-        *(
-            f"first of them: {box} in step {step}, possible in step {starts[box]}"
-            for step, box in early[:1]
-        )
-    )
-    return possible
-
-
-# %%
-for title in ("8.6.1 GPipe", "10.3.2 1F1B", "19.3.2 GPipe"):
-    print(title)
-    possible = judge(CHARTS[title])
-
-# %% [markdown]
-# The orders can run; the times cannot. In all three, stage 0 starts a backward before stage 1 has done its own: the backward has to begin on the **last** stage and march to stage 0. The chart that 10.3.2 calls 1F1B holds four microbatches on every rank, so it is GPipe's order. The last chart with its boxes where they can stand:
-
-# %%
-draw(
-    replace(possible, start_us=possible.start_us * 1000, end_us=possible.end_us * 1000),
-    "19.3.2, 1 step = 1 ms",
-)
-
-# %% [markdown] sections="8.6.1"
-# ## All schedules in one table
-#
-# What does shrink the bubble? *Interleaved 1F1B* gives each rank two smaller stages: filling takes half as long. *Zero bubble* splits a backward into I (gradient of the input, for which the previous stage waits) and W (gradient of the weights, for which nobody waits) and fills the gaps with W. *ZBV* does both, its stages laid out in a V.
-
-# %%
-for name in ("interleaved_1f1b", "zb_h1", "interleaved_zb", "zbv"):
-    runs[name] = step.but(schedule=name).run()
-step.but(schedule="zbv").compare()
-
-# %%
-print(f"{'p = 4, m = 8':<24} formula simulated measured   peak in flight, per rank")
-for name, run in runs.items():
-    each = step.but(schedule=name, microbatches=2 if name == "naive" else 8)
-    order, formula = each.order(), each.formula()
-    print(
-        f"{TITLES[name]:<24} {'-' if formula is None else f'{formula:.3f}':>7} {bubble(each.predict()):9.3f}"
-        f" {bubble(run.timeline()):8.3f}   {in_flight(order)} / {order.num_stages // 4}"
-    )
-
-# %% [markdown]
-# Reading the table:
-#
-# - In flight counts stage activations; where a rank holds two stages, each is half as large ("/ 2").
-# - With two stages per rank, every action is half as long and there are twice as many messages: the measured bubble lies further above the simulated one.
-# - ZBV's formula is 0, the simulation's bubble is not. The formula counts each rank from its own first action to its own last; our bubble counts every rank from the first action of all. The ranks start one after another, and that stagger is all there is:
-
-# %%
-simulated = step.but(schedule="zbv").predict()
-for rank in range(4):
-    mine = simulated.select(simulated.rank == rank)
-    idle_us = (
-        mine.end_us.max() - mine.start_us.min() - (mine.end_us - mine.start_us).sum()
-    )
-    print(
-        f"rank {rank}: starts at {mine.start_us.min() / 1000:4.0f} ms, then idle for {idle_us / 1000:.0f} ms"
-    )
-
-# %% [markdown] sections="8.6.1"
-# One more thing the stated times hide: stage 0 has no input that wants a gradient, so its real I is empty and torch does all of its backward in W. Here its I takes the stated time like every other.
-#
-# ### Turn the knobs
-#
-# Schedule, ranks, microbatches, the backward's length, the price of a message. The button runs the same configuration on real ranks and lays the measurement under the prediction.
-
-# %%
-step.board()
-
-# %% [markdown] sections="8.6.2, 10.3.2"
-# ## The libraries
-#
-# ### torch.distributed.pipelining
-#
-# Section 10.3.2 imports `torch.distributed.pipeline.sync.Pipe`. It is gone:
-
-# %%
-import importlib.util
-
-for name in ("torch.distributed.pipeline.sync", "torch.distributed.pipelining"):
-    try:
-        print("found:", importlib.util.find_spec(name).name)
-    except ModuleNotFoundError as error:
-        print(error)
-
-# %% [markdown]
-# Its successor, used directly: wrap this rank's part in a `PipelineStage`, choose a schedule, call `step`. The first rank gives the inputs, the last one the targets.
-
-
-# %%
-def torch_pipeline(num_steps):
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
-    torch.manual_seed(0)
-    rank, size, means = dist.get_rank(), dist.get_world_size(), []
-    part = model.split(model.Transformer(4, 32, 2, max_len=32), size)[rank]
-    stage = PipelineStage(part, rank, size, torch.get_default_device())
-    schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=model.loss)
-    optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
-    for step in range(num_steps):
-        tokens, targets = model.story_tokens(8, 32, seed=step)
-        losses = []
-        optimizer.zero_grad()
-        schedule.step(
-            *([tokens] if rank == 0 else []),
-            target=targets if rank == size - 1 else None,
-            losses=losses,
-        )
-        optimizer.step()
-        means += [sum(losses).item() / 8] if losses else []
-    return means
-
-
-# %%
-by_torch = lab.launch(torch_pipeline, 2, ranks=4, timeout_s=50)
-by_torch[3]
-
-# %% [markdown] sections="8.6.2"
-# ### DeepSpeed
-#
-# `PipelineModule` takes the model as a list of layers and cuts it itself; `train_batch` runs its 1F1B. `partition_method` says how to cut. Section 8.6.2 writes that into the JSON configuration; this function can take it either way.
-
-
-# %%
-def deepspeed_pipeline(num_steps, forward_us, config, arguments):
-    import deepspeed
-    import torch
-    from deepspeed.pipe import PipelineModule
-    from labkit import model
-    from labkit.measure import pace, trace
-
-    deepspeed.init_distributed()
-    torch.manual_seed(0)
-    layers = model.Transformer(4, 32, 2, max_len=32).layers
-    layers = [
-        pace.Paced(layer, forward_us=forward_us)
-        if isinstance(layer, model.Block)
-        else layer
-        for layer in layers
-    ]
-    net = PipelineModule(layers=layers, num_stages=4, loss_fn=model.loss, **arguments)
-    config = {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 8,
-        **config,
-    }
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
-    losses = []
-    for step in range(num_steps):
-        batch = iter(
-            [(x[None], y[None]) for x, y in zip(*model.story_tokens(8, 32, seed=step))]
-        )
-        with trace.record(engine):  # the last recording stays
-            losses.append(engine.train_batch(batch).item())
-    return losses, [int(part) for part in net.parts]
-
-
-# %%
-by_deepspeed = lab.launch(deepspeed_pipeline, 2, 10_000, {}, {}, ranks=4, timeout_s=55)
-print(*by_torch[3], "torch", sep="  ")
-print(*by_deepspeed[3][0], "DeepSpeed", sep="  ")
-draw(by_deepspeed.timeline(), "DeepSpeed PipelineModule (p = 4, m = 8)")
-
-# %% [markdown]
-# The same losses, the same order: 1F1B. Now the JSON of section 8.6.2. The list says at which of the six layers each stage begins and where the last one ends.
-
-# %%
-uniform = {"partition_method": "uniform"}
-print(f"neither:        {by_deepspeed[0][1]}")
-for place, config, arguments in (
-    ("in the JSON:", {"pipeline": uniform}, {}),
-    ("as an argument:", {}, uniform),
-):
-    run = lab.launch(deepspeed_pipeline, 0, 0, config, arguments, ranks=4, timeout_s=55)
-    print(f"{place:<15} {run[0][1]}")
-
-# %% [markdown] sections="8.6.2"
-# The entry in the JSON changes nothing; the argument of `PipelineModule` does.
-#
-# ### Megatron
-#
-# Section 8.6.2 imports `megatron.model`. In today's Megatron the parts live in `megatron.core`, and there is no `loss.backward()` in the training loop: `get_forward_backward_func()` returns one of three functions (no pipelining, 1F1B, interleaved 1F1B) that runs forward, backward and all messages of a batch. The next cell looks whether it is installed here, and which of the two names exists.
-
-# %%
-from pathlib import Path
-
-megatron = importlib.util.find_spec("megatron")
-for name in ("model", "core/pipeline_parallel"):
-    places = [] if megatron is None else list(megatron.submodule_search_locations)
-    found = any(
-        Path(place, name).is_dir() or Path(place, name + ".py").is_file()
-        for place in places
-    )
-    print(
-        f"megatron.{name.replace('/', '.'):<24}",
-        "megatron is not installed" if megatron is None else found,
-    )
+# The line is predicted, and the dots are real runs. Each doubling helps less than the one before. So why not simply take very many? Because GPipe has to keep the activations of all of them until their backward comes. The next section is about that.
 
 # %% [markdown] sections="10.3.2, 19.3.2"
-# ## PipeDream: no flush, and weights of several versions
+# ## Exercise 1. The same time, less memory
 #
-# PipeDream does not wait for the last gradient of a batch. It runs 1F1B for ever and updates a stage after each of its backwards. Eight microbatches, once without a flush and once with one after every four:
-
-# %%
-endless = pipedream_run.launch(4, 8, forward_us=15_000, timeout_s=40)
-flushed = pipedream_run.launch(4, 8, flush_every=4, forward_us=15_000, timeout_s=40)
-draw(boxes(endless), "PipeDream", span_us=boxes(flushed).span_us)
-draw(boxes(flushed), "1F1B + flush, m = 4")
-
-# %% [markdown]
-# From rank 0's first backward to its last forward the pipeline is full. In this **steady state** PipeDream has no bubble; what is measured are messages, two of which stand in the way of every microbatch. A flush pays $(p-1)/(m+p-1)$ each time.
-
-# %%
-ideal = simulate(
-    one_f_one_b(4, 8)
-)  # PipeDream's order is that of 1F1B with one endless batch
-print(
-    f"PipeDream, steady state  simulated {bubble(pipeline.steady(ideal)):.3f}  "
-    f"measured {bubble(pipeline.steady(endless.timeline())):.3f}"
-)
-print(
-    f"1F1B with flush, m = 4   simulated {bubble(simulate(one_f_one_b(4, 4))):.3f}  "
-    f"measured {bubble(flushed.timeline()):.3f}"
-)
-
-# %% [markdown]
-# The price: between a microbatch's forward and its backward, the stage has been updated by others. To compute the gradient that belongs to that forward, the stage must keep the weights it used: **weight stashing**. Stage s holds $p-s$ versions, and its gradients come $p-1-s$ updates late:
-
-# %%
-print(
-    "stage  versions held  p - s   microbatch 7: forward with version, newest at its backward"
-)
-for stage in range(4):
-    used, newest = endless[stage]["versions"][7]
-    print(
-        f"{stage:5}  {endless[stage]['peak_versions']:13}  {4 - stage:5}   {used:12} {newest:5}"
-    )
-
-# %% [markdown]
-# Look at stage 0: it corrects its newest version with a gradient that was computed for one three updates older. The weights are **stale**. What does that cost? The same 48 microbatches, learning rate 0.3, mean loss of the first and last 16. The first line is one process, where nothing is stale.
-
-# %%
-for name, num_ranks, flush in (
-    ("1 process", 1, None),
-    ("PipeDream", 4, None),
-    ("1F1B + flush", 4, 8),
-):
-    run = pipedream_run.launch(
-        num_ranks, 48, flush_every=flush, learning_rate=0.3, timeout_s=40
-    )
-    losses = run[num_ranks - 1]["losses"]
-    print(
-        f"{name:<13} {48 // (flush or 1):3} updates   {sum(losses[:16]) / 16:.3f} -> {sum(losses[-16:]) / 16:.3f}"
-    )
-
-# %% [markdown]
-# With four stages and so small a model staleness makes little difference; updating once per microbatch instead of once per eight makes a large one. But the first two lines are not equal: the result now depends on the number of stages. Megatron's paper keeps the flush for this reason: "strict optimizer semantics".
+# A backward sets the activations of its microbatch free. GPipe lets no backward begin before all forwards are done, and that is wasteful. Can you find a better order?
 #
-# So there are two methods under the name 1F1B. With flush: the bubble of GPipe, less memory, one version, exact. Without (PipeDream): no bubble once full, p - s versions, stale.
-
-# %% [markdown]
-# ## Exercises
-#
-# A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
-#
-# ### 1. The order of 1F1B
-#
-# List the actions of one rank: `my_order(0, 2, 2)` is `["0F0", "0F1", "0B0", "0B1"]`. Rank r holds stage r.
+# List the actions of one rank, as text: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. All ranks together must take no longer than GPipe, and no rank may keep more activations than it must. A wrong order is drawn for you, so try one.
 
 
 # %%
@@ -621,10 +211,363 @@ check.one_f_one_b_order(my_order)
 # %%
 check.hint("one_f_one_b_order")
 
-# %% [markdown]
-# ### 2. Choose the microbatches
+# %% [markdown] sections="10.3.2, 19.3.2"
+# ## 1F1B
 #
-# The bubble may be at most `max_bubble` (a share of total time), and no rank may hold more than `max_activations` microbatches. Return `("gpipe", m)` or `("1f1b", m)` with the fewest microbatches, or None where nothing fits.
+# What you were looking for has a name. In [1F1B](GLOSSARY.md#1f1b) (one forward, one backward) rank r first runs $p-1-r$ forwards to fill the pipeline, and then one forward and one backward in turn, until nothing is left. What does that do to the bubble?
+
+# %%
+turns = lab.guess("bubble of 1F1B, 4 ranks, 8 microbatches", between=(0, 1))
+
+# %%
+step = step.but(schedule="1f1b")
+step.compare()
+
+# %%
+turns.score(bubble(step.predict()))
+
+# %% [markdown]
+# It has not moved. The pipeline still fills and still drains, and as long as each rank has one stage and a backward is one piece, no order can avoid that.
+#
+# <details><summary>Erratum 19.3.2: "1F1B reduces the bubble"</summary>
+#
+# It keeps the bubble of GPipe and reduces the memory. Run it: `bubble(step.but(schedule="gpipe").predict()) - bubble(step.predict())` is 0.
+#
+# </details>
+#
+# What did change is the number at the right of each row. It counts the microbatches whose activations a rank holds at its peak. GPipe held 8 everywhere. How many does the fullest rank hold now?
+
+# %%
+kept = lab.guess("most microbatches held by a rank, 1F1B", between=(0, 8))
+
+# %%
+runs = {"GPipe": step.but(schedule="gpipe").compare().run, "1F1B": step.compare().run}
+kept.score(max(rank["peak_in_flight"] for rank in runs["1F1B"]))
+
+# %% [markdown]
+# And here are the bytes that autograd really kept in these two runs:
+
+# %%
+held = {
+    f"rank {rank}": {
+        name: run[rank]["peak_activation_bytes"] for name, run in runs.items()
+    }
+    for rank in range(4)
+}
+lab.bars(held, unit="bytes", title="Activations kept at the peak")
+
+# %% [markdown]
+# Rank r of 1F1B holds $\min(m, p-r)$ microbatches, however large m is. The last rank holds one, because it can turn each microbatch around at once. So 1F1B doesn't shrink the bubble by itself, but it lets you take the large m that does.
+
+# %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
+# ### Charts that can't be
+#
+# People draw such schedules by hand, and it is easy to draw one that no machine can run. A backward has to begin on the *last* rank and walk to the first. Where can the boxes stand at the earliest, if each takes one step?
+
+# %%
+lab.show(
+    step.but(schedule="gpipe", microbatches=4, backward_ratio=1).predict(),
+    title="GPipe, 4 ranks, 4 microbatches, every box one step",
+)
+
+# %% [markdown]
+# Follow B0 from the bottom row to the top: 14 steps in all. Three well-known charts need only 11, and all three for the same reason.
+#
+# <details><summary>Erratum 8.6.1: the GPipe chart</summary>
+#
+# The textbook lets every rank begin its backwards on its own, one step after the rank above. So rank 0 does B0 in step 5, before rank 3 has even done its forward of microbatch 3. In the picture above, rank 0 can do it in step 10. The order can run; 12 of the 32 boxes stand too early.
+#
+# </details>
+#
+# <details><summary>Erratum 10.3.2: a chart called 1F1B</summary>
+#
+# It has `F0 F1 F2 F3 B0 B1 B2 B3` on every rank. That is the order of GPipe, with four microbatches held by every rank, and rank 0's B0 in step 4. Compare it with `print(step.but(microbatches=4).order())`.
+#
+# </details>
+#
+# <details><summary>Erratum 19.3.2: the GPipe chart</summary>
+#
+# Here the backwards run from B3 to B0, which is a fine order (GPipe's paper does it too). But rank 0 starts B3 in step 4, one step after its own forward of it, and it can be there in step 10 at the earliest. Exercise 3 lets you find such boxes by program.
+#
+# </details>
+
+# %% [markdown]
+# ## Schedules that shrink the bubble
+#
+# Two conditions stood in the sentence above: one stage for each rank, and a backward in one piece. Drop them, and the bubble shrinks.
+#
+# - **Interleaved 1F1B** gives every rank two smaller stages, for instance layers 0 and 4 of eight. Then the pipeline is filled in half the time.
+# - **Zero bubble** cuts a backward in two. I computes the gradient of the input, which the stage before waits for. W computes the gradient of the weights, which nobody waits for, so it can fill the gaps.
+# - **ZBV** does both, with the stages laid out in a V.
+#
+# Start with interleaving. Four ranks, eight microbatches, two stages each: what is left of the 27 %?
+
+# %%
+less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1))
+
+# %%
+less.score(bubble(step.but(schedule="interleaved_1f1b").predict()))
+
+# %%
+zbv = step.but(schedule="zbv", training=pipeline.Training(num_layers=8))
+zbv.compare()
+
+# %% [markdown]
+# In the picture of ZBV, look for the W boxes: they lie where 1F1B had its gaps. Each rank now works without a pause from its first action to its last, and all that is left is that the ranks begin one after another. The papers count each rank from its own first action, so they call this bubble zero. We count all of them from the first action of anybody.
+#
+# Now all of them, with the same model of eight layers. The last column is the fullest rank's memory:
+
+
+# %%
+def row(name):
+    """A schedule, predicted and run."""
+    each = zbv.but(schedule=name)
+    run = each.compare().run
+    return {
+        "schedule": name,
+        "predicted_share": bubble(each.predict()),
+        "measured_share": bubble(run.timeline()),
+        "held_bytes": max(rank["peak_activation_bytes"] for rank in run),
+    }
+
+
+lab.table(
+    map(row, ["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "interleaved_zb", "zbv"])
+)
+
+# %% [markdown]
+# Read it from the top. The predicted bubble falls, and nothing holds less than 1F1B. Schedules with two stages a rank also send twice as many messages, with actions half as long, so their measured bubble lies further above the predicted one. There is no free schedule; there is one that suits your memory and your links.
+#
+# (One thing the stated times hide: nobody wants the gradient of the tokens, so the real I of stage 0 is empty, and torch does all of its backward in W. Here its I takes the stated time like every other.)
+#
+# ### Turn the knobs
+#
+# This board has all of it: schedule, ranks, microbatches, stages per rank, the backward's length, the price of a message. Give a message 20 ms and compare 1F1B with interleaved 1F1B. Which of the two suffers more, and why?
+
+# %%
+step.board()
+
+# %% [markdown] sections="10.3.2"
+# ## The libraries
+#
+# ### torch.distributed.pipelining
+#
+# This is what `pipeline.Step` runs. You wrap the part of this rank in a `PipelineStage`, choose a schedule and call its `step`. The first rank gives the inputs, the last one the targets.
+
+
+# %%
+def torch_pipeline():
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    torch.manual_seed(0)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    part = model.split(model.Transformer(4, 32, 2, max_len=32), size)[rank]
+    stage = PipelineStage(part, rank, size, torch.get_default_device())
+    schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=model.loss)
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+    means = []
+    for number in range(2):
+        tokens, targets = model.story_tokens(8, 32, seed=number)
+        losses = []
+        optimizer.zero_grad()
+        if rank == 0:
+            schedule.step(tokens)
+        else:
+            schedule.step(target=targets, losses=losses)
+        optimizer.step()
+        means.append(sum(losses).item() / 8 if losses else None)
+    return means
+
+
+# %%
+by_torch = lab.launch(torch_pipeline, ranks=4)
+by_torch[3]
+
+# %% [markdown] sections="10.3.2"
+# These are the mean losses of two steps, known on the last rank only.
+#
+# <details><summary>Erratum 10.3.2: an import that is gone</summary>
+#
+# The textbook has `from torch.distributed.pipeline.sync import Pipe`. That module has left torch; `torch.distributed.pipelining` is its successor. Run it: `importlib.util.find_spec("torch.distributed.pipeline")` gives None.
+#
+# </details>
+
+# %% [markdown] sections="8.6.2"
+# ### DeepSpeed
+#
+# `PipelineModule` takes the model as a list of layers and cuts it by itself. `train_batch` then runs forward, backward and update. How it cuts is called `partition_method`.
+
+
+# %%
+def deepspeed_pipeline(config, arguments):
+    import deepspeed
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.pipe.schedule import TrainSchedule
+
+    deepspeed.init_distributed()
+    torch.manual_seed(0)
+    layers = model.Transformer(4, 32, 2, max_len=32).layers
+    net = PipelineModule(layers=layers, num_stages=4, loss_fn=model.loss, **arguments)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    sizes = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8}
+    engine, *_ = deepspeed.initialize(
+        model=net, optimizer=optimizer, config=sizes | config
+    )
+    losses = []
+    for number in range(2):
+        tokens, targets = model.story_tokens(8, 32, seed=number)
+        batch = zip(tokens.split(1), targets.split(1))
+        losses.append(engine.train_batch(batch).item())
+    commands = [each for tick in TrainSchedule(8, 4, dist.get_rank()) for each in tick]
+    order = "".join(each.name[0] for each in commands if each.name.endswith("Pass"))
+    return {"losses": losses, "cut": list(map(int, net.parts)), "order": order}
+
+
+# %%
+by_deepspeed = lab.launch(deepspeed_pipeline, {}, {}, ranks=4)
+both = zip(by_torch[3], by_deepspeed[3]["losses"])
+lab.table([{"torch": ours, "DeepSpeed": theirs} for ours, theirs in both])
+
+# %% [markdown]
+# The same losses as torch's, up to rounding. And the same order: these are the forwards and backwards of the last rank, and of the first.
+
+# %%
+by_deepspeed[3]["order"], by_deepspeed[0]["order"]
+
+# %% [markdown] sections="8.6.2"
+# One forward and one backward in turn: 1F1B. Now to the cut. The list in `cut` says at which of the six layers (embedding, four blocks, head) each stage begins, and where the last one ends.
+#
+# <details><summary>Erratum 8.6.2: how to cut, in the JSON configuration</summary>
+#
+# The textbook writes `partition_method` into the JSON. There it changes nothing; it is an argument of `PipelineModule`. The next cell runs both.
+#
+# </details>
+
+# %%
+uniform = {"partition_method": "uniform"}
+in_json = lab.launch(deepspeed_pipeline, {"pipeline": uniform}, {}, ranks=4)
+as_argument = lab.launch(deepspeed_pipeline, {}, uniform, ranks=4)
+cuts = {"neither": by_deepspeed, "in the JSON": in_json, "argument": as_argument}
+lab.table([{"where": name, "cut": str(run[0]["cut"])} for name, run in cuts.items()])
+
+# %% [markdown] sections="8.6.2"
+# ### Megatron
+#
+# Megatron-LM is what many of the largest models were trained with. Its training loop has no `loss.backward()`. You call `get_forward_backward_func()` from `megatron.core.pipeline_parallel`, and it gives you one of three functions: no pipelining, 1F1B, or interleaved 1F1B. That function then runs all forwards, backwards and messages of a batch. (Megatron is not part of this kit, so nothing of it runs here; this is after its repository.)
+#
+# <details><summary>Erratum 8.6.2: Megatron's old modules</summary>
+#
+# The textbook has `from megatron.model import ...`. The parts live in `megatron.core` today, and a script that imports `megatron.model` is written for a release of years ago. Where Megatron is installed, look yourself: `importlib.util.find_spec("megatron.core")`.
+#
+# </details>
+
+# %% [markdown] sections="10.3.2, 19.3.2"
+# ## PipeDream: never drain
+#
+# The bubble comes from filling and draining, and we drain because all microbatches of a batch shall see the same weights. Draining before an update is called a [flush](GLOSSARY.md#flush). What if we never flush? **PipeDream** runs 1F1B for ever, and each stage updates itself after every backward.
+
+# %%
+endless = pipedream_run.launch(4, 8, forward_us=15_000)
+lab.show(endless, title="PipeDream: never a flush")
+
+# %%
+flushed = pipedream_run.launch(4, 8, flush_every=4, forward_us=15_000)
+lab.show(flushed, title="1F1B with a flush after every 4 microbatches")
+
+# %% [markdown]
+# Look at the middle of both pictures. From rank 0's first backward to its last forward the first pipeline is full; that stretch is called its steady state, and in theory nobody waits there. What is measured are the messages, two of which stand in the way of every microbatch. In the second picture there is a hole in the middle, and you pay for it at every flush.
+
+# %%
+full = pipeline.steady(step.predict()), pipeline.steady(endless.timeline())
+lab.bars(
+    {
+        "steady, predicted": bubble(full[0]),
+        "steady, measured": bubble(full[1]),
+        "with flushes, measured": bubble(flushed.timeline()),
+    },
+    unit="share",
+    title="Bubble of PipeDream and of 1F1B with flushes",
+    badge="simulated / measured, paced",
+)
+
+# %% [markdown]
+# ### The price: old weights
+#
+# Between the forward of a microbatch and its backward, the stage has been updated by other microbatches. To compute the gradient that belongs to that forward, it must keep the weights that it used: **weight stashing**. Four stages: how many versions of its weights does stage 0 hold?
+
+# %%
+versions = lab.guess("versions of the weights on stage 0 of 4", between=(1, 8))
+
+# %%
+versions.score(endless[0]["peak_versions"])
+
+# %%
+late = [
+    {"stage": stage, "held": told["peak_versions"], "used, newest": told["versions"][7]}
+    for stage, told in enumerate(endless)
+]
+lab.table(late, title="Versions of the weights, and those of microbatch 7")
+
+# %% [markdown]
+# In the last column stand two versions: the one that the forward of microbatch 7 used, and the newest one when its gradient came. Stage s holds $p-s$ versions, and its gradients come $p-1-s$ updates late. Such weights are called **stale**.
+#
+# What does that cost? The next cell takes the same 48 microbatches and the same learning rate three ways. On one process nothing is stale.
+
+
+# %%
+def improved(num_ranks, flush_every=None):
+    """Mean loss of the first and of the last 16 of 48 microbatches."""
+    run = pipedream_run.launch(
+        num_ranks, 48, flush_every=flush_every, learning_rate=0.3
+    )
+    losses = run[num_ranks - 1]["losses"]
+    return {"first": sum(losses[:16]) / 16, "last": sum(losses[-16:]) / 16}
+
+
+ways = {"one process": (1,), "PipeDream": (4,), "flush after 8": (4, 8)}
+lab.bars({name: improved(*way) for name, way in ways.items()}, title="Mean loss")
+
+# %% [markdown]
+# With four stages and so small a model, staleness does little harm. To update once per microbatch instead of once per eight makes a much larger difference. But the first two results are not equal: how well you train now depends on how many stages you have. Megatron's paper keeps the flush for this very reason, and calls it strict optimizer semantics.
+#
+# So two methods go by the name 1F1B. With flushes you have the bubble of GPipe, less memory, one version of the weights, and an exact result. Without them you have no bubble once the pipeline is full, $p-s$ versions, and stale gradients.
+
+# %% [markdown] sections="8.6.1"
+# ## When is it worth it?
+#
+# Back to the 7 B model. Our eight cards stand in eight machines, with an Ethernet of 10 Gbit/s between them. ZeRO 3 (chapter 06) makes the model fit as well, but it gathers all weights anew for every microbatch. A pipeline sends only activations. How many times faster is the step with eight stages?
+
+# %%
+faster = lab.guess("ZeRO 3 over a pipeline, slow network", between=(1, 100))
+
+# %%
+slow = planner.Plan(
+    model="LLaMA 7B", gpus=8, per_node=1, nic_gb_per_s=1.25, zero=3, batch=64
+)
+pipelined = slow.but(zero=0, pp=8)
+faster.score(slow.time().step_us / pipelined.time().step_us)
+
+# %%
+planner.card(slow, pipelined)
+
+# %% [markdown]
+# These numbers are predicted, by the planner of chapter 18. Now put the same eight cards into one machine with NVLink:
+
+# %%
+node = planner.Plan(model="LLaMA 7B", gpus=8, zero=3, batch=64)
+planner.card(node, node.but(zero=0, pp=8))
+
+# %% [markdown]
+# The advantage is gone. So a pipeline pays where links are slow, because it sends so little, and where the batch gives you many microbatches. It loses where the batch is small, because of its bubble; try `batch=16`. That is why large trainings use it *between* machines, and something else inside them.
+
+# %% [markdown]
+# ## Exercises
+#
+# A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
+#
+# ### 2. Choose for a given memory
+#
+# You may have a bubble of at most `max_bubble` (of total time), and your cards hold the activations of `max_activations` microbatches. Fewer microbatches are better, because each is then larger and the cards compute it more efficiently; and where GPipe will do, take it, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits.
 
 
 # %%
@@ -649,7 +592,7 @@ check.hint("choose_microbatches")
 # %% [markdown]
 # ### 3. Find the fault in a chart
 #
-# A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. Rank r holds stage r. Return `(rank, step)` of the first box that cannot run where it stands (earliest step, then lowest rank), or None.
+# Write the program that finds what is wrong with a drawn schedule. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. Rank r holds stage r. Return `(rank, step)` of the first box that can't run where it stands (earliest step, then lowest rank), or None.
 
 
 # %%
@@ -684,16 +627,13 @@ check.hint("chart_fault")
 # %% [markdown]
 # ### 4. A real pipeline
 #
-# One training step of two stages on two real ranks. Rank 0 gets its stage and the inputs, rank 1 its stage and the targets, each as a list of microbatches. A message has the shape `(len(microbatch), width)`. Leave in both stages the gradients of the mean squared error (`mse_loss`) of the whole batch, with no larger bubble than GPipe.
+# Now build one: a training step of two stages on two real ranks, with microbatches. Rank 0 gets its stage and the inputs, rank 1 its stage and the targets, each as a list of microbatches. A message has the shape `(len(microbatch), width)`. Leave in both stages the gradients of the mean squared error (`mse_loss`) of the whole batch, with no larger bubble than GPipe.
 
 
 # %%
 def my_step(rank, stage, microbatches, width):
-    """Forward and backward of every microbatch; the gradients stay in the stage's parameters."""
+    """Leaves the gradients of the whole batch in the stage's parameters."""
     ### BEGIN SOLUTION
-    import torch
-    import torch.distributed as dist
-
     kept = []
     for micro in microbatches:
         if rank == 0:
@@ -702,15 +642,13 @@ def my_step(rank, stage, microbatches, width):
         else:
             x = torch.empty(len(micro), width)
             dist.recv(x, 0)
-            loss = torch.nn.functional.mse_loss(stage(x.requires_grad_()), micro) / len(
-                microbatches
-            )
-            kept.append((x, loss))
+            loss = torch.nn.functional.mse_loss(stage(x.requires_grad_()), micro)
+            kept.append((x, loss / len(microbatches)))
     for item in kept:
         if rank == 0:
-            grad = torch.empty_like(item)
-            dist.recv(grad, 1)
-            item.backward(grad)
+            gradient = torch.empty_like(item)
+            dist.recv(gradient, 1)
+            item.backward(gradient)
         else:
             item[1].backward()
             dist.send(item[0].grad, 0)
@@ -726,12 +664,15 @@ check.hint("real_pipeline")
 # %% [markdown]
 # ## Summary
 #
-# - A pipeline idles while it fills and drains: $(p-1)/(m+p-1)$ of total time for GPipe and for 1F1B, $(p-1)/p$ for the naive one.
-# - 1F1B holds min(m, p - r) activations on rank r instead of m. Smaller stages (interleaving) and splitting the backward (zero bubble) are what shrink the bubble.
+# - A pipeline waits while it fills and while it drains: $(p-1)/(m+p-1)$ of total time for GPipe and for 1F1B, $(p-1)/p$ for one microbatch at a time.
+# - 1F1B keeps $\min(m, p-r)$ microbatches on rank r instead of m. Smaller stages (interleaving) and a backward in two parts (zero bubble) are what shrinks the bubble.
 # - PipeDream never flushes: no bubble once full, several versions of the weights, stale gradients.
-# - A schedule is an order. A chart can show a correct order at impossible times; simulate it.
+# - A schedule is an order. A chart can show a correct order at impossible times, so simulate it.
+# - A pipeline sends little. It is worth most where links are slow and microbatches are many.
 #
-# ## Sources
+# **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [paced](GLOSSARY.md#paced).
+#
+# **Further reading**
 #
 # - GPipe: Huang et al. 2018, [arXiv 1811.06965](https://arxiv.org/abs/1811.06965)
 # - PipeDream: Harlap, Narayanan et al. 2018, [arXiv 1806.03377](https://arxiv.org/abs/1806.03377)
@@ -739,7 +680,9 @@ check.hint("real_pipeline")
 # - Zero bubble, ZB-H1, ZBV: Qi et al. 2023, [arXiv 2401.10241](https://arxiv.org/abs/2401.10241)
 # - DualPipe, with a table of bubbles and memory: [deepseek-ai/DualPipe](https://github.com/deepseek-ai/DualPipe)
 #
-# Where you stand:
+# **Next:** [communication](11_communication.ipynb), where we hide messages under computing and send fewer bytes.
+#
+# *Sections 8.6.1, 8.6.2, 10.3.2, 19.3.2 and S7 of the source material.*
 
 # %%
 check.status()

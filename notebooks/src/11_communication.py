@@ -2,902 +2,184 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.9.2", "10.4.3", "10.7.3", "19.1.3", "19.2.2b", "19.8.2", "S10"]
-#     needs: ["two CPU cores"]
+#     needs: ["chapters 02 and 03"]
 #     minutes: 75
 # ---
 
 # %% [markdown]
 # # Communication: hide it, and send less
 #
-# *Sections 8.9.2, 10.4.3, 10.7.3, 19.1.3, 19.2.2 (compression), 19.8.2 and S10 of the source material. About 75 minutes. No GPU is needed.*
+# *About 75 minutes. You need chapters 02 and 03. No GPU is needed.*
 #
-# Data parallel ranks exchange their gradients in every step. That time can be **hidden** under computation, paid **less often**, made shorter by sending **fewer bytes**, or sent over **better links**. This chapter does all four, and counts what each really saves.
-
-# %%
-import labkit as lab
-
-lab.begin("en")
-from labkit import timeline
-from labkit.data_parallel import buckets
-from labkit.pictures import curves, scene
-from labkit.collectives import algorithms, network, network_picture
-from labkit import collectives, data_parallel, widgets
-from labkit.machine import resources
-from labkit.communication import check
-from labkit.collectives.network import Link
-from labkit.timeline import exposed_comm_us, from_rows, hidden_comm, straggler
-
-
-def draw(timeline, title, **options):
-    widgets.show(scene.timeline(timeline, title=title, **options))
-
-
-# %% [markdown] sections="8.9.2, 10.4.3"
-# ## Hide it: all-reduce under the backward
+# Our 7 B model trains on eight cards in eight machines, with an Ethernet of 10 Gbit/s between them. A step computes for three seconds. Then the cards exchange their gradients, and that takes 71 seconds (both predicted by the planner of chapter 18). We bought eight cards, and what we have is a very expensive network test.
 #
-# The backward ends with the first layer, but the gradient of the last layer is there long before. `DistributedDataParallel` (DDP) puts gradients into buckets and starts a bucket's all-reduce as soon as it is full, while earlier layers still compute.
-#
-# A model of four layers on three ranks. A layer takes 10 ms forward and 20 ms backward and has 1 MB of gradients; each layer is a bucket. The link is slow: `link` below gives its latency and bandwidth, and the all-reduce of one bucket takes the ring's time on it. **Paced** means: layers and links take stated times; processes, messages, DDP and its hooks are real.
+# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or send them over better links. What does each of them really save?
 
 # %%
-layers = [
-    buckets.Layer(name=f"layer {i}", num_bytes=1_000_000, forward_us=10_000)
-    for i in range(4)
-]
-link = Link(alpha_us=500, bandwidth_gb_per_s=0.08)
-bucket_us = data_parallel.ring_us(3, link)(1_000_000)
-print(
-    f"compute {4 * 30} ms; all-reduce of one bucket {bucket_us / 1000:.1f} ms, of four {4 * bucket_us / 1000:.1f} ms"
-)
+from contextlib import nullcontext
 
-# %% [markdown]
-# **Predict.** Without overlap a step takes the sum. How many milliseconds does it take with overlap?
-
-# %%
-my_step_ms = lab.guess({"en": "a step with overlap", "zh": "有重叠的一步"}, unit="ms")
-
-# %%
-step = data_parallel.Step(layers=layers, ranks=3, bucket_mb=0.9, link=link, num_steps=2)
-compared = {}
-for overlap in (False, True):
-    compared[overlap] = both = step.but(overlap=overlap).compare()
-    title = {
-        "en": f"DDP, overlap {'on' if overlap else 'off'}",
-        "zh": f"DDP，{'' if overlap else '不'}重叠",
-    }
-    widgets.show(scene.compare(both.predicted, both.measured, title=title))
-
-# %%
-print(f"{'':<24} step       hidden   exposed")
-for overlap, both in compared.items():
-    for origin, line in (("simulated", both.predicted), ("measured", both.measured)):
-        print(
-            f"overlap {'on ' if overlap else 'off'} {origin:<11} {timeline.step_us(line) / 1000:6.1f} ms "
-            f"{hidden_comm(line):8.0%}   {max(exposed_comm_us(line)) / 1000:6.1f} ms"
-        )
-my_step_ms.score(timeline.step_us(compared[True].measured) / 1000)
-
-# %% [markdown] sections="19.1.3"
-# *Hidden* is the share of communication time that lies under compute of the same rank; *exposed* is the rest, in milliseconds. Exposed time is what a step pays.
-#
-# Section 19.1.3 says that hooks hide communication "almost entirely". At best they hide all buckets but one: the last bucket belongs to the first layer, whose gradient comes at the very end of the backward. Here the link is also a little faster than the backward. Make it slower than the backward (a smaller bandwidth above), and the buckets queue up behind each other.
-
-# %% [markdown] sections="19.1.3"
-# ### The chart of section 19.1.3
-#
-# The section draws the pattern as a row: compute layer N, all-reduce the gradient of N-1, compute layer N+1, and writes "can overlap" under it. Here are the boxes as drawn, with an invented 20 ms and 16 ms:
-
-# %%
-boxes = [
-    ("compute", "compute", "N", 0, 20),
-    ("comm", "all_reduce", "grad N-1", 20, 36),
-    ("compute", "compute", "N+1", 36, 56),
-]
-rows = [
-    (rank, *box[:3], 1000 * box[3], 1000 * box[4], 0)
-    for rank in range(2)
-    for box in boxes
-]
-as_drawn = from_rows(rows, num_ranks=2, origin="simulated", notes=["drawn"])
-draw(as_drawn, "19.1.3")
-
-# %% [markdown]
-# Nothing overlaps: the boxes follow one another, and the share of hidden communication is 0. The order is not that of a backward either, which goes from the last layer down. Drawn as it happens: while layer N-1 computes its gradient, the gradient of layer N is on its way. B2 is the backward of the last of three layers:
-
-# %%
-three = [
-    buckets.Layer(name=f"layer {i}", num_bytes=4, forward_us=0, backward_us=20_000)
-    for i in range(3)
-]
-redrawn = buckets.simulate(
-    three, [(2,), (1,), (0,)], lambda num_bytes: 16_000, num_ranks=2
-)
-draw(redrawn.select(redrawn.kind != "forward"), "19.1.3 (B2 B1 B0)")
-print(
-    f"hidden: {hidden_comm(as_drawn):.0%} as drawn, {hidden_comm(redrawn):.0%} redrawn"
-)
-
-# %% [markdown] sections="8.9.2"
-# ## Pay less often: `no_sync` in the right place
-#
-# A batch that does not fit is cut into microbatches whose gradients add up in `.grad`. DDP would all-reduce in every backward; `no_sync()` switches that off. Section 8.9.2 puts `no_sync()` around **all** microbatches and calls an all-reduce of its own inside, for every gradient that is ready. Four ways, on two ranks with four microbatches:
-
-
-# %%
-def accumulate(form, num_microbatches=4):
-    import contextlib
-    import torch
-    import torch.distributed as dist
-    from labkit.measure import traffic
-    from torch import nn
-
-    torch.manual_seed(0)
-    net, rank, size = nn.Linear(100, 10), dist.get_rank(), dist.get_world_size()
-    inputs, targets = (
-        torch.randn(size, num_microbatches, 8, 100),
-        torch.randn(size, num_microbatches, 8, 10),
-    )
-    nn.functional.mse_loss(
-        net(inputs), targets
-    ).backward()  # the whole batch on one process
-    right, ddp = net.weight.grad.clone(), nn.parallel.DistributedDataParallel(net)
-    net.zero_grad()
-    with traffic.count() as counted:
-        for k in range(num_microbatches):
-            with (
-                contextlib.nullcontext()
-                if form == "last" and k == num_microbatches - 1
-                else ddp.no_sync()
-            ):
-                (
-                    nn.functional.mse_loss(ddp(inputs[rank, k]), targets[rank, k])
-                    / num_microbatches
-                ).backward()
-            for weight in net.parameters() if form in ("sum", "mean") else ():
-                dist.all_reduce(weight.grad)
-                weight.grad /= size if form == "mean" else 1
-    off = (net.weight.grad - right).abs().max() / right.abs().max()
-    return (
-        counted.calls["all_reduce"],
-        counted.payload_bytes["all_reduce"],
-        off.item(),
-        net.weight.grad,
-    )
-
-
-# %%
-WAYS = {
-    "none": "no_sync around all, nothing else",
-    "sum": "and all_reduce after every microbatch",
-    "mean": "the same, divided by the ranks",
-    "last": "no_sync for all but the last",
-}
-runs = {form: lab.launch(accumulate, form, ranks=2, timeout_s=30) for form in WAYS}
-print(f"{'':<40} calls    bytes   off the whole batch   ranks differ by")
-for form, (first, second) in runs.items():
-    print(
-        f"{WAYS[form]:<40} {first[0]:5} {first[1]:8,} {first[2]:21.1%} {(first[3] - second[3]).abs().max():17.1e}"
-    )
-
-# %% [markdown] sections="8.9.2, 10.4.3"
-# - `no_sync` around everything, and nothing else: nothing is ever reduced, and every rank trains a model of its own.
-# - An all-reduce of the running sum after every microbatch, as printed: what has been summed once is summed again. The result is wrong (`all_reduce` adds; 10.4.3's code does not divide either).
-# - Divided each time it is right, for four times the bytes: the mean of what is already equal on all ranks does not change it.
-# - `no_sync` for all but the last: one all-reduce, from DDP's own hooks, which overlap with the last backward.
-#
-# We waited for each all-reduce. The section's asynchronous one would still be on its way while the next backward adds to the same tensor.
-
-# %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
-# ## Accumulation is delayed communication
-#
-# With k microbatches per step, a rank communicates once instead of k times. The same model with two layers and the same slow link, one microbatch of 8 samples:
-
-# %%
-two_layers = data_parallel.Step(layers=layers[:2], ranks=2, link=link, num_steps=1)
-print(" k   all-reduces   bytes a sample   time a sample: simulated   measured")
-for k in (1, 2, 4, 8):
-    both = two_layers.but(accumulate=k).compare()
-    times_ms = [
-        timeline.step_us(each) / 1000 / (8 * k)
-        for each in (both.predicted, both.measured)
-    ]
-    print(
-        f"{k:2}   1 in {8 * k:2} samples {sum(both.run[0]['bucket_bytes']) / (8 * k):12,.0f}   "
-        f"{times_ms[0]:18.2f} ms {times_ms[1]:10.2f} ms"
-    )
-draw(both.measured, "k = 8")
-
-# %% [markdown]
-# Messages and bytes per sample fall as 1/k. The time can fall no further than computation, so most is gained from k = 1 to 4.
-#
-# What does it do to **convergence** (19.8.2)? k microbatches are one large batch: fewer updates, each from a better estimate. The same 64 microbatches on each of two ranks, once with one learning rate for all, once with the rate times k (linear scaling):
-
-
-# %%
-def converge(settings, num_microbatches=64):
-    import contextlib
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from torch.nn.parallel import DistributedDataParallel as DDP
-
-    held_out, its_targets = model.story_tokens(64, 32, seed=99)
-    losses = []
-    for k, learning_rate in settings:
-        torch.manual_seed(0)
-        net = DDP(model.Transformer(1, 32, 2, max_len=32))
-        optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate)
-        for number in range(num_microbatches):
-            last = number % k == k - 1
-            tokens, targets = model.story_tokens(
-                8, 32, seed=1000 * number + dist.get_rank()
-            )
-            with contextlib.nullcontext() if last else net.no_sync():
-                (model.loss(net(tokens), targets) / k).backward()
-            if last:
-                optimizer.step()
-                optimizer.zero_grad()
-        losses.append(model.loss(net.module(held_out), its_targets).item())
-    return losses
-
-
-# %%
-settings = [(1, 0.3), (4, 0.3), (8, 0.3), (4, 4 * 0.3), (8, 8 * 0.3)]
-losses = lab.launch(converge, settings, ranks=2, timeout_s=50)[0]
-print(" k   rate   updates    loss")
-for (k, rate), loss in zip(settings, losses):
-    print(f"{k:2}   {rate:4.1f}   {64 // k:7}   {loss:5.2f}")
-
-# %% [markdown]
-# With one learning rate, fewer updates get less far. A larger rate makes up for most of it, as long as training stays stable: look at the last line. To send less often and still update often is what *Local SGD* does: every rank updates by itself, and now and then they average their weights. Chapter 03 runs it.
-
-# %% [markdown] sections="19.2.2b, 10.4.3"
-# ## Send less: compression
-#
-# DDP lets a **communication hook** take the place of its all-reduce: `hook(state, bucket)` gets a bucket of gradients and returns a Future of their mean. Below, one function trains a small transformer on two ranks under any hook, over a slow link (paced), and counts what every step sends. *Handed in* is the size of the tensors given to collectives, *wire* what the system counted on the sockets, gloo's headers included. With two ranks, ring all-reduce and all-gather both send as much as is handed in.
-
-
-# %%
-def train(hook, state, num_steps, link):
-    import time
-    from statistics import median
-    import torch
-    import torch.distributed as dist
-    from labkit import model
-    from labkit.devices.place import synchronize
-    from labkit.measure import pace, traffic
-    from torch.nn.parallel import DistributedDataParallel as DDP
-
-    torch.manual_seed(0)
-    net, sent, wire, seconds, losses = (
-        DDP(model.Transformer(1, 32, 2, max_len=32)),
-        [0],
-        [],
-        [],
-        [],
-    )
-    pace.link(
-        net,
-        link and link.us,
-        hook=hook,
-        state=state,
-        sent_bytes=lambda bucket: sent[-1],
-    )
-    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    held_out, its_targets = model.story_tokens(64, 32, seed=99)
-    for step in range(num_steps):
-        tokens, targets = model.story_tokens(8, 32, seed=1000 * step + dist.get_rank())
-        began = time.perf_counter()
-        with traffic.count() as counted:
-            model.loss(net(tokens), targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        synchronize()  # a GPU works on while Python goes ahead
-        seconds.append(time.perf_counter() - began)
-        sent.append(counted.payload_bytes.total()), wire.append(counted.sent_bytes)
-        if step % 10 == 9:
-            losses.append(model.loss(net.module(held_out), its_targets).item())
-    return {
-        "loss": losses,
-        "sent": sent[1:],
-        "wire": wire[-1],
-        "ms": 1000 * median(seconds),
-    }
-
-
-# %%
-SLOW, NUM_STEPS, results = Link(alpha_us=200, bandwidth_gb_per_s=0.015), 80, {}
-
-
-def compress(name, hook, **state):
-    """Trains under a hook, keeps the result, returns a line about it."""
-    run = lab.launch(train, hook, state, NUM_STEPS, SLOW, ranks=2, timeout_s=50)
-    results[name] = result = run[0] | {"badge": run.badge}
-    wire = (
-        "  unknown" if result["wire"] is None else f"{result['wire']:9,}"
-    )  # only Linux counts it
-    return (
-        f"{name:<26} a step: {result['sent'][-1]:8,} bytes handed in,{wire} on the wire, {result['ms']:5.1f} ms   "
-        f"loss {sum(result['loss'][-3:]) / 3:.2f}"
-    )
-
-
-print(compress("all-reduce, float32", None))
-
-# %% [markdown] sections="19.2.2b"
-# ### From the library: fp16 and PowerSGD
-#
-# `fp16_compress_hook` reduces in half precision. PowerSGD sees a weight's gradient as a matrix and sends two thin factors of it, of a stated rank; what they miss goes into the next step (error feedback, below). Its first two steps are plain all-reduces.
-
-
-# %%
-def fp16(state, bucket):
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
-        fp16_compress_hook,
-    )
-
-    return fp16_compress_hook(None, bucket)
-
-
-def power_sgd(state, bucket):
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as library
-
-    if "power" not in state:
-        state["power"] = library.PowerSGDState(
-            None, matrix_approximation_rank=state["rank"], start_powerSGD_iter=2
-        )
-    return library.powerSGD_hook(state["power"], bucket)
-
-
-# %%
-print(compress("fp16", fp16), compress("PowerSGD, rank 1", power_sgd, rank=1), sep="\n")
-
-# %% [markdown]
-# A weight of m rows and n columns costs r (m + n) numbers at rank r, instead of m n. Biases and norms, which are vectors, are sent whole; so is a matrix that this would not at least halve. From the model's shapes, beside the count above for rank 1:
-
-# %%
-from labkit import model
-
-shapes = [
-    weight.shape for weight in model.Transformer(1, 32, 2, max_len=32).parameters()
-]
-for rank in (1, 2, 4, 8):
-    numbers = sum(
-        rank * sum(shape)
-        if len(shape) == 2 and 2 * rank * sum(shape) < shape.numel()
-        else shape.numel()
-        for shape in shapes
-    )
-    counted = (
-        f"   counted {results['PowerSGD, rank 1']['sent'][-1]:,}" if rank == 1 else ""
-    )
-    print(f"rank {rank}: {4 * numbers:7,} bytes a step{counted}")
-
-# %% [markdown] sections="10.4.3, S10"
-# ### Top-k as the sources write it
-#
-# Top-k keeps only the largest k values of a gradient. Section 10.4.3 writes them into a tensor full of zeros and all-reduces that tensor. Here as a hook, with 1 %:
-
-
-# %%
-def textbook_10_4_3(state, bucket):
-    import torch
-    import torch.distributed as dist
-
-    gradient = bucket.buffer()
-    _, indices = torch.topk(gradient.abs(), max(1, int(gradient.numel() * 0.01)))
-    sparse = torch.zeros_like(gradient)
-    sparse.scatter_(0, indices, gradient[indices])
-    return (
-        dist.all_reduce(sparse, async_op=True)
-        .get_future()
-        .then(lambda done: done.value()[0])
-    )
-
-
-# %%
-print(compress("top-1 %, 10.4.3", textbook_10_4_3))
-
-# %% [markdown]
-# As many bytes as without compression: a zero is sent like any other number. And the sum is not divided by the number of ranks, which doubles the learning rate here.
-#
-# S10 returns the gradient times a mask, and decompresses by **dividing by the mask**:
-
-# %%
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
-gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-mask = torch.zeros(1000)
-mask[gradient.abs().topk(10).indices] = 1
-compressed = gradient * mask
-decompressed = compressed / mask
-print(f"{decompressed.isnan().sum()} of {len(gradient)} values are NaN: 0 / 0")
-print(
-    f"the other {(decompressed == gradient).sum()} were whole before the division; still {compressed.nbytes} bytes"
-)
+import labkit as lab
+from labkit import collectives, data_parallel, model, planner, timeline
+from labkit.communication import check, compressed_run, jobs
 
-# %% [markdown] sections="19.2.2b, 10.4.3"
-# ### Top-k that sends fewer bytes
+lab.begin("en", deadline_s=60)
+link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.08)
+four = {"layers": 4, "layer_mb": 1, "ranks": 3, "bucket_mb": 0.9, "num_steps": 2}
+step = data_parallel.Step(**four, link=link, overlap=False)
+step.board()
+
+# %% [markdown]
+# Each row is a rank: forward, backward, and in the thin strip below its messages. Switch overlap on. Where do the messages go, and what is left of them at the end?
 #
-# Only k values go out, and k indices with them, because every rank chooses other places. That is no all-reduce: it is an all-gather, after which every rank adds up what it got.
+# **When you are done** you can overlap gradients with the backward by hand, compress them without spoiling the training, and tell when neither is worth the trouble.
+
+# %% [markdown]
+# ## Hide it, by hand
 #
-# **Predict.** Section 19.2.2 says that the top 1 % saves "more than 99 %". What share does it save of what one rank hands in? And of what it sends among eight ranks?
-
-# %%
-my_saving_handed_in, my_saving_on_8_ranks = None, None
+# A backward ends with the first layer. But when is the gradient of the *last* layer ready? Long before, and nobody will change it any more, so it can already travel. torch calls a hook of ours as soon as a gradient is complete, and `async_op=True` starts a message without waiting for it. That is all we need:
 
 
 # %%
-def top_k_bytes(num_values, share):
-    import torch
-    import torch.distributed as dist
-    from labkit.measure import traffic
+def overlapped():
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+    left, under_way = [], []
 
-    gradient, size = torch.randn(num_values), dist.get_world_size()
-    chosen = gradient.abs().topk(int(share * num_values)).indices
-    gathered = {torch.float32: gradient[chosen], torch.int32: chosen.int()}
-    dist.barrier()
-    with traffic.count() as dense:
-        dist.all_reduce(gradient)
-    with traffic.count() as sparse:
-        for dtype, mine in gathered.items():
-            dist.all_gather_single(torch.empty(size * len(mine), dtype=dtype), mine)
-    return [(one.payload_bytes.total(), one.sent_bytes) for one in (dense, sparse)]
+    def send_when_ready(name):
+        def hook(weight):
+            left.append(name)
+            under_way.append(dist.all_reduce(weight.grad, async_op=True))
 
+        return hook
+
+    for name, weight in net.named_parameters():
+        weight.register_post_accumulate_grad_hook(send_when_ready(name))
+    net(torch.randn(64, 512)).square().mean().backward()
+    for work in under_way:
+        work.wait()
+    return {"first to leave": left[0], "last to leave": left[-1]}
+
+
+# %% [markdown]
+# Four layers, named 0 to 3. Whose gradient leaves first?
 
 # %%
-runs = {
-    size: lab.launch(top_k_bytes, 1_000_000, 0.01, ranks=size, timeout_s=30)
-    for size in (2, 4)
+first = lab.guess("the layer whose gradient leaves first", choices=["0", "3"])
+
+# %%
+by_hand = lab.launch(overlapped, ranks=2)
+first.score(by_hand[0]["first to leave"][0])
+
+# %%
+by_hand
+
+# %% [markdown]
+# The order is reversed: last layer first. And the wait stands at the very end, so everything that has arrived by then cost nothing.
+#
+# `DistributedDataParallel` (DDP) does the same, but it first collects gradients in [buckets](GLOSSARY.md#bucket), because many small messages are slower than one large one (chapter 03).
+
+# %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
+# ## Predict, run, compare
+#
+# Now real DDP, with times that we can compare. Layers and links are [paced](GLOSSARY.md#paced): four layers, each with 10 ms of forward, 20 ms of backward and 1 MB of gradients, in a bucket of its own. Messages are really sent, and then wait until a link of 80 MB/s would have carried them. A bar of the measured picture begins and ends where the clock said so.
+
+# %%
+step.compare()
+
+# %% [markdown]
+# Without overlap a step takes the sum of computing and sending. How many milliseconds does it take with overlap?
+
+# %%
+with_overlap = lab.guess("a step with overlap", unit="ms")
+
+# %%
+hidden = step.but(overlap=True).compare()
+hidden
+
+# %%
+with_overlap.score(timeline.step_us(hidden.measured) / 1000)
+
+# %% [markdown]
+# What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication). You pay for the exposed part only:
+
+# %%
+plain = step.compare()
+exposed_ms = {
+    "no overlap": max(timeline.exposed_comm_us(plain.measured)) / 1000,
+    "overlap": max(timeline.exposed_comm_us(hidden.measured)) / 1000,
 }
-print(f"{my_saving_handed_in = }, {my_saving_on_8_ranks = }\n")
-print(
-    "ranks   handed in: dense    top-1 %   saved     sent: dense    top-1 %   saved   by formula"
-)
-for size, run in runs.items():
-    dense, sparse = run[0]
-    cells = [
-        f"{full:15,} {few:10,} {1 - few / full:7.1%}"
-        if full
-        else f"{'not counted here':>34}"
-        for full, few in zip(dense, sparse)
-    ]
-    print(f"{size:5}   {'   '.join(cells)}   {1 - size * 0.01:10.0%}")
-print(f"    8   {'not run':>71}   {1 - 8 * 0.01:10.0%}")
-
-# %% [markdown]
-# Four bytes of value and four of index for 1 % of the values: 2 % is handed in, 98 % saved. But an all-gather passes everybody's part on to everybody: a rank sends $(N-1)$ times 8k bytes, where a ring all-reduce of n values sends $2(N-1)/N$ times 4n. The ratio is $Nk/n$: with eight ranks 8 % remains, 92 % is saved, and with a hundred ranks nothing.
-
-# %% [markdown] sections="19.2.2b"
-# ### Error feedback
-#
-# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. **Error feedback** keeps what was not sent and adds it to the next gradient. Then what has been sent, plus what is kept, is the sum of all gradients: nothing is lost, some of it is late.
-
-
-# %%
-def top_k(state, bucket):
-    import torch
-    import torch.distributed as dist
-
-    gradient, size, answer = (
-        bucket.buffer(),
-        dist.get_world_size(),
-        torch.futures.Future(),
-    )
-    if state["feedback"]:
-        gradient = gradient + state.get("kept", 0)
-    chosen = gradient.abs().topk(int(state["share"] * len(gradient))).indices
-    values, places = (
-        gradient.new_empty(size * len(chosen)),
-        gradient.new_empty(size * len(chosen), dtype=torch.int32),
-    )
-    dist.all_gather_single(values, gradient[chosen])
-    dist.all_gather_single(places, chosen.int())
-    state["kept"] = gradient.index_fill(0, chosen, 0)
-    answer.set_result(
-        torch.zeros_like(gradient).index_add_(0, places.long(), values / size)
-    )
-    return answer
-
-
-# %%
-print(
-    compress("top-1 %", top_k, share=0.01, feedback=False),
-    compress("top-1 %, error feedback", top_k, share=0.01, feedback=True),
-    sep="\n",
-)
-
-# %% [markdown] sections="19.2.2b, 10.4.3"
-# ### Eight bits, and how to round
-#
-# Quantisation divides by the largest value, maps to the whole numbers from -127 to 127, and sends one byte each. How to round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder: 0.3 becomes 1 in three of ten cases. One rounding is worse, the mean of many is right:
-
-# %%
-values = torch.tensor([0.1, 0.3, 0.5, 2.7, -0.2])
-many = values.expand(100_000, 5)
-stochastic = torch.floor(
-    many + torch.rand(many.shape, generator=torch.Generator().manual_seed(0))
-)
-print("value, in steps       ", *(f"{x:7.2f}" for x in values))
-print("nearest, mean of many ", *(f"{x:7.2f}" for x in torch.round(many).mean(0)))
-print("stochastic, mean      ", *(f"{x:7.2f}" for x in stochastic.mean(0)))
-
-# %% [markdown]
-# Bytes of eight bits cannot be all-reduced: their sum does not fit into eight bits. On two real ranks, 100 + 100:
-
-
-# %%
-def add_bytes():
-    import torch
-    import torch.distributed as dist
-
-    hundred = torch.tensor([100], dtype=torch.int8)
-    dist.all_reduce(hundred)
-    return hundred.item()
-
-
-# %%
-lab.launch(add_bytes, ranks=2, timeout_s=30)[0]
-
-# %% [markdown]
-# So the bytes are gathered, each rank's with its own scale, and added up as floats. With `levels=7` the numbers would fit into four bits (they are sent as bytes here; packed two by two it would be half).
-
-
-# %%
-def quantised(state, bucket):
-    import torch
-    import torch.distributed as dist
-
-    gradient, size, answer = (
-        bucket.buffer(),
-        dist.get_world_size(),
-        torch.futures.Future(),
-    )
-    scale = gradient.abs().max() / state["levels"]
-    numbers = gradient / scale
-    numbers = (
-        torch.floor(numbers + torch.rand_like(numbers))
-        if state["stochastic"]
-        else torch.round(numbers)
-    )
-    scales, all_numbers = (
-        gradient.new_empty(size),
-        gradient.new_empty(size * len(numbers), dtype=torch.int8),
-    )
-    dist.all_gather_single(scales, scale.view(1))
-    dist.all_gather_single(all_numbers, numbers.to(torch.int8))
-    answer.set_result((all_numbers.view(size, -1) * scales[:, None]).mean(0))
-    return answer
-
-
-# %%
-print(
-    compress("8 bits, stochastic", quantised, levels=127, stochastic=True),
-    compress("4 bits, nearest", quantised, levels=7, stochastic=False),
-    compress("4 bits, stochastic", quantised, levels=7, stochastic=True),
-    sep="\n",
-)
-
-# %% [markdown]
-# At four bits, rounding to the nearest loses most of the gradient, and stochastic rounding does not. (At eight bits, try it: either will do for a model as small as this.)
-#
-# Gathering has its price again: the more ranks, the more is passed on. Sent bytes per rank, as a share of a float32 ring all-reduce (formulas). "In two steps" is how 1-bit Adam does it: all-to-all of bytes, add up, quantise again, all-gather of bytes.
-
-# %%
-print("ranks   top-1 %   8 bits gathered   8 bits in two steps")
-for size in (2, 4, 8, 16, 64):
-    print(f"{size:5}   {size * 0.01:7.0%}   {size / 8:15.0%}   {2 / 8:19.0%}")
-
-# %% [markdown]
-# ### All of them
-#
-# Loss against bytes sent: further left is cheaper, lower is better.
-
-
-# %%
-def sent_so_far(result):
-    return [sum(result["sent"][:step]) / 1e6 for step in range(10, NUM_STEPS + 1, 10)]
-
-
-SHOWN = {
-    "all-reduce, float32": "all-reduce，float32",
-    "8 bits, stochastic": "8 位，随机舍入",
-    "PowerSGD, rank 1": "PowerSGD，秩 1",
-    "top-1 %": "top-1 %",
-    "top-1 %, error feedback": "top-1 %，误差反馈",
-}
-series = [
-    curves.Series(
-        {"en": name, "zh": zh}, sent_so_far(results[name]), results[name]["loss"]
-    )
-    for name, zh in SHOWN.items()
-]
-widgets.show(
-    curves.curves(
-        series,
-        title={"en": "Loss against bytes sent", "zh": "损失与发送字节数"},
-        x_name={"en": "MB sent by a rank", "zh": "一个 rank 发出的 MB"},
-        y_name={"en": "loss", "zh": "损失"},
-        log_x=True,
-        badge=results["top-1 %"]["badge"],
-    )
-)
-
-# %%
-print(f"{'':<26} bytes a step   of dense   loss   ms a step on the slow link")
-dense_bytes = results["all-reduce, float32"]["sent"][-1]
-for name, result in results.items():
-    print(
-        f"{name:<26} {result['sent'][-1]:12,} {result['sent'][-1] / dense_bytes:10.1%} "
-        f"{sum(result['loss'][-3:]) / 3:6.2f} {result['ms']:11.1f}"
-    )
-
-# %% [markdown] sections="10.4.3"
-# The time includes the small model's computation. The loss is that of one run, a mean over its last three readings. Other seeds move it. What drops small values in every step and never makes up for it (10.4.3, top-1 % without feedback, four bits to the nearest) is behind. fp16 and stochastic rounding lose bits as well, but with little or no bias.
-#
-# ### When compression does not pay
-#
-# Compressing takes time too. It pays as long as the link needs longer for the saved bytes than the processor for compressing. The compressing is timed here, in the notebook's own process, with 4 million values; the bytes saved are those of two ranks:
-
-# %%
-import time
-from statistics import median
-
-gradient = torch.randn(4_000_000)
-works = {
-    "fp16": (lambda: gradient.half().float(), 0.5),
-    "8 bits": (lambda: (gradient / 0.04).round().to(torch.int8), 0.75),
-    "top-1 %": (
-        lambda: gradient.index_fill(0, gradient.abs().topk(40_000).indices, 0),
-        0.98,
-    ),
-}
-for name, (work, saved) in works.items():
-    seconds = []
-    for _ in range(5):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    gb_per_s = saved * gradient.nbytes / median(seconds) / 1e9
-    print(
-        f"{name:<8} {1000 * median(seconds):6.1f} ms   pays on links slower than about {gb_per_s:5.2f} GB/s"
-    )
+lab.bars(exposed_ms, unit="ms", title="Exposed communication of a step")
 
 # %% [markdown] sections="19.1.3"
-# Ten-gigabit Ethernet carries 1.25 GB/s; section 19.1.3 gives 300 GB/s for NVLink, one way. A GPU compresses faster than this processor, but its links are faster as well: measure both. What overlap hides already cannot be saved a second time.
-
-# %% [markdown] sections="19.1.3, 10.4.3"
-# ## Better links: the order of a ring
-#
-# Two machines of four GPUs each: fast links inside, **one** cable between them, which all messages from one machine to the other share. (Stated speeds, slow enough to be paced here.)
+# Something always stays: the last bucket belongs to the first layer, whose gradient comes at the very end. Here the link is a little faster than the backward. What if it were slower? Then the buckets queue up behind one another, and overlap hides less and less:
 
 # %%
-inside, between = (
-    Link(alpha_us=100, bandwidth_gb_per_s=0.05),
-    Link(alpha_us=500, bandwidth_gb_per_s=0.01),
-)
-two_machines = network.islands(8, 4, inside=inside, between=between, shared=True)
-widgets.show(network_picture.network(two_machines))
-
-# %% [markdown]
-# The ring may go through the ranks in any order. Which is faster, 0 1 2 3 4 5 6 7 or 0 4 1 5 2 6 3 7? A third way is **hierarchical**: reduce-scatter inside each machine, all-reduce across, all-gather inside. An all-reduce of 0.8 MB, simulated, and run on real processes over paced links:
-#
-# **Predict:** how many times as long does the worse ring take?
-
-# %%
-my_times_longer = lab.guess(
-    {"en": "the worse ring over the better one", "zh": "较慢的环用时是较快的环的几倍"},
-    unit="ratio",
-)
-
-# %%
-ORDERS = ("0 1 2 3 4 5 6 7", "0 4 1 5 2 6 3 7")
-PLANS = {
-    "ring 0 1 2 3 4 5 6 7": algorithms.plan("all_reduce", "ring", 8),
-    "ring 0 4 1 5 2 6 3 7": algorithms.plan(
-        "all_reduce", "ring", 8, order=(0, 4, 1, 5, 2, 6, 3, 7)
-    ),
-    "hierarchical": algorithms.plan("all_reduce", "hierarchical", 8, island_size=4),
-}
-runs = {
-    name: collectives.launch(plan, 800_000, network=two_machines, timeout_s=40)
-    for name, plan in PLANS.items()
-}
-print(f"{'':<22} over the cable, one way   simulated    measured   off the sum by")
-for (name, plan), run in zip(PLANS.items(), runs.values()):
-    crossing = sum(
-        len(move.chunks)
-        for step in plan.steps
-        for move in step
-        if move.src < 4 <= move.dst
-    )
-    print(
-        f"{name:<22} {crossing * 100_000:19,} bytes {network.time_us(plan, two_machines, 800_000) / 1000:8.0f} ms "
-        f"{1000 * max(max(rank['seconds']) for rank in run):8.0f} ms {max(rank['max_error'] for rank in run):16.0e}"
-    )
-widgets.show(network_picture.network(two_machines, order=(0, 4, 1, 5, 2, 6, 3, 7)))
-better, worse = (
-    max(max(rank["seconds"]) for rank in runs[f"ring {each}"]) for each in ORDERS
-)
-my_times_longer.score(worse / better)
-
-# %% [markdown]
-# In the first ring two of the eight links cross, one in each direction. In the second all eight do, four in each direction, and the cable carries them one after another: the same payload per rank, four times the traffic on the cable. The hierarchical plan takes even less over the cable. NCCL, as documented, searches for such orders by itself when it starts (`NCCL_DEBUG_SUBSYS=GRAPH` prints what it found).
-#
-# And if every pair had a cable of its own? Simulated:
-
-# %%
-many_cables = network.islands(8, 4, inside=inside, between=between)
-for name, plan in PLANS.items():
-    print(f"{name:<22} {network.time_us(plan, many_cables, 800_000) / 1000:4.0f} ms")
-
-# %% [markdown]
-# Then the order of the ring does not matter, as long as there is a slow link in it at all: in every step all ranks wait for the slowest.
-
-# %% [markdown] sections="10.4.3"
-# ### Taking turns
-#
-# Section 10.4.3 also names scheduling: keep messages of different groups apart. Two jobs share one link. Each computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both send at the same time at half the speed. Started 25 ms apart, they never meet (simulated; a rank stands for a job):
-
-
-# %%
-def two_jobs(shift_ms, compute_ms=30, send_ms=20, num_steps=4):
-    assert shift_ms == 0 or send_ms <= shift_ms <= compute_ms, (
-        "only these cases are worked out"
-    )
-    took_ms = (
-        send_ms if shift_ms else 2 * send_ms
-    )  # two at a time have half of the link each
-    rows = []
-    for job in range(2):
-        for step in range(num_steps):
-            begin_us = 1000 * (job * shift_ms + step * (compute_ms + took_ms))
-            middle_us, end_us = (
-                begin_us + 1000 * compute_ms,
-                begin_us + 1000 * (compute_ms + took_ms),
-            )
-            rows += [
-                (job, "compute", "compute", str(step), begin_us, middle_us, 0),
-                (job, "comm", "all_reduce", str(step), middle_us, end_us, 0),
-            ]
-    return from_rows(rows, num_ranks=2, origin="simulated")
-
-
-# %%
-together, apart = two_jobs(0), two_jobs(25)
-for shift_ms, jobs in ((0, together), (25, apart)):
-    draw(jobs, f"two_jobs({shift_ms})", span_us=together.end_us.max())
-    print(
-        f"started {shift_ms} ms apart: the last job ends after {jobs.end_us.max() / 1000:.0f} ms"
-    )
+narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
+data_parallel.Step(**four, link=narrow).predict()
 
 # %% [markdown] sections="19.1.3"
-# ### Whom do the others wait for?
+# <details><summary>Erratum 19.1.3: hooks hide communication "almost entirely"</summary>
 #
-# An all-reduce ends when the slowest rank has brought its part. Rank 1 takes half as long again for every layer. In the picture the all-reduces of the others begin early and last long: they wait in them.
+# At best they hide all buckets but one, and only where the link keeps up with the backward. Run it: `timeline.hidden_comm(hidden.predicted)` for our link, and `timeline.hidden_comm(data_parallel.Step(**four, link=narrow).predict())` for the narrow one.
+#
+# </details>
+#
+# <details><summary>Erratum 19.1.3: a chart of overlap in which nothing overlaps</summary>
+#
+# The textbook draws one row: compute layer N, all-reduce the gradient of N-1, compute layer N+1. The boxes follow one another, so what is hidden is 0. The order is not that of a backward either, which goes from the last layer down: while layer N-1 computes, the gradient of layer N is on its way. `hidden.predicted` draws it as it happens.
+#
+# </details>
+
+# %% [markdown] sections="8.9.2, 10.4.3"
+# ## Pay less often
+#
+# A batch that does not fit is cut into microbatches, whose gradients add up in `.grad` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). DDP would all-reduce in each backward. Inside `no_sync()` it does not. But then somebody has to all-reduce at some point. Here are three ways that people have tried, on two ranks with four microbatches each:
+
 
 # %%
-slowed = step.but(slow={1: 1.5}).run().timeline()
-draw(slowed, "slow = {1: 1.5}")
-rank, waited_us = straggler(slowed)
-print(
-    f"the others wait for rank {rank}: {waited_us / 1000:.0f} ms in all; a step takes "
-    f"{timeline.step_us(slowed) / 1000:.0f} ms, without it {timeline.step_us(compared[True].measured) / 1000:.0f} ms"
-)
+def accumulate(way):
+    torch.manual_seed(0)
+    net = nn.Linear(100, 10)
+    ddp = DDP(net)
+    inputs, targets = torch.randn(2, 4, 8, 100), torch.randn(2, 4, 8, 10)
+    nn.functional.mse_loss(net(inputs), targets).backward()
+    right = net.weight.grad.clone()  # the whole batch, on one process
+    net.zero_grad()
+    for x, y in zip(inputs[dist.get_rank()], targets[dist.get_rank()]):
+        with ddp.no_sync():
+            (nn.functional.mse_loss(ddp(x), y) / 4).backward()
+        if way != "never reduced":
+            dist.all_reduce(net.weight.grad)
+        if way == "reduced and divided each time":
+            net.weight.grad /= 2
+    return (net.weight.grad - right).abs().max().item() / right.abs().max().item()
 
-# %% [markdown] sections="8.9.2"
-# ## NCCL's settings
-#
-# NCCL reads environment variables when its first communicator is made; set later, they do nothing. Those of section 8.9.2, and some more (after NVIDIA's documentation, see the sources):
-#
-# | variable | what it does | unset | in 8.9.2 |
-# | --- | --- | --- | --- |
-# | `NCCL_DEBUG` | WARN, INFO, ...: what NCCL says about itself | silent | INFO is right for looking, too much for every day |
-# | `NCCL_IB_DISABLE` | 1 forbids InfiniBand and RoCE | allowed | 0 changes nothing: InfiniBand is used where there is one |
-# | `NCCL_SOCKET_IFNAME` | prefixes of the network interfaces to use | chosen: lo and docker only if there is no other | `eth0` is a guess at this machine's interfaces, and a prefix; `=eth0` is the name |
-# | `NCCL_P2P_LEVEL` | how far apart two GPUs may be for direct (P2P) messages | chosen | NVL enables nothing: pairs without NVLink lose P2P |
-# | `NCCL_ALGO` | which algorithms: Ring, Tree, NVLS, ... | chosen by size and topology | not used |
-# | `NCCL_PROTO` | which protocols: LL, LL128, Simple | chosen | not used; LL128 forced where unsupported can corrupt data |
-# | `NCCL_NVLS_ENABLE` | reduction inside the NVLink switch | 2: where supported | not used |
-# | `NCCL_DEBUG_SUBSYS` | which parts speak under INFO | INIT, BOOTSTRAP, ENV | not used |
-#
-# NVIDIA lists all of these but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script. For two of the section's four, the rule that the user guide states is written out here in a few lines; NCCL itself is not asked. What would `NCCL_SOCKET_IFNAME` select on this machine, as documented?
 
 # %%
-import socket
-
-
-def selected(setting, names):
-    """The rule of NVIDIA's documentation: prefixes, after "^" to exclude, after "=" whole names."""
-    excludes, setting = setting.startswith("^"), setting.removeprefix("^")
-    whole, words = setting.startswith("="), setting.removeprefix("=").split(",")
-    matches = [
-        any(name == word if whole else name.startswith(word) for word in words)
-        for name in names
-    ]
-    return [name for name, match in zip(names, matches) if match != excludes]
-
-
-here = [name for _, name in socket.if_nameindex()]
-print("interfaces of this machine:", *here)
-for setting in ("eth0", "=eth0", "^lo,docker"):
-    print(
-        f"{setting:<11} selects {selected(setting, here) or 'nothing'}; "
-        f"among eth0, eth01, ib0: {selected(setting, ['eth0', 'eth01', 'ib0'])}"
-    )
+ways = ["never reduced", "reduced each time", "reduced and divided each time"]
+off = {way: lab.launch(accumulate, way, ranks=2)[0] for way in ways}
+lab.bars(off, unit="share", title="How far the gradient is off the whole batch's")
 
 # %% [markdown]
-# And what does `NCCL_P2P_LEVEL=NVL` do, as documented? A level permits direct messages between GPUs that are no farther apart than it says. Applied to four GPUs as `nvidia-smi topo -m` might print them (invented): two pairs with NVLink, the pairs on two PCIe switches of one CPU.
-
-# %%
-TOPOLOGY = """GPU0   X    NV4  PHB  PHB
-              GPU1  NV4   X   PHB  PHB
-              GPU2  PHB  PHB   X   NV4
-              GPU3  PHB  PHB  NV4   X"""
-DISTANCE = ["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]  # the levels, from near to far
-paths = [
-    ["NVL" if word.startswith("NV") else word for word in row.split()[1:]]
-    for row in TOPOLOGY.splitlines()
-]
-for level in ("LOC", "NVL", "PHB", "SYS"):
-    pairs = [
-        f"{a}-{b}"
-        for a in range(4)
-        for b in range(a)
-        if DISTANCE.index(paths[a][b]) <= DISTANCE.index(level)
-    ]
-    print(f"NCCL_P2P_LEVEL={level}: direct between {', '.join(pairs) or 'no pair'}")
-
-# %% [markdown]
-# By that rule NVL is nearly the strictest level: it gives the NVLink pairs nothing that a wider level would not, and takes P2P from the others. That is the documentation, not a run.
+# - **Never reduced.** Every rank keeps its own gradients and trains a model of its own.
+# - **Reduced each time.** What has been summed once is summed again in the next round, so the result is far off.
+# - **Reduced and divided each time.** This is right, because the mean of what is already equal doesn't change it. But it sends four times as much as necessary.
 #
-# How to see what NCCL really does: set `NCCL_DEBUG=INFO`, with `NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING`, and look for the lines on the network ("Using network"), the variables it has read ("set by environment"), and rings and trees ("Channel", "Ring", "Trees"). The next cell does that if there is a GPU.
-
-
-# %%
-def speak():
-    import os
-    import torch
-    import torch.distributed as dist
-
-    os.environ |= {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING",
-        "NCCL_DEBUG_FILE": "/dev/stdout",
-    }
-    dist.all_reduce(torch.ones(1 << 20))  # the first collective makes the communicator
-    torch.accelerator.synchronize()
-
-
-# %%
-if resources.num_gpus():
-    run = lab.launch(
-        speak, ranks=min(2, resources.num_gpus()), devices="cuda", timeout_s=50
-    )
-    lines = [line for line in run.logs[0].splitlines() if "NCCL INFO" in line]
-    wanted = [
-        line
-        for line in lines
-        if any(
-            word in line for word in ("Using network", "environment", "Ring", "Trees")
-        )
-    ]
-    print(
-        f"{len(lines)} lines of NCCL INFO from rank 0; among them:",
-        *wanted[:12],
-        sep="\n",
-    )
-else:
-    print("No GPU here: NCCL was not run, and there is nothing to show.")
-
-# %% [markdown] sections="19.8.2"
-# ## Exercises
+# <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
 #
-# A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong; *over budget* means right, but wasteful. `check.hint(name)` tells more after each attempt.
+# The textbook puts `no_sync()` around all microbatches and all-reduces every gradient inside, which is the second bar: `off["reduced each time"]`. (Its code in 10.4.3 forgets to divide by the number of ranks as well.) Its all-reduce is asynchronous too, so it would still be on its way while the next backward adds to the same tensor.
 #
-# ### 1. Accumulate (19.8.2)
+# </details>
+
+# %% [markdown] sections="8.9.2, 19.8.2"
+# ## Exercise 1. Accumulate right
 #
-# `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once. The check makes three updates with them: training converges as it does with the large batch.
+# So what is the right way? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once. The check makes three updates with them: training then converges as it does with the large batch.
 
 
 # %%
@@ -920,19 +202,224 @@ check.accumulate(my_accumulation)
 # %%
 check.hint("accumulate")
 
-# %% [markdown]
-# ### 2. Error feedback that converges
+# %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
+# ### What it saves
 #
-# Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory that you want to get back in the next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more. The check trains on real ranks and compares with training without compression; and it adds up what was sent and what is kept.
+# With k microbatches a rank communicates once instead of k times. Two layers on the same link; each microbatch has 8 samples. How much time does a *sample* take?
+
+
+# %%
+def per_sample(k):
+    """Milliseconds of a sample, predicted and measured."""
+    both = two_layers.but(accumulate=k).compare()
+    times = {"predicted": both.predicted, "measured": both.measured}
+    return {name: timeline.step_us(each) / 8000 / k for name, each in times.items()}
+
+
+two_layers = data_parallel.Step(layers=2, layer_mb=1, bucket_mb=0.9, ranks=2, link=link)
+times = {k: per_sample(k) for k in (1, 2, 4, 8)}
+lab.curves(
+    predicted={"time": {k: each["predicted"] for k, each in times.items()}},
+    measured={"time": {k: each["measured"] for k, each in times.items()}},
+    x="microbatches per step",
+    y="time per sample",
+    unit="ms",
+    title="Accumulation: the time of a sample",
+)
+
+# %% [markdown]
+# Bytes per sample fall as 1/k. The time can fall no further than the computing, so most is won from 1 to 4.
+#
+# ### What it costs
+#
+# Nothing is free. k microbatches are one large batch: fewer updates, each from a better estimate. Take the same 64 microbatches on each of two ranks, with k = 1, 4 and 8. What happens to the loss if you leave the learning rate as it is, and what if you multiply it by k?
+
+
+# %%
+def converge(k, learning_rate):
+    torch.manual_seed(0)
+    ddp = DDP(model.Transformer(1, 32, 2, max_len=32))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=learning_rate)
+    for number in range(0, 64, k):
+        for part in range(number, number + k):
+            seed = 1000 * part + dist.get_rank()
+            tokens, targets = model.story_tokens(8, 32, seed=seed)
+            last = part == number + k - 1
+            with nullcontext() if last else ddp.no_sync():
+                (model.loss(ddp(tokens), targets) / k).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    tokens, targets = model.story_tokens(64, 32, seed=99)
+    return model.loss(ddp.module(tokens), targets).item()
+
+
+# %%
+losses = {}
+for k in (1, 4, 8):
+    same = lab.launch(converge, k, 0.3, ranks=2)[0]
+    scaled = lab.launch(converge, k, 0.3 * k, ranks=2)[0]
+    losses[f"k = {k}"] = {"same rate": same, "rate times k": scaled}
+lab.bars(losses, title="Loss after 64 microbatches")
+
+# %% [markdown]
+# With one learning rate, fewer updates get less far. A larger rate makes up for most of it, as long as training stays stable: look at the last bar. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
+
+# %% [markdown] sections="19.2.2b, 10.4.3"
+# ## Send fewer bytes
+#
+# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future of their mean over all ranks. The simplest one halves the bytes, and the library has it:
+
+
+# %%
+def fp16(state, bucket):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    return default_hooks.fp16_compress_hook(None, bucket)
+
+
+# %% [markdown]
+# `compressed_run.launch` trains a small transformer on two ranks under such a hook, over a slow paced link, and counts. `sent_bytes` is what a step hands to collectives (the [payload](GLOSSARY.md#payload)). `wire_bytes` is what the system counted on the sockets, headers included.
+
+
+# %%
+def report(*names):
+    """What a step sends, how long it takes, and where the loss ends."""
+    keys = ("sent_bytes", "wire_bytes", "step_ms", "last_loss")
+    rows = [
+        {"hook": name} | {key: results[name][key] for key in keys} for name in names
+    ]
+    return lab.table(rows)
+
+
+results = {"all-reduce": compressed_run.launch()[0]}
+results["fp16"] = compressed_run.launch(fp16)[0]
+report("all-reduce", "fp16")
+
+# %% [markdown] sections="19.2.2b"
+# ### PowerSGD
+#
+# A weight's gradient is a matrix, and often a thin product of two matrices is close to it. PowerSGD sends such factors, of a stated rank r: for m rows and n columns that is $r(m+n)$ numbers instead of $mn$. What the factors miss is added to the next gradient. Biases and norms, and matrices that would not at least halve, are sent whole.
+#
+# At rank 1, what share of the bytes is left for our small model?
+
+# %%
+thin = lab.guess("bytes that PowerSGD sends, rank 1", between=(0, 1))
+
+
+# %%
+def power_sgd(state, bucket):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as library
+
+    if "power" not in state:
+        state["power"] = library.PowerSGDState(
+            None, matrix_approximation_rank=state["rank"], start_powerSGD_iter=2
+        )
+    return library.powerSGD_hook(state["power"], bucket)
+
+
+results["PowerSGD"] = compressed_run.launch(power_sgd, {"rank": 1})[0]
+thin.score(results["PowerSGD"]["sent_bytes"] / results["all-reduce"]["sent_bytes"])
+
+# %%
+report("all-reduce", "PowerSGD")
+
+# %% [markdown] sections="10.4.3, S10"
+# ### Top-k, and how it is often written
+#
+# The largest few values of a gradient matter most. Why not send only these? Here is a hook that keeps the largest 1 % and writes zeros over the rest. How many bytes does it save?
+
+
+# %%
+def zeros_elsewhere(state, bucket):
+    gradient = bucket.buffer()
+    places = gradient.abs().topk(len(gradient) // 100).indices
+    sparse = torch.zeros_like(gradient).index_copy_(0, places, gradient[places])
+    work = dist.all_reduce(sparse, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+results["zeros"] = compressed_run.launch(zeros_elsewhere)[0]
+report("all-reduce", "zeros")
+
+# %% [markdown] sections="10.4.3, S10"
+# None at all. A zero is a number like any other, and it is sent like any other.
+#
+# <details><summary>Erratum 10.4.3: a sparse gradient in a dense all-reduce</summary>
+#
+# That was the textbook's code, as a hook. It saves nothing: compare `results["zeros"]["sent_bytes"]` with the line above. It also forgets to divide by the number of ranks, which doubles the learning rate here.
+#
+# </details>
+#
+# <details><summary>Erratum S10: decompress by dividing by the mask</summary>
+#
+# The source returns the gradient times a mask, still as many bytes, and then divides by the mask. Where the mask is 0 that is 0 / 0. Run it: `torch.tensor([3.0, 0.0]) / torch.tensor([1.0, 0.0])` gives 3 and NaN.
+#
+# </details>
+
+# %% [markdown] sections="19.2.2b, 10.4.3"
+# ### Top-k that saves bytes
+#
+# Only k values may go out, and k places with them, because each rank chooses others. That is no all-reduce any more. It is an [all-gather](GLOSSARY.md#all-gather), after which each rank adds up what it got:
+
+
+# %%
+def top_k(state, bucket):
+    gradient, size = bucket.buffer(), dist.get_world_size()
+    chosen = gradient.abs().topk(len(gradient) // 100).indices
+    values = gradient.new_empty(size * len(chosen))
+    places = gradient.new_empty(len(values), dtype=torch.int32)
+    dist.all_gather_single(values, gradient[chosen])
+    dist.all_gather_single(places, chosen.int())
+    answer = torch.futures.Future()
+    mean = torch.zeros_like(gradient)
+    answer.set_result(mean.index_add_(0, places.long(), values / size))
+    return answer
+
+
+# %% [markdown]
+# Again 1 % of the values. What share of the bytes does a rank save, of what it hands in?
+
+# %%
+saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
+
+# %%
+results["top-1 %"] = compressed_run.launch(top_k)[0]
+share = results["top-1 %"]["sent_bytes"] / results["all-reduce"]["sent_bytes"]
+saved.score(1 - share)
+
+# %% [markdown]
+# A place costs four bytes, like a value, so 2 % is handed in. And an all-gather passes everybody's part on to everybody. So look at the wire, with two ranks and with four:
+
+# %%
+rows = []
+for hook in (None, top_k):
+    for ranks in (2, 4):
+        run = compressed_run.launch(hook, ranks=ranks, num_steps=30, link=None)
+        told = {"hook": "top-1 %" if hook else "all-reduce", "ranks": ranks}
+        rows.append(told | {"wire_bytes": run[0]["wire_bytes"]})
+lab.table(rows)
+
+# %% [markdown] sections="19.2.2b"
+# A rank sends $(N-1)$ times 8k bytes, where a ring all-reduce of n values sends $2(N-1)/N$ times 4n. The ratio is $Nk/n$. (Messages this small carry their headers too, so the counted ratio is a little higher.)
+#
+# <details><summary>Erratum 19.2.2: the top 1 % saves "more than 99 %"</summary>
+#
+# It saves 98 % of what a rank hands in, because places travel too: `1 - share`. Of what it sends, it saves 92 % with eight ranks, and with a hundred ranks nothing.
+#
+# </details>
+
+# %% [markdown] sections="19.2.2b"
+# ## Exercise 2. Lose nothing
+#
+# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient. Then what was sent and what is kept always make up all gradients; some of it is merely late.
+#
+# Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory that you want back in the next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more. The check trains on real ranks, compares with training without compression, and adds up what was sent and what is kept.
 
 
 # %%
 def my_reduce(gradient, memory, k):
     """(mean of what the ranks send, the new memory)"""
     ### BEGIN SOLUTION
-    import torch
-    import torch.distributed as dist
-
     corrected, size = gradient + memory, dist.get_world_size()
     chosen = corrected.abs().topk(k).indices
     values, places = torch.empty(size * k), torch.empty(size * k, dtype=torch.int32)
@@ -950,6 +437,282 @@ check.error_feedback(my_reduce)
 check.hint("error_feedback")
 
 # %% [markdown]
+# The package has such a hook as well, so that you can see what it does to the loss:
+
+# %%
+feedback = compressed_run.top_k_feedback
+results["top-1 %, feedback"] = compressed_run.launch(feedback, {"share": 0.01})[0]
+report("top-1 %", "top-1 %, feedback")
+
+# %% [markdown] sections="19.2.2b, 10.4.3"
+# ## Eight bits, and how to round
+#
+# Quantisation divides by the largest value, maps to the whole numbers from -127 to 127, and sends one byte for each. But how do you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder, so 0.3 becomes 1 in three of ten cases. Which of them is right on average?
+
+# %%
+value = torch.tensor(0.3).expand(100_000)
+rounded = {
+    "nearest": torch.round(value).mean().item(),
+    "stochastic": torch.floor(value + torch.rand(len(value))).mean().item(),
+}
+lab.bars(rounded, title="Mean of 0.3, rounded 100,000 times", marks={"right": 0.3})
+
+# %% [markdown]
+# There is one more obstacle: bytes can't be all-reduced. On two ranks, what is 100 + 100?
+
+
+# %%
+def add_bytes():
+    hundred = torch.tensor([100], dtype=torch.int8)
+    dist.all_reduce(hundred)
+    return hundred.item()
+
+
+lab.launch(add_bytes, ranks=2)[0]
+
+# %% [markdown]
+# The sum does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. With 7 levels the numbers would fit into four bits (here they still travel as bytes; packed two by two, it would be half).
+
+
+# %%
+def quantised(state, bucket):
+    gradient, size = bucket.buffer(), dist.get_world_size()
+    scale = gradient.abs().max() / state["levels"]
+    if state["stochastic"]:
+        numbers = torch.floor(gradient / scale + torch.rand_like(gradient))
+    else:
+        numbers = torch.round(gradient / scale)
+    scales = gradient.new_empty(size)
+    everyone = gradient.new_empty(size * len(numbers), dtype=torch.int8)
+    dist.all_gather_single(scales, scale.view(1))
+    dist.all_gather_single(everyone, numbers.to(torch.int8))
+    answer = torch.futures.Future()
+    answer.set_result((everyone.view(size, -1) * scales[:, None]).mean(0))
+    return answer
+
+
+# %%
+for name, levels, stochastic in (
+    ("8 bits", 127, True),
+    ("4 bits, nearest", 7, False),
+    ("4 bits, stochastic", 7, True),
+):
+    state = {"levels": levels, "stochastic": stochastic}
+    results[name] = compressed_run.launch(quantised, state)[0]
+report("8 bits", "4 bits, nearest", "4 bits, stochastic")
+
+# %% [markdown]
+# At four bits, rounding to the nearest loses most of the gradient, and stochastic rounding does not.
+#
+# Gathering has its price here too: the more ranks, the more is passed on. Against a ring all-reduce of floats, gathered bytes cost N/8 of it, so with eight ranks nothing is saved. 1-bit Adam avoids that in two steps: an [all-to-all](GLOSSARY.md#all-to-all) of bytes, add up, quantise again, an all-gather of bytes. That is a quarter for any number of ranks.
+
+# %% [markdown]
+# ### All of them
+#
+# The loss by what a rank has sent until then: further left is cheaper, lower is better. Which one would you take?
+
+# %%
+shown = ("all-reduce", "8 bits", "PowerSGD", "top-1 %", "top-1 %, feedback")
+lab.curves(
+    measured={name: results[name]["loss"] for name in shown},
+    x="MB sent by a rank",
+    y="loss of held-out text",
+    log_x=True,
+    title="Loss and bytes sent",
+)
+
+# %%
+report(*results)
+
+# %% [markdown] sections="10.4.3"
+# These are single runs, and other seeds move them a little. But there is a pattern: what drops small values in every step and never makes up for it stays behind. fp16 and stochastic rounding lose bits as well, with little or no bias.
+#
+# ### When compression does not pay
+#
+# Compressing takes time too. It pays as long as the link needs longer for the saved bytes than the processor for compressing. Here it is timed with 4 million values, on two cores or whatever you have:
+
+# %%
+from torch.utils import benchmark
+
+gradient = torch.randn(4_000_000)
+works = {
+    "fp16": ("g.half().float()", 0.5),
+    "8 bits": ("(g / 0.04).round().to(torch.int8)", 0.75),
+    "top-1 %": ("g.index_fill(0, g.abs().topk(40_000).indices, 0)", 0.98),
+}
+pays = {}
+for name, (code, less) in works.items():
+    took = benchmark.Timer(code, globals={"g": gradient, "torch": torch}).timeit(3)
+    pays[name] = less * gradient.nbytes / took.median / 1e9
+lab.bars(pays, title="Pays on links slower than, GB/s", marks={"10 Gbit/s": 1.25})
+
+# %% [markdown]
+# NVLink carries hundreds of GB/s, so nothing here would pay on it from this processor. A GPU compresses faster, but its links are faster as well: measure both. And what overlap hides already can't be saved a second time.
+
+# %% [markdown] sections="19.1.3, 10.4.3"
+# ## Better links
+#
+# Two machines of four cards each: fast links inside, and **one** cable between them, which all messages from one machine to the other share. A ring may go through the ranks in any order.
+
+# %%
+inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.05)
+between = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.01)
+machines = collectives.islands(8, 4, inside=inside, between=between, shared=True)
+machines
+
+# %% [markdown]
+# Which ring is faster, 0 1 2 3 4 5 6 7 or 0 4 1 5 2 6 3 7? And how many times as long does the worse one take?
+
+# %%
+longer = lab.guess("the worse ring over the better one", unit="ratio")
+
+# %%
+odd = (0, 4, 1, 5, 2, 6, 3, 7)
+plans = {
+    "0 1 2 3 4 5 6 7": collectives.plan("all_reduce", "ring", 8),
+    "0 4 1 5 2 6 3 7": collectives.plan("all_reduce", "ring", 8, order=odd),
+    "in two levels": collectives.plan("all_reduce", "hierarchical", 8, island_size=4),
+}
+took = {}
+for name, plan in plans.items():
+    run = collectives.launch(plan, 800_000, network=machines)
+    predicted_us = collectives.time_us(plan, machines, 800_000)
+    seconds = max(max(rank["seconds"]) for rank in run)
+    took[name] = {"predicted": predicted_us / 1e3, "measured": 1e3 * seconds}
+longer.score(took["0 4 1 5 2 6 3 7"]["measured"] / took["0 1 2 3 4 5 6 7"]["measured"])
+
+# %%
+lab.bars(
+    took,
+    unit="ms",
+    title="All-reduce of 0.8 MB over two machines",
+    badge="predicted / measured, paced links",
+)
+
+# %% [markdown]
+# In the first ring two of the eight links cross the cable, one in each direction. In the second all eight do, and the cable carries them one after another: the same [payload](GLOSSARY.md#payload) per rank, four times the traffic on the cable. The third plan is **hierarchical**: reduce-scatter inside each machine, all-reduce across, all-gather inside, and it takes even less over the cable. NCCL, as documented, searches for such orders by itself when it starts.
+#
+# And if every pair had a cable of its own? Predicted:
+
+# %%
+cables = collectives.islands(8, 4, inside=inside, between=between)
+alone = {name: collectives.time_us(plan, cables, 8e5) for name, plan in plans.items()}
+lab.bars(
+    alone, unit="us", title="The same with a cable for each pair", badge="predicted"
+)
+
+# %% [markdown]
+# Then the order doesn't matter, as long as there is a slow link in the ring at all, because in each step all ranks wait for the slowest.
+
+# %% [markdown] sections="10.4.3"
+# ### Take turns
+#
+# Two jobs may also share a link. Each computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed (simulated; a row stands for a job):
+
+# %%
+jobs.shared_link([0, 0])
+
+# %% [markdown]
+# What if the second one starts 25 ms later?
+
+# %%
+jobs.shared_link([0, 25])
+
+# %% [markdown] sections="19.1.3"
+# They never meet, and both run at full speed. That is why schedulers of large clusters keep messages of different groups apart.
+#
+# ### Whom do the others wait for?
+#
+# An all-reduce ends when the slowest rank has brought its part. In this run one rank takes half as long again for every layer. Look at the strips of the messages: can you tell which?
+
+# %%
+slowed = step.but(overlap=True, slow={1: 1.5}).run()
+lab.show(slowed.timeline(), title="One of three ranks is slow")
+
+# %%
+waits = lab.guess("the slow rank", choices=["rank 0", "rank 1", "rank 2"])
+
+# %%
+rank, waited_us = timeline.straggler(slowed.timeline())
+waits.score(f"rank {rank}")
+
+# %% [markdown] sections="8.9.2"
+# The all-reduces of the others begin early and last long, because they wait in them. Such a rank is called a [straggler](GLOSSARY.md#straggler).
+#
+# ## NCCL's settings
+#
+# On GPUs, [NCCL](GLOSSARY.md#nccl) carries the messages. It reads environment variables when its first communicator is made; set later, they do nothing. These come up most (after NVIDIA's documentation):
+#
+# | variable | what it does | unset |
+# | --- | --- | --- |
+# | `NCCL_DEBUG` | WARN, INFO, ...: what NCCL says about itself | silent |
+# | `NCCL_DEBUG_SUBSYS` | which parts speak under INFO | INIT, BOOTSTRAP, ENV |
+# | `NCCL_SOCKET_IFNAME` | prefixes of the network interfaces to use | chosen; lo and docker only if there is no other |
+# | `NCCL_IB_DISABLE` | 1 forbids InfiniBand and RoCE | allowed |
+# | `NCCL_P2P_LEVEL` | how far apart two GPUs may be for direct messages | chosen |
+# | `NCCL_ALGO` | which algorithms: Ring, Tree, NVLS, ... | chosen by size and topology |
+# | `NCCL_PROTO` | which protocols: LL, LL128, Simple | chosen; LL128 forced where unsupported can corrupt data |
+# | `NCCL_NVLS_ENABLE` | reduction inside the NVLink switch | 2: where supported |
+#
+# NVIDIA lists all but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script.
+#
+# <details><summary>Erratum 8.9.2: four settings that "optimise" NCCL</summary>
+#
+# `NCCL_IB_DISABLE=0` changes nothing, since InfiniBand is used where there is one. `NCCL_SOCKET_IFNAME=eth0` guesses the interface, and it is a prefix, so it also selects eth01; `=eth0` is the name. `NCCL_P2P_LEVEL=NVL` is nearly the strictest level: pairs with NVLink have direct messages anyway, and all other pairs lose theirs. `NCCL_DEBUG=INFO` is right for looking and too much for every day. All of this is NVIDIA's documentation, not a run; your interfaces are `[name for _, name in socket.if_nameindex()]`.
+#
+# </details>
+#
+# To see what NCCL really does, let it speak, and look for the network ("Using network"), the variables that it has read ("set by environment") and its rings and trees. The next cell does that where there is a GPU:
+
+
+# %%
+def speak():
+    import os
+
+    os.environ["NCCL_DEBUG"] = "INFO"
+    os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,GRAPH,TUNING"
+    os.environ["NCCL_DEBUG_FILE"] = "/dev/stdout"
+    dist.all_reduce(torch.ones(1 << 20))  # the first collective makes the communicator
+    torch.accelerator.synchronize()
+
+
+if torch.cuda.is_available():
+    print(lab.launch(speak, ranks=1, devices="cuda").logs[0][:2000])
+else:
+    print("No GPU here: NCCL was not run, and there is nothing to show.")
+
+# %% [markdown] sections="19.8.2"
+# ## When is it worth it?
+#
+# Back to our eight machines. A step had 64 sequences and spent 71 of its 74 seconds on messages. With accumulation it has 4,096, and sends as much as before. How many times as many tokens do we train in a second?
+
+# %%
+more = lab.guess("tokens per second, 4,096 over 64 sequences", between=(1, 64))
+
+# %%
+small = planner.Plan(
+    model="LLaMA 7B", gpus=8, per_node=1, nic_gb_per_s=1.25, zero=1, batch=64
+)
+large = small.but(batch=4096)
+more.score(64 * small.time().step_us / large.time().step_us)
+
+# %%
+planner.card(small, large)
+
+# %% [markdown]
+# But a batch of 4,096 sequences learns less from each of them. Would a better network do? This is the old batch on 200 Gbit/s:
+
+# %%
+planner.card(small, small.but(nic_gb_per_s=25))
+
+# %% [markdown]
+# Both are predicted. In practice you do it in this order: overlap first, because it costs nothing; then accumulate as far as the training allows; then look at the order of your rings and who shares your cables; and compress only if the link is still the slowest part.
+
+# %% [markdown]
+# ## Exercises
+#
+# A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong; *over budget* means right, but wasteful. `check.hint(name)` tells more after each attempt.
+#
 # ### 3. The order of a ring
 #
 # `bandwidths[a][b]` is the bandwidth between ranks a and b in GB/s, each pair with a link of its own. Return the ranks in the order of a ring whose slowest link is as fast as possible, and which has as few links of that speed as possible. At most eight ranks.
@@ -965,12 +728,8 @@ def my_ring(bandwidths):
         links = [bandwidths[a][b] for a, b in zip(ring, ring[1:] + ring[:1])]
         return min(links), -links.count(min(links))
 
-    return list(
-        max(
-            ((0, *rest) for rest in permutations(range(1, len(bandwidths)))),
-            key=quality,
-        )
-    )
+    rings = ((0, *rest) for rest in permutations(range(1, len(bandwidths))))
+    return list(max(rings, key=quality))
     ### END SOLUTION
 
 
@@ -981,7 +740,7 @@ check.ring_order(my_ring)
 check.hint("ring_order")
 
 # %% [markdown] sections="10.7.3"
-# ### 4. An experiment (10.7.3)
+# ### 4. An experiment
 #
 # Which combination of compression and accumulation gives the most samples per second? `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. As on a real machine, the first three steps of a setting are slow, times vary, and now and then a step is disturbed. Measure no setting more than 25 times, and return the best. (Its clock is simulated, so that the check knows the truth.)
 
@@ -1009,14 +768,16 @@ check.hint("experiment")
 # %% [markdown]
 # ## Summary
 #
-# - Overlap hides all buckets but the last, if the link keeps up with the backward. `no_sync` belongs around all microbatches but the last.
-# - Accumulation divides messages and bytes per sample by k; it is a larger batch, with fewer updates.
+# - Overlap hides all buckets but the last, if the link keeps up with the backward.
+# - Accumulation divides messages and bytes per sample by k. It is a larger batch, with fewer updates.
 # - Bytes are saved only when fewer are sent: a dense tensor full of zeros saves nothing. Gathered messages grow with the number of ranks.
 # - Error feedback makes a biased compression converge; stochastic rounding has no bias to begin with.
 # - On uneven links the order decides: cross the slow one as rarely as you can. Everybody waits for the slowest rank.
 # - Compression pays on slow links. Measure first.
 #
-# ## Sources
+# **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [straggler](GLOSSARY.md#straggler), [paced links](GLOSSARY.md#paced-links).
+#
+# **Further reading**
 #
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
 # - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599); Karimireddy et al. 2019, [arXiv 1901.09847](https://arxiv.org/abs/1901.09847). Top-k in practice: Lin et al. 2017, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)
@@ -1025,7 +786,9 @@ check.hint("experiment")
 # - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
 # - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
 #
-# Where you stand:
+# **Next:** [checkpoint and recover](13_checkpoint_and_recover.ipynb), for when one of these cards dies.
+#
+# *Sections 8.9.2, 10.4.3, 10.7.3, 19.1.3, 19.2.2 (compression), 19.8.2 and S10 of the source material.*
 
 # %%
 check.status()

@@ -134,17 +134,17 @@ def whole_warmup(rank, p, m):
         (
             "one_f_one_b_order",
             whole_warmup,
-            "4 ranks, 2 microbatches: rank 0, step 2 is '0F2'; 1F1B has '0B0'",
+            "4 ranks, 2 microbatches: rank 0, step 2 is '0F2'; the best order has '0B0'",
         ),
         (
             "one_f_one_b_order",
             lambda r, p, m: [f"{r}F{k}" for k in range(m)],
-            "rank 0, step 4 is '0F4'; 1F1B has '0B0'",
+            "rank 0, step 4 is '0F4'; the best order has '0B0'",
         ),
         (
             "one_f_one_b_order",
             lambda r, p, m: order(0, p, m),
-            "rank 1, step 0 is '0F0'; 1F1B has '1F0'",
+            "rank 1, step 0 is '0F0'; the best order has '1F0'",
         ),
         (
             "choose_microbatches",
@@ -200,9 +200,9 @@ def quadratic(chart):
         (
             "one_f_one_b_order",
             all_forwards_first,
-            "keeps 8 activations, 1F1B 4; and takes 33 forwards of time, 1F1B 33",
+            "keeps 8 activations, the best one 4; and takes 33 forwards of time, the best one 33",
         ),
-        ("one_f_one_b_order", one_at_a_time, "takes 96 forwards of time, 1F1B 33"),
+        ("one_f_one_b_order", one_at_a_time, "takes 96 forwards of time, the best one 33"),
         (
             "choose_microbatches",
             one_too_many,

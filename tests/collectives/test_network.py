@@ -132,9 +132,10 @@ def test_messages_keep_to_the_rule_of_ports_steps_and_wires(primitive, algorithm
     left = dict(spans)
     for step in made.steps:
         ends = through.copy()
-        for src, dst, chunks, _ in step:
-            start = min(start for label, start in left if label == f"{src}>{dst}")
-            label = f"{src}>{dst}"
+        for message in step:
+            src, dst, chunks, _ = message
+            label = made.label(message)
+            start = min(start for named, start in left if named == label)
             link = network.link(src, dst)
             end = left.pop((label, start))
             assert end - start == pytest.approx(link.us(len(chunks) * made.chunk_bytes(1e6)))
@@ -160,8 +161,10 @@ def test_rows_stand_on_both_ends_and_carry_the_bytes():
     for rank in range(4):
         mine = timeline.select(timeline.rank == rank)
         assert mine.num_bytes[mine.kind == "send"].sum() == sent_bytes(made, 1e6)[rank] == 1.5e6
-        assert set(mine.label[mine.kind == "send"]) == {f"{rank}>{(rank + 1) % 4}"}
-        assert set(mine.label[mine.kind == "recv"]) == {f"{(rank - 1) % 4}>{rank}"}
+        right = {f"{rank}>{(rank + 1) % 4} [{chunk}]" for chunk in range(4)}
+        left = {f"{(rank - 1) % 4}>{rank} [{chunk}]" for chunk in range(4)}
+        assert set(mine.label[mine.kind == "send"]) == right
+        assert set(mine.label[mine.kind == "recv"]) == left
 
 
 def test_at_a_server_messages_wait_their_turn():

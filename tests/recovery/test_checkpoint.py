@@ -80,13 +80,17 @@ def return_before_the_disk(folder):
     began = time.perf_counter()
     saving = checkpoint.save_async(folder, 2, net, optimizer)
     stood_s = time.perf_counter() - began
-    return stood_s, saving.result(), time.perf_counter() - began
+    path = saving.result()
+    return stood_s, path, time.perf_counter() - began, checkpoint.spent_s()
 
 
 def test_a_save_in_the_background_waits_for_no_disk(tmp_path):
     run = lab.launch(return_before_the_disk, tmp_path, ranks=2, backend="gloo", timeout_s=40)
-    for stood_s, path, done_s in run:
+    for stood_s, path, done_s, spent_s in run:
         assert stood_s < 1 < done_s and checkpoint.fault(path) == ""
+        stood = [spent_s[part] for part in ("group", "list", "copy")]
+        assert min(stood) > 0 and sum(stood) <= stood_s  # parts of what training waited for
+        assert spent_s["write"] > 1 and sum(spent_s.values()) <= done_s
 
 
 def interrupted(folder, engine, kind, when):

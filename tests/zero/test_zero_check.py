@@ -10,7 +10,7 @@ from torch import distributed as dist
 from labkit.zero import check
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("shard_adamw", "fit", "correct_the_textbook", "same_training")
+EXERCISES = ("shard_adamw", "cut_evenly", "which_stage", "same_training")
 
 
 def dealt(model, backward, num_steps, owner=None, drop=True, share=True):
@@ -71,21 +71,31 @@ def flat(model, backward, num_steps, reduce_all=False):
             weight.data.copy_(piece.view_as(weight))
 
 
-def first_that_fits(num_params, device_bytes, other_bytes, most_ranks):
-    """The reference for fit."""
-    for n in range(1, most_ranks + 1):
-        for stage, size in enumerate((16, 4 + 12 / n, 2 + 14 / n, 16 / n)):
-            if num_params * size + other_bytes <= device_bytes:
-                return n, stage
-    return None
+def cut(sizes, num_ranks):
+    """The reference for cut_evenly."""
+    share = -(-sum(sizes) // num_ranks)
+    firsts = [0, *itertools.accumulate(sizes)]
+    layout = []
+    for rank in range(num_ranks):
+        begin = rank * share
+        end = begin + share
+        mine = []
+        for tensor, size in enumerate(sizes):
+            start = max(begin - firsts[tensor], 0)
+            stop = min(end - firsts[tensor], size)
+            if start < stop:
+                mine.append((tensor, start, stop))
+        layout.append(mine)
+    return layout
 
 
-def corrected(num_params, num_ranks, stage):
-    """The reference for correct_the_textbook."""
-    return sum(
-        size * num_params / (num_ranks if stage >= first else 1)
-        for size, first in ((12, 1), (2, 2), (2, 3))
-    )
+def stage_of(payload, num_params, microbatches):
+    """The reference for which_stage."""
+    if "all_gather" not in payload:
+        return 0
+    if "reduce_scatter" in payload:
+        return 3
+    return 1 if payload["all_reduce"] < 3 * num_params else 2
 
 
 def config(num_ranks, global_batch, micro_batch, rate, decay, **more):
@@ -99,7 +109,7 @@ def config(num_ranks, global_batch, micro_batch, rate, decay, **more):
     } | more
 
 
-REFERENCES = dict(zip(EXERCISES, (dealt, first_that_fits, corrected, config), strict=True))
+REFERENCES = dict(zip(EXERCISES, (dealt, cut, stage_of, config), strict=True))
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -112,23 +122,45 @@ def test_slices_of_a_flat_vector_pass_too():
     assert check.shard_adamw(flat).state == "passed"
 
 
-def early(num_params, device_bytes, other_bytes, most_ranks):
-    """Forgets what else lies on the device."""
-    return first_that_fits(num_params, device_bytes, 0, most_ranks)
+def each_alone(sizes, num_ranks):
+    """Cuts every tensor by itself, and forgets what is left over."""
+    layout = []
+    for rank in range(num_ranks):
+        mine = []
+        for tensor, size in enumerate(sizes):
+            part = size // num_ranks
+            if part:
+                mine.append((tensor, rank * part, (rank + 1) * part))
+        layout.append(mine)
+    return layout
 
 
-def endless(num_params, device_bytes, other_bytes, most_ranks):
-    return first_that_fits(num_params, device_bytes, other_bytes, 10 * most_ranks)
+def all_on_the_first(sizes, num_ranks):
+    """Right, and no use."""
+    return [[(tensor, 0, size) for tensor, size in enumerate(sizes)], *[[]] * (num_ranks - 1)]
 
 
-def source(num_params, num_ranks, stage):
-    """What section 8.5.1 prints for 7B on 4 ranks: everything of a stage divided, stage 3 twice."""
-    return num_params * (16, 16 / num_ranks, 14.5 / 7, 16 / num_ranks**2)[stage]
+def scattered(sizes, num_ranks):
+    """An even share of elements for each rank, dealt like cards."""
+    layout = [[] for _ in range(num_ranks)]
+    for tensor, size in enumerate(sizes):
+        for at in range(size):
+            layout[(sum(sizes[:tensor]) + at) % num_ranks].append((tensor, at, at + 1))
+    return layout
 
 
-def shrinking(num_params, num_ranks, stage):
-    """Right for 7B and wrong for a small model."""
-    return corrected(num_params, num_ranks, stage) * (1 if num_params > 1e9 else 0.9)
+def by_kinds(payload, num_params, microbatches):
+    """Tells stages apart by the collectives alone, as one could without accumulation."""
+    if "reduce_scatter" in payload:
+        return 3
+    return 2 if "all_gather" in payload else 0
+
+
+def large_is_accumulated(payload, num_params, microbatches):
+    """Right but for a model that is padded, as every real engine's is."""
+    if payload.get("all_reduce", 0) == 2 * num_params:
+        return 1 if "all_gather" in payload else 0
+    return 3 if "reduce_scatter" in payload else 2
 
 
 def without(*path):
@@ -159,12 +191,13 @@ def without(*path):
             lambda model, backward, n: [backward(step) for step in range(n)],
             "is off the one-process weights",
         ),
-        ("fit", early, "80 GB, 10 GB of them taken, 64 ranks: 14 ranks at stage 3 need 90.0 GB"),
-        ("fit", endless, "16 ranks: got (47, 3); nothing fits"),
-        ("fit", lambda *_: None, "got None; something does fit"),
-        ("fit", lambda *_: (1, 7), "got (1, 7); something does fit"),
-        ("correct_the_textbook", source, "7B, 4 ranks, stage 1: got 28.00 GB, not 49.00"),
-        ("correct_the_textbook", shrinking, "a live DeepSpeed engine holds"),
+        ("cut_evenly", each_alone, "element 4 of tensor 0 lies on 0 ranks\ntensor 0: 0123...\n"),
+        ("cut_evenly", lambda sizes, n: [[(0, 0, sizes[0])]] * n, "lies on 4 ranks"),
+        ("cut_evenly", lambda sizes, n: [[(0, 0, 99)]] * n, "that tensor has 8 elements"),
+        ("cut_evenly", lambda sizes, n: [[(0, 1)]] * n, "a slice is (tensor, start, stop)"),
+        ("which_stage", by_kinds, "got stage 2; it was stage 1"),
+        ("which_stage", lambda *_: 3, "got stage 3; it was stage 0"),
+        ("which_stage", large_is_accumulated, "got stage 2; it was stage 1"),
         ("same_training", lambda *_: "zero3", "a configuration is a dict; got 'zero3'"),
         ("same_training", without("gradient_clipping"), "is off the one-process weights by"),
         (
@@ -203,17 +236,6 @@ def whole(model, backward, num_steps):
         optimizer.zero_grad()
 
 
-def always_all(num_params, device_bytes, other_bytes, most_ranks):
-    """The highest stage wherever something fits."""
-    right = first_that_fits(num_params, device_bytes, other_bytes, most_ranks)
-    return right and (right[0], 3)
-
-
-def all_there_are(num_params, device_bytes, other_bytes, most_ranks):
-    fits = num_params * 16 / most_ranks + other_bytes <= device_bytes
-    return (most_ranks, 3) if fits else None
-
-
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
@@ -232,8 +254,8 @@ def all_there_are(num_params, device_bytes, other_bytes, most_ranks):
             lambda *args: flat(*args, reduce_all=True),
             "bytes per rank; an all-reduce of the gradients sends",
         ),
-        ("fit", always_all, "stage 3 fit ("),
-        ("fit", all_there_are, "GB each); so do 2 ranks"),
+        ("cut_evenly", all_on_the_first, "rank 0 keeps 16 elements, its share is 4\n"),
+        ("cut_evenly", scattered, "is not one piece of the line\ntensor 0: 01230123"),
     ],
 )
 def test_a_right_answer_that_costs_too_much_is_told_so(name, answer, words):
@@ -258,5 +280,5 @@ def test_a_deadlock_is_a_verdict():
 
 @pytest.mark.parametrize("rubbish", [3, "zero", None, [None], {"stage": 1}])
 def test_rubbish_is_wrong(rubbish):
-    assert check.fit(lambda *_: rubbish).state == "wrong"
-    assert check.correct_the_textbook(lambda *_: rubbish).state == "wrong"
+    assert check.cut_evenly(lambda *_: rubbish).state == "wrong"
+    assert check.which_stage(lambda *_: rubbish).state == "wrong"

@@ -214,12 +214,12 @@ def _collective(name: str, num_elements: int) -> Callable[[], object]:
     part = torch.zeros(num_elements // dist.get_world_size())
 
     def gather() -> None:
-        dist.all_gather_into_tensor(buffer, part)
+        dist.all_gather_single(buffer, part)
         whole.copy_(buffer)
 
     def scatter() -> None:
         buffer.copy_(whole)
-        dist.reduce_scatter_tensor(part, buffer)
+        dist.reduce_scatter_single(part, buffer)
 
     reduce = partial(dist.all_reduce, whole)
     return {"all_reduce": reduce, "all_gather": gather, "reduce_scatter": scatter}[name]

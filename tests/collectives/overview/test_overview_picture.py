@@ -58,6 +58,7 @@ def drawn_numbers(name, num_ranks, rank):
     return found
 
 
+@pytest.mark.real
 def test_the_picture_is_what_real_ranks_do():
     num_ranks = 4
     run = lab.launch(numbers, num_ranks, ranks=num_ranks)

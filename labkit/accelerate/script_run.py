@@ -1,0 +1,103 @@
+"""A script of Accelerate's on the ranks of a launch: with the environment that the command
+``accelerate launch`` would give it, and what came of it."""
+
+import json
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+from reprlib import repr as brief
+
+from labkit.accelerate.engines import find_device
+
+ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""What tells a process of its ranks."""
+_ALIKE = ("DYNAMO", "DEBUG_MODE", "USE_CPU_", "CONFIG_DS")
+"""Parts of the names of variables that say nothing of the configuration."""
+
+
+def environment(config: dict, *flags: str) -> dict[str, str]:
+    """The variables that ``accelerate launch`` sets in each rank for a configuration (the content
+    of its YAML file) and flags of its command line, told by the launcher's own code.
+
+    Those of torch's compiler and of debugging are left out. Raises ValueError for what is no
+    configuration, or none that the launcher reads, and for flags that it does not have.
+    """
+    if not isinstance(config, dict) or not all(isinstance(flag, str) for flag in flags):
+        raise ValueError(
+            "a configuration is a dict and flags are words, as in environment({...}, "
+            f'"--mixed_precision", "no"); got {brief(config)} and {brief(flags)}'
+        )
+    try:
+        return _told_by_launcher(config, flags)
+    except (SystemExit, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ValueError(
+            f"accelerate launch can't read this configuration ({type(error).__name__}: {error}); "
+            f"got {brief(config)} and {brief(flags)}. accelerate config writes one"
+        ) from error
+
+
+def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
+    """The same, told by the launcher's own code."""
+    from accelerate.commands import launch
+    from accelerate.utils import launch as environments
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "config.yaml")
+        file.write_text(json.dumps(config))
+        line = ["--config_file", str(file), "--main_process_port", "0", *flags, "train.py"]
+        asked = launch.launch_command_parser().parse_args(line)
+        told, defaults, _ = launch._validate_launch_command(asked)
+    told.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
+    if told.use_deepspeed:
+        found = environments.prepare_deepspeed_cmd_env(told)[1]
+    else:
+        found = environments.prepare_multi_gpu_env(told)
+    return {name: value for name, value in found.items() if _is_told(name)}
+
+
+def _is_told(name: str) -> bool:
+    """Whether a variable is Accelerate's and says what was configured."""
+    return name.startswith(("ACCELERATE_", "FSDP_")) and not any(each in name for each in _ALIKE)
+
+
+def run_script(
+    path: str | Path,
+    *arguments: str,
+    variables: dict[str, str] | None = None,
+    alone: bool = False,
+    told: bool = True,
+) -> dict:
+    """One rank: runs a script that names its ``accelerator``, ``net``, ``optimizer`` and ``loss``,
+    and says what became of them: ``type`` of distribution, class of the ``model``, ``processes``,
+    ``updates``, ``loss``, and whole ``weights`` (on rank 0).
+
+    ``alone``: as ``python train.py`` starts it, which is told nothing of ranks. ``told``: whether
+    Accelerate is told of ranks and devices that it does not find by itself (``find_device``).
+    """
+    import torch
+
+    torch.set_num_threads(1)  # what the command asks for, by OMP_NUM_THREADS
+    sys.argv = [str(path), *map(str, arguments)]
+    os.environ.update(variables or {})
+    if alone:
+        for name in ALONE:
+            os.environ.pop(name, None)
+    if told:
+        find_device()
+    names = runpy.run_path(str(path))
+    accelerator = names["accelerator"]
+    net = names["net"]
+    optimizer = names["optimizer"]
+    weights = accelerator.get_state_dict(net)
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return {
+        "type": accelerator.distributed_type.value,
+        "model": type(net).__name__,
+        "processes": accelerator.num_processes,
+        "updates": max(int(state["step"]) for state in optimizer.state.values()),
+        "loss": names["loss"].item(),
+        "weights": weights,
+    }

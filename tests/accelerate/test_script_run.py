@@ -1,0 +1,65 @@
+"""A script of Accelerate's on the ranks of a launch: the variables are the launcher's own, and the
+script finds itself where it was told to be."""
+
+import pytest
+
+import labkit as lab
+from labkit import accelerate as accelerated
+
+SCRIPT = """
+import sys
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.AdamW(net.parameters())
+net, optimizer = accelerator.prepare(net, optimizer)
+loss = net(torch.ones(int(sys.argv[1]), 2, device=accelerator.device)).mean()
+accelerator.backward(loss)
+optimizer.step()
+"""
+
+
+def config(**more):
+    return {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2} | more
+
+
+def test_the_environment_is_the_launchers():
+    found = accelerated.environment(config(distributed_type="MULTI_GPU", mixed_precision="bf16"))
+    assert found == {"ACCELERATE_MIXED_PRECISION": "bf16"}
+    fsdp = config(distributed_type="FSDP", mixed_precision="no", fsdp_config={"fsdp_version": 2})
+    found = accelerated.environment(fsdp)
+    assert found["ACCELERATE_USE_FSDP"] == "true"
+    assert found["FSDP_VERSION"] == "2"
+    zero = {"zero_stage": 2, "gradient_clipping": 1.0}
+    deepspeed = config(distributed_type="DEEPSPEED", mixed_precision="no", deepspeed_config=zero)
+    found = accelerated.environment(deepspeed)
+    assert found["ACCELERATE_USE_DEEPSPEED"] == "true"
+    assert found["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "2"
+
+
+def test_a_flag_counts_for_more_than_the_file():
+    given = config(distributed_type="MULTI_GPU", mixed_precision="bf16")
+    found = accelerated.environment(given, "--mixed_precision", "no")
+    assert found["ACCELERATE_MIXED_PRECISION"] == "no"
+
+
+def test_a_key_that_the_file_does_not_know_is_refused():
+    with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+        accelerated.environment(config(distributed_type="NO", gradient_accumulation_steps=4))
+
+
+def test_a_script_tells_what_became_of_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    for rank in lab.launch(accelerated.run_script, script, "3", ranks=2):
+        assert (rank["type"], rank["model"]) == ("MULTI_CPU", "DistributedDataParallel")
+        assert (rank["processes"], rank["updates"]) == (2, 1)
+        assert sorted(rank["weights"]) == ["bias", "weight"]
+
+
+def test_alone_it_knows_of_no_other(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    for rank in lab.launch(accelerated.run_script, script, "3", ranks=2, alone=True):
+        assert (rank["type"], rank["model"], rank["processes"]) == ("NO", "Linear", 1)
