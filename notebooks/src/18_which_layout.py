@@ -319,10 +319,11 @@ travel.score(planner.predicted_us(last, today) / last.step_us())
 
 # %%
 then = planner.STACKS["zero3-2021-a100"]
-lab.table(
-    {"program": each.name, "products_share": each.matmul, "network_share": each.nic}
+reached = [
+    {"program": each.name, "products": each.matmul, "network": each.nic}
     for each in (then, today)
-)
+]
+lab.table(reached, units={"products": "share", "network": "share"})
 
 # %% [markdown]
 # The products are not far apart. But the messages of that early ZeRO 3 got less than a tenth of what the network could carry, and FSDP's get half. On 1,536 GPUs hardly anything else counts. No data sheet has such a number: it belongs to one program on one cluster.
