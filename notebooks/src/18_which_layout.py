@@ -11,7 +11,7 @@
 #
 # *About an hour. You need chapters 01, 06 and 08. No GPU is needed.*
 #
-# A paper trains the same 175 B model twice, on the same 1,536 GPUs. One run will be done in 23 days, the other in 74. Nobody bought better cards for the first one. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
+# A paper trains the same 175 B model twice, on the same 1,536 GPUs. One run would take 23 days, the other 74. Nobody bought better cards for the first one. Only the **layout** differs: who holds which part of the model, and who works on which part of the batch. At 2 dollars for an hour of a GPU, those 51 days cost 3.8 million.
 #
 # So how do you choose, when our 7 B model has hundreds of layouts on eight GPUs already? You can't try them all, because each trial costs a cluster. But you can compute what each of them would hold and how long it would take. A program that does so is called a planner, and here is ours:
 
@@ -28,7 +28,7 @@ lab.begin("en")
 planner.board()
 
 # %% [markdown]
-# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4, and look at the hatched parts at the bottom, where GPUs are paid for and wait. Then go back to 1 stage and set tensor parallelism to 8: memory falls to about a third, but what happens to the step? With ZeRO at stage 0, is there still room on the card?
+# Nothing runs here: all numbers are predicted. Set the pipeline stages to 4, and look at the hatched parts at the bottom, where GPUs are paid for and wait. Then go back to 1 stage and set tensor parallelism to 8: memory falls to about a third, but what happens to the step? Set that back to 1 as well. Is there still room on the card with ZeRO at stage 0?
 #
 # **When you are done** you can say what a layout holds and how long its step takes before you rent anything, you can find the best of a thousand layouts in a second, and you know when not to believe the answer.
 
@@ -43,12 +43,13 @@ planner.board()
 # | `zero` 1, 2, 3 | shards what the copies have in common: Adam, then gradients, then parameters | at stage 3 parameters are gathered again for every microbatch |
 # | tensor parallelism, `tp` | cuts every layer | messages in the middle of every layer |
 # | `sp`, beside `tp` | cuts the activations between the layers too | nothing, or nearly |
+# | context parallelism, `cp` | cuts every sequence, where they are long | keys and values travel in every layer |
 # | pipeline, `pp` | cuts the stack of layers into stages | stages wait for each other: the bubble |
 # | chunks, `vpp` | gives each stage several thin slices | less bubble, more messages |
 # | microbatch, `mbs` | sequences at a time | larger products are faster, but keep more activations |
-# | `recompute` | forgets activations and computes them again | up to a third more computing |
+# | `recompute` | forgets activations and computes them again | about a third more computing |
 #
-# A layout is one value for each of them. `tp` x `pp` x `dp` is always the number of GPUs, because everyone has a place on each axis. So `dp` is what the others leave over.
+# A layout is one value for each of them. `tp` x `cp` x `pp` x `dp` is always the number of GPUs, because everyone has a place on each axis. So `dp` is what the others leave over. Our sequences are short enough to leave `cp` at 1 from here on.
 
 # %% [markdown] sections="8.8.1"
 # ## The memory, by hand
@@ -75,7 +76,7 @@ lab.show(
 )
 
 # %% [markdown]
-# What hangs over the line is too much. Only the states at stage 3 would have room on the card, and then the activations come on top of them.
+# What hangs over the line is too much. Only the states at stage 3 would have room on the card, and then the activations come on top of them. (Purple are the parameters of a layer or two, which stage 3 gathers for as long as they compute.)
 #
 # The thin bars below are the four stages of the first row. Why is stage 0 the fullest, although all have the same number of layers? With 1F1B it starts `pp` microbatches before the first of them comes back (chapter 08), so it keeps the activations of all of those.
 #
@@ -125,6 +126,7 @@ def published_bill(params, tp, pp, dp, zero):
     gradients = 4 * params / (gpus if zero >= 2 else 1)
     adam = 12 * params / (gpus if zero >= 1 else 1)
     return {
+        "zero": zero,
         "weights_gb": weights / 1e9,
         "gradients_gb": gradients / 1e9,
         "adam_gb": adam / 1e9,
@@ -167,7 +169,7 @@ def days(params, tokens, gpus, peak_tflops, share=1.0):
 
 
 llama = MODELS["LLaMA 7B"]
-days(llama.params, llama.train_tokens, gpus=8, peak_tflops=312)
+round(days(llama.params, llama.train_tokens, gpus=8, peak_tflops=312), 1)
 
 # %% [markdown]
 # Those are the days for our 7 B model on eight A100, if they always computed as fast as their data sheet says. They never do, so everything hangs on `share`. It has a name: **MFU**, model FLOPs utilization. That is the FLOPs that the model needs, over those that the cards could have done meanwhile.
@@ -212,7 +214,7 @@ print(plan.trust())
 #
 # ### What can be run
 #
-# A plan for 2,048 GPUs refuses to be started here. But its `toy()` is the same division of a small model on a few real ranks, and it has the verbs that you know. So this is a pipeline of four stages as a plan has it, predicted above and measured below, paced:
+# A plan for 2,048 GPUs refuses to be started here. But its `toy()` is the same division of a small model on a few real ranks, and it has the verbs that you know. Here is a plan's pipeline of four stages, predicted above and measured below. It is paced: each box lasts as long as it was told to, so that what you compare is the order and the waiting:
 
 # %%
 planner.Plan(model="LLaMA 7B", gpus=8, pp=4, batch=64).toy().compare()
@@ -244,9 +246,9 @@ tensor.score(node.but(tp=8).time().step_us / node.time().step_us)
 lab.show(planner.time_bars({f"tp {tp}": node.but(tp=tp) for tp in (1, 2, 4, 8)}))
 
 # %% [markdown] sections="8.12"
-# The products stay nearly the same, since they are only dealt out in another way. What grows is the part named after tensor parallelism: each layer needs its neighbours four times a microbatch, and nobody can compute meanwhile.
+# The products stay nearly the same, since they are only dealt out in another way. What grows most is the part named after tensor parallelism: each layer needs its neighbours four times a microbatch, and nobody can compute meanwhile.
 #
-# In return each GPU holds an eighth of everything. So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine.
+# In return each GPU holds an eighth of every layer. So tensor parallelism buys memory with messages. You take as little of it as you need, and you keep it inside a machine.
 #
 # <details><summary>Erratum 8.12: "tensor parallelism: less communication"</summary>
 #
@@ -292,10 +294,13 @@ lab.curves(measured=published, predicted=predicted, log_x=True, **words)
 # %%
 told = found.to_json()
 kinds = ("median", "p90", "naive_median", "naive_p90", "spearman", "regret")
-lab.table([{kind: told[kind] for kind in kinds}])
+shares = {kind: "share" for kind in kinds if kind != "spearman"}
+lab.table([{kind: told[kind] for kind in kinds}], units=shares)
 
 # %% [markdown]
-# `p90` is what nine of ten errors stay below. `spearman` asks whether the runs are in the right order, where 1 is perfect. And `regret` is how much slower the layout that the planner would have picked is than the best one of the table. Those last two are what a planner is for: an error of 4 % in the seconds harms nobody, but a wrong order picks the wrong run.
+# `p90` is what nine of ten errors stay below. That is where the naive answer gives itself away: its median looks bearable, but among its worst errors it says nearly three times what was reached, because it can't see ZeRO slow down.
+#
+# `spearman` asks whether the runs are in the right order, where 1 is perfect. And `regret` is how much slower the layout that the planner would have picked is than the best one of the table. Those last two are what a planner is for: an error of 4 % in the seconds harms nobody, but a wrong order picks the wrong run.
 #
 # ### Constants do not travel
 #
@@ -310,7 +315,18 @@ today = planner.STACKS["fsdp-a100"]
 travel.score(planner.predicted_us(last, today) / last.step_us())
 
 # %% [markdown]
-# Same cards, same model, and still the planner says about a quarter of what it took. On 384 GPUs it would have said four fifths, because there each GPU has more to compute and the network hardly matters. Products reach three quarters of the peak in one program and half of it in another, and a network gives what it gives.
+# Same cards, same model, and still the planner says about a quarter of what it took. On 384 GPUs it would have said four fifths, because there each GPU has more to compute and the network matters less. Which constant is to blame? Here are both programs, with the share of the peak that their matrix products reach, and the share of the network that their messages reach:
+
+# %%
+then = planner.STACKS["zero3-2021-a100"]
+reached = [
+    {"program": each.name, "products": each.matmul, "network": each.nic}
+    for each in (then, today)
+]
+lab.table(reached, units={"products": "share", "network": "share"})
+
+# %% [markdown]
+# The products are not far apart. But the messages of that early ZeRO 3 got less than a tenth of what the network could carry, and FSDP's get half. On 1,536 GPUs hardly anything else counts. No data sheet has such a number: it belongs to one program on one cluster.
 #
 # So if you remember one thing of this chapter, let it be this: **measure two runs of your own, then plan**, and let the two differ in what you want to know. `planner.fit` takes rows like these, or dicts with the same columns. Two are enough to begin. How far off is it on the third, which it has not seen?
 
@@ -360,7 +376,9 @@ kept.score(rehearsal.held["parameters"] / 1e6)
 lab.table(rehearsal.rows())
 
 # %% [markdown]
-# The column "planned" is the planner's, "rehearsed" is what torch did, and the last one divides the first by the second. States differ a little, because torch cuts every tensor by its rows, and 1,024 doesn't divide them all: "as tensors are cut" allows for that.
+# The column "planned" is the planner's, "rehearsed" is what torch did, and the last one is their ratio. The rows in the middle are the bytes that a microbatch sends through collectives, in bf16: each layer is gathered twice, once for the forward and once for the backward, and its gradient is scattered once.
+#
+# States differ a little, because torch cuts every tensor by its rows, and 1,024 doesn't divide them all: "as tensors are cut" allows for that.
 #
 # Look at the last row, too. The peak is the hardest number on the list, since it depends on what a program keeps alive for a moment. If you plan to the last GB, measure it.
 #
@@ -510,12 +528,12 @@ plans = [planner.Plan(model=name, gpus=n, batch=512) for name, n in sizes.items(
 lab.table(planner.search(plan).best.row() for plan in plans)
 
 # %% [markdown]
-# Do you see a pattern? It is not about names of libraries:
+# Do you see a pattern, in this table and in those of the searches before? It is not about names of libraries:
 #
 # 1. Copy the model if it fits, and shard the optimizer in any case, because ZeRO 1 costs next to nothing.
 # 2. If it does not fit, cut it in as few parts as you can. Inside a machine the parts may talk a lot (tensor), between machines they should not (pipeline).
 # 3. Take ZeRO 3 in place of cutting where each GPU has much to compute between two gathers and the network is fast. It needs no change to the model, and that is worth a lot of people's time.
-# 4. Recompute last, since it costs a third of everything.
+# 4. Recompute last, since it makes all computing about a third longer.
 
 # %% [markdown] sections="10.6.1"
 # ## How many GPUs, for how long?
@@ -553,7 +571,7 @@ for model, gpus in most.items():
 lab.table(answers)
 
 # %% [markdown]
-# Compare the last two columns with the rule. About memory it is careful: it never asks for too few GPUs to *hold* a model. About time it is far too hopeful at the large end, because that a model fits doesn't mean that anybody can wait for it. Whoever wants 175 B in months needs a thousand cards and not 128.
+# Compare the table with the rule. About memory ("fewest") it is careful: it never asks for too few GPUs to *hold* a model. About time ("days") it is far too hopeful at the large end, because that a model fits doesn't mean that anybody can wait for it. Whoever wants 175 B in months needs a thousand cards and not 128.
 #
 # <details><summary>Erratum 10.6.1: "10 to 100 B: 32 to 128 GPUs, two to eight weeks"</summary>
 #
@@ -570,12 +588,8 @@ lab.table(answers)
 fastest = lab.guess("fastest for 10 B on 8 GPUs", choices=("dp", "tp", "pp"))
 
 # %%
-story = planner.Plan(
-    model=planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32),
-    gpus=8,
-    batch=512,
-    stack="megatron-a100",
-)
+shape = planner.Shape(name="story 10B", layers=48, hidden=4096, heads=32)
+story = planner.Plan(model=shape, gpus=8, batch=512, stack="megatron-a100")
 tries = {
     "dp": story.but(zero=3),
     "tp": story.but(tp=8, sp=True),
@@ -607,15 +621,15 @@ story.but(pp=8, batch=16).predict()
 lab.table(plan.but(stack="").row() for plan in tries.values())
 
 # %% [markdown]
-# Now the pipeline wins. The layouts are the same, and so is every message; only the share of the peak that each program's products reach is another.
+# Now the pipeline wins. The layouts are the same, and so is every message; what differs is above all the share of the peak that each program's products reach.
 #
 # ## When is a planner worth it, and what can it not know?
 #
-# It is worth it before you rent, before you change clusters, and when a run is slower than it should be, because a step that takes a third longer than planned has a reason. It is not worth it on one GPU, nor to choose between two layouts that it puts 3 % apart. In the tables that this planner was tried on, the same configuration, measured twice, differs by 5.7 % in the median.
+# It is worth it before you rent, before you change clusters, and when a run is slower than it should be, because a step that takes a third longer than planned has a reason. It is not worth it on one GPU, nor to choose between two layouts that it puts 3 % apart. One configuration, measured twice, often differs by as much.
 #
 # What it can't know:
 #
-# - **your fabric.** Bandwidth on a data sheet is not what a collective reaches among a hundred machines and other people's jobs. That is why it is fitted.
+# - **your network.** Bandwidth on a data sheet is not what a collective reaches among a hundred machines and other people's jobs. That is why it is fitted.
 # - **your software's version.** The constants are a program's, in some week of its life.
 # - **failures and stragglers.** `days` says: nothing failing. Chapter 13 says what to add.
 # - **whether it learns.** A larger batch makes every layout look better; how many steps you need with it is another matter.
@@ -626,7 +640,7 @@ odd = planner.Plan(model="LLaMA-2 70B", gpus=48, tp=16, pp=3)
 lab.table([{"warnings": each} for each in odd.warnings()])
 
 # %% [markdown]
-# And this is what the chapter changed for our 7 B model on 64 GPUs: the choice that many make without asking, and what the search found.
+# And this is what the chapter changed for our 7 B model on 64 GPUs: the choice that many make without asking, and what the search found. Memory that lay idle on the left has bought a shorter step on the right. You know by now that part of those days is the program's doing: the two have different constants.
 
 # %%
 planner.card(search.plan.but(zero=3), search.best)
@@ -634,7 +648,7 @@ planner.card(search.plan.but(zero=3), search.best)
 # %% [markdown]
 # ## Exercise 2. Choose a layout
 #
-# Find a layout that fits and whose step is at most a tenth slower than the best. Your function gets the number of GPUs and `ask`: `ask(tp=2, pp=4, zero=1)` tells `step_s`, `memory_gb` and `fits`. You may ask 16 times. The check has five models and clusters, and on one of them the network is slow. (`planner.search` would do it at once, by asking hundreds of times. What do you know that it does not?)
+# Find a layout that fits and whose step is at most a tenth slower than the best. Your function gets the number of GPUs and `ask`: `said = ask(tp=2, pp=4, zero=1)` has `said.step_s`, `said.memory_gb` and `said.fits`, and any knob of this chapter may be asked for. You may ask 16 times. The check has five models and clusters, and on one of them the network is slow. (`planner.search` would do it at once, by asking hundreds of times. What do you know that it does not?)
 
 
 # %%
@@ -693,10 +707,10 @@ check.hint("third_run")
 # ## Summary
 #
 # - A layout is how model and batch are divided: tp and pp cut everything, dp copies, and ZeRO shards what dp copies.
-# - Memory can be counted to the byte if you know the recipe. Time needs constants that no data sheet has.
+# - States can be counted to the byte if you know the recipe; the peak wants a measurement. Time needs constants that no data sheet has.
 # - Copy if it fits; shard the optimizer; cut as little as you can, tensors inside a machine, pipelines between machines; recompute last.
 # - MFU without its convention is no number. A prediction without its error is none either.
-# - A planner is judged by the order of layouts and by its tail, not by its median. One constant for all has a good median too.
+# - A planner is judged by the order of layouts and by its worst errors, not by its median. One constant for all may have a bearable median too.
 # - Constants do not travel: measure two runs, fit, then plan. And compare layouts by one program, or you compare programs.
 #
 # Words that were new: [layout](GLOSSARY.md#layout), [recipe](GLOSSARY.md#recipe), [MFU](GLOSSARY.md#mfu), [regret](GLOSSARY.md#regret), [frontier](GLOSSARY.md#frontier), [rehearsal](GLOSSARY.md#rehearsal).

@@ -132,8 +132,11 @@ def test_a_quarter_of_the_table_predicts_the_rest_and_another_programs_constants
     found = planner.validate(rows, share=0.25, seed=0).to_json()
     assert found["median"] < 0.06 and found["naive_median"] > 2 * found["median"]
     assert found["spearman"] > 0.95 and found["regret"] < 0.02
+    assert found["naive_median"] < 0.3 and found["naive_p90"] == pytest.approx(2, abs=0.3)
     by_id = {row.id: row for row in rows}
     today = planner.STACKS["fsdp-a100"]
+    then = planner.STACKS["zero3-2021-a100"]
+    assert then.nic < 0.1 and today.nic == 0.5 and abs(today.matmul - then.matmul) < 0.1
     for name, share in (("sc21t2_z3_175B_1536", 0.25), ("sc21t2_z3_175B_384", 0.8)):
         ratio = planner.predicted_us(by_id[name], today) / by_id[name].step_us()
         assert ratio == pytest.approx(share, abs=0.03)
