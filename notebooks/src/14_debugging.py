@@ -211,7 +211,7 @@ lab.table(places(error), title="Case one")
 
 # %%
 def my_one(losses):
-    """The means over the ranks of every second loss, on every rank; rank 0 prints them."""
+    """Means over the ranks of every second loss, on every rank; rank 0 prints."""
     ### BEGIN SOLUTION
     means = []
     for step, loss in enumerate(losses):
