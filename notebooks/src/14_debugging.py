@@ -462,7 +462,7 @@ def guarded():
 verdict(guarded, ranks=4)
 
 # %% [markdown] sections="19.9"
-# The right rank raises, with the name of its gradient; the others lost their peer.
+# The right rank raises, with the name of its gradient. The others wait for it, or have lost their peer.
 #
 # ### Overflow in fp16
 #
