@@ -122,8 +122,8 @@ def guard(model: "torch.nn.parallel.DistributedDataParallel") -> None:
                 if not torch.isfinite(gradient).all():
                     bad.append(names[id(parameter)])
             raise FloatingPointError(
-                f"rank {dist.get_rank()}'s own gradient of {', '.join(bad)} is not finite: look "
-                "at its batch, its loss, or a learning rate that is too large"
+                f"rank {dist.get_rank()}'s own gradient of {', '.join(bad)} is not finite.\n"
+                "Look at its batch, its loss, or a learning rate that is too large."
             )
         return allreduce_hook(dist.group.WORLD, bucket)
 

@@ -126,10 +126,24 @@ def _drawn(rows: Sequence[_Row], names: Mapping[str, str]) -> list[Shape]:
         texts = names["colon"].join((f"rank {row.rank}", label)), label
         look = STATES[row.state]
         shapes.append(Box(_LEFT_PX, y, _BOX_PX, 28, *look, texts, marked=row.odd))
-        shapes.append(Words(right, y + 12, clipped(row.does, 620, 12), bold=row.odd))
+        shapes.append(Words(right, y + 12, clipped(_sentences(row.does), 620, 12), bold=row.odd))
         where = clipped(row.where, 700, 11)
         shapes.append(Words(right, y + 27, where, size_px=11, opacity=0.85))
     return shapes
+
+
+def _sentences(text: str) -> str:
+    """The whole sentences of a text that fit into a line; the text where not even the first
+    does."""
+    if clipped(text, 620, 12) == text:
+        return text
+    kept = ""
+    for sentence in text.split(". "):
+        longer = f"{kept} {sentence}.".strip()
+        if clipped(longer, 620, 12) != longer:
+            break
+        kept = longer
+    return kept or text
 
 
 def _cells(row: _Row, names: Mapping[str, str]) -> tuple[str, ...]:

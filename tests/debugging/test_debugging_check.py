@@ -36,7 +36,7 @@ def solutions():
     """The chapter's own answers, and its broken functions: name -> function."""
     text = SOURCE.read_text(encoding="utf-8")
     names = {"torch": torch, "dist": dist, "health": health}
-    exercises = re.sub(r" *### (BEGIN|END) SOLUTION\n", "", text[text.index("# ## Exercises") :])
+    exercises = re.sub(r" *### (BEGIN|END) SOLUTION\n", "", text)
     for block in re.findall(r"^def .*?(?=^\S)", exercises, re.MULTILINE | re.DOTALL):
         exec(block, names)
     return names
@@ -71,21 +71,34 @@ def test_the_accepted_claims_are_what_the_report_says(name):
 
 
 def test_the_accepted_claims_are_what_the_trace_and_health_say():
-    dashboard, update, mean_of_all = (
-        BOOK["dashboard"],
-        BOOK["update_and_compare"],
-        BOOK["mean_of_all"],
-    )
+    dashboard, update, mean_of_all = BOOK["dashboard"], BOOK["update"], BOOK["mean_of_all"]
+
+    def update_and_compare():
+        grad = torch.tensor([9.0, 12.0] if dist.get_rank() == 1 else [0.5, 0.5])
+        return health.compare({"weight": update(torch.ones(2), grad, limit=2.0)}.items())
+
+    def mean_asked_before_the_sum():
+        found, reduce = [], dist.all_reduce
+
+        def asked(tensor):
+            found.append(health.finite({"mean": tensor}.items()))
+            reduce(tensor)
+
+        dist.all_reduce = asked
+        try:
+            mean_of_all(torch.ones((3, 2, 0)[dist.get_rank()]))
+        finally:
+            dist.all_reduce = reduce
+        return found[0]
+
     run = lab.launch(
         lambda: dashboard(1.0, (0.75, 1.0, 0.25, 0.5)[dist.get_rank()]), ranks=4, backend="gloo"
     )
     finding = disagreement.swapped(run.calls())
     assert (finding.fault, finding.ranks) == check.TRUTH["case_two"][:2]
-    finding = lab.launch(update, ranks=3, backend="gloo")[0][0]
+    finding = lab.launch(update_and_compare, ranks=3, backend="gloo")[0]
     assert (finding.fault, finding.ranks) == check.TRUTH["case_five"][:2]
-    finding = lab.launch(
-        lambda: mean_of_all(torch.ones((3, 2, 0)[dist.get_rank()])), ranks=3, backend="gloo"
-    )[0][1]
+    finding = lab.launch(mean_asked_before_the_sum, ranks=3, backend="gloo")[0]
     assert (finding.fault, finding.ranks) == check.TRUTH["case_six"][:2]
 
 

@@ -67,6 +67,13 @@ class LaunchError(RuntimeError):
             LaunchError.draw(self)
         return [f"\x1b[0;31m{type(self).__name__}\x1b[0m: {self}"]
 
+    def _ipython_display_(self) -> None:
+        """A cell that ends in a verdict shows the report, then what was found, without the
+        tracebacks."""
+        if LaunchError.draw:
+            LaunchError.draw(self)
+        print(f"{type(self).__name__}: {str(self).partition(chr(10) * 2)[0]}")
+
 
 class RankFailed(LaunchError):
     """A rank raised an exception or died."""

@@ -1,0 +1,129 @@
+"""One training step under each cure for a full memory: its bytes, its time, its new weights.
+
+    run = lab.launch(cure_run.steps, ("", "microbatches", "FSDP"), ranks=2)
+    run[0]["FSDP"].footprint.peak_bytes
+
+The model is the transformer of the course, 4 blocks of width 128 with 4 sequences of 128 tokens on
+each rank. The first of two steps makes the optimizer's states, the second is watched.
+"""
+
+import contextlib
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from labkit.footprint import Footprint
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from labkit.measure.memory import Watch
+
+CURES = ("microbatches", "checkpointing", "FSDP", "bf16", "half the length")
+"""What can be done about a full memory without another machine"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What came of a step."""
+
+    footprint: Footprint
+    """its bytes, moment by moment"""
+    seconds: float
+    """how long the second step took, once"""
+    weights: "Tensor"
+    """all of them after two steps, as one vector"""
+
+
+def steps(cures: Sequence[str] = ("", *CURES)) -> dict[str, Watched]:
+    """In a rank: two steps under each cure, "" for none. Collective: every rank calls it. Raises
+    ValueError for a cure that is none."""
+    for cure in cures:
+        if cure not in ("", *CURES):
+            raise ValueError(f'a cure is "" or one of {", ".join(CURES)}; got {cure!r}')
+    _watched("")  # untold: whatever comes first pays for what torch loads
+    return {cure: _watched(cure) for cure in cures}
+
+
+def _watched(cure: str) -> Watched:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    from labkit import model
+    from labkit.devices.place import synchronize
+    from labkit.measure import memory
+
+    torch.manual_seed(0)
+    net = model.Transformer(4, 128, 4, max_len=128)
+    length = 64 if cure == "half the length" else 128
+    batch = [part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())]
+    if cure == "checkpointing":
+        _recompute(net)
+    with memory.watch() as watched:
+        if cure == "FSDP":
+            for layer in (*net.layers, net):
+                fully_shard(layer)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        _step(net, optimizer, batch, watched, cure)
+        watched.layers(net.layers)
+        began = time.perf_counter()
+        _step(net, optimizer, batch, watched, cure, marks=True)
+        synchronize()
+        seconds = time.perf_counter() - began
+    weights = [_whole(weight).flatten() for weight in net.parameters()]
+    footprint = watched.footprint()
+    return Watched(footprint=footprint, seconds=seconds, weights=torch.cat(weights))
+
+
+def _recompute(net: "nn.Module") -> None:
+    """The blocks keep their inputs only."""
+    from torch.utils.checkpoint import checkpoint
+
+    for block in net.layers[1:-1]:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def _step(
+    net: "nn.Module",
+    optimizer: "torch.optim.Optimizer",
+    batch: "list[Tensor]",
+    watched: "Watch",
+    cure: str,
+    *,
+    marks: bool = False,
+) -> None:
+    """One step; gradients are averaged over the ranks, by FSDP or by hand."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit import model
+    from labkit.sharding import engines
+
+    num = 4 if cure == "microbatches" else 1
+    mark = watched.mark if marks else contextlib.nullcontext
+    for tokens, targets in zip(*(part.chunk(num) for part in batch), strict=True):
+        low = torch.autocast(tokens.device.type, torch.bfloat16, enabled=cure == "bf16")
+        with low:
+            loss = model.loss(net(tokens), targets) / num
+        engines.claim(watched, net, optimizer)
+        watched.kept()
+        mark("loss")
+        loss.backward()
+    engines.claim(watched, net, optimizer)
+    for weight in net.parameters() if cure != "FSDP" else ():
+        dist.all_reduce(weight.grad)
+        weight.grad /= dist.get_world_size()
+    mark("step")
+    optimizer.step()
+    engines.claim(watched, net, optimizer)
+    optimizer.zero_grad()
+
+
+def _whole(weight: "Tensor") -> "Tensor":
+    """A weight, gathered where it is sharded."""
+    whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return whole.detach()

@@ -1,0 +1,59 @@
+"""A run that is expected to fail gives its verdict as a value, and a look from outside tells where
+each rank is without telling which is odd."""
+
+import pytest
+import torch
+from torch import distributed as dist
+
+import labkit as lab
+from labkit.debugging import broken_run
+from labkit.launching.verdicts import verdict as verdicts
+from labkit.launching.verdicts.outcome import FAULTS
+
+
+def only_rank_0_waits():
+    if dist.get_rank() == 0:
+        dist.barrier()
+
+
+def one_raises():
+    if dist.get_rank() == 1:
+        raise KeyError("sample 17")
+    dist.all_reduce(torch.ones(1))
+
+
+def test_a_hang_is_a_verdict_and_its_places_name_nobody():
+    error = broken_run.verdict(only_rank_0_waits, ranks=3, backend="gloo", timeout_s=30)
+    assert isinstance(error, lab.Deadlock) and error.finding.ranks == (1, 2)
+    rows = broken_run.places(error)
+    assert [row["rank"] for row in rows] == [0, 1, 2]
+    assert rows[0]["line"] == "dist.barrier()"
+    assert [row["line"] for row in rows[1:]] == ["", ""]
+    assert [row["state"] for row in rows] == ["is still in a call", "returned", "returned"]
+
+
+def test_a_rank_that_raised_is_told_by_its_exception_and_its_line():
+    error = broken_run.verdict(one_raises, ranks=2, backend="gloo", timeout_s=30)
+    assert isinstance(error, lab.RankFailed)
+    row = broken_run.places(error)[1]
+    assert (row["state"], row["line"]) == ("KeyError", 'raise KeyError("sample 17")')
+
+
+def test_a_run_that_ends_well_has_no_verdict():
+    with pytest.raises(ValueError, match="this one returned"):
+        broken_run.verdict(dist.barrier, ranks=2, backend="gloo", timeout_s=30)
+
+
+def test_every_fault_has_its_meaning():
+    rows = broken_run.meanings()
+    assert [row["fault"] for row in rows] == list(FAULTS)
+    assert {"fault": "nan", "means": "a rank's numbers are not finite"} in rows
+
+
+def test_a_verdict_shows_its_report_and_no_traceback(monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr(verdicts.LaunchError, "draw", staticmethod(drawn.append))
+    error = lab.RankFailed("rank 1 failed\nat once\n\nTraceback: deep")
+    error._ipython_display_()
+    assert drawn == [error]
+    assert capsys.readouterr().out == "RankFailed: rank 1 failed\nat once\n"
