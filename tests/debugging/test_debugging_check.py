@@ -78,7 +78,8 @@ def test_the_accepted_claims_are_what_the_trace_and_health_say():
         return health.compare({"weight": update(torch.ones(2), grad, limit=2.0)}.items())
 
     def mean_asked_before_the_sum():
-        found, reduce = [], dist.all_reduce
+        found = []
+        reduce = dist.all_reduce
 
         def asked(tensor):
             found.append(health.finite({"mean": tensor}.items()))
