@@ -3,6 +3,7 @@ host updates. What hides behind what is Ren et al. 2021 (ZeRO-Offload), section 
 the backward, and the updated parameters return while the host updates the next ones."""
 
 from collections.abc import Sequence
+from reprlib import repr as brief
 from typing import NamedTuple
 
 from labkit.sharding.states import Transfer
@@ -75,6 +76,13 @@ def phases(
 
 def tokens_that_hide(found: Sequence[Phase], tokens: float) -> float:
     """From how many tokens on the transfers hide behind the device's computing: where the slowest
-    of forward and backward is even. ``tokens``: what ``found`` was made for."""
+    of forward and backward is even. ``tokens``: what ``found`` was made for. Raises ValueError
+    where no phase computes."""
     check_real(1e-9, tokens=tokens)
-    return max(tokens * each.link_us / each.device_us for each in found if each.device_us)
+    computing = [each for each in found if each.device_us > 0]
+    if not computing:
+        raise ValueError(
+            "transfers hide behind what the device computes; no phase of these computes: "
+            f"{brief(list(found))}"
+        )
+    return max(tokens * each.link_us / each.device_us for each in computing)

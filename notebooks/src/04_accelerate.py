@@ -521,7 +521,7 @@ def two_backwards():
 
 lab.table(lab.launch(two_backwards)[0])
 
-# %% [markdown] sections="8.2.4"
+# %% [markdown] sections="8.2.2, 8.2.4"
 # The collectives are the same, and the gradient is a quarter: `accelerator.backward` divides by the number of accumulated batches, and under fp16 it also scales. With DeepSpeed it even makes the whole update, and `optimizer.step()` does nothing (you saw it on the board). So a loop for every engine calls `accelerator.backward`.
 #
 # <details><summary>Erratum 8.2.2: "<code>accelerator.backward</code> synchronises the gradients"</summary>
@@ -866,9 +866,9 @@ check.hint("exact_accuracy")
 #
 # **Next**: chapter 05 looks at what bf16 and fp16 do to numbers, and at where the memory of a step goes.
 #
-# *Sections 8.2.1, 8.2.2, 8.2.3 and 8.2.4 of the source material.*
-#
 # Where you stand:
+#
+# *Sections 8.2.1, 8.2.2, 8.2.3 and 8.2.4 of the source material.*
 
 # %%
 check.status()

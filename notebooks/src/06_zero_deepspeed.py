@@ -284,7 +284,7 @@ def zero2(num_steps):
     return losses, net, optimizer
 
 
-# %% [markdown]
+# %% [markdown] sections="10.2.5"
 # <details><summary>Erratum 10.2.5: stage 2 "collects whole gradients during the backward"</summary>
 #
 # Nobody collects. Each rank makes a whole gradient of its own data, one weight at a time, and gives most of it away. The hook in `zero2` is all there is; the next table but one counts what is left.
@@ -488,7 +488,7 @@ lab.table(
     for name, run in runs.items()
 )
 
-# %% [markdown]
+# %% [markdown] sections="8.5.1"
 # On a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2 as for plain data parallelism, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So keep two counts apart: what is handed to collectives (the [payload](GLOSSARY.md#payload), in the last columns) belongs to the method, and the bytes on the wire belong to the [backend](GLOSSARY.md#backend).
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
@@ -667,7 +667,7 @@ lab.table(rows)
 # %%
 typo.score(rows[5]["stage"])
 
-# %% [markdown]
+# %% [markdown] sections="D-train, 8.5.2, S5"
 # Inside `zero_optimization` an unknown field is refused. On top it is **ignored**: one wrong letter, and the training runs without ZeRO and says nothing. So print `engine.zero_optimization_stage()` in your scripts. And note the clipping: nobody has asked for it.
 #
 # <details><summary>Erratum 8.5.2: a batch of 32 with 4 accumulation steps, and a Trainer with 8 per GPU</summary>
@@ -885,7 +885,7 @@ lab.table(
 # %%
 stages.Offload(mode="zero3 all", model="7B").board()
 
-# %% [markdown]
+# %% [markdown] sections="8.5.3"
 # Turn the link from 25 GB/s (PCIe) to 450 (NVLink to the host). The bytes are per step, whatever the batch: a larger batch has more compute to hide them under, and with a small one you wait for the link.
 #
 # <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
@@ -1033,9 +1033,9 @@ check.hint("same_training")
 #
 # **Next**: chapter 07 does the same with torch's own FSDP, and watches a step's memory moment by moment.
 #
-# *Sections 8.5.1, 8.5.2, 8.5.3, 10.2.5, 10.7.2, 19.4.1, S5 and D-train of the source material.*
-#
 # Where you stand:
+#
+# *Sections 8.5.1, 8.5.2, 8.5.3, 10.2.5, 10.7.2, 19.4.1, S5 and D-train of the source material.*
 
 # %%
 check.status()

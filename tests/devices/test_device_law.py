@@ -45,7 +45,8 @@ LAW = (
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
 )
 OF_TIME = re.compile(
-    r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes|allocated_bytes|batch on)$"
+    r"(_us|_s|seconds.*|rss_bytes|overruns|wire_received_bytes|allocated_bytes|batch on"
+    r"|phases\.\d+\.[1-4])$"
 )
 """Results that a clock or the system gave: they differ from run to run (what of a message has come
 when the count is read does, too), what only a device can say, and its name."""

@@ -48,6 +48,7 @@ REASONS = {
         "launching.verdicts.outcome",
         "launching.verdicts.diagnosis",
         "launching.verdicts.disagreement",
+        "debugging.broken_run.places",
     ),
     LIVE: (
         "sharding.engines",
@@ -71,6 +72,9 @@ REASONS = {
         "sharding.run.Trainer",
         "sharding.run.wrap",
         "accelerate.run",
+        "accelerate.script_run.run_script",
+        "communication.compressed_run.top_k_feedback",
+        "debugging.cure_run",
         "accelerate.engines",
         "planner.need_run",
         "planner.real.decoder_run",
