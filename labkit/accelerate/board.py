@@ -162,7 +162,7 @@ def _payload_bytes(rows: Sequence[Row]) -> int:
 def _before_after(result: Mapping, say: Mapping[str, str]) -> str:
     """What ``prepare`` was given and what it gave back, as a table; what differs is bold."""
     changed = zip(result["before"].items(), result["after"].values(), strict=True)
-    rows = [f"<tr><th></th><th>{escape(say['before'])}</th><th>{escape(say['after'])}</th></tr>"]
+    rows = [f"<tr><td></td><th>{escape(say['before'])}</th><th>{escape(say['after'])}</th></tr>"]
     for (name, was), now in changed:
         shown = escape(now) if was == now else f"<b>{escape(now)}</b>"
         rows.append(f"<tr><td>{escape(say[name])}</td><td>{escape(was)}</td><td>{shown}</td></tr>")
