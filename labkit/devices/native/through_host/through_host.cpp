@@ -171,10 +171,15 @@ class Call {
   void check(const Tensor& tensor) {
     TORCH_CHECK_VALUE(tensor.device().type() == type, "every tensor of this call must be on a device of type ",
         c10::DeviceTypeName(type, /*lower_case=*/true), "; got one on ", tensor.device());
-    // lists are joined here: with torch 2.11 the message breaks down where it is given them whole
     TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), "tensors must be contiguous; got one of shape [",
-        c10::Join(", ", tensor.sizes()), "] and strides [", c10::Join(", ", tensor.strides()),
-        "]. Make it so: tensor.contiguous()");
+        joined(tensor.sizes()), "] and strides [", joined(tensor.strides()), "]. Make it so: tensor.contiguous()");
+  }
+  // Lists become words here: with torch 2.11 its own message, and c10::Join, break down on them.
+  static std::string joined(c10::IntArrayRef numbers) {
+    std::string words;
+    for (const int64_t number : numbers)
+      words += (words.empty() ? "" : ", ") + std::to_string(number);
+    return words;
   }
   template <typename T, typename F>
   static std::vector<T> each(const std::vector<T>& tensors, F made_of) {
