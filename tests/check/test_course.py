@@ -39,7 +39,7 @@ def test_a_chapter_that_stands_nowhere_comes_last():
     assert repr(lab.course()) == "Course(08, 99)"
 
 
-@pytest.mark.usefixtures("a_fresh_learner", "notebooks")
+@pytest.mark.usefixtures("home", "notebooks")
 def test_a_passed_exercise_fills_the_number():
     (before,) = lab.course().lanes["cut"]
     name = course._exercises("08")[0]
