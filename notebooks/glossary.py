@@ -105,11 +105,16 @@ def anchor(term: Term) -> str:
     return re.sub(r"[^a-z0-9]+", "-", term.en.lower()).strip("-")
 
 
+def _placed(term: Term, language: str) -> str:
+    """A term's name, with the place where a link to it leads."""
+    return f'<a id="{anchor(term)}"></a>{getattr(term, language)}'
+
+
 def _table(shown: Iterator[Term] | list[Term]) -> list[str]:
     rows = []
     for term in shown:
-        place = f'<a id="{anchor(term)}"></a>'
-        rows.append(f"| {place}{term.en} | {term.zh} | {term.means_en} | {term.means_zh} |")
+        name = _placed(term, "en")
+        rows.append(f"| {name} | {term.zh} | {term.means_en} | {term.means_zh} |")
     return ["| English | 中文 | meaning | 含义 |", "| --- | --- | --- | --- |", *rows]
 
 
@@ -120,8 +125,12 @@ def page_in(known: list[Term], language: str) -> str:
     heads = {"en": ("term", "中文", "symbol", "meaning"), "zh": ("术语", "English", "符号", "含义")}
     lines = [f"| {' | '.join(heads[language])} |", "| --- | --- | --- | --- |"]
     for term in sorted(known, key=lambda term: getattr(term, language).lower()):
-        name = f'<a id="{anchor(term)}"></a>{getattr(term, language)}'
-        row = (name, getattr(term, other), term.symbol, getattr(term, f"means_{language}"))
+        row = (
+            _placed(term, language),
+            getattr(term, other),
+            term.symbol,
+            getattr(term, f"means_{language}"),
+        )
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 

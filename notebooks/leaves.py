@@ -8,7 +8,7 @@ from pathlib import Path
 import errata
 import glossary
 from build import SHEETS
-from chapter import Chapter, read, sources
+from chapter import read, sources
 from pages import prose
 
 
@@ -32,15 +32,9 @@ def leaves(root: Path, language: str) -> list[Leaf]:
         sheet = (root / SHEETS[language]).read_text(encoding="utf-8")
         found.append(_leaf("cheat_sheet", sheet))
     chapters = [read(path) for path in sources(root)]
-    if rows := errata_rows(chapters, language):
-        found.append(_leaf("errata", rows))
+    if any(next(errata.boxes(each, language), None) for each in chapters):
+        found.append(_leaf("errata", errata.table(chapters, language)))
     return found
-
-
-def errata_rows(chapters: list[Chapter], language: str) -> str:
-    """The errata in one language as Markdown; "" where there is none."""
-    text = errata.table(chapters, language)
-    return text if any(list(errata.boxes(each, language)) for each in chapters) else ""
 
 
 def _leaf(name: str, markdown: str) -> Leaf:

@@ -1,8 +1,11 @@
 """The pace of a chapter is counted as a reader meets it."""
 
+from dataclasses import asdict
+
 import pace
 import pytest
-from chapter import Cell, Chapter
+from chapter import Cell, Chapter, read
+from small import CHAPTERS, NOTEBOOKS
 
 PROSE = """# A title
 
@@ -80,3 +83,24 @@ def test_the_table_has_a_row_for_each_chapter_and_the_aims():
     assert len(lines) == 4
     assert lines[2].startswith("| 08 | 9 | 9 |")
     assert lines[3].startswith("| *aim* |  | 150 | 300 | 4 | 12 | 0 |")
+
+
+FAR_OFF = {
+    **pace.AIMS,
+    "cell_median": 7,
+    "cell_p90": 18,
+    "wide_lines": 1,
+    "plumbing": 2,
+    "labkit_names": 34,
+    "words_per_heading": 165,
+}
+"""The aims, and the worst chapter of today where one misses them; of guesses there are so many or
+more, of everything else so many or fewer."""
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_no_chapter_is_far_off(name):
+    found = asdict(pace.pace(read(NOTEBOOKS / "src" / f"{name}.py")))
+    assert found["guesses"] >= FAR_OFF["guesses"]
+    far = {key: found[key] for key in FAR_OFF if key != "guesses" and found[key] > FAR_OFF[key]}
+    assert far == {}
