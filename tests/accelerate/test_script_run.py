@@ -63,3 +63,26 @@ def test_alone_it_knows_of_no_other(tmp_path):
     script.write_text(SCRIPT)
     for rank in lab.launch(accelerated.run_script, script, "3", ranks=2, alone=True):
         assert (rank["type"], rank["model"], rank["processes"]) == ("NO", "Linear", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("gradient_accumulation_steps: 4", "unknown keys"),
+        ("distributed_type: MULTI-GPU", "not a valid DistributedType"),
+        ("mixed_precision: no", None),
+    ],
+)
+def test_what_chapter_04_says_of_a_misspelt_file(line, refused, tmp_path):
+    from accelerate.commands.config import load_config_from_file
+
+    right = {"distributed_type": "MULTI_GPU", "mixed_precision": "'no'"}
+    key, _, value = line.partition(": ")
+    lines = [f"{name}: {word}" for name, word in (right | {key: value}).items()]
+    file = tmp_path / "config.yaml"
+    file.write_text("\n".join(["compute_environment: LOCAL_MACHINE", *lines]))
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            load_config_from_file(str(file))
+    else:
+        assert load_config_from_file(str(file)).mixed_precision is False
