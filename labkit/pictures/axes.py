@@ -91,7 +91,11 @@ def across(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[Shape]:
     for mark in marks:
         at = (x_axis if mark.upright else y_axis).px([mark.value])[0]
         way = ((at, bottom), (at, top)) if mark.upright else ((left, at), (right, at))
-        x, y = (at + 5, top + 10) if mark.upright else (left + 6, at - 5)
         shapes.append(Line(way, dash=(4, 3), width_px=1.2, opacity=0.8))
-        shapes.append(Words(x, y, mark.words, "start", 11.5))
+        if not mark.upright:
+            shapes.append(Words(left + 6, at - 5, mark.words, "start", 11.5))
+        elif at > (left + right) / 2:  # words go where there is room
+            shapes.append(Words(at - 5, top + 10, mark.words, "end", 11.5))
+        else:
+            shapes.append(Words(at + 5, top + 10, mark.words, "start", 11.5))
     return shapes
