@@ -166,7 +166,7 @@ axes = {"x": "step", "y": "difference", "joined": True}
 lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 steps")
 
 # %%
-lab.table([{f"step {step}": loss for step, loss in zip(steps, right)}])
+lab.table({"step": step, "loss": loss} for step, loss in zip(steps, right))
 
 # %% [markdown]
 # With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, further with every step, and so does an optimizer in fp32 without masters. (The table is the loss of fp32 itself, to compare with.) Compare the two upper lines at the right end: most of the loss is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates fall under half a gap.)
@@ -268,7 +268,7 @@ def product_error(dtype):
 
 # %%
 errors = {name: product_error(FORMATS[name]) for name in ("bf16", "fp8 e4m3")}
-lab.table([{**errors, "ratio": errors["fp8 e4m3"] / errors["bf16"]}])
+lab.table([{**errors, "fp8 to bf16_ratio": errors["fp8 e4m3"] / errors["bf16"]}])
 
 # %% [markdown]
 # Sixteen times as large, or so: the ratio of the steps, 0.125 to 0.0078. The sum of the 512 products is not in fp8: tensor cores keep it in fp32, and so did we. (On a CPU we can round to fp8 and not multiply in it. A GPU does, with `torch._scaled_mm`; torchao and Transformer Engine call it for you.)
@@ -324,8 +324,8 @@ def kept_and_sent(kind):
 
 
 # %%
-WAYS = ("fp32", "autocast", "autocast, hook", "bf16 model")
-rows = [lab.launch(kept_and_sent, kind)[0] for kind in WAYS]
+kinds = ("fp32", "autocast", "autocast, hook", "bf16 model")
+rows = [lab.launch(kept_and_sent, kind)[0] for kind in kinds]
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
 # %%
@@ -401,7 +401,7 @@ def in_fp16(scale):
 
 # %%
 exact = gradient([model.story_tokens(32, 32)])
-errors = {2.0**power: off(in_fp16(2.0**power), exact) for power in range(-10, 31, 2)}
+errors = {2.0**power: off(in_fp16(2.0**power), exact) for power in range(-9, 31, 3)}
 finite = {scale: error for scale, error in errors.items() if math.isfinite(error)}
 at = {"no scale": 1.0, "infinities": min(set(errors) - set(finite))}
 axes = {"x": "loss scale", "y": "error", "log_x": True, "log_y": True, "joined": True}
@@ -553,6 +553,12 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %%
+double = torch.float64
+whole, _ = lab.launch(accumulate, 1, ranks=1)[0]
+whole_64, _ = lab.launch(accumulate, 1, double, ranks=1)[0]
+
+
+# %%
 def compared(num_microbatches):
     """Held against one rank with the whole batch, in fp32 and in fp64."""
     grad, kept = lab.launch(accumulate, num_microbatches)[0]
@@ -562,9 +568,6 @@ def compared(num_microbatches):
 
 
 # %%
-double = torch.float64
-whole, _ = lab.launch(accumulate, 1, ranks=1)[0]
-whole_64, _ = lab.launch(accumulate, 1, double, ranks=1)[0]
 lab.table([compared(1), compared(2), compared(4)])
 
 # %% [markdown] sections="10.2.3"
@@ -895,13 +898,13 @@ import warnings
 from functools import partial
 from torch.utils.checkpoint import checkpoint
 
-WAYS = {
+TORCHS = {
     f"use_reentrant={old}": partial(checkpoint, use_reentrant=old)
     for old in (True, False)
 }
 # %%
 rows = []
-for name, way in WAYS.items():
+for name, way in TORCHS.items():
     with warnings.catch_warnings(record=True, action="always") as told:
         row = {"way": name, "layers": layers_with_gradient(way)}
     rows.append({**row, "warning": str(told[0].message) if told else ""})
@@ -931,6 +934,9 @@ ratio = lab.guess("a step with all six recomputed, over none", unit="ratio")
 
 
 # %%
+import time
+
+
 def step_seconds(blocks, recompute):
     began, x = time.process_time(), torch.ones(2, 64, 512, requires_grad=True)
     for block in blocks:
@@ -940,8 +946,6 @@ def step_seconds(blocks, recompute):
 
 
 # %%
-import time
-
 six = model.Transformer(6, 512, 4).layers[1:-1]
 tries = [(step_seconds(six, False), step_seconds(six, True)) for _ in range(4)]
 plain_s, again_s = map(min, zip(*tries))
