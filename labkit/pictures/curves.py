@@ -106,9 +106,8 @@ def curves(
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
         names = [said(each.name, code) for each in series]
-        columns = [each.y for each in series]
-        columns += [(mark.value,) for mark in marks if not mark.upright]
-        y_axis = axis(columns, y_format, log_y, bottom, _TOP_PX)
+        columns = [(mark.value,) for mark in marks if not mark.upright]
+        y_axis = axis([*columns, *(each.y for each in series)], y_format, log_y, bottom, _TOP_PX)
         bounds = [mark._replace(words=said(mark.words, code)) for mark in marks]
         shapes, keys = _plot(series, names, bounds, y_axis, x_format, log_x)
         keys += _kinds(series, badge, words)

@@ -16,9 +16,6 @@
 # Where do their updates go? The picture shows the gap between a number and the next larger one, for five formats. A weight moves only if it is pushed by at least half a gap.
 
 # %%
-import contextlib
-import math
-
 import labkit as lab
 from labkit import model, planner
 
@@ -57,6 +54,9 @@ lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next 
 
 
 # %%
+import math
+
+
 def facts(name, info):
     fraction = round(-math.log2(info.eps))
     bits = {"exponent bits": info.bits - 1 - fraction, "fraction bits": fraction}
@@ -532,6 +532,9 @@ check.hint("scaled_step")
 
 
 # %%
+import contextlib
+
+
 def accumulate(num_microbatches, dtype=torch.float32):
     torch.manual_seed(0)
     ddp = DDP(model.Transformer(2, 32, 2, max_len=32).to(dtype))
