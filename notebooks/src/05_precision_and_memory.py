@@ -197,7 +197,7 @@ looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Not a byte was saved: `mixed` has as many as fp32. Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, in two sections from here; its casts are 16-bit copies of the weights that live from forward to backward. (Computed, nothing sharded; nothing was allocated.)
+# Not a byte was saved: `mixed` has as many as fp32. Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, two sections on; its casts are 16-bit copies of the weights that live from forward to backward. (Computed, nothing sharded; nothing was allocated.)
 #
 # So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations), messages and time, and how much of each depends on the recipe.
 #
@@ -997,7 +997,7 @@ def recompute_all(blocks):
 # %%
 def device_step(sequences, recompute, num_steps=2):
     """The peak of the device's memory."""
-    net = model.Transformer(8, 128, 4, max_len=64)
+    net = model.Transformer(8, 96, 4, max_len=64)
     if recompute:
         recompute_all(net.layers[1:-1])
     optimizer = torch.optim.AdamW(net.parameters())
@@ -1010,10 +1010,10 @@ def device_step(sequences, recompute, num_steps=2):
 
 
 # %% [markdown]
-# The device has 48 MiB, and the batch sixteen sequences:
+# The device has 32 MiB, and the batch sixteen sequences:
 
 # %% tags=["raises-exception"]
-small = lab.pretend(memory_mib=48)
+small = lab.pretend(memory_mib=32)
 lab.launch(device_step, 16, False, ranks=1, devices=small)
 
 # %% [markdown]
@@ -1027,11 +1027,11 @@ for num in sizes:
         again = name == "recompute"
         line[num] = lab.launch(device_step, num, again, ranks=1, devices=free)[0]
 looks = {"x": "sequences", "y": "peak", "unit": "bytes", "joined": True}
-marks = {"48 MiB": 48 * 2**20}
+marks = {"32 MiB": 32 * 2**20}
 lab.curves(measured=peaks, marks=marks, **looks, title="The peak of a device")
 
 # %% [markdown]
-# Nothing. Two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Where the update is the higher one, recomputation can't help: the floor is five times the weights of this model of 1.6 M parameters. At sixteen sequences it brings the step back under the limit.
+# Nothing. Two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Where the update is the higher one, recomputation can't help: the floor is five times the weights of this model of 0.95 M parameters. At sixteen sequences it brings the step back under the limit.
 #
 # ### Large models
 #
@@ -1111,7 +1111,7 @@ lab.table(
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* (`mixed`, `megatron`, FSDP's `MixedPrecision`) activations and messages halve. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32, which is fp32 with bf16's digits and a half more: `torch.set_float32_matmul_precision("high")` turns it on, for products only. None of these speeds could be measured here.
+# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* (`mixed`, `megatron`, FSDP's `MixedPrecision`) activations and messages halve. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 cut down to fp16's digits, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit, and never for less memory of the states.
 # - **Recomputation:** last, since it makes every step a fifth to a third longer.
