@@ -219,6 +219,8 @@ class Activations:
         at one time"""
         self.num_bytes = 0
         """bytes held now"""
+        self.history: list[int] = [0]
+        """bytes held after each tensor that was saved or let go, the beginning included"""
         self._left_out = {_storage(each).data_ptr() for each in parameters}
         self._storages: Counter[int] = Counter()
         self._chunks: Counter[Hashable] = Counter()
@@ -236,6 +238,7 @@ class Activations:
             self.num_bytes += storage.nbytes()
         self._storages[storage.data_ptr()] += 1
         self._chunks[name] += 1
+        self.history.append(self.num_bytes)
         self.peak_bytes = max(self.peak_bytes, self.num_bytes)
         self.peak_chunks = max(self.peak_chunks, len(self._chunks))
 
@@ -244,6 +247,7 @@ class Activations:
         _count_down(self._chunks, name)
         if storage.data_ptr() not in self._storages:
             self.num_bytes -= storage.nbytes()
+        self.history.append(self.num_bytes)
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage:

@@ -1,12 +1,14 @@
-"""An axis of numbers: where values lie, round numbers along it, linear or logarithmic."""
+"""An axis of numbers: where values lie, round numbers along it, linear or logarithmic; and marks
+across a pair of axes."""
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from labkit.pictures.sketch import short, ticks
+from labkit.pictures.sketch import Line, Said, Shape, Words, short, ticks
 
 Format = Callable[[float], str]
 """makes a number text"""
@@ -68,3 +70,32 @@ def _widened(low: float, high: float) -> tuple[float, float]:
         low = 0.0
     room = 0.04 * (high - low) or abs(high) or 1.0
     return low and low - room, high + room
+
+
+class Mark(NamedTuple):
+    """A dashed line across a picture, with its words: a bound, a place to look at."""
+
+    words: Said
+    """what lies there"""
+    value: float
+    """where on its axis"""
+    upright: bool = False
+    """True: at an x; False: at a y"""
+
+
+def across(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[Shape]:
+    """Dashed lines through marks, in one language, with their words."""
+    left, right = x_axis.start_px, x_axis.end_px
+    bottom, top = y_axis.start_px, y_axis.end_px
+    shapes: list[Shape] = []
+    for mark in marks:
+        at = (x_axis if mark.upright else y_axis).px([mark.value])[0]
+        way = ((at, bottom), (at, top)) if mark.upright else ((left, at), (right, at))
+        shapes.append(Line(way, dash=(4, 3), width_px=1.2, opacity=0.8))
+        if not mark.upright:
+            shapes.append(Words(left + 6, at - 5, mark.words, "start", 11.5))
+        elif at > (left + right) / 2:  # words go where there is room
+            shapes.append(Words(at - 5, top + 10, mark.words, "end", 11.5))
+        else:
+            shapes.append(Words(at + 5, top + 10, mark.words, "start", 11.5))
+    return shapes

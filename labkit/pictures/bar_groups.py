@@ -38,8 +38,7 @@ def drawn(
     bounds: Sequence[tuple[str, float]],
 ) -> tuple[list[Shape], float]:
     """A group of bars per name, then dashed lines at ``bounds``; and where all ends."""
-    heads = dict.fromkeys(itertools.chain.from_iterable(groups))
-    looks = {head: (CYCLE[i % 8][0], _HATCHES[i % 8]) for i, head in enumerate(heads)}
+    looks = _looks(groups)
     every = itertools.chain.from_iterable(line.values() for line in texts)
     left = 10 + min(280.0, max(map(text_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, every))
@@ -56,14 +55,59 @@ def drawn(
             shapes.append(Words(left + value * scale + 6, y + thick / 2 + 3, line[head]))
             y += thick
         y += 8
-    shapes.append(Line(((left, top), (left, y)), width_px=1, opacity=0.6))
+    return _framed(shapes, (left, top, y), scale, bounds, looks)
+
+
+def stacked(
+    names: list[str],
+    groups: Sequence[Mapping[str, float]],
+    texts: Sequence[Mapping[str, str]],
+    bounds: Sequence[tuple[str, float]],
+    sums: list[str],
+) -> tuple[list[Shape], float]:
+    """A bar per name whose parts lie behind one another, with its sum; and where all ends."""
+    looks = _looks(groups)
+    left = 10 + min(280.0, max(map(text_px, names)))
+    room_px = WIDTH_PX - left - 14 - max(map(text_px, sums))
+    scale = room_px / _longest([{"": sum(group.values())} for group in groups], bounds)
+    top = 60.0 + 14 * len(bounds)
+    shapes: list[Shape] = []
+    y = top + 4
+    for name, group, line, whole in zip(names, groups, texts, sums, strict=True):
+        shapes.append(Words(left - 8, y + 14, clipped(name, left - 9), "end"))
+        x = left
+        for head, value in group.items():
+            shapes.append(Box(x, y, value * scale, 20, *looks[head], (line[head],)))
+            x += value * scale
+        shapes.append(Words(x + 6, y + 14, whole))
+        y += 30
+    return _framed(shapes, (left, top, y), scale, bounds, looks)
+
+
+def _looks(groups: Sequence[Mapping[str, float]]) -> dict[str, tuple[str, str]]:
+    """Series -> its colour and hatch."""
+    heads = dict.fromkeys(itertools.chain.from_iterable(groups))
+    return {head: (CYCLE[i % 8][0], _HATCHES[i % 8]) for i, head in enumerate(heads)}
+
+
+def _framed(
+    shapes: list[Shape],
+    edges_px: tuple[float, float, float],
+    scale: float,
+    bounds: Sequence[tuple[str, float]],
+    looks: Mapping[str, tuple[str, str]],
+) -> tuple[list[Shape], float]:
+    """Bars with the line where they begin, dashed lines and a legend; and where all ends.
+    ``edges_px``: left, top and bottom."""
+    left, top, bottom = edges_px
+    framed = [*shapes, Line(((left, top), (left, bottom)), width_px=1, opacity=0.6)]
     for number, (text, value) in enumerate(bounds):
-        shapes += _bound(text, left + value * scale, 62 + 14 * number, y)
+        framed += _bound(text, left + value * scale, 62 + 14 * number, bottom)
     if "" in looks:
-        return shapes, y + 4
+        return framed, bottom + 4
     keys = [((Box(0, -7, 22, 14, *look),), head) for head, look in looks.items()]
-    more, end_px = legend(keys, left, y)
-    return shapes + more, end_px
+    more, end_px = legend(keys, left, bottom)
+    return framed + more, end_px
 
 
 def _longest(groups: Sequence[Mapping[str, float]], bounds: Sequence[tuple[str, float]]) -> float:

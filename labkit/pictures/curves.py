@@ -7,12 +7,13 @@ read aloud or searched, and a chart has to become text and a table as every othe
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from labkit.pictures import bar_groups
-from labkit.pictures.axes import Axis, Format, axis
+from labkit.pictures.axes import Axis, Format, Mark, across, axis
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import (
     Line,
@@ -45,6 +46,8 @@ _DASHES = (
 _TOP_PX = 84.0
 _MOST_ROWS = 60
 """of a table"""
+_MOST_DOTS = 40
+"""more of them would hide the line that joins them"""
 _WIDEST_NAME_PX = 240
 _LINE_PX = 13
 """names closer than this would collide"""
@@ -61,6 +64,8 @@ class Series(NamedTuple):
     """what; as many as x"""
     points: bool = False
     """True: dots (measured); False: a line (predicted, where the picture has dots as well)"""
+    joined: bool = False
+    """whether a pale line leads from dot to dot; of very many the line alone is drawn"""
 
 
 def plain(number: float) -> str:
@@ -80,6 +85,7 @@ def curves(
     log_x: bool = False,
     log_y: bool = False,
     numbers: Numbers = (),
+    marks: Sequence[Mark] = (),
     height_px: float = 280,
     language: str | None = None,
 ) -> Sketch:
@@ -88,20 +94,22 @@ def curves(
 
     ``x_format`` and ``y_format`` make a number text, e.g. ``units.format_bytes``; ``badge`` says
     where the numbers come from ("measured, gloo / simulated"). A linear axis begins at 0 unless its
-    numbers are far from it. Raises ValueError for no points, x and y of unlike lengths, numbers
-    that are not finite, or not above 0 on a logarithmic axis.
+    numbers are far from it; ``marks`` lie within the axes. Raises ValueError for no points, x and y
+    of unlike lengths, numbers that are not finite, or not above 0 on a logarithmic axis.
     """
     if not series:
         raise ValueError(f"curves are one series or more; got {series}")
-    for each in series:
+    for each in (*series, *map(_as_series, marks)):
         _check(each, log_x, log_y)
     bottom = _TOP_PX + height_px
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
         names = [said(each.name, code) for each in series]
-        y_axis = axis([each.y for each in series], y_format, log_y, bottom, _TOP_PX)
-        shapes, keys = _plot(series, names, y_axis, x_format, log_x)
+        columns = [(mark.value,) for mark in marks if not mark.upright]
+        y_axis = axis([*columns, *(each.y for each in series)], y_format, log_y, bottom, _TOP_PX)
+        bounds = [mark._replace(words=said(mark.words, code)) for mark in marks]
+        shapes, keys = _plot(series, names, bounds, y_axis, x_format, log_x)
         keys += _kinds(series, badge, words)
         shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
@@ -147,6 +155,12 @@ def _check(each: Series, log_x: bool, log_y: bool) -> None:
         )
 
 
+def _as_series(mark: Mark) -> Series:
+    """A mark as the point that ``_check`` looks at; 1 has a place on every axis."""
+    x, y = (mark.value, 1.0) if mark.upright else (1.0, mark.value)
+    return Series(mark.words, [x], [y])
+
+
 def _sketch(
     shapes: list[Shape],
     end_px: float,
@@ -173,20 +187,35 @@ def _sketch(
 
 
 def _plot(
-    series: Sequence[Series], names: list[str], y_axis: Axis, x_format: Format, log_x: bool
+    series: Sequence[Series],
+    names: list[str],
+    marks: Sequence[Mark],
+    y_axis: Axis,
+    x_format: Format,
+    log_x: bool,
 ) -> tuple[list[Shape], list[Key]]:
     """Axes, lines and their names; and the legend's entries, where the names have no room."""
     columns = [each.x for each in series]
+    columns += [(mark.value,) for mark in marks if mark.upright]
     left = 12 + max(28, *(text_px(text, 11) for _, text in y_axis.ticks))
     wide = 36 + max(map(text_px, names))
     beside = axis(columns, x_format, log_x, left, WIDTH_PX - wide)
     lines = _lines(series, names, beside, y_axis)
     ends = _ends(names, lines)
     if wide < _WIDEST_NAME_PX and _have_room(ends, beside, y_axis):
-        return [*_grid(beside, y_axis), *lines, *_names(ends, y_axis)], []
+        drawn = [*_grid(beside, y_axis), *across(marks, beside, y_axis)]
+        return [*drawn, *_joined(series, lines), *lines, *_names(ends, y_axis)], []
     whole = axis(columns, x_format, log_x, left, WIDTH_PX - 30.0)
     lines = _lines(series, names, whole, y_axis)
-    return [*_grid(whole, y_axis), *lines], _keys(names, lines)
+    drawn = [*_grid(whole, y_axis), *across(marks, whole, y_axis)]
+    return [*drawn, *_joined(series, lines), *lines], _keys(names, lines)
+
+
+def _joined(series: Sequence[Series], lines: Sequence[Line]) -> list[Line]:
+    """What leads from dot to dot."""
+    pairs = zip(series, lines, strict=True)
+    dotted = [line for each, line in pairs if each.joined and line.mark]
+    return [line._replace(mark="", width_px=1.2, opacity=0.5) for line in dotted]
 
 
 def _lines(series: Sequence[Series], names: list[str], x_axis: Axis, y_axis: Axis) -> list[Line]:
@@ -196,8 +225,9 @@ def _lines(series: Sequence[Series], names: list[str], x_axis: Axis, y_axis: Axi
     for each, name in zip(series, names, strict=True):
         number = order.index(name) % 8
         points = tuple(zip(x_axis.px(each.x), y_axis.px(each.y), strict=True))
-        mark = _MARKS[number] if each.points else ""
-        dash = () if each.points else _DASHES[number]
+        dotted = each.points and not (each.joined and len(each.x) > _MOST_DOTS)
+        mark = _MARKS[number] if dotted else ""
+        dash = () if dotted else _DASHES[number]
         lines.append(Line(points, CYCLE[number][0], dash=dash, mark=mark))
     return lines
 
@@ -285,24 +315,28 @@ def bars(
     unit_format: Format = plain,
     numbers: Numbers = (),
     marks: Sequence[tuple[Said, float]] = (),
+    stacked: bool = False,
     language: str | None = None,
 ) -> Sketch:
     """Horizontal bars from 0, each with its value: rows of (name, value), or of (name, {series:
     value}).
 
-    ``marks`` are dashed lines at (words, value): a bound, a formula. Raises ValueError for no rows,
-    or a value that is not finite or below 0.
+    ``stacked`` puts the series of a row behind one another; what is written is their sum, and in a
+    part what fits. ``marks`` are dashed lines at (words, value): a bound, a formula. Raises
+    ValueError for no rows, or a value that is not finite or below 0.
     """
     groups = [value if isinstance(value, Mapping) else {"": value} for _, value in rows]
     bar_groups.check(groups, marks)
     heads = list(dict.fromkeys(itertools.chain.from_iterable(groups)))
     written = [bar_groups.written(group, unit_format) for group in groups]
+    sums = [unit_format(sum(group.values())) for group in groups]
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
         names = [said(name, code) for name, _ in rows]
         bounds = [(f"{said(text, code)} {unit_format(value)}", value) for text, value in marks]
-        shapes, end_px = bar_groups.drawn(names, groups, written, bounds)
+        drawn = partial(bar_groups.stacked, sums=sums) if stacked else bar_groups.drawn
+        shapes, end_px = drawn(names, groups, written, bounds)
         table = [("", *heads)]
         for name, texts in zip(names, written, strict=True):
             table.append((name, *(texts.get(head, "") for head in heads)))

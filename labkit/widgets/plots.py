@@ -7,6 +7,7 @@ from reprlib import repr as brief
 from typing import Any
 
 from labkit.pictures import curves as drawing
+from labkit.pictures.axes import Mark
 from labkit.pictures.sketch import Sketch
 from labkit.shown import Said, Shown
 from labkit.units import UNITS, check_word, format_number
@@ -44,21 +45,25 @@ def curves(
     badge: str = "",
     log_x: bool = False,
     log_y: bool = False,
+    joined: bool = False,
+    marks: Mapping[str, float] | None = None,
+    at: Mapping[str, float] | None = None,
 ) -> Plot:
     """Dots that were measured and lines that were predicted, by name: each is {x: y}. What has one
     name in both has one colour.
 
     ``x`` and ``y`` name the axes; ``unit`` is the unit of y, a key of ``units.UNITS`` ("bytes",
     "ms"). ``badge`` says where the numbers come from; without it "measured", "predicted" or both.
-    Raises ValueError where there is nothing to draw, or what can't be drawn.
+    ``joined`` leads a pale line from dot to dot, where something varies along x. Dashed lines:
+    ``marks`` across, {words: y}, a bound; ``at`` upright, {words: x}. Raises ValueError where there
+    is nothing to draw, or what can't be drawn.
     """
     series = []
     for given, points in ((predicted, False), (measured, True)):
         for name, line in _named(given, "curves").items():
             _check_line(name, line)
-            series.append(
-                drawing.Series(name, list(line.keys()), list(line.values()), points=points)
-            )
+            x_y = list(line.keys()), list(line.values())
+            series.append(drawing.Series(name, *x_y, points=points, joined=points and joined))
     both = [word for word, given in (("measured", measured), ("predicted", predicted)) if given]
     drawn = partial(
         drawing.curves,
@@ -70,6 +75,7 @@ def curves(
         y_format=_format(unit),
         log_x=log_x,
         log_y=log_y,
+        marks=_marks(marks, False) + _marks(at, True),
     )
     drawn()  # what is wrong is said here, not when it is shown
     return Plot(draw=drawn, title=title, numbers={**(predicted or {}), **(measured or {})})
@@ -82,12 +88,14 @@ def bars(
     title: Said = "",
     badge: str = "measured",
     marks: Mapping[str, float] | None = None,
+    stacked: bool = False,
 ) -> Plot:
     """Horizontal bars from 0, each with its value: {name: value} or {name: {series: value}}.
 
-    ``marks`` are dashed lines: {words: value}, a bound or a formula. ``unit`` is a key of
-    ``units.UNITS``; ``badge`` says where the numbers come from. Raises ValueError for no rows, or
-    a value that is not finite or below 0.
+    ``stacked`` puts a row's series behind one another, and writes their sum. ``marks`` are dashed
+    lines: {words: value}, a bound or a formula. ``unit`` is a key of ``units.UNITS``; ``badge``
+    says where the numbers come from. Raises ValueError for no rows, or a value that is not finite
+    or below 0.
     """
     named = _named(rows, "bars")
     drawn = partial(
@@ -97,6 +105,7 @@ def bars(
         badge=badge,
         unit_format=_format(unit),
         marks=list(_named(marks, "marks").items()),
+        stacked=stacked,
     )
     drawn()
     return Plot(draw=drawn, title=title, numbers=dict(named))
@@ -109,6 +118,11 @@ def _named(given: Mapping | Sequence | None, what: str) -> Mapping:
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ValueError(f"{what} are a dict from names to numbers; got {brief(given)}")
     return given
+
+
+def _marks(given: Mapping[str, float] | None, upright: bool) -> list[Mark]:
+    """Dashed lines, by their words."""
+    return [Mark(words, value, upright) for words, value in _named(given, "marks").items()]
 
 
 def _check_line(name: str, line: Line) -> None:

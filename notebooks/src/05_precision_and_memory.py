@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.1.1", "19.2.3", "19.4.2", "10.2.3", "10.7.4", "S3", "S4", "S9"]
 #     needs: ["chapters 01 and 03"]
-#     minutes: 80
+#     minutes: 90
 # ---
 
 # %% [markdown]
 # # Precision and memory
 #
-# *About 80 minutes, in two halves. You need chapters 01 and 03. No GPU is needed.*
+# *About 90 minutes, in two halves: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
 #
 # Our 7 B model takes 112 GB in fp32, and a card has 80. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns worse than before: at every update many weights do not move by a single bit.
 #
@@ -25,7 +25,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from labkit.measure import memory, traffic
 from labkit.precision import check
-from labkit.sharding import states
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
@@ -33,42 +32,47 @@ FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FORMATS |= {"fp8 e4m3": torch.float8_e4m3fn, "fp8 e5m2": torch.float8_e5m2}
 
 
-def gaps(dtype):
-    """Powers of two that the format has, and the gap above each."""
-    bits = {4: torch.int32, 2: torch.int16, 1: torch.uint8}[dtype.itemsize]
-    x = (2.0 ** torch.arange(-24, 16)).to(dtype)
-    x = x[(x.double() > 0) & (x.double() < torch.finfo(dtype).max)]
-    above = (x.view(bits) + 1).view(dtype)
-    return dict(zip(x.tolist(), (above.double() - x.double()).tolist()))
+def gaps(info):
+    """Each power of two that a format has, and the gap above it."""
+    smallest = info.smallest_normal * info.eps
+    powers = [2.0**power for power in range(-30, 21)]
+    return {x: max(x * info.eps, smallest) for x in powers if smallest <= x <= info.max}
 
 
-lines = {name: gaps(dtype) for name, dtype in FORMATS.items()}
+lines = {name: gaps(torch.finfo(dtype)) for name, dtype in FORMATS.items()}
 axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
-lab.curves(measured=lines, **axes, title="The gap to the next number")
+lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
 # %% [markdown]
-# Read it at the weight 0.1. In fp32 the gap is a hundred-millionth; in bf16 it is about 0.0005. And each format ends somewhere: on the right at its largest number, on the left where the gap no longer shrinks.
+# Follow the dashed line upwards. At 0.1 the gap of fp32 is under a hundred-millionth; that of bf16 is some 65,000 times as large. And formats end: on the right at their largest number, on the left at their smallest, after a stretch in which the gap no longer shrinks. fp32 and bf16 go on beyond both edges of the picture.
 #
-# **When you are done** you can choose a format for weights, sums and messages, and say what each loses; you can train in 16 bits on several ranks without losing a step; and you can cut the memory of a step, by autocast, accumulation and recomputation, and know the price of each.
+# **When you are done** you can choose a format for weights, sums and messages, and say what each loses; you can train in 16 bits on several ranks without ranks disagreeing on whether to step; and you can cut the memory of a step, by autocast, accumulation and recomputation, and know the price of each.
 #
 # ## The formats
 #
 # A float has a sign, an exponent, which gives its range, and a fraction, which gives its digits. torch knows the numbers:
 
+
 # %%
-lab.table(
-    {
-        "format": name,
-        "bits": torch.finfo(dtype).bits,
-        "largest": f"{torch.finfo(dtype).max:.3g}",
-        "smallest normal": f"{torch.finfo(dtype).smallest_normal:.3g}",
-        "step after 1": torch.finfo(dtype).eps,
-    }
-    for name, dtype in FORMATS.items()
-)
+import math
+
+
+def facts(name, info):
+    fraction = round(-math.log2(info.eps))
+    bits = {"exponent bits": info.bits - 1 - fraction, "fraction bits": fraction}
+    smallest = info.smallest_normal * info.eps
+    ends = {"largest": info.max, "smallest normal": info.smallest_normal}
+    ends |= {"smallest": smallest}
+    return {"format": name, **bits, **{key: f"{x:.3g}" for key, x in ends.items()}}
+
+
+# %%
+lab.table(facts(name, torch.finfo(dtype)) for name, dtype in FORMATS.items())
 
 # %% [markdown]
-# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. The two fp8 formats split eight bits in the same two ways. Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in bf16?
+# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and *mantissa*, another word for the fraction: e4m3 has more digits, e5m2 has the range of fp16. Below the smallest normal number the gap stays the same down to zero. These numbers are the *subnormals*, the flat parts of the picture.
+#
+# Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in bf16?
 
 # %%
 ends = lab.guess("0.1 after 100 updates of -0.0001, in bf16", between=(0.08, 0.11))
@@ -82,6 +86,7 @@ def pushed(dtype):
     return weight.item()
 
 
+# %%
 ends.score(pushed(torch.bfloat16))
 
 # %%
@@ -92,24 +97,22 @@ lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 #
 # ## Master weights, by hand
 #
-# The cure is as old as mixed precision: keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. 16 bits compute, the optimizer updates the masters, and the weights are rounded anew from them.
+# The cure: keep a copy of the weights in fp32, the **[master weights](GLOSSARY.md#master-weights)**. 16 bits compute, the optimizer updates the masters, and the weights are rounded anew from them.
 
 
 # %%
 def update(weights, masters, optimizer):
     """One step of an optimizer that owns the masters."""
     for weight, master in zip(weights, masters):
-        gradient, weight.grad = weight.grad, None
-        master.grad = gradient.to(master.dtype)
+        master.grad = weight.grad.to(master.dtype)
     optimizer.step()
-    optimizer.zero_grad()
     with torch.no_grad():
         for weight, master in zip(weights, masters):
             weight.copy_(master)
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. In the last step we also count the weights that the optimizer left exactly as they were, although they had a gradient.
+# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. (Without masters the list `masters` is the list of the weights themselves.) In the last step we also count the weights that the optimizer left exactly as they were, among those that had a gradient.
 
 
 # %%
@@ -118,78 +121,89 @@ def flat(tensors):
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def train(kind, num_steps=72):
+# %%
+def train(kind, num_steps=48):
     torch.manual_seed(0)
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
     weights = masters = list(net.parameters())
     if kind in ("bf16 + masters", "bf16, fp32 Adam"):
         masters = [weight.detach().float() for weight in weights]
-    optimizer = torch.optim.AdamW(masters, lr=5e-4)
-    losses = []
+    optimizer, losses = torch.optim.AdamW(masters, lr=5e-4), []
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
+        ddp.zero_grad()
         loss = model.loss(ddp(tokens).float(), targets)
         loss.backward()
         losses.append(loss.detach())
-        before = flat(masters)
-        has_grad = flat([weight.grad for weight in weights]) != 0
+        before, had = flat(masters), flat(weight.grad for weight in weights) != 0
         update(weights, masters, optimizer)
         for weight, master in zip(weights, masters):
             if kind == "bf16, fp32 Adam":
                 master.copy_(weight.detach())  # forgets what was rounded away
-    still = (before == flat(masters))[has_grad].float().mean().item()
-    return torch.stack(losses).tolist(), still
+    still = (before == flat(masters))[had].float().mean().item()
+    return torch.stack(losses).unflatten(0, (-1, 12)).mean(1).tolist(), still
 
 
 # %% [markdown]
-# What share of the weights does pure bf16 leave as they were?
+# Of the weights that had a gradient, what share does pure bf16 leave as they were?
 
 # %%
-still = lab.guess(
-    "share of the weights that pure bf16 left as they were", between=(0, 1)
-)
+still = lab.guess("share that pure bf16 left as it was, in one step", between=(0, 1))
 
 # %%
 KINDS = ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters")
-runs = {kind: lab.launch(train, kind) for kind in KINDS}
-still.score(runs["bf16"][0][1])
-
+runs = {kind: lab.launch(train, kind)[0] for kind in KINDS}
+still.score(runs["bf16"][1])
 
 # %%
-def smooth(run):
-    """Step -> mean loss of 12 steps and both ranks."""
-    means = torch.tensor([losses for losses, _ in run]).mean(0).unflatten(0, (-1, 12))
-    return dict(zip(range(12, 73, 12), means.mean(1).tolist()))
-
-
-losses = {kind: smooth(run) for kind, run in runs.items()}
+right, steps = runs["fp32"][0], (12, 24, 36, 48)
 above = {
-    kind: {step: loss - losses["fp32"][step] for step, loss in losses[kind].items()}
+    kind: {step: a - b for step, a, b in zip(steps, runs[kind][0], right)}
     for kind in KINDS[1:]
 }
-lab.curves(measured=above, x="step", y="difference", title="Loss above that of fp32")
+axes = {"x": "step", "y": "difference", "joined": True}
+lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 steps")
+
+# %%
+lab.table({"step": step, "loss": loss} for step, loss in zip(steps, right))
 
 # %% [markdown]
-# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, further with every step. An optimizer in fp32 without masters falls behind as well. So what hurts is not the digits that forward and backward lack. It is the rounding of the weight after each update. The smaller the learning rate, the more updates fall under half a gap.
+# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, further with every step, and so does an optimizer in fp32 without masters. (The table is the loss of fp32 itself, to compare with.) Compare the two upper lines at the right end: most of the loss is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates fall under half a gap.)
+#
+# ### Cures without masters
+#
+# Two others are in use where memory is short: *stochastic* rounding, up or down by chance, so that small updates arrive on average; and Kahan's sum, which keeps what was rounded away in a second bf16 number.
 #
 # ### What masters cost
 #
-# So did 16 bits halve our 112 GB? Here is the bill of 7 billion parameters by [recipe](GLOSSARY.md#recipe), nothing sharded (computed; nothing was allocated):
+# So did 16 bits halve our 112 GB? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. These are the five that you will meet, in bytes for each parameter:
 
 # %%
-RECIPES = ("fp32", "mixed", "megatron", "bf16")
-bills = {name: states.state_bytes(7e9, recipe_name=name) for name in RECIPES}
-rows = {name: sum(bill.values()) for name, bill in bills.items()}
-looks = {"marks": {"one card": 80e9}, "badge": "predicted"}
-lab.bars(rows, unit="bytes", **looks, title="States of 7 B parameters")
+RECIPES = {
+    "fp32": {"weights": 4, "gradients": 4, "moments": 8},
+    "pure bf16": {"weights": 2, "gradients": 2, "moments": 4},
+    "mixed": {"weights": 2, "gradients": 2, "moments": 8, "masters": 4},
+    "megatron": {"weights": 2, "gradients": 4, "moments": 8, "masters": 4},
+    "autocast": {"weights": 4, "gradients": 4, "moments": 8, "casts": 2},
+}
+# %%
+bill = {
+    name: {part: 7e9 * size for part, size in parts.items()}
+    for name, parts in RECIPES.items()
+}
+looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
+# %%
+lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Not a byte was saved. Weight, gradient, master and two moments are 2 + 2 + 4 + 4 + 4 bytes in `mixed`, as many as fp32 takes with Adam. Only pure bf16 is half as large, and that is the one that falls behind. (`megatron` keeps its gradients in fp32; we come to the reason.) What [mixed precision](GLOSSARY.md#mixed-precision) saves is [activations](GLOSSARY.md#activations), messages and time.
+# Not a byte was saved: `mixed` has as many as fp32. Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, two sections on; its casts are 16-bit copies of the weights that live from forward to backward. (Computed, nothing sharded; nothing was allocated.)
+#
+# So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations), messages and time, and how much of each depends on the recipe.
 #
 # <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
 #
-# The textbook's bill of mixed precision has weights, Adam and gradients, and no line for the masters, another 28 GB: `bills["mixed"]` is 112 GB, and 84 without them.
+# The textbook's bill of mixed precision has weights, Adam and gradients, and no line for the masters, another 28 GB: `sum(bill["mixed"].values())` is 112 GB, and 84 without them.
 #
 # </details>
 #
@@ -199,77 +213,90 @@ lab.bars(rows, unit="bytes", **looks, title="States of 7 B parameters")
 
 
 # %%
-def rounded(x, dtype, scale=1.0):
+def rounded(x, dtype, scale):
     """Through a format and back, the largest values cut off at its end."""
     most = torch.finfo(dtype).max
     return (x * scale).clamp(-most, most).to(dtype).float() / scale
 
 
+# %%
 def off(ours, theirs):
     """The length of the difference, in lengths of the right one."""
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
 
 
+# %%
 torch.manual_seed(0)
-net = model.Transformer(2, 32, 2, max_len=32)
-model.loss(net(model.story_tokens(8, 32)[0]), model.story_tokens(8, 32)[1]).backward()
-grad = net.layers[1].up.weight.grad.cpu()
+toy = model.Transformer(2, 32, 2, max_len=32)
 
+
+# %%
+def gradient(batches):
+    """The usual way: each loss a mean, divided by their number."""
+    toy.zero_grad()
+    for tokens, targets in batches:
+        (model.loss(toy(tokens), targets) / len(batches)).backward()
+    return flat(weight.grad for weight in toy.parameters())
+
+
+# %%
+gradient([model.story_tokens(8, 32)])
+grad = toy.layers[1].up.weight.grad.clone()
 # %%
 scales = [2.0**power for power in range(-6, 25, 2)]
 errors = {
     name: {scale: off(rounded(grad, FORMATS[name], scale), grad) for scale in scales}
     for name in ("bf16", "fp8 e4m3", "fp8 e5m2")
 }
-axes = {"x": "scale", "y": "error", "log_x": True, "log_y": True}
-lab.curves(measured=errors, **axes, title="A gradient, rounded with a scale")
+axes = {"x": "scale", "y": "error", "log_x": True, "log_y": True, "joined": True}
+ideal = {"448 / largest": 448 / grad.abs().max().item()}
+lab.curves(measured=errors, **axes, at=ideal, title="A gradient, rounded with a scale")
 
 # %% [markdown]
-# Look at the left end: there all of the gradient has become zero in e4m3, and at a scale of 1, which is none, much of it still has. On the right it runs into the largest number. In between is a window in which the error is a few percent, which is the format's own step. bf16 needs no window, because its range is that of fp32.
+# The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. Inside the window the error is a fifth of the format's step, for all three formats. bf16 needs no window here, because its range is that of fp32.
 #
-# e5m2 has a wider window and a larger step, so it was meant for gradients, and e4m3 for weights and activations. What does a matrix product with both inputs in e4m3, each with the scale of its own largest value, do to the result?
-
-# %%
-worse = lab.guess("error of an e4m3 product, in errors of a bf16 product", unit="ratio")
+# Gradients differ more in size than weights do, so they were given the wider window, e5m2, and weights and activations e4m3. (Recipes of today often take e4m3 for all three, with a scale for each block of numbers instead of one for a tensor.) What does it do to a matrix product when both inputs are rounded?
 
 
 # %%
 def product_error(dtype):
     torch.manual_seed(0)
     x, w = torch.randn(256, 512), torch.randn(512, 256) / 512**0.5
-    scales = [torch.finfo(dtype).max / each.abs().max() for each in (x, w)]
-    scales = [1.0, 1.0] if dtype == torch.bfloat16 else scales
-    low = [rounded(each, dtype, scale) for each, scale in zip((x, w), scales)]
+    low = [rounded(each, dtype, 448 / each.abs().max()) for each in (x, w)]
     return off(low[0] @ low[1], x @ w)
 
 
-e4m3, bf16 = (product_error(FORMATS[name]) for name in ("fp8 e4m3", "bf16"))
-worse.score(e4m3 / bf16)
+# %%
+errors = {name: product_error(FORMATS[name]) for name in ("bf16", "fp8 e4m3")}
+lab.table([{**errors, "fp8 to bf16_ratio": errors["fp8 e4m3"] / errors["bf16"]}])
 
 # %% [markdown]
-# Sixteen times, or so: the ratio of the steps, 0.125 to 0.0078. That is why fp8 training keeps sums in fp32, masters in fp32, and scales for each tensor, or finer, for each block of 128 numbers. (On a CPU we can round to fp8 and not multiply in it. A GPU does, with `torch._scaled_mm`; torchao and Transformer Engine call it for you.)
+# Sixteen times as large, or so: the ratio of the steps, 0.125 to 0.0078. The sum of the 512 products is not in fp8: tensor cores keep it in fp32, and so did we. (On a CPU we can round to fp8 and not multiply in it. A GPU does, with `torch._scaled_mm`; torchao and Transformer Engine call it for you.)
 
 # %% [markdown] sections="S3"
 # ## autocast
 #
-# torch's own way begins at the other end. The weights stay fp32, so they *are* the masters, and `autocast` casts the inputs of the operators that gain by it. (`torch.cuda.amp` is its old name.) Which type comes out of which module?
+# torch's own way begins at the other end. The weights stay fp32, so they *are* the masters, and [`autocast`](GLOSSARY.md#autocast) casts the inputs of the operators that gain by it. (`torch.cuda.amp` is its old name.) Which type comes out where?
+
 
 # %%
-seen = {}
-parts = {**dict(net.layers[1].named_children()), "head": net.layers[-1]}
-for name, module in parts.items():
-    module.register_forward_hook(
-        lambda module, given, made, name=name: seen.update({name: made.dtype})
-    )
+def autocast(dtype=torch.bfloat16, **options):
+    """torch.autocast on whatever this rank computes on."""
+    return torch.autocast(torch.get_default_device().type, dtype=dtype, **options)
+
+
+# %%
 tokens, targets = model.story_tokens(8, 32)
-with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
-    loss = model.loss(net(tokens), targets)
-seen["loss"] = loss.dtype
-rows = [(name, str(dtype)[6:]) for name, dtype in seen.items()]
-lab.table(rows, heads=["module", "type"])
+with autocast():
+    stream = toy.layers[0](tokens)
+    normed = toy.layers[1].norm1(stream)
+    product = toy.layers[1].qkv(normed)
+    loss = model.loss(toy(tokens), targets)
+made = {"embedding": stream, "norm": normed, "product": product, "loss": loss}
+lab.table([{name: str(tensor.dtype) for name, tensor in made.items()}])
 
 # %% [markdown]
-# Products come out in bf16; norms and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to 16 bits for the journey. Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
+# Products come out in bf16; norms, the stream between blocks and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to 16 bits for the journey. Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
 
 # %%
 kept = lab.guess(
@@ -287,26 +314,51 @@ def kept_and_sent(kind):
     ddp = DDP(net.bfloat16() if kind == "bf16 model" else net)
     if kind == "autocast, hook":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    held, device = memory.Activations(net.parameters()), torch.get_default_device().type
-    low = torch.autocast(device, torch.bfloat16, enabled=kind.startswith("autocast"))
-    with low, held.chunk(0):
+    held = memory.Activations(net.parameters())
+    with autocast(enabled=kind.startswith("autocast")), held.chunk("forward"):
         loss = model.loss(ddp(tokens), targets)
     with traffic.count() as counted:
         loss.backward()
     sent = counted.payload_bytes["all_reduce"]
-    return {"ways": kind, "kept_bytes": held.peak_bytes, "sent_bytes": sent}
+    return {"way": kind, "kept_bytes": held.peak_bytes, "sent_bytes": sent}
 
 
 # %%
-WAYS = ("fp32", "autocast", "autocast, hook", "bf16 model")
-rows = [lab.launch(kept_and_sent, kind)[0] for kind in WAYS]
+kinds = ("fp32", "autocast", "autocast, hook", "bf16 model")
+rows = [lab.launch(kept_and_sent, kind)[0] for kind in kinds]
 kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 
 # %%
 lab.table(rows)
 
 # %% [markdown]
-# autocast saves less than half, because norms and the stream between the blocks stay in fp32, and the casts of the weights are kept, too. And the messages stay whole, since the gradients are fp32; only the hook, or a model in bf16, halves them.
+# autocast saves a fifth.
+#
+# ### What a block keeps
+#
+# Why not half? This toy spends much of its bill on 256 logits for each token, whose loss is fp32 in any case. So let us look at one block of a wider model alone, in bytes for each token and unit of width:
+
+
+# %%
+def kept_by(block, x):
+    """Bytes that autograd keeps when a block has run on x."""
+    held = memory.Activations(block.parameters())
+    with held.chunk("forward"):
+        y = block(x)
+    return held.num_bytes
+
+
+# %%
+wide = model.Transformer(1, 256, 4, max_len=256).layers[1]
+x = torch.randn(8, 256, 256, requires_grad=True)
+found = {"fp32": kept_by(wide, x) / x.numel()}
+with autocast():
+    found["autocast"] = kept_by(wide, x) / x.numel()
+found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.numel()
+lab.table([found])
+
+# %% [markdown]
+# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: the stream is saved twice in fp32, and the other 14 numbers in bf16. The casts shrink beside a larger batch, so a real model keeps a little over half. The messages stay whole, since the gradients are fp32; only the hook, or a model in bf16, halves them.
 #
 # ### Sums in 16 bits
 #
@@ -323,54 +375,40 @@ def mean_in_fp16():
     return {"sum, then divide": late.item(), "DDP": line.weight.grad.item()}
 
 
+# %%
 lab.launch(mean_in_fp16)
 
 # %% [markdown] sections="S3, 19.2.3"
-# Infinity. DDP is wiser and divides first. That costs at the other end, for a small gradient divided by N may lose its digits. bf16 has neither trouble, at the price of fewer digits in the sum.
+# Infinity. DDP is wiser and divides first. The price is at the small end: a small gradient divided by N may become zero. bf16 has neither trouble, at the price of fewer digits in the sum.
 #
 # ## The loss scale
 #
-# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the more tokens, the smaller each gradient, and the better the model, the smaller as well. What falls below the smallest number is zero. So we train a little first, and look at the loss:
-
-# %%
-optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
-for step in range(80):
-    tokens, targets = model.story_tokens(4, 32, seed=step)
-    optimizer.zero_grad()
-    loss = model.loss(net(tokens), targets)
-    loss.backward()
-    optimizer.step()
-lab.table([{"step": step, "loss": loss.item()}])
-
-# %% [markdown]
+# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number. The more tokens, the smaller it is; and the better the model, the smaller as well. What falls below 6e-8, fp16's smallest number, is zero, and well before that the subnormals lose their digits.
+#
 # The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be?
 
 
 # %%
-def lost(scale):
-    """Shares of the logits' gradient that became zero, of the weights' inf or NaN."""
-    found = []
-    tokens, targets = model.story_tokens(32, 32, seed=1000)
-    net.zero_grad()
-    with torch.autocast(torch.get_default_device().type, dtype=torch.float16):
-        logits = net(tokens)
-        logits.register_hook(found.append)
-        loss = model.loss(logits, targets)
+def in_fp16(scale):
+    """The gradient of a batch with a loss scale, which is taken out again."""
+    tokens, targets = model.story_tokens(32, 32)
+    toy.zero_grad()
+    with autocast(torch.float16):
+        loss = model.loss(toy(tokens), targets)
     (loss * scale).backward()
-    grads = flat([weight.grad for weight in net.parameters()])
-    zeros = (found[0] == 0).float().mean().item()
-    return zeros, (~grads.isfinite()).float().mean().item()
+    return flat(weight.grad for weight in toy.parameters()) / scale
 
 
-scales = [2.0**power for power in range(-8, 33, 4)]
-shares = [lost(scale) for scale in scales]
-names = ("logits: zero", "weights: inf or NaN")
-lines = {name: dict(zip(scales, each)) for name, each in zip(names, zip(*shares))}
-axes = {"x": "loss scale", "y": "lost", "unit": "share", "log_x": True}
-lab.curves(measured=lines, **axes, title="Gradients lost, by loss scale")
+# %%
+exact = gradient([model.story_tokens(32, 32)])
+errors = {2.0**power: off(in_fp16(2.0**power), exact) for power in range(-9, 31, 3)}
+finite = {scale: error for scale, error in errors.items() if math.isfinite(error)}
+at = {"no scale": 1.0, "infinities": min(set(errors) - set(finite))}
+axes = {"x": "loss scale", "y": "error", "log_x": True, "log_y": True, "joined": True}
+lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# There is a window. A scale of 1/256 does what 256 times as many tokens would do, so a larger batch moves the window to the right. So the scale is found by trying: double it now and then, halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**, and `torch.amp.GradScaler` does it. bf16 needs none of it.
+# There is a window again. Without a scale this batch of 1024 tokens is still well. But a scale of 1/256 does what 256 times as many tokens would do, so follow the line to the left: a larger batch moves the whole window to the right. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
@@ -391,7 +429,7 @@ def overflow(num_steps=6):
     for step in range(num_steps):
         tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
         bad = (step, dist.get_rank()) == (3, 1)
-        with torch.autocast(device, dtype=torch.float16):
+        with autocast(torch.float16):
             loss = model.loss(ddp(tokens), targets) * (1e6 if bad else 1)
         scale, before = scaler.get_scale(), flat(ddp.parameters())
         scaler.scale(loss).backward()
@@ -410,7 +448,10 @@ run = lab.launch(overflow)
 takes.score(run[0][3]["moved"])
 
 # %%
-lab.table(run[0])
+lab.table(
+    {**mine, "scale, rank 1": other["scale"], "moved, rank 1": other["moved"]}
+    for mine, other in zip(*run)
+)
 
 # %% [markdown] sections="19.2.3"
 # Nobody takes it, and both halve their scale. Infinity plus anything is infinity or NaN, so the all-reduce of the gradients carries the news to everybody, without one extra message.
@@ -423,31 +464,43 @@ lab.table(run[0])
 #
 # ### Sharded gradients: the others must be told
 #
-# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then an infinity reaches just the rank that owns it. If that rank skips the step and the others take it, their scales differ from then on, and the model is trained by a sum that means nothing. One number mends it: an all-reduce (MAX) of "I have seen an infinity". torch's FSDP2 sends it by itself, and the plain `GradScaler` is enough:
+# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then an infinity reaches just the rank that owns it. Suppose that each rank looks at its own part and decides for itself. Rank 1 has an infinity. Which scales do the ranks have for the next step? Beside it, torch's FSDP2 (the gradients are fp32 here, as they are under autocast):
 
 
 # %%
-def fsdp2_agrees():
-    net = torch.distributed.fsdp.fully_shard(torch.nn.Linear(8, 4))
+def next_scale(sharded):
+    """A rank's scale after a step in which rank 1's part has an infinity."""
+    net = torch.nn.Linear(8, 4)
+    net = torch.distributed.fsdp.fully_shard(net) if sharded else net
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=1024.0)
     scaler.scale(net(torch.ones(2, 8)).sum()).backward()
+    part = net.weight.grad.to_local() if sharded else net.weight.grad
     if dist.get_rank() == 1:
-        net.weight.grad.to_local()[0, 0] = float("inf")
-    with traffic.count() as counted:
-        scaler.step(optimizer)
-        scaler.update()
-    return {"scale": scaler.get_scale(), "called": str(dict(counted.calls))}
+        part[0, 0] = float("inf")
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale()
 
 
-lab.launch(fsdp2_agrees)
+# %%
+def both_ways():
+    return {"each for itself": next_scale(False), "FSDP2": next_scale(True)}
+
+
+# %%
+lab.launch(both_ways)
 
 # %% [markdown] sections="10.7.4"
-# The infinity stood in rank 1's slice only, and rank 0 halved its scale as well.
+# Each for itself, rank 1 skips the step and rank 0 takes it. From then on the ranks scale their gradients differently, and what they add up means nothing. One more all-reduce mends it, of one number: the MAX of "I have seen an infinity". FSDP2 sends it by itself, so the plain `GradScaler` is enough, and rank 0 halves its scale, too.
+#
+# The same goes for the length of the gradient, by which it is clipped. A rank knows its own slice; the *squares* of the slices' norms add up.
 #
 # ### Exercise 1. One step of sharded mixed precision
 #
-# Build it yourself. `grad` is this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`. `master` is its slice of the weights, in fp32. Slices differ in length, and one may be empty. Make one step of SGD with learning rate `rate`, in place, on the gradient clipped to `max_norm` (the norm of the gradient of **all** ranks, without the scale). If any rank has an infinity or a NaN, nobody moves, and the scale is halved. Return the scale of the next step. Send no more than a few numbers.
+# A check never stops the notebook. It tries your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong.
+#
+# `grad` is this rank's slice of the gradient, in fp16, already averaged over the ranks, and still multiplied by the loss scale `scale`. `master` is its slice of the weights, in fp32. Slices differ in length, and one may be empty. Make one step of SGD with learning rate `rate`, in place, on the gradient clipped to `max_norm` (the norm of the gradient of **all** ranks, without the scale). If any rank has an infinity or a NaN, nobody moves, and the scale is halved; after a good step it stays as it is. Return the scale of the next step. Send no more than a few numbers.
 
 
 # %%
@@ -471,16 +524,11 @@ check.scaled_step(my_scaled_step)
 check.hint("scaled_step")
 
 # %% [markdown] sections="10.2.3, 19.4.2"
+# *Here the first half ends. You know what each format loses, and who has to be told. If you want a break, take it now.*
+#
 # ## Accumulation: the big batch in small pieces
 #
-# That was precision. Now memory, in two ways that change no result. The first is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A backward *adds* to `.grad`. So we can take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, with each loss divided by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
-#
-# 16 sequences in fp32 on two ranks, in 1, 2 and 4 microbatches. How far is the gradient from the one of all 16 at once?
-
-# %%
-apart = lab.guess(
-    "the accumulated gradient is off", choices=("not at all", "by rounding", "by more")
-)
+# Now memory, in two ways that ought to change no result; we will see where the first one does. It is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A backward *adds* to `.grad`. So we can take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, with each loss divided by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
 
 
 # %%
@@ -500,36 +548,37 @@ def accumulate(num_microbatches, dtype=torch.float32):
             with held.chunk(number):
                 loss = model.loss(ddp(tokens), targets) / num_microbatches
             loss.backward()
-    return flat([weight.grad for weight in ddp.parameters()]), held.peak_bytes
+    return flat(weight.grad for weight in ddp.parameters()), held.peak_bytes
+
+
+# %% [markdown]
+# 16 sequences on two ranks, in 1, 2 and 4 microbatches. How far is the gradient from the one of all 16 at once on a single rank? If it isn't the same, how would you tell rounding from a small mistake?
 
 
 # %%
 double = torch.float64
-whole = lab.launch(accumulate, 1, ranks=1)[0][0]
-whole_64 = lab.launch(accumulate, 1, double, ranks=1)[0][0]
-found = {num: lab.launch(accumulate, num)[0] for num in (1, 2, 4)}
-error = off(found[4][0], whole)
-apart.score(
-    "not at all" if error == 0 else "by rounding" if error < 1e-5 else "by more"
-)
+whole, _ = lab.launch(accumulate, 1, ranks=1)[0]
+whole_64, _ = lab.launch(accumulate, 1, double, ranks=1)[0]
+
 
 # %%
-lab.table(
-    {
-        "microbatches": num,
-        "off in fp32": off(grad, whole),
-        "off in fp64": off(lab.launch(accumulate, num, double)[0][0], whole_64),
-        "kept_bytes": kept,
-    }
-    for num, (grad, kept) in found.items()
-)
+def compared(num_microbatches):
+    """Held against one rank with the whole batch, in fp32 and in fp64."""
+    grad, kept = lab.launch(accumulate, num_microbatches)[0]
+    grad_64, _ = lab.launch(accumulate, num_microbatches, double)[0]
+    off_by = {"off in fp32": off(grad, whole), "off in fp64": off(grad_64, whole_64)}
+    return {"microbatches": num_microbatches, **off_by, "kept_bytes": kept}
+
+
+# %%
+lab.table([compared(1), compared(2), compared(4)])
 
 # %% [markdown] sections="10.2.3"
-# How do we know that this is rounding, and not a small mistake? We ran it in fp64 as well. There the difference is some $10^8$ times smaller, as the gap between two numbers is. A wrong formula would stay as wrong as it was. And the activations kept at one time fall with the size of a microbatch.
+# We ran it in fp64 as well. There the difference is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time (in fp32) fall with the size of a microbatch.
 #
 # ### Where it is not equal
 #
-# Two things break it. First, layers that look across the batch. BatchNorm takes the mean and variance of what it is given, and four microbatches have four means; LayerNorm looks at one token.
+# Three things break it. First, layers that look across the batch. BatchNorm takes the mean and variance of what it is given, and four microbatches have four means; LayerNorm looks at one token.
 
 
 # %%
@@ -537,22 +586,23 @@ def norm_error(norm):
     grads = []
     for num in (1, 4):
         torch.manual_seed(0)
-        small = torch.nn.Sequential(torch.nn.Linear(8, 16), norm(16))
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), norm(16))
         x, y = torch.randn(32, 8), torch.randn(32, 16)
         for part, want in zip(x.chunk(num), y.chunk(num)):
-            (F.mse_loss(small(part), want) / num).backward()
-        grads.append(flat([weight.grad for weight in small.parameters()]))
+            (F.mse_loss(net(part), want) / num).backward()
+        grads.append(flat(weight.grad for weight in net.parameters()))
     return off(grads[1], grads[0])
 
 
-norms = (torch.nn.LayerNorm, torch.nn.BatchNorm1d)
-lab.table({"layer": norm.__name__, "off": norm_error(norm)} for norm in norms)
+# %%
+norms = {"LayerNorm": torch.nn.LayerNorm, "BatchNorm": torch.nn.BatchNorm1d}
+lab.table([{name: norm_error(norm) for name, norm in norms.items()}])
 
 # %% [markdown]
-# Second, unequal microbatches. With text nobody sees it, because the number of *sequences* is equal. But passages are padded, and the loss is the mean over real tokens, so the mean of means is another number. Four sequences with 32 real tokens each, and four with 4. How far is the usual formula off the mean over all tokens?
+# Second, unequal microbatches. You won't see it while all sequences have the same length. Real ones are padded, and the loss is the mean over real tokens, so the mean of means is another number. Take two microbatches of four sequences: in one each sequence has 32 real tokens, in the other 4. How many times as much does a token of the short ones weigh?
 
 # %%
-wrong = lab.guess("error of the mean of means, lengths 32 and 4", unit="share")
+weigh = lab.guess("a short sequence's token weighs so many times as much", unit="ratio")
 
 
 # %%
@@ -564,48 +614,51 @@ def padded(length, seed):
     return tokens, targets
 
 
-def gradient(batches):
-    """The usual way: each loss a mean, divided by their number."""
-    net.zero_grad()
-    for tokens, targets in batches:
-        (model.loss(net(tokens), targets) / len(batches)).backward()
-    return flat([weight.grad for weight in net.parameters()])
-
-
+# %%
 batches = [padded(32, seed=0), padded(4, seed=1)]
-together = tuple(torch.cat(parts) for parts in zip(*batches))
-wrong.score(off(gradient(batches), gradient([together])))
+long, short = ((targets != -100).sum().item() for _, targets in batches)
+weigh.score((0.5 / short) / (0.5 / long))
 
 # %% [markdown]
-# That is not rounding: a share of 100 % is an error as long as the gradient itself. The cure is one number from each rank, and the exercise below.
-#
-# A third thing is quieter, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
+# Each microbatch weighs one half, whatever is in it; 16 tokens share the one half, 128 the other. What does that do to the gradient?
 
 # %%
-grads = []
-for number in range(64):
-    grads.append(gradient([model.story_tokens(2, 32, seed=5000 + number)]))
+together = tuple(torch.cat(parts) for parts in zip(*batches))
+lab.table([{"off_share": off(gradient(batches), gradient([together]))}])
+
+# %% [markdown]
+# An error of 100 % would be as long as the gradient itself; this is no rounding. The cure is one number from each rank, and the exercise below.
+#
+# The third thing is quieter, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
+
+# %%
+grads = [gradient([model.story_tokens(2, 32, seed=seed)]) for seed in range(64)]
 
 
-def sum_error(name, num):
+# %%
+def sum_error(dtype, num):
     """Of the sum of so many bf16 gradients, kept in a format."""
-    total = torch.zeros_like(grads[0], dtype=FORMATS[name])
+    total = torch.zeros_like(grads[0], dtype=dtype)
     for grad in grads[:num]:
         total += grad.bfloat16()
     return off(total, sum(grad.double() for grad in grads[:num]))
 
 
+# %%
 nums = (1, 2, 4, 8, 16, 32, 64)
-lines = {name: {n: sum_error(name, n) for n in nums} for name in ("bf16", "fp32")}
-axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True}
+lines = {
+    name: {num: sum_error(FORMATS[name], num) for num in nums}
+    for name in ("bf16", "fp32")
+}
+axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined": True}
 lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 
 # %% [markdown]
-# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. So DeepSpeed and Megatron keep a **main gradient** in fp32. That is the `megatron` recipe above, and its two bytes more.
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. So DeepSpeed and Megatron keep a **[main gradient](GLOSSARY.md#main-gradient)** in fp32. That is the `megatron` recipe above, and its two bytes more.
 #
 # ### Exercise 2. The mean over all real tokens
 #
-# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may have no others. Leave in the weights the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send the gradients once, and keep the activations of one microbatch at a time.
+# `ddp` is a model in DDP, `microbatches` a list of (tokens, targets) of this rank, as many on every rank. Targets of -100 do not count, and a microbatch may have no others. Leave in each weight's `.grad` the gradient of the mean loss over **all** real tokens of all microbatches of all ranks. Send the gradients once, and keep the activations of one microbatch at a time.
 
 
 # %%
@@ -635,27 +688,29 @@ check.hint("accumulate_tokens")
 # Where does the clipping go? The right order is: all microbatches, the all-reduce, `unscale_`, clip, `step`. Suppose we clip *before* `unscale_`, with a loss scale of 4096 and a limit of 0.5. How long is the gradient that reaches the optimizer?
 
 # %%
-length = lab.guess("length of the gradient, clipped before unscale_", between=(0, 0.5))
+length = lab.guess("length of the gradient, clipped before unscale_")
 
 
 # %%
 def clipped(order):
     torch.manual_seed(0)
     net = model.Transformer(2, 32, 2, max_len=32)
-    weights = list(net.parameters())
-    optimizer = torch.optim.SGD(weights, lr=0.1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4096.0)
     for number in range(4):
         tokens, targets = model.story_tokens(4, 32, seed=4 * dist.get_rank() + number)
         scaler.scale(model.loss(net(tokens), targets) / 4).backward()
-    actions = {
-        "unscale_": lambda: scaler.unscale_(optimizer),
-        "clip": lambda: torch.nn.utils.clip_grad_norm_(weights, max_norm=0.5),
-        "all-reduce": lambda: [dist.all_reduce(w.grad.div_(2)) for w in weights],
-    }
+    grads = [weight.grad for weight in net.parameters()]
     for action in order:
-        actions[action]()
-    return flat([weight.grad for weight in weights])
+        if action == "unscale_":
+            scaler.unscale_(optimizer)
+        elif action == "clip":
+            torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
+        else:
+            for grad in grads:
+                dist.all_reduce(grad)
+                grad /= dist.get_world_size()
+    return flat(grads)
 
 
 # %%
@@ -664,23 +719,21 @@ ORDERS = {
     "before unscale_": ("all-reduce", "clip", "unscale_"),
     "before the all-reduce": ("unscale_", "clip", "all-reduce"),
 }
-grads = {name: lab.launch(clipped, order)[0] for name, order in ORDERS.items()}
-length.score(grads["before unscale_"].norm().item())
+reached = {name: lab.launch(clipped, order)[0] for name, order in ORDERS.items()}
+length.score(reached["before unscale_"].norm().item())
 
 # %%
 lab.table(
-    {"clipped": name, "length": grad.norm().item(), "off": off(grad, grads["right"])}
-    for name, grad in grads.items()
+    {"clipped": name, "length": g.norm().item(), "off": off(g, reached["right"])}
+    for name, g in reached.items()
 )
 
 # %% [markdown] sections="S9"
-# Before `unscale_` the norm is 4096 times too large, so everything is clipped and the update nearly vanishes. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient. Where gradients are sharded, a rank knows the norm of its slice only; the *squares* add up, one more all-reduce of one number.
+# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. With SGD the update nearly vanishes. Adam divides a constant factor out again, so with Adam the run looks healthy, and clipping has silently become a fixed length at every step. That is the version that stays in people's code. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
 #
-# <details><summary>Erratum S9: an update every four microbatches, ten in an epoch</summary>
+# ### At the end of the data
 #
-# The section's loop steps when `(i + 1) % 4 == 0`. Two microbatches remain at the end of an epoch, wait for the next one, and make its first update half as large again. Step on the last microbatch as well, divided by as many as there were, or drop the rest. The next cell shows who is in which update.
-#
-# </details>
+# One more place where a step can go wrong is the end of the data. An epoch has ten microbatches, and we update after every fourth. Two are left over; who takes them?
 
 # %%
 weight, updates = torch.zeros(10, requires_grad=True), []
@@ -691,17 +744,26 @@ for i in [*range(10), *range(10)]:
         weight.grad = None
 lab.table(updates)
 
+# %% [markdown] sections="S9"
+# The first update of the next epoch takes them, and is half as large again. Step on the last microbatch as well, divided by as many as there were, or drop the rest.
+#
+# <details><summary>Erratum S9: an update every four microbatches, ten in an epoch</summary>
+#
+# The section's loop steps when `(i + 1) % 4 == 0`, and does what the table above shows: the third update holds six microbatches.
+#
+# </details>
+
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
-# This is the second way. A block of our transformer keeps about 16 numbers per token and unit of width for its backward, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
+# This is the second way. A block of our transformer keeps 16 numbers per token and unit of width for its backward, as we counted, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
 
 
 # %%
 class Recompute(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, block, held, x):
-        ctx.block, ctx.held = block, held
+    def forward(ctx, block, x):
+        ctx.block = block
         ctx.save_for_backward(x)
         with torch.no_grad():
             return block(x)
@@ -709,333 +771,75 @@ class Recompute(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad(), ctx.held.chunk("again"):
+        with torch.enable_grad():
             y = ctx.block(x)
         y.backward(grad)
-        return None, None, x.grad
+        return None, x.grad
 
 
 # %% [markdown]
-# (`held` is the meter of activations again, so that we can count what the second forward saves.) Eight blocks, the first k of them recomputed. When the backward is at block i, it needs that block in full, and what is still held of the blocks before it. That is a formula for the peak of the step:
+# We take eight blocks, recompute the first k of them, and count what autograd holds over the whole step, forward and backward:
 
 # %%
-L, B, T, D, H = 8, 4, 64, 64, 4
-full, inputs = states.block_activation_bytes(B, T, D, H), B * T * D * 4
+chain = model.Transformer(8, 64, 4).layers[1:-1]
+batch = torch.randn(4, 64, 64, requires_grad=True)
 
 
-def peak(k):
-    """Bytes at the highest point of a step with the first k blocks recomputed."""
-    held = [inputs if i < k else full for i in range(L)]
-    return max(sum(held[:i]) + full for i in range(L))
+# %%
+def live_bytes(k):
+    """Bytes held after each tensor that is saved or let go in a step."""
+    held, x = memory.Activations(chain.parameters()), batch
+    with held.chunk("step"):
+        for i, block in enumerate(chain):
+            x = Recompute.apply(block, x) if i < k else block(x)
+        x.sum().backward()
+    return held.history
 
 
 # %% [markdown]
-# Is it worth recomputing all eight? How many would you choose?
+# Is it worth recomputing all eight? With how few of them do you get the lowest peak?
 
 # %%
-best = lab.guess("blocks to recompute, of eight", between=(0, 8))
-
-
-# %%
-def measured_peak(k):
-    held, x = memory.Activations(blocks.parameters()), batch.clone().requires_grad_()
-    with held.chunk("forward"):
-        for i, block in enumerate(blocks):
-            x = Recompute.apply(block, held, x) if i < k else block(x)
-        loss = x.sum()
-    loss.backward()
-    return held.peak_bytes
-
-
-blocks = torch.nn.ModuleList(model.Block(D, H) for _ in range(L))
-batch = torch.randn(B, T, D)
-measured = {k: measured_peak(k) for k in range(L + 1)}
-best.score(min(measured, key=measured.get))
+best = lab.guess("fewest recomputed blocks with the lowest peak", between=(0, 8))
 
 # %%
+peaks = {k: max(live_bytes(k)) for k in range(9)}
+best.score(min(peaks, key=peaks.get))
+
+# %%
+lines = {"keep": live_bytes(0), "recompute": live_bytes(8)}
 lab.curves(
-    measured={"peak": measured},
-    predicted={"peak": {k: peak(k) for k in range(L + 1)}},
-    x="blocks recomputed",
+    measured={name: dict(enumerate(held)) for name, held in lines.items()},
+    at={"the last block again": lines["recompute"].index(peaks[8])},
+    x="tensors saved or let go",
     y="activations",
     unit="bytes",
-    title="The peak of a step",
+    joined=True,
+    title="One step of eight blocks",
 )
 
-# %% [markdown] sections="S4"
-# The dots lie on the line, to the byte. The last block saves nothing: when the backward begins, its recomputation is needed at once, and in full. So seven of eight is the best.
-#
-# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Does that keyword matter? Here are four layers recomputed and a fifth that is not, and the input is data, which needs no gradient. Which of the five get one?
-
-# %%
-trained = lab.guess("layers that get a gradient without the keyword", between=(0, 5))
-
-# %%
-import warnings
-from torch.utils.checkpoint import checkpoint
-
-
-def layers_with_gradient(**options):
-    layers = [torch.nn.Linear(4, 4) for _ in range(5)]
-    x = torch.randn(2, 4)
-    with warnings.catch_warnings(action="ignore"):
-        for layer in layers[:-1]:
-            x = checkpoint(layer, x, **options)
-    layers[-1](x).sum().backward()
-    return sum(layer.weight.grad is not None for layer in layers)
-
-
-trained.score(layers_with_gradient(use_reentrant=True))
-
-# %% [markdown] sections="S4, 19.4.2"
-# With `use_reentrant=False` it is `layers_with_gradient(use_reentrant=False)`, all five. The old, reentrant way finds no input that needs a gradient and cuts the graph: four layers are never trained. torch gives a warning, which the cell has hidden, and no error.
-#
-# <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
-#
-# The section leaves the keyword out, and its input is data. The torch that it was written for took the reentrant way then: one layer of five is trained, see the score above. Always say `use_reentrant=False`.
-#
-# </details>
-#
-# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
-#
-# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. Run it: `(32 * inputs / full) ** 0.5` is below two, so up to some 32 blocks it is best to recompute each alone.
-#
-# </details>
-#
-# ### The price
-#
-# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed. Six wide blocks on two ranks, with and without, in turn; it is time on the processor, so that other programs count less. What is the ratio?
-
-# %%
-ratio = lab.guess("a step with all six recomputed, over none", unit="ratio")
-
-
-# %%
-import time
-
-
-def paid(num_tries=5):
-    chain = [model.Block(512, 4) for _ in range(6)]
-    x = torch.randn(2, 64, 512, requires_grad=True)
-    seconds = {"keep": [], "recompute": []}
-    for way in num_tries * list(seconds):  # in turn: what else runs here meets both
-        began, y = time.process_time(), x
-        for block in chain:
-            again = way == "recompute"
-            y = checkpoint(block, y, use_reentrant=False) if again else block(y)
-        y.sum().backward()
-        seconds[way].append(time.process_time() - began)
-    return {way: min(each) for way, each in seconds.items()}
-
-
-# %%
-took = lab.launch(paid, devices=lab.pretend())[0]
-ratio.score(took["recompute"] / took["keep"])
-
 # %% [markdown]
-# On a quiet machine that is near 4/3 = 1.33, below it for wide blocks and above it for narrow ones. Why below? torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Why above? Its bookkeeping takes the same time however small a block is.
+# `keep` climbs through the forward, block by block, and comes down again in the backward. `recompute` hardly climbs: eight inputs. Then each block in its turn, the last one first, is there in full for a moment. These are the teeth, and the first tooth is the highest, because below it lie the inputs of all the others.
 #
-# One more thing must be computed again in the same way: dice. Dropout draws random numbers, and the second forward must draw the same ones. `checkpoint` saves the state of the generator for that. It can be switched off, and then the gradient belongs to another network than the loss:
-
-# %%
-layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
-
-
-def diced(preserve):
-    torch.manual_seed(0)
-    layer.zero_grad()
-    options = {"use_reentrant": False, "preserve_rng_state": preserve}
-    y = layer(x) if preserve is None else checkpoint(layer, x, **options)
-    y.square().sum().backward()
-    return layer[0].weight.grad.clone()
-
-
-x = torch.ones(8, 64)
-plain = diced(None)
-lab.table([{"saved": off(diced(True), plain), "not saved": off(diced(False), plain)}])
-
-# %% [markdown]
-# ## On a device that is full
+# So the last block gains nothing: when the backward begins, it is needed at once and in full, recomputed or not. Seven of eight is the best.
 #
-# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. Let's see that happen. Ranks stand on **[pretend devices](GLOSSARY.md#pretend-device)** now, even where there are GPUs: real tensors, in a memory of their own that we can make as small as we like. A pretend device follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
-
-
-# %%
-from functools import partial
-
-
-def device_step(sequences, recompute, num_steps=2):
-    """The peak of the device's memory."""
-    net = model.Transformer(8, 128, 4, max_len=64)
-    for block in net.layers[1:-1] if recompute else ():
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    optimizer = torch.optim.AdamW(net.parameters())
-    tokens, targets = model.story_tokens(sequences, 64)
-    for _ in range(num_steps):
-        model.loss(net(tokens), targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return torch.accelerator.max_memory_allocated()
-
-
-# %% [markdown]
-# The device has 48 MiB, and the batch sixteen sequences:
-
-# %% tags=["raises-exception"]
-small = lab.pretend(memory_mib=48)
-lab.launch(device_step, 16, False, ranks=1, devices=small)
-
-# %% [markdown]
-# This is CUDA's message, with "pretend" in place of "CUDA": what was asked for, how much there is, how much is free. The request that failed may be a small one; it is only the one that came last. Now with recomputation, and with two other batches. For which batch does recomputation gain most?
-
-# %%
-gain = lab.guess("sequences for which it gains most", choices=("2", "8", "16"))
-
-# %%
-free, sizes = lab.pretend(), (2, 8, 16)
-peaks = {
-    name: {
-        n: lab.launch(device_step, n, again, ranks=1, devices=free)[0] for n in sizes
-    }
-    for name, again in (("keep", False), ("recompute", True))
-}
-gain.score(str(max(sizes, key=lambda n: peaks["keep"][n] - peaks["recompute"][n])))
-
-# %%
-names = {"x": "sequences", "y": "peak", "unit": "bytes"}
-lab.curves(measured=peaks, **names, title="The peak of a device, 1.6 M parameters")
-
-# %% [markdown]
-# Sixteen sequences stay below 48 MiB (50.3 MB) with recomputation. And look at two sequences: there it gains nothing. Two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients and one more copy of the weights. Where the update is the higher one, recomputation can't help.
+# ### Exercise 3. Recompute within a budget
 #
-# ### Large models
-#
-# For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. *Selective* recomputation repeats only the attention matrix, the term with $s^2$; flash attention never stores it. *Full* recomputation keeps the input alone. All layers of GPT-3, one sequence of 2048 tokens (computed):
-
-# %%
-kept = {
-    way: 96 * states.layer_activation_bytes(2048, 1, 12288, 96, recompute=way)
-    for way in states.RECOMPUTE
-}
-marks = {"one card": 80e9}
-title = "GPT-3 175B, activations of one sequence"
-lab.bars(kept, unit="bytes", marks=marks, badge="predicted", title=title)
-
-# %% [markdown]
-# ## Faster, not smaller: torch.compile and MFU
-#
-# We have paid time for memory. Is there time to be won? Two words that you will meet everywhere:
-#
-# **`torch.compile(model)`** reads your Python once and writes new kernels, in which several small operators are one. A GELU after a bias after a product reads and writes its tensor three times; fused, once. So it gains where memory traffic and Python are the bottleneck, and nothing inside a large product. The first step takes up to a minute, which is why no cell here runs it; chapter 15, to come, will.
-#
-# **[MFU](GLOSSARY.md#mfu)** says how well a machine is used: the FLOPs that the model needs, $6P$ for each token, over those that the machine could have done in that time. Recomputed FLOPs don't count, so recomputation lowers it. We measure it here, on one core: first what this machine can do in a large product, then what a training step makes of it. What will be left?
-
-# %%
-mfu = lab.guess("MFU of a small training step on one core", between=(0, 1))
+# Now find the formula behind the picture. Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. The blocks differ. List the blocks to recompute such that the peak of the step is at most `budget_bytes`, with as few blocks as possible; `None` if that can't be done. At most eight blocks. Your choice is run, and its live bytes are measured.
 
 
 # %%
-def best_seconds(work, num_tries=5):
-    seconds = []
-    for _ in range(num_tries):
-        began = time.process_time()
-        work()
-        seconds.append(time.process_time() - began)
-    return min(seconds)
-
-
-# %%
-a, net = torch.randn(1024, 1024), model.Transformer(4, 128, 4, max_len=64)
-tokens, targets = model.story_tokens(8, 64)
-peak_flops = 2 * 1024**3 / best_seconds(lambda: a @ a)
-num_params = sum(weight.numel() for weight in net.parameters())
-step_s = best_seconds(lambda: model.loss(net(tokens), targets).backward())
-mfu.score(6 * num_params * tokens.numel() / step_s / peak_flops)
-
-# %% [markdown]
-# (Measured in processor time, forward and backward. The embedding is counted as if it were a product, so it is a little too high.) What is missing went into norms, softmax, GELU and Python, in which nothing is multiplied. Published runs on thousands of GPUs report less than half: PaLM 46 %, Llama 3 405B 38 to 43 %.
-
-# %% [markdown] sections="10.7.4"
-# ## Everything together
-#
-# How do you combine distributed training with mixed precision? On two ranks: DDP, bf16 `autocast`, four microbatches with one all-reduce, all blocks but the last recomputed, one clipping at the end. This is the loop to copy:
-
-
-# %%
-def everything(num_microbatches, recompute, num_steps=10):
-    torch.manual_seed(0)
-    net, losses = model.Transformer(4, 32, 2, max_len=32), []
-    for block in net.layers[1:-2] if recompute else ():
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    ddp, held = DDP(net), memory.Activations(net.parameters())
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
-    low = torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16)
-    for step in range(num_steps):
-        batch = model.story_tokens(16, 32, seed=2 * step + dist.get_rank())
-        pieces = zip(*(each.chunk(num_microbatches) for each in batch))
-        for number, (tokens, targets) in enumerate(pieces, start=1):
-            last = number == num_microbatches
-            with contextlib.nullcontext() if last else ddp.no_sync():
-                with low, held.chunk(number):
-                    loss = model.loss(ddp(tokens), targets) / num_microbatches
-                loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item() * num_microbatches)
-    return held.peak_bytes, torch.tensor(losses)
-
-
-# %% [markdown]
-# Autocast is on in all three runs below. With microbatches and recomputation together, what share of the activations is kept?
-
-# %%
-together = lab.guess("kept with both savings, as a share of neither", between=(0, 1))
-
-# %%
-WAYS = {"neither": (1, False), "recompute": (1, True), "both": (4, True)}
-found = {name: lab.launch(everything, *way)[0] for name, way in WAYS.items()}
-together.score(found["both"][0] / found["neither"][0])
-
-# %%
-lab.difference(found["recompute"][1], found["neither"][1])
-
-# %% [markdown]
-# And recomputation changes not one loss: the last line is the largest difference in ten steps. With fp16 in place of bf16, add `GradScaler`.
-#
-# ## When is it worth it?
-#
-# bf16 with masters: always, on hardware that has it. It halves activations and messages, and is several times as fast. fp8: where products are large and a library keeps the scales. Accumulation: when the batch that you want doesn't fit, and never for less memory of the states. Recomputation: last, since it makes everything a third dearer.
-#
-# Here is our 7 B model on eight cards, with the optimizer sharded (chapter 06): in fp32, and in bf16.
-
-# %%
-before = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, batch=64, precision="fp32")
-planner.card(before, before.but(precision="bf16"))
-
-# %% [markdown]
-# It did not fit, and now it does. Every card holds the weights whole, and they are half as large; so are the activations. The masters are new, but sharded, so they add little.
-#
-# ## Exercise 3. Recompute within a budget
-#
-# A check never stops the notebook. It tries your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong.
-#
-# Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. The blocks differ. List the blocks to recompute such that the peak of the step is at most `budget_bytes`, with as few blocks as possible; `None` if that can't be done. At most eight blocks. Your choice is run, and its live bytes are measured.
-
-
-# %%
-import itertools
-
-
 def my_blocks(kept_bytes, input_bytes, budget_bytes):
     """The numbers of the blocks to recompute, as a list; or None."""
     ### BEGIN SOLUTION
     blocks = range(len(kept_bytes))
-    for num in range(len(kept_bytes) + 1):
-        for chosen in itertools.combinations(blocks, num):
-            held = [input_bytes[i] if i in chosen else kept_bytes[i] for i in blocks]
-            if max(sum(held[:i]) + kept_bytes[i] for i in blocks) <= budget_bytes:
-                return list(chosen)
+    choices = [
+        [i for i in blocks if number >> i & 1] for number in range(2 ** len(blocks))
+    ]
+    for chosen in sorted(choices, key=len):
+        held = [input_bytes[i] if i in chosen else kept_bytes[i] for i in blocks]
+        if max(sum(held[:i]) + kept_bytes[i] for i in blocks) <= budget_bytes:
+            return chosen
     return None
     ### END SOLUTION
 
@@ -1047,16 +851,299 @@ check.checkpoint_blocks(my_blocks)
 check.hint("checkpoint_blocks")
 
 # %% [markdown]
+# Where all blocks are alike, the formula is short. It is held against the nine steps that we measured; both of its numbers, a block in full and an input, are measured, too. (If you are still at the exercise, look away.)
+
+# %%
+full, inputs = kept_by(chain[0], batch), batch.nbytes
+
+
+def peak(k):
+    """Bytes at the highest point of a step with the first k blocks recomputed."""
+    held = [inputs if i < k else full for i in range(8)]
+    return max(sum(held[:i]) + full for i in range(8))
+
+
+# %%
+lab.table(
+    {"recomputed": k, "measured_bytes": peaks[k], "too much by": peaks[k] - peak(k)}
+    for k in range(9)
+)
+
+# %% [markdown] sections="S4"
+# To the byte.
+#
+# ### torch's way, and its keyword
+#
+# torch does the same in one line, `checkpoint(block, x, use_reentrant=False)`. Does that keyword matter? First look at our own class once more. Here are four layers recomputed by `Recompute` and a fifth that is not, and the input is data, which needs no gradient. How many of the five layers get one?
+
+# %%
+trained = lab.guess("layers of five that get a gradient", between=(0, 5))
+
+
+# %%
+def layers_with_gradient(way):
+    layers = [torch.nn.Linear(4, 4) for _ in range(5)]
+    x = torch.randn(2, 4)
+    for layer in layers[:-1]:
+        x = way(layer, x)
+    layers[-1](x).sum().backward()
+    return sum(layer.weight.grad is not None for layer in layers)
+
+
+# %%
+trained.score(layers_with_gradient(Recompute.apply))
+
+# %% [markdown]
+# One. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Four layers are never trained, and nobody says a word. (That is why `batch` above was made with `requires_grad=True`.) Now the same with torch's two ways:
+
+# %%
+import warnings
+from functools import partial
+from torch.utils.checkpoint import checkpoint
+
+TORCHS = {
+    f"use_reentrant={old}": partial(checkpoint, use_reentrant=old)
+    for old in (True, False)
+}
+# %%
+rows = []
+for name, way in TORCHS.items():
+    with warnings.catch_warnings(record=True, action="always") as told:
+        row = {"way": name, "layers": layers_with_gradient(way)}
+    rows.append({**row, "warning": str(told[0].message) if told else ""})
+lab.table(rows)
+
+# %% [markdown] sections="S4, 19.4.2"
+# Ours calls `backward` inside a `backward`. That is called *reentrant*, it is torch's old way as well, and it has the same fault, with a warning that is easily lost in a log. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole and all five layers are trained: `use_reentrant=False`, always.
+#
+# <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
+#
+# The section leaves the keyword out, and its input is data. Without the keyword torch takes the reentrant way, with a warning that it should be given: `layers_with_gradient(checkpoint)` is 1 of 5.
+#
+# </details>
+#
+# <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
+#
+# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. Run it: `(32 * inputs / full) ** 0.5` is below two, so up to some 32 blocks it is best to recompute each alone.
+#
+# </details>
+#
+# ### The price
+#
+# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed. Six wide blocks, with and without, in turn; it is time on the processor, so that other programs count less. What is the ratio?
+
+# %%
+ratio = lab.guess("a step with all six recomputed, over none", unit="ratio")
+
+
+# %%
+import time
+
+
+def step_seconds(blocks, recompute):
+    began, x = time.process_time(), torch.ones(2, 64, 512, requires_grad=True)
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+    x.sum().backward()
+    return time.process_time() - began
+
+
+# %%
+six = model.Transformer(6, 512, 4).layers[1:-1]
+tries = [(step_seconds(six, False), step_seconds(six, True)) for _ in range(3)]
+plain_s, again_s = map(min, zip(*tries))
+ratio.score(again_s / plain_s)
+
+# %% [markdown]
+# On most machines it lies between 1.2 and 1.35. Why below 4/3? torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Small blocks lie above it, because the bookkeeping takes the same time however small a block is.
+#
+# ### The same dropout
+#
+# The second forward must also draw the same dropout. `checkpoint` saves the state of the random generator for that (unless you say `preserve_rng_state=False`). Ours does not. How far off is its gradient?
+
+# %%
+layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
+ones = torch.ones(8, 64, requires_grad=True)
+
+
+def dropped(way):
+    torch.manual_seed(0)
+    layer.zero_grad()
+    way(layer, ones).square().sum().backward()
+    return layer[0].weight.grad.clone()
+
+
+# %%
+plain = dropped(torch.nn.Module.__call__)
+theirs = partial(checkpoint, use_reentrant=False)
+ways = {"checkpoint": theirs, "by hand": Recompute.apply}
+lab.table([{name: off(dropped(way), plain) for name, way in ways.items()}])
+
+# %% [markdown]
+# With ours, the gradient belongs to another network than the loss. So use torch's, now that you know what is inside.
+#
+# ## On a device that is full
+#
+# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. Let's see that happen. Ranks stand on **[pretend devices](GLOSSARY.md#pretend-device)** now, even where there are GPUs: real tensors, in a memory of their own that we can make as small as we like. A pretend device follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
+
+
+# %%
+def recompute_all(blocks):
+    """Lets each block run its forward again in the backward."""
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+# %%
+def device_step(sequences, recompute, num_steps=2):
+    """The peak of the device's memory."""
+    net = model.Transformer(8, 96, 4, max_len=64)
+    if recompute:
+        recompute_all(net.layers[1:-1])
+    optimizer = torch.optim.AdamW(net.parameters())
+    tokens, targets = model.story_tokens(sequences, 64)
+    for _ in range(num_steps):
+        model.loss(net(tokens), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.accelerator.max_memory_allocated()
+
+
+# %% [markdown]
+# The device has 32 MiB, and the batch sixteen sequences:
+
+# %% tags=["raises-exception"]
+small = lab.pretend(memory_mib=32)
+lab.launch(device_step, 16, False, ranks=1, devices=small)
+
+# %% [markdown]
+# This is CUDA's message, with "pretend" in place of "CUDA": what was asked for, how much there is, how much is free. The request that failed may be a small one; it is only the one that came last. Now we take the limit away, and measure with and without recomputation. At sixteen sequences it must save a lot. What does it save at two?
+
+# %%
+free, sizes = lab.pretend(), (2, 8, 16)
+peaks = {"keep": {}, "recompute": {}}
+for num in sizes:
+    for name, line in peaks.items():
+        again = name == "recompute"
+        line[num] = lab.launch(device_step, num, again, ranks=1, devices=free)[0]
+looks = {"x": "sequences", "y": "peak", "unit": "bytes", "joined": True}
+marks = {"32 MiB": 32 * 2**20}
+lab.curves(measured=peaks, marks=marks, **looks, title="The peak of a device")
+
+# %% [markdown]
+# Nothing. Two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Where the update is the higher one, recomputation can't help: the floor is five times the weights of this model of 0.95 M parameters. At sixteen sequences it brings the step back under the limit.
+#
+# ### Large models
+#
+# For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. 34 bytes are 17 numbers of 16 bits: the 16 that we counted, and the masks of two dropouts. The term with $s^2$ is the attention matrix. *Selective* recomputation repeats only that one; flash attention never stores it. *Full* recomputation keeps the inputs, $2\,sbh$. What is computed again is there once, for the block whose turn it is. All 96 layers of GPT-3, one sequence of 2048 tokens (computed):
+
+# %%
+s, h, a = 2048, 12288, 96
+products, matrix, inputs_gpt = 34 * s * h, 5 * a * s**2, 2 * s * h
+# %%
+high = {
+    "none": 96 * (products + matrix),
+    "selective": 96 * products + matrix,
+    "full": 95 * inputs_gpt + products + matrix,
+}
+looks = {"unit": "bytes", "marks": {"one card": 80e9}, "badge": "predicted"}
+lab.bars(high, **looks, title="GPT-3 175B, activations of one sequence at the peak")
+
+# %% [markdown] sections="10.7.4"
+# ## Everything together
+#
+# How do you combine distributed training with mixed precision? DDP, bf16 `autocast`, microbatches with one all-reduce, one clipping at the end. This is the step to copy:
+
+
+# %%
+def train_step(ddp, optimizer, microbatches):
+    """One update; returns the mean loss of its microbatches."""
+    total = 0.0
+    for number, (tokens, targets) in enumerate(microbatches, start=1):
+        last = number == len(microbatches)
+        with contextlib.nullcontext() if last else ddp.no_sync():
+            with autocast():
+                loss = model.loss(ddp(tokens), targets) / len(microbatches)
+            loss.backward()
+        total += loss.detach()
+    torch.nn.utils.clip_grad_norm_(ddp.parameters(), max_norm=1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return total
+
+
+# %% [markdown]
+# (With fp16 in place of bf16, add `GradScaler`.) We run it on two ranks with one microbatch and with four, and recompute all blocks but the last, or none:
+
+
+# %%
+def everything(num_microbatches, recompute, num_steps=5):
+    torch.manual_seed(0)
+    net, losses = model.Transformer(4, 32, 2, max_len=32), []
+    recompute_all(net.layers[1:-2] if recompute else ())
+    ddp, held = DDP(net), memory.Activations(net.parameters())
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    for step in range(num_steps):
+        batch = model.story_tokens(16, 32, seed=2 * step + dist.get_rank())
+        pieces = list(zip(*(each.chunk(num_microbatches) for each in batch)))
+        with held.chunk("step"):
+            losses.append(train_step(ddp, optimizer, pieces))
+    return held.peak_bytes, torch.stack(losses)
+
+
+# %%
+WAYS = {"neither": (1, False), "recompute": (1, True), "both": (4, True)}
+found = {name: lab.launch(everything, *way)[0] for name, way in WAYS.items()}
+# %%
+most, right = found["neither"]
+lab.table(
+    {
+        "way": name,
+        "kept_bytes": kept,
+        "kept_share": kept / most,
+        "losses off by": (losses - right).abs().max().item(),
+    }
+    for name, (kept, losses) in found.items()
+)
+
+# %% [markdown]
+# Recomputation changes not one loss in five steps. Four microbatches change them by rounding, that of bf16 products. (Kept for the backward; the block that is being recomputed comes on top, as a tooth.)
+#
+# ## When is it worth it?
+#
+# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* (`mixed`, `megatron`, FSDP's `MixedPrecision`) activations and messages halve. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 cut down to fp16's digits, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
+# - **fp8:** where products are large and a library keeps the scales.
+# - **Accumulation:** when the batch that you want doesn't fit, and never for less memory of the states.
+# - **Recomputation:** last, since it makes every step a fifth to a third longer.
+#
+# Here is our 7 B model (6.74 B parameters, to be exact) on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`.
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, batch=64, precision="fp32")
+after = before.but(precision="bf16", recipe="mixed")
+planner.card(before, after)
+
+# %% [markdown]
+# It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded, so the optimizer's part grows only from 6.7 to 10.1 GB. With `megatron` the gradients would stay whole, another 13.5 GB, and it would still fit.
+#
+# Don't take the days at their word. The planner's constants are those of Megatron on one node, with nothing failing: two thirds of the cards' peak. Published runs on thousands of GPUs report 38 to 46 % ([MFU](GLOSSARY.md#mfu), chapter 18), and then it is half as long again.
+#
+# Now turn it yourself. Set the recomputation to full: what happens to the yellow part, and to the step?
+
+# %%
+after.board()
+
+# %% [markdown]
 # ## Summary
 #
 # - bf16: the range of fp32, 8 binary digits. fp16: 11 digits, a small range. fp8: 3 or 4 digits, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
 # - `autocast` keeps the weights in fp32: states and messages are not smaller, activations are.
-# - fp16 needs a loss scale, found by trying. A full all-reduce tells every rank of an infinity; with sharded gradients one number must do it.
+# - fp16 needs a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
 # - Accumulation equals the big batch, if the loss is divided by what is in the whole batch, and no layer looks across the batch.
 # - All microbatches, all-reduce, unscale, clip, step. The norm is that of the whole gradient.
-# - A recomputed block keeps its input, about a sixteenth; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
+# - A recomputed block keeps its input, a sixteenth; the price is one more forward. The last block gains nothing, and `use_reentrant=False` always.
 #
-# Words learned: [master weights](GLOSSARY.md#master-weights), [mixed precision](GLOSSARY.md#mixed-precision), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [activation checkpointing](GLOSSARY.md#activation-checkpointing), [MFU](GLOSSARY.md#mfu).
+# Words learned: [master weights](GLOSSARY.md#master-weights), [recipe](GLOSSARY.md#recipe), [mixed precision](GLOSSARY.md#mixed-precision), [autocast](GLOSSARY.md#autocast), [loss scale](GLOSSARY.md#loss-scale), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [main gradient](GLOSSARY.md#main-gradient), [activation checkpointing](GLOSSARY.md#activation-checkpointing), [pretend device](GLOSSARY.md#pretend-device).
 #
 # Next: chapter 06 shards the states that no precision makes smaller.
 #
@@ -1067,6 +1154,7 @@ check.hint("checkpoint_blocks")
 # - Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
 # - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
+# - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one, so that their tensors are read and written once: it gains time where memory traffic is the bottleneck, and nothing inside a large product.
 #
 # *Sections 8.1.1, 10.2.3, 10.7.4, 19.2.3, 19.4.2, S3, S4 and S9 of the source material.*
 

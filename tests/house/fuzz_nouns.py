@@ -14,7 +14,7 @@ from labkit.devices import rung
 from labkit.launching import run
 from labkit.launching.verdicts import outcome
 from labkit.machine import doctor, topology
-from labkit.pictures import curves, scene, sketch, style
+from labkit.pictures import axes, curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
 from labkit.pipeline import step as pipeline_step
 from labkit.planner import card_picture, need, strategies
@@ -68,6 +68,13 @@ SERIES = [
     curves.Series("wild", (0.0, 1e300), (float("nan"), -1e300)),
     curves.Series("odd", (1.0,), ()),
     curves.Series("large", (1e-300, 1e300), (-1e300, 1e300)),
+    curves.Series("joined", (1, 2), (3, 4), True, True),
+]
+MARKS = [
+    axes.Mark("most", 3.0),
+    axes.Mark({"en": "here", "zh": "此处"}, 1, True),
+    axes.Mark("none", 0.0),
+    axes.Mark("wild", float("nan")),
 ]
 
 
@@ -208,6 +215,7 @@ def nouns() -> dict[type, list]:
         sketch.Words: [sketch.Words(1, 2, "中文")],
         sketch.Line: [sketch.Line(((0, 0), (9, 9)), arrow=True), sketch.Line((), mark="o")],
         curves.Series: SERIES,
+        axes.Mark: MARKS,
         style.Kind: [style.style("F")],
         **experiments(),
         **planned(),

@@ -66,6 +66,17 @@ def test_bytes_are_held_until_the_backward_and_chunks_with_them():
     assert (held.peak_bytes, held.peak_chunks) == (3 * 128, 3)
 
 
+def test_the_history_rises_with_what_is_saved_and_falls_with_what_is_let_go():
+    layer = nn.Linear(8, 8)
+    held = memory.Activations(layer.parameters())
+    assert held.history == [0]
+    with held.chunk("step"):
+        layer(torch.randn(4, 8)).exp().sum().backward()
+    assert max(held.history) == held.peak_bytes == 2 * 128
+    assert held.history[-1] == held.num_bytes == 0
+    assert held.history.index(256) == 2, "one entry for each tensor"
+
+
 def test_gradients_are_the_same_with_the_meter():
     x = torch.randn(5, 8, requires_grad=True)
     module = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Softmax(-1))

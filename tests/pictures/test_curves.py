@@ -9,6 +9,7 @@ import pytest
 from drawn import NS, faults, pixel_share
 
 from labkit.pictures import curves
+from labkit.pictures.axes import Mark
 from labkit.pictures.curves import Series
 from labkit.pictures.painters import layout, mpl, svg
 from labkit.pictures.sketch import Box, Line, Sketch, Words
@@ -72,6 +73,40 @@ def test_measured_is_dots_and_predicted_a_line_of_the_same_colour() -> None:
     assert sum(path.get("stroke") == ring.colour for path in root.iter(f"{NS}path")) == 1, (
         "dots are not joined"
     )
+
+
+def test_joined_dots_have_a_pale_line_and_very_many_are_the_line_alone() -> None:
+    joined = Series("ring", [1, 2, 3], [3, 4, 3], points=True, joined=True)
+    way, dots = curves_of(curves.curves([joined], **NAMED))
+    assert (way.mark, dots.mark) == ("", "o") and way.opacity < 1
+    assert way.points_px == dots.points_px and way.colour == dots.colour
+    many = joined._replace(x=range(100), y=range(100))
+    assert [line.mark for line in curves_of(curves.curves([many], **NAMED))] == [""]
+
+
+def test_marks_lie_at_their_values_within_the_axes() -> None:
+    marks = [Mark("most", 50.0), Mark("here", 2.5, upright=True)]
+    ring = Series("ring", [1, 2, 3], [3, 4, 3], points=True)
+    drawn = curves.curves([ring], marks=marks, **NAMED)
+    dashed = [line.points_px for line in drawn.only(Line) if line.dash == (4, 3)]
+    (_, level), (_, same) = dashed[0]
+    (x, _), (also, _) = dashed[1]
+    points = curves_of(drawn)[0].points_px
+    assert level == same < min(y for _, y in points), "a bound above all points has room"
+    assert x == also == pytest.approx((points[1][0] + points[2][0]) / 2)
+    assert {"most", "here"} <= set(words_of(drawn))
+    with pytest.raises(ValueError, match="above 0"):
+        curves.curves([ring], marks=[Mark("none", 0.0)], log_y=True, **NAMED)
+
+
+def test_stacked_parts_follow_one_another_and_their_sum_is_written() -> None:
+    rows = [("a", {"one": 3.0, "two": 1.0}), ("b", {"two": 2.0})]
+    drawn = curves.bars(rows, title="t", badge="b", stacked=True)
+    one, two, other, *_ = drawn.only(Box)
+    assert one.x_px + one.width_px == pytest.approx(two.x_px) and one.y_px == two.y_px
+    assert one.width_px == pytest.approx(3 * two.width_px) and two.colour == other.colour
+    assert other.x_px == one.x_px and other.width_px == pytest.approx(2 * two.width_px)
+    assert "4" in words_of(drawn) and drawn.table[1] == ("a", "3", "1")
 
 
 @pytest.mark.parametrize(("ends", "direct"), [((1.0, 2.0), True), ((1.0, 1.01), False)])

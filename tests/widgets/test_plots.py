@@ -39,6 +39,26 @@ def test_bars_have_units_and_bounds():
         assert lab.bars({"甲": 1.0}, title="流量").picture().language == "zh"
 
 
+def test_measured_dots_may_be_joined_and_marks_crossed():
+    line = {"a": {1: 1.0, 2: 2.0}}
+    plain, joined = (
+        lab.curves(measured=line, joined=joined, marks={"most": 3.0}, at={"here": 1.5}).picture()
+        for joined in (False, True)
+    )
+    assert len(joined.shapes) == len(plain.shapes) + 1
+    texts = [getattr(shape, "text", "") for shape in plain.shapes]
+    assert "most" in texts and "here" in texts
+
+
+def test_bars_may_be_stacked():
+    rows = {"fp32": {"weights": 28e9, "moments": 56e9}}
+    texts = [
+        getattr(shape, "text", "")
+        for shape in lab.bars(rows, unit="bytes", stacked=True).picture().shapes
+    ]
+    assert "84.0 GB" in texts and "56.0 GB" not in texts
+
+
 @pytest.mark.parametrize(
     ("draw", "reason"),
     [
