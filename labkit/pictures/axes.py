@@ -45,15 +45,27 @@ class Axis:
 def axis(
     columns: Sequence[Sequence[float]], form: Format, log: bool, start_px: float, end_px: float
 ) -> Axis:
-    """An axis with room for all numbers of some columns; of whole numbers, its ticks are whole."""
+    """An axis with room for all numbers of some columns; of whole numbers, its ticks are whole. A
+    lying logarithmic one of few numbers has its ticks at them, so that each can be read."""
     low = min(float(min(column)) for column in columns)
     high = max(float(max(column)) for column in columns)
     low, high = _widened_log(low, high) if log else _widened(low, high)
     round_values = ticks(low, high, 8 if end_px > start_px else 6, log)
-    if all(float(value).is_integer() for value in itertools.chain.from_iterable(columns)):
+    places = np.unique([float(value) for value in itertools.chain.from_iterable(columns)])
+    if log and end_px > start_px and _are_few_and_apart(places):
+        round_values = places
+    elif np.all(places % 1 == 0):
         round_values = round_values[round_values % 1 == 0]
     told = tuple((value, short(form(value))) for value in round_values.tolist())
     return Axis(low=low, high=high, log=log, start_px=start_px, end_px=end_px, ticks=told)
+
+
+def _are_few_and_apart(places: np.ndarray) -> bool:
+    """Three to ten numbers, the ratios of neighbours the same: 1, 2, 4, 8."""
+    if not 3 <= len(places) <= 10:
+        return False
+    steps = np.diff(np.log(places))
+    return bool(np.allclose(steps, steps[0]))
 
 
 def _widened_log(low: float, high: float) -> tuple[float, float]:

@@ -102,7 +102,7 @@ def curves(
         names = [said(each.name, code) for each in series]
         y_axis = axis([each.y for each in series], y_format, log_y, bottom, _TOP_PX)
         shapes, keys = _plot(series, names, y_axis, x_format, log_x)
-        keys += _kinds(series, badge, words)
+        keys += _kinds(series, names, badge, words)
         shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
         spoken = _spoken(series, names, y_format)
@@ -125,12 +125,17 @@ def _spoken(series: Sequence[Series], names: list[str], y_format: Format) -> lis
     return [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
 
 
-def _kinds(series: Sequence[Series], badge: str, words: dict[str, str]) -> list[Key]:
-    """What dots and lines mean, where there are both and dots are not predicted as well."""
+def _kinds(
+    series: Sequence[Series], names: list[str], badge: str, words: dict[str, str]
+) -> list[Key]:
+    """What dots and lines mean, where there are both and dots are not predicted as well: dots by
+    the first mark that they have."""
     if len({each.points for each in series}) < 2 or badge == "predicted":
         return []
     dots = "recorded" if badge.startswith("recorded") else "measured"
-    return [((_sample(mark="o"),), words[dots]), ((_sample(),), words["predicted"].lower())]
+    first = next(name for each, name in zip(series, names, strict=True) if each.points)
+    mark = _MARKS[list(dict.fromkeys(names)).index(first) % 8]
+    return [((_sample(mark=mark),), words[dots]), ((_sample(),), words["predicted"].lower())]
 
 
 def _check(each: Series, log_x: bool, log_y: bool) -> None:
