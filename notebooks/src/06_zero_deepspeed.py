@@ -411,11 +411,12 @@ third = lab.guess("ZeRO 3 in fp32 on 4 ranks, bytes per parameter", between=(0, 
 
 # %%
 by_hand = (plain, zero1, zero2, zero3)
-runs = {stage.__name__: lab.launch(watched, stage, ranks=4) for stage in by_hand}
+four = lab.launch(lambda: {each.__name__: watched(each) for each in by_hand}, ranks=4)
+runs = four[0]
 
 # %%
 count = sum(weight.numel() for weight in model.Transformer(2, max_len=32).parameters())
-live = {name: run[0]["live_bytes"] / count for name, run in runs.items()}
+live = {name: run["live_bytes"] / count for name, run in runs.items()}
 third.score(live["zero3"])
 
 # %%
@@ -425,7 +426,7 @@ lab.bars(
         name: {
             "measured": live[name],
             "predicted": bytes_due,
-            "measured, peak": runs[name][0]["peak_bytes"] / count,
+            "measured, peak": runs[name]["peak_bytes"] / count,
         }
         for name, bytes_due in zip(live, due)
     },
@@ -440,7 +441,7 @@ lab.bars(
 
 # %%
 alike = {
-    name: lab.difference(run[0]["losses"], runs["plain"][0]["losses"])
+    name: lab.difference(run["losses"], runs["plain"]["losses"])
     for name, run in runs.items()
 }
 lab.table({"stage": name, "losses_apart": apart} for name, apart in alike.items())
@@ -500,15 +501,13 @@ def sent_by(stage):
 
 
 # %%
-sent = {stage.__name__: lab.launch(sent_by, stage, ranks=4)[0] for stage in by_hand}
+four = lab.launch(lambda: {each.__name__: sent_by(each) for each in by_hand}, ranks=4)
+sent = four[0]
 volume.score(sent["zero3"] / sent["plain"])
 
 # %%
-lab.bars(
-    {name: num_bytes / sent["plain"] for name, num_bytes in sent.items()},
-    unit="ratio",
-    title="Sent around the ring, in multiples of DDP",
-)
+times = {name: num_bytes / sent["plain"] for name, num_bytes in sent.items()}
+lab.bars(times, unit="ratio", title="Sent around the ring, in multiples of DDP")
 
 # %% [markdown]
 # Stages 1 and 2 are free: a reduce-scatter and an all-gather *are* an all-reduce. Stage 3 gathers once more, for the backward, so it sends half as much again (Rajbhandari et al. 2020, section 7).
@@ -528,11 +527,11 @@ def on_a_ring(handed, ranks):
 
 
 # %%
-ddp = on_a_ring(runs["plain"][0]["handed"], 4)
+ddp = on_a_ring(runs["plain"]["handed"], 4)
 lab.table(
-    {"stage": name, "our_ring_bytes": sent[name], "wire_bytes": run[0]["wire_bytes"]}
-    | {"times_ddp": on_a_ring(run[0]["handed"], 4) / ddp}
-    | run[0]["handed"]
+    {"stage": name, "our_ring_bytes": sent[name], "wire_bytes": run["wire_bytes"]}
+    | {"times_ddp": on_a_ring(run["handed"], 4) / ddp}
+    | run["handed"]
     for name, run in runs.items()
 )
 
