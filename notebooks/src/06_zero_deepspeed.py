@@ -426,7 +426,7 @@ lab.bars(
         name: {
             "measured": live[name],
             "predicted": bytes_due,
-            "measured, peak": runs[name]["peak_bytes"] / count,
+            "measured, peak": round(runs[name]["peak_bytes"] / count, 1),
         }
         for name, bytes_due in zip(live, due)
     },
@@ -882,7 +882,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# On the left the copies are most of the step, so the dots follow the line. On the right the line falls on, but the dots don't: what remains is the step itself, and something fixed for each of the many small copies, which even an infinitely fast link would not save. (The pretend link really makes each copy wait, so the dots come from a clock. It does not show how much a real GPU would hide by copying while it computes.)
+# On the left the copies are most of the step, so the dots follow the line. On the right the line falls on, but the dots don't: what remains is the step itself, and a little for each of the many small copies. (The pretend link really makes each copy wait, so the dots come from a clock. It does not show how much a real GPU would hide by copying while it computes.)
 #
 # ### With DeepSpeed
 #
