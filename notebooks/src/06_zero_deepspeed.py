@@ -583,7 +583,7 @@ def train(configs):
     for name, settings in configs.items():
         net, tokens, targets = story()
         engine, *_ = deepspeed.initialize(model=net, config=settings)
-        for step in range(2):
+        for step in range(3):
             with traffic.count() as sent:
                 for microbatch in range(engine.gradient_accumulation_steps()):
                     loss = model.loss(engine(tokens), targets)
@@ -595,7 +595,7 @@ def train(configs):
 
 
 # %% [markdown]
-# The columns of the table will say what the second step handed to each collective. Stage 2 has to reduce gradients so that each rank gets its own part. Which collective do you expect DeepSpeed to call for that?
+# The columns of the table will say what the third step handed to each collective. Stage 2 has to reduce gradients so that each rank gets its own part. Which collective do you expect DeepSpeed to call for that?
 
 # %%
 calls = ("all_reduce", "reduce", "reduce_scatter")
