@@ -167,10 +167,9 @@ class _Layers:
 
     def _ranks(self) -> list[Words]:
         """The names of the rows."""
+        below = self.height_px / 2 + 4
         return [
-            Words(
-                _LEFT_PX - 8, self.row_px(rank) + self.height_px / 2 + 4, f"rank {rank}", "end", 11
-            )
+            Words(_LEFT_PX - 8, self.row_px(rank) + below, f"rank {rank}", "end", 11)
             for rank in range(self.num_ranks)
         ]
 
@@ -315,14 +314,9 @@ class _Flow:
                 arrow=True,
                 opacity=1.0 if stands_out else 0.3,
             )
-            label = Words(
-                450,
-                y + 6,
-                text,
-                "middle",
-                bold=stands_out and bool(self.marked),
-                opacity=1.0 if stands_out else 0.6,
-            )
+            bold = stands_out and bool(self.marked)
+            opacity = 1.0 if stands_out else 0.6
+            label = Words(450, y + 6, text, "middle", bold=bold, opacity=opacity)
             shapes += [arrow, label]
             y += _ARROW_ROW_PX
         return shapes
