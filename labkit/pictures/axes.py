@@ -1,5 +1,5 @@
-"""An axis of numbers: where values lie, round numbers along it, linear or logarithmic; and marks
-across a pair of axes."""
+"""An axis of numbers: where values lie, round numbers along it, linear or logarithmic; the grid of a
+pair of axes, and marks across it."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -47,15 +47,27 @@ class Axis:
 def axis(
     columns: Sequence[Sequence[float]], form: Format, log: bool, start_px: float, end_px: float
 ) -> Axis:
-    """An axis with room for all numbers of some columns; of whole numbers, its ticks are whole."""
+    """An axis with room for all numbers of some columns; of whole numbers, its ticks are whole. A
+    lying logarithmic one of few numbers has its ticks at them, so that each can be read."""
     low = min(float(min(column)) for column in columns)
     high = max(float(max(column)) for column in columns)
     low, high = _widened_log(low, high) if log else _widened(low, high)
     round_values = ticks(low, high, 8 if end_px > start_px else 6, log)
-    if all(float(value).is_integer() for value in itertools.chain.from_iterable(columns)):
+    places = np.unique([float(value) for value in itertools.chain.from_iterable(columns)])
+    if log and end_px > start_px and _are_few_and_apart(places):
+        round_values = places
+    elif np.all(places % 1 == 0):
         round_values = round_values[round_values % 1 == 0]
     told = tuple((value, short(form(value))) for value in round_values.tolist())
     return Axis(low=low, high=high, log=log, start_px=start_px, end_px=end_px, ticks=told)
+
+
+def _are_few_and_apart(places: np.ndarray) -> bool:
+    """Three to ten numbers, the ratios of neighbours the same: 1, 2, 4, 8."""
+    if not 3 <= len(places) <= 10:
+        return False
+    steps = np.diff(np.log(places))
+    return bool(np.allclose(steps, steps[0]))
 
 
 def _widened_log(low: float, high: float) -> tuple[float, float]:
@@ -99,3 +111,17 @@ def across(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[Shape]:
         else:
             shapes.append(Words(at + 5, top + 10, mark.words, "start", 11.5))
     return shapes
+
+
+def grid(x_axis: Axis, y_axis: Axis) -> list[Shape]:
+    """Pale lines at round numbers, with their texts, and the lower axis."""
+    left, right = x_axis.start_px, x_axis.end_px
+    bottom, top = y_axis.start_px, y_axis.end_px
+    shapes: list[Shape] = []
+    for at, text in x_axis.marks():
+        shapes.append(Line(((at, bottom), (at, top)), width_px=1, opacity=0.13))
+        shapes.append(Words(at, bottom + 16, text, "middle", 11))
+    for at, text in y_axis.marks():
+        shapes.append(Line(((left, at), (right, at)), width_px=1, opacity=0.13))
+        shapes.append(Words(left - 7, at + 4, text, "end", 11))
+    return [*shapes, Line(((left, bottom), (right, bottom)), width_px=1, opacity=0.5)]

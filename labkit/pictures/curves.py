@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.pictures import bar_groups
-from labkit.pictures.axes import Axis, Format, Mark, across, axis
+from labkit.pictures.axes import Axis, Format, Mark, across, axis, grid
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import (
     Line,
@@ -110,7 +110,7 @@ def curves(
         y_axis = axis([*columns, *(each.y for each in series)], y_format, log_y, bottom, _TOP_PX)
         bounds = [mark._replace(words=said(mark.words, code)) for mark in marks]
         shapes, keys = _plot(series, names, bounds, y_axis, x_format, log_x)
-        keys += _kinds(series, badge, words)
+        keys += _kinds(series, names, badge, words)
         shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
         spoken = _spoken(series, names, y_format)
@@ -133,12 +133,17 @@ def _spoken(series: Sequence[Series], names: list[str], y_format: Format) -> lis
     return [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
 
 
-def _kinds(series: Sequence[Series], badge: str, words: dict[str, str]) -> list[Key]:
-    """What dots and lines mean, where there are both and dots are not predicted as well."""
+def _kinds(
+    series: Sequence[Series], names: list[str], badge: str, words: dict[str, str]
+) -> list[Key]:
+    """What dots and lines mean, where there are both and dots are not predicted as well: dots by
+    the first mark that they have."""
     if len({each.points for each in series}) < 2 or badge == "predicted":
         return []
     dots = "recorded" if badge.startswith("recorded") else "measured"
-    return [((_sample(mark="o"),), words[dots]), ((_sample(),), words["predicted"].lower())]
+    first = next(name for each, name in zip(series, names, strict=True) if each.points)
+    mark = _MARKS[list(dict.fromkeys(names)).index(first) % 8]
+    return [((_sample(mark=mark),), words[dots]), ((_sample(),), words["predicted"].lower())]
 
 
 def _check(each: Series, log_x: bool, log_y: bool) -> None:
@@ -203,11 +208,11 @@ def _plot(
     lines = _lines(series, names, beside, y_axis)
     ends = _ends(names, lines)
     if wide < _WIDEST_NAME_PX and _have_room(ends, beside, y_axis):
-        drawn = [*_grid(beside, y_axis), *across(marks, beside, y_axis)]
+        drawn = [*grid(beside, y_axis), *across(marks, beside, y_axis)]
         return [*drawn, *_joined(series, lines), *lines, *_names(ends, y_axis)], []
     whole = axis(columns, x_format, log_x, left, WIDTH_PX - 30.0)
     lines = _lines(series, names, whole, y_axis)
-    drawn = [*_grid(whole, y_axis), *across(marks, whole, y_axis)]
+    drawn = [*grid(whole, y_axis), *across(marks, whole, y_axis)]
     return [*drawn, *_joined(series, lines), *lines], _keys(names, lines)
 
 
@@ -255,20 +260,6 @@ def _names(ends: dict[str, tuple[float, float]], y_axis: Axis) -> list[Words]:
 def _above(y: float, y_axis: Axis) -> float:
     """A name stands above the axis, not on it."""
     return min(y, y_axis.start_px - 8)
-
-
-def _grid(x_axis: Axis, y_axis: Axis) -> list[Shape]:
-    """Pale lines at round numbers, with their texts, and the lower axis."""
-    left, right = x_axis.start_px, x_axis.end_px
-    bottom, top = y_axis.start_px, y_axis.end_px
-    shapes: list[Shape] = []
-    for at, text in x_axis.marks():
-        shapes.append(Line(((at, bottom), (at, top)), width_px=1, opacity=0.13))
-        shapes.append(Words(at, bottom + 16, text, "middle", 11))
-    for at, text in y_axis.marks():
-        shapes.append(Line(((left, at), (right, at)), width_px=1, opacity=0.13))
-        shapes.append(Words(left - 7, at + 4, text, "end", 11))
-    return [*shapes, Line(((left, bottom), (right, bottom)), width_px=1, opacity=0.5)]
 
 
 def _keys(names: list[str], lines: list[Line]) -> list[Key]:

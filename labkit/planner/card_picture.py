@@ -216,7 +216,9 @@ def _panel(bar: Bar, titles: tuple[str, str], written: dict[str, str], most: flo
     shapes.append(Words(at, _BAR_TOP_PX - 9, bar.limit_name, anchor, 11))
     first, second = bar.told
     shapes.append(Words(0, _BAR_TOP_PX + 44, first, bold=True))
-    shapes.append(Words(150, _BAR_TOP_PX + 44, second))
+    if sum(bar.parts.values()) <= bar.limit:  # what is over stands below, large
+        shapes.append(Box(0, _BAR_TOP_PX, at, bar.thick_px))
+        shapes.append(Words(150, _BAR_TOP_PX + 44, second))
     return shapes + _large(written)
 
 

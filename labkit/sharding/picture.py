@@ -38,6 +38,10 @@ _WORDS = (
     ("step", "update"),
     ("flow", "A step with offload"),
     ("both", "both ways"),
+    ("kept", "16-bit gradients, kept there"),
+    ("again", "16-bit gradients, to be added to"),
+    ("fp32", "fp32 gradients for the update"),
+    ("new", "new parameters"),
 )
 WORDS = catalogue(_WORDS)
 _LEFT_PX = 64.0
@@ -163,10 +167,9 @@ class _Layers:
 
     def _ranks(self) -> list[Words]:
         """The names of the rows."""
+        below = self.height_px / 2 + 4
         return [
-            Words(
-                _LEFT_PX - 8, self.row_px(rank) + self.height_px / 2 + 4, f"rank {rank}", "end", 11
-            )
+            Words(_LEFT_PX - 8, self.row_px(rank) + below, f"rank {rank}", "end", 11)
             for rank in range(self.num_ranks)
         ]
 
@@ -281,7 +284,8 @@ class _Flow:
         rows = []
         for each in self.transfers:
             way = names["down" if each.to_host else "up"]
-            rows.append((names[each.phase], names[each.what], way, f"{each.num_bytes:,.0f}"))
+            what = names[each.why or each.what]
+            rows.append((names[each.phase], what, way, f"{each.num_bytes:,.0f}"))
         return Sketch(
             shapes=tuple(shapes),
             height_px=self.bottom_px + (32 if note else 10),
@@ -301,7 +305,7 @@ class _Flow:
         for each in self.transfers:
             begin, end = (260.0, 640.0) if each.to_host else (640.0, 260.0)
             stands_out = each.phase == self.marked or not self.marked
-            text = names[each.phase] + words["colon"] + names[each.what]
+            text = names[each.phase] + words["colon"] + names[each.why or each.what]
             text += f" {format_bytes(each.num_bytes)}" + words["comma"] + self.time(each.num_bytes)
             arrow = Line(
                 ((begin, y + 20), (end, y + 20)),
@@ -310,14 +314,9 @@ class _Flow:
                 arrow=True,
                 opacity=1.0 if stands_out else 0.3,
             )
-            label = Words(
-                450,
-                y + 6,
-                text,
-                "middle",
-                bold=stands_out and bool(self.marked),
-                opacity=1.0 if stands_out else 0.6,
-            )
+            bold = stands_out and bool(self.marked)
+            opacity = 1.0 if stands_out else 0.6
+            label = Words(450, y + 6, text, "middle", bold=bold, opacity=opacity)
             shapes += [arrow, label]
             y += _ARROW_ROW_PX
         return shapes

@@ -298,6 +298,9 @@ class Transfer(NamedTuple):
     """False: to the device"""
     num_bytes: float
     """in the whole step"""
+    why: str = ""
+    """where its phase and ``what`` leave it open: gradients in 16 bit that are "kept" on the host
+    or come "again" to be added to, "fp32" ones for the update, or what is "new" after it"""
 
 
 def offload_moves(
@@ -332,9 +335,9 @@ def offload_moves(
         for phase in ("forward", "backward"):
             transfers.append(Transfer(phase, "parameters", False, part * num_microbatches))
     if again:
-        transfers.append(Transfer("backward", "gradients", True, part * num_microbatches))
-        transfers.append(Transfer("backward", "gradients", False, part * again))
-    transfers.append(Transfer("backward", "gradients", True, 2 * part))
+        transfers.append(Transfer("backward", "gradients", True, part * num_microbatches, "kept"))
+        transfers.append(Transfer("backward", "gradients", False, part * again, "again"))
+    transfers.append(Transfer("backward", "gradients", True, 2 * part, "fp32"))
     if offload == "optimizer":
-        transfers.append(Transfer("step", "parameters", False, part))
+        transfers.append(Transfer("step", "parameters", False, part, "new"))
     return transfers

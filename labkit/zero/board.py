@@ -62,7 +62,11 @@ _WORDS = (
     ("microbatches", "microbatches"),
     ("tflops", "device (TFLOP/s)"),
     ("host_gb_per_s", "host's memory (GB/s)"),
-    ("host_note", "One rank. Bytes by DeepSpeed's rules, times by the stated speeds."),
+    (
+        "host_note",
+        "One rank, between two microbatches; a layer is on the device while it computes. "
+        "Bytes by DeepSpeed's rules, times by the stated speeds.",
+    ),
     (
         "times",
         "At best all go on at once: a phase then takes as long as the slowest of the three.",

@@ -307,3 +307,22 @@ def test_no_font_for_chinese_means_english(monkeypatch: pytest.MonkeyPatch) -> N
         and "measured" in said
         and all(ord(character) < 0x2E80 for character in said)
     )
+
+
+def test_a_logarithmic_axis_of_few_numbers_has_its_ticks_at_them():
+    from labkit.pictures.axes import axis
+
+    told = axis([(1, 2, 4, 8, 16, 32, 64)], str, True, 0.0, 800.0).ticks
+    assert [value for value, _ in told] == [1, 2, 4, 8, 16, 32, 64]
+    uneven = axis([(1, 3, 64)], str, True, 0.0, 800.0).ticks
+    assert 3 not in [value for value, _ in uneven]
+
+
+def test_the_legend_shows_the_mark_that_dots_have():
+    series = [
+        curves.Series("line", (1, 2), (1, 2)),
+        curves.Series("dots", (1, 2), (2, 3), points=True),
+    ]
+    drawn = curves.curves(series, title="", badge="measured / predicted")
+    marks = {line.mark for line in drawn.only(Line) if line.mark}
+    assert marks == {"s"}
