@@ -79,6 +79,7 @@ def curves(
     y_format: Format = plain,
     log_x: bool = False,
     log_y: bool = False,
+    marks: Sequence[tuple[Said, float]] = (),
     numbers: Numbers = (),
     height_px: float = 280,
     language: str | None = None,
@@ -87,7 +88,8 @@ def curves(
     names would collide.
 
     ``x_format`` and ``y_format`` make a number text, e.g. ``units.format_bytes``; ``badge`` says
-    where the numbers come from ("measured, gloo / simulated"). A linear axis begins at 0 unless its
+    where the numbers come from ("measured, gloo / simulated"). ``marks`` are dashed upright lines
+    at (words, x). A linear axis begins at 0 unless its
     numbers are far from it. Raises ValueError for no points, x and y of unlike lengths, numbers
     that are not finite, or not above 0 on a logarithmic axis.
     """
@@ -101,11 +103,13 @@ def curves(
         code = words["code"]
         names = [said(each.name, code) for each in series]
         y_axis = axis([each.y for each in series], y_format, log_y, bottom, _TOP_PX)
-        shapes, keys = _plot(series, names, y_axis, x_format, log_x)
+        upright = [(said(words, code), x) for words, x in marks]
+        shapes, keys = _plot(series, names, y_axis, x_format, log_x, upright)
         keys += _kinds(series, badge, words)
         shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
         spoken = _spoken(series, names, y_format)
+        spoken += [f"{words} {x_format(x)}" for words, x in upright]
         table = _table(series, names, x_format, y_format, said(x_name, code))
         return _sketch(shapes + more, end_px, title, badge, numbers, spoken, table, words)
 
@@ -173,20 +177,42 @@ def _sketch(
 
 
 def _plot(
-    series: Sequence[Series], names: list[str], y_axis: Axis, x_format: Format, log_x: bool
+    series: Sequence[Series],
+    names: list[str],
+    y_axis: Axis,
+    x_format: Format,
+    log_x: bool,
+    marks: Sequence[tuple[str, float]],
 ) -> tuple[list[Shape], list[Key]]:
     """Axes, lines and their names; and the legend's entries, where the names have no room."""
     columns = [each.x for each in series]
+    if marks:
+        columns.append([x for _, x in marks])
     left = 12 + max(28, *(text_px(text, 11) for _, text in y_axis.ticks))
     wide = 36 + max(map(text_px, names))
     beside = axis(columns, x_format, log_x, left, WIDTH_PX - wide)
     lines = _lines(series, names, beside, y_axis)
     ends = _ends(names, lines)
     if wide < _WIDEST_NAME_PX and _have_room(ends, beside, y_axis):
-        return [*_grid(beside, y_axis), *lines, *_names(ends, y_axis)], []
+        grid = [*_grid(beside, y_axis), *_upright(marks, beside, y_axis)]
+        return [*grid, *lines, *_names(ends, y_axis)], []
     whole = axis(columns, x_format, log_x, left, WIDTH_PX - 30.0)
     lines = _lines(series, names, whole, y_axis)
-    return [*_grid(whole, y_axis), *lines], _keys(names, lines)
+    return [*_grid(whole, y_axis), *_upright(marks, whole, y_axis), *lines], _keys(names, lines)
+
+
+def _upright(marks: Sequence[tuple[str, float]], x_axis: Axis, y_axis: Axis) -> list[Shape]:
+    """A dashed line at each mark, its words at the top: to the left of it where the next mark is
+    near, or the end."""
+    shapes: list[Shape] = []
+    ends = [*x_axis.px([x for _, x in marks][1:]), x_axis.end_px] if marks else []
+    for (words, x), end_px in zip(marks, ends, strict=True):
+        at = x_axis.px([x])[0]
+        shapes.append(Line(((at, y_axis.start_px), (at, y_axis.end_px)), dash=(5.0, 4.0)))
+        side = 5 if at + text_px(words, 11) + 9 < end_px else -5
+        anchor = "start" if side > 0 else "end"
+        shapes.append(Words(at + side, y_axis.end_px + 10, words, anchor, 11))
+    return shapes
 
 
 def _lines(series: Sequence[Series], names: list[str], x_axis: Axis, y_axis: Axis) -> list[Line]:

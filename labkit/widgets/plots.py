@@ -44,13 +44,15 @@ def curves(
     badge: str = "",
     log_x: bool = False,
     log_y: bool = False,
+    marks: Mapping[str, float] | None = None,
 ) -> Plot:
     """Dots that were measured and lines that were predicted, by name: each is {x: y}. What has one
     name in both has one colour.
 
     ``x`` and ``y`` name the axes; ``unit`` is the unit of y, a key of ``units.UNITS`` ("bytes",
     "ms"). ``badge`` says where the numbers come from; without it "measured", "predicted" or both.
-    Raises ValueError where there is nothing to draw, or what can't be drawn.
+    ``marks`` are dashed upright lines: {words: x}, a moment that matters. Raises ValueError where
+    there is nothing to draw, or what can't be drawn.
     """
     series = []
     for given, points in ((predicted, False), (measured, True)):
@@ -70,6 +72,7 @@ def curves(
         y_format=_format(unit),
         log_x=log_x,
         log_y=log_y,
+        marks=list(_named(marks, "marks").items()),
     )
     drawn()  # what is wrong is said here, not when it is shown
     return Plot(draw=drawn, title=title, numbers={**(predicted or {}), **(measured or {})})
