@@ -1,10 +1,12 @@
 """Who reads what when a sharded checkpoint comes back on another number of ranks."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words
 from labkit.pictures.style import CYCLE
+from labkit.shown import Shown
 from labkit.units import check_whole
 from labkit.words import catalogue, sentence, speaking
 
@@ -29,44 +31,60 @@ def cuts(num_rows: int, ranks: int) -> list[int]:
     return [min(num_rows, size * rank) for rank in range(ranks + 1)]
 
 
-def reads(num_rows: int, writers: int, readers: int) -> list[list[tuple[int, int, int]]]:
-    """For each reader (file, first row, row after the last) of what it takes."""
-    files = list(enumerate(pairwise(cuts(num_rows, writers))))
-    found = []
-    for low, high in pairwise(cuts(num_rows, readers)):
-        pieces = [(file, max(low, start), min(high, end)) for file, (start, end) in files]
-        found.append([piece for piece in pieces if piece[1] < piece[2]])
-    return found
+@dataclass(frozen=True, kw_only=True)
+class Resharding(Shown):
+    """One weight, saved by some ranks and loaded by others. Shows itself in a notebook: two strips
+    as long as its rows, above the files, below what each rank takes out of which."""
+
+    rows: int
+    """of the weight"""
+    writers: int
+    """ranks that saved it, a file each"""
+    readers: int
+    """ranks that load it"""
+
+    def __post_init__(self) -> None:
+        check_whole(1, rows=self.rows)
+        check_whole(1, 64, writers=self.writers, readers=self.readers)
+
+    def __repr__(self) -> str:
+        return f"Resharding(rows={self.rows}, writers={self.writers}, readers={self.readers})"
+
+    def reads(self) -> list[list[tuple[int, int, int]]]:
+        """For each reader (file, first row, row after the last) of what it takes."""
+        files = list(enumerate(pairwise(cuts(self.rows, self.writers))))
+        found = []
+        for low, high in pairwise(cuts(self.rows, self.readers)):
+            pieces = [(file, max(low, start), min(high, end)) for file, (start, end) in files]
+            found.append([piece for piece in pieces if piece[1] < piece[2]])
+        return found
+
+    def _picture(self, language: str) -> Sketch:
+        return speaking(language, lambda words: _drawn(self, words))
 
 
-def resharding(num_rows: int, *, writers: int, readers: int, language: str | None = None) -> Sketch:
-    """A weight as two strips as long as its rows: above, the files that ``writers`` ranks saved;
-    below, what each of ``readers`` ranks takes out of which."""
-    check_whole(1, 64, writers=writers, readers=readers)
-    check_whole(1, num_rows=num_rows)
-    taken = reads(num_rows, writers, readers)
-
-    def build(words: dict[str, str]) -> Sketch:
-        say = _WORDS[words["code"]]
-        rows = [("", say["files"], say["rows"])]
-        for rank, pieces in enumerate(taken):
-            told = ", ".join(str(file) for file, *_ in pieces)
-            many = f"{pieces[0][1]}–{pieces[-1][2] - 1}" if pieces else ""
-            rows.append((f"rank {rank}", told, many))
-        heading = say["title"].format(num_rows, writers, readers)
-        badge = words["predicted"].lower()
-        spoken = ("; ".join(" ".join(row) for row in rows[1:]),)
-        return Sketch(
-            shapes=(*_saved(num_rows, writers, say), *_loaded(num_rows, taken, say)),
-            height_px=_LOW_PX + _STRIP_PX + 26,
-            badge=badge,
-            heading=heading,
-            table=tuple(rows),
-            summary=sentence(heading, [spoken], badge, words["code"]),
-            language=words["code"],
-        )
-
-    return speaking(language, build)
+def _drawn(about: Resharding, words: dict[str, str]) -> Sketch:
+    say = _WORDS[words["code"]]
+    rows = [("", say["files"], say["rows"])]
+    for rank, pieces in enumerate(about.reads()):
+        files = ", ".join(str(file) for file, *_ in pieces)
+        taken = f"{pieces[0][1]}–{pieces[-1][2] - 1}" if pieces else ""
+        rows.append((f"rank {rank}", files, taken))
+    heading = say["title"].format(about.rows, about.writers, about.readers)
+    badge = words["predicted"].lower()
+    spoken = ("; ".join(" ".join(row) for row in rows[1:]),)
+    return Sketch(
+        shapes=(
+            *_saved(about.rows, about.writers, say),
+            *_loaded(about.rows, about.reads(), say),
+        ),
+        height_px=_LOW_PX + _STRIP_PX + 26,
+        badge=badge,
+        heading=heading,
+        table=tuple(rows),
+        summary=sentence(heading, [spoken], badge, words["code"]),
+        language=words["code"],
+    )
 
 
 def _saved(num_rows: int, writers: int, say: dict[str, str]) -> list[Shape]:

@@ -47,24 +47,20 @@ widgets.how_often()
 
 
 # %%
+def warm_up(step):
+    """The learning rate of a step, as a share of the whole."""
+    return min(1.0, 0.1 + 0.09 * step)
+
+
+# %%
 def start():
     """Model, optimizer and learning rate of a new run."""
     torch.manual_seed(dist.get_rank())  # DDP gives rank 0's weights to all
-    net = nn.Sequential(
-        nn.Embedding(256, 16),
-        nn.Flatten(),
-        nn.Linear(128, 64),
-        nn.Tanh(),
-        nn.Dropout(0.2),
-        nn.Linear(64, 256),
-    )
+    layers = [nn.Embedding(256, 16), nn.Flatten(), nn.Linear(128, 64), nn.Tanh()]
+    net = nn.Sequential(*layers, nn.Dropout(0.2), nn.Linear(64, 256))
     net = nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     return net, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, warm_up)
-
-
-def warm_up(step):
-    return min(1.0, 0.1 + 0.09 * step)
 
 
 # %%
@@ -92,6 +88,7 @@ def save(file, **parts):
     torch.save({name: part.state_dict() for name, part in parts.items()}, file)
 
 
+# %%
 def load(file, **parts):
     for name, state in torch.load(file).items():
         parts[name].load_state_dict(state)
@@ -153,6 +150,7 @@ def with_random_numbers(folder):
     return by_hand(folder, random_numbers=RandomNumbers())
 
 
+# %%
 losses = lab.launch(with_random_numbers, FOLDER, ranks=2)[1]
 losses["undisturbed"] == losses["from the file"]
 
@@ -274,10 +272,12 @@ def sharded_model(num_layers=2, dim=128):
     return net, torch.optim.Adam(net.parameters(), lr=0.001)
 
 
+# %%
 def one_step(net, optimizer, seed):
     tokens, targets = model.story_tokens(4, 32, seed=seed)
     optimizer.zero_grad()
-    model.loss(net(tokens), targets).backward()
+    logits = net(tokens)
+    nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
     optimizer.step()
 
 
@@ -310,7 +310,7 @@ def train_and_time(folder, kind):
             step_ms[step] = 1e3 * (time.perf_counter() - began)
     if kind == "asynchronous":
         saving.result()
-    return {"steps": step_ms, "save": stood_ms, "parts": checkpoint.spent_s()}
+    return {"steps": step_ms, "stop": stood_ms, "parts": checkpoint.spent_s()}
 
 
 # %%
@@ -320,10 +320,10 @@ def all_kinds(folder):
 
 
 kinds = lab.launch(all_kinds, FOLDER / "kinds", ranks=2)[0]
-stop.score(kinds["asynchronous"]["save"] / kinds["sharded"]["save"])
+stop.score(kinds["asynchronous"]["stop"] / kinds["sharded"]["stop"])
 
 # %%
-stops = {kind: told["save"] for kind, told in kinds.items()}
+stops = {kind: told["stop"] for kind, told in kinds.items()}
 lab.bars(stops, unit="ms", title="How long training stands still for one save")
 
 # %% [markdown]
@@ -428,7 +428,7 @@ def train_and_save(folder, die_at=None):
 
 # %% tags=["raises-exception"]
 try:
-    lab.launch(train_and_save, FOLDER / "killed", 25, ranks=2)
+    lab.launch(train_and_save, FOLDER / "dying", 25, ranks=2)
 except lab.RankFailed as error:
     killed = error
     raise
@@ -447,13 +447,17 @@ def printed(logs):
     return {int(step): float(loss) for step, loss in words}
 
 
-after = lab.launch(train_and_save, FOLDER / "killed", ranks=2)
+# %%
+after = lab.launch(train_and_save, FOLDER / "dying", ranks=2)
 before, recovered = printed(killed.logs), printed(after.logs)
 twice.score(len(before.keys() & recovered.keys()))
 
 # %%
-run = lab.launch(train_and_save, FOLDER / "undisturbed", ranks=2)
+run = lab.launch(train_and_save, FOLDER / "calm", ranks=2)
 undisturbed = printed(run.logs)
+[undisturbed[step] - loss for step, loss in recovered.items()]
+
+# %%
 lab.curves(
     measured={"undisturbed": undisturbed, "killed": before, "recovered": recovered},
     x="training step",
@@ -461,9 +465,6 @@ lab.curves(
     marks={"checkpoint": 20, "rank 1 is killed": 25},
     title="Killed after 25 steps, recovered from step 20",
 )
-
-# %%
-[undisturbed[step] - loss for step, loss in recovered.items()]
 
 # %% [markdown] sections="19.6.4"
 # Between the two dashed lines are the steps that were done twice. From step 20 on, all three have the same losses, to the last bit: all that is lost is those five steps.
@@ -517,15 +518,15 @@ def come_back(folder):
 lab.launch(come_back, FOLDER / "saving", ranks=2)[0]
 
 # %% [markdown]
-# Disks sometimes return other bytes than were written, without an error. So each checkpoint has an index, a file with a digest of each of its files. Even one flipped bit is found and named, and the checkpoint before it is taken:
+# Disks sometimes return other bytes than were written, without an error. So each checkpoint has an index, a file with a [digest](GLOSSARY.md#digest) of each of its files. Even one flipped bit is found and named, and the checkpoint before it is taken:
 
 # %%
-newest = checkpoint.checkpoints(FOLDER / "undisturbed")[0]
+newest = checkpoint.checkpoints(FOLDER / "calm")[0]
 file = max(newest.glob("shard*"))
 content = bytearray(file.read_bytes())
 content[-1] ^= 1
 file.write_bytes(content)
-lab.launch(come_back, FOLDER / "undisturbed", ranks=2)[0]
+lab.launch(come_back, FOLDER / "calm", ranks=2)[0]
 
 # %% [markdown]
 # ## Exercise 1. A save that does no harm
@@ -586,10 +587,10 @@ check.hint("safe_save")
 # %% [markdown] sections="10.5.1, 19.6.4"
 # ## Come back with fewer ranks
 #
-# What if a machine is gone for good? A sharded checkpoint says of every part where in the whole tensor it belongs. So whoever loads takes the rows that it needs, from whichever files have them. This is called **resharding**:
+# What if a machine is gone for good? A sharded checkpoint says of every part where in the whole tensor it belongs. So whoever loads takes the rows that it needs, from whichever files have them. This is called [resharding](GLOSSARY.md#resharding):
 
 # %%
-lab.show(recovery.resharding(64, writers=4, readers=3))
+recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %% [markdown]
 # With three readers a file is read by two of them. Try other numbers. Let's do it as you would at work, with torch's own `dcp`. Four ranks of FSDP save:
@@ -599,12 +600,14 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import state_dict
 
 
+# %%
 def state_of(net, optimizer, **options):
     options = state_dict.StateDictOptions(**options)
     weights, moments = state_dict.get_state_dict(net, optimizer, options=options)
     return {"model": weights, "optimizer": moments}
 
 
+# %%
 def whole(net, optimizer):
     """Every tensor, whole, on rank 0."""
     state = state_of(net, optimizer, full_state_dict=True, cpu_offload=True)
@@ -725,7 +728,7 @@ share.score(imports_s / back_s)
 lab.bars(
     {"imports": imports_s, "the rest": back_s - imports_s},
     unit="s",
-    title=f"torchrun, from the kill to step {first}",
+    title="torchrun, from the kill to the first new step",
 )
 
 # %% [markdown]
@@ -789,7 +792,9 @@ lab.bars(
 # %% [markdown]
 # The interval grows only with the root of C. So a save that stops training for a shorter time may come more often, and then a failure loses less. What remains is the time to come back, five minutes in three hours. It does not move the valley. It lifts it.
 #
-# Does the formula hold? Let's play some thousand intervals through, with failures at random moments:
+# ### Does the formula hold?
+#
+# Let's play some thousand intervals through, with failures at random moments:
 
 
 # %%
@@ -921,7 +926,7 @@ check.hint("elastic")
 # - Recovery is a new start: end all ranks, launch what is left, load and reshard. Give up when it does not help.
 # - Save every $\sqrt{2CM}$ seconds, C being only the time for which training stands still.
 #
-# **Words:** [checkpoint](GLOSSARY.md#checkpoint), [save](GLOSSARY.md#save), [save time](GLOSSARY.md#save-time), [time between failures](GLOSSARY.md#time-between-failures), [shard](GLOSSARY.md#shard), resharding, digest.
+# **Words:** [checkpoint](GLOSSARY.md#checkpoint), [save](GLOSSARY.md#save), [save time](GLOSSARY.md#save-time), [time between failures](GLOSSARY.md#time-between-failures), [shard](GLOSSARY.md#shard), [resharding](GLOSSARY.md#resharding), [digest](GLOSSARY.md#digest).
 #
 # **Further reading**
 #
