@@ -89,9 +89,9 @@ def curves(
 
     ``x_format`` and ``y_format`` make a number text, e.g. ``units.format_bytes``; ``badge`` says
     where the numbers come from ("measured, gloo / simulated"). ``marks`` are dashed upright lines
-    at (words, x). A linear axis begins at 0 unless its
-    numbers are far from it. Raises ValueError for no points, x and y of unlike lengths, numbers
-    that are not finite, or not above 0 on a logarithmic axis.
+    at (words, x). A linear axis begins at 0 unless its numbers are far from it. Raises ValueError
+    for no points, x and y of unlike lengths, numbers that are not finite, or not above 0 on a
+    logarithmic axis.
     """
     if not series:
         raise ValueError(f"curves are one series or more; got {series}")
@@ -103,13 +103,12 @@ def curves(
         code = words["code"]
         names = [said(each.name, code) for each in series]
         y_axis = axis([each.y for each in series], y_format, log_y, bottom, _TOP_PX)
-        upright = [(said(words, code), x) for words, x in marks]
+        upright = [(said(name, code), x) for name, x in marks]
         shapes, keys = _plot(series, names, y_axis, x_format, log_x, upright)
         keys += _kinds(series, badge, words)
         shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
-        spoken = _spoken(series, names, y_format)
-        spoken += [f"{words} {x_format(x)}" for words, x in upright]
+        spoken = _spoken(series, names, y_format, [f"{at} {x_format(x)}" for at, x in upright])
         table = _table(series, names, x_format, y_format, said(x_name, code))
         return _sketch(shapes + more, end_px, title, badge, numbers, spoken, table, words)
 
@@ -123,10 +122,12 @@ def _axis_names(x_name: str, y_name: str, bottom: float) -> list[Words]:
     ]
 
 
-def _spoken(series: Sequence[Series], names: list[str], y_format: Format) -> list[str]:
-    """Where each series begins and ends."""
+def _spoken(
+    series: Sequence[Series], names: list[str], y_format: Format, marks: list[str]
+) -> list[str]:
+    """Where each series begins and ends; and the marks."""
     ends = [f"{y_format(each.y[0])} → {y_format(each.y[-1])}" for each in series]
-    return [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
+    return [*(f"{name} {end}" for name, end in zip(names, ends, strict=True)), *marks]
 
 
 def _kinds(series: Sequence[Series], badge: str, words: dict[str, str]) -> list[Key]:

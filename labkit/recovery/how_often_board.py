@@ -23,8 +23,8 @@ _UNITS = ((172_800, 86_400, "{} days"), (3600, 3600, "{} h"), (60, 60, "{} min")
 """from how many seconds on, the seconds of one, its words"""
 _WORDS = (
     ("num_gpus", "GPUs"),
-    ("save_s", "a save takes"),
-    ("restart_s", "to come back takes"),
+    ("save_s", "time of a save"),
+    ("restart_s", "time to come back"),
     ("busy", "kernel busy: the new settings are not drawn yet"),
     ("{} days", "{} days"),
     ("{} h", "{} h"),
