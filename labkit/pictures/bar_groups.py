@@ -41,7 +41,7 @@ def drawn(
     heads = dict.fromkeys(itertools.chain.from_iterable(groups))
     looks = {head: (CYCLE[i % 8][0], _HATCHES[i % 8]) for i, head in enumerate(heads)}
     every = itertools.chain.from_iterable(line.values() for line in texts)
-    left = 10 + min(280.0, max(map(text_px, names)))
+    left = 16 + min(280.0, max(map(text_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, every))
     scale = room_px / _longest(groups, bounds)
     thick = 16.0 if len(looks) > 1 else 22.0

@@ -203,16 +203,16 @@ def _plot(
 
 
 def _upright(marks: Sequence[tuple[str, float]], x_axis: Axis, y_axis: Axis) -> list[Shape]:
-    """A dashed line at each mark, its words at the top: to the left of it where the next mark is
-    near, or the end."""
+    """A dashed line at each mark, its words above the axes: to the left of it where the next mark
+    is near, or the end."""
     shapes: list[Shape] = []
     ends = [*x_axis.px([x for _, x in marks][1:]), x_axis.end_px] if marks else []
     for (words, x), end_px in zip(marks, ends, strict=True):
         at = x_axis.px([x])[0]
-        shapes.append(Line(((at, y_axis.start_px), (at, y_axis.end_px)), dash=(5.0, 4.0)))
+        shapes.append(Line(((at, y_axis.start_px), (at, y_axis.end_px - 12)), dash=(5.0, 4.0)))
         side = 5 if at + text_px(words, 11) + 9 < end_px else -5
         anchor = "start" if side > 0 else "end"
-        shapes.append(Words(at + side, y_axis.end_px + 10, words, anchor, 11))
+        shapes.append(Words(at + side, y_axis.end_px - 4, words, anchor, 11))
     return shapes
 
 

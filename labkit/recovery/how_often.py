@@ -1,6 +1,6 @@
 """How often to save: what saving and failing cost together, and the interval that costs least."""
 
-from math import exp
+from math import exp, expm1
 
 from labkit.units import check_real, check_whole
 
@@ -18,10 +18,11 @@ def mtbf_s(num_gpus: int) -> float:
 def slowdown(interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
     """Wall time over useful time for one checkpoint every ``interval_s``, failures at random (Daly
     2006, the complete cost function): M e^(R/M) (e^((T+C)/M) - 1) / T."""
-    exponent = (interval_s + save_s + restart_s) / mtbf_s
-    if exponent > 600:
+    check_real(1e-9, interval_s=interval_s, mtbf_s=mtbf_s)
+    check_real(0.0, save_s=save_s, restart_s=restart_s)
+    if (interval_s + save_s + restart_s) / mtbf_s > 600:
         return float("inf")
-    return mtbf_s * (exp(exponent) - exp(restart_s / mtbf_s)) / interval_s
+    return mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + save_s) / mtbf_s) / interval_s
 
 
 def lost_share(interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:

@@ -25,7 +25,7 @@ _WORDS = (
     ("num_gpus", "GPUs"),
     ("save_s", "time of a save"),
     ("restart_s", "time to come back"),
-    ("busy", "kernel busy: the new settings are not drawn yet"),
+    ("drawing", "kernel busy: the new settings are not drawn yet"),
     ("{} days", "{} days"),
     ("{} h", "{} h"),
     ("{} min", "{} min"),
@@ -40,11 +40,13 @@ _WORDS = (
 class HowOftenBoard(Board):
     """The widget: a page per size of the cluster. ``controls`` by name."""
 
+    words = _WORDS
+
     def __init__(
         self, num_gpus: int, save_s: float, restart_s: float, language: str | None = None
     ) -> None:
         self.language = spoken_in(language)
-        self._words = spoken(_WORDS, self.language)
+        self._words = spoken(self.words, self.language)
         given = {"num_gpus": num_gpus, "save_s": save_s, "restart_s": restart_s}
         self._choices = dict(zip(given, (GPUS, SAVES_S, RESTARTS_S), strict=True))
         self.controls = {
@@ -52,7 +54,7 @@ class HowOftenBoard(Board):
         }
         slider, *others = self.controls.values()
         slider.add_class("labkit-first")
-        self.book = Flipbook(slider, others, self._page, self._words["busy"])
+        self.book = Flipbook(slider, others, self._page, self._words["drawing"])
         row = w.Box([slider, *others], layout=w.Layout(flex_flow="row wrap"))
         super().__init__([row, self.book])
         answer_anytime(slider, *others)

@@ -27,8 +27,20 @@ _TOP_PX, _LOW_PX, _STRIP_PX = 78.0, 172.0, 40.0
 def cuts(num_rows: int, ranks: int) -> list[int]:
     """Where each rank's rows begin, and the end: chunks of one size, the last ones smaller, as
     torch cuts a tensor."""
+    check_whole(1, num_rows=num_rows)
+    check_whole(1, 64, ranks=ranks)
     size = -(-num_rows // ranks)
     return [min(num_rows, size * rank) for rank in range(ranks + 1)]
+
+
+def reads(rows: int, writers: int, readers: int) -> list[list[tuple[int, int, int]]]:
+    """For each reader (file, first row, row after the last) of what it takes."""
+    files = list(enumerate(pairwise(cuts(rows, writers))))
+    found = []
+    for low, high in pairwise(cuts(rows, readers)):
+        pieces = [(file, max(low, start), min(high, end)) for file, (start, end) in files]
+        found.append([piece for piece in pieces if piece[1] < piece[2]])
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +62,6 @@ class Resharding(Shown):
     def __repr__(self) -> str:
         return f"Resharding(rows={self.rows}, writers={self.writers}, readers={self.readers})"
 
-    def reads(self) -> list[list[tuple[int, int, int]]]:
-        """For each reader (file, first row, row after the last) of what it takes."""
-        files = list(enumerate(pairwise(cuts(self.rows, self.writers))))
-        found = []
-        for low, high in pairwise(cuts(self.rows, self.readers)):
-            pieces = [(file, max(low, start), min(high, end)) for file, (start, end) in files]
-            found.append([piece for piece in pieces if piece[1] < piece[2]])
-        return found
-
     def _picture(self, language: str) -> Sketch:
         return speaking(language, lambda words: _drawn(self, words))
 
@@ -66,17 +69,18 @@ class Resharding(Shown):
 def _drawn(about: Resharding, words: dict[str, str]) -> Sketch:
     say = _WORDS[words["code"]]
     rows = [("", say["files"], say["rows"])]
-    for rank, pieces in enumerate(about.reads()):
+    taken = reads(about.rows, about.writers, about.readers)
+    for rank, pieces in enumerate(taken):
         files = ", ".join(str(file) for file, *_ in pieces)
-        taken = f"{pieces[0][1]}–{pieces[-1][2] - 1}" if pieces else ""
-        rows.append((f"rank {rank}", files, taken))
+        span = f"{pieces[0][1]}–{pieces[-1][2] - 1}" if pieces else ""
+        rows.append((f"rank {rank}", files, span))
     heading = say["title"].format(about.rows, about.writers, about.readers)
     badge = words["predicted"].lower()
     spoken = ("; ".join(" ".join(row) for row in rows[1:]),)
     return Sketch(
         shapes=(
             *_saved(about.rows, about.writers, say),
-            *_loaded(about.rows, about.reads(), say),
+            *_loaded(about.rows, taken, say),
         ),
         height_px=_LOW_PX + _STRIP_PX + 26,
         badge=badge,

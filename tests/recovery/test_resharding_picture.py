@@ -8,7 +8,7 @@ import torch
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box
 from labkit.recovery import Resharding
-from labkit.recovery.resharding_picture import cuts
+from labkit.recovery.resharding_picture import cuts, reads
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64])
@@ -24,7 +24,7 @@ def test_rows_are_cut_as_torch_cuts_a_tensor(rows, ranks):
 def test_every_row_is_read_once_from_the_file_that_has_it(writers, readers):
     edges = cuts(64, writers)
     read = []
-    for pieces in Resharding(rows=64, writers=writers, readers=readers).reads():
+    for pieces in reads(64, writers, readers):
         for file, start, end in pieces:
             assert edges[file] <= start < end <= edges[file + 1]
             read += range(start, end)
@@ -37,7 +37,9 @@ def test_a_box_is_as_long_as_its_rows(language):
     drawn = about._picture(language)
     boxes = drawn.only(Box)
     assert [each.width_px for each in boxes[:4]] == [WIDTH_PX / 4] * 4
-    widths = [(end - start) * WIDTH_PX / 64 for pieces in about.reads() for _, start, end in pieces]
+    widths = [
+        (end - start) * WIDTH_PX / 64 for pieces in reads(64, 4, 3) for _, start, end in pieces
+    ]
     assert [each.width_px for each in boxes[4:]] == pytest.approx(widths)
     assert drawn.table[2][1:] == ("1, 2", "22–43")
 
