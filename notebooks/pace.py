@@ -18,6 +18,7 @@ NO_PICTURE = {"print", "guess", "score", "status", "begin", "warm", "launch_scri
 PLUMBING = {"backend", "timeout_s", "hang_s", "language", "deadline_s"}
 """arguments that teach nothing; begin may have a deadline"""
 TABLE = re.compile(r"^\|.*$", re.MULTILINE)
+CHECK = re.compile(r"(check)\.\w+$")
 FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]+\$", re.DOTALL)
 
 
@@ -42,7 +43,8 @@ class Pace:
     plumbing: int
     """arguments in cells that teach nothing"""
     labkit_names: int
-    """different names of labkit that the cells use"""
+    """different names of labkit that the cells use; a chapter's checks are one, ``check``: a reader
+    calls each as it stands, once"""
     guesses: int
     """that the reader is asked for and that are scored"""
     words_per_question: int
@@ -148,7 +150,8 @@ def _labkit_names(code: list[str]) -> set[str]:
             if isinstance(node, ast.Attribute) and owner in modules:
                 found.add(f"{modules[owner]}.{node.attr}")
                 dotted.add(owner)
-    return found | {name for alias, name in modules.items() if alias not in dotted}
+    found |= {name for alias, name in modules.items() if alias not in dotted}
+    return {CHECK.sub(r"\1", name) for name in found}
 
 
 def table(chapters: list[Chapter]) -> str:
