@@ -43,6 +43,7 @@ EXCUSED = {
     "zero.times": "the second picture of widgets.offload_flow; each bar's time stands on it in "
     "digits, and no test reads the lengths off a painting yet",
     "plan.layouts": "drawn by pictures.curves, where it is measured",
+    "widgets.how_often": "drawn by pictures.curves, where it is measured",
     "painters.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
     "boxes",
 }

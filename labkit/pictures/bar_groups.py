@@ -40,7 +40,7 @@ def drawn(
     """A group of bars per name, then dashed lines at ``bounds``; and where all ends."""
     looks = _looks(groups)
     every = itertools.chain.from_iterable(line.values() for line in texts)
-    left = 10 + min(280.0, max(map(text_px, names)))
+    left = 16 + min(280.0, max(map(text_px, names)))
     room_px = WIDTH_PX - left - 14 - max(map(text_px, every))
     scale = room_px / _longest(groups, bounds)
     thick = 16.0 if len(looks) > 1 else 22.0

@@ -114,6 +114,8 @@ def curves(
         shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
         spoken = _spoken(series, names, y_format)
+        for mark in bounds:
+            spoken.append(f"{mark.words} {(x_format if mark.upright else y_format)(mark.value)}")
         table = _table(series, names, x_format, y_format, said(x_name, code))
         return _sketch(shapes + more, end_px, title, badge, numbers, spoken, table, words)
 

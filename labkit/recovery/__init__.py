@@ -4,16 +4,18 @@
 another number of ranks or another engine. It has three parts, each of which can be read alone:
 ``training_state`` is what a checkpoint must hold, ``sealed_folder`` how it is written so that a
 killed save does no harm (a hidden name, a digest of every file, one rename), ``incremental`` how
-nothing is written twice. All of these run in ranks. ``disturbed_run`` is a training whose ranks
-are killed at given moments, for the last exercise; ``check`` and ``hints.json`` are the exercises.
+nothing is written twice. All of these run in ranks. ``how_often`` is what saving and failing cost,
+with a board; ``Resharding`` draws who reads what. ``disturbed_check`` is a training whose ranks are
+killed at given moments, for the last exercise; ``check`` and ``hints.json`` are the exercises.
 """
 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["checkpoint"],
+    submodules=["checkpoint", "how_often"],
     submod_attrs={
+        "resharding_picture": ["Resharding"],
         "checkpoint": [
             "KINDS",
             "about",

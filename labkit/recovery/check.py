@@ -7,28 +7,19 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from math import exp
 from pathlib import Path
 from typing import Any
 
 from labkit.check import exercise, faults, hint, on_ranks, over_budget, status, wrong
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import LaunchError
+from labkit.recovery import how_often
 from labkit.recovery.disturbed_check import Enough, Training, ambush, compared
 from labkit.words import say
 
-__all__ = ["Training", "elastic", "hint", "interval", "safe_save", "slowdown", "status"]
+__all__ = ["Training", "elastic", "hint", "interval", "safe_save", "status"]
 
 KEYS = ("model", "optimizer", "scheduler", "step", "args", "rng")
-
-
-def slowdown(interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
-    """Wall time over useful time for one checkpoint every ``interval_s``, failures at random (Daly
-    2006, the complete cost function): M e^(R/M) (e^((T+C)/M) - 1) / T."""
-    exponent = (interval_s + save_s + restart_s) / mtbf_s
-    if exponent > 600:
-        return float("inf")
-    return mtbf_s * (exp(exponent) - exp(restart_s / mtbf_s)) / interval_s
 
 
 @exercise
@@ -62,28 +53,28 @@ def safe_save(answer: Callable) -> Iterator[tuple[str, str]]:
 
 @exercise
 def interval(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(save_s, mtbf_s)``: the seconds between two checkpoints, a save not counted, that
-    cost least.
+    """``answer(save_s, num_gpus)``: the seconds between two checkpoints, a save not counted, that
+    cost so many GPUs least.
 
-    Judged by ``slowdown``; budget: 1 % over the least there is.
+    The GPUs are as reliable as Llama 3's (``how_often.mtbf_s``). Judged by ``how_often.slowdown``;
+    budget: 1 % over the least there is.
     """
-    for save_s, mtbf_s in (
-        (10, 86400),
-        (300, 86400),
-        (300, 900),
-        (60, 3600),
-        (120, 100),
-        (0.5, 1e6),
+    for save_s, num_gpus in (
+        (40, 512),
+        (5, 16_384),
+        (0.5, 8),
+        (600, 16_384),
+        (300, 131_072),
+        (300, 1_000_000),
     ):
-        given = float(answer(save_s, mtbf_s))
-        case = say(
-            "a save of {save_s:g} s, a failure every {mtbf_s:g} s", save_s=save_s, mtbf_s=mtbf_s
-        )
+        given = float(answer(save_s, num_gpus))
+        case = say("{num_gpus:,} GPUs, a save of {save_s:g} s", num_gpus=num_gpus, save_s=save_s)
         if not 0 < given < float("inf"):
             yield wrong("{case}: an interval of {given:g} s is none", case=case, given=given)
             return
-        mine = slowdown(given, save_s, mtbf_s)
-        least = slowdown(_cheapest(save_s, mtbf_s), save_s, mtbf_s)
+        mtbf_s = how_often.mtbf_s(num_gpus)
+        mine = how_often.slowdown(given, save_s, mtbf_s)
+        least = how_often.slowdown(how_often.cheapest_s(save_s, mtbf_s), save_s, mtbf_s)
         if mine > 1.01 * least:
             state = "wrong" if mine > 1.5 * least else "over budget"
             yield (
@@ -97,19 +88,6 @@ def interval(answer: Callable) -> Iterator[tuple[str, str]]:
                     least=least,
                 ),
             )
-
-
-def _cheapest(save_s: float, mtbf_s: float) -> float:
-    """The minimum of ``slowdown``, by halving the part of the axis that must hold it."""
-    low = 1e-6 * mtbf_s
-    high = 2 * mtbf_s
-    for _ in range(200):
-        third = (high - low) / 3
-        if slowdown(low + third, save_s, mtbf_s) < slowdown(high - third, save_s, mtbf_s):
-            high -= third
-        else:
-            low += third
-    return low
 
 
 @exercise

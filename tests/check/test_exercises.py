@@ -33,7 +33,6 @@ OFFERED = {
     "status",
     "trace",
     "Training",
-    "slowdown",
     "regrets",
 }  # what a chapter uses, and is no exercise
 CLAIMS = {

@@ -4,6 +4,7 @@ import pytest
 
 import labkit as lab
 from labkit import words
+from labkit.pictures.sketch import Line, Words
 
 
 def test_curves_draw_lines_that_were_predicted_and_dots_that_were_measured():
@@ -28,6 +29,15 @@ def test_the_badge_says_what_there_is():
     assert lab.curves(measured=line).picture().badge == "measured"
     assert lab.curves(predicted=line).picture().badge == "predicted"
     assert "paced" in lab.curves(measured=line, badge="measured, paced").picture().badge
+
+
+def test_marks_are_upright_lines_with_their_words():
+    drawn = lab.curves(measured={"a": {2: 1.0, 9: 2.0}}, at={"save": 5, "late": 8}).picture()
+    upright = [line for line in drawn.only(Line) if line.dash == (4, 3)]
+    (first, first_end), (second, second_end) = (line.points_px for line in upright)
+    assert first[0] == first_end[0] < second[0] == second_end[0]
+    assert {"save", "late"} <= {each.text for each in drawn.only(Words)}
+    assert "save 5" in drawn.summary
 
 
 def test_bars_have_units_and_bounds():

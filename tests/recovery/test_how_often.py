@@ -1,0 +1,64 @@
+"""How often to save: the formula, its least point, and the board that shows both."""
+
+import re
+
+import pytest
+from browserless import from_browser
+
+from labkit import widgets
+from labkit.recovery import how_often
+from labkit.recovery import how_often_board as board
+
+
+def test_the_cost_is_least_where_dalys_paper_has_it():
+    """Figures 3 to 5: a save of 5 minutes; M of 24 h, 6 h and 15 min: 117, 57 and 9.1 minutes."""
+    for mtbf_min, published_min in ((1440, 117), (360, 57), (15, 9.1)):
+        cheapest_s = how_often.cheapest_s(300, 60 * mtbf_min)
+        assert cheapest_s / 60 == pytest.approx(published_min, rel=0.012)
+    assert how_often.slowdown(10, 0, 1e9) == pytest.approx(1)
+    assert how_often.slowdown(10, 5, 1e9) == pytest.approx(1.5)
+    assert how_often.slowdown(1e6, 1, 1) == float("inf")
+
+
+def test_the_time_to_come_back_lifts_the_cost_and_does_not_move_its_least_point():
+    around = [how_often.cheapest_s(60, 11_000) * factor for factor in (0.9, 1.0, 1.1)]
+    for restart_s in (0, 300, 3600):
+        lost = [how_often.lost_share(each, 60, 11_000, restart_s) for each in around]
+        assert min(lost) == lost[1]
+        assert lost[1] >= how_often.lost_share(around[1], 60, 11_000)
+
+
+def test_llama_3_fails_once_in_three_hours_and_eight_such_gpus_once_in_nine_months():
+    assert how_often.mtbf_s(16_384) == pytest.approx(54 * 86_400 / 419)
+    assert how_often.mtbf_s(8) / 86_400 == pytest.approx(264, abs=1)
+    with pytest.raises(ValueError, match="num_gpus is a whole number"):
+        how_often.mtbf_s(0)
+
+
+def test_lost_share_is_what_the_slowdown_leaves():
+    slow = how_often.slowdown(1000, 60, 11_000, 300)
+    assert how_often.lost_share(1000, 60, 11_000, 300) == pytest.approx(1 - 1 / slow)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_page_of_the_board_says_its_least_point(language):
+    made = widgets.how_often(language)
+    for num_gpus, page in zip(board.GPUS, made.book.drawn(), strict=True):
+        best_s = how_often.cheapest_s(60, how_often.mtbf_s(num_gpus))
+        least = how_often.lost_share(best_s, 60, how_often.mtbf_s(num_gpus), 300)
+        told = re.sub("<[^>]+>", " ", page.rpartition("</svg>")[2])
+        assert f"{num_gpus:,}" in told and f"{100 * least:.1f} %" in told
+    assert made.book.num_bytes < 1_500_000
+
+
+def test_another_save_time_draws_other_pages():
+    made = widgets.how_often()
+    before = made.book.drawn()
+    from_browser(made.controls["save_s"], index=0)
+    assert made.book.drawn() != before
+    assert made.scene().heading == "What saving and failing cost"
+
+
+def test_what_no_control_offers_is_refused():
+    with pytest.raises(ValueError, match=r"num_gpus is one of 8, 64, .*; got 7"):
+        widgets.how_often(num_gpus=7)
