@@ -1,5 +1,5 @@
-"""An axis of numbers: where values lie, round numbers along it, linear or logarithmic; and what lies
-across a pair of them: the grid, and marks."""
+"""An axis of numbers: where values lie, round numbers along it, linear or logarithmic; and what
+lies across a pair of them: the grid, and marks."""
 
 import itertools
 from collections.abc import Callable, Sequence
