@@ -2,7 +2,8 @@
 ``notebooks/src/zh/NN_name.md``; ``notebooks/README.md`` has the formats.
 
     python notebooks/build.py                     write the notebooks, COVERAGE.md, ERRATA.md,
-                                                  GLOSSARY.md and the tables of both README.md
+                                                  GLOSSARY.md, index.ipynb with its map, and the
+                                                  tables of both README.md
     python notebooks/build.py --check             write nothing; list the stale files, exit 1 if any
     python notebooks/build.py --stamp 08 KEY ...  declare that the Chinese of these cells of chapter
                                                   08 renders the English as it is now
@@ -18,6 +19,7 @@ import builds
 import chinese
 import comments
 import errata
+import front
 import glossary
 import pace
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
@@ -115,6 +117,7 @@ def expected(root: Path) -> dict[Path, str]:
         files[paced] = between(text, "pace", pace.table(chapters))
     if known:
         files[root / "notebooks" / "GLOSSARY.md"] = glossary.page(known)
+    files |= front.files(root, chapters)
     files[root / "README.md"] = readme((root / "README.md").read_text(encoding="utf-8"), chapters)
     return files
 
