@@ -21,6 +21,7 @@ import comments
 import errata
 import front
 import glossary
+import headlines
 import pace
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
 
@@ -59,18 +60,31 @@ def _section_order(section: str) -> tuple[bool, list[int]]:
     return not section[0].isdigit(), [int(part) for part in re.findall(r"\d+", section)]
 
 
-def readme(text: str, chapters: list[Chapter]) -> str:
-    """README.md with the chapter table between its two markers written anew."""
-    rows = ["| chapter | 中文 | sections | minutes | solved |", "| --- | --- | --- | --- | --- |"]
+HEADS = {
+    "en": ["| chapter | 中文 | sections | minutes | solved |", "| --- | --- | --- | --- | --- |"],
+    "zh": ["| 章 | English | 小节 | 分钟 | 附解答 |", "| --- | --- | --- | --- | --- |"],
+}
+READMES = {"en": "README.md", "zh": "README.zh.md"}
+SOLVED = {"en": "solved", "zh": "解答"}
+
+
+def readme(root: Path, text: str, chapters: list[Chapter], language: str = "en") -> str:
+    """A README with the chapter table between its two markers written anew, and the measured lines
+    where it has markers for them."""
+    rows = [*HEADS[language]]
     for chapter in chapters:
         title = chapter.cells[0]
         file = f"{chapter.name}.ipynb"
+        english = f"[{heading(title.source)}](notebooks/{file})"
+        chinese_title = f"[{heading(title.chinese)}](notebooks/zh/{file})"
+        titles = [english, chinese_title] if language == "en" else [chinese_title, english]
+        below = f"notebooks/{builds.FOLDERS[language, 'solution']}/{file}"
         rows.append(
-            f"| {file[:2]} [{heading(title.source)}](notebooks/{file}) | "
-            f"[{heading(title.chinese)}](notebooks/zh/{file}) | "
-            f"{', '.join(chapter.header['sections'])} | {chapter.header['minutes']} | "
-            f"[solved](notebooks/solutions/{file}) |"
+            f"| {file[:2]} {' | '.join(titles)} | {', '.join(chapter.header['sections'])} | "
+            f"{chapter.header['minutes']} | [{SOLVED[language]}]({below}) |"
         )
+    if "<!-- numbers -->" in text and (root / headlines.RESULTS).exists():
+        text = between(text, "numbers", headlines.lines(root, language))
     return between(text, "chapters", "\n".join(rows))
 
 
@@ -118,7 +132,10 @@ def expected(root: Path) -> dict[Path, str]:
     if known:
         files[root / "notebooks" / "GLOSSARY.md"] = glossary.page(known)
     files |= front.files(root, chapters)
-    files[root / "README.md"] = readme((root / "README.md").read_text(encoding="utf-8"), chapters)
+    for language, name in READMES.items():
+        if language == "en" or (root / name).exists():
+            text = (root / name).read_text(encoding="utf-8")
+            files[root / name] = readme(root, text, chapters, language)
     return files
 
 

@@ -1,16 +1,14 @@
 """The book in Chromium, the network cut: a small course, and every page of the real one."""
 
 import re
-from pathlib import Path
 
 import book
 import checked
 import nbformat
 import pages
 import pytest
-from axe_playwright_python.base import AXE_FILE_PATH
 from browser.contrast import COLOURS, contrast
-from small import CHAPTERS, ROOT, loaded, text_of
+from small import CHAPTERS, ROOT, loaded, text_of, violations
 
 from labkit import widgets
 from labkit.pictures import mime
@@ -213,17 +211,6 @@ def test_a_narrow_window_cuts_nothing_off(read):
         page.set_viewport_size({"width": 400, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") == 400
         assert page.locator("nav details").first.get_attribute("open") is None
-
-
-def violations(page, *rules):
-    """What axe-core finds, by these rules or by all: rule and elements."""
-    page.evaluate(Path(AXE_FILE_PATH).read_text(encoding="utf-8"))
-    options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
-    return page.evaluate(
-        """async options => (await axe.run(options)).violations.map(
-        rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))])""",
-        options,
-    )
 
 
 def merge_alike(page):
