@@ -14,7 +14,7 @@ SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope
 .NOTPARALLEL:
 
 lab: env
-	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/index.ipynb
 
 # Three steps, one after another: all of them are run and shown, and one that fails fails the whole.
 test: env

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import builds
 import checked
+import front
 import jinja2
 import nbformat
 from chapter import sources
@@ -96,8 +97,15 @@ def _write_language(root: Path, out: Path, chapters: list[Page]) -> int:
         site=TITLE,
     )
     (out / below).mkdir(exist_ok=True)
+    names = {page.name for page in built}
     contents = templates.get_template("contents.html.j2").render(
-        file="index.html", page=None, title=say["home"], headings=[], viewer=""
+        file="index.html",
+        page=None,
+        title=say["home"],
+        headings=[],
+        viewer="",
+        built=names,
+        front=front.of_book(root, language, names, {"site": TITLE, **say}),
     )
     (out / below / "index.html").write_text(contents, encoding="utf-8")
     index = []

@@ -2,7 +2,8 @@
 ``notebooks/src/zh/NN_name.md``; ``notebooks/README.md`` has the formats.
 
     python notebooks/build.py                     write the notebooks, COVERAGE.md, ERRATA.md,
-                                                  GLOSSARY.md and the tables of both README.md
+                                                  GLOSSARY.md, index.ipynb with its map, and the
+                                                  tables of both README.md
     python notebooks/build.py --check             write nothing; list the stale files, exit 1 if any
     python notebooks/build.py --stamp 08 KEY ...  declare that the Chinese of these cells of chapter
                                                   08 renders the English as it is now
@@ -18,7 +19,9 @@ import builds
 import chinese
 import comments
 import errata
+import front
 import glossary
+import headlines
 import pace
 from chapter import NAME, Chapter, chinese_of, heading, prose, read, sections, sources
 
@@ -57,18 +60,31 @@ def _section_order(section: str) -> tuple[bool, list[int]]:
     return not section[0].isdigit(), [int(part) for part in re.findall(r"\d+", section)]
 
 
-def readme(text: str, chapters: list[Chapter]) -> str:
-    """README.md with the chapter table between its two markers written anew."""
-    rows = ["| chapter | 中文 | sections | minutes | solved |", "| --- | --- | --- | --- | --- |"]
+HEADS = {
+    "en": ["| chapter | 中文 | sections | minutes | solved |", "| --- | --- | --- | --- | --- |"],
+    "zh": ["| 章 | English | 小节 | 分钟 | 附解答 |", "| --- | --- | --- | --- | --- |"],
+}
+READMES = {"en": "README.md", "zh": "README.zh.md"}
+SOLVED = {"en": "solved", "zh": "解答"}
+
+
+def readme(root: Path, text: str, chapters: list[Chapter], language: str = "en") -> str:
+    """A README with the chapter table between its two markers written anew, and the measured lines
+    where it has markers for them."""
+    rows = [*HEADS[language]]
     for chapter in chapters:
         title = chapter.cells[0]
         file = f"{chapter.name}.ipynb"
+        english = f"[{heading(title.source)}](notebooks/{file})"
+        chinese_title = f"[{heading(title.chinese)}](notebooks/zh/{file})"
+        titles = [english, chinese_title] if language == "en" else [chinese_title, english]
+        below = f"notebooks/{builds.FOLDERS[language, 'solution']}/{file}"
         rows.append(
-            f"| {file[:2]} [{heading(title.source)}](notebooks/{file}) | "
-            f"[{heading(title.chinese)}](notebooks/zh/{file}) | "
-            f"{', '.join(chapter.header['sections'])} | {chapter.header['minutes']} | "
-            f"[solved](notebooks/solutions/{file}) |"
+            f"| {file[:2]} {' | '.join(titles)} | {', '.join(chapter.header['sections'])} | "
+            f"{chapter.header['minutes']} | [{SOLVED[language]}]({below}) |"
         )
+    if "<!-- numbers -->" in text and (root / headlines.RESULTS).exists():
+        text = between(text, "numbers", headlines.lines(root, language))
     return between(text, "chapters", "\n".join(rows))
 
 
@@ -115,7 +131,11 @@ def expected(root: Path) -> dict[Path, str]:
         files[paced] = between(text, "pace", pace.table(chapters))
     if known:
         files[root / "notebooks" / "GLOSSARY.md"] = glossary.page(known)
-    files[root / "README.md"] = readme((root / "README.md").read_text(encoding="utf-8"), chapters)
+    files |= front.files(root, chapters)
+    for language, name in READMES.items():
+        if language == "en" or (root / name).exists():
+            text = (root / name).read_text(encoding="utf-8")
+            files[root / name] = readme(root, text, chapters, language)
     return files
 
 

@@ -3,7 +3,7 @@ filled as far as its exercises are passed."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -89,14 +89,19 @@ class Course(Shown):
 
 def course() -> Course:
     """The map of the course: what there is to read, how long it takes, and what has been done."""
-    stops = {stop.number: stop for stop in _stops(NOTEBOOKS)}
+    return Course(lanes=in_lanes(_stops(NOTEBOOKS)))
+
+
+def in_lanes(stops: Iterable[Stop]) -> dict[str, tuple[Stop, ...]]:
+    """Chapters by the question that they answer; those that answer none come last."""
+    rest = {stop.number: stop for stop in stops}
     lanes = {}
     for name, numbers in LANES.items():
-        if found := tuple(stops.pop(number) for number in numbers if number in stops):
+        if found := tuple(rest.pop(number) for number in numbers if number in rest):
             lanes[name] = found
-    if stops:
-        lanes["other"] = tuple(stops.values())
-    return Course(lanes=lanes)
+    if rest:
+        lanes["other"] = tuple(rest.values())
+    return lanes
 
 
 def _stops(folder: Path) -> Iterator[Stop]:
@@ -170,13 +175,15 @@ def _box(stop: Stop, x: float, y: float, colour: str, code: str) -> list[Shape]:
 
 def _below(stop: Stop, say: Mapping[str, str]) -> str:
     """What a chapter takes, and how much of it is done."""
+    if not stop.exercises:
+        return say["minutes"].format(stop.minutes)
     return say["passed"].format(stop.minutes, stop.passed, stop.exercises)
 
 
 def _wrapped(text: str, room_px: float, size_px: float) -> list[str]:
     """Lines that fit, broken between words, and between Chinese characters."""
     lines = [""]
-    for piece in re.findall(r"[!-~]+ ?|.", text):
+    for piece in re.findall(r"[!-~]+ ?[，。？：；、）]*|.[，。？：；、）]*", text):
         if lines[-1] and text_px((lines[-1] + piece).rstrip(), size_px) > room_px:
             lines.append("")
         lines[-1] += piece

@@ -1,16 +1,14 @@
 """The book in Chromium, the network cut: a small course, and every page of the real one."""
 
 import re
-from pathlib import Path
 
 import book
 import checked
 import nbformat
 import pages
 import pytest
-from axe_playwright_python.base import AXE_FILE_PATH
 from browser.contrast import COLOURS, contrast
-from small import CHAPTERS, ROOT, loaded, text_of
+from small import CHAPTERS, ROOT, loaded, text_of, violations
 
 from labkit import widgets
 from labkit.pictures import mime
@@ -218,6 +216,7 @@ def test_a_narrow_window_cuts_nothing_off(read):
         assert page.locator("nav details").first.get_attribute("open") is None
 
 
+<<<<<<< HEAD
 def violations(page, **options):
     """What axe-core finds, by all its rules or as its options say: rule and elements."""
     if not page.evaluate("'axe' in window"):
@@ -230,6 +229,8 @@ def violations(page, **options):
     )
 
 
+=======
+>>>>>>> front
 def merge_alike(page):
     """In code, of the words that look the same in both themes the first keeps its element: a page
     has thousands, and axe measures the contrast of each."""
