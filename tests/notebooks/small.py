@@ -171,12 +171,13 @@ def rendered_cells(name, language, notebook):
     return pages.rendered(page)[0]
 
 
-def violations(page, *rules):
-    """What axe-core finds, by these rules or by all: rule and elements."""
+def violations(page, **options):
+    """What axe-core finds, by all its rules or as its options say: rule and elements."""
     from axe_playwright_python.base import AXE_FILE_PATH  # only where there is a browser
 
-    page.evaluate(Path(AXE_FILE_PATH).read_text(encoding="utf-8"))
-    options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(Path(AXE_FILE_PATH).read_text(encoding="utf-8"))
+    options["resultTypes"] = ["violations"]
     return page.evaluate(
         """async options => (await axe.run(options)).violations.map(
         rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))])""",

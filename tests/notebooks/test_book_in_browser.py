@@ -29,7 +29,6 @@ LOOK = """() => {
   const words = document.querySelectorAll('.code pre span:not(:has(*))');
   return [words, [...words].map(look)];
 }"""
-AXE = Path(AXE_FILE_PATH).read_text(encoding="utf-8")
 CONTRAST = {"runOnly": ["color-contrast"]}
 NO_CONTRAST = {"rules": {"color-contrast": {"enabled": False}}}
 NOTE = f"""() => {{
@@ -216,21 +215,6 @@ def test_a_narrow_window_cuts_nothing_off(read):
         assert page.locator("nav details").first.get_attribute("open") is None
 
 
-<<<<<<< HEAD
-def violations(page, **options):
-    """What axe-core finds, by all its rules or as its options say: rule and elements."""
-    if not page.evaluate("'axe' in window"):
-        page.evaluate(AXE)
-    options["resultTypes"] = ["violations"]
-    return page.evaluate(
-        """async options => (await axe.run(options)).violations.map(
-        rule => [rule.id, rule.nodes.map(node => node.html.slice(0, 200))])""",
-        options,
-    )
-
-
-=======
->>>>>>> front
 def merge_alike(page):
     """In code, of the words that look the same in both themes the first keeps its element: a page
     has thousands, and axe measures the contrast of each."""
