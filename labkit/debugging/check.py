@@ -100,7 +100,8 @@ def case_two(mended: Callable, finding: object = None) -> Found:
         [(4.0, 0.1), (2.0, 0.2), (6.0, 0.9)],
     ):
         each = [_named(rank, *pair) for rank, pair in enumerate(pairs)]
-        right = {name: _mean([mine[name] for mine in each]) for name in ("loss", "accuracy")}
+        losses, accuracies = zip(*pairs, strict=True)
+        right = {"loss": _mean(losses), "accuracy": _mean(accuracies)}
         yield from _tried(mended, each, [right] * len(each), most_calls=2)
 
 

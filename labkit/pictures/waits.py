@@ -101,8 +101,7 @@ def diagnosis(
         states = {state_of(ending, waits) for ending in endings}
         keys, end_px = legend(_keys(states, odd, waits, names), 0, 62 + _ROW_PX * len(rows))
         heading = translated(FAULTS[finding.fault], code) if finding else names["unknown"]
-        listed = names["comma"].join(map(str, odd))
-        who = names["many" if len(odd) > 1 else "one"].format(listed) if odd else names["nobody"]
+        who = _listed(odd, names)
         told = "; ".join(_told(row, names) for row in rows)
         return Sketch(
             shapes=(*_drawn(rows, names, _LEFT_PX if waits else 0), *_arrows(waits), *keys),
@@ -127,6 +126,14 @@ def _row(ending: Outcome, waits: Waits, odd: Collection[int], names: Mapping[str
         where=where,
         odd=ending.rank in odd,
     )
+
+
+def _listed(ranks: Sequence[int], names: Mapping[str, str]) -> str:
+    """ "rank 1", "ranks 0, 2", or that there is none."""
+    if not ranks:
+        return names["nobody"]
+    form = names["many" if len(ranks) > 1 else "one"]
+    return form.format(names["comma"].join(map(str, ranks)))
 
 
 def _drawn(rows: Sequence[_Row], names: Mapping[str, str], left: float) -> list[Shape]:
@@ -228,7 +235,9 @@ def _does(ending: Outcome, names: Mapping[str, str]) -> str:
 
 def _raised(message: str, names: Mapping[str, str]) -> str:
     """What an exception says, without the words that are the same on every rank."""
-    calls, other, room = _CALLS.findall(message), _OTHER.search(message), _ROOM.search(message)
+    calls = _CALLS.findall(message)
+    other = _OTHER.search(message)
+    room = _ROOM.search(message)
     if other and len(calls) == 2:
         mine, theirs = map(" ".join, calls)
         return names["calls"].format(mine=mine, rank=other[1], theirs=theirs)
