@@ -457,7 +457,8 @@ told.score("mismatched_op")
 # | the report | the watchdog's lines of all ranks, sorted by `SeqNum` |
 # | the flight recorder, read by labkit | it is on by default (`TORCH_FR_BUFFER_SIZE`, 2000 calls). `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and `TORCH_FR_DUMP_TEMP_FILE=/shared/trace_` leave a file per rank |
 # | `check.trace(run)` | `torchfrtrace -p trace_ /shared` compares these files; it comes with torch |
-# | where each rank is, `job.stacks()` | `py-spy dump --pid`, on every node |
+# | where each rank is, `job.stacks()` | `py-spy dump --pid`, on every node; or `faulthandler.dump_traceback_later(900)` when the script begins |
+# | who never comes to a barrier | `dist.monitored_barrier()` on a group of gloo names them |
 # | the echo and the cause | `@record` of `torch.distributed.elastic`: torchrun then reports the rank that failed first |
 # | what each rank printed | `torchrun --redirects 3 --log-dir logs`: a file per rank |
 # | (no network to look at) | `NCCL_DEBUG=INFO`: which network and which ring NCCL took |
