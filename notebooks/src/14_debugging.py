@@ -193,7 +193,7 @@ def epoch():
 verdict(epoch)
 
 # %% [markdown]
-# (Rank 1 waits with five numbers: four weights and a bias, in one [bucket](GLOSSARY.md#bucket).) Usually a sampler gives every rank as many batches: `drop_last=True` drops the rest, and by default some samples are repeated. DDP has another cure, `join()`: a rank that is done takes part in the others' all-reduces with zeros.
+# (Rank 1 waits with five numbers: four weights and a bias, in one [bucket](GLOSSARY.md#bucket).) Usually a sampler gives every rank as many batches: `drop_last=True` drops the rest; by default it repeats some samples. DDP has another cure, `join()`: a rank that is done takes part in the others' all-reduces with zeros.
 
 
 # %%
@@ -463,7 +463,7 @@ told.score("mismatched_op")
 # | what each rank printed | `torchrun --redirects 3 --log-dir logs`: a file per rank |
 # | (no network to look at) | `NCCL_DEBUG=INFO`: which network and which ring NCCL took |
 #
-# Only silence has no line. A rank that was killed says nothing at all, so count who is missing.
+# A rank that was killed prints nothing at all, so also count who is missing.
 
 # %% [markdown]
 # ## Numbers that go wrong
@@ -632,7 +632,7 @@ lab.curves(measured=alive, x="step", unit="bytes", title="Bytes alive after each
 # - `torch.save(model)` stores the class as a name, and reading it back may call any function. Save the `state_dict`, and load with `weights_only=True`, the default (chapter 13).
 # - One all-reduce per weight pays the latency each time. DDP's buckets exist for that (chapter 03).
 # - A batch has to be copied to the card once. What costs is to wait for it: from pinned host memory, which the system never moves, `batch.to(device, non_blocking=True)` lets the program go on.
-# - A sampler whose `set_epoch` is forgotten fails nowhere, and every epoch has the order of the first (chapter 03):
+# - A sampler whose `set_epoch` is forgotten fails nowhere, and every epoch has the order of the first (chapter 03).
 #
 # <details><summary>Erratum 19.9: torch.save(model) stores the CUDA context</summary>
 #
@@ -645,6 +645,8 @@ lab.curves(measured=alive, x="step", unit="bytes", title="Bytes alive after each
 # A new batch must be copied once, wherever the call stands, and for what is already there `to` copies nothing: `batch.to(batch.device) is batch` is True. What costs is a second copy, and a wait for the first.
 #
 # </details>
+#
+# To find a forgotten `set_epoch`, look at the first samples of two epochs:
 
 # %%
 from torch.utils.data import DistributedSampler
