@@ -423,7 +423,7 @@ plain_us = max(lab.launch(small_calls))
 lab.bars({"plain": plain_us, "DETAIL": compared_us}, unit="us", title="A small sum")
 
 # %% [markdown] sections="8.11.2"
-# So it is for a search, not for training: every call pays the difference, however small its message is.
+# So it is for a search, not for training: every call pays the difference, however small its message is, and a step with 20 buckets pays it 20 times.
 #
 # ## The same on a real cluster
 #
@@ -728,14 +728,15 @@ largest.score("activations")
 # Five cures, one at a time, on the same model and batch. With "microbatches" each step takes the four sequences one by one; "checkpointing" computes the blocks again in the backward; "bf16" is autocast. Which one lowers the peak most here?
 
 # %%
-best = lab.guess("the cure that saves most", choices=cure_run.CURES)
+cures = list(tried)[1:]  # the first is none
+best = lab.guess("the cure that saves most", choices=cures)
 
 # %%
 peaks = {cure or "none": got.footprint.peak_bytes for cure, got in tried.items()}
 lab.bars(peaks, unit="bytes", title="Peak of a rank, one cure at a time")
 
 # %%
-best.score(min(cure_run.CURES, key=peaks.get))
+best.score(min(cures, key=peaks.get))
 
 # %% [markdown]
 # And the price: the time, relative to the plain step, and how far the new weights are from those of the plain step.
