@@ -505,6 +505,7 @@ def refuse_nan(group, bucket):
     return allreduce_hook(group, bucket)
 
 
+# %%
 def guarded():
     net = DDP(torch.nn.Linear(4, 1))
     net.register_comm_hook(dist.group.WORLD, refuse_nan)
