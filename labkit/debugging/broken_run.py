@@ -3,12 +3,15 @@
 error = broken_run.verdict(save_and_wait, ranks=3)
 error                                  # in a notebook: the report, a row per rank
 lab.table(broken_run.places(error))    # where each rank is, and nothing about who is odd
+lab.table(broken_run.places(job))      # the same of a run that hangs now
 """
 
+import time
 from collections.abc import Callable
 
 from labkit.launching import launcher
-from labkit.launching.verdicts.outcome import FAULTS, is_echo
+from labkit.launching.job import Job
+from labkit.launching.verdicts.outcome import Outcome, is_echo
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.words import say
 
@@ -28,21 +31,43 @@ def verdict(
     )
 
 
-def places(error: LaunchError) -> list[dict]:
-    """Where each rank was when the run was judged, as a stack from outside tells it: rank, how it
-    ended, and the line. It does not say which rank is odd, nor what is wrong."""
-    rows = []
-    for outcome in error.outcomes:
-        where = outcome.error.get("where", {}) if outcome.how == "failed" else outcome.where
-        how = {"stuck": say("is still in a call"), "returned": say("returned")}.get(
-            outcome.how, outcome.error.get("type", outcome.how)
-        )
-        how = say("lost its peer") if is_echo(outcome) else how
-        text = where.get("text", "") if outcome.how != "returned" else ""
-        rows.append({"rank": outcome.rank, "state": how, "line": text})
-    return rows
+def places(seen: LaunchError | Job) -> list[dict]:
+    """Where each rank was when the run was judged, or is in a run that is still under way, as a
+    stack from outside tells it: rank, how it is, and the line. It does not say which rank is odd,
+    nor what is wrong. Of a run under way it waits until every rank is in a call, 10 s at most."""
+    return _now(seen) if isinstance(seen, Job) else [_judged(each) for each in seen.outcomes]
 
 
-def meanings() -> list[dict]:
-    """The faults that labkit knows: name and meaning, a row each."""
-    return [{"fault": name, "means": say(means)} for name, means in FAULTS.items()]
+def _judged(outcome: Outcome) -> dict:
+    """A rank of a run that has ended."""
+    where = outcome.error.get("where", {}) if outcome.how == "failed" else outcome.where
+    how = {"stuck": say("is still in a call"), "returned": say("returned")}.get(
+        outcome.how, outcome.error.get("type", outcome.how)
+    )
+    how = say("lost its peer") if is_echo(outcome) else how
+    text = where.get("text", "") if outcome.how != "returned" else ""
+    return {"rank": outcome.rank, "state": how, "line": text}
+
+
+def _now(job: Job) -> list[dict]:
+    """The ranks of a run under way."""
+    limit = time.monotonic() + 10
+    rows = job.progress
+    while not _all_in_a_call(rows, job.num_ranks) and not job.done and time.monotonic() < limit:
+        time.sleep(0.05)
+        rows = job.progress
+    is_in = {True: say("is still in a call"), False: say("runs")}
+    return [
+        {
+            "rank": row["rank"],
+            "state": is_in[bool(row["where"].get("call"))],
+            "line": row["where"].get("text", ""),
+        }
+        for row in rows
+    ]
+
+
+def _all_in_a_call(rows: list[dict], num_ranks: int) -> bool:
+    """Whether each rank stands in a call that a line of its own made."""
+    seen = [row["where"] for row in rows if row["where"].get("call") and row["where"].get("text")]
+    return len(seen) == num_ranks

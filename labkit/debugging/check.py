@@ -48,18 +48,14 @@ TRUTH = {
     "case_two": Truth(
         "swapped_order",
         (2,),
-        (
-            "dist.all_reduce(loss)",
-            "dist.all_reduce(accuracy)",
-            "if not late:",
-            "if late:",
-            "late = accuracy < 0.5",
-        ),
+        ("for name, value in metrics.items():", "dist.all_reduce(mean)"),
     ),
     "case_three": Truth("uneven_inputs", (1,), ("dist.all_reduce(grad)", "for x in batches:")),
     "case_four": Truth("send_cycle", (0, 1, 2), ("dist.send(x, dst=after)",)),
     "case_five": Truth(
-        "diverged_replica", (1,), ("grad *= limit / norm", "norm = grad.norm()", "if norm > limit:")
+        "diverged_replica",
+        (0, 1, 2),
+        ("norm = grad.norm()", "grad *= limit / norm", "if norm > limit:"),
     ),
     "case_six": Truth("nan", (2,), ("mean = losses.mean()",)),
 }
@@ -94,16 +90,26 @@ def _losses(rank: int, steps: int) -> list[float]:
 
 @exercise
 def case_two(mended: Callable, finding: object = None) -> Found:
-    """``mended(loss, accuracy)`` returns the means of both over the ranks. Budget: two messages."""
+    """``mended(metrics)`` returns the means over the ranks, by name, whatever the order in which a
+    rank names them. Budget: two messages."""
     if (yield from _found("case_two", finding)):
         return
-    for each in (
+    for pairs in (
         [(2.0, 0.25), (1.0, 0.75), (3.0, 1.0), (6.0, 0.0)],
         [(1.0, 0.9), (5.0, 0.3)],
-        [(4.0, 0.1), (2.0, 0.2)],
+        [(4.0, 0.1), (2.0, 0.2), (6.0, 0.9)],
     ):
-        right = [_mean(column) for column in zip(*each, strict=True)]
-        yield from _tried(mended, each, [right] * len(each), most_calls=2, spread=True)
+        each = [_named(rank, *pair) for rank, pair in enumerate(pairs)]
+        losses, accuracies = zip(*pairs, strict=True)
+        right = {"loss": _mean(losses), "accuracy": _mean(accuracies)}
+        yield from _tried(mended, each, [right] * len(each), most_calls=2)
+
+
+def _named(rank: int, loss: float, accuracy: float) -> dict[str, float]:
+    """A rank's numbers; the odd ranks name them in another order."""
+    if rank % 2:
+        return {"accuracy": accuracy, "loss": loss}
+    return {"loss": loss, "accuracy": accuracy}
 
 
 @exercise
@@ -231,11 +237,10 @@ def _tried(
     right: Sequence,
     *args: object,
     most_calls: int = 0,
-    spread: bool = False,
 ) -> Generator[tuple[str, str], None, Run]:
     """Runs a mended function, rank r with ``each[r]``; yields how what they return differs from
     ``right[r]``."""
-    run = on_ranks(len(each), _called, work, each, args, spread)
+    run = on_ranks(len(each), _called, work, each, args)
     for r, (got, num_calls) in enumerate(run):
         if not _equal(got, right[r]):
             yield wrong(
@@ -260,6 +265,9 @@ def _tried(
 
 
 def _equal(got: object, right: object) -> bool:
+    if isinstance(right, dict):
+        has_names = isinstance(got, dict) and set(got) == set(right)
+        return has_names and all(_equal(got[name], right[name]) for name in right)
     if isinstance(right, (list, tuple)):
         is_as_long = isinstance(got, (list, tuple)) and len(got) == len(right)
         return is_as_long and all(map(_equal, got, right))
@@ -274,7 +282,7 @@ def _mean(numbers: Iterable[float]) -> float:
 # --- in the ranks ---
 
 
-def _called(work: Callable, each: Sequence, args: Sequence, spread: bool) -> tuple[object, int]:
+def _called(work: Callable, each: Sequence, args: Sequence) -> tuple[object, int]:
     """What a rank's answer is, as plain numbers, and how many collectives it called."""
     import torch.distributed as dist
 
@@ -282,7 +290,7 @@ def _called(work: Callable, each: Sequence, args: Sequence, spread: bool) -> tup
 
     mine = each[dist.get_rank()]
     with traffic.count() as counted:
-        got = work(*mine) if spread else work(mine, *args)
+        got = work(mine, *args)
     return _plain(got), counted.calls.total()
 
 
@@ -323,4 +331,6 @@ def _plain(got: object) -> object:
 
     if isinstance(got, torch.Tensor):
         return got.tolist()
+    if isinstance(got, dict):
+        return {name: _plain(one) for name, one in got.items()}
     return [_plain(one) for one in got] if isinstance(got, (list, tuple)) else got

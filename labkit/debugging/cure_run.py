@@ -3,7 +3,7 @@
     run = lab.launch(cure_run.steps, ("", "microbatches", "FSDP"), ranks=2)
     run[0]["FSDP"].footprint.peak_bytes
 
-The model is the transformer of the course, 4 blocks of width 128 with 4 sequences of 128 tokens on
+The model is the transformer of the course, 2 blocks of width 128 with 4 sequences of 128 tokens on
 each rank. The first of two steps makes the optimizer's states, the second is watched.
 """
 
@@ -58,7 +58,7 @@ def _watched(cure: str) -> Watched:
     from labkit.measure import memory
 
     torch.manual_seed(0)
-    net = model.Transformer(4, 128, 4, max_len=128)
+    net = model.Transformer(2, 128, 4, max_len=128)
     length = 64 if cure == "half the length" else 128
     batch = [part[:, :length] for part in model.story_tokens(4, 128, seed=dist.get_rank())]
     if cure == "checkpointing":

@@ -219,7 +219,7 @@ def footprint(
         keys, end_px = legend(_footprint_keys(both, names), 0, _TOP_PX + _HIGH_PX + 22)
         numbers = tuple(
             (
-                f"{names['peak']}{words['comma']}{badge}",
+                f"{names['peak']}{words['comma']}{badge}" if measured else names["peak"],
                 f"{format_bytes(each.peak_bytes)} ({each.peak})",
             )
             for badge, each in zip(badges, both, strict=True)
@@ -257,7 +257,7 @@ def _bars(both: Sequence[Footprint], labels: Sequence[str], marked: str) -> list
     most = max(each.peak_bytes for each in both) or 1
     bottom = _TOP_PX + _HIGH_PX
     scale = _HIGH_PX / (1.04 * most)
-    marks = [(value, short(format_bytes(value))) for value in ticks(0, most, 5).tolist()]
+    marks = [(value, short(format_bytes(value))) for value in ticks(0, 1.04 * most, 5).tolist()]
     left = 14 + max(text_px(text, 11) for _, text in marks)
     pitch = (WIDTH_PX - left) / len(labels)
     shapes: list[Shape] = []

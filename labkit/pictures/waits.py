@@ -40,6 +40,11 @@ _WORDS = (
     ("colon", ": "),
     ("comma", "list|, "),
     ("odd", "the odd one"),
+    ("who", "odd|odd"),
+    ("one", "rank {}"),
+    ("many", "ranks {}"),
+    ("calls", "{mine}, but rank {rank}: {theirs}"),
+    ("room", "{wanted} wanted, {free} free of {capacity}"),
     ("arrow", "waits for"),
     ("unknown", "A run that did not end well"),
     ("summary", "{fault}: {odd}. {rows}."),
@@ -48,6 +53,13 @@ _WORDS = (
 WORDS = catalogue(_WORDS)
 _NOISE = re.compile(r"^\[enforce fail at [^\]]*\] err == 0\. ")
 """What torch's allocator says before it comes to the point"""
+_CALLS = re.compile(r"OpType=(\w+), TensorShape=(\[[\d, ]*\])")
+"""What a rank called, as TORCH_DISTRIBUTED_DEBUG=DETAIL tells it"""
+_OTHER = re.compile(r"but Rank (\d+) is running")
+_ROOM = re.compile(
+    r"Tried to allocate (\S+ \w+).* capacity of (\S+ \w+) of which (\S+ \w+) is free"
+)
+"""A device that is full, in torch's words"""
 MOST_ROWS = 16
 _ROW_PX = 40.0
 _LEFT_PX = 96.0
@@ -89,14 +101,14 @@ def diagnosis(
         states = {state_of(ending, waits) for ending in endings}
         keys, end_px = legend(_keys(states, odd, waits, names), 0, 62 + _ROW_PX * len(rows))
         heading = translated(FAULTS[finding.fault], code) if finding else names["unknown"]
-        who = names["comma"].join(f"rank {rank}" for rank in odd) or names["nobody"]
+        who = _listed(odd, names)
         told = "; ".join(_told(row, names) for row in rows)
         return Sketch(
-            shapes=(*_drawn(rows, names), *_arrows(waits), *keys),
+            shapes=(*_drawn(rows, names, _LEFT_PX if waits else 0), *_arrows(waits), *keys),
             height_px=end_px,
-            heading=heading,
+            heading=heading[:1].upper() + heading[1:],
             badge=words["measured"],
-            numbers=((names["odd"], who),) if odd else (),
+            numbers=((names["who"], who),) if odd else (),
             table=(("", "", "", "", ""), *(_cells(row, names) for row in rows)),
             summary=names["summary"].format(fault=heading, odd=who, rows=told),
             language=code,
@@ -116,16 +128,24 @@ def _row(ending: Outcome, waits: Waits, odd: Collection[int], names: Mapping[str
     )
 
 
-def _drawn(rows: Sequence[_Row], names: Mapping[str, str]) -> list[Shape]:
-    """A box per rank, and beside it two lines of words."""
+def _listed(ranks: Sequence[int], names: Mapping[str, str]) -> str:
+    """ "rank 1", "ranks 0, 2", or that there is none."""
+    if not ranks:
+        return names["nobody"]
+    form = names["many" if len(ranks) > 1 else "one"]
+    return form.format(names["comma"].join(map(str, ranks)))
+
+
+def _drawn(rows: Sequence[_Row], names: Mapping[str, str], left: float) -> list[Shape]:
+    """A box per rank, ``left`` pixels from the edge, and beside it two lines of words."""
     shapes: list[Shape] = []
-    right = _LEFT_PX + _BOX_PX + 14
+    right = left + _BOX_PX + 14
     for row in rows:
         y = 58 + _ROW_PX * row.rank
         label = names[row.state]
         texts = names["colon"].join((f"rank {row.rank}", label)), label
         look = STATES[row.state]
-        shapes.append(Box(_LEFT_PX, y, _BOX_PX, 28, *look, texts, marked=row.odd))
+        shapes.append(Box(left, y, _BOX_PX, 28, *look, texts, marked=row.odd))
         shapes.append(Words(right, y + 12, clipped(_sentences(row.does), 620, 12), bold=row.odd))
         where = clipped(row.where, 700, 11)
         shapes.append(Words(right, y + 27, where, size_px=11, opacity=0.85))
@@ -201,7 +221,7 @@ def _does(ending: Outcome, names: Mapping[str, str]) -> str:
     if ending.how == "returned" or is_echo(ending):
         return ""
     if ending.how == "failed":
-        return f"{ending.error['type']}: {_NOISE.sub('', ending.error['message'])}"
+        return f"{ending.error['type']}: {_raised(ending.error['message'], names)}"
     if ending.how == "died":
         status = ending.status or 0
         return signal.Signals(-status).name if status < 0 else f"exit code {status}"
@@ -213,6 +233,19 @@ def _does(ending: Outcome, names: Mapping[str, str]) -> str:
     return names["own"] if ending.where else ""
 
 
+def _raised(message: str, names: Mapping[str, str]) -> str:
+    """What an exception says, without the words that are the same on every rank."""
+    calls = _CALLS.findall(message)
+    other = _OTHER.search(message)
+    room = _ROOM.search(message)
+    if other and len(calls) == 2:
+        mine, theirs = map(" ".join, calls)
+        return names["calls"].format(mine=mine, rank=other[1], theirs=theirs)
+    if room:
+        return names["room"].format(wanted=room[1], capacity=room[2], free=room[3])
+    return _NOISE.sub("", message)
+
+
 def _where(ending: Outcome) -> dict:
     """File, line and text of the place; {} where there is none, or it is stale."""
     if ending.how == "failed":
@@ -221,17 +254,19 @@ def _where(ending: Outcome) -> dict:
 
 
 def _arrows(waits: Waits) -> list[Shape]:
-    """From each waiting rank, left of the boxes, to those it waits for; each waiting rank has a
-    track of its own."""
+    """From each waiting rank, left of the boxes, to those it waits for. Ranks that wait for the
+    same ones share a track: together they are a bracket. Arrows leave a box above its middle and
+    reach one below it."""
     drawn = {rank: ranks for rank, ranks in waits.items() if rank < MOST_ROWS}
-    step = min(16.0, (_LEFT_PX - 30) / max(1, len(drawn)))
+    tracks = list(dict.fromkeys(drawn[rank] for rank in sorted(drawn)))
+    step = min(16.0, (_LEFT_PX - 30) / max(1, len(tracks)))
     lines: list[Shape] = []
-    for track, (rank, ranks) in enumerate(sorted(drawn.items())):
-        x = _LEFT_PX - 22 - step * track
-        y = 72 + _ROW_PX * rank
+    for rank, ranks in sorted(drawn.items()):
+        x = _LEFT_PX - 22 - step * tracks.index(ranks)
+        y = 66 + _ROW_PX * rank
         for other in ranks:
             if other < MOST_ROWS:
-                end = 72 + _ROW_PX * other + (4 if other < rank else -4)
+                end = 78 + _ROW_PX * other
                 way = ((_LEFT_PX, y), (x, y), (x, end), (_LEFT_PX - 2, end))
                 lines.append(Line(way, "", 1.5, arrow=True))
     return lines

@@ -8,7 +8,6 @@ from torch import distributed as dist
 import labkit as lab
 from labkit.debugging import broken_run
 from labkit.launching.verdicts import verdict as verdicts
-from labkit.launching.verdicts.outcome import FAULTS
 
 
 def only_rank_0_waits():
@@ -19,6 +18,12 @@ def only_rank_0_waits():
 def one_raises():
     if dist.get_rank() == 1:
         raise KeyError("sample 17")
+    dist.all_reduce(torch.ones(1))
+
+
+def circle():
+    if dist.get_rank() == 1:
+        dist.recv(torch.zeros(1), src=0)
     dist.all_reduce(torch.ones(1))
 
 
@@ -44,10 +49,17 @@ def test_a_run_that_ends_well_has_no_verdict():
         broken_run.verdict(dist.barrier, ranks=2, backend="gloo", timeout_s=30)
 
 
-def test_every_fault_has_its_meaning():
-    rows = broken_run.meanings()
-    assert [row["fault"] for row in rows] == list(FAULTS)
-    assert {"fault": "nan", "means": "a rank's numbers are not finite"} in rows
+def test_a_run_that_hangs_now_tells_its_places_too():
+    job = lab.start(circle, ranks=3, backend="gloo", timeout_s=30)
+    rows = broken_run.places(job)
+    job.stop()
+    assert [row["rank"] for row in rows] == [0, 1, 2]
+    assert {row["state"] for row in rows} == {"is still in a call"}
+    assert [row["line"] for row in rows] == [
+        "dist.all_reduce(torch.ones(1))",
+        "dist.recv(torch.zeros(1), src=0)",
+        "dist.all_reduce(torch.ones(1))",
+    ]
 
 
 def test_a_verdict_shows_its_report_and_no_traceback(monkeypatch, capsys):

@@ -37,7 +37,7 @@ def solutions():
     text = SOURCE.read_text(encoding="utf-8")
     names = {"torch": torch, "dist": dist, "health": health}
     exercises = re.sub(r" *### (BEGIN|END) SOLUTION\n", "", text)
-    for block in re.findall(r"^def .*?(?=^\S)", exercises, re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^(?:def |METRICS).*?(?=^\S)", exercises, re.MULTILINE | re.DOTALL):
         exec(block, names)
     return names
 
@@ -70,12 +70,21 @@ def test_the_accepted_claims_are_what_the_report_says(name):
     assert (finding.fault, finding.ranks) == (truth.fault, truth.ranks)
 
 
-def test_the_accepted_claims_are_what_the_trace_and_health_say():
-    dashboard, update, mean_of_all = BOOK["dashboard"], BOOK["update"], BOOK["mean_of_all"]
+def test_the_accepted_claim_of_case_two_is_who_gets_other_numbers_and_no_trace_tells():
+    dashboard, metrics = BOOK["dashboard"], BOOK["METRICS"]
+    run = lab.launch(lambda: dashboard(metrics[dist.get_rank()]), ranks=4, backend="gloo")
+    votes = {rank: tuple(sorted(means.items())) for rank, means in enumerate(run)}
+    assert disagreement.minority(votes) == check.TRUTH["case_two"].ranks
+    assert disagreement.swapped(run.calls()) is None
+
+
+def test_the_accepted_claims_are_what_health_says():
+    update, mean_of_all = BOOK["update"], BOOK["mean_of_all"]
 
     def update_and_compare():
         grad = torch.tensor([9.0, 12.0] if dist.get_rank() == 1 else [0.5, 0.5])
-        return health.compare({"weight": update(torch.ones(2), grad, limit=2.0)}.items())
+        weight = update(torch.ones(2), grad, limit=2.0)
+        return weight.tolist(), health.compare({"weight": weight}.items())
 
     def mean_asked_before_the_sum():
         found = []
@@ -92,13 +101,14 @@ def test_the_accepted_claims_are_what_the_trace_and_health_say():
             dist.all_reduce = reduce
         return found[0]
 
-    run = lab.launch(
-        lambda: dashboard(1.0, (0.75, 1.0, 0.25, 0.5)[dist.get_rank()]), ranks=4, backend="gloo"
-    )
-    finding = disagreement.swapped(run.calls())
-    assert (finding.fault, finding.ranks) == check.TRUTH["case_two"][:2]
-    finding = lab.launch(update_and_compare, ranks=3, backend="gloo")[0]
-    assert (finding.fault, finding.ranks) == check.TRUTH["case_five"][:2]
+    run = lab.launch(update_and_compare, ranks=3, backend="gloo")
+    finding = run[0][1]
+    assert finding.fault == check.TRUTH["case_five"].fault
+    assert finding.ranks == (1,)  # a vote finds who differs: here two agree and are wrong
+    mean = torch.tensor([10.0, 13.0]) / 3
+    right = 1 - 2 * mean / mean.norm()
+    wrong = [r for r in range(3) if not torch.allclose(torch.tensor(run[r][0]), right)]
+    assert tuple(wrong) == check.TRUTH["case_five"].ranks
     finding = lab.launch(mean_asked_before_the_sum, ranks=3, backend="gloo")[0]
     assert (finding.fault, finding.ranks) == check.TRUTH["case_six"][:2]
 

@@ -19,9 +19,6 @@ ALLOWED = {
     "notebooks/src/13_checkpoint_and_recover.py": {
         "torch.load": "a file of the cell, to show what it runs"
     },
-    "notebooks/src/14_debugging.py": {
-        "torch.load": "a file of the cell before, to show what it runs"
-    },
     "labkit/accelerate/script_run.py": {"runpy.run_path": "the script that its caller names"},
     "labkit/devices/on_pretend.py": {"exec": "the script that its command line names"},
     "labkit/launching/fork/worker.py": {"pickle.loads": PRIVATE},

@@ -73,6 +73,47 @@ def test_an_arrow_ends_at_the_rank_that_is_waited_for():
     assert ends == {1, 3} and starts == {0}
 
 
+def test_ranks_that_wait_for_the_same_ones_share_a_bracket():
+    work = {**WORK, "last": {0: 0, 1: 1, 2: 1, 3: 1}}
+    stuck = [Outcome(rank=r, how="stuck", where=PLACE, pending=(work,)) for r in (1, 2, 3)]
+    sketch = pictures_waits.diagnosis((Outcome(rank=0, how="returned"), *stuck))
+    arrows = [line for line in sketch.only(Line) if line.arrow and len(line.points_px) == 4]
+    assert len(arrows) == 3
+    assert len({arrow.points_px[1][0] for arrow in arrows}) == 1
+    assert len({arrow.points_px[2:] for arrow in arrows}) == 1
+
+
+def test_without_arrows_the_boxes_stand_at_the_edge():
+    dead = [Outcome(rank=r, how="died", status=-9) for r in range(2)]
+    edge = [box.x_px for box in pictures_waits.diagnosis(dead).only(Box) if box.texts]
+    assert edge == [0, 0] and all(box.x_px > 0 for box in drawn().only(Box) if box.texts)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 "
+            "GiB of which 1.50 GiB is free. Of the allocated memory 76 GiB is allocated",
+            "2.00 GiB wanted, 1.50 GiB free of 79.10 GiB",
+        ),
+        (
+            "Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=0, OpType=BROADCAST, TensorShape=[4], x), but "
+            "Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=0, "
+            "OpType=ALLREDUCE, TensorShape=[4], x)",
+            "BROADCAST [4], but rank 1: ALLREDUCE [4]",
+        ),
+        ("sample 17 has no label", "sample 17 has no label"),
+    ],
+)
+def test_a_long_message_comes_to_the_point(message, said):
+    error = {"type": "Error", "message": message, "where": PLACE}
+    ending = Outcome(rank=0, how="failed", error=error)
+    texts = [words.text for words in pictures_waits.diagnosis([ending]).only(Words)]
+    assert f"Error: {said}" in texts
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_painter_takes_it_and_the_table_says_it_all(language):
     sketch = drawn(language)
