@@ -77,6 +77,7 @@ def paintable(text: str) -> str:
 def figure(scene: Scene | Sketch, dpi: int = 100) -> Figure:
     """The picture as a Figure of 9 inches; in English where a Chinese scene finds no font. Words
     are as wide as they are at ``dpi``, so that what follows them stands clear when it is saved."""
+    check_real(10, 1200, dpi=dpi)
     if scene.in_english and not chinese_font():
         scene = scene.in_english()
     height_px = layout.height_px(scene)
