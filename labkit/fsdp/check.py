@@ -32,7 +32,7 @@ def sharded_step(answer: Callable) -> Iterator[tuple[str, str]]:
     Weight i has ``num_rows[i]`` rows, of which ``shards[i]`` are this rank's, as ``torch.chunk``
     cuts them: perhaps fewer than others', perhaps none. A layer is ``x = tanh(x @ weight.T)``, the
     loss the mean square of the last x. Budget: two all-gathers of the shards, one reduce-scatter of
-    the gradients; a few whole weights at a time.
+    the gradients; one whole weight at a time, with its gradient and their buffers.
     """
     for num_ranks, sizes in ((2, (6, 4, 8)), (3, (5, 7, 2, 4)), (4, (3, 5, 9, 1)), (2, (48,) * 14)):
         run = on_ranks(num_ranks, _step, answer, sizes)
@@ -64,9 +64,8 @@ def sharded_step(answer: Callable) -> Iterator[tuple[str, str]]:
 def wrap_within(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(net, budget_bytes)`` calls ``fully_shard`` on an ``nn.Sequential``, in place.
 
-    Never more than ``budget_bytes`` of parameters are gathered at a time (no layer is larger), in
-    as few all-gathers as that allows for units of consecutive layers, each gathered for the forward
-    and again for the backward.
+    No unit is larger than ``budget_bytes`` (and no layer is), in as few all-gathers as that allows
+    for units of consecutive layers, each gathered for the forward and again for the backward.
     """
     for num_ranks, widths, layers in (
         (2, (8, 16, 16, 8, 32, 8, 8), 2.2),

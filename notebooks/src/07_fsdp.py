@@ -2,14 +2,14 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.4.1", "8.4.2", "8.4.3", "8.4.4", "8.10", "8.11.1", "S6", "D-fsdp"]
-#     needs: ["chapters 02 and 05"]
-#     minutes: 75
+#     needs: ["chapters 02, 03 and 05"]
+#     minutes: 100
 # ---
 
 # %% [markdown]
 # # FSDP
 #
-# *About 75 minutes. You need chapters 02 and 05; chapter 06 helps. No GPU is needed.*
+# *About 100 minutes. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
 #
 # We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them before the first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. What hurts is the waste: seven of the eight copies are the same numbers once more.
 #
@@ -19,13 +19,13 @@
 import labkit as lab
 from labkit import devices, fsdp, model, planner, sharding
 
-lab.begin("en")
+lab.begin("en", deadline_s=120)
 import math
 import torch
 import torch.distributed as dist
 from labkit.fsdp import check
 from labkit.measure import memory, traffic
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 sharding.Step(engine="fsdp", ranks=4).board()
 
@@ -47,6 +47,8 @@ share = lab.guess("an FSDP rank's bytes, as a share of a DDP rank's", between=(0
 # %%
 ddp, full = (sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp"))
 ddp_run, full_run = ddp.run(), full.run()
+
+# %%
 ddp_bytes = ddp.measured(ddp_run).rank_bytes[0]
 full_bytes = full.measured(full_run).rank_bytes[0]
 share.score(full_bytes / ddp_bytes)
@@ -66,24 +68,24 @@ rows["FSDP, predicted"] = parts(full.predict())
 lab.bars(rows, unit="bytes", badge="measured / predicted", title="Held by one of four")
 
 # %% [markdown]
-# Every part is cut, and the prediction is right to the byte. (`full.compare()` draws which slice of which tensor lies on which rank.)
+# Every part is cut, and the prediction agrees. (`full.compare()` draws which slice of which tensor lies on which rank.)
 
 # %% [markdown] sections="8.4.1"
 # ### And while it computes?
 #
-# That was between two computations. What is the highest point of a step? Here is the same run, moment by moment: `F3` is the forward of layer 3, `B3` its backward. It is the second microbatch, so gradients of the first are there from the start.
+# That was between two computations. What is the highest point of a step? Here is the same run, moment by moment: `F3` is the forward of layer 3, `B3` its backward. It is the second microbatch, so gradients of the first are there from the start. (If the picture says "pretend device": that is real tensors in host memory, held to a GPU's rules.)
 
 # %%
 full_run[0]["footprint"]
 
 # %% [markdown] sections="8.4.1"
-# Look at the peak. The states are the even floor of the picture. On top come [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*. What the picture calls *temporary* is its gradients, the next layer, which is gathered already, and the buffer from which gradients are reduced. At `step` a rank on a device has one more copy, because AdamW updates all tensors in one go there.
+# Look at the peak. The states are the even floor of the picture. On top come [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*. What the picture calls *temporary* is, in the forward, the flat buffer into which a message gathers the layer, and the one of the layer before. In the backward it is the layer's gradients, the next layer, which is gathered already, and the buffer from which gradients are reduced. (At `step` a rank on a device has one more copy than theory predicts, because AdamW updates all tensors in one go there.)
 #
-# So FSDP is as lean as its largest unit allows. You choose how large a unit is; we come to that.
+# So two things stand above the states: the activations, and a few copies of one unit. You choose how large a unit is; we come to that.
 #
 # <details><summary>Erratum 8.4.1: "O(M/N) memory for each rank"</summary>
 #
-# The textbook's table gives a DDP rank O(M) and an FSDP rank O(M/N). That holds for the states and leaves out the activations and the gathered layers, which don't shrink when ranks are added. Run it: `full.footprint().peak_bytes / ddp.footprint().peak_bytes` is well above a quarter.
+# The textbook's table gives a DDP rank O(M) and an FSDP rank O(M/N). That holds for the states and leaves out the activations and the gathered layers, which don't shrink when ranks are added. Run it: `full.footprint().peak_bytes / ddp.footprint().peak_bytes` gives 0.47 on four ranks, not a quarter: 2.06 MB beside 4.41 MB.
 #
 # </details>
 #
@@ -114,7 +116,7 @@ class Gather(torch.autograd.Function):
 # %% [markdown]
 # (`all_gather_single` and `reduce_scatter_single` are the names of torch 2.13. Older code says `all_gather_into_tensor` and `reduce_scatter_tensor`.)
 #
-# Now a layer. We lay its parameters behind each other in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters. In the forward the layer works on views into the gathered tensor.
+# Now a layer. We lay its parameters one after another in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters. In the forward the layer works on views into the gathered tensor.
 
 
 # %%
@@ -169,25 +171,26 @@ class Freed(Kept):
 
 
 # %%
-def wrapped_ddp(net):
-    return torch.nn.parallel.DistributedDataParallel(net)
+def in_layers(net, unit):
+    """The model with its layers wrapped in units; under DDP where there are none."""
+    if not unit:
+        return torch.nn.parallel.DistributedDataParallel(net)
+    net.layers = torch.nn.ModuleList(map(unit, net.layers))
+    return net
 
 
-def train(wrapper, num_steps=3):
+# %%
+def train(unit, num_steps=3):
     torch.manual_seed(0)
     with memory.watch() as watched:
-        net = engine = model.Transformer(4, 64, 4, max_len=32)
-        if wrapper is wrapped_ddp:
-            engine = wrapped_ddp(net)
-        else:
-            net.layers = torch.nn.ModuleList(wrapper(layer) for layer in net.layers)
+        net = model.Transformer(4, 64, 4, max_len=32)
+        engine = in_layers(net, unit)
         optimizer = torch.optim.SGD(engine.parameters(), lr=0.1, momentum=0.9)
         for step in range(num_steps):
             if step == num_steps - 1:
                 watched.layers(net.layers)
             tokens, targets = model.story_tokens(2, 32, seed=3 * step + dist.get_rank())
-            loss = model.loss(engine(tokens), targets)
-            loss.backward()
+            model.loss(engine(tokens), targets).backward()
             optimizer.step()
             optimizer.zero_grad()
     weights = [
@@ -198,7 +201,7 @@ def train(wrapper, num_steps=3):
 
 
 # %% [markdown]
-# How far will the weights of the two be from DDP's, at most? And which of the three curves climbs highest?
+# How far will the weights of the two be from DDP's, at most?
 
 # %%
 apart = lab.guess(
@@ -206,36 +209,45 @@ apart = lab.guess(
 )
 
 # %%
-runs = {each.__name__: lab.launch(train, each, ranks=3) for each in (Kept, Freed)}
-runs["DDP"] = lab.launch(train, wrapped_ddp, ranks=3)
+units = {"Kept": Kept, "Freed": Freed, "DDP": None}
+runs = {name: lab.launch(train, unit, ranks=3) for name, unit in units.items()}
 
 
-def whole(run):
-    """Each layer's weights: the ranks' slices behind each other."""
-    return [torch.cat(slices) for slices in zip(*(weights for weights, _ in run))]
+def distance(name):
+    """The largest difference between the joined slices of a run and DDP's weights."""
+    right = runs["DDP"][0][0]
+    slices = zip(*(weights for weights, _ in runs[name]))
+    whole = [torch.cat(mine)[: len(true)] for mine, true in zip(slices, right)]
+    return lab.difference(whole, right)
 
 
-right = runs["DDP"][0][0]
-mine = [flat[: len(true)] for flat, true in zip(whole(runs["Freed"]), right)]
-off = lab.difference(mine, right)
+# %%
+found = {name: distance(name) for name in ("Kept", "Freed")}
+most = max(found.values())
 apart.score(
-    "none at all" if off == 0 else "rounding" if off < 1e-5 else "more than that"
+    "none at all" if not most else "rounding" if most < 1e-5 else "more than that"
 )
+
+# %%
+lab.table(found.items(), heads=["by hand", "difference to DDP's weights"])
+
+# %% [markdown]
+# That is rounding. And the memory? Moments 0 to 5 are the forwards of the six layers; then come their backwards, in the opposite order.
 
 # %%
 peaks = {name: run[0][1].totals for name, run in runs.items()}
 lab.curves(
     measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
-    x="moment of the step",
+    x="moment: forwards 0 to 5, then backwards",
     y="rank 0",
     unit="bytes",
     title="Bytes over a step, by hand",
 )
 
 # %% [markdown]
-# The weights are equal to rounding. Moments 0 to 5 are the forwards of the six layers; then come their backwards, in the opposite order. `Kept` climbs to the whole model and comes down again. `Freed` climbs only by the activations.
+# DDP starts high: weights, momentum, and the buckets in which its gradients travel, all of them whole. `Kept` climbs by the activations and the whole model, and comes down again. `Freed` climbs by the activations and one layer at a time.
 #
-# These two are FSDP's two main strategies, and in torch's older names they are called **SHARD_GRAD_OP** and **FULL_SHARD**. The lower curve has a price, one more all-gather for each layer. How much is that?
+# These two are FSDP's main strategies. In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` is **FULL_SHARD**. The lower curve has a price, one more all-gather for each layer. How much is that?
 
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
@@ -249,34 +261,35 @@ ratio = lab.guess("FSDP's bytes, in multiples of DDP's", unit="ratio")
 # %%
 def ring_bytes(payload, ranks):
     """What a rank of a ring sends for collectives that were handed these bytes."""
-    gathered = (ranks - 1) * payload.get("all_gather", 0)
+    gathered = (ranks - 1) * payload.get("all_gather", 0)  # handed one slice of N
     scattered = (ranks - 1) / ranks * payload.get("reduce_scatter", 0)
     reduced = 2 * (ranks - 1) / ranks * payload.get("all_reduce", 0)
     return gathered + scattered + reduced
 
 
 # %%
+RANKS = 2
 ENGINES = {"DDP": "ddp", "FULL_SHARD": "fsdp", "SHARD_GRAD_OP": "fsdp_grad_op"}
 steps = {
-    name: sharding.Step(engine=engine, microbatches=1).run()[0]
+    name: sharding.Step(engine=engine, ranks=RANKS, microbatches=1).run()[0]
     for name, engine in ENGINES.items()
 }
-sent = {name: ring_bytes(each["payload_bytes"], 2) for name, each in steps.items()}
+sent = {name: ring_bytes(one["payload_bytes"], RANKS) for name, one in steps.items()}
 ratio.score(sent["FULL_SHARD"] / sent["DDP"])
 
 # %%
 lab.table(
     {
         "engine": name,
-        "payload_ratio": sent[name] / sent["DDP"],
-        "wire_ratio": (found["sent_bytes"] or float("nan")) / sent["DDP"],
-        "calls": str(dict(found["calls"])),
+        "ring_bytes": sent[name],
+        "wire_bytes": one["sent_bytes"],
+        **one["calls"],
     }
-    for name, found in steps.items()
+    for name, one in steps.items()
 )
 
 # %% [markdown] sections="8.4.1"
-# There are two counts, and both are true. The [payload](GLOSSARY.md#payload) is what was handed to the collectives that were *called*, turned into what a ring sends for it. By that count FSDP sends 1.5 times as much. With the parameters kept it sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather.
+# There are two counts, and both are true. The [payload](GLOSSARY.md#payload) is what was handed to the collectives that were *called*, turned into what a *ring* sends for it. By that count FSDP sends 1.5 times as much. With the parameters kept it sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather.
 #
 # The [wire](GLOSSARY.md#wire) is what really left the process (counted on Linux, over TCP). Why is it more? [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one. (DDP's two broadcasts are a few bytes: after its first step it orders its buckets anew, and rank 0 tells the others how.)
 #
@@ -350,14 +363,43 @@ orders = [("plain", " ".join(moves)), ("prefetch", " ".join(early))]
 lab.table(orders, heads=["forward", "order of rank 0"])
 
 # %% [markdown]
-# Each layer ahead is one more whole layer in memory. What does it buy? Time under which a message can [hide](GLOSSARY.md#overlap-to-hide-communication), and for that the message must run beside the computation. Look at the picture above once more: no message lies over a computation, and its upper line says "communication hidden 0.0 %". With gloo the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, it goes to a stream of its own while the computation runs on. So on this backend prefetch changes the order, and gains nothing.
+# Each layer ahead is one more whole layer in memory. What does it buy? Time under which a message can [hide](GLOSSARY.md#overlap-to-hide-communication), and for that the message must run beside the computation. Look at the picture above once more: no message lies over a computation, and its upper line says "communication hidden 0.0 %". With gloo the thread that issues an all-gather waits for it.
 #
-# (A small waste: `g4` comes again right after `F4`, because the last layer is freed and gathered again at once. If the root has parameters of its own, `fully_shard` keeps those.)
+# (`g4` right after `F4` is waste: the last layer is freed, and gathered again at once. `reshard_after_forward=False` for the last layer alone saves it.)
+#
+# ### Messages that hide
+#
+# With NCCL, and a GPU for each rank, messages have a [stream](GLOSSARY.md#stream) of their own: a queue of work on the GPU that runs beside others. The process only hands work out and doesn't wait for it. So `g3` lies over `F2` even in the plain order; asking for more helps where the process itself comes late. Here is the order that we have just measured, replayed on two queues. It is simulated, with durations of a block of our 7 B model: 8 ms for a forward of 4,096 tokens, 2 ms for a message at 200 GB/s.
+
+# %%
+fsdp.replay(moves, forward_us=8_000, message_us=2_000)
+
+# %% [markdown]
+# The step hardly waits: only the first gather, the one at the turn and the last reduce stand alone. When does a gather hide? In the forward a layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
+#
+# $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
+#
+# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. And across a network that gives each card 25 GB/s?
+
+# %%
+tokens_needed = lab.guess("tokens that hide a gather, at 25 GB/s", between=(0, 20_000))
+
+# %%
+tokens_needed.score(200e12 / 25e9)
+
+# %% [markdown]
+# Four sequences of 2,048 tokens. With half of them the same step looks like this. Its forwards take 8 ms, as before, and its messages 16, because the 0.4 GB of a block go at 25 GB/s:
+
+# %%
+fsdp.replay(moves, forward_us=8_000, message_us=16_000)
+
+# %% [markdown]
+# The link is busy nearly all the time, and the card waits half of it. No order of moves mends that: it takes more tokens on each rank, fewer bytes, or a faster link.
 
 # %% [markdown] sections="8.4.2"
 # ## What is a unit?
 #
-# Each call of `fully_shard` makes its module a **unit**: all of its parameters that no inner call has taken before. A unit is gathered with one message and freed as one. That is why children come first and the root last. Here is a model of eight layers (an embedding, six blocks and a head), wrapped in four ways. Which one has the lowest peak?
+# Each call of `fully_shard` makes its module a **[unit](GLOSSARY.md#unit)**: all of its parameters that no inner call has taken before. A unit is gathered with one message and freed as one. That is why children come first, and the root, the model itself, last. Here is a model of eight layers (an embedding, six blocks and a head), wrapped in four ways. Which one has the lowest peak?
 
 # %%
 UNITS = {
@@ -370,6 +412,7 @@ UNITS = {
 }
 
 
+# %%
 def in_units(way):
     with memory.watch() as watched, traffic.count() as counted:
         net = model.Transformer(6, 64, 4, max_len=32)
@@ -395,11 +438,11 @@ lab.table(
 )
 
 # %% [markdown]
-# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages, and each of them pays its latency. What it saves beyond whole layers is little, because the activations are still there. So one unit for each block is the usual choice.
+# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages, and each of them pays its latency: 25 of them twice, and once what the root keeps. What it saves beyond whole layers is little, because the activations are still there. So one unit for each block is the usual choice. A block of our 7 B model is a message of 0.4 GB, and latency is nothing beside it.
 #
 # ### Exercise 1. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that never more than `budget_bytes` of parameters are gathered at a time (each layer alone fits). Use as few all-gathers as you can; a unit is made of consecutive layers, as in `pairs of layers` above. Gradients must come out right, and every parameter must be sharded.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit is larger than `budget_bytes` (each layer alone fits). The budget is for one unit: in the backward the next one is whole as well, as you saw above. Use as few all-gathers as you can; a unit is made of consecutive layers, as in `pairs of layers` above. Gradients must come out right, and every parameter must be sharded.
 
 
 # %%
@@ -415,7 +458,7 @@ def my_wrap(net, budget_bytes):
         units[-1].append(layer)
         room -= num_bytes
     for unit in units:
-        fully_shard(unit, reshard_after_forward=True)
+        fully_shard(unit)
     fully_shard(net)
     ### END SOLUTION
 
@@ -429,47 +472,62 @@ check.hint("wrap_within")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. What does bf16 do to the bytes of an all-gather?
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. In which types do some of the gradients become zero?
 
 # %%
-factor = lab.guess("all-gather in bf16, as a share of fp32's bytes", between=(0, 1))
+bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
+TYPES = {
+    "fp32, fp32": (fp32, fp32),
+    "bf16, fp32": (bf16, fp32),
+    "bf16, bf16": (bf16, bf16),
+    "fp16, fp16": (fp16, fp16),
+}
+loses = lab.guess("types that lose gradients", choices=tuple(TYPES))
 
 
 # %%
-def in_16_bit(params, reduced):
+def step_in(params, reduced):
     torch.manual_seed(0)
-    policy = torch.distributed.fsdp.MixedPrecisionPolicy(params, reduced)
+    policy = MixedPrecisionPolicy(params, reduced)
     net = sharded(model.Transformer(2, 64, 4, max_len=32), mp_policy=policy)
     tokens, targets = model.story_tokens(8, 32, seed=dist.get_rank())
     with traffic.count() as counted:
         (model.loss(net(tokens).float(), targets) / 1024).backward()
     grads = [each.grad.full_tensor().flatten() for each in net.parameters()]
     held = sum(each.to_local().nbytes for each in net.parameters())
-    return torch.cat(grads), held, dict(counted.payload_bytes)
+    return torch.cat(grads), held, counted.payload_bytes
 
 
 # %%
-bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
-pairs = [(fp32, fp32), (bf16, fp32), (bf16, bf16), (fp16, fp16)]
-found = [lab.launch(in_16_bit, *pair)[0] for pair in pairs]
-gathered = [payload["all_gather"] for _, _, payload in found]
-factor.score(gathered[1] / gathered[0])
+def in_all():
+    return {name: step_in(*types) for name, types in TYPES.items()}
+
+
+found = lab.launch(in_all)[0]
+right = found["fp32, fp32"][0]
+off = {name: (grad - right).norm() / right.norm() for name, (grad, *_) in found.items()}
+zero = {
+    name: (grad == 0)[right != 0].float().mean() for name, (grad, *_) in found.items()
+}
+loses.score(max(zero, key=zero.get))
 
 # %%
-right = found[0][0]
 lab.table(
     {
-        "types": f"{params}, {reduced}".replace("torch.", ""),
+        "types": name,
         "gathered_bytes": payload["all_gather"],
         "reduced_bytes": payload["reduce_scatter"],
         "held_bytes": held,
-        "became_zero_share": ((grad == 0) & (right != 0)).float().mean().item(),
+        "off_share": off[name].item(),
+        "became_zero_share": zero[name].item(),
     }
-    for (params, reduced), (grad, held, payload) in zip(pairs, found)
+    for name, (_, held, payload) in found.items()
 )
 
 # %% [markdown] sections="8.4.2, S6"
-# Messages halve, and what a rank holds does not. Look at the last column. The loss was divided by 1024, as if we accumulated so many microbatches, and in fp16 part of the gradients became zero. fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. bf16 for both types is sound, and fp32 for a sum over many ranks is sounder.
+# Messages halve, and the slices that a rank holds stay fp32: half of the model on each of two. (A rank hands its slice in twice, so fp32 gathers twice as much as it holds.) The gathered layer and the activations halve as well, and tensor cores compute in 16 bit many times faster.
+#
+# Now the last columns. In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. `off` is how far the gradient is from that of fp32. It is bf16's own rounding, and with two ranks the sum adds next to nothing; with many ranks it is safer in fp32.
 #
 # <details><summary>Erratum S6: fp16 without a loss scale</summary>
 #
@@ -479,97 +537,87 @@ lab.table(
 #
 # ## The four strategies
 #
-# Papers and configuration files speak of FSDP1's strategies. Each has its counterpart in `fully_shard`: whether a unit is freed after the forward, and on which **mesh** of ranks it is cut. A mesh of 2 × 2 shards within a pair of ranks and replicates between the pairs.
+# Papers and configuration files speak of FSDP1's strategies. Each has its counterpart in `fully_shard`: whether a unit is freed after the forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2: it shards within a pair of ranks and replicates between the pairs. This is what four ranks then hold, by theory:
 
 # %%
-STRATEGIES = {
-    "FULL_SHARD": ((4,), True),
-    "SHARD_GRAD_OP": ((4,), False),
-    "HYBRID_SHARD": ((2, 2), True),
-    "NO_SHARD": ((4, 1), True),
+sharding.Step(engine="fsdp_hybrid", ranks=4).predict()
+
+# %% [markdown]
+# Ranks 0 and 1 have the whole model together, and ranks 2 and 3 have it once more. So a layer is gathered within the pair. Between the pairs only slices of gradients must be added up. Why would one want that? Inside a machine links are fast, and between machines they are slow. What share of FULL_SHARD's bytes has to leave the pair?
+
+# %%
+leaves = lab.guess("what leaves the pair, as a share of FULL_SHARD's", between=(0, 1))
+
+# %%
+STRATEGIES = {  # the mesh, and whether a unit is freed after its forward
+    "FULL_SHARD": ({"shard": 4}, True),
+    "SHARD_GRAD_OP": ({"shard": 4}, False),
+    "HYBRID_SHARD": ({"replicate": 2, "shard": 2}, True),
+    "NO_SHARD": ({"replicate": 4, "shard": 1}, True),  # four copies, cut in one
 }
 
 
-def new_way(shape, freed):
-    names = ("replicate", "shard")[-len(shape) :]
+# %%
+def on_mesh(sizes, freed):
     device = torch.get_default_device().type
+    shape, names = tuple(sizes.values()), tuple(sizes)
     mesh = dist.init_device_mesh(device, shape, mesh_dim_names=names)
     net = model.Transformer(1, 64, 4, max_len=32)
-    return one_step(sharded(net, mesh=mesh, reshard_after_forward=freed))
+    return sharded(net, mesh=mesh, reshard_after_forward=freed)
 
 
-def one_step(net):
-    """The bytes of states that this rank holds after a step, and what it called."""
-    optimizer = torch.optim.AdamW(net.parameters())
+# %%
+def one_step(sizes, freed):
+    net = on_mesh(sizes, freed)
     tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
     with traffic.count() as counted:
         model.loss(net(tokens), targets).backward()
-    optimizer.step()
-    held = sharding.shards(net, optimizer).rank_bytes[dist.get_rank()]
-    return int(held), str(dict(counted.calls))
+    held = sum(each.to_local().nbytes for each in net.parameters())
+    between = {"all_reduce": counted.payload_bytes.pop("all_reduce", 0)}
+    inside = ring_bytes(counted.payload_bytes, sizes["shard"])
+    outside = ring_bytes(between, sizes.get("replicate", 1))
+    return {"weights_bytes": held, "in a group_bytes": inside, "between_bytes": outside}
 
 
-# %% [markdown]
-# Under FULL_SHARD each of four ranks holds a quarter of the states. How many quarters does it hold under NO_SHARD?
+def all_four():
+    return {name: one_step(*how) for name, how in STRATEGIES.items()}
+
 
 # %%
-quarters = lab.guess("quarters of the states under NO_SHARD", between=(1, 4))
-
-# %%
-new = {name: lab.launch(new_way, *how, ranks=4)[0] for name, how in STRATEGIES.items()}
-quarters.score(new["NO_SHARD"][0] / new["FULL_SHARD"][0])
-
-# %%
-lab.table(
-    {"strategy": name, "held_bytes": held, "calls": calls}
-    for name, (held, calls) in new.items()
+rows = lab.launch(all_four, ranks=4)[0]
+leaves.score(
+    rows["HYBRID_SHARD"]["between_bytes"] / rows["FULL_SHARD"]["in a group_bytes"]
 )
 
-# %% [markdown] sections="8.4.2"
+# %%
+lab.table({"strategy": name, **row} for name, row in rows.items())
+
+# %% [markdown] sections="8.4.2, S6"
 # - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06.
 # - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well.
-# - **HYBRID_SHARD** holds half of the states here. The pairs exchange slices of gradients by an all-reduce. On a cluster the group that shards is one machine, because its links are fast.
+# - **HYBRID_SHARD** holds half of the weights here, and so of all states, and little leaves the pair. On a cluster the group that shards is one machine.
 # - **NO_SHARD** is DDP: everything on every rank, and gradients that are all-reduced, one message for each unit where DDP fills buckets.
+#
+# Which one to take?
+#
+# | what fits | take |
+# | --- | --- |
+# | weights, gradients and optimizer on each card | DDP |
+# | the whole 16-bit weights on each card, beside its part of the states | SHARD_GRAD_OP: a third fewer bytes |
+# | not even those | FULL_SHARD, the default |
+# | the states on one machine of several, and links between them are slow | HYBRID_SHARD |
 #
 # No strategy does what ZeRO 1 does, which is to shard the optimizer alone. torch has `ZeroRedundancyOptimizer` for that.
 #
 # <details><summary>Erratum S6: NO_SHARD as "Stage 1", SHARD_GRAD_OP as "Stage 2"</summary>
 #
-# NO_SHARD shards nothing, so it is stage 0: the table above has the whole states in its last row. SHARD_GRAD_OP is nearly stage 2.
+# NO_SHARD shards nothing, so it is stage 0: the table above has the whole weights in its last row. SHARD_GRAD_OP is nearly stage 2.
 #
 # </details>
 #
 # ### The old class, and its names
 #
-# Does FSDP1 really do the same? We wrap the model in the old class, with three of the four strategies. HYBRID_SHARD is left out, because its default makes one group for each machine, and here there is one machine:
-
-
-# %%
-def old_way(name):
-    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
-    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-    net = model.Transformer(1, 64, 4, max_len=32)
-    policy = ModuleWrapPolicy({type(layer) for layer in net.layers})
-    net = FullyShardedDataParallel(
-        net,
-        device_id=torch.get_default_device(),
-        sharding_strategy=ShardingStrategy[name],
-        auto_wrap_policy=policy,
-    )
-    return one_step(net)
-
-
-# %%
-names = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
-old = {name: lab.launch(old_way, name, ranks=4)[0] for name in names}
-lab.table(
-    {"strategy": name, "FSDP1_bytes": old[name][0], "FSDP2_bytes": new[name][0]}
-    for name in names
-)
-
-# %% [markdown] sections="8.4.2, S6"
-# To the byte. The other arguments have other names today:
+# Scripts that you inherit may wrap the model in the old class, FSDP1. It holds the same slices, but for padding (`sharding.Step(engine="fsdp1").run()` is one), and its arguments have other names today:
 #
 # | FSDP1 | FSDP2 |
 # | --- | --- |
@@ -582,38 +630,45 @@ lab.table(
 # | `no_sync()` | `set_requires_gradient_sync(False)` |
 # | `net.clip_grad_norm_(1.0)` | `clip_grad_norm_(net.parameters(), 1.0)` of `torch.nn.utils` |
 #
-# `reshard_after_forward=` may also be a whole number, a compromise: after the forward a unit is kept in slices for so many ranks.
+# `reshard_after_forward=8` is a compromise: after the forward a unit is cut over 8 ranks, those of one machine, and so the backward gathers it inside the machine.
 
 # %% [markdown] sections="S6"
 # ## The training loop
 #
-# The loop is torch's own, but four places matter. They are numbered below: a mistake in any of them trains nothing, or something else, and no error tells you.
+# The loop is torch's own, but four places matter. They are numbered below.
 
 
 # %%
-from torch.distributed.checkpoint import state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 
 
+def my_part(batch):
+    """This rank's rows of a batch."""
+    return [each.chunk(dist.get_world_size())[dist.get_rank()] for each in batch]
+
+
+# %%
 def fsdp_loop(num_steps):
     torch.manual_seed(0)
     net = sharded(model.Transformer(2, 32, 2, max_len=32))  # 1 children, then the root
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)  # 2 of the slices
-    log = {}
     for step in range(num_steps):
-        batch = model.story_tokens(8, 32, seed=step)
-        parts = (each.chunk(dist.get_world_size()) for each in batch)
-        tokens, targets = (each[dist.get_rank()] for each in parts)
+        tokens, targets = my_part(model.story_tokens(8, 32, seed=step))
         optimizer.zero_grad()
         loss = model.loss(net(tokens), targets)
         loss.backward()
-        own = [each.grad.to_local().norm() for each in net.parameters()]
+        slices = [each.grad.to_local() for each in net.parameters()]
+        own = torch.nn.utils.get_total_norm(slices)
         norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)  # 3 of all ranks
         optimizer.step()
-        log = {"loss": loss.item(), "own norm": torch.stack(own).norm().item()}
-        log["norm"] = norm.full_tensor().item()
-    options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = state_dict.get_model_state_dict(net, options=options)  # 4 called by all
-    return {**log, "tensors to save": len(weights)}
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(net, options=options)  # 4 called by all
+    log = {"loss": loss.item(), "own norm": own.item()}
+    return {**log, "norm": norm.full_tensor().item(), "tensors to save": len(weights)}
 
 
 # %%
@@ -621,82 +676,168 @@ two, one = lab.launch(fsdp_loop, 4, ranks=2), lab.launch(fsdp_loop, 4, ranks=1)
 lab.table([{"ranks": 2, **two[0]}, {"ranks": 2, **two[1]}, {"ranks": 1, **one[0]}])
 
 # %% [markdown]
-# The rows are rank 0 and rank 1 of two, and one process with the whole batch, after four steps. What to look for:
+# The rows are rank 0 and rank 1 of two, and one process with the whole batch, after four steps. What happens if you get one of the four wrong?
 #
-# 1. `fully_shard` takes children first, then the root.
-# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters, and trains nothing.
-# 3. `own norm` differs between the ranks, and `norm` does not: `clip_grad_norm_` on DTensors sums over all ranks, and gives what one process gives.
-# 4. Saving gathers, so every rank must call it. The weights arrive on rank 0 alone.
+# 1. With the root *before* its children torch raises a TypeError, with words that don't say why.
+# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. It updates those, and nobody tells you; see below.
+# 3. `own norm` differs between the ranks, and `norm` does not: `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares, $\sqrt{1.03^2 + 0.34^2} = 1.09$ on the machine this was written on, and one process has that norm. Clip by your own, and every rank clips by another factor. (So with the loss: one process has the mean of the two.)
+# 4. Saving gathers, so every rank must call it. If rank 0 calls it alone, it waits for ever. The weights arrive on rank 0 alone.
 #
-# <details><summary>Erratum S6: the loop calls <code>fsdp_model.backward</code> and <code>fsdp_model.step</code></summary>
-#
-# Those are methods of a DeepSpeed engine; FSDP has neither. Three more names in the section's code don't exist or are never imported, `default_auto_wrap_policy`, `MixedPrecision` and `BackwardPrefetch.PRE_FORWARD`, and the demo project writes `SHARD_GRAD_OP` without its class. The next cell asks torch.
-#
-# </details>
-
-# %%
-from torch.distributed import fsdp as old_fsdp
-
-lab.table(
-    [
-        ("backward", hasattr(old_fsdp.FullyShardedDataParallel, "backward")),
-        ("step", hasattr(old_fsdp.FullyShardedDataParallel, "step")),
-        ("PRE_FORWARD", hasattr(old_fsdp.BackwardPrefetch, "PRE_FORWARD")),
-        (
-            "default_auto_wrap_policy",
-            hasattr(old_fsdp.wrap, "default_auto_wrap_policy"),
-        ),
-    ],
-    heads=["name", "it exists"],
-)
-
-# %% [markdown] sections="D-fsdp"
-# ### A set-up for a real script
-#
-# Put together, this is what a script of your own would call. It keeps the parameters from forward to backward, computes in bf16, and sums in fp32:
+# The second one is the commonest. What does its loss look like?
 
 
 # %%
-def setup_fsdp_model(net):
-    """One unit per layer, kept whole from forward to backward; bf16, sums in fp32."""
-    policy = torch.distributed.fsdp.MixedPrecisionPolicy(bf16, fp32)
-    return sharded(net, mp_policy=policy, reshard_after_forward=False)
-
-
-def demo(num_steps):
-    torch.manual_seed(0)
-    net = setup_fsdp_model(model.Transformer(2, 32, 2, max_len=32))
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+def optimizer_first(num_steps):
+    net = model.Transformer(2, 32, 2, max_len=32)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)  # of weights that go
+    sharded(net)
+    tokens, targets = model.story_tokens(4, 32, seed=0)
     losses = {}
     for step in range(num_steps):
-        tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
-        loss = model.loss(net(tokens).float(), targets)
+        loss = model.loss(net(tokens), targets)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad()
-        mean = loss.detach()
-        dist.all_reduce(mean)  # for the log alone
-        losses[step] = mean.item() / dist.get_world_size()
+        losses[str(step)] = loss.item()
     return losses
 
 
 # %%
-losses = lab.launch(demo, 15)[0]
-lab.curves(measured={"bf16": losses}, x="step", y="loss", title="FSDP trains")
+lab.launch(optimizer_first, 4)
+
+# %% [markdown] sections="S6"
+# It is the same in every step (0 to 3), to the last digit. A loss that stands *perfectly* still was never trained.
+#
+# <details><summary>Erratum S6: the loop calls <code>fsdp_model.backward</code> and <code>fsdp_model.step</code></summary>
+#
+# Those are methods of a DeepSpeed engine; FSDP has neither. Three more names in the section's code don't exist or are never imported, `default_auto_wrap_policy`, `MixedPrecision` and `BackwardPrefetch.PRE_FORWARD`, and the demo project writes `SHARD_GRAD_OP` without its class. Run it: `hasattr(torch.distributed.fsdp.BackwardPrefetch, "PRE_FORWARD")` gives False.
+#
+# </details>
+
+# %% [markdown] sections="8.11.1"
+# ## Loading a model that fits on no card
+#
+# Who has the whole model at the start? If every rank builds it, or reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. We load both ways:
+
+
+# %%
+def load(efficient):
+    with memory.watch() as watched:
+        watched.mark("load")
+        reads = dist.get_rank() == 0 or not efficient
+        weights = model.Transformer(4, 64, 4).state_dict() if reads else {}
+        with torch.device("meta"):
+            net = sharded(model.Transformer(4, 64, 4))
+        net.to_empty(device=torch.get_default_device())
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=efficient)
+        set_model_state_dict(net, weights, options=options)
+        del weights
+    return watched.footprint().peak_bytes
+
+
+# %%
+runs = {"all read": lab.launch(load, False), "rank 0 reads": lab.launch(load, True)}
+heads = ["loading", "rank 0_bytes", "rank 1_bytes"]
+lab.table([(name, *run) for name, run in runs.items()], heads=heads)
+
+# %% [markdown] sections="8.11.1"
+# Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way.
+#
+# <details><summary>Erratum 8.11.1: <code>fsdp_cpu_ram_efficient_loading</code> as "CPU offload"</summary>
+#
+# That setting is about *loading*: only rank 0 reads the weights, as in the second row above. In training nothing is on the host.
+#
+# </details>
 
 # %% [markdown] sections="D-fsdp"
+# ## A script of your own
+#
+# Put together, this is a script that you can start with `torchrun`. First the set-up. Units are the layers; it computes in bf16 and sums in fp32. `reshard_after_forward` keeps its default, because our 7 B model has 14 GB in bf16, and they would lie there from forward to backward. Where you have that room, say `False`, and send a third less.
+
+
+# %%
+def setup_fsdp_model(build):
+    """A sharded model whose weights rank 0 alone has made, or read."""
+    with torch.device("meta"):
+        net = build()
+    policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in [*net.layers, net]:
+        fully_shard(layer, mp_policy=policy)
+    net.to_empty(device=torch.get_default_device())
+    weights = build().state_dict() if dist.get_rank() == 0 else {}
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(net, weights, options=options)
+    return net
+
+
+# %%
+def train_steps(net, num_steps):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    for step in range(num_steps):
+        tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
+        loss = model.loss(net(tokens).float(), targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if dist.get_rank() == 0 and step % 10 == 9:
+            print(f"step {step + 1}: loss {loss.item():.2f}", flush=True)
+
+
+# %% [markdown]
+# And what a process needs around it. torchrun tells each who it is, as in chapter 03:
+
+# %%
+HEAD = """
+import os, sys
+import torch
+import torch.distributed as dist
+from labkit import model
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions, get_model_state_dict, set_model_state_dict)
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+"""
+
+# %%
+MAIN = """
+if torch.accelerator.is_available():
+    torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    torch.set_default_device(torch.accelerator.current_accelerator())
+dist.init_process_group()
+net = setup_fsdp_model(lambda: model.Transformer(2, 32, 2, max_len=32))
+train_steps(net, 30)
+whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+weights = get_model_state_dict(net, options=whole)  # called by all
+if dist.get_rank() == 0:
+    torch.save(weights, sys.argv[1])
+dist.destroy_process_group()
+"""
+
+# %%
+import inspect
+import tempfile
+from pathlib import Path
+
+folder = Path(tempfile.mkdtemp())
+parts = (HEAD, *map(inspect.getsource, (setup_fsdp_model, train_steps)), MAIN)
+(folder / "train.py").write_text("\n".join(parts))
+done = lab.launch_script(folder / "train.py", folder / "weights.pt")
+print(done.logs[0])
+
+# %% [markdown] sections="D-fsdp"
+# It trains, and the file has the weights whole. For your own work change the model, the batches and the number of processes: `torchrun --nproc-per-node 8 train.py weights.pt` on a machine with eight GPUs.
+#
 # <details><summary>Erratum D-fsdp: <code>setup_fsdp_model</code> of the demo project</summary>
 #
 # It raises a NameError (`SHARD_GRAD_OP` without `ShardingStrategy`). It names no layers, so there is one unit, gathered at once: the first row of the table of units. It uses fp16 everywhere, and its loop has no scaler. The all-reduce of the *loss* after `backward` is for the log; gradients are reduced without it.
 #
 # </details>
 #
-# ### Accumulation
+# ## Accumulation
 #
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) several backwards come before one update. DDP then sends once, with `no_sync`. FSDP can do the same: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches, five units. How many reduce-scatters, if we wait with all of them until the last microbatch?
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) several backwards come before one update. DDP then sends once, with `no_sync`. FSDP has half of that: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. How many messages are left of the 60, if we wait with the reduce-scatters until the last microbatch?
 
 # %%
-scatters = lab.guess("reduce-scatters of four microbatches, waiting", between=(0, 20))
+left = lab.guess("messages of four microbatches, waiting", between=(0, 60))
 
 
 # %%
@@ -709,33 +850,36 @@ def accumulate(each_time):
         for k in range(4):
             net.set_requires_gradient_sync(each_time or k == 3)
             (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
-    peak = watched.footprint().peak_bytes
-    return {"scatters": counted.calls["reduce_scatter"], "peak_bytes": peak}
+    counts = {"gathers": counted.calls["all_gather"]}
+    counts["scatters"] = counted.calls["reduce_scatter"]
+    return {**counts, "peak_bytes": watched.footprint().peak_bytes}
 
 
 # %%
 waiting, each = lab.launch(accumulate, False)[0], lab.launch(accumulate, True)[0]
-scatters.score(waiting["scatters"])
+left.score(waiting["gathers"] + waiting["scatters"])
 
 # %%
 lab.table([{"reduced": "each time", **each}, {"reduced": "at the end", **waiting}])
 
 # %% [markdown]
-# A quarter of the messages, and a higher peak: until the last microbatch the gradients lie there whole, and that is what sharding was to save. So wait only where messages are what you lack.
+# A quarter of the reduce-scatters, but every gather is still there, because each microbatch needs the weights again. So accumulation helps FSDP less than DDP. And the peak is higher: until the last microbatch the gradients lie there whole, the very memory that sharding saves. It pays only when the network, not the memory, is your bottleneck. (Then `set_reshard_after_backward(False)` keeps the weights as well, and saves gathers.)
 
 # %% [markdown] sections="8.4.4"
 # ## What sharding leaves: activations
 #
 # Sharding does nothing for activations. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps only the input of a block, and runs its forward again in the backward. Chapter 05 measured it on one device. With FSDP two questions are new. Does the second forward gather the weights once more? And what does it cost in time, when messages cost time as well?
 #
-# A backward takes about two forwards, so by theory a step costs 4 instead of 3, and the ratio is 4/3. We measure the processor's time, on pretend devices (more of them below).
+# A backward takes about two forwards, so by theory a step costs 4 instead of 3, and the ratio is 4/3. We measure the processor's time, on pretend devices.
 
 # %%
 price = lab.guess("processor time with recomputation, over without", unit="ratio")
 
 
 # %%
+import time
 from functools import partial
+from statistics import median
 from torch.utils.checkpoint import checkpoint
 
 
@@ -748,40 +892,41 @@ def with_blocks(way):
 
 
 # %%
-import time
-from statistics import median
-
-
-def step_of_both(num_rounds=8):
+def step_with(way):
+    net = with_blocks(way)
     tokens, targets = model.story_tokens(4, 64, seed=dist.get_rank())
-    found = {}
-    for way in ("keep", "recompute"):
-        net = with_blocks(way)
-        torch.accelerator.reset_peak_memory_stats()
-        with traffic.count() as counted:
-            model.loss(net(tokens), targets).backward()
-        peak = torch.accelerator.max_memory_allocated()
-        row = {"peak_bytes": peak, "all-gathers": counted.calls["all_gather"]}
-        found[way] = net, row, []
-        del net
-    for way in num_rounds * list(found):  # in turn: what else runs here meets both
+    with traffic.count() as counted:
+        model.loss(net(tokens), targets).backward()
+    peak = torch.accelerator.max_memory_allocated()
+    return {"peak_bytes": peak, "all-gathers": counted.calls["all_gather"]}
+
+
+# %%
+def processor_s(num_rounds=9):
+    tokens, targets = model.story_tokens(4, 64, seed=dist.get_rank())
+    nets = {way: with_blocks(way) for way in ("keep", "recompute")}
+    took = {way: [] for way in nets}
+    for way in num_rounds * list(nets):  # in turn: what else runs here meets both
         began = time.process_time()
-        model.loss(found[way][0](tokens), targets).backward()
-        found[way][2].append(time.process_time() - began)
-    return {way: (row, median(seconds)) for way, (_, row, seconds) in found.items()}
+        model.loss(nets[way](tokens), targets).backward()
+        took[way].append(time.process_time() - began)
+    return {way: median(seconds) for way, seconds in took.items()}
 
 
 # %%
-found = lab.launch(step_of_both, devices=lab.pretend())[0]
-price.score(found["recompute"][1] / found["keep"][1])
+pretend = lab.pretend()
+took_s = lab.launch(processor_s, devices=pretend)[0]
+price.score(took_s["recompute"] / took_s["keep"])
 
 # %%
-lab.table({"blocks": way, **row} for way, (row, _) in found.items())
+ways = {way: lab.launch(step_with, way, devices=pretend)[0] for way in took_s}
+# %%
+lab.table({"blocks": way, **row} for way, row in ways.items())
 
 # %% [markdown] sections="8.4.4"
 # Two answers. The number of all-gathers is the same, because the second forward runs while the block is gathered for its backward anyway. And the peak falls, as it did on one device.
 #
-# The time has more in it than the formula knows. FSDP and gloo handle messages and do that once, so the ratio falls. On blocks as small as these the bookkeeping of `checkpoint` counts as well, so it rises. In a model that needs FSDP, products outweigh both, and the price comes near to 4/3; chapter 05 measures that case.
+# The time has more in it than the formula knows. FSDP and gloo handle messages and do that once, so the ratio falls. On blocks as small as these the bookkeeping of `checkpoint` counts as well, so it rises. In a model that needs FSDP, matrix products dominate, and the price comes near to 4/3; chapter 05 measures that case.
 #
 # <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
 #
@@ -794,250 +939,214 @@ lab.table({"blocks": way, **row} for way, (row, _) in found.items())
 #
 # And if it still doesn't fit? The host has memory, too. `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter.
 #
-# To measure that we need a device with a memory of its own. So here ranks stand on **pretend devices** even where there are GPUs: real tensors in a memory as small as we like, with a GPU's rules and words. Copies to the host are counted. A pretend device can't show how long they take on a GPU's link, so for time we shall use a formula.
+# To measure that we need a device with a memory of its own. So here ranks stand on **pretend devices** even where there are GPUs: the memory is as small as we like, with a GPU's rules and words. Copies to the host are counted. A pretend device can't show how long they take on a GPU's link, so for time we shall use a formula.
 
 
 # %%
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 
-def on_device(way, sequences=1, num_steps=3):
-    """The peak of the device's memory, bytes copied in a step, and its loss."""
-    torch.manual_seed(0)
+def placed(way):
+    """The model whole on the device, in slices, or in slices on the host."""
     with torch.device("cpu"):  # on the host, for the device may be too small
-        net = model.Transformer(6, 256, 4, max_len=64)
-    policy = CPUOffloadPolicy() if way == "offload" else OffloadPolicy()
+        net = model.Transformer(6, 128, 4, max_len=64)
     if way == "whole":
-        net.to(torch.get_default_device())
-    else:
-        sharded(net, offload_policy=policy)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    batch = model.story_tokens(sequences, 64, seed=dist.get_rank())
-    for _ in range(num_steps):
-        devices.pretend.reset_copied()
-        loss = model.loss(net(batch[0]), batch[1])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    peak, copied = torch.accelerator.max_memory_allocated(), devices.pretend.copied()
-    moved = {"in_bytes": copied.to_device_bytes, "out_bytes": copied.to_host_bytes}
-    return {"peak_bytes": peak, **moved, "loss": loss.item()}
+        return net.to(torch.get_default_device())
+    policy = CPUOffloadPolicy() if way == "offload" else OffloadPolicy()
+    return sharded(net, offload_policy=policy)
 
-
-# %% [markdown]
-# The model has 4.9 million parameters and trains in fp32, so 16 bytes for each: 78 MB of states. The device has 64 MiB, which is 67 MB. We know what is coming:
-
-# %% tags=["raises-exception"]
-large = lab.pretend(memory_mib=64)
-lab.launch(on_device, "whole", 4, ranks=1, devices=large)
-
-# %% [markdown]
-# These are CUDA's words, with "pretend" in place of "CUDA". Now four such devices with FSDP, a sequence each. What is the peak on one of them?
 
 # %%
-peak = lab.guess("peak of a device, FSDP on four, MB", between=(0, 67))
+def on_device(way, sequences=1, num_steps=2):
+    torch.manual_seed(0)
+    net = placed(way)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    tokens, targets = model.story_tokens(sequences, 64, seed=dist.get_rank())
+    for _ in range(num_steps):
+        devices.pretend.reset_copied()
+        model.loss(net(tokens), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    moved = devices.pretend.copied()
+    row = {"in_bytes": moved.to_device_bytes, "out_bytes": moved.to_host_bytes}
+    return row | {"peak_bytes": torch.accelerator.max_memory_allocated()}
+
+
+# %% [markdown]
+# The model has 1.3 million parameters. It trains in fp32, and so each has 4 bytes of weight, 4 of gradient and 8 of Adam (by chance the same 16 as in mixed precision): 20 MB of states. The device has 16 MiB, which is 17 MB. We know what is coming:
+
+# %% tags=["raises-exception"]
+large = lab.pretend(memory_mib=16)
+lab.launch(on_device, "whole", ranks=1, devices=large)
+
+# %% [markdown]
+# These are CUDA's words, with "pretend" in place of "CUDA". Now four such devices with FSDP, a sequence each. What is the peak on one of them? A quarter of the states is 5 MB; activations, gathered blocks and buffers come on top.
+
+# %%
+peak = lab.guess("peak of a device, FSDP on four, MB", between=(0, 17))
 
 # %%
 on_four = lab.launch(on_device, "fsdp", ranks=4, devices=large)
 peak.score(on_four[0]["peak_bytes"] / 1e6)
 
 # %% [markdown]
-# It fits. And on devices of 24 MiB (25 MB) it would not; there we offload:
+# It fits. A device of 8 MiB, 8.4 MB, is too small for that, so there we offload:
 
 # %%
-small = lab.pretend(memory_mib=24)
+small = lab.pretend(memory_mib=8)
 offloaded = lab.launch(on_device, "offload", ranks=4, devices=small)
-lab.table(
-    [{"states": "sharded", **on_four[0]}, {"states": "on the host", **offloaded[0]}]
-)
+rows = {"sharded": on_four[0], "on the host": offloaded[0]}
+lab.table({"states": name, **row} for name, row in rows.items())
 
 # %% [markdown]
-# The loss is the same to rounding. Every slice went to the device twice, and its gradient came back once: three times 4 bytes for a quarter of the parameters.
+# (The seconds of the runs are those of starting four processes, and say nothing of offload's price.) Every slice went to the device twice, and its gradient came back once: three times 4 bytes for a quarter of the parameters.
 #
-# Is the saving a constant? Try more sequences, with and without offload, on devices without a limit:
+# Is the saving a constant? Try more sequences, with and without offload, on two devices without a limit:
+
 
 # %%
-free = lab.pretend()
-sizes = (1, 4, 16)
+def peak_bytes(way, sequences):
+    return lab.launch(on_device, way, sequences, devices=pretend)[0]["peak_bytes"]
+
+
+ways = {"sharded": "fsdp", "on the host": "offload"}
+sizes = {"one sequence": 1, "16 sequences": 16}
 peaks = {
-    way: {
-        n: lab.launch(on_device, way, n, 1, devices=free)[0]["peak_bytes"]
-        for n in sizes
-    }
-    for way in ("fsdp", "offload")
+    size: {name: peak_bytes(way, n) for name, way in ways.items()}
+    for size, n in sizes.items()
 }
 
 # %%
-saved = {n: 1 - peaks["offload"][n] / peaks["fsdp"][n] for n in sizes}
-names = {"x": "sequences on each rank", "y": "saved", "unit": "share"}
-lab.curves(
-    measured={"two ranks": saved}, **names, title="What offload saves of the peak"
-)
+lab.bars(peaks, unit="bytes", title="Peak of a device, without and with offload")
 
 # %% [markdown]
-# The larger the batch, the smaller the share, because activations stay where they are. It also falls with the number of ranks, since there is less on each to move away.
+# The difference is nearly the same in both pairs, since it is the states. The larger the batch, the smaller its share, because activations stay where they are.
 #
-# And the time? Per step $P/N$ parameters go up twice and come down once, 4 bytes each, while a rank computes $6P$ FLOPs for each token. $P$ cancels. With 25 GB/s (PCIe 4), 200 TFLOP/s of real compute and nothing overlapped, the copies take so many times as long as the computation (predicted):
-
+# ### What it costs
+#
+# Two things come on top of computing. Per step $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). And the host runs AdamW: it reads weight, gradient and two moments, and writes three of them, 28 bytes for each of $P$ parameters, at 200 GB/s for all ranks of a machine together. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Eight cards, nothing overlapped (predicted):
 
 # %%
-def copies_over_compute(ranks, tokens):
-    return (3 * 4 / ranks / 25e9) / (6 * tokens / 200e12)
-
-
+terms = {"copies over PCIe": 3 * 4 / 8 / 25e9, "AdamW on the host": 28 / 200e9}
 tokens = (1024, 4096, 16384, 65536)
-lines = {f"N = {n}": {t: copies_over_compute(n, t) for t in tokens} for n in (1, 8, 64)}
-names = {"x": "tokens of a rank in a step", "y": "copies over compute"}
+lines = {
+    name: {t: seconds / (6 * t / 200e12) for t in tokens}
+    for name, seconds in terms.items()
+}
+
+# %%
+lines["as long as computing"] = dict.fromkeys(tokens, 1)
+names = {"x": "tokens of a rank in a step", "y": "time, over that of computing"}
 lab.curves(predicted=lines, log_x=True, log_y=True, **names, title="Offload: its price")
 
-# %% [markdown] sections="8.4.4, 8.11.1"
-# So offload is for many tokens in a step, where its price nearly disappears. The optimizer on the host comes on top.
+# %% [markdown] sections="8.4.4"
+# With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies: for our 7 B model 196 GB are moved in the host's memory, about a second. So offload is for many tokens in a step.
 #
 # <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
 #
-# Neither is a constant. The saving is the states' share of the peak (the curve of dots above), and the price depends on the tokens of a rank and on the link (the lines).
+# Neither is a constant. The saving is the states' share of the peak (the bars above). The price depends on the tokens of a rank, on the link and on the host's memory (the lines).
 #
 # </details>
-#
-# <details><summary>Erratum 8.11.1: <code>fsdp_cpu_ram_efficient_loading</code> as "CPU offload"</summary>
-#
-# That setting is about *loading*. Only rank 0 reads the weights; the others build the model on the `meta` device, which holds no bytes, and get their slices from rank 0. In training nothing is on the host. The next cell loads both ways.
-#
-# </details>
-
-
-# %%
-def load(efficient):
-    with memory.watch() as watched:
-        watched.mark("load")
-        reads = dist.get_rank() == 0 or not efficient
-        weights = model.Transformer(4, 64, 4).state_dict() if reads else {}
-        with torch.device("meta"):
-            net = sharded(model.Transformer(4, 64, 4))
-        net.to_empty(device=torch.get_default_device())
-        options = state_dict.StateDictOptions(
-            full_state_dict=True, broadcast_from_rank0=efficient
-        )
-        state_dict.set_model_state_dict(net, weights, options=options)
-        del weights
-    return watched.footprint().peak_bytes
-
-
-# %%
-runs = {"all read": lab.launch(load, False), "rank 0 reads": lab.launch(load, True)}
-lab.table(
-    {"loading": name, "rank 0_bytes": run[0], "rank 1_bytes": run[1]}
-    for name, run in runs.items()
-)
 
 # %% [markdown] sections="8.4.3"
 # ## Through Accelerate
 #
-# Many people reach FSDP by [Accelerate](https://huggingface.co/docs/accelerate) and a configuration file (chapter 04). Here is such a file, as a dict, and a script that knows nothing of FSDP:
+# Many people reach FSDP by [Accelerate](https://huggingface.co/docs/accelerate) and a configuration file, which `accelerate launch --config_file` reads (chapter 04). For FSDP it says:
+#
+# ```
+# distributed_type: FSDP
+# fsdp_config:
+#   fsdp_version: 2
+#   fsdp_reshard_after_forward: true
+#   fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+#   fsdp_transformer_layer_cls_to_wrap: Block
+# ```
+#
+# Accelerate makes a *plugin* of that, an object with these settings. A script can make it as well:
 
 # %%
-config = {
-    "compute_environment": "LOCAL_MACHINE",
-    "distributed_type": "FSDP",
-    "fsdp_config": {
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": True,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_transformer_layer_cls_to_wrap": "Block",
-        "fsdp_cpu_ram_efficient_loading": False,
-    },
-    "mixed_precision": "no",
-    "num_processes": 2,
-}
-
-# %%
-SCRIPT = """\
-import torch
-import torch.distributed as dist
 from accelerate import Accelerator, DistributedType, PartialState
-from labkit import model
+from accelerate import FullyShardedDataParallelPlugin as Plugin
 
-state = PartialState(cpu=not torch.cuda.is_available())
-print("Accelerate found", state.distributed_type.value)
-state.distributed_type = DistributedType.MULTI_GPU  # the trap, see below
-accelerator = Accelerator()
-torch.manual_seed(0)
-net = model.Transformer(4, 64, 4, max_len=32)
-net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters()))
-batch = model.story_tokens(2, 32, seed=accelerator.process_index)
-tokens, targets = (each.to(accelerator.device) for each in batch)
-for step in range(2):
-    optimizer.zero_grad()
+
+def settings():
+    return Plugin(
+        fsdp_version=2,
+        reshard_after_forward=True,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["Block"],
+    )
+
+
+# %% [markdown] sections="8.4.3"
+# There is one trap. On a machine without a GPU, Accelerate 1.15 ignores these settings, from a file or from a plugin, without a word, and trains with DDP. So one line tells it to treat its ranks as it would GPUs'. With a GPU for each rank that line is not needed.
+
+
+# %%
+def by_accelerate():
+    state = PartialState(cpu=not torch.cuda.is_available())
+    state.distributed_type = DistributedType.MULTI_GPU  # the trap
+    accelerator = Accelerator(fsdp_plugin=settings())
+    net = model.Transformer(4, 64, 4, max_len=32)
+    net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters()))
+    tokens, targets = model.story_tokens(2, 32, seed=accelerator.process_index)
     accelerator.backward(model.loss(net(tokens), targets))
     accelerator.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
-held = sum(each.to_local().numel() for each in net.parameters())
-whole = sum(each.numel() for each in net.parameters())
-print(type(net).__name__, f"holds {held / whole:.0%} of the parameters")
-dist.destroy_process_group()
-"""
+    held = sum(each.to_local().numel() for each in net.parameters())
+    return {"held_share": held / sum(each.numel() for each in net.parameters())}
+
 
 # %%
-import tempfile
-from pathlib import Path
-
-folder = tempfile.TemporaryDirectory()
-script = Path(folder.name, "train.py")
-script.write_text(SCRIPT)
-done = lab.launch_script(script, using="accelerate", config=config)
-print(done.logs[0])
+lab.launch(by_accelerate)
 
 # %% [markdown] sections="8.4.3"
-# Rank 0 holds half of the parameters: the file has sharded the model, and the script has not changed.
-#
-# There is one trap. On a machine without a GPU, Accelerate 1.15 ignores the FSDP part of the file, without a word, and trains with DDP. So the script prints what Accelerate found, and then tells it to treat its ranks as it would GPUs'. With a GPU for each rank that line is not needed.
+# Each rank holds half of the parameters: the settings have sharded the model, and the loop names no layer.
 #
 # <details><summary>Erratum 8.4.3: <code>Accelerator(fsdp_plugin={...})</code></summary>
 #
-# The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. The next cell is the dict.
+# The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. Run it: `Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})` raises a TypeError.
 #
 # </details>
-
-# %%
-from accelerate import Accelerator
-
-try:
-    Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})
-except TypeError as error:
-    print(error)
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code. What it asks for is bandwidth, half as many bytes again as DDP, in every step. It is the wrong choice for a model that fits whole with room to spare, and across slow links, where the messages take longer than the computation that should hide them.
-#
-# Does LLaMA-13B fit on four A100 of 40 GB, with FSDP? How many GB of states does each of them hold, at the 16 bytes of chapter 01?
-
-# %%
-states = lab.guess(
-    "states on each of four cards, 13 B parameters, GB", between=(0, 208)
-)
-
-# %%
-states.score(13 * 16 / 4)
+# Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code. What it asks for is bandwidth, half as many bytes again as DDP, in every step. It is the wrong choice for a model that fits whole with room to spare, and for one of which even an $N$-th doesn't: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
 
 # %% [markdown] sections="8.10"
-# It does not fit: 52 GB, and activations, gathered layers and buffers come on top.
-#
 # <details><summary>Erratum 8.10: LLaMA-13B on four A100 of 40 GB</summary>
 #
 # The textbook says that FSDP and activation checkpointing are enough. With master weights it takes six such cards for the states alone, `13 * 16 / 40` is 5.2. In pure bf16 they fit, 8 bytes a parameter, but small updates are lost (chapter 05); or with offload. The same section calls the effective batch 32: two sequences, 16 microbatches and four ranks are $2 \cdot 16 \cdot 4 = 128$.
 #
 # </details>
 #
-# Now our own 7 B model on eight cards. Before this chapter each held everything; after it each holds an eighth:
+# Now our own 7 B model on eight cards. Before this chapter each card held all states; now each holds an eighth of them, and activations and buffers as before:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, batch=64)
-planner.card(before, before.but(zero=3))
+sharded_plan = before.but(zero=3)
+planner.card(before, sharded_plan)
 
 # %% [markdown]
-# (The planner writes FSDP's FULL_SHARD as `zero=3`. Its usual recipe adds gradients up in fp32, so it counts 18 bytes per parameter and not 16.) The card says "does not fit" on the left; on the right half of the card and more is free, for longer sequences or a larger batch.
+# (The planner writes FSDP's FULL_SHARD as `zero=3`. Its usual recipe adds gradients up in fp32, so it counts 18 bytes per parameter and not 16.) The card says "does not fit" on the left; on the right it fits, and more than half of the memory is free for longer sequences or a larger batch.
+#
+# ### Across a slow network
+#
+# What if those eight cards stand in two machines with a slow network between them, 3 GB/s for each card? Will a step take twice as long, or more?
+
+# %%
+slower = lab.guess("a step over the slow network, over one machine's", unit="ratio")
+
+# %%
+two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
+slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
+
+# %%
+planner.card(sharded_plan, two_machines)
+
+# %% [markdown]
+# The memory is the same, and the days are not. Here each machine should hold the states whole, HYBRID_SHARD; or the microbatch should grow until its tokens hide the gathers.
 #
 # ## Exercises
 #
@@ -1045,34 +1154,39 @@ planner.card(before, before.but(zero=3))
 #
 # ### Exercise 2. A step in slices
 #
-# Build FSDP's step without autograd functions, for rows that don't divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter for each weight, and never more than a few whole weights alive.
+# Build FSDP's step without autograd functions, for rows that don't divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter for each weight, and one whole weight at a time (with its gradient and their buffers).
 
 
 # %%
 def my_step(shards, num_rows, x):
     """The gradient of each shard: the mean over all ranks."""
     ### BEGIN SOLUTION
-    size, kept, found, pad = dist.get_world_size(), [], [], torch.nn.functional.pad
+    size = dist.get_world_size()
+
+    def padded(rows_of_rank, num):
+        return torch.nn.functional.pad(rows_of_rank, (0, 0, 0, num - len(rows_of_rank)))
 
     def whole(mine, rows):
         most = math.ceil(rows / size)
         everyone = mine.new_empty(most * size, mine.shape[1])
-        dist.all_gather_single(everyone, pad(mine, (0, 0, 0, most - len(mine))))
+        dist.all_gather_single(everyone, padded(mine, most))
         return everyone[:rows]
 
+    inputs = [x]
     for mine, rows in zip(shards, num_rows):
-        kept.append(x)
-        x = torch.tanh(x @ whole(mine, rows).T)
-    gradient = 2 * x / x.numel()
-    for mine, rows, x in reversed(list(zip(shards, num_rows, kept))):
-        weight, x = whole(mine, rows).requires_grad_(), x.requires_grad_()
-        output = torch.tanh(x @ weight.T)
-        to_weight, gradient = torch.autograd.grad(output, (weight, x), gradient)
-        out = mine.new_empty(math.ceil(rows / size), len(x.T))
-        padded = pad(to_weight, (0, 0, 0, len(out) * size - rows))
-        dist.reduce_scatter_single(out, padded)
-        found.append(out[: len(mine)] / size)
-    return found[::-1]
+        inputs.append(torch.tanh(inputs[-1] @ whole(mine, rows).T))
+    gradient = 2 * inputs[-1] / inputs[-1].numel()
+    found = []
+    for index in reversed(range(len(shards))):
+        mine, rows = shards[index], num_rows[index]
+        weight = whole(mine, rows).requires_grad_()
+        given = inputs[index].detach().requires_grad_()
+        output = torch.tanh(given @ weight.T)
+        to_weight, gradient = torch.autograd.grad(output, (weight, given), gradient)
+        out = mine.new_empty(math.ceil(rows / size), mine.shape[1])
+        dist.reduce_scatter_single(out, padded(to_weight, len(out) * size))
+        found.insert(0, out[: len(mine)] / size)
+    return found
     ### END SOLUTION
 
 
@@ -1085,7 +1199,7 @@ check.hint("sharded_step")
 # %% [markdown]
 # ### Exercise 3. Repair a training
 #
-# The loop below has four mistakes. It runs, and trains nothing. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
+# The loop below has four mistakes, and raises no error. You have seen what one of them does to the loss. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
 
 
 # %%
@@ -1131,10 +1245,11 @@ check.hint("train_sharded")
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
 # - Each of N ranks holds an N-th of the states. At the peak it also holds its activations, and some copies of the largest unit. So make each block a unit.
 # - FULL_SHARD sends 1.5 times DDP's bytes, SHARD_GRAD_OP as many as DDP. NO_SHARD *is* DDP, and HYBRID_SHARD shards within a group and replicates between groups.
+# - A gather hides under a layer if the rank has as many tokens as FLOP/s of its card over bytes/s of its link.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
-# - Mixed precision halves messages and leaves the states. Recomputation takes activations away for up to a third more compute. Offload takes states off the device, and its price depends on the tokens in a step.
+# - Mixed precision halves messages and leaves the states. Recomputation takes activations away for up to a third more compute. Offload takes states off the device. Its price, copies and an optimizer on the host, is small only with many tokens in a step.
 #
-# Words learned: [shard](GLOSSARY.md#shard), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload), [payload](GLOSSARY.md#payload) and [wire](GLOSSARY.md#wire).
+# Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload), [payload](GLOSSARY.md#payload) and [wire](GLOSSARY.md#wire).
 #
 # Next: chapter 08 cuts the model into stages, and sends only activations.
 #
