@@ -113,9 +113,7 @@ def curves(
         keys += _kinds(series, names, badge, words)
         shapes += _axis_names(said(x_name, code), said(y_name, code), bottom)
         more, end_px = legend(keys, 60, bottom + 44)
-        spoken = _spoken(series, names, y_format)
-        for mark in bounds:
-            spoken.append(f"{mark.words} {(x_format if mark.upright else y_format)(mark.value)}")
+        spoken = [*_spoken(series, names, y_format), *_told(bounds, x_format, y_format)]
         table = _table(series, names, x_format, y_format, said(x_name, code))
         return _sketch(shapes + more, end_px, title, badge, numbers, spoken, table, words)
 
@@ -133,6 +131,13 @@ def _spoken(series: Sequence[Series], names: list[str], y_format: Format) -> lis
     """Where each series begins and ends."""
     ends = [f"{y_format(each.y[0])} → {y_format(each.y[-1])}" for each in series]
     return [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
+
+
+def _told(marks: Sequence[Mark], x_format: Format, y_format: Format) -> list[str]:
+    """Where each mark lies."""
+    formats = [x_format if mark.upright else y_format for mark in marks]
+    pairs = zip(marks, formats, strict=True)
+    return [f"{mark.words} {write(mark.value)}" for mark, write in pairs]
 
 
 def _kinds(

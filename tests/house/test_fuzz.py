@@ -102,7 +102,8 @@ def test_rubbish_is_answered_or_refused_in_words(label):
 
 def test_what_is_not_fuzzed_has_a_reason_and_every_reason_a_thing():
     assert len(FUZZED) > 150
-    assert all(any(label.startswith(name) for label in FUZZED) for name in SLOW)
+    meant = {name for name in SLOW for label in FUZZED if label.startswith(name)}
+    assert meant == {*SLOW}
     places = tuple(f"{label}." for label in PUBLIC)
     idle = [name for name in EXCUSED if not any(map(places_below(name), places))]
     assert idle == []
