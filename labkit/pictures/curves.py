@@ -61,6 +61,8 @@ class Series(NamedTuple):
     """what; as many as x"""
     points: bool = False
     """True: dots (measured); False: a line (predicted, where the picture has dots as well)"""
+    joined: bool = False
+    """whether thin lines join the dots"""
 
 
 def plain(number: float) -> str:
@@ -183,10 +185,19 @@ def _plot(
     lines = _lines(series, names, beside, y_axis)
     ends = _ends(names, lines)
     if wide < _WIDEST_NAME_PX and _have_room(ends, beside, y_axis):
-        return [*_grid(beside, y_axis), *lines, *_names(ends, y_axis)], []
+        drawn = [*_grid(beside, y_axis), *_joins(series, lines), *lines]
+        return [*drawn, *_names(ends, y_axis)], []
     whole = axis(columns, x_format, log_x, left, WIDTH_PX - 30.0)
     lines = _lines(series, names, whole, y_axis)
-    return [*_grid(whole, y_axis), *lines], _keys(names, lines)
+    return [*_grid(whole, y_axis), *_joins(series, lines), *lines], _keys(names, lines)
+
+
+def _joins(series: Sequence[Series], lines: Sequence[Line]) -> list[Line]:
+    """Thin lines from dot to dot, of the series that have them."""
+    pairs = zip(series, lines, strict=True)
+    return [
+        line._replace(mark="", width_px=1.2, opacity=0.6) for each, line in pairs if each.joined
+    ]
 
 
 def _lines(series: Sequence[Series], names: list[str], x_axis: Axis, y_axis: Axis) -> list[Line]:

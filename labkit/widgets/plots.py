@@ -44,12 +44,14 @@ def curves(
     badge: str = "",
     log_x: bool = False,
     log_y: bool = False,
+    joined: bool = False,
 ) -> Plot:
     """Dots that were measured and lines that were predicted, by name: each is {x: y}. What has one
     name in both has one colour.
 
     ``x`` and ``y`` name the axes; ``unit`` is the unit of y, a key of ``units.UNITS`` ("bytes",
     "ms"). ``badge`` says where the numbers come from; without it "measured", "predicted" or both.
+    ``joined`` draws thin lines from dot to dot, for what was measured in the course of one run.
     Raises ValueError where there is nothing to draw, or what can't be drawn.
     """
     series = []
@@ -57,7 +59,13 @@ def curves(
         for name, line in _named(given, "curves").items():
             _check_line(name, line)
             series.append(
-                drawing.Series(name, list(line.keys()), list(line.values()), points=points)
+                drawing.Series(
+                    name,
+                    list(line.keys()),
+                    list(line.values()),
+                    points=points,
+                    joined=points and joined,
+                )
             )
     both = [word for word, given in (("measured", measured), ("predicted", predicted)) if given]
     drawn = partial(
@@ -86,8 +94,8 @@ def bars(
     """Horizontal bars from 0, each with its value: {name: value} or {name: {series: value}}.
 
     ``marks`` are dashed lines: {words: value}, a bound or a formula. ``unit`` is a key of
-    ``units.UNITS``; ``badge`` says where the numbers come from. Raises ValueError for no rows, or
-    a value that is not finite or below 0.
+    ``units.UNITS``; without one a value has three digits. ``badge`` says where the numbers come
+    from. Raises ValueError for no rows, or a value that is not finite or below 0.
     """
     named = _named(rows, "bars")
     drawn = partial(
@@ -95,7 +103,7 @@ def bars(
         list(named.items()),
         title=title,
         badge=badge,
-        unit_format=_format(unit),
+        unit_format=_format(unit) if unit else format_number,
         marks=list(_named(marks, "marks").items()),
     )
     drawn()

@@ -73,7 +73,7 @@ REASONS = {
         "sharding.run.wrap",
         "accelerate.run",
         "accelerate.script_run.run_script",
-        "communication.compressed_run.top_k_feedback",
+        "communication.compressed_run.largest_with_feedback",
         "debugging.cure_run",
         "accelerate.engines",
         "planner.need_run",

@@ -4,6 +4,7 @@ import pytest
 
 import labkit as lab
 from labkit import words
+from labkit.pictures.sketch import Line
 
 
 def test_curves_draw_lines_that_were_predicted_and_dots_that_were_measured():
@@ -28,6 +29,22 @@ def test_the_badge_says_what_there_is():
     assert lab.curves(measured=line).picture().badge == "measured"
     assert lab.curves(predicted=line).picture().badge == "predicted"
     assert "paced" in lab.curves(measured=line, badge="measured, paced").picture().badge
+
+
+def test_dots_of_one_run_may_be_joined():
+    line = {"loss": {1: 5.0, 2: 4.0, 3: 3.5}}
+    apart, joined = (
+        [each for each in lab.curves(measured=line, joined=is_joined).picture().only(Line)]
+        for is_joined in (False, True)
+    )
+    assert len(joined) == len(apart) + 1
+    thin = [line for line in joined if line not in apart]
+    assert not thin[0].mark and len(thin[0].points_px) == 3
+
+
+def test_bars_without_a_unit_have_three_digits():
+    drawn = lab.bars({"loss": 3.87644, "rate": 21.4151, "count": 12}).picture()
+    assert [row[1] for row in drawn.table[1:]] == ["3.88", "21.4", "12"]
 
 
 def test_bars_have_units_and_bounds():
