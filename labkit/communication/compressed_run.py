@@ -32,7 +32,7 @@ def launch(
     state: dict | None = None,
     *,
     ranks: int = 2,
-    num_steps: int = 80,
+    num_steps: int = 64,
     accumulate: int = 1,
     learning_rate: float = 0.3,
 ) -> "Run":

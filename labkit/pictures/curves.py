@@ -301,16 +301,19 @@ def bars(
     """Horizontal bars from 0, each with its value: rows of (name, value), or of (name, {series:
     value}).
 
-    ``marks`` are dashed lines at (words, value): a bound, a formula. Raises ValueError for no rows,
+    Series called "predicted" and "measured" are named in the language of the picture. ``marks`` are
+    dashed lines at (words, value): a bound, a formula. Raises ValueError for no rows,
     or a value that is not finite or below 0.
     """
-    groups = [value if isinstance(value, Mapping) else {"": value} for _, value in rows]
-    bar_groups.check(groups, marks)
-    heads = list(dict.fromkeys(itertools.chain.from_iterable(groups)))
-    written = [bar_groups.written(group, unit_format) for group in groups]
+    given = [value if isinstance(value, Mapping) else {"": value} for _, value in rows]
+    bar_groups.check(given, marks)
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
+        own = {"predicted": words["predicted"].lower(), "measured": words["measured"]}
+        groups = [{own.get(head, head): group[head] for head in group} for group in given]
+        heads = list(dict.fromkeys(itertools.chain.from_iterable(groups)))
+        written = [bar_groups.written(group, unit_format) for group in groups]
         names = [said(name, code) for name, _ in rows]
         bounds = [(f"{said(text, code)} {unit_format(value)}", value) for text, value in marks]
         shapes, end_px = bar_groups.drawn(names, groups, written, bounds)

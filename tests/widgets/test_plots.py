@@ -42,6 +42,12 @@ def test_dots_of_one_run_may_be_joined():
     assert not thin[0].mark and len(thin[0].points_px) == 3
 
 
+def test_what_was_predicted_and_measured_is_named_in_the_language_of_the_picture():
+    plot = lab.bars({"a": {"predicted": 1.0, "measured": 2.0}})
+    assert plot.picture().table[0] == ("", "predicted", "measured")
+    assert plot.picture(language="zh").table[0] == ("", "预测", "实测")
+
+
 def test_bars_without_a_unit_have_three_digits():
     drawn = lab.bars({"loss": 3.87644, "rate": 21.4151, "count": 12}).picture()
     assert [row[1] for row in drawn.table[1:]] == ["3.88", "21.4", "12"]
