@@ -536,7 +536,7 @@ lost = {name: run[0]["zero_share"] for name, run in bits.items()}
 lab.bars(lost, unit="share", title="Entries of the last gradient that became 0")
 
 # %% [markdown]
-# At four bits, rounding to the nearest turns nearly all entries into zeros, the same ones every time, and training stays behind. Stochastic rounding makes nearly as many zeros, but other ones in every step, so that nothing is lost on average. (8 bits are rounded stochastically here as well.)
+# At four bits, rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays behind. Stochastic rounding makes nearly as many zeros, but by lot: on average nothing is lost. (8 bits are rounded stochastically here as well.)
 #
 # Gathering has its price here too: gathering bytes costs N/8 of a ring all-reduce of floats, so with eight ranks nothing is saved. The cure takes two steps (as in 1-bit Adam, here with bytes). In an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes and adds it up. Then it quantises again, and the slices are gathered. That is a quarter for any number of ranks.
 
@@ -645,7 +645,7 @@ lab.bars(alone, unit="us", title=title, badge="predicted")
 # %% [markdown] sections="10.4.3"
 # Then the order doesn't matter, as long as there is a slow link in the ring at all, because in each step all ranks wait for the slowest.
 #
-# NCCL [searches for such orders](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html) by itself when it starts. So on GPUs the order is not your job, but the groups are: keep those ranks that talk most in one machine (chapter 18).
+# NCCL, as documented, searches for such orders by itself when it starts. So on GPUs the order is not your job, but the groups are: keep those ranks that talk most in one machine (chapter 18).
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
