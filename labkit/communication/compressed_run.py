@@ -61,9 +61,10 @@ def report(runs: Mapping[str, "Run"]) -> "Table":
     bytes, and where the loss ends."""
     from labkit.tables import table
 
-    return table(
-        {"hook": name} | {key: run[0][key] for key in REPORTED} for name, run in runs.items()
-    )
+    rows = []
+    for name, run in runs.items():
+        rows.append({"hook": name} | {key: run[0][key] for key in REPORTED})
+    return table(rows)
 
 
 def with_feedback(reduce: Callable, share: float = 0.01) -> Callable:

@@ -311,7 +311,9 @@ def bars(
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
         own = {"predicted": words["predicted"].lower(), "measured": words["measured"]}
-        groups = [{own.get(head, head): group[head] for head in group} for group in given]
+        groups = []
+        for group in given:
+            groups.append({own.get(head, head): value for head, value in group.items()})
         heads = list(dict.fromkeys(itertools.chain.from_iterable(groups)))
         written = [bar_groups.written(group, unit_format) for group in groups]
         names = [said(name, code) for name, _ in rows]

@@ -58,15 +58,9 @@ def curves(
     for given, points in ((predicted, False), (measured, True)):
         for name, line in _named(given, "curves").items():
             _check_line(name, line)
-            series.append(
-                drawing.Series(
-                    name,
-                    list(line.keys()),
-                    list(line.values()),
-                    points=points,
-                    joined=points and joined,
-                )
-            )
+            xs = list(line.keys())
+            ys = list(line.values())
+            series.append(drawing.Series(name, xs, ys, points, points and joined))
     both = [word for word, given in (("measured", measured), ("predicted", predicted)) if given]
     drawn = partial(
         drawing.curves,

@@ -259,11 +259,11 @@ def ends_at(m, rate):
 
 
 # %%
-rates = {m: {"same rate": 0.3, "rate times m": 0.3 * m} for m in (2, 4)}
-losses = {
-    f"m = {m}": {name: ends_at(m, rate) for name, rate in each.items()}
-    for m, each in rates.items()
-}
+losses = {}
+for m in (2, 4):
+    same = ends_at(m, 0.3)
+    scaled = ends_at(m, 0.3 * m)
+    losses[f"m = {m}"] = {"same rate": same, "rate times m": scaled}
 plain = compressed_run.launch()  # 64 steps of one microbatch, rate 0.3
 marks = {"m = 1": plain[0]["last_loss"]}
 lab.bars(losses, title="Loss after 64 microbatches", marks=marks)

@@ -33,10 +33,8 @@ def test_the_badge_says_what_there_is():
 
 def test_dots_of_one_run_may_be_joined():
     line = {"loss": {1: 5.0, 2: 4.0, 3: 3.5}}
-    apart, joined = (
-        [each for each in lab.curves(measured=line, joined=is_joined).picture().only(Line)]
-        for is_joined in (False, True)
-    )
+    apart = list(lab.curves(measured=line).picture().only(Line))
+    joined = list(lab.curves(measured=line, joined=True).picture().only(Line))
     assert len(joined) == len(apart) + 1
     thin = [line for line in joined if line not in apart]
     assert not thin[0].mark and len(thin[0].points_px) == 3
