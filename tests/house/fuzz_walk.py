@@ -74,6 +74,7 @@ REASONS = {
         "accelerate.run",
         "accelerate.script_run.run_script",
         "communication.compressed_run.largest_with_feedback",
+        "communication.compressed_run.report",
         "debugging.cure_run",
         "accelerate.engines",
         "planner.need_run",
