@@ -215,6 +215,13 @@ class Comparison(Shown):
     def __post_init__(self) -> None:
         object.__setattr__(self, "measured", self.experiment.measured(self.run))
 
+    @property
+    def readings(self) -> dict[str, float]:
+        """The one number that ``sweep`` draws, predicted and measured: the microseconds of a step,
+        unless the experiment says otherwise. A row of ``lab.bars``."""
+        read = self.experiment.reading.read
+        return {"predicted": float(read(self.predicted)), "measured": float(read(self.measured))}
+
     def difference(self) -> Difference | None:
         """Measured minus predicted, by cause; None where there is nothing to say."""
         return self.experiment.difference(self.predicted, self.measured)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import words
 from labkit.experiment import Experiment, kept
-from labkit.shown import Shown
+from labkit.shown import Said, Shown
 
 if TYPE_CHECKING:
     from labkit.pictures.drawing import Picture
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _WORDS = words.catalogue(
     [
         ("title", "{} by {}"),
+        ("each", "{} per {}"),
         ("apart", "largest difference"),
     ]
 )
@@ -39,6 +40,8 @@ class Sweep(Shown):
     """value -> the same reading of a real run"""
     badge: str
     """where the numbers come from"""
+    each: Said = ""
+    """what the values count, where readings are told for one of these"""
 
     @property
     def line(self) -> dict[Any, float | None]:
@@ -56,9 +59,15 @@ class Sweep(Shown):
         """A line of predictions and a dot for each run; values that are no numbers stand at 1, 2,
         and so on."""
         from labkit.pictures import curves
+        from labkit.pictures.sketch import said
 
         reading = self.experiment.reading
         name = reading.name
+        if self.each:
+            name = {
+                code: _WORDS[code]["each"].format(name[code], said(self.each, code))
+                for code in name
+            }
         lines = []
         known = [
             (x, y) for x, y in zip(self._places(), self.predicted, strict=True) if y is not None
@@ -114,8 +123,11 @@ class Sweep(Shown):
         return "\n".join(lines)
 
 
-def sweep(experiment: Experiment, *, run: Iterable = (), **values: Iterable) -> Sweep:
+def sweep(
+    experiment: Experiment, *, run: Iterable = (), each: Said = "", **values: Iterable
+) -> Sweep:
     """The experiment at each of the values of one field; real ranks take it at those in ``run``.
+    ``each`` says what the values count ("microbatch"): every reading is then divided by its value.
 
     Raises ValueError for another number of fields, no values, values in ``run`` that are none of
     them, and, before anything is started, for one that is refused.
@@ -132,13 +144,14 @@ def sweep(experiment: Experiment, *, run: Iterable = (), **values: Iterable) -> 
     steps = {value: experiment.but(**{name: value}) for value in wanted}
     runs = tuple(run)
     _check_runs(name, steps, runs)
-    predicted = tuple(_predicted(step) for step in steps.values())
+    parts = {value: value if each else 1 for value in steps}
+    predicted = tuple(_predicted(step, parts[value]) for value, step in steps.items())
     measured = {}
     badges = ["simulated"] if any(each is not None for each in predicted) else []
     for value in runs:
         step = steps[value]
         found = step.measured(kept(step) or step.run())
-        measured[value] = float(step.reading.read(found))
+        measured[value] = float(step.reading.read(found)) / parts[value]
         if found.badge not in badges:
             badges.append(found.badge)
     return Sweep(
@@ -148,6 +161,7 @@ def sweep(experiment: Experiment, *, run: Iterable = (), **values: Iterable) -> 
         predicted=predicted,
         measured=measured,
         badge=" / ".join(badges),
+        each=each,
     )
 
 
@@ -162,9 +176,9 @@ def _check_runs(name: str, steps: dict[Any, Experiment], runs: Sequence) -> None
             raise ValueError(f"{name} = {value}: {reason}")
 
 
-def _predicted(step: Experiment) -> float | None:
-    """The reading of a prediction; None where there is no such thing."""
+def _predicted(step: Experiment, parts: float) -> float | None:
+    """The reading of a prediction, over so many parts; None where there is no such thing."""
     try:
-        return float(step.reading.read(step.predict()))
+        return float(step.reading.read(step.predict())) / parts
     except ValueError:
         return None

@@ -225,6 +225,7 @@ _WORDS = (
     ("network", "{} ranks and their links"),
     ("islands", "islands"),
     ("ring_order", "ring"),
+    ("crossings", "crossings"),
     ("machine", "This machine"),
     ("reported", "as the system says"),
     ("cores", "cores"),

@@ -1,7 +1,7 @@
 """The experiment of this subject: one call of a collective, by an algorithm on a network."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labkit import words
 from labkit.collectives.algorithms import plan
@@ -13,6 +13,7 @@ from labkit.units import check_real, check_word, format_bytes
 from labkit.words import called
 
 if TYPE_CHECKING:
+    from labkit.collectives.network_picture import Way
     from labkit.launching.job import Job
 
 NVLINK = Link(alpha_us=2.0, bandwidth_gb_per_s=300.0)
@@ -76,16 +77,24 @@ class Call(Experiment):
     network: str | Link | Network = "slow"
     """one of NETWORKS; or one link between all ranks, or a network, of your own, which ranks can
     keep to if it is slow enough"""
+    order: tuple[int, ...] = ()
+    """the ranks in the order of a ring; (): 0, 1, 2, and so on"""
+    island_size: int = 0
+    """ranks of an island of the hierarchical algorithm; 0: as square as may be"""
 
     def __post_init__(self) -> None:
         check_real(0.0, 1e18, num_bytes=self.num_bytes)
+        object.__setattr__(self, "order", tuple(self.order))
         if not isinstance(self.network, Link | Network):
             check_word(self.network, NETWORKS, "a network (or a Link, a Network)")
         self.plan()
 
     def plan(self) -> Plan:
         """Its steps. Raises ValueError where there is no such collective or algorithm."""
-        return plan(self.collective, self.algorithm, self.ranks)
+        options: dict[str, Any] = {"order": self.order} if self.order else {}
+        if self.island_size:
+            options["island_size"] = self.island_size
+        return plan(self.collective, self.algorithm, self.ranks, **options)
 
     def links(self) -> Network:
         """The ranks and what links them; islands have half of the ranks each."""
@@ -105,6 +114,12 @@ class Call(Experiment):
     def predict(self) -> Timeline:
         """Every message of the plan, simulated."""
         return simulate(self.plan(), self.links(), self.num_bytes)
+
+    def way(self) -> "Way":
+        """The network, and the way of the ring through it."""
+        from labkit.collectives.network_picture import Way
+
+        return Way(links=self.links(), order=self.order or tuple(range(self.ranks)))
 
     def formula_us(self) -> float | None:
         """The closed form on a link between all ranks; None where there is none."""

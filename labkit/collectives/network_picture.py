@@ -1,6 +1,7 @@
 """A network as a drawing: which rank is linked with which, and how fast."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from labkit.collectives.network import Link, Network
 from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, legend
 from labkit.pictures.style import CYCLE, KINDS
+from labkit.shown import Shown
 from labkit.units import format_us
 from labkit.words import speaking
 
@@ -35,6 +37,19 @@ class _Kind(NamedTuple):
     """what any message takes"""
     is_shared: bool
     """whether such links share a wire"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way(Shown):
+    """A ring's way through a network. Shows itself in a notebook."""
+
+    links: Network
+    """who is linked with whom"""
+    order: tuple[int, ...]
+    """the ranks of the ring in turn"""
+
+    def _picture(self, language: str) -> Sketch:
+        return network(self.links, order=self.order, language=language)
 
 
 def network(links: Network, *, order: Sequence[int] = (), language: str | None = None) -> Sketch:
@@ -74,7 +89,7 @@ def network(links: Network, *, order: Sequence[int] = (), language: str | None =
             height_px=height_px,
             heading=heading,
             badge=words["stated"],
-            numbers=_numbers(len(kinds), len(set(home.values())), order, words),
+            numbers=_numbers(len(kinds), home, order, words),
             summary=words["stop"].format(summary),
             table=_table(links.num_ranks, {pair: speeds[kind] for pair, kind in found.items()}),
             language=words["code"],
@@ -219,13 +234,17 @@ def _keys(
 
 
 def _numbers(
-    num_kinds: int, num_islands: int, order: Sequence[int], words: dict[str, str]
+    num_kinds: int, home: dict[int, Island], order: Sequence[int], words: dict[str, str]
 ) -> tuple[tuple[str, str], ...]:
     numbers = []
     if num_kinds > 1:
-        numbers.append((words["islands"], str(num_islands)))
+        numbers.append((words["islands"], str(len(set(home.values())))))
     if order:
         numbers.append((words["ring_order"], " → ".join(map(str, order))))
+    if order and num_kinds > 1:
+        ends = zip(order, [*order[1:], *order[:1]], strict=True)
+        crossings = sum(home[a] != home[b] for a, b in ends)
+        numbers.append((words["crossings"], f"{crossings} / {len(order)}"))
     return tuple(numbers)
 
 

@@ -198,75 +198,55 @@ def _unbalanced(step: int, given: object, memory: object, kept: object) -> str:
 
 @exercise
 def ring_order(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(bandwidths)`` gives the ranks in ring order: its slowest link as fast as can be, and
-    used least.
+    """``answer(places)`` gives the ranks in ring order: as few links between racks as can be, and
+    then as few between machines.
 
-    ``bandwidths[a][b]`` in GB/s, the same both ways. A ring of N ranks has N links, the last rank
-    back to the first.
+    ``places[rank]`` is (rack, machine), the machines of each rack counted from 0. A ring of N ranks
+    has N links, the last rank back to the first.
     """
-    for matrix in _matrices():
-        size = len(matrix)
-        order = list(answer([list(row) for row in matrix]))
-        table = "\n".join(map(_line, matrix))
+    for places in _places():
+        size = len(places)
+        order = list(answer(list(places)))
         if sorted(order) != list(range(size)):
             yield wrong(
-                "answer(bandwidths) is {order!r:.60}; a ring names each of {size} ranks "
-                "once\n{table}",
+                "answer({places}) is {order!r:.60}; a ring names each of {size} ranks once",
+                places=places,
                 order=order,
                 size=size,
-                table=table,
             )
-        rings = ([0, *rest] for rest in itertools.permutations(range(1, size)))
-        best = max(rings, key=lambda ring: _rate(matrix, ring))
-        (mine, uses) = _rate(matrix, order)
-        (fast, fewest) = _rate(matrix, best)
-        if (mine, uses) != (fast, fewest):
+        mine = _crossings(places, order)
+        least = _crossings(places, sorted(range(size), key=places.__getitem__))
+        if mine != least:
             yield over_budget(
-                "{order}: slowest link {mine:g} GB/s, used {often} times; {best}: {fast:g} GB/s, "
-                "{seldom} times\n{table}",
+                "places {places}, ring {order}: {racks} links between racks and {machines} between "
+                "machines of a rack; {few_racks} and {few_machines} will do",
+                places=places,
                 order=order,
-                mine=mine,
-                often=-uses,
-                best=best,
-                fast=fast,
-                seldom=-fewest,
-                table=table,
+                racks=mine[0],
+                machines=mine[1],
+                few_racks=least[0],
+                few_machines=least[1],
             )
 
 
-def _line(row: Sequence[float]) -> str:
-    """A line of a table."""
-    return " ".join(f"{value:4g}" for value in row)
+def _crossings(places: Sequence[tuple[int, int]], ring: Sequence[int]) -> tuple[int, int]:
+    """A ring's links between racks, and those between machines of one rack."""
+    racks = 0
+    machines = 0
+    for a, b in zip(ring, [*ring[1:], ring[0]], strict=True):
+        racks += places[a][0] != places[b][0]
+        machines += places[a][0] == places[b][0] and places[a][1] != places[b][1]
+    return racks, machines
 
 
-def _rate(matrix: Sequence[Sequence[float]], ring: Sequence[int]) -> tuple[float, int]:
-    """A ring's slowest link, and how often it has one so slow, as a negative number: more is better
-    in both."""
-    links = [matrix[a][b] for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
-    return min(links), -links.count(min(links))
-
-
-def _matrices() -> Iterator[list[list[float]]]:
-    """Bandwidths: two islands, their ranks mixed; a chain of fast links; a cube with doubled edges;
-    at random."""
-    yield _matrix(6, lambda a, b: 50 if a % 2 == b % 2 else 5)
-    place = [3, 0, 4, 1, 5, 2]
-    yield _matrix(6, lambda a, b: 25 if abs(place[a] - place[b]) in (1, 5) else 10)
-    cube = {1: 40, 2: 40, 4: 20}  # by the bit in which two ranks differ
-    yield _matrix(8, lambda a, b: cube.get(a ^ b, 8))
-    yield _matrix(2, lambda a, b: 7)
+def _places() -> Iterator[list[tuple[int, int]]]:
+    """Where ranks stand: dealt out to two machines in turn; to racks in turn; one alone; dealt out
+    by chance to machines of unequal size."""
+    yield [(0, rank % 2) for rank in range(8)]
+    yield [(rank % 2, rank // 2 % 2) for rank in range(8)]
+    yield [(0, 0)]
     chance = random.Random(4)
-    pairs = itertools.combinations(range(7), 2)
-    drawn = {pair: chance.choice((10, 12, 25, 50)) for pair in pairs}
-    yield _matrix(7, lambda a, b: drawn[min(a, b), max(a, b)])
-
-
-def _matrix(size: int, bandwidth: Callable[[int, int], float]) -> list[list[float]]:
-    """What joins any two different ranks, in GB/s; 0 on the diagonal."""
-    matrix = [[0] * size for _ in range(size)]
-    for a, b in itertools.permutations(range(size), 2):
-        matrix[a][b] = bandwidth(a, b)
-    return matrix
+    yield [(chance.randrange(3), chance.randrange(3)) for _ in range(16)]
 
 
 @exercise

@@ -1,31 +1,30 @@
-"""Training under a communication hook, on real ranks and a stated link: what is sent, how long a
-step takes, and what becomes of the loss.
+"""Training under a communication hook, on real ranks: what is sent, how long the hook takes, and
+what becomes of the loss.
 
     run = compressed_run.launch(hook, {"rank": 1})
-    run[0]["loss"]      # by the megabytes that a rank has sent
+    run[0]["loss"]      # by the megabytes that a rank has handed in
 
 A hook is what ``DistributedDataParallel.register_comm_hook`` takes: ``hook(state, bucket)`` gives a
 Future of the mean of the bucket over all ranks.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from labkit.collectives.network import Link
-from labkit.units import check_whole
+from labkit.units import check_real, check_whole
 
 if TYPE_CHECKING:
-    from torch import Tensor, distributed
-    from torch.futures import Future
+    from torch import Tensor, nn
 
     from labkit.launching.run import Run
+    from labkit.tables import Table
 
-SLOW = Link(alpha_us=200, bandwidth_gb_per_s=0.015)
-"""a link on which the bytes of so small a model take their time"""
-EVERY = 10
-"""steps between two readings of the loss"""
+READINGS = 8
+"""of the loss, in the course of a training"""
+REPORTED = ("handed_in_bytes", "on_the_wire_bytes", "last_loss")
 
 
 def launch(
@@ -33,83 +32,154 @@ def launch(
     state: dict | None = None,
     *,
     ranks: int = 2,
-    num_steps: int = 80,
-    link: Link | None = SLOW,
+    num_steps: int = 64,
+    accumulate: int = 1,
+    learning_rate: float = 0.3,
 ) -> "Run":
     """Trains a small transformer on the story under DDP with a communication hook; None is DDP's
-    own all-reduce. ``state`` is a dict, handed to the hook in every call.
+    own all-reduce. ``state`` is a dict, handed to the hook in every call. A step has ``accumulate``
+    microbatches of 8 passages, all but the last under ``no_sync``.
 
     ``run[r]`` is a dict: loss (of held-out passages, by the MB that the rank has handed in by
-    then), last_loss (the mean of its last three readings), sent_bytes (handed in by the last step),
-    wire_bytes (what TCP counted then; None where it does not) and step_ms (the median). A message
-    takes the time of ``link``; None states nothing.
+    then), last_loss (its last reading), handed_in_bytes (to collectives, in the last step),
+    on_the_wire_bytes (what TCP counted then; None where it does not), hook_ms (the median of what
+    the hook took until its Future was there, at the machine's own pace), and every float that the
+    hook has left in ``state``.
     """
     from labkit.launching import launcher
 
-    check_whole(3 * EVERY, 100_000, num_steps=num_steps)
+    check_whole(READINGS, 100_000, num_steps=num_steps)
+    check_whole(1, 100_000, accumulate=accumulate)
     check_whole(ranks=ranks)
-    return launcher.launch(_train, hook, dict(state or {}), num_steps, link, ranks=ranks)
+    check_real(0.0, 1e6, learning_rate=learning_rate)
+    amounts = (num_steps, accumulate, learning_rate)
+    return launcher.start(_train, hook, dict(state or {}), amounts, ranks=ranks).wait()
 
 
-def top_k_feedback(state: dict, bucket: "distributed.GradBucket") -> "Future[Tensor]":
-    """A hook: every rank sends the largest ``state["share"]`` of its values with their places, and
-    adds to the next gradient what it did not send (error feedback; Stich et al. 2018, arXiv
+def report(runs: Mapping[str, "Run"]) -> "Table":
+    """A row for each run, by name, of rank 0: what a step hands in and what goes over the wire, in
+    bytes, and where the loss ends."""
+    from labkit.tables import table
+
+    rows = []
+    for name, run in runs.items():
+        rows.append({"hook": name} | {key: run[0][key] for key in REPORTED})
+    return table(rows)
+
+
+def with_feedback(reduce: Callable, share: float = 0.01) -> Callable:
+    """A hook that reduces by ``reduce(gradient, memory, k)``, an answer to the exercise
+    ``error_feedback``; k is ``share`` of a bucket's values. Where the answer is still to be
+    written, the package's own serves."""
+
+    import torch
+    from torch.distributed import GradBucket
+
+    def hook(state: dict, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        gradient = bucket.buffer()
+        memory = state.get("memory", torch.zeros_like(gradient))
+        k = max(1, int(share * len(gradient)))
+        with gradient.device:  # DDP calls from a thread of its own, which has no default device
+            try:
+                mean, state["memory"] = reduce(gradient, memory, k)
+            except NotImplementedError:
+                mean, state["memory"] = largest_with_feedback(gradient, memory, k)
+        answer = torch.futures.Future()
+        answer.set_result(mean)
+        return answer
+
+    return hook
+
+
+def largest_with_feedback(
+    gradient: "Tensor", memory: "Tensor", k: int
+) -> tuple["Tensor", "Tensor"]:
+    """(mean over the ranks, what to remember): every rank sends the k largest of what it has, with
+    their places, and remembers what it did not send (error feedback; Stich et al. 2018, arXiv
     1809.07599)."""
     import torch
     import torch.distributed as dist
 
-    gradient = bucket.buffer() + state.get("kept", 0)
     size = dist.get_world_size()
-    chosen = gradient.abs().topk(int(state["share"] * len(gradient))).indices
-    values = gradient.new_empty(size * len(chosen))
-    places = chosen.new_empty(size * len(chosen), dtype=torch.int32)
-    dist.all_gather_single(values, gradient[chosen])
+    corrected = gradient + memory
+    chosen = corrected.abs().topk(k).indices
+    values = corrected.new_empty(size * k)
+    places = chosen.new_empty(size * k, dtype=torch.int32)
+    dist.all_gather_single(values, corrected[chosen])
     dist.all_gather_single(places, chosen.int())
-    state["kept"] = gradient.index_fill(0, chosen, 0)
-    answer: Future[Tensor] = torch.futures.Future()
-    answer.set_result(torch.zeros_like(gradient).index_add_(0, places.long(), values / size))
-    return answer
+    mean = torch.zeros_like(gradient).index_add_(0, places.long(), values / size)
+    return mean, corrected.index_fill(0, chosen, 0)
 
 
 # --- in the ranks ---
 
 
-def _train(hook: Callable | None, state: dict, num_steps: int, link: Link | None) -> dict:
-    """One rank: ``num_steps`` updates, the loss of held-out passages after every tenth."""
+def _train(hook: Callable | None, state: dict, amounts: tuple[int, int, float]) -> dict:
+    """One rank: updates by ``amounts`` (steps, microbatches of each, the rate), and the loss of
+    held-out passages now and then."""
     import torch
-    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.nn.parallel import DistributedDataParallel
 
     from labkit import model
-    from labkit.devices.place import synchronize
-    from labkit.measure import pace, traffic
+    from labkit.measure import traffic
 
+    num_steps, accumulate, learning_rate = amounts
     torch.manual_seed(0)
     ddp = DistributedDataParallel(model.Transformer(1, 32, 2, max_len=32))
-    sent_bytes = [0]  # of each step; a bucket of this model is a step
-    stated_us = link.us if link else None
-    pace.link(ddp, stated_us, hook=hook, state=state, sent_bytes=lambda bucket: sent_bytes[-1])
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
+    took_s: list[float] = []  # a bucket of this model is a step
+    ddp.register_comm_hook(state if hook else None, _clocked(hook or allreduce_hook, took_s))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=learning_rate)
     held_out, its_targets = model.story_tokens(64, 32, seed=99)
     losses = {}
-    seconds = []
+    sent_bytes = []
     for step in range(num_steps):
-        tokens, targets = model.story_tokens(8, 32, seed=1000 * step + dist.get_rank())
-        began_s = perf_counter()
         with traffic.count() as counted:
-            model.loss(ddp(tokens), targets).backward()
+            _backward(ddp, range(step * accumulate, (step + 1) * accumulate))
         optimizer.step()
         optimizer.zero_grad()
-        synchronize()  # a GPU works on while Python goes ahead
-        seconds.append(perf_counter() - began_s)
         sent_bytes.append(counted.payload_bytes.total())
-        if step % EVERY == EVERY - 1:
-            loss = model.loss(ddp.module(held_out), its_targets).item()
+        if (step + 1) % (num_steps // READINGS) == 0:
+            with torch.no_grad():
+                loss = model.loss(ddp.module(held_out), its_targets).item()
             losses[sum(sent_bytes) / 1e6] = loss
     return {
         "loss": losses,
-        "last_loss": sum(list(losses.values())[-3:]) / 3,
-        "sent_bytes": sent_bytes[-1],
-        "wire_bytes": counted.sent_bytes,
-        "step_ms": 1e3 * median(seconds),
+        "last_loss": loss,
+        "handed_in_bytes": sent_bytes[-1],
+        "on_the_wire_bytes": counted.sent_bytes,
+        "hook_ms": 1e3 * median(took_s),
+        **{key: value for key, value in state.items() if isinstance(value, float)},
     }
+
+
+def _clocked(hook: Callable, took_s: list[float]) -> Callable:
+    """The hook, its seconds noted: from its call until its Future is there."""
+    import torch
+    from torch.distributed import GradBucket
+
+    from labkit.devices.place import synchronize
+
+    def clocked(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        began_s = perf_counter()
+        value = hook(state, bucket).wait()
+        synchronize()  # a GPU works on while Python goes ahead
+        took_s.append(perf_counter() - began_s)
+        answer = torch.futures.Future()
+        answer.set_result(value)
+        return answer
+
+    return clocked
+
+
+def _backward(ddp: "nn.Module", microbatches: range) -> None:
+    """Gradients of the microbatches' mean loss, all-reduced once, with the last of them."""
+    import torch.distributed as dist
+
+    from labkit import model
+
+    for number in microbatches:
+        tokens, targets = model.story_tokens(8, 32, seed=1000 * number + dist.get_rank())
+        is_last = number == microbatches[-1]
+        with contextlib.nullcontext() if is_last else ddp.no_sync():
+            (model.loss(ddp(tokens), targets) / len(microbatches)).backward()

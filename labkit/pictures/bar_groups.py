@@ -26,6 +26,17 @@ def check(groups: Sequence[Mapping[str, float]], marks: Sequence[tuple[Said, flo
         )
 
 
+def in_words(
+    groups: Sequence[Mapping[str, float]], words: Mapping[str, str]
+) -> list[dict[str, float]]:
+    """The groups, their series "predicted" and "measured" named in a picture's own words."""
+    own = {"predicted": words["predicted"].lower(), "measured": words["measured"]}
+    renamed = []
+    for group in groups:
+        renamed.append({own.get(head, head): value for head, value in group.items()})
+    return renamed
+
+
 def written(group: Mapping[str, float], unit_format: Format) -> dict[str, str]:
     """A group's values as texts."""
     return {head: unit_format(value) for head, value in group.items()}

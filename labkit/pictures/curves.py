@@ -320,17 +320,19 @@ def bars(
     value}).
 
     ``stacked`` puts the series of a row behind one another; what is written is their sum, and in a
-    part what fits. ``marks`` are dashed lines at (words, value): a bound, a formula. Raises
-    ValueError for no rows, or a value that is not finite or below 0.
+    part what fits. Series called "predicted" and "measured" are named in the picture's language.
+    ``marks`` are dashed lines at (words, value): a bound, a formula. Raises ValueError for no rows,
+    or a value that is not finite or below 0.
     """
-    groups = [value if isinstance(value, Mapping) else {"": value} for _, value in rows]
-    bar_groups.check(groups, marks)
-    heads = list(dict.fromkeys(itertools.chain.from_iterable(groups)))
-    written = [bar_groups.written(group, unit_format) for group in groups]
-    sums = [unit_format(sum(group.values())) for group in groups]
+    given = [value if isinstance(value, Mapping) else {"": value} for _, value in rows]
+    bar_groups.check(given, marks)
+    sums = [unit_format(sum(group.values())) for group in given]
 
     def build(words: dict[str, str]) -> Sketch:
         code = words["code"]
+        groups = bar_groups.in_words(given, words)
+        heads = list(dict.fromkeys(itertools.chain.from_iterable(groups)))
+        written = [bar_groups.written(group, unit_format) for group in groups]
         names = [said(name, code) for name, _ in rows]
         bounds = [(f"{said(text, code)} {unit_format(value)}", value) for text, value in marks]
         drawn = partial(bar_groups.stacked, sums=sums) if stacked else bar_groups.drawn

@@ -27,7 +27,7 @@ _WORDS = catalogue(
         ("days", "days"),
         ("cost", "cost"),
         ("over", "does not fit; a GPU lacks"),
-        ("note", "Days for {} tokens, nothing failing."),
+        ("note", "Days for {} tokens, if nothing fails."),
         ("price", "{:,.2f} for an hour of a GPU."),
         ("prices", "{:,.2f} for an hour of a GPU before, {:,.2f} after."),
         ("plan", "plan"),

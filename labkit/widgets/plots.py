@@ -93,9 +93,9 @@ def bars(
     """Horizontal bars from 0, each with its value: {name: value} or {name: {series: value}}.
 
     ``stacked`` puts a row's series behind one another, and writes their sum. ``marks`` are dashed
-    lines: {words: value}, a bound or a formula. ``unit`` is a key of ``units.UNITS``; ``badge``
-    says where the numbers come from. Raises ValueError for no rows, or a value that is not finite
-    or below 0.
+    lines: {words: value}, a bound or a formula. ``unit`` is a key of ``units.UNITS``; without
+    one a value has three digits. ``badge`` says where the numbers come from. Raises ValueError for
+    no rows, or a value that is not finite or below 0.
     """
     named = _named(rows, "bars")
     drawn = partial(
@@ -103,7 +103,7 @@ def bars(
         list(named.items()),
         title=title,
         badge=badge,
-        unit_format=_format(unit),
+        unit_format=_format(unit) if unit else format_number,
         marks=list(_named(marks, "marks").items()),
         stacked=stacked,
     )

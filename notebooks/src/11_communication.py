@@ -3,34 +3,33 @@
 #   labkit:
 #     sections: ["8.9.2", "10.4.3", "10.7.3", "19.1.3", "19.2.2b", "19.8.2", "S10"]
 #     needs: ["chapters 02 and 03"]
-#     minutes: 75
+#     minutes: 100
 # ---
 
 # %% [markdown]
 # # Communication: hide it, and send less
 #
-# *About 75 minutes. You need chapters 02 and 03. No GPU is needed.*
+# *About 100 minutes. You need chapters 02 and 03. No GPU is needed.*
 #
-# Our 7 B model trains on eight cards in eight machines, with an Ethernet of 10 Gbit/s between them. A step computes for three seconds. Then the cards exchange their gradients, and that takes 71 seconds (both predicted by the planner of chapter 18). We bought eight cards, and what we have is a very expensive network test.
+# Our 7 B model trains on eight cards in eight machines, with an Ethernet of 10 Gbit/s between them. A step computes for three seconds. Then the cards exchange 27 GB of gradients and 13 GB of parameters, and that takes 71 seconds (both predicted by the planner of chapter 18). We bought eight cards, and what we have is a very expensive network test.
 #
 # There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or send them over better links. What does each of them really save?
 
 # %%
-from contextlib import nullcontext
-
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import labkit as lab
-from labkit import collectives, data_parallel, model, planner, timeline
-from labkit.communication import check, compressed_run, jobs
+from labkit import collectives, data_parallel, planner
+from labkit.communication import check, compressed_run
 
-lab.begin("en", deadline_s=60)
+lab.begin("en")
 link = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.08)
-four = {"layers": 4, "layer_mb": 1, "ranks": 3, "bucket_mb": 0.9, "num_steps": 2}
-step = data_parallel.Step(**four, link=link, overlap=False)
+step = data_parallel.Step(
+    layers=4, layer_mb=1, bucket_mb=0.9, ranks=3, num_steps=2, link=link, overlap=False
+)
 step.board()
 
 # %% [markdown]
@@ -39,37 +38,41 @@ step.board()
 # **When you are done** you can overlap gradients with the backward by hand, compress them without spoiling the training, and tell when neither is worth the trouble.
 
 # %% [markdown]
-# ## Hide it, by hand
+# ## Hide the messages, by hand
 #
-# A backward ends with the first layer. But when is the gradient of the *last* layer ready? Long before, and nobody will change it any more, so it can already travel. torch calls a hook of ours as soon as a gradient is complete, and `async_op=True` starts a message without waiting for it. That is all we need:
+# Take a net of four layers, named 0 to 3, and its backward. One gradient is final before the others, so it could already travel while the rest is still computed. Whose?
+
+# %%
+first = lab.guess("the layer whose gradient leaves first", choices=["0", "3"])
+
+# %% [markdown]
+# torch calls a hook of ours as soon as a gradient is complete, and `async_op=True` starts a message without waiting for it. That is all we need. At the end we compare with the gradients of one process on all the data:
 
 
 # %%
 def overlapped():
-    torch.manual_seed(dist.get_rank())
+    torch.manual_seed(0)  # the same net on every rank
     net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
-    left, under_way = [], []
+    inputs = torch.randn(dist.get_world_size(), 64, 512)
+    right = torch.autograd.grad(net(inputs).square().mean(), net.parameters())
+    departed, under_way = [], []
 
     def send_when_ready(name):
         def hook(weight):
-            left.append(name)
+            departed.append(name)
             under_way.append(dist.all_reduce(weight.grad, async_op=True))
 
         return hook
 
     for name, weight in net.named_parameters():
         weight.register_post_accumulate_grad_hook(send_when_ready(name))
-    net(torch.randn(64, 512)).square().mean().backward()
+    net(inputs[dist.get_rank()]).square().mean().backward()
     for work in under_way:
         work.wait()
-    return {"first to leave": left[0], "last to leave": left[-1]}
+    means = [weight.grad / dist.get_world_size() for weight in net.parameters()]
+    off = max((mean - each).abs().max().item() for mean, each in zip(means, right))
+    return {"first to leave": departed[0], "last to leave": departed[-1], "off by": off}
 
-
-# %% [markdown]
-# Four layers, named 0 to 3. Whose gradient leaves first?
-
-# %%
-first = lab.guess("the layer whose gradient leaves first", choices=["0", "3"])
 
 # %%
 by_hand = lab.launch(overlapped, ranks=2)
@@ -79,53 +82,58 @@ first.score(by_hand[0]["first to leave"][0])
 by_hand
 
 # %% [markdown]
-# The order is reversed: last layer first. And the wait stands at the very end, so everything that has arrived by then cost nothing.
+# The backward begins at the last layer, so the last layer's gradient leaves first. And the wait stands at the very end: what has arrived by then cost nothing. The mean over the ranks is that of one process, but for rounding.
 #
 # `DistributedDataParallel` (DDP) does the same, but it first collects gradients in [buckets](GLOSSARY.md#bucket), because many small messages are slower than one large one (chapter 03).
 
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Predict, run, compare
 #
-# Now real DDP, with times that we can compare. Layers and links are [paced](GLOSSARY.md#paced): four layers, each with 10 ms of forward, 20 ms of backward and 1 MB of gradients, in a bucket of its own. Messages are really sent, and then wait until a link of 80 MB/s would have carried them. A bar of the measured picture begins and ends where the clock said so.
+# How much time does that hide? `step.compare()` trains by real DDP, in the usual two lines:
+#
+# ```python
+# ddp = DDP(net, bucket_cap_mb=0.9)
+# ddp(inputs).sum().backward()  # the buckets leave in here
+# ```
+#
+# Layers and links are [paced](GLOSSARY.md#paced), so that times can be compared: four layers, each with 10 ms of forward, 20 ms of backward and 1 MB of gradients, in a bucket of its own. Messages are really sent, and then wait until a link of 80 MB/s would have carried them. "No overlap" means here that all buckets wait for the end of the backward. The measured bars are clock readings.
 
 # %%
 step.compare()
 
 # %% [markdown]
-# Without overlap a step takes the sum of computing and sending. How many milliseconds does it take with overlap?
+# Bucket 0 holds layer 3, because that gradient is ready first. Where processes share a few cores, a layer or a message may last longer than its pace; then the badge says "overran". Two lanes in a strip mean that a rank is already waiting in its next message.
+#
+# Without overlap a step takes the sum of computing and sending. Now take six layers instead of four, with overlap. How many milliseconds does such a step take?
 
 # %%
-with_overlap = lab.guess("a step with overlap", unit="ms")
+with_overlap = lab.guess("a step of six layers with overlap", unit="ms")
 
 # %%
-hidden = step.but(overlap=True).compare()
+hidden = step.but(layers=6, overlap=True).compare()
+with_overlap.score(hidden.readings["predicted"] / 1000)
+
+# %%
 hidden
 
-# %%
-with_overlap.score(timeline.step_us(hidden.measured) / 1000)
-
 # %% [markdown]
-# What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication). You pay for the exposed part only:
-
-# %%
-plain = step.compare()
-exposed_ms = {
-    "no overlap": max(timeline.exposed_comm_us(plain.measured)) / 1000,
-    "overlap": max(timeline.exposed_comm_us(hidden.measured)) / 1000,
-}
-lab.bars(exposed_ms, unit="ms", title="Exposed communication of a step")
+# By theory six layers compute for 180 ms, and behind them the last bucket takes 19.5 ms more. What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only. The last line says by how much the clock disagrees, and why.
 
 # %% [markdown] sections="19.1.3"
-# Something always stays: the last bucket belongs to the first layer, whose gradient comes at the very end. Here the link is a little faster than the backward. What if it were slower? Then the buckets queue up behind one another, and overlap hides less and less:
+# ### A link that can't keep up
+#
+# Something always stays: the last bucket belongs to the first layer, whose gradient comes at the very end. And our link is a little faster than the backward. What if it carried only 30 MB/s? Then the buckets queue up behind one another:
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
-data_parallel.Step(**four, link=narrow).predict()
+step.but(overlap=True, link=narrow).compare()
 
 # %% [markdown] sections="19.1.3"
+# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. At 80 MB/s that is most of the 78 ms of messages (58 ms), at 30 MB/s less than a third of 194 ms. So what does it promise for our eight machines? They compute for 3 seconds and send for 71, so that at most 3 seconds can be hidden.
+#
 # <details><summary>Erratum 19.1.3: hooks hide communication "almost entirely"</summary>
 #
-# At best they hide all buckets but one, and only where the link keeps up with the backward. Run it: `timeline.hidden_comm(hidden.predicted)` for our link, and `timeline.hidden_comm(data_parallel.Step(**four, link=narrow).predict())` for the narrow one.
+# At best they hide all buckets but one, and only where the link keeps up with the backward. Run it: after `from labkit import timeline`, `timeline.hidden_comm(hidden.predicted)` for our link, and `timeline.hidden_comm(step.but(overlap=True, link=narrow).predict())` for the narrow one.
 #
 # </details>
 #
@@ -135,16 +143,38 @@ data_parallel.Step(**four, link=narrow).predict()
 #
 # </details>
 
-# %% [markdown] sections="8.9.2, 10.4.3"
-# ## Pay less often
+# %% [markdown] sections="19.1.3"
+# ### Whom do the others wait for?
 #
-# A batch that does not fit is cut into microbatches, whose gradients add up in `.grad` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). DDP would all-reduce in each backward. Inside `no_sync()` it does not. But then somebody has to all-reduce at some point. Here are three ways that people have tried, on two ranks with four microbatches each:
+# An all-reduce ends when the slowest rank has brought its part. In this run one rank, drawn by lot, needs 1.5 times as long for every layer. You see only the messages. Which rank is it?
+
+# %%
+slow_rank = torch.randint(3, ()).item()
+slowed = step.but(overlap=True, slow={slow_rank: 1.5}).run().timeline()
+slowed.select(slowed.lane == "comm")
+
+# %%
+waits = lab.guess("the slow rank", choices=["rank 0", "rank 1", "rank 2"])
+
+# %%
+waits.score(f"rank {slow_rank}")
+
+# %%
+slowed
+
+# %% [markdown]
+# The all-reduces of the others begin early and last long, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
+
+# %% [markdown] sections="8.9.2, 10.4.3"
+# ## Send them less often
+#
+# A batch that does not fit is cut into microbatches, whose gradients add up in `.grad` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). DDP would all-reduce in each backward. Inside `no_sync()` it does not, but then we must all-reduce ourselves. Here are three ways that people have tried, on two ranks with four microbatches each:
 
 
 # %%
 def accumulate(way):
     torch.manual_seed(0)
-    net = nn.Linear(100, 10)
+    net = nn.Linear(100, 10, bias=False)
     ddp = DDP(net)
     inputs, targets = torch.randn(2, 4, 8, 100), torch.randn(2, 4, 8, 10)
     nn.functional.mse_loss(net(inputs), targets).backward()
@@ -157,17 +187,19 @@ def accumulate(way):
             dist.all_reduce(net.weight.grad)
         if way == "reduced and divided each time":
             net.weight.grad /= 2
+    if way == "reduced each time":
+        net.weight.grad /= 2  # once, at the end
     return (net.weight.grad - right).abs().max().item() / right.abs().max().item()
 
 
 # %%
 ways = ["never reduced", "reduced each time", "reduced and divided each time"]
 off = {way: lab.launch(accumulate, way, ranks=2)[0] for way in ways}
-lab.bars(off, unit="share", title="How far the gradient is off the whole batch's")
+lab.bars(off, unit="ratio", title="Largest error, over the largest right gradient")
 
 # %% [markdown]
 # - **Never reduced.** Every rank keeps its own gradients and trains a model of its own.
-# - **Reduced each time.** What has been summed once is summed again in the next round, so the result is far off.
+# - **Reduced each time.** What has been summed once is summed again in the next round, so the result is several times too large.
 # - **Reduced and divided each time.** This is right, because the mean of what is already equal doesn't change it. But it sends four times as much as necessary.
 #
 # <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
@@ -177,7 +209,7 @@ lab.bars(off, unit="share", title="How far the gradient is off the whole batch's
 # </details>
 
 # %% [markdown] sections="8.9.2, 19.8.2"
-# ## Exercise 1. Accumulate right
+# ### Exercise 1. Accumulate right
 #
 # So what is the right way? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once. The check makes three updates with them: training then converges as it does with the large batch.
 
@@ -205,128 +237,119 @@ check.hint("accumulate")
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ### What it saves
 #
-# With k microbatches a rank communicates once instead of k times. Two layers on the same link; each microbatch has 8 samples. How much time does a *sample* take?
-
+# With m microbatches a rank communicates once instead of m times. Take two layers on the narrow link, with overlap. How much time does a *microbatch* take, if there are 1, 2, 4 or 8 in a step?
 
 # %%
-def per_sample(k):
-    """Milliseconds of a sample, predicted and measured."""
-    both = two_layers.but(accumulate=k).compare()
-    times = {"predicted": both.predicted, "measured": both.measured}
-    return {name: timeline.step_us(each) / 8000 / k for name, each in times.items()}
-
-
-two_layers = data_parallel.Step(layers=2, layer_mb=1, bucket_mb=0.9, ranks=2, link=link)
-times = {k: per_sample(k) for k in (1, 2, 4, 8)}
-lab.curves(
-    predicted={"time": {k: each["predicted"] for k, each in times.items()}},
-    measured={"time": {k: each["measured"] for k, each in times.items()}},
-    x="microbatches per step",
-    y="time per sample",
-    unit="ms",
-    title="Accumulation: the time of a sample",
-)
+two_layers = step.but(layers=2, ranks=2, link=narrow, overlap=True)
+lab.sweep(two_layers, accumulate=[1, 2, 4, 8], run=[1, 4, 8], each="microbatch")
 
 # %% [markdown]
-# Bytes per sample fall as 1/k. The time can fall no further than the computing, so most is won from 1 to 4.
+# The line is the prediction: 112 ms with one microbatch, 73 ms with four. It can fall no further than the 60 ms of computing, so most is won from 1 to 4. Each dot is a single step of two processes that share cores, so one of them may well lie 10 or 20 ms too high.
 #
 # ### What it costs
 #
-# Nothing is free. k microbatches are one large batch: fewer updates, each from a better estimate. Take the same 64 microbatches on each of two ranks, with k = 1, 4 and 8. What happens to the loss if you leave the learning rate as it is, and what if you multiply it by k?
+# Nothing is free. m microbatches are one large batch: fewer updates, each from a better estimate. `compressed_run.launch` trains a small transformer on two ranks, here on the same 64 microbatches each time. What happens to the loss with the old learning rate, and with m times the rate?
 
 
 # %%
-def converge(k, learning_rate):
-    torch.manual_seed(0)
-    ddp = DDP(model.Transformer(1, 32, 2, max_len=32))
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=learning_rate)
-    for number in range(0, 64, k):
-        for part in range(number, number + k):
-            seed = 1000 * part + dist.get_rank()
-            tokens, targets = model.story_tokens(8, 32, seed=seed)
-            last = part == number + k - 1
-            with nullcontext() if last else ddp.no_sync():
-                (model.loss(ddp(tokens), targets) / k).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    tokens, targets = model.story_tokens(64, 32, seed=99)
-    return model.loss(ddp.module(tokens), targets).item()
+def ends_at(m, rate):
+    """The loss of held-out text after 64 microbatches on each of two ranks."""
+    run = compressed_run.launch(num_steps=64 // m, accumulate=m, learning_rate=rate)
+    return run[0]["last_loss"]
 
 
 # %%
 losses = {}
-for k in (1, 4, 8):
-    same = lab.launch(converge, k, 0.3, ranks=2)[0]
-    scaled = lab.launch(converge, k, 0.3 * k, ranks=2)[0]
-    losses[f"k = {k}"] = {"same rate": same, "rate times k": scaled}
-lab.bars(losses, title="Loss after 64 microbatches")
+for m in (2, 4):
+    same = ends_at(m, 0.3)
+    scaled = ends_at(m, 0.3 * m)
+    losses[f"m = {m}"] = {"same rate": same, "rate times m": scaled}
+plain = compressed_run.launch()  # 64 steps of one microbatch, rate 0.3
+marks = {"m = 1": plain[0]["last_loss"]}
+lab.bars(losses, title="Loss after 64 microbatches", marks=marks)
 
 # %% [markdown]
-# With one learning rate, fewer updates get less far. A larger rate makes up for most of it, as long as training stays stable: look at the last bar. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
+# With one learning rate, fewer updates get less far. A larger rate makes up for some of it. And at m = 8, with 8 times the rate? (A model that knows nothing has a loss of ln 256 = 5.5.)
+
+# %%
+eight = lab.guess("the loss for m = 8 at 8 times the rate", between=(0, 100))
+
+# %%
+eight.score(ends_at(8, 0.3 * 8))
+
+# %% [markdown]
+# Training has diverged, and is worse than a model that knows nothing. A larger rate helps only while training stays stable. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future of their mean over all ranks. The simplest one halves the bytes, and the library has it:
+# DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library has it as `fp16_compress_hook`):
 
 
 # %%
 def fp16(state, bucket):
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    return default_hooks.fp16_compress_hook(None, bucket)
+    half = bucket.buffer().half() / dist.get_world_size()
+    work = dist.all_reduce(half, async_op=True)
+    # when the sum is there, make it float32; DDP waits for that after the backward
+    return work.get_future().then(lambda done: done.value()[0].float())
 
 
 # %% [markdown]
-# `compressed_run.launch` trains a small transformer on two ranks under such a hook, over a slow paced link, and counts. `sent_bytes` is what a step hands to collectives (the [payload](GLOSSARY.md#payload)). `wire_bytes` is what the system counted on the sockets, headers included.
-
+# `compressed_run.launch` takes such a hook, and it counts. "Handed in" is what a step gives to collectives (the [payload](GLOSSARY.md#payload)). "On the wire" is what the system counted on the sockets, headers included.
 
 # %%
-def report(*names):
-    """What a step sends, how long it takes, and where the loss ends."""
-    keys = ("sent_bytes", "wire_bytes", "step_ms", "last_loss")
-    rows = [
-        {"hook": name} | {key: results[name][key] for key in keys} for name in names
-    ]
-    return lab.table(rows)
-
-
-results = {"all-reduce": compressed_run.launch()[0]}
-results["fp16"] = compressed_run.launch(fp16)[0]
-report("all-reduce", "fp16")
+runs = {"all-reduce": plain, "fp16": compressed_run.launch(fp16)}
+compressed_run.report(runs)
 
 # %% [markdown] sections="19.2.2b"
 # ### PowerSGD
 #
-# A weight's gradient is a matrix, and often a thin product of two matrices is close to it. PowerSGD sends such factors, of a stated rank r: for m rows and n columns that is $r(m+n)$ numbers instead of $mn$. What the factors miss is added to the next gradient. Biases and norms, and matrices that would not at least halve, are sent whole.
+# A weight's gradient is a matrix, and often a thin product of two matrices is close to it. PowerSGD sends such factors, of a stated matrix rank r: for a rows and b columns that is $r(a+b)$ numbers instead of $ab$. (It finds them by one step of power iteration: multiply the gradient with the last factor, make the columns orthogonal, multiply again.) What the factors miss is added to the next gradient. Biases and norms, and matrices that would not at least halve, are sent whole.
 #
-# At rank 1, what share of the bytes is left for our small model?
+# Our small model has two matrices of 256 × 32, one of 96 × 32, two of 128 × 32, two of 32 × 32, and 480 numbers in biases and norms. With r = 1, what share of the bytes is left?
 
 # %%
-thin = lab.guess("bytes that PowerSGD sends, rank 1", between=(0, 1))
-
+thin = lab.guess("bytes that PowerSGD sends with r = 1", between=(0, 1))
 
 # %%
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as library
+
+
 def power_sgd(state, bucket):
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as library
-
     if "power" not in state:
         state["power"] = library.PowerSGDState(
-            None, matrix_approximation_rank=state["rank"], start_powerSGD_iter=2
+            None, matrix_approximation_rank=state["r"], start_powerSGD_iter=2
         )
     return library.powerSGD_hook(state["power"], bucket)
 
 
-results["PowerSGD"] = compressed_run.launch(power_sgd, {"rank": 1})[0]
-thin.score(results["PowerSGD"]["sent_bytes"] / results["all-reduce"]["sent_bytes"])
+runs["PowerSGD"] = compressed_run.launch(power_sgd, {"r": 1})
+handed_in = {name: run[0]["handed_in_bytes"] for name, run in runs.items()}
+thin.score(handed_in["PowerSGD"] / handed_in["all-reduce"])
+
+# %% [markdown]
+# A twentieth. But is it faster? On a link of 15 MB/s the messages would take so long (predicted from the bytes), and the hook itself takes so long here (measured, on the machine's own fast sockets):
 
 # %%
-report("all-reduce", "PowerSGD")
+slow = collectives.Link(alpha_us=200, bandwidth_gb_per_s=0.015)
+costs = {}
+for name in ("all-reduce", "PowerSGD"):
+    costs[name] = {
+        "link": slow.us(handed_in[name]) / 1000,
+        "hook": runs[name][0]["hook_ms"],
+    }
+lab.bars(costs, unit="ms", title="A step's messages", badge="predicted / measured")
+
+# %% [markdown]
+# The link has a thirteenth of the work, and the hook has more: several small all-reduces, one after another, and matrices to multiply and to make orthogonal in between. For so small a model that eats what it saves. Bytes are not time; we come back to that below.
 
 # %% [markdown] sections="10.4.3, S10"
 # ### Top-k, and how it is often written
 #
 # The largest few values of a gradient matter most. Why not send only these? Here is a hook that keeps the largest 1 % and writes zeros over the rest. How many bytes does it save?
+
+# %%
+spared = lab.guess("bytes that the zeros save", between=(0, 1))
 
 
 # %%
@@ -334,19 +357,19 @@ def zeros_elsewhere(state, bucket):
     gradient = bucket.buffer()
     places = gradient.abs().topk(len(gradient) // 100).indices
     sparse = torch.zeros_like(gradient).index_copy_(0, places, gradient[places])
-    work = dist.all_reduce(sparse, async_op=True)
+    work = dist.all_reduce(sparse / dist.get_world_size(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
 
-results["zeros"] = compressed_run.launch(zeros_elsewhere)[0]
-report("all-reduce", "zeros")
+zeros = compressed_run.launch(zeros_elsewhere, num_steps=8)
+spared.score(1 - zeros[0]["handed_in_bytes"] / handed_in["all-reduce"])
 
 # %% [markdown] sections="10.4.3, S10"
 # None at all. A zero is a number like any other, and it is sent like any other.
 #
 # <details><summary>Erratum 10.4.3: a sparse gradient in a dense all-reduce</summary>
 #
-# That was the textbook's code, as a hook. It saves nothing: compare `results["zeros"]["sent_bytes"]` with the line above. It also forgets to divide by the number of ranks, which doubles the learning rate here.
+# That was the textbook's code, as a hook. It saves nothing: `zeros[0]["handed_in_bytes"]` is what the plain all-reduce hands in. The textbook also forgets to divide by the number of ranks, which would double the learning rate here; our hook divides.
 #
 # </details>
 #
@@ -359,7 +382,10 @@ report("all-reduce", "zeros")
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Top-k that saves bytes
 #
-# Only k values may go out, and k places with them, because each rank chooses others. That is no all-reduce any more. It is an [all-gather](GLOSSARY.md#all-gather), after which each rank adds up what it got:
+# Only the chosen values may go out, and their places with them, because each rank chooses others. That is no all-reduce any more. It is an [all-gather](GLOSSARY.md#all-gather), after which each rank adds up what it got. Again 1 % of the values: by what share does the amount that a rank hands in shrink?
+
+# %%
+saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
 
 
 # %%
@@ -376,31 +402,31 @@ def top_k(state, bucket):
     return answer
 
 
-# %% [markdown]
-# Again 1 % of the values. What share of the bytes does a rank save, of what it hands in?
-
 # %%
-saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
-
-# %%
-results["top-1 %"] = compressed_run.launch(top_k)[0]
-share = results["top-1 %"]["sent_bytes"] / results["all-reduce"]["sent_bytes"]
+runs["top-1 %"] = compressed_run.launch(top_k)
+share = runs["top-1 %"][0]["handed_in_bytes"] / handed_in["all-reduce"]
 saved.score(1 - share)
 
 # %% [markdown]
-# A place costs four bytes, like a value, so 2 % is handed in. And an all-gather passes everybody's part on to everybody. So look at the wire, with two ranks and with four:
+# A place costs four bytes, like a value, so 2 % is handed in. (For brevity this hook waits for its two gathers, and so gives up the overlap. A real one starts both with `async_op=True`, and adds up in `then`.)
+#
+# But an all-gather passes everybody's part on to everybody. So look at the wire. First with two ranks:
 
 # %%
-rows = []
-for hook in (None, top_k):
-    for ranks in (2, 4):
-        run = compressed_run.launch(hook, ranks=ranks, num_steps=30, link=None)
-        told = {"hook": "top-1 %" if hook else "all-reduce", "ranks": ranks}
-        rows.append(told | {"wire_bytes": run[0]["wire_bytes"]})
-lab.table(rows)
+compressed_run.report(runs)
+
+# %% [markdown]
+# And with four, for a few steps:
+
+# %%
+four = {
+    "all-reduce": compressed_run.launch(ranks=4, num_steps=8),
+    "top-1 %": compressed_run.launch(top_k, ranks=4, num_steps=8),
+}
+compressed_run.report(four)
 
 # %% [markdown] sections="19.2.2b"
-# A rank sends $(N-1)$ times 8k bytes, where a ring all-reduce of n values sends $2(N-1)/N$ times 4n. The ratio is $Nk/n$. (Messages this small carry their headers too, so the counted ratio is a little higher.)
+# With N ranks, a rank sends $(N-1)$ times 8k bytes for its k values, where a ring all-reduce of n values sends $2(N-1)/N$ times 4n. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four. (Messages this small carry headers too, so the counted ratio is about a quarter higher.)
 #
 # <details><summary>Erratum 19.2.2: the top 1 % saves "more than 99 %"</summary>
 #
@@ -409,11 +435,11 @@ lab.table(rows)
 # </details>
 
 # %% [markdown] sections="19.2.2b"
-# ## Exercise 2. Lose nothing
+# ### Exercise 2. Lose nothing
 #
 # A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient. Then what was sent and what is kept always make up all gradients; some of it is merely late.
 #
-# Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory that you want back in the next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more. The check trains on real ranks, compares with training without compression, and adds up what was sent and what is kept.
+# Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory to be handed to your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more. The check trains on real ranks, compares with training without compression, and adds up what was sent and what is kept.
 
 
 # %%
@@ -437,15 +463,19 @@ check.error_feedback(my_reduce)
 check.hint("error_feedback")
 
 # %% [markdown]
-# The package has such a hook as well, so that you can see what it does to the loss:
+# Now let it train: `with_feedback` makes a hook of your function. (Until you have written it, the package's own runs in its place.)
 
 # %%
-feedback = compressed_run.top_k_feedback
-results["top-1 %, feedback"] = compressed_run.launch(feedback, {"share": 0.01})[0]
-report("top-1 %", "top-1 %, feedback")
+runs["top-1 %, feedback"] = compressed_run.launch(
+    compressed_run.with_feedback(my_reduce)
+)
+compressed_run.report(runs)
+
+# %% [markdown]
+# The same bytes as top-1 % without it, and the loss is back near that of the plain all-reduce.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# ## Eight bits, and how to round
+# ### Eight bits, and how to round
 #
 # Quantisation divides by the largest value, maps to the whole numbers from -127 to 127, and sends one byte for each. But how do you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder, so 0.3 becomes 1 in three of ten cases. Which of them is right on average?
 
@@ -471,17 +501,18 @@ def add_bytes():
 lab.launch(add_bytes, ranks=2)[0]
 
 # %% [markdown]
-# The sum does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. With 7 levels the numbers would fit into four bits (here they still travel as bytes; packed two by two, it would be half).
+# The sum does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. With 7 levels the numbers would fit into four bits (here they still travel as bytes; packed two by two, it would be half). The hook notes which share of the entries became 0:
 
 
 # %%
 def quantised(state, bucket):
     gradient, size = bucket.buffer(), dist.get_world_size()
-    scale = gradient.abs().max() / state["levels"]
+    scale = gradient.abs().max().clamp(min=1e-30) / state["levels"]
     if state["stochastic"]:
         numbers = torch.floor(gradient / scale + torch.rand_like(gradient))
     else:
         numbers = torch.round(gradient / scale)
+    state["zero_share"] = (numbers == 0).float().mean().item()
     scales = gradient.new_empty(size)
     everyone = gradient.new_empty(size * len(numbers), dtype=torch.int8)
     dist.all_gather_single(scales, scale.view(1))
@@ -492,221 +523,226 @@ def quantised(state, bucket):
 
 
 # %%
-for name, levels, stochastic in (
-    ("8 bits", 127, True),
-    ("4 bits, nearest", 7, False),
-    ("4 bits, stochastic", 7, True),
-):
-    state = {"levels": levels, "stochastic": stochastic}
-    results[name] = compressed_run.launch(quantised, state)[0]
-report("8 bits", "4 bits, nearest", "4 bits, stochastic")
+settings = {
+    "8 bits": {"levels": 127, "stochastic": True},
+    "4 bits, nearest": {"levels": 7, "stochastic": False},
+    "4 bits, stochastic": {"levels": 7, "stochastic": True},
+}
+bits = {name: compressed_run.launch(quantised, each) for name, each in settings.items()}
+compressed_run.report(bits)
+
+# %%
+lost = {name: run[0]["zero_share"] for name, run in bits.items()}
+lab.bars(lost, unit="share", title="Entries of the last gradient that became 0")
 
 # %% [markdown]
-# At four bits, rounding to the nearest loses most of the gradient, and stochastic rounding does not.
+# At four bits, rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays behind. Stochastic rounding makes nearly as many zeros, but by lot: on average nothing is lost. (8 bits are rounded stochastically here as well.)
 #
-# Gathering has its price here too: the more ranks, the more is passed on. Against a ring all-reduce of floats, gathered bytes cost N/8 of it, so with eight ranks nothing is saved. 1-bit Adam avoids that in two steps: an [all-to-all](GLOSSARY.md#all-to-all) of bytes, add up, quantise again, an all-gather of bytes. That is a quarter for any number of ranks.
+# Gathering has its price here too: gathering bytes costs N/8 of a ring all-reduce of floats, so with eight ranks nothing is saved. The cure takes two steps (as in 1-bit Adam, here with bytes). In an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes and adds it up. Then it quantises again, and the slices are gathered. That is a quarter for any number of ranks.
 
 # %% [markdown]
 # ### All of them
 #
-# The loss by what a rank has sent until then: further left is cheaper, lower is better. Which one would you take?
+# The loss by what a rank has handed in until then: further left is cheaper, lower is better. Which one would you take?
 
 # %%
+runs["8 bits"] = bits["8 bits"]
 shown = ("all-reduce", "8 bits", "PowerSGD", "top-1 %", "top-1 %, feedback")
 lab.curves(
-    measured={name: results[name]["loss"] for name in shown},
-    x="MB sent by a rank",
+    measured={name: runs[name][0]["loss"] for name in shown},
+    x="MB handed in by a rank",
     y="loss of held-out text",
     log_x=True,
-    title="Loss and bytes sent",
+    joined=True,
+    title="Loss and bytes",
 )
 
-# %%
-report(*results)
+# %% [markdown]
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, and hardly a loss. (At fifty ranks it would put half of the all-reduce's bytes on the wire.) These are single runs, and small differences between the curves mean nothing. But there is a pattern: what drops small values in every step and never makes up for it stays behind. fp16 and stochastic rounding lose bits as well, with little or no bias. PowerSGD's first point lies so far right because its first two steps are not compressed.
 
 # %% [markdown] sections="10.4.3"
-# These are single runs, and other seeds move them a little. But there is a pattern: what drops small values in every step and never makes up for it stays behind. fp16 and stochastic rounding lose bits as well, with little or no bias.
-#
 # ### When compression does not pay
 #
 # Compressing takes time too. It pays as long as the link needs longer for the saved bytes than the processor for compressing. Here it is timed with 4 million values, on two cores or whatever you have:
+
 
 # %%
 from torch.utils import benchmark
 
 gradient = torch.randn(4_000_000)
-works = {
-    "fp16": ("g.half().float()", 0.5),
-    "8 bits": ("(g / 0.04).round().to(torch.int8)", 0.75),
-    "top-1 %": ("g.index_fill(0, g.abs().topk(40_000).indices, 0)", 0.98),
+
+
+def break_even(code, saved):
+    """GB/s: the saved bytes over the time that compressing takes."""
+    timer = benchmark.Timer(code, globals={"g": gradient, "torch": torch})
+    return saved * gradient.nbytes / timer.timeit(3).median / 1e9
+
+
+# %%
+pays = {
+    "fp16": break_even("g.half().float()", 0.5),
+    "8 bits": break_even("(g / 0.04).round().to(torch.int8)", 0.75),
+    "top-1 %": break_even("g.index_fill(0, g.abs().topk(40_000).indices, 0)", 0.98),
 }
-pays = {}
-for name, (code, less) in works.items():
-    took = benchmark.Timer(code, globals={"g": gradient, "torch": torch}).timeit(3)
-    pays[name] = less * gradient.nbytes / took.median / 1e9
-lab.bars(pays, title="Pays on links slower than, GB/s", marks={"10 Gbit/s": 1.25})
+title = "Pays if the link is slower than this, GB/s"
+lab.bars(pays, title=title, marks={"10 Gbit/s": 1.25})
 
 # %% [markdown]
-# NVLink carries hundreds of GB/s, so nothing here would pay on it from this processor. A GPU compresses faster, but its links are faster as well: measure both. And what overlap hides already can't be saved a second time.
+# Bars that end left of the dashed line do not pay on our 10 Gbit/s with this processor: the link is done before the compressing is. (And we counted generously: unpacking the parts of N ranks takes time as well.) A GPU compresses faster, but its links inside a machine carry hundreds of GB/s: measure both. And if a message is hidden already, making it smaller saves no time.
 
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Better links
 #
-# Two machines of four cards each: fast links inside, and **one** cable between them, which all messages from one machine to the other share. A ring may go through the ranks in any order.
+# Two machines of four cards each: fast links inside, and **one** cable between them, which all messages from one machine to the other share. A ring may go through the ranks in any order. Here it goes 0 1 2 3 4 5 6 7:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.05)
 between = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.01)
 machines = collectives.islands(8, 4, inside=inside, between=between, shared=True)
-machines
+straight = collectives.Call(ranks=8, num_bytes=800_000, network=machines)
+straight.way()
 
 # %% [markdown]
-# Which ring is faster, 0 1 2 3 4 5 6 7 or 0 4 1 5 2 6 3 7? And how many times as long does the worse one take?
+# And here it goes to and fro:
 
 # %%
-longer = lab.guess("the worse ring over the better one", unit="ratio")
-
-# %%
-odd = (0, 4, 1, 5, 2, 6, 3, 7)
-plans = {
-    "0 1 2 3 4 5 6 7": collectives.plan("all_reduce", "ring", 8),
-    "0 4 1 5 2 6 3 7": collectives.plan("all_reduce", "ring", 8, order=odd),
-    "in two levels": collectives.plan("all_reduce", "hierarchical", 8, island_size=4),
-}
-took = {}
-for name, plan in plans.items():
-    run = collectives.launch(plan, 800_000, network=machines)
-    predicted_us = collectives.time_us(plan, machines, 800_000)
-    seconds = max(max(rank["seconds"]) for rank in run)
-    took[name] = {"predicted": predicted_us / 1e3, "measured": 1e3 * seconds}
-longer.score(took["0 4 1 5 2 6 3 7"]["measured"] / took["0 1 2 3 4 5 6 7"]["measured"])
-
-# %%
-lab.bars(
-    took,
-    unit="ms",
-    title="All-reduce of 0.8 MB over two machines",
-    badge="predicted / measured, paced links",
-)
+zigzag = straight.but(order=(0, 4, 1, 5, 2, 6, 3, 7))
+zigzag.way()
 
 # %% [markdown]
-# In the first ring two of the eight links cross the cable, one in each direction. In the second all eight do, and the cable carries them one after another: the same [payload](GLOSSARY.md#payload) per rank, four times the traffic on the cable. The third plan is **hierarchical**: reduce-scatter inside each machine, all-reduce across, all-gather inside, and it takes even less over the cable. NCCL, as documented, searches for such orders by itself when it starts.
-#
-# And if every pair had a cable of its own? Predicted:
+# Both rings send the same bytes per rank. How many times as long does the second one take?
+
+# %%
+longer = lab.guess("the second ring over the first one", unit="ratio")
+
+# %%
+took = {"0 1 2 3 4 5 6 7": straight.compare(), "0 4 1 5 2 6 3 7": zigzag.compare()}
+rings = {name: each.readings for name, each in took.items()}
+predicted = [each["predicted"] for each in rings.values()]
+longer.score(predicted[1] / predicted[0])
+
+# %% [markdown]
+# In the first ring two of the eight links cross the cable, one in each direction. In the second all eight do, and the cable carries them one after another: four times the traffic on the cable. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside.
+
+# %%
+levels = straight.but(algorithm="hierarchical", island_size=4)
+rings["in two levels"] = levels.compare().readings
+title = "All-reduce of 0.8 MB over two machines"
+lab.bars(rings, unit="us", title=title, badge="predicted / measured, paced links")
+
+# %% [markdown]
+# And if every pair had a cable of its own? Predicted, not run:
 
 # %%
 cables = collectives.islands(8, 4, inside=inside, between=between)
-alone = {name: collectives.time_us(plan, cables, 8e5) for name, plan in plans.items()}
-lab.bars(
-    alone, unit="us", title="The same with a cable for each pair", badge="predicted"
-)
-
-# %% [markdown]
-# Then the order doesn't matter, as long as there is a slow link in the ring at all, because in each step all ranks wait for the slowest.
+alone = {
+    name: each.experiment.but(network=cables).predict().span_us
+    for name, each in took.items()
+}
+title = "The same with a cable for each pair"
+lab.bars(alone, unit="us", title=title, badge="predicted")
 
 # %% [markdown] sections="10.4.3"
-# ### Take turns
+# Then the order doesn't matter, as long as there is a slow link in the ring at all, because in each step all ranks wait for the slowest.
 #
-# Two jobs may also share a link. Each computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed (simulated; a row stands for a job):
-
-# %%
-jobs.shared_link([0, 0])
-
-# %% [markdown]
-# What if the second one starts 25 ms later?
-
-# %%
-jobs.shared_link([0, 25])
-
-# %% [markdown] sections="19.1.3"
-# They never meet, and both run at full speed. That is why schedulers of large clusters keep messages of different groups apart.
+# NCCL, as documented, searches for such orders by itself when it starts. So on GPUs the order is not your job, but the groups are: keep those ranks that talk most in one machine (chapter 18).
 #
-# ### Whom do the others wait for?
+# <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
-# An all-reduce ends when the slowest rank has brought its part. In this run one rank takes half as long again for every layer. Look at the strips of the messages: can you tell which?
-
-# %%
-slowed = step.but(overlap=True, slow={1: 1.5}).run()
-lab.show(slowed.timeline(), title="One of three ranks is slow")
-
-# %%
-waits = lab.guess("the slow rank", choices=["rank 0", "rank 1", "rank 2"])
-
-# %%
-rank, waited_us = timeline.straggler(slowed.timeline())
-waits.score(f"rank {rank}")
+# Each of two jobs computes for 30 ms and then sends for 20 ms, if it has the link to itself. Started together, both always send at the same time, at half the speed. If the second one starts 25 ms later, they never meet, and both run at full speed. Simulated: `from labkit.communication import jobs`, then `jobs.shared_link([0, 0])` and `jobs.shared_link([0, 25])`; a row stands for a job. Schedulers in research shift jobs so (CASSINI, below).
+#
+# </details>
 
 # %% [markdown] sections="8.9.2"
-# The all-reduces of the others begin early and last long, because they wait in them. Such a rank is called a [straggler](GLOSSARY.md#straggler).
+# ### NCCL's settings
 #
-# ## NCCL's settings
+# On GPUs, [NCCL](GLOSSARY.md#nccl) carries the messages. Two of its environment variables you will need, set before the first collective: `NCCL_DEBUG=INFO` makes it say what it does. Look for the network ("Using network"), the variables that it has read ("set by environment"), its rings and trees. And `NCCL_SOCKET_IFNAME` says which network interfaces to use, where it chooses the wrong one.
 #
-# On GPUs, [NCCL](GLOSSARY.md#nccl) carries the messages. It reads environment variables when its first communicator is made; set later, they do nothing. These come up most (after NVIDIA's documentation):
+# <details><summary>The variables that you will meet in scripts</summary>
+#
+# After NVIDIA's documentation. All but the interface and the debug ones stand there under debugging: fine for an experiment, not to be left in a script.
 #
 # | variable | what it does | unset |
 # | --- | --- | --- |
 # | `NCCL_DEBUG` | WARN, INFO, ...: what NCCL says about itself | silent |
 # | `NCCL_DEBUG_SUBSYS` | which parts speak under INFO | INIT, BOOTSTRAP, ENV |
 # | `NCCL_SOCKET_IFNAME` | prefixes of the network interfaces to use | chosen; lo and docker only if there is no other |
-# | `NCCL_IB_DISABLE` | 1 forbids InfiniBand and RoCE | allowed |
+# | `NCCL_IB_DISABLE` | 1 forbids InfiniBand (and the same over Ethernet, RoCE) | allowed |
 # | `NCCL_P2P_LEVEL` | how far apart two GPUs may be for direct messages | chosen |
 # | `NCCL_ALGO` | which algorithms: Ring, Tree, NVLS, ... | chosen by size and topology |
 # | `NCCL_PROTO` | which protocols: LL, LL128, Simple | chosen; LL128 forced where unsupported can corrupt data |
-# | `NCCL_NVLS_ENABLE` | reduction inside the NVLink switch | 2: where supported |
+# | `NCCL_NVLS_ENABLE` | reduction inside the NVLink switch (NVLS) | 2: where supported |
 #
-# NVIDIA lists all but the interface and the debug ones under debugging: fine for an experiment, not to be left in a script.
+# To hear it, launch this on GPUs: `os.environ["NCCL_DEBUG"] = "INFO"`, `os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,GRAPH,TUNING"`, `os.environ["NCCL_DEBUG_FILE"] = "/dev/stdout"`, then any collective. Its lines stand in the run's `logs`.
+#
+# </details>
 #
 # <details><summary>Erratum 8.9.2: four settings that "optimise" NCCL</summary>
 #
 # `NCCL_IB_DISABLE=0` changes nothing, since InfiniBand is used where there is one. `NCCL_SOCKET_IFNAME=eth0` guesses the interface, and it is a prefix, so it also selects eth01; `=eth0` is the name. `NCCL_P2P_LEVEL=NVL` is nearly the strictest level: pairs with NVLink have direct messages anyway, and all other pairs lose theirs. `NCCL_DEBUG=INFO` is right for looking and too much for every day. All of this is NVIDIA's documentation, not a run; your interfaces are `[name for _, name in socket.if_nameindex()]`.
 #
 # </details>
-#
-# To see what NCCL really does, let it speak, and look for the network ("Using network"), the variables that it has read ("set by environment") and its rings and trees. The next cell does that where there is a GPU:
-
-
-# %%
-def speak():
-    import os
-
-    os.environ["NCCL_DEBUG"] = "INFO"
-    os.environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,GRAPH,TUNING"
-    os.environ["NCCL_DEBUG_FILE"] = "/dev/stdout"
-    dist.all_reduce(torch.ones(1 << 20))  # the first collective makes the communicator
-    torch.accelerator.synchronize()
-
-
-if torch.cuda.is_available():
-    print(lab.launch(speak, ranks=1, devices="cuda").logs[0][:2000])
-else:
-    print("No GPU here: NCCL was not run, and there is nothing to show.")
 
 # %% [markdown] sections="19.8.2"
 # ## When is it worth it?
 #
-# Back to our eight machines. A step had 64 sequences and spent 71 of its 74 seconds on messages. With accumulation it has 4,096, and sends as much as before. How many times as many tokens do we train in a second?
+# Back to our eight machines and their 74 seconds for 64 sequences. Under ZeRO 1 a rank [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients in fp32 and all-gathers the parameters in bf16, 7/8 of each. Of their 1.25 GB/s the links reach two fifths in the planner's calibration. Which of our ways saves most?
 
 # %%
-more = lab.guess("tokens per second, 4,096 over 64 sequences", between=(1, 64))
+best = lab.guess(
+    "the way that saves most",
+    choices=["overlap", "gradients in 8 bits", "top-1 %", "m = 64", "200 Gbit/s"],
+)
 
 # %%
 small = planner.Plan(
     model="LLaMA 7B", gpus=8, per_node=1, nic_gb_per_s=1.25, zero=1, batch=64
 )
-large = small.but(batch=4096)
-more.score(64 * small.time().step_us / large.time().step_us)
-
-# %%
-planner.card(small, large)
-
-# %% [markdown]
-# But a batch of 4,096 sequences learns less from each of them. Would a better network do? This is the old batch on 200 Gbit/s:
-
-# %%
-planner.card(small, small.but(nic_gb_per_s=25))
+gradients_s, parameters_s = (us / 1e6 for us in small.time().data.values())
+messages_s = gradients_s + parameters_s
+computing_s = small.time().step_us / 1e6 - messages_s
+messages_s
 
 # %% [markdown]
-# Both are predicted. In practice you do it in this order: overlap first, because it costs nothing; then accumulate as far as the training allows; then look at the order of your rings and who shares your cables; and compress only if the link is still the slowest part.
+# Two thirds of that are gradients. Compression shrinks these alone, and not the parameters. Now what we have learned:
+#
+# - Overlap hides no more than the computing.
+# - bf16 sends half of the gradients' bytes. 8 bits are a quarter, if each rank gets its slice by an all-to-all.
+# - The top 1 %, gathered: $(N-1)$ times 8k bytes over $(N-1)/N$ times 4n is $2Nk/n$, here 16 %.
+# - With m = 64 there is one exchange for 64 times the sequences. 200 Gbit/s are 20 times as fast.
+
+# %%
+ways = {
+    "as it is": messages_s,
+    "overlap": messages_s - computing_s,
+    "gradients in bf16": gradients_s / 2 + parameters_s,
+    "gradients in 8 bits": gradients_s / 4 + parameters_s,
+    "top-1 %": 0.16 * gradients_s + parameters_s,
+    "m = 64": messages_s / 64,
+    "200 Gbit/s": messages_s / 20,
+}
+best.score(min(ways, key=ways.get))
+
+# %%
+steps = {way: exposed_s + computing_s for way, exposed_s in ways.items()}
+marks = {"computing alone": computing_s}
+title = "Our step, for 64 sequences"
+lab.bars(steps, unit="s", title=title, marks=marks, badge="predicted")
+
+# %% [markdown]
+# Overlap saves next to nothing here, because there is so little to hide under. The compressions stop at the 24 seconds of parameters (and what compressing costs is not even counted). A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. Accumulation gives 17 times for nothing, **if** the training accepts batches of 8 million tokens (4,096 sequences of 2,048) instead of 131 thousand. A reasonable middle is 1,024 sequences, 2 million tokens:
+
+# %%
+planner.card(small, small.but(batch=1024))
+
+# %% [markdown]
+# All of that is predicted. It also gives an order: overlap first, because it is free; accumulate as far as the training allows; then see who shares your cables, and what better ones cost; and compress if the link is still the slowest part.
+#
+# ### What you will meet in practice
+#
+# - Gradients in bf16 are the usual case, so the first half is already saved: DDP has `bf16_compress_hook`, and FSDP has `reduce_dtype`. DDP's hooks do not work with FSDP.
+# - Hybrid sharding keeps the many messages of FSDP inside a machine, and sends across only what must.
+# - Where links are really slow, between sites say, people send seldom: Local SGD and its descendants, DiLoCo among them.
 
 # %% [markdown]
 # ## Exercises
@@ -715,21 +751,14 @@ planner.card(small, small.but(nic_gb_per_s=25))
 #
 # ### 3. The order of a ring
 #
-# `bandwidths[a][b]` is the bandwidth between ranks a and b in GB/s, each pair with a link of its own. Return the ranks in the order of a ring whose slowest link is as fast as possible, and which has as few links of that speed as possible. At most eight ranks.
+# A launcher has numbered the ranks as the machines happened to answer: `places[rank]` is a pair (rack, machine), where the machines of each rack are counted from 0. One cable leaves each machine, and one leaves each rack. Return the ranks in the order of a ring that crosses between racks as seldom as possible, and then as seldom as possible between machines.
 
 
 # %%
-def my_ring(bandwidths):
+def my_ring(places):
     """All ranks, each once, in the order of the ring."""
     ### BEGIN SOLUTION
-    from itertools import permutations
-
-    def quality(ring):
-        links = [bandwidths[a][b] for a, b in zip(ring, ring[1:] + ring[:1])]
-        return min(links), -links.count(min(links))
-
-    rings = ((0, *rest) for rest in permutations(range(1, len(bandwidths))))
-    return list(max(rings, key=quality))
+    return sorted(range(len(places)), key=lambda rank: places[rank])
     ### END SOLUTION
 
 
@@ -768,12 +797,12 @@ check.hint("experiment")
 # %% [markdown]
 # ## Summary
 #
-# - Overlap hides all buckets but the last, if the link keeps up with the backward.
-# - Accumulation divides messages and bytes per sample by k. It is a larger batch, with fewer updates.
+# - Overlap hides all buckets but the last, if the link keeps up with the backward, and never more than there is backward to hide under.
+# - Accumulation divides messages and bytes per sample by m. It is a larger batch, with fewer updates.
 # - Bytes are saved only when fewer are sent: a dense tensor full of zeros saves nothing. Gathered messages grow with the number of ranks.
 # - Error feedback makes a biased compression converge; stochastic rounding has no bias to begin with.
-# - On uneven links the order decides: cross the slow one as rarely as you can. Everybody waits for the slowest rank.
-# - Compression pays on slow links. Measure first.
+# - On a shared cable the order decides: cross it as rarely as you can. On cables of their own only the slowest link of the ring counts. And everybody waits for the slowest rank.
+# - Compression pays on slow links, and bytes are not time. Measure first.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [straggler](GLOSSARY.md#straggler), [paced links](GLOSSARY.md#paced-links).
 #

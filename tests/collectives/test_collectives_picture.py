@@ -8,11 +8,13 @@ from topologies import PAIR, dgx_a100
 
 from labkit.collectives import network_picture, picture, topology_picture
 from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, plan
+from labkit.collectives.call import Call
 from labkit.collectives.network import Link, Network, islands, time_us, uniform
 from labkit.collectives.plans import Plan, holdings, sent_bytes
 from labkit.machine.topology import Cpu, Topology, parse_topo
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Box, Line, Sketch, Words
+from labkit.timeline import step_us
 from labkit.units import format_bytes, format_us
 
 LINK = Link(alpha_us=1e3, bandwidth_gb_per_s=0.1)
@@ -187,6 +189,20 @@ def test_islands_stand_in_frames_joined_by_one_line_for_each_pair(size: int, isl
     assert len(drawn.only(Line)) == inside + num * (num - 1) // 2 + 2, "and two in the legend"
     widths = {line.dash: line.width_px for line in drawn.only(Line)}
     assert widths[()] == max(widths.values()) > min(widths.values()) and faults(drawn) == []
+
+
+def test_a_call_shows_the_way_of_its_ring_and_counts_how_often_it_leaves_an_island() -> None:
+    links = islands(4, 2, inside=LINK, between=SLOW)
+    straight = Call(ranks=4, network=links)
+    crossing = straight.but(order=[0, 2, 1, 3])
+    assert ("crossings", "2 / 4") in straight.way().picture().numbers
+    assert ("crossings", "4 / 4") in crossing.way().picture().numbers
+    assert crossing.plan() == plan("all_reduce", "ring", 4, order=(0, 2, 1, 3))
+    assert step_us(crossing.predict()) == step_us(straight.predict())
+    levels = straight.but(algorithm="hierarchical", island_size=2)
+    assert levels.plan() == plan("all_reduce", "hierarchical", 4, island_size=2)
+    with pytest.raises(ValueError, match="order"):
+        straight.but(order=(0, 1))
 
 
 def test_a_ring_that_leaves_a_rank_out_is_refused() -> None:

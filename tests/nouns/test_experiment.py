@@ -118,6 +118,26 @@ def test_equal_timelines_differ_by_nothing_and_say_so():
     assert same.told("en").endswith("as predicted.") and same.told("zh").endswith("相同。")
 
 
+def test_a_sweep_may_be_told_for_each_of_what_its_values_count():
+    step = data_parallel.Step(layers=2)
+    whole = lab.sweep(step, accumulate=[1, 2, 4])
+    each = lab.sweep(step, accumulate=[1, 2, 4], each="microbatch")
+    assert each.predicted == tuple(
+        us / count for us, count in zip(whole.predicted, (1, 2, 4), strict=True)
+    )
+    assert each.predicted[2] < each.predicted[0]
+    assert each.picture().heading == "Step per microbatch by accumulate"
+
+
+@pytest.mark.real
+def test_a_comparison_is_a_row_of_two_readings(no_runs_kept):
+    compared = data_parallel.Step(layers=1, ranks=2, forward_ms=1, layer_mb=0.1).compare()
+    assert compared.readings == {
+        "predicted": step_us(compared.predicted),
+        "measured": step_us(compared.measured),
+    }
+
+
 def test_a_sweep_over_names_and_over_what_is_not_predicted_has_gaps():
     swept = lab.sweep(
         STEP.but(ranks=4, microbatches=9), schedule=["naive", "interleaved_1f1b", "gpipe"]

@@ -261,12 +261,12 @@ def test_series_of_bars_differ_in_colour_and_hatch_and_have_a_legend() -> None:
     looks = [(box.colour, box.hatch) for box in drawn.only(Box)]
     assert looks[0] == looks[2] and looks[1] == looks[3] and not set(looks[0]) & set(looks[1])
     assert (
-        words_of(drawn)[-2:] == ["predicted", "measured"]
+        words_of(drawn)[-2:] == ["预测", "实测"]
         and drawn.badge == "实测 / 模拟"
         and not faults(drawn)
     )
     assert drawn.table == (
-        ("", "predicted", "measured"),
+        ("", "预测", "实测"),
         ("2 ranks", "2", "2.2"),
         ("4 ranks", "4", "4.4"),
     )

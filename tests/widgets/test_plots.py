@@ -40,6 +40,26 @@ def test_marks_are_upright_lines_with_their_words():
     assert "save 5" in drawn.summary
 
 
+def test_dots_of_one_run_may_be_joined():
+    line = {"loss": {1: 5.0, 2: 4.0, 3: 3.5}}
+    apart = list(lab.curves(measured=line).picture().only(Line))
+    joined = list(lab.curves(measured=line, joined=True).picture().only(Line))
+    assert len(joined) == len(apart) + 1
+    thin = [line for line in joined if line not in apart]
+    assert not thin[0].mark and len(thin[0].points_px) == 3
+
+
+def test_what_was_predicted_and_measured_is_named_in_the_language_of_the_picture():
+    plot = lab.bars({"a": {"predicted": 1.0, "measured": 2.0}})
+    assert plot.picture().table[0] == ("", "predicted", "measured")
+    assert plot.picture(language="zh").table[0] == ("", "预测", "实测")
+
+
+def test_bars_without_a_unit_have_three_digits():
+    drawn = lab.bars({"loss": 3.87644, "rate": 21.4151, "count": 12}).picture()
+    assert [row[1] for row in drawn.table[1:]] == ["3.88", "21.4", "12"]
+
+
 def test_bars_have_units_and_bounds():
     picture = lab.bars(
         {"rank 0": {"sent": 2.0, "received": 3.0}}, unit="mb", marks={"bound": 4.0}, title="Traffic"
