@@ -133,21 +133,21 @@ def sweep(experiment: Experiment, *, run: Iterable = (), **values: Iterable) -> 
     runs = tuple(run)
     _check_runs(name, steps, runs)
     predicted = tuple(_predicted(step) for step in steps.values())
+    simulated = "simulated" if any(each is not None for each in predicted) else ""
     measured = {}
-    badges = ["simulated"] if any(each is not None for each in predicted) else []
+    badges: list[str] = []
     for value in runs:
         step = steps[value]
         found = step.measured(kept(step) or step.run())
         measured[value] = float(step.reading.read(found))
-        if found.badge not in badges:
-            badges.append(found.badge)
+        badges += found.badge.split(", ")
     return Sweep(
         experiment=experiment,
         name=name,
         values=tuple(steps),
         predicted=predicted,
         measured=measured,
-        badge=" / ".join(badges),
+        badge=" / ".join(filter(None, [simulated, ", ".join(dict.fromkeys(badges))])),
     )
 
 
