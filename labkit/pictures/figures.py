@@ -9,6 +9,9 @@ import numpy as np
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm, in_flight, step_us
 from labkit.units import format_bytes, format_share, format_us
 
+_BESIDE = 0.1
+"""the share of a message's time in which its rank may compute, if it is to count as waited for"""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Figures:
@@ -90,7 +93,7 @@ def waited(figures: Figures) -> Figures:
         work = tl.select(of_rank & (tl.lane == COMPUTE))
         sent = np.flatnonzero(of_rank & np.isin(tl.kind, ("send", "recv")))
         beside_us = _worked_us(work, tl.end_us[sent]) - _worked_us(work, tl.start_us[sent])
-        keep[sent] = beside_us <= 0.5 * (tl.end_us[sent] - tl.start_us[sent])
+        keep[sent] = beside_us <= _BESIDE * (tl.end_us[sent] - tl.start_us[sent])
     return replace(figures, timeline=tl.select(keep))
 
 

@@ -119,7 +119,7 @@ step.compare()
 #
 # <details><summary>Erratum 8.6.1: a "naive" chart that is not naive</summary>
 #
-# The textbook draws `F0 . F1 . F2 . F3` on rank 0 and the same one step later on the next rank. Then two ranks work in nearly every step, so this is a pipeline already, without its backward, and its bubble is not the 75 % that stands under it. The 75 % itself is right for a naive one: `bubble(step.predict())`.
+# The textbook draws `F0 . F1 . F2 . F3` on rank 0 and the same one step later on the next rank. Then two ranks work in nearly every step, so this is a pipeline already, without its backward, and its bubble is not the 75 % that stands under it. The 75 % itself is right for a naive one: `bubble(step.but(schedule="naive").predict())`.
 #
 # </details>
 
@@ -480,8 +480,8 @@ def deepspeed_pipeline(config):
         tokens, targets = model.story_tokens(8, 32, seed=number)
         batch = zip(tokens.split(1), targets.split(1))
         losses.append(engine.train_batch(batch).item())
+    cuts = {"in the JSON": list(map(int, net.parts)), "argument": even.parts}
     order = passes(dist.get_rank())
-    cuts = {"in the JSON": list(net.parts), "argument": list(even.parts)}
     return {"losses": torch.tensor(losses), "order": order, "cuts": cuts}
 
 
@@ -495,7 +495,7 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, ranks=4)
 lab.difference(torch.tensor(by_torch[3]), by_deepspeed[3]["losses"])
 
 # %% [markdown]
-# That is the largest difference from torch's losses: rounding. The order is the same too. These are the forwards and backwards of the last rank, and of the first:
+# That is the largest difference from torch's losses: nothing but rounding. The order is the same too. These are the forwards and backwards of the last rank, and of the first:
 
 # %%
 by_deepspeed[3]["order"], by_deepspeed[0]["order"]
@@ -598,9 +598,9 @@ def mean_loss(num_ranks, flush_every=None):
 
 
 # %%
-never = {"one process": mean_loss(1), "four stages": mean_loss(4)}
-flushing = {"one process": mean_loss(1, 8), "four stages": mean_loss(4, 8)}
-both = {"update every microbatch (PipeDream)": never, "flush every 8 (1F1B)": flushing}
+every = {"one process": mean_loss(1), "four stages": mean_loss(4)}
+eighth = {"one process": mean_loss(1, 8), "four stages": mean_loss(4, 8)}
+both = {"update every microbatch (PipeDream)": every, "flush every 8 (1F1B)": eighth}
 lab.bars(both, title="Mean loss of the last 16 of 48 microbatches")
 
 # %% [markdown]
@@ -611,7 +611,7 @@ lab.bars(both, title="Mean loss of the last 16 of 48 microbatches")
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# Back to the 7 B model, now on eight cards. They stand in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. ZeRO 3 (chapter 06) makes the model fit as well, but it gathers all weights anew for every microbatch. We give it the largest microbatch that fits, four sequences, so that each card has only two of them in a batch of 64. What must a card send or receive in a step?
+# Back to the 7 B model, now on eight cards. They stand in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. ZeRO 3 (chapter 06) makes the model fit as well, but it gathers all weights anew for every microbatch. We give it the largest microbatch that fits, four sequences, so that each card has only two of them in a batch of 64. How long do the messages of one card take at the very least?
 
 # %%
 weights_gb = 2 * 6.7 * 7 / 8  # bf16, the seven eighths that lie on other cards
