@@ -20,10 +20,10 @@ from labkit.timeline import bubble
 from labkit.words import say
 
 __all__ = [
+    "better_order",
     "chart_fault",
     "choose_microbatches",
     "hint",
-    "better_order",
     "real_pipeline",
     "status",
 ]

@@ -4,6 +4,8 @@ import base64
 import dataclasses
 import importlib
 import pickle
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,6 +118,15 @@ def test_equal_timelines_differ_by_nothing_and_say_so():
     same = STEP.difference(STEP.predict(), STEP.predict())
     assert same.total == 0 and set(same.causes) == set(pipeline.CAUSES)
     assert same.told("en").endswith("as predicted.") and same.told("zh").endswith("相同。")
+
+
+def test_a_sweep_says_what_its_runs_are_once(no_runs_kept):
+    for microbatches, notes in ((2, ("gloo", "paced")), (8, ("gloo", "paced", "overran"))):
+        step = STEP.but(microbatches=microbatches)
+        measured = replace(step.predict(), origin="measured", notes=notes)
+        experiment.keep(step, SimpleNamespace(timeline=lambda measured=measured: measured))
+    swept = lab.sweep(STEP, microbatches=[2, 4, 8], run=[2, 8])
+    assert swept.badge == "simulated / measured, gloo, paced, overran"
 
 
 def test_a_sweep_over_names_and_over_what_is_not_predicted_has_gaps():
