@@ -610,7 +610,7 @@ lab.bars(both, title="Mean loss of the last 16 of 48 microbatches")
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# Back to the 7 B model, now on eight cards. They stand in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. ZeRO 3 (chapter 06) makes the model fit as well, but it gathers all weights anew for every microbatch. We give it the largest microbatch that fits, four sequences, so that each card has only two of them in a batch of 64. For each of the two it gathers the weights twice and reduces the gradients once. The pipeline passes on 64 activations and as many gradients. How long do the messages of one card take at the very least?
+# Back to the 7 B model, now on eight cards. They stand in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. ZeRO 3 (chapter 06) makes the model fit as well, but it gathers all weights anew for every microbatch. We give it the largest microbatch that fits, four sequences, so that each card has only two of them in a batch of 64. For each of the two it gathers the weights twice and reduce-scatters the gradients once. The pipeline passes on 64 activations and as many gradients. How long do the messages of one card take at the very least?
 
 # %%
 weights_gb = 2 * 6.7 * 7 / 8  # bf16, the seven eighths that lie on other cards
