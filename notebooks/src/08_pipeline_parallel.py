@@ -662,7 +662,7 @@ lab.table(rows)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 and 2 stand above: [a real pipeline](#Exercise-1.-A-real-pipeline) and [a better order](#Exercise-2.-The-same-time,-less-memory).
+# Exercises 1 and 2 stand above: a real pipeline after GPipe, and a better order before 1F1B.
 #
 # ### 3. Choose for a given memory
 #
