@@ -34,7 +34,7 @@ lab.launch(endless, ranks=2)"""
 def chapter(opened, tmp_path_factory):
     """Chapter 08, run from top to bottom."""
     folder = tmp_path_factory.mktemp("board")
-    path = CHAPTER if CHAPTER.exists() else gallery.notebook(folder, BOARD_CELL)
+    path = CHAPTER if CHAPTER.exists() else gallery.notebook(folder, FEW_CELL)
     with opened(path) as lab:
         lab.run_all(timeout_s=240)
         lab.page.wait_for_selector(f"{BOARD} svg", timeout=60_000)
