@@ -14,9 +14,8 @@ from browser.fixtures import BUSY_COMMS
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 CHAPTER = Path(__file__).resolve().parents[2] / "notebooks" / "08_pipeline_parallel.ipynb"
 BOARD = ".jp-OutputArea-output:has(button:has-text('Run it on real ranks'))"
-BOARD_CELL = (
-    "from labkit import widgets\nboard = widgets.pipeline_parallelism(num_microbatches=4)\nboard"
-)
+BOARD_CELL = "from labkit import widgets\nboard = widgets.pipeline_parallelism()\nboard"
+FEW_CELL = BOARD_CELL.replace("()", "(num_microbatches=4)")
 LAUNCH_CELL = """import time
 import labkit as lab
 from labkit import widgets
