@@ -37,7 +37,7 @@ _WORDS = words.catalogue(
         ("more", "{}: {} more than predicted."),
         ("less", "{}: {} less than predicted."),
         ("same", "{}: as predicted."),
-        ("causes", "{} That is {}."),
+        ("causes", "{} It is made of: {}."),
         ("step", "Step"),
         ("compute", "computing"),
         ("exposed", "exposed communication"),

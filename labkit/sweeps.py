@@ -146,21 +146,21 @@ def sweep(
     _check_runs(name, steps, runs)
     parts = {value: value if each else 1 for value in steps}
     predicted = tuple(_predicted(step, parts[value]) for value, step in steps.items())
+    simulated = "simulated" if any(number is not None for number in predicted) else ""
     measured = {}
-    badges = ["simulated"] if any(each is not None for each in predicted) else []
+    badges: list[str] = []
     for value in runs:
         step = steps[value]
         found = step.measured(kept(step) or step.run())
         measured[value] = float(step.reading.read(found)) / parts[value]
-        if found.badge not in badges:
-            badges.append(found.badge)
+        badges += found.badge.split(", ")
     return Sweep(
         experiment=experiment,
         name=name,
         values=tuple(steps),
         predicted=predicted,
         measured=measured,
-        badge=" / ".join(badges),
+        badge=" / ".join(filter(None, [simulated, ", ".join(dict.fromkeys(badges))])),
         each=each,
     )
 

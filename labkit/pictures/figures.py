@@ -2,12 +2,15 @@
 numbers in its title, the bars beside its rows, its table and its summary."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from labkit.timeline import COMM, COMPUTE, Timeline, busy_us, hidden_comm, in_flight, step_us
 from labkit.units import format_bytes, format_share, format_us
+
+_BESIDE = 0.1
+"""the share of a message's time in which its rank may compute, if it is to count as waited for"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,6 +76,31 @@ def _of_one(tl: Timeline, counts_peaks: bool) -> Figures:
         sent_bytes=np.bincount(tl.rank[counted], tl.num_bytes[counted], tl.num_ranks),
         peaks=in_flight(tl) if counts_peaks else np.zeros(tl.num_ranks, dtype=np.int64),
     )
+
+
+def waited(figures: Figures) -> Figures:
+    """The same with the messages only that ranks stood waiting for, where a pipeline was measured.
+
+    What goes on beside its rank's computing lasts until the rank next looks whether it is done, so
+    a box as long as that would tell a lie.
+    """
+    tl = figures.timeline
+    if not figures.is_pipeline or tl.origin == "simulated":
+        return figures
+    keep = np.ones(len(tl), dtype=bool)
+    for rank in range(tl.num_ranks):
+        of_rank = tl.rank == rank
+        work = tl.select(of_rank & (tl.lane == COMPUTE))
+        sent = np.flatnonzero(of_rank & np.isin(tl.kind, ("send", "recv")))
+        beside_us = _worked_us(work, tl.end_us[sent]) - _worked_us(work, tl.start_us[sent])
+        keep[sent] = beside_us <= _BESIDE * (tl.end_us[sent] - tl.start_us[sent])
+    return replace(figures, timeline=tl.select(keep))
+
+
+def _worked_us(work: Timeline, until_us: np.ndarray) -> np.ndarray:
+    """How long a rank has computed by each of some times."""
+    lasts_us = work.end_us - work.start_us
+    return np.clip(until_us[:, None] - work.start_us, 0, lasts_us).sum(axis=1)
 
 
 def numbers(figures: Figures, words: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -42,15 +42,19 @@ def timeline(
     *,
     title: Said | None = None,
     span_us: float | None = None,
+    every_message: bool = False,
     language: str | None = None,
 ) -> Scene:
     """What every rank did and when: compute, communication in thin strips under it, idle time
     hatched, a bar beside it.
 
     The bar counts activations held at the peak (pipelines) or the busy share (anything else).
-    ``span_us`` lengthens the axis, so that several pictures share one scale.
+    ``span_us`` lengthens the axis, so that several pictures share one scale. Of a pipeline that was
+    measured, messages that no rank stood waiting for are left out, unless ``every_message``.
     """
     every = figs.of_timelines([tl.shifted()])
+    if not every_message:
+        every = [figs.waited(each) for each in every]
 
     def build(words: dict[str, str]) -> Scene:
         drawn = _drawn(_panels(every, [""], words), words, span_us or 0.0)
@@ -67,11 +71,15 @@ def compare(
     title: Said | None = None,
     notes: Sequence[Said] = (),
     span_us: float | None = None,
+    every_message: bool = False,
     language: str | None = None,
 ) -> Scene:
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
-    down. ``notes`` are sentences under it; ``span_us`` lengthens the axis."""
+    down. ``notes`` are sentences under it; ``span_us`` and ``every_message`` are those of
+    ``timeline``."""
     every = figs.of_timelines([predicted.shifted(), measured.shifted()])
+    if not every_message:
+        every = [figs.waited(each) for each in every]
 
     def build(words: dict[str, str]) -> Scene:
         names = [words["predicted"], words["measured"].capitalize()]

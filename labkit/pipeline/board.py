@@ -16,7 +16,8 @@ __all__ = ["pipeline_parallelism"]
 
 FORWARD_MS = 50.0
 """stated: long enough beside a message for the measured bubble to be within 2 points"""
-AXIS_FOR = 16
+AXES_FOR = (4, 8, 16)
+"""microbatches whose axis pictures of no more of them share"""
 MICROBATCHES = (*range(1, 17), 20, 24, 28, 32)
 
 
@@ -67,11 +68,12 @@ class PipelineBoard(Trial):
         return step.drawn(predicted, self.found(step), self.language, span_us=until_us)
 
     def _axis_us(self, step: Step) -> float | None:
-        """Up to AXIS_FOR microbatches share one axis: a bubble that stays must look so."""
-        if step.microbatches > AXIS_FOR:
+        """Up to 4, 8 and 16 microbatches share an axis: a bubble that stays must look so."""
+        shared = next((most for most in AXES_FOR if step.microbatches <= most), None)
+        if shared is None:
             return None
         try:
-            return self.prediction(step.but(microbatches=AXIS_FOR)).span_us
+            return self.prediction(step.but(microbatches=shared)).span_us
         except ValueError:
             return None
 

@@ -20,17 +20,17 @@ from labkit.timeline import bubble
 from labkit.words import say
 
 __all__ = [
+    "better_order",
     "chart_fault",
     "choose_microbatches",
     "hint",
-    "one_f_one_b_order",
     "real_pipeline",
     "status",
 ]
 
 
 @exercise
-def one_f_one_b_order(answer: Callable) -> Iterator[tuple[str, str]]:
+def better_order(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(rank, num_ranks, num_microbatches)`` lists a rank's actions under 1F1B: ["0F0",
     "0F1", "0B0", ...]."""
     for p, m in ((4, 8), (2, 5), (4, 2), (1, 3), (6, 9)):

@@ -22,9 +22,9 @@ _WORDS = words.catalogue(
         ("title", "{}, {} ranks, {} microbatches"),
         ("bubble", "bubble"),
         ("idle", "Idle time of all ranks together"),
-        ("durations", "actions took other than stated"),
-        ("messages", "messages took longer than predicted"),
-        ("start-up", "ranks began late"),
+        ("durations", "actions longer or shorter than stated"),
+        ("messages", "messages slower than predicted"),
+        ("start-up", "late starts"),
         (
             "runtime",
             "loss, sends and Python between actions",

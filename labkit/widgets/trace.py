@@ -51,10 +51,11 @@ def trace(
     """Everything that every rank did, to zoom into, search and measure. With ``second``, ``first``
     is the prediction: both on one axis, and what is under the pointer in one of them is marked in
     the other."""
+    told = {"title": title, "every_message": True, "language": language}
     if second is None:
-        return TraceBoard(scene.timeline(_timeline(first), title=title, language=language))
+        return TraceBoard(scene.timeline(_timeline(first), **told))
     both = _timeline(first), _timeline(second)
-    return TraceBoard(scene.compare(*both, title=title, language=language))
+    return TraceBoard(scene.compare(*both, **told))
 
 
 def _timeline(found: Run | Timeline) -> Timeline:

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 CHAPTER = Path(__file__).resolve().parents[2] / "notebooks" / "08_pipeline_parallel.ipynb"
 BOARD = ".jp-OutputArea-output:has(button:has-text('Run it on real ranks'))"
 BOARD_CELL = "from labkit import widgets\nboard = widgets.pipeline_parallelism()\nboard"
+FEW_CELL = BOARD_CELL.replace("()", "(num_microbatches=4)")
 LAUNCH_CELL = """import time
 import labkit as lab
 from labkit import widgets
@@ -32,7 +33,7 @@ lab.launch(endless, ranks=2)"""
 def chapter(opened, tmp_path_factory):
     """Chapter 08, run from top to bottom."""
     folder = tmp_path_factory.mktemp("board")
-    path = CHAPTER if CHAPTER.exists() else gallery.notebook(folder, BOARD_CELL)
+    path = CHAPTER if CHAPTER.exists() else gallery.notebook(folder, FEW_CELL)
     with opened(path) as lab:
         lab.run_all(timeout_s=240)
         lab.page.wait_for_selector(f"{BOARD} svg", timeout=60_000)
@@ -84,31 +85,31 @@ def test_the_picture_moves_with_the_keyboard(chapter):
 def test_another_schedule_is_drawn_and_every_microbatch_count_follows_it(chapter):
     board = first_board(chapter)
     board.locator("select").first.select_option("Interleaved zero bubble")
-    comes(chapter, board, "Interleaved zero bubble, 4 ranks, 8 microbatches")
+    comes(chapter, board, "Interleaved zero bubble, 4 ranks, 4 microbatches")
     slider(board, "microbatches").focus()
     for _ in range(4):
         chapter.page.keyboard.press("ArrowRight")
-    comes(chapter, board, "Interleaved zero bubble, 4 ranks, 12 microbatches")
+    comes(chapter, board, "Interleaved zero bubble, 4 ranks, 8 microbatches")
     for _ in range(4):
         chapter.page.keyboard.press("ArrowLeft")
     board.locator("select").first.select_option("GPipe")
-    comes(chapter, board, "GPipe, 4 ranks, 8 microbatches")
+    comes(chapter, board, "GPipe, 4 ranks, 4 microbatches")
 
 
 def test_where_torch_refuses_the_button_is_off_and_says_why(chapter):
     board = first_board(chapter)
     slider(board, "microbatches").focus()
     board.locator("select").first.select_option("1F1B")
-    comes(chapter, board, "1F1B, 4 ranks, 8 microbatches")
-    for _ in range(6):
+    comes(chapter, board, "1F1B, 4 ranks, 4 microbatches")
+    for _ in range(2):
         chapter.page.keyboard.press("ArrowLeft")
     comes(chapter, board, "1F1B, 4 ranks, 2 microbatches")
     board.locator("text=fewer than 4 stages").wait_for(timeout=60_000)
     assert board.locator("button:has-text('Run it')").is_disabled()
-    for _ in range(6):
+    for _ in range(2):
         chapter.page.keyboard.press("ArrowRight")
     board.locator("select").first.select_option("GPipe")
-    comes(chapter, board, "GPipe, 4 ranks, 8 microbatches")
+    comes(chapter, board, "GPipe, 4 ranks, 4 microbatches")
 
 
 def test_the_button_runs_real_ranks_and_lays_the_measured_timeline_under_the_predicted_one(chapter):

@@ -18,7 +18,7 @@ from labkit.check.verdict import Verdict
 from labkit.pipeline import check, schedules
 
 pytestmark = pytest.mark.usefixtures("a_fresh_learner")
-EXERCISES = ("one_f_one_b_order", "choose_microbatches", "chart_fault", "real_pipeline")
+EXERCISES = ("better_order", "choose_microbatches", "chart_fault", "real_pipeline")
 
 
 def stub(*_):
@@ -26,7 +26,7 @@ def stub(*_):
 
 
 def order(rank, num_ranks, num_microbatches):
-    """The reference for one_f_one_b_order."""
+    """The reference for better_order."""
     warmup = min(num_microbatches, num_ranks - 1 - rank)
     actions = [f"{rank}F{k}" for k in range(warmup)]
     for k in range(num_microbatches - warmup):
@@ -132,17 +132,17 @@ def whole_warmup(rank, p, m):
     ("name", "answer", "words"),
     [
         (
-            "one_f_one_b_order",
+            "better_order",
             whole_warmup,
             "4 ranks, 2 microbatches: rank 0, step 2 is '0F2'; the best order has '0B0'",
         ),
         (
-            "one_f_one_b_order",
+            "better_order",
             lambda r, p, m: [f"{r}F{k}" for k in range(m)],
             "rank 0, step 4 is '0F4'; the best order has '0B0'",
         ),
         (
-            "one_f_one_b_order",
+            "better_order",
             lambda r, p, m: order(0, p, m),
             "rank 1, step 0 is '0F0'; the best order has '1F0'",
         ),
@@ -198,11 +198,11 @@ def quadratic(chart):
     ("name", "answer", "words"),
     [
         (
-            "one_f_one_b_order",
+            "better_order",
             all_forwards_first,
             "keeps 8 activations, the best one 4; and takes 33 forwards of time, the best one 33",
         ),
-        ("one_f_one_b_order", one_at_a_time, "takes 96 forwards of time, the best one 33"),
+        ("better_order", one_at_a_time, "takes 96 forwards of time, the best one 33"),
         (
             "choose_microbatches",
             one_too_many,
@@ -291,7 +291,7 @@ def test_hints_grow_with_each_attempt(capsys):
     said = capsys.readouterr().out
     assert said.split() == " ".join(f"{n}/3: {texts[n - 1]}" for n in (1, 1, 2, 3)).split()
     assert max(map(len, said.splitlines())) <= 100
-    with pytest.raises(ValueError, match=r"the exercises are one_f_one_b_order, .*; got 'nothing'"):
+    with pytest.raises(ValueError, match=r"the exercises are better_order, .*; got 'nothing'"):
         check.hint("nothing")
 
 
@@ -299,11 +299,11 @@ def test_status_lists_every_exercise_of_the_chapter(capsys, monkeypatch):
     monkeypatch.setattr(exercises, "_history", {name: [] for name in EXERCISES})  # no other chapter
     check.choose_microbatches(choose)
     check.chart_fault(lambda chart: None)
-    check.one_f_one_b_order(stub)
+    check.better_order(stub)
     check.status()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=1) for line in lines[:-1]] == [
-        ["one_f_one_b_order", "○ not attempted"],
+        ["better_order", "○ not attempted"],
         ["choose_microbatches", "✓ passed"],
         ["chart_fault", "✗ wrong"],
         ["real_pipeline", "○ not attempted"],

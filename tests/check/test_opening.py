@@ -14,7 +14,7 @@ from labkit.launching import settings
 from labkit.pipeline import check
 
 pytestmark = pytest.mark.usefixtures("home", "a_fresh_learner", "no_zygote")
-EXERCISES = ("one_f_one_b_order",)
+EXERCISES = ("better_order",)
 
 
 @pytest.fixture
@@ -89,13 +89,13 @@ def test_status_and_hints_are_the_chapters_own(capsys):
     lab.begin("en", chapter="08")
     check.status()
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        "one_f_one_b_order",
+        "better_order",
         "choose_microbatches",
         "chart_fault",
         "real_pipeline",
         "0",
     ]
-    with pytest.raises(ValueError, match="the exercises are one_f_one_b_order, choose"):
+    with pytest.raises(ValueError, match="the exercises are better_order, choose"):
         exercises.hint("other")
 
 
@@ -120,19 +120,19 @@ def test_every_attempt_is_kept_and_what_was_passed_stays_passed():
     def stub(*_):
         raise NotImplementedError("your turn")
 
-    check.one_f_one_b_order(stub)
+    check.better_order(stub)
     assert record.entries("exercises") == {}
-    check.one_f_one_b_order(lambda *_: [])
-    kept = record.entries("exercises")["one_f_one_b_order"]
+    check.better_order(lambda *_: [])
+    kept = record.entries("exercises")["better_order"]
     assert (kept["state"], kept["passed"], kept["attempts"]) == ("wrong", False, 1)
     assert row_of(lab.progress().chapters, "08")[1:3] == ("✗ ○ ○ ○", "0 / 4")
-    assert check.one_f_one_b_order(right).state == "passed"
-    check.one_f_one_b_order(lambda *_: [])
-    kept = record.entries("exercises")["one_f_one_b_order"]
+    assert check.better_order(right).state == "passed"
+    check.better_order(lambda *_: [])
+    kept = record.entries("exercises")["better_order"]
     assert (kept["state"], kept["passed"], kept["attempts"]) == ("wrong", True, 3)
     standing = lab.progress()
     assert row_of(standing.chapters, "08")[1:3] == ("✓ ○ ○ ○", "1 / 4")
-    assert standing.exercises.cells == (("08", "one_f_one_b_order", "✓ passed", "3"),)
+    assert standing.exercises.cells == (("08", "better_order", "✓ passed", "3"),)
 
 
 def test_progress_shows_guesses_in_the_language_in_use_and_can_start_anew(capsys, home):
@@ -156,10 +156,10 @@ def test_progress_shows_guesses_in_the_language_in_use_and_can_start_anew(capsys
 
 def test_a_record_that_somebody_has_edited_is_still_shown(home):
     record.change("guesses", "a", lambda _: {"guess": [1], "unit": 3, "answer": "x"})
-    record.change("exercises", "one_f_one_b_order", lambda _: {"state": "odd", "attempts": "many"})
+    record.change("exercises", "better_order", lambda _: {"state": "odd", "attempts": "many"})
     assert row_of(lab.progress().chapters, "08")[1] == "○ ○ ○ ○"
-    assert check.one_f_one_b_order(right).state == "passed"
-    assert record.entries("exercises")["one_f_one_b_order"]["attempts"] == 1
+    assert check.better_order(right).state == "passed"
+    assert record.entries("exercises")["better_order"]["attempts"] == 1
 
 
 def test_show_takes_the_standing(capsys):

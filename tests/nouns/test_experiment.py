@@ -4,6 +4,8 @@ import base64
 import dataclasses
 import importlib
 import pickle
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,6 +138,15 @@ def test_a_comparison_is_a_row_of_two_readings(no_runs_kept):
         "predicted": step_us(compared.predicted),
         "measured": step_us(compared.measured),
     }
+
+
+def test_a_sweep_says_what_its_runs_are_once(no_runs_kept):
+    for microbatches, notes in ((2, ("gloo", "paced")), (8, ("gloo", "paced", "overran"))):
+        step = STEP.but(microbatches=microbatches)
+        measured = replace(step.predict(), origin="measured", notes=notes)
+        experiment.keep(step, SimpleNamespace(timeline=lambda measured=measured: measured))
+    swept = lab.sweep(STEP, microbatches=[2, 4, 8], run=[2, 8])
+    assert swept.badge == "simulated / measured, gloo, paced, overran"
 
 
 def test_a_sweep_over_names_and_over_what_is_not_predicted_has_gaps():

@@ -3,6 +3,7 @@ Timeline's."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from drawn import busy, predicted, shares
 
@@ -232,3 +233,37 @@ def test_idle_and_empty_timelines_have_a_picture() -> None:
 def test_an_unknown_language_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="one of en, zh; got 'fr'"):
         scene.timeline(predicted(), language="fr")
+
+
+def test_a_measured_pipeline_shows_the_messages_that_ranks_waited_for_and_the_viewer_all() -> None:
+    rows = [
+        (0, COMPUTE, "F", "0F0", 0, 10, 0),
+        (0, COMM, "send", "beside work", 10, 60, 8),
+        (0, COMPUTE, "F", "0F1", 10, 40, 0),
+        (0, COMM, "recv", "waited for", 40, 90, 8),
+        (0, COMPUTE, "B", "0B0", 90, 95, 0),
+    ]
+    measured = from_rows(rows, num_ranks=1, origin="measured")
+    labels = [
+        set(one.texts[:, 0]) for one in (scene.timeline(measured), scene.compare(*[measured] * 2))
+    ]
+    assert all("waited for" in found and "beside work" not in found for found in labels)
+    assert "beside work" in scene.timeline(measured, every_message=True).texts[:, 0]
+    simulated = replace(measured, origin="simulated")
+    assert "beside work" in scene.timeline(simulated).texts[:, 0], "a prediction knows how long"
+    other = measured.select(measured.kind != "F")
+    training = replace(other, kind=np.where(other.kind == "B", "compute", other.kind))
+    assert "beside work" in scene.timeline(training).texts[:, 0], "only a pipeline hides it"
+    whole = scene.timeline(measured, every_message=True)
+    assert scene.timeline(measured).table == whole.table, "the numbers are those of all messages"
+
+
+def test_the_predicted_end_strikes_through_no_heading() -> None:
+    drawn = scene.compare(predicted("gpipe"), replace(predicted("1f1b"), origin="measured"))
+    top_px = min(row.top_px for row in drawn.rows) - 3
+    pieces = layout.mark_pieces(drawn, top_px)
+    (heading,) = [each for each in drawn.headings if each.bottom_px > top_px]
+    assert len(pieces) == 2 and pieces[0][0] == top_px and pieces[-1][1] == drawn.bottom_px
+    assert pieces[0][1] < heading.bottom_px < pieces[1][0]
+    alone = scene.timeline(predicted("gpipe"))
+    assert layout.mark_pieces(alone, 5.0) == [(5.0, alone.bottom_px)]

@@ -62,7 +62,8 @@ def test_a_message_keeps_its_bytes_and_is_joined_to_its_receive():
         (0, "compute", "F", "F0", 0.0, 9.0, 0),
         (1, "compute", "F", "F0", 0.0, 9.0, 0),
     ]
-    shown = scene.timeline(from_rows(rows, num_ranks=2, origin="measured"))
+    measured = from_rows(rows, num_ranks=2, origin="measured")
+    shown = scene.timeline(measured, every_message=True)
     sizes = np.frombuffer(viewer.columns(shown)["size"], "<f8")
     flows = viewer.about(shown)["flows"]
     assert sorted(sizes.tolist()) == [0, 0, 32, 32, 64, 64]

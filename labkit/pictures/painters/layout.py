@@ -81,6 +81,16 @@ def _usual_form(need: np.ndarray, width: np.ndarray) -> int:
     return 2
 
 
+def mark_pieces(scene: Scene, top_px: float) -> list[tuple[float, float]]:
+    """A mark's upright line as pieces (top, bottom), so that it strikes through no heading."""
+    pieces = []
+    for heading in scene.headings:
+        if heading.bottom_px > top_px:
+            pieces.append((top_px, heading.bottom_px - 12))
+            top_px = heading.bottom_px + 5
+    return [*pieces, (top_px, scene.bottom_px)]
+
+
 def legend(scene: Scene) -> list[tuple[float, float, str, str]]:
     """What the colours mean, as (left, middle, kind, words) in pixels; kind "" for a remark."""
     words = [(kind, style(kind).words[scene.language]) for kind in scene.kinds]

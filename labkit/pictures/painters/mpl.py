@@ -153,7 +153,8 @@ def _axis(ax: Axes, scene: Scene) -> None:
     grid = [scene.x_px(at) for at, _ in ticks]
     marks = [scene.x_px(at) for at in scene.marks_us]
     ax.vlines(grid, top, bottom, color=INK, alpha=0.13, lw=0.7, zorder=0)
-    ax.vlines(marks, top, bottom, color=INK, alpha=0.7, lw=0.7, ls="--", zorder=0)
+    for piece in layout.mark_pieces(scene, top):
+        ax.vlines(marks, *piece, color=INK, alpha=0.7, lw=0.7, ls="--", zorder=0)
     ax.hlines(bottom, LEFT_PX, LEFT_PX + PLOT_PX, color=INK, alpha=0.5, lw=0.7)
     for at, text in ticks:
         _words(ax, scene.x_px(at), bottom + 16, text, 11, ha="center", alpha=0.8)

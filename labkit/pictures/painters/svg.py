@@ -228,7 +228,9 @@ def _axis(scene: Scene) -> str:
     top = min((row.top_px for row in scene.rows), default=62) - 3
     right = LEFT_PX + PLOT_PX
     grid = _uprights(scene, [at for at, _ in ticks], top, bottom)
-    marks = _uprights(scene, scene.marks_us, top, bottom)
+    marks = "".join(
+        _uprights(scene, scene.marks_us, *piece) for piece in layout.mark_pieces(scene, top)
+    )
     parts = [
         f'<path d="{grid}" stroke="currentColor" stroke-opacity=".13"/>',
         f'<path d="M{LEFT_PX} {_n(bottom)}H{right}" stroke="currentColor" stroke-opacity=".5"/>',
