@@ -490,7 +490,7 @@ lab.table(rows, heads=("script", "updates", "apart"))
 # With `shuffle=True` all ranks shuffle alike, since rank 0 sends its generator's state around at the start of each epoch. Is each sample still dealt out once?
 
 # %%
-# on the CPU: that is where this version of Accelerate looks for a loader's random numbers
+# on the CPU, where this version of Accelerate looks for a loader's random numbers
 shuffled = lab.launch(deal, 16, num_epochs=2, shuffle=True, ranks=4, devices="cpu")
 rows = []
 for epoch in range(2):
