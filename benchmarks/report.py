@@ -33,6 +33,7 @@ NAMES = (
     "truth",
     "suite",
     "planner",
+    "planner_peers",
 )
 HEAD = """# Benchmarks
 
@@ -56,12 +57,16 @@ def tell(rows: Iterable[dict], as_json: bool) -> None:
 
 
 def keep(name: str) -> None:
-    """Runs one benchmark and writes its rows with the machine and the date."""
+    """Runs one benchmark and writes its rows with the machine and the date; where it has none, for
+    want of what it compares with, its last result stands."""
     print(f"{name} ...", flush=True)
     line = [sys.executable, HERE / f"{name}.py", "--json"]
     ended = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
     rows = json.loads(ended.stdout)
     rows = rows if isinstance(rows, list) else [rows]
+    if not rows:
+        print(f"{name} found nothing to run with: its last result stands", flush=True)
+        return
     result = {"date": time.strftime("%Y-%m-%d"), "machine": resources.summary(), "rows": rows}
     (HERE / "results").mkdir(exist_ok=True)
     (HERE / "results" / f"{name}.json").write_text(

@@ -2,6 +2,7 @@
 this machine does, run a script on pretend devices, list saved runs."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -16,7 +17,12 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     words.use(chosen.language)
     try:
-        return chosen.run(chosen)
+        code = chosen.run(chosen)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # who read it has read enough, as ``head`` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ValueError as error:
         print(f"labkit {chosen.command}: {error}", file=sys.stderr)
         return 2

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from labkit import __main__
 from labkit.pipeline import schedules, simulation
 from labkit.planner.models import DATA
+from labkit.planner.plan import stacks
 from labkit.planner.plan.plan import Plan
 from labkit.planner.plan.search import divisors, search
 from labkit.planner.plan.stacks import STACKS
@@ -137,10 +140,65 @@ def test_memory_rows_are_predicted_and_a_constant_is_fitted():
     assert any("fixed_gb" in name for name in found.constants)
 
 
+def test_a_file_of_memory_alone_is_judged_by_its_memory():
+    made = [rows.row({**ROW, "mbs": mbs, "mem_gib": 20 + mbs}, str(mbs)) for mbs in (1, 2, 4, 8)]
+    made = [replace(one, told={"mem_gib": one.told["mem_gib"]}) for one in made]
+    found = validate.validate(made, 0.5).to_json()
+    assert found["median"] is None and found["memory_median"] is not None
+    assert {row["quantity"] for row in found["rows"]} == {"mem_gib"}
+    assert any(value == "fsdp-a100" for value in found["constants"].values())
+
+
+def test_files_that_cannot_be_judged_say_why(tmp_path, capsys):
+    text = (PUBLISHED / "megatron_sc21_table1.csv").read_text()
+    header, *lines = text.splitlines()
+    told = {
+        "under its header": [header],
+        "got 'XPU-9'": [header, lines[0].replace("A100-80", "XPU-9")],
+        "tp is a finite number": [header, lines[0].replace(",2048,1,1,", ",2048,inf,1,")],
+    }
+    for why, kept in told.items():
+        path = tmp_path / "rows.csv"
+        path.write_text("\n".join(kept))
+        assert __main__.main(["plan", "--validate", str(path)]) == 2
+        assert why in capsys.readouterr().err
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())  # as spreadsheets write it
+    assert rows.load(path)[0][0].id == "sc21t1_1.7B"
+    assert __main__.main(["plan", "--validate", str(path), "--fit", "0.3", "--seed", "-1"]) == 2
+    assert "seed is a whole number" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    path = PUBLISHED / "megatron_sc21_table1.csv"
+    line = f"{sys.executable} -m labkit plan --validate {path} | head -n 1"
+    ended = subprocess.run(
+        ["bash", "-c", line + "; exit ${PIPESTATUS[0]}"], capture_output=True, text=True, timeout=60
+    )
+    assert ended.stdout.startswith("sc21t1_1.7B")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_what_is_gathered_across_nodes_is_warned_of_by_what_left_out_runs_took(published):
+    ratios = []
+    for one in published["megatron_sc21_table2"][0]:
+        if one.layout.zero == 3:
+            usual = stacks.nearest(one.cluster.gpu.name, 3)
+            ratios.append(one.step_us() / fit.predicted_us(one, usual))
+    assert max(ratios) == pytest.approx(stacks.LEFT_OUT_TIMES, abs=0.05)
+    told = f"up to {stacks.LEFT_OUT_TIMES:g} times"
+    across = Plan(gpus=64, zero=3)
+    assert any(told in each for each in across.warnings())
+    fitted = replace(across, stack=across.used.but(nic=0.2))
+    for quiet in (fitted, replace(across, gpus=8), replace(across, zero=1)):
+        assert not any(told in each for each in quiet.warnings())
+
+
 def test_an_order_is_judged_by_spearman_and_regret():
     assert judge.spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
     assert judge.spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
     assert judge.spearman([1, 1, 2], [5, 5, 9]) == pytest.approx(1)
+    assert judge.spearman([1, 2, 3], [7, 7, 7]) == 0  # who calls all alike has not ordered them
+    assert judge.spearman([1, 1], [2, 2]) == 1
     many = [rows.row({**ROW, "mbs": mbs, "iter_s": 4 + mbs}, str(mbs)) for mbs in (1, 2, 4, 8)]
     assert judge.order(many, [1, 2, 3, 4]) == (None, None)
     many.append(rows.row({**ROW, "mbs": 16, "iter_s": 20}, "16"))
@@ -148,6 +206,10 @@ def test_an_order_is_judged_by_spearman_and_regret():
     spearman, regret = judge.order(many, [1, 2, 3, 4, 5])
     assert spearman == pytest.approx(-1)
     assert regret == pytest.approx(20 / 5 - 1)
+    speeds = [row.read("tok_s_gpu", row.step_us()) for row in many]
+    spearman, regret = judge.order(many, [1, 1, 1, 1, 1])
+    assert spearman == 0
+    assert regret == pytest.approx(max(speeds) / np.mean(speeds) - 1)
 
 
 ZERO_BUBBLE = {"1F1B": "1f1b", "ZB-H1": "zb_h1"}

@@ -12,7 +12,7 @@ from labkit.pipeline.schedule import Schedule
 from labkit.pipeline.schedules import SCHEDULES
 from labkit.pipeline.simulation import Cost, simulate
 from labkit.pipeline.zero_bubble import automatic
-from labkit.planner.plan import memory, shape, steptime
+from labkit.planner.plan import memory, shape, stacks, steptime
 from labkit.planner.plan.cluster import Cluster, Gpu, gpu
 from labkit.planner.plan.layout import ROOM, Layout, refusals, usual_recipe, warnings, written
 from labkit.planner.plan.shape import Shape
@@ -203,8 +203,11 @@ class Plan(Experiment):
         return 24 * self.days(tokens) * self.gpus * price_per_gpu_hour
 
     def warnings(self) -> list[str]:
-        """Where published runs lie far from any model's line."""
-        return warnings(self.shape, self.cluster, self.layout)
+        """Where published runs lie far from any model's line, and where no shipped stack knows."""
+        group = self.layout.group("dp")
+        num_nodes = group.size // group.in_node(self.cluster.node_size) if self.zero == 3 else 1
+        found = warnings(self.shape, self.cluster, self.layout)
+        return found + stacks.warnings(self.used, num_nodes)
 
     def trust(self) -> str:
         """How far to trust the time, in a sentence."""

@@ -7,7 +7,7 @@ says whose it used: shipped ones of the nearest stack, or fitted on the user's o
 from dataclasses import dataclass, replace
 
 from labkit.units import check_real, check_whole
-from labkit.words import to_say
+from labkit.words import say, to_say
 
 CONSTANTS = ("matmul", "nic", "layer_us", "attention")
 """The constants that may be fitted, the most telling first."""
@@ -158,6 +158,29 @@ EAGER = replace(STACKS["fsdp-a100"], name="torch-eager", eager=True, fixed_gb=0.
 """``fully_shard`` over torch's own operators; nothing beside tensors is held."""
 NAMED = {**STACKS, EAGER.name: EAGER}
 """What a plan may name: those, and one that is for memory and never fitted."""
+
+
+GATHERED_ACROSS = "zero3-2021-a100"
+"""The one shipped stack that was fitted on runs that gather parameters across nodes."""
+LEFT_OUT_TIMES = 3.8
+"""How many times as long as by the nearest shipped stack the slowest of those runs took, when none
+of them was in the fit (benchmarks/planner.py, left out)."""
+
+
+def warnings(stack: Stack, num_nodes: int) -> list[str]:
+    """What to know of a stack's constants where parameters are gathered across nodes: of a fitted
+    stack nothing."""
+    if num_nodes < 2 or stack.name == GATHERED_ACROSS or stack != NAMED.get(stack.name):
+        return []
+    return [
+        say(
+            "parameters are gathered across {n} nodes, and how fast no shipped constant knows: "
+            "published runs of this kind, left out of a fit, took up to {times:g} times as long as "
+            "predicted; fit two steps of your own (planner.fit)",
+            n=num_nodes,
+            times=LEFT_OUT_TIMES,
+        )
+    ]
 
 
 def nearest(gpu_name: str, zero: int) -> Stack:

@@ -79,10 +79,14 @@ def log_errors(rows: Sequence[Row], stack: Stack) -> np.ndarray:
     return np.log(ratios)
 
 
-def fit(rows: Sequence[Row | Mapping[str, object]]) -> Fit:
+def fit(
+    rows: Sequence[Row | Mapping[str, object]], begun: Sequence[Stack] = tuple(STACKS.values())
+) -> Fit:
     """The stacks that fit rows best, one for each engine among them. A row is a ``rows.Row``, or a
-    mapping with the columns of ``rows.HEADER``. Raises ValueError for fewer than two rows with a
-    time."""
+    mapping with the columns of ``rows.HEADER``. ``begun``: where constants may begin, the shipped
+    stacks unless said otherwise. Raises ValueError for fewer than two rows with a time."""
+    if not begun:
+        raise ValueError("a fit begins at one stack or more; got none")
     read = [
         each if isinstance(each, Row) else row_of(each, str(at)) for at, each in enumerate(rows)
     ]
@@ -98,7 +102,7 @@ def fit(rows: Sequence[Row | Mapping[str, object]]) -> Fit:
     best = {}
     likely = {}
     for each, its_rows in engines.items():
-        tried = _tried(its_rows, _of(moved, each), STACKS.values())
+        tried = _tried(its_rows, _of(moved, each), begun)
         best[each] = (tried[0].loss, tried[0].stack)
         likely[each] = [one.begun for one in tried[:LIKELY]]
     while len(moved) < most:
@@ -134,10 +138,10 @@ class _Tried(NamedTuple):
 def _tried(rows: Sequence[Row], chosen: Sequence[str], stacks: Iterable[Stack]) -> list[_Tried]:
     """Each stack with the chosen constants moved, the best first."""
     tried = []
-    for begun in stacks:
-        stack = _moved(rows, begun, chosen) if chosen else begun
-        tried.append(_Tried(_loss(rows, begun, stack, chosen), begun, stack))
-    return sorted(tried, key=lambda one: one.loss)
+    for one in stacks:
+        stack = _moved(rows, one, chosen) if chosen else one
+        tried.append(_Tried(_loss(rows, one, stack, chosen), one, stack))
+    return sorted(tried, key=lambda found: found.loss)
 
 
 def _loss(rows: Sequence[Row], begun: Stack, stack: Stack, chosen: Sequence[str]) -> float:

@@ -76,26 +76,34 @@ def ranks(values: Sequence[float]) -> np.ndarray:
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """The correlation of two orders (Spearman 1904); 1 where one of them has no order."""
+    """The correlation of two orders (Spearman 1904). 1 where neither has an order; 0 where only
+    one of them has: who calls all layouts alike has not ordered them."""
     first = ranks(one)
     second = ranks(other)
     if not first.std() or not second.std():
-        return 1.0
+        return float(first.std() == second.std())
     return float(np.corrcoef(first, second)[0, 1])
 
 
 def order(rows: Sequence[Row], speeds: Sequence[float]) -> tuple[float | None, float | None]:
     """(Spearman, regret) over all groups of rows, weighted by their sizes, from predicted speeds
     (tokens per second and GPU). Regret: how much slower than the best the row is that the
-    predictions would pick. None where no model has enough layouts."""
+    predictions would pick; among equals, by their mean. None where no model has enough layouts."""
     found = []
     for numbers in groups(rows):
         published = [rows[number].read("tok_s_gpu", rows[number].step_us()) for number in numbers]
         predicted = [speeds[number] for number in numbers]
-        picked = published[int(np.argmax(predicted))]
+        picked = _picked(published, predicted)
         found.append((len(numbers), spearman(published, predicted), max(published) / picked - 1))
     if not found:
         return None, None
     sizes, spearmans, regrets = zip(*found, strict=True)
     mean_spearman = float(np.average(spearmans, weights=sizes))
     return mean_spearman, float(np.average(regrets, weights=sizes))
+
+
+def _picked(published: Sequence[float], predicted: Sequence[float]) -> float:
+    """How fast those are that are predicted to be the fastest, in the mean."""
+    best = max(predicted)
+    pairs = zip(published, predicted, strict=True)
+    return float(np.mean([speed for speed, told in pairs if told == best]))

@@ -7,7 +7,7 @@ anywhere. A row gives one or more of ``tflops_gpu``, ``iter_s``, ``tok_s_gpu`` a
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, isfinite
 from pathlib import Path
 from reprlib import repr as brief
 
@@ -152,13 +152,16 @@ def load(path: str | Path) -> tuple[list[Row], list[tuple[str, str]]]:
     """(rows, refused) of a file: refused are (id, why). Raises ValueError for a file that can't be
     read, or lacks a column that is needed."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"rows are a CSV file in UTF-8; got {str(path)!r}: {error}") from None
-    lines = list(csv.DictReader(text.splitlines()))
-    columns = set(lines[0]) if lines else set()
+    table = csv.DictReader(text.splitlines())
+    lines = list(table)
+    columns = table.fieldnames or ()
     if missing := [name for name in NEEDED if name not in columns]:
         raise ValueError(f"rows have the columns {', '.join(HEADER)}; {path} lacks {missing}")
+    if not lines:
+        raise ValueError(f"a file of rows has a row under its header; {path} has none")
     kept = []
     refused = []
     for number, line in enumerate(lines):
@@ -251,10 +254,15 @@ def _schedule(notes: str) -> str:
 
 def _number(line: dict[str, str], column: str) -> float:
     cell = (line.get(column) or "").strip()
+    if cell.lower() in ("", "nan"):
+        return float(USUAL.get(column, 0))
     try:
-        return float(cell) if cell else float(USUAL.get(column, 0))
+        value = float(cell)
     except ValueError:
         raise ValueError(f"{column} is a number; got {cell!r}") from None
+    if not isfinite(value):
+        raise ValueError(f"{column} is a finite number; got {cell!r}")
+    return value
 
 
 def _whole(line: dict[str, str], column: str) -> int:

@@ -12,7 +12,7 @@ from labkit.planner.trust import judge
 from labkit.planner.trust.fit import Engine, Fit
 from labkit.planner.trust.judge import Judged
 from labkit.planner.trust.rows import Row
-from labkit.units import check_real
+from labkit.units import check_real, check_whole
 
 GIB = 2**30
 MEMORY_RECIPES = ("megatron", "mixed", "accumulate", "fp32", "bf16")
@@ -72,18 +72,19 @@ def validate(
     refused: Sequence[tuple[str, str]] = (),
 ) -> Validation:
     """Fits on a ``share`` of the rows, chosen by ``seed``, and predicts all; without a share, by
-    the shipped stack that fits best. Raises ValueError for too few rows, or a share that is none.
-    """
+    the shipped stack that fits best. Raises ValueError for no rows, none left to predict, or a
+    share that is none."""
     if not rows:
-        raise ValueError("a validation needs rows; there are none that can be read")
-    chosen = _chosen(len(rows), share, seed)
-    seen = [row for row, is_seen in zip(rows, chosen, strict=True) if is_seen]
-    found = fitting.fit(seen) if share is not None else shipped(rows)
+        why = f"; the first is refused: {refused[0][1]}" if refused else ""
+        raise ValueError(f"a validation needs rows; there are none that can be read{why}")
+    is_chosen = chosen(len(rows), share, seed)
+    seen = [row for row, is_seen in zip(rows, is_chosen, strict=True) if is_seen]
+    found = shipped(rows) if share is None else _fitted(seen, rows)
     memories = fit_memory(seen, found)
     judged = []
-    for row, is_seen in zip(rows, chosen, strict=True):
+    for row, is_seen in zip(rows, is_chosen, strict=True):
         judged += _judged(row, found, memories, is_seen)
-    unseen = [row for row, is_seen in zip(rows, chosen, strict=True) if not is_seen]
+    unseen = [row for row, is_seen in zip(rows, is_chosen, strict=True) if not is_seen]
     timed = [row for row in unseen if row.step_us()]
     known = [row for row in (seen or rows) if row.step_us()]
     tokens_per_us = [
@@ -106,11 +107,25 @@ def validate(
     )
 
 
-def _chosen(num_rows: int, share: float | None, seed: int) -> list[bool]:
-    """Which rows the fit sees."""
+def _fitted(seen: Sequence[Row], rows: Sequence[Row]) -> Fit:
+    """The fit on the seen rows; where too few of them have a time, as in a file of memory alone,
+    the nearest shipped stacks, and no look at the others."""
+    if sum(row.step_us() is not None for row in seen) >= 2:
+        return fitting.fit(seen)
+    usual = {}
+    for row in rows:
+        usual[fitting.engine(row)] = fitting.nearest(row.cluster.gpu.name, row.layout.zero)
+    return Fit(stacks=usual, moved=(), misfit=float("nan"))
+
+
+def chosen(num_rows: int, share: float | None, seed: int) -> list[bool]:
+    """Which rows a fit sees, of so many: a ``share`` of them, chosen by ``seed``. Raises ValueError
+    where none would be left to predict."""
+    check_whole(1, 10**7, num_rows=num_rows)
     if share is None:
         return [False] * num_rows
     check_real(0.0, 1.0, share=share)
+    check_whole(0, 2**63 - 1, seed=seed)
     wanted = max(2, round(share * num_rows))
     if wanted >= num_rows:
         raise ValueError(
