@@ -296,7 +296,7 @@ made = {"embedding": stream, "norm": normed, "product": product, "loss": loss}
 lab.table([{name: str(tensor.dtype) for name, tensor in made.items()}])
 
 # %% [markdown]
-# Products come out in bf16; norms, the stream between blocks and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to 16 bits for the journey. Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
+# Products come out in bf16; norms, the stream between blocks and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey. (With NCCL take `bf16_compress_hook`, which gloo refuses: fp16 has few small numbers, as the next section shows.) Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
 
 # %%
 kept = lab.guess(
@@ -955,7 +955,7 @@ plain_s, again_s = map(min, zip(*tries))
 ratio.score(again_s / plain_s)
 
 # %% [markdown]
-# On most machines it lies between 1.2 and 1.35. Why below 4/3? torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product. Small blocks lie above it, because the bookkeeping takes the same time however small a block is.
+# Four thirds would be 1.33. But torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the block's multiplications. So count 1 + 2/3 : 3 = 1.22 for large blocks. Yours may lie on either side: below, where the backward takes more than two forwards; above, where blocks are small, because the bookkeeping takes the same time however small a block is.
 #
 # ### The same dropout
 #
@@ -1052,7 +1052,7 @@ lab.bars(high, **looks, title="GPT-3 175B, activations of one sequence at the pe
 # %% [markdown] sections="10.7.4"
 # ## Everything together
 #
-# How do you combine distributed training with mixed precision? DDP, bf16 `autocast`, microbatches with one all-reduce, one clipping at the end. This is the step to copy:
+# How do you combine distributed training with mixed precision? DDP, bf16 `autocast`, microbatches with one all-reduce, one clipping at the end. This is the step to copy, for sequences of equal length. Yours are padded? Then take the loss of exercise 2: the sum, times the number of ranks, divided by the real tokens of all ranks.
 
 
 # %%
@@ -1114,7 +1114,7 @@ lab.table(
 # - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* (`mixed`, `megatron`, FSDP's `MixedPrecision`) activations and messages halve. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 cut down to fp16's digits, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit, and never for less memory of the states.
-# - **Recomputation:** last, since it makes every step a fifth to a third longer.
+# - **Recomputation:** last, since it makes every step longer: by 22 % if you count, by a third at most if blocks are large.
 #
 # Here is our 7 B model (6.74 B parameters, to be exact) on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`.
 

@@ -453,7 +453,7 @@ lab.table({"stage": name, "losses_apart": apart} for name, apart in alike.items(
 lab.launch(lambda: zero3(1)[0], record=True).timeline()
 
 # %% [markdown]
-# Read it from the left (the very first gather may lie before the picture begins). Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. Where does the time go? See the table below the picture: a large part is *idle*, since a rank waits for Python between two operators, and for the other rank. A long message is such a wait too: that rank has arrived early. On a large model the work outweighs all this, and the next layer is gathered while this one computes. That is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU the recording says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
+# Read it from the left (the very first gather may lie before the picture begins). Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. Stop reading at the last reduction: what lies to the right of it is the end of the step, and the update has no box here. Where does the time go before that? A large part is *idle*, since a rank waits for Python between two operators, and for the other rank. A gather that is long on one rank and short on the other is such a wait too: the rank with the long one has arrived early. On a large model the work outweighs all this, and the next layer is gathered while this one computes. That is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU the recording says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -899,7 +899,7 @@ peaks = {name: each.run()[0]["allocated_bytes"] for name, each in steps.items()}
 lab.table({"on the host": name, "peak_bytes": peak} for name, peak in peaks.items())
 
 # %% [markdown]
-# Even with everything on the host some memory is needed: for activations, and for the layer that computes. And for a large model? We can't run that here, but we can count. The picture shows what crosses the link for a microbatch of the 7 B model on two cards at stage 2, with times for the stated link:
+# Even with everything on the host some memory is needed: for activations, and for the layer that computes. And for a large model? We can't run that here, but we can count. The picture shows what crosses the link in a step of one microbatch, for the 7 B model on two cards at stage 2, with times for the stated link:
 
 # %%
 stages.Offload(mode="zero2", model="7B").board()
@@ -907,7 +907,7 @@ stages.Offload(mode="zero2", model="7B").board()
 # %% [markdown] sections="8.5.3"
 # It is what `adam` did: gradients down, in fp32 since the host updates in fp32, and new parameters up, in 16 bit. Now choose stage 3 with the parameters offloaded too. Parameters come up for the forward and again for the backward, a layer at a time. And gradients take a detour: DeepSpeed keeps their 16-bit sum on the host, brings it up to add a microbatch to it on the device, and sends it down again. In the end they go down once more, in fp32.
 #
-# Then turn the link from 25 GB/s (PCIe) to 450 (NVLink to the host). "Both ways" adds the two directions; a link that carries both at once needs half of that. The bytes are per microbatch, whatever its size: a larger one has more compute to hide them under, and with a small one you wait for the link.
+# Then turn the link from 25 GB/s (PCIe) to 450 (NVLink to the host). "Both ways" adds the two directions; a link that carries both at once needs half of that. The picture counts a step with one microbatch, and its bytes do not depend on how many samples are in it: a larger one has more compute to hide them under, and with a small one you wait for the link. With several microbatches per update the new parameters still come up once, but whatever is done in the forward and the backward is done again for each.
 #
 # <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
 #
@@ -1024,7 +1024,7 @@ check.hint("same_training")
 # - Stages 1 and 2 need to send what plain data parallelism sends, stage 3 1.5 times as much. Libraries and backends may send more, so count the payload and the wire apart.
 # - DeepSpeed is `initialize`, `backward`, `step`, and a configuration. A misspelt field on top is ignored, and gradients are clipped unless you turn it off. Print the stage and the class that trains.
 # - "auto" is for the Trainer, which fills it in and refuses what contradicts it.
-# - Offload trades device memory for bytes over the link, the same number for each microbatch.
+# - Offload trades device memory for bytes over the link. Their number does not depend on the size of the microbatch, so make it large.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).
 #

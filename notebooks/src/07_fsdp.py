@@ -543,7 +543,7 @@ lab.table(
 sharding.Step(engine="fsdp_hybrid", ranks=4).predict()
 
 # %% [markdown]
-# Ranks 0 and 1 have the whole model together, and ranks 2 and 3 have it once more. So a layer is gathered within the pair. Between the pairs only slices of gradients must be added up. Why would one want that? Inside a machine links are fast, and between machines they are slow. What share of FULL_SHARD's bytes has to leave the pair?
+# Ranks 0 and 1 have the whole model together, and ranks 2 and 3 have it once more. So a layer is gathered within the pair. Between the pairs only slices of gradients must be added up. Why would one want that? Inside a machine links are fast, and between machines they are slow. A ring of four leaves each pair on one of its hops, so FULL_SHARD sends a rank's bytes out of each pair once. How much leaves a pair with HYBRID_SHARD, as a share of that?
 
 # %%
 leaves = lab.guess("what leaves the pair, as a share of FULL_SHARD's", between=(0, 1))
@@ -585,9 +585,8 @@ def all_four():
 
 # %%
 rows = lab.launch(all_four, ranks=4)[0]
-leaves.score(
-    rows["HYBRID_SHARD"]["between_bytes"] / rows["FULL_SHARD"]["in a group_bytes"]
-)
+out_of_pair = 2 * rows["HYBRID_SHARD"]["between_bytes"]  # both ranks send across
+leaves.score(out_of_pair / rows["FULL_SHARD"]["in a group_bytes"])
 
 # %%
 lab.table({"strategy": name, **row} for name, row in rows.items())
@@ -595,7 +594,7 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 # %% [markdown] sections="8.4.2, S6"
 # - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06.
 # - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well.
-# - **HYBRID_SHARD** holds half of the weights here, and so of all states, and little leaves the pair. On a cluster the group that shards is one machine.
+# - **HYBRID_SHARD** holds half of the weights here, and so of all states, and less leaves the pair. (*In a group* is what a rank sends to those with whom it shards: for FULL_SHARD all four, slow links included.) On a cluster the group that shards is one machine.
 # - **NO_SHARD** is DDP: everything on every rank, and gradients that are all-reduced, one message for each unit where DDP fills buckets.
 #
 # Which one to take?
@@ -763,7 +762,8 @@ def setup_fsdp_model(build):
     for layer in [*net.layers, net]:
         fully_shard(layer, mp_policy=policy)
     net.to_empty(device=torch.get_default_device())
-    weights = build().state_dict() if dist.get_rank() == 0 else {}
+    with torch.device("cpu"):  # whole only in the host's memory
+        weights = build().state_dict() if dist.get_rank() == 0 else {}
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(net, weights, options=options)
     return net
@@ -1146,7 +1146,7 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 planner.card(sharded_plan, two_machines)
 
 # %% [markdown]
-# The memory is the same, and the days are not. Here each machine should hold the states whole, HYBRID_SHARD; or the microbatch should grow until its tokens hide the gathers.
+# The memory is the same, and the days are not. Every microbatch gathers the weights twice and reduces once, and all of it now crosses the slow network. A larger microbatch means fewer of these rounds, but by the rule above it can't hide them: a rank does not have that many tokens in the whole step. So take the gathers off the network: with HYBRID_SHARD each machine holds the states whole, and only slices of gradients cross.
 #
 # ## Exercises
 #

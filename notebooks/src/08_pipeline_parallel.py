@@ -379,7 +379,9 @@ for name, pair in pairs.items():
 lab.table(rows)
 
 # %% [markdown]
-# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B; the last column is the fullest rank's activations. The measured bubble lies above the predicted one, and on a quiet machine most of all where actions are many and short: a rank has 16 boxes under GPipe and 48 in the last two rows, and the work between boxes costs the same each time. There is no free schedule; there is one that suits your memory and your links.
+# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B; the last column is the fullest rank's activations. (Interleaved ZB, the only one you haven't met, is interleaved 1F1B with its backwards in two parts.)
+#
+# Now compare the two bubbles. Measured ones are larger, and as a rule a schedule that cuts finer loses more: a rank has 16 boxes under GPipe and 1F1B, 24 under ZB-H1, 32 when interleaved and 48 in the last two rows, and there is work between any two. But boxes aren't all: the last two rows have equally many. Each row is one run, so ask where the time went before you believe it: `step.compare()` tells. And is ZBV free? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
 #
 # (One thing the stated times hide: nobody wants the gradient of the tokens, so the real I of stage 0 is empty, and torch does all of its backward in W. Here its I takes the stated time like every other.)
 #
@@ -603,14 +605,14 @@ both = {"update every microbatch (PipeDream)": every, "flush every 8 (1F1B)": ei
 lab.bars(both, title="Mean loss of the last 16 of 48 microbatches")
 
 # %% [markdown]
-# Compare the bars of each pair. With a flush, four stages do exactly what one process does, to the last digits: Megatron's paper calls that strict optimizer semantics, and keeps the flush for its sake. PipeDream's result differs from its one-process twin, here by little, so how well you train depends on how many stages you have. (The two pairs differ for a reason that has nothing to do with pipelines: six updates against 48.)
+# Compare the two bars of each pair, not the pairs: the second pair has only 6 updates where the first has 48, and that alone makes its loss higher. With a flush, four stages do what one process does: Megatron's paper calls that strict optimizer semantics, and keeps the flush for its sake. Without one, the result is a different one. It may even be a little better; one run of 48 microbatches can't show a price. What is lost is the guarantee: the result now depends on the number of stages, and gradients that are later, or a larger learning rate, can make training worse, as the asynchronous workers of chapter 03 showed.
 #
 # So two methods go by the name 1F1B. With flushes you have the bubble of GPipe, less memory, one version of the weights, and an exact result. Without them you have no bubble once the pipeline is full, $p-s$ versions, and stale gradients.
 
 # %% [markdown] sections="8.6.1"
 # ## When is it worth it?
 #
-# Back to the 7 B model, now on eight cards. They stand in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. ZeRO 3 (chapter 06) makes the model fit as well, but it gathers all weights anew for every microbatch. We give it the largest microbatch that fits, four sequences, so that each card has only two of them in a batch of 64. For each of the two it gathers the weights twice and reduce-scatters the gradients once. The pipeline passes on 64 activations and as many gradients. How long do the messages of one card take at the very least?
+# Back to the 7 B model, now on eight cards. They stand in eight machines, with an Ethernet of 10 Gbit/s, or 1.25 GB/s, between them. ZeRO 3 (chapter 06) makes the model fit as well, but it gathers all weights anew for every microbatch. Of a batch of 64, each card has eight sequences. All eight at once don't fit, so we give it two microbatches of four. For each of the two it gathers the weights twice and reduce-scatters the gradients once. The pipeline passes on 64 activations and as many gradients. How long do the messages of one card take at the very least?
 
 # %%
 weights_gb = 2 * 6.7 * 7 / 8  # bf16, the seven eighths that lie on other cards
@@ -655,7 +657,7 @@ for name, plan in plans.items():
 lab.table(rows)
 
 # %% [markdown]
-# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64. Even the pipeline pays on the slow network. Compare its first two rows: the difference is messages behind which there was nothing to compute.
+# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64. Even the pipeline pays on the slow network. Compare its first two rows: the difference is more than the messages need at the very least, since a message that the next stage waits for hides behind no computing.
 #
 # So a pipeline pays where links are slow, because it sends so little, and where the batch gives you many microbatches. That is why large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
 

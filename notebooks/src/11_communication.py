@@ -588,7 +588,7 @@ title = "Pays if the link is slower than this, GB/s"
 lab.bars(pays, title=title, marks={"10 Gbit/s": 1.25})
 
 # %% [markdown]
-# Bars that end left of the dashed line do not pay on our 10 Gbit/s with this processor: the link is done before the compressing is. (And we counted generously: unpacking the parts of N ranks takes time as well.) A GPU compresses faster, but its links inside a machine carry hundreds of GB/s: measure both. And if a message is hidden already, making it smaller saves no time.
+# Bars that end left of the dashed line do not pay on our 10 Gbit/s with one core of this processor: the link would have sent the saved bytes sooner than the core compresses them. (And we counted generously: the 8 bits have their scale for nothing, and unpacking the parts of N ranks takes time as well.) A GPU compresses faster, but its links inside a machine carry hundreds of GB/s: measure both. And if a message is hidden already, making it smaller saves no time.
 
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Better links
@@ -631,6 +631,8 @@ title = "All-reduce of 0.8 MB over two machines"
 lab.bars(rings, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown]
+# Yes. In the ring 1.4 MB cross the cable in each direction; in two levels 0.8 MB do, because each machine adds up its gradients before anything crosses. Where a measured bar is longer than its prediction, remember that eight processes share a few cores here; the order of the three is the predicted one.
+#
 # And if every pair had a cable of its own? Predicted, not run:
 
 # %%
@@ -645,7 +647,7 @@ lab.bars(alone, unit="us", title=title, badge="predicted")
 # %% [markdown] sections="10.4.3"
 # Then the order doesn't matter, as long as there is a slow link in the ring at all, because in each step all ranks wait for the slowest.
 #
-# NCCL, as documented, searches for such orders by itself when it starts. So on GPUs the order is not your job, but the groups are: keep those ranks that talk most in one machine (chapter 18).
+# NCCL finds a good order by itself **inside** a machine, and keeps the ranks of one machine together. It does not know your racks: it joins the machines in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours (exercise 3), and choose the groups so that those ranks that talk most share a machine (chapter 18).
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #

@@ -205,7 +205,7 @@ worst.score(max(off, key=off.get))
 lab.bars(off, title="Distance from undisturbed weights, 20 steps after the checkpoint")
 
 # %% [markdown]
-# With nothing left out the distance is 0: not small, zero. Without its two moments Adam takes its first steps blindly. Without the learning rate the warm-up comes a second time. Without the position the first batches are trained on again.
+# With nothing left out the distance is 0: not small, zero. Without its two moments Adam starts anew, and its first step moves every weight by the full learning rate, however small its gradient. Without the learning rate the warm-up comes a second time. Without the position the first batches are trained on again. And other random numbers alone may take us as far, though nothing is wrong: so distance is not yet damage. That is why you want 0. With 0 you need not ask.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -340,7 +340,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# The sharded save is a peak: this one step takes longer. The asynchronous one has no peak. But while its thread writes, it competes with the training for the cores, so look at the steps just after the save. It also takes memory for the copy. If the next save is due before the last one is written, it waits; and if a rank dies meanwhile, the checkpoint before is the newest.
+# The sharded save is a peak: this one step takes longer. The asynchronous one has no such peak: its thread writes during the steps that follow, and competes with them for the cores. Can you see that? Compare the steps after the save with those before it. On a small machine steps differ as much without any save, and then this picture can't tell. It also takes memory for the copy. If the next save is due before the last one is written, it waits; and if a rank dies meanwhile, the checkpoint before is the newest.
 
 # %% [markdown] sections="10.5.1"
 # ### Where does the time go?
@@ -797,7 +797,9 @@ lab.bars(
 # %% [markdown]
 # The interval grows only with the root of C. So a save that stops training for a shorter time may come more often, and then a failure loses less. What remains is the time to come back, five minutes in three hours. It does not move the valley. It lifts it.
 #
-# ### Does the formula hold?
+# ### Do the formulas hold?
+#
+# Both terms of Young's sum are approximations: they take a save as short beside the interval, and an interval as short beside M. The picture at the top uses `how_often.lost_share`, Daly's formula of 2006, which needs neither and also counts the time to come back (it is printed in exercise 2).
 #
 # Let's play some thousand intervals through, with failures at random moments:
 
@@ -818,19 +820,21 @@ def played(interval_s, save_s=60, restart_s=300, num_intervals=4000):
 
 # %%
 minutes = [2 * 1.25**i for i in range(19)]
-formula = {m: how_often.lost_share(60 * m, 60, mtbf_s, 300) for m in minutes}
+young = {m: 1 / m + 60 * m / (2 * mtbf_s) + 300 / mtbf_s for m in minutes}
+daly = {m: how_often.lost_share(60 * m, 60, mtbf_s, 300) for m in minutes}
+chance = {m: played(60 * m) for m in minutes}
 lab.curves(
-    predicted={"formula": formula, "played": {m: played(60 * m) for m in minutes}},
+    predicted={"Young's sum": young, "Daly": daly, "played": chance},
     x="minutes between two checkpoints",
     y="share of all time that is lost",
     unit="share",
     log_x=True,
-    title="Formula and random failures",
+    title="Two formulas, and random failures",
     badge="calculated, and played with random numbers",
 )
 
 # %% [markdown]
-# Nothing was measured here: one line is calculated, the other played with random numbers, and its wiggles are chance. The valley is flat. At twice or half of the best interval, some 2 % more of all time is lost. Of 16,384 GPUs, though, that is more than 300.
+# Nothing was measured here: two lines are calculated, the third is played with random numbers, and its wiggles are chance. Daly's formula follows it everywhere. Young's sum (with the time to come back added) is too high at both ends, but its lowest point is in the same place, and that is all we need of it. The valley is flat. At twice or half of the best interval, some 2 % more of all time is lost. Of 16,384 GPUs, though, that is more than 300.
 
 # %% [markdown]
 # ## Exercises
