@@ -60,6 +60,8 @@ def test_what_a_row_lacks_or_cant_be_is_told_and_refused(tmp_path):
         rows.row({})
     with pytest.raises(ValueError, match="tp is a number; got 'two'"):
         rows.row({**ROW, "tp": "two"})
+    with pytest.raises(ValueError, match="are all GPUs of a run; got 8 x 3 on 16"):
+        rows.row({**ROW, "n_gpus": 16, "tp": 8, "cp": 1, "pp": 1, "dp": 3})
     path = tmp_path / "rows.csv"
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [*ROW, "iter_s"])

@@ -219,12 +219,17 @@ def _layout(line: dict[str, str], cluster: Cluster) -> Layout:
     precision = _precision((line.get("precision") or "").strip().lower())
     recompute = (line.get("recompute") or "none").strip().lower()
     zero = _whole(line, "zero")
+    dp = _whole(line, "dp") or max(1, cluster.num_gpus // inner)
+    if dp * inner != cluster.num_gpus:
+        raise ValueError(
+            f"tp x cp x pp x dp are all GPUs of a run; got {inner} x {dp} on {cluster.num_gpus}"
+        )
     return Layout(
         tp=_whole(line, "tp"),
         cp=_whole(line, "cp"),
         pp=_whole(line, "pp"),
         vpp=max(1, _whole(line, "vpp")),
-        dp=_whole(line, "dp") or max(1, cluster.num_gpus // inner),
+        dp=dp,
         ep=max(1, _whole(line, "ep")),
         zero=zero,
         sp=bool(_whole(line, "sp")),
