@@ -22,7 +22,7 @@ MINUTES = tuple(1.25**step for step in range(-1, 34))
 _UNITS = ((172_800, 86_400, "{} days"), (3600, 3600, "{} h"), (60, 60, "{} min"), (0, 1, "{} s"))
 """from how many seconds on, the seconds of one, its words"""
 _WORDS = (
-    ("num_gpus", "GPUs"),
+    ("num_gpus", "number of GPUs"),
     ("save_s", "time of a save"),
     ("restart_s", "time to come back"),
     ("drawing", "kernel busy: the new settings are not drawn yet"),

@@ -659,7 +659,7 @@ apart
 #
 # ### The same in your library
 #
-# | | save | load | with other ranks |
+# | library | save | load | with other ranks |
 # | --- | --- | --- | --- |
 # | torch | `dcp.save`, `dcp.async_save` | `dcp.load` | yes |
 # | Accelerate | `accelerator.save_state(path)` | `accelerator.load_state(path)` | as the engine below it does |
