@@ -1,5 +1,5 @@
 # lab: open the course · demo: the main job without a browser
-# test: every test, some 18 minutes · test-quick: house rules, theory and pictures, under a minute
+# test: every test, some 20 minutes · test-quick: house rules, theory and pictures, under a minute
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
 # bench: the benchmarks · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3

@@ -2,6 +2,7 @@
 the CPU, DeepSpeed's engines too."""
 
 import re
+import warnings
 
 import pytest
 
@@ -11,6 +12,7 @@ from labkit.devices import rung
 from labkit.experiment import Experiment
 from labkit.footprint import PARTS
 from labkit.launching.run import Run
+from labkit.launching.verdicts.verdict import RankFailed
 from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
@@ -110,13 +112,29 @@ def differences(runs: list[Run]) -> set[str]:
     return found
 
 
+SELDOM = "already had autograd metadata"
+"""So two launches of DeepSpeed among some hundreds ended on pretend devices, beside other work; the
+cause isn't known yet. Forty-three in a row, alone, did not."""
+
+
+def taken(experiment):
+    """A run; where it ends in SELDOM, another one, and a warning."""
+    try:
+        return experiment.run()
+    except RankFailed as failed:
+        if SELDOM not in str(failed):
+            raise
+        warnings.warn(f"{experiment}: {SELDOM}", stacklevel=2)
+        return experiment.run()
+
+
 @pytest.mark.parametrize("experiment", LAW, ids=str)
 def test_a_launch_has_the_same_numbers_on_pretend_devices(experiment, monkeypatch):
     for _ in range(3):
         runs = []
         for name in ("cpu", "pretend"):
             monkeypatch.setenv(rung.VARIABLE, name)
-            runs.append(experiment.run())
+            runs.append(taken(experiment))
             assert runs[-1].devices == name
         assert "pretend device" in runs[1].notes
         # what lies there at the height of a moment depends on gloo's thread: seldom, states too

@@ -238,9 +238,7 @@ def test_stubs_are_not_attempted_and_solutions_pass(copies, chapter):
 
 
 @pytest.mark.notebooks
-@pytest.mark.parametrize(
-    "name", ["02_collectives", "08_pipeline_parallel", "11_communication"]
-)
+@pytest.mark.parametrize("name", ["02_collectives", "08_pipeline_parallel", "11_communication"])
 def test_the_copies_were_executed_on_pretend_devices(name, copies):
     notebook = checked.load(ROOT, ("en", name))
     outputs = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
