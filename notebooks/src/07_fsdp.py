@@ -762,8 +762,7 @@ def setup_fsdp_model(build):
     for layer in [*net.layers, net]:
         fully_shard(layer, mp_policy=policy)
     net.to_empty(device=torch.get_default_device())
-    with torch.device("cpu"):  # whole only in the host's memory
-        weights = build().state_dict() if dist.get_rank() == 0 else {}
+    weights = build().state_dict() if dist.get_rank() == 0 else {}
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(net, weights, options=options)
     return net
