@@ -715,7 +715,7 @@ lab.launch(optimizer_first, 4)
 # %% [markdown] sections="8.11.1"
 # ## Loading a model that fits on no card
 #
-# Who has the whole model at the start? If every rank builds it, or reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. We load both ways:
+# Who has the whole model at the start? If every rank builds it, or reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. We load both ways. (Here the whole model is small and stands on rank 0's own device; read a real one into the host's memory.)
 
 
 # %%
