@@ -1,5 +1,6 @@
 # lab: open the course · demo: the main job without a browser
-# test: every test, some 20 minutes · test-quick: house rules, theory and pictures, under a minute
+# test: every law, some 15 minutes · test-quick: house rules, theory and pictures, under a minute
+# test-all: every chapter in both languages, every law in all languages, themes and sizes, 1,000 launches with faults
 # notebooks: build them from their source · book: also run them, and write the pages that need no kernel and no network (out/book)
 # bench: the benchmarks · env: the environment in .venv, and DeepSpeed's ops · clean: remove what the others wrote, .venv stays
 PYTHON ?= python3
@@ -7,10 +8,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 WORKERS ?= 2
+ONCE := and not again
 PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope
 
-.PHONY: lab test test-notebooks test-parallel test-alone test-quick demo notebooks book bench env clean
+.PHONY: lab test test-notebooks test-parallel test-alone test-quick test-all demo notebooks book bench env clean
 .NOTPARALLEL:
 
 lab: env
@@ -25,11 +27,17 @@ test-notebooks:
 	$(BIN)/python notebooks/checked.py
 
 test-parallel:
-	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone $(ONCE)"
 
 # Tests of time: nothing else runs meanwhile.
 test-alone:
-	$(PYTEST) -m alone
+	$(PYTEST) -m "alone $(ONCE)"
+
+# What make test does, and what is marked again; every chapter in Chinese too; then the soak.
+test-all: env
+	$(BIN)/python notebooks/checked.py --languages
+	@$(MAKE) --no-print-directory --keep-going ONCE= test-parallel test-alone
+	$(BIN)/python benchmarks/soak.py
 
 test-quick: env
 	$(PYTEST) $(SIDE_BY_SIDE) -m quick

@@ -4,6 +4,7 @@ and the book read these copies; what is there and still current is not executed 
 
     python notebooks/checked.py           every English chapter, and one in Chinese
     python notebooks/checked.py 00 08     only these, in English
+    python notebooks/checked.py --languages   every chapter in both languages
     python notebooks/checked.py --write   execute nothing; then, by hand:
                                           pytest --nbmake --overwrite out/checked
 """
@@ -200,12 +201,15 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     names = {path.stem[:2]: path.stem for path in sources(root)}
     parser = argparse.ArgumentParser(description="Executes the checked builds")
     parser.add_argument("chapters", nargs="*", help=f"of {' '.join(names)}; all by default")
+    parser.add_argument("--languages", action="store_true", help="in Chinese as well")
     parser.add_argument("--write", action="store_true", help="write them, execute nothing")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.chapters) - set(names)):
         parser.error(f"no such chapter: {' '.join(unknown)}; there are {' '.join(names)}")
-    chosen = [("en", names[number]) for number in options.chapters]
-    wanted = chosen or standard(root)
+    wanted = [("en", names[number]) for number in options.chapters] or standard(root)
+    if options.languages:
+        chapters = dict.fromkeys(name for _, name in wanted)
+        wanted = [(language, name) for language in ("en", "zh") for name in chapters]
     if options.write:
         written = write(root, wanted)
         print("wrote:", *[path.relative_to(root) for path in written] or ["nothing"], sep="\n  ")

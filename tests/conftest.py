@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.parent.name
         marked = {mark.name for mark in item.iter_markers()}
         real = {folder, item.path.stem} & {*STAGE, *LONG} or item.path.stem.endswith(REAL)
-        if not real and not marked & {"browser", "notebooks", "alone", "real"}:
+        if not real and not marked & {"browser", "notebooks", "alone", "real", "again"}:
             item.add_marker(pytest.mark.quick)
 
 

@@ -17,6 +17,7 @@ def crowd():
     return module
 
 
+@pytest.mark.again
 def test_two_notebooks_do_not_see_one_another_and_leave_nothing(crowd):
     """One of them ends kindly, the other is killed."""
     row = crowd.measure(2, 2, 2)

@@ -53,7 +53,10 @@ AXE = """async () => {
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
 
 
-@pytest.fixture(params=["en", "zh"])
+CHINESE_AGAIN = pytest.param("zh", marks=pytest.mark.again)
+
+
+@pytest.fixture(params=["en", CHINESE_AGAIN])
 def seen(request, galleries):
     """The gallery in one language, run; and the language."""
     lab = galleries(request.param).lab
@@ -240,7 +243,7 @@ def slow():
     ("language", "stop", "running", "left", "odd"),
     [
         ("en", "Stop", "running", "2 ranks, ", "raised an exception"),
-        ("zh", "停止", "运行中", "2 个 rank，", "抛出异常"),
+        pytest.param(*("zh", "停止", "运行中", "2 个 rank，", "抛出异常"), marks=pytest.mark.again),
     ],
 )
 def test_panel_and_report_come_in_the_notebooks_language(

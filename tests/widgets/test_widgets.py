@@ -2,6 +2,7 @@
 anyone."""
 
 import base64
+import re
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from labkit.pipeline.schedules import SCHEDULES, gpipe
 from labkit.widgets import flipbook, gallery, live, trial, usage
 
 PNG = b"\x89PNG\r\n\x1a\n"
+CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
 def test_every_page_is_the_picture_of_its_own_setting():
@@ -276,6 +278,13 @@ def test_a_chinese_board_speaks_chinese_and_another_language_is_refused():
     )
     with pytest.raises(ValueError, match="a language is one of en, zh; got 'fr'"):
         widgets.pipeline_parallelism("fr")
+
+
+@pytest.mark.parametrize("name", [name for name in gallery.homes() if name != "architectures"])
+@pytest.mark.parametrize(("language", "is_chinese"), [("en", False), ("zh", True)])
+def test_what_a_board_asks_for_is_named_in_its_language(name, language, is_chinese):
+    asked = [each.description for each in gallery.board(name)(language).controls.values()]
+    assert asked and {bool(CHINESE.search(words)) for words in asked} == {is_chinese}, asked
 
 
 def test_a_board_opens_and_draws_without_torch_pyplot_or_a_kernel():
