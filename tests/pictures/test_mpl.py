@@ -3,13 +3,15 @@ a missing glyph."""
 
 import io
 import itertools
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from drawn import busy, predicted, shares
-from matplotlib import image
+from matplotlib import font_manager, image
 
 from labkit.pictures import scene
 from labkit.pictures.painters import layout, mpl
@@ -91,6 +93,27 @@ def test_no_font_for_chinese_means_english(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(mpl, "chinese_font", lambda: None)
     said = " ".join(text.get_text() for text in mpl.figure(drawn).axes[0].texts)
     assert "bubble" in said and all(ord(character) < 0x2E80 for character in said)
+
+
+def test_a_font_that_was_installed_after_matplotlibs_list_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A font of another name, with the file's name of one with Chinese, stands for it."""
+    manager = font_manager.fontManager
+    dejavu = [font for font in manager.ttflist if font.name == "DejaVu Sans"]
+    other = next(font for font in manager.ttflist if font.name == "DejaVu Serif")
+    late = tmp_path / "NotoSansCJK-Regular.ttf"
+    shutil.copy(other.fname, late)
+    monkeypatch.setattr(manager, "ttflist", dejavu)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(late)])
+    monkeypatch.setattr(mpl, "_CHINESE", ("Noto Sans CJK SC", "DejaVu Serif"))
+    assert mpl.chinese_font.__wrapped__() == "DejaVu Serif"
+    assert str(late) in [font.fname for font in manager.ttflist]
+    monkeypatch.setattr(manager, "ttflist", dejavu[:1])
+    monkeypatch.setattr(
+        font_manager, "findSystemFonts", lambda: [str(late.rename(tmp_path / "Another.ttf"))]
+    )
+    assert mpl.chinese_font.__wrapped__() is None
 
 
 def test_saved_files_are_what_their_names_say(tmp_path) -> None:

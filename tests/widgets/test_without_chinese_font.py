@@ -27,6 +27,7 @@ def latin_only(monkeypatch):
     """Fonts without Chinese; any warning is an error; the language in use is Chinese."""
     found = [font for font in font_manager.fontManager.ttflist if font.name.startswith("DejaVu")]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", found)
+    monkeypatch.setattr(font_manager, "findSystemFonts", list)
     monkeypatch.setattr(words, "_language", "zh")
     mpl.chinese_font.cache_clear()
     mpl.painted.cache_clear()

@@ -44,7 +44,21 @@ _CHINESE = (
 
 @functools.cache
 def chinese_font() -> str | None:
-    """The first installed font with Chinese glyphs, or None."""
+    """The first installed font with Chinese glyphs, or None.
+
+    matplotlib keeps the list of fonts that it once found (3.11.2); one that was installed later is
+    looked for on the disk, by its file's name, and added.
+    """
+    if _first_listed() is None:
+        known = [name.replace(" ", "").lower() for name in _CHINESE]
+        for path in font_manager.findSystemFonts():
+            file = Path(path).stem.replace("-", "").lower()
+            if any(file.startswith(name.removesuffix("sc").removesuffix("jp")) for name in known):
+                font_manager.fontManager.addfont(path)
+    return _first_listed()
+
+
+def _first_listed() -> str | None:
     installed = {entry.name for entry in font_manager.fontManager.ttflist}
     return next((name for name in _CHINESE if name in installed), None)
 
