@@ -29,11 +29,11 @@ def endless():
 lab.launch(endless, ranks=2)"""
 
 
-@pytest.fixture(scope="module")
-def chapter(opened, tmp_path_factory):
-    """Chapter 08, run from top to bottom."""
-    folder = tmp_path_factory.mktemp("board")
-    path = CHAPTER if CHAPTER.exists() else gallery.notebook(folder, FEW_CELL)
+@pytest.fixture(scope="module", params=["cell", pytest.param("08", marks=pytest.mark.again)])
+def chapter(opened, tmp_path_factory, request):
+    """A notebook with the board of pipelines; or chapter 08, run from top to bottom."""
+    cell = gallery.notebook(tmp_path_factory.mktemp("board"), FEW_CELL)
+    path = CHAPTER if request.param == "08" else cell
     with opened(path) as lab:
         lab.run_all(timeout_s=240)
         lab.page.wait_for_selector(f"{BOARD} svg", timeout=60_000)

@@ -34,8 +34,8 @@ def losses_of(text):
     ("name", "ranks"),
     [
         ("mingpt_ddp", 2),
-        ("fsdp2", 2),
-        ("sequence_parallel", 2),
+        pytest.param("fsdp2", 2, marks=pytest.mark.again),
+        pytest.param("sequence_parallel", 2, marks=pytest.mark.again),
         ("fsdp_and_tensor_parallel", 4),
     ],
 )

@@ -34,7 +34,7 @@ import labkit
 from labkit.launching.fork import zygote_client
 
 MEMORY_BYTES = 1 << 30
-EXAMPLES, FEW = 40, 5
+EXAMPLES, AGAIN, FEW = 15, 40, 5
 SLOW = (
     "collectives.calibrate_run",
     "pictures.mime.",
@@ -73,10 +73,10 @@ def _nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     }
 
 
-def bounded(label: str) -> settings:
+def bounded(label: str, examples: int) -> settings:
     place = label.rpartition(".")[0]
     return settings(
-        max_examples=FEW if label.startswith(SLOW) or on_screen(place) else EXAMPLES,
+        max_examples=FEW if label.startswith(SLOW) or on_screen(place) else examples,
         derandomize=True,
         deadline=None,
         database=None,
@@ -85,9 +85,10 @@ def bounded(label: str) -> settings:
     )
 
 
+@pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(AGAIN, marks=pytest.mark.again)])
 @pytest.mark.parametrize("label", sorted(FUZZED))
-def test_rubbish_is_answered_or_refused_in_words(label):
-    @bounded(label)
+def test_rubbish_is_answered_or_refused_in_words(label, examples):
+    @bounded(label, examples)
     @given(st.data())
     def law(data):
         thunk, told, strict = call(label, data.draw)

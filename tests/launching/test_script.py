@@ -158,7 +158,7 @@ def undisturbed():
 @pytest.mark.parametrize(
     ("pids", "options", "left"),
     [
-        ("[os.getpid()]", {"max_restarts": 2}, 2),
+        pytest.param("[os.getpid()]", {"max_restarts": 2}, 2, marks=pytest.mark.again),
         ("[os.getppid(), os.getpid()]", {"max_restarts": 2, "nodes": (1, 2)}, 1),
     ],
 )

@@ -53,6 +53,7 @@ def test_states_and_bytes_moved_are_exact(sizes, fields):
     assert not dist.is_initialized()
 
 
+@pytest.mark.again
 def test_rank_0_of_1024_holds_what_the_planner_says_for_llama_7b():
     plan = planner.Plan(model="LLaMA 7B", gpus=1024, zero=3, recipe="fp32")
     found = planner.rehearse(plan)
