@@ -138,6 +138,14 @@ def test_what_a_copy_stands_on(tiny):
     assert stands_on() == before
 
 
+def test_every_chapter_in_both_languages_can_be_asked_for(tiny, monkeypatch):
+    asked = []
+    monkeypatch.setattr(checked, "execute", lambda root, wanted: asked.append(wanted) or True)
+    for line in (["--languages"], ["03", "--languages"]):
+        assert checked.main(line, tiny) == 0
+    assert asked == [[("en", "03_tiny"), ("zh", "03_tiny")]] * 2
+
+
 def test_an_unknown_chapter_is_refused(tiny, capsys):
     with pytest.raises(SystemExit):
         checked.main(["07"], tiny)
@@ -152,15 +160,15 @@ def test_the_copies_are_written_for_a_run_by_hand(tiny, capsys):
     assert found[:2] == ["not executed: import os", "not executed: import labkit as lab"]
 
 
-def saved(path, num_cells):
+def saved(path, num_cells, source="1"):
     """A notebook of so many cells of code, and one of prose, in a file."""
-    cells = [nbformat.v4.new_code_cell("1") for _ in range(num_cells)]
+    cells = [nbformat.v4.new_code_cell(source) for _ in range(num_cells)]
     cells.append(nbformat.v4.new_markdown_cell("words"))
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     return path
 
 
-def test_two_are_executed_at_once_and_begun_are_those_with_the_most_code(tmp_path, monkeypatch):
+def test_two_are_executed_at_once_and_begun_are_those_with_the_most_to_do(tmp_path, monkeypatch):
     asked = []
 
     def run(command, **_):
@@ -172,6 +180,8 @@ def test_two_are_executed_at_once_and_begun_are_those_with_the_most_code(tmp_pat
     assert checked.nbmake(tmp_path, [few, most, more]) and checked.nbmake(tmp_path, [few])
     assert asked[0][-3:] == [str(most), str(more), str(few)]
     assert asked[0][asked[0].index("-n") + 1] == "2" and "-n" not in asked[1]
+    script = saved(tmp_path / "4.ipynb", num_cells=2, source="lab.launch_script(path)")
+    assert checked.longest_first([few, most, script]) == [script, most, few]
 
 
 # --- the real chapters, executed ----------------------------------------------------------------
