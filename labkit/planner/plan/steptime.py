@@ -63,7 +63,8 @@ class StepTime:
         what backwards for weights fill (Qi et al. 2023, section 2). ZB-2p's room for 2p forwards
         is more than the wait for the first backward, unless its input's half is much longer."""
         stages = list(self.stages)
-        longest = stages.pop(max(range(len(stages)), key=lambda rank: self.stage_us[rank]))
+        stage_us = self.stage_us
+        longest = stages.pop(stage_us.index(max(stage_us)))
         if self.schedule == "zb_2p":
             longer_us = [each.backward_us - each.weights_us - each.forward_us for each in stages]
             return max(0.0, sum(longer_us) - longest.forward_us)
