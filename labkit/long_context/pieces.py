@@ -115,8 +115,8 @@ def _sent(rows: list[tuple], ready_us: np.ndarray, takes_us: float, num_bytes: i
 def ulysses(
     num_ranks: int, pairs_each: float, pair_us: float, swap_us: float, swap_bytes: int
 ) -> Timeline:
-    """A forward and a backward of Ulysses: three all-to-alls (queries, keys, values), attention over
-    all tokens for some heads, one all-to-all of the output; and back the same way."""
+    """A forward and a backward of Ulysses: three all-to-alls (queries, keys, values), attention
+    over all tokens for some heads, one all-to-all of the output; and back the same way."""
     rows: list[tuple] = []
     now_us = 0.0
 

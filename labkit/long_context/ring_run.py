@@ -1,5 +1,5 @@
-"""Ring attention by hand: queries stay, keys and values go round, and a softmax that is not finished
-is carried on.
+"""Ring attention by hand: queries stay, keys and values go round, and a softmax that is not
+finished is carried on.
 
 Of a pair of pieces a rank keeps the output and the logarithm of the sum of exponentials (lse). Two
 pairs of the same queries are joined exactly by those logarithms (Milakov and Gimelshein 2018,
