@@ -76,8 +76,7 @@ class RingBoard(Trial):
 
     def page(self, step: Attention, at: int) -> str:
         """The pairs of a round, the pass in time, and its figures."""
-        predicted, measured = self.prediction(step), self.found(step)
-        line = step.drawn(predicted, measured, self.language)
+        line = step.drawn(self.prediction(step), self.found(step), self.language)
         return "".join(
             (
                 svg.html(picture.table(step, at, self.language)),
@@ -88,9 +87,9 @@ class RingBoard(Trial):
         )
 
     def _round(self, step: Attention, at: int) -> str:
-        most, fewest = picture.busiest(step, at)
-        key = "level" if most == fewest else "uneven"
-        return self._words[key].format(most, fewest)
+        works = step.rounds()[at]
+        key = "level" if works.min() == works.max() else "uneven"
+        return self._words[key].format(works.max(), works.min())
 
     def _figures(self, step: Attention) -> list[str]:
         say = self._words
@@ -104,12 +103,11 @@ class RingBoard(Trial):
         told.append(say["sent"].format(sent, ways, format_bytes(kept), whole))
         told.append(say["stated"].format(format_us(1e3 * step.pair_ms)))
         if run := self.ran(step):
-            apart = [
-                max(each[f"{what}_difference"] for each in run) for what in ("output", "gradient")
-            ]
+            output = max(each["output_difference"] for each in run)
+            gradient = max(each["gradient_difference"] for each in run)
             counted = run[0]["payload_bytes"]
             handed = format_bytes(sum(counted.get(name, 0) for name in step.payload()))
-            told.append(say["ran"].format(*apart, handed))
+            told.append(say["ran"].format(output, gradient, handed))
         return told
 
 

@@ -1,6 +1,7 @@
 """Attention over a cut sequence as a sketch: the table of pairs, and which rank computes which of
 them in a round."""
 
+import itertools
 from dataclasses import dataclass
 
 from labkit.long_context.attention import Attention
@@ -75,7 +76,7 @@ class _Table:
         """The piece of queries of each row: a ring's rank by rank."""
         if not self.is_ring:
             return list(range(self.num_pieces))
-        return [piece for held in self.attention.held() for piece in held]
+        return list(itertools.chain(*self.attention.held()))
 
     def sketch(self, words: dict[str, str]) -> Sketch:
         """The picture in one language."""
@@ -101,18 +102,22 @@ class _Table:
             return "never"
         if not self.is_ring:
             return "now"
-        owner = {piece: rank for rank, held in enumerate(attention.held()) for piece in held}
-        turn = (owner[query] - owner[key]) % attention.ranks
+        turn = (self._owner(query) - self._owner(key)) % attention.ranks
         if turn == self.number:
             return "now"
         return "done" if turn < self.number else "open"
+
+    def _owner(self, piece: int) -> int:
+        """The rank that holds a piece."""
+        return next(rank for rank, held in enumerate(self.attention.held()) if piece in held)
 
     def _cells(self) -> list[Shape]:
         shapes: list[Shape] = []
         side = self.cell_px
         for row, query in enumerate(self.rows()):
             for key in range(self.num_pieces):
-                x, y = _LEFT_PX + key * side, _TOP_PX + row * side
+                x = _LEFT_PX + key * side
+                y = _TOP_PX + row * side
                 shapes.append(self._cell(self._state(query, key), x, y, side))
         return shapes
 
@@ -146,7 +151,9 @@ class _Table:
             if self.is_ring:
                 shapes.append(Words(_LEFT_PX - 8, y + 4, own["rank"].format(rank), "end", 11))
             shapes.append(Words(x, y + 4, self._told(own, rank, num_pairs), size_px=11))
-            shapes.append(Box(x + 215, y - 7, _BAR_PX * num_pairs, 14, KINDS["forward"].colour))
+            if num_pairs:
+                long_px = _BAR_PX * num_pairs
+                shapes.append(Box(x + 215, y - 7, long_px, 14, KINDS["forward"].colour))
         if not self.is_ring:
             for row, piece in enumerate(self.rows()):
                 y = _TOP_PX + (row + 0.5) * side + 4
@@ -164,7 +171,7 @@ class _Table:
     def _looks(self, own: dict[str, str]) -> list[tuple[tuple[Shape, ...], str]]:
         """The legend: the states that there are."""
         rows = self.rows()
-        there = {self._state(query, key) for query in rows for key in range(self.num_pieces)}
+        there = {self._state(*pair) for pair in itertools.product(rows, range(len(rows)))}
         states = [state for state in ("now", "done", "open", "never") if state in there]
         return [((self._cell(state, 3, -8, 16),), own[state]) for state in states]
 
@@ -182,9 +189,3 @@ class _Table:
                 mine, theirs = (" + ".join(map(str, each)) for each in (held[rank], other))
             rows.append((str(rank), mine, theirs, f"{num_pairs:g}"))
         return tuple(rows)
-
-
-def busiest(attention: Attention, number: int) -> tuple[float, float]:
-    """The most and the fewest pairs of a rank in a round."""
-    works = attention.rounds()[number]
-    return float(works.max()), float(works.min())

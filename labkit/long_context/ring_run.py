@@ -72,7 +72,8 @@ def joined(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> tuple[Te
 def exchange(tensor: Tensor) -> tuple[Tensor, list[Any]]:
     """Begins to send to the next rank and to receive from the one before: what will arrive, and
     what to wait for."""
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     arriving = torch.empty_like(tensor)
     calls = [
         dist.P2POp(dist.isend, tensor, (rank + 1) % size),
@@ -84,7 +85,8 @@ def exchange(tensor: Tensor) -> tuple[Tensor, list[Any]]:
 def go_round(kv: Tensor) -> Iterator[tuple[int, Tensor]]:
     """(whose they are, keys and values) round by round. The next ones travel while the caller
     computes with these."""
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     for number in range(size):
         is_last = number == size - 1
         arriving, waiting = (kv, []) if is_last else exchange(kv)
@@ -110,7 +112,8 @@ class Ring(Function):
             num_pairs = work(mine, held[rank], causal=attention.causal)
             with taking("F", rank, num_pairs):
                 for i, j in pairs(mine, held[rank], causal=attention.causal):
-                    own, other = _part(mine, i, q), _part(held[rank], j, q)
+                    own = _part(mine, i, q)
+                    other = _part(held[rank], j, q)
                     asked = scores(
                         q[..., own, :], kv[0][..., other, :], _is_masked(attention, i, j)
                     )
@@ -138,7 +141,8 @@ class Ring(Function):
             num_pairs = work(mine, held[rank], causal=attention.causal)
             with ctx.taking("B", rank, num_pairs):
                 for i, j in pairs(mine, held[rank], causal=attention.causal):
-                    own, other = _part(mine, i, q), _part(held[rank], j, q)
+                    own = _part(mine, i, q)
+                    other = _part(held[rank], j, q)
                     keys, values = kv[0][..., other, :], kv[1][..., other, :]
                     asked = scores(q[..., own, :], keys, _is_masked(attention, i, j))
                     share = (asked - lse[..., own].unsqueeze(-1)).exp()

@@ -66,7 +66,8 @@ def test_two_softmaxes_are_joined_exactly():
 
 
 def test_a_piece_sees_only_what_comes_before():
-    q, k = torch.randn(1, 1, 4, 2), torch.randn(1, 1, 4, 2)
+    q = torch.randn(1, 1, 4, 2)
+    k = torch.randn(1, 1, 4, 2)
     seen = ring_run.scores(q, k, same=True).isfinite()[0, 0]
     assert seen.tolist() == torch.ones(4, 4).tril().bool().tolist()
     assert ring_run.scores(q, k, same=False).isfinite().all()
