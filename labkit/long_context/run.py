@@ -43,12 +43,15 @@ def _attend(attention: Attention) -> dict:
     expected = _forward_whole(whole, attention)
     upstream = torch.randn_like(expected)
     expected.backward(upstream)
+    before_bytes = memory.allocated_bytes()
+    memory.reset_allocated_peak()
     held = memory.Activations()
     with traffic.count() as counted:
         with held.chunk(0):
             out = _forward(mine, attention, ring_run.unpaced)
         held_bytes = held.num_bytes
         out.backward(_share(upstream, attention))
+    peak_bytes = memory.allocated_peak_bytes()
     wanted = [_share(each.grad, attention) for each in whole]
     result = {
         "output_difference": _apart([out], [_share(expected.detach(), attention)]),
@@ -57,6 +60,7 @@ def _attend(attention: Attention) -> dict:
         "payload_bytes": dict(counted.payload_bytes),
         "sent_bytes": counted.sent_bytes,
         "held_bytes": held_bytes,
+        "pass_allocated_bytes": None if peak_bytes is None else peak_bytes - before_bytes,
     }
     rank.current().note("paced")
     pace = Pace()
