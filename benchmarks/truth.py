@@ -24,9 +24,10 @@ from browser.boards import BOARDS
 from browser.exhibits import PICTURES, Case, Page
 from browser.painted import THEMES, Painted, by_chromium, by_matplotlib, chromium
 from browser.plan_pictures import PLANS
+from browser.ring_pictures import RINGS
 from report import tell
 
-MEASURED = PICTURES | BOARDS | PLANS
+MEASURED = PICTURES | BOARDS | PLANS | RINGS
 EXCUSED = {
     "collectives.network": "thick, thin and broken lines put links in an order; the numbers stand "
     "there in words",
@@ -43,6 +44,8 @@ EXCUSED = {
     "zero.times": "the second picture of widgets.offload_flow; each bar's time stands on it in "
     "digits, and no test reads the lengths off a painting yet",
     "plan.layouts": "drawn by pictures.curves, where it is measured",
+    "widgets.ring_attention": "drawn by long_context.table and pictures.timeline, where they are "
+    "measured",
     "widgets.how_often": "drawn by pictures.curves, where it is measured",
     "painters.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
     "boxes",

@@ -316,6 +316,12 @@ def allocated_peak_bytes() -> int | None:
     return torch.accelerator.max_memory_allocated() if has_accelerator() else None
 
 
+def allocated_bytes() -> int | None:
+    """The bytes of tensors that the device's own allocator holds now; None where tensors lie on the
+    CPU."""
+    return torch.accelerator.memory_allocated() if has_accelerator() else None
+
+
 def _counted(method: Callable, held: Activations, stage_index: int) -> Callable:
     @functools.wraps(method)
     def counted(mb: int, *args: Any, **kwargs: Any) -> Any:

@@ -140,6 +140,20 @@ def stacked(
         yield length / longest, num_bytes / most
 
 
+def rings(painted: Painted, drawn: Sketch, works: Sequence[float]) -> Pairs:
+    """Pairs: each rank's bar against the longest."""
+    left = min(box.x_px for box in drawn.only(Box) if box.width_px and box.height_px == 14)
+    said = [words for words in drawn.only(Words) if words.x_px > left - 250 and words.y_px > 88]
+    looks = {"pairs": [style.KINDS["forward"].colour]}
+    lengths = []
+    for words in [each for each in said if each.size_px == 11 and each.anchor == "start"]:
+        middle = words.y_px - 4
+        lengths.append(painted.length(looks, left, WIDTH_PX, middle - 5, middle + 5)["pairs"])
+    assert len(lengths) == len(works)
+    for length, num_pairs in zip(lengths, works, strict=True):
+        yield length / max(lengths), num_pairs / max(works)
+
+
 def layers(
     painted: Painted,
     drawn: Sketch,

@@ -13,6 +13,7 @@ from labkit.experiment import Experiment
 from labkit.footprint import PARTS
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import RankFailed
+from labkit.long_context.attention import WAYS, Attention
 from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
@@ -44,6 +45,7 @@ LAW = (
     Offload(),
     *(Need(recipe=recipe) for recipe in ("fp32", "bf16", "sgd", "mixed")),
     *(Strategy(strategy=each, ranks=2, batch=4) for each in ("data", "sharded", "layers")),
+    *(Attention(way=way, ranks=2, heads=2, sequence=32, pair_ms=1.0) for way in WAYS),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
 )
 OF_TIME = re.compile(

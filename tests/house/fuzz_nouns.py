@@ -13,6 +13,7 @@ from labkit.data_parallel import step as data_parallel_step
 from labkit.devices import rung
 from labkit.launching import run
 from labkit.launching.verdicts import outcome
+from labkit.long_context import attention
 from labkit.machine import doctor, topology
 from labkit.pictures import axes, curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
@@ -104,6 +105,8 @@ def experiments() -> dict[type, list]:
         stages.Stages(),
         stages.Offload(model="7B"),
         update.Update(),
+        attention.Attention(),
+        attention.Attention(way="ulysses", causal=False),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,

@@ -1,0 +1,112 @@
+"""Attention over a cut sequence on real ranks: two passes, both held against one process, the first
+counted, the second at the stated pace and recorded."""
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from labkit.long_context.attention import Attention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from labkit.launching.job import Job
+    from labkit.long_context.ring_run import Timed
+
+TIMEOUT_S = 60.0
+
+
+def start(attention: Attention) -> "Job":
+    """Begins the passes in the background; ``attention.run()`` starts them and waits."""
+    from labkit.launching import launcher
+
+    return launcher.start(_attend, attention, ranks=attention.ranks, timeout_s=TIMEOUT_S)
+
+
+# --- in the ranks ---
+
+
+def _attend(attention: Attention) -> dict:
+    """One rank: the pass beside one process's, counted; then once more, paced and recorded."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.launching import rank
+    from labkit.long_context import ring_run
+    from labkit.measure import memory, trace, traffic
+    from labkit.measure.pace import Pace
+
+    torch.set_num_threads(1)  # several ranks on few cores keep a pace only so
+    torch.manual_seed(0)
+    whole = _leaves(torch.randn(_shape(attention)) for _ in range(3))
+    mine = _leaves(_share(each.detach(), attention).clone() for each in whole)
+    expected = _forward_whole(whole, attention)
+    upstream = torch.randn_like(expected)
+    expected.backward(upstream)
+    before_bytes = memory.allocated_bytes()
+    memory.reset_allocated_peak()
+    held = memory.Activations()
+    with traffic.count() as counted:
+        with held.chunk(0):
+            out = _forward(mine, attention, ring_run.unpaced)
+        held_bytes = held.num_bytes
+        out.backward(_share(upstream, attention))
+    peak_bytes = memory.allocated_peak_bytes()
+    wanted = [_share(each.grad, attention) for each in whole]
+    result = {
+        "output_difference": _apart([out], [_share(expected.detach(), attention)]),
+        "gradient_difference": _apart([each.grad for each in mine], wanted),
+        "calls": dict(counted.calls),
+        "payload_bytes": dict(counted.payload_bytes),
+        "sent_bytes": counted.sent_bytes,
+        "held_bytes": held_bytes,
+        "pass_allocated_bytes": None if peak_bytes is None else peak_bytes - before_bytes,
+    }
+    rank.current().note("paced")
+    pace = Pace()
+    again = _leaves(each.detach().clone() for each in mine)
+    dist.barrier()
+    with trace.record(operators=False):
+        began_s = time.perf_counter()
+        out = _forward(again, attention, ring_run.paced(attention, pace))
+        out.backward(_share(upstream, attention))
+        step_us = 1e6 * (time.perf_counter() - began_s)
+    return {**result, "step_us": step_us, "overruns": pace.num_overruns}
+
+
+def _shape(attention: Attention) -> tuple[int, int, int, int]:
+    """Of the queries of all ranks: batch, heads, tokens, head_dim."""
+    return attention.batch, attention.heads, attention.sequence, attention.head_dim
+
+
+def _leaves(tensors: "Iterable[Tensor]") -> "list[Tensor]":
+    return [each.requires_grad_() for each in tensors]
+
+
+def _share(x_BHSD: "Tensor", attention: Attention) -> "Tensor":
+    """This rank's tokens: its two pieces, one after the other."""
+    import torch
+    import torch.distributed as dist
+
+    cut = x_BHSD.chunk(2 * attention.ranks, 2)
+    return torch.cat([cut[piece] for piece in attention.held()[dist.get_rank()]], 2)
+
+
+def _forward(mine: "list[Tensor]", attention: Attention, taking: "Timed") -> "Tensor":
+    from labkit.long_context import ring_run, ulysses_run
+
+    if attention.way == "ring":
+        return ring_run.Ring.apply(*mine, attention, taking)
+    return ulysses_run.ulysses(*mine, attention, taking)
+
+
+def _forward_whole(whole: "list[Tensor]", attention: Attention) -> "Tensor":
+    from labkit.long_context import ulysses_run
+
+    return ulysses_run.whole(*whole, attention)
+
+
+def _apart(ours: "list[Tensor]", theirs: "list[Tensor]") -> float:
+    """The largest difference."""
+    pairs = zip(ours, theirs, strict=True)
+    return max((one - other).abs().max().item() for one, other in pairs)
