@@ -46,6 +46,7 @@ EXCUSED = {
     "plan.layouts": "drawn by pictures.curves, where it is measured",
     "widgets.ring_attention": "drawn by long_context.table and pictures.timeline, where they are "
     "measured",
+    "widgets.experts": "drawn by pictures.bars and pictures.timeline, where they are measured",
     "widgets.how_often": "drawn by pictures.curves, where it is measured",
     "painters.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
     "boxes",

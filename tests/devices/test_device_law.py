@@ -10,6 +10,7 @@ from labkit import collectives, data_parallel, pipeline, sharding
 from labkit.accelerate.update import Update
 from labkit.devices import rung
 from labkit.experiment import Experiment
+from labkit.experts import Layer
 from labkit.footprint import PARTS
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import RankFailed
@@ -45,6 +46,7 @@ LAW = (
     Offload(),
     *(Need(recipe=recipe) for recipe in ("fp32", "bf16", "sgd", "mixed")),
     *(Strategy(strategy=each, ranks=2, batch=4) for each in ("data", "sharded", "layers")),
+    Layer(ranks=2, experts=4, tokens=16, token_ms=0.1, capacity=1.0),
     *(Attention(way=way, ranks=2, heads=2, sequence=32, pair_ms=1.0) for way in WAYS),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
 )

@@ -11,6 +11,8 @@ from labkit.collectives import algorithms, calibrate_run, call, network, plans
 from labkit.data_parallel import buckets
 from labkit.data_parallel import step as data_parallel_step
 from labkit.devices import rung
+from labkit.experts import layer as experts_layer
+from labkit.experts import routing
 from labkit.launching import run
 from labkit.launching.verdicts import outcome
 from labkit.long_context import attention
@@ -106,6 +108,8 @@ def experiments() -> dict[type, list]:
         stages.Offload(model="7B"),
         update.Update(),
         attention.Attention(),
+        experts_layer.Layer(),
+        experts_layer.Layer(experts=4, tokens=4, capacity=1.0),
         attention.Attention(way="ulysses", causal=False),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
@@ -115,6 +119,7 @@ def experiments() -> dict[type, list]:
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
     for each in every:
         found.setdefault(type(each), []).append(each)
+    found[routing.Routing] = list(experts_layer.Layer(tokens=4).routings())
     before = toss.predict()
     found[experiment.Difference] = [toss.difference(before, before)]
     found[experiment.Reading] = [toss.reading]

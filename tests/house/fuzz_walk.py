@@ -76,6 +76,8 @@ REASONS = {
         "communication.compressed_run.largest_with_feedback",
         "communication.compressed_run.report",
         "debugging.cure_run",
+        "experts.whole_run",
+        "experts.parallel_run",
         "long_context.ring_run",
         "long_context.ulysses_run",
         "accelerate.engines",
@@ -170,6 +172,8 @@ REASONS = {
     PHASE: ("sharding.phases", "sharding.zero_phases", "sharding.fsdp_phases"),
     "varies a field that a keyword names: test_experiment": ("sweeps",),
     INSIDE: (
+        "experts.routing.places",
+        "experts.routing.seen",
         "long_context.pieces.pairs",
         "long_context.pieces.work",
         "long_context.pieces.ring",
