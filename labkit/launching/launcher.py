@@ -106,7 +106,8 @@ def start(
     ranks = told.ranks if ranks is None else ranks
     call = pickling.pack_call(_recorded(fn) if record else fn, args, kwargs)
     _check_room(ranks, len(call))
-    chosen = _chosen_rung(fn, (*args, *kwargs.values()), ranks, devices, backend)
+    named = engines.names_deepspeed(fn) or engines.given_deepspeed((*args, *kwargs.values()))
+    chosen = _chosen_rung(named, ranks, devices, backend)
     client = zygote_client.running()
     request = Request(
         num_ranks=ranks,
@@ -119,6 +120,7 @@ def start(
         environ=_environ(ranks, chosen),
         sources=cell_sources(),
         language=words.language(),
+        deepspeed=named or devices == rung.DEEPSPEED,
     )
     request.call_file.write_bytes(call)
     return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s)
@@ -205,11 +207,10 @@ def _check_room(ranks: int, call_bytes: int) -> None:
 
 
 def _chosen_rung(
-    fn: Callable, given: tuple, ranks: int, devices: str | Pretend | None, backend: str | None
+    names_deepspeed: bool, ranks: int, devices: str | Pretend | None, backend: str | None
 ) -> Rung:
     """What the ranks stand on. Raises Refused for what this machine does not have."""
-    named = engines.names_deepspeed(fn) or engines.given_deepspeed(given)
-    if devices is None and backend is None and named:
+    if devices is None and backend is None and names_deepspeed:
         devices = rung.DEEPSPEED
     try:
         chosen = place.choose(ranks, devices=devices, backend=backend)
