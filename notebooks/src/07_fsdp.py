@@ -1020,10 +1020,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 def placed(way):
     """The model whole on the device, in slices, or in slices on the host."""
-    with torch.device("cpu"):  # on the host, for the device may be too small
-        net = model.Transformer(6, 128, 4, max_len=64)
+    net = model.Transformer(6, 128, 4, max_len=64)
     if way == "whole":
-        return net.to(torch.get_default_device())
+        return net
     policy = CPUOffloadPolicy() if way == "offload" else OffloadPolicy()
     return sharded(net, offload_policy=policy)
 
