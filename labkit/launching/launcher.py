@@ -94,19 +94,18 @@ def start(
 
     ``devices`` is what the ranks compute on: "cuda" (a GPU each), "shared" (the GPUs there are),
     "pretend" or ``lab.pretend(memory_mib=...)``, "cpu"; without it what LABKIT_DEVICE says, else a
-    GPU each where there are so many, else the CPU. A rank's tensors are made on its device
-    (torch.set_default_device). ``backend`` ("nccl", "gloo") is for where that is the subject. Rank
-    r's random numbers start from ``seed + r``. A run without a sign of life (a collective, a line
-    of output, ``rank.current().progress``) for ``hang_s`` seconds, or longer than ``timeout_s``, is
-    ended. ``record=True`` records all that ``fn`` does. What is left out is as ``lab.begin`` has
-    set it; without that: 2 ranks, seed 0, 600 s, 60 s. Raises Refused before anything starts when
-    the machine can't do it, ``fn`` can't be called so, or one of these could be meant for it.
+    GPU each, else the CPU. It is torch's default device there. ``backend`` ("nccl", "gloo") is for
+    where that is the subject. Rank r's random numbers start from ``seed + r``. A run without a sign
+    of life (a collective, a line of output, ``rank.current().progress``) for ``hang_s`` seconds, or
+    longer than ``timeout_s``, is ended. ``record=True`` records all that ``fn`` does. What is left
+    out is as ``lab.begin`` has set it, or 2 ranks, seed 0, 600 s, 60 s. Raises Refused at once
+    where the machine can't do it, ``fn`` can't be called so, or one of these could be meant for it.
     """
     told = settings.filled(seed=seed, timeout_s=timeout_s, hang_s=hang_s)
     ranks = told.ranks if ranks is None else ranks
     call = pickling.pack_call(_recorded(fn) if record else fn, args, kwargs)
     _check_room(ranks, len(call))
-    chosen = _chosen_rung(fn, (*args, *kwargs.values()), ranks, devices, backend)
+    chosen, deepspeed = _chosen_rung(fn, (*args, *kwargs.values()), ranks, devices, backend)
     client = zygote_client.running()
     request = Request(
         num_ranks=ranks,
@@ -119,6 +118,7 @@ def start(
         environ=_environ(ranks, chosen),
         sources=cell_sources(),
         language=words.language(),
+        deepspeed=deepspeed,
     )
     request.call_file.write_bytes(call)
     return Job(request, client, timeout_s=told.timeout_s, hang_s=told.hang_s)
@@ -206,11 +206,13 @@ def _check_room(ranks: int, call_bytes: int) -> None:
 
 def _chosen_rung(
     fn: Callable, given: tuple, ranks: int, devices: str | Pretend | None, backend: str | None
-) -> Rung:
-    """What the ranks stand on. Raises Refused for what this machine does not have."""
-    named = engines.names_deepspeed(fn) or engines.given_deepspeed(given)
-    if devices is None and backend is None and named:
+) -> tuple[Rung, bool]:
+    """What the ranks stand on, and whether they may train with DeepSpeed. Raises Refused for what
+    this machine does not have."""
+    deepspeed = engines.names_deepspeed(fn) or engines.given_deepspeed(given)
+    if devices is None and backend is None and deepspeed:
         devices = rung.DEEPSPEED
+    deepspeed = deepspeed or devices == rung.DEEPSPEED
     try:
         chosen = place.choose(ranks, devices=devices, backend=backend)
     except ValueError as error:
@@ -218,7 +220,7 @@ def _chosen_rung(
     for name in rung.LIBRARIES[chosen.name]:
         if reason := library.why_not(name):
             raise Refused(f"devices={chosen.name!r} can't be had: {reason}")
-    return chosen
+    return chosen, deepspeed
 
 
 def _environ(ranks: int, chosen: Rung) -> dict[str, str]:

@@ -48,6 +48,15 @@ class Figures:
         return set(self.timeline.lane.tolist()) == {COMM}
 
 
+def begun(tl: Timeline) -> Timeline:
+    """The same from 0 on, where its span is counted from: a pipeline's first compute, anything
+    else's first span, a message too."""
+    if is_pipeline(tl) or not len(tl):
+        return tl.shifted()
+    zero_us = tl.start_us.min()
+    return replace(tl, start_us=tl.start_us - zero_us, end_us=tl.end_us - zero_us)
+
+
 def of_timelines(timelines: Sequence[Timeline]) -> list[Figures]:
     """The figures of all timelines of one picture."""
     counts_peaks = any(is_pipeline(tl) for tl in timelines)

@@ -52,7 +52,7 @@ def timeline(
     ``span_us`` lengthens the axis, so that several pictures share one scale. Of a pipeline that was
     measured, messages that no rank stood waiting for are left out, unless ``every_message``.
     """
-    every = figs.of_timelines([tl.shifted()])
+    every = figs.of_timelines([figs.begun(tl)])
     if not every_message:
         every = [figs.waited(each) for each in every]
 
@@ -77,7 +77,7 @@ def compare(
     """The prediction above the measurement on one axis; a dashed line carries the predicted end
     down. ``notes`` are sentences under it; ``span_us`` and ``every_message`` are those of
     ``timeline``."""
-    every = figs.of_timelines([predicted.shifted(), measured.shifted()])
+    every = figs.of_timelines([figs.begun(predicted), figs.begun(measured)])
     if not every_message:
         every = [figs.waited(each) for each in every]
 

@@ -8,6 +8,7 @@ Every engine keeps its shards under names of its own, most of them private: this
 no live tensor is left out.
 """
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,16 +157,20 @@ def _tensor(kind: str, name: str, tensor: Tensor) -> Piece:
 
     if not isinstance(tensor, DTensor):
         return Piece(kind, name, 0, tensor.numel(), tensor)
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    shape, offset = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
     elements_per_row = tensor.numel() // max(1, tensor.shape[0]) if tensor.dim() else 1
-    first_row = offset[0] if shape else 0
-    start = first_row * elements_per_row
+    start = _first_row(tensor.shape, tensor.device_mesh, tensor.placements) * elements_per_row
     local = tensor._local_tensor
     return Piece(kind, name, start, start + local.numel(), local, rest=PADDING)
+
+
+@functools.cache
+def _first_row(shape: Any, mesh: Any, placements: Any) -> int:
+    """Where this rank's rows of a DTensor begin; the same for a weight, its gradient and its
+    moments."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    local, offset = compute_local_shape_and_global_offset(shape, mesh, placements)
+    return offset[0] if local else 0
 
 
 # --- FSDP 1 ---

@@ -250,7 +250,9 @@ def wrap(step: Step, net: "nn.Module") -> Trainer:
     else:
         _fully_shard(step, net)
         engine = net
-    return Trainer(engine=engine, optimizer=torch.optim.AdamW(engine.parameters(), lr=1e-3))
+    return Trainer(
+        engine=engine, optimizer=torch.optim.AdamW(engine.parameters(), lr=1e-3, foreach=False)
+    )
 
 
 def _fully_shard(step: Step, net: "nn.Module") -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from browser.painted import PAPER, Painted, rgb
 
-from labkit.pictures import style
+from labkit.pictures import figures, style
 from labkit.pictures.curves import Series
 from labkit.pictures.scene import LEFT_PX, PLOT_PX, WIDTH_PX, Scene
 from labkit.pictures.sketch import Line, Sketch, Words
@@ -26,7 +26,7 @@ def timelines(
 ) -> Pairs:
     """Time: per panel, rank and lane the share of the axis that each kind and idleness have; the
     bars at the right; where the dashed line lies."""
-    shifted = [each.shifted() for each in panels]
+    shifted = [figures.begun(each) for each in panels]
     start_us = min(0.0, *(float(each.start_us.min(initial=0.0)) for each in shifted))
     axis_us = (
         max(span_us, *(float(each.end_us.max(initial=0.0)) for each in shifted)) - start_us
@@ -281,7 +281,7 @@ def usage(painted: Painted, times: Mapping[str, float]) -> Pairs:
 def traces(painted: Painted, rows: Sequence[Mapping], panels: Sequence[Timeline]) -> Pairs:
     """The viewer's canvas, 900 pixels wide: per row, the share of the axis that each kind has.
     ``rows`` are those of ``viewer.about``."""
-    shifted = [each.shifted() for each in panels]
+    shifted = [figures.begun(each) for each in panels]
     axis_us = max(float(each.end_us.max()) for each in shifted) - min(
         0.0, *(float(e.start_us.min()) for e in shifted)
     )

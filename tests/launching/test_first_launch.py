@@ -83,6 +83,20 @@ def test_the_second_run_in_a_row_finds_everything_there(tmp_path):
     assert fresh(tmp_path, program) == ["missing:"]
 
 
+def test_deepspeed_is_imported_ahead_once_a_launch_names_it(tmp_path):
+    program = """
+        from labkit.launching.fork import zygote_client
+        def look(engine):
+            import sys
+            return any(name.startswith("deepsp") for name in sys.modules)
+        if __name__ == "__main__":
+            lab.launch(look, "fsdp")
+            zygote_client.seconds_to_complete()
+            print(*(lab.launch(look, engine)[0] for engine in ("fsdp", "zero2", "fsdp")))
+    """
+    assert fresh(tmp_path, program) == ["False", "True", "True"]
+
+
 def test_a_zygote_that_has_imported_everything_says_so_and_has_done_it(tmp_path):
     program = """
         from labkit.launching.fork import zygote, zygote_client

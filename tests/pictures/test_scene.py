@@ -169,6 +169,17 @@ def test_a_step_ends_with_its_last_message() -> None:
     assert drawn.x1_us[drawn.kind == IDLE].tolist() == [400.0] and drawn.table[1][5] == "8.00 kB"
 
 
+def test_a_step_begins_with_its_first_message() -> None:
+    rows = [
+        (0, COMM, "all_gather", "g0", 20, 60, 0),
+        (0, COMPUTE, "forward", "F0", 60, 100, 0),
+    ]
+    drawn = scene.timeline(from_rows(rows, num_ranks=1, origin="simulated"))
+    idle = drawn.kind == IDLE
+    assert (drawn.x0_us[idle].tolist(), drawn.x1_us[idle].tolist()) == ([0.0], [40.0])
+    assert (drawn.start_us, drawn.end_us) == (0.0, 80.0), "its span, 80 us, and no more"
+
+
 @pytest.mark.parametrize("num_boxes", [4_000, 40_000])
 def test_level_of_detail_keeps_the_share_of_every_kind_on_every_row(num_boxes: int) -> None:
     drawn = scene.timeline(busy(num_boxes))

@@ -44,6 +44,8 @@ class Request:
     """cells by the file names that Python has given them"""
     language: str
     """what they speak: "en" or "zh\""""
+    deepspeed: bool = False
+    """whether they may train with DeepSpeed"""
 
     @property
     def call_file(self) -> Path:

@@ -5,11 +5,12 @@ tensor code and no thread, so a fork of it is safe and takes milliseconds, and n
 one run into the next. It lives as long as the notebook's end of its socket: when that closes, it
 kills every rank, removes the folder and goes.
 
-It is ``Ready`` once it has imported torch. What only some ranks need (FSDP, DeepSpeed, ...) it
+It is ``Ready`` once it has imported torch. What only some ranks need (FSDP, pipelining, ...) it
 imports later, a module at a time, in quiet moments: a rank of the first run imports that itself.
 Where one run follows another without such a moment, the second waits until everything is there:
 ranks that import for themselves, run after run, would cost more. Then it says ``Complete`` and
-forks a few spares ahead.
+forks a few spares ahead. DeepSpeed, and the compiler that it imports, are among these modules once
+a run has named it: they take as long as all the others.
 
 A ``Launch`` with open sockets starts a run. An ``Order`` makes a spare one of its ranks. Over the
 run's own socket the zygote answers ``Forked``, later ``Exited`` for each rank, and takes ``Kill``.
@@ -56,15 +57,16 @@ LATER = (
 )
 """What some ranks need. A launch may have to wait for one of them: so the large ones (torch._dynamo
 is one of pipelining's own) stand there by themselves, none longer than half a second."""
-LATER_ON_CPU = (
-    "accelerate",
+LATER_ON_CPU = ("accelerate",)
+"""What some ranks need where there is no GPU."""
+DEEPSPEED = (
     "deepspeed",
     "deepspeed.pipe",
     "torch._functorch.aot_autograd",
     "torch._inductor.lowering",
     "deepspeed.runtime.zero.muon.original_muon",
 )
-"""What some ranks need where there is no GPU; DeepSpeed imports torch._inductor."""
+"""What DeepSpeed's ranks need where there is no GPU; it imports torch._inductor."""
 FIRST_SPARES = 4
 MOST_SPARES = 8
 LEAVING_S = 0.2  # ranks that have told their result are gone by then
@@ -75,9 +77,12 @@ class Zygote:
     """The zygote's whole state: its socket to the notebook, the modules that it has still to
     import, the runs whose ranks are alive, and spare processes."""
 
-    def __init__(self, control: socket.socket, later: tuple[str, ...]) -> None:
+    def __init__(
+        self, control: socket.socket, later: tuple[str, ...], deepspeed: tuple[str, ...]
+    ) -> None:
         self.control = control
         self.later = list(later)
+        self.deepspeed = list(deepspeed)  # no run has needed them yet
         self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
         self.spares: list[tuple[int, socket.socket]] = []  # forked ahead of their order
         self.num_spares = FIRST_SPARES
@@ -133,8 +138,19 @@ class Zygote:
         while self.later and not self.runs:
             self.prepare()
 
+    def add_deepspeed(self) -> None:
+        """From now on its modules are among those that ranks need; spares forked without them end
+        when their order's socket does."""
+        self.later += self.deepspeed
+        self.deepspeed = []
+        for _, order in self.spares:
+            order.close()
+        self.spares = []
+
     def fork(self, launch: Launch, fds: list[int]) -> None:
         """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
+        if launch.request["deepspeed"] and self.deepspeed:
+            self.add_deepspeed()
         if self.has_forked and self.later:
             self.complete()
         self.has_forked = True
@@ -309,12 +325,14 @@ def main() -> None:
     gc.disable()  # imports leave little garbage; to look for it takes a fifth of their time
     _load(*FIRST)
     later = LATER
+    deepspeed: tuple[str, ...] = ()
     if os.environ.get("LABKIT_GPUS", "0") == "0":
         later = (*LATER, *LATER_ON_CPU)
+        deepspeed = DEEPSPEED
         # the first call imports the devices' modules; a rank then need not
         sys.modules["torch"].manual_seed(0)
         _remember_cpu(folder)
-    zygote = Zygote(control, later)
+    zygote = Zygote(control, later, deepspeed)
     messages.send(control, Ready())
     try:
         zygote.serve()
