@@ -28,8 +28,8 @@ from labkit.precision import check
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
-FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FORMATS |= {"fp8 e4m3": torch.float8_e4m3fn, "fp8 e5m2": torch.float8_e5m2}
+FORMATS = {"bf16": torch.bfloat16, "fp8 e4m3": torch.float8_e4m3fn}
+FORMATS |= {"fp8 e5m2": torch.float8_e5m2, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def gaps(info):
@@ -112,7 +112,7 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. (Without masters the list `masters` is the list of the weights themselves.) In the last step we also count the weights that the optimizer left exactly as they were, among those that had a gradient.
+# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. (In fp32 and in pure bf16, `masters` is the list of the weights themselves. The third run has fp32 copies for its optimizer, which are set back to the rounded weights after each step: that is the last loop.) In the last step we also count the weights that the optimizer left exactly as they were, among those that had a gradient.
 
 
 # %%
@@ -169,7 +169,7 @@ lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 st
 lab.table({"step": step, "loss": loss} for step, loss in zip(steps, right))
 
 # %% [markdown]
-# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, further with every step, and so does an optimizer in fp32 without masters. (The table is the loss of fp32 itself, to compare with.) Compare the two upper lines at the right end: most of the loss is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates fall under half a gap.)
+# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, and so does an optimizer in fp32 without masters. Compare the two upper lines at the right end: most of the gap is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. The gap is still small beside the table, the loss of fp32 itself. But it grows, and pure bf16 has no way to catch up. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates fall under half a gap.)
 #
 # ### Cures without masters
 #
@@ -296,7 +296,7 @@ made = {"embedding": stream, "norm": normed, "product": product, "loss": loss}
 lab.table([{name: str(tensor.dtype) for name, tensor in made.items()}])
 
 # %% [markdown]
-# Products come out in bf16; norms, the stream between blocks and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey. (With NCCL take `bf16_compress_hook`, which gloo refuses: fp16 has few small numbers, as the next section shows.) Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
+# Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey. (With NCCL take `bf16_compress_hook`, which gloo refuses: fp16 has few small numbers, as the next section shows.) Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
 
 # %%
 kept = lab.guess(
@@ -336,7 +336,7 @@ lab.table(rows)
 #
 # ### What a block keeps
 #
-# Why not half? This toy spends much of its bill on 256 logits for each token, whose loss is fp32 in any case. So let us look at one block of a wider model alone, in bytes for each token and unit of width:
+# Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. So let us look at one block of a wider model alone, in bytes for each token and unit of width:
 
 
 # %%
@@ -358,7 +358,7 @@ found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.num
 lab.table([found])
 
 # %% [markdown]
-# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: the stream is saved twice in fp32, and the other 14 numbers in bf16. The casts shrink beside a larger batch, so a real model keeps a little over half. The messages stay whole, since the gradients are fp32; only the hook, or a model in bf16, halves them.
+# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: the residual stream is saved twice in fp32, and the other 14 numbers in bf16. The casts shrink beside a larger batch, so a real model keeps a little over half. The messages stay as large, since the gradients are fp32; only the hook, or a model in bf16, halves them.
 #
 # ### Sums in 16 bits
 #
@@ -379,7 +379,7 @@ def mean_in_fp16():
 lab.launch(mean_in_fp16)
 
 # %% [markdown] sections="S3, 19.2.3"
-# Infinity. DDP is wiser and divides first. The price is at the small end: a small gradient divided by N may become zero. bf16 has neither trouble, at the price of fewer digits in the sum.
+# Infinity. (*Pretend device*, if the line above says so: a CPU that answers to a device's name. We come to it below.) DDP is wiser and divides first. The price is at the small end: a small gradient divided by N may become zero. bf16 has neither trouble, at the price of fewer digits in the sum.
 #
 # ## The loss scale
 #
@@ -408,7 +408,7 @@ axes = {"x": "loss scale", "y": "error", "log_x": True, "log_y": True, "joined":
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# There is a window again. Without a scale this batch of 1024 tokens is still well. But a scale of 1/256 does what 256 times as many tokens would do, so follow the line to the left: a larger batch moves the whole window to the right. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**. bf16 needs none of it.
+# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do, so follow the line to the left: a larger batch moves the whole window to the right. At the right dashed line, the first scale tried above the last dot, some gradients are infinite. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
@@ -494,7 +494,7 @@ lab.launch(both_ways)
 # %% [markdown] sections="10.7.4"
 # Each for itself, rank 1 skips the step and rank 0 takes it. From then on the ranks scale their gradients differently, and what they add up means nothing. One more all-reduce mends it, of one number: the MAX of "I have seen an infinity". FSDP2 sends it by itself, so the plain `GradScaler` is enough, and rank 0 halves its scale, too.
 #
-# The same goes for the length of the gradient, by which it is clipped. A rank knows its own slice; the *squares* of the slices' norms add up.
+# The same goes for the length (the norm) of the gradient, by which it is clipped. A rank knows its own slice; the *squares* of the slices' norms add up.
 #
 # ### Exercise 1. One step of sharded mixed precision
 #
@@ -599,6 +599,8 @@ norms = {"LayerNorm": torch.nn.LayerNorm, "BatchNorm": torch.nn.BatchNorm1d}
 lab.table([{name: norm_error(norm) for name, norm in norms.items()}])
 
 # %% [markdown]
+# BatchNorm's gradient is another one; LayerNorm's is off by rounding.
+#
 # Second, unequal microbatches. You won't see it while all sequences have the same length. Real ones are padded, and the loss is the mean over real tokens, so the mean of means is another number. Take two microbatches of four sequences: in one each sequence has 32 real tokens, in the other 4. How many times as much does a token of the short ones weigh?
 
 # %%
@@ -654,7 +656,7 @@ axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined
 lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 
 # %% [markdown]
-# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. So DeepSpeed and Megatron keep a **[main gradient](GLOSSARY.md#main-gradient)** in fp32. That is the `megatron` recipe above, and its two bytes more.
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. So Megatron keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32, and so does DeepSpeed if told to (`grad_accum_dtype`). That is the `megatron` recipe above, and its two bytes more.
 #
 # ### Exercise 2. The mean over all real tokens
 #
@@ -697,20 +699,18 @@ def clipped(order):
     net = model.Transformer(2, 32, 2, max_len=32)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4096.0)
-    for number in range(4):
-        tokens, targets = model.story_tokens(4, 32, seed=4 * dist.get_rank() + number)
-        scaler.scale(model.loss(net(tokens), targets) / 4).backward()
-    grads = [weight.grad for weight in net.parameters()]
+    tokens, targets = model.story_tokens(16, 32, seed=dist.get_rank())
+    scaler.scale(model.loss(net(tokens), targets)).backward()
     for action in order:
         if action == "unscale_":
             scaler.unscale_(optimizer)
         elif action == "clip":
             torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
         else:
-            for grad in grads:
-                dist.all_reduce(grad)
-                grad /= dist.get_world_size()
-    return flat(grads)
+            for weight in net.parameters():
+                dist.all_reduce(weight.grad)
+                weight.grad /= dist.get_world_size()
+    return flat(weight.grad for weight in net.parameters())
 
 
 # %%
@@ -819,7 +819,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `keep` climbs through the forward, block by block, and comes down again in the backward. `recompute` hardly climbs: eight inputs. Then each block in its turn, the last one first, is there in full for a moment. These are the teeth, and the first tooth is the highest, because below it lie the inputs of all the others.
+# The axis counts tensors that autograd saves or lets go, not seconds. `keep` climbs through the forward, block by block, up to its summit, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it is over at 8, and all to the right of it is backward. There each block in its turn, the last one first, is there in full for a moment. These are its teeth, and the first tooth is the highest, because below it lie the inputs of all the others.
 #
 # So the last block gains nothing: when the backward begins, it is needed at once and in full, recomputed or not. Seven of eight is the best.
 #
@@ -850,27 +850,12 @@ check.checkpoint_blocks(my_blocks)
 # %%
 check.hint("checkpoint_blocks")
 
-# %% [markdown]
-# Where all blocks are alike, the formula is short. It is held against the nine steps that we measured; both of its numbers, a block in full and an input, are measured, too. (If you are still at the exercise, look away.)
-
-# %%
-full, inputs = kept_by(chain[0], batch), batch.nbytes
-
-
-def peak(k):
-    """Bytes at the highest point of a step with the first k blocks recomputed."""
-    held = [inputs if i < k else full for i in range(8)]
-    return max(sum(held[:i]) + full for i in range(8))
-
-
-# %%
-lab.table(
-    {"recomputed": k, "measured_bytes": peaks[k], "too much by": peaks[k] - peak(k)}
-    for k in range(9)
-)
-
 # %% [markdown] sections="S4"
-# To the byte.
+# <details><summary>Answer: the formula</summary>
+#
+# When the backward reaches block i, all that the blocks before it hold is there, and block i in full. The peak is the largest of these sums: `max(sum(held[:i]) + kept_bytes[i] for i in range(len(held)))`, where `held` has the input of a recomputed block, and all of another.
+#
+# </details>
 #
 # ### torch's way, and its keyword
 #
@@ -924,7 +909,7 @@ lab.table(rows)
 #
 # <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
 #
-# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. Run it: `(32 * inputs / full) ** 0.5` is below two, so up to some 32 blocks it is best to recompute each alone.
+# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. Run it: `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below two, so up to some 32 blocks it is best to recompute each alone.
 #
 # </details>
 #
@@ -984,7 +969,7 @@ lab.table([{name: off(dropped(way), plain) for name, way in ways.items()}])
 #
 # ## On a device that is full
 #
-# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. Let's see that happen. Ranks stand on **[pretend devices](GLOSSARY.md#pretend-device)** now, even where there are GPUs: real tensors, in a memory of their own that we can make as small as we like. A pretend device follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
+# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. Let's see that happen. For that we use **[pretend devices](GLOSSARY.md#pretend-device)**, even where there are GPUs: a CPU with a memory of its own, which we can make as small as we like. It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
 
 
 # %%
@@ -1073,7 +1058,7 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# (With fp16 in place of bf16, add `GradScaler`.) We run it on two ranks with one microbatch and with four, and recompute all blocks but the last, or none:
+# (With fp16 in place of bf16, add `GradScaler`.) We run it on two ranks three ways: plain, with all blocks but the last recomputed, and with that in four microbatches:
 
 
 # %%
@@ -1107,11 +1092,11 @@ lab.table(
 )
 
 # %% [markdown]
-# Recomputation changes not one loss in five steps. Four microbatches change them by rounding, that of bf16 products. (Kept for the backward; the block that is being recomputed comes on top, as a tooth.)
+# Recomputation changes not one loss in five steps. Four microbatches change them by rounding, that of bf16 products. (The meter does not see the block that torch is recomputing. Here that changes no peak: by then the last block, as large, and the logits have been let go.)
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* (`mixed`, `megatron`, FSDP's `MixedPrecision`) activations and messages halve. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 cut down to fp16's digits, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
+# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* activations halve, and messages as well if gradients are sent in bf16 (`mixed`, or FSDP's `reduce_dtype`); with `megatron` they stay fp32. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 cut down to fp16's digits, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit, and never for less memory of the states.
 # - **Recomputation:** last, since it makes every step longer: by 22 % if you count, by a third at most if blocks are large.
@@ -1124,14 +1109,21 @@ after = before.but(precision="bf16", recipe="mixed")
 planner.card(before, after)
 
 # %% [markdown]
-# It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded, so the optimizer's part grows only from 6.7 to 10.1 GB. With `megatron` the gradients would stay whole, another 13.5 GB, and it would still fit.
+# It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded, so the optimizer's part grows only from 6.7 to 10.1 GB. With `megatron` the gradients would stay fp32, another 13.5 GB, and it would still fit.
 #
 # Don't take the days at their word. The planner's constants are those of Megatron on one node, with nothing failing: two thirds of the cards' peak. Published runs on thousands of GPUs report 38 to 46 % ([MFU](GLOSSARY.md#mfu), chapter 18), and then it is half as long again.
 #
-# Now turn it yourself. Set the recomputation to full: what happens to the yellow part, and to the step?
+# Now turn it yourself. Set the recomputation to full: what happens to the yellow part, and what would it cost?
 
 # %%
 after.board()
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# It shrinks to the inputs of the blocks and one block in full. The step gets 31 % longer, for the planner counts a whole forward more: `planner.card(after, after.but(recompute="full"))`.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary

@@ -71,7 +71,7 @@ by_hand = lab.launch(two_stages, ranks=2, record=True)
 by_hand
 
 # %% [markdown]
-# This was measured, on two real processes; [gloo](GLOSSARY.md#gloo) is the library that carried their messages. Look at the boxes: they never overlap in time. Rank 1 stands ready and waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns. (The column at the right, *peak in flight*, counts the microbatches whose activations a rank holds. It is 1 here; leave it until we come to 1F1B.)
+# This was measured, on two real processes; [gloo](GLOSSARY.md#gloo) is the library that carried their messages. (*Pretend device*, if the badge says so: a CPU plays the card.) A thin bar under a row is the time that the rank stood waiting for a message; a send is over too soon to be seen. How long a box is depends on what else your machine does, so look at the order only: the boxes never overlap in time. Rank 1 stands ready and waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns. (The column at the right, *peak in flight*, counts the microbatches whose activations a rank holds. It is 1 here; leave it until we come to 1F1B.)
 #
 # At least the result is right. Here is the same batch on one process, and the largest difference between its gradients and those of our two ranks:
 
@@ -112,8 +112,6 @@ step.compare()
 
 # %% [markdown]
 # Above is what theory predicts, below what four processes did. The share of time in which ranks wait is called the [bubble](GLOSSARY.md#bubble). One of p ranks works here, so it is $(p-1)/p$, or 75 %.
-#
-# The thin marks under a rank are the messages that it stood waiting for.
 #
 # This step sent two pieces of a batch through the pipeline, one after the other. Eight pieces would change nothing, and neither would a hundred. As long as only one piece is on its way, three ranks wait, however many pieces follow.
 #
@@ -206,12 +204,18 @@ check.hint("real_pipeline")
 #
 # The next cell shows both timelines of GPipe in the trace viewer, with every message. (A send that nobody waits for is drawn until torch next looks whether it has arrived, so don't read a duration into it.) Point at a box, and you see its times and the same action in the other half. Click a message, and an arrow shows who receives it. Drag over a stretch of time, and you read what each rank did in it.
 #
-# Now use it. In the lower half rank 0 waits a little before B1, and in the upper half it doesn't. Which message does it wait for, and when did rank 1 send it? After a click the keys work too: `+` and `-` zoom, `0` shows everything, the arrows move, `n` and `p` go to the next and the previous box.
+# Now use it. In the lower half rank 0 waits a little before some of its backwards, and in the upper half it never does after B0. Take the widest such gap. Which message ends it, and had rank 1 finished that backward late, or only sent it late? After a click the keys work too: `+` and `-` zoom, `0` shows everything, the arrows move, `n` and `p` go to the next and the previous box.
 
 # %%
 widgets.trace(step.predict(), step.compare().run, title=step.title())
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The gradient that rank 1 sends after the same backward. Follow the arrow back. If rank 1's box ends just before, rank 1 was late itself, so look at *its* gap in the same way; if not, the message was slow.
+#
+# </details>
+#
 # ### How many microbatches are enough?
 #
 # Four ranks again. From how many microbatches on is the bubble at most 10 %?
@@ -301,7 +305,7 @@ for rank, (gpipe, ours) in enumerate(zip(*runs)):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown]
-# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly, so the count is the memory. (Rank 3 holds a little more than the others, because the head and the loss are there.) So 1F1B doesn't shrink the bubble by itself, but it lets you take the large m that does.
+# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly, so the count is the memory. (Under GPipe rank 3 holds a little more than the others, because the head and the loss are there.) So 1F1B doesn't shrink the bubble by itself, but it lets you take the large m that does.
 
 # %% [markdown]
 # ## Schedules that shrink the bubble
@@ -327,11 +331,11 @@ interleaved = few.but(schedule="interleaved_1f1b")
 lab.show(interleaved.predict(), title=interleaved.title())
 
 # %% [markdown]
-# Both pictures have four microbatches, so that the boxes can be read: `4F0` is stage 4, forward, microbatch 0, and the lighter boxes are a rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
+# Both pictures have four microbatches, so that the boxes can be read: `4B0` is stage 4, backward, microbatch 0. A narrow box leaves the stage out; the lighter boxes are always the rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
-# For eight microbatches and v = 2 that is 3 of 19 slots. The price is twice as many messages. (*Peak in flight* counts a microbatch once for each stage that holds it, and such a stage is half as large.)
+# For eight microbatches and v = 2 that is 3 of 19 slots. It has two prices. There are more messages: seven borders between stages instead of three. And there is more memory. *Peak in flight* counts a microbatch once for each stage that holds it, and such a stage is half as large, so the 8 of this picture is 1F1B's 4. But with eight microbatches rank 0 reaches 11, or 5.5 whole ones.
 #
 # ### Zero bubble: a backward in two parts
 #
@@ -342,9 +346,9 @@ half = few.but(schedule="zb_h1")
 lab.show(half.predict(), title=half.title())
 
 # %% [markdown]
-# Compare it with 1F1B two pictures up. There every rank but the last waits between its last backwards; here a W lies in each of those gaps, and the step is shorter.
+# Compare it with 1F1B two pictures up. There every rank but the last waits between its last backwards; here a W lies in each of those gaps. So a rank of 1F1B waits for $(p-1)(F+I+W)$, here 225 ms, and one of ZB-H1 for $(p-1)(F+I-W)$, 75 ms. Look at *peak in flight*, too: a microbatch is held until its W is done, so every rank holds 4 now, where 1F1B had 4, 3, 2 and 1. The fullest rank holds no more than before.
 #
-# **ZBV** does both at once, two stages a rank, laid out in a V, and a backward in two parts. Here are three ranks and six microbatches:
+# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches, so that the boxes can be read:
 
 # %%
 zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
@@ -373,7 +377,7 @@ rows = []
 for name, pair in pairs.items():
     shares = bubble(pair.predicted), bubble(pair.measured)
     row = {"schedule": name, "predicted_share": shares[0], "measured_share": shares[1]}
-    row["gap_share"] = shares[1] - shares[0]
+    row["gap (points)"] = round(100 * (shares[1] - shares[0]), 1)
     held = max(rank["peak_activation_bytes"] for rank in pair.run)
     rows.append(row | {"held (kB)": round(held / 1000)})
 lab.table(rows)
@@ -381,7 +385,7 @@ lab.table(rows)
 # %% [markdown]
 # Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B; the last column is the fullest rank's activations. (Interleaved ZB, the only one you haven't met, is interleaved 1F1B with its backwards in two parts.)
 #
-# Now compare the two bubbles. Measured ones are larger, and as a rule a schedule that cuts finer loses more: a rank has 16 boxes under GPipe and 1F1B, 24 under ZB-H1, 32 when interleaved and 48 in the last two rows, and there is work between any two. But boxes aren't all: the last two rows have equally many. Each row is one run, so ask where the time went before you believe it: `step.compare()` tells. And is ZBV free? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
+# Now compare the two bubbles. Measured ones are larger, and as a rule a schedule that cuts finer loses more: a rank has 16 boxes under GPipe and 1F1B, 24 under ZB-H1, 32 when interleaved and 48 in the last two rows, and there is work between any two. But boxes aren't all: the last two rows have equally many. Each row is one run, so ask where the time went before you believe it: under the picture of `pairs["ZBV"]` it is told. And is ZBV free? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
 #
 # (One thing the stated times hide: nobody wants the gradient of the tokens, so the real I of stage 0 is empty, and torch does all of its backward in W. Here its I takes the stated time like every other.)
 #
@@ -395,12 +399,14 @@ step.board()
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Free messages: 27.3 % against 15.8 %. At 20 ms: 47.6 % against 41.7 %, so the lead has halved. Twice as many messages stand in the way, each as dear as before, between actions half as long. At 50 ms interleaving is the worse of the two.
+# Free messages: 27.3 % against 15.8 %. At 20 ms: 47.6 % against 41.7 %, so the lead has halved. More than twice as many messages stand in the way, each as expensive as before, between actions half as long. At 50 ms interleaving is the worse of the two.
 #
 # </details>
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
+#
+# Could you write 1F1B with the `send` and `recv` of exercise 1? Take care: a rank sends an activation on and waits for a gradient from the same neighbour, who does the reverse. With blocking calls the two can wait for each other for ever. Libraries post both at once (`dist.batch_isend_irecv`), and that is one reason to use one.
 #
 # ### torch.distributed.pipelining
 #
@@ -447,22 +453,7 @@ by_torch[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes the model as a list of layers and cuts it by itself. `train_batch` then runs forward, backward and update. How it cuts is called `partition_method`.
-
-
-# %%
-def passes(rank):
-    """The forwards and backwards of a rank, in DeepSpeed's order."""
-    from deepspeed.runtime.pipe.schedule import TrainSchedule
-
-    names = []
-    for commands in TrainSchedule(micro_batches=8, stages=4, stage_id=rank):
-        names += [each.name for each in commands]
-    return "".join(name[0] for name in names if name in ("ForwardPass", "BackwardPass"))
-
-
-# %% [markdown] sections="8.6.2"
-# `"uniform"` means as many layers for each stage. Does one say so in the JSON configuration, or as an argument? We do both: `net` trains with the entry in its configuration, and `even` is only cut.
+# `PipelineModule` takes the model as a list of layers and cuts it by itself. `train_batch` then runs forward, backward and update. How it cuts is called `partition_method`: `"uniform"` means as many layers for each stage. We say so twice: `net` trains with the entry in its configuration, `even` is only cut, by an argument.
 
 
 # %%
@@ -483,8 +474,21 @@ def deepspeed_pipeline(config):
         batch = zip(tokens.split(1), targets.split(1))
         losses.append(engine.train_batch(batch).item())
     cuts = {"in the JSON": list(map(int, net.parts)), "argument": even.parts}
-    order = passes(dist.get_rank())
-    return {"losses": torch.tensor(losses), "order": order, "cuts": cuts}
+    return {"losses": torch.tensor(losses), "order": passes(), "cuts": cuts}
+
+
+# %% [markdown] sections="8.6.2"
+# Is its order 1F1B, too? DeepSpeed has no picture, but its list of commands can be read:
+
+
+# %%
+def passes():
+    """The forwards and backwards of this rank, in DeepSpeed's order."""
+    from deepspeed.runtime.pipe.schedule import TrainSchedule
+
+    schedule = TrainSchedule(micro_batches=8, stages=4, stage_id=dist.get_rank())
+    names = [command.name for commands in schedule for command in commands]
+    return "".join(name[0] for name in names if name in ("ForwardPass", "BackwardPass"))
 
 
 # %%
@@ -497,27 +501,20 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, ranks=4)
 lab.difference(torch.tensor(by_torch[3]), by_deepspeed[3]["losses"])
 
 # %% [markdown]
-# That is the largest difference from torch's losses: nothing but rounding. The order is the same too. These are the forwards and backwards of the last rank, and of the first:
+# That is the largest difference from torch's losses: none (on some machines, rounding). Here are the forwards and backwards of the last rank, and of the first:
 
 # %%
 by_deepspeed[3]["order"], by_deepspeed[0]["order"]
 
-# %% [markdown]
-# One forward and one backward in turn: 1F1B. And the cut? Each list says at which of the six layers (embedding, four blocks, head) a stage begins, and where the last one ends.
-
-# %%
-by_deepspeed[0]["cuts"]
-
 # %% [markdown] sections="8.6.2"
-# Only the argument works: two stages of two layers, two of one. The entry in the JSON is silently ignored, and DeepSpeed does what it does by default, which is to balance the number of *parameters*.
+# One forward and one backward in turn: 1F1B.
 #
 # <details><summary>Erratum 8.6.2: how to cut, in the JSON configuration</summary>
 #
-# The textbook writes `partition_method` into the JSON. There it changes nothing, as the two lists show; it is an argument of `PipelineModule`.
+# The textbook writes `partition_method` into the JSON. There it changes nothing: DeepSpeed does what it does by default, which is to balance the number of *parameters*. It is an argument of `PipelineModule`. Run it: `by_deepspeed[0]["cuts"]` says at which of the six layers (embedding, four blocks, head) each stage begins. Only with the argument two stages have two layers and two have one.
 #
 # </details>
-
-# %% [markdown] sections="8.6.2"
+#
 # ### Megatron
 #
 # Megatron-LM, with which many of the largest models were trained, hides the same loop behind `get_forward_backward_func()` of `megatron.core.pipeline_parallel`: it gives you one function for no pipelining, 1F1B or interleaved 1F1B, and there is no `loss.backward()` in your code. (We don't run it here; this is what its repository says.)
@@ -542,7 +539,7 @@ flushed = pipedream_run.launch(4, 8, flush_every=4, forward_us=25_000)
 lab.show(flushed, title="1F1B with a flush after every 4 microbatches")
 
 # %% [markdown]
-# Both pictures have eight microbatches. In the second one there is a hole in the middle, because the pipeline drains and fills anew. The first one fills once: from rank 0's first backward to its last forward it is full, which is called its steady state, and in theory nobody waits there. Without a flush, the order is that of 1F1B with m = 8; with one after every fourth, it is twice 1F1B with m = 4:
+# Both pictures have eight microbatches, and a run has to end, so in both the last boxes drain. Look at the middle. In the second picture there is a hole, because the pipeline drains and fills anew. The first one fills once: from rank 0's first backward to its last forward it is full, which is called its steady state, and in theory nobody waits there. Without a flush, the order is that of 1F1B with m = 8; with one after every fourth, it is twice 1F1B with m = 4:
 
 # %%
 whole_runs = {
@@ -702,24 +699,6 @@ lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # In this picture rank 0 gets to B0 in step 10, counted from 0, and the chart has 14 steps. Charts in which it stands in step 4 are common; nothing could run them.
 #
-# <details><summary>Erratum 8.6.1: the GPipe chart</summary>
-#
-# The textbook lets every rank begin its backwards on its own, ranks 0 and 1 in step 5, the others one and two steps later. That is before rank 3 has even done its forward of microbatch 3. In the picture above, rank 0 can do B0 in step 10. The order can run; 12 of the 32 boxes stand too early.
-#
-# </details>
-#
-# <details><summary>Erratum 10.3.2: a chart called 1F1B</summary>
-#
-# It has `F0 F1 F2 F3 B0 B1 B2 B3` on every rank. That is the order of GPipe, with four microbatches held by every rank, and rank 0's B0 in step 4. Compare it with `print(step.but(microbatches=4).order())`.
-#
-# </details>
-#
-# <details><summary>Erratum 19.3.2: the GPipe chart</summary>
-#
-# Here the backwards run from B3 to B0, which is a fine order (GPipe's paper does it too). But rank 0 starts B3 in step 4, one step after its own forward of it, and it can be there in step 10 at the earliest.
-#
-# </details>
-#
 # Write the program that finds what is wrong with a drawn schedule. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. Rank r holds stage r. Return `(rank, step)` of the first box that can't run where it stands (earliest step, then lowest rank), or None.
 
 
@@ -751,6 +730,27 @@ check.chart_fault(my_fault)
 
 # %%
 check.hint("chart_fault")
+
+# %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
+# Three charts of a textbook on which you can try it:
+#
+# <details><summary>Erratum 8.6.1: the GPipe chart</summary>
+#
+# The textbook lets every rank begin its backwards on its own, ranks 0 and 1 in step 5, the others one and two steps later. That is before rank 3 has even done its forward of microbatch 3. In the picture above, rank 0 can do B0 in step 10. The order can run; 12 of the 32 boxes stand too early.
+#
+# </details>
+#
+# <details><summary>Erratum 10.3.2: a chart called 1F1B</summary>
+#
+# It has `F0 F1 F2 F3 B0 B1 B2 B3` on every rank. That is the order of GPipe, with four microbatches held by every rank, and rank 0's B0 in step 4. Compare it with `print(step.but(microbatches=4).order())`.
+#
+# </details>
+#
+# <details><summary>Erratum 19.3.2: the GPipe chart</summary>
+#
+# Here the backwards run from B3 to B0, which is a fine order (GPipe's paper does it too). But rank 0 starts B3 in step 4, one step after its own forward of it, and it can be there in step 10 at the earliest.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary
