@@ -359,7 +359,7 @@ lab.show(zbv.predict(), title=zbv.title())
 #
 # ### All of them, for real
 #
-# The same model of eight blocks, six schedules, on real ranks:
+# The same model of eight blocks, five schedules, on real ranks:
 
 # %%
 names = {
@@ -367,7 +367,6 @@ names = {
     "1F1B": "1f1b",
     "interleaved 1F1B": "interleaved_1f1b",
     "ZB-H1": "zb_h1",
-    "interleaved ZB": "interleaved_zb",
     "ZBV": "zbv",
 }
 pairs = {name: step.but(schedule=key).compare() for name, key in names.items()}
@@ -383,9 +382,9 @@ for name, pair in pairs.items():
 lab.table(rows)
 
 # %% [markdown]
-# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B; the last column is the fullest rank's activations. (Interleaved ZB, the only one you haven't met, is interleaved 1F1B with its backwards in two parts.)
+# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B; the last column is the fullest rank's activations.
 #
-# Now compare the two bubbles. Measured ones are larger, and as a rule a schedule that cuts finer loses more: a rank has 16 boxes under GPipe and 1F1B, 24 under ZB-H1, 32 when interleaved and 48 in the last two rows, and there is work between any two. But boxes aren't all: the last two rows have equally many. Each row is one run, so ask where the time went before you believe it: under the picture of `pairs["ZBV"]` it is told. And is ZBV free? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
+# Now compare the two bubbles. Measured ones are larger, and as a rule a schedule that cuts finer loses more: a rank has 16 boxes under GPipe and 1F1B, 24 under ZB-H1, 32 when interleaved and 48 under ZBV, and there is work between any two. Each row is one run, so ask where the time went before you believe it: it stands under the picture of `pairs["ZBV"]`. And is ZBV free? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
 #
 # (One thing the stated times hide: nobody wants the gradient of the tokens, so the real I of stage 0 is empty, and torch does all of its backward in W. Here its I takes the stated time like every other.)
 #
@@ -583,26 +582,26 @@ lab.table(late, title="Versions of the weights, and those of microbatch 7")
 # %% [markdown]
 # The column *forward used* has the version that the forward of microbatch 7 used, *newest* the newest one when its gradient came. Stage s holds $p-s$ versions, and its gradients come $p-1-s$ updates late. Such gradients are called [stale](GLOSSARY.md#staleness).
 #
-# What does that cost? The next cell trains on the same 48 microbatches with the same learning rate, four times: with an update after every microbatch and after every eighth, on one process, where nothing is stale, and on four stages.
+# What does that cost? The next cell trains on the same 24 microbatches with the same learning rate, four times: with an update after every microbatch and after every eighth, on one process, where nothing is stale, and on four stages.
 
 
 # %%
 def mean_loss(num_ranks, flush_every=None):
-    """Of the last 16 of 48 microbatches."""
+    """Of the last 8 of 24 microbatches."""
     run = pipedream_run.launch(
-        num_ranks, 48, flush_every=flush_every, learning_rate=0.3
+        num_ranks, 24, flush_every=flush_every, learning_rate=0.3
     )
-    return sum(run[num_ranks - 1]["losses"][-16:]) / 16
+    return sum(run[num_ranks - 1]["losses"][-8:]) / 8
 
 
 # %%
 every = {"one process": mean_loss(1), "four stages": mean_loss(4)}
 eighth = {"one process": mean_loss(1, 8), "four stages": mean_loss(4, 8)}
 both = {"update every microbatch (PipeDream)": every, "flush every 8 (1F1B)": eighth}
-lab.bars(both, title="Mean loss of the last 16 of 48 microbatches")
+lab.bars(both, title="Mean loss of the last 8 of 24 microbatches")
 
 # %% [markdown]
-# Compare the two bars of each pair, not the pairs: the second pair has only 6 updates where the first has 48, and that alone makes its loss higher. With a flush, four stages do what one process does: Megatron's paper calls that strict optimizer semantics, and keeps the flush for its sake. Without one, the result is a different one. It may even be a little better; one run of 48 microbatches can't show a price. What is lost is the guarantee: the result now depends on the number of stages, and gradients that are later, or a larger learning rate, can make training worse, as the asynchronous workers of chapter 03 showed.
+# Compare the two bars of each pair, not the pairs: the second pair has only 3 updates where the first has 24, and that alone makes its loss higher. With a flush, four stages do what one process does: Megatron's paper calls that strict optimizer semantics, and keeps the flush for its sake. Without one, the result is a different one. It may even be a little better; one run of 24 microbatches can't show a price. What is lost is the guarantee: the result now depends on the number of stages, and gradients that are later, or a larger learning rate, can make training worse, as the asynchronous workers of chapter 03 showed.
 #
 # So two methods go by the name 1F1B. With flushes you have the bubble of GPipe, less memory, one version of the weights, and an exact result. Without them you have no bubble once the pipeline is full, $p-s$ versions, and stale gradients.
 
