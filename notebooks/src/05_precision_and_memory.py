@@ -112,7 +112,7 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. (In fp32 and in pure bf16, `masters` is the list of the weights themselves. The third run has fp32 copies for its optimizer, which are set back to the rounded weights after each step: that is the last loop.) At the end we make one more update with the last gradients, and count the weights that it leaves exactly as they were, among those that have a gradient.
+# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. (The last loop is the third run's: its fp32 copies are set back to the rounded weights.) At the end we make one more update with the last gradients, and count the weights that it leaves exactly as they were, among those that have a gradient.
 
 
 # %%
@@ -170,7 +170,7 @@ lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 st
 lab.table({"step": step, "loss": loss} for step, loss in zip(steps, right))
 
 # %% [markdown]
-# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, and so does an optimizer in fp32 without masters. Compare the two upper lines at the right end: most of the gap is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. The gap is still small beside the table, the loss of fp32 itself. But it grows, and pure bf16 has no way to catch up. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates fall under half a gap.)
+# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, and so does an optimizer in fp32 without masters. Compare the two upper lines at the right end: most of the gap is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. The gap is small beside the loss of fp32, which the table has. But it grows, and pure bf16 has no way to catch up. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates are lost.)
 #
 # ### Cures without masters
 #
@@ -380,7 +380,7 @@ def mean_in_fp16():
 lab.launch(mean_in_fp16)
 
 # %% [markdown] sections="S3, 19.2.3"
-# Infinity. (*Pretend device*, if the line above says so: a CPU that answers to a device's name. We come to it below.) DDP is wiser and divides first. The price is at the small end: a small gradient divided by N may become zero. bf16 has neither trouble, at the price of fewer digits in the sum.
+# Infinity. (*Pretend device*, if it says so above: a CPU that plays one; more below.) DDP is wiser and divides first. The price is at the small end: a small gradient divided by N may become zero. bf16 has neither trouble, at the price of fewer digits in the sum.
 #
 # ## The loss scale
 #
@@ -900,7 +900,7 @@ for name, way in TORCHS.items():
 lab.table(rows)
 
 # %% [markdown] sections="S4, 19.4.2"
-# Ours calls `backward` inside a `backward`. That is called *reentrant*, it is torch's old way as well, and it has the same fault, with a warning that is easily lost in a log. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole and all five layers are trained: `use_reentrant=False`, always.
+# Ours calls `backward` inside a `backward`. That is called *reentrant*; torch's old way does the same, and has the same fault, with a warning that is easily lost in a log. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole and all five layers are trained: `use_reentrant=False`, always.
 #
 # <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
 #
@@ -941,7 +941,7 @@ plain_s, again_s = map(min, zip(*tries))
 ratio.score(again_s / plain_s)
 
 # %% [markdown]
-# Four thirds would be 1.33. But torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the block's multiplications. So count 1 + 2/3 : 3 = 1.22 for large blocks. Yours may lie on either side: below, where the backward takes more than two forwards; above, where blocks are small, because the bookkeeping takes the same time however small a block is.
+# Four thirds would be 1.33. But torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the block's multiplications. So count 1 + 2/3 : 3 = 1.22 for large blocks. Yours may lie below, where the backward takes more than two forwards, or above, since small blocks need as much bookkeeping as large ones.
 #
 # ### The same dropout
 #
@@ -970,7 +970,7 @@ lab.table([{name: off(dropped(way), plain) for name, way in ways.items()}])
 #
 # ## On a device that is full
 #
-# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. Let's see that happen. For that we use **[pretend devices](GLOSSARY.md#pretend-device)**, even where there are GPUs: a CPU with a memory of its own, which we can make as small as we like. It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
+# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. To see that happen we use **[pretend devices](GLOSSARY.md#pretend-device)**, even where there are GPUs: a CPU with a memory of its own, which we can make as small as we like. It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
 
 
 # %%
@@ -1003,7 +1003,7 @@ small = lab.pretend(memory_mib=32)
 lab.launch(device_step, 16, False, ranks=1, devices=small)
 
 # %% [markdown]
-# This is CUDA's message, with "pretend" in place of "CUDA": what was asked for, how much there is, how much is free. The request that failed may be a small one; it is only the one that came last. Now we take the limit away, and measure with and without recomputation. At sixteen sequences it must save a lot. What does it save at two?
+# This is CUDA's message, with "pretend" in place of "CUDA". The request that failed may be a small one; it is only the one that came last. Now we take the limit away, and measure with and without recomputation. At sixteen sequences it must save a lot. What does it save at two?
 
 # %%
 free, sizes = lab.pretend(), {"two sequences": 2, "sixteen sequences": 16}

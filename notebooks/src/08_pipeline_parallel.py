@@ -71,7 +71,7 @@ by_hand = lab.launch(two_stages, ranks=2, record=True)
 by_hand
 
 # %% [markdown]
-# This was measured, on two real processes; [gloo](GLOSSARY.md#gloo) is the library that carried their messages. (*Pretend device*, if the badge says so: a CPU plays the card.) A thin bar under a row is the time that the rank stood waiting for a message; a send is over too soon to be seen. How long a box is depends on what else your machine does, so look at the order only: the boxes never overlap in time. Rank 1 stands ready and waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns. (The column at the right, *peak in flight*, counts the microbatches whose activations a rank holds. It is 1 here; leave it until we come to 1F1B.)
+# This was measured, on two real processes; [gloo](GLOSSARY.md#gloo) is the library that carried their messages. (*Pretend device* in the badge: a CPU plays the card.) A thin bar under a row is the time that the rank stood waiting for a message; a send is over too soon to be seen. How long a box is depends on what else your machine does, so look at the order only: the boxes never overlap in time. Rank 1 stands ready and waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns. (The column at the right, *peak in flight*, counts the microbatches whose activations a rank holds. It is 1 here; leave it until we come to 1F1B.)
 #
 # At least the result is right. Here is the same batch on one process, and the largest difference between its gradients and those of our two ranks:
 
@@ -113,7 +113,7 @@ step.compare()
 # %% [markdown]
 # Above is what theory predicts, below what four processes did. The share of time in which ranks wait is called the [bubble](GLOSSARY.md#bubble). One of p ranks works here, so it is $(p-1)/p$, or 75 %.
 #
-# This step sent two pieces of a batch through the pipeline, one after the other. Eight pieces would change nothing, and neither would a hundred. As long as only one piece is on its way, three ranks wait, however many pieces follow.
+# This step sent two pieces of a batch through the pipeline, one after the other. A hundred would change nothing: as long as only one piece is on its way, three ranks wait.
 #
 # <details><summary>Erratum 8.6.1: a "naive" chart that is not naive</summary>
 #
@@ -151,7 +151,7 @@ idle.score(bubble(step.predict()))
 #
 # So the hatched part never grows with the work: it is always the time of $p-1$ microbatches, and more of them only make it a smaller share. (If one stage is slower than the others, all wait for it at every microbatch, and that is a bubble of its own. Cutting a model evenly is therefore half of the art.)
 #
-# The measured bubble is a little larger. The sentence under the picture says why: messages were not free, actions took a little longer than stated, ranks began late, or there was work between actions, such as the loss.
+# The measured bubble is a little larger. The sentence under the picture says why.
 
 # %% [markdown] sections="8.6.1"
 # <details><summary>Erratum 8.6.1: "about 50 %" for four stages and four microbatches</summary>
@@ -346,7 +346,7 @@ half = few.but(schedule="zb_h1")
 lab.show(half.predict(), title=half.title())
 
 # %% [markdown]
-# Compare it with 1F1B two pictures up. There every rank but the last waits between its last backwards; here a W lies in each of those gaps. So a rank of 1F1B waits for $(p-1)(F+I+W)$, here 225 ms, and one of ZB-H1 for $(p-1)(F+I-W)$, 75 ms. Look at *peak in flight*, too: a microbatch is held until its W is done, so every rank holds 4 now, where 1F1B had 4, 3, 2 and 1. The fullest rank holds no more than before.
+# Compare it with 1F1B two pictures up. There every rank but the last waits between its last backwards; here a W lies in each of those gaps. So a rank of 1F1B waits for $(p-1)(F+I+W)$, here 225 ms, and one of ZB-H1 for $(p-1)(F+I-W)$, 75 ms. A microbatch is held until its W is done, so now every rank holds 4. That is no more than the fullest rank of 1F1B.
 #
 # **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches, so that the boxes can be read:
 
@@ -386,7 +386,7 @@ lab.table(rows)
 #
 # Now compare the two bubbles. Measured ones are larger, and as a rule a schedule that cuts finer loses more: a rank has 16 boxes under GPipe and 1F1B, 24 under ZB-H1, 32 when interleaved and 48 under ZBV, and there is work between any two. Each row is one run, so ask where the time went before you believe it: it stands under the picture of `pairs["ZBV"]`. And is ZBV free? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
 #
-# (One thing the stated times hide: nobody wants the gradient of the tokens, so the real I of stage 0 is empty, and torch does all of its backward in W. Here its I takes the stated time like every other.)
+# (Nobody wants the gradient of the tokens, so the real I of stage 0 is empty. Here it takes the stated time like every other.)
 #
 # ### Turn the knobs
 #
@@ -405,7 +405,7 @@ step.board()
 # %% [markdown] sections="10.3.2"
 # ## The libraries
 #
-# Could you write 1F1B with the `send` and `recv` of exercise 1? Take care: a rank sends an activation on and waits for a gradient from the same neighbour, who does the reverse. With blocking calls the two can wait for each other for ever. Libraries post both at once (`dist.batch_isend_irecv`), and that is one reason to use one.
+# Could you write 1F1B with the `send` and `recv` of exercise 1? A rank sends an activation on and waits for a gradient from the same neighbour, who does the reverse; with blocking calls both can wait for ever. Libraries post the two at once (`dist.batch_isend_irecv`).
 #
 # ### torch.distributed.pipelining
 #
