@@ -161,7 +161,8 @@ def saved(path, num_cells):
 
 
 def test_two_are_executed_at_once_and_begun_are_those_with_the_most_code(tmp_path, monkeypatch):
-    asked, given = [], {}
+    asked = []
+    given = {}
 
     def run(command, env, **_):
         asked.append([str(word) for word in command])
