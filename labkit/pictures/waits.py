@@ -91,7 +91,8 @@ def diagnosis(
         raise ValueError(
             "a report draws how ranks ended; got no endings. A run that was refused has none."
         )
-    odd = finding.ranks if finding else ()
+    ranks = finding.ranks if finding else ()
+    odd = ranks if len(endings) > 1 else ()  # among others
     waits = waits_for(endings)
 
     def build(words: dict[str, str]) -> Sketch:
@@ -101,7 +102,7 @@ def diagnosis(
         states = {state_of(ending, waits) for ending in endings}
         keys, end_px = legend(_keys(states, odd, waits, names), 0, 62 + _ROW_PX * len(rows))
         heading = translated(FAULTS[finding.fault], code) if finding else names["unknown"]
-        who = _listed(odd, names)
+        who = _listed(ranks, names)
         told = "; ".join(_told(row, names) for row in rows)
         return Sketch(
             shapes=(*_drawn(rows, names, _LEFT_PX if waits else 0), *_arrows(waits), *keys),

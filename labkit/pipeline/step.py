@@ -1,6 +1,7 @@
 """The experiment of this subject: one training step of a pipeline, as theory sees it and as real
 ranks do it."""
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -123,10 +124,10 @@ class Step(Experiment):
         schedule."""
         if isinstance(self.schedule, Schedule):
             return self.schedule
-        counts = [self.ranks, self.microbatches]
+        counts = (self.ranks, self.microbatches)
         if self.schedule.startswith("interleaved"):
-            counts.append(self.chunks)
-        return SCHEDULES[self.schedule](*counts)
+            counts = (*counts, self.chunks)
+        return _order(self.schedule, *counts)
 
     def cost(self) -> Cost:
         """What each action and message is predicted to take. Raises ValueError where no time is
@@ -194,3 +195,9 @@ class Step(Experiment):
         said = _WORDS[words.spoken_in(language)]["title"]
         name = self.order().name if isinstance(self.schedule, Schedule) else TITLES[self.schedule]
         return said.format(name, self.ranks, self.microbatches)
+
+
+@functools.lru_cache(maxsize=8)
+def _order(name: str, *counts: int) -> Schedule:
+    """A schedule, made once: its prediction, cost and formula each ask for it."""
+    return SCHEDULES[name](*counts)

@@ -28,8 +28,8 @@ from labkit.precision import check
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)  # tiny models here, and the ranks want the other cores
-FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FORMATS |= {"fp8 e4m3": torch.float8_e4m3fn, "fp8 e5m2": torch.float8_e5m2}
+FORMATS = {"bf16": torch.bfloat16, "fp8 e4m3": torch.float8_e4m3fn}
+FORMATS |= {"fp8 e5m2": torch.float8_e5m2, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def gaps(info):
@@ -112,7 +112,7 @@ def update(weights, masters, optimizer):
 
 
 # %% [markdown]
-# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. (Without masters the list `masters` is the list of the weights themselves.) In the last step we also count the weights that the optimizer left exactly as they were, among those that had a gradient.
+# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. (The last loop is the third run's: its fp32 copies are set back to the rounded weights.) At the end we make one more update with the last gradients, and count the weights that it leaves exactly as they were, among those that have a gradient.
 
 
 # %%
@@ -122,7 +122,7 @@ def flat(tensors):
 
 
 # %%
-def train(kind, num_steps=48):
+def train(kind, num_steps=36):
     torch.manual_seed(0)
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
@@ -136,17 +136,18 @@ def train(kind, num_steps=48):
         loss = model.loss(ddp(tokens).float(), targets)
         loss.backward()
         losses.append(loss.detach())
-        before, had = flat(masters), flat(weight.grad for weight in weights) != 0
         update(weights, masters, optimizer)
         for weight, master in zip(weights, masters):
             if kind == "bf16, fp32 Adam":
                 master.copy_(weight.detach())  # forgets what was rounded away
-    still = (before == flat(masters))[had].float().mean().item()
+    before, has = flat(masters), flat(weight.grad for weight in weights) != 0
+    update(weights, masters, optimizer)
+    still = (before == flat(masters))[has].float().mean().item()
     return torch.stack(losses).unflatten(0, (-1, 12)).mean(1).tolist(), still
 
 
 # %% [markdown]
-# Of the weights that had a gradient, what share does pure bf16 leave as they were?
+# Of the weights that have a gradient, what share does pure bf16 leave as they were?
 
 # %%
 still = lab.guess("share that pure bf16 left as it was, in one step", between=(0, 1))
@@ -157,7 +158,7 @@ runs = {kind: lab.launch(train, kind)[0] for kind in KINDS}
 still.score(runs["bf16"][1])
 
 # %%
-right, steps = runs["fp32"][0], (12, 24, 36, 48)
+right, steps = runs["fp32"][0], (12, 24, 36)
 above = {
     kind: {step: a - b for step, a, b in zip(steps, runs[kind][0], right)}
     for kind in KINDS[1:]
@@ -169,7 +170,7 @@ lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 st
 lab.table({"step": step, "loss": loss} for step, loss in zip(steps, right))
 
 # %% [markdown]
-# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, further with every step, and so does an optimizer in fp32 without masters. (The table is the loss of fp32 itself, to compare with.) Compare the two upper lines at the right end: most of the loss is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates fall under half a gap.)
+# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, and so does an optimizer in fp32 without masters. Compare the two upper lines at the right end: most of the gap is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. The gap is small beside the loss of fp32, which the table has. But it grows, and pure bf16 has no way to catch up. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates are lost.)
 #
 # ### Cures without masters
 #
@@ -296,7 +297,7 @@ made = {"embedding": stream, "norm": normed, "product": product, "loss": loss}
 lab.table([{name: str(tensor.dtype) for name, tensor in made.items()}])
 
 # %% [markdown]
-# Products come out in bf16; norms, the stream between blocks and the loss in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey. (With NCCL take `bf16_compress_hook`, which gloo refuses: fp16 has few small numbers, as the next section shows.) Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
+# Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey. (With NCCL take `bf16_compress_hook`, which gloo refuses: fp16 has few small numbers, as the next section shows.) Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
 
 # %%
 kept = lab.guess(
@@ -336,7 +337,7 @@ lab.table(rows)
 #
 # ### What a block keeps
 #
-# Why not half? This toy spends much of its bill on 256 logits for each token, whose loss is fp32 in any case. So let us look at one block of a wider model alone, in bytes for each token and unit of width:
+# Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. So let us look at one block of a wider model alone, in bytes for each token and unit of width:
 
 
 # %%
@@ -358,7 +359,7 @@ found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.num
 lab.table([found])
 
 # %% [markdown]
-# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: the stream is saved twice in fp32, and the other 14 numbers in bf16. The casts shrink beside a larger batch, so a real model keeps a little over half. The messages stay whole, since the gradients are fp32; only the hook, or a model in bf16, halves them.
+# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: the residual stream is saved twice in fp32, and the other 14 numbers in bf16. The casts shrink beside a larger batch, so a real model keeps a little over half. The messages stay as large, since the gradients are fp32; only the hook, or a model in bf16, halves them.
 #
 # ### Sums in 16 bits
 #
@@ -379,7 +380,7 @@ def mean_in_fp16():
 lab.launch(mean_in_fp16)
 
 # %% [markdown] sections="S3, 19.2.3"
-# Infinity. DDP is wiser and divides first. The price is at the small end: a small gradient divided by N may become zero. bf16 has neither trouble, at the price of fewer digits in the sum.
+# Infinity. (*Pretend device*, if it says so above: a CPU that plays one; more below.) DDP is wiser and divides first. The price is at the small end: a small gradient divided by N may become zero. bf16 has neither trouble, at the price of fewer digits in the sum.
 #
 # ## The loss scale
 #
@@ -401,14 +402,14 @@ def in_fp16(scale):
 
 # %%
 exact = gradient([model.story_tokens(32, 32)])
-errors = {2.0**power: off(in_fp16(2.0**power), exact) for power in range(-9, 31, 3)}
+errors = {2.0**power: off(in_fp16(2.0**power), exact) for power in range(-8, 31, 4)}
 finite = {scale: error for scale, error in errors.items() if math.isfinite(error)}
 at = {"no scale": 1.0, "infinities": min(set(errors) - set(finite))}
 axes = {"x": "loss scale", "y": "error", "log_x": True, "log_y": True, "joined": True}
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# There is a window again. Without a scale this batch of 1024 tokens is still well. But a scale of 1/256 does what 256 times as many tokens would do, so follow the line to the left: a larger batch moves the whole window to the right. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**. bf16 needs none of it.
+# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do, so follow the line to the left: a larger batch moves the whole window to the right. At the right dashed line, the first scale tried above the last dot, some gradients are infinite. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
@@ -494,7 +495,7 @@ lab.launch(both_ways)
 # %% [markdown] sections="10.7.4"
 # Each for itself, rank 1 skips the step and rank 0 takes it. From then on the ranks scale their gradients differently, and what they add up means nothing. One more all-reduce mends it, of one number: the MAX of "I have seen an infinity". FSDP2 sends it by itself, so the plain `GradScaler` is enough, and rank 0 halves its scale, too.
 #
-# The same goes for the length of the gradient, by which it is clipped. A rank knows its own slice; the *squares* of the slices' norms add up.
+# The same goes for the length (the norm) of the gradient, by which it is clipped. A rank knows its own slice; the *squares* of the slices' norms add up.
 #
 # ### Exercise 1. One step of sharded mixed precision
 #
@@ -552,7 +553,7 @@ def accumulate(num_microbatches, dtype=torch.float32):
 
 
 # %% [markdown]
-# 16 sequences on two ranks, in 1, 2 and 4 microbatches. How far is the gradient from the one of all 16 at once on a single rank? If it isn't the same, how would you tell rounding from a small mistake?
+# 16 sequences on two ranks, at once and in four microbatches. How far is the gradient from the one of all 16 at once on a single rank? If it isn't the same, how would you tell rounding from a small mistake?
 
 
 # %%
@@ -571,7 +572,7 @@ def compared(num_microbatches):
 
 
 # %%
-lab.table([compared(1), compared(2), compared(4)])
+lab.table([compared(1), compared(4)])
 
 # %% [markdown] sections="10.2.3"
 # We ran it in fp64 as well. There the difference is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time (in fp32) fall with the size of a microbatch.
@@ -599,6 +600,8 @@ norms = {"LayerNorm": torch.nn.LayerNorm, "BatchNorm": torch.nn.BatchNorm1d}
 lab.table([{name: norm_error(norm) for name, norm in norms.items()}])
 
 # %% [markdown]
+# BatchNorm's gradient is another one; LayerNorm's is off by rounding.
+#
 # Second, unequal microbatches. You won't see it while all sequences have the same length. Real ones are padded, and the loss is the mean over real tokens, so the mean of means is another number. Take two microbatches of four sequences: in one each sequence has 32 real tokens, in the other 4. How many times as much does a token of the short ones weigh?
 
 # %%
@@ -654,7 +657,7 @@ axes = {"x": "microbatches", "y": "error", "log_x": True, "log_y": True, "joined
 lab.curves(measured=lines, **axes, title="Error of an accumulated gradient")
 
 # %% [markdown]
-# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. So DeepSpeed and Megatron keep a **[main gradient](GLOSSARY.md#main-gradient)** in fp32. That is the `megatron` recipe above, and its two bytes more.
+# In bf16 the error grows with the number of microbatches; in fp32 the roundings of the parts average out. So Megatron keeps a **[main gradient](GLOSSARY.md#main-gradient)** in fp32, and so does DeepSpeed if told to (`grad_accum_dtype`). That is the `megatron` recipe above, and its two bytes more.
 #
 # ### Exercise 2. The mean over all real tokens
 #
@@ -697,20 +700,18 @@ def clipped(order):
     net = model.Transformer(2, 32, 2, max_len=32)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(torch.get_default_device().type, init_scale=4096.0)
-    for number in range(4):
-        tokens, targets = model.story_tokens(4, 32, seed=4 * dist.get_rank() + number)
-        scaler.scale(model.loss(net(tokens), targets) / 4).backward()
-    grads = [weight.grad for weight in net.parameters()]
+    tokens, targets = model.story_tokens(16, 32, seed=dist.get_rank())
+    scaler.scale(model.loss(net(tokens), targets)).backward()
     for action in order:
         if action == "unscale_":
             scaler.unscale_(optimizer)
         elif action == "clip":
             torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
         else:
-            for grad in grads:
-                dist.all_reduce(grad)
-                grad /= dist.get_world_size()
-    return flat(grads)
+            for weight in net.parameters():
+                dist.all_reduce(weight.grad)
+                weight.grad /= dist.get_world_size()
+    return flat(weight.grad for weight in net.parameters())
 
 
 # %%
@@ -803,14 +804,14 @@ def live_bytes(k):
 best = lab.guess("fewest recomputed blocks with the lowest peak", between=(0, 8))
 
 # %%
-peaks = {k: max(live_bytes(k)) for k in range(9)}
+held = {k: live_bytes(k) for k in range(9)}
+peaks = {k: max(held[k]) for k in held}
 best.score(min(peaks, key=peaks.get))
 
 # %%
-lines = {"keep": live_bytes(0), "recompute": live_bytes(8)}
 lab.curves(
-    measured={name: dict(enumerate(held)) for name, held in lines.items()},
-    at={"the last block again": lines["recompute"].index(peaks[8])},
+    measured={"keep": dict(enumerate(held[0])), "recompute": dict(enumerate(held[8]))},
+    at={"the last block again": held[8].index(peaks[8])},
     x="tensors saved or let go",
     y="activations",
     unit="bytes",
@@ -819,7 +820,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `keep` climbs through the forward, block by block, and comes down again in the backward. `recompute` hardly climbs: eight inputs. Then each block in its turn, the last one first, is there in full for a moment. These are the teeth, and the first tooth is the highest, because below it lie the inputs of all the others.
+# The axis counts tensors that autograd saves or lets go, not seconds. `keep` climbs through the forward, block by block, up to its summit, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it is over at 8, and all to the right of it is backward. There each block in its turn, the last one first, is there in full for a moment. These are its teeth, and the first tooth is the highest, because below it lie the inputs of all the others.
 #
 # So the last block gains nothing: when the backward begins, it is needed at once and in full, recomputed or not. Seven of eight is the best.
 #
@@ -850,27 +851,12 @@ check.checkpoint_blocks(my_blocks)
 # %%
 check.hint("checkpoint_blocks")
 
-# %% [markdown]
-# Where all blocks are alike, the formula is short. It is held against the nine steps that we measured; both of its numbers, a block in full and an input, are measured, too. (If you are still at the exercise, look away.)
-
-# %%
-full, inputs = kept_by(chain[0], batch), batch.nbytes
-
-
-def peak(k):
-    """Bytes at the highest point of a step with the first k blocks recomputed."""
-    held = [inputs if i < k else full for i in range(8)]
-    return max(sum(held[:i]) + full for i in range(8))
-
-
-# %%
-lab.table(
-    {"recomputed": k, "measured_bytes": peaks[k], "too much by": peaks[k] - peak(k)}
-    for k in range(9)
-)
-
 # %% [markdown] sections="S4"
-# To the byte.
+# <details><summary>Answer: the formula</summary>
+#
+# When the backward reaches block i, all that the blocks before it hold is there, and block i in full. The peak is the largest of these sums: `max(sum(held[:i]) + kept_bytes[i] for i in range(len(held)))`, where `held` has the input of a recomputed block, and all of another.
+#
+# </details>
 #
 # ### torch's way, and its keyword
 #
@@ -914,7 +900,7 @@ for name, way in TORCHS.items():
 lab.table(rows)
 
 # %% [markdown] sections="S4, 19.4.2"
-# Ours calls `backward` inside a `backward`. That is called *reentrant*, it is torch's old way as well, and it has the same fault, with a warning that is easily lost in a log. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole and all five layers are trained: `use_reentrant=False`, always.
+# Ours calls `backward` inside a `backward`. That is called *reentrant*; torch's old way does the same, and has the same fault, with a warning that is easily lost in a log. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole and all five layers are trained: `use_reentrant=False`, always.
 #
 # <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
 #
@@ -924,16 +910,16 @@ lab.table(rows)
 #
 # <details><summary>Erratum 19.4.2: checkpoints every √L layers</summary>
 #
-# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. Run it: `(32 * inputs / full) ** 0.5` is below two, so up to some 32 blocks it is best to recompute each alone.
+# That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. Run it: `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below two, so up to some 32 blocks it is best to recompute each alone.
 #
 # </details>
 #
 # ### The price
 #
-# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed. Six wide blocks, with and without, in turn; it is time on the processor, so that other programs count less. What is the ratio?
+# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed. Three wide blocks, with and without, in turn; it is time on the processor, so that other programs count less. What is the ratio?
 
 # %%
-ratio = lab.guess("a step with all six recomputed, over none", unit="ratio")
+ratio = lab.guess("a step with all three recomputed, over none", unit="ratio")
 
 
 # %%
@@ -949,13 +935,13 @@ def step_seconds(blocks, recompute):
 
 
 # %%
-six = model.Transformer(6, 512, 4).layers[1:-1]
-tries = [(step_seconds(six, False), step_seconds(six, True)) for _ in range(3)]
+three = model.Transformer(3, 512, 4).layers[1:-1]
+tries = [(step_seconds(three, False), step_seconds(three, True)) for _ in range(3)]
 plain_s, again_s = map(min, zip(*tries))
 ratio.score(again_s / plain_s)
 
 # %% [markdown]
-# Four thirds would be 1.33. But torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the block's multiplications. So count 1 + 2/3 : 3 = 1.22 for large blocks. Yours may lie on either side: below, where the backward takes more than two forwards; above, where blocks are small, because the bookkeeping takes the same time however small a block is.
+# Four thirds would be 1.33. But torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the block's multiplications. So count 1 + 2/3 : 3 = 1.22 for large blocks. Yours may lie below, where the backward takes more than two forwards, or above, since small blocks need as much bookkeeping as large ones.
 #
 # ### The same dropout
 #
@@ -984,7 +970,7 @@ lab.table([{name: off(dropped(way), plain) for name, way in ways.items()}])
 #
 # ## On a device that is full
 #
-# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. Let's see that happen. Ranks stand on **[pretend devices](GLOSSARY.md#pretend-device)** now, even where there are GPUs: real tensors, in a memory of their own that we can make as small as we like. A pretend device follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
+# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. To see that happen we use **[pretend devices](GLOSSARY.md#pretend-device)**, even where there are GPUs: a CPU with a memory of its own, which we can make as small as we like. It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
 
 
 # %%
@@ -1017,21 +1003,22 @@ small = lab.pretend(memory_mib=32)
 lab.launch(device_step, 16, False, ranks=1, devices=small)
 
 # %% [markdown]
-# This is CUDA's message, with "pretend" in place of "CUDA": what was asked for, how much there is, how much is free. The request that failed may be a small one; it is only the one that came last. Now we take the limit away, and measure with and without recomputation. At sixteen sequences it must save a lot. What does it save at two?
+# This is CUDA's message, with "pretend" in place of "CUDA". The request that failed may be a small one; it is only the one that came last. Now we take the limit away, and measure with and without recomputation. At sixteen sequences it must save a lot. What does it save at two?
 
 # %%
-free, sizes = lab.pretend(), (2, 8, 16)
-peaks = {"keep": {}, "recompute": {}}
-for num in sizes:
-    for name, line in peaks.items():
-        again = name == "recompute"
-        line[num] = lab.launch(device_step, num, again, ranks=1, devices=free)[0]
-looks = {"x": "sequences", "y": "peak", "unit": "bytes", "joined": True}
+free, sizes = lab.pretend(), {"two sequences": 2, "sixteen sequences": 16}
+peaks = {
+    name: {
+        "keep": lab.launch(device_step, num, False, ranks=1, devices=free)[0],
+        "recompute": lab.launch(device_step, num, True, ranks=1, devices=free)[0],
+    }
+    for name, num in sizes.items()
+}
 marks = {"32 MiB": 32 * 2**20}
-lab.curves(measured=peaks, marks=marks, **looks, title="The peak of a device")
+lab.bars(peaks, unit="bytes", marks=marks, title="The peak of a device")
 
 # %% [markdown]
-# Nothing. Two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Where the update is the higher one, recomputation can't help: the floor is five times the weights of this model of 0.95 M parameters. At sixteen sequences it brings the step back under the limit.
+# At two it saves nothing. Two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Where the update is the higher one, recomputation can't help: the floor is five times the weights of this model of 0.95 M parameters. At sixteen sequences it brings the step back under the limit.
 #
 # ### Large models
 #
@@ -1073,11 +1060,11 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# (With fp16 in place of bf16, add `GradScaler`.) We run it on two ranks with one microbatch and with four, and recompute all blocks but the last, or none:
+# (With fp16 in place of bf16, add `GradScaler`.) We run it on two ranks three ways: plain, with all blocks but the last recomputed, and with that in four microbatches:
 
 
 # %%
-def everything(num_microbatches, recompute, num_steps=5):
+def everything(num_microbatches, recompute, num_steps=3):
     torch.manual_seed(0)
     net, losses = model.Transformer(4, 32, 2, max_len=32), []
     recompute_all(net.layers[1:-2] if recompute else ())
@@ -1107,11 +1094,11 @@ lab.table(
 )
 
 # %% [markdown]
-# Recomputation changes not one loss in five steps. Four microbatches change them by rounding, that of bf16 products. (Kept for the backward; the block that is being recomputed comes on top, as a tooth.)
+# Recomputation changes not one loss in three steps. Four microbatches change them by rounding, that of bf16 products. (The meter does not see the block that torch is recomputing. Here that changes no peak: by then the last block, as large, and the logits have been let go.)
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* (`mixed`, `megatron`, FSDP's `MixedPrecision`) activations and messages halve. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 cut down to fp16's digits, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
+# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* activations halve, and messages as well if gradients are sent in bf16 (`mixed`, or FSDP's `reduce_dtype`); with `megatron` they stay fp32. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 cut down to fp16's digits, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit, and never for less memory of the states.
 # - **Recomputation:** last, since it makes every step longer: by 22 % if you count, by a third at most if blocks are large.
@@ -1124,14 +1111,21 @@ after = before.but(precision="bf16", recipe="mixed")
 planner.card(before, after)
 
 # %% [markdown]
-# It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded, so the optimizer's part grows only from 6.7 to 10.1 GB. With `megatron` the gradients would stay whole, another 13.5 GB, and it would still fit.
+# It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded, so the optimizer's part grows only from 6.7 to 10.1 GB. With `megatron` the gradients would stay fp32, another 13.5 GB, and it would still fit.
 #
 # Don't take the days at their word. The planner's constants are those of Megatron on one node, with nothing failing: two thirds of the cards' peak. Published runs on thousands of GPUs report 38 to 46 % ([MFU](GLOSSARY.md#mfu), chapter 18), and then it is half as long again.
 #
-# Now turn it yourself. Set the recomputation to full: what happens to the yellow part, and to the step?
+# Now turn it yourself. Set the recomputation to full: what happens to the yellow part, and what would it cost?
 
 # %%
 after.board()
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# It shrinks to the inputs of the blocks and one block in full. The step gets 31 % longer, for the planner counts a whole forward more: `planner.card(after, after.but(recompute="full"))`.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary

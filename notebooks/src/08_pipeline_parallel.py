@@ -71,7 +71,7 @@ by_hand = lab.launch(two_stages, ranks=2, record=True)
 by_hand
 
 # %% [markdown]
-# This was measured, on two real processes; [gloo](GLOSSARY.md#gloo) is the library that carried their messages. Look at the boxes: they never overlap in time. Rank 1 stands ready and waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns. (The column at the right, *peak in flight*, counts the microbatches whose activations a rank holds. It is 1 here; leave it until we come to 1F1B.)
+# This was measured, on two real processes; [gloo](GLOSSARY.md#gloo) is the library that carried their messages. (*Pretend device* in the badge: a CPU plays the card.) A thin bar under a row is the time that the rank stood waiting for a message; a send is over too soon to be seen. How long a box is depends on what else your machine does, so look at the order only: the boxes never overlap in time. Rank 1 stands ready and waits for the activations, and rank 0 can't go back before their gradient comes, so the two take turns. (The column at the right, *peak in flight*, counts the microbatches whose activations a rank holds. It is 1 here; leave it until we come to 1F1B.)
 #
 # At least the result is right. Here is the same batch on one process, and the largest difference between its gradients and those of our two ranks:
 
@@ -113,9 +113,7 @@ step.compare()
 # %% [markdown]
 # Above is what theory predicts, below what four processes did. The share of time in which ranks wait is called the [bubble](GLOSSARY.md#bubble). One of p ranks works here, so it is $(p-1)/p$, or 75 %.
 #
-# The thin marks under a rank are the messages that it stood waiting for.
-#
-# This step sent two pieces of a batch through the pipeline, one after the other. Eight pieces would change nothing, and neither would a hundred. As long as only one piece is on its way, three ranks wait, however many pieces follow.
+# This step sent two pieces of a batch through the pipeline, one after the other. A hundred would change nothing: as long as only one piece is on its way, three ranks wait.
 #
 # <details><summary>Erratum 8.6.1: a "naive" chart that is not naive</summary>
 #
@@ -153,7 +151,7 @@ idle.score(bubble(step.predict()))
 #
 # So the hatched part never grows with the work: it is always the time of $p-1$ microbatches, and more of them only make it a smaller share. (If one stage is slower than the others, all wait for it at every microbatch, and that is a bubble of its own. Cutting a model evenly is therefore half of the art.)
 #
-# The measured bubble is a little larger. The sentence under the picture says why: messages were not free, actions took a little longer than stated, ranks began late, or there was work between actions, such as the loss.
+# The measured bubble is a little larger. The sentence under the picture says why.
 
 # %% [markdown] sections="8.6.1"
 # <details><summary>Erratum 8.6.1: "about 50 %" for four stages and four microbatches</summary>
@@ -206,12 +204,18 @@ check.hint("real_pipeline")
 #
 # The next cell shows both timelines of GPipe in the trace viewer, with every message. (A send that nobody waits for is drawn until torch next looks whether it has arrived, so don't read a duration into it.) Point at a box, and you see its times and the same action in the other half. Click a message, and an arrow shows who receives it. Drag over a stretch of time, and you read what each rank did in it.
 #
-# Now use it. In the lower half rank 0 waits a little before B1, and in the upper half it doesn't. Which message does it wait for, and when did rank 1 send it? After a click the keys work too: `+` and `-` zoom, `0` shows everything, the arrows move, `n` and `p` go to the next and the previous box.
+# Now use it. In the lower half rank 0 waits a little before some of its backwards, and in the upper half it never does after B0. Take the widest such gap. Which message ends it, and had rank 1 finished that backward late, or only sent it late? After a click the keys work too: `+` and `-` zoom, `0` shows everything, the arrows move, `n` and `p` go to the next and the previous box.
 
 # %%
 widgets.trace(step.predict(), step.compare().run, title=step.title())
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The gradient that rank 1 sends after the same backward. Follow the arrow back. If rank 1's box ends just before, rank 1 was late itself, so look at *its* gap in the same way; if not, the message was slow.
+#
+# </details>
+#
 # ### How many microbatches are enough?
 #
 # Four ranks again. From how many microbatches on is the bubble at most 10 %?
@@ -301,7 +305,7 @@ for rank, (gpipe, ours) in enumerate(zip(*runs)):
 lab.bars(held, unit="bytes", title="Activations kept at the peak")
 
 # %% [markdown]
-# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly, so the count is the memory. (Rank 3 holds a little more than the others, because the head and the loss are there.) So 1F1B doesn't shrink the bubble by itself, but it lets you take the large m that does.
+# Divide the second bar by the first: 4/8, 3/8, 2/8 and 1/8, very nearly, so the count is the memory. (Under GPipe rank 3 holds a little more than the others, because the head and the loss are there.) So 1F1B doesn't shrink the bubble by itself, but it lets you take the large m that does.
 
 # %% [markdown]
 # ## Schedules that shrink the bubble
@@ -327,11 +331,11 @@ interleaved = few.but(schedule="interleaved_1f1b")
 lab.show(interleaved.predict(), title=interleaved.title())
 
 # %% [markdown]
-# Both pictures have four microbatches, so that the boxes can be read: `4F0` is stage 4, forward, microbatch 0, and the lighter boxes are a rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
+# Both pictures have four microbatches, so that the boxes can be read: `4B0` is stage 4, backward, microbatch 0. A narrow box leaves the stage out; the lighter boxes are always the rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
-# For eight microbatches and v = 2 that is 3 of 19 slots. The price is twice as many messages. (*Peak in flight* counts a microbatch once for each stage that holds it, and such a stage is half as large.)
+# For eight microbatches and v = 2 that is 3 of 19 slots. It has two prices. There are more messages: seven borders between stages instead of three. And there is more memory. *Peak in flight* counts a microbatch once for each stage that holds it, and such a stage is half as large, so the 8 of this picture is 1F1B's 4. But with eight microbatches rank 0 reaches 11, or 5.5 whole ones.
 #
 # ### Zero bubble: a backward in two parts
 #
@@ -342,9 +346,9 @@ half = few.but(schedule="zb_h1")
 lab.show(half.predict(), title=half.title())
 
 # %% [markdown]
-# Compare it with 1F1B two pictures up. There every rank but the last waits between its last backwards; here a W lies in each of those gaps, and the step is shorter.
+# Compare it with 1F1B two pictures up. There every rank but the last waits between its last backwards; here a W lies in each of those gaps. So a rank of 1F1B waits for $(p-1)(F+I+W)$, here 225 ms, and one of ZB-H1 for $(p-1)(F+I-W)$, 75 ms. A microbatch is held until its W is done, so now every rank holds 4. That is no more than the fullest rank of 1F1B.
 #
-# **ZBV** does both at once, two stages a rank, laid out in a V, and a backward in two parts. Here are three ranks and six microbatches:
+# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches, so that the boxes can be read:
 
 # %%
 zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
@@ -355,7 +359,7 @@ lab.show(zbv.predict(), title=zbv.title())
 #
 # ### All of them, for real
 #
-# The same model of eight blocks, six schedules, on real ranks:
+# The same model of eight blocks, five schedules, on real ranks:
 
 # %%
 names = {
@@ -363,7 +367,6 @@ names = {
     "1F1B": "1f1b",
     "interleaved 1F1B": "interleaved_1f1b",
     "ZB-H1": "zb_h1",
-    "interleaved ZB": "interleaved_zb",
     "ZBV": "zbv",
 }
 pairs = {name: step.but(schedule=key).compare() for name, key in names.items()}
@@ -373,17 +376,17 @@ rows = []
 for name, pair in pairs.items():
     shares = bubble(pair.predicted), bubble(pair.measured)
     row = {"schedule": name, "predicted_share": shares[0], "measured_share": shares[1]}
-    row["gap_share"] = shares[1] - shares[0]
+    row["gap (points)"] = round(100 * (shares[1] - shares[0]), 1)
     held = max(rank["peak_activation_bytes"] for rank in pair.run)
     rows.append(row | {"held (kB)": round(held / 1000)})
 lab.table(rows)
 
 # %% [markdown]
-# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B; the last column is the fullest rank's activations. (Interleaved ZB, the only one you haven't met, is interleaved 1F1B with its backwards in two parts.)
+# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B; the last column is the fullest rank's activations.
 #
-# Now compare the two bubbles. Measured ones are larger, and as a rule a schedule that cuts finer loses more: a rank has 16 boxes under GPipe and 1F1B, 24 under ZB-H1, 32 when interleaved and 48 in the last two rows, and there is work between any two. But boxes aren't all: the last two rows have equally many. Each row is one run, so ask where the time went before you believe it: `step.compare()` tells. And is ZBV free? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
+# Now compare the two bubbles. Measured ones are larger, and as a rule a schedule that cuts finer loses more: a rank has 16 boxes under GPipe and 1F1B, 24 under ZB-H1, 32 when interleaved and 48 under ZBV, and there is work between any two. Each row is one run, so ask where the time went before you believe it: it stands under the picture of `pairs["ZBV"]`. And is ZBV free? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
 #
-# (One thing the stated times hide: nobody wants the gradient of the tokens, so the real I of stage 0 is empty, and torch does all of its backward in W. Here its I takes the stated time like every other.)
+# (Nobody wants the gradient of the tokens, so the real I of stage 0 is empty. Here it takes the stated time like every other.)
 #
 # ### Turn the knobs
 #
@@ -395,12 +398,14 @@ step.board()
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Free messages: 27.3 % against 15.8 %. At 20 ms: 47.6 % against 41.7 %, so the lead has halved. Twice as many messages stand in the way, each as dear as before, between actions half as long. At 50 ms interleaving is the worse of the two.
+# Free messages: 27.3 % against 15.8 %. At 20 ms: 47.6 % against 41.7 %, so the lead has halved. More than twice as many messages stand in the way, each as expensive as before, between actions half as long. At 50 ms interleaving is the worse of the two.
 #
 # </details>
 
 # %% [markdown] sections="10.3.2"
 # ## The libraries
+#
+# Could you write 1F1B with the `send` and `recv` of exercise 1? A rank sends an activation on and waits for a gradient from the same neighbour, who does the reverse; with blocking calls both can wait for ever. Libraries post the two at once (`dist.batch_isend_irecv`).
 #
 # ### torch.distributed.pipelining
 #
@@ -447,22 +452,7 @@ by_torch[3]
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes the model as a list of layers and cuts it by itself. `train_batch` then runs forward, backward and update. How it cuts is called `partition_method`.
-
-
-# %%
-def passes(rank):
-    """The forwards and backwards of a rank, in DeepSpeed's order."""
-    from deepspeed.runtime.pipe.schedule import TrainSchedule
-
-    names = []
-    for commands in TrainSchedule(micro_batches=8, stages=4, stage_id=rank):
-        names += [each.name for each in commands]
-    return "".join(name[0] for name in names if name in ("ForwardPass", "BackwardPass"))
-
-
-# %% [markdown] sections="8.6.2"
-# `"uniform"` means as many layers for each stage. Does one say so in the JSON configuration, or as an argument? We do both: `net` trains with the entry in its configuration, and `even` is only cut.
+# `PipelineModule` takes the model as a list of layers and cuts it by itself. `train_batch` then runs forward, backward and update. How it cuts is called `partition_method`: `"uniform"` means as many layers for each stage. We say so twice: `net` trains with the entry in its configuration, `even` is only cut, by an argument.
 
 
 # %%
@@ -483,8 +473,21 @@ def deepspeed_pipeline(config):
         batch = zip(tokens.split(1), targets.split(1))
         losses.append(engine.train_batch(batch).item())
     cuts = {"in the JSON": list(map(int, net.parts)), "argument": even.parts}
-    order = passes(dist.get_rank())
-    return {"losses": torch.tensor(losses), "order": order, "cuts": cuts}
+    return {"losses": torch.tensor(losses), "order": passes(), "cuts": cuts}
+
+
+# %% [markdown] sections="8.6.2"
+# Is its order 1F1B, too? DeepSpeed has no picture, but its list of commands can be read:
+
+
+# %%
+def passes():
+    """The forwards and backwards of this rank, in DeepSpeed's order."""
+    from deepspeed.runtime.pipe.schedule import TrainSchedule
+
+    schedule = TrainSchedule(micro_batches=8, stages=4, stage_id=dist.get_rank())
+    names = [command.name for commands in schedule for command in commands]
+    return "".join(name[0] for name in names if name in ("ForwardPass", "BackwardPass"))
 
 
 # %%
@@ -497,27 +500,20 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, ranks=4)
 lab.difference(torch.tensor(by_torch[3]), by_deepspeed[3]["losses"])
 
 # %% [markdown]
-# That is the largest difference from torch's losses: nothing but rounding. The order is the same too. These are the forwards and backwards of the last rank, and of the first:
+# That is the largest difference from torch's losses: none (on some machines, rounding). Here are the forwards and backwards of the last rank, and of the first:
 
 # %%
 by_deepspeed[3]["order"], by_deepspeed[0]["order"]
 
-# %% [markdown]
-# One forward and one backward in turn: 1F1B. And the cut? Each list says at which of the six layers (embedding, four blocks, head) a stage begins, and where the last one ends.
-
-# %%
-by_deepspeed[0]["cuts"]
-
 # %% [markdown] sections="8.6.2"
-# Only the argument works: two stages of two layers, two of one. The entry in the JSON is silently ignored, and DeepSpeed does what it does by default, which is to balance the number of *parameters*.
+# One forward and one backward in turn: 1F1B.
 #
 # <details><summary>Erratum 8.6.2: how to cut, in the JSON configuration</summary>
 #
-# The textbook writes `partition_method` into the JSON. There it changes nothing, as the two lists show; it is an argument of `PipelineModule`.
+# The textbook writes `partition_method` into the JSON. There it changes nothing: DeepSpeed does what it does by default, which is to balance the number of *parameters*. It is an argument of `PipelineModule`. Run it: `by_deepspeed[0]["cuts"]` says at which of the six layers (embedding, four blocks, head) each stage begins. Only with the argument two stages have two layers and two have one.
 #
 # </details>
-
-# %% [markdown] sections="8.6.2"
+#
 # ### Megatron
 #
 # Megatron-LM, with which many of the largest models were trained, hides the same loop behind `get_forward_backward_func()` of `megatron.core.pipeline_parallel`: it gives you one function for no pipelining, 1F1B or interleaved 1F1B, and there is no `loss.backward()` in your code. (We don't run it here; this is what its repository says.)
@@ -542,7 +538,7 @@ flushed = pipedream_run.launch(4, 8, flush_every=4, forward_us=25_000)
 lab.show(flushed, title="1F1B with a flush after every 4 microbatches")
 
 # %% [markdown]
-# Both pictures have eight microbatches. In the second one there is a hole in the middle, because the pipeline drains and fills anew. The first one fills once: from rank 0's first backward to its last forward it is full, which is called its steady state, and in theory nobody waits there. Without a flush, the order is that of 1F1B with m = 8; with one after every fourth, it is twice 1F1B with m = 4:
+# Both pictures have eight microbatches, and a run has to end, so in both the last boxes drain. Look at the middle. In the second picture there is a hole, because the pipeline drains and fills anew. The first one fills once: from rank 0's first backward to its last forward it is full, which is called its steady state, and in theory nobody waits there. Without a flush, the order is that of 1F1B with m = 8; with one after every fourth, it is twice 1F1B with m = 4:
 
 # %%
 whole_runs = {
@@ -586,26 +582,26 @@ lab.table(late, title="Versions of the weights, and those of microbatch 7")
 # %% [markdown]
 # The column *forward used* has the version that the forward of microbatch 7 used, *newest* the newest one when its gradient came. Stage s holds $p-s$ versions, and its gradients come $p-1-s$ updates late. Such gradients are called [stale](GLOSSARY.md#staleness).
 #
-# What does that cost? The next cell trains on the same 48 microbatches with the same learning rate, four times: with an update after every microbatch and after every eighth, on one process, where nothing is stale, and on four stages.
+# What does that cost? The next cell trains on the same 24 microbatches with the same learning rate, four times: with an update after every microbatch and after every eighth, on one process, where nothing is stale, and on four stages.
 
 
 # %%
 def mean_loss(num_ranks, flush_every=None):
-    """Of the last 16 of 48 microbatches."""
+    """Of the last 8 of 24 microbatches."""
     run = pipedream_run.launch(
-        num_ranks, 48, flush_every=flush_every, learning_rate=0.3
+        num_ranks, 24, flush_every=flush_every, learning_rate=0.3
     )
-    return sum(run[num_ranks - 1]["losses"][-16:]) / 16
+    return sum(run[num_ranks - 1]["losses"][-8:]) / 8
 
 
 # %%
 every = {"one process": mean_loss(1), "four stages": mean_loss(4)}
 eighth = {"one process": mean_loss(1, 8), "four stages": mean_loss(4, 8)}
 both = {"update every microbatch (PipeDream)": every, "flush every 8 (1F1B)": eighth}
-lab.bars(both, title="Mean loss of the last 16 of 48 microbatches")
+lab.bars(both, title="Mean loss of the last 8 of 24 microbatches")
 
 # %% [markdown]
-# Compare the two bars of each pair, not the pairs: the second pair has only 6 updates where the first has 48, and that alone makes its loss higher. With a flush, four stages do what one process does: Megatron's paper calls that strict optimizer semantics, and keeps the flush for its sake. Without one, the result is a different one. It may even be a little better; one run of 48 microbatches can't show a price. What is lost is the guarantee: the result now depends on the number of stages, and gradients that are later, or a larger learning rate, can make training worse, as the asynchronous workers of chapter 03 showed.
+# Compare the two bars of each pair, not the pairs: the second pair has only 3 updates where the first has 24, and that alone makes its loss higher. With a flush, four stages do what one process does: Megatron's paper calls that strict optimizer semantics, and keeps the flush for its sake. Without one, the result is a different one. It may even be a little better; one run of 24 microbatches can't show a price. What is lost is the guarantee: the result now depends on the number of stages, and gradients that are later, or a larger learning rate, can make training worse, as the asynchronous workers of chapter 03 showed.
 #
 # So two methods go by the name 1F1B. With flushes you have the bubble of GPipe, less memory, one version of the weights, and an exact result. Without them you have no bubble once the pipeline is full, $p-s$ versions, and stale gradients.
 
@@ -702,24 +698,6 @@ lab.show(chart.predict(), title="GPipe, every box one step of 1 ms")
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
 # In this picture rank 0 gets to B0 in step 10, counted from 0, and the chart has 14 steps. Charts in which it stands in step 4 are common; nothing could run them.
 #
-# <details><summary>Erratum 8.6.1: the GPipe chart</summary>
-#
-# The textbook lets every rank begin its backwards on its own, ranks 0 and 1 in step 5, the others one and two steps later. That is before rank 3 has even done its forward of microbatch 3. In the picture above, rank 0 can do B0 in step 10. The order can run; 12 of the 32 boxes stand too early.
-#
-# </details>
-#
-# <details><summary>Erratum 10.3.2: a chart called 1F1B</summary>
-#
-# It has `F0 F1 F2 F3 B0 B1 B2 B3` on every rank. That is the order of GPipe, with four microbatches held by every rank, and rank 0's B0 in step 4. Compare it with `print(step.but(microbatches=4).order())`.
-#
-# </details>
-#
-# <details><summary>Erratum 19.3.2: the GPipe chart</summary>
-#
-# Here the backwards run from B3 to B0, which is a fine order (GPipe's paper does it too). But rank 0 starts B3 in step 4, one step after its own forward of it, and it can be there in step 10 at the earliest.
-#
-# </details>
-#
 # Write the program that finds what is wrong with a drawn schedule. A chart is a list of rows, one per rank; a row is a list of boxes, one per step: `"F1"`, `"B1"` or `"."`. Rank r holds stage r. Return `(rank, step)` of the first box that can't run where it stands (earliest step, then lowest rank), or None.
 
 
@@ -751,6 +729,27 @@ check.chart_fault(my_fault)
 
 # %%
 check.hint("chart_fault")
+
+# %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
+# Three charts of a textbook on which you can try it:
+#
+# <details><summary>Erratum 8.6.1: the GPipe chart</summary>
+#
+# The textbook lets every rank begin its backwards on its own, ranks 0 and 1 in step 5, the others one and two steps later. That is before rank 3 has even done its forward of microbatch 3. In the picture above, rank 0 can do B0 in step 10. The order can run; 12 of the 32 boxes stand too early.
+#
+# </details>
+#
+# <details><summary>Erratum 10.3.2: a chart called 1F1B</summary>
+#
+# It has `F0 F1 F2 F3 B0 B1 B2 B3` on every rank. That is the order of GPipe, with four microbatches held by every rank, and rank 0's B0 in step 4. Compare it with `print(step.but(microbatches=4).order())`.
+#
+# </details>
+#
+# <details><summary>Erratum 19.3.2: the GPipe chart</summary>
+#
+# Here the backwards run from B3 to B0, which is a fine order (GPipe's paper does it too). But rank 0 starts B3 in step 4, one step after its own forward of it, and it can be there in step 10 at the earliest.
+#
+# </details>
 
 # %% [markdown]
 # ## Summary

@@ -146,3 +146,8 @@ def test_every_sample_is_well_formed() -> None:
     ):
         assert ET.fromstring(svg.render(drawn)).tag == f"{NS}svg"
     assert IDLE in KINDS
+
+
+def test_a_coordinate_is_short_and_zero_has_no_sign():
+    numbers = [-0.0, 0.0, 12.0, 0.25, -0.5, 3.14159]
+    assert [svg._n(number) for number in numbers] == ["0", "0", "12", ".25", "-.5", "3.14"]

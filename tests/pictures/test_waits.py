@@ -65,6 +65,13 @@ def test_a_rank_that_returned_says_nothing_stale_and_a_barrier_has_no_shape():
     assert "barrier: waits for rank 1, 3" in said and "init_process_group" not in said
 
 
+def test_a_rank_alone_is_not_odd_among_others():
+    finding = Finding(fault="missing_rank", ranks=(0,), text="rank 0 ran out of memory")
+    sketch = pictures_waits.diagnosis([Outcome(rank=0, how="died", status=-9)], finding)
+    assert not any(box.marked for box in sketch.only(Box)) and sketch.numbers == ()
+    assert "rank 0" in sketch.summary and "odd" not in text.render(sketch)
+
+
 def test_an_arrow_ends_at_the_rank_that_is_waited_for():
     arrows = [line for line in drawn().only(Line) if line.arrow and len(line.points_px) == 4]
     boxes = [box for box in drawn().only(Box) if box.texts]

@@ -5,6 +5,7 @@ Boxes of one kind on one row are one ``<path>``: strokes as thick as the row, ea
 as its time.
 """
 
+import functools
 import secrets
 from collections.abc import Iterable
 from html import escape as escape_html
@@ -149,9 +150,10 @@ def _line(line: Line) -> str:
     )
 
 
+@functools.lru_cache(maxsize=8192)
 def _n(number: float) -> str:
-    """A coordinate with at most two decimals, as short as it can be."""
-    text = f"{number:.2f}".rstrip("0").rstrip(".")
+    """A coordinate with at most two decimals, as short as it can be; most come up again."""
+    text = f"{number + 0.0:.2f}".rstrip("0").rstrip(".")  # -0.0 is 0.0, also as a key
     return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
