@@ -26,6 +26,8 @@ from chapter import read, sources
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
+from labkit.machine import resources
+
 ROOT = Path(__file__).resolve().parent.parent
 CHINESE = "00_start_here"
 NOTEBOOK_TIMEOUT_S = 1200
@@ -33,9 +35,6 @@ AT_A_TIME = 2
 """So many are executed at once: a notebook by itself waits more than it computes."""
 DEVICE = "pretend"
 """What ranks stand on. Pretend devices are held to a GPU's rules: what runs there runs on GPUs."""
-WAITING = "PASSIVE"
-"""How torch's threads wait for one another: asleep. Where two notebooks share the cores, those that
-spin take several times the processor's time of the work itself."""
 
 Copy = tuple[str, str]  # a language and a chapter's name
 
@@ -155,7 +154,7 @@ def nbmake(root: Path, paths: list[Path]) -> bool:
         *(("-n", str(at_once), "--maxschedchunk=1") if at_once > 1 else ()),
         *map(str, longest_first(paths)),
     ]
-    environ = {"OMP_WAIT_POLICY": WAITING, **os.environ, "LABKIT_DEVICE": DEVICE}
+    environ = {**resources.WAITING, **os.environ, "LABKIT_DEVICE": DEVICE}
     return subprocess.run(command, cwd=root, env=environ).returncode == 0
 
 

@@ -22,6 +22,7 @@ from labkit.launching.fork import zygote_client
 from labkit.machine import resources
 
 os.environ.setdefault("LABKIT_DEVICE", "cpu")  # the chapters are executed on pretend devices
+os.environ |= {**resources.WAITING, **os.environ}  # before torch: its threads, too, share cores
 HAS_WIDGETS = importlib.util.find_spec("ipywidgets") is not None
 pytest_plugins = ["browser.fixtures"] if HAS_WIDGETS else []  # a GPU machine need not have them
 STAGE = ("launching", "measure", "machine", "devices", "check", "widgets")

@@ -147,6 +147,7 @@ def _environ(launcher: str, ranks: int, found: dict[str, str], **needed: str) ->
     python_path = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {
         **resources.gloo_environment(),
+        **resources.WAITING,
         **found,
         "OMP_NUM_THREADS": str(resources.threads(ranks)),
         **os.environ,

@@ -121,6 +121,11 @@ def loopback() -> str | None:
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
 
 
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""How torch's threads wait for one another in ranks: asleep. Ranks share cores, and threads that
+spin take them from the other ranks."""
+
+
 def gloo_environment() -> dict[str, str]:
     """What keeps gloo on the loopback; nothing where there is none."""
     name = loopback()

@@ -43,6 +43,7 @@ class ZygoteClient:
     def _start(self, theirs: socket.socket) -> subprocess.Popen:
         environ = {
             **self.environ,
+            **resources.WAITING,
             **os.environ,
             "OPENBLAS_NUM_THREADS": "1",
             "LABKIT_GPUS": str(resources.num_gpus()),
