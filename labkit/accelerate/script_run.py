@@ -71,9 +71,11 @@ def run_script(
 ) -> dict:
     """One rank: runs a script that names its ``accelerator``, ``net``, ``optimizer`` and ``loss``,
     and says what became of them: ``type`` of distribution, class of the ``model``, ``processes``,
-    ``updates``, ``loss``, and whole ``weights`` (on rank 0).
+    ``updates``, ``loss``, whole ``weights`` (on rank 0), and the first two lines of Accelerate's
+    ``state``.
 
-    ``alone``: as ``python train.py`` starts it, which is told nothing of ranks. ``told``: whether
+    ``alone``: as ``python train.py`` starts it, which is told nothing of ranks; one rank always is,
+    since the command starts a single process like that, too. ``told``: whether
     Accelerate is told of ranks and devices that it does not find by itself (``find_device``).
     """
     import torch
@@ -81,7 +83,7 @@ def run_script(
     torch.set_num_threads(1)  # what the command asks for, by OMP_NUM_THREADS
     sys.argv = [str(path), *map(str, arguments)]
     os.environ.update(variables or {})
-    if alone:
+    if alone or os.environ.get("WORLD_SIZE") == "1":
         for name in ALONE:
             os.environ.pop(name, None)
     if told:
@@ -99,5 +101,6 @@ def run_script(
         "processes": accelerator.num_processes,
         "updates": max(int(state["step"]) for state in optimizer.state.values()),
         "loss": names["loss"].item(),
+        "state": "\n".join(str(accelerator.state).splitlines()[:2]),
         "weights": weights,
     }
