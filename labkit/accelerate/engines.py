@@ -9,12 +9,12 @@ told what it would have found; the ranks, the engines and their collectives are 
 import os
 from typing import TYPE_CHECKING, Any
 
-from labkit.accelerate import update
-
 if TYPE_CHECKING:
     from accelerate import Accelerator, DataLoaderConfiguration
 
-ENGINES = (*update.ENGINES, "zero3")
+PREDICTED = ("one process", "ddp", "fsdp", "zero2")
+"""those whose update is predicted"""
+ENGINES = (*PREDICTED, "zero3")
 """what ``accelerator`` can make"""
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _ASKED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")

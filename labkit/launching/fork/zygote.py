@@ -53,6 +53,8 @@ LATER = (
     "torch.distributed.pipelining",
     "torch.distributed.checkpoint",
     "labkit.devices.preload",
+    "labkit.experiment",
+    "labkit.measure.trace",
 )
 """What some ranks need. A launch may have to wait for one of them: so the large ones (torch._dynamo
 is one of pipelining's own) stand there by themselves, none longer than half a second."""
