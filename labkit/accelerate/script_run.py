@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from reprlib import repr as brief
 
-from labkit.accelerate.engines import find_device
+from labkit.accelerate.engines import FOR_DEEPSPEED, find_device
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """What tells a process of its ranks."""
@@ -43,6 +43,8 @@ def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
     from accelerate.commands import launch
     from accelerate.utils import launch as environments
 
+    from labkit.launching.fork import zygote_client
+
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "config.yaml")
         file.write_text(json.dumps(config))
@@ -51,6 +53,7 @@ def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
         told, defaults, _ = launch._validate_launch_command(asked)
     told.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
     if told.use_deepspeed:
+        zygote_client.expect(FOR_DEEPSPEED)
         found = environments.prepare_deepspeed_cmd_env(told)[1]
     else:
         found = environments.prepare_multi_gpu_env(told)

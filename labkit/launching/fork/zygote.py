@@ -29,11 +29,13 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 
 from labkit.launching.fork import messages, worker
 from labkit.launching.fork.messages import (
     Complete,
     Exited,
+    Expect,
     Forked,
     Kill,
     Launch,
@@ -103,10 +105,13 @@ class Zygote:
                 self.prepare()
             for key, _ in events:
                 if key.fileobj is self.control:
-                    launch, fds = messages.receive(self.control)
-                    if launch is None:
+                    message, fds = messages.receive(self.control)
+                    if message is None:
                         return
-                    self.fork(launch, fds)
+                    if isinstance(message, Expect):
+                        self.expect(message.modules)
+                    else:
+                        self.fork(message, fds)
                 elif key.fileobj is self.wakeup:
                     with contextlib.suppress(BlockingIOError):
                         self.wakeup.recv(4096)
@@ -124,6 +129,15 @@ class Zygote:
         _load(self.later.pop(0))
         if not self.later:
             self.tell(self.control, Complete())
+
+    def expect(self, modules: Iterable[str]) -> None:
+        """More modules to import; spares that do not have them go."""
+        lacking = [name for name in modules if name not in {*sys.modules, *self.later}]
+        if lacking:
+            self.later += lacking
+            for _, sock in self.spares:
+                sock.close()  # it ends
+            self.spares.clear()
 
     def complete(self) -> None:
         """Imports all that is lacking, unless ranks are at work: those of the run before may still
