@@ -16,8 +16,8 @@ PREDICTED = ("one process", "ddp", "fsdp", "zero2")
 """those whose update is predicted"""
 ENGINES = (*PREDICTED, "zero3")
 """what ``accelerator`` can make"""
-FOR_DEEPSPEED = "transformers.integrations.deepspeed"
-"""what Accelerate imports for DeepSpeed: 0.6 s of a core"""
+FOR_DEEPSPEED = ("transformers.integrations.deepspeed", "setuptools")
+"""what a rank of DeepSpeed's imports under Accelerate and the zygote has not: 0.7 s of a core"""
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _ASKED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 """set where ``accelerate launch`` was given an engine that needs GPUs found"""

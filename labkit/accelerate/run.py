@@ -23,7 +23,7 @@ def start(update: Update) -> "Job":
 
     with_deepspeed = update.engine.startswith("zero")
     if with_deepspeed:
-        zygote_client.expect(FOR_DEEPSPEED)
+        zygote_client.expect(*FOR_DEEPSPEED)
     return launcher.start(
         step,
         update.engine,

@@ -53,7 +53,7 @@ def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
         told, defaults, _ = launch._validate_launch_command(asked)
     told.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
     if told.use_deepspeed:
-        zygote_client.expect(FOR_DEEPSPEED)
+        zygote_client.expect(*FOR_DEEPSPEED)
         found = environments.prepare_deepspeed_cmd_env(told)[1]
     else:
         found = environments.prepare_multi_gpu_env(told)
