@@ -589,9 +589,9 @@ second = lab.guess("how far the second update moves the weight", between=(0, 2))
 
 # %%
 def places():
-    accelerator = accelerated.accelerator("one process", accumulation=4)
+    accelerator = accelerated.accelerator(accumulation=4)
     net = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.zeros_(net.weight)
+    weight = torch.nn.init.zeros_(net.weight)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     loader = torch.utils.data.DataLoader(torch.ones(6, 1))
     net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
@@ -601,16 +601,16 @@ def places():
             accelerator.backward(net(inputs).mean())
             optimizer.step()
             optimizer.zero_grad()
-        seen.append(net.weight.item())
+        seen.append(weight.item())
     return seen
 
 
 # %%
-weight = lab.launch(places, ranks=1)[0]
-lab.table({"batch": batch, "weight": place} for batch, place in enumerate(weight, 1))
+seen = lab.launch(places, ranks=1)[0]
+lab.table({"batch": batch, "weight": place} for batch, place in enumerate(seen, 1))
 
 # %%
-second.score(weight[3] - weight[5])
+second.score(seen[3] - seen[5])
 
 # %% [markdown] sections="8.2.4"
 # Two batches, divided by four: the last update of each epoch is too small. Let the number of batches divide; or let the accumulation run on into the next epoch, by `GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)`; or rescale the last loss yourself, as exercise 2 asks you to. (`drop_last=True` of the loader does not help: it drops a batch that is not full, and all six are.)
@@ -728,7 +728,7 @@ shares = lab.launch(accuracy, ranks=4)[0]
 wrong.score(shares["gather"])
 
 # %%
-lab.bars(shares, unit="share", marks={"true": 0.6}, title="Accuracy")
+lab.bars(shares, unit="share", marks={"true share": 0.6}, title="Accuracy")
 
 # %% [markdown]
 # The loader filled up with samples 0 to 5, all of them right: 12 of 16. On a large test set the error is small, and it comes back whenever the samples do not divide.
