@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from accelerate import Accelerator, DataLoaderConfiguration
 
-PREDICTED = ("one process", "ddp", "fsdp", "zero2")
-"""those whose update is predicted"""
-ENGINES = (*PREDICTED, "zero3")
-"""what ``accelerator`` can make"""
+ENGINES = ("one process", "ddp", "fsdp", "zero2", "zero3")
+"""what ``accelerator`` can make; not taken from ``update``, which each rank would import"""
 FOR_DEEPSPEED = ("transformers.integrations.deepspeed", "setuptools")
 """what a rank of DeepSpeed's imports under Accelerate and the zygote has not: 0.7 s of a core"""
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")

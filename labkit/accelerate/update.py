@@ -7,7 +7,6 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from labkit import words
-from labkit.accelerate.engines import PREDICTED
 from labkit.data_parallel import buckets
 from labkit.experiment import Experiment
 from labkit.sharding import moments
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from labkit.launching.job import Job
     from labkit.launching.run import Run
 
-ENGINES = PREDICTED
+ENGINES = ("one process", "ddp", "fsdp", "zero2")
 """those whose update is predicted"""
 PRECISIONS = ("no", "bf16", "fp16")
 """of Accelerate's mixed_precision"""
