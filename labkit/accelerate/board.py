@@ -122,7 +122,7 @@ class AccelerateBoard(Trial):
             return [say["scaling"], *([say["skipping"]] if step.spike else [])]
         if not step.spike:
             return []
-        return [say["clipped"].format({"no": "fp32"}.get(step.precision, step.precision))]
+        return [say["clipped"].format(picture.number_type(step))]
 
 
 def board(step: Update, language: str | None = None) -> AccelerateBoard:

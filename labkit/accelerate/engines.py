@@ -9,13 +9,13 @@ told what it would have found; the ranks, the engines and their collectives are 
 import os
 from typing import TYPE_CHECKING, Any
 
-from labkit.accelerate import update
-
 if TYPE_CHECKING:
-    from accelerate import Accelerator
+    from accelerate import Accelerator, DataLoaderConfiguration
 
-ENGINES = (*update.ENGINES, "zero3")
-"""what ``accelerator`` can make"""
+ENGINES = ("one process", "ddp", "fsdp", "zero2", "zero3")
+"""what ``accelerator`` can make; not taken from ``update``, which each rank would import"""
+FOR_DEEPSPEED = ("transformers.integrations.deepspeed", "setuptools")
+"""what a rank of DeepSpeed's imports under Accelerate and the zygote has not: 0.7 s of a core"""
 _RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _ASKED = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 """set where ``accelerate launch`` was given an engine that needs GPUs found"""
@@ -54,14 +54,15 @@ def accelerator(
     max_norm: float | None = None,
     layer: str = "Block",
     anywhere: bool = False,
+    dataloader_config: "DataLoaderConfiguration | None" = None,
 ) -> "Accelerator":
     """What ``Accelerator()`` becomes in a rank that ``accelerate launch`` has started with this
     engine.
 
     "one process" forgets that there are ranks, as ``python train.py`` would. DeepSpeed clips at the
     ``max_norm`` of its configuration; FSDP makes units of the modules of class ``layer``. On a CPU
-    Accelerate ignores fp16; with ``anywhere`` it is given what it makes on a GPU. Raises ValueError
-    for an unknown engine.
+    Accelerate ignores fp16; with ``anywhere`` it is given what it makes on a GPU.
+    ``dataloader_config`` goes to Accelerate as it is. Raises ValueError for an unknown engine.
     """
     if engine not in ENGINES:
         raise ValueError(f"an engine is one of {', '.join(ENGINES)}; got {engine!r}")
@@ -81,6 +82,7 @@ def accelerator(
     made = Accelerator(
         mixed_precision="no" if scaled else precision,
         gradient_accumulation_steps=accumulation,
+        dataloader_config=dataloader_config,
         **plugin,
     )
     if scaled:

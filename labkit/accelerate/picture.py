@@ -110,7 +110,7 @@ def update(
         return Sketch(
             shapes=tuple(shapes),
             height_px=end_px,
-            heading=say["heading"].format(say[update.engine], ranks, say[update.precision]),
+            heading=say["heading"].format(say[update.engine], ranks, number_type(update)),
             badge=origin(", ".join(("measured", *notes)), base)
             if found
             else base["predicted"].lower(),
@@ -120,6 +120,11 @@ def update(
         )
 
     return speaking(language, build)
+
+
+def number_type(update: Update) -> str:
+    """What its gradients are, as a reader calls it."""
+    return {"no": "fp32"}.get(update.precision, update.precision)
 
 
 def _heads(rows: Sequence[Row], say: Mapping[str, str]) -> list[Shape]:

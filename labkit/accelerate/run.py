@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from labkit.accelerate.engines import accelerator
+from labkit.accelerate.engines import FOR_DEEPSPEED, accelerator
 from labkit.accelerate.update import SHAPE, SPIKE, Update
 from labkit.devices import rung
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 def start(update: Update) -> "Job":
     """Begins the update on real ranks; returns at once."""
     from labkit.launching import launcher
+    from labkit.launching.fork import zygote_client
 
+    with_deepspeed = update.engine.startswith("zero")
+    if with_deepspeed:
+        zygote_client.expect(*FOR_DEEPSPEED)
     return launcher.start(
         step,
         update.engine,
@@ -28,7 +32,7 @@ def start(update: Update) -> "Job":
         anywhere=True,
         spike=update.spike,
         ranks=update.num_ranks,
-        devices=rung.DEEPSPEED if update.engine.startswith("zero") else None,
+        devices=rung.DEEPSPEED if with_deepspeed else None,
         timeout_s=60,
     )
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from reprlib import repr as brief
 
-from labkit.accelerate.engines import find_device
+from labkit.accelerate.engines import FOR_DEEPSPEED, find_device
 
 ALONE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """What tells a process of its ranks."""
@@ -43,6 +43,8 @@ def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
     from accelerate.commands import launch
     from accelerate.utils import launch as environments
 
+    from labkit.launching.fork import zygote_client
+
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "config.yaml")
         file.write_text(json.dumps(config))
@@ -51,6 +53,7 @@ def _told_by_launcher(config: dict, flags: tuple[str, ...]) -> dict[str, str]:
         told, defaults, _ = launch._validate_launch_command(asked)
     told.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
     if told.use_deepspeed:
+        zygote_client.expect(*FOR_DEEPSPEED)
         found = environments.prepare_deepspeed_cmd_env(told)[1]
     else:
         found = environments.prepare_multi_gpu_env(told)
@@ -71,9 +74,11 @@ def run_script(
 ) -> dict:
     """One rank: runs a script that names its ``accelerator``, ``net``, ``optimizer`` and ``loss``,
     and says what became of them: ``type`` of distribution, class of the ``model``, ``processes``,
-    ``updates``, ``loss``, and whole ``weights`` (on rank 0).
+    ``updates``, ``loss``, whole ``weights`` (on rank 0), and the first two lines of Accelerate's
+    ``state``.
 
-    ``alone``: as ``python train.py`` starts it, which is told nothing of ranks. ``told``: whether
+    ``alone``: as ``python train.py`` starts it, which is told nothing of ranks; one rank always is,
+    since the command starts a single process like that, too. ``told``: whether
     Accelerate is told of ranks and devices that it does not find by itself (``find_device``).
     """
     import torch
@@ -81,7 +86,7 @@ def run_script(
     torch.set_num_threads(1)  # what the command asks for, by OMP_NUM_THREADS
     sys.argv = [str(path), *map(str, arguments)]
     os.environ.update(variables or {})
-    if alone:
+    if alone or os.environ.get("WORLD_SIZE") == "1":
         for name in ALONE:
             os.environ.pop(name, None)
     if told:
@@ -99,5 +104,6 @@ def run_script(
         "processes": accelerator.num_processes,
         "updates": max(int(state["step"]) for state in optimizer.state.values()),
         "loss": names["loss"].item(),
+        "state": "\n".join(str(accelerator.state).splitlines()[:2]),
         "weights": weights,
     }

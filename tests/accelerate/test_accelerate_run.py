@@ -4,7 +4,7 @@ then holds."""
 import pytest
 
 from labkit import launch
-from labkit.accelerate import run
+from labkit.accelerate import engines, run, update
 
 
 def test_what_prepare_changed_is_what_it_did():
@@ -23,6 +23,10 @@ def test_what_prepare_changed_is_what_it_did():
     }
     assert {result["after"]["inside"] for result in found.values()} == {"bfloat16"}
     assert found["ddp"]["after"]["model"] == "DistributedDataParallel"
+
+
+def test_an_accelerator_is_made_for_every_engine_that_is_predicted():
+    assert engines.ENGINES == (*update.ENGINES, "zero3")
 
 
 def counted(engine):

@@ -56,6 +56,9 @@ def test_a_script_tells_what_became_of_it(tmp_path):
         assert (rank["type"], rank["model"]) == ("MULTI_CPU", "DistributedDataParallel")
         assert (rank["processes"], rank["updates"]) == (2, 1)
         assert sorted(rank["weights"]) == ["bias", "weight"]
+        environment, processes = rank["state"].splitlines()
+        assert environment.endswith("MULTI_CPU  Backend: gloo")
+        assert processes == "Num processes: 2"
 
 
 def test_alone_it_knows_of_no_other(tmp_path):
@@ -63,6 +66,13 @@ def test_alone_it_knows_of_no_other(tmp_path):
     script.write_text(SCRIPT)
     for rank in lab.launch(accelerated.run_script, script, "3", ranks=2, alone=True):
         assert (rank["type"], rank["model"], rank["processes"]) == ("NO", "Linear", 1)
+
+
+def test_one_rank_is_alone_as_where_the_command_starts_one_process(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    rank = lab.launch(accelerated.run_script, script, "3", ranks=1)[0]
+    assert (rank["type"], rank["model"], rank["processes"]) == ("NO", "Linear", 1)
 
 
 @pytest.mark.parametrize(

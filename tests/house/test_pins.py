@@ -17,8 +17,8 @@ PINS = {
     ),
     "notebooks/src/04_accelerate.py": (
         3,
-        "a machine without GPUs is the subject, and so is fp16 on the CPU; Accelerate 1.15 looks "
-        "for a loader's random numbers there",
+        "a machine without GPUs is the subject; Accelerate 1.15 looks for a loader's random "
+        "numbers there",
     ),
     "notebooks/src/07_fsdp.py": (1, "loading is the subject: a whole model is read on the host"),
     "notebooks/src/14_debugging.py": (1, "gloo is the subject: how it ends a late rank's run"),

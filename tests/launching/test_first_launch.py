@@ -111,6 +111,22 @@ def test_a_zygote_that_has_imported_everything_says_so_and_has_done_it(tmp_path)
     assert fresh(tmp_path, program) == ["missing:"]
 
 
+def test_what_is_expected_is_there_for_the_next_ranks(tmp_path):
+    program = """
+        from labkit.launching.fork import zygote_client
+        def here():
+            import sys
+            return "wave" in sys.modules
+        if __name__ == "__main__":
+            zygote_client.expect("wave")  # there is nobody to hear it
+            print(*lab.launch(here))
+            zygote_client.seconds_to_complete()
+            zygote_client.expect("wave", "no.such.module")
+            print(*lab.launch(here))
+    """
+    assert fresh(tmp_path, program, LABKIT_DEVICE="cpu") == ["False", "False", "True", "True"]
+
+
 def test_a_launch_works_from_a_process_with_an_ascii_locale(tmp_path):
     program = r"""
         import locale

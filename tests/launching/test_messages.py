@@ -14,6 +14,7 @@ from labkit.launching.fork.messages import (
     Bye,
     Complete,
     Exited,
+    Expect,
     Failed,
     Forked,
     Kill,
@@ -36,6 +37,7 @@ FAILED = Failed(at=4.5, type="KeyError", message="no", traceback="Traceback", wh
 ALL = [
     Ready(),
     Complete(),
+    Expect(modules=("json",)),
     Launch(request={"seed": 1}),
     Forked(pids=(8, 9)),
     Exited(rank=1, status=-9),

@@ -32,6 +32,14 @@ class Complete(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Expect(Message):
+    """The notebook, to the zygote: ranks will need these modules, too."""
+
+    modules: tuple
+    """their names"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launch(Message):
     """The notebook, to the zygote: start a run. With it go open sockets: the run's own, then one
     per rank."""
@@ -154,7 +162,7 @@ class Report(RankMessage):
 _KINDS = {
     kind.__name__: kind
     for kind in (
-        *(Ready, Complete, Launch, Forked, Exited, Kill, Order, Ask, Bye),
+        *(Ready, Complete, Expect, Launch, Forked, Exited, Kill, Order, Ask, Bye),
         *(Started, Progress, Returned, Failed, Report),
     )
 }

@@ -30,11 +30,13 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 
 from labkit.launching.fork import messages, worker
 from labkit.launching.fork.messages import (
     Complete,
     Exited,
+    Expect,
     Forked,
     Kill,
     Launch,
@@ -54,6 +56,8 @@ LATER = (
     "torch.distributed.pipelining",
     "torch.distributed.checkpoint",
     "labkit.devices.preload",
+    "labkit.experiment",
+    "labkit.measure.trace",
 )
 """What some ranks need. A launch may have to wait for one of them: so the large ones (torch._dynamo
 is one of pipelining's own) stand there by themselves, none longer than half a second."""
@@ -106,10 +110,13 @@ class Zygote:
                 self.prepare()
             for key, _ in events:
                 if key.fileobj is self.control:
-                    launch, fds = messages.receive(self.control)
-                    if launch is None:
+                    message, fds = messages.receive(self.control)
+                    if message is None:
                         return
-                    self.fork(launch, fds)
+                    if isinstance(message, Expect):
+                        self.expect(message.modules)
+                    else:
+                        self.fork(message, fds)
                 elif key.fileobj is self.wakeup:
                     with contextlib.suppress(BlockingIOError):
                         self.wakeup.recv(4096)
@@ -127,6 +134,15 @@ class Zygote:
         _load(self.later.pop(0))
         if not self.later:
             self.tell(self.control, Complete())
+
+    def expect(self, modules: Iterable[str]) -> None:
+        """More modules to import; spares that do not have them go."""
+        lacking = [name for name in modules if name not in {*sys.modules, *self.later}]
+        if lacking:
+            self.later += lacking
+            for _, sock in self.spares:
+                sock.close()  # it ends
+            self.spares.clear()
 
     def complete(self) -> None:
         """Imports all that is lacking, unless ranks are at work: those of the run before may still

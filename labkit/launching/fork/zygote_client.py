@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from labkit.launching.fork import messages
-from labkit.launching.fork.messages import Complete, Launch, Message, Ready
+from labkit.launching.fork.messages import Complete, Expect, Launch, Message, Ready
 from labkit.launching.fork.request import Request
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.machine import ops, resources
@@ -120,6 +120,11 @@ class ZygoteClient:
                 theirs.close()
         return pairs[0][0], [ours for ours, _ in pairs[1:]]
 
+    def expect(self, modules: tuple[str, ...]) -> None:
+        """Has it import what ranks will need."""
+        with _lock:
+            messages.send(self.control, Expect(modules=modules))
+
     def close(self) -> None:
         """Ends it and its ranks; waits at most two seconds."""
         self.control.close()
@@ -146,6 +151,14 @@ def running() -> ZygoteClient:
             _client = ZygoteClient()
             atexit.register(_client.close)
         return _client
+
+
+def expect(*modules: str) -> None:
+    """Ranks will import these: the zygote, if there is one, does it once for all of them, in a
+    quiet moment or before the next run. Not where there are GPUs, which an import could touch."""
+    client = _client
+    if client is not None and client.alive and not resources.num_gpus():
+        client.expect(modules)
 
 
 def seconds_to_complete() -> float:
