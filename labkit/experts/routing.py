@@ -10,6 +10,7 @@ is dropped, and messages are as uneven as the choice (Gale et al. 2022, arXiv:22
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from reprlib import repr as brief
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def route(scores: np.ndarray, top_k: int, factor: float = 0.0) -> Routing:
     if scores.ndim != 2 or not scores.size or not np.isfinite(scores).all():
         raise ValueError(
             "scores are a table of finite numbers, a row for each token and a column for each "
-            f"expert; got the shape {scores.shape}"
+            f"expert; got the shape {scores.shape}: {brief(scores.tolist())}"
         )
     num_tokens, num_experts = scores.shape
     check_whole(1, num_experts, top_k=top_k)

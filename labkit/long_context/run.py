@@ -29,12 +29,6 @@ def start(attention: Attention) -> "Job":
 def _attend(attention: Attention) -> dict:
     """One rank: the pass beside one process's, counted; then once more, paced and recorded."""
     import torch
-    import torch.distributed as dist
-
-    from labkit.launching import rank
-    from labkit.long_context import ring_run
-    from labkit.measure import memory, trace, traffic
-    from labkit.measure.pace import Pace
 
     torch.set_num_threads(1)  # several ranks on few cores keep a pace only so
     torch.manual_seed(0)
@@ -43,6 +37,23 @@ def _attend(attention: Attention) -> dict:
     expected = _forward_whole(whole, attention)
     upstream = torch.randn_like(expected)
     expected.backward(upstream)
+    out, counts = _counted(mine, attention, upstream)
+    wanted = [_share(each.grad, attention) for each in whole]
+    return {
+        "output_difference": _apart([out], [_share(expected.detach(), attention)]),
+        "gradient_difference": _apart([each.grad for each in mine], wanted),
+        **counts,
+        **_paced(mine, attention, upstream),
+    }
+
+
+def _counted(
+    mine: "list[Tensor]", attention: Attention, upstream: "Tensor"
+) -> "tuple[Tensor, dict]":
+    """The output of a pass as fast as it goes, and what was counted of it."""
+    from labkit.long_context import ring_run
+    from labkit.measure import memory, traffic
+
     before_bytes = memory.allocated_bytes()
     memory.reset_allocated_peak()
     held = memory.Activations()
@@ -52,16 +63,24 @@ def _attend(attention: Attention) -> dict:
         held_bytes = held.num_bytes
         out.backward(_share(upstream, attention))
     peak_bytes = memory.allocated_peak_bytes()
-    wanted = [_share(each.grad, attention) for each in whole]
-    result = {
-        "output_difference": _apart([out], [_share(expected.detach(), attention)]),
-        "gradient_difference": _apart([each.grad for each in mine], wanted),
+    return out.detach(), {
         "calls": dict(counted.calls),
         "payload_bytes": dict(counted.payload_bytes),
         "sent_bytes": counted.sent_bytes,
         "held_bytes": held_bytes,
         "pass_allocated_bytes": None if peak_bytes is None else peak_bytes - before_bytes,
     }
+
+
+def _paced(mine: "list[Tensor]", attention: Attention, upstream: "Tensor") -> dict:
+    """The same pass at its pace, recorded: how long it took, and how often it was late."""
+    import torch.distributed as dist
+
+    from labkit.launching import rank
+    from labkit.long_context import ring_run
+    from labkit.measure import trace
+    from labkit.measure.pace import Pace
+
     rank.current().note("paced")
     pace = Pace()
     again = _leaves(each.detach().clone() for each in mine)
@@ -71,7 +90,7 @@ def _attend(attention: Attention) -> dict:
         out = _forward(again, attention, ring_run.paced(attention, pace))
         out.backward(_share(upstream, attention))
         step_us = 1e6 * (time.perf_counter() - began_s)
-    return {**result, "step_us": step_us, "overruns": pace.num_overruns}
+    return {"step_us": step_us, "overruns": pace.num_overruns}
 
 
 def _shape(attention: Attention) -> tuple[int, int, int, int]:

@@ -56,6 +56,8 @@ OF_TIME = re.compile(
 )
 """Results that a clock or the system gave: they differ from run to run (what of a message has come
 when the count is read does, too), what only a device can say, and its name."""
+ROUNDING = ("output_difference", "gradient_difference")
+"""How far ranks are from one process: by rounding, and a device's attention rounds otherwise."""
 SEEDS = 16
 """Bytes that attention on a device keeps for each layer and microbatch beside the CPU's: the seed
 and the offset of its random numbers, as CUDA's does."""
@@ -100,7 +102,8 @@ def test_every_experiment_is_held_to_the_law():
 
 
 def differences(runs: list[Run]) -> set[str]:
-    """What the ranks of two runs differ in, but for the seeds that attention keeps on a device."""
+    """What the ranks of two runs differ in, but for the seeds that attention keeps on a device, and
+    how far both are from one process by rounding."""
     found = set()
     for on_cpu, on_device in zip(*runs, strict=True):
         mine = numbers(on_cpu)
@@ -109,8 +112,10 @@ def differences(runs: list[Run]) -> set[str]:
         for name in mine:
             if same(mine[name], others[name]):
                 continue
-            if name.endswith("activation_bytes"):
+            if name.endswith(("activation_bytes", "held_bytes")):
                 assert 0 < others[name] - mine[name] <= 64 * SEEDS
+            elif name.endswith(ROUNDING):
+                assert max(mine[name], others[name]) < 1e-4
             else:
                 found.add(name)
     return found
