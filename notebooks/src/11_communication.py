@@ -40,7 +40,7 @@ step.board()
 # %% [markdown] sections="19.8.2"
 # ## The bill
 #
-# First, what are the 71 seconds made of? The planner of chapter 18 knows our model. Under [ZeRO](GLOSSARY.md#zero) 1 a rank [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients in fp32, and all-gathers the parameters in bf16:
+# First, what are the 71 seconds made of? The planner of chapter 18 knows our model. Under ZeRO 1 ([stage](GLOSSARY.md#zero-stage) 1, chapter 06) a rank [reduce-scatters](GLOSSARY.md#reduce-scatter) the gradients in fp32, and all-gathers the parameters in bf16:
 
 # %%
 small = planner.Plan(
@@ -57,7 +57,7 @@ step_s = {
 lab.bars(step_s, unit="s", title="A step of 64 sequences", badge="predicted")
 
 # %% [markdown]
-# This is our bill, 74 seconds in all, and each of the four parts of this chapter ends with a line on it. (The planner counts on two fifths of the 1.25 GB/s, a figure fitted to another cluster's runs. At full speed the messages would take 28 seconds, and the order of the four would be the same.)
+# This is our bill, 74 seconds in all, and each way out adds a line to it. (The planner counts on two fifths of the 1.25 GB/s, a figure fitted to another cluster's runs. At full speed the messages would take 28 seconds, and the order of the ways would be the same.)
 
 # %% [markdown]
 # ## Hide the messages, by hand
@@ -347,7 +347,7 @@ runs = {"all-reduce": plain, "fp16": compressed_run.launch(fp16)}
 compressed_run.report(runs)
 
 # %% [markdown]
-# Half the bytes, and the same loss. (SEEDS)
+# Half the bytes, and the same loss. (With other seeds the plain run ended between 3.29 and 3.37. So do not read smaller differences.)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Eight bits, and how to round
@@ -376,7 +376,7 @@ def add_bytes():
 lab.launch(add_bytes, ranks=2)[0]
 
 # %% [markdown]
-# The sum does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. Fewer `levels` need fewer bits; here they still travel as bytes:
+# The sum does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. With one level the numbers are -1, 0 and 1, and two bits would do; here they still travel as bytes:
 
 
 # %%
@@ -400,15 +400,15 @@ def quantised(state, bucket):
 # %%
 settings = {
     "8 bits": {"levels": 127, "stochastic": True},
-    "3 bits, nearest": {"levels": 3, "stochastic": False},
-    "3 bits, stochastic": {"levels": 3, "stochastic": True},
+    "2 bits, nearest": {"levels": 1, "stochastic": False},
+    "2 bits, stochastic": {"levels": 1, "stochastic": True},
 }
 for name, setting in settings.items():
     runs[name] = compressed_run.launch(quantised, setting)
 compressed_run.report(runs)
 
 # %% [markdown]
-# With three bits, rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays behind. Stochastic rounding makes as many zeros, but by lot: on average nothing is lost. (The 8 bits are rounded so as well.)
+# With two bits, rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost. (The 8 bits are rounded so as well.)
 #
 # But a gather has its price: it passes everybody's part on to everybody. With N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight ranks nothing is saved. The cure takes two steps (1-bit Adam does so). In an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes and adds it up. Then it quantises again, and the slices are gathered. That is a quarter for any number of ranks.
 
@@ -634,7 +634,7 @@ eight_bits.score(bill["gradients in 8 bits"])
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Better links
 #
-# Two machines of four cards each: fast links inside, and **one** cable between them, which all messages from one machine to the other share. A ring may go through the ranks in any order. Here it goes 0 1 2 3 4 5 6 7:
+# Better links cost money. So first: are those that we have used well? Take two machines of four cards each: fast links inside, and **one** cable between them, which all messages from one machine to the other share. A ring may go through the ranks in any order. Here it goes 0 1 2 3 4 5 6 7:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.05)
@@ -660,7 +660,7 @@ longer = lab.guess("the second ring over the first one", unit="ratio")
 longer.score(zigzag.predict().span_us / straight.predict().span_us)
 
 # %% [markdown]
-# In the first ring two of the eight links cross the cable, one in each direction. In the second all eight do, and the cable carries them one after another: four times the traffic. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. We run all three on real ranks:
+# Count the arrows along the cable. In the first ring two of the eight links cross it, one in each direction. In the second all eight do, and the cable carries them one after another: four times the traffic. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. We run all three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=4)
