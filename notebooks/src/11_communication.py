@@ -68,7 +68,7 @@ lab.bars(step_s, unit="s", title="A step of 64 sequences", badge="predicted")
 first = lab.guess("the layer whose gradient leaves first", choices=["0", "3"])
 
 # %% [markdown]
-# torch calls a hook of ours as soon as a gradient is complete, and `async_op=True` starts a message without waiting for it. That is all we need. At the end we compare with the gradients of one process on all the data:
+# torch calls a hook of ours as soon as a gradient is complete, and `async_op=True` starts a message without waiting for it. At the end we compare with the gradients of one process on all the data:
 
 
 # %%
@@ -228,7 +228,7 @@ def accumulate(way):
 
 # %%
 ways = ["never reduced", "reduced each time", "reduced and divided each time"]
-off = {way: lab.launch(accumulate, way, ranks=2)[0] for way in ways}
+off = lab.launch(lambda: {way: accumulate(way) for way in ways}, ranks=2)[0]
 lab.bars(off, unit="ratio", title="Largest error, over the largest right gradient")
 
 # %% [markdown]
@@ -302,7 +302,7 @@ losses = {
 lab.bars(losses, title="Loss after 64 microbatches")
 
 # %% [markdown]
-# With one learning rate, fewer updates get less far. A larger rate makes up for most of it. And at m = 8, with 8 times the rate?
+# With one learning rate, fewer updates get less far. A larger rate makes up for more than half of it. And at m = 8, with 8 times the rate?
 
 # %%
 eight = lab.guess(
@@ -317,7 +317,7 @@ eight.score("below 3.5" if loss < 3.5 else "3.5 to 5.5" if loss < 5.5 else "abov
 # %% [markdown]
 # Training has diverged, and is worse than a model that knows nothing (its loss is ln 256 = 5.5). A larger rate helps only while training stays stable. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
 #
-# On our bill: with 16 times the batch there is one exchange for 1,024 sequences instead of 64. That is 2 million tokens, a size that large trainings use. What does it leave for 64 of them?
+# On our bill: with 16 times the batch there is one exchange for 1,024 sequences instead of 64. Then 64 of them cost a tenth:
 
 # %%
 bill["16 times the batch"] = computing_s + messages_s / 16
@@ -529,7 +529,7 @@ check.error_feedback(my_reduce)
 check.hint("error_feedback")
 
 # %% [markdown]
-# Now let it train: `with_feedback` makes a hook of your function. (Until you have written it, the package's own runs in its place.)
+# `with_feedback` makes a hook of your function, so it can train. (Until you have written it, the package's own runs in its place.) We look at its loss below, beside the others.
 
 # %%
 feedback = compressed_run.with_feedback(my_reduce)
@@ -589,14 +589,14 @@ hooks_ms = {name: runs[name][0]["hook_ms"] for name in shown}
 lab.bars(hooks_ms, unit="ms", title="From a hook's call to its mean")
 
 # %% [markdown]
-# PowerSGD sends a twentieth of the bytes and takes longest: three small all-reduces one after another, and in between matrices to multiply and to make orthogonal. Bytes are not time.
+# PowerSGD sends a twentieth of the bytes and takes several times as long as the all-reduce: it makes three small ones, one after another, and in between it multiplies matrices and makes them orthogonal. Bytes are not time.
 #
-# So when does it pay? As long as the link needs longer for the saved bytes than the processor for compressing. Here that is timed with 4 million values, on one core (`Timer` uses one thread):
+# So when does it pay? As long as the link needs longer for the saved bytes than the processor for compressing. Here that is timed with 2 million values, on one core (`Timer` uses one thread):
 
 # %%
 from torch.utils import benchmark
 
-gradient = torch.randn(4_000_000)
+gradient = torch.randn(2_000_000)
 
 
 def break_even(code, saved):
@@ -609,15 +609,15 @@ def break_even(code, saved):
 pays = {
     "fp16": break_even("g.half().float()", 0.5),
     "8 bits": break_even("(g / (g.abs().max() / 127)).round().to(torch.int8)", 0.75),
-    "top-1 %": break_even("g.index_fill(0, g.abs().topk(40_000).indices, 0)", 0.98),
+    "top-1 %": break_even("g.index_fill(0, g.abs().topk(20_000).indices, 0)", 0.98),
 }
 title = "Pays if the link is slower than this, GB/s"
 lab.bars(pays, title=title, marks={"10 Gbit/s": 1.25})
 
 # %% [markdown]
-# A bar that ends left of the dashed line does not pay on our 10 Gbit/s with one core of this processor: the link would have sent the saved bytes sooner than the core compresses them. The search for the largest 1 % is by far the slowest. (And we counted generously: only fp16 is unpacked here, nothing is rounded by lot, and the parts of N ranks are not added up.) A GPU compresses faster, but its links inside a machine carry hundreds of GB/s: measure both. And if a message is hidden already, making it smaller saves no time.
+# A bar that ends left of the dashed line does not pay on our 10 Gbit/s with one core of this processor: the link would have sent the saved bytes sooner than the core compresses them. The search for the largest 1 % is by far the slowest. (We counted generously: only fp16 is unpacked here, and nothing is rounded by lot.) And if a message is hidden already, making it smaller saves no time.
 #
-# Now the bill, where links are slow and cards are fast. Compression shrinks the gradients alone, by 8 bits to a quarter. What is left of the 74 seconds?
+# Now the bill, where links are slow and cards are fast. Compression shrinks the gradients alone, and 8 bits are a quarter of them. What is left of the 74 seconds?
 
 # %%
 eight_bits = lab.guess("a step with gradients in 8 bits", unit="s")
@@ -676,7 +676,7 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 # %% [markdown] sections="10.4.3"
 # Yes. In the ring 1.4 MB cross the cable in each direction; in two levels 0.8 MB do, because each machine adds up its gradients before anything crosses. Where a measured bar is longer than its prediction, remember that eight processes share a few cores here; the order of the three is the predicted one.
 #
-# If every pair had a cable of its own, the order would not matter: in each step of a ring all ranks wait for its slowest link, be it one or all. (Predicted by `call.but(network=collectives.islands(8, 4, inside=inside, between=between)).predict()` for both rings.)
+# If every pair had a cable of its own, the order would not matter: in each step of a ring all ranks wait for its slowest link, be it one or all. (Predicted: `zigzag.but(network=collectives.islands(8, 4, inside=inside, between=between)).predict()`, and the same for `straight`.)
 #
 # NCCL finds a good order by itself **inside** a machine, and keeps the ranks of one machine together. It does not know your racks: it joins the machines in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours (exercise 3), and choose the groups so that those ranks that talk most share a machine (chapter 18).
 #
@@ -728,13 +728,13 @@ title = "Our step, for 64 sequences"
 lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 
 # %% [markdown]
-# Overlap saves next to nothing, because there is so little to hide under. The compressions stop at the 24 seconds of parameters (and what compressing costs is not even counted). A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. A batch 16 times as large gives nearly as much for nothing, **if** the training bears it: 2 million tokens (1,024 sequences of 2,048) instead of 131 thousand.
+# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. A batch 16 times as large gives nearly as much for nothing, **if** the training bears it: 2 million tokens (1,024 sequences of 2,048) instead of 131 thousand. The compressions come far behind, and what compressing costs is not even counted.
 
 # %%
 planner.card(small, small.but(batch=1024))
 
 # %% [markdown]
-# All of that is predicted. It gives an order, too: overlap first, because it is free; accumulate as far as the training allows; then see who shares your cables, and what better ones cost; and compress if the link is still the slowest part.
+# So there is an order: overlap first, because it is free; accumulate as far as the training allows; then see who shares your cables, and what better ones cost; and compress if the link is still the slowest part.
 #
 # ### What you will meet in practice
 #

@@ -432,6 +432,7 @@ def small_calls(num=50):
     return min(times_us)
 
 
+# %%
 times_us = {"plain": max(lab.launch(small_calls))}
 os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
 times_us["DETAIL"] = max(lab.launch(small_calls))
