@@ -350,9 +350,9 @@ compressed_run.report(runs)
 # Half the bytes, and the same loss. (With other seeds the plain run ended between 3.29 and 3.37. So do not read smaller differences.)
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
-# ### Eight bits, and how to round
+# ### Few bits, and how to round
 #
-# Quantisation divides by the largest value, maps to the whole numbers from -127 to 127, and sends one byte for each. But how do you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder, so 0.3 becomes 1 in three of ten cases. Which of them is right on average?
+# Quantisation divides by the largest value, maps to the whole numbers from -127 to 127, and sends one byte for each. With two bits there are only -1, 0 and 1. But how do you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder, so 0.3 becomes 1 in three of ten cases. Which of them is right on average?
 
 # %%
 value = torch.tensor(0.3).expand(100_000)
@@ -376,7 +376,7 @@ def add_bytes():
 lab.launch(add_bytes, ranks=2)[0]
 
 # %% [markdown]
-# The sum does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. With one level the numbers are -1, 0 and 1, and two bits would do; here they still travel as bytes:
+# The sum does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme, two bits (which here still travel as bytes; with `levels` 127 it would be eight):
 
 
 # %%
@@ -398,17 +398,14 @@ def quantised(state, bucket):
 
 
 # %%
-settings = {
-    "8 bits": {"levels": 127, "stochastic": True},
-    "2 bits, nearest": {"levels": 1, "stochastic": False},
-    "2 bits, stochastic": {"levels": 1, "stochastic": True},
-}
-for name, setting in settings.items():
-    runs[name] = compressed_run.launch(quantised, setting)
+nearest = {"levels": 1, "stochastic": False}
+stochastic = {"levels": 1, "stochastic": True}
+runs["2 bits, nearest"] = compressed_run.launch(quantised, nearest)
+runs["2 bits, stochastic"] = compressed_run.launch(quantised, stochastic)
 compressed_run.report(runs)
 
 # %% [markdown]
-# With two bits, rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost. (The 8 bits are rounded so as well.)
+# Rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost. And if two bits are enough, eight are all the more.
 #
 # But a gather has its price: it passes everybody's part on to everybody. With N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight ranks nothing is saved. The cure takes two steps (1-bit Adam does so). In an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes and adds it up. Then it quantises again, and the slices are gathered. That is a quarter for any number of ranks.
 
@@ -541,7 +538,7 @@ runs["top-1 %, feedback"] = compressed_run.launch(feedback)
 # The loss by what a rank has handed in until then: further left is cheaper, lower is better. Which one would you take?
 
 # %%
-shown = ("all-reduce", "8 bits", "top-1 %", "top-1 %, feedback")
+shown = ("all-reduce", "2 bits, stochastic", "top-1 %", "top-1 %, feedback")
 lab.curves(
     measured={name: runs[name][0]["loss"] for name in shown},
     x="MB handed in by a rank",
@@ -622,20 +619,20 @@ eight_bits.score(bill["gradients in 8 bits"])
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Better links
 #
-# Better links cost money. So first: are those that we have used well? Take two machines of four cards each: fast links inside, and **one** cable between them, which all messages from one machine to the other share. A ring may go through the ranks in any order. Here it goes 0 1 2 3 4 5 6 7:
+# Better links cost money. So first: are those that we have used well? Take two machines of three cards each: fast links inside, and **one** cable between them, which all messages from one machine to the other share. A ring may go through the ranks in any order. Here it goes 0 1 2 3 4 5:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.05)
 between = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.01)
-machines = collectives.islands(8, 4, inside=inside, between=between, shared=True)
-straight = collectives.Call(ranks=8, num_bytes=800_000, network=machines)
+machines = collectives.islands(6, 3, inside=inside, between=between, shared=True)
+straight = collectives.Call(ranks=6, num_bytes=600_000, network=machines)
 straight.way()
 
 # %% [markdown]
 # And here it goes to and fro:
 
 # %%
-zigzag = straight.but(order=(0, 4, 1, 5, 2, 6, 3, 7))
+zigzag = straight.but(order=(0, 3, 1, 4, 2, 5))
 zigzag.way()
 
 # %% [markdown]
@@ -648,23 +645,19 @@ longer = lab.guess("the second ring over the first one", unit="ratio")
 longer.score(zigzag.predict().span_us / straight.predict().span_us)
 
 # %% [markdown]
-# Count the arrows along the cable. In the first ring two of the eight links cross it, one in each direction. In the second all eight do, and the cable carries them one after another: four times the traffic. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. We run all three on real ranks:
+# Count the arrows along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do, and the cable carries them one after another: three times the traffic. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. We run all three on real ranks:
 
 # %%
-levels = straight.but(algorithm="hierarchical", island_size=4)
-calls = {
-    "0 1 2 3 4 5 6 7": straight,
-    "0 4 1 5 2 6 3 7": zigzag,
-    "in two levels": levels,
-}
+levels = straight.but(algorithm="hierarchical", island_size=3)
+calls = {"0 1 2 3 4 5": straight, "0 3 1 4 2 5": zigzag, "in two levels": levels}
 took = {name: call.compare().readings for name, call in calls.items()}
-title = "All-reduce of 0.8 MB over two machines"
+title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="10.4.3"
-# Yes. In the ring 1.4 MB cross the cable in each direction; in two levels 0.8 MB do, because each machine adds up its gradients before anything crosses. Where a measured bar is longer than its prediction, remember that eight processes share a few cores here; the order of the three is the predicted one.
+# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine adds up its gradients before anything crosses. Where a measured bar is longer than its prediction, remember that six processes share a few cores here; the order of the three is the predicted one.
 #
-# If every pair had a cable of its own, the order would not matter: in each step of a ring all ranks wait for its slowest link, be it one or all. (Predicted: `zigzag.but(network=collectives.islands(8, 4, inside=inside, between=between)).predict()`, and the same for `straight`.)
+# If every pair had a cable of its own, the order would not matter: in each step of a ring all ranks wait for its slowest link, be it one or all. (Predicted: `zigzag.but(network=collectives.islands(6, 3, inside=inside, between=between)).predict()`, and the same for `straight`.)
 #
 # NCCL finds a good order by itself **inside** a machine, and keeps the ranks of one machine together. It does not know your racks: it joins the machines in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours (exercise 3), and choose the groups so that those ranks that talk most share a machine (chapter 18).
 #
