@@ -114,7 +114,7 @@ verdict(two_minds, ranks=4)
 sees.score("a hang")
 
 # %% [markdown]
-# torch itself says nothing. By default it would wait half an hour with [gloo](GLOSSARY.md#gloo), and ten minutes with [NCCL](GLOSSARY.md#nccl). The verdict comes sooner because labkit asks each rank where it is, and reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Different operations under the same number prove a mismatch. (The `[4]` behind an operation is the shape of its tensor.) The cure is that all make the same call.
+# torch itself says nothing. By default it would wait half an hour with [gloo](GLOSSARY.md#gloo), and ten minutes with [NCCL](GLOSSARY.md#nccl). The verdict comes sooner because labkit asks each rank where it is, and reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Different operations under the same number prove a mismatch. (The `[4]` behind an operation is the shape of its tensor.) All must make the same call.
 #
 # The second kind is a barrier that only rank 0 reaches, after it has saved a file. Rank 0 will hang. Whom does the report mark?
 
@@ -340,7 +340,7 @@ lab.launch(late, 0.1, devices="cpu")
 fate.score("an error at once")
 
 # %% [markdown]
-# Rank 0 has left the call, so its connection is closed, and rank 1 gets only the echo. gloo raises errors that one may catch (this run was on the CPU for that); NCCL would end the process. Either way a timeout cures no hang. It ends it, and a longer one only makes you wait longer. So raise it where a rank is really that slow, because it loads or compiles for half an hour. Otherwise look for the rank that never comes.
+# Rank 0 has left the call, so its connection is closed, and rank 1 gets only the echo. gloo raises errors that one may catch (this run was on the CPU for that); NCCL would end the process. Either way a timeout cures no hang, it ends it. So raise it where a rank is really that slow, because it loads or compiles for half an hour. Otherwise look for the rank that never comes.
 #
 # ## Same calls in another order
 #
@@ -400,7 +400,7 @@ looped
 check.trace(looped)
 
 # %% [markdown]
-# So never reduce in the order of a dict that each rank fills by itself, or of a set. (Each Python process salts the hash of a string anew. So under torchrun the order of a set of names differs between ranks.) Sort the names, or better send one tensor with all the numbers: what has no order cannot be swapped. A one-time check is cheap: gather `list(sums)` from all ranks by `dist.all_gather_object`, and compare.
+# So never reduce in the order of a dict that each rank fills by itself, or of a set. (Under torchrun each process salts the hash of strings anew, so a set of names has another order on each rank.) Sort the names, or better send one tensor with all the numbers: what has no order cannot be swapped.
 #
 # ### Let torch compare
 #
@@ -422,7 +422,7 @@ compared
 # %%
 def small_calls(num=50):
     one, times_us = torch.ones(1), []
-    for _ in range(6):  # the best of six: the first connects the ranks
+    for _ in range(4):  # the best of four: the first connects the ranks
         dist.barrier()
         began = time.perf_counter()
         for _ in range(num):
@@ -668,7 +668,7 @@ lab.curves(measured=alive, x="step", unit="bytes", title="Bytes alive after each
 # %% [markdown] sections="8.11.1"
 # ### A batch that is too large
 #
-# Next, the failure that everybody meets, on the same 14 MiB. The model has two blocks of width 128. Each rank has four sequences, and rank 1's are four times as long. In which line will it fail?
+# Next, the failure that everybody meets. The model has two blocks of width 128. Each rank has four sequences, and rank 1's are four times as long. In which line will it fail?
 
 # %%
 fails_in = lab.guess("where rank 1 runs out", choices=("forward", "backward", "update"))
@@ -750,7 +750,7 @@ lab.bars(peaks, unit="bytes", title="Peak of a rank, one cure at a time")
 best.score(min(cures, key=peaks.get))
 
 # %% [markdown]
-# And the price? There are two. The first is time, which we do not measure here: steps this small on a CPU are nearly all overhead. So count instead. Microbatches make the same products in smaller pieces, checkpointing computes the forward of the blocks twice, FSDP gathers the weights before they are used, bf16 and half the length do cheaper work or less. The second price is another result. How far are the new weights from those of the plain step?
+# And the price? There are two. The first is time, which steps this small would not show. Count instead: microbatches make the same products in smaller pieces, checkpointing computes the forward of the blocks twice, FSDP gathers the weights before they are used, bf16 and half the length do cheaper work or less. The second price is another result. How far are the new weights from those of the plain step?
 
 # %%
 weights = tried[""].weights
@@ -762,7 +762,7 @@ lab.table(
 # %% [markdown] sections="8.11.1"
 # Adam moves a weight by about its learning rate, 1e-3, in each of two steps. So a difference of that size is another update, and one far below it is rounding.
 #
-# The price decides the order. First come the cures that cost time only and leave the update as it is, then those that change the numbers. Here activations fill the memory, so what divides them helps: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation) and [activation checkpointing](GLOSSARY.md#activation-checkpointing). [FSDP](GLOSSARY.md#fsdp) divides parameters, gradients and optimizer states, the smaller part here. With a large model and a small batch it would be the other way round. bf16 and shorter sequences change the training. [Offload](GLOSSARY.md#offload) comes last, because it moves the states over the bus in each step (measured in chapter 06).
+# The price decides the order. First come the cures that cost time only and leave the update as it is, then those that change the numbers. Here activations fill the memory, so what divides them helps: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation) and [activation checkpointing](GLOSSARY.md#activation-checkpointing). [FSDP](GLOSSARY.md#fsdp) divides parameters, gradients and optimizer states, the smaller part here. bf16 and shorter sequences change the training. [Offload](GLOSSARY.md#offload) comes last, because it moves the states over the bus in each step (measured in chapter 06).
 #
 # <details><summary>Erratum 8.11.1: seven cures in a fixed order</summary>
 #
