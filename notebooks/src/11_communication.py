@@ -655,7 +655,7 @@ title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="10.4.3"
-# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine adds up its gradients before anything crosses. Where a measured bar is longer than its prediction, remember that six processes share a few cores here; the order of the three is the predicted one.
+# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine adds up its gradients before anything crosses. Where a measured bar is longer than its prediction, remember that six processes share a few cores here, and compare the bars with each other.
 #
 # If every pair had a cable of its own, the order would not matter: in each step of a ring all ranks wait for its slowest link, be it one or all. (Predicted: `zigzag.but(network=collectives.islands(6, 3, inside=inside, between=between)).predict()`, and the same for `straight`.)
 #
