@@ -21,6 +21,7 @@ _LOOKS = (
     (1.2, (1.0, 5.0)),
 )  # widths and dashes of links, the fastest first
 _RING_PX = 2.2
+_LANE_PX = 7.0
 _MIDDLE_PX = (WIDTH_PX / 2, 206)  # of the islands' ellipse
 _TOP_PX = 62
 
@@ -64,7 +65,7 @@ def network(links: Network, *, order: Sequence[int] = (), language: str | None =
     found = _kinds(links)
     kinds = sorted(set(found.values()))
     home = _islands(links.num_ranks, [pair for pair in sorted(found) if found[pair] == kinds[0]])
-    boxes = _placed(home)
+    boxes = _placed(home, has_gate=any(kind.is_shared for kind in kinds))
     joined = _joined(found, home)
     looks = _looks(len(kinds), len(joined))
     look_of = dict(zip(kinds, looks, strict=True))
@@ -72,8 +73,8 @@ def network(links: Network, *, order: Sequence[int] = (), language: str | None =
         _between(boxes[a], boxes[b])._replace(**look_of[kind])
         for (a, b), kind in sorted(joined, key=_by_name)
     ]
-    for a, b in zip(order, [*order[1:], *order[:1]], strict=True):
-        lines.append(_between(boxes[a], boxes[b])._replace(width_px=_RING_PX, arrow=True))
+    shared = {ends for ends, kind in joined if kind.is_shared and ends[0] in boxes}
+    lines += _ring(order, boxes, home, shared)
     frames = [box for key, box in boxes.items() if key not in home]
     shapes = [*frames, *lines, *(boxes[rank] for rank in home)]
     end_px = max(box.y_px + box.height_px for box in boxes.values())
@@ -146,9 +147,9 @@ def _by_name(line: tuple[Ends, _Kind]) -> str:
 # --- where it stands ---
 
 
-def _placed(home: dict[int, Island]) -> dict[int | Island, Box]:
+def _placed(home: dict[int, Island], *, has_gate: bool) -> dict[int | Island, Box]:
     """The frame of each island, then the box of each rank: islands on an ellipse, ranks on a
-    smaller one."""
+    smaller one; with a gate, none where a wire meets the frame."""
     islands = list(dict.fromkeys(home.values()))
     num_islands = len(islands)
     wide, high = _ellipse(num_islands)
@@ -159,7 +160,8 @@ def _placed(home: dict[int, Island]) -> dict[int | Island, Box]:
     for island, (x, y) in zip(islands, middles, strict=True):
         if num_islands > 1:
             frames[island] = Box(x - wide - 24, y - high - 14, 2 * wide + 48, 2 * high + 28)
-        places = _around(len(island), x, y, wide, high, tilt)
+        turn = np.pi / len(island) / (1 + len(island) % 2) if has_gate else tilt
+        places = _around(len(island), x, y, wide, high, turn)
         for rank, place in zip(island, places, strict=True):
             boxes[rank] = _rank_box(rank, *place)
     placed = frames | boxes
@@ -198,6 +200,37 @@ def _between(a: Box, b: Box) -> Line:
     out_a = min(a.width_px / 2 / abs(dx), a.height_px / 2 / abs(dy))
     out_b = min(b.width_px / 2 / abs(dx), b.height_px / 2 / abs(dy))
     return Line(((ax + dx * out_a, ay + dy * out_a), (bx - dx * out_b, by - dy * out_b)))
+
+
+def _ring(
+    order: Sequence[int],
+    boxes: dict[int | Island, Box],
+    home: dict[int, Island],
+    shared: set[Ends],
+) -> list[Line]:
+    """An arrow from each rank to the next. Those that leave an island by a wire that all share run
+    side by side along it."""
+    lanes: dict[Ends, list[tuple[int, int]]] = {}
+    arrows = []
+    for a, b in zip(order, [*order[1:], *order[:1]], strict=True):
+        ends = tuple(sorted((home[a], home[b]), key=str))
+        if ends in shared and home[a] != home[b]:
+            lanes.setdefault(ends, []).append((a, b))
+        else:
+            arrows.append(_between(boxes[a], boxes[b]))
+    for ends, pairs in lanes.items():
+        (ax, ay), (bx, by) = _between(boxes[ends[0]], boxes[ends[1]]).points_px
+        length = np.hypot(bx - ax, by - ay)
+        across = np.array([ay - by, bx - ax]) / length
+        pairs.sort(key=lambda pair: sum(across @ _centre(boxes[rank]) for rank in pair))
+        for lane, (a, b) in enumerate(pairs):
+            off_x, off_y = (across * _LANE_PX * (lane - (len(pairs) - 1) / 2)).tolist()
+            way = [(ax + off_x, ay + off_y), (bx + off_x, by + off_y)]
+            way = way if home[a] == ends[0] else way[::-1]
+            out = _between(boxes[a], Box(*way[0], 0, 0)).points_px[0]
+            into = _between(Box(*way[1], 0, 0), boxes[b]).points_px[1]
+            arrows.append(Line((out, *way, into)))
+    return [arrow._replace(width_px=_RING_PX, arrow=True) for arrow in arrows]
 
 
 def _centre(box: Box) -> tuple[float, float]:

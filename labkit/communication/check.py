@@ -138,7 +138,7 @@ def error_feedback(answer: Callable) -> Iterator[tuple[str, str]]:
 
 
 def _descended(
-    answer: Callable, size: int, k: int, num_steps: int = 250
+    answer: Callable, size: int, k: int, num_steps: int = 100
 ) -> tuple[str, float, float, float]:
     """A rank's side, least squares: what goes wrong in the sums; the loss at the end, and at best;
     bytes per call."""

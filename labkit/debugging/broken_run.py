@@ -4,13 +4,16 @@ error = broken_run.verdict(save_and_wait, ranks=3)
 error                                  # in a notebook: the report, a row per rank
 lab.table(broken_run.places(error))    # where each rank is, and nothing about who is odd
 lab.table(broken_run.places(job))      # the same of a run that hangs now
+lab.table(broken_run.numbered(run))    # the collectives of a run by number, a column for each rank
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from labkit.launching import launcher
 from labkit.launching.job import Job
+from labkit.launching.run import Run
 from labkit.launching.verdicts.outcome import Outcome, is_echo
 from labkit.launching.verdicts.verdict import LaunchError
 from labkit.words import say
@@ -36,6 +39,22 @@ def places(seen: LaunchError | Job) -> list[dict]:
     stack from outside tells it: rank, how it is, and the line. It does not say which rank is odd,
     nor what is wrong. Of a run under way it waits until every rank is in a call, 10 s at most."""
     return _now(seen) if isinstance(seen, Job) else [_judged(each) for each in seen.outcomes]
+
+
+def numbered(run: Run) -> list[dict]:
+    """The collectives of a run that ended well, as torch's flight recorder numbered them: a row for
+    each number of a group, and for each rank the line that made the call ("" where it made none).
+    Ranks that agree have the same line all along a row."""
+    lines: dict[tuple, dict[int, str]] = defaultdict(dict)
+    for rank, calls in enumerate(run.calls()):
+        for call in calls:
+            lines[call["group"], call["seq"]][rank] = call["text"]
+    several = len({group for group, _ in lines}) > 1
+    rows = []
+    for (group, number), of_rank in sorted(lines.items()):
+        row = {"group": group, "number": number} if several else {"number": number}
+        rows.append(row | {f"rank {rank}": of_rank.get(rank, "") for rank in range(len(run))})
+    return rows
 
 
 def _judged(outcome: Outcome) -> dict:

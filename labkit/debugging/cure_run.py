@@ -1,4 +1,4 @@
-"""One training step under each cure for a full memory: its bytes, its time, its new weights.
+"""One training step under each cure for a full memory: its bytes, its new weights.
 
     run = lab.launch(cure_run.steps, ("", "microbatches", "FSDP"), ranks=2)
     run[0]["FSDP"].footprint.peak_bytes
@@ -9,7 +9,6 @@ each rank. The first of two steps makes the optimizer's states, the second is wa
 
 import contextlib
 import functools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,8 +31,6 @@ class Watched:
 
     footprint: Footprint
     """its bytes, moment by moment"""
-    seconds: float
-    """how long the second step took, once"""
     weights: "Tensor"
     """all of them after two steps, as one vector"""
 
@@ -44,7 +41,6 @@ def steps(cures: Sequence[str] = ("", *CURES)) -> dict[str, Watched]:
     for cure in cures:
         if cure not in ("", *CURES):
             raise ValueError(f'a cure is "" or one of {", ".join(CURES)}; got {cure!r}')
-    _watched("")  # untold: whatever comes first pays for what torch loads
     return {cure: _watched(cure) for cure in cures}
 
 
@@ -54,7 +50,6 @@ def _watched(cure: str) -> Watched:
     from torch.distributed.fsdp import fully_shard
 
     from labkit import model
-    from labkit.devices.place import synchronize
     from labkit.measure import memory
 
     torch.manual_seed(0)
@@ -70,13 +65,9 @@ def _watched(cure: str) -> Watched:
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
         _step(net, optimizer, batch, watched, cure)
         watched.layers(net.layers)
-        began = time.perf_counter()
         _step(net, optimizer, batch, watched, cure, marks=True)
-        synchronize()
-        seconds = time.perf_counter() - began
     weights = [_whole(weight).flatten() for weight in net.parameters()]
-    footprint = watched.footprint()
-    return Watched(footprint=footprint, seconds=seconds, weights=torch.cat(weights))
+    return Watched(footprint=watched.footprint(), weights=torch.cat(weights))
 
 
 def _recompute(net: "nn.Module") -> None:

@@ -205,6 +205,19 @@ def test_a_call_shows_the_way_of_its_ring_and_counts_how_often_it_leaves_an_isla
         straight.but(order=(0, 1))
 
 
+@pytest.mark.parametrize(("order", "num"), [(range(8), 2), ((0, 4, 1, 5, 2, 6, 3, 7), 8)])
+def test_a_ring_s_arrows_run_side_by_side_along_a_shared_wire(order, num) -> None:
+    links = islands(8, 4, inside=LINK, between=SLOW, shared=True)
+    drawn = Call(ranks=8, network=links, order=tuple(order)).way().picture()
+    arrows = [line.points_px for line in drawn.only(Line) if line.arrow]
+    along = [points for points in arrows if len(points) == 4]
+    assert len(along) == num and len(arrows) == 8 + 1, "and one in the legend"
+    heights = [points[1][1] for points in along]
+    assert heights == pytest.approx([points[2][1] for points in along])
+    assert len({round(height) for height in heights}) == num
+    assert faults(drawn) == []
+
+
 def test_a_ring_that_leaves_a_rank_out_is_refused() -> None:
     with pytest.raises(ValueError, match="each of 4 ranks once"):
         network_picture.network(uniform(4, LINK), order=(0, 1, 9))

@@ -62,6 +62,37 @@ def test_a_run_that_hangs_now_tells_its_places_too():
     ]
 
 
+def swapped():
+    x, y = torch.ones(2, 1)
+    if dist.get_rank() != 1:
+        dist.all_reduce(x)
+    dist.all_reduce(y)
+    if dist.get_rank() == 1:
+        dist.all_reduce(x)
+
+
+def test_collectives_stand_in_a_row_by_their_number():
+    rows = broken_run.numbered(lab.launch(swapped, ranks=3, backend="gloo", timeout_s=30))
+    x, y = "dist.all_reduce(x)", "dist.all_reduce(y)"
+    first, second = rows
+    assert [first[f"rank {rank}"] for rank in range(3)] == [x, y, x]
+    assert [second[f"rank {rank}"] for rank in range(3)] == [y, x, y]
+    assert second["number"] == first["number"] + 1 and "group" not in first
+
+
+def of_two_groups():
+    group = dist.new_group([0])
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+def test_calls_of_another_group_have_their_own_rows():
+    rows = broken_run.numbered(lab.launch(of_two_groups, ranks=2, backend="gloo", timeout_s=30))
+    assert len({row["group"] for row in rows}) == 2
+    assert rows[-1]["rank 1"] == "" and "group=group" in rows[-1]["rank 0"]
+
+
 def test_a_verdict_shows_its_report_and_no_traceback(monkeypatch, capsys):
     drawn = []
     monkeypatch.setattr(verdicts.LaunchError, "draw", staticmethod(drawn.append))

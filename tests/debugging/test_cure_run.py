@@ -17,7 +17,6 @@ def test_every_cure_lowers_the_peak(tried):
     assert list(tried) == ["", *cure_run.CURES]
     for cure in cure_run.CURES:
         assert tried[cure].footprint.peak_bytes < plain.peak_bytes, cure
-        assert tried[cure].seconds > 0
 
 
 def test_here_the_activations_are_the_load_and_fsdp_saves_least(tried):
