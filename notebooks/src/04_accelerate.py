@@ -531,7 +531,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank. Accelerate assumes that you wrote the schedule for the updates of one process, and four ranks make a quarter of them. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. With `split_batches` the number of updates stays, and `step` takes one step: this is the line of one process, too. While batches accumulate, a prepared scheduler stands still.
+# Each `falling.step()` takes four steps, one for each rank. Accelerate assumes that you wrote the schedule for the updates of one process, and four ranks make a quarter of them. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. With `split_batches` the number of updates stays, and `step` takes one step: these are the rates of one process, too. While batches accumulate, a prepared scheduler stands still.
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
