@@ -208,8 +208,10 @@ def _chosen_rung(
     fn: Callable, given: tuple, ranks: int, devices: str | Pretend | None, backend: str | None
 ) -> Rung:
     """What the ranks stand on. Raises Refused for what this machine does not have."""
-    named = engines.names_deepspeed(fn) or engines.given_deepspeed(given)
-    if devices is None and backend is None and named:
+    is_open = devices is None and backend is None
+    if is_open and engines.names_trainer(fn):
+        devices = rung.TRAINER
+    elif is_open and (engines.names_deepspeed(fn) or engines.given_deepspeed(given)):
         devices = rung.DEEPSPEED
     try:
         chosen = place.choose(ranks, devices=devices, backend=backend)
