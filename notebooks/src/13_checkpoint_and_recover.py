@@ -609,7 +609,11 @@ check.hint("safe_save")
 recovery.Resharding(rows=64, writers=4, readers=3)
 
 # %% [markdown]
-# With three readers, files 1 and 2 are each read by two ranks. Try other numbers. Let's do it as you would at work, with torch's own `dcp`. Four ranks of FSDP save:
+# With three readers, files 1 and 2 are each read by two ranks. Try other numbers.
+#
+# ### With torch's own dcp
+#
+# Let's do it as you would at work. Four ranks of FSDP save:
 
 # %%
 import torch.distributed.checkpoint as dcp
@@ -787,7 +791,9 @@ lab.bars(
 #
 # Both terms are approximations, but near the valley, where we want to be, good ones. (They take a save as short beside the interval, and the interval as short beside M.)
 #
-# And what is C? Our 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, and that all machines hold the same: then the ranks of one machine write for all. A rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, how much of the time is lost, if only that half second stops training?
+# ### What a save costs
+#
+# What is C? Our 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, and that all machines hold the same: then the ranks of one machine write for all. A rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, how much of the time is lost, if only that half second stops training?
 
 # %%
 least = lab.guess("share of all time lost, asynchronous", unit="share")
