@@ -972,7 +972,7 @@ cards = planner.Plan(
 planner.card(cards.but(zero=0), cards.but(zero=1))
 
 # %% [markdown]
-# The left one does not fit, the right one does: in more than a year, for eight cards are few, but it does. (The planner counts what we left out, too: 3 GB for the context and buffers of a process, and activations; and LLaMA's "7 B" are 6.74. That it comes to 112 GB again is chance.) And by our ring it sends no more. So:
+# The left one does not fit, the right one does. (It would train for more than a year: ZeRO makes it fit, not fast. The planner counts what we left out, too: 3 GB for the context and buffers of a process, and activations; and LLaMA's "7 B" are 6.74. That it comes to 112 GB again is chance.) And by our ring it sends no more. So:
 #
 # - **Stage 1** costs nothing in principle, so use it always. With DeepSpeed's defaults it sends half as many bytes again; `use_multi_rank_bucket_allreduce: false` saves them, for more calls.
 # - **Stage 2** when stage 1 does not fit by the gradients' 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
