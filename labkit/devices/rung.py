@@ -24,6 +24,9 @@ BACKENDS = {"cuda": "nccl", "shared": "shared", "pretend": "pretend", "cpu": "gl
 DEEPSPEED = "deepspeed"
 """What a launch says for ``devices`` whose ranks run DeepSpeed: what any launch gets, but never a
 shared GPU, for which DeepSpeed wants NCCL: then the CPU."""
+TRAINER = "trainer"
+"""The same for the Trainer of transformers, which looks for devices that it knows by name: a GPU
+each, else the CPU."""
 LIBRARIES = {
     "cuda": (),
     "shared": ("through_host",),
@@ -151,6 +154,8 @@ def choose(
         return Rung(name="pretend", backend=BACKENDS["pretend"], pretend=devices)
     if devices == DEEPSPEED:
         devices = "cpu" if _forced(num_ranks, num_gpus) == "shared" else None
+    if devices == TRAINER:
+        devices = _known_by_name(num_ranks, num_gpus)
     by_backend = {None: None, "nccl": "cuda", "gloo": "cpu"}[backend]
     name = devices or by_backend or _forced(num_ranks, num_gpus)
     name = name or _best(num_ranks, num_gpus, has_pretend)
@@ -169,6 +174,12 @@ def _best(num_ranks: int, num_gpus: int, has_pretend: bool) -> str:
     if num_gpus >= num_ranks:
         return "cuda"
     return "pretend" if has_pretend else "cpu"
+
+
+def _known_by_name(num_ranks: int, num_gpus: int) -> str:
+    """A GPU each, else the CPU; the CPU too where the environment names another rung."""
+    forced = _forced(num_ranks, num_gpus) or "cuda"
+    return "cuda" if forced == "cuda" and num_gpus >= num_ranks else "cpu"
 
 
 def _forced(num_ranks: int, num_gpus: int) -> str | None:

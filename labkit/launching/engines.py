@@ -1,5 +1,6 @@
 """Which engine a function trains with, as far as its code or its arguments name it: a cell that
-says ``deepspeed`` is launched where DeepSpeed can run (not on a shared GPU), without being told."""
+says ``deepspeed`` is launched where DeepSpeed can run (not on a shared GPU), and one that says
+``Trainer`` on devices that the Trainer of transformers knows, without being told."""
 
 import functools
 import re
@@ -15,11 +16,21 @@ def names_deepspeed(fn: Callable) -> bool:
     """Whether a function, or one of the same module that it calls, names DeepSpeed: as a module, in
     a word of its own such as "deepspeed_plugin", or in a text that is one word. Launches of labkit
     itself say what they need."""
+    return any("deepspeed" in word.lower() for word in _said(fn))
+
+
+def names_trainer(fn: Callable) -> bool:
+    """Whether a function, or one of the same module that it calls, names a ``Trainer``, which moves
+    its model to a GPU or the CPU by itself. Launches of labkit itself say what they need."""
+    return "Trainer" in _said(fn)
+
+
+def _said(fn: Callable) -> Iterator[str]:
+    """The names and one-word texts of a function that is none of labkit's."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    if (getattr(fn, "__module__", None) or "").startswith("labkit."):
-        return False
-    return any("deepspeed" in word.lower() for word in _words(fn, set()))
+    if not (getattr(fn, "__module__", None) or "").startswith("labkit."):
+        yield from _words(fn, set())
 
 
 def given_deepspeed(args: Iterable[object]) -> bool:

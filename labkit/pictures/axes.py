@@ -58,7 +58,7 @@ def axis(
         round_values = places
     elif np.all(places % 1 == 0):
         round_values = round_values[round_values % 1 == 0]
-    told = tuple((value, short(form(value))) for value in round_values.tolist())
+    told = tuple((value, short(form(value)) if value else "0") for value in round_values.tolist())
     return Axis(low=low, high=high, log=log, start_px=start_px, end_px=end_px, ticks=told)
 
 

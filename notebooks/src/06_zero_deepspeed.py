@@ -13,7 +13,7 @@
 #
 # While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. Eight times the same 112 GB: seven of them, 784 GB, are copies.
 #
-# ZeRO gets rid of the copies in three stages, 1 to 3; stage 0 is what we have. What they do we shall see. First, play:
+# ZeRO gets rid of the copies in three stages, 1 to 3; stage 0 is what we have. First, play with them:
 
 # %%
 import labkit as lab
@@ -34,7 +34,7 @@ stages.Stages(stage=0, ranks=8, model="7B").board()
 #
 # **When you are done** you can
 #
-# - write each of the three stages in some twenty lines, and say what it saves and what it sends before you run it;
+# - write each of the three stages by hand, and say what it saves and what it sends before you run it;
 # - hand the same work to DeepSpeed and to the Hugging Face Trainer, and see whether they really do it;
 # - say what it costs to move states to the host, and measure it.
 
@@ -55,7 +55,7 @@ def held(ranks, stage, weight=2, gradient=2, optimizer=12):
 
 
 # %% [markdown]
-# On eight cards stage 1 left 38.5 GB on each, as the board has shown. We rent eight times as many. How many GB does each of 64 cards hold under stage 1?
+# On eight cards stage 1 leaves 38.5 GB on each, as the board shows. Suppose we rent eight times as many. How many GB does each of the 64 cards hold?
 
 # %%
 first = lab.guess("ZeRO 1, 7 B on 64 cards, GB on each", between=(0, 112))
@@ -64,7 +64,7 @@ first = lab.guess("ZeRO 1, 7 B on 64 cards, GB on each", between=(0, 112))
 first.score(7 * held(ranks=64, stage=1))
 
 # %% [markdown]
-# Eight times the cards, and not even a quarter less. Why? Let's see first what each stage leaves on eight:
+# Eight times the cards, and not even a quarter less. Why? Only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card. What does each stage leave on eight?
 
 # %%
 lab.bars(
@@ -173,11 +173,11 @@ def plain(num_steps):
 
 
 # %% [markdown] sections="D-train"
-# What is averaged here? The gradients, each of them. It's easy to average something else and not to notice, because no error is raised.
+# What is averaged here? The gradients, each of them. It's easy to average something else and not to notice, because no error is raised. Here somebody averages the loss. How far apart are the weights of two ranks after one step (the largest difference)?
 #
 # <details><summary>Erratum D-train: <code>dist.all_reduce(loss)</code> as "gradient synchronisation"</summary>
 #
-# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone. The next cell does it: the weights of the two ranks drift apart.
+# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone. Run the two cells below: the weights of the two ranks drift apart.
 #
 # </details>
 
@@ -196,7 +196,7 @@ def one_step():
 lab.difference(*lab.launch(one_step))
 
 # %% [markdown]
-# This is the largest difference between the weights of the two ranks after a single step, and nobody was told.
+# They should not differ at all, and nobody was told.
 #
 # ### Stage 1: the optimizer is sharded
 #
@@ -211,7 +211,7 @@ def zero1(num_steps):
     optimizer = torch.optim.AdamW(mine.values(), lr=0.01)
     losses = []
     for step in range(num_steps):
-        net.zero_grad()
+        net.zero_grad()  # the optimizer knows only our parts
         loss = model.loss(net(tokens), targets)
         loss.backward()
         for weight, own in mine.items():
@@ -267,7 +267,7 @@ check.hint("shard_adamw")
 # %% [markdown] sections="10.2.5, 19.4.1"
 # ### Stage 2: gradients too
 #
-# A gradient is needed whole only until it is reduced. So why wait for the end of the backward? torch can call us as soon as a gradient is complete: such a function is a *hook*, and `register_post_accumulate_grad_hook` puts it on a weight. In it we reduce the gradient, keep our own part and let go of the rest.
+# A gradient is needed whole only until it is reduced. So why wait for the end of the backward? torch can call us as soon as a gradient is complete: such a function is a *hook*, and `register_post_accumulate_grad_hook` puts it on a weight. In it we reduce the gradient, clone our own part and let go of the rest. (In stage 1 `own.grad` was a view, and a view keeps the whole gradient alive.)
 
 
 # %%
@@ -335,7 +335,7 @@ class Sharded:
 # %% [markdown]
 # How can a backward work on weights that were freed? `resize_(0)` gives the bytes back but keeps the tensor. What autograd has saved in the forward still points to it, so we have to fill *the same* storage again before the backward.
 #
-# With that, a step goes forward through the layers and backward again, one layer at a time. (Our model of two blocks has four layers: 0 and 3 are the embedding and the head.) `detach` cuts the graph between two layers, so that we can call the backward of each by itself. `record_function` only gives names to what the recording below will show: `F2` is the forward of layer 2.
+# With that, a step goes forward through the layers and backward again, one layer at a time. (Our model of two blocks has four layers: 0 and 3 are the embedding and the head.) `detach` cuts the graph between two layers, so that we can call the backward of each by itself. `record_function` tells the recording below what a box is: `F2` is the forward of layer 2 (of a narrow box only the arrow is left).
 
 
 # %%
@@ -421,21 +421,20 @@ third.score(live["zero3"])
 
 # %%
 due = [held(4, stage, weight=4, gradient=4, optimizer=8) for stage in range(4)]
+peaks = [round(run["peak_bytes"] / count, 1) for run in runs.values()]
+
+# %%
 lab.bars(
     {
-        name: {
-            "measured": live[name],
-            "predicted": bytes_due,
-            "measured, peak": round(runs[name]["peak_bytes"] / count, 1),
-        }
-        for name, bytes_due in zip(live, due)
+        name: {"measured": live[name], "predicted": bytes_due, "measured, peak": peak}
+        for name, bytes_due, peak in zip(live, due, peaks)
     },
     title="Live bytes per parameter, rank 0 of 4",
     badge="measured / predicted",
 )
 
 # %% [markdown]
-# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. It contains what a step needs only briefly: activations, which ZeRO leaves alone; in stage 2 the whole gradient of a weight, in stage 3 a whole layer. The last two are there one at a time. In our model one block is more than a third of everything, so stage 3 gains little at its highest point; of 32 blocks, one would hardly count.
+# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Subtract the first from it. In stages 1 and 2 the same is left (5.6): the activations at the end of the forward, which ZeRO does not touch. In stage 3 it is more (7.6), since a layer is whole while it computes, and so are its gradients, one layer at a time. (In `plain` it is 4, at another moment: in the update, where AdamW works in temporaries as large as the parameters.) In our model one block is more than a third of everything, so stage 3 gains little at its highest point; of 32 blocks, one would hardly count.
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -458,7 +457,7 @@ lab.launch(lambda: zero3(1)[0], record=True).timeline()
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
 #
-# Memory is not free: you pay for it with messages. In a ring (chapter 02) a reduce-scatter sends almost one model, an all-gather does too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
+# Saved memory is not free: you pay for it with messages. In a ring (chapter 02) a reduce-scatter sends almost one model, an all-gather does too, and an all-reduce is both. Count the calls in `zero1` and in `zero3`. How much does stage 3 send, if plain data parallelism is 1?
 
 # %%
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
@@ -496,7 +495,7 @@ def all_gather(tensor):
 # %%
 def sent_by(stage):
     with traffic.count() as counted:
-        stage(2)
+        stage(1)
     return counted.payload_bytes["send"]
 
 
@@ -516,7 +515,7 @@ lab.bars(times, unit="ratio", title="Sent around the ring, in multiples of DDP")
 #
 # Before, with torch's own calls, `runs` has also counted what went over the [wire](GLOSSARY.md#wire) (Linux counts that), and what was handed to each collective, the [payload](GLOSSARY.md#payload). Is it the same?
 #
-# Careful: payloads can't be added up as they stand. An all-reduce and a reduce-scatter are handed the whole tensor, an all-gather only the rank's own part. And around a ring an all-reduce of S bytes sends about 2 S, a reduce, a reduce-scatter or an all-gather that gives S bytes sends S. So we weigh them:
+# Careful: payloads can't be added up as they stand. An all-reduce and a reduce-scatter are handed the whole tensor, an all-gather only the rank's own part. And around a ring an all-reduce of S bytes sends about 2 S, a reduce, a reduce-scatter or an all-gather that gives S bytes sends S. So we weigh them, and put all three counts side by side, in multiples of `plain`:
 
 
 # %%
@@ -527,16 +526,19 @@ def on_a_ring(handed, ranks):
 
 
 # %%
-ddp = on_a_ring(runs["plain"]["handed"], 4)
+ddp = runs["plain"]
 lab.table(
-    {"stage": name, "our_ring_bytes": sent[name], "wire_bytes": run["wire_bytes"]}
-    | {"times_ddp": on_a_ring(run["handed"], 4) / ddp}
-    | run["handed"]
+    {
+        "times_ddp": name,
+        "our_ring": sent[name] / sent["plain"],
+        "payload": on_a_ring(run["handed"], 4) / on_a_ring(ddp["handed"], 4),
+        "wire": run["wire_bytes"] / ddp["wire_bytes"],
+    }
     for name, run in runs.items()
 )
 
 # %% [markdown] sections="8.5.1"
-# These are the bytes of two steps on rank 0 of 4. By its payload each stage is where our ring is: 1, 1, 1 and 1.5 times DDP. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2 as for plain data parallelism, and almost twice as much for stage 3. (Even for `plain` it has a little more than our ring, since it counts the headers of messages too.) The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So keep two counts apart: the payload belongs to the method, and the bytes on the wire belong to the [backend](GLOSSARY.md#backend).
+# By its payload each stage is where our ring is: 1, 1, 1 and 1.5. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2 as for plain data parallelism, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So keep two counts apart: the payload belongs to the method, and the bytes on the wire belong to the [backend](GLOSSARY.md#backend).
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
 #
@@ -561,6 +563,7 @@ KEEP_NOTHING = {
 }
 
 
+# %%
 def config(stage, accumulate=1, **zero):
     """A configuration of plain fp32."""
     return {
@@ -572,26 +575,23 @@ def config(stage, accumulate=1, **zero):
 
 
 # %% [markdown]
-# (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.) The training loop has two lines that are DeepSpeed's. `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates, and forgets the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation), where several microbatches add up their gradients before one update, both are called for each microbatch, and DeepSpeed knows which is the last. Where the parts lie and what is sent is none of our business any more.
+# (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.) The training loop has two lines that are DeepSpeed's. `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates, and forgets the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation), where several microbatches add up their gradients before one update, both are called for each microbatch, and DeepSpeed knows which is the last. DeepSpeed decides where the parts lie and what is sent.
 
 
 # %%
-def train(configs):
+def train(settings):
     import deepspeed
 
-    rows = []
-    for name, settings in configs.items():
-        net, tokens, targets = story()
-        engine, *_ = deepspeed.initialize(model=net, config=settings)
-        for step in range(3):
-            with traffic.count() as sent:
-                for microbatch in range(engine.gradient_accumulation_steps()):
-                    loss = model.loss(engine(tokens), targets)
-                    engine.backward(loss)
-                    engine.step()
-        row = {"configuration": name, "loss": f"{loss.item():.5f}", "times_ddp": None}
-        rows.append(row | {"calls": sent.calls.total(), **sent.payload_bytes})
-    return rows
+    net, tokens, targets = story()
+    engine, *_ = deepspeed.initialize(model=net, config=settings)
+    for step in range(3):
+        with traffic.count() as sent:
+            for microbatch in range(engine.gradient_accumulation_steps()):
+                loss = model.loss(engine(tokens), targets)
+                engine.backward(loss)
+                engine.step()
+    told = {"loss": f"{loss.item():.5f}", "calls": sent.calls.total()}
+    return told | dict(sent.payload_bytes)
 
 
 # %% [markdown]
@@ -604,20 +604,25 @@ called = lab.guess("what DeepSpeed's stage 2 calls for gradients", choices=calls
 # %%
 configs = {f"ZeRO {stage}": config(stage) for stage in range(3)}
 configs["ZeRO 2, reduce"] = config(2, use_multi_rank_bucket_allreduce=False)
+configs["ZeRO 1, reduce"] = config(1, use_multi_rank_bucket_allreduce=False)
 configs["ZeRO 3"] = config(3, **KEEP_NOTHING)
 configs["ZeRO 3, defaults"] = config(3)
 configs["ZeRO 1, 4 microbatches"] = config(1, accumulate=4)
 configs["ZeRO 2, 4 microbatches"] = config(2, accumulate=4)
-rows = lab.launch(train, configs)[0]
-for row in rows:
-    row["times_ddp"] = on_a_ring(row, 2) / on_a_ring(rows[0], 2)
-lab.table(rows)
+rows = lab.launch(lambda: {name: train(each) for name, each in configs.items()})[0]
 
 # %%
-called.score(max(calls, key=lambda kind: rows[2].get(kind, 0)))
+ddp = on_a_ring(rows["ZeRO 0"], 2)
+lab.table(
+    {"configuration": name, "times_ddp": on_a_ring(row, 2) / ddp} | row
+    for name, row in rows.items()
+)
+
+# %%
+called.score(max(calls, key=lambda kind: rows["ZeRO 2"].get(kind, 0)))
 
 # %% [markdown]
-# Does that surprise you? DeepSpeed (0.19) calls one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, since that is fewer messages than a reduce for each owner in it, and then gathers the parameters. So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the row "reduce") each part goes to its owner alone, and we are back at the paper's 1. (The few bytes more in some columns are norms and flags. The loss is the same in all rows, up to its last digits.)
+# Does that surprise you? DeepSpeed (0.19) calls one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, since that is fewer messages than a reduce for each owner in it, and then gathers the parameters. So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the rows "reduce") each part goes to its owner alone, and we are back at the paper's 1. (The few bytes more in some columns are norms and flags. The loss is the same in all rows, up to its last digits.)
 
 # %% [markdown] sections="10.7.2"
 # ### Stage 3 beside plain data parallelism
@@ -631,7 +636,7 @@ called.score(max(calls, key=lambda kind: rows[2].get(kind, 0)))
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ### Who holds what
 #
-# What does a rank of the engine really keep? Let's read its tensors, slice by slice, in bf16 this time:
+# What does a rank of the engine really keep? Let's read its tensors, slice by slice, of a slightly larger model and in bf16 this time:
 
 # %%
 stages.Stages(stage=2, ranks=2).compare()
@@ -686,23 +691,26 @@ typo = lab.guess("with zero_optimisation, the stage is", choices=("refused", "0"
 
 
 # %%
-def read(files):
-    import deepspeed
+def understood(content):
     from deepspeed.runtime.config import DeepSpeedConfig
 
+    try:
+        found = DeepSpeedConfig(content)
+    except Exception as error:
+        return {"stage": "refused", "said": str(error)}
+    return {
+        "stage": str(int(found.zero_optimization_stage)),
+        "micro": found.train_micro_batch_size_per_gpu,
+        "clipping": found.gradient_clipping,
+    }
+
+
+# %%
+def read(files):
+    import deepspeed
+
     deepspeed.init_distributed()  # it asks how many ranks there are
-    rows = []
-    for name, content in files.items():
-        row = {"file": name, "stage": "refused"}
-        try:
-            found = DeepSpeedConfig(content)
-            row["stage"] = str(int(found.zero_optimization_stage))
-            row["micro"] = found.train_micro_batch_size_per_gpu
-            row["clipping"] = found.gradient_clipping
-        except Exception as error:
-            row["said"] = str(error)
-        rows.append(row)
-    return rows
+    return [{"file": name} | understood(content) for name, content in files.items()]
 
 
 # %%
@@ -752,58 +760,60 @@ typo.score(rows[3]["stage"])
 # engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
 # ```
 #
+# (Add `--num_gpus 2` for two ranks. Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front. `lab.launch_script("train.py", using="deepspeed")` types such a command for you.)
+#
 # `accelerate launch` (chapter 04) starts the same ranks. It reads how from a file of its own, where `distributed_type: DEEPSPEED` tells it to start DeepSpeed's engine.
 
 # %% [markdown] sections="8.5.2"
 # ### The Hugging Face Trainer
 #
-# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=`, and that wins over a file that accelerate names. It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. We give it two files: the one from above, and one in which everything that the Trainer knows says "auto".
+# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict), and that wins over a file that accelerate names. It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. Let's give it two files: the one from above, and one in which everything that the Trainer knows says "auto".
+
 
 # %%
-HF = """
-import sys
-import torch
-from transformers import OPTConfig, OPTForCausalLM, Trainer, TrainingArguments
-from labkit import model
+def small_opt():
+    from transformers import OPTConfig, OPTForCausalLM
 
-sizes = {"hidden_size": 64, "ffn_dim": 256, "num_attention_heads": 4}
-net = OPTForCausalLM(OPTConfig(vocab_size=256, num_hidden_layers=2, **sizes))
-data = [{"input_ids": row, "labels": row} for row in model.story_tokens(48, 32)[0]]
-quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no"}
-quiet["use_cpu"] = not torch.accelerator.is_available()
-for file in sys.argv[-2:]:
-    arguments = dict(bf16=True, per_device_train_batch_size=8, max_steps=3, **quiet)
-    try:
-        arguments = TrainingArguments(f"{file}.out", deepspeed=file, **arguments)
-        trainer = Trainer(net, arguments, train_dataset=data)
-        trainer.train()
-        print("> trained by", type(trainer.model_wrapped).__name__)
-    except ValueError as error:
-        for line in error.args[0].splitlines():
-            print(">", line)
-torch.distributed.destroy_process_group()
-"""
+    sizes = {"hidden_size": 64, "ffn_dim": 256, "num_attention_heads": 4}
+    return OPTForCausalLM(OPTConfig(vocab_size=256, num_hidden_layers=2, **sizes))
+
 
 # %%
-import json
-import tempfile
-from pathlib import Path
+own = dict(bf16=True, per_device_train_batch_size=8, max_steps=3, save_strategy="no")
 
-folder = Path(tempfile.mkdtemp())
-(folder / "hf.py").write_text(HF)
+
+# %%
+def hf_trainer(file):
+    from transformers import Trainer, TrainingArguments
+
+    data = [{"input_ids": row, "labels": row} for row in model.story_tokens(48, 32)[0]]
+    has_gpu = torch.cuda.is_available()
+    arguments = TrainingArguments(deepspeed=file, use_cpu=not has_gpu, **own)
+    trainer = Trainer(small_opt(), arguments, train_dataset=data)
+    trainer.train()
+    return type(trainer.model_wrapped).__name__
+
+
+# %%
+def told(files):
+    """For each file the class that has trained, or why none has."""
+    said = {}
+    for name, content in files.items():
+        try:
+            said[name] = hf_trainer(content)
+        except ValueError as error:
+            said[name] = str(error)
+    return said
+
+
+# %%
 asks = ("train_batch_size", "train_micro_batch_size_per_gpu")
 auto = dict.fromkeys((*asks, "gradient_accumulation_steps"), "auto")
 auto |= {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
-for name, content in {"file.json": file, "auto.json": auto}.items():
-    (folder / name).write_text(json.dumps(content))
-
-# %% [markdown]
-# We start it by the `deepspeed` command. `--num_gpus 2` means two processes, and `DS_ACCELERATOR=cpu` stands in front where there are no GPUs:
 
 # %%
-both = (folder / "file.json", folder / "auto.json")
-run = lab.launch_script(folder / "hf.py", *both, using="deepspeed")
-print(*[line for line in run.logs[0].splitlines() if line[:1] == ">"], sep="\n")
+said = lab.launch(told, {"as above": file, "auto": auto})[0]
+print(*said.values(), sep="\n\n")
 
 # %% [markdown]
 # The Trainer refuses the first file and says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). The second it has filled in itself, and the last line names the class that has trained. Look at that class in your own scripts: if it is `DistributedDataParallel`, the file was not used at all. This happens silently, for instance where `ACCELERATE_USE_CPU=true` stands in the environment.
@@ -812,6 +822,16 @@ print(*[line for line in run.logs[0].splitlines() if line[:1] == ">"], sep="\n")
 # ## Offload
 #
 # What if even stage 3 is too large for your cards? The host beside them has far more memory, and the update touches each state only once a step. So the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid on the link between host and device: each step the gradients cross to the host, and the new weights cross back.
+
+
+# %%
+def update_on_host(optimizer, weights, kept):
+    """Gradients to the host, the update there, and the new weights back."""
+    for weight, own in zip(weights, kept):
+        own.grad = weight.grad.cpu()
+    optimizer.step()
+    for weight, own in zip(weights, kept):
+        weight.data.copy_(own)
 
 
 # %%
@@ -827,12 +847,9 @@ def adam(on_host):
         loss = model.loss(net(tokens), targets)
         loss.backward()
         if on_host:
-            for weight, own in zip(weights, kept):
-                own.grad = weight.grad.cpu()
-        optimizer.step()
-        if on_host:
-            for weight, own in zip(weights, kept):
-                weight.data.copy_(own)
+            update_on_host(optimizer, weights, kept)
+        else:
+            optimizer.step()
         times.append(1000 * (time.perf_counter() - start))
     held_bytes = torch.accelerator.memory_allocated()
     loss = f"{loss.item():.4f}"
@@ -869,6 +886,8 @@ links = (0.02, 0.1, 0.5, 25)
 with_offload = {gb: adam_over(gb)["step_ms"] for gb in links[:-1]}
 with_offload[25] = on_host["step_ms"]
 without = {25: on_device["step_ms"]}
+
+# %%
 lab.curves(
     measured={"a step with offload": with_offload, "without offload": without},
     predicted={"the copies alone": {gb: 8 * count / gb / 1e6 for gb in links}},
@@ -882,24 +901,50 @@ lab.curves(
 )
 
 # %% [markdown]
-# On the left the copies are most of the step, so the dots follow the line. On the right the line falls on, but the dots don't: what remains is the step itself, and a little for each of the many small copies. (The pretend link really makes each copy wait, so the dots come from a clock. It does not show how much a real GPU would hide by copying while it computes.)
+# On the left the copies are most of the step, so the first dot is near the line. To the right the line falls on, but the dots don't: what remains is the step itself, and a little for each of the many small copies. (The pretend link really makes each copy wait, so the dots come from a clock. A real GPU hides some of it by copying while it computes.)
 #
 # ### With DeepSpeed
 #
-# In the configuration this is `offload_optimizer`, and stage 3 may offload its parameters as well, by `offload_param`. The highest point of the device's memory over a step, read from its allocator, for one rank at stage 3:
+# In the configuration this is `offload_optimizer`, and stage 3 may offload its parameters as well, by `offload_param`:
 
 # %%
-step = stages.Offload(mode="zero3", ranks=1, tokens=32, microbatches=2)
-steps = {
-    "nothing": stages.Stages(stage=3, ranks=1),
-    "optimizer": step,
-    "optimizer and parameters": step.but(mode="zero3 all"),
+host = {"device": "cpu"}
+small = KEEP_NOTHING | {"reduce_bucket_size": 100_000}
+offloads = {
+    "all on the device": small,
+    "optimizer on the host": small | {"offload_optimizer": host},
+    "parameters as well": small | {"offload_optimizer": host, "offload_param": host},
 }
-peaks = {name: each.run()[0]["allocated_bytes"] for name, each in steps.items()}
-lab.table({"on the host": name, "peak_bytes": peak} for name, peak in peaks.items())
 
 # %% [markdown]
-# Even with everything on the host some memory is needed: for activations, and for the layer that computes. And for a large model? We can't run that here, but we can count. The picture shows what crosses the link in a step of one microbatch, for the 7 B model on two cards at stage 2, with times for the stated link:
+# (`small`: DeepSpeed's default bucket has room for 500 million elements, and stage 3 allocates it at once. In fp32 that is 2 GB, which would hide all the rest.) What is the highest point of the device's memory in a step, for one rank? We ask the device's allocator:
+
+
+# %%
+def peak_bytes(zero):
+    import deepspeed
+
+    net, tokens, targets = story()
+    engine, *_ = deepspeed.initialize(model=net, config=config(3, **zero))
+    for step in range(2):
+        torch.accelerator.reset_peak_memory_stats()
+        loss = model.loss(engine(tokens), targets)
+        engine.backward(loss)
+        engine.step()
+    return torch.accelerator.max_memory_allocated()
+
+
+# %%
+peaks = {
+    name: lab.launch(peak_bytes, zero, ranks=1)[0] for name, zero in offloads.items()
+}
+lab.bars(
+    {name: peak / count for name, peak in peaks.items()},
+    title="The device's peak, bytes per parameter",
+)
+
+# %% [markdown]
+# With the optimizer 16 bytes per parameter go to the host: the momentum and the variance (8), the copy of the weights that DeepSpeed updates (4, also where the weights are fp32 already), and the gradients (4). The parameters are 4 more. The device keeps activations, the bucket, and the layer that computes. And for a large model? We can't run that here, but we can count. The picture shows what crosses the link in a step of one microbatch, for the 7 B model on two cards at stage 2, with times for the stated link:
 
 # %%
 stages.Offload(mode="zero2", model="7B").board()
@@ -911,14 +956,14 @@ stages.Offload(mode="zero2", model="7B").board()
 #
 # <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
 #
-# Neither is possible. Run it: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Stage 2 fits on no number of GPUs with 80 GB, since 2 bytes per parameter stay whole (140 GB); stage 3 needs at least 14 GPUs. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides. Seconds of transfers in every step then need a very large batch to reach the 45 % utilisation that the table claims; the board above counts the bytes.
+# Neither is possible. Run it: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Stage 2 fits on no number of GPUs with 80 GB, since 2 bytes per parameter stay whole (140 GB); stage 3 needs more than 14 GPUs, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides. Seconds of transfers in every step then need a very large batch to reach the 45 % utilisation that the table claims; the board above counts the bytes.
 #
 # </details>
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# Back to our 7 B model and its eight cards. On the left plain data parallelism, on the right the same cards with ZeRO 1, predicted by the planner of chapter 18:
+# Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, predicted by the planner of chapter 18 with speeds that fit published runs:
 
 # %%
 cards = planner.Plan(
@@ -927,10 +972,10 @@ cards = planner.Plan(
 planner.card(cards.but(zero=0), cards.but(zero=1))
 
 # %% [markdown]
-# The left one does not fit, the right one does. (The planner counts what we left out, too: 3 GB for the context and buffers of a process, and activations; and LLaMA's "7 B" are 6.74.) And by our ring it sends no more. So:
+# The left one does not fit, the right one does. (It would train for more than a year: ZeRO makes it fit, not fast. The planner counts what we left out, too: 3 GB for the context and buffers of a process, and activations; and LLaMA's "7 B" are 6.74. That it comes to 112 GB again is chance.) And by our ring it sends no more. So:
 #
 # - **Stage 1** costs nothing in principle, so use it always. With DeepSpeed's defaults it sends half as many bytes again; `use_multi_rank_bucket_allreduce: false` saves them, for more calls.
-# - **Stage 2** is the same, as long as you don't accumulate. With accumulation it reduces in every microbatch.
+# - **Stage 2** when stage 1 does not fit by the gradients' 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
 # - **Stage 3** sends 1.5 times as much, and in many more messages. Take it when the parameters themselves are too large, on a network that can hide it.
 # - **Offload** when there is no other way to fit, and with batches as large as you can make them.
 #
@@ -993,7 +1038,7 @@ check.hint("which_stage")
 # %% [markdown]
 # ### 4. A configuration that changes nothing
 #
-# Write DeepSpeed's configuration for ZeRO 3 in fp32 so that the weights in the end are those of torch's AdamW in one process: the batch that is given, accumulated from microbatches, and nothing that nobody asked for. A real engine trains with it.
+# Write DeepSpeed's configuration for ZeRO 3 in fp32, so that training ends with the same weights as torch's AdamW in one process. Use the given global batch and microbatch, and turn off whatever DeepSpeed does unasked. The check trains a real engine with it.
 
 
 # %%

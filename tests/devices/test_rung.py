@@ -25,6 +25,11 @@ from labkit.devices.rung import Pretend, Rung
         (1, 2, "shared", {"devices": "deepspeed"}, "cpu"),
         (1, 2, None, {"devices": "deepspeed"}, "cpu"),
         (2, 2, None, {"devices": "deepspeed"}, "cuda"),
+        (2, 2, None, {"devices": "trainer"}, "cuda"),
+        (1, 2, None, {"devices": "trainer", "has_pretend": True}, "cpu"),
+        (2, 2, "pretend", {"devices": "trainer", "has_pretend": True}, "cpu"),
+        (1, 2, "cuda", {"devices": "trainer"}, "cpu"),
+        (2, 2, "cpu", {"devices": "trainer"}, "cpu"),
         (8, 8, None, {}, "cuda"),
         (1, 2, None, {}, "cpu"),  # sharing is for who asks for it
         (1, 1, None, {}, "cuda"),

@@ -1,10 +1,11 @@
-"""A function that names DeepSpeed is known by its code; one that does not is left alone."""
+"""A function that names DeepSpeed or a Trainer is known by its code; one that does not is left
+alone."""
 
 import functools
 
 import pytest
 
-from labkit.launching.engines import given_deepspeed, names_deepspeed
+from labkit.launching.engines import given_deepspeed, names_deepspeed, names_trainer
 
 
 def imports_it():
@@ -47,6 +48,16 @@ def calls_itself(depth):
     return calls_itself(depth - 1) if depth else 0
 
 
+def has_a_trainer(net):
+    from transformers import Trainer
+
+    return Trainer(net)
+
+
+def calls_one_that_has(net):
+    return [has_a_trainer(each) for each in net]
+
+
 WITH = (imports_it, imports_a_part, calls_one_that_does, names_a_plugin, has_one_inside)
 
 
@@ -70,3 +81,15 @@ def test_an_argument_that_names_deepspeed_is_known(args):
 @pytest.mark.parametrize("args", [(), ("ddp", 2), ("zeros",), ("about deepspeed, a word",), ({},)])
 def test_any_other_argument_is_left_alone(args):
     assert not given_deepspeed(args)
+
+
+@pytest.mark.parametrize(
+    "fn", [has_a_trainer, calls_one_that_has, functools.partial(has_a_trainer)]
+)
+def test_a_function_that_trains_with_a_trainer_is_known(fn):
+    assert names_trainer(fn) and not names_deepspeed(fn)
+
+
+@pytest.mark.parametrize("fn", [only_talks_about_it, imports_it, print, functools.partial])
+def test_one_without_a_trainer_is_not(fn):
+    assert not names_trainer(fn)

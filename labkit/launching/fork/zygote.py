@@ -86,7 +86,7 @@ class Zygote:
     ) -> None:
         self.control = control
         self.later = list(later)
-        self.deepspeed = list(deepspeed)  # no run has needed them yet
+        self.deepspeed = deepspeed  # imported once a run needs them
         self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
         self.spares: list[tuple[int, socket.socket]] = []  # forked ahead of their order
         self.num_spares = FIRST_SPARES
@@ -154,19 +154,10 @@ class Zygote:
         while self.later and not self.runs:
             self.prepare()
 
-    def add_deepspeed(self) -> None:
-        """From now on its modules are among those that ranks need; spares forked without them end
-        when their order's socket does."""
-        self.later += self.deepspeed
-        self.deepspeed = []
-        for _, order in self.spares:
-            order.close()
-        self.spares = []
-
     def fork(self, launch: Launch, fds: list[int]) -> None:
         """Gives each rank's order to a spare. ``fds``: the run's own socket, then one per rank."""
-        if launch.request["deepspeed"] and self.deepspeed:
-            self.add_deepspeed()
+        if launch.request["deepspeed"]:
+            self.expect(self.deepspeed)
         if self.has_forked and self.later:
             self.complete()
         self.has_forked = True
