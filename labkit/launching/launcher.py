@@ -206,20 +206,14 @@ def _check_room(ranks: int, call_bytes: int) -> None:
 
 def _chosen_rung(
     fn: Callable, given: tuple, ranks: int, devices: str | Pretend | None, backend: str | None
-<<<<<<< HEAD
 ) -> tuple[Rung, bool]:
     """What the ranks stand on, and whether they may train with DeepSpeed. Raises Refused for what
     this machine does not have."""
     deepspeed = engines.names_deepspeed(fn) or engines.given_deepspeed(given)
-    if devices is None and backend is None and deepspeed:
-=======
-) -> Rung:
-    """What the ranks stand on. Raises Refused for what this machine does not have."""
     is_open = devices is None and backend is None
     if is_open and engines.names_trainer(fn):
         devices = rung.TRAINER
-    elif is_open and (engines.names_deepspeed(fn) or engines.given_deepspeed(given)):
->>>>>>> m06
+    elif is_open and deepspeed:
         devices = rung.DEEPSPEED
     deepspeed = deepspeed or devices == rung.DEEPSPEED
     try:

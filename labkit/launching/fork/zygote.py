@@ -87,6 +87,7 @@ class Zygote:
         self.control = control
         self.later = list(later)
         self.deepspeed = deepspeed  # imported once a run needs them
+        self.expected: list[str] = []  # what runs have asked for
         self.runs: dict[socket.socket, dict[int, int]] = {}  # a run's socket -> {pid: rank}
         self.spares: list[tuple[int, socket.socket]] = []  # forked ahead of their order
         self.num_spares = FIRST_SPARES
@@ -136,9 +137,10 @@ class Zygote:
             self.tell(self.control, Complete())
 
     def expect(self, modules: Iterable[str]) -> None:
-        """More modules to import; spares that do not have them go."""
-        lacking = [name for name in modules if name not in {*sys.modules, *self.later}]
+        """More modules to import, each tried once; spares that do not have them go."""
+        lacking = [name for name in modules if name not in {*sys.modules, *self.expected}]
         if lacking:
+            self.expected += lacking
             self.later += lacking
             for _, sock in self.spares:
                 sock.close()  # it ends
