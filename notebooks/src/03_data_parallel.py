@@ -23,6 +23,7 @@ import torch.distributed as dist
 from labkit import collectives, data_parallel, model, planner
 from labkit.data_parallel import check
 from labkit.measure import pace, traffic
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -740,7 +741,22 @@ print(*nodes.logs, sep="\n")
 #
 # So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights and *serves*, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on.
 #
-# How far ahead may a fast worker run? That is one number, the **bound**. With 0 all wait for all, which is synchronous training. Without a bound the server answers at once, which is asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number, and a gradient that was computed with version 5 and arrives at version 8 is late by 3. That is its **[staleness](GLOSSARY.md#staleness)**. Here are the messages, the server and a worker:
+# How far ahead may a fast worker run? That is one number, the **bound**. With 0 all wait for all, which is synchronous training. Without a bound the server answers at once, which is asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number, and a gradient that was computed with version 5 and arrives at version 8 is late by 3. That is its **[staleness](GLOSSARY.md#staleness)**.
+#
+# The model is a small MLP that guesses a byte from the eight before it. Then come the messages, the server and a worker:
+
+
+# %%
+def passages(num_passages, seed):
+    """Eight bytes of the story, and the next one."""
+    tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
+    return tokens, targets[:, -1]
+
+
+def small_mlp():
+    torch.manual_seed(0)
+    layers = torch.nn.Embedding(256, 16), torch.nn.Flatten(), torch.nn.Linear(128, 64)
+    return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(64, 256))
 
 
 # %%
@@ -780,9 +796,9 @@ def work(net, paced):
     """Sends gradients and takes weights until the server says that it is over."""
     version, step = 0, 0
     while version >= 0:
-        tokens, targets = model.story_tokens(4, 32, seed=3 * step + dist.get_rank())
+        x, y = passages(16, seed=3 * step + dist.get_rank())
         net.zero_grad()
-        model.loss(paced(tokens), targets).backward()
+        cross_entropy(paced(x), y).backward()
         grad = parameters_to_vector(weight.grad for weight in net.parameters())
         message = stamped(grad, version)
         dist.send(message, 0)
@@ -800,12 +816,11 @@ waits = lab.guess("18 gradients, synchronously", between=(1, 5000), unit="ms")
 
 # %%
 def serve_or_work(total, bound):
-    torch.manual_seed(0)
-    net = model.Transformer(1, 32, 2, max_len=32)
+    net = small_mlp()
     slow = 4 if dist.get_rank() == 3 else 1
     paced = pace.Paced(net, forward_us=8_000 * slow, name=str(dist.get_rank()))
     weights = parameters_to_vector(net.parameters()).detach()
-    paced(model.story_tokens(4, 32)[0]).sum().backward()  # warm up
+    paced(passages(16, seed=0)[0]).sum().backward()  # warm up
     dist.barrier()
     began = time.perf_counter()
     if dist.get_rank() > 0:
@@ -868,23 +883,18 @@ lab.curves(predicted=paths, x="updates", y="|x|", title=title, log_y=True)
 #
 # There is another way not to wait: keep all ranks in step, but let them talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged. The bytes fall by a factor of H. What happens to the loss?
 #
-# **[DiLoCo](GLOSSARY.md#diloco)** (2023) is a refinement that trains large models over slow links. It treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer*, SGD with Nesterov momentum. With an outer learning rate of 1 and no momentum this is Local SGD again, so one function does both. (DiLoCo's authors take AdamW inside and momentum 0.9.) The model is a small MLP that guesses a byte from the eight before it.
+# **[DiLoCo](GLOSSARY.md#diloco)** (2023) is a refinement that trains large models over slow links. It treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer*, SGD with Nesterov momentum. With an outer learning rate of 1 and no momentum this is Local SGD again, so one function does both. (DiLoCo's authors take AdamW inside and momentum 0.9.) Model and data are those of above.
 
 
 # %%
-def passages(num_passages, seed, capitals=False):
-    """Eight bytes of the story, and the next one."""
-    tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
-    text = torch.cat([tokens, targets[:, -1:]], dim=1)
-    if capitals:
-        text = torch.where((text >= ord("a")) & (text <= ord("z")), text - 32, text)
-    return text[:, :-1], text[:, -1]
+def story(num_passages, seed, capitals):
+    """Passages, in capital letters if you like."""
+    x, y = passages(num_passages, seed)
+    return (shout(x), shout(y)) if capitals else (x, y)
 
 
-def small_mlp():
-    torch.manual_seed(0)
-    layers = torch.nn.Embedding(256, 16), torch.nn.Flatten(), torch.nn.Linear(128, 64)
-    return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(64, 256))
+def shout(text):
+    return torch.where((text >= ord("a")) & (text <= ord("z")), text - 32, text)
 
 
 # %%
@@ -895,9 +905,9 @@ def train_locally(every, outer_rate, momentum, capitals):
     outer = torch.optim.SGD(
         [old], lr=outer_rate, momentum=momentum, nesterov=momentum > 0
     )
-    data = passages(64 * 16, rank, capitals and rank == 1)
-    for step, (x, y) in enumerate(zip(*(part.split(16) for part in data)), start=1):
-        loss = torch.nn.functional.cross_entropy(net(x), y)
+    x, y = story(64 * 16, rank, capitals and rank == 1)
+    for step, batch in enumerate(zip(x.split(16), y.split(16)), start=1):
+        loss = cross_entropy(net(batch[0]), batch[1])
         inner.zero_grad()
         loss.backward()
         inner.step()
@@ -913,8 +923,8 @@ def train_locally(every, outer_rate, momentum, capitals):
 def loss_on_other_passages(net, capitals):
     losses = []
     for kind in (False, True) if capitals else (False,):
-        x, y = passages(1000, 10**6, kind)
-        losses.append(torch.nn.functional.cross_entropy(net(x), y).item())
+        x, y = story(1000, 10**6, kind)
+        losses.append(cross_entropy(net(x), y).item())
     return sum(losses) / len(losses)
 
 
