@@ -23,7 +23,6 @@ import torch.distributed as dist
 from labkit import collectives, data_parallel, model, planner
 from labkit.data_parallel import check
 from labkit.measure import pace, traffic
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -209,7 +208,7 @@ def measure(name):
 
 
 # %%
-found = {name: lab.launch(measure, name, ranks=2)[0] for name in WAYS}
+found = lab.launch(lambda: {name: measure(name) for name in WAYS}, ranks=2)[0]
 lab.table({"name": name, **counts} for name, (_, counts) in found.items())
 
 # %%
@@ -411,7 +410,9 @@ def with_shares(shares, factors):
 # %%
 whole = lab.launch(with_shares, [8], [1], ranks=1)[0]
 factors = {"1/2 and 1/2": [1 / 2, 1 / 2], "6/8 and 2/8": [6 / 8, 2 / 8]}
-found = {by: lab.launch(with_shares, [6, 2], factors[by], ranks=2)[0] for by in factors}
+found = lab.launch(
+    lambda: {by: with_shares([6, 2], each) for by, each in factors.items()}, ranks=2
+)[0]
 lab.table(
     {"factors": by, "from the whole batch": lab.difference(grads, whole)}
     for by, grads in found.items()
@@ -507,16 +508,18 @@ def first_gradient(batch_size, with_sampler):
 
 
 # %%
-dealt = lab.launch(first_gradient, 4, True, ranks=2)[0]
-same = lab.launch(first_gradient, 4, False, ranks=2)[0]
-alone = {n: lab.launch(first_gradient, n, False, ranks=1)[0] for n in (8, 4)}
+samplers = {"with a sampler": True, "without": False}
+found = lab.launch(
+    lambda: {name: first_gradient(4, each) for name, each in samplers.items()}, ranks=2
+)[0]
+alone = lab.launch(lambda: {n: first_gradient(n, False) for n in (8, 4)}, ranks=1)[0]
 lab.table(
     {
         "name": name,
         "from all 8": lab.difference(grads, alone[8]),
         "from the first 4": lab.difference(grads, alone[4]),
     }
-    for name, grads in (("with a sampler", dealt), ("without", same))
+    for name, grads in found.items()
 )
 
 # %%
@@ -591,7 +594,7 @@ def accumulate(way):
 
 # %%
 ways = plain, all_in_no_sync, backward_in_no_sync
-found = {way.__name__: lab.launch(accumulate, way, ranks=2)[0] for way in ways}
+found = lab.launch(lambda: {way.__name__: accumulate(way) for way in ways}, ranks=2)[0]
 lab.table(
     {"way": name, **counts, "from plain": lab.difference(grads, found["plain"][0])}
     for name, (grads, counts) in found.items()
@@ -747,6 +750,9 @@ print(*nodes.logs, sep="\n")
 
 
 # %%
+from torch.nn.functional import cross_entropy
+
+
 def passages(num_passages, seed):
     """Eight bytes of the story, and the next one."""
     tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
@@ -942,10 +948,11 @@ def by_h(outer_rate, momentum, capitals=False):
 
 
 # %%
-local_sgd = lab.launch(by_h, 1.0, 0.0, ranks=2)[0]
-diloco = lab.launch(by_h, 0.7, 0.6, ranks=2)[0]
+methods = {"Local SGD": (1.0, 0.0), "DiLoCo": (0.7, 0.6)}
+run = lab.launch(lambda: {name: by_h(*methods[name]) for name in methods}, ranks=2)
+losses = run[0]
 lab.curves(
-    measured={"Local SGD": local_sgd, "DiLoCo": diloco},
+    measured=losses,
     x="H, steps between two averages",
     y="loss",
     title="Both ranks read the same story",
@@ -954,7 +961,7 @@ lab.curves(
 )
 
 # %%
-higher.score(local_sgd[64] - local_sgd[1])
+higher.score(losses["Local SGD"][64] - losses["Local SGD"][1])
 
 # %% [markdown]
 # At H = 64 the ranks talk once, and send a sixty-fourth of the bytes. With similar data that costs little (look at the axis: the whole picture is some 0.2 high). DiLoCo lies lower everywhere. But it does so at H = 1, too. With momentum 0.6 its outer steps add up to $0.7/(1-0.6) = 1.75$ times the way, so part of what we see is simply a larger step.
@@ -964,7 +971,7 @@ higher.score(local_sgd[64] - local_sgd[1])
 # %%
 own_stories = lab.launch(by_h, 1.0, 0.0, True, ranks=2)[0]
 lab.curves(
-    measured={"the same story": local_sgd, "each its own": own_stories},
+    measured={"the same story": losses["Local SGD"], "each its own": own_stories},
     x="H, steps between two averages",
     y="loss",
     title="Local SGD with similar and with different data",
