@@ -615,7 +615,7 @@ quiet.score(found["backward_in_no_sync"][1]["all-reduces"])
 # %%
 def train(num_epochs, path):
     device = torch.get_default_device()
-    torch.set_default_device("cpu")  # the host loads and shuffles the data
+    torch.set_default_device(None)  # the host loads and shuffles the data
     torch.manual_seed(0)
     data = TensorDataset(*model.story_tokens(64, 32))
     sampler = DistributedSampler(data)  # asks the process group for rank and size
@@ -964,7 +964,7 @@ lab.curves(
 higher.score(losses["Local SGD"][64] - losses["Local SGD"][1])
 
 # %% [markdown]
-# At H = 64 the ranks talk once, and send a sixty-fourth of the bytes. With similar data that costs little (look at the axis: the whole picture is some 0.2 high). DiLoCo lies lower everywhere. But it does so at H = 1, too. With momentum 0.6 its outer steps add up to $0.7/(1-0.6) = 1.75$ times the way, so part of what we see is simply a larger step.
+# At H = 64 the ranks talk once, and send a sixty-fourth of the bytes. With similar data that costs little (look at the axis: the whole picture is less than 0.2 high). DiLoCo lies lower everywhere. But it does so at H = 1, too. With momentum 0.6 its outer steps add up to $0.7/(1-0.6) = 1.75$ times the way, so part of what we see is simply a larger step.
 #
 # Now rank 1 reads the story in capitals, and the loss is the mean over both kinds:
 

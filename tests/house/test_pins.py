@@ -12,9 +12,8 @@ PINS = {
     "labkit/debugging/faults.py": (1, "a sampler that shuffles does it on the host"),
     "labkit/recovery/checkpoint.py": (1, "a save in the background has a group of its own"),
     "notebooks/src/03_data_parallel.py": (
-        3,
-        "a sampler shuffles on the host; two machines played on one would share GPU 0; NCCL can't "
-        "receive from whoever comes first",
+        2,
+        "two machines played on one would share GPU 0; NCCL can't receive from whoever comes first",
     ),
     "notebooks/src/04_accelerate.py": (
         3,
