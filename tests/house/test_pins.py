@@ -13,7 +13,7 @@ PINS = {
     "labkit/recovery/checkpoint.py": (1, "a save in the background has a group of its own"),
     "notebooks/src/03_data_parallel.py": (
         2,
-        "a sampler shuffles on the host; NCCL can't receive from whoever comes first",
+        "two machines played on one would share GPU 0; NCCL can't receive from whoever comes first",
     ),
     "notebooks/src/04_accelerate.py": (
         3,
@@ -25,7 +25,7 @@ PINS = {
 }
 """How often a file does, and why."""
 DECIDES = ("labkit/devices/", "labkit/launching/")
-CALLS = {"device", "init_device_mesh", "Generator", "new_group"}
+CALLS = {"device", "set_default_device", "init_device_mesh", "Generator", "new_group"}
 """Functions whose words are devices or backends."""
 
 

@@ -4,7 +4,9 @@ which names the file, the cell and what to do; stamping is per cell."""
 import build
 import chinese
 import pytest
+from chapter import read
 from chinese import fingerprint
+from markdown_it import MarkdownIt
 from small import CHAPTERS, NOTEBOOKS, edit
 
 ENGLISH = ["# A chapter", "Run it:\n\nNow.", "Run it:\n\nAgain.", "$x$", "**One**, `two`: 3.5"]
@@ -144,3 +146,22 @@ def test_no_chinese_stands_among_the_code_of_a_chapter_but_in_its_words():
         source = (NOTEBOOKS / "src" / f"{chapter}.py").read_text(encoding="utf-8")
         assert 'lang="zh"' not in source
         assert (NOTEBOOKS / "src" / "zh" / f"{chapter}.md").exists()
+
+
+def stray_stars(markdown):
+    """The texts in which a star is left: emphasis that Markdown did not see as such."""
+    blocks = MarkdownIt().parse(markdown)
+    texts = [text for block in blocks for text in block.children or [] if text.type == "text"]
+    return [text.content for text in texts if "*" in text.content]
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_no_star_of_emphasis_is_left_in_the_text(name):
+    for cell in read(NOTEBOOKS / "src" / f"{name}.py").cells:
+        if cell.kind == "markdown":
+            assert stray_stars(cell.source) == stray_stars(cell.chinese) == []
+
+
+def test_emphasis_between_a_letter_and_a_bracket_is_none():
+    assert stray_stars("这叫**[桶](b.md)**（bucket）") == ["这叫**", "**（bucket）"]
+    assert stray_stars("这叫[**桶**](b.md)（bucket），`2 * 3`，**好**。") == []
