@@ -41,6 +41,7 @@ def curves(
     x: Said = "",
     y: Said = "",
     unit: str = "",
+    x_unit: str = "",
     title: Said = "",
     badge: str = "",
     log_x: bool = False,
@@ -52,9 +53,9 @@ def curves(
     """Dots that were measured and lines that were predicted, by name: each is {x: y}. What has one
     name in both has one colour.
 
-    ``x`` and ``y`` name the axes; ``unit`` is the unit of y, a key of ``units.UNITS`` ("bytes",
-    "ms"). ``badge`` says where the numbers come from; without it "measured", "predicted" or both.
-    ``joined`` leads a pale line from dot to dot, where something varies along x. Dashed lines:
+    ``x`` and ``y`` name the axes; ``unit`` and ``x_unit`` are the units of y and x, keys of
+    ``units.UNITS`` ("bytes", "ms"). ``badge`` says where the numbers come from; without it
+    "measured", "predicted" or both. ``joined`` leads a pale line from dot to dot, where something varies along x. Dashed lines:
     ``marks`` across, {words: y}, a bound; ``at`` upright, {words: x}. Raises ValueError where there
     is nothing to draw, or what can't be drawn.
     """
@@ -72,6 +73,7 @@ def curves(
         badge=badge or " / ".join(both),
         x_name=x,
         y_name=y,
+        x_format=_format(x_unit),
         y_format=_format(unit),
         log_x=log_x,
         log_y=log_y,
