@@ -55,9 +55,9 @@ def curves(
 
     ``x`` and ``y`` name the axes; ``unit`` and ``x_unit`` are the units of y and x, keys of
     ``units.UNITS`` ("bytes", "ms"). ``badge`` says where the numbers come from; without it
-    "measured", "predicted" or both. ``joined`` leads a pale line from dot to dot, where something varies along x. Dashed lines:
-    ``marks`` across, {words: y}, a bound; ``at`` upright, {words: x}. Raises ValueError where there
-    is nothing to draw, or what can't be drawn.
+    "measured", "predicted" or both. ``joined`` leads a pale line from dot to dot, where something
+    varies along x. Dashed lines: ``marks`` across, {words: y}, a bound; ``at`` upright, {words: x}.
+    Raises ValueError where there is nothing to draw, or what can't be drawn.
     """
     series = []
     for given, points in ((predicted, False), (measured, True)):
