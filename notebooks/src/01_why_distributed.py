@@ -223,7 +223,7 @@ kinds = {
     "LLaMA": "llama",
     "LLaMA, norm in one operator": "llama_fused",
 }
-lengths = (64, 128, 256, 512)
+lengths = (32, 64, 128, 256)
 lab.curves(
     measured={
         name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()
@@ -244,7 +244,7 @@ lab.curves(
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# These blocks have no dropout, hence no masks, but a wider MLP: four tensors of 43/16 of the width, 21.5 bytes. Torch's RMSNorm on a CPU is made of several operators and keeps two tensors in fp32, 8 bytes; a norm in one operator keeps its input in 16 bits, 2 bytes. A block has two norms.
+# No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as on a CPU, and its input in 16 bits, 2 bytes, if it is one.
 #
 # </details>
 #
@@ -304,7 +304,7 @@ for each in timed:
 lab.table(rows, units={"reached": "share"})
 
 # %% [markdown]
-# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got. It has a name, [MFU](GLOSSARY.md#mfu), and chapter 18 asks where the rest went. These are published numbers and arithmetic; whatever else those hours were spent on is in them.
+# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got. It is called [MFU](GLOSSARY.md#mfu), and chapter 18 asks where the rest went. (Published numbers and arithmetic: whatever else those hours were spent on is in them.)
 #
 # ### 3. There is too much data
 #
@@ -461,11 +461,9 @@ planner.Strategy(strategy="layers").compare()
 #
 # <details><summary>A fifth way, cutting every layer: does it send less?</summary>
 #
-# [Tensor parallelism](GLOSSARY.md#tensor-parallelism) gives each rank a slice of every layer. What comes out of a slice is only a part of the sum, so the forward of an MLP needs an all-reduce of its activations, and its backward one of their gradients; attention needs two more. That makes four per layer and microbatch.
+# [Tensor parallelism](GLOSSARY.md#tensor-parallelism) gives each rank a slice of every layer. What comes out of a slice is only a part of the sum, so attention and MLP need an all-reduce of their activations in the forward and one more in the backward: four per layer and microbatch.
 #
-# For LLaMA 7B on 8 ranks in 16 bits, with 2048 tokens, that is 128 all-reduces and 3.76 GB a rank for one sequence, 512 and 15.0 GB for four, 8,192 and 240 GB for 64 sequences taken one at a time. The one all-reduce of data parallelism sends 23.5 GB whatever the batch. So tensor parallelism sends less for one sequence or four, and more from seven on.
-#
-# It is harder to hide as well. In the forward the next operation waits for the sum. In the backward there is something to do meanwhile: a weight's gradient does not need the sum of the input's gradients, and Megatron-LM computes it while that all-reduce runs. It belongs on the fastest links, inside one machine; what it saves is memory, and the waiting of a pipeline. Chapter 18 prices it.
+# For LLaMA 7B on 8 ranks in 16 bits, each sequence of 2048 tokens makes a rank send 3.76 GB that way. The one all-reduce of data parallelism sends 23.5 GB, whatever the batch. So tensor parallelism sends less for up to six sequences. But it is harder to hide, because the forward waits for every sum. It belongs on the fastest links, inside one machine; what it saves is memory, and the waiting of a pipeline. Chapter 18 prices it.
 #
 # </details>
 
@@ -497,7 +495,7 @@ same = max(in_all.values()) - min(in_all.values()) < 1e-9
 most.score("all the same" if same else max(in_all, key=in_all.get))
 
 # %% [markdown] sections="10.1.2, 10.1.3"
-# All send $2(N-1)S$, 14 S here. The part of every other rank has to be added once, and the sum has to come back once, so where only ranks add, nothing sends less. Some algorithms send more: recursive doubling exchanges whole buffers in $\log_2 N$ steps, 24 S for 8 ranks. And where the switch adds (NVLS, SHARP), ranks send less.
+# All send $2(N-1)S$, 14 S here: the part of every other rank has to be added once, and the sum has to come back once. Chapter 02 proves that nothing sends less where only ranks add. (Recursive doubling sends more: it exchanges whole buffers in $\log_2 N$ steps, 24 S. Where the switch adds, as with NVLS or SHARP, ranks send less.)
 #
 # What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least.
 #
