@@ -8,13 +8,12 @@ microsecond.
 import collections
 import heapq
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, square_island
-from labkit.collectives.plans import Message, Plan
+from labkit.collectives.plans import Plan, dependencies
 from labkit.shown import Shown
 from labkit.timeline import COMM, Timeline, column, from_rows
 from labkit.units import check_real, check_whole
@@ -129,7 +128,7 @@ def simulate(plan: Plan, network: Network, num_bytes: float) -> Timeline:
         )
     check_real(num_bytes=num_bytes)
     chunk_bytes = plan.chunk_bytes(num_bytes)
-    messages, labels, before, after = _dependencies(plan)
+    messages, labels, before, after = dependencies(plan)
     lacking = list(before)
     ready_us = [0.0] * len(messages)
     queue = [(0.0, number) for number, count in enumerate(before) if not count]
@@ -153,44 +152,6 @@ def simulate(plan: Plan, network: Network, num_bytes: float) -> Timeline:
             if not lacking[later]:
                 heapq.heappush(queue, (ready_us[later], later))
     return from_rows(rows, num_ranks=plan.num_ranks, origin="simulated")
-
-
-class _Order(NamedTuple):
-    """Which messages of a plan wait for which others; each is known by its number."""
-
-    messages: tuple[Message, ...]
-    """all of them"""
-    labels: tuple[str, ...]
-    """what each is called"""
-    before: tuple[int, ...]
-    """how many each waits for: those that its two ends have in their last steps before it"""
-    after: tuple[tuple[int, ...], ...]
-    """the ones that wait for it"""
-
-
-@lru_cache(maxsize=16)
-def _dependencies(plan: Plan) -> _Order:
-    """The order of a plan's messages. Remembered, because a sweep over sizes asks for one plan's
-    again and again."""
-    messages: list[Message] = []
-    before: list[int] = []
-    after: list[list[int]] = []
-    last = [set() for _ in range(plan.num_ranks)]  # per rank, the messages of its last step
-    for step in plan.steps:
-        now = collections.defaultdict(set)
-        for number, message in enumerate(step, start=len(messages)):
-            needs = last[message.src] | last[message.dst]
-            before.append(len(needs))
-            after.append([])
-            for each in needs:
-                after[each].append(number)
-            now[message.src].add(number)
-            now[message.dst].add(number)
-        for rank, numbers in now.items():
-            last[rank] = numbers
-        messages += step
-    labels = map(plan.label, messages)
-    return _Order(tuple(messages), tuple(labels), tuple(before), tuple(map(tuple, after)))
 
 
 def time_us(plan: Plan, network: Network, num_bytes: float) -> float:
