@@ -138,7 +138,7 @@ lab.bars(held, title="Bytes per parameter, held after a step")
 planner.Need(recipe="mixed").compare()
 
 # %% [markdown]
-# Above is the bill of the large model again. Below is the small one: its predicted bill, and what the engine held on either rank. The largest difference stands beside the title.
+# Above is the bill of the large model again. Below is the small one: its predicted bill, and what the engine held on either rank. The largest difference stands under its title.
 
 # %% [markdown]
 # ## Exercise 1. Read the bill out of a rank

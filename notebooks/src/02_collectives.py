@@ -313,7 +313,7 @@ lab.table(
 scattering.score(counts["reduce_scatter"][1] / 1e6)
 
 # %% [markdown] sections="8.9.1"
-# Compare the last two columns. On the CPU and on pretend devices the library is gloo. Its all-reduce, all-gather and all-to-all send no more than they must. Its broadcast is a tree, and so the root sends the whole buffer twice. And the reduce-scatter sends *twice* its bound. Why? Gloo as torch uses it has no reduce-scatter, so it runs a whole all-reduce and keeps a quarter of the result. Payload and wire answer different questions; when you quote one, say which.
+# Compare the last two columns. On the CPU and on pretend devices the library is gloo. Its all-reduce, all-gather and all-to-all send no more than they must. Its broadcast is a tree, and so the root sends the whole buffer twice. And the reduce-scatter sends *twice* its bound. Why? Gloo as torch uses it has no reduce-scatter, so it runs a whole all-reduce and keeps a quarter of the result. When you quote bytes, say which of the two.
 #
 # What happens to the bound when more ranks join? Here it is for three collectives, as a share of S:
 
@@ -564,7 +564,7 @@ percent = round(100 * statistics.median(errors), 1)
 lab.table([{"sizes": len(errors), "median error (%)": percent}])
 
 # %% [markdown]
-# The sizes span four powers of ten, and two numbers predict their times with the median error above, some ten percent on a quiet machine. A dot far from the line is a moment in which the machine was busy. The line holds for this machine and for *one* number of ranks: where ranks outnumber cores they take turns, so $\alpha$ grows faster than the number of steps.
+# The sizes span four powers of ten, and two numbers predict their times with the median error above. A dot far from the line is a moment in which the machine was busy; the busier it is, the larger the error. The line holds for this machine and for *one* number of ranks: where ranks outnumber cores they take turns, so $\alpha$ grows faster than the number of steps.
 #
 # Later chapters need such lines, too. `collectives.calibrate_run.links((2, 4))` measures those of two and four ranks once and keeps them, with their date, in your cache folder; `fresh=True` measures anew.
 #
