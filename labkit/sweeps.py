@@ -48,6 +48,17 @@ class Sweep(Shown):
         """Value -> what was predicted there, in the form of ``measured``."""
         return dict(zip(self.values, self.predicted, strict=True))
 
+    @property
+    def readings(self) -> dict[str, dict[str, float]]:
+        """Value -> what was predicted there and, where it was run, measured: rows of
+        ``lab.bars``."""
+        found: dict[str, dict[str, float]] = {}
+        for row in self.rows():
+            both = {origin: row[origin] for origin in ("predicted", "measured")}
+            known = {origin: number for origin, number in both.items() if number is not None}
+            found[str(row[self.name])] = known
+        return found
+
     def rows(self) -> list[dict[str, Any]]:
         """A row per value: the field, ``predicted`` and ``measured``, None where there is none."""
         return [

@@ -1,13 +1,14 @@
 """The experiment of this subject: one call of a collective, by an algorithm on a network."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from labkit import words
 from labkit.collectives.algorithms import plan
 from labkit.collectives.network import Link, Network, formula_us, islands, simulate, uniform
 from labkit.collectives.plans import Plan
-from labkit.experiment import Experiment
+from labkit.experiment import Difference, Experiment
 from labkit.timeline import Timeline
 from labkit.units import check_real, check_word, format_bytes
 from labkit.words import called
@@ -56,6 +57,17 @@ def network_name(network: str | Link | Network, language: str | None = None) -> 
     return _WORDS[words.spoken_in(language)][network]
 
 
+@lru_cache(maxsize=64)
+def _planned(
+    collective: str, algorithm: str, ranks: int, order: tuple[int, ...], island_size: int
+) -> Plan:
+    """The plan of a call, remembered: a sweep over sizes asks for the same one at each."""
+    options: dict[str, Any] = {"order": order} if order else {}
+    if island_size:
+        options["island_size"] = island_size
+    return plan(collective, algorithm, ranks, **options)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call(Experiment):
     """One call of a collective.
@@ -91,10 +103,7 @@ class Call(Experiment):
 
     def plan(self) -> Plan:
         """Its steps. Raises ValueError where there is no such collective or algorithm."""
-        options: dict[str, Any] = {"order": self.order} if self.order else {}
-        if self.island_size:
-            options["island_size"] = self.island_size
-        return plan(self.collective, self.algorithm, self.ranks, **options)
+        return _planned(self.collective, self.algorithm, self.ranks, self.order, self.island_size)
 
     def links(self) -> Network:
         """The ranks and what links them; islands have half of the ranks each."""
@@ -144,6 +153,10 @@ class Call(Experiment):
         from labkit.collectives import run
 
         return run.start(self.plan(), self.num_bytes, network=self.links())
+
+    def difference(self, predicted: Any, measured: Any) -> Difference | None:
+        """None: there is no step and nothing to hide messages under. The title has both times."""
+        return None
 
     def title(self, language: str | None = None) -> str:
         """Collective, algorithm, ranks."""

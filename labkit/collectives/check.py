@@ -36,6 +36,56 @@ Name = tuple[int, int, int]
 
 
 @exercise
+def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(rank, num_ranks, tensor, root)`` copies the root's tensor to all, by
+    torch.distributed's send and recv.
+
+    Budget: ceil(log2 N) steps, in each of which a rank sends one message at most; N-1 times the
+    tensor in all.
+    """
+    for num_ranks, root in ((4, 0), (5, 3), (6, 1)):
+        results, counts, logs = _exchange(answer, num_ranks, 3, root)
+        case = say("{num_ranks} ranks, 3 numbers, root {root}", num_ranks=num_ranks, root=root)
+        right = [10**root * value for value in (1, 2, 3)]
+        yield from _faults(case, results, right, logs)
+        num_steps = _num_steps(logs)
+        sent = sum(counts)
+        least = 12 * (num_ranks - 1)
+        fewest = ceil(log2(num_ranks))
+        if num_steps > fewest or sent > least:
+            yield over_budget(
+                "{case}: {num_steps} steps, a tree takes {fewest}; {sent} bytes in all, a tree "
+                "sends {least}\n{chart}",
+                case=case,
+                num_steps=num_steps,
+                fewest=fewest,
+                sent=sent,
+                least=least,
+                chart=_chart(logs),
+            )
+
+
+@exercise
+def which_algorithm(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(num_bytes, sent_bytes)`` names the algorithm of an all-reduce of ``num_bytes``, of
+    which rank r sent ``sent_bytes[r]``: "ring", "tree" or "parameter_server". Four ranks or more;
+    the root may be any of them."""
+    for num_ranks in (4, 5, 8, 12):
+        for name, options in (("ring", {}), ("tree", {"root": 1}), ("parameter_server", {})):
+            sent = sent_bytes(plan("all_reduce", name, num_ranks, **options), 1200.0)
+            told = [round(each) for each in sent]
+            turned = [*told[num_ranks // 2 :], *told[: num_ranks // 2]]
+            given = answer(1200, list(turned))
+            if given != name:
+                yield wrong(
+                    "answer(1200, {turned}) is {given!r:.40}; it was a {name}",
+                    turned=turned,
+                    given=given,
+                    name=name,
+                )
+
+
+@exercise
 def halving_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(rank, num_ranks, tensor)`` leaves in ``tensor`` the sum over all ranks, which are a
     power of two; the length is a multiple of their number.
@@ -62,36 +112,6 @@ def halving_all_reduce(answer: Callable) -> Iterator[tuple[str, str]]:
                 least=least,
                 num_steps=_num_steps(logs),
                 fewest=fewest,
-                chart=_chart(logs),
-            )
-
-
-@exercise
-def tree_broadcast(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(rank, num_ranks, tensor, root)`` copies the root's tensor to all, by
-    torch.distributed's send and recv.
-
-    Budget: ceil(log2 N) steps, in each of which a rank sends one message at most; N-1 times the
-    tensor in all.
-    """
-    for num_ranks, root in ((4, 0), (5, 3), (6, 1)):
-        results, counts, logs = _exchange(answer, num_ranks, 3, root)
-        case = say("{num_ranks} ranks, 3 numbers, root {root}", num_ranks=num_ranks, root=root)
-        right = [10**root * value for value in (1, 2, 3)]
-        yield from _faults(case, results, right, logs)
-        num_steps = _num_steps(logs)
-        sent = sum(counts)
-        least = 12 * (num_ranks - 1)
-        fewest = ceil(log2(num_ranks))
-        if num_steps > fewest or sent > least:
-            yield over_budget(
-                "{case}: {num_steps} steps, a tree takes {fewest}; {sent} bytes in all, a tree "
-                "sends {least}\n{chart}",
-                case=case,
-                num_steps=num_steps,
-                fewest=fewest,
-                sent=sent,
-                least=least,
                 chart=_chart(logs),
             )
 
@@ -264,26 +284,6 @@ def _settle(
             name = names[rank, number]
             steps[name] = max(steps.get(name, 0), clock + 1, busy_until[kind] + 1)
             busy_until[kind] = steps[name]
-
-
-@exercise
-def which_algorithm(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_bytes, sent_bytes)`` names the algorithm of an all-reduce of ``num_bytes``, of
-    which rank r sent ``sent_bytes[r]``: "ring", "tree" or "parameter_server". Four ranks or more;
-    the root may be any of them."""
-    for num_ranks in (4, 5, 8, 12):
-        for name, options in (("ring", {}), ("tree", {"root": 1}), ("parameter_server", {})):
-            sent = sent_bytes(plan("all_reduce", name, num_ranks, **options), 1200.0)
-            told = [round(each) for each in sent]
-            turned = [*told[num_ranks // 2 :], *told[: num_ranks // 2]]
-            given = answer(1200, list(turned))
-            if given != name:
-                yield wrong(
-                    "answer(1200, {turned}) is {given!r:.40}; it was a {name}",
-                    turned=turned,
-                    given=given,
-                    name=name,
-                )
 
 
 @exercise

@@ -8,13 +8,12 @@ microsecond.
 import collections
 import heapq
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit.collectives.algorithms import ALGORITHMS, lower_bound_bytes, square_island
-from labkit.collectives.plans import Message, Plan
+from labkit.collectives.plans import Plan, dependencies
 from labkit.shown import Shown
 from labkit.timeline import COMM, Timeline, column, from_rows
 from labkit.units import check_real, check_whole
@@ -129,46 +128,30 @@ def simulate(plan: Plan, network: Network, num_bytes: float) -> Timeline:
         )
     check_real(num_bytes=num_bytes)
     chunk_bytes = plan.chunk_bytes(num_bytes)
-    messages, needs = _dependencies(plan)
-    order = TopologicalSorter(needs)
-    order.prepare()
-    queue = []  # (when both ends are ready, number) of messages that wait for nothing else
-    end_us = {}
+    messages, labels, before, after = dependencies(plan)
+    lacking = list(before)
+    ready_us = [0.0] * len(messages)
+    queue = [(0.0, number) for number, count in enumerate(before) if not count]
+    heapq.heapify(queue)  # (when both ends are ready, number) of messages that lack no other
     free_us = collections.defaultdict(float)  # wire -> from when on it is free
     rows = []
-    while order.is_active():
-        for number in order.get_ready():
-            ready_us = max((end_us[before] for before in needs[number]), default=0.0)
-            heapq.heappush(queue, (ready_us, number))
+    while queue:
         start_us, number = heapq.heappop(queue)
         src, dst, chunks, _ = messages[number]
         link = network.link(src, dst)
         size = len(chunks) * chunk_bytes
         if link.wire:
             start_us = max(start_us, free_us[link.wire])
-        end_us[number] = start_us + link.us(size)
-        free_us[link.wire] = end_us[number]
-        span = (plan.label(messages[number]), start_us, end_us[number], round(size))
+        end_us = start_us + link.us(size)
+        free_us[link.wire] = end_us
+        span = (labels[number], start_us, end_us, round(size))
         rows += [(src, COMM, "send", *span), (dst, COMM, "recv", *span)]
-        order.done(number)
+        for later in after[number]:
+            ready_us[later] = max(ready_us[later], end_us)
+            lacking[later] -= 1
+            if not lacking[later]:
+                heapq.heappush(queue, (ready_us[later], later))
     return from_rows(rows, num_ranks=plan.num_ranks, origin="simulated")
-
-
-def _dependencies(plan: Plan) -> tuple[list[Message], dict[int, set[int]]]:
-    """All messages, and for each the ones that its two ends have in their last steps before it."""
-    messages = []
-    needs = {}
-    last = [set() for _ in range(plan.num_ranks)]  # per rank, the messages of its last step
-    for step in plan.steps:
-        now = collections.defaultdict(set)
-        for number, message in enumerate(step, start=len(messages)):
-            needs[number] = last[message.src] | last[message.dst]
-            now[message.src].add(number)
-            now[message.dst].add(number)
-        for rank, numbers in now.items():
-            last[rank] = numbers
-        messages += step
-    return messages, needs
 
 
 def time_us(plan: Plan, network: Network, num_bytes: float) -> float:

@@ -6,9 +6,11 @@ stood there before the step; in a step a rank sends at most one message and rece
 (one port, both directions at once). ``algorithms`` writes such plans, ``network`` times them.
 """
 
+import collections
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -91,6 +93,44 @@ def _run(chunks: Sequence[int]) -> str:
     """Chunks in few letters: "2", "0, 1", "0-3"."""
     is_run = len(chunks) > 2 and chunks[-1] - chunks[0] == len(chunks) - 1
     return f"{chunks[0]}-{chunks[-1]}" if is_run else ", ".join(map(str, chunks))
+
+
+class Order(NamedTuple):
+    """Which messages of a plan wait for which others; each is known by its number."""
+
+    messages: tuple[Message, ...]
+    """all of them"""
+    labels: tuple[str, ...]
+    """what each is called"""
+    before: tuple[int, ...]
+    """how many each waits for: those that its two ends have in their last steps before it"""
+    after: tuple[tuple[int, ...], ...]
+    """the ones that wait for it"""
+
+
+@lru_cache(maxsize=16)
+def dependencies(plan: Plan) -> Order:
+    """The order of a plan's messages. Remembered, because a sweep over sizes asks for one plan's
+    again and again."""
+    messages: list[Message] = []
+    before: list[int] = []
+    after: list[list[int]] = []
+    last = [set() for _ in range(plan.num_ranks)]  # per rank, the messages of its last step
+    for step in plan.steps:
+        now = collections.defaultdict(set)
+        for number, message in enumerate(step, start=len(messages)):
+            needs = last[message.src] | last[message.dst]
+            before.append(len(needs))
+            after.append([])
+            for each in needs:
+                after[each].append(number)
+            now[message.src].add(number)
+            now[message.dst].add(number)
+        for rank, numbers in now.items():
+            last[rank] = numbers
+        messages += step
+    labels = map(plan.label, messages)
+    return Order(tuple(messages), tuple(labels), tuple(before), tuple(map(tuple, after)))
 
 
 def holdings(plan: Plan, num_steps: int | None = None) -> Holdings:

@@ -14,7 +14,7 @@ from labkit.planner.plan.picture import MEMORY_LOOKS, Bar
 from labkit.planner.plan.plan import Plan
 from labkit.shown import Shown
 from labkit.units import check_real, format_bytes, format_us
-from labkit.words import catalogue, sentence, speaking
+from labkit.words import catalogue, sentence, speaking, spoken_in
 
 _WORDS = catalogue(
     [
@@ -31,8 +31,10 @@ _WORDS = catalogue(
         ("price", "{:,.2f} for an hour of a GPU."),
         ("prices", "{:,.2f} for an hour of a GPU before, {:,.2f} after."),
         ("plan", "plan"),
+        ("many", "{:,.0f} B"),
     ]
 )
+_MANY = {"en": 1e9, "zh": 1e8}  # what each language counts large numbers by
 _PANEL_PX = 436.0
 _BAR_TOP_PX = 94.0
 _NUMBERS_PX = 168.0
@@ -132,7 +134,7 @@ def _drawn(told: Card, code: str) -> Sketch:
         badge=told_by,
         summary=sentence(say["heading"], rows, told_by, code),
         table=_table(bars, plans, written, say),
-        notes=tuple(_notes(told, say)),
+        notes=tuple(_notes(told, code)),
         language=code,
     )
 
@@ -159,15 +161,17 @@ def days(number: float) -> str:
     return f"{number:,.0f}" if number >= 20 else f"{number:.1f}"
 
 
-def tokens_told(number: float) -> str:
-    """A number of tokens, in billions where there are many."""
-    return f"{number / 1e9:,.0f} B" if number >= 1e10 else f"{number:,.0f}"
+def tokens_told(number: float, language: str | None = None) -> str:
+    """A number of tokens, where there are many by what the language counts them."""
+    code = spoken_in(language)
+    return _WORDS[code]["many"].format(number / _MANY[code]) if number >= 1e10 else f"{number:,.0f}"
 
 
-def _notes(told: Card, say: Mapping[str, str]) -> list[str]:
+def _notes(told: Card, code: str) -> list[str]:
     """For how many tokens days are told, and at which price money."""
+    say = _WORDS[code]
     tokens = dict.fromkeys((told.trained_on(told.before), told.trained_on(told.after)))
-    counts = [tokens_told(each) for each in tokens if each]
+    counts = [tokens_told(each, code) for each in tokens if each]
     if not counts:
         return []
     notes = [say["note"].format(" / ".join(counts))]

@@ -46,42 +46,65 @@ _FITTING = (  # parameters, bytes of activations, bytes of the device
 
 
 @exercise
-def model_state_gb(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_params, recipe, stage, num_ranks)``: GB of model states on each rank, nothing
-    padded.
+def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes}
+    that this rank holds.
 
-    ``recipe``: "sgd", "fp32", "mixed", "accumulate" or "bf16"; ``stage``: 0 (nothing sharded) to 3.
-    The last case is read out of two real ranks.
+    Run on real ranks between a backward and the step, beside ``sharding.shards``: data parallel or
+    ``fully_shard``.
     """
-    for params, recipe, stage, num_ranks in _STATES:
-        kinds = states.state_bytes(params, num_ranks, stage, recipe)
-        right = sum(kinds.values())
-        mine = 1e9 * float(answer(params, recipe, stage, num_ranks))
-        case = say(
-            "{params:.3g} parameters, {recipe!r}, stage {stage}, {num_ranks} ranks",
-            params=params,
-            recipe=recipe,
-            stage=stage,
-            num_ranks=num_ranks,
-        )
-        if not abs(mine - right) <= 1e-3 * right:
-            parts = ", ".join(f"{kind} {format_bytes(num)}" for kind, num in kinds.items())
-            yield wrong(
-                "{case}: {mine:.4g} GB; a rank holds {right:.4g} GB\n{parts}",
-                case=case,
-                mine=mine / 1e9,
-                right=right / 1e9,
-                parts=parts,
-            )
-    held, num_params, _ = on_ranks(2, _held, lambda *_: {}, "data parallel", "bfloat16")[1]
-    mine = 1e9 * float(answer(num_params, "bf16", 0, 2))
-    if not abs(mine - sum(held.values())) <= 0.02 * mine:
-        yield wrong(
-            "{num_params} parameters, 'bf16', on a real rank: {total} bytes, not {mine:.0f}",
-            num_params=num_params,
-            total=sum(held.values()),
-            mine=mine,
-        )
+    for num_ranks, how, dtype in (
+        (2, "data parallel", "float32"),
+        (2, "fully_shard", "float32"),
+        (4, "fully_shard", "bfloat16"),
+    ):
+        run = on_ranks(num_ranks, _held, answer, how, dtype)
+        for rank, (held, _, mine) in enumerate(run):
+            for part, right in held.items():
+                if mine.get(part) != right:
+                    yield wrong(
+                        "{how}, {dtype}, {num_ranks} ranks, rank {rank}: {part} {mine}; the "
+                        "engine holds {right} bytes",
+                        how=how,
+                        dtype=dtype,
+                        num_ranks=num_ranks,
+                        rank=rank,
+                        part=part,
+                        mine=mine.get(part),
+                        right=right,
+                    )
+
+
+@exercise
+def traffic(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(architecture, num_ranks, num_bytes, island_size)`` for an all-reduce of
+    ``num_bytes``: what the busiest rank sends, and what all ranks together send from one island of
+    neighbours to another, in bytes.
+
+    ``architecture``: "parameter_server" (rank 0 serves, and works too), "ring" (0, 1, 2, ...), or
+    "hierarchical" (reduce-scatter in islands, all-reduce across, all-gather in islands). Checked
+    against plans, step by step.
+    """
+    architectures = ("parameter_server", "ring", "hierarchical")
+    sizes = ((4, 2), (8, 4), (6, 3), (12, 2), (5, 1), (16, 8), (9, 9))
+    what = (say("the busiest rank sends"), say("between islands go"))
+    for architecture, (num_ranks, island_size) in product(architectures, sizes):
+        options = {"island_size": island_size} if architecture == "hierarchical" else {}
+        steps = plan("all_reduce", architecture, num_ranks, **options)
+        right = (sent_bytes(steps, 6e6).max(), crossing_bytes(steps, island_size, 6e6))
+        mine = tuple(map(float, answer(architecture, num_ranks, 6e6, island_size)))
+        for words, ours, true in zip(what, mine, right, strict=True):
+            if not abs(ours - true) <= 1e-6 * max(true, 1.0):
+                yield wrong(
+                    "{architecture}, {num_ranks} ranks, islands of {island_size}, 6 MB: {words} "
+                    "{true} in the plan; got {ours}",
+                    architecture=architecture,
+                    num_ranks=num_ranks,
+                    island_size=island_size,
+                    words=words,
+                    true=format_bytes(true),
+                    ours=format_bytes(ours),
+                )
 
 
 @exercise
@@ -149,65 +172,42 @@ def _fewest(params: float, kept: float, device: float) -> tuple[int, int] | None
 
 
 @exercise
-def traffic(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(architecture, num_ranks, num_bytes, island_size)`` for an all-reduce of
-    ``num_bytes``: what the busiest rank sends, and what all ranks together send from one island of
-    neighbours to another, in bytes.
+def model_state_gb(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(num_params, recipe, stage, num_ranks)``: GB of model states on each rank, nothing
+    padded.
 
-    ``architecture``: "parameter_server" (rank 0 serves, and works too), "ring" (0, 1, 2, ...), or
-    "hierarchical" (reduce-scatter in islands, all-reduce across, all-gather in islands). Checked
-    against plans, step by step.
+    ``recipe``: "sgd", "fp32", "mixed", "accumulate" or "bf16"; ``stage``: 0 (nothing sharded) to 3.
+    The last case is read out of two real ranks.
     """
-    architectures = ("parameter_server", "ring", "hierarchical")
-    sizes = ((4, 2), (8, 4), (6, 3), (12, 2), (5, 1), (16, 8), (9, 9))
-    what = (say("the busiest rank sends"), say("between islands go"))
-    for architecture, (num_ranks, island_size) in product(architectures, sizes):
-        options = {"island_size": island_size} if architecture == "hierarchical" else {}
-        steps = plan("all_reduce", architecture, num_ranks, **options)
-        right = (sent_bytes(steps, 6e6).max(), crossing_bytes(steps, island_size, 6e6))
-        mine = tuple(map(float, answer(architecture, num_ranks, 6e6, island_size)))
-        for words, ours, true in zip(what, mine, right, strict=True):
-            if not abs(ours - true) <= 1e-6 * max(true, 1.0):
-                yield wrong(
-                    "{architecture}, {num_ranks} ranks, islands of {island_size}, 6 MB: {words} "
-                    "{true} in the plan; got {ours}",
-                    architecture=architecture,
-                    num_ranks=num_ranks,
-                    island_size=island_size,
-                    words=words,
-                    true=format_bytes(true),
-                    ours=format_bytes(ours),
-                )
-
-
-@exercise
-def held_bytes(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(model, optimizer)``: {"parameters": bytes, "gradients": bytes, "optimizer": bytes}
-    that this rank holds.
-
-    Run on real ranks between a backward and the step, beside ``sharding.shards``: data parallel or
-    ``fully_shard``.
-    """
-    for num_ranks, how, dtype in (
-        (2, "data parallel", "float32"),
-        (2, "fully_shard", "float32"),
-        (4, "fully_shard", "bfloat16"),
-    ):
-        run = on_ranks(num_ranks, _held, answer, how, dtype)
-        for rank, (held, _, mine) in enumerate(run):
-            for part, right in held.items():
-                if mine.get(part) != right:
-                    yield wrong(
-                        "{how}, {dtype}, {num_ranks} ranks, rank {rank}: {part} {mine}; the "
-                        "engine holds {right} bytes",
-                        how=how,
-                        dtype=dtype,
-                        num_ranks=num_ranks,
-                        rank=rank,
-                        part=part,
-                        mine=mine.get(part),
-                        right=right,
-                    )
+    for params, recipe, stage, num_ranks in _STATES:
+        kinds = states.state_bytes(params, num_ranks, stage, recipe)
+        right = sum(kinds.values())
+        mine = 1e9 * float(answer(params, recipe, stage, num_ranks))
+        case = say(
+            "{params:.3g} parameters, {recipe!r}, stage {stage}, {num_ranks} ranks",
+            params=params,
+            recipe=recipe,
+            stage=stage,
+            num_ranks=num_ranks,
+        )
+        if not abs(mine - right) <= 1e-3 * right:
+            parts = ", ".join(f"{kind} {format_bytes(num)}" for kind, num in kinds.items())
+            yield wrong(
+                "{case}: {mine:.4g} GB; a rank holds {right:.4g} GB\n{parts}",
+                case=case,
+                mine=mine / 1e9,
+                right=right / 1e9,
+                parts=parts,
+            )
+    held, num_params, _ = on_ranks(2, _held, lambda *_: {}, "data parallel", "bfloat16")[1]
+    mine = 1e9 * float(answer(num_params, "bf16", 0, 2))
+    if not abs(mine - sum(held.values())) <= 0.02 * mine:
+        yield wrong(
+            "{num_params} parameters, 'bf16', on a real rank: {total} bytes, not {mine:.0f}",
+            num_params=num_params,
+            total=sum(held.values()),
+            mine=mine,
+        )
 
 
 # --- in the ranks ---

@@ -35,7 +35,6 @@ _WORDS = (
     ("across", "between islands"),
     ("steps", "steps"),
     ("busiest", "busiest rank sends"),
-    ("all", "all ranks together"),
     (
         "caption",
         "busiest sends {:.3g} S, between islands {:.3g} S",
@@ -234,11 +233,10 @@ def architectures(plans: Plans, island_size: int, *, language: str | None = None
         code = words["code"]
         say = catalogue(_WORDS)[code]
         shapes: list[Shape] = []
-        table = [("", say["steps"], say["busiest"], say["across"], say["all"])]
+        table = [("", say["steps"], say["busiest"], say["across"])]
         for number, (name, plan) in enumerate(rows):
             busiest = sent_bytes(plan, 1).max()
             across = crossing_bytes(plan, island_size, 1)
-            all_ranks = sent_bytes(plan, 1).sum()
             title = said(name, code)
             panel = [
                 Words(0, 12, title, bold=True),
@@ -248,7 +246,7 @@ def architectures(plans: Plans, island_size: int, *, language: str | None = None
             x = (number % 2) * (WIDTH_PX / 2 + 8)
             y = 40 + PANEL_PX * (number // 2)
             shapes += [moved(shape, x, y) for shape in panel]
-            figures = [f"{size:.3g} S" for size in (busiest, across, all_ranks)]
+            figures = [f"{size:.3g} S" for size in (busiest, across)]
             table.append((title, str(len(plan.steps)), *figures))
         samples = [_link_sample(INSIDE, say["inside"]), _link_sample(ACROSS, say["across"])]
         keys, end_px = legend(samples, 0, 40 + PANEL_PX * (-(-len(rows) // 2)))

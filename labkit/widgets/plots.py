@@ -41,6 +41,7 @@ def curves(
     x: Said = "",
     y: Said = "",
     unit: str = "",
+    x_unit: str = "",
     title: Said = "",
     badge: str = "",
     log_x: bool = False,
@@ -49,14 +50,12 @@ def curves(
     marks: Mapping[str, float] | None = None,
     at: Mapping[str, float] | None = None,
 ) -> Plot:
-    """Dots that were measured and lines that were predicted, by name: each is {x: y}. What has one
-    name in both has one colour.
+    """Dots that were measured and lines that were predicted: {name: {x: y}}, a colour per name.
 
-    ``x`` and ``y`` name the axes; ``unit`` is the unit of y, a key of ``units.UNITS`` ("bytes",
-    "ms"). ``badge`` says where the numbers come from; without it "measured", "predicted" or both.
-    ``joined`` leads a pale line from dot to dot, where something varies along x. Dashed lines:
-    ``marks`` across, {words: y}, a bound; ``at`` upright, {words: x}. Raises ValueError where there
-    is nothing to draw, or what can't be drawn.
+    ``x`` and ``y`` name the axes; their units ``x_unit`` and ``unit`` are keys of ``units.UNITS``
+    ("bytes", "ms"). ``badge`` says where the numbers come from, if not just "measured" or
+    "predicted". ``joined`` leads a pale line from dot to dot. Dashed lines: ``marks`` across,
+    {words: y}, a bound; ``at`` upright, {words: x}. Raises ValueError where nothing can be drawn.
     """
     series = []
     for given, points in ((predicted, False), (measured, True)):
@@ -72,6 +71,7 @@ def curves(
         badge=badge or " / ".join(both),
         x_name=x,
         y_name=y,
+        x_format=_format(x_unit),
         y_format=_format(unit),
         log_x=log_x,
         log_y=log_y,

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Why distributed
 #
-# *About an hour. You need chapter 00. No GPU is needed.*
+# *About an hour, the exercises not counted. You need chapter 00. No GPU is needed.*
 #
-# We want to train a model with 7 billion parameters. Its weights are a file of 14 GB, and our card has 80 GB, so there should be plenty of room. We start it, and it dies in its first step: out of memory. It asked for 112 GB before it had seen a single word of text.
+# We want to train a model with 7 billion parameters. Its weights are a file of 14 GB, and our card has 80 GB, so there should be plenty of room. We start it, and before the first step is over it is out of memory. Even without a byte of activations, it needs 112 GB.
 #
 # Where do 112 GB come from? The picture writes the bill of the published model, LLaMA 7B, which has 6.7 billion parameters. The dashed line is the card.
 
@@ -20,11 +20,9 @@ from math import exp
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 import labkit as lab
-from labkit import collectives, model, planner
-from labkit.measure import traffic
+from labkit import collectives, planner
 from labkit.planner import check
 
 lab.begin("en")
@@ -82,12 +80,12 @@ dies_at.score(report.finding.where["text"])
 lab.launch(train, 1024, ranks=1, devices=lab.pretend(memory_mib=200))[0]
 
 # %% [markdown] sections="8.1.1"
-# ## Sixteen bytes, by hand
+# ## The bytes of one parameter, by hand
 #
-# Large models are not trained in fp32. The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. But 16 bits are too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well. Does that make the bill shorter than 4 + 4 + 8 bytes for a parameter?
+# Large models are not trained in fp32. The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. But 16 bits are too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well. With everything in fp32 a parameter takes 4 + 4 + 8 bytes. How many of them does this recipe save?
 
 # %%
-per_parameter = lab.guess("bytes per parameter in mixed precision", between=(0, 40))
+saved = lab.guess("bytes of states saved per parameter", between=(0, 12))
 
 # %% [markdown]
 # Here is one step of it, with nothing hidden. At the end the rank counts what it holds.
@@ -116,13 +114,13 @@ def mixed_step():
 
 # %%
 held = lab.launch(mixed_step, ranks=1)[0]
-per_parameter.score(sum(held.values()))
+saved.score(16 - sum(held.values()))
 
 # %%
 lab.bars(held, title="Bytes per parameter, held after a step")
 
 # %% [markdown] sections="8.1.1"
-# Sixteen again, by another way: 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). Halving the bits saved none of them, because the fp32 copy took back what the halves had given. What it does save is activations, time and traffic.
+# None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given. What it does save is activations, time and traffic.
 #
 # So the rule is: **7 billion parameters times 16 bytes are 112 GB.** On the board you have met other recipes. Plain SGD with momentum takes 12 bytes, and bf16 for everything takes 8, at the price of updates that get lost in rounding ([chapter 05](05_precision_and_memory.ipynb) shows how).
 #
@@ -134,15 +132,13 @@ lab.bars(held, title="Bytes per parameter, held after a step")
 #
 # ### A real engine holds the same
 #
-# By hand is one thing. Does DeepSpeed, which many people train with, hold what we counted? The board's button trains a small model by the chosen recipe on two ranks and reads every tensor that the engine holds. Here we press it from code:
+# By hand is one thing. Does DeepSpeed, which many people train with, hold what we counted? `compare()` trains a small model by the chosen recipe on two ranks and reads every tensor that the engine holds:
 
 # %%
-board = planner.Need(recipe="mixed").board()
-board.run()
-board
+planner.Need(recipe="mixed").compare()
 
 # %% [markdown]
-# The lower picture has the predicted bill of the small model and the measured bills of both ranks. The largest difference stands above it.
+# Above is the bill of the large model again. Below is the small one: its predicted bill, and what the engine held on either rank. The largest difference stands under its title.
 
 # %% [markdown]
 # ## Exercise 1. Read the bill out of a rank
@@ -181,7 +177,7 @@ check.hint("held_bytes")
 # %% [markdown] sections="8.1.1"
 # ## Activations, by hand
 #
-# The states wait on the card before any text comes. Then the forward keeps some of what it computes, because the backward will need it: the [activations](GLOSSARY.md#activations). How many bytes does one block of a transformer keep for a token, for each number of its [width](GLOSSARY.md#width)? In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
+# The states are as large, however much text you feed at once. The [activations](GLOSSARY.md#activations) grow with it: that is what the forward keeps of all it computes, because the backward will need it. How many bytes does one block of a transformer keep for a token, for each number of its [width](GLOSSARY.md#width)? In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
 
 # %%
 kept_by_gpt = lab.guess(
@@ -227,7 +223,7 @@ kinds = {
     "LLaMA": "llama",
     "LLaMA, norm in one operator": "llama_fused",
 }
-lengths = (64, 128, 256, 512)
+lengths = (32, 64, 128, 256)
 lab.curves(
     measured={
         name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()
@@ -244,7 +240,13 @@ lab.curves(
 # %% [markdown]
 # The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count, a few statistics above the lines. Three of the four kinds are flat; the stored attention matrix grows with the length, so no fixed number is right for it. Flash attention was invented to leave it out.
 #
-# The two LLaMA blocks have no dropout, hence no masks, but a wider MLP: four tensors of 43/16 of the width, 21.5 bytes. And they differ from each other by 12 bytes, which is the norm alone. Torch's RMSNorm on a CPU is made of several operators and keeps two tensors in fp32, 8 bytes; a norm in one operator keeps its input in 16 bits, 2 bytes; a block has two norms. So what a block keeps depends on the kernels, too. The boards use 34 for all models and call it an estimate.
+# The two LLaMA blocks differ by 12 bytes, which is the norm alone, so what a block keeps depends on its operators, too. The boards use 34 for all models and call it an estimate.
+#
+# <details><summary>Where do LLaMA's bytes come from?</summary>
+#
+# No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as on a CPU, and its input in 16 bits, 2 bytes, if it is one.
+#
+# </details>
 #
 # <details><summary>Erratum 8.1.1: activations are "b s h L x 4 bytes"</summary>
 #
@@ -253,7 +255,7 @@ lab.curves(
 # </details>
 
 # %% [markdown] sections="10.1.1"
-# ## Five reasons, each with a number
+# ## Five reasons, and which of them are good
 #
 # ### 1. The model does not fit
 #
@@ -292,16 +294,21 @@ rows = []
 for each in timed:
     reached = 6 * each.params * each.train_tokens / (peak_per_hour * each.a100_hours)
     rows.append(
-        {"name": each.name, "years": each.a100_hours / 8760, "reached": reached}
+        {
+            "name": each.name,
+            "A100 hours": round(each.a100_hours),
+            "years": each.a100_hours / 8760,
+            "reached": reached,
+        }
     )
 lab.table(rows, units={"reached": "share"})
 
 # %% [markdown]
-# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got. It has a name, [MFU](GLOSSARY.md#mfu), and chapter 18 asks where the rest went. These are published numbers and arithmetic; whatever else those hours were spent on is in them.
+# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got. It is called [MFU](GLOSSARY.md#mfu), and chapter 18 asks where the rest went. (Published numbers and arithmetic: whatever else those hours were spent on is in them.)
 #
 # ### 3. There is too much data
 #
-# Text has to be read and cut into tokens before a card sees it. That work needs no card at all, and it needs no word between those who do it, so it goes as many times as fast as there are free CPU cores. It is a reason for many machines, yet not for anything in this course.
+# Text has to be read and cut into tokens before a card sees it. That work needs no card, and its processes need not talk to each other, so it goes as many times as fast as there are free CPU cores. It is a reason for more cores, yet not for more cards.
 #
 # ### 4. Reliability?
 #
@@ -335,7 +342,7 @@ lab.curves(
 #
 # <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
 #
-# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. Run it: `quiet_share(16384)` gives 0.0004, so not one day in two thousand is quiet. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again. That takes work.
+# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. Run it: `quiet_share(16384)` gives 0.0004: a quiet day comes once in about 2,300 days. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again. That takes work.
 #
 # </details>
 #
@@ -366,8 +373,10 @@ lab.curves(
 
 # %% [markdown]
 # Follow the lowest curve. It bends at about a hundred cards, and then nothing helps: even with 4,096 cards there is hardly one run in the month. Most of this course is about keeping that share small.
+#
+# So the verdict on the five: *it does not fit*, *it takes too long* and *more experiments* are good reasons. Reading data is no reason for cards, and reliability is one against them.
 
-# %% [markdown] sections="10.1.2"
+# %% [markdown] sections="10.1.2, D-faq"
 # ## What makes it hard
 #
 # Six difficulties come with the cards. You have met two of them in chapter 00, where quick ranks waited for slow ones and where one missing rank stopped all:
@@ -381,16 +390,24 @@ lab.curves(
 # | faults | one fails, all stop | 13 |
 # | complexity | a bug may hang, or give wrong numbers silently | 00, 14 |
 #
-# Here is a first look at consistency. Two ranks begin with the same weights and train five steps on different text. If nobody averages the gradients, how far apart are the two models in the end?
+# There are ways to send fewer bytes, such as compression and accumulation; chapters 03, 05 and 11 count them.
+#
+# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
+#
+# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Run it: section *autocast* of chapter 05 counts as many bytes for it as for fp32.
+#
+# </details>
+#
+# Here is a first look at consistency. Two ranks begin with the same weights and train five steps on different data. If nobody averages the gradients, how far apart are the two models in the end?
 
 
 # %%
 def five_steps(average):
     torch.manual_seed(0)
-    net = model.Transformer(2, 64, 4, max_len=32)
-    for step in range(5):
-        tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
-        model.loss(net(tokens), targets).backward()
+    net = torch.nn.Linear(64, 64)
+    torch.manual_seed(1 + dist.get_rank())
+    for _ in range(5):
+        net(torch.randn(8, 64)).square().mean().backward()
         for weight in net.parameters():
             if average:
                 dist.all_reduce(weight.grad)
@@ -400,12 +417,13 @@ def five_steps(average):
     return net.state_dict()
 
 
+# %%
 alone = lab.launch(five_steps, False, ranks=2)
 together = lab.launch(five_steps, True, ranks=2)
 lab.difference(alone[0], alone[1]), lab.difference(together[0], together[1])
 
 # %% [markdown]
-# The first number is the largest difference of a weight without averaging: nobody waited, and there are two models instead of one. The second is zero. One `all_reduce` per gradient has kept the two models equal, and this is all of data parallelism, on four lines. Chapter 03 makes it fast.
+# The first number is the largest difference of a weight without averaging: nobody waited, and there are two models instead of one. The second is zero. One `all_reduce` per gradient has kept the two models equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
 
 # %% [markdown] sections="8.1.2"
 # ## Ways to share it
@@ -434,22 +452,18 @@ sent = {
 fewest.score(min(sent, key=sent.get))
 
 # %%
-board = planner.Strategy(strategy="layers").board()
-board.run()
-board
+planner.Strategy(strategy="layers").compare()
 
 # %% [markdown]
-# Splitting by layers sends far fewer bytes, and it holds as little as full sharding does. What it pays is the idle time in the picture's title, and that is why chapter 08 cuts the batch into many pieces. The last picture is measured: a small model, trained so on four real ranks.
+# Look at the table under the second picture. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (Most of the 97.7 GB are the activations of 16 sequences.) What it pays is the idle time, and that is why chapter 08 cuts the batch into many pieces. The last picture is measured: a small model, trained so on four real ranks.
 #
-# Now move the batch. Data parallel sends the same whatever the batch is, while model parallel sends in proportion to it.
+# Data parallel sends the same whatever the batch is, while model parallel sends in proportion to it. (`planner.Strategy(strategy="layers").board()` has a control for the batch.)
 #
 # <details><summary>A fifth way, cutting every layer: does it send less?</summary>
 #
-# [Tensor parallelism](GLOSSARY.md#tensor-parallelism) gives each rank a slice of every layer. What comes out of a slice is only a part of the sum, so the forward of an MLP needs an all-reduce of its activations, and its backward one of their gradients; attention needs two more. That makes four per layer and microbatch.
+# [Tensor parallelism](GLOSSARY.md#tensor-parallelism) gives each rank a slice of every layer. What comes out of a slice is only a part of the sum, so attention and MLP need an all-reduce of their activations in the forward and one more in the backward: four per layer and microbatch.
 #
-# For LLaMA 7B on 8 ranks in 16 bits, with 2048 tokens, that is 128 all-reduces and 3.76 GB a rank for one sequence, 512 and 15.0 GB for four, 8,192 and 240 GB for 64 sequences taken one at a time. The one all-reduce of data parallelism sends 23.5 GB whatever the batch. So tensor parallelism sends less for one sequence or four, and more from seven on.
-#
-# It is harder to hide as well. In the forward the next operation waits for the sum. In the backward there is something to do meanwhile: a weight's gradient does not need the sum of the input's gradients, and Megatron-LM computes it while that all-reduce runs. It belongs on the fastest links, inside one machine; what it saves is memory, and the waiting of a pipeline. Chapter 18 prices it.
+# For LLaMA 7B on 8 ranks in 16 bits, each sequence of 2048 tokens makes a rank send 3.76 GB that way. The one all-reduce of data parallelism sends 23.5 GB, whatever the batch. So tensor parallelism sends less for up to six sequences. But it is harder to hide, because the forward waits for every sum. It belongs on the fastest links, inside one machine; what it saves is memory, and the waiting of a pipeline. Chapter 18 prices it.
 #
 # </details>
 
@@ -481,7 +495,7 @@ same = max(in_all.values()) - min(in_all.values()) < 1e-9
 most.score("all the same" if same else max(in_all, key=in_all.get))
 
 # %% [markdown] sections="10.1.2, 10.1.3"
-# All send $2(N-1)S$, 14 S here. The part of every other rank has to be added once, and the sum has to come back once, so where only ranks add, nothing sends less. Some algorithms send more: recursive doubling exchanges whole buffers in $\log_2 N$ steps, 24 S for 8 ranks. And where the switch adds (NVLS, SHARP), ranks send less.
+# All send $2(N-1)S$, 14 S here: the part of every other rank has to be added once, and the sum has to come back once. Chapter 02 proves that nothing sends less where only ranks add. (Recursive doubling sends more: it exchanges whole buffers in $\log_2 N$ steps, 24 S. Where the switch adds, as with NVLS or SHARP, ranks send less.)
 #
 # What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least.
 #
@@ -496,7 +510,7 @@ most.score("all the same" if same else max(in_all, key=in_all.get))
 # %% [markdown]
 # ## Exercise 2. Traffic of an architecture
 #
-# An all-reduce of `num_bytes` over `num_ranks` ranks, in machines of `island_size` neighbours. Return two numbers: what the busiest rank sends, and what all ranks together send from one machine to another. `architecture` is `"parameter_server"` (rank 0 serves and works), `"ring"` (0, 1, 2, ... and back) or `"hierarchical"`.
+# An all-reduce of `num_bytes` over `num_ranks` ranks, in machines of `island_size` ranks with neighbouring numbers. Return two numbers: what the busiest rank sends, and what all ranks together send from one machine to another. `architecture` is `"parameter_server"` (rank 0 serves and works), `"ring"` (0, 1, 2, ... and back) or `"hierarchical"`.
 
 
 # %%
@@ -518,55 +532,6 @@ check.traffic(my_traffic)
 
 # %%
 check.hint("traffic")
-
-# %% [markdown] sections="D-faq"
-# ## Sending less
-#
-# Four ways to cut communication are named everywhere: compression, overlap, accumulation, and mixed precision. Overlap hides time and saves no byte (chapters 03 and 11). The other three can be counted, with torch's real data parallelism, [DDP](GLOSSARY.md#ddp). (Inside `no_sync` it adds gradients up and sends nothing.) One of them saves nothing at all. Which?
-
-# %%
-useless = lab.guess(
-    "which saves nothing", choices=("fp16 hook", "accumulate 4", "autocast")
-)
-
-
-# %%
-from contextlib import nullcontext
-
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
-
-def bytes_per_sequence(way):
-    net = DDP(model.Transformer(2, 64, 4, max_len=32))
-    if way == "fp16 hook":
-        net.register_comm_hook(None, fp16_compress_hook)
-    pieces = 4 if way == "accumulate 4" else 1
-    device = torch.get_default_device().type
-    with traffic.count() as counted:
-        for piece in range(pieces):
-            tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
-            with nullcontext() if piece == pieces - 1 else net.no_sync():
-                with torch.autocast(device, torch.bfloat16, enabled=way == "autocast"):
-                    loss = model.loss(net(tokens).float(), targets)
-                loss.backward()
-    return counted.payload_bytes["all_reduce"] / (2 * pieces)
-
-
-ways = ("plain", "fp16 hook", "accumulate 4", "autocast")
-counted = {way: lab.launch(bytes_per_sequence, way, ranks=2)[0] for way in ways}
-useless.score(max(ways[1:], key=counted.get))
-
-# %%
-lab.bars(counted, unit="bytes", title="Handed over per sequence and rank")
-
-# %% [markdown]
-# A hook that sends fp16 halves the bytes, and accumulating over four pieces before one all-reduce divides them by four, at the price of fewer updates. Autocast computes in 16 bits, but weights and gradients stay fp32, and gradients are what DDP sends.
-#
-# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
-#
-# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts. Run it: `counted["autocast"] / counted["plain"]` gives 1.0.
-#
-# </details>
 
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
@@ -604,7 +569,7 @@ lab.table(rows)
 #
 # </details>
 #
-# So our 7 B model does not fit on one card. Two would hold it, says the table. We take eight, one machine, with everything sharded, because we want it to be quick, too. The card below has both: look at how much is missing on the left, and left over on the right. It will come back at the end of many chapters. Its numbers are the planner's predictions, and chapter 18 tells how far to trust them:
+# So our 7 B model does not fit on one card. Two would hold it, says the table. We take eight, one machine, with everything sharded, because we want it to be quick, too. The card below has both: look at how much is missing on the left, and left over on the right. It will come back at the end of many chapters. Its numbers are the planner's predictions, from the constants that its title names, and chapter 18 tells how far to trust them:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
@@ -638,7 +603,7 @@ check.fewest_ranks(my_cards)
 check.hint("fewest_ranks")
 
 # %% [markdown]
-# ## Exercise 4. Any recipe, any stage
+# ## Exercise 4, if you like. Any recipe, any stage
 #
 # GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as on the board, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` is as in exercise 3. You have measured some of these recipes, and you must work out the others.
 

@@ -82,7 +82,7 @@ scattered.score(str(run[2]["reduce_scatter"][0]))
 # Read the table line by line, and lay it beside the picture.
 #
 # - **Broadcast**: all have what rank 0 brought. We use it for the weights at the start.
-# - **Reduce**: rank 0 has the sum. On the others stands whatever the library left there, because only the root's result is defined.
+# - **Reduce**: rank 0 has the sum. On the others stands whatever the library left there, because only the result of rank 0, the *root*, is defined.
 # - **All-reduce**: all have the sum. These are the gradients of data parallelism (chapter 03).
 # - **All-gather**: each rank brought one number, and all have all four. These are the weights of FSDP (chapter 07).
 # - **All-to-all**: rank r gets everyone's r-th number, as if you transposed a table. Mixtures of experts need it.
@@ -171,7 +171,7 @@ check.hint("tree_broadcast")
 # %% [markdown] sections="8.3.2"
 # ## An all-reduce by hand: the ring
 #
-# Let us put the ranks in a circle, so that each sends to its right neighbour and receives from its left one. That is called a [ring](GLOSSARY.md#ring). All of them can send at once, which sounds much better than eight cards queueing in front of one. But *what* should they send?
+# Let us put the ranks in a circle, so that each sends to its right neighbour and receives from its left one. That is called a [ring](GLOSSARY.md#ring). All of them can send at once, which sounds much better than seven cards queueing in front of one. But *what* should they send?
 #
 # The first idea: each rank cuts its buffer into N chunks and sends its own chunk to the right, N - 1 times. What arrives from the left is added to the left neighbour's chunk.
 
@@ -204,7 +204,7 @@ lab.launch(own_chunk, ranks=4)
 #
 # ### The cure is one index
 #
-# In step s, rank r sends chunk $(r - s) \bmod N$, which is the one it has just added to. Follow chunk 0: rank 0's share goes to rank 1, which adds its own and sends the sum on to rank 2, and so on. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
+# In step s, rank r sends chunk $(r - s) \bmod N$, which is the one it has just added to. (s counts from 0; in step 0 it is the rank's own chunk.) Follow chunk 0: rank 0's share goes to rank 1, which adds its own and sends the sum on to rank 2, and so on. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
 
 
 # %%
@@ -222,7 +222,7 @@ def ring(tensor):
 
 
 # %% [markdown]
-# Let us walk through it. Move the step from 0 to 6. The fuller a box, the more ranks' contributions it holds; the arrows above carry the chunk that travels. The same board has every collective and every algorithm of this chapter, and its button runs the plan on real ranks. (It numbers the chunks so that rank r ends the first half with chunk r; our function ends it with chunk r + 1.)
+# Let us walk through it. Move the step from 0 to 6. The colour is now the chunk, no longer the rank that it came from. The fuller a box, the more ranks' contributions it holds; the arrows above carry the chunk that travels. The same board has every collective and every algorithm of this chapter, and its button runs the plan on real ranks. (It numbers the chunks so that rank r ends the first half with chunk r; our function ends it with chunk r + 1.)
 
 # %%
 collectives.Call(collective="all_reduce", algorithm="ring", ranks=4).board()
@@ -273,13 +273,13 @@ lab.launch(ring_and_library, 4_000_000, ranks=4)
 # %% [markdown] sections="8.9.1"
 # ## How many bytes does the library send?
 #
-# The same counting works for the others. A broadcast and a reduce need S; an all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter. **Guess**: four ranks all-reduce 4 MB. How much must the busiest rank send?
+# The same counting works for the others. A broadcast and a reduce need S; an all-gather, a reduce-scatter and an all-to-all need $\frac{N-1}{N}S$, since a rank has its own part already. S is always the whole [buffer](GLOSSARY.md#buffer): the gathered result, or what goes into a reduce-scatter. **Guess**: four ranks reduce-scatter 4 MB, so each must send 3 MB at least. How much does the library send?
 
 # %%
-busiest = lab.guess("What the busiest of 4 ranks must send of 4 MB, in MB", unit="mb")
+scattering = lab.guess("What rank 0 sends to reduce-scatter 4 MB, in MB", unit="mb")
 
 # %% [markdown]
-# Two things can be counted. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really left its process, read from the system's sockets, headers included.
+# Two things can be counted. The [payload](GLOSSARY.md#payload) is what a rank hands to the collective. The bytes on the [wire](GLOSSARY.md#wire) are those that really left its process, read from the system's sockets, headers included. The table below has both for rank 0.
 
 
 # %%
@@ -310,10 +310,10 @@ lab.table(
 )
 
 # %%
-busiest.score(least["all_reduce"] / 1e6)
+scattering.score(counts["reduce_scatter"][1] / 1e6)
 
 # %% [markdown] sections="8.9.1"
-# Compare the last two columns. On the CPU and on pretend devices the library is gloo. Its all-reduce, all-gather and all-to-all send no more than they must. Its broadcast is a tree, and so the root sends the whole buffer twice. And the reduce-scatter sends *twice* its bound. Why? Gloo as torch uses it has no reduce-scatter, so it runs a whole all-reduce and keeps a quarter of the result. Payload and wire answer different questions; when you quote one, say which.
+# Compare the last two columns. On the CPU and on pretend devices the library is gloo. Its all-reduce, all-gather and all-to-all send no more than they must. Its broadcast is a tree, and so the root sends the whole buffer twice. And the reduce-scatter sends *twice* its bound. Why? Gloo as torch uses it has no reduce-scatter, so it runs a whole all-reduce and keeps a quarter of the result. When you quote bytes, say which of the two.
 #
 # What happens to the bound when more ranks join? Here it is for three collectives, as a share of S:
 
@@ -329,7 +329,7 @@ lab.curves(
 )
 
 # %% [markdown] sections="8.9.1"
-# All three lines become flat. A rank of a thousand sends hardly more than a rank of eight, and that is why data parallelism scales at all.
+# All three lines become flat. From eight ranks to a thousand, each has to send only 14 % more in an all-reduce, and that is why data parallelism scales at all.
 #
 # <details><summary>Erratum 8.9.1: "O(N)", "O(2N)" and "O(N×P)"</summary>
 #
@@ -344,7 +344,7 @@ lab.curves(
 #
 # On one machine all messages go through the same memory, so there is no slow link to be seen. That is why we use **[paced links](GLOSSARY.md#paced-links)** here. Every real message takes the time that its link states: 10 ms, and 10 ms more for every megabyte. The ranks sleep until that time is over. Processes, messages and their order are real, the speed of the link is stated, and every picture says so. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$.
 #
-# **Guess**: four ranks, 1.6 MB. How many times as long as the ring does the server take?
+# **Guess**: four ranks, 1.6 MB. By prediction, how many times as long as the ring does the server take?
 
 # %%
 slower = lab.guess("Parameter server over ring, 4 ranks, 1.6 MB", unit="ratio")
@@ -369,7 +369,7 @@ server.but(algorithm="ring").compare()
 
 # %%
 names = ["parameter_server", "ring", "tree", "double_tree", "hierarchical"]
-runs = {name: server.but(algorithm=name).run() for name in names}
+runs = {name: server.but(algorithm=name).compare().run for name in names}
 sent = {name: [rank["sent_bytes"] for rank in run] for name, run in runs.items()}
 lab.table(
     {"name": name, "busiest_bytes": max(each), "total_bytes": sum(each)}
@@ -381,22 +381,19 @@ lab.table(
 
 # %%
 race = lab.sweep(server, algorithm=names, run=names)
-bars = {
-    row["algorithm"]: {"by theory": row["predicted"], "by the clock": row["measured"]}
-    for row in race.rows()
-}
-lab.bars(bars, unit="us", title="All-reduce of 1.6 MB, 4 ranks", badge=race.badge)
+title = "All-reduce of 1.6 MB, 4 ranks"
+lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
 # %%
-slower.score(bars["parameter_server"]["by the clock"] / bars["ring"]["by the clock"])
+slower.score(race.line["parameter_server"] / race.line["ring"])
 
 # %% [markdown]
-# Two bars may surprise you. The hierarchical way is the fastest, because on four ranks it needs only four steps and its messages are small. And the double tree is the slowest of all. It cuts each half into four pieces, so that several are under way at once; but here each piece pays 10 ms of latency. Keep it in mind, because on faster links it will win.
+# Look at the predictions first; where the machine is busy, the measured order may be another. Two of them may surprise you. The hierarchical way is the fastest, because on four ranks it needs only four steps and its messages are small. And the double tree is the slowest of all. It cuts each half into four pieces, so that several are under way at once; but here each piece pays 10 ms of latency. Keep it in mind, because on faster links it will win.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
 #
-# The ring won, so is it always the best? **Guess** what happens with 4 kB instead of 1.6 MB. On 64 ranks, how many times as long as on 2 ranks does a ring take?
+# By prediction the ring beats server and tree with 1.6 MB. Does it with a small buffer, too? **Guess**: with 4 kB, how many times as long as on 2 ranks does a ring take on 64?
 
 # %%
 grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
@@ -405,7 +402,7 @@ grows = lab.guess("A ring with 4 kB: 64 ranks over 2 ranks", unit="ratio")
 small = server.but(num_bytes=4e3)
 ranks = [2, 4, 8, 16, 32, 64]
 latency = {
-    name: lab.sweep(small.but(algorithm=name), ranks=ranks, run=[2, 4, 8])
+    name: lab.sweep(small.but(algorithm=name), ranks=ranks, run=[2, 8])
     for name in ("ring", "tree")
 }
 lab.curves(
@@ -440,9 +437,9 @@ crossing = lab.guess("The ring wins from (kB), on 4 ranks", unit="kb")
 
 # %%
 sizes = [1e5 * 2**k for k in range(6)]
-axes = {"x": "bytes", "unit": "us", "log_x": True, "log_y": True}
+axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
 by_size = {
-    name: lab.sweep(server.but(algorithm=name), num_bytes=sizes, run=[2e5, 8e5, 3.2e6])
+    name: lab.sweep(server.but(algorithm=name), num_bytes=sizes, run=[2e5, 3.2e6])
     for name in ("ring", "tree")
 }
 lab.curves(
@@ -493,7 +490,7 @@ lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items()
 
 # %%
 wide = server.but(ranks=64, network=links["InfiniBand: 5 us, 25 GB/s"])
-sizes = [2.0**k * 1000 for k in range(16)]
+sizes = [1e3 * 4**k for k in range(8)]
 lines = {
     name: lab.sweep(wide.but(algorithm=name), num_bytes=sizes).line
     for name in ("ring", "tree", "double_tree")
@@ -501,7 +498,7 @@ lines = {
 lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
 
 # %% [markdown]
-# Look for the lowest line: first it is the tree, from about 0.4 MB the double tree, from about 6 MB the ring. The double tree has far fewer steps than a ring, and unlike a tree it keeps almost every rank sending and receiving.
+# Look for the lowest line: first it is the tree, from about 0.35 MB the double tree, from about 5 MB the ring. The double tree has far fewer steps than a ring, and unlike a tree it keeps almost every rank sending and receiving.
 #
 # ### What does your cluster choose?
 #
@@ -524,33 +521,30 @@ collectives.Call(ranks=16, network="islands").links()
 #
 # </details>
 #
-# Let us feel the difference with paced links: two islands of two ranks, 1 GB/s inside and 0.1 GB/s between. **Guess** which way wins with 4 MB.
+# Let us feel the difference with paced links: two islands of two ranks, 1 GB/s inside and 0.1 GB/s between, with 1 ms of latency everywhere. **Guess** which way wins with 4 MB. All five are predicted, and two of them we run.
 
 # %%
 winner = lab.guess("The fastest on two islands, 4 MB", choices=names)
 
 # %%
 islands = server.but(num_bytes=4e6, network="paced_islands")
-race = lab.sweep(islands, algorithm=names, run=names)
-bars = {
-    row["algorithm"]: {"by theory": row["predicted"], "by the clock": row["measured"]}
-    for row in race.rows()
-}
-lab.bars(bars, unit="us", title="All-reduce of 4 MB on two islands", badge=race.badge)
+race = lab.sweep(islands, algorithm=names, run=["ring", "hierarchical"])
+title = "All-reduce of 4 MB on two islands"
+lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 
 # %%
-winner.score(min(bars, key=lambda name: bars[name]["by theory"]))
+winner.score(min(race.line, key=race.line.get))
 
 # %% [markdown]
-# A ring has to cross in every one of its six steps, and so it always waits for the slow link, even in the best order of ranks. The hierarchical way adds inside the islands first. Therefore only two of its four steps cross, and the others stay on fast links. This is what "topology-aware" buys you: the same call, another plan. (Chapter 11 tries a ring whose neighbours sit on different islands.)
+# The hierarchical way should be the fastest. (Its messages take only a few milliseconds, so on a busy machine they are easily late.) A ring has to cross in every one of its six steps, and so it always waits for the slow link, even in the best order of ranks. The hierarchical way adds inside the islands first. Therefore only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan. (Chapter 11 tries a ring whose neighbours sit on different islands.)
 
 # %% [markdown] sections="8.9.1"
 # ## A model for your machine
 #
-# Now without stated links: how long does the library's all-reduce take on *this* machine? The line $T(S) = \alpha + S/B$ has only two unknowns. We measure 28 sizes from 1 kB to 9 MB, fit the line through every fourth of them, and look how well it predicts the other 21.
+# Now without stated links: how long does the library's all-reduce take on *this* machine? Let us take the whole all-reduce for one straight line, $T(S) = \alpha + S/B$, with only two unknowns. (This $\alpha$ and $B$ belong to the collective, no longer to one message.) We measure 28 sizes from 1 kB to 9 MB, fit the line through every fourth of them, and look how well it predicts the other 21.
 
 # %%
-points = collectives.calibrate_run.sweep(ranks=[4], num_launches=3)
+points = collectives.calibrate_run.sweep(ranks=[4], num_launches=1)
 line = collectives.calibrate_run.fit(points[3::4])
 times_us = {each.num_bytes: each.time_us for each in points}
 lab.curves(
@@ -570,18 +564,10 @@ percent = round(100 * statistics.median(errors), 1)
 lab.table([{"sizes": len(errors), "median error (%)": percent}])
 
 # %% [markdown]
-# Two numbers give the times over four powers of ten, roughly. They hold for this machine and for *one* number of ranks: where ranks outnumber cores they take turns, so $\alpha$ grows faster than the number of steps.
+# The sizes span four powers of ten, and two numbers predict their times with the median error above. A dot far from the line is a moment in which the machine was busy; the busier it is, the larger the error. The line holds for this machine and for *one* number of ranks: where ranks outnumber cores they take turns, so $\alpha$ grows faster than the number of steps.
 #
-# Lines like this one are kept with their date in your cache folder, so that later chapters need not measure again. The kept ones may be of another day. If they look odd, the machine was busy then; `fresh=True` measures once more.
-
-# %%
-kept = collectives.calibrate_run.links((2, 4))
-lab.table(
-    {"ranks": n, "alpha_us": each.alpha_us, "GB/s": round(each.bandwidth_gb_per_s, 2)}
-    for n, each in kept.items()
-)
-
-# %% [markdown]
+# Later chapters need such lines, too. `collectives.calibrate_run.links((2, 4))` measures those of two and four ranks once and keeps them, with their date, in your cache folder; `fresh=True` measures anew.
+#
 # ### Bandwidth, as libraries report it
 #
 # Size over time is called *algbw*. It falls with N even on perfect links, because every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes [busbw](GLOSSARY.md#busbw): what a link really carried, which you can compare with its data sheet. NCCL's own benchmark, nccl-tests, prints both. Here are eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*):
@@ -599,7 +585,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Follow the last column. Small buffers pay latency and use almost nothing of the link. Large ones come near what the link can do in one direction, which is 300 GB/s. Is this a straight line, too?
+# Follow the last column. Small buffers pay latency and use almost nothing of the link. Large ones reach nearly eight tenths of what the link can do in one direction, 300 GB/s. Is this a straight line, too?
 
 # %%
 line = collectives.fit("all_reduce", 8, sizes[3::4], times_us[3::4])
@@ -612,18 +598,18 @@ lab.curves(
 )
 
 # %% [markdown]
-# Not everywhere. Look at 1 to 4 MB, where four times the bytes cost nothing. There NCCL changes its algorithm and protocol, and one line is the model of *one* algorithm.
+# Not everywhere. Look at 1 to 4 MB, where four times the bytes cost nothing. There NCCL probably changes its algorithm or its protocol, and one line is the model of *one* algorithm.
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# You will rarely write a collective yourself. But you choose which one is called, on which ranks, and on how many bytes at once. Three rules follow from this chapter:
+# You will rarely write a collective yourself. But you choose which one is called, on which ranks, and on how many bytes at once. Take three rules with you:
 #
 # - Few large messages beat many small ones, since each pays $\alpha$. Chapter 03 collects gradients into buckets for that reason.
 # - A reduce-scatter costs half of an all-reduce. ZeRO and FSDP (chapters 06 and 07) live on that.
 # - Keep the chatty collectives inside a machine, and let little cross between machines.
 #
-# And the eight seconds? A ring of eight sends $2\cdot\frac78\cdot 14$ GB per rank. At 25 GB/s that is one second.
+# And the eight seconds? A ring of eight sends $2\cdot\frac78\cdot 14$ GB per rank. At 25 GB/s that takes about one second.
 
 # %% [markdown]
 # ## Exercises

@@ -55,6 +55,17 @@ def test_every_closed_form_is_exact_on_a_uniform_network(num_ranks):
     assert compared == {algorithm for _, algorithm in CHOICES} - {"double_tree"}
 
 
+def test_a_plan_is_simulated_alike_however_often_and_whoever_wrote_it():
+    made = plan("all_reduce", "double_tree", 6)
+    links = islands(6, 3, inside=INSIDE, between=BETWEEN, shared=True)
+    first = simulate(made, links, 1e6)
+    simulate(made, uniform(6, LINK), 5e3)
+    for again in (made, replace(made, steps=tuple(map(tuple, made.steps)))):
+        repeated = simulate(again, links, 1e6)
+        assert repeated.label.tolist() == first.label.tolist()
+        assert repeated.end_us.tolist() == first.end_us.tolist()
+
+
 def test_closed_forms_with_options_are_exact_too():
     for num_segments in (1, 3, 40):
         made = plan("reduce", "ring", 6, num_segments=num_segments)

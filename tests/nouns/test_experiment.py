@@ -147,6 +147,8 @@ def test_a_sweep_says_what_its_runs_are_once(no_runs_kept):
         experiment.keep(step, SimpleNamespace(timeline=lambda measured=measured: measured))
     swept = lab.sweep(STEP, microbatches=[2, 4, 8], run=[2, 8])
     assert swept.badge == "simulated / measured, gloo, paced, overran"
+    assert swept.readings["8"] == {"predicted": swept.line[8], "measured": swept.measured[8]}
+    assert swept.readings["4"] == {"predicted": swept.line[4]}
 
 
 def test_a_sweep_over_names_and_over_what_is_not_predicted_has_gaps():
@@ -154,6 +156,9 @@ def test_a_sweep_over_names_and_over_what_is_not_predicted_has_gaps():
         STEP.but(ranks=4, microbatches=9), schedule=["naive", "interleaved_1f1b", "gpipe"]
     )
     assert [row["predicted"] is None for row in swept.rows()] == [False, True, False]
+    assert swept.readings["interleaved_1f1b"] == {} and set(swept.readings["naive"]) == {
+        "predicted"
+    }
     picture = swept.picture(language="zh")
     assert picture.in_english and "气泡" in picture.heading and picture.badge == "模拟"
     assert repr(swept).startswith("schedule = naive, predicted 75.0 %")

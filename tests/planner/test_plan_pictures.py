@@ -199,7 +199,11 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_no_time():
     assert rows["does not fit; a GPU lacks"] == (format_bytes(lacks), "")
     assert rows["step"][0] == "" and rows["step"][1]
     chinese = card.picture(language="zh")
-    assert chinese.heading == "之前与之后" and chinese.in_english().heading == "Before and after"
+    assert chinese.heading == "改之前与改之后"
+    assert chinese.in_english().heading == "Before and after"
+    counts = [planner.card_picture.tokens_told(1e12, code) for code in ("en", "zh")]
+    assert counts == ["1,000 B", "10,000 亿"]
+    assert planner.card_picture.tokens_told(5e8, "zh") == "500,000,000"
 
 
 def test_a_card_refuses_what_is_no_plan_and_what_is_no_price():

@@ -24,6 +24,14 @@ def test_curves_draw_lines_that_were_predicted_and_dots_that_were_measured():
     assert "One step" in repr(plot)
 
 
+def test_x_has_a_unit_as_y_has():
+    drawn = lab.curves(measured={"a": {1e5: 1.0, 8e6: 2.0}}, x_unit="bytes", unit="us").picture()
+    assert drawn.table[1:] == (("100 kB", "1.00 us"), ("8.00 MB", "2.00 us"))
+    assert any(each.text.endswith(" MB") for each in drawn.only(Words))
+    with pytest.raises(ValueError, match="a unit is one of"):
+        lab.curves(measured={"a": {1: 1.0}}, x_unit="furlongs")
+
+
 def test_the_badge_says_what_there_is():
     line = {"a": {1: 1.0, 2: 2.0}}
     assert lab.curves(measured=line).picture().badge == "measured"

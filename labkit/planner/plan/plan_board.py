@@ -262,7 +262,7 @@ class PlanBoard(Trial):
         tokens = [self.tokens or training_tokens(plan.shape.name) for plan in plans]
         if not any(tokens):
             return (self._words["untold"], *("–" for _ in plans))
-        counts = dict.fromkeys(tokens_told(each) if each else "–" for each in tokens)
+        counts = dict.fromkeys(tokens_told(each, self.language) if each else "–" for each in tokens)
         told = []
         for plan, each in zip(plans, tokens, strict=True):
             told.append(days(plan.days(each)) if each else "–")
