@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit import experiment, footprint, shards, sweeps, tables, timeline
+from labkit import experiment, footprint, mesh, shards, sweeps, tables, timeline
 from labkit.accelerate import update
 from labkit.collectives import algorithms, calibrate_run, call, network, plans
 from labkit.data_parallel import buckets
@@ -84,6 +84,7 @@ SHAPES = [
 ]
 A100 = cluster.gpu("A100-80")
 CLUSTERS = [cluster.Cluster(gpu=A100, num_gpus=each) for each in (1, 16)]
+MESHES = [mesh.Mesh(), mesh.Mesh(pp=2, dp_shard=4, ep=2, tp=2, node_size=3)]
 PLANS = [plan.Plan(), plan.Plan(model=SHAPES[1], gpus=16, tp=2, pp=2, batch=64, vpp=1)]
 ROW = {"gpu": "A100-80", "n_gpus": 8, "layers": 2, "hidden": 64, "seq": 32, "gbs": 8, "iter_s": 1}
 
@@ -193,6 +194,8 @@ def nouns() -> dict[type, list]:
             partition.predict("zero2", moments.shapes(UNITS), 2),
             partition.stage_shards(10, 3, 3),
         ],
+        mesh.Mesh: MESHES,
+        mesh.Groups: [each.groups(axis) for each, axis in zip(MESHES, ("tp", "ep"), strict=True)],
         footprint.Footprint: [
             step,
             moments.predict("fsdp", UNITS, 4),

@@ -86,6 +86,7 @@ REASONS = {
         "planner.strategies_run",
         "pipeline.pipedream_run.Flying",
         "experiment.keep",
+        "mesh.Mesh.device_mesh",
         "devices.place",
         "devices.mistakes",
         "devices.pretend",
