@@ -196,7 +196,10 @@ class Groups(Shown):
     def num_nodes(self) -> int:
         """On how many nodes the widest group lies: 1 where no message of this axis leaves a
         node."""
-        return max(len({self.mesh.node(rank) for rank in group}) for group in self)
+        widest = 1
+        for group in self:
+            widest = max(widest, len({self.mesh.node(rank) for rank in group}))
+        return widest
 
     def _picture(self, language: str) -> "Sketch":
         return speaking(language, self._sketch)
