@@ -16,6 +16,7 @@ from labkit.launching.verdicts.verdict import RankFailed
 from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
+from labkit.tensor_parallel.layer import Layer
 from labkit.zero.stages import Offload, Stages
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("built")]
@@ -44,6 +45,10 @@ LAW = (
     Offload(),
     *(Need(recipe=recipe) for recipe in ("fp32", "bf16", "sgd", "mixed")),
     *(Strategy(strategy=each, ranks=2, batch=4) for each in ("data", "sharded", "layers")),
+    Layer(vocab=50),
+    Layer(ranks=3, hidden=36, heads=3, ffn=71, sequence=9, sequence_parallel=True),
+    Layer(engine="torch", vocab=50, sequence_parallel=True),
+    Layer(engine="megatron", vocab=50, sequence_parallel=True),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
 )
 OF_TIME = re.compile(

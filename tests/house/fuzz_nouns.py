@@ -22,6 +22,7 @@ from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
+from labkit.tensor_parallel import layer as tensor_layer
 from labkit.zero import offload_times, stages
 
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-3\nGPU1\tNV12\t X \t0-3\n"
@@ -105,6 +106,10 @@ def experiments() -> dict[type, list]:
         stages.Stages(),
         stages.Offload(model="7B"),
         update.Update(),
+        tensor_layer.Layer(),
+        tensor_layer.Layer(
+            ranks=3, hidden=10, heads=5, vocab=7, sequence=6, sequence_parallel=True
+        ),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,
