@@ -57,6 +57,11 @@ _WORDS = words.catalogue(
             "{engine} cuts evenly, and {ranks} ranks do not divide {what}: take sizes that they "
             "divide, or cut by hand",
         ),
+        (
+            "tokens",
+            "sequence parallelism gives each rank as many tokens, and {ranks} ranks do not divide "
+            "{sequence}: take a sequence that they divide, or leave it whole",
+        ),
         ("queries", "{heads} heads"),
         ("keys", "{heads} heads of keys"),
         ("wide", "an MLP {wide} wide"),
@@ -71,7 +76,8 @@ class Layer(Experiment):
 
     ``run()[r]`` is a dict: shards (the weights that the rank's live tensors hold, and their
     gradients), calls, payload_bytes, order and sent_bytes (of one step, see ``traffic``),
-    output_difference and gradient_difference (the largest from one process), loss, step_us.
+    output_difference and gradient_difference (the largest from one process), largest_gradient (of
+    one process), loss, step_us.
     """
 
     engine: str = "by hand"
@@ -112,12 +118,6 @@ class Layer(Experiment):
         check_whole(0, 10**4, node_size=self.node_size)
         self.shape()
         gpu(self.gpu)
-        if self.sequence_parallel and self.sequence % self.ranks:
-            raise ValueError(
-                f"sequence parallelism gives each rank as many tokens of a sequence; {self.ranks} "
-                f"ranks do not divide {self.sequence}: take a sequence that they divide, or "
-                f"sequence_parallel=False"
-            )
 
     # --- what theory says ---
 
@@ -144,9 +144,13 @@ class Layer(Experiment):
         )
 
     def stream(self) -> Stream:
-        """What flows between the cut parts."""
+        """What flows between the cut parts. Under sequence parallelism a sequence that the ranks do
+        not divide is filled up with empty tokens."""
+        sequence = self.sequence
+        if self.sequence_parallel:
+            sequence += -sequence % self.ranks
         return Stream(
-            num_tokens=self.batch * self.sequence,
+            num_tokens=self.batch * sequence,
             hidden=self.hidden,
             itemsize=PRECISIONS[self.precision],
             num_ranks=self.ranks,
@@ -263,6 +267,8 @@ class Layer(Experiment):
     def _uncut(self, say: dict[str, str]) -> str | None:
         """What of the layer can't be dealt to the ranks."""
         shape = self.shape()
+        if self.sequence_parallel and self.sequence % self.ranks:
+            return say["tokens"].format(ranks=self.ranks, sequence=self.sequence)
         if self.heads < self.ranks:
             return say["heads"].format(heads=self.heads, ranks=self.ranks)
         if cut.shared_heads(shape, self.ranks):

@@ -63,6 +63,7 @@ def _train(step: Layer) -> dict:
             "shards": _shards(step, block),
             "output_difference": difference(mine, _tokens(step, right) if not step.vocab else loss),
             "gradient_difference": _gradients_apart(step, block, whole),
+            "largest_gradient": max(_largest(each) for each in whole.parameters()),
             "loss": loss.item(),
         }
     return found | {
@@ -138,6 +139,11 @@ def _gradients_apart(step: Layer, block: nn.Module, whole: WholeBlock) -> float:
     return difference(
         mine, {name: by_hand_run.piece_of(right[name], parts[name]) for name in right}
     )
+
+
+def _largest(weight: nn.Parameter) -> float:
+    """The largest element of a gradient, in size."""
+    return 0.0 if weight.grad is None else weight.grad.abs().max().item()
 
 
 def _gradient(step: Layer, name: str, weight: nn.Parameter) -> Tensor:

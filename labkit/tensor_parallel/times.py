@@ -31,7 +31,7 @@ class Span(NamedTuple):
     lane: str
     """``COMPUTE`` or ``COMM``"""
     kind: str
-    """F, B, I or W; or a collective"""
+    """forward, backward (for an input) or W (for a weight); or a collective"""
     label: str
     """in short"""
     time_us: float
@@ -95,29 +95,29 @@ def spans(
 
 def _forward(place: str, each: Cost, said: list[Span]) -> Iterator[Span]:
     """Norm; gathered, where it is cut; the column; attention; the row; summed."""
-    yield Span(COMPUTE, "F", "norm", each.rest[0])
+    yield Span(COMPUTE, "forward", "norm", each.rest[0])
     yield from said[:-1]
-    yield _product("F", BEFORE[place], each)
+    yield _product("forward", BEFORE[place], each)
     if place == "attention":
-        yield Span(COMPUTE, "F", "attention", each.attention[0])
-    yield _product("F", AFTER[place], each)
+        yield Span(COMPUTE, "forward", "attention", each.attention[0])
+    yield _product("forward", AFTER[place], each)
     yield from said[-1:]
 
 
 def _backward(place: str, each: Cost, said: list[Span], overlap: bool) -> Iterator[Span]:
     """The other way round: each product for its input, then for its weight."""
     yield from said[:1] if len(said) > 1 else []
-    yield _product("I", AFTER[place], each)
+    yield _product("backward", AFTER[place], each)
     yield _product("W", AFTER[place], each)
     if place == "attention":
-        yield Span(COMPUTE, "B", "attention", each.attention[1])
+        yield Span(COMPUTE, "backward", "attention", each.attention[1])
     for again in said[1:-1]:
         yield again._replace(beside=overlap)
-    yield _product("I", BEFORE[place], each)
+    yield _product("backward", BEFORE[place], each)
     for last in said[-1:]:
         yield last._replace(beside=overlap)
     yield _product("W", BEFORE[place], each)
-    yield Span(COMPUTE, "B", "norm", each.rest[1])
+    yield Span(COMPUTE, "backward", "norm", each.rest[1])
 
 
 def _product(kind: str, name: str, each: Cost) -> Span:

@@ -131,7 +131,6 @@ def test_loss_and_embedding_add_their_own():
     ("given", "told"),
     [
         ({"engine": "colossal"}, "an engine is one of by hand, torch, megatron"),
-        ({"sequence": 7, "sequence_parallel": True}, "take a sequence that they divide"),
         ({"heads": 5}, "heads divide the width"),
         ({"precision": "int4"}, "a precision is one of"),
         ({"gpu": "abacus"}, "abacus"),
@@ -151,6 +150,7 @@ def test_what_is_no_layer_is_refused(given, told):
         ({"heads": 8, "kv_heads": 1}, "a number of ranks that divides 1"),
         ({"hidden": 512, "heads": 8}, "up to 256 hidden"),
         ({"precision": "bf16"}, "this is bf16"),
+        ({"sequence": 7, "sequence_parallel": True}, "take a sequence that they divide"),
         ({"engine": "torch", "ffn": 71}, "an MLP 71 wide"),
         ({"engine": "megatron", "vocab": 51}, "a vocabulary of 51"),
         ({"engine": "torch", "heads": 3, "hidden": 48}, "3 heads"),
