@@ -51,7 +51,7 @@ def column_then_row(answer: Callable) -> Iterator[tuple[str, str]]:
                 )
             if sent > due:
                 yield over_budget(
-                    "{case}: {sent} bytes handed to collectives in the {way}; the stream has {due}",
+                    "{case}: {sent} bytes handed to collectives in the {way}; the output has {due}",
                     case=case,
                     sent=sent,
                     way=way,
