@@ -129,8 +129,6 @@ class TensorBoard(Trial):
             given = {field: getattr(step, field) for field in FIELDS}
             known = [key for key, sizes in SIZES.items() if sizes == given]
             return known[0] if known else tuple(given.values())
-        if name == "node_size":
-            return step.node_size or 8
         return super().standing(name, step)
 
     def changes(self, name: str, value: Any) -> dict[str, Any]:

@@ -104,11 +104,14 @@ def _drawn(ranges: Rows, total: int, width: int) -> str:
     held = set()
     for start, stop in ranges:
         held.update(range(max(0, start), min(total, stop)))
-    signs = []
+    signs = ""
     for first in range(0, total, width):
         count = len(held & {*range(first, first + width)})
-        signs.append("#" if count == width else "+" if count else ".")
-    return "".join(signs)
+        if count == width:
+            signs += "#"
+        else:
+            signs += "+" if count else "."
+    return signs
 
 
 @exercise

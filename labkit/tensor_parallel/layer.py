@@ -106,8 +106,8 @@ class Layer(Experiment):
     """whether the simulated step sums gradients of the stream beside those of a weight"""
     gpu: str = "A100 80 GB"
     """whose times are simulated: a GPU of data/hardware.csv"""
-    node_size: int = 0
-    """GPUs of a node; 0: as many as a usual machine has"""
+    node_size: int = 8
+    """GPUs of a node"""
 
     def __post_init__(self) -> None:
         check_word(self.engine, ENGINES, "an engine")
@@ -115,7 +115,7 @@ class Layer(Experiment):
         check_whole(1, 1024, ranks=self.ranks)
         check_whole(1, 10**6, sequence=self.sequence, batch=self.batch)
         check_whole(0, 10**6, vocab=self.vocab)
-        check_whole(0, 10**4, node_size=self.node_size)
+        check_whole(1, 10**4, node_size=self.node_size)
         self.shape()
         gpu(self.gpu)
 
@@ -224,13 +224,10 @@ class Layer(Experiment):
         )
 
     def timeline(self) -> Timeline:
-        """A step of the layer on GPUs, simulated by the planner's times. Raises ValueError where
-        nodes would not be full."""
+        """A step of the layer on GPUs in full nodes, simulated by the planner's times."""
         chosen = gpu(self.gpu)
-        size = self.node_size or chosen.per_node
-        cluster = Cluster(
-            gpu=chosen, num_gpus=size * -(-self.ranks // size), per_node=self.node_size
-        )
+        full = self.node_size * -(-self.ranks // self.node_size)
+        cluster = Cluster(gpu=chosen, num_gpus=full, per_node=self.node_size)
         own = f"megatron-{chosen.family.lower()}"
         bench = Bench(gpu=chosen, stack=STACKS.get(own, STACKS[STACK]))
         stream = self.stream()
@@ -294,7 +291,7 @@ class Layer(Experiment):
 
     def as_run(self) -> "Layer":
         """The ranks know nothing of what was simulated."""
-        return replace(self, overlap=False, gpu=Layer.gpu, node_size=0)
+        return replace(self, overlap=False, gpu=Layer.gpu, node_size=Layer.node_size)
 
     def measured(self, run: "Run") -> Shards:
         """What the live tensors of a run's ranks hold."""

@@ -297,7 +297,8 @@ def _strips(piece: cut.Piece) -> Iterator[_Part]:
     """A weight's slices. torch's dimension 0 is features out: from left to right here."""
     size = piece.shape[piece.dim]
     for each in piece.ranges:
-        at, long = each.start / size, len(each) / size
+        at = each.start / size
+        long = len(each) / size
         place = (at, 0.0, long, 1.0) if piece.dim == 0 else (0.0, at, 1.0, long)
         yield _Part(place, True, False)
 
