@@ -66,7 +66,7 @@ class TensorBoard(Trial):
         ("by hand", "by hand: f and g"),
         ("torch", "torch: DTensor"),
         ("megatron", "megatron-core"),
-        ("gpu", "GPU"),
+        ("gpu", "simulated GPU"),
         ("node_size", "GPUs of a node"),
         ("enter", "X goes in. Whole on every rank, or under sequence parallelism each its tokens."),
         (

@@ -114,12 +114,12 @@ def messages_at(step: Layer, moment: int) -> list[Message]:
     found = []
     for each in step.messages():
         in_layer = each.way == stop.way and each.place in GAPS.values()
-        if in_layer and gap_of(each) == stop.gap:
+        if in_layer and _gap_of(each) == stop.gap:
             found.append(each)
     return found
 
 
-def gap_of(message: Message) -> int:
+def _gap_of(message: Message) -> int:
     """Where a message of attention or MLP stands: f's gap before the column, or g's after the
     row."""
     gaps = [gap for gap, place in GAPS.items() if place == message.place]
@@ -257,7 +257,7 @@ class _Drawing(NamedTuple):
         found: dict[int, list[str]] = {}
         for each in self.step.messages():
             if each.way == self.stop.way and each.place in GAPS.values():
-                found.setdefault(gap_of(each), []).append(each.collective)
+                found.setdefault(_gap_of(each), []).append(each.collective)
         return found
 
     def _keys(self, say: dict[str, str]) -> list[tuple[list[Shape], str]]:
