@@ -10,10 +10,10 @@ it, and the same on real ranks.
 
 import importlib.util
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit import words
-from labkit.experiment import Difference, Experiment
+from labkit.experiment import Difference, Experiment, Reading
 from labkit.planner.plan.cluster import Cluster, gpu
 from labkit.planner.plan.compute import Bench
 from labkit.planner.plan.layout import PRECISIONS, Layout
@@ -41,6 +41,7 @@ _WORDS = words.catalogue(
         ("title", "A layer on {} ranks, {}"),
         ("title_sp", "A layer on {} ranks, {}, sequence parallel"),
         ("of", "Bytes of all ranks together"),
+        ("held", "weights and gradients of a rank"),
         ("missing", "megatron-core is not installed here: make env installs it"),
         ("alone", "one rank has the whole layer: take 2 ranks or more"),
         ("many", "real runs take up to {most} {what}; this has {given}"),
@@ -108,6 +109,11 @@ class Layer(Experiment):
     """whose times are simulated: a GPU of data/hardware.csv"""
     node_size: int = 8
     """GPUs of a node"""
+
+    reading: ClassVar[Reading] = Reading(
+        words.in_every("held", _WORDS), lambda held: float(held.rank_bytes.max()), format_bytes
+    )
+    """what ``sweep`` draws of it: weights and gradients on the fullest rank"""
 
     def __post_init__(self) -> None:
         check_word(self.engine, ENGINES, "an engine")

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from labkit import model
-from labkit.measure import trace, traffic
+from labkit.measure import memory, trace, traffic
 from labkit.measure.apart import difference
 from labkit.shards import Shards, from_rows
 from labkit.tensor_parallel import by_hand_run, torch_run, whole_run
@@ -171,7 +171,8 @@ def _shards(step: Layer, block: nn.Module) -> Shards:
             rows.append((me, "parameter", name, start, stop, "float32", "device"))
         for start, stop in held if size == mine.numel() else [(0, size)]:
             rows.append((me, "gradient", name, start, stop, "float32", "device"))
-    return from_rows(rows, num_ranks=step.ranks, origin="measured", notes=(dist.get_backend(),))
+    notes = memory.backend_notes()
+    return from_rows(rows, num_ranks=step.ranks, origin="measured", notes=notes)
 
 
 def _runs(numbers: list[float]) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import labkit as lab
 from labkit.shards import differences, tiling_faults
 from labkit.tensor_parallel.layer import Layer, _has_megatron
 
@@ -62,6 +63,13 @@ def test_its_timeline_has_the_collectives():
     comm = run.timeline()
     comm = comm.select(comm.lane == "comm")
     assert len(comm) == ODD.ranks * len(ODD.messages())
+
+
+def test_a_sweep_draws_what_the_fullest_rank_holds():
+    swept = lab.sweep(ODD, ranks=[1, 2, 4], run=[4])
+    held = list(swept.predicted)
+    assert held == sorted(held, reverse=True) and held[-1] > held[0] / 4  # norms are whole
+    assert swept.measured == {4: held[-1]}
 
 
 def test_it_compares_and_shows_itself():
