@@ -33,7 +33,7 @@ def gathered(x_BTD: Tensor) -> Tensor:
     """The tokens of all ranks, one rank's after another's."""
     mine = x_BTD.transpose(0, 1).contiguous()
     every = mine.new_empty(len(mine) * dist.get_world_size(), *mine.shape[1:])
-    dist.all_gather_into_tensor(every, mine)
+    dist.all_gather_single(every, mine)
     return every.transpose(0, 1)
 
 
@@ -41,7 +41,7 @@ def scattered(x_BTD: Tensor) -> Tensor:
     """This rank's tokens of the sum over the ranks."""
     whole = x_BTD.transpose(0, 1).contiguous()
     mine = whole.new_empty(len(whole) // dist.get_world_size(), *whole.shape[1:])
-    dist.reduce_scatter_tensor(mine, whole)
+    dist.reduce_scatter_single(mine, whole)
     return mine.transpose(0, 1)
 
 
