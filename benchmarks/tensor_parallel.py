@@ -11,6 +11,7 @@ there is one), and of a weight's gradient; "largest_gradient" is what the latter
 "payload" is the bytes that a rank hands to collectives in a step, forward and backward, predicted
 and counted; "calls_off" are calls that differ from the predicted order, "slices_off" slices of
 weights and gradients that the live tensors of all ranks hold elsewhere than predicted.
+"kept_bytes" is the most that autograd held of the forward, counted tensor by tensor.
 """
 
 import argparse
@@ -59,6 +60,7 @@ def row(layer: Layer) -> dict:
         "calls": sum(run[0]["calls"].values()),
         "predicted_payload_bytes": sum(layer.payload().values()),
         "payload_bytes": max(sum(each["payload_bytes"].values()) for each in run),
+        "kept_bytes": max(each["activation_bytes"] for each in run),
         "calls_off": off,
         "slices_off": len(differences(layer.predict(), layer.measured(run))),
     }

@@ -115,7 +115,7 @@ class TensorBoard(Trial):
         (
             "ran",
             "Measured on {} ranks: the output differs from one process by at most {:.1e}, a "
-            "gradient by {:.1e}. Handed in: {} (predicted: {}). {}.",
+            "gradient by {:.1e}. Handed in: {} (predicted: {}). {}. Autograd kept {}.",
         ),
         ("slices", "Every live slice is the predicted one"),
         ("other", "{} live slices are not the predicted ones"),
@@ -227,6 +227,7 @@ class TensorBoard(Trial):
             self._listed(run[0]["payload_bytes"]),
             self._listed(step.payload()),
             say["other"].format(off) if off else say["slices"],
+            format_bytes(max(each["activation_bytes"] for each in run)),
         )
 
 

@@ -78,7 +78,7 @@ class Layer(Experiment):
     ``run()[r]`` is a dict: shards (the weights that the rank's live tensors hold, and their
     gradients), calls, payload_bytes, order and sent_bytes (of one step, see ``traffic``),
     output_difference and gradient_difference (the largest from one process), largest_gradient (of
-    one process), loss, step_us.
+    one process), activation_bytes (what autograd kept of the forward at its peak), loss, step_us.
     """
 
     engine: str = "by hand"

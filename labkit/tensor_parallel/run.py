@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import loss_parallel
 
 from labkit import model
 from labkit.measure import memory, trace, traffic
@@ -51,13 +52,14 @@ def _train(step: Layer) -> dict:
         block = _cut(step, whole_run.whole(step))
         for index in range(NUM_STEPS):
             block.zero_grad()
+            held = memory.Activations(block.parameters())
             recording: Any = contextlib.nullcontext()
             if index == NUM_STEPS - 1:
                 recording = trace.record(operators=False)
             dist.barrier()
             began = time.perf_counter()
             with recording, traffic.count() as counted:
-                mine = _step(block, step, given, wanted)
+                mine = _step(block, step, given, wanted, held)
             step_us = 1e6 * (time.perf_counter() - began)
         found = {
             "shards": _shards(step, block),
@@ -68,6 +70,7 @@ def _train(step: Layer) -> dict:
         }
     return found | {
         "step_us": step_us,
+        "activation_bytes": held.peak_bytes,
         "calls": {name: num for name, num in counted.calls.items() if name != "barrier"},
         "payload_bytes": dict(+counted.payload_bytes),
         "order": counted.order,
@@ -105,21 +108,30 @@ def _whole_step(
     return out.detach(), loss.detach()
 
 
-def _step(block: Any, step: Layer, given: Tensor, wanted: Tensor) -> Tensor:
+def _step(
+    block: Any, step: Layer, given: Tensor, wanted: Tensor, held: memory.Activations
+) -> Tensor:
     """Forward and backward of this rank's part: the loss where there is one, else the output."""
+    around: Any = contextlib.nullcontext()
     if step.vocab and step.engine == "torch":
-        made = torch_run.backward(block, given, wanted)
-    elif step.vocab:
-        made = block.loss(given, wanted)
-        made.backward()
-    else:
-        # whoever reads the stream before this layer wants its gradient as well
-        stream = _tokens(step, given).clone().requires_grad_()
-        made = block(stream)
-        made.backward(_tokens(step, wanted))
-    if step.engine == "by hand" and step.sequence_parallel and step.ranks > 1:
+        around = loss_parallel()  # its backward as well
+    with around:
+        with held.chunk("forward"):
+            made = _forward(block, step, given, wanted)
+        made.backward(None if step.vocab else _tokens(step, wanted))
+    if step.engine == "by hand" and step.sequence_parallel:
         by_hand_run.sum_whole_weights(block)
     return torch_run.local(made)
+
+
+def _forward(block: Any, step: Layer, given: Tensor, wanted: Tensor) -> Tensor:
+    """This rank's part of the loss or of the output."""
+    if step.vocab and step.engine == "torch":
+        return model.loss(block(given), wanted)
+    if step.vocab:
+        return block.loss(given, wanted)
+    # whoever reads the stream before this layer wants its gradient as well
+    return block(_tokens(step, given).clone().requires_grad_())
 
 
 def _tokens(step: Layer, x_BTD: Tensor) -> Tensor:

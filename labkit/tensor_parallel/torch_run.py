@@ -4,17 +4,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     SequenceParallel,
-    loss_parallel,
     parallelize_module,
 )
 
-from labkit import model
 from labkit.tensor_parallel.layer import Layer
 from labkit.tensor_parallel.whole_run import WholeBlock, qkv_by_rank
 
@@ -59,14 +57,6 @@ def plan(step: Layer) -> dict[str, Any]:
             input_layouts=between, output_layouts=Shard(-1), use_local_output=False
         )
     return told
-
-
-def backward(block: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Forward, the loss over a vocabulary that stays cut, and its backward; the loss."""
-    with loss_parallel():
-        loss = model.loss(block(tokens), targets)
-        loss.backward()
-    return local(loss)
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -65,6 +65,18 @@ def test_its_timeline_has_the_collectives():
     assert len(comm) == ODD.ranks * len(ODD.messages())
 
 
+def test_what_is_kept_shrinks_with_the_sequence_cut_and_most_where_inputs_are_gathered_again():
+    layer = Layer(ranks=4, heads=8, batch=4)
+    engines = ["by hand", "megatron"] if _has_megatron() else ["by hand"]
+    kept = {}
+    for engine in engines:
+        for is_cut in (False, True):
+            run = layer.but(engine=engine, sequence_parallel=is_cut).run()
+            kept[engine, is_cut] = run[0]["activation_bytes"]
+    assert all(kept[engine, True] < kept[engine, False] for engine in engines)
+    assert kept[engines[-1], True] <= kept["by hand", True]
+
+
 def test_a_sweep_draws_what_the_fullest_rank_holds():
     swept = lab.sweep(ODD, ranks=[1, 2, 4], run=[4])
     held = list(swept.predicted)
