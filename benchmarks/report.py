@@ -24,6 +24,7 @@ NAMES = (
     "overlap",
     "memory",
     "zero",
+    "tensor_parallel",
     "checkpoint",
     "widget",
     "soak",
