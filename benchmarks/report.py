@@ -24,6 +24,8 @@ NAMES = (
     "overlap",
     "memory",
     "zero",
+    "tensor_parallel",
+    "long_context",
     "checkpoint",
     "widget",
     "soak",

@@ -41,6 +41,8 @@ EXCUSED = {
     "there in digits",
     "accelerate.update": "the picture of widgets.accelerate_workflow",
     "planner.holders": "one of the two pictures of widgets.strategies, where it is measured",
+    "tensor_parallel.layer": "the upper picture of widgets.tensor_parallelism, where it is "
+    "measured",
     "zero.times": "the second picture of widgets.offload_flow; each bar's time stands on it in "
     "digits, and no test reads the lengths off a painting yet",
     "plan.layouts": "drawn by pictures.curves, where it is measured",

@@ -257,8 +257,10 @@ class Activations:
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage:
-    """A tensor's bytes on this rank; those of a DTensor are its local part's."""
-    return getattr(tensor, "_local_tensor", tensor).untyped_storage()
+    """A tensor's bytes on this rank; those of a DTensor are its local part's, those of what a
+    functional collective gave the ones that it waits for."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    return getattr(local, "elem", local).untyped_storage()
 
 
 def _count_down(counter: Counter, key: Hashable) -> None:

@@ -134,6 +134,22 @@ def _fsdp() -> Iterator[Case]:
         yield Case(below, partial(byte_readings.footprints, drawn=below, both=[step.footprint()]))
 
 
+def _tensor() -> Iterator[Case]:
+    for given, moment in (
+        ({}, 1),
+        ({"num_ranks": 2, "size": "small grouped"}, 1),
+        ({"num_ranks": 8, "size": "12288", "sequence_parallel": True}, 4),
+    ):
+        board = widgets.tensor_parallelism(**given)
+        above, below = shown_by(board, at=moment)
+        yield Case(
+            above,
+            partial(byte_readings.columns, drawn=above, layer=board.step, moment=moment),
+        )
+        line = board.step.timeline()
+        yield Case(below, partial(readings.timelines, drawn=below, panels=[line]))
+
+
 def _zero() -> Iterator[Case]:
     for given in (
         {},
@@ -261,6 +277,7 @@ BOARDS: dict[str, Callable[[], Iterator[Case]]] = {
     "widgets.collectives": _collectives,
     "widgets.fsdp_sharding": _fsdp,
     "widgets.zero_stages": _zero,
+    "widgets.tensor_parallelism": _tensor,
     "widgets.offload_flow": _offload,
     "widgets.strategies": _strategies,
     "widgets.training_need": _need,

@@ -18,6 +18,8 @@ from labkit.pictures.scene import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Sketch, Words, ticks
 from labkit.sharding.states import Transfer
 from labkit.shards import CATEGORIES, ITEMSIZE, NO_TENSOR, Shards
+from labkit.tensor_parallel import picture
+from labkit.tensor_parallel.layer import Layer
 
 
 def shards(painted: Painted, drawn: Sketch, both: Sequence[Shards]) -> Pairs:
@@ -176,6 +178,28 @@ def layers(
         yield found["parameters"] / room, own / total
         gathered = unit_bytes[name] - own if name in whole else 0.0
         yield found["gathered"] / room, gathered / total
+
+
+def columns(painted: Painted, drawn: Sketch, layer: Layer, moment: int) -> Pairs:
+    """Share of a matrix's columns, and of its features, that a rank has, where they are worked
+    on."""
+    frames = [box for box in drawn.only(Box) if not box.colour]
+    for number, frame in enumerate(frames):
+        rank, station = divmod(number, len(picture.STATIONS))
+        if station not in picture.STOPS[moment].live:
+            continue
+        name, kind = picture.STATIONS[station]
+        pieces = {each.name: each for each in layer.pieces(rank)}
+        opened = pieces["qkv.weight" if station < 5 else "up.weight"]
+        held = opened.ranges if kind == "weight" else opened.ranges[:1]
+        total = opened.shape[0]
+        if name == "a":
+            total = layer.hidden
+        colour = style.CYCLE[rank][0]
+        y = frame.y_px + frame.height_px / 2
+        ends = frame.x_px - 2, frame.x_px + frame.width_px + 2
+        found = painted.length({"own": [colour]}, *ends, y - 12, y - 8)
+        yield found["own"] / frame.width_px, sum(map(len, held)) / total
 
 
 def flows(painted: Painted, drawn: Sketch, moves: Sequence[Transfer], marked: str = "") -> Pairs:

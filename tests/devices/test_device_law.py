@@ -6,11 +6,10 @@ import warnings
 
 import pytest
 
-from labkit import collectives, data_parallel, pipeline, sharding
+from labkit import collectives, data_parallel, experts, pipeline, sharding
 from labkit.accelerate.update import Update
 from labkit.devices import rung
 from labkit.experiment import Experiment
-from labkit.experts import Layer
 from labkit.footprint import PARTS
 from labkit.launching.run import Run
 from labkit.launching.verdicts.verdict import RankFailed
@@ -18,9 +17,11 @@ from labkit.long_context.attention import WAYS, Attention
 from labkit.planner.need import Need
 from labkit.planner.plan.plan import Plan
 from labkit.planner.strategies import Strategy
+from labkit.tensor_parallel.layer import Layer
 from labkit.zero.stages import Offload, Stages
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("built")]
+MEGATRON = Layer(engine="megatron", vocab=50, sequence_parallel=True)
 LAW = (
     pipeline.Step(ranks=2, microbatches=2, forward_ms=5.0),
     pipeline.Step(
@@ -46,8 +47,12 @@ LAW = (
     Offload(),
     *(Need(recipe=recipe) for recipe in ("fp32", "bf16", "sgd", "mixed")),
     *(Strategy(strategy=each, ranks=2, batch=4) for each in ("data", "sharded", "layers")),
-    Layer(ranks=2, experts=4, tokens=16, token_ms=0.1, capacity=1.0),
+    experts.Layer(ranks=2, experts=4, tokens=16, token_ms=0.1, capacity=1.0),
     *(Attention(way=way, ranks=2, heads=2, sequence=32, pair_ms=1.0) for way in WAYS),
+    Layer(vocab=50),
+    Layer(ranks=3, hidden=36, heads=3, ffn=71, sequence=9, sequence_parallel=True),
+    Layer(engine="torch", vocab=50, sequence_parallel=True),
+    *([MEGATRON] if MEGATRON.refusal("en") is None else []),  # it may not be installed
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
 )
 OF_TIME = re.compile(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit import experiment, footprint, shards, sweeps, tables, timeline
+from labkit import experiment, footprint, mesh, shards, sweeps, tables, timeline
 from labkit.accelerate import update
 from labkit.collectives import algorithms, calibrate_run, call, network, plans
 from labkit.data_parallel import buckets
@@ -25,6 +25,7 @@ from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
+from labkit.tensor_parallel import layer as tensor_layer
 from labkit.zero import offload_times, stages
 
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-3\nGPU1\tNV12\t X \t0-3\n"
@@ -87,6 +88,7 @@ SHAPES = [
 ]
 A100 = cluster.gpu("A100-80")
 CLUSTERS = [cluster.Cluster(gpu=A100, num_gpus=each) for each in (1, 16)]
+MESHES = [mesh.Mesh(), mesh.Mesh(pp=2, dp_shard=4, ep=2, tp=2, node_size=3)]
 PLANS = [plan.Plan(), plan.Plan(model=SHAPES[1], gpus=16, tp=2, pp=2, batch=64, vpp=1)]
 ROW = {"gpu": "A100-80", "n_gpus": 8, "layers": 2, "hidden": 64, "seq": 32, "gbs": 8, "iter_s": 1}
 
@@ -111,6 +113,10 @@ def experiments() -> dict[type, list]:
         experts_layer.Layer(),
         experts_layer.Layer(experts=4, tokens=4, capacity=1.0),
         attention.Attention(way="ulysses", causal=False),
+        tensor_layer.Layer(),
+        tensor_layer.Layer(
+            ranks=3, hidden=10, heads=5, vocab=7, sequence=6, sequence_parallel=True
+        ),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,
@@ -201,6 +207,8 @@ def nouns() -> dict[type, list]:
             partition.predict("zero2", moments.shapes(UNITS), 2),
             partition.stage_shards(10, 3, 3),
         ],
+        mesh.Mesh: MESHES,
+        mesh.Groups: [each.groups(axis) for each, axis in zip(MESHES, ("tp", "ep"), strict=True)],
         footprint.Footprint: [
             step,
             moments.predict("fsdp", UNITS, 4),
