@@ -40,7 +40,6 @@ class ExpertsBoard(Trial):
         ("loads", "Tokens at each expert, by the rank that they come from"),
         ("expert", "expert {}"),
         ("even", "even share"),
-        ("badge", "computed"),
         (
             "load",
             "The busiest expert takes {:.1f} times an even share. {} of {} choices are dropped. "
@@ -91,7 +90,7 @@ class ExpertsBoard(Trial):
         return curves.bars(
             rows,
             title={code: every[code]["loads"] for code in LANGUAGES},
-            badge=self._words["badge"],
+            badge="computed",
             marks=[({code: every[code]["even"] for code in LANGUAGES}, even)],
             stacked=True,
             language=self.language,

@@ -585,7 +585,7 @@ lab.table(
 #
 # Papers and configuration files speak of FSDP1's strategies. Each has its counterpart in `fully_shard`: whether a unit is freed after the forward, and on which **[mesh](GLOSSARY.md#mesh)** of ranks it is cut. HYBRID_SHARD takes a mesh of 2 × 2:
 #
-# | | sharded: half of each tensor | the other half |
+# | mesh | sharded: half of each tensor | the other half |
 # | --- | --- | --- |
 # | **machine 1** | rank 0 | rank 1 |
 # | **machine 2**, a copy | rank 2 | rank 3 |

@@ -31,6 +31,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import labkit
+from labkit import words
 from labkit.launching.fork import zygote_client
 
 MEMORY_BYTES = 1 << 30
@@ -58,6 +59,7 @@ def _nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.chdir(folder)
     patch.setattr("tempfile.tempdir", str(temporary))
     patch.setattr(zygote_client, "running", refuse)
+    patch.setattr(words, "_language", "en")  # begin sets it; the tests after these speak English
     me = psutil.Process()
     limit = resource.getrlimit(resource.RLIMIT_AS)
     threads = set(threading.enumerate())
