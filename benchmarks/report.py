@@ -25,6 +25,7 @@ NAMES = (
     "memory",
     "zero",
     "tensor_parallel",
+    "long_context",
     "checkpoint",
     "widget",
     "soak",

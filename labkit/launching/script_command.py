@@ -66,6 +66,7 @@ def num_nodes(nodes: tuple[int, int]) -> int:
 def stand(devices: str | Pretend | None, ranks: int, using: str) -> Rung:
     """What the ranks of a script stand on: what the machine has, or what is asked for. Raises
     ValueError for what a script can't be given, and where pretend devices are not built."""
+    check_word(using, LAUNCHERS, "what a script is launched using")
     if devices is None:
         name = "cuda" if resources.num_gpus() >= ranks else "cpu"
         return Rung(name=name, backend=rung.BACKENDS[name])

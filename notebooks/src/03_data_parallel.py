@@ -67,7 +67,7 @@ def with_ddp(num_steps):
 
 
 # %% [markdown]
-# With one rank this is ordinary training on the whole batch. **Guess**: after three steps, how do the weights of 4 ranks differ from those of the one?
+# With one rank this is ordinary training on the whole batch. **Guess**: after three steps, how do the weights of 4 ranks differ from those of the one? (`lab.difference` gives the largest absolute difference.)
 
 # %%
 apart = lab.guess(
@@ -218,11 +218,11 @@ num_calls.score(found["DDP"][1]["all-reduces"])
 lab.difference(found["DDP"][0], found["per weight"][0])
 
 # %% [markdown]
-# The payload is the same in each row, and so are the gradients but for rounding. What differs is the number of messages: on the wire each adds a header. (Ring or tree is not DDP's choice, it is the backend's; chapter 02.)
+# The payload is the same in each row, and so are the gradients but for rounding. What differs is the number of messages: on the wire each adds a header. DDP makes four: a bucket is closed by the gradient that takes it to 0.26 MB, and there are 0.94 MB. (Ring or tree is not DDP's choice, it is the backend's; chapter 02.)
 #
 # ### Should DDP not win clearly?
 #
-# DDP sends its buckets while the backward still runs, so you may have expected it to win clearly. Between ranks on the CPU it does not: it takes about as long as two buckets by hand. The column *CPU* tells why. It is how long a rank's cores worked in a step: 53 messages cost much more of it than two, and DDP's overlap saves next to nothing. (*step* is longer than *CPU* when other programs, or the other rank, had the core.)
+# DDP sends its buckets while the backward still runs, so you may have expected it to win clearly. Between ranks on the CPU it does not: it takes about as long as two buckets by hand. The column *CPU* tells why. It is how long a rank's cores worked in a step: 53 messages cost much more of it than two, and DDP's overlap saves next to nothing. (*step* is longer than *CPU* because a rank also waits: for the other's message, or for a free core.)
 #
 # Between processes of one machine a message is moved and added up by the same cores that compute the backward. So a message takes time away from the backward that it should hide under. Where links take time of their own, overlap wins: two sections further down we measure that.
 
@@ -313,23 +313,23 @@ by_size
 size.score(str(min(by_size.line, key=by_size.line.get)))
 
 # %% [markdown]
-# The curve has two ends, and each has its own reason. Here is the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 messages, 8 ms each):
+# The curve has two ends, and each has its own reason. Here is the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 all-reduces; between two ranks each is two sends, one after the other, of 4 ms latency each). In what is measured, a second row of messages only means that two boxes overlap in time:
 
 # %%
 step.but(bucket_mb=0.5).compare()
 
 # %% [markdown]
-# And here is one large bucket. It pays the latency once, but it can only start when the backward is over, so nothing overlaps at all:
+# One large bucket pays the latency once, but it can only start when the backward is over, so nothing overlaps at all: 108 ms of compute and then 71 ms of link. In between lies the best. Look at how much of the messages lies under the backward:
 
 # %%
-step.but(bucket_mb=8).compare()
+step.but(bucket_mb=2).compare()
 
 # %% [markdown]
-# With 2 MiB both costs are small, and the step is the shortest, in the curve and, on free cores, among the dots: overlap wins. So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB. With more ranks the latency grows, and so should the bucket.
+# Here both costs are small: three buckets pay 24 ms of latency, and the first leaves 48 ms before the backward ends (as predicted). The step is the shortest, in the curve and, on free cores, among the dots: overlap wins. So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB. With more ranks the latency grows, and so should the bucket.
 #
 # ## How much faster do N ranks get?
 #
-# N ranks share one batch, so each computes 1/N of it. Ideally that is N times as fast. The messages do not shrink, though: a ring sends one to two times the gradients, however many ranks there are. We make up a step again: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the speed-up of 4 ranks.
+# N ranks share one batch, so each computes 1/N of it. Ideally that is N times as fast. The messages do not shrink, though: a ring sends one to two times the gradients, however many ranks there are. We make up a step again: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the predicted speed-up of 4 ranks.
 
 # %%
 speedup = lab.guess("Speed-up of 4 ranks", between=(1, 4), unit="ratio")
@@ -362,7 +362,7 @@ lab.curves(
 speedup.score(shared_us[1] / shared_us[4])
 
 # %% [markdown] sections="10.2.1"
-# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N there is nothing left to hide them under, and more ranks gain nothing. (The dots lie below the curve where the machine has fewer free cores than ranks.) If every rank keeps its share instead, the backward stays long enough, and the samples per second stay near the ideal. That is why large clusters take large batches.
+# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N there is nothing left to hide them under. From there on more ranks gain nothing, and then even lose, because each adds latency. (The dots lie below the curve where the machine has fewer free cores than ranks.) If every rank keeps its share instead, the backward stays long enough, and the samples per second stay near the ideal. That is why large clusters take large batches (for which the learning rate has to be tuned anew).
 
 # %% [markdown] sections="S1"
 # ## Why not nn.DataParallel?
@@ -470,7 +470,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.3.1, 10.2.4"
-# Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: they never share a sample. The sampler's `rank` sees to that.
+# Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: they never share a sample. The sampler's `rank` sees to that. (Boxes like the next one correct a textbook and its demo project; skip them if you know neither.)
 #
 # <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
 #
@@ -480,7 +480,7 @@ lab.table(
 #
 # ### If you forget the sampler
 #
-# Nothing fails. Every rank then draws the same batch. **Guess**: two ranks, four sequences each, no sampler. Which sequences' gradient do you get?
+# Nothing fails. Ranks that do not shuffle, or shuffle with the same seed, all draw the same batch. (With different seeds they draw batches that overlap, and an epoch misses some samples.) **Guess**: two ranks, four sequences each, no sampler, no shuffling. Which sequences' gradient do you get?
 
 # %%
 forgotten = lab.guess(
@@ -521,7 +521,7 @@ lab.table(
 forgotten.score("the first 4")
 
 # %% [markdown]
-# Without a sampler both ranks worked on the same four sequences. You paid for two ranks and got one with half the batch, and no message told you.
+# Without a sampler both ranks worked on the same four sequences. You paid for two ranks and got one with half the batch, and nothing told you.
 #
 # ### Ten samples on four ranks
 #
@@ -604,7 +604,7 @@ quiet.score(found["backward_in_no_sync"][1]["all-reduces"])
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training script
 #
-# Here is a template that you can take home: seed, data, sampler, loader, DDP, optimizer; a loop that logs the loss of *all* ranks, and lets rank 0 save.
+# Here is a template that you can take home: seed, data, sampler, loader, DDP, optimizer; a loop that logs the loss of *all* ranks, and lets rank 0 save. (If your own model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
 
 
 # %%
@@ -643,7 +643,11 @@ from pathlib import Path
 
 folder = Path(tempfile.mkdtemp())
 by_launch = lab.launch(train, 3, folder / "last.pt", ranks=2)
-lab.table({"rank": rank, **row} for rank in (0, 1) for row in by_launch[rank])
+lab.table(
+    {"rank": rank, "epoch": epoch, **row}
+    for rank in (0, 1)
+    for epoch, row in enumerate(by_launch[rank])
+)
 
 # %% [markdown] sections="10.2.4, S12"
 # Which column would you log? *last batch* is the loss of one batch of one rank, and the two ranks disagree. *of all* is the epoch's, and both know it.
@@ -741,7 +745,7 @@ print(*nodes.logs, sep="\n")
 #
 # How far ahead may a fast worker run? That is one number, the **bound**. With 0 all wait for all, which is synchronous training. Without a bound the server answers at once, which is asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number, and a gradient that was computed with version 5 and arrives at version 8 is late by 3. That is its **[staleness](GLOSSARY.md#staleness)**.
 #
-# The model is a small MLP that guesses a byte from the eight before it. Then come the messages, the server and a worker:
+# The model is a small MLP that guesses a byte from the eight before it. Then come the messages, the server and a worker. In the server, look at the line with `bound`: it is all that differs between the three modes.
 
 
 # %%
@@ -850,7 +854,7 @@ waits.score(runs["synchronous"][0]["took_ms"])
 runs["synchronous"].timeline()
 
 # %% [markdown]
-# Now nobody waits for anybody, except at the end:
+# Now nobody waits for anybody, except at the end (mind the axis, it ends much earlier):
 
 # %%
 runs["asynchronous"].timeline()
@@ -959,7 +963,7 @@ lab.curves(
 higher.score(losses["Local SGD"][64] - losses["Local SGD"][1])
 
 # %% [markdown]
-# At H = 64 the ranks talk once, and send a sixty-fourth of the bytes. With similar data that costs little (look at the axis: the whole picture is less than 0.2 high). DiLoCo lies lower everywhere. But it does so at H = 1, too. With momentum 0.6 its outer steps add up to $0.7/(1-0.6) = 1.75$ times the way, so part of what we see is simply a larger step.
+# At H = 64 the ranks talk once, and send a sixty-fourth of the bytes. With similar data that costs little (look at the axis: the whole picture is less than 0.2 high). DiLoCo lies lower everywhere, even at H = 1. With momentum 0.6 many outer steps add up to $0.7/(1-0.6) = 1.75$ times the way; at H = 64 there is only one, and it goes $0.7 \cdot 1.6 = 1.12$ times. So part of what we see is simply a larger step, and where the step is hardly larger, the lead is small.
 #
 # Now rank 1 reads the story in capitals, and the loss is the mean over both kinds:
 
@@ -987,7 +991,7 @@ one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
 planner.card(one, one.but(gpus=64))
 
 # %% [markdown]
-# Years have become weeks: 64 GPUs are 56 times as fast as one. What is lacking is mostly the all-reduce, 0.12 of the 1.43 s: the planner lets nothing hide it. (It expects more of this GPU than our 400 TFLOP/s, so it needs fewer days.) But look at the bars of memory: they have not changed at all. Every GPU holds everything, so more of them do not help where one is too small. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
+# Years have become weeks: 64 GPUs are 56 times as fast as one. A perfect split would take 80.4 / 64 = 1.26 s; what is lacking is mostly the all-reduce, which the planner lets nothing hide. (It expects more of this GPU than our 400 TFLOP/s, so it needs fewer days.) But look at the bars of memory: they have not changed at all. Every GPU holds everything, so more of them do not help where one is too small. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
 # - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
 # - It needs equally fast ranks, because all wait for the slowest.

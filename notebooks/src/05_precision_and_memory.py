@@ -50,7 +50,7 @@ lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next 
 #
 # ## The formats
 #
-# A float has a sign, an exponent, which gives its range, and a fraction, which gives its digits. torch knows the numbers:
+# A float has a sign, an exponent, which gives its range, and a fraction, which gives its precision. torch knows the numbers:
 
 
 # %%
@@ -93,7 +93,7 @@ ends.score(pushed(torch.bfloat16))
 lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 
 # %% [markdown] sections="19.2.3"
-# In bf16 it never moved, because each update is under half a gap. In fp16 each was rounded to whole gaps, so it ends too low.
+# In bf16 it never moved, because each update is under half a gap. In fp16 each is 1.6 gaps and was rounded to 2, so it ends too low.
 #
 # ## Master weights, by hand
 #
@@ -254,7 +254,7 @@ ideal = {"448 / largest": 448 / grad.abs().max().item()}
 lab.curves(measured=errors, **axes, at=ideal, title="A gradient, rounded with a scale")
 
 # %% [markdown]
-# The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. Inside the window the error is a fifth of the format's step, for all three formats. bf16 needs no window here, because its range is that of fp32.
+# The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. Inside the window the error is some fifth of the gap above 1, for all three formats. bf16 needs no window here, because its range is that of fp32.
 #
 # Gradients differ more in size than weights do, so they were given the wider window, e5m2, and weights and activations e4m3. (Recipes of today often take e4m3 for all three, with a scale for each block of numbers instead of one for a tensor.) What does it do to a matrix product when both inputs are rounded?
 
@@ -269,10 +269,11 @@ def product_error(dtype):
 
 # %%
 errors = {name: product_error(FORMATS[name]) for name in ("bf16", "fp8 e4m3")}
-lab.table([{**errors, "fp8 to bf16_ratio": errors["fp8 e4m3"] / errors["bf16"]}])
+row = {**errors, "fp8 to bf16": errors["fp8 e4m3"] / errors["bf16"]}
+lab.table([row], units={"fp8 to bf16": "ratio"})
 
 # %% [markdown]
-# Sixteen times as large, or so: the ratio of the steps, 0.125 to 0.0078. The sum of the 512 products is not in fp8: tensor cores keep it in fp32, and so did we. (On a CPU we can round to fp8 and not multiply in it. A GPU does, with `torch._scaled_mm`; torchao and Transformer Engine call it for you.)
+# Sixteen times as large, or so: the ratio of these gaps, 0.125 to 0.0078. The sum of the 512 products is not in fp8: tensor cores keep it in fp32, and so did we. (On a CPU we can round to fp8 and not multiply in it. A GPU does, with `torch._scaled_mm`; torchao and Transformer Engine call it for you.)
 
 # %% [markdown] sections="S3"
 # ## autocast
@@ -409,7 +410,7 @@ axes = {"x": "loss scale", "y": "error", "log_x": True, "log_y": True, "joined":
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do, so follow the line to the left: a larger batch moves the whole window to the right. At the right dashed line, the first scale tried above the last dot, some gradients are infinite. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**. bf16 needs none of it.
+# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do, so follow the line to the left: a larger batch moves the left end of the window to the right. At the right dashed line, the first scale tried above the last dot, some gradients are infinite. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
@@ -455,7 +456,7 @@ lab.table(
 )
 
 # %% [markdown] sections="19.2.3"
-# Nobody takes it, and both halve their scale. Infinity plus anything is infinity or NaN, so the all-reduce of the gradients carries the news to everybody, without one extra message.
+# Nobody takes it, and both halve their scale. (It was 8192, because here it doubles after three good steps.) Infinity plus anything is infinity or NaN, so the all-reduce of the gradients carries the news to everybody, without one extra message.
 #
 # <details><summary>Erratum 19.2.3: "all GPUs roll back"</summary>
 #
@@ -627,7 +628,8 @@ weigh.score((0.5 / short) / (0.5 / long))
 
 # %%
 together = tuple(torch.cat(parts) for parts in zip(*batches))
-lab.table([{"off_share": off(gradient(batches), gradient([together]))}])
+apart = off(gradient(batches), gradient([together]))
+lab.table([{"off": apart}], units={"off": "share"})
 
 # %% [markdown]
 # An error of 100 % would be as long as the gradient itself; this is no rounding. The cure is one number from each rank, and the exercise below.
@@ -730,7 +732,7 @@ lab.table(
 )
 
 # %% [markdown] sections="S9"
-# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. With SGD the update nearly vanishes. Adam divides a constant factor out again, so with Adam the run looks healthy, and clipping has silently become a fixed length at every step. That is the version that stays in people's code. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
+# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. With SGD the update nearly vanishes. Adam divides a constant factor out again, so with Adam the run looks healthy, and clipping has silently become a fixed length at every step. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
 #
 # ### At the end of the data
 #
@@ -941,7 +943,7 @@ plain_s, again_s = map(min, zip(*tries))
 ratio.score(again_s / plain_s)
 
 # %% [markdown]
-# Four thirds would be 1.33. But torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the block's multiplications. So count 1 + 2/3 : 3 = 1.22 for large blocks. Yours may lie below, where the backward takes more than two forwards, or above, since small blocks need as much bookkeeping as large ones.
+# Four thirds would be 1.33. But torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the block's multiplications. So count 1 + 2/3 : 3 = 1.22 for wide blocks. Yours may lie below, where the backward takes more than two forwards, or above, since small blocks need as much bookkeeping as large ones.
 #
 # ### The same dropout
 #
@@ -1083,25 +1085,26 @@ WAYS = {"neither": (1, False), "recompute": (1, True), "both": (4, True)}
 found = {name: lab.launch(everything, *way)[0] for name, way in WAYS.items()}
 # %%
 most, right = found["neither"]
-lab.table(
+rows = [
     {
         "way": name,
         "kept_bytes": kept,
-        "kept_share": kept / most,
+        "of the first": kept / most,
         "losses off by": (losses - right).abs().max().item(),
     }
     for name, (kept, losses) in found.items()
-)
+]
+lab.table(rows, units={"of the first": "share"})
 
 # %% [markdown]
 # Recomputation changes not one loss in three steps. Four microbatches change them by rounding, that of bf16 products. (The meter does not see the block that torch is recomputing. Here that changes no peak: by then the last block, as large, and the logits have been let go.)
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* activations halve, and messages as well if gradients are sent in bf16 (`mixed`, or FSDP's `reduce_dtype`); with `megatron` they stay fp32. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 cut down to fp16's digits, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
+# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* activations halve, and messages as well if gradients are sent in bf16 (`mixed`, or FSDP's `reduce_dtype`); with `megatron` they stay fp32. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 with the fraction cut down to fp16's, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit, and never for less memory of the states.
-# - **Recomputation:** last, since it makes every step longer: by 22 % if you count, by a third at most if blocks are large.
+# - **Recomputation:** last, since it makes every step longer: by 22 % if you count the products of a wide block, by nearly a third where sequences are long or a library repeats the whole block.
 #
 # Here is our 7 B model (6.74 B parameters, to be exact) on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`.
 
@@ -1130,7 +1133,7 @@ after.board()
 # %% [markdown]
 # ## Summary
 #
-# - bf16: the range of fp32, 8 binary digits. fp16: 11 digits, a small range. fp8: 3 or 4 digits, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
+# - bf16: the range of fp32, 7 bits of fraction. fp16: 10, and a small range. fp8: 2 or 3, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
 # - `autocast` keeps the weights in fp32: states and messages are not smaller, activations are.
 # - fp16 needs a loss scale, found by trying. With DDP the all-reduce carries an infinity to every rank; with sharded gradients one extra number must.
 # - Accumulation equals the big batch, if the loss is divided by what is in the whole batch, and no layer looks across the batch.

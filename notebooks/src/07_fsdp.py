@@ -11,7 +11,7 @@
 #
 # *About 100 minutes. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
 #
-# We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them before the first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. What hurts is the waste: seven of the eight copies are the same numbers once more.
+# We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. What hurts is the waste: seven of the eight copies are the same numbers once more.
 #
 # Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card, 14 GB. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
 
@@ -30,31 +30,18 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# Watch the upper picture: a layer is whole only while it computes, and then every rank throws away what is not its own. The bars below are the bytes of one rank, predicted by theory. The button trains the small model for real.
+# Watch the upper picture: a layer is whole only while it computes, and then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward; layer 0 is the embedding, the last one the head. The bars below are the bytes of one rank, predicted by theory. The button trains the small model for real.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, use torch's `fully_shard` with the right units, types and loop, and say what it costs in messages, time and memory before you rent anything.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step, and look at what each rank holds between the two.
-#
-# What share of a DDP rank's bytes does an FSDP rank hold?
-
-# %%
-share = lab.guess("an FSDP rank's bytes, as a share of a DDP rank's", between=(0, 1))
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step, and look at what each rank holds between the two. In the picture the third row needs no rank at all: theory alone makes it.
 
 # %%
 ddp, full = (sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp"))
 ddp_run, full_run = ddp.run(), full.run()
-
-# %%
-ddp_bytes = ddp.measured(ddp_run).rank_bytes[0]
-full_bytes = full.measured(full_run).rank_bytes[0]
-share.score(full_bytes / ddp_bytes)
-
-# %% [markdown]
-# A quarter, but for some padding. What is it made of, and does theory know it? The third row needs no rank at all:
 
 
 # %%
@@ -68,12 +55,22 @@ rows["FSDP, predicted"] = parts(full.predict())
 lab.bars(rows, unit="bytes", badge="measured / predicted", title="Held by one of four")
 
 # %% [markdown]
-# Every part is cut, and the prediction agrees. (`full.compare()` draws which slice of which tensor lies on which rank.)
+# Every part is cut to a quarter, but for some padding, and the prediction agrees. (`full.compare()` draws which slice of which tensor lies on which rank.)
 
 # %% [markdown] sections="8.4.1"
 # ### And while it computes?
 #
-# What is the highest point of a step? Here is the second microbatch of the same run, moment by moment: `F3` is the forward of layer 3, `B3` its backward. (If the picture says "pretend device": that is real tensors in host memory, held to a GPU's rules.)
+# Is the highest point of a step a quarter of DDP's, too?
+
+# %%
+share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
+
+# %%
+peak_bytes = [run[0]["footprint"].peak_bytes for run in (full_run, ddp_run)]
+share.score(peak_bytes[0] / peak_bytes[1])
+
+# %% [markdown] sections="8.4.1"
+# Why so much more? Here is the second microbatch of the FSDP run, moment by moment. (If the picture says "pretend device": that is real tensors in host memory, held to a GPU's rules.)
 
 # %%
 full_run[0]["footprint"]
@@ -155,9 +152,8 @@ class Freed(Kept):
 
         def again(gradient):
             storage.resize_(num_bytes)
-            dist.all_gather_single(
-                data, self.mine.data
-            )  # .data: a write autograd misses
+            # through .data: a write that autograd misses
+            dist.all_gather_single(data, self.mine.data)
 
         output.register_hook(again)  # runs when the gradient of the output is there
         storage.resize_(0)
@@ -385,7 +381,7 @@ plain = lab.launch(fsdp_step, False, record=True).timeline()
 fsdp.by_layer(plain)
 
 # %% [markdown]
-# A rank's upper row is what it computes, the thin row below is its messages. Hatched is waiting, and there is a lot of it, because layers as small as these are computed faster than messages are handled. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it?
+# A rank's upper row is what it computes, the thin row below is its messages. Hatched is waiting, and there is a lot of it, because layers as small as these are computed faster than messages are handled. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it? (The boxes of messages are too narrow for their names.)
 
 # %%
 when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
@@ -429,7 +425,7 @@ tokens_needed = lab.guess("tokens that hide a gather, at 25 GB/s", between=(0, 2
 tokens_needed.score(200e12 / 25e9)
 
 # %% [markdown]
-# Four sequences of 2,048 tokens. (The backward computes twice as much and sends a gather and a reduce: with both in bf16 the same rule, with gradients in fp32 half as many tokens again.) With half of these tokens the same step looks like this. Its forwards take 8 ms, as before, and its messages 16, because the 0.4 GB of a block go at 25 GB/s:
+# Four sequences of 2,048 tokens. (The backward computes twice as much and sends a gather and a reduce: with both in bf16 the same rule, with gradients in fp32, 1.5 times as many tokens.) With 4,096 tokens, half of what it takes, the same step looks like this. Its forwards take 8 ms, as before, and its messages 16, because the 0.4 GB of a block go at 25 GB/s:
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=16_000)
@@ -488,7 +484,7 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages, and each pays its latency (25 of them twice, and once what the root keeps). That saves little more, because the activations are still there. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB, and latency is nothing beside it.
+# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages, and each pays its latency (25 of them twice, and once what the root keeps). That saves little more. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB, and latency is nothing beside it.
 #
 # ### Exercise 2. Wrap within a budget
 #
@@ -575,7 +571,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.2, S6"
-# Messages halve, and the slices that a rank holds stay fp32. (A rank hands its slice in twice, so fp32 gathers twice as much as it holds.) The gathered layer and the activations halve as well, and tensor cores compute in 16 bit many times faster.
+# Messages in 16 bit halve, and the slices that a rank holds stay fp32. (A rank hands its slice in twice, so fp32 gathers twice as much as it holds.) The gathered layer and the activations halve as well, and tensor cores compute in 16 bit many times faster.
 #
 # In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. `off` is how far the gradient is from that of fp32. It is bf16's own rounding; with two ranks the sum adds next to nothing, with many it is safer in fp32. So the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
 #
@@ -654,7 +650,7 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 # | what fits | take |
 # | --- | --- |
 # | weights, gradients and optimizer on each card | DDP |
-# | the whole 16-bit weights on each card, beside its part of the states | SHARD_GRAD_OP: a third fewer bytes |
+# | the whole 16-bit weights on each card, beside its part of the states | SHARD_GRAD_OP: a third fewer bytes (a quarter if gradients are reduced in fp32) |
 # | not even those | FULL_SHARD, the default |
 # | the states on one machine of several, and links between them are slow | HYBRID_SHARD |
 #
@@ -731,10 +727,10 @@ lab.table(
 # %% [markdown]
 # The rows are rank 0 and rank 1 of two, and one process with the whole batch, after four steps. What happens if you get one of the four places wrong?
 #
-# 1. With the root *before* its children torch raises a TypeError, with words that don't say why.
+# 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`, which doesn't say why.
 # 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. It updates those, and nobody tells you; see below.
 # 3. `own norm` differs between the ranks, and `norm` does not: `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*), and one process has that norm. Clip by your own, and every rank clips by another factor.
-# 4. Saving gathers, so every rank must call it. If rank 0 calls it alone, it waits for ever. The weights arrive on rank 0 alone. (Chapter 13 saves slices without gathering.)
+# 4. Saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run. The weights arrive on rank 0 alone. (Chapter 13 saves slices without gathering.)
 #
 # The second one is the commonest. What does its loss look like?
 
@@ -860,7 +856,7 @@ lab.table([(name, *run) for name, run in runs.items()], heads=heads)
 # %% [markdown] sections="D-fsdp"
 # ## A script of your own
 #
-# Put together, this is a script that you can start with `torchrun`. It sets the model up as above; units are the layers. `reshard_after_forward` keeps its default, because our 7 B model has 14 GB in bf16, and they would lie there from forward to backward. Where you have that room, say `False`, and send a third less. What is left is a loop:
+# Put together, this is a script that you can start with `torchrun`. It sets the model up as above; units are the layers. `reshard_after_forward` keeps its default, which needs least memory. With `False` the whole 16-bit weights lie on each card from forward to backward, 14 GB for our 7 B model. Our cards of 80 GB have that room: there say `False`, and send 2 + 4 bytes per parameter in place of 2 + 2 + 4, a quarter less. What is left is a loop:
 
 
 # %%
@@ -966,7 +962,7 @@ lab.table({"reduced": when, **row} for when, row in found.items())
 # %% [markdown] sections="8.4.4"
 # ## What sharding leaves: activations
 #
-# Sharding does nothing for activations. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps only the input of a block, and runs its forward again in the backward. Chapter 05 has measured what that costs in time: up to a third more. With FSDP one question is new. Six units are gathered 12 times in a step, and the second forward of four blocks needs their weights, too. How many all-gathers are there then?
+# Sharding does nothing for activations. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps only the input of a block, and runs its forward again in the backward. Chapter 05 has measured what that costs in time: up to a third more. With FSDP one question is new. Six units make 12 gathers in a step, and the second forward of four blocks needs their weights, too. How many all-gathers are there then?
 
 # %%
 more = lab.guess("all-gathers of a step with recomputation", between=(6, 24))
@@ -1090,7 +1086,7 @@ lab.bars(peaks, unit="bytes", title="Peak of a device, without and with offload"
 #
 # ### What it costs
 #
-# Per step $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). And the host runs AdamW: it reads weight, gradient and two moments, and writes three of them, 28 bytes for each of $P$ parameters, at 200 GB/s for all ranks of a machine together. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Eight cards, nothing overlapped (predicted):
+# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host runs AdamW: it reads weight, gradient and two moments, and writes three of them, 28 bytes for each of $P$ parameters, at 200 GB/s for all ranks of a machine together. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Eight cards, one microbatch in a step, nothing overlapped (predicted):
 
 # %%
 terms = {"copies over PCIe": 3 * 4 / 8 / 25e9, "AdamW on the host": 28 / 200e9}
@@ -1106,7 +1102,7 @@ names = {"x": "tokens of a rank in a step", "y": "time, over that of computing"}
 lab.curves(predicted=lines, log_x=True, log_y=True, **names, title="Offload: its price")
 
 # %% [markdown] sections="8.4.4"
-# With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies: for our 7 B model 196 GB are moved in the host's memory, about a second. So offload is for many tokens in a step.
+# With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies: for our 7 B model 196 GB are moved in the host's memory, about a second. So offload is for many tokens in a step. Accumulation spreads only AdamW over more of them; the copies come again with every microbatch, so they want large ones.
 #
 # <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
 #
@@ -1167,7 +1163,7 @@ def by_accelerate():
 lab.launch(by_accelerate)
 
 # %% [markdown] sections="8.4.3"
-# Each rank holds half of the parameters: the settings have sharded the model, and the loop names no layer.
+# Each rank holds half of the parameters: the settings have sharded the model, and the loop names no layer. (Here the optimizer is made *before* the sharding, our mistake 2. It is right only because `prepare` is given both, and puts the slices in the place of the optimizer's old parameters.)
 #
 # <details><summary>Erratum 8.4.3: <code>Accelerator(fsdp_plugin={...})</code></summary>
 #
@@ -1212,7 +1208,7 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 planner.card(sharded_plan, two_machines)
 
 # %% [markdown]
-# The memory is the same, and the days are not. Every microbatch gathers the weights twice and reduces once, and all of it crosses 3 GB/s. A larger microbatch means fewer of these rounds, but it can't hide them. The rule asks for 67,000 tokens on each rank, and of 64 sequences of 2,048 a rank has eight, 16,384 tokens in the whole step. So take the gathers off the network: with HYBRID_SHARD each machine holds the states whole, and only slices of gradients cross.
+# The memory is the same, and the days are not. Each of the step's eight microbatches (one sequence each) gathers the weights twice and reduces once, and all of it crosses 3 GB/s. A larger microbatch means fewer of these rounds, but it can't hide them. The rule asks for 67,000 tokens on each rank, and of 64 sequences of 2,048 a rank has eight, 16,384 tokens in the whole step. So take the gathers off the network: with HYBRID_SHARD each machine holds the states whole, some 30 GB on each of its four cards, which have the room, and only slices of gradients cross.
 
 # %% [markdown]
 # ## Summary
@@ -1222,7 +1218,7 @@ planner.card(sharded_plan, two_machines)
 # - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. NO_SHARD *is* DDP, and HYBRID_SHARD shards within a group and replicates between groups.
 # - A gather hides under a layer if the rank has as many tokens as FLOP/s of its card over bytes/s of its link.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
-# - Mixed precision halves messages and leaves the states. Recomputation takes activations away for up to a third more compute. Offload takes states off the device. Its price, copies and an optimizer on the host, is small only with many tokens in a step.
+# - Mixed precision halves the gathers (and the reduces, if you sum in bf16) and leaves the states. Recomputation takes activations away for up to a third more compute. Offload takes states off the device. Its price, copies and an optimizer on the host, is small only with large microbatches, and many tokens in a step.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload), [payload](GLOSSARY.md#payload) and [wire](GLOSSARY.md#wire).
 #

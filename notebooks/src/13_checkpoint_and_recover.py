@@ -205,7 +205,7 @@ worst.score(max(off, key=off.get))
 lab.bars(off, title="Distance from undisturbed weights, 20 steps after the checkpoint")
 
 # %% [markdown]
-# With nothing left out the distance is 0: not small, zero. Without its two moments Adam starts anew, and its first step moves every weight by the full learning rate, however small its gradient. Without the learning rate the warm-up comes a second time. Without the position the first batches are trained on again. And other random numbers alone may take us as far, though nothing is wrong: so distance is not yet damage. That is why you want 0. With 0 you need not ask.
+# With nothing left out the distance is 0: not small, zero. Without its two moments Adam starts anew, and its first step moves every weight by the full learning rate, however small its gradient. Without the learning rate the warm-up comes a second time. Without the position the first batches are trained on again. And other random numbers alone take us some way as well, perhaps further than a forgotten learning rate, though nothing is wrong: so distance is not yet damage. That is why you want 0. With 0 you need not ask.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -345,12 +345,12 @@ lab.curves(
 )
 
 # %% [markdown]
-# The sharded save is a peak: this one step takes longer. The asynchronous one has no such peak, but its thread writes during the steps that follow and competes with them for the cores: compare them with the step before the save. (Where steps differ as much without any save, the picture can't tell.) It also takes memory for the copy. If the next save is due before the last one is written, it waits; and if a rank dies meanwhile, the checkpoint before is the newest.
+# The sharded save is a peak: this one step takes longer. The asynchronous one has no such peak, but its thread writes during the steps that follow and competes with them for the cores. Add up how much longer steps 1 to 4 took than step 0, and compare the sum with the peak: while training computes on the same cores, they may be about equal, and the price is only spread. It is truly saved where a GPU trains and the CPU has time to write. (Where steps differ as much without any save, the picture can't tell.) It also takes memory for the copy. If the next save is due before the last one is written, it waits; and if a rank dies meanwhile, the checkpoint before is the newest.
 
 # %% [markdown] sections="10.5.1"
 # ### Where does the time go?
 #
-# What does training still wait for? Each part of the last save was timed by the clock:
+# What does training still wait for? Four parts of the last save were timed by the clock. (The stop above also has what lies between them, such as starting the thread.)
 
 # %%
 waits = {part: {"training waits": parts_s[part]} for part in ("list", "copy")}
@@ -514,7 +514,7 @@ except lab.RankFailed as error:
 sorted(path.name for path in (FOLDER / "saving").iterdir())
 
 # %% [markdown]
-# The name with the dot was a checkpoint in the making. It gets its real name by one `rename`, which happens or does not, and only after every rank's files are on the disk. So what do we find when we come back?
+# The name with the dot was a checkpoint in the making. It gets its real name by one `rename` (a part of `seal`), which happens or does not, and only after every rank's files are on the disk. So what do we find when we come back?
 
 
 # %%
@@ -587,7 +587,9 @@ check.safe_save(my_save)
 check.hint("safe_save")
 
 # %% [markdown]
-# You have written one file by one rank. `checkpoint.save` does the same for a folder and many ranks. Its skeleton, with all that protects:
+# <details><summary>When you are done: how <code>checkpoint.save</code> does it</summary>
+#
+# Yours is one file by one rank. `checkpoint.save` does the same for a folder and many ranks. Its skeleton, with all that protects:
 #
 # ```python
 # write(draft / f"shard-{rank}", my_part)  # draft is the folder ".step-10"
@@ -599,6 +601,8 @@ check.hint("safe_save")
 #     os.rename(draft, folder / "step-10")
 #     fsync(folder)
 # ```
+#
+# </details>
 
 # %% [markdown] sections="10.5.1, 19.6.4"
 # ## Come back with fewer ranks
@@ -696,7 +700,7 @@ loaded = lab.launch(load_both, FOLDER / "shards", ranks=2)[0]
 # %% [markdown] sections="19.6.4"
 # ## torchrun restarts
 #
-# Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script only has to begin where the newest checkpoint ends. This one is plain torch, and saves after every third step; rank 1 is killed after four. (`give` hands three numbers to the notebook. The file `dead` sees to it that the rank is killed only once.)
+# Outside of a notebook, somebody must notice the death and start again. `torchrun --max-restarts` does: when a rank dies it ends the others and starts all of them anew. The script only has to begin where the newest checkpoint ends. This one is plain torch, and saves after every third step (to be short, only the weights, and without `fsync`); rank 1 is killed after four. (`give` hands three numbers to the notebook. The file `dead` sees to it that the rank is killed only once.)
 
 # %%
 TRAIN = """
@@ -793,7 +797,7 @@ lab.bars(
 #
 # ### What a save costs
 #
-# What is C? Our 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, and that all machines hold the same: then the ranks of one machine write for all. A rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, how much of the time is lost, if only that half second stops training?
+# What is C? Our 7 B model has 84 GB to save. Say that it is sharded over the eight GPUs of a machine, and that all machines hold the same: then the ranks of one machine write for all. A rank writes 2 GB/s, and copies 20 GB/s to its host's memory. So one rank writes for 42 s, eight ranks for 5 s, and eight ranks copy for half a second. On Llama 3's cluster, with five minutes to come back as before, how much of the time is lost, if only that half second stops training?
 
 # %%
 least = lab.guess("share of all time lost, asynchronous", unit="share")
@@ -860,7 +864,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Nothing was measured here: two lines are calculated, the third is played with random numbers, and its wiggles are chance. Daly's formula follows it everywhere. Young's sum (with the time to come back added) is too high at both ends, but its lowest point is in the same place, and that is all we need of it. The valley is flat. At twice or half of the best interval, some 2 % more of all time is lost. Of 16,384 GPUs, though, that is more than 300.
+# Nothing was measured here: two lines are calculated, the third is played with random numbers. It stays within one percentage point of Daly's formula, and the rest is chance: all its points draw the same failures, so where one lies too low, most others do. With `random.Random(7)` they all lie above. Young's sum (with the time to come back added) is too high at both ends, but its lowest point is in the same place, and that is all we need of it. The valley is flat. At twice or half of the best interval, some 2 percentage points more of all time are lost. Of 16,384 GPUs, though, that is more than 300.
 
 # %% [markdown]
 # ## Exercises
@@ -869,7 +873,7 @@ lab.curves(
 #
 # ### 2. How often, on your cluster
 #
-# You have `num_gpus` GPUs, as reliable as Llama 3's, and a save takes `save_s` seconds. How often do you save? `how_often.mtbf_s(num_gpus)` is M, and `how_often.lost_share(interval_s, save_s, mtbf_s)` what you lose. The check takes clusters of up to a million GPUs, and allows 1 % over the least cost. At some size, Young's root is no longer good enough. Which?
+# You have `num_gpus` GPUs, as reliable as Llama 3's, and a save takes `save_s` seconds. How often do you save? `how_often.mtbf_s(num_gpus)` is M, and `how_often.lost_share(interval_s, save_s, mtbf_s)` what you lose. The check takes clusters of up to a million GPUs, and allows a training 1.01 times as long as with the best interval. At some size, Young's root is no longer good enough. Which?
 #
 # <details><summary>The formula behind lost_share</summary>
 #
@@ -907,7 +911,7 @@ check.hint("interval")
 #
 # - `training.build()` gives a model in DDP and its Adam;
 # - `training.step(net, optimizer, step)` trains one step, up to `training.num_steps` of them (its batch is the same for any number of ranks, so the learning rate stays);
-# - after every `training.every` steps a checkpoint is due in `training.folder`.
+# - after every `training.every` steps a checkpoint is due in `training.folder` (`checkpoint.save` and `checkpoint.load` will do, as in `train_and_save`).
 #
 # `my_elastic(training)` runs in the notebook, and returns the last run:
 #

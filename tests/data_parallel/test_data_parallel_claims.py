@@ -31,14 +31,26 @@ def test_small_buckets_pay_latency_and_never_rest():
     assert 12 * ring_us(2, LINK)(0) == 96e3
 
 
+def test_the_best_bucket_pays_24_ms_and_leaves_48_ms_before_the_end():
+    line = STEP.predict()
+    comm = line.select((line.lane == "comm") & (line.rank == 0))
+    compute = line.select((line.lane == "compute") & (line.rank == 0))
+    assert len(comm) * ring_us(2, LINK)(0) == 24e3
+    assert compute.end_us.max() - comm.start_us.min() == pytest.approx(48e3)
+
+
 def test_one_large_bucket_hides_nothing():
-    assert hidden_comm(STEP.but(bucket_mb=8).predict()) == 0
+    line = STEP.but(bucket_mb=8).predict()
+    assert hidden_comm(line) == 0
+    assert (line.end_us - line.start_us)[line.lane == "comm"].max() == pytest.approx(71e3, rel=5e-3)
+    assert line.end_us[line.lane == "compute"].max() == pytest.approx(108e3)
 
 
 def test_64_gpus_are_56_times_as_fast():
     one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
     many = one.but(gpus=64)
     assert round(step_us(one.predict()) / step_us(many.predict())) == 56
-    assert round(many.time().data["all_reduce"] / 1e6, 2) == 0.12
+    lacking_us = step_us(many.predict()) - step_us(one.predict()) / 64
+    assert many.time().data["all_reduce"] > lacking_us / 2
     assert hidden_comm(many.predict()) == 0
     assert round(many.memory().stages[0]["gradients"] / 1e9) == 27

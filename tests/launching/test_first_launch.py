@@ -72,10 +72,10 @@ def test_a_rank_that_is_forked_early_imports_by_itself_what_it_needs(tmp_path):
 
 def test_the_second_run_in_a_row_finds_everything_there(tmp_path):
     program = """
-        from labkit.launching.fork import zygote
+        from labkit.launching.fork import imports
         def missing():
             import sys
-            return [name for name in zygote.LATER if name not in sys.modules]
+            return [name for name in imports.LATER if name not in sys.modules]
         if __name__ == "__main__":
             lab.launch(missing)
             print("missing:", *lab.launch(missing)[0])
@@ -99,10 +99,10 @@ def test_deepspeed_is_imported_ahead_once_a_launch_names_it(tmp_path):
 
 def test_a_zygote_that_has_imported_everything_says_so_and_has_done_it(tmp_path):
     program = """
-        from labkit.launching.fork import zygote, zygote_client
+        from labkit.launching.fork import imports, zygote_client
         def missing():
             import sys
-            return [name for name in (*zygote.FIRST, *zygote.LATER) if name not in sys.modules]
+            return [name for name in (*imports.FIRST, *imports.LATER) if name not in sys.modules]
         if __name__ == "__main__":
             lab.launch(missing)
             zygote_client.seconds_to_complete()

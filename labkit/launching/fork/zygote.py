@@ -18,9 +18,6 @@ run's own socket the zygote answers ``Forked``, later ``Exited`` for each rank, 
 
 import contextlib
 import gc
-import importlib
-import importlib.util
-import json
 import os
 import select
 import selectors
@@ -32,7 +29,7 @@ import time
 import traceback
 from collections.abc import Iterable
 
-from labkit.launching.fork import messages, worker
+from labkit.launching.fork import imports, messages, worker
 from labkit.launching.fork.messages import (
     Complete,
     Exited,
@@ -46,31 +43,6 @@ from labkit.launching.fork.messages import (
 )
 from labkit.launching.fork.request import Request
 
-FIRST = ("torch", "torch.distributed", "numpy.random", "cloudpickle")
-"""What every rank needs."""
-LATER = (
-    "torch.fx.experimental.symbolic_shapes",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-    "torch._dynamo",
-    "torch.distributed.pipelining",
-    "torch.distributed.checkpoint",
-    "labkit.devices.preload",
-    "labkit.experiment",
-    "labkit.measure.trace",
-)
-"""What some ranks need. A launch may have to wait for one of them: so the large ones (torch._dynamo
-is one of pipelining's own) stand there by themselves, none longer than half a second."""
-LATER_ON_CPU = ("accelerate",)
-"""What some ranks need where there is no GPU."""
-DEEPSPEED = (
-    "deepspeed",
-    "deepspeed.pipe",
-    "torch._functorch.aot_autograd",
-    "torch._inductor.lowering",
-    "deepspeed.runtime.zero.muon.original_muon",
-)
-"""What DeepSpeed's ranks need where there is no GPU; it imports torch._inductor."""
 FIRST_SPARES = 4
 MOST_SPARES = 8
 LEAVING_S = 0.2  # ranks that have told their result are gone by then
@@ -132,7 +104,7 @@ class Zygote:
             with contextlib.suppress(OSError):
                 self.spares.append(self.spare())
             return
-        _load(self.later.pop(0))
+        imports.load(self.later.pop(0))
         if not self.later:
             self.tell(self.control, Complete())
 
@@ -288,42 +260,6 @@ def _next_ended() -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def _load(*names: str) -> None:
-    """Imports modules, to be shared by all ranks that are forked from now on. What can't be
-    imported is left out: a rank that needs it will say why."""
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception:
-            traceback.print_exc()
-    gc.freeze()
-    threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
-    assert threads == 1, (
-        f"the zygote must be single-threaded to fork safely; it has {threads} threads"
-    )
-
-
-def _remember_cpu(folder: str) -> None:
-    """DeepSpeed asks cpuinfo twice for every engine and waits a second each time: the first rank's
-    answer is kept."""
-    try:
-        cpuinfo = importlib.import_module("cpuinfo")
-    except ImportError:
-        return
-    ask = cpuinfo.get_cpu_info
-    kept = os.path.join(folder, "cpuinfo.json")
-
-    def told() -> dict:
-        if not os.path.exists(kept):
-            with open(f"{kept}.{os.getpid()}", "w", encoding="utf-8") as file:
-                json.dump(ask(), file)
-            os.replace(file.name, kept)
-        with open(kept, encoding="utf-8") as file:
-            return json.load(file)
-
-    cpuinfo.get_cpu_info = told
-
-
 def main() -> None:
     """Imports torch once, says ready, serves."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -332,15 +268,15 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # imports leave little garbage; to look for it takes a fifth of their time
-    _load(*FIRST)
-    later = LATER
+    imports.load(*imports.FIRST)
+    later = imports.LATER
     deepspeed: tuple[str, ...] = ()
     if os.environ.get("LABKIT_GPUS", "0") == "0":
-        later = (*LATER, *LATER_ON_CPU)
-        deepspeed = DEEPSPEED
+        later = (*imports.LATER, *imports.LATER_ON_CPU)
+        deepspeed = imports.DEEPSPEED
         # the first call imports the devices' modules; a rank then need not
         sys.modules["torch"].manual_seed(0)
-        _remember_cpu(folder)
+        imports.remember_cpu(folder)
     zygote = Zygote(control, later, deepspeed)
     messages.send(control, Ready())
     try:
