@@ -132,7 +132,7 @@ size.score(4)
 # - `with accelerator.accumulate(net)` counts the batches. In all but the last of an update it keeps DDP from sending, and makes `step` and `zero_grad` do nothing.
 # - `accelerator.sync_gradients` is True in that last batch.
 # - `clip_grad_norm_` shortens the whole gradient to a length of 0.5, if it is longer.
-# - `end_training` closes what Accelerate has opened; in a notebook labkit does that.
+# - `end_training` closes what Accelerate has opened. (Your own script needs no `if` there. Ours lets the notebook run the same file and look at the weights before closing.)
 
 # %%
 TRAIN = """
@@ -171,7 +171,7 @@ _ = script.write_text(TRAIN)
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# `accelerate config` asks you questions and writes the answers to a file of YAML. `distributed_type` names the engine, `num_processes` counts the processes of all machines together, and `mixed_precision` is a default for the script. We write three such files as dicts, because JSON is YAML too; `Block` is the class of our model's layers:
+# `accelerate config` asks you questions and writes the answers to a file of YAML. `distributed_type` names the engine, `num_processes` counts the processes of all machines together, and `mixed_precision` is a default for the script. We write three such files as dicts, since the command reads JSON as well; `Block` is the class of our model's layers:
 
 # %%
 both = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2}
@@ -199,15 +199,15 @@ deepspeed = both | {"distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 # What does the command do with such a file? It turns it into environment variables, starts the script under torch's own launcher, and that is all. The script never sees the file. We ask the launcher's code for the variables; the second asks with a flag of the command. Look at the row of the precision (FSDP has 13 more of its own, which we leave out):
 
 # %%
-told = {
+env = {
     "bf16": accelerated.environment(bf16),
     "bf16, and a flag": accelerated.environment(bf16, "--mixed_precision", "no"),
     "fsdp": accelerated.environment(fsdp),
     "zero2": accelerated.environment(deepspeed),
 }
-names = {name for each in told.values() for name in each if name.startswith("ACC")}
+names = {name for each in env.values() for name in each if name.startswith("ACC")}
 lab.table(
-    {"variable": name} | {asked: told[asked].get(name, "") for asked in told}
+    {"variable": name} | {asked: env[asked].get(name, "") for asked in env}
     for name in sorted(names)
 )
 
@@ -243,9 +243,9 @@ same = lab.guess("ways within 0.001 of one process, of 5", between=(0, 5))
 ways = {  # ranks, batch size, variables
     "four ranks": (4, "2", {}),
     "accumulation": (2, "2", {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}),
-    "bf16": (2, "4", told["bf16"]),
-    "FSDP": (2, "4", told["fsdp"]),
-    "DeepSpeed": (2, "4", told["zero2"]),
+    "bf16": (2, "4", env["bf16"]),
+    "FSDP": (2, "4", env["fsdp"]),
+    "DeepSpeed": (2, "4", env["zero2"]),
 }
 
 
@@ -282,10 +282,17 @@ same.score(sum(run["apart"] < 1e-3 for run in runs.values()))
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
 #
-# Now four starts that go wrong. We keep the batch size of 8 on four ranks. We type `python train.py` instead of `accelerate launch`. And two that happen on a machine without GPUs: we forget to say so, or we do say so (`ACCELERATE_USE_CPU`) and ask for FSDP. (With `told=False` nobody tells Accelerate of the pretend devices, so our ranks stand on such a machine.)
+# Now four starts that go wrong:
+#
+# 1. four ranks, and still a batch size of 8;
+# 2. `python train.py` instead of `accelerate launch`;
+# 3. two ranks on a machine without GPUs, and nobody says so;
+# 4. the same machine, we say so (`ACCELERATE_USE_CPU`), and ask for FSDP.
+#
+# (`told=False` hides the pretend devices from Accelerate, so that starts 3 and 4 happen on such a machine.)
 
 # %%
-sharded_on_cpu = told["fsdp"] | {"ACCELERATE_USE_CPU": "true"}
+sharded_on_cpu = env["fsdp"] | {"ACCELERATE_USE_CPU": "true"}
 traps = {
     "batch size 8 on four ranks": way(4, "8", {}),
     "python train.py": way(1, "4", {}),
@@ -297,7 +304,7 @@ beside_one(traps, "type", "processes", "updates")
 # %% [markdown]
 # All of them ran to their end. In the first row there are a quarter of the updates. In the second one process trains with batches of 4, which makes 16 updates, and the other cards are idle. In the third each rank believes that it is alone, so we pay twice and train the same model twice. In the last the weights are right, but the type is plain DDP: the FSDP part of the file was ignored (DeepSpeed's would be, too), so every rank holds the whole model, and the memory that you wanted to save is not saved.
 #
-# The cure is the line of `state.py`: print `accelerator.state` at the start of a script, and read its first two lines. Here they are, of two ranks that were not told, and of two that were:
+# Three of the four show in the first two lines of `accelerator.state`, so print it at the start of a script, as `state.py` does. The first does not: its state is right. For that one print `len(loader)` after `prepare`, and divide it by `accelerator.gradient_accumulation_steps`: these are the updates of an epoch. Here are the two lines, of two ranks that were not told, and of two that were:
 
 # %%
 print(traps["no GPU, and not told"]["state"], runs["bf16"]["state"], sep="\n\n")
@@ -305,7 +312,7 @@ print(traps["no GPU, and not told"]["state"], runs["bf16"]["state"], sep="\n\n")
 # %% [markdown] sections="8.2.2"
 # <details><summary>Erratum 8.2.2: the loop is "identical to a single GPU's"</summary>
 #
-# The code is, but the batch is not: with the same batch size four ranks make an update of 32 passages and not of 8. Run it: the first row of the table above has 2 updates, one process has 8.
+# The code is, but the batch is not: with the same batch size four ranks make an update of 32 passages and not of 8. Look at the first row of the table above: it has 2 updates, one process has 8.
 #
 # </details>
 #
@@ -328,11 +335,11 @@ def who_wins():
 
 
 # %%
-found = lab.launch(who_wins, ranks=1)
-found.table(title="The launcher says bf16 and 2, the script no and 4")
+winner = lab.launch(who_wins, ranks=1)
+winner.table(title="The launcher says bf16 and 2, the script no and 4")
 
 # %%
-wins.score("the launcher" if found[0]["accumulation"] == 2 else "the script")
+wins.score("the launcher" if winner[0]["accumulation"] == 2 else "the script")
 
 # %% [markdown]
 # The precision is the script's, the accumulation the launcher's. Nobody can remember that, so say each in one place only.
@@ -340,7 +347,7 @@ wins.score("the launcher" if found[0]["accumulation"] == 2 else "the script")
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
 #
-# `accelerator.prepare` returns other objects than you gave it. So what are they? Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"` (*weights* has how many numbers this rank holds, *inside* is what a block computes in):
+# `accelerator.prepare` returns other objects than you gave it. So what are they? Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"`. (The board has a larger model than ours, and 12 batches. *weights* has how many numbers this rank holds, *inside* is what a block computes in.)
 
 # %%
 found = {}
@@ -386,11 +393,13 @@ lab.bars(sizes, unit="bytes", title="Handed to collectives in an update")
 # %% [markdown]
 # With DDP the gradients stay fp32, and so do the messages: there mixed precision saves compute and activations, not communication. FSDP sends half, and it also sums the ranks' gradients in bf16. (Compare the two bars of one engine, not the engines: an all-reduce moves what it is handed twice, chapter 02.)
 #
-# (And fp16? On a GPU it adds a `GradScaler`, chapter 05. On a CPU `mixed_precision="fp16"` does nothing at all, without a word.)
+# (And fp16? On a GPU it adds a `GradScaler`, chapter 05.)
 #
 # ### Exercise 1. One loop for every engine
 #
 # This loop trains the right model on one process and under DDP. On FSDP or DeepSpeed three of its lines are wrong; `by_accelerate` above still has one of them. Before you mend a line, say which engine it breaks, and how.
+#
+# (A check never stops the notebook. It tries your answer on real ranks, at sizes that are not shown, against one process.)
 
 
 # %%
@@ -437,33 +446,31 @@ samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
 
 
 # %%
-def deal(num_samples, batch_size=2, config=None, num_epochs=1, shuffle=False):
+def deal(num_samples, batch_size=2, config=None):
     accelerator = accelerated.accelerator(dataloader_config=config)
-    samples = range(num_samples)
-    loader = torch.utils.data.DataLoader(samples, batch_size, shuffle=shuffle)
-    loader = accelerator.prepare(loader)
-    return [[batch.tolist() for batch in loader] for _ in range(num_epochs)]
+    loader = torch.utils.data.DataLoader(range(num_samples), batch_size)
+    return [batch.tolist() for batch in accelerator.prepare(loader)]
 
 
 # %%
-dealt = [epochs[0] for epochs in lab.launch(deal, 10, ranks=4)]
+dealt = lab.launch(deal, 10, ranks=4)
 lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(dealt))
 
 # %%
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# Batches are dealt like cards, and what is missing at the end is filled up with the first samples, so that all ranks take equally many steps. Two options change that:
+# Batches are dealt out in turn, one to each rank, and what is missing at the end is filled up with the first samples, so that all ranks take equally many steps. Two options change that:
 
 # %%
 from accelerate import DataLoaderConfiguration
 
 uneven = lab.launch(deal, 10, 2, DataLoaderConfiguration(even_batches=False), ranks=4)
-split = lab.launch(deal, 10, 8, DataLoaderConfiguration(split_batches=True), ranks=4)
+together = lab.launch(deal, 10, 8, DataLoaderConfiguration(split_batches=True), ranks=4)
 
 # %%
 lab.table(
-    {"rank": rank, "not filled up": uneven[rank][0], "split": split[rank][0]}
+    {"rank": rank, "not filled up": uneven[rank], "split": together[rank]}
     for rank in range(4)
 )
 
@@ -472,26 +479,16 @@ lab.table(
 
 # %%
 cured = folder / "cured.py"
-split = "dataloader_config=DataLoaderConfiguration(split_batches=True)"
-text = TRAIN.replace("Accelerator()", f"Accelerator({split})")
+option = "dataloader_config=DataLoaderConfiguration(split_batches=True)"
+text = TRAIN.replace("Accelerator()", f"Accelerator({option})")
 cured.write_text("from accelerate import DataLoaderConfiguration\n" + text)
-before = traps["batch size 8 on four ranks"]
-beside_one({"train.py": before, "cured.py": way(4, "8", {}, cured)}, "updates")
+same_start = {"train.py": traps["batch size 8 on four ranks"]}
+beside_one(same_start | {"cured.py": way(4, "8", {}, cured)}, "updates")
 
 # %% [markdown]
 # It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12, to come).
 #
-# With `shuffle=True` all ranks shuffle alike, since rank 0 sends its generator's state around at the start of each epoch. Is each sample still dealt out once?
-
-# %%
-# on the CPU, where this version of Accelerate looks for a loader's random numbers
-shuffled = lab.launch(deal, 16, num_epochs=2, shuffle=True, ranks=4, devices="cpu")
-rows = []
-for epoch in range(2):
-    order = [sample for rank in shuffled for batch in rank[epoch] for sample in batch]
-    once = sorted(order) == list(range(16))
-    rows.append({"epoch": epoch, "dealt": order, "each once": once})
-lab.table(rows)
+# With `shuffle=True` all ranks shuffle alike, since rank 0 sends its generator's state around at the start of each epoch, so each sample is still dealt out once.
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
@@ -518,11 +515,11 @@ def rates(config=None):
 
 # %%
 four = lab.launch(rates, ranks=4)[0]
-split = lab.launch(rates, DataLoaderConfiguration(split_batches=True), ranks=4)[0]
+split_rates = lab.launch(rates, DataLoaderConfiguration(split_batches=True), ranks=4)[0]
 rate.score(four[2])
 
 # %%
-series = {"four ranks": four, "four ranks, split_batches": split}
+series = {"four ranks": four, "four ranks, split_batches": split_rates}
 lab.curves(
     measured={name: dict(enumerate(seen)) for name, seen in series.items()},
     x="updates made",
@@ -531,7 +528,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank. Accelerate assumes that you wrote the schedule for the updates of one process, and four ranks make a quarter of them. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. With `split_batches` the number of updates stays, and `step` takes one step: these are the rates of one process, too. While batches accumulate, a prepared scheduler stands still.
+# Each `falling.step()` takes four steps, one for each rank. Accelerate assumes that you wrote the schedule for the updates of one process, and four ranks make a quarter of them. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide that length by `accelerator.gradient_accumulation_steps`, because a prepared scheduler steps only when the optimizer does. With `split_batches` the number of updates stays, and each `step` is one step: these are the rates of one process, too.
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
@@ -542,7 +539,7 @@ lab.curves(
 accelerated.Update(engine="fsdp", accumulation=2).compare()
 
 # %% [markdown]
-# Every line calls what was predicted. The weights are gathered in the forward and again in the backward of both batches. The gradients are reduced only in the last, and clipping adds one all-reduce, because no rank has the whole norm. The price: until then each rank holds the gradient of the *whole* model.
+# Every line calls what was predicted. In both batches the weights are gathered in the forward and, but for one part that is still there, again in the backward. The gradients are reduced only in the last batch; the price is that until then each rank holds the gradient of the *whole* model. Clipping adds one all-reduce, because no rank has the whole norm.
 
 # %% [markdown] sections="8.2.2, 8.2.4"
 # ### What accelerator.backward adds
@@ -575,7 +572,7 @@ lab.table(lab.launch(two_backwards)[0])
 #
 # <details><summary>Erratum 8.2.2: "<code>accelerator.backward</code> synchronises the gradients"</summary>
 #
-# Under DDP it does not: DDP's own hooks do, whoever calls the backward. Run it: both rows of the table above call one all-reduce.
+# Under DDP it does not: DDP's own hooks do, whoever calls the backward. In the table above both rows call one all-reduce.
 #
 # </details>
 #
@@ -664,7 +661,7 @@ lab.table(
 # %% [markdown] sections="8.2.4"
 # ## Gather, and the main process
 #
-# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather` returns every rank's number to all ranks, `reduce` their mean. Both are collectives, so all ranks have to call them:
+# A log line usually stands under `if accelerator.is_main_process`. But whose loss does it print? `gather(x)` gives every rank the numbers of all ranks. `reduce(x, "mean")` gives every rank their mean, and `reduce(x)` their *sum*. All of these are collectives, so all ranks have to call them:
 
 
 # %%
@@ -686,7 +683,7 @@ lab.launch(report, ranks=4)
 # %% [markdown]
 # <details><summary>Erratum 8.2.4: the loss, printed under <code>if accelerator.is_main_process</code></summary>
 #
-# That is the loss of rank 0 alone, and not the mean. Run it: in the table above the first number of rank 0 is not the mean that all ranks agree on.
+# That is the loss of rank 0 alone, and not the mean. In the table above the first number of rank 0 is not the mean that all ranks agree on.
 #
 # </details>
 #
@@ -736,7 +733,7 @@ lab.bars(shares, unit="share", marks={"true share": 0.6}, title="Accuracy")
 # %% [markdown] sections="8.2.2"
 # ## Saving
 #
-# In the end you want a file with whole weights. Under FSDP or ZeRO 3 no rank has them. `accelerator.get_state_dict` gathers. Here is how many weights each of two ranks finds, in two ways and with `mixed_precision="bf16"`:
+# In the end you want a file with whole weights. Under FSDP or ZeRO 3 (DeepSpeed with the weights cut, too; chapter 06) no rank has them. `accelerator.get_state_dict` gathers. Here is how many weights each of two ranks finds, in two ways and with `mixed_precision="bf16"`:
 
 
 # %%
@@ -759,10 +756,10 @@ def saved(engine):
 
 
 # %%
-found = {engine: lab.launch(saved, engine) for engine in ("fsdp", "zero3")}
+parts = {engine: lab.launch(saved, engine) for engine in ("fsdp", "zero3")}
 lab.table(
     {"engine": engine, "rank": rank, **row}
-    for engine, run in found.items()
+    for engine, run in parts.items()
     for rank, row in enumerate(run)
 )
 
@@ -771,7 +768,7 @@ lab.table(
 #
 # <details><summary>Erratum 8.2.2: <code>unwrap_model</code>, and save on every process</summary>
 #
-# Under FSDP and ZeRO 3 the unwrapped model has only a part of each weight, or nothing. Run it: the column *unwrapped* of the table above. And every process writes the same file at the same time.
+# Under FSDP and ZeRO 3 the unwrapped model has only a part of each weight, or nothing. See the column *unwrapped* of the table above. Saved so, every process would also write the same file at the same time.
 #
 # </details>
 #
@@ -834,7 +831,7 @@ lab.difference(resumed, straight)
 #
 # ## Exercises
 #
-# A check never stops the notebook. It tries your answer on real ranks, at sizes that are not shown, against one process.
+# Exercise 1 stands above, under *What prepare changed*.
 #
 # ### 2. Accumulate, clip, and the rest
 #
@@ -900,7 +897,7 @@ check.hint("exact_accuracy")
 # - `prepare` wraps or cuts the model, deals out the batches and fills up the last ones.
 # - `accelerator.backward` divides by the accumulated batches; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
 # - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them. `gather_for_metrics` drops what the loader has added.
-# - Without GPUs say `ACCELERATE_USE_CPU`, or each rank is alone; fp16 and the FSDP and DeepSpeed parts of a file are then ignored. Print `accelerator.state`.
+# - Without GPUs say `ACCELERATE_USE_CPU`, or each rank is alone; the FSDP and DeepSpeed parts of a file are then ignored. Print `accelerator.state`, and `len(loader)` after `prepare`.
 #
 # **Words**: [rank](GLOSSARY.md#rank), [collective](GLOSSARY.md#collective), [DDP](GLOSSARY.md#ddp), [FSDP](GLOSSARY.md#fsdp), [batch](GLOSSARY.md#batch), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
 #

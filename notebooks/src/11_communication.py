@@ -11,9 +11,9 @@
 #
 # *About an hour and a half. You need chapters 02 and 03. No GPU is needed.*
 #
-# Our 7 B model trains on eight cards in eight machines, with an Ethernet of 10 Gbit/s between them. A step computes for three seconds. Then the cards exchange 27 GB of gradients and 13 GB of parameters, and that takes 71 seconds. We bought eight cards, and what we have is a very expensive network test.
+# Our 7 B model trains on eight cards in eight machines, with an Ethernet of 10 Gbit/s between them. A step computes for three seconds. Then the cards exchange 27 GB of gradients and 13.5 GB of parameters, and that takes 71 seconds. We bought eight cards, and what we have is a very expensive network test.
 #
-# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or send them over better links. What does each of them leave of the 71 seconds?
+# There are four ways out: hide the messages under the computing, send them less often, send fewer bytes, or send them over better links. What does each of them leave of the 71 seconds? First a toy, small enough to see: four layers on three ranks.
 
 # %%
 import torch
@@ -135,9 +135,9 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured by the clock below. Six layers with overlap take no longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
+# Predicted above, measured by the clock below. By the prediction, six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is somewhat more. What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
 #
-# Where three processes share a few cores, a layer or a message starts late or lasts longer than its pace ("overran"). The last line says by how much the step then differs, and in which part of it. Two lanes in a strip mean that a rank is already waiting in its next message.
+# Where three processes share a few cores, a layer or a message starts late or lasts longer than its pace ("overran"). The last line says by how much the step then differs, and in which part of it.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -149,7 +149,7 @@ narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).compare()
 
 # %% [markdown] sections="19.1.3"
-# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. At 80 MB/s that is most of the 78 ms of messages (58 ms), at 30 MB/s less than a third of 194 ms.
+# (Two lanes in a strip mean that a rank is already waiting in its next message.) Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. At 80 MB/s that is most of the 78 ms of messages (58 ms), at 30 MB/s less than a third of 194 ms.
 #
 # (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
 #
@@ -187,7 +187,7 @@ slowed
 # %% [markdown]
 # The all-reduces of the others begin early and last long, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
 #
-# Now the first line on our bill. Our cards compute for 3 seconds and exchange for 71. What is left of the 74 seconds, if overlap hides as much as it can?
+# Now the first line on our bill. Our cards compute for 3 seconds and exchange for 71. What is left of the 74 seconds, if gradients hide under the backward and parameters under the next forward?
 
 # %%
 left = lab.guess("a step with overlap", unit="s")
@@ -245,7 +245,9 @@ lab.bars(off, unit="ratio", title="Largest error, over the largest right gradien
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
 #
-# So what is the right way? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once. The check makes three updates with them: training then converges as it does with the large batch.
+# So how do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once. The check makes three updates with them: training then converges as it does with the large batch.
+#
+# A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong; *over budget* means right, but wasteful. `check.hint(name)` tells more after each attempt.
 
 
 # %%
@@ -549,7 +551,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. There is a pattern: what drops small values in every step and never makes up for it stays behind. What makes up for it later, or drops them by lot, does not.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (The two bits travelled as bytes. Packed, they would lie at a quarter of that, still right of top-1 %.) There is a pattern: what drops small values in every step and never makes up for it stays behind. What makes up for it later, or drops them by lot, does not.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -597,12 +599,12 @@ pays = {
     "top-1 %": break_even("g.index_fill(0, g.abs().topk(20_000).indices, 0)", 0.98),
 }
 title = "Pays if the link is slower than this, GB/s"
-lab.bars(pays, title=title, marks={"10 Gbit/s": 1.25})
+lab.bars(pays, title=title, marks={"the bill": 0.5, "10 Gbit/s": 1.25})
 
 # %% [markdown]
-# A bar that ends left of the dashed line does not pay on our 10 Gbit/s with one core of this processor: the link would have sent the saved bytes sooner than the core compresses them. The search for the largest 1 % is by far the slowest. (We counted generously: only fp16 is unpacked here, and nothing is rounded by lot.) And if a message is hidden already, making it smaller saves no time.
+# A bar that ends left of a dashed line does not pay at that speed: the link would have sent the saved bytes sooner than one core compresses them. The right line is our 10 Gbit/s at full speed, the left one what the bill counts on. The search for the largest 1 % is the slowest. (We counted generously: only fp16 is unpacked here, and nothing is rounded by lot.) A GPU compresses much faster than one core, and its bars would be longer: measure where you train. And if a message is hidden already, making it smaller saves no time.
 #
-# Now the bill, where links are slow and cards are fast. Compression shrinks the gradients alone, and 8 bits are a quarter of them. What is left of the 74 seconds?
+# Now the bill, where links are slow and cards are fast. Compression shrinks the gradients alone. ZeRO 1 only reduce-scatters them, so an all-to-all straight to the rank that adds them up will do: 8 bits are a quarter. What is left of the 74 seconds?
 
 # %%
 eight_bits = lab.guess("a step with gradients in 8 bits", unit="s")
@@ -610,11 +612,11 @@ eight_bits = lab.guess("a step with gradients in 8 bits", unit="s")
 # %%
 bill["gradients in bf16"] = computing_s + gradients_s / 2 + parameters_s
 bill["gradients in 8 bits"] = computing_s + gradients_s / 4 + parameters_s
-bill["top-1 %"] = computing_s + 0.16 * gradients_s + parameters_s
+bill["top-1 %"] = computing_s + 0.02 * gradients_s + parameters_s
 eight_bits.score(bill["gradients in 8 bits"])
 
 # %% [markdown]
-# More than half of it, because the 24 seconds of parameters stay. The top 1 % does not help much more. Gathered from eight ranks it costs 16 % of a reduce-scatter: $(N-1)$ times 8k bytes over $(N-1)/N$ times 4n is $2Nk/n$.
+# More than half of it, because the 24 seconds of parameters stay. Even the top 1 %, at 2 % of the bytes, leaves 28 seconds. (Gathered by all eight ranks, as in our hook, it would be $2Nk/n$ = 16 % of a reduce-scatter, and 34 seconds.)
 
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Better links
@@ -645,7 +647,7 @@ longer = lab.guess("the second ring over the first one", unit="ratio")
 longer.score(zigzag.predict().span_us / straight.predict().span_us)
 
 # %% [markdown]
-# Count the arrows along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do, and the cable carries them one after another: three times the traffic. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. We run all three on real ranks:
+# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do, and the cable carries them one after another: three times the traffic. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. We run all three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=3)
@@ -700,16 +702,20 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 # %% [markdown] sections="19.8.2"
 # ## When is it worth it?
 #
-# The last line on the bill is a network of 200 Gbit/s, twenty times as fast as ours. Here they all are:
+# The last two lines on the bill are a network of 200 Gbit/s, twenty times as fast as ours, and two of our ways together. Here they all are:
 
 # %%
 bill["200 Gbit/s"] = computing_s + messages_s / 20
+sent_s = gradients_s / 2 + parameters_s
+bill["bf16 and 16 times the batch"] = computing_s + sent_s / 16
 marks = {"computing alone": computing_s}
 title = "Our step, for 64 sequences"
 lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 
 # %% [markdown]
-# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. A batch 16 times as large gives nearly as much for nothing, **if** the training bears it: 2 million tokens (1,024 sequences of 2,048) instead of 131 thousand. The compressions come far behind, and what compressing costs is not even counted.
+# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. A batch 16 times as large gives nearly as much for nothing, **if** the training bears it: 2 million tokens (1,024 sequences of 2,048) instead of 131 thousand. With bf16 gradients as well it even beats that network. The compressions alone come far behind, even if compressing cost nothing, because the parameters stay.
+#
+# The planner's own count of the larger batch agrees: 122 s for 16 times the sequences, in the same memory.
 
 # %%
 planner.card(small, small.but(batch=1024))
@@ -719,14 +725,12 @@ planner.card(small, small.but(batch=1024))
 #
 # ### What you will meet in practice
 #
-# - Gradients in bf16 are the usual case, so the first half is already saved: DDP has `bf16_compress_hook`, and FSDP has `reduce_dtype`. DDP's hooks do not work with FSDP.
+# - Gradients are often sent in bf16 (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`), which saves the first half. Some large runs keep fp32 here, for the accuracy of the sum. DDP's hooks do not work with FSDP.
 # - Hybrid sharding keeps the many messages of FSDP inside a machine, and sends across only what must.
 # - Where links are really slow, between sites say, people send seldom: Local SGD and its descendants, DiLoCo among them.
 
 # %% [markdown]
 # ## Exercises
-#
-# A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong; *over budget* means right, but wasteful. `check.hint(name)` tells more after each attempt.
 #
 # ### 3. The order of a ring
 #
@@ -776,7 +780,7 @@ check.hint("experiment")
 # %% [markdown]
 # ## Summary
 #
-# - Overlap hides all buckets but the last, if the link keeps up with the backward, and never more than there is backward to hide under.
+# - Overlap hides all buckets but the last, if the link keeps up with the backward. Gradients never hide under more than the backward.
 # - Accumulation divides messages and bytes per sample by m. It is a larger batch, with fewer updates.
 # - Bytes are saved only when fewer are sent: a dense tensor full of zeros saves nothing. Gathered messages grow with the number of ranks.
 # - Error feedback makes a biased compression converge; stochastic rounding has no bias to begin with.

@@ -16,9 +16,8 @@ PINS = {
         "two machines played on one would share GPU 0; NCCL can't receive from whoever comes first",
     ),
     "notebooks/src/04_accelerate.py": (
-        3,
-        "a machine without GPUs is the subject; Accelerate 1.15 looks for a loader's random "
-        "numbers there",
+        2,
+        "a machine without GPUs is the subject",
     ),
     "notebooks/src/07_fsdp.py": (1, "loading is the subject: a whole model is read on the host"),
     "notebooks/src/14_debugging.py": (1, "gloo is the subject: how it ends a late rank's run"),
