@@ -343,12 +343,7 @@ def _cost(time: StepTime, num_stages: int) -> Cost:
 
 
 def _shape(name: str) -> Shape:
-    if not isinstance(name, str):
-        raise ValueError(
-            "a model is a name, the path of a configuration (.json or its folder) or a Shape; got "
-            f"{name!r}"
-        )
-    if name.endswith(".json") or Path(name).is_dir():
+    if isinstance(name, str) and (name.endswith(".json") or Path(name).is_dir()):
         path = Path(name)
         return shape.from_config(path / "config.json" if path.is_dir() else path)
     return shape.from_name(name)
