@@ -405,7 +405,7 @@ step.board()
 # %% [markdown] sections="10.3.2"
 # ## The libraries
 #
-# Could you write 1F1B with the `send` and `recv` of exercise 1? A rank sends an activation on and waits for a gradient from the same neighbour, who does the reverse; with blocking calls both can wait for ever. Libraries post the two at once (`dist.batch_isend_irecv`).
+# Could you write 1F1B with the `send` and `recv` of exercise 1? Where forwards and backwards alternate, a rank sends an activation on and then takes a gradient from the same neighbour, who first sends that gradient and then takes the activation. With blocking calls both may stand in their send and wait for the other to receive, for ever. Libraries post the two at once (`dist.batch_isend_irecv`).
 #
 # ### torch.distributed.pipelining
 #
@@ -653,7 +653,7 @@ for name, plan in plans.items():
 lab.table(rows)
 
 # %% [markdown]
-# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64. Even the pipeline pays on the slow network. Compare its first two rows: the difference is more than the messages need at the very least, since a message that the next stage waits for hides behind no computing.
+# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64. Even the pipeline pays on the slow network. Compare its first two rows: the difference is more than the messages need at the very least. The planner's links don't reach their rated speed, and a message that the next stage waits for hides behind no computing.
 #
 # So a pipeline pays where links are slow, because it sends so little, and where the batch gives you many microbatches. That is why large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
 
