@@ -615,12 +615,13 @@ weights_gb = 2 * 6.7 * 7 / 8  # bf16, the seven eighths that lie on other cards
 activations_gb = 2 * 2048 * 4096 / 1e9  # one sequence of 2048 tokens, width 4096
 traffic = {
     "ZeRO 3, 2 microbatches": 3 * 2 * weights_gb / 1.25,
+    "ZeRO 1, once a step": 2 * weights_gb / 1.25,
     "pipeline, 64 microbatches": 2 * 64 * activations_gb / 1.25,
 }
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# The step computes as well, and the planner of chapter 18 adds both up, with the share of the line rate that real trainings reached. How many times faster is the step with eight stages?
+# ZeRO 1 sends gradients and weights once in a step, and that is still eleven times as long as the pipeline's messages. We go on with ZeRO 3, which holds least. The step computes as well, and the planner of chapter 18 adds both up, with the share of the line rate that real trainings reached. How many times faster is the step with eight stages?
 
 # %%
 faster = lab.guess("ZeRO 3's step time / the pipeline's", between=(1, 100))
