@@ -5,8 +5,8 @@
 Each step of it by itself, one after another, in the order of the Makefile; the environment is made
 before. Seconds are on the wall; ``passed`` is what pytest counted at the end of the step.
 
-What was taken out since the run below, on 2026-11-22, by single files on the same machine while
-others worked on its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
+What was taken out, on 2026-11-22 and 23, by single files on the same machine while others worked on
+its two cores; CPU seconds, ranks and Chromium included, unless said otherwise:
 
 - A rank that imports a check imported matplotlib too: 0.39, now 0.06. The stubs of all exercises,
   41 tests: 32, now 15; the check cells of chapter 07: 11.5 s on a quiet machine, now 7.0 s beside
@@ -16,12 +16,15 @@ others worked on its two cores; CPU seconds, ranks and Chromium included, unless
 - axe on the two themes of chapter 07: 16.9, with the alike words of code merged 3.4; chapter 05:
   11.3, now 2.6; chapter 08, most of it pictures: 6.3, now 5.4.
 - Answers that hang for ever were waited for 10 s each, now 4 s: four cases.
-- Side by side, what takes long for few tests is begun first; how much that gives is not measured.
-- Notebooks run two at a time. One after another they took 404 s on the wall, others working for
-  the last minute, and 447 of CPU: about half of two cores. Two at a time take 465 to 492 of CPU;
-  on the wall this is not measured yet on a quiet machine.
 - Two notebooks at once, not three, prove that none sees another's ranks: 14.3, now 9.5. The limit
   of a pretend device's memory is met by one rank, not two: 7.5, now 6.4 with a zygote's start.
+- Threads of ranks and of notebooks that share cores wait asleep (OMP_WAIT_POLICY): a launch of one
+  rank that computes 1.1, now 0.3.
+- DeepSpeed, and the compiler that it imports, are imported ahead once a launch names it: 1.3 to 2.8
+  a notebook. Chapters start fewer scripts: 07 took 76, now 47; 05 45, now 27; 03 53, now 37.
+- ``make test-all`` has what says a law once more (marked ``again``): the gallery, the pages and the
+  guesses in Chinese, chapter 08 from top to bottom in JupyterLab, 40 pieces of rubbish for each
+  function where ``make test`` has 15, a crowd of notebooks.
 """
 
 import argparse
