@@ -90,9 +90,8 @@ def test_the_table_has_a_row_for_each_chapter_and_the_aims():
 
 FAR_OFF = {
     **pace.AIMS,
-    "cell_median": 7,
-    "cell_p90": 18,
-    "labkit_names": 25,
+    "cell_p90": 14,
+    "labkit_names": 24,
     "words_per_heading": 165,
 }
 """The aims, and the worst chapter of today where one misses them; of guesses there are so many or
