@@ -295,14 +295,13 @@ def _head(given: Said, name: str, language: str) -> str:
 
 def _said(given: Said, language: str) -> str:
     """Words in a language."""
-    if isinstance(given, Mapping):
-        given = given.get(language)
-    if not isinstance(given, str):
+    told = given.get(language) if isinstance(given, Mapping) else given
+    if not isinstance(told, str):
         raise ValueError(
             f"words are a text, or one for each language, {language!r} among them; got "
             f"{brief(given)}"
         )
-    return given
+    return told
 
 
 def _columns(values: list[list], names: list[str]) -> list[tuple]:
