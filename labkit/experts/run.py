@@ -37,6 +37,7 @@ def _layer(layer: Layer) -> dict:
     from labkit.experts import parallel_run
     from labkit.launching import rank
     from labkit.measure import trace, traffic
+    from labkit.measure.apart import difference
     from labkit.measure.pace import Pace
 
     torch.set_num_threads(1)  # several ranks on few cores keep a pace only so
@@ -45,8 +46,8 @@ def _layer(layer: Layer) -> dict:
         found = _pass(layer, mine, parallel_run.unpaced)
     dist.all_reduce(mine[1].grad)  # every rank's router is the same
     result = {
-        "output_difference": _apart([found.out], [expected]),
-        "gradient_difference": _apart([each.grad for each in mine], wanted),
+        "output_difference": difference(found.out, expected),
+        "gradient_difference": difference([each.grad for each in mine], wanted),
         "load": found.load,
         "num_dropped": found.num_dropped,
         "auxiliary_loss": found.auxiliary_loss.item(),
@@ -106,9 +107,3 @@ def _loss(out: "Tensor", auxiliary_loss: "Tensor") -> "Tensor":
 
 def _leaves(tensors: "Iterable[Tensor]") -> "list[Tensor]":
     return [each.requires_grad_() for each in tensors]
-
-
-def _apart(ours: "list[Tensor]", theirs: "list[Tensor]") -> float:
-    """The largest difference."""
-    pairs = zip(ours, theirs, strict=True)
-    return max((one - other).abs().max().item() for one, other in pairs)

@@ -8,7 +8,6 @@ arXiv:1805.02867; Liu et al. 2023, arXiv:2310.01889).
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,21 +28,16 @@ Timed = Callable[[str, int, float], contextlib.AbstractContextManager]
 def paced(attention: Attention, pace: Pace) -> Timed:
     """Pairs at the stated pace."""
 
-    @contextlib.contextmanager
-    def taking(way: str, rank: int, num_pairs: float) -> Iterator[None]:
+    def taking(way: str, rank: int, num_pairs: float) -> contextlib.AbstractContextManager:
         factor = BACKWARD if way == "B" else 1.0
-        with torch.profiler.record_function(f"{way}{rank}"):
-            start_s = time.perf_counter()
-            yield
-            pace.finish(start_s, 1e3 * attention.pair_ms * num_pairs * factor)
+        return pace.taking(f"{way}{rank}", 1e3 * attention.pair_ms * num_pairs * factor)
 
     return taking
 
 
-@contextlib.contextmanager
-def unpaced(way: str, rank: int, num_pairs: float) -> Iterator[None]:
+def unpaced(way: str, rank: int, num_pairs: float) -> contextlib.AbstractContextManager:
     """As fast as it goes."""
-    yield
+    return contextlib.nullcontext()
 
 
 # --- a pair of pieces ---

@@ -30,6 +30,8 @@ def _attend(attention: Attention) -> dict:
     """One rank: the pass beside one process's, counted; then once more, paced and recorded."""
     import torch
 
+    from labkit.measure.apart import difference
+
     torch.set_num_threads(1)  # several ranks on few cores keep a pace only so
     torch.manual_seed(0)
     whole = _leaves(torch.randn(_shape(attention)) for _ in range(3))
@@ -40,8 +42,8 @@ def _attend(attention: Attention) -> dict:
     out, counts = _counted(mine, attention, upstream)
     wanted = [_share(each.grad, attention) for each in whole]
     return {
-        "output_difference": _apart([out], [_share(expected.detach(), attention)]),
-        "gradient_difference": _apart([each.grad for each in mine], wanted),
+        "output_difference": difference(out, _share(expected.detach(), attention)),
+        "gradient_difference": difference([each.grad for each in mine], wanted),
         **counts,
         **_paced(mine, attention, upstream),
     }
@@ -123,9 +125,3 @@ def _forward_whole(whole: "list[Tensor]", attention: Attention) -> "Tensor":
     from labkit.long_context import ulysses_run
 
     return ulysses_run.whole(*whole, attention)
-
-
-def _apart(ours: "list[Tensor]", theirs: "list[Tensor]") -> float:
-    """The largest difference."""
-    pairs = zip(ours, theirs, strict=True)
-    return max((one - other).abs().max().item() for one, other in pairs)

@@ -44,6 +44,14 @@ class Pace:
         overran = f"{self.num_overruns} of {self.num_actions} actions overran"
         return f"Pace({overran}, by {self.overrun_us:.0f} us in all)"
 
+    @contextlib.contextmanager
+    def taking(self, label: str, stated_us: float) -> Iterator[None]:
+        """Makes the block last ``stated_us``, under a label in a recording if there is one."""
+        with torch.profiler.record_function(label) if label else contextlib.nullcontext():
+            start_s = time.perf_counter()
+            yield
+            self.finish(start_s, stated_us)
+
     def finish(self, start_s: float, stated_us: float) -> None:
         """Sleeps until ``stated_us`` after ``start_s`` (a ``perf_counter`` reading) and counts an
         overrun."""
@@ -151,19 +159,10 @@ class Paced(nn.Module):
         }
         return _Stated.apply(self, inputs, torch.is_grad_enabled(), *taking.values())
 
-    @contextlib.contextmanager
-    def taking(self, kind: str, stated_us: float) -> Iterator[None]:
+    def taking(self, kind: str, stated_us: float) -> contextlib.AbstractContextManager:
         """Makes the block last ``stated_us``, under the label of its kind (F or B) if the module
         has a name."""
-        label = (
-            contextlib.nullcontext()
-            if self.name is None
-            else torch.profiler.record_function(kind + self.name)
-        )
-        with label:
-            start_s = time.perf_counter()
-            yield
-            self.pace.finish(start_s, stated_us)
+        return self.pace.taking("" if self.name is None else kind + self.name, stated_us)
 
 
 class _Stated(torch.autograd.Function):
