@@ -39,7 +39,7 @@ accelerated.Update(engine="ddp", accumulation=2).board()
 # %% [markdown] sections="8.2.1"
 # ## By hand
 #
-# A small model, its optimizer, and the data: 64 passages of our story.
+# A small model, its optimizer, and the data: 64 passages of our story. Below it the loop of one process, as you have written it many times. It goes once through the data, which is an *epoch*:
 
 
 # %%
@@ -48,10 +48,6 @@ def setup():
     net = model.Transformer(2, 32, 2, max_len=32)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-4)
     return net, optimizer, torch.utils.data.TensorDataset(*model.story_tokens(64, 32))
-
-
-# %% [markdown]
-# (AdamW divides by the size of a gradient; the larger `eps` keeps it from blowing up rounding where that is almost 0.) And here is the loop of one process, as you have written it many times. It goes once through the data, which is an *epoch*:
 
 
 # %%
@@ -66,7 +62,7 @@ def alone(batch_size):
 
 
 # %% [markdown]
-# For several [ranks](GLOSSARY.md#rank) we have to do three things by hand, as in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. (With a GPU for each rank, model and batches also have to go there by `.to(rank)`; `lab.launch` makes a rank's device the default, so they are there already.)
+# For several [ranks](GLOSSARY.md#rank) we have to do three things by hand, as in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. (In a script of your own, model and batches also go to the rank's GPU by `.to(rank)`; `lab.launch` has made it the default.)
 
 
 # %%
@@ -102,7 +98,7 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# (`find_device` is for machines without a GPU for each rank. Accelerate 1.15 looks for real GPUs and finds none, so we tell it of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to each rank. With real GPUs the line changes nothing.)
+# (`find_device` tells Accelerate of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU. With real GPUs the line changes nothing.)
 #
 # One process takes batches of 8. With two ranks, which batch size must each of them get, so that all three train the same model?
 
@@ -132,7 +128,7 @@ size.score(4)
 # - `with accelerator.accumulate(net)` counts the batches. In all but the last of an update it keeps DDP from sending, and makes `step` and `zero_grad` do nothing.
 # - `accelerator.sync_gradients` is True in that last batch.
 # - `clip_grad_norm_` shortens the whole gradient to a length of 0.5, if it is longer.
-# - `end_training` closes what Accelerate has opened. (Your own script needs no `if` there. Ours lets the notebook run the same file and look at the weights before closing.)
+# - `end_training` closes what Accelerate has opened. (Your own script needs no `if` there; ours lets the notebook look at the weights first.)
 
 # %%
 TRAIN = """
@@ -315,35 +311,6 @@ print(traps["no GPU, and not told"]["state"], runs["bf16"]["state"], sep="\n\n")
 # The code is, but the batch is not: with the same batch size four ranks make an update of 32 passages and not of 8. Look at the first row of the table above: it has 2 updates, one process has 8.
 #
 # </details>
-#
-# One more. The script may pass a setting to `Accelerator(...)`, and the launcher may set another. The launcher says bf16 and an accumulation of 2, the script fp32 and 4. The script's precision counts. And whose accumulation?
-
-# %%
-wins = lab.guess("the accumulation is set by", choices=("the script", "the launcher"))
-
-
-# %%
-import os
-
-
-def who_wins():
-    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
-    os.environ["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = "2"
-    accelerator = Accelerator(mixed_precision="no", gradient_accumulation_steps=4)
-    steps = accelerator.gradient_accumulation_steps
-    return {"precision": accelerator.mixed_precision, "accumulation": steps}
-
-
-# %%
-winner = lab.launch(who_wins, ranks=1)
-winner.table(title="The launcher says bf16 and 2, the script no and 4")
-
-# %%
-wins.score("the launcher" if winner[0]["accumulation"] == 2 else "the script")
-
-# %% [markdown]
-# The precision is the script's, the accumulation the launcher's. Nobody can remember that, so say each in one place only.
-
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
 #
@@ -446,36 +413,23 @@ samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
 
 
 # %%
-def deal(num_samples, batch_size=2, config=None):
-    accelerator = accelerated.accelerator(dataloader_config=config)
-    loader = torch.utils.data.DataLoader(range(num_samples), batch_size)
+def deal():
+    accelerator = accelerated.accelerator()
+    loader = torch.utils.data.DataLoader(range(10), batch_size=2)
     return [batch.tolist() for batch in accelerator.prepare(loader)]
 
 
 # %%
-dealt = lab.launch(deal, 10, ranks=4)
+dealt = lab.launch(deal, ranks=4)
 lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(dealt))
 
 # %%
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# Batches are dealt out in turn, one to each rank, and what is missing at the end is filled up with the first samples, so that all ranks take equally many steps. Two options change that:
-
-# %%
-from accelerate import DataLoaderConfiguration
-
-uneven = lab.launch(deal, 10, 2, DataLoaderConfiguration(even_batches=False), ranks=4)
-together = lab.launch(deal, 10, 8, DataLoaderConfiguration(split_batches=True), ranks=4)
-
-# %%
-lab.table(
-    {"rank": rank, "not filled up": uneven[rank], "split": together[rank]}
-    for rank in range(4)
-)
-
-# %% [markdown]
-# The first column is `even_batches=False`. Without filling up, ranks take different numbers of steps, and training needs `accelerator.join_uneven_inputs`: otherwise a rank waits for another that has finished. With `split_batches=True` (the second) the batch size is that of all ranks together: we asked for 8, and each of four ranks has 2. So the number of updates does not depend on the ranks any more. Does that cure the failure that this chapter opened with? Our script again, with a batch size of 8 on four ranks:
+# Batches are dealt out in turn, one to each rank, and what is missing at the end is filled up with the first samples, so that all ranks take equally many steps. (`even_batches=False` leaves the gaps. Then training needs `accelerator.join_uneven_inputs`, or a rank waits for another that has finished.)
+#
+# With the option `split_batches=True` the batch size is that of all ranks together, so the number of updates does not depend on the ranks any more. Does that cure the failure that this chapter opened with? Our script again, with a batch size of 8 on four ranks:
 
 # %%
 cured = folder / "cured.py"
@@ -487,8 +441,6 @@ beside_one(same_start | {"cured.py": way(4, "8", {}, cured)}, "updates")
 
 # %% [markdown]
 # It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12, to come).
-#
-# With `shuffle=True` all ranks shuffle alike, since rank 0 sends its generator's state around at the start of each epoch, so each sample is still dealt out once.
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
@@ -514,6 +466,8 @@ def rates(config=None):
 
 
 # %%
+from accelerate import DataLoaderConfiguration
+
 four = lab.launch(rates, ranks=4)[0]
 split_rates = lab.launch(rates, DataLoaderConfiguration(split_batches=True), ranks=4)[0]
 rate.score(four[2])
@@ -772,25 +726,7 @@ lab.table(
 #
 # </details>
 #
-# The other ranks do not wait for the one that writes, unless they are told to. Here the disk of the main process is slow, and then each rank looks for the file:
-
-
-# %%
-import time
-
-
-def write_and_look(path):
-    accelerator = accelerated.accelerator()
-    if accelerator.is_main_process:
-        time.sleep(0.3)  # a slow disk
-    accelerator.save({"step": 5}, path)  # the main process only
-    at_once = path.exists()
-    accelerator.wait_for_everyone()
-    return {"at once": at_once, "after waiting": path.exists()}
-
-
-# %%
-lab.launch(write_and_look, folder / "weights.bin", ranks=3)
+# The other ranks do not wait for the one that writes. If they need the file, call `accelerator.wait_for_everyone()` first.
 
 # %% [markdown]
 # ### To go on later

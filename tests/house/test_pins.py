@@ -20,7 +20,6 @@ PINS = {
         "a machine without GPUs is the subject",
     ),
     "notebooks/src/07_fsdp.py": (1, "loading is the subject: a whole model is read on the host"),
-    "notebooks/src/14_debugging.py": (1, "gloo is the subject: how it ends a late rank's run"),
 }
 """How often a file does, and why."""
 DECIDES = ("labkit/devices/", "labkit/launching/")
