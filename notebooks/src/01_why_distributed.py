@@ -29,7 +29,7 @@ lab.begin("en")
 planner.Need(model="LLaMA 7B").board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; in the rows below two cards share the bill, and chapter 06 tells how. Try a smaller card, then a smaller model. Does the longest part ever change its share?
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Try a smaller card, then a smaller model. Does the longest part ever change its share?
 #
 # **When you are done** you can write the bill of any model in your head, you know which of the five usual reasons for many cards are good ones, and you can say what each way to share the work would have to send.
 #
@@ -115,7 +115,7 @@ saved.score(16 - sum(held.values()))
 # %% [markdown] sections="8.1.1"
 # None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
 #
-# So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (The board has other recipes. SGD with momentum takes 12 bytes, and bf16 for everything takes 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
+# So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (With bf16 for everything it is 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
 #
 # ### A real engine holds the same
 #
@@ -233,7 +233,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count, a few statistics above the lines. Only the stored attention matrix grows with the length, so no fixed number is right for it; flash attention was invented to leave it out. The two LLaMA blocks differ in their norm alone, by 12 bytes, so what a block keeps depends on its operators, too. The boards use 34 for all models and call it an estimate.
+# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only the stored attention matrix grows with the length; flash attention was invented to leave it out. The two LLaMA blocks differ in their norm alone, by 12 bytes, so what a block keeps depends on its operators, too. The boards use 34 for all models and call it an estimate.
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
@@ -281,7 +281,7 @@ for each in timed:
 lab.table(rows, units={"reached": "share"})
 
 # %% [markdown]
-# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got: its [MFU](GLOSSARY.md#mfu). Chapter 18 asks where the rest went. (Published numbers and arithmetic: whatever else those hours were spent on is in them.)
+# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got: its [MFU](GLOSSARY.md#mfu). Chapter 18 asks where the rest went.
 #
 # ### 3. There is too much data
 #
@@ -412,9 +412,7 @@ fewest.score(min(sent, key=sent.get))
 planner.Strategy(strategy="layers").compare()
 
 # %% [markdown]
-# Look at the table under the second picture. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (Most of the 97.7 GB are the activations of 16 sequences.) It pays with idle time, and that is why chapter 08 cuts the batch into many pieces. The last picture is measured: a small model, trained so on four real ranks.
-#
-# One more thing to know: what data parallel sends is the same whatever the batch is; what model parallel sends grows with it.
+# Look at the table under the second picture. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (Most of its 97.7 GB are the activations of 16 sequences.) It pays with idle time, and that is why chapter 08 cuts the batch into many pieces. And what it sends grows with the batch, while data parallel always sends the same. (The last picture is measured: a small model, trained so on four real ranks.)
 #
 # <details><summary>A fifth way, cutting every layer: does it send less?</summary>
 #
@@ -427,7 +425,7 @@ planner.Strategy(strategy="layers").compare()
 # %% [markdown] sections="10.1.3"
 # ## Who talks to whom
 #
-# To average gradients, ranks can be connected in several ways. With a **parameter server** one rank collects and answers. In a **ring** each talks to its two neighbours. **Hierarchical** means first inside a machine, then between machines. Here are two machines with four ranks each; S is the size of the gradients:
+# To average gradients, ranks can be connected in several ways. Here are two machines with four ranks each; S is the size of the gradients. With a **parameter server** one rank collects and answers. In a **ring** each talks to its two neighbours. **Hierarchical** means first inside a machine, then between machines:
 
 # %%
 plans = {
@@ -438,9 +436,7 @@ plans = {
 lab.show(planner.architectures(plans, 4))
 
 # %% [markdown] sections="10.1.2, 10.1.3"
-# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). All ranks together send the same each time, $2(N-1)S$, which is 14 S here: the part of every other rank has to be added once, and the sum has to come back once. What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least.
-#
-# Chapter 02 runs these plans on real ranks, lets them race, and proves that nothing sends less where only ranks add.
+# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). All ranks together send the same each time, $2(N-1)S$, which is 14 S here. What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least. Chapter 02 lets them race on real ranks, and proves that nothing sends less where only ranks add.
 #
 # <details><summary>More: three other ways</summary>
 #
@@ -483,7 +479,7 @@ check.hint("traffic")
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
 #
-# Rules of thumb go by size: one card below so many billions, sharding above. But the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence on each card of 80 GB, how many cards does each model need?
+# Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence on each card of 80 GB, how many cards does each model need?
 
 # %%
 rows = []
@@ -516,7 +512,7 @@ lab.table(rows)
 #
 # </details>
 #
-# So our 7 B model does not fit on one card. Two would hold it, says the table; we take eight, one machine, because we want it to be quick, too. Look at how much is missing on the left, and left over on the right. This card will come back at the end of many chapters. Its numbers are predicted, from the constants that its title names, and chapter 18 tells how far to trust them:
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine, because we want it to be quick, too. Look at how much is missing on the left, and left over on the right. This card will come back in many chapters. Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)

@@ -31,9 +31,9 @@ collectives.Six(ranks=4)
 #
 # **When you are done** you can
 #
-# - say what each of the six does, what it is used for, and how many bytes it must send;
+# - say what each of the six does, what it is for, and how many bytes it must send;
 # - write an all-reduce from `send` and `recv`, and know why no other sends less;
-# - predict how long a collective takes, from two numbers that you have measured.
+# - predict how long a collective takes, from two numbers.
 
 # %% [markdown] sections="8.9.1"
 # ## The six, on real ranks
@@ -185,7 +185,7 @@ lab.launch(own_chunk, ranks=4)
 #
 # ### The cure is one index
 #
-# In step s, rank r sends chunk $(r - s) \bmod N$, which is the one it has just added to. (s counts from 0; in step 0 it is the rank's own chunk.) Follow chunk 0: rank 0's share goes to rank 1, which adds its own and sends the sum on to rank 2, and so on. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
+# In step s, rank r sends chunk $(r - s) \bmod N$: in step 0 its own, and then the one it has just added to. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
 
 
 # %%
@@ -203,7 +203,7 @@ def ring(tensor):
 
 
 # %% [markdown]
-# Let us walk through it. Move the step from 0 to 6. The colour is now the chunk; the fuller a box, the more ranks' contributions it holds; the arrows carry the chunk that travels. (The same board has every collective and algorithm of this chapter. It numbers the chunks so that rank r ends the first half with chunk r; our function ends it with chunk r + 1.)
+# Let us walk through it. Move the step from 0 to 6, and follow one chunk. The colour is now the chunk; the fuller a box, the more ranks' contributions it holds. (This board ends the first half with chunk r on rank r; our function with chunk r + 1.)
 
 # %%
 collectives.Call(collective="all_reduce", algorithm="ring", ranks=4).board()
@@ -325,7 +325,7 @@ server = collectives.Call(algorithm="parameter_server", num_bytes=1.6e6, network
 server.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (If the badge says *overran*, your machine was busy, and some message took longer than its link states.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
+# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (*Overran* says that your machine was busy, and some message took longer than its link states.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
 
 # %%
 server.but(algorithm="ring").compare()
@@ -376,7 +376,7 @@ lab.curves(
 grows.score(latency["ring"].line[64] / latency["ring"].line[2])
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# Lines are predicted, dots are measured on paced links. A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send. So its time grows with the number of ranks: 126 steps on 64 of them, and 2 on two. A tree has $2\lceil\log_2 N\rceil$ steps, which grow only with the logarithm. What is optimal about a ring is therefore its *bandwidth*, and the price is its *latency*. That is why NCCL got trees, in version 2.4, for large clusters.
+# A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send: 126 steps on 64 ranks, and 2 on two. A tree has only $2\lceil\log_2 N\rceil$ steps. What is optimal about a ring is therefore its *bandwidth*, and the price is its *latency*. That is why NCCL got trees, in version 2.4, for large clusters.
 #
 # <details><summary>Erratum 8.3.2: the ring has a "low latency", hence it suits "large-scale training"</summary>
 #
@@ -422,7 +422,7 @@ lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
 # %% [markdown]
 # Look for the lowest line: first it is the tree, from about 0.35 MB the double tree, from about 5 MB the ring. The double tree has far fewer steps than a ring, and unlike a tree it keeps almost every rank sending and receiving.
 #
-# What does your cluster choose? Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On NVSwitches of the third generation or later there is one more way, NVLS: the switch itself adds. A rank then sends its buffer once and receives the sum once, S instead of $2\frac{N-1}{N}S$.
+# What does your cluster choose? Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On newer NVSwitches there is one more way, NVLS: the switch itself adds, and a rank sends S instead of $2\frac{N-1}{N}S$.
 #
 # <details><summary>Erratum 19.1.2: "usually trees below 256 kB, rings above"</summary>
 #
@@ -458,7 +458,7 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 winner.score(min(race.line, key=race.line.get))
 
 # %% [markdown]
-# The hierarchical way should be the fastest. (Its messages take only a few milliseconds, so on a busy machine they are easily late.) A ring has to cross in every one of its six steps, and so it always waits for the slow link, even in the best order of ranks. The hierarchical way adds inside the islands first. Therefore only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan.
+# The hierarchical way should be the fastest. A ring has to cross in every one of its six steps, so it always waits for the slow link. The hierarchical way adds inside the islands first, so only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan.
 #
 # <details><summary>Erratum 19.1.1: NVLink "600 GB/s", PCIe "64 GB/s", and two groups of four GPUs</summary>
 #
@@ -507,7 +507,7 @@ lab.table(
 # %% [markdown]
 # ## When is it worth it?
 #
-# You will rarely write a collective yourself. But you choose which one is called, on which ranks, and on how many bytes at once. Take three rules with you:
+# You will rarely write a collective yourself, but you choose which one is called. Take three rules with you:
 #
 # - Few large messages beat many small ones, since each pays $\alpha$. Chapter 03 collects gradients into buckets for that reason.
 # - A reduce-scatter costs half of an all-reduce. ZeRO and FSDP (chapters 06 and 07) live on that.
