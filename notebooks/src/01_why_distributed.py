@@ -237,7 +237,7 @@ lab.curves(
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as on a CPU, and its input in 16 bits, 2 bytes, if it is one.
+# (The dots of all kinds include a few statistics; hence 34.2 and not 34.) No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as on a CPU, and its input in 16 bits, 2 bytes, if it is one.
 #
 # </details>
 #
@@ -512,7 +512,7 @@ lab.table(rows)
 #
 # </details>
 #
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine, because we want it to be quick, too. Look at how much is missing on the left, and left over on the right. This card will come back in many chapters. Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine, because we want it to be quick, too. Look at how much is missing on the left, and left over on the right. This card will come back in many chapters. (It says 120 GB where the first picture had 116, because it also counts the logits and what a process takes for itself.) Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)

@@ -170,7 +170,7 @@ def third_step(name):
         with traffic.count() as counted:
             model.loss(run(tokens), targets).backward()
             WAYS[name]([weight.grad for weight in net.parameters()])
-    grads = {name: weight.grad for name, weight in net.named_parameters()}
+    grads = {part: weight.grad for part, weight in net.named_parameters()}
     num_calls = counted.calls["all_reduce"]
     return grads, {"all-reduces": num_calls, "wire_bytes": counted.sent_bytes}
 
@@ -412,9 +412,11 @@ lab.table(
 # %% [markdown]
 # Seven of ten are right, so only the last row tells the truth. So to evaluate, let shares be uneven, call `ddp.module` and not `ddp` (the wrapper's forward may communicate), and all-reduce two numbers at the end, (correct, count).
 #
+# (Boxes like the next one correct a textbook and its demo project; skip them if you know neither.)
+#
 # <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
 #
-# (Boxes like this one correct a textbook and its demo project; skip them if you know neither.) That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
+# That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
 #
 # </details>
 
