@@ -77,6 +77,8 @@ lab.table(
 scattered.score(str(run[2]["reduce_scatter"][0]))
 
 # %% [markdown] sections="8.9.1"
+# The table, line by line:
+#
 # - **Broadcast**: all have what rank 0 brought, such as the weights at the start.
 # - **Reduce**: rank 0, the *root*, has the sum. On the others stands whatever the library left there.
 # - **All-reduce**: all have the sum. These are the gradients of data parallelism (chapter 03).
@@ -312,7 +314,7 @@ scattering.score(counts["reduce_scatter"][1] / 1e6)
 #
 # Back to the eight seconds. A [parameter server](GLOSSARY.md#parameter-server) is the idea of the beginning: all send to rank 0, which adds up and sends the sum back.
 #
-# On one machine there is no slow link to be seen. That is why we use **[paced links](GLOSSARY.md#paced-links)** here: every real message takes the time that its link states, 10 ms, and 10 ms more for every megabyte. Processes, messages and their order are real, the speed of the link is stated. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$.
+# On one machine there is no slow link to be seen. That is why we use **[paced links](GLOSSARY.md#paced-links)** here: every real message takes the time that its link states, 10 ms, and 10 ms more for every megabyte. Processes, messages and their order are real; the speed of the link is stated. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$.
 #
 # **Guess**: four ranks, 1.6 MB. By prediction, how many times as long as the ring does the server take?
 
