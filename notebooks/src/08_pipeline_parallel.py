@@ -47,7 +47,7 @@ def two_stages():
     tokens, targets = model.story_tokens(8, 64)
     received = torch.empty(8, 64, 128)  # sequences, tokens, width
     warm = stage(received if rank else tokens)  # warm-up: a first call is slow
-    torch.autograd.grad(warm.sum(), list(stage.parameters()))
+    torch.autograd.grad(warm, list(stage.parameters()), torch.ones_like(warm))
     dist.barrier()
     if rank == 0:
         with record_function("0F0"):
@@ -437,12 +437,14 @@ def deepspeed_pipeline(config, method="parameters"):
     commands = TrainSchedule(micro_batches=8, stages=4, stage_id=dist.get_rank())
     names = [command.name for step in commands for command in step]
     order = [name[0] for name in names if name in ("ForwardPass", "BackwardPass")]
-    return {"losses": losses, "order": "".join(order), "cuts": list(net.parts)}
+    told = {"first loss": losses[0], "second loss": losses[1]}
+    return {"rank": dist.get_rank(), **told, "order": "".join(order), "cuts": net.parts}
 
 
 # %%
 config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8}
-lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
+by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
+lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
 # The losses are torch's, to rounding. Read *order* from the last rank, one forward and one backward in turn, up to the first, which has three forwards more to begin with: 1F1B. *Cuts* says at which of the six layers (embedding, four blocks, head) each stage begins.
@@ -463,7 +465,7 @@ lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 #
 # <details><summary>Erratum 8.6.2: how to cut, in the JSON configuration</summary>
 #
-# The textbook writes `partition_method` into the JSON. There it changes nothing: DeepSpeed does what it does by default, which is to balance the number of *parameters*. Run it: `lab.launch(deepspeed_pipeline, config | {"pipeline": {"partition_method": "uniform"}}, ranks=4)` has other cuts than the table above, and the same as without that entry.
+# The textbook writes `partition_method` into the JSON. There it changes nothing: DeepSpeed does what it does by default, which is to balance the number of *parameters*. Run it: `lab.table(list(lab.launch(deepspeed_pipeline, config | {"pipeline": {"partition_method": "uniform"}}, ranks=4)))` has other cuts than the table above, and the same as without that entry.
 #
 # </details>
 #
