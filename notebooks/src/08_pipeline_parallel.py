@@ -206,7 +206,7 @@ check.hint("real_pipeline")
 # %% [markdown] sections="8.6.1"
 # ### Look closer
 #
-# The trace viewer shows both timelines of GPipe with every message. Click one, and an arrow shows who receives it. (Don't read a duration into a send that nobody waits for: it is drawn until torch next looks whether it has arrived.)
+# The trace viewer shows both timelines of GPipe with every message. Click one, and an arrow shows who receives it. (A send that nobody waits for is drawn until torch next looks whether it has arrived, so it has no duration to read.)
 #
 # In the lower half rank 0 waits a little before some of its backwards. Take the widest such gap after B0. Which message ends it, and had rank 1 finished that backward late, or only sent it late?
 
@@ -354,7 +354,7 @@ units = {"predicted": "share", "measured": "share", "activations": "bytes"}
 lab.table(rows, units=units, title="Bubble, and activations of the fullest rank")
 
 # %% [markdown]
-# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B. The measured bubbles are larger, and a schedule that cuts finer tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, and there is work between any two. Is ZBV free, then? It sends twice as many messages as 1F1B, and it needs F, I and W of about the same length, which our stated times grant it.
+# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B. The measured bubbles are larger, and a schedule that cuts finer tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, and there is work between any two. (ZBV is not free: it sends twice as many messages as 1F1B, and needs F, I and W of about the same length.)
 #
 # ### Turn the knobs
 #
@@ -526,7 +526,7 @@ gaps = {"a flush every 4": apart(flushed, 4), "never a flush": apart(endless)}
 lab.bars(gaps, title="Largest difference of a loss from one process")
 
 # %% [markdown]
-# With a flush there is no difference but rounding, and Megatron's paper keeps the flush for its sake. Without one the losses are others. Eight microbatches can't show whether they are worse, but the guarantee is lost: gradients that are later, or a larger learning rate, can make training worse, as the asynchronous workers of chapter 03 showed.
+# With a flush there is no difference but rounding, and Megatron's paper keeps the flush for its sake. Without one the losses are others. Eight microbatches can't show whether they are worse, but the guarantee is lost: later gradients or a larger learning rate can make training worse (chapter 03's asynchronous workers).
 #
 # So two methods go by the name 1F1B. With flushes: the bubble of GPipe, less memory, one version of the weights, an exact result. Without: no bubble once the pipeline is full, $p-s$ versions, stale gradients.
 
@@ -675,7 +675,7 @@ check.chart_fault(my_fault)
 #
 # - A pipeline waits while it fills and while it drains: $(p-1)/(m+p-1)$ of total time for GPipe and for 1F1B, $(p-1)/p$ for one microbatch at a time.
 # - 1F1B keeps $\min(m, p-r)$ microbatches on rank r instead of m. Smaller stages (interleaving) and a backward in two parts (zero bubble) are what shrinks the bubble.
-# - PipeDream never flushes: no bubble once full, several versions of the weights, stale gradients.
+# - PipeDream never flushes: no bubble once full, stale gradients.
 # - A pipeline sends little, so it is worth most where links are slow and microbatches are many.
 #
 # **Words:** [stage](GLOSSARY.md#stage), [microbatch](GLOSSARY.md#microbatch), [schedule](GLOSSARY.md#schedule), [bubble](GLOSSARY.md#bubble), [1F1B](GLOSSARY.md#1f1b), [flush](GLOSSARY.md#flush), [paced](GLOSSARY.md#paced).

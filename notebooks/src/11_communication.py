@@ -216,7 +216,7 @@ lab.bars(off, unit="ratio", title="Largest error, over the largest right gradien
 
 # %% [markdown]
 # - **Never reduced.** Every rank keeps its own gradients and trains a model of its own.
-# - **Reduced each time.** What has been summed once is summed again in the next round, so the result is several times too large.
+# - **Reduced each time.** What has been summed once is summed again in the next round.
 # - **Reduced and divided each time.** This is right, because the mean of what is already equal doesn't change it. But it sends four times as much as necessary.
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
@@ -260,7 +260,7 @@ lab.sweep(two_layers, accumulate=[1, 2, 4, 8], run=[1, 4], each="microbatch")
 #
 # ### What it costs
 #
-# m microbatches are one large batch: fewer updates, each from a better estimate. `compressed_run.launch` trains a small transformer on two ranks, here on the same 64 microbatches each time. What happens to the loss if m grows, and what if the learning rate grows with it?
+# m microbatches are one large batch: fewer updates. `compressed_run.launch` trains a small transformer on two ranks, on the same 64 microbatches each time. What happens to the loss if m grows, and what if the learning rate grows with it?
 
 
 # %%
@@ -297,7 +297,7 @@ ends_at(8, 8 * 0.3)
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients. Of each way to make them smaller we ask three things: do fewer bytes really leave, does training bear it, and is it faster in the end?
+# Two thirds of our 71 seconds are gradients. Of each way to make them smaller we ask: do fewer bytes really leave, does training bear it, and is it faster in the end?
 #
 # DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library has it as `fp16_compress_hook`):
 
@@ -447,7 +447,7 @@ lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 # %% [markdown] sections="19.2.2b"
 # ### Exercise 2. Lose nothing
 #
-# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient. Then what was sent and what is kept always make up all gradients; some of it is merely late.
+# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient. So nothing is lost; some of it is merely late.
 #
 # Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory to be handed to your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
 
@@ -488,7 +488,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (The two bits travelled as bytes. Packed, they would lie at a quarter of that, still right of top-1 %.) There is a pattern: what drops small values in every step and never makes up for it stays behind. What makes up for it later, or drops them by lot, does not.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (Two bits, packed, would lie at a quarter of their bytes, still right of top-1 %.) What drops small values in every step and never makes up for it stays behind; what makes up for it later, or drops them by lot, does not.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -539,7 +539,7 @@ title = "Pays if the link is slower than this, GB/s"
 lab.bars(pays, title=title, marks={"the bill": 0.5, "10 Gbit/s": 1.25})
 
 # %% [markdown]
-# A bar that ends left of a dashed line does not pay at that speed: the link would have sent the saved bytes sooner than one core compresses them. (The right line is our 10 Gbit/s at full speed, the left one what the bill counts on. Only fp16 is unpacked here, so we counted generously.) A GPU compresses much faster than one core, so measure where you train. And if a message is hidden already, making it smaller saves no time.
+# A bar that ends left of a dashed line does not pay at that speed. (The right line is our 10 Gbit/s at full speed, the left one what the bill counts on. Only fp16 is unpacked here, so we counted generously.) A GPU compresses much faster than one core, so measure where you train. And if a message is hidden already, making it smaller saves no time.
 #
 # Now the bill. Compression shrinks the gradients alone. ZeRO 1 only reduce-scatters them, so an all-to-all straight to the rank that adds them up will do, and 8 bits are a quarter. What is left of the 74 seconds?
 
@@ -660,7 +660,7 @@ lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 planner.card(small, small.but(batch=1024))
 
 # %% [markdown]
-# So there is an order: overlap first, because it is free; accumulate as far as the training allows; then see who shares your cables, and what better ones cost; and compress if the link is still the slowest part.
+# So there is an order: overlap first, because it is free; accumulate as far as the training allows; then look at your cables; and compress if the link is still the slowest part.
 #
 # In practice gradients are often sent in bf16 already (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`; DDP's hooks do not work with FSDP). Hybrid sharding keeps the many messages of FSDP inside a machine. And where links are really slow, between sites say, people send seldom: Local SGD and its descendants, DiLoCo among them.
 
@@ -713,8 +713,7 @@ check.experiment(my_experiment)
 # - Accumulation divides messages and bytes per sample by m. It is a larger batch, with fewer updates.
 # - Bytes are saved only when fewer are sent: a dense tensor full of zeros saves nothing. Gathered messages grow with the number of ranks.
 # - Error feedback makes a biased compression converge; stochastic rounding has no bias to begin with.
-# - On a shared cable the order decides: cross it as rarely as you can.
-# - Compression pays on slow links, and bytes are not time. Measure first.
+# - On a shared cable the order decides. Compression pays on slow links, and bytes are not time: measure first.
 #
 # **Words:** [exposed communication](GLOSSARY.md#exposed-communication), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [communication hook](GLOSSARY.md#communication-hook), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [straggler](GLOSSARY.md#straggler), [paced links](GLOSSARY.md#paced-links).
 #

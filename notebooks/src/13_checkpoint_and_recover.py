@@ -52,6 +52,7 @@ def warm_up(step):
     return min(1.0, 0.1 + 0.09 * step)
 
 
+# %%
 def start():
     """Model, optimizer and learning rate of a new run."""
     torch.manual_seed(dist.get_rank())  # DDP gives rank 0's weights to all
@@ -87,6 +88,7 @@ def save(file, **parts):
     torch.save({name: part.state_dict() for name, part in parts.items()}, file)
 
 
+# %%
 def load(file, **parts):
     for name, state in torch.load(file).items():
         parts[name].load_state_dict(state)
@@ -143,11 +145,11 @@ class RandomNumbers:
         self.of.set_rng_state(state)
 
 
+# %%
 def with_random_numbers(folder):
     return by_hand(folder, random_numbers=RandomNumbers())
 
 
-# %%
 losses = lab.launch(with_random_numbers, FOLDER, ranks=2)[1]
 losses["undisturbed"] == losses["from the file"]
 
@@ -598,6 +600,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import state_dict
 
 
+# %%
 def state_of(net, optimizer, **options):
     options = state_dict.StateDictOptions(**options)
     weights, moments = state_dict.get_state_dict(net, optimizer, options=options)
