@@ -67,7 +67,7 @@ for name, dtype in FORMATS.items():
 lab.table(rows)
 
 # %% [markdown]
-# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and mantissa: e4m3 has more digits, e5m2 the range of fp16. The smallest numbers of a format lie in the flat part of its line. They are the *subnormals*, which lose digits as they get smaller.
+# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and mantissa: e4m3 has more digits, e5m2 the range of fp16.
 #
 # Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in bf16?
 
@@ -237,7 +237,7 @@ lab.curves(measured=errors, **axes, at=ideal, title="A gradient, rounded with a 
 # %% [markdown]
 # The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. bf16 needs no window.
 #
-# Gradients differ more in size than weights do, so they were given the wider window, e5m2, and weights and activations e4m3. (Recipes of today often take e4m3 for all three, with a scale for each block of numbers.) Only the inputs of a product are in fp8; tensor cores sum in fp32. torchao and Transformer Engine do all this for you.
+# Gradients differ more in size than weights do, so they were given the wider window, e5m2, and weights and activations e4m3. Only the inputs of a product are in fp8; tensor cores sum in fp32. torchao and Transformer Engine do all this for you.
 
 # %% [markdown] sections="S3"
 # ## autocast
@@ -368,7 +368,7 @@ axes = {"x": "loss scale", "y": "error", "log_x": True, "log_y": True, "joined":
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do: so with a larger batch the left end of the window moves to the right. At the right dashed line some gradients are infinite. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. bf16 needs none of it.
+# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do: so with a larger batch the left end of the window moves to the right. At the right dashed line some gradients are infinite. Nobody knows the window beforehand, so `GradScaler` finds the scale by trying: it doubles it after 2000 good steps, halves it when an infinity turns up, and throws that step away. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
@@ -485,7 +485,7 @@ check.hint("scaled_step")
 #
 # ## Accumulation: the big batch in small pieces
 #
-# Now memory, in two ways that ought to change no result. The first is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A backward *adds* to `.grad`. So we can take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, with each loss divided by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
+# Now memory, in two ways that ought to change no result. A backward *adds* to `.grad`. So in [gradient accumulation](GLOSSARY.md#gradient-accumulation) we take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, divide each loss by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
 
 # %%
 import contextlib
@@ -725,7 +725,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `keep` climbs through the forward, block by block, up to its summit, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it is over at 8, and all to the right of it is backward. There each block in its turn, the last one first, is there in full for a moment. The first of these teeth is the highest, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
+# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it is over at 8. In its backward each block in its turn, the last one first, is there in full for a moment. The first of these teeth is the highest, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -800,10 +800,6 @@ lab.table(rows)
 # %% [markdown] sections="S4, 19.4.2"
 # Ours calls `backward` inside a `backward`. That is called *reentrant*; torch's old way does the same, and has the same fault. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
 #
-# ### The price
-#
-# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed. Three wide blocks, with and without, in turn, in time on the processor. What is the ratio?
-#
 # <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
 #
 # The section leaves the keyword out, and its input is data. Without the keyword torch takes the reentrant way, with a warning that it should be given: `layers_with_gradient(checkpoint)` is 1 of 5.
@@ -815,6 +811,10 @@ lab.table(rows)
 # That is the answer of Chen et al. for a chain in which a layer keeps as much as its input. A transformer's block keeps some 16 times its input, so the best segment is $\sqrt{L \cdot input / block}$ blocks, a quarter of $\sqrt L$. Run it: `(32 * batch.nbytes / kept_by(chain[0], batch)) ** 0.5` is below two, so up to some 32 blocks it is best to recompute each alone.
 #
 # </details>
+#
+# ### The price
+#
+# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed. Three wide blocks, with and without, in turn, in time on the processor. What is the ratio?
 
 # %%
 ratio = lab.guess("a step with all three recomputed, over none", unit="ratio")

@@ -430,7 +430,7 @@ lab.table({"stage": name, "losses_apart": apart} for name, apart in alike.items(
 lab.launch(lambda: zero3(1)[0], record=True).timeline()
 
 # %% [markdown]
-# Read it from the left (the very first gather may lie before the picture begins). Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. What lies to the right of the last reduction is the end of the step, and the update has no box here. Where does the time go before that? A large part is *idle*: a rank waits for Python between two operators, and for the other rank. On a large model the work outweighs this, and the next layer is gathered while this one computes. That is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU it says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
+# Read it from the left (the very first gather may lie before the picture begins). Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. A large part is *idle*: a rank waits for Python between two operators, and for the other rank. On a large model the work outweighs this, and the next layer is gathered while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU it says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -517,7 +517,7 @@ lab.table(
 #
 # *The second half. A good place for a pause.*
 #
-# You have written ZeRO; in real life [DeepSpeed](https://www.deepspeed.ai/) does it for you. It takes the model and a configuration, and gives back an *engine*. (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.)
+# In real life [DeepSpeed](https://www.deepspeed.ai/) does it for you. It takes the model and a configuration, and gives back an *engine*. (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.)
 
 # %%
 KEEP_NOTHING = {
@@ -539,7 +539,7 @@ def config(stage, accumulate=1, **zero):
 
 
 # %% [markdown]
-# `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates, and forgets the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation), where several microbatches add up their gradients before one update, both are called for each microbatch, and DeepSpeed knows which is the last.
+# `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates, and forgets the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch, and DeepSpeed knows which is the last.
 
 
 # %%
@@ -706,7 +706,9 @@ typo.score(rows[3]["stage"])
 # %% [markdown] sections="8.5.2, D-train"
 # ## The launchers
 #
-# In a script of your own you start ranks by `deepspeed train.py --deepspeed_config FILE`. The script asks for the file like this:
+# A script of your own is started by `deepspeed train.py --deepspeed_config FILE`, or by `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
+#
+# <details><summary>More: how the script asks for the file</summary>
 #
 # ```python
 # parser = argparse.ArgumentParser()
@@ -715,7 +717,9 @@ typo.score(rows[3]["stage"])
 # engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
 # ```
 #
-# (Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front.) `accelerate launch` (chapter 04) starts the same ranks, if its own file says `distributed_type: DEEPSPEED`.
+# Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
+#
+# </details>
 
 # %% [markdown] sections="8.5.2"
 # ### The Hugging Face Trainer
@@ -953,36 +957,6 @@ check.same_training(my_config)
 
 # %%
 check.hint("same_training")
-
-# %% [markdown]
-# ### 4. Cut evenly (if you like layouts)
-#
-# DeepSpeed does not cut each weight by itself. It lays all tensors end to end and cuts that long line into N pieces of one length (the last may be shorter, or empty). Which slices of which tensors does each rank keep? Return a list per rank of `(tensor, start, stop)`, where `tensor` is a number and the others count in that tensor. A wrong answer is drawn.
-
-
-# %%
-def my_cut(sizes, num_ranks):
-    """For each rank a list of (tensor, start, stop)."""
-    ### BEGIN SOLUTION
-    share = -(-sum(sizes) // num_ranks)
-    layout = [[] for _ in range(num_ranks)]
-    first = 0
-    for tensor, size in enumerate(sizes):
-        for rank in range(num_ranks):
-            start = max(rank * share - first, 0)
-            stop = min((rank + 1) * share - first, size)
-            if start < stop:
-                layout[rank].append((tensor, start, stop))
-        first += size
-    return layout
-    ### END SOLUTION
-
-
-# %%
-check.cut_evenly(my_cut)
-
-# %%
-check.hint("cut_evenly")
 
 # %% [markdown]
 # ## Summary

@@ -104,7 +104,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# Now a layer. We lay its parameters one after another in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters. In the forward the layer works on views into the gathered tensor.
+# Now a layer. We lay its parameters one after another in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters.
 
 
 # %%
@@ -190,14 +190,20 @@ def train(unit, num_steps=3):
 
 # %%
 RANKS = 3
-units = {"Kept": Kept, "Freed": Freed, "DDP": None}
-runs = {name: lab.launch(train, unit, ranks=RANKS) for name, unit in units.items()}
+UNITS = {"Kept": Kept, "Freed": Freed, "DDP": None}
+
+
+def train_all():
+    return {name: train(unit) for name, unit in UNITS.items()}
+
+
+runs = lab.launch(train_all, ranks=RANKS)
 
 
 def distance(name):
     """The largest difference between the joined slices of a run and DDP's weights."""
-    right = runs["DDP"][0][0]
-    slices = zip(*(weights for weights, *_ in runs[name]))
+    right = runs[0]["DDP"][0]
+    slices = zip(*(run[name][0] for run in runs))
     whole = [torch.cat(mine)[: len(true)] for mine, true in zip(slices, right)]
     return (torch.cat(whole) - torch.cat(right)).abs().max().item()
 
@@ -212,7 +218,7 @@ lab.table(
 # Rounding, no more. And the memory?
 
 # %%
-peaks = {name: run[0][1].totals for name, run in runs.items()}
+peaks = {name: found[1].totals for name, found in runs[0].items()}
 lab.curves(
     measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
     x="moment: forwards 0 to 5, then backwards",
@@ -291,7 +297,7 @@ def ring_bytes(payload, ranks):
     return gathered + scattered + reduced
 
 
-counts = {name: run[0][2] for name, run in runs.items()}
+counts = {name: found[2] for name, found in runs[0].items()}
 sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
 ratio.score(sent["Freed"] / sent["DDP"])
 
@@ -307,7 +313,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# The [payload](GLOSSARY.md#payload) is what was handed to the collectives, turned into what a *ring* sends for it. By that count FSDP sends 1.5 times as much, and `Kept` as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. The [wire](GLOSSARY.md#wire) is what really left the process (counted on Linux, over TCP). Why is it more? [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
+# The [payload](GLOSSARY.md#payload) is what was handed to the collectives, turned into what a *ring* sends for it. By that count FSDP sends 1.5 times as much, and `Kept` as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. The [wire](GLOSSARY.md#wire) is what really left the process (counted on Linux). It is more, because [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
 #
 # ## `fully_shard`
 #
@@ -342,7 +348,7 @@ plain = lab.launch(fsdp_step, record=True).timeline()
 fsdp.by_layer(plain)
 
 # %% [markdown]
-# A rank's upper row is what it computes, the thin row below is its messages. Hatched is waiting, because layers as small as these are computed faster than messages are handled. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it? (The boxes of messages are too narrow for their names.)
+# A rank's upper row is what it computes, the thin row below is its messages. Hatched is waiting. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it? (The boxes of messages are too narrow for their names.)
 
 # %%
 when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
@@ -363,7 +369,7 @@ lab.table([("rank 0", " ".join(moves))], heads=["", "order"])
 #
 # ### Messages that hide
 #
-# A layer that is there early buys time under which its message can [hide](GLOSSARY.md#overlap-to-hide-communication), if it runs beside the computation. With gloo none does: the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work on the GPU that runs beside others. So `g3` lies under `F2` even in the plain order. Here is the order that we have just measured, replayed on two queues. It is simulated, with durations of a block of our 7 B model: 8 ms for a forward of 4,096 tokens, 2 ms for a message at 200 GB/s.
+# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation that runs beside it. With gloo none does: the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work on the GPU that runs beside others. So `g3` lies under `F2` even in the plain order. Here is the order that we have just measured, replayed on two queues. It is simulated, with durations of a block of our 7 B model: 8 ms for a forward of 4,096 tokens, 2 ms for a message at 200 GB/s.
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=2_000)
@@ -395,7 +401,7 @@ fsdp.replay(moves, forward_us=8_000, message_us=16_000)
 # Each call of `fully_shard` makes its module a **[unit](GLOSSARY.md#unit)**: all of its parameters that no inner call has taken before. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last. Here is a model of eight layers (an embedding, six blocks and a head), wrapped in four ways. Which one has the lowest peak?
 
 # %%
-UNITS = {
+WRAPS = {
     "the root alone": lambda net: [],
     "pairs of layers": lambda net: [
         list(net.layers[i : i + 2]) for i in range(0, 8, 2)
@@ -407,7 +413,7 @@ UNITS = {
 
 def in_units(way):
     net = model.Transformer(6, 64, 4, max_len=32)
-    for unit in [*UNITS[way](net), net]:
+    for unit in [*WRAPS[way](net), net]:
         fully_shard(unit)
     return net
 
@@ -425,11 +431,11 @@ def one_step(build, *how, sequences=1):
 
 
 def in_each():
-    return {way: one_step(in_units, way) for way in UNITS}
+    return {way: one_step(in_units, way) for way in WRAPS}
 
 
 # %%
-leanest = lab.guess("the way with the lowest peak", choices=tuple(UNITS))
+leanest = lab.guess("the way with the lowest peak", choices=tuple(WRAPS))
 
 # %%
 found = lab.launch(in_each)[0]
@@ -526,9 +532,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.2, S6"
-# Messages in 16 bit halve, and the slices that a rank holds stay fp32. (A rank hands its slice in twice, so fp32 gathers twice as much as it holds.) The gathered layer and the activations halve as well.
-#
-# In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. `off` is how far the gradient is from that of fp32. With many ranks the sum is safer in fp32, so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
+# Messages in 16 bit halve, and the slices that a rank holds stay fp32. The gathered layer and the activations halve as well. In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. `off` is how far the gradient is from that of fp32. With many ranks the sum is safer in fp32, so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
 #
 # <details><summary>Erratum S6: fp16 without a loss scale</summary>
 #
@@ -595,7 +599,7 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 # %% [markdown] sections="8.4.2, S6"
 # - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06. Take it when not even the whole 16-bit weights fit on a card.
 # - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well. If the 16-bit weights fit on each card beside its part of the states, it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
-# - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine. (*In a group* is what a rank sends to those with whom it shards: for FULL_SHARD all four, slow links included.)
+# - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine. (*In a group* is what a rank sends to those with whom it shards.)
 # - **NO_SHARD** is DDP, and right if everything fits on each card.
 #
 # No strategy shards the optimizer alone, as ZeRO 1 does. torch has `ZeroRedundancyOptimizer` for that.
@@ -669,7 +673,7 @@ lab.table(
 )
 
 # %% [markdown]
-# The rows are rank 0 and rank 1 of two, and one process with the whole batch, after four steps. What happens if you get one of the four places wrong?
+# The last row is one process with the whole batch. What happens if you get one of the four places wrong?
 #
 # 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`, which doesn't say why.
 # 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. It updates those, and nobody tells you.
@@ -751,7 +755,7 @@ check.hint("train_sharded")
 # %% [markdown] sections="8.11.1"
 # ## Loading a model that fits on no card
 #
-# Who has the whole model at the start? If every rank reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. (A buffer registered with `persistent=False`, such as rotary frequencies, is in no state dict. Compute it anew after `to_empty`.)
+# Who has the whole model at the start? If every rank reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. (Compute buffers with `persistent=False` anew: they are in no state dict.)
 
 
 # %%
@@ -780,14 +784,15 @@ def load(all_read):
     return watched.footprint().peak_bytes
 
 
-runs = {"all read": lab.launch(load, True), "rank 0 reads": lab.launch(load, False)}
+run = lab.launch(lambda: [load(all_read) for all_read in (True, False)])
 heads = ["loading", "rank 0_bytes", "rank 1_bytes"]
-lab.table([(name, *run) for name, run in runs.items()], heads=heads)
+rows = zip(("all read", "rank 0 reads"), *run)
+lab.table(rows, heads=heads)
 
 # %% [markdown] sections="8.11.1, D-fsdp"
 # Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way.
 #
-# A script that you start with `torchrun --nproc-per-node 8 train.py` is made of what you have seen: `init_process_group` as in chapter 03, `setup_fsdp_model`, the loop above, and at the end `get_model_state_dict` on every rank and `torch.save` on rank 0. Our 7 B model has 14 GB of 16-bit weights, and cards of 80 GB have that room: there say `reshard_after_forward=False`.
+# A script for `torchrun --nproc-per-node 8 train.py` is made of what you have seen: `init_process_group` (chapter 03), `setup_fsdp_model`, the loop above, `get_model_state_dict` on every rank, `torch.save` on rank 0. The 14 GB of our 7 B model's 16-bit weights fit on a card: there say `reshard_after_forward=False`.
 #
 # <details><summary>Erratum 8.11.1: <code>fsdp_cpu_ram_efficient_loading</code> as "CPU offload"</summary>
 #
@@ -835,7 +840,7 @@ left.score(found["at the end"]["gathers"] + found["at the end"]["scatters"])
 lab.table({"reduced": when, **row} for when, row in found.items())
 
 # %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters, but every gather is still there, because each microbatch needs the weights again. And the peak is higher: until the last microbatch the gradients lie there whole, the very memory that sharding saves. It pays only where the network, not the memory, is your bottleneck.
+# A quarter of the reduce-scatters, but every gather is still there, because each microbatch needs the weights again. And the peak is higher: until the last microbatch the gradients lie there whole. It pays only where the network, not the memory, is your bottleneck.
 #
 # ## What sharding leaves: activations
 #
@@ -872,15 +877,15 @@ lab.table({"blocks": way, **row} for way, row in found.items())
 # %% [markdown] sections="8.4.4"
 # As many as before, because the second forward runs while the block is gathered for its backward anyway. And the peak falls, as it did on one device.
 #
-# ## Offload
-#
-# And if it still doesn't fit? `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. To count that we use **pretend devices** even where there are GPUs, because they have a memory of their own. How much does it save, with one sequence and with eight?
-#
 # <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
 #
 # It lives in a module whose name begins with an underscore, `torch.distributed.algorithms._checkpoint`, so it may change or go. The public way is `torch.utils.checkpoint`, as above; both do the same.
 #
 # </details>
+#
+# ## Offload
+#
+# And if it still doesn't fit? `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. To count that we use **pretend devices** even where there are GPUs, because they have a memory of their own. How much does it save, with one sequence and with eight?
 
 # %%
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
@@ -911,14 +916,8 @@ rows = {
 }
 lab.table({"batch": size, "states": name, **row} for (size, name), row in rows.items())
 
-# %%
-peaks = {
-    size: {name: rows[size, name]["peak_bytes"] for name in policies} for size in sizes
-}
-lab.bars(peaks, unit="bytes", title="Peak of a device, without and with offload")
-
 # %% [markdown]
-# Every slice goes to the device twice, and its gradient comes back once. And the difference is nearly the same in both pairs of bars: weights and Adam's moments, 12 of the 16 bytes of a parameter, over two devices. The larger the batch, the smaller its share, because activations stay where they are.
+# Every slice goes to the device twice, and its gradient comes back once. And offload saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 of the 16 bytes of a parameter, over two devices. The larger the batch, the smaller its share, because activations stay where they are.
 #
 # ### What it costs
 #
@@ -936,11 +935,11 @@ names = {"x": "tokens of a rank in a step", "y": "time, over that of computing"}
 lab.curves(predicted=lines, log_x=True, log_y=True, **names, title="Offload: its price")
 
 # %% [markdown] sections="8.4.4, 8.4.3"
-# With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies. So offload is for many tokens in a step. Accumulation spreads only AdamW over more of them; the copies come again with every microbatch, so they want large ones.
+# With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies. So offload is for many tokens in a step. Accumulation spreads only AdamW; the copies come again with every microbatch.
 #
 # <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
 #
-# Neither is a constant. The saving is the states' share of the peak (the bars above). The price depends on the tokens of a rank, on the link and on the host's memory (the lines).
+# Neither is a constant. The saving is the states' share of the peak (the table above). The price depends on the tokens of a rank, on the link and on the host's memory (the lines).
 #
 # </details>
 #
@@ -1008,7 +1007,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown]
-# On the left it does not fit; on the right it does. (The planner writes FULL_SHARD as `zero=3`. Its usual recipe adds gradients up in fp32, so it counts 18 bytes per parameter and not 16.)
+# On the left it does not fit; on the right it does. (The planner writes FULL_SHARD as `zero=3`, and with gradients in fp32 it counts 18 bytes per parameter.)
 #
 # ### Across a slow network
 #
@@ -1027,8 +1026,8 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
-# - Each of N ranks holds an N-th of the states. At the peak it also holds its activations, and some copies of the largest unit. So make each block a unit.
-# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. NO_SHARD *is* DDP, and HYBRID_SHARD shards within a group and replicates between groups.
+# - Each of N ranks holds an N-th of the states. At the peak it also holds activations, and some copies of the largest unit. So make each block a unit.
+# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. HYBRID_SHARD shards within a group and replicates between groups.
 # - A gather hides under a layer if the rank has as many tokens as FLOP/s of its card over bytes/s of its link.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
 # - Mixed precision halves the gathers (and the reduces, if you sum in bf16) and leaves the states. Recomputation takes activations away. Offload takes states off the device, and is cheap only with large microbatches, and many tokens in a step.
