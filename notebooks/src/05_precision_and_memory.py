@@ -83,6 +83,7 @@ def pushed(dtype):
     return weight.item()
 
 
+# %%
 ends.score(pushed(torch.bfloat16))
 
 # %%
@@ -178,6 +179,9 @@ bill = {
     name: {part: 7e9 * size for part, size in parts.items()}
     for name, parts in RECIPES.items()
 }
+
+
+# %%
 looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
@@ -204,6 +208,7 @@ def rounded(x, dtype, scale):
     return (x * scale).clamp(-most, most).to(dtype).float() / scale
 
 
+# %%
 def off(ours, theirs):
     """The length of the difference, in lengths of the right one."""
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
@@ -214,6 +219,7 @@ torch.manual_seed(0)
 toy = model.Transformer(2, 32, 2, max_len=32)
 
 
+# %%
 def gradient(batches):
     """The usual way: each loss a mean, divided by their number."""
     toy.zero_grad()
@@ -225,6 +231,9 @@ def gradient(batches):
 # %%
 gradient([model.story_tokens(8, 32)])
 grad = toy.layers[1].up.weight.grad.clone()
+
+
+# %%
 scales = [2.0**power for power in range(-6, 25, 2)]
 errors = {
     name: {scale: off(rounded(grad, FORMATS[name], scale), grad) for scale in scales}
@@ -336,6 +345,7 @@ def mean_in_fp16():
     return {"sum, then divide": late.item(), "DDP": line.weight.grad.item()}
 
 
+# %%
 lab.launch(mean_in_fp16)
 
 # %% [markdown] sections="S3, 19.2.3"
@@ -779,6 +789,7 @@ def layers_with_gradient(way):
     return sum(layer.weight.grad is not None for layer in layers)
 
 
+# %%
 trained.score(layers_with_gradient(Recompute.apply))
 
 # %% [markdown]

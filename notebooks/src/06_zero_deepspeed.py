@@ -395,6 +395,9 @@ third = lab.guess("ZeRO 3 in fp32 on 4 ranks, bytes per parameter", between=(0, 
 by_hand = (plain, zero1, zero2, zero3)
 four = lab.launch(lambda: {each.__name__: watched(each) for each in by_hand}, ranks=4)
 runs = four[0]
+
+
+# %%
 count = sum(weight.numel() for weight in model.Transformer(2, max_len=32).parameters())
 live = {name: run["live_bytes"] / count for name, run in runs.items()}
 third.score(live["zero3"])
@@ -451,6 +454,7 @@ def around(name, tensor):
     collectives.execute(plan, tensor.view(-1))
 
 
+# %%
 def all_reduce(tensor):
     around("all_reduce", tensor)
     tensor /= dist.get_world_size()
@@ -735,6 +739,7 @@ def small_opt():
     return OPTForCausalLM(OPTConfig(vocab_size=256, num_hidden_layers=2, **sizes))
 
 
+# %%
 own = dict(bf16=True, per_device_train_batch_size=8, max_steps=3, save_strategy="no")
 
 
@@ -766,6 +771,9 @@ def told(files):
 asks = ("train_batch_size", "train_micro_batch_size_per_gpu")
 auto = dict.fromkeys((*asks, "gradient_accumulation_steps"), "auto")
 auto |= {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
+
+
+# %%
 said = lab.launch(told, {"as above": file, "auto": auto})[0]
 print(*said.values(), sep="\n\n")
 
@@ -822,6 +830,7 @@ def adam_over(link_gb_per_s, on_host=True):
     return lab.launch(adam, on_host, ranks=1, devices=device)[0]
 
 
+# %%
 slow = adam_over(0.02)
 crossing.score(slow["step_ms"])
 

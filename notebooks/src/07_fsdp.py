@@ -297,6 +297,7 @@ def ring_bytes(payload, ranks):
     return gathered + scattered + reduced
 
 
+# %%
 counts = {name: found[2] for name, found in runs[0].items()}
 sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
 ratio.score(sent["Freed"] / sent["DDP"])
@@ -698,6 +699,7 @@ def optimizer_first(num_steps):
     return losses
 
 
+# %%
 lab.launch(optimizer_first, 4)
 
 # %% [markdown] sections="S6"
@@ -784,6 +786,7 @@ def load(all_read):
     return watched.footprint().peak_bytes
 
 
+# %%
 run = lab.launch(lambda: [load(all_read) for all_read in (True, False)])
 heads = ["loading", "rank 0_bytes", "rank 1_bytes"]
 rows = zip(("all read", "rank 0 reads"), *run)
@@ -827,6 +830,9 @@ def accumulate(each_time):
     counts = {"gathers": counted.calls["all_gather"]}
     counts["scatters"] = counted.calls["reduce_scatter"]
     return {**counts, "peak_bytes": watched.footprint().peak_bytes}
+
+
+# %%
 
 
 def both_ways():
