@@ -180,7 +180,6 @@ bill = {
     for name, parts in RECIPES.items()
 }
 
-
 # %%
 looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
@@ -231,7 +230,6 @@ def gradient(batches):
 # %%
 gradient([model.story_tokens(8, 32)])
 grad = toy.layers[1].up.weight.grad.clone()
-
 
 # %%
 scales = [2.0**power for power in range(-6, 25, 2)]
@@ -735,7 +733,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it is over at 8. In its backward each block in its turn, the last one first, is there in full for a moment. The first of these teeth is the highest, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
+# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it is over at 8. In its backward each block in its turn, the last one first, is there in full for a moment. The dashed line is at the first of these peaks, the highest one, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -970,7 +968,7 @@ lab.table(rows, units={"of the first": "share"})
 # - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* (`mixed`) activations and messages halve. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32, which is fp32 with fp16's fraction (`torch.set_float32_matmul_precision("high")`).
 # - **fp8:** where products are large and a library keeps the scales.
 # - **Accumulation:** when the batch that you want doesn't fit. It makes no state smaller.
-# - **Recomputation:** last, since it makes every step longer: by 22 % in wide blocks, by nearly a third where sequences are long or a library repeats the whole block.
+# - **Recomputation** (*full*, or *selective*, which repeats only the attention): last, since it makes every step longer: by 22 % in wide blocks, by nearly a third where sequences are long or a library repeats the whole block.
 #
 # Here is our 7 B model on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`.
 
