@@ -62,7 +62,7 @@ for name, dtype in FORMATS.items():
     bits = {"exponent bits": info.bits - 1 - fraction, "fraction bits": fraction}
     ends = {"largest": info.max, "smallest": info.smallest_normal * info.eps}
     rows.append(
-        {"format": name, **bits, **{key: f"{x:.2g}" for key, x in ends.items()}}
+        {"format": name, **bits, **{key: f"{x:.3g}" for key, x in ends.items()}}
     )
 lab.table(rows)
 
