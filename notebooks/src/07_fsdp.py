@@ -380,16 +380,7 @@ fsdp.replay(moves, forward_us=8_000, message_us=2_000)
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. And across a network that gives each card 25 GB/s?
-
-# %%
-tokens_needed = lab.guess("tokens that hide a gather, at 25 GB/s", between=(0, 20_000))
-
-# %%
-tokens_needed.score(200e12 / 25e9)
-
-# %% [markdown]
-# Four sequences of 2,048 tokens. (With gradients reduced in fp32 the backward needs 1.5 times as many.) With 4,096 tokens, half of what it takes, the same step looks like this: its forwards take 8 ms, as before, and its messages 16.
+# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. Across a network that gives each card 25 GB/s it is 8,000, four sequences of 2,048. (With gradients reduced in fp32 the backward needs 1.5 times as many.) With 4,096 tokens, half of what it takes, the same step looks like this: its forwards take 8 ms, as before, and its messages 16.
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=16_000)
