@@ -50,6 +50,7 @@ def parts(shards):
     return {part: held[0] for part, held in shards.bytes_by("category").items()}
 
 
+# %%
 rows = {"DDP": parts(ddp.measured(ddp_run)), "FSDP": parts(full.measured(full_run))}
 rows["FSDP, predicted"] = parts(full.predict())
 lab.bars(rows, unit="bytes", badge="measured / predicted", title="Held by one of four")
@@ -422,6 +423,7 @@ def one_step(build, *how, sequences=1):
     return {"peak_bytes": watched.footprint().peak_bytes, "all-gathers": gathers}
 
 
+# %%
 def in_each():
     return {way: one_step(in_units, way) for way in WRAPS}
 
