@@ -11,7 +11,7 @@
 #
 # *About an hour and a quarter. You need chapters 02 and 08. No GPU is needed.*
 #
-# We now train our 7 B model on 512 cards, in 64 machines of eight. A step has 256 sequences, because a larger batch would hardly teach it more, and so each machine gets four. With data parallelism, half of the cards get no sequence at all. With a pipeline of eight stages and four microbatches, each card waits in 7 of 11 slots. That is 64 % of what we pay.
+# We now train our 7 B model on 512 cards, in 64 machines of eight. A step has 256 sequences, because a larger batch would hardly teach it more. So each machine gets four. With data parallelism, half of the cards get no sequence at all. With a pipeline of eight stages and four microbatches, each card waits in 7 of 11 slots. That is 64 % of what we pay.
 #
 # There are too few sequences to go round. So let's cut inside a layer: each card takes a part of every matrix, and all eight work on the same tokens at the same moment. What do they have to tell each other?
 
@@ -31,7 +31,7 @@ lab.begin("en", deadline_s=60)
 tensor_parallel.Layer(ranks=2).board()
 
 # %% [markdown]
-# Blue is the part of [rank](GLOSSARY.md#rank) 0, orange that of rank 1, and grey is on both. Step through the moments to follow the tokens $X$ through one layer and back. At which of them does a rank need what only the other one has?
+# Blue is the part of [rank](GLOSSARY.md#rank) 0, orange that of rank 1, and grey is on both. Step through the moments, and follow the tokens $X$ through a layer and back. At which of them does a rank need what only the other one has?
 #
 # **When you are done** you can cut a layer among cards, forward and backward, and say what it sends; you can cut a long sequence as well; and you know for which links each of the two is made.
 
@@ -65,7 +65,7 @@ lab.difference(x_left @ top + x_right @ bottom, x @ a)
 # %% [markdown] sections="8.7.1, 8.7.2"
 # ## A column, then a row
 #
-# The MLP of a transformer is two products with a GELU between them. Cut the first by columns. Each rank then has some of the inner features, and because GELU takes one number at a time, it needs nobody else's. And those features meet exactly some rows of the second matrix. So nobody has to say anything until the very end:
+# The MLP of a transformer is two products with a GELU between them. Cut the first by columns. Each rank then has some of the inner features, and because GELU takes one number at a time, it needs nobody else's. Those features meet just some rows of the second matrix, so nobody has to say anything until the very end:
 
 
 # %%
@@ -87,15 +87,16 @@ def column_then_row():
 lab.launch(column_then_row, ranks=4)
 
 # %% [markdown]
-# Four real ranks. Before the sum, what each of them has is far from the right output; after it, only rounding is left. One message did for two products. (Rows first would need a sum *before* the GELU, because the GELU of a sum is not the sum of GELUs.)
+# Four real ranks. Before the sum, what each of them has is far from the right output; after it, only rounding is left. One [all-reduce](GLOSSARY.md#all-reduce) did for two products. (Rows first would need a sum *before* the GELU too, because the GELU of a sum is not the sum of GELUs.)
 #
 # ### One layer by itself
 #
-# Could we rather cut each layer for itself, and hide its messages inside? Here is a tempting try for two ranks. It gathers the input, multiplies by its own columns, and passes on its own part of what came out. $X$ is whole on both ranks to begin with, as it was above. What will happen?
+# Could each layer be cut by itself, with its messages inside? Here is a tempting try for two ranks. It gathers the input, multiplies by its own columns, and passes on its own part of what came out. $X$ is whole on both ranks, as it was above. What will happen?
 
 
 # %%
 def own_layer():
+    torch.manual_seed(0)
     x, weight = torch.randn(4, 8), torch.randn(8, 8)  # this rank's 8 features of 16
     parts = [torch.empty_like(x), torch.empty_like(x)]
     dist.all_gather(parts, x)
@@ -107,18 +108,18 @@ def own_layer():
 lab.launch(own_layer, ranks=2)
 
 # %% [markdown] sections="S8"
-# Every rank had all of $X$, so two of them side by side have twice the features that the weight has. And had the shapes fitted, each rank would have kept a half of its own half.
+# Every rank had all of $X$, so two of them side by side have twice as many features as the weight. And had the shapes fitted, each rank would have kept half of its own half.
 #
 # <details><summary>Erratum S8: a layer that gathers its input along the features</summary>
 #
-# The source's TensorParallelLinear does what this cell does, so no call of it ends. In a column-parallel layer the input is whole and is not gathered, and what comes out stays cut, or is gathered along the features where somebody wants all of it. Run it: the cell above.
+# The source's TensorParallelLinear does what this cell does, so it raises at its first call. In a column-parallel layer the input is whole and is not gathered. What comes out stays cut, or is gathered along the features where all of it is wanted. Run it: the cell above.
 #
 # </details>
 
 # %% [markdown] sections="19.3.1"
 # ### The bias
 #
-# Layers have biases. For a column that is easy, because each rank adds those of its own features. For a row, let's just do what a linear layer does, and add the bias to the product. How often is it in the output of four ranks?
+# Layers have biases. In a column each rank adds those of its own features. In a row, let's do what a linear layer always does, and add the bias to the product, before the all-reduce. How often is it in the output of four ranks?
 
 # %%
 times = lab.guess("times that the bias is in Y, on 4 ranks", between=(0, 8))
@@ -141,7 +142,7 @@ times.score(round(lab.launch(bias_everywhere, ranks=4)[0], 3))
 #
 # ## And back
 #
-# In the backward, the gradient of a sum is the gradient of each of its summands. So every rank can begin with the whole gradient of $Y$, and goes back through its rows, the GELU and its columns, without a word to anybody. Is that enough? One of these gradients comes out wrong. Which?
+# In the backward, the gradient of a sum is the gradient of each of its summands. So every rank begins with the whole gradient of $Y$ and goes back through its rows, the GELU and its columns, without a word to anybody. One of three gradients comes out wrong that way: of the input `x`, of the columns `a`, or of the rows `b`. Which?
 
 # %%
 wrong = lab.guess("which gradient is wrong?", choices=("x", "a", "b"))
@@ -170,12 +171,12 @@ backward
 wrong.score(max(backward[0], key=backward[0].get))
 
 # %% [markdown]
-# $X$ went into the columns of every rank, and each rank knows only the gradient through its own. So these gradients are summands too, and they have to be added: one all-reduce in the backward, at the place where the pair *begins*.
+# `x` went into the columns of every rank, and each rank knows only the gradient through its own. So these are summands too, and have to be added: one all-reduce in the backward, where the pair *begins*.
 
 # %% [markdown] sections="8.7.1, 19.3.1"
 # ## Exercise 1. One all-reduce each way
 #
-# Now write the pair so that it can be trained. Each rank gets the whole `x`, its own features of `up` and `up_bias` (as torch stores them, features out by features in), its own features in of `down`, and the whole `down_bias`. Return the whole output, and let its backward leave the right gradients everywhere. Your budget is one collective forward and one backward. `dist.all_reduce` knows nothing of autograd, so you will want a `torch.autograd.Function` or two.
+# Now write the pair so that it can be trained: linear, GELU, linear. Weights are stored as torch does, features out by features in. Each rank gets the whole `x` and `down_bias`, and its own part of `up`, `up_bias` and `down`. Return the whole output, and let its backward leave the right gradients everywhere. Your budget is one collective forward and one backward. `dist.all_reduce` knows nothing of autograd, so you will want a `torch.autograd.Function` or two.
 
 
 # %%
@@ -219,16 +220,16 @@ check.hint("column_then_row")
 # %% [markdown] sections="8.7.2, 10.3.1"
 # ## A whole layer
 #
-# The paper of Megatron calls the two functions **f** and **g**: f stands where a pair begins and sums in the backward, g stands where it ends and sums in the forward.
+# Megatron's paper calls your two functions **f** and **g**: f stands where a pair begins and sums in the backward, g stands where it ends and sums in the forward.
 #
-# Attention is such a pair as well. A [head](GLOSSARY.md#attention-head) is some columns of the queries, keys and values, and no head ever looks into another one. So give each rank whole heads, and let the output projection be the row. Norms and residuals are not cut; all ranks compute them alike. Here is what each rank then holds:
+# Attention is such a pair as well. A [head](GLOSSARY.md#attention-head) is some columns of the queries, keys and values, and no head ever looks into another. So give each rank whole heads, and let the output projection be the row. Norms and residuals are not cut; all ranks compute them alike. Here is who holds what of all weights, laid side by side, and of their gradients:
 
 # %%
 layer = tensor_parallel.Layer(ranks=2, heads=8)
 layer.compare()
 
 # %% [markdown]
-# Above is theory, and below is what the live tensors of two ranks held: the same slices. So how many all-reduces does a step of our 7 B model make? It has 32 layers; take one microbatch, forward and backward.
+# In each row, the upper strip is theory, and the lower one is what a rank's live tensors held: the same slices. Long stretches are columns of a weight, fine stripes are rows, since torch stores them so. Now, how many all-reduces does a step of our 7 B model make? It has 32 layers; take one microbatch, forward and backward.
 
 # %%
 sums = lab.guess("all-reduces in a step of 32 layers", between=(0, 1000))
@@ -259,8 +260,7 @@ def my_rows(heads, kv_heads, head_dim, num_ranks, rank):
     ### BEGIN SOLUTION
     each, more = divmod(heads, num_ranks)
     first = rank * each + min(rank, more)
-    stop = first + each + (rank < more)
-    group = heads // kv_heads
+    stop, group = first + each + (rank < more), heads // kv_heads
     keys = first // group, (stop - 1) // group + 1
     found = [(first * head_dim, stop * head_dim)]
     for begin in (heads, heads + kv_heads):
@@ -302,7 +302,7 @@ lab.launch(look_up, ranks=2)[0]
 # %% [markdown] sections="8.7.2"
 # ## In torch
 #
-# Nobody writes all that by hand. In torch you write a model as for one card, and say in a plan how each weight is to be cut. The `-1` in `unflatten` lets each rank have as many heads as it holds:
+# Nobody writes all that by hand. In torch you write a model as for one card, and a plan says how each weight is cut. The `-1` in `unflatten` lets each rank have as many heads as it holds:
 
 
 # %%
@@ -366,11 +366,11 @@ in_torch
 counted.score(in_torch[0]["collectives"])
 
 # %% [markdown]
-# Two forward, as before. But backward there are four: one where the MLP begins, and one each for the queries, the keys and the values, whose three gradients of the same input torch adds up after they were summed over the ranks. One weight for all three would spare us two of them.
+# Two forward, as before. But backward there are four: one where the MLP begins, and one each for queries, keys and values, because torch sums each one's gradient over the ranks before it adds the three up. A single weight for all three would spare us two of them.
 #
 # ### Megatron
 #
-# In Megatron the two kinds of layers are classes, so there is no plan, and you write the model with them. Each returns its output and a bias that you may still have to add (here none):
+# In Megatron the two kinds of layers are classes, and you build the model of them. Each returns its output and a bias that you may still have to add (here none):
 
 
 # %%
@@ -406,10 +406,10 @@ lab.launch(by_megatron, ranks=2)
 #
 # One thing still annoys. Between the pairs, at norms and residuals, all ranks hold the same activations and compute the same numbers. Why not cut those too, along the tokens? A norm looks at one token at a time.
 #
-# Then the tokens of all ranks have to be gathered before a column, and after a row each rank wants the sum of its own tokens only, which is a reduce-scatter. This is called [sequence parallelism](GLOSSARY.md#sequence-parallelism). What does it cost? Where there were 4 all-reduces in a layer, there are now 4 all-gathers and 4 reduce-scatters. How many bytes does a rank send now, if it was 1 before?
+# Then a column first needs the tokens of all ranks gathered, and after a row each rank wants the sum of its own tokens only, which is a [reduce-scatter](GLOSSARY.md#reduce-scatter). This is called [sequence parallelism](GLOSSARY.md#sequence-parallelism). Where a layer had four all-reduces, it now has four all-gathers and four reduce-scatters. How much more does a rank send, or how much less?
 
 # %%
-ratio = lab.guess("bytes sent, cut along the tokens / before", between=(0, 4))
+ratio = lab.guess("bytes sent, with the tokens cut / without", between=(0, 4))
 
 
 # %%
@@ -433,32 +433,34 @@ ratio.score(sent_bytes(cut.payload(), 8) / sent_bytes(llama.payload(), 8))
 small = tensor_parallel.Layer(ranks=2)
 cut = small.but(engine="megatron", sequence_parallel=True)
 kept = {}
-for n in (2, 4):
+for name, n in {"2 ranks": 2, "4 ranks": 4}.items():
     runs = {"whole": small.but(ranks=n).run(), "cut": cut.but(ranks=n).run()}
-    kept[f"{n} ranks"] = {
-        name: run[0]["activation_bytes"] for name, run in runs.items()
-    }
+    kept[name] = {each: run[0]["activation_bytes"] for each, run in runs.items()}
 lab.bars(kept, unit="bytes", title="Kept for the backward on a rank")
 
 # %% [markdown]
-# Compare the bars of 2 and of 4 ranks. Cut, twice the ranks keep half as much each. Whole, they keep more than half, because the activations between the pairs lie on every rank, however many there are. So we send the same bytes, and have less to keep and less to compute. That is why few people leave it out. (In a plan of torch's, the norms get `SequenceParallel()`, and the layers around them `Shard(1)` in place of `Replicate()`.)
+# Compare the bars of 2 and of 4 ranks. Cut, twice the ranks keep half as much each. Whole, they keep more than half, because the activations between the pairs lie on every rank, however many there are. So we send the same bytes, and keep and compute less. (In a plan of torch's, the norms get `SequenceParallel()`, and the layers around them `Shard(1)` in place of `Replicate()`.)
 
 # %% [markdown] sections="19.8.3"
 # ## When is it worth it?
 #
-# Tensor parallelism has no bubble and needs no microbatches. But it speaks four times in a layer, and nothing hides that. So how long may the links be? Take our machine with eight cards and NVLink, and its four sequences. Then put the same eight cards into two machines of four. How many times longer is the step?
+# Tensor parallelism has no bubble and needs no microbatches. But it speaks four times in a layer, and nothing hides that. Take our machine with its eight cards, NVLink between them, and four sequences. Now put the same eight cards into two machines of four. How many times as long is the step?
 
 # %%
-longer = lab.guess("step in two machines / in one", between=(1, 10))
+longer = lab.guess("step in two machines / step in one", between=(1, 10))
 
 # %%
 machine = planner.Plan(model="LLaMA 7B", gpus=8, batch=4, tp=8, sp=True, mbs=4)
-step_us = {n: machine.but(per_node=n).time().step_us for n in (8, 4, 2)}
-longer.score(step_us[4] / step_us[8])
+machines = {
+    "8 cards in a machine": machine,
+    "4 cards in a machine": machine.but(per_node=4),
+    "2 cards in a machine": machine.but(per_node=2),
+}
+one, two, _ = [plan.time().step_us for plan in machines.values()]
+longer.score(two / one)
 
 # %%
-spread = {f"{n} cards in a machine": machine.but(per_node=n) for n in (8, 4, 2)}
-lab.show(planner.time_bars(spread))
+lab.show(planner.time_bars(machines))
 
 # %% [markdown]
 # All of this is predicted, with the planner's constants. Only one part of the bar grows. So tensor parallelism stays inside a machine, and cuts in eight at most.
@@ -469,7 +471,7 @@ lab.show(planner.time_bars(spread))
 planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
 
 # %% [markdown]
-# That is the step of one machine; what the 64 tell each other is for chapter 10. With many sequences for each card, the pipeline would win, because its bubble would shrink and the messages of the layers would not. In exercise 4 you will weigh the two.
+# That is the step of one machine; what the 64 tell each other is for chapter 10. With many more sequences the pipeline would win, because its bubble would shrink and the messages of the layers would not. Exercise 4 weighs the two.
 #
 # ## What also grows: the sequence
 #
@@ -477,16 +479,19 @@ planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
 
 # %%
 book = planner.Plan(model="LLaMA 7B", gpus=8, tp=8, sp=True, batch=1)
-lab.show(
-    planner.memory_bars({f"{s} tokens": book.but(seq=s) for s in (2048, 32768, 131072)})
-)
+books = {
+    "2,048 tokens": book,
+    "32,768 tokens": book.but(seq=32768),
+    "131,072 tokens": book.but(seq=131072),
+}
+lab.show(planner.memory_bars(books))
 
 # %% [markdown]
-# The parameters and their states stay as large as they are, and the activations grow with the tokens. At 131,072 they don't fit any more, and this machine has no further card to cut for. Beyond the machine, links are slow. So what can be cut there? The *sequence*, for the whole of a layer. Products, norms and GELU take each token alone, so they need no message at all. Only attention looks from one token to others. This is called [context parallelism](GLOSSARY.md#context-parallelism).
+# The states stay as they are, and the activations grow with the tokens. At 131,072 they don't fit any more, and this machine has no further card. Beyond it, links are slow. So what can be cut there? The *sequence*, for the whole of a layer. Products, norms and GELU take each token alone, so they need no message at all. Only attention looks from one token to others. This is called [context parallelism](GLOSSARY.md#context-parallelism).
 #
 # ## A softmax that is not finished
 #
-# Say a rank has its own queries, and half of the keys and values. It can compute attention over that half. How could it add the other half later? A softmax divides by a sum over *all* keys. But if we keep the logarithm of each half's sum, we can weigh the two afterwards:
+# Say a rank has its queries and half of the keys and values. How could it add the other half later, when a softmax divides by a sum over *all* keys? If we keep the logarithm of each half's sum, we can weigh the two afterwards:
 
 
 # %%
@@ -548,7 +553,7 @@ def ring():
 lab.launch(ring, ranks=4)
 
 # %% [markdown]
-# No rank ever holds all keys: only a quarter, and one more while it arrives. (In real programs the next keys travel while these are multiplied, so that the messages hide.)
+# No rank ever holds all keys: only a quarter, and one more while it arrives. (Real programs let the next keys travel while these are multiplied.)
 #
 # ### Half of the work is gone. And half of the time?
 #
@@ -622,7 +627,7 @@ ring_check.hint("causal_ring")
 # %% [markdown]
 # ## Ulysses: heads for tokens
 #
-# There is another way. Attention has many heads, and each needs all tokens. So before attention, let every rank give away its tokens of most heads, and get all tokens of a few heads. That is one all-to-all, and the way back is another:
+# There is another way. Attention has many heads, and each of them needs all tokens. So before attention, let every rank give away most heads of its tokens, and get the other tokens of a few heads. That is an [all-to-all](GLOSSARY.md#all-to-all), and another leads back:
 
 
 # %%
@@ -633,6 +638,7 @@ def swapped(x, scatter, gather):
     return torch.cat(arrived.unbind(), gather)
 
 
+# %%
 def ulysses():
     torch.manual_seed(0)
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -647,27 +653,28 @@ def ulysses():
 lab.launch(ulysses, ranks=4)[0]
 
 # %% [markdown]
-# Attention itself is torch's own, and every rank has as much work as the others, because a head is a head. It is named after DeepSpeed-Ulysses, where it comes from.
+# Attention itself is torch's own, and all ranks have the same work, because a head is a head. The name is that of DeepSpeed-Ulysses, where it comes from.
 #
 # ### Which of the two?
 #
 # Here is what a rank hands over for one attention, forward and backward, as more ranks share the same sequence. The lines are theory, and the dots were counted on real ranks:
 
 # %%
-ways = {"ring": "send", "ulysses": "all_to_all"}
+ways = {"a ring": ("ring", "send"), "Ulysses": ("ulysses", "all_to_all")}
 predicted, counted = {}, {}
-for way, call in ways.items():
+for name, (way, call) in ways.items():
     each = long_context.Attention(way=way, heads=8)
-    predicted[way] = {n: each.but(ranks=n).payload()[call] for n in (2, 4, 8)}
-    counted[way] = {4: each.run()[0]["payload_bytes"][call]}
-title = "One attention over 128 tokens"
+    predicted[name] = {n: each.but(ranks=n).payload()[call] for n in (2, 4, 8)}
+    counted[name] = {4: each.run()[0]["payload_bytes"][call]}
+
+# %%
 lab.curves(
     measured=counted,
     predicted=predicted,
     x="ranks",
-    y="bytes",
+    y="handed over by a rank",
     unit="bytes",
-    title=title,
+    title="One attention over 128 tokens",
 )
 
 # %% [markdown]
@@ -683,7 +690,7 @@ wide = {"gpus": 16, "seq": 131072}
 planner.card(book.but(tp=16, **wide), book.but(cp=2, **wide))
 
 # %% [markdown]
-# Both fit, and both divide the computing by 16. But with `tp 16` every layer speaks across the machines, and waits. With `cp 2` only keys and values cross, and they hide behind attention, which is most of a step at this length. (Recomputing the activations would have fitted them into one machine, at about a third more computing.)
+# Both fit, and both divide the computing by 16. But with `tp 16` every layer speaks across the machines, and waits. With `cp 2` only keys and values cross, and they hide behind attention, which is most of a step at this length. (The two machines hold the same parameters then, and add up their gradients once a step.)
 
 # %% [markdown] sections="19.8.3"
 # ## Exercise 4. Tensor or pipeline?
@@ -718,11 +725,11 @@ check.hint("tensor_or_pipeline")
 # %% [markdown]
 # ## Summary
 #
-# - A column gives each rank some features, a row gives it a summand. A column and then a row need one all-reduce forward (g) and one backward (f). That makes four in a layer.
+# - A column gives features, a row gives summands. The pair needs one all-reduce forward (g) and one backward (f), so a layer needs four.
 # - Heads are cut whole, the vocabulary by words, and the bias of a row is added once.
 # - Sequence parallelism cuts what lies between the pairs as well: the same bytes, less memory.
-# - All of these messages are in the way of the next product. So tensor parallelism belongs inside a machine. It helps where sequences are few or layers are large.
-# - Long sequences are cut for the whole layer, and only attention has to talk: a ring with an unfinished softmax, and balanced work; or heads for tokens.
+# - Tensor parallelism belongs inside a machine, because every product waits for its messages. It helps where sequences are few.
+# - Where a sequence is long, it is cut for the whole layer. Only attention talks, by a balanced ring or by heads for tokens.
 #
 # **Words:** [column parallel](GLOSSARY.md#column-parallel), [row parallel](GLOSSARY.md#row-parallel), [grouped queries](GLOSSARY.md#grouped-queries), [vocabulary parallel](GLOSSARY.md#vocabulary-parallel), [sequence parallelism](GLOSSARY.md#sequence-parallelism), [context parallelism](GLOSSARY.md#context-parallelism).
 #
