@@ -13,7 +13,7 @@
 #
 # We now train our 7 B model on 512 cards, in 64 machines of eight. A step has 256 sequences, because a larger batch would hardly teach it more. So each machine gets four. With data parallelism, half of the cards get no sequence at all. With a pipeline of eight stages and four microbatches, each card waits in 7 of 11 slots. That is 64 % of what we pay.
 #
-# There are too few sequences to go round. So let's cut inside a layer: each card takes a part of every matrix, and all eight work on the same tokens at the same moment. What do they have to tell each other?
+# There are too few sequences to go round. So let's cut inside the layers: each card takes a part of every matrix, and all eight work on the same tokens at the same moment. What do they have to tell each other?
 
 # %%
 import warnings
@@ -56,7 +56,7 @@ lab.difference(x_left @ top + x_right @ bottom, x @ a)
 # %% [markdown] sections="8.7.1, 19.3.1"
 # Both are $Y$, up to rounding. The first is called [column parallel](GLOSSARY.md#column-parallel), the second [row parallel](GLOSSARY.md#row-parallel). (torch stores a weight transposed, as features out by features in. There the columns are dimension 0.)
 #
-# <details><summary>Erratum 19.3.1: columns written as `W[:h/2]`</summary>
+# <details><summary>Erratum 19.3.1: columns written as W[:h/2]</summary>
 #
 # The textbook draws a product cut by columns and gives the two GPUs `W[:h/2]` and `W[h/2:]`. Those are rows, and all of X doesn't fit them. Run it: `x @ a[:4]` raises a RuntimeError about the shapes. Columns are `W[:, :h/2]`.
 #
@@ -171,7 +171,7 @@ backward
 wrong.score(max(backward[0], key=backward[0].get))
 
 # %% [markdown]
-# `x` went into the columns of every rank, and each rank knows only the gradient through its own. So these are summands too, and have to be added: one all-reduce in the backward, where the pair *begins*.
+# The table says how far each gradient is from that of one process. `x` went into the columns of every rank, and each rank knows only the gradient through its own. So these are summands too, and have to be added: one all-reduce in the backward, where the pair *begins*.
 
 # %% [markdown] sections="8.7.1, 19.3.1"
 # ## Exercise 1. One all-reduce each way
@@ -427,7 +427,7 @@ ratio.score(sent_bytes(cut.payload(), 8) / sent_bytes(llama.payload(), 8))
 # %% [markdown]
 # It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them. (The little that is more are the gradients of norms and biases, which now have to be added up.)
 #
-# And what do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. The cut one is Megatron's:
+# And what do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. (The cut one is Megatron's, which gathers the tokens anew in the backward and doesn't keep them.)
 
 # %%
 small = tensor_parallel.Layer(ranks=2)
@@ -475,7 +475,7 @@ planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
 #
 # ## What also grows: the sequence
 #
-# Next, our model shall read whole books. So there is one sequence at a time on our eight cards, but a long one. Tensor and sequence parallelism are on:
+# Next, our model shall read whole books. So our eight cards get one sequence at a time, but a long one. Tensor and sequence parallelism are on:
 
 # %%
 book = planner.Plan(model="LLaMA 7B", gpus=8, tp=8, sp=True, batch=1)
