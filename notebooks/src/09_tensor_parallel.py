@@ -87,7 +87,7 @@ def column_then_row():
 lab.launch(column_then_row, ranks=4)
 
 # %% [markdown]
-# Four real ranks. Before the sum, what each of them has is far from the right output; after it, only rounding is left. One [all-reduce](GLOSSARY.md#all-reduce) did for two products. (Rows first would need a sum *before* the GELU too, because the GELU of a sum is not the sum of GELUs.)
+# Before the sum, each of the four ranks is far from the right output; after it, only rounding is left. One [all-reduce](GLOSSARY.md#all-reduce) did for two products. (Rows first would need a sum *before* the GELU too, because the GELU of a sum is not the sum of GELUs.)
 #
 # ### One layer by itself
 #
@@ -176,7 +176,7 @@ wrong.score(max(backward[0], key=backward[0].get))
 # %% [markdown] sections="8.7.1, 19.3.1"
 # ## Exercise 1. One all-reduce each way
 #
-# Now write the pair so that it can be trained: linear, GELU, linear. Weights are stored as torch does, features out by features in. Each rank gets the whole `x` and `down_bias`, and its own part of `up`, `up_bias` and `down`. Return the whole output, and let its backward leave the right gradients everywhere. Your budget is one collective forward and one backward. `dist.all_reduce` knows nothing of autograd, so you will want a `torch.autograd.Function` or two.
+# Now write the pair so that it can be trained: linear, GELU, linear. Weights are stored as torch stores them. Each rank gets the whole `x` and `down_bias`, and its own part of `up`, `up_bias` and `down`. Return the whole output, and let its backward leave the right gradients everywhere. Your budget is one collective forward and one backward. `dist.all_reduce` knows nothing of autograd, so you will want a `torch.autograd.Function` or two.
 
 
 # %%
@@ -404,7 +404,7 @@ lab.launch(by_megatron, ranks=2)
 # %% [markdown]
 # ## Sequence parallelism
 #
-# One thing still annoys. Between the pairs, at norms and residuals, all ranks hold the same activations and compute the same numbers. Why not cut those too, along the tokens? A norm looks at one token at a time.
+# Between the pairs, at norms and residuals, all ranks hold the same activations and compute the same numbers. Why not cut those too, along the tokens? A norm looks at one token at a time.
 #
 # Then a column first needs the tokens of all ranks gathered, and after a row each rank wants the sum of its own tokens only, which is a [reduce-scatter](GLOSSARY.md#reduce-scatter). This is called [sequence parallelism](GLOSSARY.md#sequence-parallelism). Where a layer had four all-reduces, it now has four all-gathers and four reduce-scatters. How much more does a rank send, or how much less?
 
@@ -425,7 +425,7 @@ cut = llama.but(sequence_parallel=True)
 ratio.score(sent_bytes(cut.payload(), 8) / sent_bytes(llama.payload(), 8))
 
 # %% [markdown]
-# It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them. (The little that is more are the gradients of norms and biases, which now have to be added up.)
+# It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them. (Norms and biases now need their gradients added up, which is next to nothing.)
 #
 # And what do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. (The cut one is Megatron's, which gathers the tokens anew in the backward and doesn't keep them.)
 
@@ -465,7 +465,7 @@ lab.show(planner.time_bars(machines))
 # %% [markdown]
 # All of this is predicted, with the planner's constants. Only one part of the bar grows. So tensor parallelism stays inside a machine, and cuts in eight at most.
 #
-# There it is what we were looking for. Here is our machine with its four sequences, cut in eight stages before, and every layer cut in eight after:
+# There it is what we were looking for. Here is our machine with its four sequences, with eight stages before, and with each layer cut in eight after:
 
 # %%
 planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
@@ -491,7 +491,7 @@ lab.show(planner.memory_bars(books))
 #
 # ## A softmax that is not finished
 #
-# Say a rank has its queries and half of the keys and values. How could it add the other half later, when a softmax divides by a sum over *all* keys? If we keep the logarithm of each half's sum, we can weigh the two afterwards:
+# Say a rank has its queries and half of the keys and values. How could the other half come later, when a softmax divides by a sum over *all* keys? If we keep the logarithm of each half's sum, we can weigh the two afterwards:
 
 
 # %%
@@ -570,7 +570,7 @@ uneven.board()
 idle.score(timeline.bubble(uneven.predict()))
 
 # %% [markdown]
-# Step through the rounds. The last rank has something to do in each of them, the first one only in its own. So the front of a sequence makes little work, and the back makes much. What would you do about it? Give each rank one piece of each, from the front and from the back:
+# Step through the rounds. The last rank has something to do in each of them, the first one only in its own. So the front of a sequence makes little work, and the back makes much. What if each rank has one piece of each?
 
 # %%
 uneven.but(balanced=True).compare()
@@ -653,7 +653,7 @@ def ulysses():
 lab.launch(ulysses, ranks=4)[0]
 
 # %% [markdown]
-# Attention itself is torch's own, and all ranks have the same work, because a head is a head. The name is that of DeepSpeed-Ulysses, where it comes from.
+# Attention itself is torch's own, and all ranks have the same work, because a head is a head. It comes from DeepSpeed-Ulysses; there you wrap your attention in `DistributedAttention`. torch has the balanced ring, for GPUs, as `context_parallel`. (We run neither here.)
 #
 # ### Which of the two?
 #
@@ -683,7 +683,7 @@ lab.curves(
 # %% [markdown]
 # ## And the book?
 #
-# It gets a second machine. Then we may cut each layer in 16, or leave that at 8 and cut the sequence in two:
+# It gets a second machine. We may cut each layer in 16, or leave that at 8 and cut the sequence in two:
 
 # %%
 wide = {"gpus": 16, "seq": 131072}
@@ -728,8 +728,8 @@ check.hint("tensor_or_pipeline")
 # - A column gives features, a row gives summands. The pair needs one all-reduce forward (g) and one backward (f), so a layer needs four.
 # - Heads are cut whole, the vocabulary by words, and the bias of a row is added once.
 # - Sequence parallelism cuts what lies between the pairs as well: the same bytes, less memory.
-# - Tensor parallelism belongs inside a machine, because every product waits for its messages. It helps where sequences are few.
-# - Where a sequence is long, it is cut for the whole layer. Only attention talks, by a balanced ring or by heads for tokens.
+# - Products wait for these messages, so tensor parallelism stays inside a machine. It helps where sequences are few.
+# - A long sequence is cut for the whole layer. Only attention talks, by a balanced ring or by heads for tokens.
 #
 # **Words:** [column parallel](GLOSSARY.md#column-parallel), [row parallel](GLOSSARY.md#row-parallel), [grouped queries](GLOSSARY.md#grouped-queries), [vocabulary parallel](GLOSSARY.md#vocabulary-parallel), [sequence parallelism](GLOSSARY.md#sequence-parallelism), [context parallelism](GLOSSARY.md#context-parallelism).
 #
