@@ -302,7 +302,7 @@ lab.launch(look_up, ranks=2)[0]
 # %% [markdown] sections="8.7.2"
 # ## In torch
 #
-# Nobody writes all that by hand. In torch you write a model as for one card, and a plan says how each weight is cut. The `-1` in `unflatten` lets each rank have as many heads as it holds:
+# In torch you write a model as for one card, and a plan says how each weight is cut. The `-1` in `unflatten` lets each rank have as many heads as it holds:
 
 
 # %%
@@ -513,7 +513,7 @@ first, second = attend(q, k[:, :16], v[:, :16]), attend(q, k[:, 16:], v[:, 16:])
 lab.difference(joined(*first, *second)[0], F.scaled_dot_product_attention(q, k, v))
 
 # %% [markdown]
-# It is exact. So keys may come in pieces, in any order.
+# So keys may come in pieces, in any order.
 #
 # ## Ring attention
 #
@@ -570,7 +570,7 @@ uneven.board()
 idle.score(timeline.bubble(uneven.predict()))
 
 # %% [markdown]
-# Step through the rounds. The last rank has something to do in each of them, the first one only in its own. So the front of a sequence makes little work, and the back makes much. What if each rank has one piece of each?
+# Step through the rounds. The last rank has something to do in each of them, the first one only in its own. So the front of a sequence makes little work, and the back makes much. What if each rank has one piece from the front and one from the back?
 
 # %%
 uneven.but(balanced=True).compare()
@@ -581,7 +581,7 @@ uneven.but(balanced=True).compare()
 # %% [markdown]
 # ## Exercise 3. A causal ring
 #
-# Build it. Now the sequence has twice as many blocks as there are ranks. `take(i, j)` hands your rank blocks i and j, one after the other, as `(q, k, v)`, each of the shape (heads, tokens, head_dim). Return the output of those tokens. A token sees itself and all before it. Use `passed_on` and `joined`, if you like. Your budget: keys and values go round once, and no rank multiplies more than an even share of the pairs of blocks, plus one.
+# Build it. Here the sequence has twice as many blocks as there are ranks. `take(i, j)` hands your rank blocks i and j, one after the other, as `(q, k, v)`, each of the shape (heads, tokens, head_dim). Return the output of those tokens. A token sees itself and all before it. Use `passed_on` and `joined`, if you like. Your budget: keys and values go round once, and no rank multiplies more than an even share of the pairs of blocks, plus one.
 
 
 # %%
@@ -627,7 +627,7 @@ ring_check.hint("causal_ring")
 # %% [markdown]
 # ## Ulysses: heads for tokens
 #
-# There is another way. Attention has many heads, and each of them needs all tokens. So before attention, let every rank give away most heads of its tokens, and get the other tokens of a few heads. That is an [all-to-all](GLOSSARY.md#all-to-all), and another leads back:
+# Attention has many heads, and each of them needs all tokens. So before attention, let every rank give away most heads of its tokens, and get the other tokens of a few heads. That is an [all-to-all](GLOSSARY.md#all-to-all), and another leads back:
 
 
 # %%
