@@ -2,7 +2,7 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.7.1", "8.7.2", "10.3.1", "19.3.1", "19.8.3", "S8"]
-#     needs: ["chapters 02 and 08", "megatron-core (installed with labkit)"]
+#     needs: ["chapters 02 and 08", "megatron-core (make env installs it)"]
 #     minutes: 75
 # ---
 
