@@ -222,7 +222,7 @@ check.hint("column_then_row")
 #
 # Megatron's paper calls your two functions **f** and **g**: f stands where a pair begins and sums in the backward, g stands where it ends and sums in the forward.
 #
-# Attention is such a pair as well. A [head](GLOSSARY.md#attention-head) is some columns of the queries, keys and values, and no head ever looks into another. So give each rank whole heads, and let the output projection be the row. Norms and residuals are not cut; all ranks compute them alike. Here is who holds what of all weights, laid side by side, and of their gradients:
+# Attention is such a pair as well. A [head](GLOSSARY.md#attention-head) is some columns of the queries, keys and values, and no head ever looks into another. So give each rank whole heads, and let the output projection be the row. Here is who holds what of all weights, laid side by side, and of their gradients:
 
 # %%
 layer = tensor_parallel.Layer(ranks=2, heads=8)
@@ -251,7 +251,7 @@ sums.score(32 * layer.run()[0]["calls"]["all_reduce"])
 #
 # In many models several heads of queries share one head of keys and values ([grouped queries](GLOSSARY.md#grouped-queries)). LLaMA-2 70B has 64 heads of queries, and 8 of keys. On more than eight ranks, then, some heads of keys lie on several ranks, and cutting further saves nothing of them.
 #
-# One weight often holds all three: the rows of all heads' queries, then those of the keys, then those of the values. Which of its rows belong to a rank? Deal the heads of queries as evenly as you can, the first ranks having one more. A rank holds the keys and values that its queries look at, and no others. Return three ranges. A wrong answer is drawn.
+# One weight often holds all three: the rows of all heads' queries, then those of the keys, then those of the values. Which of its rows belong to a rank? Deal the heads of queries as evenly as you can, the first ranks having one more. A rank holds the keys and values that its queries look at, and no others. Return three ranges.
 
 
 # %%
@@ -337,7 +337,7 @@ plan = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
 plan |= {name: RowwiseParallel() for name in ("out", "down")}
 
 # %% [markdown]
-# `CommDebugMode` counts collectives. Again: how many all-reduces are there, forward and backward, in this one layer? Its queries, keys and values are three weights.
+# `CommDebugMode` counts collectives. How many all-reduces are there, forward and backward, in this one layer? Its queries, keys and values are three weights.
 
 # %%
 counted = lab.guess("all-reduces of this layer in torch", between=(0, 20))
@@ -471,7 +471,7 @@ lab.show(planner.time_bars(machines))
 planner.card(planner.Plan(model="LLaMA 7B", gpus=8, batch=4, pp=8), machine)
 
 # %% [markdown]
-# That is the step of one machine; what the 64 tell each other is for chapter 10. With many more sequences the pipeline would win, because its bubble would shrink and the messages of the layers would not. Exercise 4 weighs the two.
+# That is the step of one machine; what the 64 tell each other is for chapter 10. With many more sequences the pipeline would win, because its bubble would shrink and the messages of the layers would not.
 #
 # ## What also grows: the sequence
 #
