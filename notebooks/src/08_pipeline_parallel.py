@@ -688,7 +688,7 @@ check.chart_fault(my_fault)
 # - Zero bubble, ZB-H1, ZBV: Qi et al. 2023, [arXiv 2401.10241](https://arxiv.org/abs/2401.10241)
 # - DualPipe, with a table of bubbles and memory: [deepseek-ai/DualPipe](https://github.com/deepseek-ai/DualPipe)
 #
-# **Next:** [communication](11_communication.ipynb), where we hide messages under computing and send fewer bytes.
+# **Next:** [tensor parallelism](09_tensor_parallel.ipynb), where each layer is cut, and all cards work on the same tokens.
 #
 # *Sections 8.6.1, 8.6.2, 10.3.2, 19.3.2 and S7 of the source material.*
 
