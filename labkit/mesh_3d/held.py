@@ -8,6 +8,7 @@ dimension. The embedding and the output layer lie whole on each tp rank of their
 
 import functools
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,7 +116,7 @@ def states(step: "Step") -> Shards:
     mesh = step.mesh
     rows: list[tuple] = []
     for stage in range(step.pp):
-        weights = [weight for unit in units(step, stage) for weight in unit.weights]
+        weights = list(chain.from_iterable(unit.weights for unit in units(step, stage)))
         dealt = list(_dealt(step, weights))
         for rank in range(mesh.num_ranks):
             place = mesh.coordinates(rank)

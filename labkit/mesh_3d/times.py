@@ -256,6 +256,7 @@ def _laid(
         at_us += each.adds_us
         if each.long_us:
             begun_us = max(0.0, at_us - each.long_us)
+            label = each.axis or action
             rows.append((stage, each.lane, each.kind, label, begun_us, at_us, each.num_bytes))
     return at_us
 
