@@ -48,16 +48,17 @@ def _train(step: Step) -> dict:
     trainer = _trainer(step)
     losses = []
     found: dict[str, Any] = {}
+
+    def seen(moment: str) -> None:
+        if moment == "backward" and index == COUNTED:
+            found["held_bytes"] = trainer.held()
+        if moment == "reduce" and index == 0:
+            wanted = trainer.expected(step, gradients)
+            found["gradient_difference"] = difference(trainer.gradients(), wanted)
+
     for index in range(NUM_STEPS):
         with traffic.count() as counted:
-            each = trainer.backward(*batch)
-            trainer.reduce()
-            if index == 0:
-                wanted = trainer.expected(step, gradients)
-                found["gradient_difference"] = difference(trainer.gradients(), wanted)
-            if index == COUNTED:
-                found["held_bytes"] = trainer.held()
-            trainer.update()
+            each = trainer.train(*batch, seen)
         if index == COUNTED:
             found |= by_axis(step.mesh, counted, dist.get_rank())
         losses.append(_mean(step, each))
@@ -152,7 +153,6 @@ def _recorded(step: Step, trainer: Any, batch: "tuple[Tensor, Tensor]") -> dict:
     """One step more, recorded: how long it took, and how often it was late."""
     import contextlib
 
-    import torch
     import torch.distributed as dist
 
     from labkit.measure import trace
@@ -165,10 +165,7 @@ def _recorded(step: Step, trainer: Any, batch: "tuple[Tensor, Tensor]") -> dict:
     with paced as pace, trace.record(*stages, operators=False):
         dist.barrier()
         began_s = time.perf_counter()
-        trainer.backward(*batch)
-        trainer.reduce()
-        with torch.profiler.record_function("optimizer"):
-            trainer.update()
+        trainer.train(*batch)
         step_us = 1e6 * (time.perf_counter() - began_s)
         dist.barrier()
     return {"step_us": step_us, "overruns": pace.num_overruns if pace else 0}

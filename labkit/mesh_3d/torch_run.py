@@ -1,6 +1,7 @@
 """All axes by torch: one DeviceMesh, ``parallelize_module`` along tp, ``fully_shard`` along the data
 axes, a ``PipelineStage`` along pp. ZeRO 1 and whole replicas are a few lines by hand."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,48 +44,47 @@ class Trainer:
         )
         schedule = SCHEDULES[step.schedule]
         self._schedule = schedule(self.stage, step.microbatches, loss_fn=model.loss)
-        self.data = _data(step, self.part, self.mesh)
+        self._data = _data(step, self.part, self.mesh)
         self._replica = step.dp_shard * self._at("dp_replicate") + self._at("dp_shard")
         self._num_replicas = step.dp
 
     def _at(self, axis: str) -> int:
         return self.mesh[axis].get_local_rank()
 
-    def backward(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
-        """All microbatches of this rank's replica, forward and backward; their losses, on the
-        ranks of the last stage."""
+    def train(
+        self, tokens: Tensor, targets: Tensor, seen: Callable[[str], None] = lambda moment: None
+    ) -> list[Tensor]:
+        """One step of this rank's replica, calling ``seen`` after "backward" and "reduce"; the
+        microbatches' losses, on the ranks of the last stage."""
         mine = [each.chunk(self._num_replicas)[self._replica].clone() for each in (tokens, targets)]
         losses: list[Tensor] = []
         inputs = mine[:1] if self.stage.is_first else []
         wanted = mine[1] if self.stage.is_last else None
         self._schedule.step(*inputs, target=wanted, losses=losses, return_outputs=False)
+        seen("backward")
+        self._data.reduce()
+        seen("reduce")
+        with torch.profiler.record_function("optimizer"):
+            self._data.update()
         return losses
 
-    def reduce(self) -> None:
-        """The mean of the gradients over the replicas; FSDP has done so in the last backward."""
-        self.data.reduce()
-
-    def update(self) -> None:
-        """The optimizer's step."""
-        self.data.update()
-
     def gradients(self) -> list[Tensor]:
-        """What this rank holds of the gradients, after ``reduce``."""
-        return self.data.gradients()
+        """What this rank has of the mean gradients."""
+        return self._data.gradients()
 
     def expected(self, step: Step, right: model.Transformer) -> list[Tensor]:
         """The same of a model that holds the right gradients in the place of its weights."""
-        return self.data.share(cut(step, right, self.mesh))
+        return self._data.share(cut(step, right, self.mesh))
 
     def held(self) -> dict[str, int]:
         """Bytes of this rank's parameters, gradients and optimizer states."""
-        weights = [local(each) for each in self.part.parameters()]
-        states = []
-        for each in self.data.optimizer.state.values():
-            states += [local(value) for name, value in each.items() if name != "step"]
+        weights = list(self.part.parameters())
+        states: list[Tensor] = []
+        for each in self._data.optimizer.state.values():
+            states += [value for name, value in each.items() if name != "step"]
         return {
             "parameter": num_bytes(weights),
-            "gradient": num_bytes(self.gradients()),
+            "gradient": num_bytes([each.grad for each in weights]),
             "optimizer": num_bytes(states),
         }
 
@@ -176,45 +176,59 @@ class ZeroOne(Replicas):
     def _optimizer(self) -> torch.optim.Optimizer:
         self._group = self.mesh["dp_shard"].get_group()
         self._size = self.mesh["dp_shard"].size()
-        self._weights = [local(each) for each in self.part.parameters()]
-        self._mine = self._share_of(self._weights).requires_grad_()
-        return torch.optim.AdamW([self._mine], LEARNING_RATE, foreach=False)
+        self._weights = super().share(self.part)
+        self._mine = [each.requires_grad_() for each in self._share_of(self._weights)]
+        return torch.optim.AdamW(self._mine, LEARNING_RATE, foreach=False)
 
-    def _share_of(self, tensors: list[Tensor]) -> Tensor:
-        """This rank's nth of them all, one after another."""
-        return self._flat(tensors).chunk(self._size)[self.mesh["dp_shard"].get_local_rank()].clone()
-
-    def _flat(self, tensors: list[Tensor]) -> Tensor:
-        """One after another, filled up to a multiple of the ranks."""
-        flat = torch.cat([each.flatten() for each in tensors])
-        return nn.functional.pad(flat, (0, -len(flat) % self._size))
+    def _share_of(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Of them all, one after another, this rank's nth: views of them."""
+        length = -(-sum(each.numel() for each in tensors) // self._size)
+        start = length * self.mesh["dp_shard"].get_local_rank()
+        found = []
+        for each in tensors:
+            found.append(each.view(-1)[max(0, start) : max(0, start + length)])
+            start -= each.numel()
+        return [each for each in found if each.numel()]
 
     def reduce(self) -> None:
         """This rank's part of the mean; replicas of the part sum theirs."""
-        flat = self._flat(super().gradients())
-        self._mine.grad = torch.empty_like(self._mine)
-        dist.reduce_scatter_tensor(self._mine.grad, flat, group=self._group)
+        flat = _padded(super().gradients(), self._size)
+        mine = flat.new_empty(len(flat) // self._size)
+        dist.reduce_scatter_tensor(mine, flat, group=self._group)
         replicas = self.mesh["dp_replicate"]
         if replicas.size() > 1:
-            dist.all_reduce(self._mine.grad, group=replicas.get_group())
-        self._mine.grad /= self._size * replicas.size()
+            dist.all_reduce(mine, group=replicas.get_group())
+        mine /= self._size * replicas.size()
+        for weight in self.part.parameters():
+            weight.grad = None
+        for each in self._mine:
+            each.grad = torch.empty_like(each)
+        _spread(mine, self.gradients())
 
     def update(self) -> None:
         """Each its part, then all of all parts."""
         self.optimizer.step()
-        flat = torch.empty(self._size * len(self._mine), device=self._mine.device)
-        dist.all_gather_into_tensor(flat, self._mine.detach(), group=self._group)
+        self.optimizer.zero_grad()
+        mine = torch.cat([each.detach() for each in self._mine])
+        length = -(-sum(each.numel() for each in self._weights) // self._size)
+        mine = nn.functional.pad(mine, (0, length - len(mine)))
+        flat = mine.new_empty(self._size * length)
+        dist.all_gather_into_tensor(flat, mine, group=self._group)
         _spread(flat, self._weights)
-        for weight in self.part.parameters():
-            weight.grad = None
 
     def gradients(self) -> list[Tensor]:
-        """This rank's part."""
-        return [self._mine.grad]
+        """After ``reduce``: of this rank's part."""
+        return [each.grad for each in self._mine]
 
     def share(self, part: nn.Module) -> list[Tensor]:
         """The same part."""
-        return [self._share_of(super().share(part))]
+        return self._share_of(super().share(part))
+
+
+def _padded(tensors: list[Tensor], size: int) -> Tensor:
+    """All of them, one after another, filled up to a multiple."""
+    flat = torch.cat([each.flatten() for each in tensors])
+    return nn.functional.pad(flat, (0, -len(flat) % size))
 
 
 def _spread(flat: Tensor, tensors: list[Tensor]) -> None:
@@ -232,4 +246,4 @@ def local(tensor: Any) -> Tensor:
 
 def num_bytes(tensors: list[Tensor]) -> int:
     """Of all together."""
-    return sum(each.nbytes for each in tensors)
+    return sum(local(each).nbytes for each in tensors)
