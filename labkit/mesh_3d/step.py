@@ -208,7 +208,7 @@ class Step(Experiment):
     def times(self) -> times.Times:
         """What the parts of the step take. Raises ValueError where there is no such step."""
         self._check()
-        return times.Times(self)
+        return times.Times(step=self)
 
     def states(self) -> Shards:
         """What every rank holds of parameters, gradients and optimizer states, in fp32, as a run
