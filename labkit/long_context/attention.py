@@ -133,6 +133,21 @@ class Attention(Experiment):
         tokens = self.sequence // self.ranks
         return 4 * self.tensor_bytes() + ITEMSIZE * self.batch * self.heads * tokens
 
+    def pass_bytes(self) -> int | None:
+        """The most that the ring's backward adds to a rank's memory, in tensors as large as its
+        queries: the output, its gradient and that of the queries; keys and values of two ranks, and
+        gradients of two. An nth, each of them. While a pair is computed, two tables of its scores
+        and some parts lie where the second gradients lie later. None for Ulysses, whose attention
+        is torch's own, with a memory of its own."""
+        if self.way == "ulysses":
+            return None
+        size = self.tensor_bytes()
+        piece = self.sequence // (2 * self.ranks)
+        scores = ITEMSIZE * self.batch * self.heads * piece**2
+        of_pair = max(2 * scores + size // 2, scores + 3 * size // 2)
+        logarithms = 2 * ITEMSIZE * self.batch * self.heads * 2 * piece
+        return 9 * size + logarithms + max(2 * size, of_pair)
+
     def predict(self) -> Timeline:
         """The pass, simulated: pairs at their pace, messages over ``link``."""
         table = self.rounds()

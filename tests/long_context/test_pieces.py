@@ -80,6 +80,8 @@ def test_bytes_are_those_of_the_tensors():
     assert ring.but(way="ulysses").payload() == {"all_to_all": 8 * ring.tensor_bytes()}
     assert ring.but(ranks=1).payload() == {}
     assert ring.but(ranks=8).kept_bytes() * 2 == ring.kept_bytes()
+    assert ring.but(ranks=8).pass_bytes() * 2 == ring.pass_bytes(), "an nth, where scores are few"
+    assert ring.but(way="ulysses").pass_bytes() is None
     assert sum(ring.predict().num_bytes) == 0, "without a link no message is drawn"
 
 
