@@ -21,6 +21,9 @@ from labkit.tensor_parallel.layer import Layer
 from labkit.zero.stages import Offload, Stages
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("built")]
+BY_DEEPSPEED = Attention(
+    way="ulysses", engine="deepspeed", ranks=2, heads=2, sequence=32, pair_ms=1.0
+)
 MEGATRON = Layer(engine="megatron", vocab=50, sequence_parallel=True)
 LAW = (
     pipeline.Step(ranks=2, microbatches=2, forward_ms=5.0),
@@ -49,6 +52,7 @@ LAW = (
     *(Strategy(strategy=each, ranks=2, batch=4) for each in ("data", "sharded", "layers")),
     experts.Layer(ranks=2, experts=4, tokens=16, token_ms=0.1, capacity=1.0),
     *(Attention(way=way, ranks=2, heads=2, sequence=32, pair_ms=1.0) for way in WAYS),
+    *([BY_DEEPSPEED] if BY_DEEPSPEED.refusal("en") is None else []),  # it may not be installed
     Layer(vocab=50),
     Layer(ranks=3, hidden=36, heads=3, ffn=71, sequence=9, sequence_parallel=True),
     Layer(engine="torch", vocab=50, sequence_parallel=True),

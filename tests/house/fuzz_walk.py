@@ -78,6 +78,7 @@ REASONS = {
         "debugging.cure_run",
         "experts.whole_run",
         "experts.parallel_run",
+        "long_context.deepspeed_run",
         "long_context.ring_run",
         "long_context.ulysses_run",
         "accelerate.engines",
