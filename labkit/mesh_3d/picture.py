@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from labkit.mesh_3d import held
 from labkit.mesh_3d.step import AXES, Step
+from labkit.pictures import curves
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
 from labkit.pictures.style import CYCLE
-from labkit.units import check_word
-from labkit.words import catalogue, speaking
+from labkit.planner.plan.memory import PARTS
+from labkit.units import check_word, format_bytes
+from labkit.words import catalogue, in_every, speaking, spoken_in
 
 VIEWS = ("layers", *AXES[::-1], "node")
 """What is lit: which layers a rank holds, the groups of one axis, or the nodes."""
@@ -51,6 +53,15 @@ _WORDS = catalogue(
         ("nodes", "nodes"),
         ("groups", "groups"),
         ("in each", "ranks in each"),
+        ("memory", "What a rank of each stage holds at its highest point"),
+        ("limit", "memory of the GPU"),
+        ("parameters", "parameters"),
+        ("gradients", "gradients"),
+        ("optimizer", "optimizer"),
+        ("gathered", "gathered"),
+        ("activations", "activations"),
+        ("logits", "logits"),
+        ("fixed", "held beside tensors"),
     ]
 )
 _LEFT_PX = 96.0
@@ -70,6 +81,25 @@ def grid(step: Step, view: str = "layers", *, language: str | None = None) -> Sk
     check_word(view, VIEWS, "a view")
     step.messages()  # or there is no such step
     return speaking(language, _Drawing(step=step, view=view).sketch)
+
+
+def memory(step: Step, *, language: str | None = None) -> Sketch:
+    """The planner's bytes of each stage, by part, beside what the GPU has. Raises ValueError where
+    there is no such step."""
+    say = _WORDS[spoken_in(language)]
+    rows = []
+    for stage, bill in enumerate(step.memory().stages):
+        held_bytes = {say[part]: bill[part] for part in PARTS if bill[part]}
+        rows.append((say["stage"].format(stage), held_bytes))
+    return curves.bars(
+        rows,
+        title=in_every("memory", _WORDS),
+        badge="computed",
+        unit_format=format_bytes,
+        marks=[(in_every("limit", _WORDS), step.times().cluster.device_bytes)],
+        stacked=True,
+        language=language,
+    )
 
 
 def drawn_ranks(step: Step) -> list[int]:
