@@ -8,7 +8,7 @@ from labkit.mesh_3d import picture
 from labkit.mesh_3d.step import AXES, ENGINES, SCHEDULES, Step
 from labkit.pictures.painters import svg
 from labkit.pictures.sketch import Sketch
-from labkit.timeline import bubble, step_us
+from labkit.timeline import busy_us, step_us
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs
 from labkit.widgets.trial import Trial
@@ -144,13 +144,14 @@ class MeshBoard(Trial):
         ("reduce_scatter", "reduce-scatter"),
         ("fits", "It fits: the fullest rank needs {} of {}."),
         ("not", "It does not fit: the fullest rank needs {}, and the GPU has {}."),
-        ("step", "The step takes {}; {} of the ranks' time is idle."),
+        ("step", "The step takes {}; the average rank computes {} of it."),
         ("fewer", "Drawn with {} microbatches; the step has {}."),
         ("placed", "With neighbours in a node along {}: {}."),
         (
             "how",
-            "Bytes of messages exactly, of a rank that holds embedding and output layer whole. "
-            "Memory and times by the planner; states sharded, links and constants as there.",
+            "Bytes of messages exactly, with the embedding and the output layer whole on each tp "
+            "rank, as in a run here. Memory and times by the planner, which cuts these along tp as "
+            "Megatron does.",
         ),
         (
             "how stated",
@@ -255,7 +256,8 @@ class MeshBoard(Trial):
         """How long it takes, and how long if it were placed otherwise."""
         say = self._words
         line = self.prediction(step)
-        told = [say["step"].format(format_us(step_us(line)), format_share(bubble(line)))]
+        computes = float(busy_us(line).mean()) / step_us(line)
+        told = [say["step"].format(format_us(step_us(line)), format_share(computes))]
         short = shortened(step)
         if short != step:
             told.append(say["fewer"].format(short.microbatches, step.microbatches))

@@ -158,7 +158,11 @@ class _Drawing(NamedTuple):
         """In one language."""
         say = _WORDS[words["code"]]
         ranks = list(self.ranks)
-        shapes: list[Shape] = [self._box(rank, say) for rank in ranks]
+        groups = [self._group(rank) for rank in ranks]
+        colours = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+        shapes: list[Shape] = []
+        for rank, group in zip(ranks, groups, strict=True):
+            shapes.append(self._box(rank, CYCLE[colours[group] % len(CYCLE)], say))
         shapes += self._links(ranks)
         shapes += self._names(say)
         bottom = max(self.corner(rank)[1] for rank in ranks) + _HIGH_PX
@@ -176,14 +180,13 @@ class _Drawing(NamedTuple):
             language=words["code"],
         )
 
-    def _box(self, rank: int, say: dict[str, str]) -> Box:
+    def _box(self, rank: int, look: tuple[str, str], say: dict[str, str]) -> Box:
         """A rank, in the colour of its group."""
-        look = CYCLE[self._group(rank) % len(CYCLE)]
         x, y = self.corner(rank)
         return Box(x, y, self.wide_px, _HIGH_PX, *look, (*self._told(rank, say), str(rank)))
 
     def _group(self, rank: int) -> int:
-        """Which colour a rank has."""
+        """Which ranks have its colour."""
         if self.view == "node":
             return self.step.node(rank)
         if self.view == "layers":
@@ -220,8 +223,10 @@ class _Drawing(NamedTuple):
 
     def _link(self, axis: str, here: int, there: int) -> Line:
         """From a rank to the next along an axis."""
-        (x, y), (next_x, next_y) = self.corner(here), self.corner(there)
-        middle, next_middle = y + _HIGH_PX / 2, next_y + _HIGH_PX / 2
+        x, y = self.corner(here)
+        next_x, next_y = self.corner(there)
+        middle = y + _HIGH_PX / 2
+        next_middle = next_y + _HIGH_PX / 2
         aside = _ASIDE_PX[axis]
         if axis == "pp":
             points = [(x + self.wide_px, middle), (next_x, next_middle)]
