@@ -3,8 +3,8 @@
 import pytest
 
 import labkit as lab
+from labkit.mesh_3d import limits
 from labkit.mesh_3d import run as real
-from labkit.mesh_3d import step as theory
 from labkit.mesh_3d.step import Step
 from labkit.timeline import COMM, COMPUTE, step_us
 
@@ -142,7 +142,7 @@ def test_an_unpaced_run_records_its_update_and_says_so():
 
 
 def test_an_engine_that_is_missing_is_refused_in_words(monkeypatch):
-    monkeypatch.setattr(theory, "has_megatron", lambda: False)
+    monkeypatch.setattr(limits, "has_megatron", lambda: False)
     assert "megatron-core" in DEEPSPEED.refusal("en")
     with pytest.raises(ValueError, match="megatron-core"):
         DEEPSPEED.run()
