@@ -26,6 +26,7 @@ NAMES = (
     "zero",
     "tensor_parallel",
     "long_context",
+    "mesh",
     "checkpoint",
     "widget",
     "soak",
