@@ -300,8 +300,8 @@ def _on_ranks(step: "Step", rows: list[Row]) -> Timeline:
     """Every rank of a stage does the same at the same time."""
     mesh = step.mesh
     if mesh.num_ranks > MOST_DRAWN:
-        told = f"one rank of each stage, of {mesh.num_ranks}"
-        return from_rows(rows, num_ranks=step.pp, origin="simulated", notes=(told,))
+        told = ("one rank of each stage",)
+        return from_rows(rows, num_ranks=step.pp, origin="simulated", notes=told)
     on_stage: dict[int, list[int]] = {}
     for rank in range(mesh.num_ranks):
         on_stage.setdefault(mesh.coordinates(rank)["pp"], []).append(rank)
