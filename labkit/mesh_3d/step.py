@@ -8,14 +8,19 @@ axes, what theory says of it, and the same on real ranks.
 
 import importlib.util
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from labkit import words
 from labkit.experiment import Experiment
 from labkit.mesh import Mesh
+from labkit.mesh_3d import held, messages, times
 from labkit.planner.plan.cluster import gpu
 from labkit.planner.plan.layout import PRECISIONS, RECOMPUTE
+from labkit.planner.plan.memory import Memory, memory
 from labkit.planner.plan.shape import Shape
+from labkit.shards import Shards
+from labkit.timeline import Timeline
 from labkit.units import check_real, check_whole, check_word
 
 if TYPE_CHECKING:
@@ -27,9 +32,11 @@ ENGINES = ("torch", "deepspeed")
 """Who trains: torch's DTensor, FSDP2 and pipeline stages on one DeviceMesh; or DeepSpeed's
 PipelineModule on its own grid."""
 SCHEDULES = ("gpipe", "1f1b")
-ZERO = (0, 1, 2, 3)
+ZERO = (0, 1, 3)
+"""Stage 2 reduces gradients in each microbatch; a pipeline holds them until the last."""
 RUN_ZERO = {"torch": (0, 1, 3), "deepspeed": (0, 1)}
-"""Engine -> what of ZERO it runs beside a pipeline."""
+"""Engine -> what of ZERO it runs."""
+MOST_MICROBATCHES = 1024
 MOST_REAL = {"ranks": 8, "hidden": 256, "layers": 16, "tokens": 4096}
 """of a real run"""
 REAL_VOCAB = 256
@@ -45,7 +52,7 @@ _WORDS = words.catalogue(
         ("uneven", "{ranks} ranks of tp do not divide {what}: take sizes that they divide"),
         ("heads", "{} heads"),
         ("wide", "an MLP {} wide"),
-        ("stages", "{pp} stages need as many layers; the model has {layers}"),
+        ("stages", "{pp} stages have as many layers each; the model has {layers}"),
         (
             "batch",
             "a step's {batch} sequences are not a multiple of {dp} replicas x {m} microbatches",
@@ -73,7 +80,7 @@ class Step(Experiment):
     tp: int = 2
     """parts of each layer"""
     zero: int = 3
-    """what dp_shard shares out: 1 the optimizer's states, 2 gradients too, 3 parameters too (FSDP;
+    """what dp_shard shares out: 1 the optimizer's states, 3 gradients and parameters too (FSDP, and
     with dp_replicate HSDP). Where dp_shard is 1 it says nothing"""
     microbatches: int = 4
     """m, of each replica"""
@@ -120,9 +127,15 @@ class Step(Experiment):
         check_word(self.precision, PRECISIONS, "a precision")
         check_word(self.recompute, RECOMPUTE, "recompute")
         check_word(self.inside, AXES, "an axis")
-        check_whole(1, 10**6, microbatches=self.microbatches, batch=self.batch)
-        check_whole(1, 10**6, sequence=self.sequence, node_size=self.node_size)
+        check_whole(1, MOST_MICROBATCHES, microbatches=self.microbatches)
+        check_whole(1, 10**6, batch=self.batch, sequence=self.sequence)
+        check_whole(1, 10**4, node_size=self.node_size)
         check_whole(0, 3, zero=self.zero)
+        if self.zero not in ZERO:
+            raise ValueError(
+                f"zero is one of {', '.join(map(str, ZERO))}: stage 2 reduces in each microbatch "
+                f"what a pipeline holds until the last; got {self.zero}"
+            )
         check_real(0.0, 1e6, forward_ms=self.forward_ms, latency_ms=self.latency_ms)
         check_real(1e-3, 1e9, node_mb_per_s=self.node_mb_per_s, nic_mb_per_s=self.nic_mb_per_s)
         self.shape()
@@ -161,6 +174,69 @@ class Step(Experiment):
             positions=self.sequence,
         )
 
+    # --- where its ranks lie ---
+
+    def distance(self, axis: str) -> int:
+        """How far neighbours along an axis lie apart as the ranks are placed in nodes. Raises
+        ValueError for what is no axis."""
+        check_word(axis, AXES, "an axis")
+        placed = [each for each in AXES if each != self.inside] + [self.inside]
+        return prod(getattr(self, each) for each in placed[placed.index(axis) + 1 :])
+
+    def place(self, rank: int) -> int:
+        """A rank's place in the row of all nodes, one after another."""
+        at = self.mesh.coordinates(rank)
+        return sum(at[axis] * self.distance(axis) for axis in AXES)
+
+    def node(self, rank: int) -> int:
+        """The node that a rank lies on."""
+        return self.place(rank) // self.node_size
+
+    def neighbours_share_node(self, axis: str) -> bool:
+        """Whether a rank and the next along an axis lie on one node, wherever they do."""
+        return self.distance(axis) < self.node_size
+
+    # --- what theory says ---
+
+    def predict(self) -> Timeline:
+        """The step of all axes on one timeline: forwards and backwards, tp's sums between them,
+        messages between stages, gathered parameters and reduced gradients, the optimizer. By the
+        planner's times of the GPU, or as stated. Raises ValueError where there is no such step."""
+        self._check()
+        return times.timeline(self)
+
+    def times(self) -> times.Times:
+        """What the parts of the step take. Raises ValueError where there is no such step."""
+        self._check()
+        return times.Times(self)
+
+    def states(self) -> Shards:
+        """What every rank holds of parameters, gradients and optimizer states, in fp32, as a run
+        does. Raises ValueError where there is no such step, or too many ranks to list."""
+        self._check()
+        return held.states(self)
+
+    def messages(self, rank: int = 0) -> dict[str, dict[str, messages.Counted]]:
+        """Axis -> collective -> how often a rank calls it in a step, and the bytes that it hands
+        in. Raises ValueError where there is no such step or rank."""
+        self._check()
+        return messages.counted(self, self.mesh.coordinates(rank)["pp"])
+
+    def memory(self) -> Memory:
+        """What the ranks of each stage hold at their highest point, activations included, by the
+        planner: tables cut by tp, as Megatron cuts them. Raises ValueError where there is no such
+        step."""
+        self._check()
+        return memory(self.shape(), times.layout(self), self.times().bench.stack)
+
+    def fits(self) -> bool:
+        """Whether the fullest rank's memory is that of the GPU, or less."""
+        return self.memory().peak_bytes <= self.times().cluster.device_bytes
+
+    def _check(self) -> None:
+        if reason := self.impossible("en"):
+            raise ValueError(reason)
+
     # --- what can't be ---
 
     def impossible(self, language: str | None = None) -> str | None:
@@ -168,7 +244,7 @@ class Step(Experiment):
         say = _WORDS[words.spoken_in(language)]
         if self.dp_shard > 1 and not self.zero:
             return say["nothing"].format(self.dp_shard)
-        if self.layers < self.pp:
+        if self.layers % self.pp:
             return say["stages"].format(pp=self.pp, layers=self.layers)
         if self.batch % (self.dp * self.microbatches):
             return say["batch"].format(batch=self.batch, dp=self.dp, m=self.microbatches)
