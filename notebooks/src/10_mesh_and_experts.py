@@ -216,7 +216,10 @@ lab.difference(four[0]["losses"], one)
 # `dp` itself may have two axes. With [HSDP](GLOSSARY.md#hsdp) states are sharded among the ranks of one machine (`dp_shard`), and copied between machines (`dp_replicate`). In code it is one more name: `fully_shard(layer, mesh=mesh["dp_replicate", "dp_shard"])`. So the weights, which are gathered all the time, are gathered inside a machine, and only gradients cross, once a step. What do four ranks pay for that in memory?
 
 # %%
-HELD_CELL
+mesh_3d.Step(pp=1, tp=1, dp_replicate=2, dp_shard=2).states()
+
+# %% [markdown]
+# A coloured slice is what a rank holds, as theory deals it out. Compare the rows: 0 and 1 share one copy, 2 and 3 the other. So HSDP holds a half where FSDP along all four would hold a quarter.
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Three axes
@@ -265,14 +268,38 @@ num_params = sum(each.numel() for each in model.Transformer(4).parameters())
 share.score(eight[0]["held"] / num_params)
 
 # %% [markdown]
-# The losses of four steps agree with one process again; rank 7 is in the last stage, where losses are computed. But rank 0 holds more than an eighth. The reason is our short plan: what `tp` does not cut, it copies. Attention, the norms and the embedding lie on both ranks of a `tp` group. A layer's share is only as small as your plan is complete.
+# The losses of four steps agree with one process again; rank 7 is in the last stage, where losses are computed. But rank 0 holds more than an eighth. The reason is our short plan: what `tp` does not cut, it copies. Attention, the norms and the embedding lie on both ranks of a `tp` group.
 #
-# ## Where the bytes go
-#
-# Three axes, three kinds of messages. Every layer all-reduces its activations along `tp`, twice forward and twice backward. Along `dp` travel weights and gradients, and along `pp` the activations between two stages. In our small step, which axis hands over the most bytes?
+# From here on we let `mesh_3d.Step` do all this. It is the same program with a longer plan, which cuts attention too. Who holds what now?
 
 # %%
-AXES_CELLS
+step = mesh_3d.Step(pp=2, dp_shard=2, tp=2, microbatches=2)
+step.states()
+
+# %% [markdown]
+# The two stages are easy to see. Find two ranks of one `tp` group, 0 and 1 say: which slice do both of them hold? It is the embedding. Only what a plan names gets smaller.
+
+# %% [markdown] sections="10.3.3"
+# ## Where the bytes go
+#
+# Three axes have three kinds of messages. Every layer all-reduces its activations along `tp`, twice forward and twice backward. Along `dp` travel weights and gradients, and along `pp` the activations between two stages. Along which axis does rank 0 hand over the most bytes in our small step?
+
+# %%
+most = lab.guess("the axis with the most bytes", choices=("pp", "dp_shard", "tp"))
+
+# %%
+counted = step.run()[0]["payload_bytes"]
+counted["pp"].pop("recv")  # what comes in
+lab.bars(counted, unit="bytes", title="What rank 0 hands over in a step")
+
+# %%
+most.score(max(counted, key=lambda axis: sum(counted[axis].values())))
+
+# %% [markdown]
+# These were counted, on eight real ranks. Look at the names beside the bars, too: only `tp` is all-reduces, and each of them stands between two products, so that nobody can go on before it ends. Theory has the same numbers, with the calls that they took:
+
+# %%
+step.messages(0)
 
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
