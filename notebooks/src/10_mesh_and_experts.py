@@ -502,7 +502,7 @@ alone = lab.launch(train_router, 0, ranks=1)[0]
 busiest.score(alone["busiest"][119])
 
 # %% [markdown]
-# It took nearly all. An expert that is chosen a little more often learns more, so it becomes better, so it is chosen more often still. The other seven hold memory and learn nothing.
+# Far more than an eighth. An expert that is chosen a little more often learns more, so it becomes better, so it is chosen more often still. Most of the others fill memory and learn nothing.
 #
 # The cure stands in the code already. `uneven` multiplies each expert's share of the tokens by its mean probability and adds up; it is 1 when all are even and 8 when one has everything. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
 
@@ -591,7 +591,7 @@ taken = layer.taken()  # tokens that each rank's experts get
 idle.score(1 - taken.mean() / taken.max())
 
 # %% [markdown]
-# Rank 0 has the favourites, so it works while the others wait: on average they are busy for `mean / max` of the time. All the others are done early, and then wait for it in the all-to-all, twice: so the whole layer goes at rank 0's speed.
+# Rank 0 has the favourites, so it works while the others wait for it in the all-to-all, forward and backward. On average a rank is busy for `mean / max` of the time.
 #
 # ### A capacity
 #
