@@ -61,6 +61,7 @@ class _Links:
     def __init__(self, time_us: Stated, label: Callable, around: Callable) -> None:
         self.pace = Pace()
         self.receiving = ThreadPoolExecutor(MOST_AT_A_TIME, thread_name_prefix="receiving")
+        self._device = rank.current().device  # of this thread; a backward runs in others
         self._time_us = time_us
         self._label = label
         self._around = around
@@ -79,36 +80,33 @@ class _Links:
 
     def _collective(self, message: Message, call: Callable[[], Any], time_us: float) -> Any:
         """Begins when the last rank calls, ends when the message is there and its time is over."""
-        device = rank.current().device
-        synchronize(device)
+        synchronize(self._device)
         start_ns = time.time_ns()
-        latest_ns = torch.tensor([start_ns], device=device)
+        latest_ns = torch.tensor([start_ns], device=self._device)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         # past c10d, so that nobody counts it as the program's
-        known = message.group._get_backend(device).allreduce([latest_ns], options)
+        known = message.group._get_backend(self._device).allreduce([latest_ns], options)
         made = call()
         dist.Work.unbox(made[-1] if isinstance(made, tuple) else made).wait()
         known.wait()
-        synchronize(device)
+        synchronize(self._device)
         self._arrive(message, latest_ns.item(), time_us, since_ns=start_ns)
         return made
 
     def _send(self, message: Message, call: Callable[[], Any]) -> Any:
         """Tells the receiver when, and sends."""
-        device = rank.current().device
-        synchronize(device)
-        stamp = torch.tensor([time.time_ns()], device=device)
-        backend = message.group._get_backend(device)
+        synchronize(self._device)
+        stamp = torch.tensor([time.time_ns()], device=self._device)
+        backend = message.group._get_backend(self._device)
         kept = backend.send([stamp], message.ranks.index(message.peer), STAMP_TAG)
         self.receiving.submit(_hold, stamp, kept)
         return call()
 
     def _receive(self, message: Message, call: Callable[[], Any], time_us: float) -> Any:
         """Returns at once; who waits for what is returned waits for the link as well."""
-        device = rank.current().device
-        sent_ns = torch.zeros(1, dtype=torch.int64, device=device)
-        backend = message.group._get_backend(device)
+        sent_ns = torch.zeros(1, dtype=torch.int64, device=self._device)
+        backend = message.group._get_backend(self._device)
         known = backend.recv([sent_ns], message.ranks.index(message.peer), STAMP_TAG)
         real = dist.Work.unbox(call())
         arrived: Future[list[Tensor]] = Future()

@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.sharding import partition
-from labkit.shards import Shards, from_rows
+from labkit.shards import PADDING, Shards, from_rows
 from labkit.tensor_parallel import cut
 from labkit.units import check_whole
 
@@ -110,8 +110,9 @@ def rank_elements(step: "Step", stage: int) -> int:
 
 
 def states(step: "Step") -> Shards:
-    """What every rank holds after the gradients are reduced: parameters, gradients, Adam's moments
-    and its counters, fp32. Raises ValueError for more than ``MOST_DRAWN`` ranks."""
+    """What every rank holds between the last backward and the optimizer: parameters, gradients
+    (FSDP has reduced them), Adam's moments and its counters, fp32. Raises ValueError for more than
+    ``MOST_DRAWN`` ranks."""
     check_whole(1, MOST_DRAWN, **{"ranks whose slices are listed": step.ranks})
     mesh = step.mesh
     rows: list[tuple] = []
@@ -132,24 +133,23 @@ def states(step: "Step") -> Shards:
 
 def _dealt(step: "Step", weights: list[Weight]) -> Iterator[tuple[int, str, str, int, int]]:
     """(rank of dp_shard, kind, weight, start, stop) of all that its ranks hold. ZeRO 1 keeps
-    parameters and gradients whole, and an nth of them, one after another, once more: what the
-    optimizer steps on."""
+    parameters and gradients whole, and of the optimizer's states an nth, all weights laid one after
+    another."""
     shapes = {each.name: each.shape for each in weights}
     size = step.dp_shard
-    shared = size > 1 and step.zero == 3
-    optimizer = () if shared or size == 1 or step.zero != 1 else (*ADAM, "master", "main_grad")
-    for rank, kind, name, start, stop, *_ in partition.predict(
-        "fsdp" if shared else "ddp", shapes, size
-    ).rows():
-        if not optimizer or kind in ("parameter", "gradient"):
+    is_fsdp = size > 1 and step.zero == 3
+    is_zero1 = size > 1 and step.zero == 1
+    found = partition.predict("fsdp" if is_fsdp else "ddp", shapes, size)
+    for rank, kind, name, start, stop, *_ in found.rows():
+        if not is_zero1 or kind in ("parameter", "gradient"):
             yield rank, kind, name, start, stop
     sizes = {each.name: each.num_elements for each in weights}
     part = -(-sum(sizes.values()) // size)
-    for rank in range(size if optimizer else 0):
-        yield rank, "step", "(flat)", 0, 1
-        for kind in optimizer:
-            for name, start, stop in partition.cut(sizes, rank * part, part):
-                yield rank, kind, name, start, stop
+    for rank in range(size if is_zero1 else 0):
+        for name, start, stop in partition.cut(sizes, rank * part, part):
+            if name != PADDING:
+                yield rank, "step", name, 0, 1
+                yield from ((rank, kind, name, start, stop) for kind in ADAM)
 
 
 def rank_bytes(step: "Step", rank: int) -> dict[str, int]:

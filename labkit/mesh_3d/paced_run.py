@@ -20,6 +20,7 @@ from labkit.measure.pace import Pace
 from labkit.measure.traffic import Message
 from labkit.mesh_3d.run import axis_of
 from labkit.mesh_3d.step import Step
+from labkit.mesh_3d.times import BACKWARD
 from labkit.timeline import COMPUTE
 
 
@@ -28,22 +29,22 @@ def stated(step: Step, stage: Any) -> Iterator[Pace]:
     """The step's times, of a stage and of all links of this rank, while the block runs; what was
     late is counted in the pace."""
     me = dist.get_rank()
-    clock = _Chunks(
-        stage,
-        1e3 * step.forward_ms,
-        _num_messages(step, stage),
-        lambda each: axis_of(step.mesh, me, each.ranks),
-    )
+    times = step.times()
 
-    def time_us(message: Message) -> float | None:
-        axis = axis_of(step.mesh, me, message.ranks)
-        return None if axis == "world" else step.message_us(message.name, axis, message.num_bytes)
-
-    def label(message: Message) -> str:
-        if message.name == "recv":
-            return f"{message.peer}>{me}"
+    def axis(message: Message) -> str:
         return axis_of(step.mesh, me, message.ranks)
 
+    def time_us(message: Message) -> float | None:
+        name = "send" if message.name == "recv" else message.name
+        if name == "barrier" or axis(message) == "world":
+            return None
+        return times.message_us(axis(message), name, message.num_bytes)
+
+    def label(message: Message) -> str:
+        return f"{message.peer}>{me}" if message.name == "recv" else axis(message)
+
+    num_messages = _num_messages(step, stage)
+    clock = _Chunks(stage.stage_index, 1e3 * step.forward_ms, num_messages, axis)
     rank.current().note("paced")
     methods = {
         "forward_one_chunk": clock.chunk(stage.forward_one_chunk, "F"),
@@ -70,10 +71,10 @@ class _Chunks:
     """What a stage computes, at its pace."""
 
     def __init__(
-        self, stage: Any, forward_us: float, num_messages: int, axis: Callable[[Message], str]
+        self, stage: int, forward_us: float, num_messages: int, axis: Callable[[Message], str]
     ) -> None:
         self.pace = Pace()
-        self._stage = stage.stage_index
+        self._stage = stage
         self._forward_us = forward_us
         self._pieces = max(1, num_messages)
         self._axis = axis
@@ -88,7 +89,7 @@ class _Chunks:
 
         @functools.wraps(method)
         def paced(index: int, *args: Any, **kwargs: Any) -> Any:
-            total_us = self._forward_us * (1 if kind == "F" else 2)
+            total_us = self._forward_us * (1 if kind == "F" else BACKWARD)
             self._name = (kind, f"{self._stage}{kind}{index}")
             self._piece_us = total_us / self._pieces
             self._left = self._pieces

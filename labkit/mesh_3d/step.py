@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from labkit import words
-from labkit.experiment import Experiment
+from labkit.experiment import Comparison, Experiment
 from labkit.mesh import Mesh
 from labkit.mesh_3d import held, messages, times
 from labkit.planner.plan.cluster import gpu
@@ -208,7 +208,13 @@ class Step(Experiment):
     def times(self) -> times.Times:
         """What the parts of the step take. Raises ValueError where there is no such step."""
         self._check()
-        return times.Times(self)
+        return times.of(self)
+
+    def message_us(self, collective: str, axis: str, num_bytes: float) -> float:
+        """What a message along an axis takes, ``num_bytes`` as a rank hands them in; a receive as
+        long as its send. Raises ValueError for what no rank sends."""
+        name = "send" if collective == "recv" else collective
+        return self.times().message_us(axis, name, num_bytes)
 
     def states(self) -> Shards:
         """What every rank holds of parameters, gradients and optimizer states, in fp32, as a run
@@ -296,6 +302,16 @@ class Step(Experiment):
         return None
 
     # --- what real ranks do ---
+
+    def compare(self) -> Comparison:
+        """Prediction and measurement on one axis. Raises ValueError where no time is stated: the
+        prediction is then of a GPU, and the run of this machine."""
+        if not self.forward_ms:
+            raise ValueError(
+                f"a prediction and a run are compared at stated times; forward_ms is 0, so the one "
+                f"is of an {self.gpu} and the other of this machine: give forward_ms, e.g. 20"
+            )
+        return super().compare()
 
     def start(self) -> "Job":
         """Trains on real ranks, beside one process, in the background."""

@@ -8,7 +8,7 @@ stated links by the same formula (``Group.us``), nothing beside it.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.mesh_3d import held, messages
@@ -194,6 +194,12 @@ class Times:
         return total_us
 
 
+@lru_cache(maxsize=64)
+def of(step: "Step") -> Times:
+    """A step's, made once."""
+    return Times(step=step)
+
+
 def layout(step: "Step") -> Layout:
     """The ranks, as the planner sees them: states are shared out along dp_shard, so dp is that, and
     the batch that of one replica of it."""
@@ -221,7 +227,7 @@ Row = tuple[int, str, str, str, float, float, int]
 def timeline(step: "Step") -> Timeline:
     """The step of all ranks: each action as soon as its rank is free and what it needs is there, a
     message to another stage on its way meanwhile. Above ``MOST_DRAWN`` ranks one of each stage."""
-    times = Times(step=step)
+    times = of(step)
     schedule = SCHEDULES[step.schedule](step.pp, step.microbatches)
     actions = [dict(messages.order(step, stage)) for stage in range(step.pp)]
     lumped = sum(map(len, actions[0].values())) > MOST_SPANS / step.pp
@@ -287,5 +293,7 @@ def _on_ranks(step: "Step", rows: list[Row]) -> Timeline:
     on_stage: dict[int, list[int]] = {}
     for rank in range(mesh.num_ranks):
         on_stage.setdefault(mesh.coordinates(rank)["pp"], []).append(rank)
-    every = [(rank, *row[1:]) for row in rows for rank in on_stage[row[0]]]
+    every: list[Row] = []
+    for stage, *rest in rows:
+        every += [(rank, *rest) for rank in on_stage[stage]]
     return from_rows(every, num_ranks=mesh.num_ranks, origin="simulated")
