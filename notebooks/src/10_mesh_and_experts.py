@@ -304,10 +304,22 @@ step.messages(0)
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
-# Bytes are half of the story. The other half is which cable they take. Let's put four ranks into two machines of two: fast cables inside, cables of a tenth of that speed between. The step is paced, its links as well: each message takes the time that its bytes would need. First `tp` lies inside a machine, as it should:
+# Bytes are half of the story; the other half is which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there. First `tp` lies inside a machine, as it should:
 
 # %%
-PACED1
+near = mesh_3d.Step(
+    pp=1,
+    dp_replicate=2,
+    tp=2,
+    microbatches=1,
+    layers=2,
+    sequence=256,
+    forward_ms=60,
+    node_size=2,
+    node_mb_per_s=60,
+    nic_mb_per_s=5,
+)
+lab.show(near.compare(), title="tp inside a machine")
 
 # %% [markdown]
 # Now the colleague's order, with `dp` inside and `tp` across. The same ranks send the same bytes. How many times as long will the step take?
@@ -318,13 +330,14 @@ slower = lab.guess(
 )
 
 # %%
-PACED2
+far = near.but(inside="dp_replicate")
+lab.show(far.compare(), title="tp across machines")
 
 # %%
-slower.score(PACED3)
+slower.score(far.predict().end_us.max() / near.predict().end_us.max())
 
 # %% [markdown]
-# PACEDTEXT
+# Look between the boxes. In the first picture the sums of `tp` are thin, and only the one along `dp` at the end is wide. In the second, the one at the end is thin. But now each of the eight sums of `tp` is wide, and all ranks stand still meanwhile. The message of `dp` comes once a step, and engines even hide it behind the backward (chapter 03).
 
 # %% [markdown]
 # ### Our colleague's step
