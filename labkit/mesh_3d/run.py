@@ -2,6 +2,7 @@
 counted by axis, and a last one recorded, at its stated times where it has some."""
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from labkit.devices import rung
@@ -133,18 +134,20 @@ def by_axis(mesh: Mesh, counted: "Counted", rank: int) -> dict[str, dict]:
     collective."""
     calls: dict[str, dict[str, int]] = {}
     payload: dict[str, dict[str, int]] = {}
+    peers = iter(counted.peers)
     for (name, num_bytes), ranks in zip(counted.order, counted.groups, strict=True):
-        axis = axis_of(mesh, rank, ranks)
+        among = (rank, next(peers)[1]) if name in ("send", "recv") else ranks
+        axis = axis_of(mesh, rank, among)
         for table, number in ((calls, 1), (payload, num_bytes)):
             of_axis = table.setdefault(axis, {})
             of_axis[name] = of_axis.get(name, 0) + number
     return {"calls": calls, "payload_bytes": payload}
 
 
-def axis_of(mesh: Mesh, rank: int, ranks: tuple[int, ...]) -> str:
-    """The axis whose group of this rank these are; "world" where there is none."""
+def axis_of(mesh: Mesh, rank: int, ranks: Iterable[int]) -> str:
+    """The axis along which these ranks, of whom this is one, lie; "world" where there is none."""
     for axis in AXES:
-        if getattr(mesh, axis) > 1 and set(mesh.groups(axis).of(rank)) == set(ranks):
+        if getattr(mesh, axis) > 1 and set(ranks) <= set(mesh.groups(axis).of(rank)):
             return axis
     return "world"
 
