@@ -121,7 +121,7 @@ check.hint("groups")
 
 # %%
 def groups_of(names):
-    kind = torch.get_default_device().type  # "cuda" where there are GPUs
+    kind = torch.get_default_device().type  # cuda, where there are GPUs
     mesh = init_device_mesh(kind, (2, 2, 2), mesh_dim_names=names)
     return {axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in names}
 
@@ -497,7 +497,7 @@ def train_router(balance, num_experts=8):
     tokens = torch.randn(256, 16) + 1
     targets = torch.tanh(tokens @ torch.randn(16, 16))
     optimizer = torch.optim.Adam([*router.parameters(), *mlps.parameters()], lr=1e-2)
-    busiest, errors = {}, {}
+    shares, errors = {}, {}
     for step in range(120):
         probabilities = router(tokens).softmax(-1)
         taken = F.one_hot(probabilities.argmax(-1), num_experts).float().mean(0)
@@ -506,8 +506,8 @@ def train_router(balance, num_experts=8):
         (error + balance * uneven).backward()
         optimizer.step()
         optimizer.zero_grad()
-        busiest[step], errors[step] = taken.max().item(), error.item()
-    return {"busiest": busiest, "error": errors}
+        shares[step], errors[step] = taken.max().item(), error.item()
+    return {"busiest": shares, "error": errors}
 
 
 # %%
@@ -540,7 +540,23 @@ lab.table(
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
 #
-# ROUTER
+# Now a router that picks `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return three things: the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss.
+#
+# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. Balance alone is easy: deal the tokens out in turn, and they are even and learn nothing. So the error of the output counts as well. A wrong answer is drawn as the load of each expert.
+
+
+# %%
+def my_router(scores, top_k):
+    """(experts of each token, their weights, what is added to the loss)."""
+    ### BEGIN SOLUTION
+    num_experts = scores.shape[1]
+    probabilities = scores.softmax(-1)
+    weights, chosen = probabilities.topk(top_k, -1)
+    taken = F.one_hot(chosen, num_experts).sum((0, 1)) / chosen.numel()
+    uneven = num_experts * (taken * probabilities.mean(0)).sum()
+    return chosen, weights / weights.sum(-1, keepdim=True), uneven
+    ### END SOLUTION
+
 
 # %%
 router_check.busy_router(my_router)
