@@ -331,13 +331,9 @@ def in_flight(timeline: Timeline) -> np.ndarray:
     peaks = []
     for rank in range(timeline.num_ranks):
         mine = compute.select(compute.rank == rank)
-        kinds = []
-        before = ("", "")
-        for each in zip(mine.kind.tolist(), mine.label.tolist(), strict=True):
-            if each != before or not each[1]:
-                kinds.append(each[0])
-            before = each
-        peaks.append(peak_kept(kinds))
+        again = (mine.kind[1:] == mine.kind[:-1]) & (mine.label[1:] == mine.label[:-1])
+        begins = np.append(True, ~again | (mine.label[1:] == ""))[: len(mine)]
+        peaks.append(peak_kept(mine.kind[begins]))
     return np.array(peaks, dtype=np.int64)
 
 

@@ -4,7 +4,7 @@ tp megatron-core's layers stand inside."""
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from labkit import model
+from labkit.measure.labels import replaced
 from labkit.mesh_3d.step import Step
 from labkit.mesh_3d.torch_run import LEARNING_RATE
-from labkit.measure.labels import replaced
 from labkit.sharding import engines
 from labkit.tensor_parallel.layer import Layer
 from labkit.tensor_parallel.whole_run import WholeBlock

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from labkit.mesh_3d import held
 from labkit.mesh_3d.step import AXES, Step
+from labkit.pictures import curves
 from labkit.pictures.drawing import WIDTH_PX
 from labkit.pictures.sketch import Box, Line, Shape, Sketch, Words, legend
 from labkit.pictures.style import CYCLE
-from labkit.units import check_word
-from labkit.words import catalogue, speaking
+from labkit.planner.plan.memory import PARTS
+from labkit.units import check_word, format_bytes
+from labkit.words import catalogue, in_every, speaking, spoken_in
 
 VIEWS = ("layers", *AXES[::-1], "node")
 """What is lit: which layers a rank holds, the groups of one axis, or the nodes."""
@@ -51,6 +53,15 @@ _WORDS = catalogue(
         ("nodes", "nodes"),
         ("groups", "groups"),
         ("in each", "ranks in each"),
+        ("memory", "What a rank of each stage holds at its highest point"),
+        ("limit", "memory of the GPU"),
+        ("parameters", "parameters"),
+        ("gradients", "gradients"),
+        ("optimizer", "optimizer"),
+        ("gathered", "gathered"),
+        ("activations", "activations"),
+        ("logits", "logits"),
+        ("fixed", "held beside tensors"),
     ]
 )
 _LEFT_PX = 96.0
@@ -70,6 +81,25 @@ def grid(step: Step, view: str = "layers", *, language: str | None = None) -> Sk
     check_word(view, VIEWS, "a view")
     step.messages()  # or there is no such step
     return speaking(language, _Drawing(step=step, view=view).sketch)
+
+
+def memory(step: Step, *, language: str | None = None) -> Sketch:
+    """The planner's bytes of each stage, by part, beside what the GPU has. Raises ValueError where
+    there is no such step."""
+    say = _WORDS[spoken_in(language)]
+    rows = []
+    for stage, bill in enumerate(step.memory().stages):
+        held_bytes = {say[part]: bill[part] for part in PARTS if bill[part]}
+        rows.append((say["stage"].format(stage), held_bytes))
+    return curves.bars(
+        rows,
+        title=in_every("memory", _WORDS),
+        badge="computed",
+        unit_format=format_bytes,
+        marks=[(in_every("limit", _WORDS), step.times().cluster.device_bytes)],
+        stacked=True,
+        language=language,
+    )
 
 
 def drawn_ranks(step: Step) -> list[int]:
@@ -128,7 +158,11 @@ class _Drawing(NamedTuple):
         """In one language."""
         say = _WORDS[words["code"]]
         ranks = list(self.ranks)
-        shapes: list[Shape] = [self._box(rank, say) for rank in ranks]
+        groups = [self._group(rank) for rank in ranks]
+        colours = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+        shapes: list[Shape] = []
+        for rank, group in zip(ranks, groups, strict=True):
+            shapes.append(self._box(rank, CYCLE[colours[group] % len(CYCLE)], say))
         shapes += self._links(ranks)
         shapes += self._names(say)
         bottom = max(self.corner(rank)[1] for rank in ranks) + _HIGH_PX
@@ -146,14 +180,13 @@ class _Drawing(NamedTuple):
             language=words["code"],
         )
 
-    def _box(self, rank: int, say: dict[str, str]) -> Box:
+    def _box(self, rank: int, look: tuple[str, str], say: dict[str, str]) -> Box:
         """A rank, in the colour of its group."""
-        look = CYCLE[self._group(rank) % len(CYCLE)]
         x, y = self.corner(rank)
         return Box(x, y, self.wide_px, _HIGH_PX, *look, (*self._told(rank, say), str(rank)))
 
     def _group(self, rank: int) -> int:
-        """Which colour a rank has."""
+        """Which ranks have its colour."""
         if self.view == "node":
             return self.step.node(rank)
         if self.view == "layers":
@@ -190,8 +223,10 @@ class _Drawing(NamedTuple):
 
     def _link(self, axis: str, here: int, there: int) -> Line:
         """From a rank to the next along an axis."""
-        (x, y), (next_x, next_y) = self.corner(here), self.corner(there)
-        middle, next_middle = y + _HIGH_PX / 2, next_y + _HIGH_PX / 2
+        x, y = self.corner(here)
+        next_x, next_y = self.corner(there)
+        middle = y + _HIGH_PX / 2
+        next_middle = next_y + _HIGH_PX / 2
         aside = _ASIDE_PX[axis]
         if axis == "pp":
             points = [(x + self.wide_px, middle), (next_x, next_middle)]

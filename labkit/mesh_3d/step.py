@@ -6,15 +6,14 @@ axes, what theory says of it, and the same on real ranks.
     step.run()             # real ranks, their losses held against one process
 """
 
-import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from labkit import words
 from labkit.experiment import Comparison, Experiment
 from labkit.mesh import Mesh
-from labkit.mesh_3d import held, messages, times
+from labkit.mesh_3d import held, limits, messages, times
 from labkit.planner.plan.cluster import gpu
 from labkit.planner.plan.layout import PRECISIONS, RECOMPUTE
 from labkit.planner.plan.memory import Memory, memory
@@ -34,35 +33,10 @@ PipelineModule on its own grid."""
 SCHEDULES = ("gpipe", "1f1b")
 ZERO = (0, 1, 3)
 """Stage 2 reduces gradients in each microbatch; a pipeline holds them until the last."""
-RUN_ZERO = {"torch": (0, 1, 3), "deepspeed": (0, 1)}
-"""Engine -> what of ZERO it runs."""
 MOST_MICROBATCHES = 1024
-MOST_REAL = {"ranks": 8, "hidden": 256, "layers": 16, "tokens": 4096}
-"""of a real run"""
-REAL_VOCAB = 256
-"""The small model reads bytes."""
 _WORDS = words.catalogue(
     [
         ("title", "pp {} x dp {} x tp {}, {}"),
-        ("alone", "one rank has no axis: take 2 ranks or more"),
-        ("many", "real runs take up to {most} {what}; this has {given}"),
-        ("fp32", "real runs are held against one process in fp32; this is {}"),
-        ("again", "real runs keep all for the backward; this computes some again: {}"),
-        ("vocab", "the small model reads bytes: its vocabulary is {}; this has {}"),
-        ("uneven", "{ranks} ranks of tp do not divide {what}: take sizes that they divide"),
-        ("heads", "{} heads"),
-        ("wide", "an MLP {} wide"),
-        ("stages", "{pp} stages have as many layers each; the model has {layers}"),
-        (
-            "batch",
-            "a step's {batch} sequences are not a multiple of {dp} replicas x {m} microbatches",
-        ),
-        ("nothing", "dp_shard {} shares out states, and zero is 0: take 1 or 3, or dp_replicate"),
-        ("zero", "{engine} runs zero {known} here; this is {given}"),
-        ("mixed", "DeepSpeed's grid has one data axis: take dp_replicate or dp_shard"),
-        ("unlaid", "DeepSpeed's grid is for a pipeline: take pp 2 or more"),
-        ("order", "DeepSpeed's pipeline engine runs 1f1b; this is {}"),
-        ("missing", "{} is not installed here: make env installs it"),
     ]
 )
 
@@ -92,7 +66,7 @@ class Step(Experiment):
     """h, features of the stream"""
     heads: int = 4
     """a, heads of attention"""
-    vocab: int = REAL_VOCAB
+    vocab: int = limits.REAL_VOCAB
     """words of the vocabulary; real runs read bytes"""
     sequence: int = 32
     """s, tokens of a sequence"""
@@ -196,6 +170,12 @@ class Step(Experiment):
         """Whether a rank and the next along an axis lie on one node, wherever they do."""
         return self.distance(axis) < self.node_size
 
+    def nodes_of_group(self, axis: str) -> int:
+        """On how many nodes the widest group along an axis lies. Raises ValueError for what is no
+        axis."""
+        check_word(axis, AXES, "an axis")
+        return max(len({self.node(rank) for rank in group}) for group in self.mesh.groups(axis))
+
     # --- what theory says ---
 
     def predict(self) -> Timeline:
@@ -243,65 +223,23 @@ class Step(Experiment):
         if reason := self.impossible("en"):
             raise ValueError(reason)
 
-    # --- what can't be ---
-
     def impossible(self, language: str | None = None) -> str | None:
         """Why there is no such step, on any machine; None where there is."""
-        say = _WORDS[words.spoken_in(language)]
-        if self.dp_shard > 1 and not self.zero:
-            return say["nothing"].format(self.dp_shard)
-        if self.layers % self.pp:
-            return say["stages"].format(pp=self.pp, layers=self.layers)
-        if self.batch % (self.dp * self.microbatches):
-            return say["batch"].format(batch=self.batch, dp=self.dp, m=self.microbatches)
-        sizes = {"heads": self.heads, "wide": self.shape().ffn_width}
-        for what, size in sizes.items():
-            if size % self.tp:
-                return say["uneven"].format(ranks=self.tp, what=say[what].format(size))
-        return None
+        return limits.impossible(self, language)
 
     def refusal(self, language: str | None = None) -> str | None:
         """Why it can't be run: there is no such step, this machine is too small, or the engine does
         not do it."""
-        if found := self.impossible(language):
-            return found
-        say = _WORDS[words.spoken_in(language)]
-        if self.ranks == 1:
-            return say["alone"]
-        tokens = self.microbatch * self.sequence
-        given = {"ranks": self.ranks, "hidden": self.hidden, "layers": self.layers}
-        for what, number in {**given, "tokens": tokens}.items():
-            if number > MOST_REAL[what]:
-                return say["many"].format(most=MOST_REAL[what], what=what, given=number)
-        if self.precision != "fp32":
-            return say["fp32"].format(self.precision)
-        if self.recompute != "none":
-            return say["again"].format(self.recompute)
-        if self.vocab != REAL_VOCAB:
-            return say["vocab"].format(REAL_VOCAB, self.vocab)
-        return self._refused_by_engine(say)
-
-    def _refused_by_engine(self, say: dict[str, str]) -> str | None:
-        """What the engine does not do."""
-        known = RUN_ZERO[self.engine]
-        if self.dp_shard > 1 and self.zero not in known:
-            told = ", ".join(map(str, known))
-            return say["zero"].format(engine=self.engine, known=told, given=self.zero)
-        if self.engine == "torch":
-            return None
-        if self.pp == 1:
-            return say["unlaid"]
-        if self.dp_replicate > 1 and self.dp_shard > 1:
-            return say["mixed"]
-        if self.schedule != "1f1b":
-            return say["order"].format(self.schedule)
-        if not importlib.util.find_spec("deepspeed"):
-            return say["missing"].format("DeepSpeed")
-        if self.tp > 1 and not has_megatron():
-            return say["missing"].format("megatron-core")
-        return None
+        return limits.refusal(self, language)
 
     # --- what real ranks do ---
+
+    def as_run(self) -> "Step":
+        """Without stated times, the ranks know neither the GPU nor where they would lie."""
+        if self.forward_ms:
+            return replace(self, gpu=Step.gpu)
+        own = ("gpu", "inside", "node_size", "latency_ms", "node_mb_per_s", "nic_mb_per_s")
+        return replace(self, **{name: getattr(Step, name) for name in own})
 
     def compare(self) -> Comparison:
         """Prediction and measurement on one axis. Raises ValueError where no time is stated: the
@@ -323,8 +261,3 @@ class Step(Experiment):
         """Its axes and engine."""
         say = _WORDS[words.spoken_in(language)]
         return say["title"].format(self.pp, self.dp, self.tp, self.engine)
-
-
-def has_megatron() -> bool:
-    """Whether megatron-core is installed; other packages may lie in a folder of that name."""
-    return bool(importlib.util.find_spec("megatron") and importlib.util.find_spec("megatron.core"))

@@ -139,6 +139,15 @@ class Times:
         """What of the cards' bandwidth is reached."""
         return 1.0 if self.is_stated else self.bench.stack.nic
 
+    def axis_us(self, stage: int) -> dict[str, float]:
+        """Axis -> how long the messages of a rank of a stage take in a step, one after another."""
+        found: dict[str, float] = {}
+        for _, parts in messages.order(self.step, stage):
+            for each in messages.of_kind(parts, Message):
+                time_us = self.message_us(each.axis, each.collective, each.num_bytes)
+                found[each.axis] = found.get(each.axis, 0.0) + time_us
+        return found
+
     # --- a rank's step, span by span ---
 
     def spans(
