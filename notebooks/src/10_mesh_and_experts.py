@@ -116,7 +116,7 @@ check.hint("groups")
 # %% [markdown]
 # ## The same in one line
 #
-# torch has all of that in `init_device_mesh`. It makes the groups of all axes, and `mesh["dp"]` is the part of the mesh along one of them. This is the line of our scene. We ask it twice, with the names in two orders:
+# torch has all of that in `init_device_mesh`. It makes the groups of all axes, and `mesh["dp"]` is the part of the mesh along one of them. We ask it twice, with the names in two orders:
 
 
 # %%
@@ -307,18 +307,9 @@ step.messages(0)
 # Bytes are half of the story; the other half is which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there. First `tp` lies inside a machine, as it should:
 
 # %%
-near = mesh_3d.Step(
-    pp=1,
-    dp_replicate=2,
-    tp=2,
-    microbatches=1,
-    layers=2,
-    sequence=256,
-    forward_ms=60,
-    node_size=2,
-    node_mb_per_s=60,
-    nic_mb_per_s=5,
-)
+cables = {"node_size": 2, "node_mb_per_s": 60, "nic_mb_per_s": 5}
+size = {"microbatches": 1, "layers": 2, "sequence": 256, "forward_ms": 60}
+near = mesh_3d.Step(pp=1, dp_replicate=2, tp=2, **size, **cables)
 lab.show(near.compare(), title="tp inside a machine")
 
 # %% [markdown]
@@ -350,9 +341,9 @@ swapped = tensor.but(per_node=1)  # every neighbour in another machine
 lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 
 # %% [markdown]
-# Predicted, for A100. Look at the part named after tensor parallelism: it is all of the difference. (For the second bar we told the planner that each card stands in a machine of its own, which is what `tp` sees. It is a little unfair, since `dp` would then lie inside a machine; but `dp` is a small part in both.)
+# Predicted, for A100. Look at the part named after tensor parallelism: it is all of the difference. (For the second bar the planner was told that each card stands in a machine of its own, which is what `tp` sees there. `dp` would really lie inside a machine then; it is a small part in both.)
 #
-# From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `tp`. What sends seldom or little may go far, and what everybody waits for in every layer stays near.
+# From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom or little may go far, and what everybody waits for in every layer stays near.
 
 # %% [markdown] sections="8.8.2, 10.3.3"
 # ## The libraries
@@ -403,24 +394,27 @@ accumulation = lab.guess("microbatches of a step on each pipeline", between=(1, 
 
 
 # %%
-def understood(settings):
+def understood(files):
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfig
 
     deepspeed.init_distributed()
-    found = DeepSpeedConfig(settings)
-    micro = found.train_micro_batch_size_per_gpu
-    return {"microbatch": micro, "accumulation": found.gradient_accumulation_steps}
+    rows = []
+    for found in map(DeepSpeedConfig, files):
+        micro = found.train_micro_batch_size_per_gpu
+        row = {"microbatch": micro, "accumulation": found.gradient_accumulation_steps}
+        rows.append(row | {"bubble_share": 3 / (row["accumulation"] + 3)})
+    return rows
 
 
 # %%
 batch = {"train_batch_size": 512}
 given = [{"train_micro_batch_size_per_gpu": 2}, {"gradient_accumulation_steps": 1}]
-read = [lab.launch(understood, batch | each, ranks=8)[0] for each in given]
+read = lab.launch(understood, [batch | each for each in given], ranks=8)[0]
 accumulation.score(read[0]["accumulation"])
 
 # %%
-lab.table(each | {"bubble_share": 3 / (each["accumulation"] + 3)} for each in read)
+lab.table(read)
 
 # %% [markdown]
 # Eight ranks play the eight copies. The second row is what an accumulation of 1 means: one microbatch of 64 sequences, and three of four stages always wait.
@@ -438,7 +432,7 @@ lab.table(each | {"bubble_share": 3 / (each["accumulation"] + 3)} for each in re
 #
 # <details><summary>Erratum 8.8.2: a batch of 512 with one accumulation step and microbatches of 2</summary>
 #
-# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 they contradict each other: 2 x 1 x 8 is 16. The JSON alone makes a microbatch of 64 and a bubble of 75 %; with 2 in it, DeepSpeed refuses. It should be 32 steps: run the two cells above, and `lab.launch(understood, batch | given[0] | given[1], ranks=8)` for the refusal.
+# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 they contradict each other: 2 x 1 x 8 is 16. The JSON alone makes a microbatch of 64 and a bubble of 75 %; with 2 in it, DeepSpeed refuses. It should be 32 steps: run the two cells above, and `lab.launch(understood, [batch | given[0] | given[1]], ranks=8)` for the refusal.
 #
 # </details>
 #
@@ -470,6 +464,7 @@ def expert_layer(num_experts, width=16):
     return router, mlps
 
 
+# %%
 def through_experts(router, mlps, tokens):
     weight, chosen = router(tokens).softmax(-1).max(-1)
     out = torch.zeros_like(tokens)
@@ -540,9 +535,9 @@ lab.table(
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
 #
-# Now a router that picks `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return three things: the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss.
+# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss.
 #
-# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. Balance alone is easy: deal the tokens out in turn, and they are even and learn nothing. So the error of the output counts as well. A wrong answer is drawn as the load of each expert.
+# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and of all choices 2 % may be over 1.25 times an even share of their rank. Balance alone is easy: deal the tokens out in turn, and they are even and learn nothing. So the error of the output counts as well. A wrong answer is drawn as the load of each expert.
 
 
 # %%
@@ -595,7 +590,7 @@ def travel():
 
 
 # %%
-lab.launch(travel, ranks=4)
+lab.table(list(lab.launch(travel, ranks=4)))
 
 # %% [markdown]
 # The last column is the largest difference from one process that has all experts. Look at the other one: each rank sent off 64 tokens, but they did not get 64 each.
@@ -680,7 +675,7 @@ fastest.score(fit[min(fit)])
 lab.table(plan.row() for plan in plans)
 
 # %% [markdown]
-# The fastest row doesn't fit, and of the others the one with two moderate cuts wins: `tp` 8 pays for messages in every layer, ZeRO 3 for gathering 70 billion parameters again and again. So use each axis until the model fits, and no further; and remember that the numbers are predicted.
+# The fastest row doesn't fit, and of the others the one with two moderate cuts wins: `tp` 8 pays for messages in every layer, ZeRO 3 for gathering 70 billion parameters again and again. So cut until the model fits, and no further. (All of this is predicted.)
 #
 # And experts? Mixtral is much like our 7 B model, but with eight larger MLPs in each layer, two of which see each token: 47 billion parameters, and the computing of 13. Before, the best that ZeRO 3 can do on our cards: it gathers all experts for everybody. After: experts stay at home, and tokens travel.
 
@@ -689,14 +684,14 @@ mixtral = planner.Plan(model="Mixtral 8x7B", gpus=64, zero=3, mbs=2, batch=512)
 planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
 
 # %% [markdown]
-# The step is much shorter, for some GB more on each card: moving tokens is cheaper than moving eight MLPs. Were the batch tiny or the network slow, look again.
+# The step is much shorter, for some GB more on each card: moving tokens is cheaper than moving eight MLPs.
 
 # %% [markdown] sections="19.8.4"
 # ## Exercise 3. A plan for ten billion
 #
-# A vision model of 10 billion parameters shall be trained on eight GPUs of 40 GB: a transformer that looks at images, and a head that finds objects in them. Which layout? Of the states nobody can keep everything: count first what lies on a card all the time.
+# A vision model of 10 billion parameters shall be trained on eight GPUs of 40 GB: a transformer that looks at images, and a head that finds objects in them. Which layout? Count first what lies on a card all the time.
 #
-# `ask(tp=2, pp=2, zero=1, mbs=4)` tells you what the planner says of a layout: `step_s`, `memory_gb` and `gpu_gb`; `recompute="full"` may stand there too. It raises ValueError where one can't be. Return the dict of your choice. It has two axes or more and leaves a tenth of the memory free, and its step is at most a tenth longer than that of the planner's fastest such layout. There are three cases, differing in batches, images and machines, and you have 16 questions for each. Your first layout is then trained at toy size, on eight real ranks.
+# `ask(tp=2, pp=2, zero=1, mbs=4)` tells you what the planner says of a layout: `step_s`, `memory_gb` and `gpu_gb`; `recompute="full"` may stand there too. It raises ValueError where one can't be. Return the dict of your choice. It has two axes or more and leaves a tenth of the memory free, and its step is at most a tenth longer than that of the planner's fastest such layout. There are three cases, with 16 questions each. Your first layout is then trained at toy size, on eight real ranks.
 
 
 # %%
@@ -761,7 +756,7 @@ check.hint("hybrid_plan")
 # - Experts without drops: Gale et al. 2022 (MegaBlocks), [arXiv 2211.15841](https://arxiv.org/abs/2211.15841)
 # - [Getting started with DeviceMesh](https://docs.pytorch.org/tutorials/recipes/distributed_device_mesh.html)
 #
-# **Next:** [communication](11_communication.ipynb), where we hide messages under computing and send fewer bytes. With so many ranks something breaks every few hours, too; that is [chapter 13](13_checkpoint_and_recover.ipynb).
+# **Next:** [communication](11_communication.ipynb), where we hide messages under computing and send fewer bytes.
 #
 # *Sections 8.8.1, 8.8.2, 10.3.3, 19.3.3 and 19.8.4 of the source material.*
 
