@@ -187,17 +187,6 @@ def on_two_axes(dp, tp):
     return {"losses": losses / dp, "whole": up.shape, "mine": up.to_local().shape}
 
 
-# %% [markdown]
-# `up` is a weight of 256 x 64 numbers. How many of them does one of four ranks keep between its steps?
-
-# %%
-kept = lab.guess("numbers of up.weight on each of 2 x 2 ranks", between=(0, 20_000))
-
-# %%
-four = lab.launch(on_two_axes, 2, 2, ranks=4)
-kept.score(four[0]["mine"].numel())
-
-
 # %%
 def on_one():
     torch.manual_seed(0)
@@ -206,10 +195,14 @@ def on_one():
 
 # %%
 one = lab.launch(on_one, ranks=1)[0]
+four = lab.launch(on_two_axes, 2, 2, ranks=4)
 lab.difference(four[0]["losses"], one)
 
+# %%
+four[0]["whole"], four[0]["mine"]
+
 # %% [markdown]
-# A quarter: half of it by `tp`, and half of that by `dp`. And the four losses are those of one process, up to rounding.
+# The four losses are those of one process, up to rounding. And of `up`, a weight of 256 x 64 numbers, each rank keeps 64 x 64 between its steps: half by `tp`, and half of that by `dp`.
 #
 # ### Which axis for the copies?
 #
@@ -285,15 +278,9 @@ step.states()
 # Three axes have three kinds of messages. Every layer all-reduces its activations along `tp`, twice forward and twice backward. Along `dp` travel weights and gradients, and along `pp` the activations between two stages. Along which axis does rank 0 hand over the most bytes in our small step?
 
 # %%
-most = lab.guess("the axis with the most bytes", choices=("pp", "dp_shard", "tp"))
-
-# %%
 counted = step.run()[0]["payload_bytes"]
 counted["pp"].pop("recv")  # what comes in
 lab.bars(counted, unit="bytes", title="What rank 0 hands over in a step")
-
-# %%
-most.score(max(counted, key=lambda axis: sum(counted[axis].values())))
 
 # %% [markdown]
 # These were counted, on eight real ranks. Look at the names beside the bars, too: only `tp` is all-reduces, and each of them stands between two products, so that nobody can go on before it ends. Theory has the same numbers, with the calls that they took:
@@ -619,20 +606,13 @@ idle.score(1 - taken.mean() / taken.max())
 #
 # ### A capacity
 #
-# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share of a rank's tokens. Those that come later are **dropped**: they skip the layer. With this router, how many tokens is that?
+# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share of a rank's tokens. Those that come later are **dropped**: they skip the layer. With this router, how many choices is that?
 
 # %%
-lost = lab.guess("share of tokens dropped at capacity 1.25", between=(0, 1))
-
-# %%
-tight = layer.but(capacity=1.25)
-lost.score(tight.dropped() / (4 * 64))
-
-# %%
-tight.board()
+layer.but(capacity=1.25).board()
 
 # %% [markdown]
-# Each bar is an expert, and its colours are the ranks that its tokens come from. Now set the capacity to "all that come", and back. The tall bars are cut off at 1.25, and the step gets shorter; but so many tokens learned nothing here. Then turn the router's unevenness down instead: bars and waiting shrink together, and nothing is lost. So a good router is worth more than a capacity, and many engines today drop no token at all.
+# Each bar is an expert, its colours are the ranks that its tokens come from, and the line below counts what is dropped. Now set the capacity to "all that come", and back. The tall bars are cut off at 1.25, and the step gets shorter; but so many tokens learned nothing here. Then turn the router's unevenness down instead: bars and waiting shrink together, and nothing is lost. So a good router is worth more than a capacity, and many engines today drop no token at all.
 
 # %% [markdown] sections="19.3.3"
 # ### An axis that borrows
