@@ -27,6 +27,7 @@ NAMES = (
     "tensor_parallel",
     "long_context",
     "experts",
+    "mesh",
     "checkpoint",
     "widget",
     "soak",

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from labkit.devices import rung
 from labkit.long_context.attention import Attention
 
 if TYPE_CHECKING:
@@ -20,7 +21,13 @@ def start(attention: Attention) -> "Job":
     """Begins the passes in the background; ``attention.run()`` starts them and waits."""
     from labkit.launching import launcher
 
-    return launcher.start(_attend, attention, ranks=attention.ranks, timeout_s=TIMEOUT_S)
+    return launcher.start(
+        _attend,
+        attention,
+        ranks=attention.ranks,
+        timeout_s=TIMEOUT_S,
+        devices=rung.DEEPSPEED if attention.engine == "deepspeed" else None,
+    )
 
 
 # --- in the ranks ---
@@ -118,6 +125,10 @@ def _forward(mine: "list[Tensor]", attention: Attention, taking: "Timed") -> "Te
 
     if attention.way == "ring":
         return ring_run.Ring.apply(*mine, attention, taking)
+    if attention.engine == "deepspeed":
+        from labkit.long_context import deepspeed_run
+
+        return deepspeed_run.ulysses(*mine, attention, taking)
     return ulysses_run.ulysses(*mine, attention, taking)
 
 

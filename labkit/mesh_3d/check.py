@@ -51,7 +51,7 @@ def groups(answer: Callable) -> Iterator[tuple[str, str]]:
     for sizes in _MESHES:
         mesh = Mesh(**sizes)
         for axis in sizes:
-            given = sorted([int(rank) for rank in each] for each in answer(dict(sizes), axis))
+            given = sorted([*map(int, each)] for each in answer(dict(sizes), axis))
             right = sorted([*each] for each in mesh.groups(axis))
             if given != right:
                 yield wrong(

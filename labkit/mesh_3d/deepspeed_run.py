@@ -1,5 +1,5 @@
-"""All axes by DeepSpeed: its grid of pipe, data and model ranks, a ``PipelineModule``, ZeRO 1; along
-tp megatron-core's layers stand inside."""
+"""All axes by DeepSpeed: its grid of pipe, data and model ranks, a ``PipelineModule``, ZeRO 1;
+along tp megatron-core's layers stand inside."""
 
 import contextlib
 import functools

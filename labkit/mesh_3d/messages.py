@@ -124,8 +124,9 @@ class _Rank:
 
     def backward(self) -> Iterator[Part]:
         """The same backwards."""
+        again = self.step.recompute == "full"
         for unit in self.units[::-1]:
-            yield from self._worked(unit)
+            yield from self._worked(unit, 2 if again else 1)
         if not self.is_first:
             yield Message("pp", "send", stream_bytes(self.step))
 
@@ -143,15 +144,15 @@ class _Rank:
         if self.step.dp_shard > 1:
             yield Message("dp_shard", "all_gather", part * self._itemsize)
 
-    def _worked(self, unit: Unit) -> Iterator[Part]:
+    def _worked(self, unit: Unit, sums: int = 1) -> Iterator[Part]:
         """A layer forward or backward: after each half of a block the stream, or its gradient, is
-        summed along tp."""
+        summed along tp; both, where the half is computed again for its backward."""
         if unit.kind != "block":
             yield Work(unit.name, unit.kind)
             return
         for _ in HALVES:
             yield Work(unit.name, "block")
-            if self.step.tp > 1:
+            for _ in range(sums if self.step.tp > 1 else 0):
                 yield Message("tp", "all_reduce", stream_bytes(self.step), unit.name)
 
     def _reduce(self, part_bytes: int, unit: str = "") -> Iterator[Part]:

@@ -29,16 +29,15 @@ def stated(step: Step, stage: Any) -> Iterator[Pace]:
     """The step's times, of a stage and of all links of this rank, while the block runs; what was
     late is counted in the pace."""
     me = dist.get_rank()
-    times = step.times()
 
     def axis(message: Message) -> str:
         return axis_of(step.mesh, me, message.ranks)
 
     def time_us(message: Message) -> float | None:
-        name = "send" if message.name == "recv" else message.name
-        if name == "barrier" or axis(message) == "world":
+        along = axis(message)
+        if message.name == "barrier" or along == "world":
             return None
-        return times.message_us(axis(message), name, message.num_bytes)
+        return step.message_us(message.name, along, message.num_bytes)
 
     def label(message: Message) -> str:
         return f"{message.peer}>{me}" if message.name == "recv" else axis(message)

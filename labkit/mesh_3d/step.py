@@ -174,7 +174,10 @@ class Step(Experiment):
         """On how many nodes the widest group along an axis lies. Raises ValueError for what is no
         axis."""
         check_word(axis, AXES, "an axis")
-        return max(len({self.node(rank) for rank in group}) for group in self.mesh.groups(axis))
+        widest = 1
+        for group in self.mesh.groups(axis):
+            widest = max(widest, len({self.node(rank) for rank in group}))
+        return widest
 
     # --- what theory says ---
 

@@ -1,5 +1,5 @@
-"""All axes by torch: one DeviceMesh, ``parallelize_module`` along tp, ``fully_shard`` along the data
-axes, a ``PipelineStage`` along pp. ZeRO 1 and whole replicas are a few lines by hand."""
+"""All axes by torch: one DeviceMesh, ``parallelize_module`` along tp, ``fully_shard`` along the
+data axes, a ``PipelineStage`` along pp. ZeRO 1 and whole replicas are a few lines by hand."""
 
 from collections.abc import Callable
 from typing import Any
@@ -81,10 +81,10 @@ class Trainer:
         weights = list(self.part.parameters())
         states: list[Tensor] = []
         for each in self._data.optimizer.state.values():
-            states += [value for name, value in each.items() if name != "step"]
+            states += each.values()
         return {
-            "parameter": num_bytes(weights),
-            "gradient": num_bytes([each.grad for each in weights]),
+            "parameters": num_bytes(weights),
+            "gradients": num_bytes([each.grad for each in weights]),
             "optimizer": num_bytes(states),
         }
 
