@@ -101,7 +101,7 @@ class MeshBoard(Trial):
         ("full", "full"),
         ("node_size", "GPUs of a node"),
         ("inside", "neighbours in a node along"),
-        ("gpu", "GPU"),
+        ("gpu", "GPU model"),
         ("engine", "engine"),
         ("torch", "torch: one DeviceMesh"),
         ("deepspeed", "DeepSpeed: its grid"),

@@ -31,17 +31,17 @@ from labkit.mesh import Mesh
 from labkit.mesh_3d import check
 
 lab.begin("en", deadline_s=60)
-mesh_3d.Step(pp=2, dp_shard=2, tp=2).board()
+mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
 
 # %% [markdown]
-# Each box is a card. Light up one axis after the other: cards of one colour talk to each other along it. Which axis has its groups inside a machine, and which one crosses? We build all of this below.
+# Each box in the upper picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. Which axis crosses from machine to machine? (What stands below the picture comes later.)
 #
 # **When you are done** you can lay ranks out on named axes, train along three of them at once with torch's own tools, decide which axis belongs inside a machine, and share a layer's experts out among ranks.
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Eight ranks, three numbers each
 #
-# Let's begin with eight ranks and three ways to divide work: two pipeline stages (`pp`), two parts of the batch (`dp`), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each **axis**. Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
+# Let's begin with eight ranks and three ways to divide work: two pipeline stages (`pp`), two parts of the batch (`dp`), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
 #
 # We count as one counts minutes and seconds: `tp` runs fastest, then `dp`, then `pp`. So a neighbour along `tp` is one rank away, along `dp` two, along `pp` four. Which rank is the partner of rank 5 along `dp`?
 
@@ -82,11 +82,11 @@ partner.score(met[5]["partner along dp"])
 # Here is the same mesh as a picture, four ranks in each machine. Boxes of one colour are a group along `tp`:
 
 # %%
-small = mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4)
-small.mesh.groups("tp")
+mesh = Mesh(pp=2, dp_shard=2, tp=2, node_size=4)
+mesh.groups("tp")
 
 # %%
-small.mesh.groups("pp")
+mesh.groups("pp")
 
 # %% [markdown]
 # See how the pairs of `tp` stay inside a machine, while each pair of `pp` has one rank in either.
@@ -283,7 +283,7 @@ counted["pp"].pop("recv")  # what comes in
 lab.bars(counted, unit="bytes", title="What rank 0 hands over in a step")
 
 # %% [markdown]
-# These were counted, on eight real ranks. Look at the names beside the bars, too: only `tp` is all-reduces, and each of them stands between two products, so that nobody can go on before it ends. Theory has the same numbers, with the calls that they took:
+# These were counted, on eight real ranks. Look at the colours, too: along `tp` there are only all-reduces, and each of them stands between two products, so that nobody can go on before it ends. Theory has the same numbers, with the calls that they took:
 
 # %%
 step.messages(0)
@@ -291,7 +291,7 @@ step.messages(0)
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
-# Bytes are half of the story; the other half is which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there. First `tp` lies inside a machine, as it should:
+# Bytes are half of the story; the other half is [placement](GLOSSARY.md#placement), or which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there. First `tp` lies inside a machine, as it should:
 
 # %%
 cables = {"node_size": 2, "node_mb_per_s": 60, "nic_mb_per_s": 5}
@@ -347,15 +347,13 @@ def by_deepspeed(settings):
     deepspeed.init_distributed()
     torch.manual_seed(0)
     topology = PipeModelDataParallelTopology(num_pp=2, num_mp=1, num_dp=2)
-    net = PipelineModule(
-        list(model.Transformer(4).layers), topology=topology, loss_fn=model.loss
-    )
+    layers = list(model.Transformer(4).layers)
+    net = PipelineModule(layers, topology=topology, loss_fn=model.loss)
     engine, *_ = deepspeed.initialize(model=net, config=settings)
-    place = topology.get_coord(dist.get_rank())
-    tokens, targets = (each.chunk(2)[place.data] for each in model.story_tokens(8, 32))
+    part = topology.get_coord(dist.get_rank()).data
+    tokens, targets = (each.chunk(2)[part] for each in model.story_tokens(8, 32))
     pieces = list(zip(tokens.split(2), targets.split(2), strict=True))
-    losses = [engine.train_batch(iter(pieces)).item() for _ in range(4)]
-    return {"pipe": place.pipe, "data": place.data, "losses": torch.tensor(losses)}
+    return torch.stack([engine.train_batch(iter(pieces)) for _ in range(4)])
 
 
 # %%
@@ -367,7 +365,7 @@ settings = {
     "gradient_clipping": 0.0,
 }
 by_engine = lab.launch(by_deepspeed, settings, ranks=4)
-lab.difference(by_engine[0]["losses"], one)
+lab.difference(by_engine[0], one)
 
 # %% [markdown]
 # The same four losses. In the settings, three numbers belong together, and DeepSpeed finds the third if you give two:
@@ -633,26 +631,21 @@ Mesh(dp_shard=8, ep=4, node_size=4).groups("ep")
 # Does our 7 B model want three axes? By the planner's reckoning, no: on 64 cards plain ZeRO 1 is the fastest of all, since nothing is as cheap as not cutting. Ten times the model is another matter. Here is LLaMA-2 70B on the same 64 cards, by four layouts. Which of those that fit is the fastest?
 
 # %%
-names = ("ZeRO 3", "tp 8", "tp 4, pp 2", "tp 2, pp 4")
-fastest = lab.guess("the fastest layout of 70 B that fits", choices=names)
-
-# %%
 large = planner.Plan(model="LLaMA-2 70B", gpus=64, zero=1, batch=512)
-plans = (
-    large.but(zero=3),
-    large.but(tp=8, sp=True),
-    large.but(tp=4, pp=2, sp=True),
-    large.but(tp=2, pp=4, sp=True),
-)
-fit = {
-    plan.time().step_us: name
-    for name, plan in zip(names, plans, strict=True)
-    if plan.fits
+plans = {
+    "ZeRO 3": large.but(zero=3),
+    "tp 8": large.but(tp=8, sp=True),
+    "tp 4, pp 2": large.but(tp=4, pp=2, sp=True),
+    "tp 2, pp 4": large.but(tp=2, pp=4, sp=True),
 }
-fastest.score(fit[min(fit)])
+fastest = lab.guess("the fastest layout of 70 B that fits", choices=tuple(plans))
 
 # %%
-lab.table(plan.row() for plan in plans)
+step_us = {name: plan.time().step_us for name, plan in plans.items() if plan.fits}
+fastest.score(min(step_us, key=step_us.get))
+
+# %%
+lab.table(plan.row() for plan in plans.values())
 
 # %% [markdown]
 # The fastest row doesn't fit, and of the others the one with two moderate cuts wins: `tp` 8 pays for messages in every layer, ZeRO 3 for gathering 70 billion parameters again and again. So cut until the model fits, and no further. (All of this is predicted.)
@@ -726,7 +719,7 @@ check.hint("hybrid_plan")
 # - `dp` divides only what ZeRO shards, and `tp` only what the plan names.
 # - Experts add parameters without computing. Left alone, a router picks favourites, and the busiest rank holds up all.
 #
-# **Words:** [mesh](GLOSSARY.md#mesh), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
+# **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
 #
 # **Further reading**
 #
