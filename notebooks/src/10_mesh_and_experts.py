@@ -79,7 +79,7 @@ partner.score(met[5]["partner along dp"])
 # %% [markdown]
 # Look at the comment in the code. `new_group` is a collective of the whole world, so all eight ranks have to call it for all twelve groups, in the same order. If only the members called it, the others would never come, and the job would hang.
 #
-# Here is the same mesh as a picture, four ranks in each machine. Boxes of one colour are a group along `tp`:
+# Here is the same mesh, with four ranks in each machine. Boxes of one colour are a group along `tp`:
 
 # %%
 mesh = Mesh(pp=2, dp_shard=2, tp=2, node_size=4)
@@ -156,7 +156,7 @@ def cut(stage, mesh):
 
 
 # %% [markdown]
-# The order matters: first slices, then shards, because FSDP gathers along `dp` and must find the slices made. The training loop knows nothing of all this, except that ranks of one `tp` group read the same part of the batch:
+# The order matters: first slices, then shards, because FSDP shards what a rank's slice has left. The training loop knows nothing of this. Only, ranks of one `tp` group read the same part of the batch:
 
 
 # %%
@@ -206,7 +206,7 @@ four[0]["whole"], four[0]["mine"]
 #
 # ### Which axis for the copies?
 #
-# `dp` itself may have two axes. With [HSDP](GLOSSARY.md#hsdp) states are sharded among the ranks of one machine (`dp_shard`), and copied between machines (`dp_replicate`). In code it is one more name: `fully_shard(layer, mesh=mesh["dp_replicate", "dp_shard"])`. So the weights, which are gathered all the time, are gathered inside a machine, and only gradients cross, once a step. What do four ranks pay for that in memory?
+# `dp` itself may have two axes. With [HSDP](GLOSSARY.md#hsdp) states are sharded among the ranks of one machine (`dp_shard`), and copied between machines (`dp_replicate`). In code it is one more name: `fully_shard(layer, mesh=mesh["dp_replicate", "dp_shard"])`. So weights, which are gathered all the time, are gathered inside a machine, and only gradients cross. What do four ranks pay for that in memory?
 
 # %%
 mesh_3d.Step(pp=1, tp=1, dp_replicate=2, dp_shard=2).states()
@@ -328,7 +328,7 @@ swapped = tensor.but(per_node=1)  # every neighbour in another machine
 lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 
 # %% [markdown]
-# Predicted, for A100. Look at the part named after tensor parallelism: it is all of the difference. (For the second bar the planner was told that each card stands in a machine of its own, which is what `tp` sees there. `dp` would really lie inside a machine then; it is a small part in both.)
+# Predicted, for A100. Look at the part named after tensor parallelism: it is all of the difference. (For the second bar each card stands in a machine of its own, as `tp` sees it there; `dp` is a small part in both.)
 #
 # From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom or little may go far, and what everybody waits for in every layer stays near.
 
@@ -522,7 +522,7 @@ lab.table(
 #
 # Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss.
 #
-# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and of all choices 2 % may be over 1.25 times an even share of their rank. Balance alone is easy: deal the tokens out in turn, and they are even and learn nothing. So the error of the output counts as well. A wrong answer is drawn as the load of each expert.
+# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and of all choices 2 % may be over 1.25 times an even share of their rank. Tokens dealt out in turn are even and learn little, so the error of the output counts as well. A wrong answer is drawn as the load of each expert.
 
 
 # %%
@@ -615,7 +615,7 @@ layer.but(capacity=1.25).board()
 # %% [markdown] sections="19.3.3"
 # ### An axis that borrows
 #
-# `ep` needs no cards of its own. While a layer's experts compute, the ranks of `dp_shard` lend themselves: each already has tokens of its own, and now it also has some experts. Here eight data parallel ranks form two groups of four for the experts; attention, beside them, still sees eight copies.
+# `ep` needs no cards of its own. While a layer's experts compute, the ranks of `dp_shard` lend themselves. Here eight data parallel ranks form two groups of four for the experts; attention, beside them, still sees eight copies.
 
 # %%
 Mesh(dp_shard=8, ep=4, node_size=4).groups("ep")
@@ -716,7 +716,6 @@ check.hint("hybrid_plan")
 # - A mesh gives each rank a place on every axis, and each axis divides the ranks into groups. Every rank has to make every group.
 # - Order is placement: ranks along the last axis are neighbours. Tensor parallelism goes there, inside a machine.
 # - `parallelize_module`, `fully_shard` and `PipelineStage` each take their part of one `DeviceMesh`. First slices, then shards, then the schedule; the result is that of one process.
-# - `dp` divides only what ZeRO shards, and `tp` only what the plan names.
 # - Experts add parameters without computing. Left alone, a router picks favourites, and the busiest rank holds up all.
 #
 # **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
