@@ -91,7 +91,7 @@ class MeshBoard(Trial):
         ("small", "8 layers, h 32 (runs here)"),
         ("6.7B", "GPT-3 6.7B"),
         ("175B", "GPT-3 175B"),
-        ("own", "{} layers, h {}"),
+        ("own size", "{} layers, h {}"),
         ("schedule", "schedule"),
         ("gpipe", "GPipe"),
         ("1f1b", "1F1B"),
@@ -159,11 +159,17 @@ class MeshBoard(Trial):
             "messages over stated links.",
         ),
         (
+            "own",
+            "DeepSpeed's messages are its own and are not predicted; these are those of torch's "
+            "engine.",
+        ),
+        (
             "ran",
             "Measured on {} ranks: over {} steps the losses differ from one process by at most "
             "{:.1e}. Handed in by rank 0: {}.",
         ),
         ("handed", "{} {} (predicted: {})"),
+        ("handed own", "{} {}"),
         ("took", "Its recorded step took {}; predicted at the stated times: {}."),
     )
 
@@ -188,7 +194,7 @@ class MeshBoard(Trial):
         if name == "zero":
             return self._words[f"zero {value}"]
         if name == "size" and not isinstance(value, str):
-            return self._words["own"].format(*value[:2])
+            return self._words["own size"].format(*value[:2])
         if name == "forward_ms":
             return self._words["stated"].format(value) if value else self._words["as the GPU"]
         return value if value in AXES else super().written(name, value)
@@ -276,6 +282,7 @@ class MeshBoard(Trial):
             sizes = (step.memory().peak_bytes, step.times().cluster.device_bytes)
             told.append(say["fits" if step.fits() else "not"].format(*map(format_bytes, sizes)))
         told.append(say["how stated" if step.forward_ms else "how"])
+        told += [say["own"]] if step.engine == "deepspeed" else []
         if (run := self.ran(step)) is not None:
             told += self._measured(step, run)
         return told
@@ -286,9 +293,10 @@ class MeshBoard(Trial):
         handed = []
         for axis, expected in step.messages().items():
             found = run[0]["payload_bytes"].get(axis, {})
-            seen = sum(found.get(name, 0) for name in expected)
+            seen = sum(num_bytes for name, num_bytes in found.items() if name != "recv")
             due = sum(each.num_bytes for each in expected.values())
-            handed.append(say["handed"].format(axis, format_bytes(seen), format_bytes(due)))
+            key = "handed own" if step.engine == "deepspeed" else "handed"
+            handed.append(say[key].format(axis, format_bytes(seen), format_bytes(due)))
         worst = max(each["loss_difference"] for each in run)
         steps = len(run[0]["losses"])
         told = [say["ran"].format(step.ranks, steps, worst, "; ".join(handed))]

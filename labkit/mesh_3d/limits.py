@@ -34,6 +34,7 @@ _WORDS = words.catalogue(
         ("mixed", "DeepSpeed's grid has one data axis: take dp_replicate or dp_shard"),
         ("unlaid", "DeepSpeed's grid is for a pipeline: take pp 2 or more"),
         ("order", "DeepSpeed's pipeline engine runs 1f1b; this is {}"),
+        ("own pace", "DeepSpeed's grid runs at the machine's own pace here: take forward_ms 0"),
         ("missing", "{} is not installed here: make env installs it"),
     ]
 )
@@ -90,6 +91,8 @@ def _refused_by_engine(step: "Step", say: dict[str, str]) -> str | None:
         return say["mixed"]
     if step.schedule != "1f1b":
         return say["order"].format(step.schedule)
+    if step.forward_ms:
+        return say["own pace"]
     if not importlib.util.find_spec("deepspeed"):
         return say["missing"].format("DeepSpeed")
     if step.tp > 1 and not has_megatron():

@@ -43,7 +43,14 @@ _WORDS = words.catalogue(
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Experiment):
-    """One training step of a small transformer, its ranks on named axes."""
+    """One training step of a small transformer, its ranks on named axes.
+
+    ``run()[r]`` is a dict: losses (of four steps of AdamW, the same on every rank), whole_losses
+    (one process's), loss_difference and gradient_difference (the largest; the latter of the first
+    step's mean gradients, as far as the rank holds them), held_bytes (after the last backward of a
+    step, by parameters, gradients and optimizer), calls and payload_bytes (of a step: axis ->
+    collective -> how many), step_us and overruns (of a step more, which is recorded).
+    """
 
     pp: int = 2
     """stages of the pipeline"""

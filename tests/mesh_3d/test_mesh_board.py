@@ -145,7 +145,7 @@ def test_a_step_of_many_microbatches_is_shown_with_fewer():
 
 @pytest.mark.real
 def test_it_runs_for_real_and_every_rank_hands_in_what_theory_counts():
-    step = mesh_3d.Step(dp_shard=2, batch=8, microbatches=2, forward_ms=2.0)
+    step = mesh_3d.Step(batch=4, microbatches=2, forward_ms=2.0)
     board = mesh_board.board(step, "en")
     run = board.run()
     settle()
@@ -162,4 +162,4 @@ def test_it_runs_for_real_and_every_rank_hands_in_what_theory_counts():
     page = board.book.pages[2].value
     assert f"{max(each['loss_difference'] for each in run):.1e}" in page
     assert "Its recorded step took" in page
-    assert board.found(step).num_ranks == 8
+    assert board.found(step).num_ranks == 4

@@ -37,6 +37,7 @@ def test_what_there_is_not_is_told_and_never_predicted(fields, told):
         ({"engine": "deepspeed", "dp_shard": 2}, "deepspeed runs zero 1 here; this is 3"),
         ({"engine": "deepspeed", "pp": 1}, "take pp 2 or more"),
         ({"engine": "deepspeed", "schedule": "gpipe"}, "runs 1f1b; this is gpipe"),
+        ({"engine": "deepspeed", "forward_ms": 5.0}, "take forward_ms 0"),
     ],
 )
 def test_what_is_not_run_is_refused_and_still_predicted(fields, told):

@@ -11,9 +11,9 @@ from labkit.timeline import COMM, COMPUTE, step_us
 pytestmark = pytest.mark.real
 SMALL = {"sequence": 16, "microbatches": 2}
 EIGHT = (
-    Step(pp=2, dp_replicate=2, tp=2, **SMALL),
+    Step(pp=2, dp_replicate=2, tp=2, layers=2, **SMALL),
     Step(pp=2, dp_shard=2, tp=2, **SMALL),
-    Step(pp=1, dp_replicate=2, dp_shard=2, tp=2, **SMALL),
+    Step(pp=1, dp_replicate=2, dp_shard=2, tp=2, layers=2, **SMALL),
 )
 """DP x PP x TP with whole replicas and with FSDP2; HSDP x TP."""
 FOUR = (
@@ -24,7 +24,7 @@ FOUR = (
     Step(pp=4, tp=1, sequence=16),
 )
 """FSDP2 and ZeRO 1 beside another axis, ZeRO 1 within replicas, whole replicas, a long pipeline."""
-DEEPSPEED = Step(pp=2, dp_shard=2, tp=2, zero=1, engine="deepspeed", **SMALL)
+DEEPSPEED = Step(pp=2, dp_shard=2, tp=2, zero=1, layers=2, engine="deepspeed", **SMALL)
 FLOAT = 4e-6
 """Of a loss of 6: a few of its last bits, after four steps."""
 
