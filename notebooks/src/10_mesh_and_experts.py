@@ -571,14 +571,15 @@ def travel():
     out[order] = home
     out = weight[:, None] * out
     expected = through_experts(router, mlps, everyones).chunk(ranks)[rank]
-    return {"rank": rank, "guests": len(guests), "off": lab.difference(out, expected)}
+    off = lab.difference(out, expected)
+    return {"rank": rank, "guests": len(guests), "difference": off}
 
 
 # %%
 lab.table(list(lab.launch(travel, ranks=4)))
 
 # %% [markdown]
-# The last column is the largest difference from one process that has all experts. Look at the other one: each rank sent off 64 tokens, but they did not get 64 each.
+# The last column compares with one process that has all experts. Now look at the *guests*: each rank sent off 64 tokens, but they did not get 64 each.
 
 # %% [markdown] sections="19.3.3"
 # ## The busiest rank holds up all
