@@ -332,7 +332,7 @@ lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 #
 # From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom or little may go far, and what everybody waits for in every layer stays near.
 
-# %% [markdown] sections="8.8.2, 10.3.3"
+# %% [markdown] sections="8.8.1, 8.8.2, 10.3.3"
 # ## The libraries
 #
 # Megatron-DeepSpeed made this division popular. DeepSpeed calls the mesh a *topology*, and its engine does what our last function did by hand: 1F1B, and [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp`. Here are two stages of two ranks each, without slices (`num_mp` counts those, which Megatron's layers provide):
