@@ -7,8 +7,8 @@ One sequence of 256 tokens, 8 heads of 128, causal, on pretend devices. ``output
 the largest difference of any rank from one process. ``handed_in``: payload bytes of a rank,
 predicted and counted. ``kept``: what a rank keeps for the backward, predicted and counted.
 ``peak``: the most that the pass adds to a rank's device memory, predicted (a ring's) and as its
-allocator says; of the ranks the fullest, of Ulysses the least full, since gloo's thread lets a
-message go a moment late on some, one time or another. ``peak_x_n``: that times the ranks, over the
+allocator says; of the ranks the fullest, of Ulysses the least full, since gloo's thread may let a
+message go a moment late, one time or another. ``peak_x_n``: that times the ranks, over the
 same of 2 ranks: 1 where memory is an nth. ``step_ms``: forward and backward,
 simulated and measured, a pair paced at 30 ms; eight ranks share two cores here and are not timed.
 """

@@ -61,8 +61,8 @@ class Attention(Experiment):
     ``run()[r]`` is a dict: output_difference and gradient_difference (the largest from one
     process), calls, payload_bytes and sent_bytes (of one pass, see ``traffic``), held_bytes (what
     the pass keeps for its backward), pass_allocated_bytes (the most that it adds to a device's
-    memory; None on the CPU), step_us, overruns. Raises ValueError for a sequence, or heads, that
-    can't be dealt evenly.
+    memory, the lesser of two passes; None on the CPU), step_us, overruns. Raises ValueError for a
+    sequence, or heads, that can't be dealt evenly.
     """
 
     way: str = "ring"

@@ -135,6 +135,7 @@ class MeshBoard(Trial):
         ("head axis", "axis"),
         ("head ranks", "ranks"),
         ("head nodes", "nodes of a group"),
+        ("head link", "their narrowest link"),
         ("head says", "what the busiest rank hands in"),
         ("head time", "time of its messages"),
         ("call", "{} {} x, {}"),
@@ -230,7 +231,7 @@ class MeshBoard(Trial):
     def _axes(self, step: Step) -> str:
         """A row for each axis of two ranks or more: whom it joins, what is said, how long."""
         say = self._words
-        heads = [say[f"head {key}"] for key in ("axis", "ranks", "nodes", "says", "time")]
+        heads = [say[f"head {key}"] for key in ("axis", "ranks", "nodes", "link", "says", "time")]
         lines = ["".join(f"<th>{escape(head)}</th>" for head in heads)]
         sent = [step.messages(step.mesh.rank(pp=stage)) for stage in range(step.pp)]
         times_us = [step.times().axis_us(stage) for stage in range(step.pp)]
@@ -245,6 +246,7 @@ class MeshBoard(Trial):
                 axis,
                 str(getattr(step, axis)),
                 str(step.nodes_of_group(axis)),
+                f"{step.times().gb_per_s(axis):.3g} GB/s",
                 ", ".join(told),
                 format_us(times_us[busiest].get(axis, 0.0)),
             )

@@ -127,12 +127,15 @@ class Times:
         if collective != "send":
             whole = num_bytes * (group.size if collective == "all_gather" else 1)
             return group.us(collective, whole, self.cluster, self._nic)
+        alpha_us = 1e3 * self.step.latency_ms if self.is_stated else MESSAGE_ALPHA_US
+        return alpha_us + num_bytes / self.gb_per_s(axis) / 1e3
+
+    def gb_per_s(self, axis: str) -> float:
+        """The bandwidth at which a group along an axis speaks: that of its narrowest link."""
+        if axis != "pp":
+            return self.group(axis).link(self.cluster, self._nic)[1]
         inside = self.step.neighbours_share_node(axis)
-        alpha_us = MESSAGE_ALPHA_US
-        bandwidth = self.cluster.gpu.node_link[1] if inside else self.cluster.nic * self._nic
-        if self.is_stated:
-            alpha_us = 1e3 * self.step.latency_ms
-        return alpha_us + num_bytes / bandwidth / 1e3
+        return self.cluster.gpu.node_link[1] if inside else self.cluster.nic * self._nic
 
     @property
     def _nic(self) -> float:

@@ -194,7 +194,7 @@ class ZeroOne(Replicas):
         """This rank's part of the mean; replicas of the part sum theirs."""
         flat = _padded(super().gradients(), self._size)
         mine = flat.new_empty(len(flat) // self._size)
-        dist.reduce_scatter_tensor(mine, flat, group=self._group)
+        dist.reduce_scatter_single(mine, flat, group=self._group)
         replicas = self.mesh["dp_replicate"]
         if replicas.size() > 1:
             dist.all_reduce(mine, group=replicas.get_group())
@@ -213,7 +213,7 @@ class ZeroOne(Replicas):
         length = -(-sum(each.numel() for each in self._weights) // self._size)
         mine = nn.functional.pad(mine, (0, length - len(mine)))
         flat = mine.new_empty(self._size * length)
-        dist.all_gather_into_tensor(flat, mine, group=self._group)
+        dist.all_gather_single(flat, mine, group=self._group)
         _spread(flat, self._weights)
 
     def gradients(self) -> list[Tensor]:

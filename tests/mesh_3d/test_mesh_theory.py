@@ -236,6 +236,8 @@ def test_tensor_parallelism_across_nodes_costs_more():
     assert across.nodes_of_group("tp") == 2
     assert step_us(across.predict()) > 1.5 * step_us(inside.predict())
     assert across.messages() == inside.messages()
+    assert across.times().gb_per_s("tp") < inside.times().gb_per_s("tp")
+    assert across.times().gb_per_s("pp") > inside.times().gb_per_s("pp")
     roomy = inside.but(node_size=8)
     assert step_us(roomy.predict()) == step_us(roomy.but(inside="pp").predict())
 
