@@ -12,6 +12,7 @@ from labkit.timeline import busy_us, step_us
 from labkit.units import format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs
 from labkit.widgets.trial import Trial
+from labkit.words import WORDS
 
 __all__ = ["three_d_parallelism"]
 
@@ -247,7 +248,7 @@ class MeshBoard(Trial):
                 str(getattr(step, axis)),
                 str(step.nodes_of_group(axis)),
                 f"{step.times().gb_per_s(axis):.3g} GB/s",
-                ", ".join(told),
+                WORDS[self.language]["comma"].join(told),
                 format_us(times_us[busiest].get(axis, 0.0)),
             )
             lines.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
@@ -336,5 +337,13 @@ def three_d_parallelism(
     step in time; in English or "zh"."""
     if size not in SIZES:
         raise ValueError(f"size is one of {', '.join(SIZES)}; got {size!r}")
-    axes = {"pp": pp, "dp_replicate": dp_replicate, "dp_shard": dp_shard, "tp": tp}
-    return MeshBoard(Step(**axes, **SIZES[size], node_size=node_size), language)
+    step = Step(
+        pp=pp,
+        dp_replicate=dp_replicate,
+        dp_shard=dp_shard,
+        tp=tp,
+        microbatches=4 if size == "small" else 64,
+        node_size=node_size,
+        **SIZES[size],
+    )
+    return MeshBoard(step, language)

@@ -7,6 +7,8 @@ dp_replicate sums what is left of them. Beside a pipeline a layer is gathered fo
 and stays until the last backward, after which gradients are reduced once, as torchtitan does it.
 """
 
+import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,26 +63,37 @@ class Counted(NamedTuple):
     """all of them together"""
 
 
-def order(step: "Step", stage: int) -> Iterator[tuple[Action | None, tuple[Part, ...]]]:
+@functools.lru_cache(maxsize=64)
+def order(step: "Step", stage: int) -> tuple[tuple[Action | None, tuple[Part, ...]], ...]:
     """The actions of a rank of a stage, each with its parts in order; the last one, None, is what
     comes after the last backward. Raises ValueError for a stage that there is not."""
     check_whole(0, step.pp - 1, stage=stage)
     rank = _Rank(step, held.units(step, stage), stage)
     schedule = SCHEDULES[step.schedule](step.pp, step.microbatches)
+    first = tuple(rank.forward())
+    parts = {"F": tuple(rank.forward()), "B": tuple(rank.backward())}
+    found: list[tuple[Action | None, tuple[Part, ...]]] = []
     for action in schedule.orders[stage]:
-        parts = rank.forward() if action.kind == "F" else rank.backward()
-        yield action, tuple(parts)
-    yield None, tuple(rank.ending())
+        found.append((action, parts[action.kind] if found else first))
+    return (*found, (None, tuple(rank.ending())))
+
+
+def said(step: "Step", stage: int) -> Counter[Message]:
+    """Every message of a rank of a stage in a step, and how often it goes."""
+    found: Counter[Message] = Counter()
+    for parts, times in Counter(parts for _, parts in order(step, stage)).items():
+        for each in of_kind(parts, Message):
+            found[each] += times
+    return found
 
 
 def counted(step: "Step", stage: int) -> dict[str, dict[str, Counted]]:
     """Axis -> collective -> what a rank of a stage hands in during a step."""
     found: dict[str, dict[str, Counted]] = {}
-    for _, parts in order(step, stage):
-        for each in of_kind(parts, Message):
-            one = found.setdefault(each.axis, {})
-            calls, num_bytes = one.get(each.collective, Counted(0, 0))
-            one[each.collective] = Counted(calls + 1, num_bytes + each.num_bytes)
+    for each, times in said(step, stage).items():
+        one = found.setdefault(each.axis, {})
+        calls, num_bytes = one.get(each.collective, Counted(0, 0))
+        one[each.collective] = Counted(calls + times, num_bytes + times * each.num_bytes)
     return found
 
 

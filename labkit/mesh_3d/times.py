@@ -145,10 +145,9 @@ class Times:
     def axis_us(self, stage: int) -> dict[str, float]:
         """Axis -> how long the messages of a rank of a stage take in a step, one after another."""
         found: dict[str, float] = {}
-        for _, parts in messages.order(self.step, stage):
-            for each in messages.of_kind(parts, Message):
-                time_us = self.message_us(each.axis, each.collective, each.num_bytes)
-                found[each.axis] = found.get(each.axis, 0.0) + time_us
+        for each, times in messages.said(self.step, stage).items():
+            time_us = self.message_us(each.axis, each.collective, each.num_bytes)
+            found[each.axis] = found.get(each.axis, 0.0) + times * time_us
         return found
 
     # --- a rank's step, span by span ---
@@ -300,8 +299,8 @@ def _on_ranks(step: "Step", rows: list[Row]) -> Timeline:
     """Every rank of a stage does the same at the same time."""
     mesh = step.mesh
     if mesh.num_ranks > MOST_DRAWN:
-        told = f"one rank of each stage, of {mesh.num_ranks}"
-        return from_rows(rows, num_ranks=step.pp, origin="simulated", notes=(told,))
+        told = ("one rank of each stage",)
+        return from_rows(rows, num_ranks=step.pp, origin="simulated", notes=told)
     on_stage: dict[int, list[int]] = {}
     for rank in range(mesh.num_ranks):
         on_stage.setdefault(mesh.coordinates(rank)["pp"], []).append(rank)
