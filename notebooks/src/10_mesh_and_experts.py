@@ -156,7 +156,7 @@ def cut(stage, mesh):
 
 
 # %% [markdown]
-# The order matters: first slices, then shards, because FSDP shards what a rank's slice has left. The training loop knows nothing of this. Only, ranks of one `tp` group read the same part of the batch:
+# The order matters: first slices, then shards, because FSDP shards the slices. The training loop knows nothing of this. Only, ranks of one `tp` group read the same part of the batch:
 
 
 # %%
@@ -518,33 +518,6 @@ lab.table(
 # With it, the share falls to about an eighth. And the error is smaller as well, because now all eight experts have learned something.
 
 # %% [markdown] sections="19.3.3"
-# ## Exercise 2. A router that keeps its experts busy
-#
-# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss.
-#
-# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and of all choices 2 % may be over 1.25 times an even share of their rank. Tokens dealt out in turn are even and learn little, so the error of the output counts as well. A wrong answer is drawn as the load of each expert.
-
-
-# %%
-def my_router(scores, top_k):
-    """(experts of each token, their weights, what is added to the loss)."""
-    ### BEGIN SOLUTION
-    num_experts = scores.shape[1]
-    probabilities = scores.softmax(-1)
-    weights, chosen = probabilities.topk(top_k, -1)
-    taken = F.one_hot(chosen, num_experts).sum((0, 1)) / chosen.numel()
-    uneven = num_experts * (taken * probabilities.mean(0)).sum()
-    return chosen, weights / weights.sum(-1, keepdim=True), uneven
-    ### END SOLUTION
-
-
-# %%
-router_check.busy_router(my_router)
-
-# %%
-router_check.hint("busy_router")
-
-# %% [markdown] sections="19.3.3"
 # ## The tokens travel
 #
 # Where do the experts live? If every rank held all of them, memory would be full at once. So we deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all). Nobody knows beforehand how many tokens will come, so the ranks tell each other first:
@@ -611,10 +584,37 @@ idle.score(1 - taken.mean() / taken.max())
 layer.but(capacity=1.25).board()
 
 # %% [markdown]
-# Each bar is an expert, its colours are the ranks that its tokens come from, and the line below counts what is dropped. Now set the capacity to "all that come", and back. The tall bars are cut off at 1.25, and the step gets shorter; but so many tokens learned nothing here. Then turn the router's unevenness down instead: bars and waiting shrink together, and nothing is lost. So a good router is worth more than a capacity, and many engines today drop no token at all.
+# Each bar is an expert, its colours are the ranks that its tokens come from, and the line below counts what is dropped. Now set the capacity to "all that come", and back. The tall bars are cut off at 1.25, and the step gets shorter; but so many tokens learned nothing here. Then turn the router's unevenness down instead: bars and waiting shrink together, and nothing is lost. So a good router is worth more than a capacity.
 
 # %% [markdown] sections="19.3.3"
-# ### An axis that borrows
+# ## Exercise 2. A router that keeps its experts busy
+#
+# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss.
+#
+# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. Tokens dealt out in turn are even and learn little, so the error of the output counts as well. A wrong answer is drawn as the load of each expert.
+
+
+# %%
+def my_router(scores, top_k):
+    """(experts of each token, their weights, what is added to the loss)."""
+    ### BEGIN SOLUTION
+    num_experts = scores.shape[1]
+    probabilities = scores.softmax(-1)
+    weights, chosen = probabilities.topk(top_k, -1)
+    taken = F.one_hot(chosen, num_experts).sum((0, 1)) / chosen.numel()
+    uneven = num_experts * (taken * probabilities.mean(0)).sum()
+    return chosen, weights / weights.sum(-1, keepdim=True), uneven
+    ### END SOLUTION
+
+
+# %%
+router_check.busy_router(my_router)
+
+# %%
+router_check.hint("busy_router")
+
+# %% [markdown] sections="19.3.3"
+# ## An axis that borrows
 #
 # `ep` needs no cards of its own. While a layer's experts compute, the ranks of `dp_shard` lend themselves. Here eight data parallel ranks form two groups of four for the experts; attention, beside them, still sees eight copies.
 
