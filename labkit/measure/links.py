@@ -30,8 +30,8 @@ from labkit.measure.traffic import Message
 
 STAMP_TAG = 1 << 20
 """Of the eight bytes that tell a receiver when its message was sent."""
-MOST_AT_A_TIME = 16
-"""Receives of a rank that may wait at once; more would wait for one another."""
+MOST_AT_A_TIME = 32
+"""Sends and receives of a rank that may be under way at once; more would wait for one another."""
 Stated = Callable[[Message], float | None]
 """What a message takes, in microseconds; None for one that goes as fast as it goes."""
 
@@ -52,7 +52,7 @@ def stated(
         try:
             yield links.pace
         finally:
-            links.receiving.shutdown()
+            links.waiting.shutdown()
 
 
 class _Links:
@@ -60,7 +60,7 @@ class _Links:
 
     def __init__(self, time_us: Stated, label: Callable, around: Callable) -> None:
         self.pace = Pace()
-        self.receiving = ThreadPoolExecutor(MOST_AT_A_TIME, thread_name_prefix="receiving")
+        self.waiting = ThreadPoolExecutor(MOST_AT_A_TIME, thread_name_prefix="message")
         self._device = rank.current().device  # of this thread; a backward runs in others
         self._time_us = time_us
         self._label = label
@@ -72,7 +72,7 @@ class _Links:
         if time_us is None or message.name == "barrier":
             return call()
         if message.name == "send":
-            return self._send(message, call)
+            return self._send(message, call, time_us)
         if message.name == "recv":
             return self._receive(message, call, time_us)
         with self._around(message):
@@ -94,34 +94,52 @@ class _Links:
         self._arrive(message, latest_ns.item(), time_us, since_ns=start_ns)
         return made
 
-    def _send(self, message: Message, call: Callable[[], Any]) -> Any:
-        """Tells the receiver when, and sends."""
+    def _send(self, message: Message, call: Callable[[], Any], time_us: float) -> Any:
+        """Tells the receiver when, and sends. The link is this message's until its time is over,
+        also where the real one waits longer for its receiver, or is over at once."""
         synchronize(self._device)
-        stamp = torch.tensor([time.time_ns()], device=self._device)
+        start_ns = time.time_ns()
+        stamp = torch.tensor([start_ns], device=self._device)
         backend = message.group._get_backend(self._device)
-        kept = backend.send([stamp], message.ranks.index(message.peer), STAMP_TAG)
-        self.receiving.submit(_hold, stamp, kept)
-        return call()
+        told = backend.send([stamp], message.ranks.index(message.peer), STAMP_TAG)
+        real = dist.Work.unbox(call())
+
+        def wait() -> list[Tensor]:
+            self._sleep_until(start_ns + round(1000 * time_us))
+            self._record(message, start_ns)
+            told.wait()
+            real.wait()
+            return [stamp]
+
+        return self._later(wait)
 
     def _receive(self, message: Message, call: Callable[[], Any], time_us: float) -> Any:
         """Returns at once; who waits for what is returned waits for the link as well."""
         sent_ns = torch.zeros(1, dtype=torch.int64, device=self._device)
         backend = message.group._get_backend(self._device)
-        known = backend.recv([sent_ns], message.ranks.index(message.peer), STAMP_TAG)
+        told = backend.recv([sent_ns], message.ranks.index(message.peer), STAMP_TAG)
         real = dist.Work.unbox(call())
-        arrived: Future[list[Tensor]] = Future()
 
-        def wait() -> None:
+        def wait() -> list[Tensor]:
+            told.wait()
+            real.wait()
+            self._arrive(message, sent_ns.item(), time_us)
+            return [sent_ns]
+
+        return self._later(wait)
+
+    def _later(self, wait: Callable[[], list[Tensor]]) -> Any:
+        """What torch's callers wait for: done when ``wait`` is, in a thread of its own."""
+        done: Future[list[Tensor]] = Future()
+
+        def run() -> None:
             try:
-                known.wait()
-                real.wait()
-                self._arrive(message, sent_ns.item(), time_us)
-                arrived.set_result([sent_ns])
+                done.set_result(wait())
             except BaseException as error:  # its place is with whoever waits
-                arrived.set_exception(error)
+                done.set_exception(error)
 
-        self.receiving.submit(wait)
-        return _create_work_from_future(arrived).boxed()
+        self.waiting.submit(run)
+        return _create_work_from_future(done).boxed()
 
     def _arrive(
         self, message: Message, begin_ns: int, time_us: float, since_ns: int | None = None
@@ -129,13 +147,16 @@ class _Links:
         """Sleeps until a message's time is over, and records it."""
         begin_ns = min(begin_ns, time.time_ns())
         deadline_ns = begin_ns + round(1000 * time_us)
+        self._sleep_until(deadline_ns)
+        self.pace.count((time.time_ns() - deadline_ns) / 1e3, time_us)
+        self._record(message, begin_ns if since_ns is None else since_ns)
+
+    @staticmethod
+    def _sleep_until(deadline_ns: int) -> None:
+        """On the clock that ranks share."""
         sleep_until(time.perf_counter() + (deadline_ns - time.time_ns()) * 1e-9)
-        end_ns = time.time_ns()
-        self.pace.count((end_ns - deadline_ns) / 1e3, time_us)
-        start_ns = begin_ns if since_ns is None else since_ns
-        trace.span(message.name, self._label(message), start_ns, end_ns, message.num_bytes)
 
-
-def _hold(stamp: Tensor, sent: Any) -> None:
-    """Keeps a message's tensor until it has left."""
-    sent.wait()
+    def _record(self, message: Message, start_ns: int) -> None:
+        """A message that is over now, for the recording if there is one."""
+        label = self._label(message)
+        trace.span(message.name, label, start_ns, time.time_ns(), message.num_bytes)

@@ -40,7 +40,8 @@ def stated(step: Step, stage: Any) -> Iterator[Pace]:
         return step.message_us(message.name, along, message.num_bytes)
 
     def label(message: Message) -> str:
-        return f"{message.peer}>{me}" if message.name == "recv" else axis(message)
+        ways = {"send": f"{me}>{message.peer}", "recv": f"{message.peer}>{me}"}
+        return ways.get(message.name, axis(message))
 
     num_messages = _num_messages(step, stage)
     clock = _Chunks(stage.stage_index, 1e3 * step.forward_ms, num_messages, axis)
