@@ -30,7 +30,10 @@ def calls():
     took = {}
     x = torch.full((1000,), float(me + 1))
     y = torch.zeros(1000)
-    dist.all_reduce(y)  # connects the ranks
+    both_ways = [dist.P2POp(dist.isend, x, 1 - me), dist.P2POp(dist.irecv, y, 1 - me)]
+    dist.all_reduce(torch.zeros(1))  # the first call of each kind takes longer
+    for work in dist.batch_isend_irecv(both_ways):
+        work.wait()
     with links.stated(lambda message: 1e3 * STATED_MS) as pace:
         dist.barrier()
         began_s = time.perf_counter()
@@ -40,9 +43,7 @@ def calls():
         for name, busy_ms in (("waited late", LATE_MS), ("waited at once", 0.0)):
             dist.barrier()
             began_s = time.perf_counter()
-            works = dist.batch_isend_irecv(
-                [dist.P2POp(dist.isend, x, 1 - me), dist.P2POp(dist.irecv, y, 1 - me)]
-            )
+            works = dist.batch_isend_irecv(both_ways)
             time.sleep(busy_ms / 1e3)
             for work in works:
                 work.wait()

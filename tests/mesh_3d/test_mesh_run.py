@@ -109,7 +109,7 @@ def test_the_axis_of_a_group():
 
 @pytest.mark.alone
 def test_at_stated_times_a_step_takes_as_long_as_simulated():
-    inside = Step(pp=2, tp=2, forward_ms=80.0, latency_ms=4.0, node_mb_per_s=20.0, **SMALL)
+    inside = Step(pp=2, tp=2, forward_ms=160.0, latency_ms=8.0, node_mb_per_s=20.0, **SMALL)
     across = inside.but(node_size=2, inside="pp", nic_mb_per_s=0.5)
     read = {}
     for name, step in (("inside", inside), ("across", across)):
