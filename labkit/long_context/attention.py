@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from labkit.launching.job import Job
 
 WAYS = ("ring", "ulysses")
+"""Keys and values go round; or heads are swapped for tokens."""
 ENGINES = ("by hand", "deepspeed")
 """Who swaps heads for tokens: Ulysses also has DeepSpeed's ``DistributedAttention``."""
-"""Keys and values go round; or heads are swapped for tokens."""
 MOST_REAL = {"ranks": 8, "elements": 1 << 22}
 """of a real run: ranks, and elements of the queries of all ranks together"""
 ITEMSIZE = 4
