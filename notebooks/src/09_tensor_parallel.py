@@ -380,19 +380,20 @@ ratio.score(sent_bytes(cut.payload(), 8) / sent_bytes(llama.payload(), 8))
 # %% [markdown]
 # It is the same, because an all-reduce *is* a reduce-scatter and an all-gather (chapter 02). We have only pulled its two halves apart and put the norm between them. (Norms and biases now need their gradients added up, which is next to nothing.)
 #
-# And what do we get for it? Here is what a small layer of Megatron's keeps for its backward, as its ranks counted it. (Cut, Megatron doesn't keep the gathered tokens. It gathers them anew in the backward.)
+# And what do we get for it? Here is what a small layer keeps for its backward, as its ranks counted it. By hand, a cut layer keeps the tokens that it gathered. Megatron doesn't, and gathers them anew in the backward.
 
 # %%
-whole = tensor_parallel.Layer(ranks=2, engine="megatron")
+whole = tensor_parallel.Layer(ranks=2)
 cut = whole.but(sequence_parallel=True)
+layers = {"whole": whole, "cut": cut, "gathered twice": cut.but(engine="megatron")}
 kept = {}
 for name, n in {"2 ranks": 2, "4 ranks": 4}.items():
-    runs = {"whole": whole.but(ranks=n).run()[0], "cut": cut.but(ranks=n).run()[0]}
+    runs = {each: one.but(ranks=n).run()[0] for each, one in layers.items()}
     kept[name] = {each: found["activation_bytes"] for each, found in runs.items()}
 lab.bars(kept, unit="bytes", title="Kept for the backward on a rank")
 
 # %% [markdown]
-# Compare the bars of 2 and of 4 ranks. Cut, twice the ranks keep half as much each. Whole, they keep more than half, because the activations between the pairs lie on every rank, however many there are. And what did the cut layer call? Six all-gathers, where by hand there are four. That is ten halves of an all-reduce in place of eight, and each half sends the same: a quarter more bytes, which hide behind a product. So we keep and compute less, for the same bytes, or for a quarter more where the tokens are gathered twice. (In a plan of torch's, the norms get `SequenceParallel()`, and the layers around them `Shard(1)` in place of `Replicate()`.)
+# Compare the bars of 2 and of 4 ranks. Whole, twice the ranks keep more than half as much each, because the activations between the pairs lie on every rank, however many there are. Cut, they keep less, for the same bytes. And where the tokens are gathered twice, twice the ranks keep half. That takes six all-gathers in place of four, so a quarter more bytes, which hide behind a product. (In a plan of torch's, the norms get `SequenceParallel()`, and the layers around them `Shard(1)` in place of `Replicate()`.)
 
 # %% [markdown] sections="19.8.3"
 # ## When is it worth it?
