@@ -42,6 +42,10 @@ class Sweep(Shown):
     """where the numbers come from"""
     each: Said = ""
     """what the values count, where readings are told for one of these"""
+    title: Said = ""
+    """over the picture, if not the reading and the field"""
+    x: Said = ""
+    """under its axis, if not the field's name"""
 
     @property
     def line(self) -> dict[Any, float | None]:
@@ -91,9 +95,10 @@ class Sweep(Shown):
             lines.append(curves.Series(name, xs, [*self.measured.values()], points=True))
         return curves.curves(
             lines,
-            title={code: _WORDS[code]["title"].format(name[code], self.name) for code in name},
+            title=self.title
+            or {code: _WORDS[code]["title"].format(name[code], self.name) for code in name},
             badge=self.badge,
-            x_name=self.name,
+            x_name=self.x or self.name,
             y_name=name,
             x_format=self._written,
             y_format=reading.written,
@@ -135,10 +140,17 @@ class Sweep(Shown):
 
 
 def sweep(
-    experiment: Experiment, *, run: Iterable = (), each: Said = "", **values: Iterable
+    experiment: Experiment,
+    *,
+    run: Iterable = (),
+    each: Said = "",
+    title: Said = "",
+    x: Said = "",
+    **values: Iterable,
 ) -> Sweep:
     """The experiment at each of the values of one field; real ranks take it at those in ``run``.
     ``each`` says what the values count ("microbatch"): every reading is then divided by its value.
+    ``title`` stands over the picture, ``x`` under its axis.
 
     Raises ValueError for another number of fields, no values, values in ``run`` that are none of
     them, and, before anything is started, for one that is refused.
@@ -173,6 +185,8 @@ def sweep(
         measured=measured,
         badge=" / ".join(filter(None, [simulated, ", ".join(dict.fromkeys(badges))])),
         each=each,
+        title=title,
+        x=x,
     )
 
 
