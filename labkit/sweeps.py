@@ -170,20 +170,14 @@ def sweep(
     parts = {value: value if each else 1 for value in steps}
     predicted = tuple(_predicted(step, parts[value]) for value, step in steps.items())
     simulated = "simulated" if any(number is not None for number in predicted) else ""
-    measured = {}
-    badges: list[str] = []
-    for value in runs:
-        step = steps[value]
-        found = step.measured(kept(step) or step.run())
-        measured[value] = float(step.reading.read(found)) / parts[value]
-        badges += found.badge.split(", ")
+    measured, badges = _measured(steps, runs, parts)
     return Sweep(
         experiment=experiment,
         name=name,
         values=tuple(steps),
         predicted=predicted,
         measured=measured,
-        badge=" / ".join(filter(None, [simulated, ", ".join(dict.fromkeys(badges))])),
+        badge=" / ".join(filter(None, [simulated, badges])),
         each=each,
         title=title,
         x=x,
@@ -199,6 +193,20 @@ def _check_runs(name: str, steps: dict[Any, Experiment], runs: Sequence) -> None
             )
         if reason := steps[value].refusal():
             raise ValueError(f"{name} = {value}: {reason}")
+
+
+def _measured(
+    steps: dict[Any, Experiment], runs: Sequence, parts: dict[Any, int]
+) -> tuple[dict[Any, float], str]:
+    """The readings of the runs, over their parts, and where they come from, each said once."""
+    measured = {}
+    badges: list[str] = []
+    for value in runs:
+        step = steps[value]
+        found = step.measured(kept(step) or step.run())
+        measured[value] = float(step.reading.read(found)) / parts[value]
+        badges += found.badge.split(", ")
+    return measured, ", ".join(dict.fromkeys(badges))
 
 
 def _predicted(step: Experiment, parts: float) -> float | None:

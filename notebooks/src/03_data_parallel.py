@@ -18,7 +18,7 @@ import labkit as lab
 import torch
 import torch.distributed as dist
 from labkit import collectives, data_parallel, model, planner
-from labkit.data_parallel import check, server
+from labkit.data_parallel import check, server_run
 from labkit.measure import traffic
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -670,7 +670,7 @@ print(*nodes.logs, sep="\n")
 #
 # How far ahead may a fast worker run? With a **bound** of 0 all wait for all: synchronous training. Without one the server answers at once: asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number: a gradient that was computed with version 5 and arrives at version 8 is late by 3, which is its **[staleness](GLOSSARY.md#staleness)**.
 #
-# Here is the server. Look at the line with `bound`: it is all that differs between the three modes. (`server.stamped` puts values and a version into one message; version -1 means the end.)
+# Here is the server. Look at the line with `bound`: it is all that differs between the three modes. (`server_run.stamped` puts values and a version into one message; version -1 means the end.)
 
 
 # %%
@@ -678,7 +678,7 @@ def serve(weights, total, bound):
     """Takes `total` gradients of three workers; returns how late each of them was."""
     steps = dict.fromkeys(range(1, dist.get_world_size()), 0)
     waiting, late, version = [], [], 0
-    message = server.stamped(weights, version)
+    message = server_run.stamped(weights, version)
     while True:
         worker = dist.recv(message)  # from whoever comes first
         weights -= 0.1 * message[:-1]
@@ -692,20 +692,20 @@ def serve(weights, total, bound):
             version += 1
         for each in go:
             waiting.remove(each)
-            dist.send(server.stamped(weights, version), each)
+            dist.send(server_run.stamped(weights, version), each)
     while len(waiting) < len(steps):  # what is still under way is not used
         waiting.append(dist.recv(message))
     for each in waiting:
-        dist.send(server.stamped(weights, -1), each)  # the end
+        dist.send(server_run.stamped(weights, -1), each)  # the end
     return late
 
 
 # %% [markdown]
-# `server.launch` adds the workers: three of them train one linear layer. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). In each mode the server takes 18 gradients in all.
+# `server_run.launch` adds the workers: three of them train one linear layer. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). In each mode the server takes 18 gradients in all.
 
 # %%
 bounds = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
-runs = {name: server.launch(serve, 18, bound) for name, bound in bounds.items()}
+runs = {name: server_run.launch(serve, 18, bound) for name, bound in bounds.items()}
 lab.table({"name": name, **run[0]} for name, run in runs.items())
 
 # %% [markdown]

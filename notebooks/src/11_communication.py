@@ -503,7 +503,7 @@ title = "Pays if the link is slower than this, GB/s"
 lab.bars(pays, title=title, marks={"the bill": 0.5, "10 Gbit/s": 1.25})
 
 # %% [markdown]
-# On the core that this was written on only fp16 pays: its bar reaches beyond both lines (0.5 GB/s, which the bill counts on, and our 10 Gbit/s at full speed). The other two take longer to make than the link takes for what they save. (Only fp16 is unpacked here, so we counted generously.) A GPU compresses much faster, so measure where you train. And making a hidden message smaller saves no time.
+# Where a bar ends left of a line, compressing takes longer than that link takes for what is saved, so it does not pay. (The lines are 0.5 GB/s, which the bill counts on, and our 10 Gbit/s at full speed. A busy core shortens every bar.) On one core that is the rule for 8 bits and top-1 %, although we counted generously: only fp16 is unpacked here. A GPU compresses much faster, so measure where you train. And making a hidden message smaller saves no time.
 #
 # Now the bill. Compression shrinks the gradients alone. ZeRO 1 only reduce-scatters them, so an all-to-all straight to the rank that adds them up will do, and 8 bits are a quarter. What is left of the 74 seconds?
 

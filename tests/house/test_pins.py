@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PINS = {
-    "labkit/data_parallel/server.py": (1, "NCCL can't receive from whoever comes first"),
+    "labkit/data_parallel/server_run.py": (1, "NCCL can't receive from whoever comes first"),
     "labkit/debugging/faults.py": (1, "a sampler that shuffles does it on the host"),
     "labkit/recovery/checkpoint.py": (1, "a save in the background has a group of its own"),
     "notebooks/src/03_data_parallel.py": (

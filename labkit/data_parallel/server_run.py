@@ -1,6 +1,6 @@
 """Training with a parameter server: the workers' side, and a launch in which one of them is slow.
 
-    run = server.launch(serve, 18, bound=2)
+    run = server_run.launch(serve, 18, bound=2)
     run[0]["latest"]
 
 ``serve(weights, total, bound)`` is the server itself: it takes gradients, answers with weights, and
