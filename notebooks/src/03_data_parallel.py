@@ -14,14 +14,12 @@
 # Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, much of the gain is gone. When should the messages travel?
 
 # %%
-import time
-
 import labkit as lab
 import torch
 import torch.distributed as dist
 from labkit import collectives, data_parallel, model, planner
-from labkit.data_parallel import check
-from labkit.measure import pace, traffic
+from labkit.data_parallel import check, server_run
+from labkit.measure import traffic
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -40,7 +38,7 @@ data_parallel.Step(layers=24, layer_mb=1, ranks=2, bucket_mb=4).board()
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## Training with DDP
 #
-# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch). torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Two things differ from a loop on a single device: the line with `DDP`, and `my_part`, which takes this rank's part of the batch.
+# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch). torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Two things differ from a loop on a single device: the line with `DDP`, and `my_part`, which takes this rank's part of the batch. (`lab.launch` has started the processes and their group; a script does that itself.)
 
 
 # %%
@@ -118,7 +116,7 @@ def by_hand(num_steps):
 lab.difference(lab.launch(by_hand, 3, ranks=4)[0], four[0])
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# This is DDP but for rounding. It is correct, and it is slow for two reasons: it sends one message per weight, and it sends nothing before the backward is over. We mend both, one after the other.
+# This is DDP but for rounding. It is correct, and slow for two reasons: it sends a message per weight, and nothing before the backward is over. We mend one after the other.
 
 # %% [markdown] sections="19.2.2a"
 # ## Fewer messages: buckets
@@ -165,7 +163,7 @@ def third_step(name):
     torch.manual_seed(0)
     net = model.Transformer(4, 64, 4, max_len=32)
     run = DDP(net, bucket_cap_mb=0.25) if name == "DDP" else net
-    for _ in range(3):
+    for _ in range(3):  # DDP has settled its buckets after the first step
         net.zero_grad()
         with traffic.count() as counted:
             model.loss(run(tokens), targets).backward()
@@ -189,7 +187,7 @@ num_calls.score(found["DDP"][1]["all-reduces"])
 # %% [markdown]
 # The gradients are the same, with two ranks to the bit. What differs is the number of messages: on the [wire](GLOSSARY.md#wire) each adds a header. DDP makes four: a bucket is closed by the gradient that takes it to 0.26 MB, and there are 0.94 MB.
 #
-# Don't expect DDP to win by the clock here. Between processes of one machine a message is moved and added up by the same cores that compute the backward under which it should hide. Where links take time of their own, that is another matter: two sections further down we measure it.
+# Don't expect DDP to win by the clock here: processes of one machine move messages with the very cores that compute the backward. Two sections further down links take time of their own.
 
 # %% [markdown]
 # ## Sending during the backward
@@ -208,17 +206,16 @@ def during_the_backward():
         weight.register_post_accumulate_grad_hook(send)
     tokens, targets = model.story_tokens(4, 32)
     model.loss(net(tokens), targets).backward()
-    started = len(under_way)  # before anybody waited
     for _, work in under_way:
         work.wait()
-    return {"started": started, "first": under_way[0][0], "last": under_way[-1][0]}
+    return {"first": under_way[0][0], "last": under_way[-1][0]}
 
 
 # %%
 lab.launch(during_the_backward, ranks=2)
 
 # %% [markdown] sections="19.2.2a"
-# All 53 had been started when the backward ended. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled. (This sums. To train with it, divide by the number of ranks after the wait.)
+# All 53 messages were started from inside the backward. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled. (This sums. To train with it, divide by the number of ranks after the wait.)
 #
 # DDP does the same with buckets. By default a bucket closes with the gradient that takes it to 25 MiB, the first one already at 1 MiB, so that something is under way early. In the first step DDP does not know the order yet and sends a single bucket; it notes in which order gradients became ready, and from then on the buckets follow it.
 
@@ -232,34 +229,71 @@ sizes_mb = (0.5, 1, 2, 4, 8)
 size = lab.guess("The best bucket size, in MiB", choices=[str(mb) for mb in sizes_mb])
 
 # %% [markdown]
-# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are runs of real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over. (*Overran* says that the machine was too busy to keep to these times.)
+# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are runs of real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over. (*Overran*: the machine was too busy to keep to these times. [Pretend device](GLOSSARY.md#pretend-device): the CPU played the GPU.)
 
 # %%
 link = collectives.Link(alpha_us=4000, bandwidth_gb_per_s=0.1)
 step = data_parallel.Step(
     layers=12, layer_mb=0.5, forward_ms=3, ranks=2, bucket_mb=2, link=link, num_steps=1
 )
-by_size = lab.sweep(step, bucket_mb=sizes_mb, run=[0.5, 2, 8])
+by_size = lab.sweep(
+    step,
+    bucket_mb=sizes_mb,
+    run=[0.5, 2, 8],
+    title="Time of a step by bucket size",
+    x="bucket size, MiB",
+)
 by_size
 
 # %%
 size.score(str(min(by_size.line, key=by_size.line.get)))
 
 # %% [markdown]
-# Why are both ends high? First the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 all-reduces, each of two sends with 4 ms of latency, one after the other). In what is measured, a second row of messages only means that two boxes overlap in time:
+# The dots lie higher than the curve, because busy cores keep neither the layers' nor the links' times; the line above the next picture says by how much.
+#
+# Why are both ends of the curve high? First the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 all-reduces, each of two sends with 4 ms of latency, one after the other). In what is measured, a second row of messages only means that two boxes overlap in time:
 
 # %%
 step.but(bucket_mb=0.5).compare()
 
 # %% [markdown]
-# One large bucket pays the latency once, but it can only start when the backward is over: 108 ms of compute and then 71 ms of link. In between lies the best. Look at how much of the messages lies under the backward:
+# One large bucket pays the latency once, but starts only when the backward is over: 108 ms of compute and then 71 ms of link. The best lies in between. How much of its messages is under the backward?
 
 # %%
 step.but(bucket_mb=2).compare()
 
 # %% [markdown]
-# Here both costs are small: three buckets pay 24 ms of latency, and the first leaves 48 ms before the backward ends (as predicted). So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB; with more ranks take more.
+# Here both costs are moderate: three buckets pay 24 ms of latency, and the first starts 48 ms before the backward ends (as predicted). So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB; with more ranks take more, because a ring then pays the latency more often.
 #
+# ### Exercise 1: build the buckets
+#
+# Build what DDP has: average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and no message is longer than `bucket_bytes` plus its last gradient. Two layers of `net` share a weight, and some parameters are frozen. You may use `average`.
+#
+# The check tries your function on cases that you don't see, and says where it is wrong. `check.hint` has a first hint, and a further one after each attempt.
+
+
+# %%
+def my_buckets(net, bucket_bytes):
+    """Replaces every gradient by its mean over the ranks."""
+    ### BEGIN SOLUTION
+    weights = reversed(list(net.parameters()))
+    grads = [weight.grad for weight in weights if weight.grad is not None]
+    bucket = []
+    for number, grad in enumerate(grads, start=1):
+        bucket.append(grad)
+        if sum(each.nbytes for each in bucket) >= bucket_bytes or number == len(grads):
+            average(bucket)
+            bucket = []
+    ### END SOLUTION
+
+
+# %%
+check.bucket_gradients(my_buckets)
+
+# %%
+check.hint("bucket_gradients")
+
+# %% [markdown]
 # ## How much faster do N ranks get?
 #
 # N ranks share one batch, so each computes 1/N of it. The messages do not shrink, though: a ring sends one to two times the gradients, however many ranks there are. Another step: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the predicted speed-up of 4 ranks.
@@ -272,7 +306,7 @@ link = collectives.Link(alpha_us=200, bandwidth_gb_per_s=0.3)
 step = data_parallel.Step(layers=12, layer_mb=0.5, forward_ms=5, bucket_mb=1, link=link)
 counts = (1, 2, 3, 4, 6, 8)
 shared = {n: step.but(ranks=n, forward_ms=5 / n) for n in counts}
-shared_us = {n: lab.sweep(shared[n], ranks=[n]).predicted[0] for n in counts}
+shared_us = {n: lab.sweep(shared[n], ranks=[n]).line[n] for n in counts}
 grown_us = lab.sweep(step, ranks=counts).line
 
 # %%
@@ -287,12 +321,12 @@ lab.curves(predicted=lines, x="ranks", y="speed-up", title="Speed-up")
 speedup.score(shared_us[1] / shared_us[4])
 
 # %% [markdown] sections="10.2.1"
-# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N there is nothing left to hide them under. From there on more ranks gain nothing, and then even lose, because each adds latency. If every rank keeps its share instead, the samples per second stay near the ideal. That is why large clusters take large batches (for which the learning rate has to be tuned anew).
+# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and then each rank only adds latency. If every rank keeps its share instead, the samples per second stay near the ideal. So large clusters take large batches (and tune the learning rate anew).
 
 # %% [markdown] sections="S1"
 # ## Why not nn.DataParallel?
 #
-# torch has an older class, and it needs only one line: `net = nn.DataParallel(net)`. A single process then drives all GPUs: in every forward it copies the weights to each of them and runs the copies in threads. Its own documentation advises against it. Threads of one Python process take turns, because one lock, the GIL, lets only one of them run Python code. And the first GPU hands out all weights and takes in all gradients, and none of that lies under the backward: if it copies GPU by GPU, that is $2(N-1)$ times the model in each step, while a rank of a ring sends and receives less than 4 times, whatever N.
+# torch has an older class of one line, `net = nn.DataParallel(net)`, and its own documentation advises against it. A single process drives all GPUs, in threads, and a lock of Python, the GIL, lets only one of them run at a time. And in each step the first GPU hands out all weights and takes in all gradients, with nothing to hide them under: copied GPU by GPU, that is $2(N-1)$ times the model, while a rank of a ring sends and receives less than 4 times, whatever N.
 
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## A mean of means
@@ -321,23 +355,21 @@ whole = lab.launch(with_shares, [8], [1], ranks=1)[0]
 factors = {"1/2 and 1/2": [1 / 2, 1 / 2], "6/8 and 2/8": [6 / 8, 2 / 8]}
 found = lab.launch(
     lambda: {by: with_shares([6, 2], each) for by, each in factors.items()}, ranks=2
-)[0]
+)
 lab.table(
     {"factors": by, "from the whole batch": lab.difference(grads, whole)}
-    for by, grads in found.items()
+    for by, grads in found[0].items()
 )
 
 # %%
 weight.score((1 / 2 / 2) / (1 / 2 / 6))
 
 # %% [markdown]
-# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half. Weighting by the shares is right.
+# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half. Weighting by the shares is right. What counts is what the loss averages over. For a language model that is *tokens*: if padding leaves ranks, or microbatches, with different numbers of them, weight by tokens and not by sequences.
 #
-# ### Exercise 1: unequal shares
+# ### Exercise 2: unequal shares
 #
 # The gradients in `net` are those of the mean loss over this rank's `num_samples`. A rank may have no sample at all; then its gradients are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
-#
-# The check tries your function on cases that you don't see, and says where it is wrong. `check.hint` has a first hint, and a further one after each attempt.
 
 
 # %%
@@ -388,7 +420,7 @@ lab.table(
 # %% [markdown] sections="8.3.1, 10.2.4"
 # Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: they never share a sample. The sampler's `rank` sees to that.
 #
-# And if you forget the sampler? Nothing fails. Ranks that do not shuffle, or shuffle with the same seed, all draw the same batch: you pay for two ranks and get one with half the batch. (With different seeds they draw batches that overlap, and an epoch misses some samples.)
+# And if you forget the sampler? Nothing fails. Ranks with the same seed all draw the same batch: you pay for two ranks and get one with half the batch. (With different seeds an epoch repeats some samples and misses others.)
 #
 # ### Ten samples on four ranks
 #
@@ -419,6 +451,27 @@ lab.table(
 # That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
 #
 # </details>
+
+# %% [markdown]
+# ### Exercise 3, if you like: deal the samples
+#
+# List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
+
+
+# %%
+def my_indices(num_samples, rank, num_ranks, epoch):
+    """The samples of this rank, in its order, as a list of whole numbers."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(epoch)
+    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
+    ### END SOLUTION
+
+
+# %%
+check.shard_indices(my_indices)
+
+# %%
+check.hint("shard_indices")
 
 # %% [markdown] sections="10.2.4"
 # ## Several backwards, one all-reduce
@@ -479,13 +532,11 @@ quiet.score(found["backward_in_no_sync"][1]["all-reduces"])
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training script
 #
-# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. (If your model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
+# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. (We try it on the CPU; the script below names the device.) (If your model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
 
 
 # %%
-def train(num_epochs, path):
-    device = torch.get_default_device()
-    torch.set_default_device(None)  # the host loads and shuffles the data
+def train(num_epochs, path, device="cpu"):
     torch.manual_seed(0)
     data = TensorDataset(*model.story_tokens(64, 32))
     sampler = DistributedSampler(data)  # asks the process group for rank and size
@@ -517,7 +568,7 @@ import tempfile
 from pathlib import Path
 
 folder = Path(tempfile.mkdtemp())
-by_launch = lab.launch(train, 3, folder / "last.pt", ranks=2)
+by_launch = lab.launch(train, 3, folder / "last.pt", ranks=2, devices="cpu")
 lab.table(
     {"rank": rank, "epoch": epoch, **row}
     for rank in (0, 1)
@@ -563,11 +614,12 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 # %%
 MAIN = """
 local_rank = int(os.environ["LOCAL_RANK"])
+device = torch.device("cpu")
 if torch.accelerator.is_available():
     torch.accelerator.set_device_index(local_rank)
-    torch.set_default_device(torch.accelerator.current_accelerator())
+    device = torch.accelerator.current_accelerator()
 dist.init_process_group()
-losses = [round(row["of all"], 3) for row in train(3, sys.argv[1])]
+losses = [round(row["of all"], 3) for row in train(3, sys.argv[1], device)]
 print("rank", dist.get_rank(), "is local rank", local_rank, "and logs", losses)
 dist.destroy_process_group()
 """
@@ -580,7 +632,7 @@ dist.destroy_process_group()
 #     --master_addr=10.0.0.1 --master_port=29500 train.py last.pt
 # ```
 #
-# `RANK` counts over all 16, `LOCAL_RANK` within one machine: on the second, local rank 3 is rank 11. Which of the two should decide who prints and who saves? Let us play two machines: two torchruns, with one rank each. (Both would take GPU 0, so we stay on the CPU.)
+# `RANK` counts over all 16, `LOCAL_RANK` within one machine: on the second, local rank 3 is rank 11. Which of the two should decide who prints and who saves? We play two machines: two torchruns with one rank each, on the CPU.
 
 # %%
 script, path = folder / "train.py", str(folder / "again.pt")
@@ -589,7 +641,9 @@ nodes = lab.launch_script(script, path, ranks=2, nodes=(2, 2), devices="cpu")
 print(*nodes.logs, sep="\n")
 
 # %% [markdown] sections="S2, S12, 8.3.1, 10.2.4"
-# These are the same three means as above, *of all*. It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
+# (These commands name a meeting point, `--rdzv-endpoint`, and no node rank: torchrun deals the ranks itself. The short form before is enough.)
+#
+# The means are those of above, *of all*. It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
 #
 # <details><summary>Erratum 10.2.4: the loss that is printed is one rank's</summary>
 #
@@ -614,36 +668,17 @@ print(*nodes.logs, sep="\n")
 #
 # So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on.
 #
-# How far ahead may a fast worker run? With a **bound** of 0 all wait for all, which is synchronous training. Without a bound the server answers at once, which is asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number: a gradient that was computed with version 5 and arrives at version 8 is late by 3, which is its **[staleness](GLOSSARY.md#staleness)**.
+# How far ahead may a fast worker run? With a **bound** of 0 all wait for all: synchronous training. Without one the server answers at once: asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number: a gradient that was computed with version 5 and arrives at version 8 is late by 3, which is its **[staleness](GLOSSARY.md#staleness)**.
 #
-# First the worker, then the server. In the server look at the line with `bound`: it is all that differs between the three modes.
-
-
-# %%
-def stamped(values, version):
-    """Values and a version in one message."""
-    return torch.cat([values.flatten(), torch.tensor([float(version)])])
-
-
-# %%
-def work(net, paced):
-    """Sends gradients and takes weights until the server says that it is over."""
-    version = 0
-    while version >= 0:
-        net.zero_grad()
-        paced(torch.randn(16, 64)).square().mean().backward()
-        message = stamped(net.weight.grad, version)
-        dist.send(message, 0)
-        dist.recv(message, 0)
-        net.weight.data = message[:-1].view_as(net.weight)
-        version = int(message[-1])
+# Here is the server. Look at the line with `bound`: it is all that differs between the three modes. (`server_run.stamped` puts values and a version into one message; version -1 means the end.)
 
 
 # %%
 def serve(weights, total, bound):
     """Takes `total` gradients of three workers; returns how late each of them was."""
     steps = dict.fromkeys(range(1, dist.get_world_size()), 0)
-    waiting, late, version, message = [], [], 0, stamped(weights, 0)
+    waiting, late, version = [], [], 0
+    message = server_run.stamped(weights, version)
     while True:
         worker = dist.recv(message)  # from whoever comes first
         weights -= 0.1 * message[:-1]
@@ -657,44 +692,24 @@ def serve(weights, total, bound):
             version += 1
         for each in go:
             waiting.remove(each)
-            dist.send(stamped(weights, version), each)
+            dist.send(server_run.stamped(weights, version), each)
     while len(waiting) < len(steps):  # what is still under way is not used
         waiting.append(dist.recv(message))
     for each in waiting:
-        dist.send(stamped(weights, -1), each)  # the end
+        dist.send(server_run.stamped(weights, -1), each)  # the end
     return late
 
 
 # %% [markdown]
-# Three workers train one linear layer. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). In each mode the server takes 18 gradients in all.
-
-
-# %%
-def serve_or_work(total, bound):
-    net = torch.nn.Linear(64, 64, bias=False)
-    slow = 4 if dist.get_rank() == 3 else 1
-    paced = pace.Paced(net, forward_us=8_000 * slow, name=str(dist.get_rank()))
-    paced(torch.randn(16, 64)).sum().backward()  # warm up
-    dist.barrier()
-    began = time.perf_counter()
-    if dist.get_rank() > 0:
-        return work(net, paced)
-    late = serve(net.weight.detach().flatten(), total, bound)
-    took_ms = 1e3 * (time.perf_counter() - began)
-    return {"took_ms": took_ms, "mean lateness": sum(late) / total, "latest": max(late)}
-
+# `server_run.launch` adds the workers: three of them train one linear layer. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). In each mode the server takes 18 gradients in all.
 
 # %%
 bounds = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
-# on the CPU: NCCL can't receive from whoever comes first
-runs = {
-    name: lab.launch(serve_or_work, 18, bound, ranks=4, devices="cpu", record=True)
-    for name, bound in bounds.items()
-}
+runs = {name: server_run.launch(serve, 18, bound) for name, bound in bounds.items()}
 lab.table({"name": name, **run[0]} for name, run in runs.items())
 
 # %% [markdown]
-# By their stated times the synchronous way takes 6 steps of 96 ms, 576 ms. The asynchronous one takes 192 ms, and then it waits for rank 3's last gradient, which it drops. Here is each as a picture, after a warm-up; rank 0 is the server. Look at ranks 1 and 2: they wait for rank 3 in every step.
+# By their stated times the synchronous way takes 6 steps of 96 ms, 576 ms. The asynchronous one takes 192 ms, and then waits for rank 3's last gradient, which it drops. Here is the first as a picture (rank 0 is the server). Look at ranks 1 and 2: they wait for rank 3 in every step.
 
 # %%
 runs["synchronous"].timeline()
@@ -706,7 +721,7 @@ runs["synchronous"].timeline()
 runs["asynchronous"].timeline()
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
-# The price stands in the other columns of the table: gradients are late. A bound limits both. But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed.
+# The price stands in the other columns of the table: gradients are late. A bound limits both columns. But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed.
 #
 # What does lateness do? On the simplest of all losses, $x^2/2$, we can compute it: gradient descent whose gradients are `late` updates old.
 
@@ -724,7 +739,7 @@ title = "Learning rate 0.45, late gradients"
 lab.curves(predicted=paths, x="updates", y="|x|", title=title, log_y=True)
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
-# Each dip is a place where $x$ changes its sign; look at the arches between them. With gradients 2 updates late, as with three workers, they fall much more slowly. With gradients 4 late, as with five workers, the same learning rate makes $|x|$ grow.
+# Each dip is a place where $x$ changes its sign; look at the arches between them. With gradients 2 updates late, as with three equally fast workers (two others update between a worker's read and its write), they fall much more slowly. With gradients 4 late, as with five workers, the same learning rate makes $|x|$ grow.
 #
 # <details><summary>More: the limit, latest, and Hogwild!</summary>
 #
@@ -737,7 +752,7 @@ lab.curves(predicted=paths, x="updates", y="|x|", title=title, log_y=True)
 #
 # There is another way not to wait: talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged. The bytes fall by a factor of H. What happens to the loss?
 #
-# **[DiLoCo](GLOSSARY.md#diloco)** (2023) trains large models over slow links. It treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer*, SGD with Nesterov momentum. With an outer learning rate of 1 and no momentum this is Local SGD again, so one function does both.
+# **[DiLoCo](GLOSSARY.md#diloco)** (2023) trains large models over slow links. It treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer*, SGD with Nesterov momentum. (The paper's inner optimizer is AdamW, ours SGD.) With an outer learning rate of 1 and no momentum this is Local SGD again, so one function does both.
 #
 # The model is a small MLP that guesses a byte from the eight before it. We train it for 64 steps with H = 1, 8 and 64, always with the same samples. **Guess**: how much higher is the loss of Local SGD at H = 64 than at H = 1? (At the start it is 5.5.)
 
@@ -792,9 +807,8 @@ def by_h(outer_rate, momentum):
 
 # %%
 methods = {"Local SGD": (1.0, 0.0), "DiLoCo": (0.7, 0.6)}
-losses = lab.launch(lambda: {name: by_h(*methods[name]) for name in methods}, ranks=2)[
-    0
-]
+found = lab.launch(lambda: {name: by_h(*methods[name]) for name in methods}, ranks=2)
+losses = found[0]
 axes = {"x": "H, steps between two averages", "y": "loss", "log_x": True}
 lab.curves(measured=losses, title="Both ranks read the same story", joined=True, **axes)
 
@@ -802,72 +816,22 @@ lab.curves(measured=losses, title="Both ranks read the same story", joined=True,
 higher.score(losses["Local SGD"][64] - losses["Local SGD"][1])
 
 # %% [markdown]
-# At H = 64 the ranks talk once, and send a sixty-fourth of the bytes. With similar data that costs little (look at the axis: the whole picture is less than 0.2 high); where data differ, ranks drift apart between two averages, and a long H costs more. DiLoCo lies lower everywhere, even at H = 1. With momentum 0.6 many outer steps add up to $0.7/(1-0.6) = 1.75$ times the way; at H = 64 there is only one, and it goes $0.7 \cdot 1.6 = 1.12$ times. So part of what we see is simply a larger step.
+# At H = 64 the ranks talk once, at the very end, and send a sixty-fourth of the bytes. With similar data that costs little (the whole picture is less than 0.2 high, and it is one seed, so don't read the third digit); where data differ, ranks drift apart and a long H costs more. DiLoCo lies lower even at H = 1. Part of that is simply a larger step: with momentum 0.6 many outer steps add up to $0.7/(1-0.6) = 1.75$ times the way, and a single one, at H = 64, goes $0.7 \cdot 1.6 = 1.12$ times.
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, and 64 of them, each with the whole model and 8 sequences of every batch. We need GPUs of 141 GB, because the states alone do not fit into 80. (The gradients are 27 GB here and not 14, because the planner keeps them in fp32.)
+# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes the 512 sequences of a batch 8 at a time, and 64 of them, which take 8 each. The states alone do not fit into 80 GB, so we take GPUs of 141. (The planner keeps gradients in fp32: 27 GB and not 14.)
 
 # %%
 one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
 planner.card(one, one.but(gpus=64))
 
 # %% [markdown]
-# Years have become weeks: 64 GPUs are 56 times as fast as one. A perfect split would take 80.4 / 64 = 1.26 s; what is lacking is mostly the all-reduce, which the planner lets nothing hide. But look at the bars of memory: they have not changed at all. Every GPU holds everything, so more of them do not help where one is too small. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
+# Years have become weeks: 64 GPUs are 56 times as fast as one. (At 42 GFLOPs a token this card does 548 TFLOP/s, more than the 400 of the beginning.) A perfect split would take 80.4 / 64 = 1.26 s; what is lacking is mostly the all-reduce, which the planner lets nothing hide. But look at the bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
 # - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
 # - It needs equally fast ranks, because all wait for the slowest.
-
-# %% [markdown]
-# ## Exercises
-#
-# ### Exercise 2: build the buckets
-#
-# Build what DDP has: average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and no message is longer than `bucket_bytes` plus its last gradient. Two layers of `net` share a weight, and some parameters are frozen. You may use `average`.
-
-
-# %%
-def my_buckets(net, bucket_bytes):
-    """Replaces every gradient by its mean over the ranks."""
-    ### BEGIN SOLUTION
-    weights = reversed(list(net.parameters()))
-    grads = [weight.grad for weight in weights if weight.grad is not None]
-    bucket = []
-    for number, grad in enumerate(grads, start=1):
-        bucket.append(grad)
-        if sum(each.nbytes for each in bucket) >= bucket_bytes or number == len(grads):
-            average(bucket)
-            bucket = []
-    ### END SOLUTION
-
-
-# %%
-check.bucket_gradients(my_buckets)
-
-# %%
-check.hint("bucket_gradients")
-
-# %% [markdown]
-# ### Exercise 3, if you like: deal the samples
-#
-# List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
-
-
-# %%
-def my_indices(num_samples, rank, num_ranks, epoch):
-    """The samples of this rank, in its order, as a list of whole numbers."""
-    ### BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(epoch)
-    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
-    ### END SOLUTION
-
-
-# %%
-check.shard_indices(my_indices)
-
-# %%
-check.hint("shard_indices")
 
 # %% [markdown]
 # ## Summary

@@ -35,7 +35,7 @@ step.board()
 # %% [markdown]
 # Each row is a rank: forward, backward, and in the thin strip below its messages. Switch overlap on. Where do the messages go, and what is left of them at the end?
 #
-# **When you are done** you can overlap gradients with the backward by hand, compress them without spoiling the training, and tell when neither is worth the trouble.
+# **When you are done** you can say how much of the gradients' time the backward hides, compress gradients without spoiling the training, and tell when neither is worth the trouble.
 
 # %% [markdown] sections="19.8.2"
 # ## The bill
@@ -59,66 +59,17 @@ lab.bars(step_s, unit="s", title="A step of 64 sequences", badge="predicted")
 # %% [markdown]
 # This is our bill, 74 seconds in all. (The planner counts on two fifths of the 1.25 GB/s, a figure fitted to another cluster's runs. At full speed the messages would take 28 seconds, and the order of the ways would be the same.)
 
-# %% [markdown]
-# ## Hide the messages, by hand
-#
-# Take a net of four layers, named 0 to 3, and its backward. One gradient is final before the others, so it could already travel while the rest is still computed. Whose?
-
-# %%
-first = lab.guess("the layer whose gradient leaves first", choices=["0", "3"])
-
-# %% [markdown]
-# torch calls a hook of ours as soon as a gradient is complete, and `async_op=True` starts a message without waiting for it. At the end we compare with the gradients of one process on all the data:
-
-
-# %%
-def overlapped():
-    torch.manual_seed(0)  # the same net on every rank
-    net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
-    inputs = torch.randn(dist.get_world_size(), 64, 512)
-    right = torch.autograd.grad(net(inputs).square().mean(), net.parameters())
-    departed, under_way = [], []
-
-    def send_when_ready(name):
-        def hook(weight):
-            departed.append(name)
-            under_way.append(dist.all_reduce(weight.grad, async_op=True))
-
-        return hook
-
-    for name, weight in net.named_parameters():
-        weight.register_post_accumulate_grad_hook(send_when_ready(name))
-    net(inputs[dist.get_rank()]).square().mean().backward()
-    for work in under_way:
-        work.wait()
-    means = [weight.grad / dist.get_world_size() for weight in net.parameters()]
-    off = max(
-        ((mean - g).abs().max() / g.abs().max()).item() for mean, g in zip(means, right)
-    )
-    return {"first": departed[0], "last": departed[-1], "relative error": off}
-
-
-# %%
-by_hand = lab.launch(overlapped, ranks=2)
-first.score(by_hand[0]["first"][0])
-
-# %%
-by_hand
-
-# %% [markdown]
-# The backward begins at the last layer, so the last layer's gradient leaves first. And the wait stands at the very end: what has arrived by then cost nothing. `DistributedDataParallel` (DDP) does the same, but it first collects gradients in [buckets](GLOSSARY.md#bucket), because many small messages are slower than one large one (chapter 03).
-
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
-# ## Predict, run, compare
+# ## Hide the messages
 #
-# How much time does that hide? Our `step` trains by real DDP, in the usual two lines:
+# In chapter 03 we sent each gradient from a hook, as soon as it was complete, and waited at the very end: what has arrived by then cost nothing. DDP does that with [buckets](GLOSSARY.md#bucket), from the last layer down. How much time does it hide? Our `step` trains by real DDP, in the usual two lines:
 #
 # ```python
 # ddp = DDP(net, bucket_cap_mb=0.9)
 # ddp(inputs).sum().backward()  # the buckets leave in here
 # ```
 #
-# Layers and links are [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients, in a bucket of its own. Messages are really sent, and then wait until a link of 80 MB/s would have carried them.
+# Layers and links are [paced](GLOSSARY.md#paced): each layer has 10 ms of forward, 20 ms of backward and 1 MB of gradients, in a bucket of its own. Messages are sent, and then wait until a link of 80 MB/s would have carried them.
 #
 # Without overlap, as on the board above, four layers compute for 120 ms, then send for 78, and the step takes 198 ms. Now take six layers, with overlap. How many milliseconds does such a step take?
 
@@ -133,19 +84,19 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured by the clock below. By the prediction, six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is somewhat more, because three processes share a few cores here; the last line says where. What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
+# Predicted above, measured by the clock below. By the prediction, six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is somewhat more, because three processes share a few cores here (*overran*: too busy to keep to the stated times). What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
 #
-# Our link was a little faster than the backward. What if it carried only 30 MB/s? Then the buckets queue up behind one another:
+# Our link was a little faster than the backward. What if it carried only 30 MB/s? Then the buckets queue up behind one another. (Where a strip has two lanes, two messages overlap in time: the next one already waits.)
 
 # %%
 narrow = collectives.Link(alpha_us=500, bandwidth_gb_per_s=0.03)
 step.but(overlap=True, link=narrow).compare()
 
 # %% [markdown] sections="19.1.3"
-# (A second lane in a strip: the rank is already waiting in its next message.) Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. At 80 MB/s that is most of the 78 ms of messages (58 ms), at 30 MB/s less than a third of 194 ms.
+# Overlap can hide no more than there is backward left to hide under: here 60 ms, however slow the link. At 80 MB/s that is most of the 78 ms of messages (58 ms), at 30 MB/s less than a third of 194 ms.
 
 # %% [markdown] sections="19.1.3"
 # ### Whom do the others wait for?
@@ -185,7 +136,7 @@ waits.score(f"rank {slow_rank}")
 # %% [markdown] sections="8.9.2, 10.4.3"
 # ## Send them less often
 #
-# A batch that does not fit is cut into microbatches, whose gradients add up in `.grad` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). DDP would all-reduce in each backward. Inside `no_sync()` it does not, but then somebody must. Here are three ways that people have tried, on two ranks with four microbatches each:
+# In chapter 03 several microbatches shared one all-reduce, by `no_sync()` ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Inside it DDP does not communicate, but then somebody must. Here are three ways that people have tried, on two ranks with four microbatches each:
 
 
 # %%
@@ -221,9 +172,9 @@ lab.bars(off, unit="ratio", title="Largest error, over the largest right gradien
 # %% [markdown] sections="8.9.2, 19.8.2"
 # ### Exercise 1. Accumulate right
 #
-# So how do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets) of one size. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once.
+# So how do you get the right gradients with **one** all-reduce? `ddp` is a `DistributedDataParallel`, `microbatches` a list of pairs (inputs, targets). They may differ in size, but a list has as many samples in all on every rank. Leave in `ddp` the gradients of the mean squared error of the **whole** batch, over all microbatches and ranks, and let them be all-reduced once.
 #
-# A check never stops the notebook. It tries your answer at sizes that are not shown and gives the first case that goes wrong; *over budget* means right, but wasteful. `check.hint(name)` tells more after each attempt.
+# (*Over budget* in a verdict means right, but wasteful.)
 
 
 # %%
@@ -232,11 +183,12 @@ def my_accumulation(ddp, microbatches):
     ### BEGIN SOLUTION
     from torch.nn.functional import mse_loss
 
+    total = sum(len(x) for x, _ in microbatches)
     with ddp.no_sync():
         for x, y in microbatches[:-1]:
-            (mse_loss(ddp(x), y) / len(microbatches)).backward()
+            (mse_loss(ddp(x), y) * len(x) / total).backward()
     x, y = microbatches[-1]
-    (mse_loss(ddp(x), y) / len(microbatches)).backward()
+    (mse_loss(ddp(x), y) * len(x) / total).backward()
     ### END SOLUTION
 
 
@@ -249,18 +201,31 @@ check.hint("accumulate")
 # %% [markdown] sections="19.1.3, 10.4.3, 19.8.2"
 # ### What it saves
 #
-# With m microbatches a rank communicates once instead of m times. Take two layers on the narrow link, with overlap. How much time does a *microbatch* take, if there are 1, 2, 4 or 8 in a step?
+# With m microbatches a rank communicates once instead of m times. Take two layers on the narrow link, with overlap. A *microbatch* alone takes 112 ms by the prediction, 60 of them computing. How many does it take, if there are 8 in a step?
 
 # %%
-two_layers = step.but(layers=2, ranks=2, link=narrow, overlap=True)
-lab.sweep(two_layers, accumulate=[1, 2, 4, 8], run=[1, 4], each="microbatch")
+of_eight = lab.guess("time per microbatch, 8 in a step", unit="ms")
+
+# %%
+by_count = lab.sweep(
+    step.but(layers=2, ranks=2, link=narrow, overlap=True),
+    accumulate=[1, 2, 4, 8],
+    run=[1, 4],
+    each="microbatch",
+    title="Time per microbatch",
+    x="microbatches in a step",
+)
+of_eight.score(by_count.line[8] / 1000)
+
+# %%
+by_count
 
 # %% [markdown]
-# The line is the prediction, and each dot a single measured step. It can fall no further than the 60 ms of computing, so most is won from 1 to 4.
+# It can fall no further than the 60 ms of computing, so most is won from 1 to 4.
 #
 # ### What it costs
 #
-# m microbatches are one large batch: fewer updates. `compressed_run.launch` trains a small transformer on two ranks, on the same 64 microbatches each time. What happens to the loss if m grows, and what if the learning rate grows with it?
+# m microbatches are one large batch: fewer updates. `compressed_run.launch` trains a small transformer (30,000 parameters, SGD with rate 0.3) on two ranks, on the same 64 microbatches each time. What happens to the loss if m grows, and what if the learning rate grows with it?
 
 
 # %%
@@ -283,7 +248,7 @@ lab.bars(losses, title="Loss after 64 microbatches")
 # With one learning rate, fewer updates get less far. A larger rate makes up for more than half of it. Does that go on, with m = 8 and 8 times the rate?
 
 # %%
-ends_at(8, 8 * 0.3)
+round(ends_at(8, 8 * 0.3), 1)
 
 # %% [markdown] sections="8.9.2, 10.4.3"
 # Training has diverged, and is worse than a model that knows nothing (its loss is ln 256 = 5.5). Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
@@ -323,7 +288,7 @@ compressed_run.report(runs)
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Few bits, and how to round
 #
-# Quantisation divides by the largest value, maps to the whole numbers from -127 to 127, and sends one byte for each. With two bits there are only -1, 0 and 1. How would you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder, so 0.3 becomes 1 in three of ten cases.
+# Quantisation maps values to the whole numbers from -127 to 127, a byte each; with two bits only -1, 0 and 1 are left. How would you round? To the **nearest**, everything below half a step becomes 0, every time. **Stochastic** rounding goes up with a probability equal to the remainder: 0.3 becomes 1 in three of ten cases.
 #
 # There is one obstacle: an all-reduce adds in the type that it sends, and 100 + 100 does not fit into eight bits. So the bytes are gathered, those of each rank with its own scale, and added up as floats. We go to the extreme, two bits (which here still travel as bytes; with `levels` 127 it would be eight):
 
@@ -349,22 +314,19 @@ def quantised(state, bucket):
 # %%
 nearest = {"levels": 1, "stochastic": False}
 stochastic = {"levels": 1, "stochastic": True}
-runs["2 bits, nearest"] = compressed_run.launch(quantised, nearest)
-runs["2 bits, stochastic"] = compressed_run.launch(quantised, stochastic)
+runs["2 bits (as bytes), nearest"] = compressed_run.launch(quantised, nearest)
+runs["2 bits (as bytes), stochastic"] = compressed_run.launch(quantised, stochastic)
 compressed_run.report(runs)
 
 # %% [markdown]
 # Rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost.
 #
-# But a gather passes everybody's part on to everybody. With N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight ranks nothing is saved. The cure takes two steps. In an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes, adds it up and quantises it again; then the slices are gathered. That is a quarter for any number of ranks.
+# But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure: in an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes, adds it up and quantises it again; then the slices are gathered. That is a quarter for any number of ranks.
 
 # %% [markdown] sections="10.4.3, S10"
 # ### Top-k, and how it is often written
 #
-# Most entries of a gradient are small. Why not send only the largest? Here is a hook that keeps the largest 1 % and writes zeros over the rest. How many bytes does it save?
-
-# %%
-spared = lab.guess("bytes that the zeros save", between=(0, 1))
+# Most entries of a gradient are small. Why not send only the largest? Here is a hook that keeps the largest 1 % and writes zeros over the rest. Look at what it hands in:
 
 
 # %%
@@ -378,10 +340,10 @@ def zeros_elsewhere(state, bucket):
 
 zeros = compressed_run.launch(zeros_elsewhere, num_steps=8)
 handed_in = plain[0]["handed_in_bytes"]
-spared.score(1 - zeros[0]["handed_in_bytes"] / handed_in)
+compressed_run.report({"all-reduce": plain, "zeros elsewhere": zeros})
 
 # %% [markdown] sections="10.4.3, S10"
-# None at all. A zero is a number like any other, and it is sent like any other.
+# It saves nothing at all. (It was trained for only 8 steps, so leave its loss aside.) A zero is a number like any other, and it is sent like any other.
 
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ### Top-k that saves bytes
@@ -415,10 +377,12 @@ saved.score(1 - share)
 # A place costs four bytes, like a value, so 2 % is handed in. (This hook waits for its gathers, and so gives up the overlap. A real one starts both with `async_op=True`, and adds up in `then`.) And on the wire, with two ranks and with four?
 
 # %%
+plain_four = compressed_run.launch(ranks=4, num_steps=8)
 four = compressed_run.launch(top_k, ranks=4, num_steps=8)
 on_the_wire = {
     "all-reduce, 2 ranks": plain[0]["on_the_wire_bytes"],
     "top-1 %, 2 ranks": runs["top-1 %"][0]["on_the_wire_bytes"],
+    "all-reduce, 4 ranks": plain_four[0]["on_the_wire_bytes"],
     "top-1 %, 4 ranks": four[0]["on_the_wire_bytes"],
 }
 lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
@@ -477,7 +441,7 @@ check.error_feedback(my_reduce)
 # %%
 feedback = compressed_run.with_feedback(my_reduce)
 runs["top-1 %, feedback"] = compressed_run.launch(feedback)
-shown = ("all-reduce", "2 bits, stochastic", "top-1 %", "top-1 %, feedback")
+shown = ("all-reduce", "2 bits (as bytes), stochastic", "top-1 %", "top-1 %, feedback")
 lab.curves(
     measured={name: runs[name][0]["loss"] for name in shown},
     x="MB handed in by a rank",
@@ -488,7 +452,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (Two bits, packed, would lie at a quarter of their bytes, still right of top-1 %.) What drops small values in every step and never makes up for it stays behind; what makes up for it later, or drops them by lot, does not.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (Two bits, packed, would still lie right of it.) What drops small values and never makes up for it stays behind; what makes up for it later, or drops them by lot, does not.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -539,7 +503,7 @@ title = "Pays if the link is slower than this, GB/s"
 lab.bars(pays, title=title, marks={"the bill": 0.5, "10 Gbit/s": 1.25})
 
 # %% [markdown]
-# A bar that ends left of a dashed line does not pay at that speed. (The right line is our 10 Gbit/s at full speed, the left one what the bill counts on. Only fp16 is unpacked here, so we counted generously.) A GPU compresses much faster than one core, so measure where you train. And if a message is hidden already, making it smaller saves no time.
+# Where a bar ends left of a line, compressing takes longer than that link takes for what is saved, so it does not pay. (The lines are 0.5 GB/s, which the bill counts on, and our 10 Gbit/s at full speed. A busy core shortens every bar.) On one core that is the rule for 8 bits and top-1 %, although we counted generously: only fp16 is unpacked here. A GPU compresses much faster, so measure where you train. And making a hidden message smaller saves no time.
 #
 # Now the bill. Compression shrinks the gradients alone. ZeRO 1 only reduce-scatters them, so an all-to-all straight to the rank that adds them up will do, and 8 bits are a quarter. What is left of the 74 seconds?
 
@@ -553,9 +517,9 @@ eight_bits.score(computing_s + gradients_s / 4 + parameters_s)
 # More than half of it, because the 24 seconds of parameters stay.
 
 # %% [markdown] sections="19.1.3, 10.4.3"
-# ## Better links
+# ## Use the links well
 #
-# Better links cost money. So first: are those that we have used well? Take two machines of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Here it goes 0 1 2 3 4 5:
+# The fourth way, better links, costs money; what it brings is in the last bill. First: are those that we have used well? Take two machines of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Here it goes 0 1 2 3 4 5:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.05)
@@ -591,9 +555,27 @@ title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="10.4.3"
-# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine adds up its gradients before anything crosses. (Six processes share a few cores here, so compare measured bars with each other.)
+# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine first adds up its own. (Six processes share a few cores here, so compare measured bars with each other.)
+
+# %% [markdown]
+# ### Exercise 3. The order of a ring
 #
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. It does not know your racks: it joins the machines in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours (exercise 3), and choose the groups so that those ranks that talk most share a machine (chapter 18).
+# A launcher has numbered the ranks as the machines happened to answer: `places[rank]` is a pair (rack, machine within the rack). One cable leaves each machine, and one leaves each rack. Return the ranks in the order of a ring that crosses between racks as seldom as possible, and then as seldom as possible between machines.
+
+
+# %%
+def my_ring(places):
+    """All ranks, each once, in the order of the ring."""
+    ### BEGIN SOLUTION
+    return sorted(range(len(places)), key=lambda rank: places[rank])
+    ### END SOLUTION
+
+
+# %%
+check.ring_order(my_ring)
+
+# %% [markdown] sections="10.4.3"
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. It does not know your racks: it joins the machines in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours, and choose the groups so that those ranks that talk most share a machine (chapter 18).
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -604,7 +586,7 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 # %% [markdown] sections="8.9.2"
 # ### NCCL's settings
 #
-# Two environment variables of NCCL you will need, set before the first collective. `NCCL_DEBUG=INFO` makes it say what it does: its network, its rings and trees. `NCCL_SOCKET_IFNAME` says which network interfaces to use, where it chooses the wrong one.
+# You will need two environment variables, set before the first collective. `NCCL_DEBUG=INFO` makes it say what it does: its network, rings and trees. `NCCL_SOCKET_IFNAME` names the network interfaces, where it chooses the wrong one.
 #
 # <details><summary>The variables that you will meet in scripts</summary>
 #
@@ -634,7 +616,7 @@ lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links"
 # %% [markdown] sections="19.8.2"
 # ## When is it worth it?
 #
-# Here is the whole bill: each way alone, a network of 200 Gbit/s (twenty times as fast as ours), and two ways together. (The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
+# Here is the whole bill: each way alone, a network of 200 Gbit/s (twenty times as fast as ours), and two pairs of ways. (The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
 
 # %%
 bill = {
@@ -642,9 +624,9 @@ bill = {
     "overlap": max(computing_s, messages_s),
     "16 times the batch": computing_s + messages_s / 16,
     "gradients in bf16": computing_s + gradients_s / 2 + parameters_s,
-    "gradients in 8 bits": computing_s + gradients_s / 4 + parameters_s,
     "top-1 %": computing_s + 0.02 * gradients_s + parameters_s,
     "200 Gbit/s": computing_s + messages_s / 20,
+    "200 Gbit/s, overlap": max(computing_s, messages_s / 20),
     "bf16, 16 times the batch": computing_s + (gradients_s / 2 + parameters_s) / 16,
 }
 marks = {"computing alone": computing_s}
@@ -652,7 +634,7 @@ title = "Our step, for 64 sequences"
 lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 
 # %% [markdown]
-# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. With bf16 gradients as well it even beats that network. The compressions alone come far behind, even if compressing cost nothing, because the parameters stay.
+# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times with 8 times the rate; a real 7 B model does: LLaMA 7B was trained with 4 million tokens a step, twice these 1,024 sequences of 2,048. Our bill had an unusually small batch. With bf16 gradients as well it even beats that network. The compressions alone come far behind, even if compressing cost nothing, because the parameters stay.
 #
 # The planner's own count of the larger batch agrees: 122 s for 16 times the sequences, in the same memory.
 
@@ -664,27 +646,8 @@ planner.card(small, small.but(batch=1024))
 #
 # In practice gradients are often sent in bf16 already (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`; DDP's hooks do not work with FSDP). Hybrid sharding keeps the many messages of FSDP inside a machine. And where links are really slow, between sites say, people send seldom: Local SGD and its descendants, DiLoCo among them.
 
-# %% [markdown]
-# ## Exercises
-#
-# ### 3. The order of a ring
-#
-# A launcher has numbered the ranks as the machines happened to answer: `places[rank]` is a pair (rack, machine within the rack). One cable leaves each machine, and one leaves each rack. Return the ranks in the order of a ring that crosses between racks as seldom as possible, and then as seldom as possible between machines.
-
-
-# %%
-def my_ring(places):
-    """All ranks, each once, in the order of the ring."""
-    ### BEGIN SOLUTION
-    return sorted(range(len(places)), key=lambda rank: places[rank])
-    ### END SOLUTION
-
-
-# %%
-check.ring_order(my_ring)
-
 # %% [markdown] sections="10.7.3"
-# ### 4. Optional: an experiment
+# ## Exercise 4, if you like: an experiment
 #
 # Which combination of compression and accumulation gives the most samples per second? `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. As on a real machine, the first three steps of a setting are slow, times vary, and now and then a step is disturbed. (Its clock is simulated.) Measure no setting more than 25 times, and return the best.
 
@@ -719,6 +682,7 @@ check.experiment(my_experiment)
 #
 # **Further reading**
 #
+# - LLaMA, and its batch of 4 million tokens: Touvron et al. 2023, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
 # - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599); Karimireddy et al. 2019, [arXiv 1901.09847](https://arxiv.org/abs/1901.09847). Top-k in practice: Lin et al. 2017, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)
 # - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). Reduction in two steps of compressed messages: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
