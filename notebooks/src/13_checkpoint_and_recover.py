@@ -477,6 +477,8 @@ try:
     lab.launch(die_in_the_save, FOLDER / "saving", ranks=2)
 except lab.RankFailed as error:
     print(error.finding)
+
+# %%
 sorted(path.name for path in (FOLDER / "saving").iterdir())
 
 # %% [markdown]
