@@ -138,11 +138,11 @@ step.compare()
 idle.score(bubble(step.predict()))
 
 # %% [markdown]
-# Every rank works on 8 microbatches and waits for the time of 3: one for each other rank, while the pipeline fills and while it drains. So 3 of 11 slots are idle, whatever a microbatch costs, as long as all stages cost the same:
+# Every rank works on 8 microbatches and waits for the time of 3: one for each other rank, only not at the same moment. Rank 3 waits at both ends, rank 0 in the middle, until the last forwards are through and the first backward has come back. So 3 of 11 slots are idle, whatever a microbatch costs, as long as all stages cost the same:
 #
 # $$\text{bubble} = \frac{p-1}{m+p-1}$$
 #
-# So the hatched part never grows with the work: it is always the time of $p-1$ microbatches, and more of them only make it a smaller share. (If one stage is slower than the others, all wait for it at every microbatch, so a model should be cut evenly.) The measured bubble is a little larger, and the sentence under the picture says why.
+# So the hatched part never grows with the work; more microbatches only make it a smaller share. (If one stage is slower than the others, all wait for it at every microbatch, so a model should be cut evenly.) The measured bubble is larger, by how much depends on your machine: the sentence under the picture divides it by cause. (Where a box is far too wide, its process had to wait for a core.)
 #
 # From how many microbatches on is it at most a tenth? Solve the formula, then look:
 
@@ -150,7 +150,7 @@ idle.score(bubble(step.predict()))
 lab.sweep(step, microbatches=[1, 2, 4, 8, 16, 32], run=[2, 8])
 
 # %% [markdown] sections="8.6.1"
-# The line is predicted, and the dots are real runs. It takes 27 microbatches, and each doubling helps less than the one before.
+# The line is predicted, and the dots are real runs. It takes 27 microbatches. From two on, each doubling takes less off the bubble than the one before.
 #
 # <details><summary>Erratum 8.6.1: a "naive" chart that is not naive</summary>
 #
@@ -204,7 +204,7 @@ check.real_pipeline(my_step)
 check.hint("real_pipeline")
 
 # %% [markdown] sections="8.6.1"
-# ### Look closer
+# ## Look closer
 #
 # The trace viewer shows both timelines of GPipe with every message. Click one, and an arrow shows who receives it. (A send that nobody waits for is drawn until torch next looks whether it has arrived, so it has no duration to read.)
 #
@@ -225,12 +225,12 @@ widgets.trace(step.predict(), step.compare().run, title=step.title())
 #
 # Why not take very many microbatches, then? GPipe keeps the activations of all until their backward comes, and no backward begins before all forwards are done. Can you find an order that sets them free earlier?
 #
-# List the actions of one rank, as text: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. All ranks together must take no longer than GPipe; within that, make the most that any rank has open at once as low as you can. (GPipe's is m.) A wrong order is drawn for you, so try one.
+# List the actions of one rank as strings: `["0F0", "0F1", "0B0", "0B1"]` is an order for stage 0 and two microbatches. A microbatch is *open* on a rank between its forward and its backward there. The whole step must take no longer than GPipe's; within that, make the peak on each rank (the most microbatches that it has open at once) as low as you can. GPipe's is m. A wrong order is drawn for you, so try one.
 
 
 # %%
 def my_order(rank, num_ranks, num_microbatches):
-    """The actions of one rank, in order, as text."""
+    """The actions of one rank, in order, as strings."""
     ### BEGIN SOLUTION
     forwards = [f"{rank}F{k}" for k in range(num_microbatches)]
     backwards = [f"{rank}B{k}" for k in range(num_microbatches)]
@@ -288,6 +288,28 @@ lab.bars(held, unit="bytes", title="Activations kept at the peak")
 # </details>
 
 # %% [markdown]
+# ## Exercise 3. Choose for a given memory
+#
+# You may have a bubble of at most `max_bubble` (of total time), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits.
+
+
+# %%
+def my_choice(num_ranks, max_bubble, max_activations):
+    """The schedule and its fewest microbatches within both budgets."""
+    ### BEGIN SOLUTION
+    from math import ceil
+
+    m = max(1, ceil((num_ranks - 1) * (1 - max_bubble) / max_bubble - 1e-9))
+    if m <= max_activations:
+        return "gpipe", m
+    return ("1f1b", m) if min(m, num_ranks) <= max_activations else None
+    ### END SOLUTION
+
+
+# %%
+check.choose_microbatches(my_choice)
+
+# %% [markdown]
 # ## Schedules that shrink the bubble
 #
 # As long as each rank has one stage and a backward is one piece, no order avoids that bubble. Drop either condition, and it shrinks.
@@ -302,6 +324,9 @@ less = lab.guess("bubble of interleaved 1F1B, two stages a rank", between=(0, 1)
 # %%
 less.score(bubble(step.but(schedule="interleaved_1f1b").predict()))
 
+# %% [markdown]
+# The next two pictures have only four microbatches, so that the boxes can be read, and so larger bubbles: 42.9 % for 1F1B, 27.3 % interleaved.
+
 # %%
 few = step.but(microbatches=4)
 lab.show(few.predict(), title=few.title())
@@ -311,7 +336,7 @@ interleaved = few.but(schedule="interleaved_1f1b")
 lab.show(interleaved.predict(), title=interleaved.title())
 
 # %% [markdown]
-# Both pictures have four microbatches, so that the boxes can be read: `4B0` is stage 4, backward, microbatch 0. A narrow box leaves the stage out; the lighter boxes are the rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
+# `4B0` is stage 4, backward, microbatch 0. A narrow box leaves the stage out; the lighter boxes are the rank's second stage. Each box is half as long, so filling and draining cost half as much. With v stages a rank the bubble is
 #
 # $$\frac{p-1}{vm+p-1}$$
 #
@@ -328,7 +353,7 @@ lab.show(half.predict(), title=half.title())
 # %% [markdown]
 # Compare it with 1F1B, two pictures up. There every rank but the last waits between its last backwards; here a W lies in each of those gaps. So a rank of 1F1B waits for $(p-1)(F+I+W)$, here 225 ms, and one of ZB-H1 for $(p-1)(F+I-W)$, 75 ms. A microbatch is held until its W is done, so now every rank holds 4, as many as the fullest rank of 1F1B.
 #
-# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches:
+# **ZBV** does both at once: a backward in two parts, and two stages a rank, laid out in a V. Rank 0 has the first stage and the last, the last rank the two in the middle. Here are three ranks and six microbatches, so that the boxes can be read:
 
 # %%
 zbv = step.but(schedule="zbv", ranks=3, microbatches=6)
@@ -354,7 +379,7 @@ units = {"predicted": "share", "measured": "share", "activations": "bytes"}
 lab.table(rows, units=units, title="Bubble, and activations of the fullest rank")
 
 # %% [markdown]
-# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B. The measured bubbles are larger, and a schedule that cuts finer tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, and there is work between any two. (ZBV is not free: it sends twice as many messages as 1F1B, and needs F, I and W of about the same length.)
+# Read it from the top. The predicted bubble never rises, and nothing holds less than 1F1B. The measured bubbles are larger, and a schedule that cuts finer tends to lose more: a rank has 16 boxes under 1F1B and 48 under ZBV, and there is work between any two. So the measured order may differ from the predicted one. (ZBV is not free: it sends twice as many messages as 1F1B, and needs F, I and W of about the same length.)
 #
 # ### Turn the knobs
 #
@@ -397,6 +422,8 @@ def torch_pipeline():
         optimizer.zero_grad()
         if rank == 0:
             schedule.step(tokens)
+        elif rank < size - 1:
+            schedule.step()
         else:
             schedule.step(target=targets, losses=losses)
         optimizer.step()
@@ -410,11 +437,17 @@ by_torch[3]
 
 # %% [markdown]
 # These are the mean losses of two steps, which only the last rank knows.
+#
+# <details><summary>Erratum 10.3.2: an import that is gone</summary>
+#
+# The textbook has `from torch.distributed.pipeline.sync import Pipe`. That module has left torch; `torch.distributed.pipelining` is its successor. Run it: `importlib.util.find_spec("torch.distributed.pipeline")` gives None.
+#
+# </details>
 
 # %% [markdown] sections="8.6.2"
 # ### DeepSpeed
 #
-# `PipelineModule` takes the model as a list of layers and cuts it by itself; `partition_method="uniform"` means as many layers for each stage. It is an argument: in the JSON configuration DeepSpeed ignores it without a word. `train_batch` then runs forward, backward and update. Is its order 1F1B, too? Its list of commands can be read, so we return the forwards and backwards of each rank as letters:
+# `PipelineModule` takes the model as a list of layers and cuts it by itself; `partition_method="uniform"` means as nearly as many layers for each stage as possible. It is an argument: in the JSON configuration DeepSpeed ignores it without a word. `train_batch` then runs forward, backward and update. Is its order 1F1B, too? Its list of commands can be read, so we return the forwards and backwards of each rank as letters:
 
 
 # %%
@@ -447,25 +480,17 @@ by_deepspeed = lab.launch(deepspeed_pipeline, config, "uniform", ranks=4)
 lab.table(list(by_deepspeed))
 
 # %% [markdown] sections="8.6.2, 10.3.2"
-# The losses are torch's, to rounding. Read *order* from the last rank, one forward and one backward in turn, up to the first, which has three forwards more to begin with: 1F1B. *Cuts* says at which of the six layers (embedding, four blocks, head) each stage begins.
-#
-# ### Megatron
-#
-# <details><summary>More: the same loop in Megatron-LM</summary>
-#
-# Megatron-LM, with which many of the largest models were trained, hides the loop behind `get_forward_backward_func()` of `megatron.core.pipeline_parallel`: it gives you one function for no pipelining, 1F1B or interleaved 1F1B, and there is no `loss.backward()` in your code. (We don't run it here; this is what its repository says.)
-#
-# </details>
-#
-# <details><summary>Erratum 10.3.2: an import that is gone</summary>
-#
-# The textbook has `from torch.distributed.pipeline.sync import Pipe`. That module has left torch; `torch.distributed.pipelining` is its successor. Run it: `importlib.util.find_spec("torch.distributed.pipeline")` gives None.
-#
-# </details>
+# The losses are torch's, as far as they are printed. Read *order* from the last rank, one forward and one backward in turn, up to the first, which has three forwards more to begin with: 1F1B. *Cuts* says at which layer each stage begins, and ends with the number of layers: the six (embedding, four blocks, head) are cut into 2, 2, 1 and 1.
 #
 # <details><summary>Erratum 8.6.2: how to cut, in the JSON configuration</summary>
 #
 # The textbook writes `partition_method` into the JSON. There it changes nothing: DeepSpeed does what it does by default, which is to balance the number of *parameters*. Run it: `lab.table(list(lab.launch(deepspeed_pipeline, config | {"pipeline": {"partition_method": "uniform"}}, ranks=4)))` has other cuts than the table above, and the same as without that entry.
+#
+# </details>
+#
+# <details><summary>More: the same loop in Megatron-LM</summary>
+#
+# Megatron-LM, with which many of the largest models were trained, hides the loop behind `get_forward_backward_func()` of `megatron.core.pipeline_parallel`: it gives you one function for no pipelining, 1F1B or interleaved 1F1B, and there is no `loss.backward()` in your code. (We don't run it here; this is what its repository says.)
 #
 # </details>
 #
@@ -489,7 +514,7 @@ flushed = pipedream_run.launch(4, 8, flush_every=4, forward_us=25_000)
 lab.show(flushed, title="1F1B with a flush after every 4 microbatches")
 
 # %% [markdown]
-# A run has to end, so in both the last boxes drain. Look at the middle. In the second picture there is a hole, because the pipeline drains and fills anew. The first one fills once, and from rank 0's first backward to its last forward it is full. So with a flush after every fourth microbatch 3 of 7 slots stay idle; without one the bubble is $3/(m+3)$, which goes on falling as long as you train.
+# By the stated times, the first bubble would be 3 of 11 slots and the second 3 of 7. Yours may not follow, since one box that overran holds up every rank that waits for it. So look at the middle. In the second picture there is a hole, because the pipeline drains and fills anew. The first one fills once, and from rank 0's first backward to its last forward it is full. So with a flush after every fourth microbatch 3 of 7 slots stay idle. Without one the bubble is $3/(M+3)$, M being all microbatches since training began: the longer you train, the nearer it is to zero.
 
 # %% [markdown]
 # ### The price: old weights
@@ -503,15 +528,10 @@ versions = lab.guess("versions of the weights on stage 0 of 4", between=(1, 8))
 versions.score(endless[0]["peak_versions"])
 
 # %%
-late = []
-for rank, row in enumerate(endless):
-    used, newest = row["versions"][7]
-    ages = {"forward used": used, "newest": newest, "late by": newest - used}
-    late.append({"rank": rank, "versions kept": row["peak_versions"], **ages})
-lab.table(late, title="Versions of the weights, and those of microbatch 7")
+[row["peak_versions"] for row in endless]
 
 # %% [markdown]
-# The column *forward used* has the version that the forward of microbatch 7 used, *newest* the newest one when its gradient came. Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. Such gradients are called [stale](GLOSSARY.md#staleness), and four stages no longer compute what one process does. Compare their losses with those of one process that updates as often:
+# Stage s keeps $p-s$ versions, and its gradients come $p-1-s$ updates late. Such gradients are called [stale](GLOSSARY.md#staleness), and four stages no longer compute what one process does. Compare their losses with those of one process that updates as often:
 
 
 # %%
@@ -546,7 +566,7 @@ traffic = {
 lab.bars(traffic, unit="s", title="Messages of a step at 1.25 GB/s", badge="predicted")
 
 # %% [markdown]
-# Even ZeRO 1 sends for eleven times as long as the pipeline. We go on with ZeRO 3, which holds least. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster is the step with eight stages?
+# Even ZeRO 1 sends for more than ten times as long as the pipeline. We go on with ZeRO 3, which holds least. The step computes as well, and the planner of chapter 18 adds both up, with links as fast as real trainings found them. How many times faster is the step with eight stages?
 
 # %%
 faster = lab.guess("ZeRO 3's step time / the pipeline's", between=(1, 100))
@@ -562,7 +582,7 @@ faster.score(slow.time().step_us / pipelined.time().step_us)
 planner.card(slow, pipelined)
 
 # %% [markdown]
-# These numbers are predicted. Now put the same eight cards into one machine with NVLink, and then take a small batch:
+# These numbers are predicted. (`fsdp-a100` and `megatron-a100` name the programs whose constants it takes, such as the share of a card's speed that they reach.) Now put the same eight cards into one machine with NVLink, and then take a small batch:
 
 # %%
 node = planner.Plan(model="LLaMA 7B", gpus=8, zero=3, mbs=2, batch=16)
@@ -575,43 +595,17 @@ rows = []
 for name, plan in plans.items():
     zero, stages = plan.time(), plan.but(zero=0, mbs=1, pp=8).time()
     rows.append(
-        {"where": name, "ZeRO 3_us": zero.step_us, "pipeline_us": stages.step_us}
+        {"case": name, "ZeRO 3_us": zero.step_us, "pipeline_us": stages.step_us}
     )
 lab.table(rows, title="Time of a step")
 
 # %% [markdown]
-# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64. On the slow network even the pipeline pays more than its messages need at the very least (compare its first two rows): the planner's links don't reach their rated speed, and a message that the next stage waits for hides behind no computing.
+# On NVLink the advantage is gone, and with a small batch the pipeline loses by its bubble: 7 of 23 slots for 16 microbatches, against 7 of 71 for 64. On the slow network the pipeline pays as well, and more than the 1.7 s from above: see the difference of its first two rows. The planner's links don't reach their rated speed, and a message that the next stage waits for hides behind no computing.
 #
 # So a pipeline pays where links are slow, because it sends so little, and where the batch gives you many microbatches. That is why large trainings use it *between* machines, and tensor parallelism, which cuts each layer, inside them.
 
-# %% [markdown]
-# ## Exercises
-#
-# Exercises 1 and 2 stand above.
-#
-# ### 3. Choose for a given memory
-#
-# You may have a bubble of at most `max_bubble` (of total time), and your cards hold the activations of `max_activations` microbatches. Take as few microbatches as will do, and GPipe where it will do, since it is simpler. Return `("gpipe", m)` or `("1f1b", m)`, or None if nothing fits.
-
-
-# %%
-def my_choice(num_ranks, max_bubble, max_activations):
-    """The schedule and its fewest microbatches within both budgets."""
-    ### BEGIN SOLUTION
-    from math import ceil
-
-    m = max(1, ceil((num_ranks - 1) * (1 - max_bubble) / max_bubble - 1e-9))
-    if m <= max_activations:
-        return "gpipe", m
-    return ("1f1b", m) if min(m, num_ranks) <= max_activations else None
-    ### END SOLUTION
-
-
-# %%
-check.choose_microbatches(my_choice)
-
 # %% [markdown] sections="8.6.1, 10.3.2, 19.3.2"
-# ### 4. Optional: find the fault in a chart
+# ## Exercise 4. Optional: find the fault in a chart
 #
 # People draw such schedules by hand, and it is easy to draw one that no machine can run. Where can the boxes stand at the earliest, if each takes one step?
 

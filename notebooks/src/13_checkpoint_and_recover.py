@@ -109,7 +109,7 @@ def by_hand(folder, **more):
 
 
 # %% [markdown]
-# Are the losses after the file the same as those without it, to the last bit?
+# Are the losses after the file the same as those without it, to the last bit? (Each step has another batch, so the losses jump. Compare the two points of one step.)
 
 # %%
 same = lab.guess("the same losses, to the last bit?", choices=["yes", "no"])
@@ -157,7 +157,7 @@ losses["undisturbed"] == losses["from the file"]
 # Now it is the same training. (If Python's `random` or NumPy shuffles your data, their generators are parts, too.)
 
 # %% [markdown] sections="10.5.1"
-# ### What each part is worth
+# ### What if one is forgotten?
 #
 # From here on we let `checkpoint.save` do it. It takes model and optimizer, keeps the random generators of each rank, and stores whatever you pass as `extra`. Now we forget one part at a time, and train twenty steps. Which part, if it is forgotten, takes the weights furthest from those of undisturbed training?
 
@@ -198,7 +198,7 @@ worst.score(max(off, key=off.get))
 lab.bars(off, title="Distance from undisturbed weights, 20 steps after the checkpoint")
 
 # %% [markdown]
-# With nothing left out the distance is 0: not small, zero. Without its two moments Adam starts anew, and its first step moves every weight by the full learning rate, however small its gradient. And other random numbers alone take us some way as well, perhaps further than a forgotten learning rate, though nothing is wrong: so distance is not yet damage. That is why you want 0. With 0 you need not ask.
+# With nothing left out the distance is 0: not small, zero. Without its two moments Adam starts anew, and for some steps it moves every weight by nearly the full learning rate, however small its gradient. And other random numbers alone take us some way as well, perhaps further than a forgotten learning rate, though nothing is wrong: so distance is not yet damage. That is why you want 0. With 0 you need not ask.
 #
 # <details><summary>A trap: a schedule that multiplies what it finds</summary>
 #
@@ -231,9 +231,9 @@ found = torch.load(file, weights_only=False)
 #
 # </details>
 #
-# <details><summary>Erratum 10.5.1: arguments in the checkpoint</summary>
+# <details><summary>Erratum 10.5.1: command-line arguments in the checkpoint</summary>
 #
-# The textbook puts `args`, an `argparse.Namespace`, into the file. `torch.load` refuses it like our trap: try `torch.load(file)`. `vars(args)` is a dict that says the same, and is harmless.
+# The textbook puts `args`, an `argparse.Namespace`, into the file. `torch.load` refuses it like our trap: try `torch.load(file)`. `vars(args)` is a dict of the same content, and is harmless.
 #
 # </details>
 
@@ -269,13 +269,6 @@ def one_step(net, optimizer, seed):
     optimizer.step()
 
 
-# %%
-def save_as(kind, folder, step, net, optimizer):
-    if kind == "asynchronous":
-        return checkpoint.save_async(folder, step, net, optimizer)
-    return checkpoint.save(folder, step, net, optimizer, kind=kind)
-
-
 # %% [markdown]
 # We train five steps, with a save in step 1, three times, and keep the fastest. In an asynchronous save, what share of the time of a sharded one does training stand still?
 
@@ -287,12 +280,16 @@ stop = lab.guess("an asynchronous save's stop over a sharded one's", unit="share
 def five_steps(kind, folder, net, optimizer):
     """Milliseconds of each step, and for how long the save stops training."""
     took_ms = {}
+    one_step(net, optimizer, 0)  # warm-up, not timed
     for step in range(5):
         began = time.perf_counter()
         one_step(net, optimizer, step)
         saves = time.perf_counter()
+        if step == 1 and kind == "asynchronous":
+            saving = checkpoint.save_async(folder / kind, step, net, optimizer)
+        elif step == 1:
+            checkpoint.save(folder / kind, step, net, optimizer, kind=kind)
         if step == 1:
-            saving = save_as(kind, folder / kind, step, net, optimizer)
             took_ms["stop"] = 1e3 * (time.perf_counter() - saves)
         took_ms[step] = 1e3 * (time.perf_counter() - began)
     if kind == "asynchronous":
@@ -319,7 +316,7 @@ stop.score(stops["asynchronous"] / stops["sharded"])
 lab.bars(stops, unit="ms", title="How long training stands still for one save")
 
 # %% [markdown]
-# *Plain* also gathers everything in the memory of rank 0, which a large model does not survive. *Incremental* writes a file for each tensor and waits for the disk after each. And the asynchronous one: is that a free lunch? It has only moved the writing into the steps that follow:
+# The model is a few megabytes, so most of this time is waiting, for the disk and for the other rank. So look at how far the asynchronous one is from the other three; how the three compare will change with a large model. *Plain* gathers everything in the memory of rank 0, which a large model does not survive. *Incremental* writes a file for each tensor and waits for the disk after each. And the asynchronous one: is that a free lunch? It has only moved the writing into the steps that follow:
 
 # %%
 lab.curves(
@@ -333,12 +330,12 @@ lab.curves(
 )
 
 # %% [markdown]
-# The sharded save is a peak. The asynchronous one has none, but its thread writes during the steps that follow and competes with them for the cores. Add up how much longer steps 1 to 4 took than step 0: while training computes on the same cores, the sum may be as much as the peak, and the price is only spread. It is truly saved where a GPU trains and the CPU has time to write. (It also takes memory for the copy. And if a rank dies while the thread writes, the checkpoint before is the newest.)
+# The sharded save is a peak. The asynchronous one has none, but its thread writes during the steps that follow and competes with them for the cores. How far does its line lie above the sharded one in steps 2 to 4? Compare the sum with the peak. (The thread may still write after step 4, which is not drawn.) So while training computes on the same cores, a part of the price is only spread. It is truly saved where a GPU trains and the CPU has time to write. (It also takes memory for the copy. And if a rank dies while the thread writes, the checkpoint before is the newest.)
 
 # %% [markdown] sections="10.5.1"
 # ### Where does the time go?
 #
-# What does training still wait for? Four parts of the last save were timed by the clock. (The bars above are the fastest of three saves, so the numbers differ.)
+# What does training still wait for? Four parts of the last save were timed by the clock.
 
 # %%
 waits = {part: {"training waits": parts_s[part]} for part in ("list", "copy")}
@@ -346,7 +343,7 @@ waits |= {part: {"the thread": parts_s[part]} for part in ("write", "seal")}
 lab.bars(waits, unit="s", title="An asynchronous save, part by part")
 
 # %% [markdown] sections="19.6.4"
-# In `list` the rank puts its tensors and Adam's into one table by their names, and in `copy` it copies them, so that the next step can't change what is being written. `write` are the files, and `seal` is what makes them a checkpoint (we come to that). With a large model `copy` takes most of the stop, because `list` does not grow with the bytes.
+# In `list` the rank puts its tensors and Adam's into one table by their names, and in `copy` it copies them, so that the next step can't change what is being written. `write` are the files, and `seal` is what makes them a checkpoint: digests, waiting for the disk and for all ranks (we come to that). With a large model `copy` takes most of the stop, because `list` does not grow with the bytes.
 #
 # ### What incremental saves
 #
@@ -375,7 +372,7 @@ again = {"all is trained": every, "only the head": last}
 lab.bars(again, unit="share", title="What the second save writes, over the first")
 
 # %% [markdown] sections="19.6.4"
-# When all is trained, nothing is saved: Adam moves every trained parameter in every step, with its moments and its count of steps. So incremental saves are for fine-tuning a part of a model.
+# When all is trained, nothing is saved: Adam moves every trained parameter in every step, with its moments and its count of steps. So incremental saves are for fine-tuning a part of a model. (The head costs 12 bytes for each parameter, in both saves. What is frozen has no state of Adam: 4 bytes the first time, none the second.)
 #
 # <details><summary>Erratum 19.6.4: store only the changed parameters "to reduce I/O"</summary>
 #
@@ -461,7 +458,7 @@ lab.curves(
 # %% [markdown]
 # ### A rank dies while it saves
 #
-# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. And `write` only hands the bytes to the operating system; `fsync` waits until they are on the disk, and a new name is there only after an `fsync` of its folder. Here rank 1 is killed at its `fsync`:
+# The dangerous moment is the save itself. If `torch.save` writes onto the only good file and is killed half-way, you have nothing. And writing a file only hands the bytes to the operating system; `fsync` waits until they are on the disk, and a new name is there only after an `fsync` of its folder. Here rank 1 is killed at its `fsync`:
 
 
 # %%
@@ -480,6 +477,8 @@ try:
     lab.launch(die_in_the_save, FOLDER / "saving", ranks=2)
 except lab.RankFailed as error:
     print(error.finding)
+
+# %%
 sorted(path.name for path in (FOLDER / "saving").iterdir())
 
 # %% [markdown]
@@ -524,8 +523,8 @@ lab.launch(come_back, FOLDER / "calm", ranks=2)[0]
 # Now write one. Every rank calls your function; `net` is wrapped in DDP, `file` is a `Path`, `args` an `argparse.Namespace`. It leaves one file,
 #
 # - that `torch.load(file, weights_only=True)` reads, as a dict of six keys:
-# - `model` (names without `module.`), `optimizer` and `scheduler`, a `state_dict` each,
-# - `step`, `args` (a dict) and `rng` (a list: `torch.get_rng_state()` of every rank);
+#   - `model` (names without `module.`), `optimizer` and `scheduler`, a `state_dict` each,
+#   - `step`, `args` (a dict) and `rng` (a list: `torch.get_rng_state()` of every rank);
 # - that is the old one or the new one, whole, if any rank is killed at any moment, or the power is cut.
 #
 # The check kills ranks. A check never stops the notebook, and tells the first case that goes wrong; `check.hint(name)` tells more after each attempt.
@@ -680,6 +679,7 @@ if torch.accelerator.is_available():
     torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     torch.set_default_device(torch.accelerator.current_accelerator())
 dist.init_process_group()
+torch.manual_seed(0)
 net = torch.nn.Linear(4, 4)
 first = 0
 if file.exists():
@@ -847,7 +847,7 @@ check.interval(my_interval)
 #
 # Build an elastic training. `training` is a run that will be disturbed. Ranks are killed, in a step or in a save; some come back, some are gone for good. And one of the disturbances is a bug that comes back after each restart. Write two functions.
 #
-# `my_rank(training)` runs in every rank, and returns the trained `state_dict`:
+# `my_rank(training)` runs in every rank, and returns the trained `state_dict` (names with or without `module.`):
 #
 # - `training.build()` gives a model in DDP and its Adam;
 # - `training.step(net, optimizer, step)` trains one step, up to `training.num_steps` of them (its batch is the same for any number of ranks, so the learning rate stays);
@@ -856,7 +856,7 @@ check.interval(my_interval)
 # `my_elastic(training)` runs in the notebook, and returns the last run:
 #
 # - `training.launch(my_rank, training, ranks=...)` is `lab.launch`;
-# - `training.ranks_left()` is how many ranks there still are;
+# - `training.ranks_left()` is how many ranks there are, at the first start and after each kill;
 # - after `training.max_restarts` restarts, let the exception through.
 
 
