@@ -67,7 +67,7 @@ for name, dtype in FORMATS.items():
 lab.table(rows)
 
 # %% [markdown]
-# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and mantissa: e4m3 has more digits, e5m2 the range of fp16.
+# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and mantissa: e4m3 has more digits, and e5m2 as many exponent bits as fp16, so about its largest number.
 #
 # Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in bf16?
 
@@ -157,13 +157,13 @@ axes = {"x": "step", "y": "loss above fp32", "unit": "share", "joined": True}
 lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 steps")
 
 # %% [markdown]
-# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind. The gap is small, but it grows, and pure bf16 has no way to catch up. (One seed, a small model.) So forward and backward can do with few digits; the sum of many small updates cannot.
+# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind. The gap is small, but it grows. (Only 36 steps, one seed, a small model.) So forward and backward can do with few digits; the sum of many small updates cannot.
 #
-# Where memory is too short for masters there are *stochastic* rounding, up or down by chance, so that small updates arrive on average; and Kahan's sum, which keeps what was rounded away in a second bf16 number.
+# Without room for masters one can round by chance, up or down (*stochastic* rounding), so that small updates arrive on average; or keep what was rounded away in a second bf16 number (Kahan's sum).
 #
 # ### What masters cost
 #
-# So did 16 bits halve our 112 GB? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. You will meet five, in bytes for each parameter:
+# So did 16 bits halve our 112 GB? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. Here are five, in bytes for each parameter:
 
 # %%
 RECIPES = {
@@ -187,7 +187,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 # %% [markdown] sections="19.2.3, 8.1.1"
 # Not a byte was saved: `mixed` has as many as fp32. Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, two sections on; its casts are 16-bit copies of the weights.
 #
-# So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations), messages and time.
+# So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations) and time, and with some recipes messages.
 #
 # <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
 #
@@ -195,7 +195,7 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 #
 # </details>
 #
-# ## Eight bits
+# ## Eight bits: fp8
 #
 # GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 ends at 448, and has 3 bits of fraction. Can one train with that? The trick is a **scale**: before a tensor is rounded it is multiplied by a number that brings its largest value near 448, and the product is divided by it afterwards. We round a gradient with different scales:
 
@@ -207,9 +207,13 @@ def rounded(x, dtype, scale):
     return (x * scale).clamp(-most, most).to(dtype).float() / scale
 
 
+# %% [markdown]
+# In this chapter every *error* is this `off`: the length (the norm) of the difference, over the length of the right answer:
+
+
 # %%
 def off(ours, theirs):
-    """The length of the difference, in lengths of the right one."""
+    """The length of the difference, over that of the right answer."""
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
 
 
@@ -220,7 +224,7 @@ toy = model.Transformer(2, 32, 2, max_len=32)
 
 # %%
 def gradient(batches):
-    """The usual way: each loss a mean, divided by their number."""
+    """The gradient of the mean of the batches' losses, as one long vector."""
     toy.zero_grad()
     for tokens, targets in batches:
         (model.loss(toy(tokens), targets) / len(batches)).backward()
@@ -244,7 +248,7 @@ lab.curves(measured=errors, **axes, at=ideal, title="A gradient, rounded with a 
 # %% [markdown]
 # The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. bf16 needs no window.
 #
-# Gradients differ more in size than weights do, so they were given the wider window, e5m2, and weights and activations e4m3. Only the inputs of a product are in fp8; tensor cores sum in fp32. torchao and Transformer Engine do all this for you.
+# With a good scale e4m3 is off by half as much as e5m2, whose gain is the wide window: there a scale may miss. So the usual split is e4m3 for weights and activations, and e5m2 for gradients, which differ more in size. With a scale for each small block of numbers e4m3 can do for all, as in DeepSeek-V3. Only the inputs of a product are in fp8; the sum has more digits. torchao and Transformer Engine do all this for you.
 
 # %% [markdown] sections="S3"
 # ## autocast
@@ -269,7 +273,11 @@ made = {"embedding": stream, "norm": normed, "product": product, "loss": loss}
 lab.table([{name: str(tensor.dtype) for name, tensor in made.items()}])
 
 # %% [markdown]
-# Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey. (With NCCL take `bf16_compress_hook`, which gloo refuses.) `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
+# Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32.
+#
+# We compare four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey (with NCCL take `bf16_compress_hook`, which gloo refuses); and the whole model in bf16. Of each we count the bytes that a forward keeps for the backward (`memory.Activations`), and those that are handed to collectives (`traffic.count`).
+#
+# The first of them first: what share of fp32's bytes is kept under autocast?
 
 # %%
 kept = lab.guess(
@@ -407,7 +415,9 @@ def overflow(num_steps=6):
         scaler.update()
         optimizer.zero_grad()
         moved = not torch.equal(before, flat(ddp.parameters()))
-        log.append({"step": step, "scale": scale, "moved": "yes" if moved else "no"})
+        log.append(
+            {"step": step, "loss scale": scale, "moved": "yes" if moved else "no"}
+        )
     return log
 
 
@@ -417,7 +427,11 @@ takes.score(run[0][3]["moved"])
 
 # %%
 lab.table(
-    {**mine, "scale, rank 1": other["scale"], "moved, rank 1": other["moved"]}
+    {
+        **mine,
+        "loss scale, rank 1": other["loss scale"],
+        "moved, rank 1": other["moved"],
+    }
     for mine, other in zip(*run)
 )
 
@@ -661,20 +675,18 @@ lab.table(
 )
 
 # %% [markdown] sections="S9"
-# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. With Adam, which divides a constant factor out again, the run looks healthy, and clipping has silently become a fixed length at every step. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
-#
-# Step also at the end of an epoch, if microbatches are left over, divided by as many as there are; or drop them.
+# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. Adam divides a constant factor out again, so the run looks healthy, with a fixed length at every step. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
 #
 # <details><summary>Erratum S9: an update every four microbatches, ten in an epoch</summary>
 #
-# The section's loop steps when `(i + 1) % 4 == 0`. Two microbatches are left over, and the first update of the next epoch takes them too, so it holds six. Run it: `[i for i in range(20) if (i % 10 + 1) % 4 == 0]` gives updates after 3, 7, 13 and 17.
+# The section's loop steps when `(i + 1) % 4 == 0`. Two microbatches are left over, and the first update of the next epoch takes them too, so it holds six. Run it: `[i for i in range(20) if (i % 10 + 1) % 4 == 0]` gives updates after 3, 7, 13 and 17. Step also at the end of an epoch, divided by as many as are left; or drop them.
 #
 # </details>
 
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
-# This is the second way. A block of our transformer keeps 16 numbers per token and unit of width for its backward, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
+# A block of our transformer keeps 16 numbers per token and unit of width for its backward, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
 
 
 # %%
@@ -733,7 +745,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it is over at 8. In its backward each block in its turn, the last one first, is there in full for a moment. The dashed line is at the first of these peaks, the highest one, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
+# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends in the narrow strip at the left, from 0 to 8. In its backward each block in its turn, the last one first, is there in full for a moment. The dashed line is at the first of these peaks, the highest one, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
 #
 # ### Exercise 3. Recompute within a budget
 #
@@ -802,9 +814,12 @@ rows = []
 for reentrant in (True, False):
     way = partial(checkpoint, use_reentrant=reentrant)
     with warnings.catch_warnings(record=True, action="always") as told:
-        row = {"use_reentrant": str(reentrant), "layers": layers_with_gradient(way)}
-    rows.append({**row, "warning": str(told[0].message) if told else ""})
-lab.table(rows)
+        num = layers_with_gradient(way)
+    warning = str(told[0].message) if told else ""
+    rows.append((f"use_reentrant={reentrant}", num, warning))
+
+# %%
+lab.table(rows, heads=["keyword", "layers", "warning"])
 
 # %% [markdown] sections="S4, 19.4.2"
 # Ours calls `backward` inside a `backward`. That is called *reentrant*; torch's old way does the same, and has the same fault. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
@@ -851,7 +866,7 @@ ratio.score(again_s / plain_s)
 #
 # ## On a device that is full
 #
-# So far we counted tensors. A device counts by itself, and when it is full, training ends. To see that we use a **[pretend device](GLOSSARY.md#pretend-device)**: a CPU with a memory of its own, here of 32 MiB. It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation. Our batch is sixteen sequences:
+# So far we counted tensors. A device counts by itself, and when it is full, training ends. To see that we use a **[pretend device](GLOSSARY.md#pretend-device)**: a CPU with a memory of its own, here of 32 MiB (33.6 MB). It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation. Our batch is sixteen sequences:
 
 
 # %%
@@ -881,7 +896,7 @@ small = lab.pretend(memory_mib=32)
 lab.launch(device_step, 16, False, ranks=1, devices=small)
 
 # %% [markdown]
-# This is CUDA's message, with "pretend" in place of "CUDA". The request that failed is only the one that came last; it may be a small one. Now without the limit. At sixteen sequences recomputation must save a lot. What does it save at two?
+# This is CUDA's message, with "pretend" in place of "CUDA". Now without the limit. At sixteen sequences recomputation must save a lot. What does it save at two?
 
 # %%
 free, sizes = lab.pretend(), {"two sequences": 2, "sixteen sequences": 16}
@@ -892,11 +907,11 @@ peaks = {
     }
     for name, num in sizes.items()
 }
-marks = {"32 MiB": 32 * 2**20}
+marks = {"the limit before": 32 * 2**20}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak of a device")
 
 # %% [markdown] sections="10.7.4"
-# At two it saves nothing, because two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more; recomputation can't help there.
+# At sixteen the step that did not fit a moment ago now stays under the old limit. At two recomputation saves nothing, because two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more; recomputation can't help there.
 #
 # <details><summary>More: large models, and <em>selective</em> recomputation</summary>
 #
@@ -906,7 +921,7 @@ lab.bars(peaks, unit="bytes", marks=marks, title="The peak of a device")
 #
 # ## Everything together
 #
-# How do you combine distributed training with mixed precision? This is the step to copy, for sequences of equal length (with fp16 add `GradScaler`; for padded ones take the loss of exercise 2):
+# This is the step to copy, for sequences of equal length (with fp16 add `GradScaler`; for padded ones take the loss of exercise 2):
 
 
 # %%
@@ -948,29 +963,31 @@ def everything(num_microbatches, recompute, num_steps=3):
 # %%
 WAYS = {"neither": (1, False), "recompute": (1, True), "both": (4, True)}
 found = {name: lab.launch(everything, *way)[0] for name, way in WAYS.items()}
+
+# %%
 most, right = found["neither"]
 rows = [
     {
         "way": name,
         "kept_bytes": kept,
-        "of the first": kept / most,
+        "of neither": kept / most,
         "losses off by": (losses - right).abs().max().item(),
     }
     for name, (kept, losses) in found.items()
 ]
-lab.table(rows, units={"of the first": "share"})
+lab.table(rows, units={"of neither": "share"})
 
 # %% [markdown]
-# Recomputation changes not one loss in three steps. Four microbatches change them by rounding, that of bf16 products.
+# Recomputation changes not one loss in three steps. Four microbatches change them about as much as bf16 products round. To make sure that it is no small mistake, change the precision as before: with `autocast(enabled=False)` in `train_step` the difference should shrink.
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* (`mixed`) activations and messages halve. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32, which is fp32 with fp16's fraction (`torch.set_float32_matmul_precision("high")`).
+# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32, which is fp32 with fp16's fraction (`torch.set_float32_matmul_precision("high")`).
 # - **fp8:** where products are large and a library keeps the scales.
-# - **Accumulation:** when the batch that you want doesn't fit. It makes no state smaller.
-# - **Recomputation** (*full*, or *selective*, which repeats only the attention): last, since it makes every step longer: by 22 % in wide blocks, by nearly a third where sequences are long or a library repeats the whole block.
+# - **Accumulation:** when the batch that you want doesn't fit.
+# - **Recomputation**: last, since it makes every step longer: by 22 % in wide blocks, by nearly a third where sequences are long or a library repeats the whole block.
 #
-# Here is our 7 B model on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`.
+# Here is our 7 B model on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`. (LLaMA 7B has in truth 6.7 billion parameters, so the 28 GB of a copy have become 27.)
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, batch=64, precision="fp32")

@@ -37,7 +37,7 @@ sharding.Step(engine="fsdp", ranks=4).board()
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. What does a rank hold between the two? (The third row is theory alone.)
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. What does a rank hold between the two microbatches, when the gradients of the first are there? (The third row is theory alone.)
 
 # %%
 ddp, full = (sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp"))
@@ -66,13 +66,13 @@ peak_bytes = [run[0]["footprint"].peak_bytes for run in (full_run, ddp_run)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more? Here is the second microbatch of the FSDP run, moment by moment:
+# Why so much more? Here is the second microbatch of the FSDP run, moment by moment: the opening picture, now measured.
 
 # %%
 full_run[0]["footprint"]
 
 # %% [markdown] sections="8.4.1"
-# The states are the even floor of the picture. Two things stand above them: [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; *temporary* are the buffers of its messages and, in the backward, its gradients and the next layer, which is there already.
+# The states are the even floor of the picture. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; *temporary* are the buffers of its messages and, in the backward, its gradients and the next layer, which is there already.
 #
 # <details><summary>Erratum 8.4.1: "O(M/N) memory for each rank"</summary>
 #
@@ -82,7 +82,7 @@ full_run[0]["footprint"]
 #
 # ## By hand
 #
-# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, which sums the gradients of all ranks and leaves each its own slice of the sum. The third move is the derivative of the first, so we tell autograd just that. (Before torch 2.13 the two calls are `all_gather_into_tensor` and `reduce_scatter_tensor`.)
+# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, which sums the gradients of all ranks and leaves each its own slice of the sum. The third move is the backward of the first, so we tell autograd just that. (Before torch 2.13 the two calls are `all_gather_into_tensor` and `reduce_scatter_tensor`.)
 
 
 # %%
@@ -212,7 +212,7 @@ def distance(name):
 # %%
 lab.table(
     [{name: distance(name) for name in ("Kept", "Freed")}],
-    title="Difference to DDP's weights",
+    title="Difference from DDP's weights",
 )
 
 # %% [markdown]
@@ -315,7 +315,7 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# The [payload](GLOSSARY.md#payload) is what was handed to the collectives, turned into what a *ring* sends for it. By that count FSDP sends 1.5 times as much, and `Kept` as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. The [wire](GLOSSARY.md#wire) is what really left the process (counted on Linux). It is more, because [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
+# *ring* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. By that count FSDP sends 1.5 times as much, and `Kept` as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. *wire* is what really left the process (counted on Linux; see [wire](GLOSSARY.md#wire)). It is more, because [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
 #
 # ## `fully_shard`
 #
@@ -331,7 +331,7 @@ def sharded(net, **options):
 
 
 # %% [markdown]
-# It changes the module in place. Each parameter becomes a `DTensor`, cut along its first dimension as `torch.chunk` cuts; names and shapes stay as they were. (The older class `FullyShardedDataParallel`, FSDP1, flattens its parameters, as our `Kept` did. So this one is called FSDP2.)
+# It changes the module in place. Each parameter becomes a `DTensor`, a tensor that knows how it is cut over the ranks and holds this rank's slice (`to_local()`; `full_tensor()` gathers the whole). It is cut along its first dimension, as `torch.chunk` cuts; names and shapes stay as they were. (The older class `FullyShardedDataParallel`, FSDP1, flattens its parameters, as our `Kept` did. So this one is called FSDP2.)
 #
 # ### Who comes when
 #
@@ -350,7 +350,7 @@ plain = lab.launch(fsdp_step, record=True).timeline()
 fsdp.by_layer(plain)
 
 # %% [markdown]
-# A rank's upper row is what it computes, the thin row below is its messages. Hatched is waiting. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it? (The boxes of messages are too narrow for their names.)
+# A rank's upper row is what it computes, the thin row below is its messages. Hatched is neither: a rank waits for its message, for the other rank, or for a processor core. On a laptop that is most of the time, so read the order here and not the lengths. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it?
 
 # %%
 when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
@@ -361,13 +361,13 @@ again = moves.index("g2", moves.index("F4"))
 when.score("before B3" if again < moves.index("B3") else "after B3")
 
 # %% [markdown]
-# In the backward FSDP prefetches without being asked. (In the forward one has to ask, with `set_modules_to_forward_prefetch`.) Here is the whole order; `g3` gathers layer 3, and `r3` reduces its gradients:
+# In the backward FSDP prefetches without being asked. (In the forward one has to ask: `set_modules_to_forward_prefetch`.) Here is the whole order; `g3` gathers layer 3, and `r3` reduces its gradients:
 
 # %%
 lab.table([("rank 0", " ".join(moves))], heads=["", "order"])
 
 # %% [markdown]
-# (`g4` right after `F4` is waste: the last layer is freed, and gathered again at once. `reshard_after_forward=False` for the last layer alone saves it.)
+# (`g4` right after `F4` is waste; `reshard_after_forward=False` for the last layer alone saves it.)
 #
 # ### Messages that hide
 #
@@ -443,7 +443,7 @@ lab.table({"way": way, **row} for way, row in found.items())
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit is larger than `budget_bytes` (each layer alone fits). Use as few all-gathers as you can; a unit is made of consecutive layers, as in `pairs of layers` above.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit is larger than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in `pairs of layers` above; each is freed after its forward (the default), and no layer is left to the root.
 
 
 # %%
@@ -473,7 +473,7 @@ check.hint("wrap_within")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. In which types do some of the gradients become zero?
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. In which types do some of the gradients become zero? (`off` in the table is how far the gradient is from that of fp32.)
 
 # %%
 bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
@@ -513,20 +513,21 @@ zero = {
 loses.score(max(zero, key=zero.get))
 
 # %%
-lab.table(
+rows = [
     {
         "types": name,
         "gathered_bytes": payload["all_gather"],
         "reduced_bytes": payload["reduce_scatter"],
         "held_bytes": held,
-        "off_share": off[name].item(),
-        "became_zero_share": zero[name].item(),
+        "off": off[name].item(),
+        "became zero": zero[name].item(),
     }
     for name, (_, held, payload) in found.items()
-)
+]
+lab.table(rows, units={"off": "share", "became zero": "share"})
 
 # %% [markdown] sections="8.4.2, S6"
-# Messages in 16 bit halve, and the slices that a rank holds stay fp32. The gathered layer and the activations halve as well. In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. `off` is how far the gradient is from that of fp32. With many ranks the sum is safer in fp32, so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
+# Messages in 16 bit halve, and so do the gathered layer and the activations; the slices that a rank holds stay fp32. In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32, so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
 #
 # <details><summary>Erratum S6: fp16 without a loss scale</summary>
 #
@@ -543,7 +544,7 @@ lab.table(
 # | **machine 1** | rank 0 | rank 1 |
 # | **machine 2**, a copy | rank 2 | rank 3 |
 #
-# A layer is gathered along a row, inside a machine, where links are fast. Down a column only slices of gradients must be added up. With FULL_SHARD a ring of four sends a rank's bytes out of each machine once. How much leaves a machine with HYBRID_SHARD, as a share of that?
+# A layer is gathered along a row, inside a machine, where links are fast. Down a column only slices of gradients must be added up. FULL_SHARD makes a ring of all four; one of its links leaves each machine, and carries what one rank sends. How much leaves a machine with HYBRID_SHARD, as a share of that?
 
 # %%
 leaves = lab.guess("what leaves a machine, as a share of FULL_SHARD's", between=(0, 1))
@@ -591,18 +592,12 @@ leaves.score(outside / rows["FULL_SHARD"]["in a group_bytes"])
 lab.table({"strategy": name, **row} for name, row in rows.items())
 
 # %% [markdown] sections="8.4.2, S6"
-# - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06. Take it when not even the whole 16-bit weights fit on a card.
+# - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06. Take it when the whole 16-bit weights do not fit beside a card's part of the states and its activations.
 # - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well. If the 16-bit weights fit on each card beside its part of the states, it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
 # - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine. (*In a group* is what a rank sends to those with whom it shards.)
 # - **NO_SHARD** is DDP, and right if everything fits on each card.
 #
 # No strategy shards the optimizer alone, as ZeRO 1 does. torch has `ZeroRedundancyOptimizer` for that.
-#
-# <details><summary>Erratum S6: NO_SHARD as "Stage 1", SHARD_GRAD_OP as "Stage 2"</summary>
-#
-# NO_SHARD shards nothing, so it is stage 0: the table above has the whole weights in its last row. SHARD_GRAD_OP is nearly stage 2.
-#
-# </details>
 #
 # <details><summary>More: the old class, and its names</summary>
 #
@@ -642,7 +637,7 @@ def my_part(batch):
 def fsdp_loop(num_steps):
     torch.manual_seed(0)
     net = sharded(model.Transformer(2, 32, 2, max_len=32))  # 1 children, then the root
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # 2 of the slices
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # 2 after sharding
     for step in range(num_steps):
         tokens, targets = my_part(model.story_tokens(8, 32, seed=step))
         optimizer.zero_grad()
@@ -650,10 +645,11 @@ def fsdp_loop(num_steps):
         loss.backward()
         slices = [each.grad.to_local() for each in net.parameters()]
         own = torch.nn.utils.get_total_norm(slices)
-        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)  # 3 of all ranks
+        # 3 the norm over all ranks
+        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(net, options=options)  # 4 called by all
+    weights = get_model_state_dict(net, options=options)  # 4 on every rank
     log = {"loss": loss.item(), "own norm": own.item()}
     return {**log, "norm": norm.full_tensor().item(), "tensors to save": len(weights)}
 
@@ -670,11 +666,11 @@ lab.table(
 # The last row is one process with the whole batch. What happens if you get one of the four places wrong?
 #
 # 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`, which doesn't say why.
-# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. It updates those, and nobody tells you.
+# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient again, so `step` does nothing, and nobody tells you.
 # 3. `own norm` differs between the ranks, and `norm` does not: `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
 # 4. Saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
 #
-# The second one is the commonest. What does its loss look like?
+# The second one is the most treacherous. What does its loss look like?
 
 
 # %%
@@ -688,7 +684,7 @@ def optimizer_first(num_steps):
         loss = model.loss(net(tokens), targets)
         loss.backward()
         optimizer.step()
-        losses[str(step)] = loss.item()
+        losses[str(step)] = f"{loss.item():.7f}"
     return losses
 
 
@@ -698,13 +694,43 @@ lab.launch(optimizer_first, 4)
 # %% [markdown] sections="S6"
 # It is the same in every step, to the last digit. A loss that stands *perfectly* still was never trained.
 #
-# <details><summary>Erratum S6: the loop calls <code>fsdp_model.backward</code> and <code>fsdp_model.step</code></summary>
+# ### Accumulation
 #
-# Those are methods of a DeepSpeed engine; FSDP has neither. Three more names in the section's code don't exist or are never imported, `default_auto_wrap_policy`, `MixedPrecision` and `BackwardPrefetch.PRE_FORWARD`, and the demo project writes `SHARD_GRAD_OP` without its class. Run it: `hasattr(torch.distributed.fsdp.BackwardPrefetch, "PRE_FORWARD")` gives False.
-#
-# </details>
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP has half of that: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. How many messages are left of the 60, if we wait with the reduce-scatters until the last microbatch?
 
-# %% [markdown]
+# %%
+left = lab.guess("messages of four microbatches, waiting", between=(0, 60))
+
+
+# %%
+def accumulate(each_time):
+    torch.manual_seed(0)
+    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
+    with memory.watch() as watched, traffic.count() as counted:
+        net = sharded(model.Transformer(3, 64, 4, max_len=32))
+        watched.mark("step")
+        for k in range(4):
+            net.set_requires_gradient_sync(each_time or k == 3)
+            (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
+    counts = {"gathers": counted.calls["all_gather"]}
+    counts["scatters"] = counted.calls["reduce_scatter"]
+    return {**counts, "peak_bytes": watched.footprint().peak_bytes}
+
+
+# %%
+def both_ways():
+    return {"each time": accumulate(True), "at the end": accumulate(False)}
+
+
+found = lab.launch(both_ways)[0]
+left.score(found["at the end"]["gathers"] + found["at the end"]["scatters"])
+
+# %%
+lab.table({"reduced": when, **row} for when, row in found.items())
+
+# %% [markdown] sections="8.4.4"
+# A quarter of the reduce-scatters, but every gather is still there, because each microbatch needs the weights again. And the peak is higher: until the last microbatch the gradients lie there whole. It pays only where the network, not the memory, is your bottleneck.
+#
 # ### Exercise 3. Repair a training
 #
 # The loop below has four mistakes, and raises no error. You have seen what one of them does to the loss. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
@@ -788,62 +814,13 @@ lab.table(rows, heads=heads)
 # %% [markdown] sections="8.11.1, D-fsdp"
 # Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way.
 #
-# A script for `torchrun --nproc-per-node 8 train.py` is made of what you have seen: `init_process_group` (chapter 03), `setup_fsdp_model`, the loop above, `get_model_state_dict` on every rank, `torch.save` on rank 0. The 14 GB of our 7 B model's 16-bit weights fit on a card: there say `reshard_after_forward=False`.
+# A script for `torchrun` is made of what you have seen: `init_process_group` (chapter 03), `setup_fsdp_model`, the loop above, `get_model_state_dict` on every rank, `torch.save` on rank 0.
 #
-# <details><summary>Erratum 8.11.1: <code>fsdp_cpu_ram_efficient_loading</code> as "CPU offload"</summary>
+# ## When it still does not fit
 #
-# That setting is about *loading*: only rank 0 reads the weights, as in the second row above. In training nothing is on the host.
+# ### Recomputation
 #
-# </details>
-#
-# <details><summary>Erratum D-fsdp: <code>setup_fsdp_model</code> of the demo project</summary>
-#
-# It raises a NameError (`SHARD_GRAD_OP` without `ShardingStrategy`). It names no layers, so there is one unit, gathered at once: the first row of the table of units. It uses fp16 everywhere, and its loop has no scaler. The all-reduce of the *loss* after `backward` is for the log; gradients are reduced without it.
-#
-# </details>
-#
-# ## Accumulation
-#
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) several backwards come before one update. DDP then sends once, with `no_sync`. FSDP has half of that: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. How many messages are left of the 60, if we wait with the reduce-scatters until the last microbatch?
-
-# %%
-left = lab.guess("messages of four microbatches, waiting", between=(0, 60))
-
-
-# %%
-def accumulate(each_time):
-    torch.manual_seed(0)
-    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
-    with memory.watch() as watched, traffic.count() as counted:
-        net = sharded(model.Transformer(3, 64, 4, max_len=32))
-        watched.mark("step")
-        for k in range(4):
-            net.set_requires_gradient_sync(each_time or k == 3)
-            (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
-    counts = {"gathers": counted.calls["all_gather"]}
-    counts["scatters"] = counted.calls["reduce_scatter"]
-    return {**counts, "peak_bytes": watched.footprint().peak_bytes}
-
-
-# %%
-
-
-def both_ways():
-    return {"each time": accumulate(True), "at the end": accumulate(False)}
-
-
-found = lab.launch(both_ways)[0]
-left.score(found["at the end"]["gathers"] + found["at the end"]["scatters"])
-
-# %%
-lab.table({"reduced": when, **row} for when, row in found.items())
-
-# %% [markdown] sections="8.4.4"
-# A quarter of the reduce-scatters, but every gather is still there, because each microbatch needs the weights again. And the peak is higher: until the last microbatch the gradients lie there whole. It pays only where the network, not the memory, is your bottleneck.
-#
-# ## What sharding leaves: activations
-#
-# [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps only the input of a block, and runs its forward again in the backward. Chapter 05 has measured what that costs in time. With FSDP one question is new. Six units make 12 gathers in a step, and the second forward of four blocks needs their weights, too. How many all-gathers are there then?
+# Chapter 05 had [activation checkpointing](GLOSSARY.md#activation-checkpointing): a block keeps its input only, and runs its forward again in the backward. With FSDP one question is new. Six units make 12 gathers in a step, and the second forward of four blocks needs their weights, too. How many all-gathers are there then?
 
 # %%
 more = lab.guess("all-gathers of a step with recomputation", between=(6, 24))
@@ -876,15 +853,9 @@ lab.table({"blocks": way, **row} for way, row in found.items())
 # %% [markdown] sections="8.4.4"
 # As many as before, because the second forward runs while the block is gathered for its backward anyway. And the peak falls, as it did on one device.
 #
-# <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
+# ### Offload
 #
-# It lives in a module whose name begins with an underscore, `torch.distributed.algorithms._checkpoint`, so it may change or go. The public way is `torch.utils.checkpoint`, as above; both do the same.
-#
-# </details>
-#
-# ## Offload
-#
-# And if it still doesn't fit? `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. To count that we use **pretend devices** even where there are GPUs, because they have a memory of their own. How much does it save, with one sequence and with eight?
+# `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. To count that we use **pretend devices** even where there are GPUs, because they have a memory of their own. How much does it save, with one sequence and with eight?
 
 # %%
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
@@ -918,9 +889,9 @@ lab.table({"batch": size, "states": name, **row} for (size, name), row in rows.i
 # %% [markdown]
 # Every slice goes to the device twice, and its gradient comes back once. And offload saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 of the 16 bytes of a parameter, over two devices. The larger the batch, the smaller its share, because activations stay where they are.
 #
-# ### What it costs
+# ### What offload costs
 #
-# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host runs AdamW: it reads weight, gradient and two moments, and writes three of them, 28 bytes for each of $P$ parameters, at 200 GB/s for all ranks of a machine together. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Eight cards, one microbatch in a step, nothing overlapped (predicted):
+# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Eight cards, one microbatch in a step, nothing overlapped (predicted):
 
 # %%
 terms = {"copies over PCIe": 3 * 4 / 8 / 25e9, "AdamW on the host": 28 / 200e9}
@@ -936,15 +907,9 @@ lab.curves(predicted=lines, log_x=True, log_y=True, **names, title="Offload: its
 # %% [markdown] sections="8.4.4, 8.4.3"
 # With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies. So offload is for many tokens in a step. Accumulation spreads only AdamW; the copies come again with every microbatch.
 #
-# <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
-#
-# Neither is a constant. The saving is the states' share of the peak (the table above). The price depends on the tokens of a rank, on the link and on the host's memory (the lines).
-#
-# </details>
-#
 # ## Through Accelerate
 #
-# Many people reach FSDP by [Accelerate](https://huggingface.co/docs/accelerate) and a configuration file, which `accelerate launch --config_file` reads (chapter 04): `distributed_type: FSDP`, and the settings under `fsdp_config`. Accelerate makes a *plugin* of them; a script can make it as well. There is one trap. On a machine without a GPU, Accelerate 1.15 ignores these settings without a word, and trains with DDP. So one line tells it to treat its ranks as it would GPUs'.
+# With [Accelerate](https://huggingface.co/docs/accelerate) the configuration file of chapter 04 says `distributed_type: FSDP`, and has the settings under `fsdp_config`. Accelerate makes a *plugin* of them; a script can make it as well. There is one trap: without a GPU, Accelerate 1.15 ignores them without a word, and trains with DDP. So one line tells it to treat its ranks as GPUs'.
 
 # %%
 from accelerate import Accelerator, DistributedType, PartialState
@@ -972,31 +937,18 @@ def by_accelerate():
     accelerator.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
     held = sum(each.to_local().numel() for each in net.parameters())
-    return {"held_share": held / sum(each.numel() for each in net.parameters())}
+    return {"part held": held / sum(each.numel() for each in net.parameters())}
 
 
 # %%
 lab.launch(by_accelerate)
 
-# %% [markdown] sections="8.4.3"
+# %% [markdown] sections="8.4.3, 8.10"
 # Each rank holds half of the parameters: the settings have sharded the model. (The optimizer is made *before* the sharding, our mistake 2. It is right only because `prepare` is given both, and puts the slices in the place of the optimizer's old parameters.)
-#
-# <details><summary>Erratum 8.4.3: <code>Accelerator(fsdp_plugin={...})</code></summary>
-#
-# The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. Run it: `Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})` raises a TypeError.
-#
-# </details>
 #
 # ## When is it worth it?
 #
 # Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code. What it asks for is bandwidth, in every step. It is the wrong choice for a model that fits whole with room to spare, and for one of which even an $N$-th doesn't: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
-
-# %% [markdown] sections="8.10"
-# <details><summary>Erratum 8.10: LLaMA-13B on four A100 of 40 GB</summary>
-#
-# The textbook says that FSDP and activation checkpointing are enough. With master weights it takes six such cards for the states alone, `13 * 16 / 40` is 5.2. In pure bf16 they fit, 8 bytes a parameter, but small updates are lost (chapter 05); or with offload. The same section calls the effective batch 32: two sequences, 16 microbatches and four ranks are $2 \cdot 16 \cdot 4 = 128$.
-#
-# </details>
 #
 # Now our own 7 B model on eight cards, before this chapter and after:
 
@@ -1006,7 +958,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown]
-# On the left it does not fit; on the right it does. (The planner writes FULL_SHARD as `zero=3`, and with gradients in fp32 it counts 18 bytes per parameter.)
+# On the left it does not fit; on the right it does, with room for the 16-bit weights, 14 GB, to spare. So on these cards one would set `reshard_after_forward=False` and save the second gather; the picture shows the leanest choice. (The planner writes FULL_SHARD as `zero=3`, and with gradients in fp32 it counts 18 bytes per parameter; the 112 GB at the start of this chapter were 16.)
 #
 # ### Across a slow network
 #
@@ -1020,7 +972,7 @@ two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
 slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 
 # %% [markdown]
-# Each of the step's eight microbatches gathers the weights twice and reduces once, and all of it crosses 3 GB/s. Larger microbatches can't hide it: the rule asks for 67,000 tokens on each rank, and of 64 sequences of 2,048 a rank has 16,384 in the whole step. So take the gathers off the network: with HYBRID_SHARD each machine holds the states whole, some 30 GB on each of its four cards, and only slices of gradients cross.
+# A rank's eight sequences are eight microbatches; each gathers the weights twice and reduces once, and all of it crosses 3 GB/s. Larger microbatches can't hide it: the rule asks for 67,000 tokens on each rank, and of 64 sequences of 2,048 a rank has 16,384 in the whole step. So take the gathers off the network: with HYBRID_SHARD each machine holds the states whole, some 30 GB on each of its four cards, and only slices of gradients cross.
 #
 # ## Summary
 #
@@ -1034,6 +986,57 @@ slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload), [payload](GLOSSARY.md#payload) and [wire](GLOSSARY.md#wire).
 #
 # Next: chapter 08 cuts the model into stages, and sends only activations.
+
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, S6, D-fsdp"
+# ## Errata of the textbook
+#
+# <details><summary>Erratum S6: NO_SHARD as "Stage 1", SHARD_GRAD_OP as "Stage 2"</summary>
+#
+# NO_SHARD shards nothing, so it is stage 0: in the table of strategies the last row has the whole weights. SHARD_GRAD_OP is nearly stage 2.
+#
+# </details>
+#
+# <details><summary>Erratum S6: the loop calls <code>fsdp_model.backward</code> and <code>fsdp_model.step</code></summary>
+#
+# Those are methods of a DeepSpeed engine; FSDP has neither. Three more names in the section's code don't exist or are never imported, `default_auto_wrap_policy`, `MixedPrecision` and `BackwardPrefetch.PRE_FORWARD`, and the demo project writes `SHARD_GRAD_OP` without its class. Run it: `hasattr(torch.distributed.fsdp.BackwardPrefetch, "PRE_FORWARD")` gives False.
+#
+# </details>
+#
+# <details><summary>Erratum 8.11.1: <code>fsdp_cpu_ram_efficient_loading</code> as "CPU offload"</summary>
+#
+# That setting is about *loading*: only rank 0 reads the weights, as in the second row of the table of loading. In training nothing is on the host.
+#
+# </details>
+#
+# <details><summary>Erratum D-fsdp: <code>setup_fsdp_model</code> of the demo project</summary>
+#
+# It raises a NameError (`SHARD_GRAD_OP` without `ShardingStrategy`). It names no layers, so there is one unit, gathered at once: the first row of the table of units. It uses fp16 everywhere, and its loop has no scaler. The all-reduce of the *loss* after `backward` is for the log; gradients are reduced without it.
+#
+# </details>
+#
+# <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
+#
+# It lives in a module whose name begins with an underscore, `torch.distributed.algorithms._checkpoint`, so it may change or go. The public way is `torch.utils.checkpoint`, as in this chapter; both do the same.
+#
+# </details>
+#
+# <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
+#
+# Neither is a constant. The saving is the states' share of the peak (the table of offload). The price depends on the tokens of a rank, on the link and on the host's memory (the lines below that table).
+#
+# </details>
+#
+# <details><summary>Erratum 8.4.3: <code>Accelerator(fsdp_plugin={...})</code></summary>
+#
+# The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. Run it: `Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})` raises a TypeError.
+#
+# </details>
+#
+# <details><summary>Erratum 8.10: LLaMA-13B on four A100 of 40 GB</summary>
+#
+# The textbook says that FSDP and activation checkpointing are enough. With master weights it takes six such cards for the states alone, `13 * 16 / 40` is 5.2. In pure bf16 they fit, 8 bytes a parameter, but small updates are lost (chapter 05); or with offload. The same section calls the effective batch 32: two sequences, 16 microbatches and four ranks are $2 \cdot 16 \cdot 4 = 128$.
+#
+# </details>
 #
 # ## Further reading
 #
