@@ -18,7 +18,7 @@
 # %%
 import labkit as lab
 from labkit import model
-from labkit.debugging import check, cure_run, faults
+from labkit.debugging import check, cure_run
 from labkit.debugging.broken_run import numbered, places, verdict
 
 lab.begin("en", deadline_s=40)
@@ -48,7 +48,7 @@ verdict(mean_length, ranks=4)
 #
 # `lab.launch` raises when a run fails. In this chapter nearly every run does, so `verdict` launches it and gives back what was raised, the **[verdict](GLOSSARY.md#verdict)**. A cell that ends in one shows the report.
 #
-# A rank can end in four ways: it returned, it raised, it died, or it is stuck. Here are all four in one run. Which of them would tell you least, if you only saw the terminal?
+# A rank can end in four ways: it returned, it raised, it died, or it waits for ever. Here are all four in one run. Which of them would tell you least, if you only saw the terminal?
 
 
 # %%
@@ -67,7 +67,9 @@ def four_ways():
 verdict(four_ways, ranks=4)
 
 # %% [markdown] sections="8.11.2, 19.9"
-# The stuck one: no message, no exit code, it goes on waiting. The report knows its line only because labkit asked it. Rank 1 is marked because it was the first to fail; rank 2 died a moment later.
+# The one that waits: no message, no exit code. The report knows its line only because labkit asked it. Rank 1 is marked because it was the first to fail; rank 2 died a moment later.
+#
+# Often a rank dies without a word because the system's OOM killer took it, when the host's memory was full (`dmesg` on that machine tells).
 #
 # ## Collectives that do not match
 #
@@ -95,9 +97,23 @@ verdict(two_minds, ranks=4)
 sees.score("a hang")
 
 # %% [markdown]
-# torch itself says nothing. By default it would wait half an hour with [gloo](GLOSSARY.md#gloo), and ten minutes with [NCCL](GLOSSARY.md#nccl). The verdict comes sooner because labkit asks each rank where it is, and reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Different operations under the same number prove a mismatch. (`[4]` is the shape of the tensor.)
+# torch itself says nothing. By default it would wait half an hour with [gloo](GLOSSARY.md#gloo), and ten minutes with [NCCL](GLOSSARY.md#nccl). The verdict comes sooner because labkit asks each rank where it is, and reads torch's **[flight recorder](GLOSSARY.md#flight-recorder)**, which numbers the [collectives](GLOSSARY.md#collective) of every group. Different operations under the same number of one group prove a mismatch. (`[4]` is the shape of the tensor.)
 #
-# The second kind is a barrier that only rank 0 reaches, after it has saved a file. Rank 0 will hang. Whom does the report mark?
+# A wrong *shape* is a mismatch, too. Here rank 1 brings 64 numbers, and the others 4:
+
+
+# %%
+def other_shape():
+    num = 64 if dist.get_rank() == 1 else 4
+    dist.all_reduce(torch.ones(num))
+
+
+verdict(other_shape, ranks=3)
+
+# %% [markdown]
+# gloo notices the size and ends a process, not always the guilty one. NCCL compares nothing: it may hang, or mix up memory.
+#
+# The next kind is a barrier that only rank 0 reaches, after it has saved a file. Rank 0 will hang. Whom does the report mark?
 
 # %%
 marked = lab.guess("whom the report marks", choices=("rank 0", "ranks 1 and 2"))
@@ -116,6 +132,8 @@ verdict(save_and_wait, ranks=3)
 marked.score("ranks 1 and 2")
 
 # %% [markdown]
+# (A rank that returned keeps its connections until the run ends, as if its script went on to other work. Where its process really ends, you may see an echo in place of a hang.)
+#
 # The arrow points from who waits to whom it waits for. Here the rank that waits only did what the code told it: the fault is the `if` above the barrier, which lets it in alone. So for a missing rank, read the line that somebody waits in, and go up to the nearest `if` or loop. The mend is to take the barrier out of the `if`, so that every rank reaches it:
 
 
@@ -131,7 +149,7 @@ lab.launch(save_and_meet, ranks=3)
 # %% [markdown]
 # ### The wrong group
 #
-# Two of four ranks make a [process group](GLOSSARY.md#process-group) of their own, and forget to pass it. For whom do they wait?
+# Four ranks make a [process group](GLOSSARY.md#process-group) for two of them, and these two forget to pass it. For whom do they wait?
 
 # %%
 waits_for = lab.guess("ranks 0 and 1 wait for", choices=("each other", "ranks 2 and 3"))
@@ -406,7 +424,7 @@ told = lab.guess(
 told.score("the calls differ")
 
 # %% [markdown] sections="8.11.2"
-# Number 80078 is a broadcast on one rank and an all-reduce on the other, so they made different calls, as in `two_minds`. **Why**, the lines do not tell. As it happened at the end of an epoch, a first suspect would be a rank with one batch less, which went on to its next call. If instead all lines show the same operation under the same number, look for the rank that printed none.
+# If both are of the same group (newer versions print its name), number 80078 is a broadcast on one rank and an all-reduce on the other, so they made different calls, as in `two_minds`. **Why**, the lines do not tell. As it happened at the end of an epoch, a first suspect would be a rank with one batch less, which went on to its next call. If instead all lines show the same operation under the same number, look for the rank that printed none.
 #
 # What labkit does here, you do there:
 #
@@ -496,7 +514,7 @@ def guarded():
 verdict(guarded, ranks=4)
 
 # %% [markdown] sections="19.9"
-# The right rank raises, and the others only lose their peer. `health.guard(net)` of `labkit.debugging` is this hook, and names the weight; `health.statistics(tensor)` counts NaN and Inf apart, so that its mean still says something. Where the NaN was made inside the step, `torch.autograd.set_detect_anomaly(True)` names the line of the forward. It is slow: switch it on for one step.
+# The right rank raises, and the others only lose their peer. `health.guard(net)` of `labkit.debugging` is this hook, and names the weight. Where the NaN was made inside the step, `torch.autograd.set_detect_anomaly(True)` names the line of the forward. It is slow: switch it on for one step.
 #
 # <details><summary>Erratum 19.9: autocast and a gradient scaler cure an overflow in fp16</summary>
 #
@@ -598,7 +616,7 @@ alive = {
 lab.curves(measured=alive, x="step", unit="bytes", title="Bytes alive after each step")
 
 # %% [markdown]
-# Each loss that is a tensor holds its whole graph, so the upper dots climb with every step. Keep `loss.item()`.
+# Each loss that is a tensor holds its whole graph, so the upper dots climb with every step. Keep `loss.item()`; with `torch.no_grad()` no graph would be made at all.
 
 # %% [markdown] sections="8.11.1"
 # ### A batch that is too large
@@ -633,7 +651,7 @@ verdict(two_steps, 1, devices=small)
 fails_in.score("forward")
 
 # %% [markdown]
-# In the forward, because activations pile up until the loss. And it was the **second** step: the first one still fitted, for Adam's states (green in the next picture) are made only by its update. The error names the tensor that found no room. That is the last straw, not the load.
+# In the forward, because activations pile up until the loss. The error names the tensor that found no room. That is the last straw, not the load.
 #
 # Of the error's two last numbers the first is what tensors hold. The second, "reserved but unallocated", is room that torch has from the card and cannot use, in pieces that are too small. Where that one is large, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` often helps.
 #
@@ -647,7 +665,7 @@ lab.launch(two_steps, 4, devices=small)
 #
 # ### Read the snapshot first
 #
-# A **snapshot** tells what filled the memory: who holds how much, at the highest moment. `cure_run.steps` makes these two steps without a limit, with four sequences of 128 tokens on both ranks: first plainly (`tried[""]`), then once with each of five cures, for the next section. It counts every byte of the second step: the forward of the embedding (F0), the two blocks and the head (F3), the loss, the backward (B3 to B0), the update. What will be the largest part?
+# A **snapshot** tells what filled the memory: who holds how much, at the highest moment. `cure_run.steps` makes these two steps without a limit, with four sequences of 128 tokens on both ranks: first plainly (`tried[""]`), then once with each of five cures, for the next section. It counts every byte of the second step: the forward of the embedding (F0), the two blocks and the head (F3), the loss, the backward (B3 to B0), the update. What lives only inside one operation is *temporary*. What will be the largest part?
 
 # %%
 PARTS = ("parameters", "gradients", "optimizer", "activations")
@@ -695,9 +713,9 @@ lab.table(
 )
 
 # %% [markdown] sections="8.11.1"
-# Adam moves a weight by about its learning rate, 1e-3, in each of two steps. So a difference of that size is another update, and one far below it is rounding.
+# This is the largest difference of any weight. Adam makes steps of about its rate, 1e-3, even from tiny gradients, so rounding can turn a few of them round. A large value here shows another run, not a worse one.
 #
-# The price decides the order. First come the cures that cost time only and leave the update as it is, then those that change the numbers. Here activations fill the memory, so what divides them helps: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation) and [activation checkpointing](GLOSSARY.md#activation-checkpointing). [FSDP](GLOSSARY.md#fsdp) divides parameters, gradients and optimizer states, the smaller part here. bf16 and shorter sequences change the training. [Offload](GLOSSARY.md#offload) comes last, because it moves the states over the bus in each step (measured in chapter 06).
+# The price decides the order. First come the cures that cost time only and leave the update as it is, then those that change the numbers. Here activations fill the memory, so what divides them helps: microbatches with [accumulation](GLOSSARY.md#gradient-accumulation) and [activation checkpointing](GLOSSARY.md#activation-checkpointing). [FSDP](GLOSSARY.md#fsdp) divides parameters, gradients and optimizer states, the smaller part here. bf16 changes the numbers, so choose it before a run, and not in the middle of one. Shorter sequences change what is learned. [Offload](GLOSSARY.md#offload) comes last, because it moves the states over the bus in each step (measured in chapter 06).
 #
 # <details><summary>Erratum 8.11.1: seven cures in a fixed order</summary>
 #
@@ -793,22 +811,6 @@ bits.score("rounding")
 # Another number of ranks gives other bits, but only by rounding, because the sum over the batch is added up in another order. So compare bits between runs of one size, and with a tolerance between sizes.
 
 # %% [markdown]
-# ## Two more faults
-#
-# In both of them rank 1 is the odd one. First it is killed:
-
-# %%
-verdict(faults.sigkill, 1, ranks=3)
-
-# %% [markdown]
-# No traceback and no last word: usually the system's OOM killer took it, because the host's memory was full (`dmesg` on that machine tells). Next rank 1 brings 64 numbers to an all-reduce, and the others 4:
-
-# %%
-verdict(faults.mismatched_shape, 1, ranks=3)
-
-# %% [markdown]
-# gloo notices the size and ends a process, not always the guilty one. (44 and 4 are bytes: gloo cuts each tensor into pieces for its ring, and compares pieces.) NCCL compares nothing: it may hang, or mix up memory.
-#
 # ## Exercises
 #
 # Five more cases; do the last two another day, if you like. Again you get no report, only what one sees from outside. Find rank, line and fault; then mend.
@@ -1055,7 +1057,7 @@ check.hint("case_six")
 #
 # 1. **Is a process gone?** Count the ranks. A dead one, or the first that raised an error of its own, is the cause; the rest are echoes.
 # 2. **Slow or stuck?** Take `py-spy dump` of a few ranks twice, a minute apart, and look at the step counter in their logs: a slow run moves, a stuck one does not. (With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_`, set before, a write to `/tmp/fr_<rank>.pipe` asks for the flight recorder's file at any time.)
-# 3. **Do the numbers agree?** A rank that is behind never came: ask its stack what it does instead. One number with two operations is a mismatch.
+# 3. **Do the numbers agree?** Compare group by group. A rank that is behind never came: its stack shows about where it went instead. One number with two operations is a mismatch.
 # 4. **Go to that line, and up to the nearest `if`**, loop, group or dict: every rank of a group calls the same collectives, in the same order, with the same shapes.
 # 5. **Make it small**: the fewest ranks that still fail, with seeds, twice.
 #
