@@ -1,9 +1,9 @@
 """Large batches: what the learning rate becomes, how many steps are left, where it ends.
 
 ``rules`` is the theory: scaling rules and warm-up, the noise of a gradient, and the law that steps
-follow until the critical batch. ``training`` says what may be turned, and ``run`` takes it on real
-ranks, with real digits (``digits_run``), reading the noise from the ranks' own gradients.
-``layerwise_run`` has LARS and LAMB by hand. Chapter 12.
+follow until the critical batch. ``run`` trains on real ranks, with real digits (``digits_run``),
+and reads the noise from the ranks' own gradients. ``layerwise_run`` has LARS and LAMB by hand.
+Chapter 12.
 """
 
 import lazy_loader
@@ -20,7 +20,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "scaled_rate",
             "warmup_cosine",
         ],
-        "training": ["OPTIMIZERS", "Training"],
+        "run": ["OPTIMIZERS", "Training"],
         "digits_run": ["classifier", "digits"],
         "layerwise_run": ["LAMB", "LARS"],
     },

@@ -89,7 +89,8 @@ class LAMB(torch.optim.Optimizer):
         first, second = group["betas"]
         state["mean"].lerp_(weight.grad, 1 - first)
         state["square"].lerp_(weight.grad**2, 1 - second)
-        mean, square = state["mean"], state["square"]
+        mean = state["mean"]
+        square = state["square"]
         if group["debias"]:
             mean = mean / (1 - first ** state["step"])
             square = square / (1 - second ** state["step"])

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,7 +18,8 @@ def trained():
 
 
 def test_a_training_of_four_ranks_is_that_of_one(trained):
-    one, four = trained[1][0], trained[4][0]
+    one = trained[1][0]
+    four = trained[4][0]
     assert one["steps"] == four["steps"] < 400
     assert one["loss"] == pytest.approx(four["loss"], rel=1e-3)
     assert one["accuracy"] > 0.9 and one["loss"] < 0.15
@@ -32,29 +34,26 @@ def test_all_ranks_read_one_noise(trained):
 def noise_by_samples():
     """The noise at the first weights: from each sample's gradient, and from many steps' two
     batches."""
-    net, data = large_batch.classifier(), large_batch.digits()
+    net = large_batch.classifier()
+    data = large_batch.digits()
     torch.manual_seed(dist.get_rank())
-    squares, total, num = 0.0, 0.0, 0
-    for chunk in range(0, 400):
+
+    def backward(chosen: list[int]) -> None:
         net.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(data.x[[chunk]]), data.y[[chunk]])
-        loss.backward()
-        gradient = torch.cat([weight.grad.flatten() for weight in net.parameters()])
-        squares += gradient.square().sum().item()
-        total += gradient
-        num += 1
-    mean_square = (total / num).square().sum().item()
-    variance = (squares / num - mean_square) * num / (num - 1)
-    true = large_batch.Noise(variance, mean_square - variance / num)
-    variance, square = 0.0, 0.0
+        torch.nn.functional.cross_entropy(net(data.x[chosen]), data.y[chosen]).backward()
+
+    each = []
+    for sample in range(400):
+        backward([sample])
+        each.append(torch.cat([weight.grad.flatten() for weight in net.parameters()]))
+    gradients = torch.stack(each)
+    variance = gradients.var(dim=0).sum().item()
+    true = large_batch.Noise(variance, gradients.mean(dim=0).square().sum().item() - variance / 400)
+    found = []
     for _ in range(150):
-        mine = torch.randint(400, (8,)).tolist()
-        net.zero_grad()
-        torch.nn.functional.cross_entropy(net(data.x[mine]), data.y[mine]).backward()
-        found = training_run.average_gradients(net, 8 * dist.get_world_size())
-        variance += found.variance / 150
-        square += found.square / 150
-    return true, large_batch.Noise(variance, square)
+        backward(torch.randint(400, (8,)).tolist())
+        found.append(training_run.average_gradients(net, 8 * dist.get_world_size()))
+    return true, large_batch.Noise(*np.mean(found, axis=0))
 
 
 def test_two_batches_read_the_noise_that_every_samples_gradient_has():
@@ -80,7 +79,8 @@ def test_every_optimizer_learns(optimizer):
 
 
 def test_the_digits_are_dealt_into_training_and_test():
-    train, test = large_batch.digits(), large_batch.digits("test")
+    train = large_batch.digits()
+    test = large_batch.digits("test")
     assert train.x.shape == (1437, 64) and test.x.shape == (360, 64)
     assert train.x.min() >= 0 and train.x.max() <= 1 and set(test.y.tolist()) == set(range(10))
     with pytest.raises(ValueError, match="'train' or 'test'"):
