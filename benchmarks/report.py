@@ -26,6 +26,7 @@ NAMES = (
     "zero",
     "tensor_parallel",
     "long_context",
+    "large_batch",
     "checkpoint",
     "widget",
     "soak",

@@ -2,8 +2,8 @@
 
 ``rules`` is the theory: scaling rules and warm-up, the noise of a gradient, and the law that steps
 follow until the critical batch. ``run`` trains on real ranks, with real digits (``digits_run``),
-and reads the noise from the ranks' own gradients. ``layerwise_run`` has LARS and LAMB by hand.
-Chapter 12.
+and reads the noise from the ranks' own gradients. ``layerwise_run`` has LARS and LAMB by hand,
+``recorded`` a sweep over batches, rates and seeds, which the board shows. Chapter 12.
 """
 
 import lazy_loader
