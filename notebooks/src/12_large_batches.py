@@ -101,13 +101,11 @@ def five(batch, rate, factor=lambda share: 1.0):
 # %%
 small = lab.launch(five, 64, 0.2, ranks=2)[0]
 large = lab.launch(five, 1024, 0.2, ranks=2)[0]
-lab.curves(
-    measured={"batch 64": small, "batch 1024": large},
-    x="seed",
-    y="accuracy",
-    unit="share",
-    title="20 epochs of SGD, five seeds",
-)
+
+# %%
+both = {"batch 64": small, "batch 1024": large}
+title = "20 epochs of SGD, five seeds"
+lab.curves(measured=both, x="seed", y="accuracy", unit="share", title=title)
 
 # %%
 larger.score(sum(large.values()) / 5)
@@ -125,10 +123,8 @@ larger.score(sum(large.values()) / 5)
 # Linear scaling needs "hardly moved". From 64 samples and a rate of 0.2, the rate for 1,024 would be 3.2. What is the largest batch at which the rule still gives 90 %?
 
 # %%
-breaks = lab.guess(
-    "largest batch with 90 % under the linear rule",
-    choices=["128", "256", "512", "1024"],
-)
+tried = ["128", "256", "512", "1024"]
+breaks = lab.guess("largest batch with 90 % under the linear rule", choices=tried)
 
 
 # %%
@@ -144,15 +140,11 @@ def by_rule(rule, batches=(128, 256, 512, 1024)):
 # %%
 rules = {"× 1": "none", "× √k": "square root", "× k": "linear"}
 ruled = {name: lab.launch(by_rule, rule, ranks=2)[0] for name, rule in rules.items()}
-lab.curves(
-    measured=ruled,
-    x="batch (samples)",
-    y="accuracy",
-    unit="share",
-    title="Three rules for the rate",
-    log_x=True,
-    joined=True,
-)
+
+# %%
+axes = {"x": "batch (samples)", "y": "accuracy", "unit": "share"}
+title = "Three rules for the rate"
+lab.curves(measured=ruled, **axes, title=title, log_x=True, joined=True)
 
 # %%
 fine = [batch for batch, share in ruled["× k"].items() if share >= 0.9]
@@ -168,6 +160,8 @@ breaks.score(str(max(fine)))
 # %%
 weights = [torch.zeros(1, requires_grad=True)]
 optimizer = torch.optim.SGD(weights, lr=1.6)
+
+# %%
 rising = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / 6, 1.0, total_iters=5)
 falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=54)
 schedule = torch.optim.lr_scheduler.SequentialLR(
@@ -180,9 +174,10 @@ for step in range(60):
     rates[step] = schedule.get_last_lr()[0]
     optimizer.step()
     schedule.step()
-lab.curves(
-    predicted={"rate": rates}, x="step", y="learning rate", title="Warm-up, then cosine"
-)
+
+# %%
+axes = {"x": "step", "y": "learning rate"}
+lab.curves(predicted={"rate": rates}, **axes, title="Warm-up, then cosine")
 
 # %% [markdown]
 # This is computed, for the 60 steps of a batch of 512: a tenth of them rises. Does it bring back the trainings that the linear rule lost?
@@ -199,16 +194,14 @@ def up_and_down(share):
 # %%
 constant = lab.launch(five, 512, 1.6, ranks=2)[0]
 warmed = lab.launch(five, 512, 1.6, up_and_down, ranks=2)[0]
-lab.curves(
-    measured={"constant": constant, "warm-up and cosine": warmed},
-    x="seed",
-    y="accuracy",
-    unit="share",
-    title="Batch 512, rate 1.6",
-)
+
+# %%
+both = {"constant": constant, "warm-up and cosine": warmed}
+title = "Batch 512, rate 1.6"
+lab.curves(measured=both, x="seed", y="accuracy", unit="share", title=title)
 
 # %% [markdown]
-# It does: from hardly better than guessing to three images in four, as a rule. So the linear rule with warm-up holds for a larger batch than without. It doesn't hold for ever. Try 1,024 and 3.2 in the cell above.
+# It does: from hardly better than guessing to three images in four, as a rule. So the linear rule with warm-up holds for a larger batch than without. It doesn't hold for ever. Try 1,024 and 3.2 in the cell before the picture.
 #
 # <details><summary>Erratum 10.4.1: Adam's rate times 256, and a first step that does nothing</summary>
 #
@@ -298,14 +291,9 @@ def scale(noises):
 
 # %%
 windows = {step: scale(noises[step - 40 : step]) for step in range(40, len(noises))}
-lab.curves(
-    measured={"of 40 steps": windows},
-    x="step",
-    y="noise scale (samples)",
-    title="The noise scale while it trains",
-    marks={"of all steps": scale(noises)},
-    log_y=True,
-)
+lines = {"measured": {"of 40 steps": windows}, "marks": {"of all steps": scale(noises)}}
+title = "The noise scale while it trains"
+lab.curves(**lines, x="step", y="noise scale (samples)", title=title, log_y=True)
 
 # %%
 noisy.score(scale(noises))
@@ -368,15 +356,18 @@ fall.score(law.steps(4) / law.steps(8))
 # %%
 medians = {batch: recorded.best(batch).median for batch in recorded.batches()}
 fitted = large_batch.fit(list(medians), list(medians.values()))
-heard_law = fitted._replace(critical_batch=scale(noises))
+foretold = fitted._replace(critical_batch=scale(noises))
+
+# %%
+laws = {"fitted": fitted, "noise scale just heard": foretold}
+lines = {}
+for name, law in laws.items():
+    lines[name] = {batch: law.steps(batch) for batch in medians}
 
 # %%
 lab.curves(
     measured={"trainings": medians},
-    predicted={
-        "fitted": {batch: fitted.steps(batch) for batch in medians},
-        "noise scale just heard": {batch: heard_law.steps(batch) for batch in medians},
-    },
+    predicted=lines,
     x="batch (samples)",
     y="steps",
     title="Steps to the same loss",
@@ -388,14 +379,13 @@ lab.curves(
 
 # %%
 alone = [recorded.law(seed).critical_batch for seed in range(5)]
-lab.table(
-    [
-        {"critical batch": "fitted to 300 trainings", "samples": fitted.critical_batch},
-        {"critical batch": "lowest of single seeds", "samples": min(alone)},
-        {"critical batch": "highest of single seeds", "samples": max(alone)},
-        {"critical batch": "noise scale of one training", "samples": scale(noises)},
-    ]
-)
+samples = {
+    "fitted to 300 trainings": fitted.critical_batch,
+    "lowest of single seeds": min(alone),
+    "highest of single seeds": max(alone),
+    "noise scale of one training": scale(noises),
+}
+lab.bars(samples, title="The critical batch, in samples", badge="recorded / measured")
 
 # %% [markdown]
 # The law fits over nine doublings, and the one number from the gradients of *one* short training lands within a factor of two or three of the critical batch of 300. The paper promises no more. It does tell 20 from 2,000, and that is what you need before you rent cards.
@@ -411,11 +401,12 @@ lab.table(
 net = large_batch.classifier()
 data = large_batch.digits()
 cross_entropy(net(data.x), data.y).backward()
-ratios = {
-    name: (weight.norm() / weight.grad.norm()).item()
-    for name, weight in net.named_parameters()
-    if weight.dim() > 1
-}
+
+# %%
+ratios = {}
+for number in (0, 2, 4):
+    weight = net[number].weight
+    ratios[f"net[{number}]"] = (weight.norm() / weight.grad.norm()).item()
 lab.bars(ratios, title="Length of a layer over length of its gradient")
 
 # %% [markdown]
@@ -449,12 +440,13 @@ def another():
 mine = another()
 theirs = another()
 lars_step(mine, 0.5)
-pytorch_optimizer.LARS(
-    theirs.parameters(), 0.5, momentum=0.0, trust_coefficient=0.01
-).step()
+options = {"momentum": 0.0, "trust_coefficient": 0.01}
+pytorch_optimizer.LARS(theirs.parameters(), 0.5, **options).step()
 lab.difference(mine.state_dict(), theirs.state_dict())
 
 # %% [markdown]
+# ### LAMB
+#
 # **LAMB** (You et al. 2020) does the same to Adam: compute Adam's update, add the weight decay (a pull towards 0) to it, and stretch the sum to the length of the layer. `large_batch.LAMB` is that, in twenty lines; here is the core of its first step.
 
 
@@ -477,38 +469,33 @@ large_batch.LAMB(theirs.parameters(), 0.02, decay=0.1).step()
 lab.difference(mine.state_dict(), theirs.state_dict())
 
 # %% [markdown]
+# ### Which copes best?
+#
 # Which of five optimizers copes best with 20 epochs of batch 1,024, that is with 28 steps?
 
 # %%
-copes = lab.guess(
-    "best of five at batch 1,024",
-    choices=["sgd", "momentum", "adam", "lars", "lamb"],
-)
+names = ["sgd", "momentum", "adam", "lars", "lamb"]
+copes = lab.guess("best of five at batch 1,024", choices=names)
 
 # %%
 ended = {}
 for each in recorded.optimizers():
     ended.setdefault(str(each.batch), {})[each.optimizer] = each.mean
-lab.bars(
-    ended,
-    unit="share",
-    title="Accuracy by batch and optimizer, mean of five seeds",
-    badge="recorded",
-)
+
+# %%
+title = "Accuracy by batch and optimizer, mean of five seeds"
+lab.bars(ended, unit="share", title=title, badge="recorded")
 
 # %%
 last = ended["1024"]
 copes.score(max(last, key=last.get))
 
 # %%
-lab.table(
-    [
-        {"optimizer": each.optimizer, "rate": each.rate, "accuracy_share": each.mean}
-        | {"spread (points)": 100 * each.spread}
-        for each in recorded.optimizers()
-        if each.batch == 1024
-    ]
-)
+rows = []
+for each in recorded.optimizers()[-5:]:
+    row = {"optimizer": each.optimizer, "rate": each.rate, "accuracy_share": each.mean}
+    rows.append(row | {"spread (points)": 100 * each.spread})
+lab.table(rows)
 
 # %% [markdown]
 # Each optimizer has its own best rate of five or more here, with warm-up and cosine. At 32 samples they are all alike. At 1,024 LAMB and Adam lead, momentum alone gains most of what plain SGD lacks, and LARS, which has momentum too, stays behind it. The spread in the last column says which differences to believe.
@@ -636,15 +623,9 @@ def three_ways():
 
 # %%
 ways = lab.launch(three_ways, ranks=2)[0]
-lab.curves(
-    measured=ways,
-    x="messages in 20 epochs",
-    y="accuracy",
-    unit="share",
-    title="Accuracy against messages",
-    log_x=True,
-    joined=True,
-)
+axes = {"x": "messages in 20 epochs", "y": "accuracy", "unit": "share"}
+title = "Accuracy against messages"
+lab.curves(measured=ways, **axes, title=title, log_x=True, joined=True)
 
 # %%
 locally.score(ways["Local SGD"][460 // 8])
@@ -673,17 +654,16 @@ def gain(after, critical):
 
 # %%
 criticals = [2**power for power in range(6, 17)]
-lab.curves(
-    predicted={
-        "batch 1,024": {each: gain(kept, each) for each in criticals},
-        "batch 4,096": {each: gain(grown, each) for each in criticals},
-    },
-    x="critical batch (sequences)",
-    y="times as fast as 128 cards",
-    title="512 cards for 128",
-    log_x=True,
-    marks={"four times the cards": 4.0},
-)
+lines = {
+    "batch 1,024": {each: gain(kept, each) for each in criticals},
+    "batch 4,096": {each: gain(grown, each) for each in criticals},
+}
+
+# %%
+axes = {"x": "critical batch (sequences)", "y": "times as fast as 128 cards"}
+marks = {"four times the cards": 4.0}
+title = "512 cards for 128"
+lab.curves(predicted=lines, **axes, title=title, marks=marks, log_x=True)
 
 # %% [markdown]
 # The batch that stays gains the same everywhere: less than four, because each card has less work behind which its messages could hide. The larger batch gains nearly four times where the critical batch is far above it, and next to nothing where it lies below. The lines cross at a critical batch of some 7,000 sequences, 14 million tokens. So listen to your gradients before you decide, and listen again later, since the noise grows.
