@@ -388,7 +388,7 @@ samples = {
 lab.bars(samples, title="The critical batch, in samples", badge="recorded / measured")
 
 # %% [markdown]
-# The law fits over nine doublings, and the one number from the gradients of *one* short training lands within a factor of two or three of the critical batch of 300. The paper promises no more. It does tell 20 from 2,000, and that is what you need before you rent cards.
+# The law fits over nine doublings, and the one number from the gradients of *one* short training lands near the critical batch of 300. Don't count on more than a factor of two: the picture before showed how far the noise scale moves while it trains, so another average gives another number. The paper promises no more either. But it does tell 20 from 2,000, and that is what you need before you rent cards.
 #
 # Go back to the board, and you see the other half of the story: the best rate grows with the batch at first, and stops growing where the noise no longer limits it.
 
@@ -545,7 +545,7 @@ def distributed_adam():
 lab.launch(distributed_adam, ranks=2)
 
 # %% [markdown]
-# The same weights, and each rank keeps the state of its own tensors. LARS and LAMB need one thing more when weights are parted *within* a layer, as ZeRO 1 and FSDP do: the length of the whole layer.
+# The same weights, and each rank keeps the state of its own tensors only. torch deals out whole tensors: one rank has the largest, the other one the five that are left. DeepSpeed's ZeRO and FSDP cut *within* a layer. Then LARS and LAMB need one thing more: the length of the whole layer.
 #
 # ## Exercise 3. LARS where each rank has a part
 #
@@ -678,7 +678,7 @@ planner.card(kept, grown)
 #
 # - With k times the batch and everything else the same, a training makes k times fewer steps, and learns less.
 # - Linear scaling makes up for it while weights hardly move in k steps. Warm-up and a cosine carry it further, not for ever. For Adam the rule is the square root.
-# - Ranks can read the noise of their gradients from one number more in the message. Its scale predicts the critical batch within a small factor; beyond that, more cards buy few steps.
+# - Ranks can read the noise of their gradients from one number more in the message. Its scale predicts the critical batch within a factor of two or so; beyond that, more cards buy few steps.
 # - LARS and LAMB give each layer a step in proportion to its length. Distributed Adam is ZeRO 1.
 # - Local SGD sends as little as a larger batch and keeps its steps, as long as data are alike.
 #
