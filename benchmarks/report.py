@@ -28,6 +28,7 @@ NAMES = (
     "long_context",
     "experts",
     "mesh",
+    "large_batch",
     "checkpoint",
     "widget",
     "soak",

@@ -452,7 +452,7 @@ same_start = {"train.py": traps["batch size 8 on four ranks"]}
 beside_one(same_start | {"cured.py": way(4, "8", {}, cured)}, "updates")
 
 # %% [markdown]
-# It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12, to come).
+# It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12).
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule

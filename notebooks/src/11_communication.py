@@ -690,7 +690,7 @@ check.experiment(my_experiment)
 # - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
 # - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
 #
-# **Next:** [checkpoint and recover](13_checkpoint_and_recover.ipynb), for when one of these cards dies.
+# **Next:** [large batches](12_large_batches.ipynb), and how large a batch the training bears.
 #
 # *Sections 8.9.2, 10.4.3, 10.7.3, 19.1.3, 19.2.2 (compression), 19.8.2 and S10 of the source material.*
 

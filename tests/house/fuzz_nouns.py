@@ -13,6 +13,8 @@ from labkit.data_parallel import step as data_parallel_step
 from labkit.devices import rung
 from labkit.experts import layer as experts_layer
 from labkit.experts import routing
+from labkit.large_batch import rules as large_rules
+from labkit.large_batch import run as large_run
 from labkit.launching import run
 from labkit.launching.verdicts import outcome
 from labkit.long_context import attention
@@ -196,6 +198,9 @@ def nouns() -> dict[type, list]:
         simulation.Cost: [simulation.Cost(), simulation.Cost(forward_us=0.0, message_us=9.0)],
         network.Link: LINKS,
         buckets.Layer: LAYERS,
+        large_rules.Critical: [large_rules.Critical(85.0, 22.0), large_rules.Critical(1.0, 0.0)],
+        large_rules.Noise: [large_rules.Noise(18.0, 1.4), large_rules.Noise(0.0, 0.0)],
+        large_run.Training: [large_run.Training(most_steps=5)],
         moments.Unit: UNITS,
         moments.Gradient: [*UNITS[1].gradients],
         network.Network: [

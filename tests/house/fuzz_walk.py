@@ -51,6 +51,10 @@ REASONS = {
         "debugging.broken_run.places",
     ),
     LIVE: (
+        "large_batch.digits_run",
+        "large_batch.layerwise_run",
+        "large_batch.run.train",
+        "large_batch.run.average_gradients",
         "sharding.engines",
         "sharding.deepspeed_engines",
         "measure.memory",

@@ -1,0 +1,698 @@
+# ---
+# jupyter:
+#   labkit:
+#     sections: ["10.4.1", "10.4.2"]
+#     needs: ["chapters 03 and 06"]
+#     minutes: 60
+# ---
+
+# %% [markdown]
+# # Large batches
+#
+# *About an hour. You need chapters 03 and 06. No GPU is needed.*
+#
+# Our model of 7 billion parameters trains on 128 cards, and we are given 512. Each card keeps its work, so the batch is four times as large; a step takes 3.7 seconds as before, says the planner, and we see four times as many tokens a second. The bill is four times as high, too. Is the model done in a quarter of the time?
+#
+# Not by itself. In the small trainings below, four times the batch, 128 samples for 32, saved a third of the steps. So four times the cards made it one and a half times as fast, and most of what the new cards did was for nothing. What decides that, and can we know before we pay?
+
+# %%
+import math
+
+import pytorch_optimizer
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+import labkit as lab
+from labkit import large_batch, planner, widgets
+from labkit.large_batch import check, recorded
+
+lab.begin("en", deadline_s=60)
+widgets.large_batch(batch=64)
+
+# %% [markdown]
+# Each dot in the upper picture is a training that was recorded: how many steps it took, at a learning rate. Those that were given up lie at the top. Move the batch from 2 to 1,024. Which way does the best rate move, and from which batch on do the steps hardly fall any more?
+#
+# **When you are done** you can choose a learning rate for a larger batch, read from the gradients how large a batch is worth its cards, and write LARS and LAMB.
+
+# %% [markdown]
+# ## By hand: 64 samples, then 1,024
+#
+# The data are real: 1,437 handwritten digits to train on and 360 to test, and a classifier of 26 thousand weights. Two ranks train it together, each on half of every batch. First, the gradients of all ranks are averaged, in one message:
+
+
+# %%
+def average(tensors):
+    message = parameters_to_vector(tensors)
+    dist.all_reduce(message)
+    vector_to_parameters(message / dist.get_world_size(), tensors)
+
+
+# %% [markdown]
+# Every rank shuffles alike and takes its share of each batch. (The last batch of an epoch is smaller.)
+
+
+# %%
+def deal(batch, epochs=20):
+    for _ in range(epochs):
+        for samples in torch.randperm(1437).split(batch):
+            yield samples[dist.get_rank() :: dist.get_world_size()]
+
+
+def accuracy(net):
+    test = large_batch.digits("test")
+    return (net(test.x).argmax(dim=1) == test.y).float().mean().item()
+
+
+# %% [markdown]
+# And this is all of the training, plain SGD. The seed decides about the weights at the start and the order of the samples:
+
+
+# %%
+def train(batch, rate, seed, factor=lambda share: 1.0):
+    net = large_batch.classifier(seed)
+    data = large_batch.digits()
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    num_steps = 20 * math.ceil(1437 / batch)
+    for step, mine in enumerate(deal(batch)):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * factor(step / num_steps)
+        optimizer.zero_grad()
+        cross_entropy(net(data.x[mine]), data.y[mine]).backward()
+        average([weight.grad for weight in net.parameters()])
+        optimizer.step()
+    return accuracy(net)
+
+
+# %% [markdown]
+# With a batch of 64 and a rate of 0.2 some 95 % of the test images come out right. Now take a batch of 1,024, and change nothing else: the same rate, the same 20 epochs. How many are right?
+
+# %%
+larger = lab.guess("accuracy with a batch of 1,024, the same rate", between=(0, 1))
+
+
+# %%
+def five(batch, rate, factor=lambda share: 1.0):
+    """Seed -> accuracy."""
+    return {seed: train(batch, rate, seed, factor) for seed in range(5)}
+
+
+# %%
+small = lab.launch(five, 64, 0.2, ranks=2)[0]
+large = lab.launch(five, 1024, 0.2, ranks=2)[0]
+
+# %%
+both = {"batch 64": small, "batch 1024": large}
+title = "20 epochs of SGD, five seeds"
+lab.curves(measured=both, x="seed", y="accuracy", unit="share", title=title)
+
+# %%
+larger.score(sum(large.values()) / 5)
+
+# %% [markdown]
+# Each dot is a training of its own. Look at how far the dots of one batch lie apart: that is chance, and a difference smaller than this spread means nothing. Between the two batches it is far larger. And yet the larger batch saw every image as often. What did it lack?
+#
+# It lacked steps. An epoch of 1,437 images has 23 batches of 64 and only two of 1,024. A step along a better gradient is still one step of the same length.
+
+# %% [markdown] sections="10.4.1"
+# ## A longer step
+#
+# Why not make the step as much longer? Think of four small steps in a row. As long as the weights have hardly moved, the four gradients are nearly those of one place, so the four steps add up to one step along their mean, four times as long. That is [linear scaling](GLOSSARY.md#linear-scaling): with k times the batch, k times the learning rate (Goyal et al. 2017). The other rule in use is the square root of k. It keeps the noise of a step, and is also what theory finds for Adam (Malladi et al. 2022).
+#
+# Linear scaling needs "hardly moved". From 64 samples and a rate of 0.2, the rate for 1,024 would be 3.2. What is the largest batch at which the rule still gives 90 %?
+
+# %%
+tried = ["128", "256", "512", "1024"]
+breaks = lab.guess("largest batch with 90 % under the linear rule", choices=tried)
+
+
+# %%
+def by_rule(rule, batches=(128, 256, 512, 1024)):
+    """Batch -> mean accuracy of two seeds."""
+    means = {}
+    for batch in batches:
+        rate = large_batch.scaled_rate(0.2, 64, batch, rule)
+        means[batch] = sum(train(batch, rate, seed) for seed in range(2)) / 2
+    return means
+
+
+# %%
+rules = {"× 1": "none", "× √k": "square root", "× k": "linear"}
+ruled = {name: lab.launch(by_rule, rule, ranks=2)[0] for name, rule in rules.items()}
+
+# %%
+axes = {"x": "batch (samples)", "y": "accuracy", "unit": "share"}
+title = "Three rules for the rate"
+lab.curves(measured=ruled, **axes, title=title, log_x=True, joined=True)
+
+# %%
+fine = [batch for batch, share in ruled["× k"].items() if share >= 0.9]
+breaks.score(str(max(fine)))
+
+# %% [markdown]
+# Up to 256 the linear rule is as good as any. Then it falls off a cliff: at a rate of 1.6 the first steps throw the weights so far away that they never come back. The square root is never a disaster here.
+#
+# ### Warm-up and cosine
+#
+# It is the *first* steps that do the harm, since gradients are long and turn quickly at the start. So begin with a small rate and raise it in a line: a [warm-up](GLOSSARY.md#warm-up). At the end small steps help, because with a long step the weights only jump about around the minimum. A cosine down to nothing does that (Loshchilov and Hutter 2017). In torch you chain two schedulers:
+
+# %%
+weights = [torch.zeros(1, requires_grad=True)]
+optimizer = torch.optim.SGD(weights, lr=1.6)
+
+# %%
+rising = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / 6, 1.0, total_iters=5)
+falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=54)
+schedule = torch.optim.lr_scheduler.SequentialLR(
+    optimizer, [rising, falling], milestones=[5]
+)
+
+# %%
+rates = {}
+for step in range(60):
+    rates[step] = schedule.get_last_lr()[0]
+    optimizer.step()
+    schedule.step()
+
+# %%
+axes = {"x": "step", "y": "learning rate"}
+lab.curves(predicted={"rate": rates}, **axes, title="Warm-up, then cosine")
+
+# %% [markdown]
+# This is computed, for the 60 steps of a batch of 512: a tenth of them rises. Does it bring back the trainings that the linear rule lost?
+
+
+# %%
+def up_and_down(share):
+    """What the rate is multiplied by, when this share of the steps is done."""
+    if share < 0.1:
+        return share / 0.1 + 1 / 6
+    return 0.5 * (1 + math.cos(math.pi * (share - 0.1) / 0.9))
+
+
+# %%
+constant = lab.launch(five, 512, 1.6, ranks=2)[0]
+warmed = lab.launch(five, 512, 1.6, up_and_down, ranks=2)[0]
+
+# %%
+both = {"constant": constant, "warm-up and cosine": warmed}
+title = "Batch 512, rate 1.6"
+lab.curves(measured=both, x="seed", y="accuracy", unit="share", title=title)
+
+# %% [markdown]
+# It does: from hardly better than guessing to three images in four, as a rule. So the linear rule with warm-up holds for a larger batch than without. It doesn't hold for ever. Try 1,024 and 3.2 in the cell before the picture.
+#
+# <details><summary>Erratum 10.4.1: Adam's rate times 256, and a first step that does nothing</summary>
+#
+# The textbook scales the rate of *Adam* linearly, from 1e-4 for 32 samples to 0.0256 for 8,192. But the linear rule was found for SGD. Adam divides by the gradient's own size, so a better gradient doesn't make its step longer in the same way; its rule is the square root, which gives 0.0016. Run it: `[(each.batch, each.rate) for each in recorded.optimizers() if each.optimizer == "adam"]` has Adam's best rate in our trainings. From 32 to 1,024 samples it is 0.03 throughout, not 32 times as much.
+#
+# Its warm-up multiplies by `last_epoch / warmup_steps`, which is 0 in the first step, so the first batch is computed for nothing: `[step / 1000 for step in range(3)]`. Count from 1. And `total_steps` in its loop is defined nowhere.
+#
+# </details>
+
+# %% [markdown] sections="10.4.1"
+# ## Exercise 1. A batch that grows
+#
+# Large trainings often begin with a small batch and enlarge it on the way. Then a schedule that counts steps is wrong, because a step is no fixed amount of work any more. Write one that counts samples. `seen` is how many samples were seen before this step, `batch` how many it has itself; `base_rate` is right for `base_batch`, and the linear rule holds. The warm-up rises with the samples that are seen at the *end* of the step, and is over once `warmup` of them were. A step that begins there or later follows a cosine, down to nothing at `total`.
+
+
+# %%
+def my_rate(seen, batch, base_batch, base_rate, warmup, total):
+    """The learning rate of this step."""
+    ### BEGIN SOLUTION
+    whole = base_rate * batch / base_batch
+    if seen < warmup:
+        return whole * min(1, (seen + batch) / warmup)
+    share = (seen - warmup) / (total - warmup)
+    return whole * 0.5 * (1 + math.cos(math.pi * share))
+    ### END SOLUTION
+
+
+# %%
+check.growing_batch(my_rate)
+
+# %%
+check.hint("growing_batch")
+
+# %% [markdown]
+# ## How noisy is a gradient?
+#
+# Why do longer steps stop helping? A larger batch only makes the gradient *better*: nearer to that of all the data. Call the true gradient G. The gradient of one sample lies around it with a variance, summed over all weights, of $V$. The mean of B samples has $V/B$, so its squared length is, on average,
+#
+# $$|g_B|^2 = |G|^2 + V/B$$
+#
+# While $V/B$ is the larger part, more samples help. Once it is small, the gradient is as good as exact, and more samples buy nothing. The two parts are equal at $B = V/|G|^2$, which is called the [gradient noise scale](GLOSSARY.md#gradient-noise-scale) (McCandlish et al. 2018).
+#
+# Nobody has the gradient of all the data. But data-parallel ranks have something nearly as good: gradients of *two* batch sizes, their own and the mean. Two lengths, two unknowns. All it costs is one number more in the message:
+
+
+# %%
+def average_and_listen(net):
+    gradients = [weight.grad for weight in net.parameters()]
+    mine = parameters_to_vector(gradients)
+    message = torch.cat([mine, mine.square().sum()[None]])
+    dist.all_reduce(message)
+    message /= dist.get_world_size()
+    vector_to_parameters(message[:-1], gradients)
+    return message[-1].item(), message[:-1].square().sum().item()
+
+
+# %%
+def listen(rate=0.4, seed=0):
+    net = large_batch.classifier(seed)
+    data = large_batch.digits()
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    heard = []
+    for mine in deal(32, epochs=4):
+        optimizer.zero_grad()
+        cross_entropy(net(data.x[mine]), data.y[mine]).backward()
+        heard.append(average_and_listen(net))
+        optimizer.step()
+    return heard
+
+
+# %% [markdown]
+# A batch of 32 on two ranks, four epochs: each step has a squared length of 16 samples and one of 32. What noise scale will come out, in samples?
+
+# %%
+noisy = lab.guess("gradient noise scale of the digits, in samples", between=(0, 1000))
+
+# %%
+heard = lab.launch(listen, ranks=2)[0]
+noises = [large_batch.noise(small, large, 16, 32) for small, large in heard]
+
+
+# %%
+def scale(noises):
+    """Mean variance over mean square."""
+    return sum(each.variance for each in noises) / sum(each.square for each in noises)
+
+
+# %%
+windows = {step: scale(noises[step - 40 : step]) for step in range(40, len(noises))}
+lines = {"measured": {"of 40 steps": windows}, "marks": {"of all steps": scale(noises)}}
+title = "The noise scale while it trains"
+lab.curves(**lines, x="step", y="noise scale (samples)", title=title, log_y=True)
+
+# %%
+noisy.score(scale(noises))
+
+# %% [markdown]
+# Look at where it goes: it falls at first, and then it rises as the training goes on. At the random weights of the start no two samples agree. Soon all of them pull the same way. Later most are right already and the others disagree, so G shrinks while the noise stays. That is why large trainings let the batch grow. It also means that "the" noise scale is an average, and that early steps, whose gradients are long, weigh most in ours.
+#
+# One step alone tells nothing: its two estimates are right on average only, and $|G|^2$ even comes out negative at times. So average both, and divide last.
+
+# %% [markdown]
+# ## Exercise 2. Ranks with unlike shares
+#
+# The last batch of an epoch, or a machine of unlike cards, gives each rank another number of samples. Write the listening for that. `gradient`, flat, is the mean over this rank's own `num_samples`; leave in it the mean over all samples, and return (variance, square). One collective, and at most four floats more than the gradient. What does the mean of the ranks' squared lengths contain, if their batches differ?
+
+
+# %%
+def my_noise(gradient, num_samples):
+    """The variance V of a sample's gradient, and the square |G|² of the true one."""
+    ### BEGIN SOLUTION
+    square = gradient.square().sum()
+    extra = [torch.as_tensor(float(num_samples)), square, torch.tensor(1 / num_samples)]
+    message = torch.cat([num_samples * gradient, torch.stack(extra)])
+    dist.all_reduce(message)
+    total, small, inverse = message[-3:]
+    gradient.copy_(message[:-3] / total)
+    large = gradient.square().sum()
+    ranks = dist.get_world_size()
+    variance = (small / ranks - large) / (inverse / ranks - 1 / total)
+    return variance.item(), (large - variance / total).item()
+    ### END SOLUTION
+
+
+# %%
+check.noise_scale(my_noise)
+
+# %%
+check.hint("noise_scale")
+
+# %% [markdown]
+# ## The critical batch, predicted and measured
+#
+# What does the noise scale say about steps? If the best step shortens with noise as above, the number of steps follows a simple law:
+#
+# $$S = S_\text{min}\left(1 + \frac{B_\text{crit}}{B}\right)$$
+#
+# With a tiny batch, twice the batch means half the steps: all cards pay. With a huge one S stays at $S_\text{min}$: no card pays. In between lies the [critical batch](GLOSSARY.md#critical-batch), which needs twice the fewest steps and twice the fewest samples. The paper's claim is that the noise scale predicts it, roughly.
+#
+# Take a batch of four times the critical one. By what factor do the steps fall if you double it?
+
+# %%
+fall = lab.guess("steps at 4 critical batches over steps at 8", between=(1, 2))
+
+# %%
+law = large_batch.rules.Critical(fewest_steps=1, critical_batch=1)
+fall.score(law.steps(4) / law.steps(8))
+
+# %% [markdown]
+# Now hold it against trainings. These were recorded, since there are 300 of them: ten batches, six rates, five seeds, each until the loss of the whole training set is below 0.15. A dot is the median of five at the best rate of its batch.
+
+# %%
+medians = {batch: recorded.best(batch).median for batch in recorded.batches()}
+fitted = large_batch.fit(list(medians), list(medians.values()))
+foretold = fitted._replace(critical_batch=scale(noises))
+
+# %%
+laws = {"fitted": fitted, "noise scale just heard": foretold}
+lines = {}
+for name, law in laws.items():
+    lines[name] = {batch: law.steps(batch) for batch in medians}
+
+# %%
+lab.curves(
+    measured={"trainings": medians},
+    predicted=lines,
+    x="batch (samples)",
+    y="steps",
+    title="Steps to the same loss",
+    badge="recorded / predicted",
+    log_x=True,
+    log_y=True,
+    at={"critical batch": fitted.critical_batch},
+)
+
+# %%
+alone = [recorded.law(seed).critical_batch for seed in range(5)]
+samples = {
+    "fitted to 300 trainings": fitted.critical_batch,
+    "lowest of single seeds": min(alone),
+    "highest of single seeds": max(alone),
+    "noise scale of one training": scale(noises),
+}
+lab.bars(samples, title="The critical batch, in samples", badge="recorded / measured")
+
+# %% [markdown]
+# The law fits over nine doublings, and the one number from the gradients of *one* short training lands near the critical batch of 300. Don't count on more than a factor of two: the picture before showed how far the noise scale moves while it trains, so another average gives another number. The paper promises no more either. But it does tell 20 from 2,000, and that is what you need before you rent cards.
+#
+# Go back to the board, and you see the other half of the story: the best rate grows with the batch at first, and stops growing where the noise no longer limits it.
+
+# %% [markdown] sections="10.4.2"
+# ## LARS and LAMB: a step for each layer
+#
+# At 1,024 the linear rule failed because some layer was thrown too far. One rate serves all layers. Is that fair? Compare each layer's length with that of its gradient, in the first step:
+
+# %%
+net = large_batch.classifier()
+data = large_batch.digits()
+cross_entropy(net(data.x), data.y).backward()
+
+# %%
+ratios = {}
+for number in (0, 2, 4):
+    weight = net[number].weight
+    ratios[f"net[{number}]"] = (weight.norm() / weight.grad.norm()).item()
+lab.bars(ratios, title="Length of a layer over length of its gradient")
+
+# %% [markdown]
+# The layers differ several times. A rate at which the first layer moves by a tenth of its length throws the last one much farther. **LARS** ([layer-wise rates](GLOSSARY.md#lars), You et al. 2017) multiplies each layer's step by this *trust ratio*, so every layer moves by the same share of its own length. By hand, without momentum and decay:
+
+
+# %%
+@torch.no_grad()
+def lars_step(net, rate, trust=0.01):
+    for weight in net.parameters():
+        step = rate * weight.grad
+        if weight.dim() > 1:  # biases move as in SGD
+            step *= trust * weight.norm() / weight.grad.norm()
+        weight -= step
+
+
+# %% [markdown]
+# And by a library. torch has neither LARS nor LAMB; `pytorch_optimizer` has both:
+
+
+# %%
+def another():
+    """The same net, with the same gradients."""
+    net = large_batch.classifier()
+    data = large_batch.digits()
+    cross_entropy(net(data.x), data.y).backward()
+    return net
+
+
+# %%
+mine = another()
+theirs = another()
+lars_step(mine, 0.5)
+options = {"momentum": 0.0, "trust_coefficient": 0.01}
+pytorch_optimizer.LARS(theirs.parameters(), 0.5, **options).step()
+lab.difference(mine.state_dict(), theirs.state_dict())
+
+# %% [markdown]
+# ### LAMB
+#
+# **LAMB** (You et al. 2020) does the same to Adam: compute Adam's update, add the weight decay (a pull towards 0) to it, and stretch the sum to the length of the layer. `large_batch.LAMB` is that, in twenty lines; here is the core of its first step.
+
+
+# %%
+@torch.no_grad()
+def first_lamb_step(net, rate, decay=0.1, eps=1e-6):
+    for weight in net.parameters():
+        update = weight.grad / (weight.grad.abs() + eps)  # Adam's first one
+        update = update + decay * weight
+        if weight.dim() > 1:
+            update *= weight.norm() / update.norm()
+        weight -= rate * update
+
+
+# %%
+mine = another()
+theirs = another()
+first_lamb_step(mine, 0.02)
+large_batch.LAMB(theirs.parameters(), 0.02, decay=0.1).step()
+lab.difference(mine.state_dict(), theirs.state_dict())
+
+# %% [markdown]
+# ### Which copes best?
+#
+# Which of five optimizers copes best with 20 epochs of batch 1,024, that is with 28 steps?
+
+# %%
+names = ["sgd", "momentum", "adam", "lars", "lamb"]
+copes = lab.guess("best of five at batch 1,024", choices=names)
+
+# %%
+ended = {}
+for each in recorded.optimizers():
+    ended.setdefault(str(each.batch), {})[each.optimizer] = each.mean
+
+# %%
+title = "Accuracy by batch and optimizer, mean of five seeds"
+lab.bars(ended, unit="share", title=title, badge="recorded")
+
+# %%
+last = ended["1024"]
+copes.score(max(last, key=last.get))
+
+# %%
+rows = []
+for each in recorded.optimizers()[-5:]:
+    row = {"optimizer": each.optimizer, "rate": each.rate, "accuracy_share": each.mean}
+    rows.append(row | {"spread (points)": 100 * each.spread})
+lab.table(rows)
+
+# %% [markdown]
+# Each optimizer has its own best rate of five or more here, with warm-up and cosine. At 32 samples they are all alike. At 1,024 LAMB and Adam lead, momentum alone gains most of what plain SGD lacks, and LARS, which has momentum too, stays behind it. The spread in the last column says which differences to believe.
+#
+# What a toy doesn't show: LAMB was made for BERT with batches of 32 thousand sequences ("Training BERT in 76 minutes" is part of the paper's title), and Goyal's 8,192 images are 0.6 % of ImageNet. Our 1,024 are 71 % of all the data. So we mostly see too few steps, and the order of the leaders here says little about a deep network.
+#
+# <details><summary>Erratum 10.4.2: LAMB's decay in the gradient, and a norm that waits for the CPU</summary>
+#
+# The textbook's LAMB adds the weight decay to the gradient, before Adam's means. Then it is divided by the root of the squares like everything else, so it hardly depends on the decay any more; this is what AdamW was made to mend. In the paper (algorithm 2) the decay is added to the *update*, before its length is taken. Run it: the next cell makes one step both ways.
+#
+# Its trust ratio has no bounds, while the paper passes the layer's length through a function φ that may clip it; and `.item()` on both norms makes the CPU wait for the GPU twice a layer. That it clips gradients parameter by parameter (`clip_grad_norm_(p, ...)`) changes the direction of the whole gradient.
+#
+# </details>
+
+# %%
+mine = another()
+theirs = another()
+for weight in theirs.parameters():
+    weight.grad += 0.1 * weight.detach()  # the textbook's decay
+first_lamb_step(mine, 0.02)
+first_lamb_step(theirs, 0.02, decay=0.0)
+lab.difference(mine.state_dict(), theirs.state_dict())
+
+# %% [markdown] sections="10.4.2"
+# ### Distributed Adam
+#
+# With data parallelism every rank has the same mean gradient, so every rank makes the same update: nothing about SGD, Adam or LAMB changes. What people call *distributed Adam* is a matter of memory: each rank keeps the two means for a part of the weights only, updates that part, and sends it to the others. That is ZeRO 1 of chapter 06. In torch it wraps any optimizer:
+
+
+# %%
+def distributed_adam():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    nets = another(), another()
+    whole = torch.optim.Adam(nets[0].parameters(), lr=0.01)
+    parted = ZeroRedundancyOptimizer(nets[1].parameters(), torch.optim.Adam, lr=0.01)
+    whole.step()
+    parted.step()
+    return {
+        "difference": lab.difference(nets[0].state_dict(), nets[1].state_dict()),
+        "tensors with state, Adam": len(whole.state),
+        "tensors with state, ZeRO 1": len(parted.optim.state),
+    }
+
+
+# %%
+lab.launch(distributed_adam, ranks=2)
+
+# %% [markdown]
+# The same weights, and each rank keeps the state of its own tensors only. torch deals out whole tensors: one rank has the largest, the other one the five that are left. DeepSpeed's ZeRO and FSDP cut *within* a layer. Then LARS and LAMB need one thing more: the length of the whole layer.
+#
+# ## Exercise 3. LARS where each rank has a part
+#
+# Each rank holds a part of every layer, flat and perhaps empty, with the same part of the averaged gradient. Do one update of LARS in place. A layer whose whole length, or whose gradient's, is 0 moves as in SGD. One collective is enough for all layers: which numbers of the parts may be added up?
+
+
+# %%
+def my_lars(weights, gradients, rate, trust):
+    """Updates this rank's parts, a list with an entry per layer."""
+    ### BEGIN SOLUTION
+    squares = torch.stack([each.square().sum() for each in weights + gradients])
+    dist.all_reduce(squares)
+    lengths, slopes = squares.sqrt().chunk(2)
+    for at, weight in enumerate(weights):
+        both = lengths[at] > 0 and slopes[at] > 0
+        scale = trust * lengths[at] / slopes[at] if both else 1.0
+        weight -= rate * scale * gradients[at]
+    ### END SOLUTION
+
+
+# %%
+check.lars_on_shards(my_lars)
+
+# %%
+check.hint("lars_on_shards")
+
+# %% [markdown]
+# ## Fewer messages: a larger batch, or Local SGD?
+#
+# A larger batch has another merit, even beyond the critical one: for the same samples it sends fewer messages. Chapter 03 had a second way to send fewer. In [Local SGD](GLOSSARY.md#local-sgd) each rank makes H steps alone, then the *weights* are averaged; [DiLoCo](GLOSSARY.md#diloco) gives the averaged way to an outer optimizer with momentum. So both of these send once in 64 H samples:
+#
+# - one step of a batch of 64 H, at H times the rate;
+# - H local steps of a batch of 64, and one average.
+
+
+# %%
+def train_locally(every, rate, seed, outer_rate=1.0, momentum=0.0):
+    net = large_batch.classifier(seed)
+    data = large_batch.digits()
+    inner = torch.optim.SGD(net.parameters(), lr=rate)
+    old = parameters_to_vector(net.parameters()).detach()
+    outer = torch.optim.SGD([old], outer_rate, momentum, nesterov=momentum > 0)
+    for step, mine in enumerate(deal(64), start=1):
+        inner.zero_grad()
+        cross_entropy(net(data.x[mine]), data.y[mine]).backward()
+        inner.step()
+        if step % every == 0:
+            way = old - parameters_to_vector(net.parameters()).detach()
+            average([way])
+            old.grad = way
+            outer.step()
+            vector_to_parameters(old.clone(), net.parameters())
+    return accuracy(net)
+
+
+# %% [markdown]
+# At H = 8 the batch would be 512 at a rate of 1.6, which fell off the cliff. What will Local SGD reach with just as few messages?
+
+# %%
+locally = lab.guess("accuracy of Local SGD, an average every 8 steps", between=(0, 1))
+
+
+# %%
+def three_ways():
+    """Way -> messages of 20 epochs -> accuracy."""
+    together = {460: train(64, 0.2, 0)}
+    found = {"larger batch": together, "Local SGD": {}, "DiLoCo": {}}
+    for every in (4, 8):
+        messages = 460 // every
+        together[messages] = train(64 * every, 0.2 * every, 0)
+        found["Local SGD"][messages] = train_locally(every, 0.2, 0)
+        found["DiLoCo"][messages] = train_locally(every, 0.2, 0, 0.7, 0.6)
+    return found
+
+
+# %%
+ways = lab.launch(three_ways, ranks=2)[0]
+axes = {"x": "messages in 20 epochs", "y": "accuracy", "unit": "share"}
+title = "Accuracy against messages"
+lab.curves(measured=ways, **axes, title=title, log_x=True, joined=True)
+
+# %%
+locally.score(ways["Local SGD"][460 // 8])
+
+# %% [markdown]
+# Every message has the same size, so the axis counts bytes as well. Read it from the right. With a quarter of the messages nobody loses much. With an eighth the larger batch has fallen off its cliff (with warm-up it would reach three images in four), while Local SGD and DiLoCo go on making small steps: their two copies never get far apart, because both ranks see the same kind of data. (One seed each; the spread of five stood in our first picture.) With unlike data that ends, as chapter 03 showed. And a larger batch needs no second copy of the weights and no new question about what H should be.
+
+# %% [markdown]
+# ## When is it worth it?
+#
+# Back to 128 cards and our 7 B model. We may give 512 cards the batch of 1,024 sequences that we have, so each card has less to do, or a batch of 4,096. The planner knows the time of a step, and the law the number of steps:
+
+# %%
+before = planner.Plan(model="LLaMA 7B", gpus=128, zero=1, batch=1024)
+kept = before.but(gpus=512)
+grown = before.but(gpus=512, batch=4096)
+
+
+# %%
+def gain(after, critical):
+    """How much sooner the training is done than before, at this critical batch."""
+    steps = large_batch.rules.Critical(fewest_steps=1, critical_batch=critical).steps
+    now = steps(after.batch) * after.time().step_us
+    return steps(before.batch) * before.time().step_us / now
+
+
+# %%
+criticals = [2**power for power in range(6, 17)]
+lines = {
+    "batch 1,024": {each: gain(kept, each) for each in criticals},
+    "batch 4,096": {each: gain(grown, each) for each in criticals},
+}
+
+# %%
+axes = {"x": "critical batch (sequences)", "y": "times as fast as 128 cards"}
+marks = {"four times the cards": 4.0}
+title = "512 cards for 128"
+lab.curves(predicted=lines, **axes, title=title, marks=marks, log_x=True)
+
+# %% [markdown]
+# The batch that stays gains the same everywhere: less than four, because each card has less work behind which its messages could hide. The larger batch gains nearly four times where the critical batch is far above it, and next to nothing where it lies below. The lines cross at a critical batch of some 7,000 sequences, 14 million tokens. So listen to your gradients before you decide, and listen again later, since the noise grows.
+#
+# On the card itself nothing warns you: per token the larger batch always looks better.
+
+# %%
+planner.card(kept, grown)
+
+# %% [markdown]
+# ## Summary
+#
+# - With k times the batch and everything else the same, a training makes k times fewer steps, and learns less.
+# - Linear scaling makes up for it while weights hardly move in k steps. Warm-up and a cosine carry it further, not for ever. For Adam the rule is the square root.
+# - Ranks can read the noise of their gradients from one number more in the message. Its scale predicts the critical batch within a factor of two or so; beyond that, more cards buy few steps.
+# - LARS and LAMB give each layer a step in proportion to its length. Distributed Adam is ZeRO 1.
+# - Local SGD sends as little as a larger batch and keeps its steps, as long as data are alike.
+#
+# **Words learned**: [linear scaling](GLOSSARY.md#linear-scaling), [warm-up](GLOSSARY.md#warm-up), [gradient noise scale](GLOSSARY.md#gradient-noise-scale), [critical batch](GLOSSARY.md#critical-batch), [LARS](GLOSSARY.md#lars), [LAMB](GLOSSARY.md#lamb).
+#
+# **Further reading**
+#
+# - Linear scaling and warm-up: Goyal et al. 2017, [arXiv 1706.02677](https://arxiv.org/abs/1706.02677). The cosine: Loshchilov and Hutter 2017, [arXiv 1608.03983](https://arxiv.org/abs/1608.03983). The square root for Adam: Malladi et al. 2022, [arXiv 2205.10287](https://arxiv.org/abs/2205.10287)
+# - Noise scale and critical batch: McCandlish et al. 2018, [arXiv 1812.06162](https://arxiv.org/abs/1812.06162)
+# - LARS: You et al. 2017, [arXiv 1708.03888](https://arxiv.org/abs/1708.03888). LAMB: You et al. 2020, [arXiv 1904.00962](https://arxiv.org/abs/1904.00962)
+#
+# **Next:** [checkpoint and recover](13_checkpoint_and_recover.ipynb), for when one of these cards dies.
+#
+# *Sections 10.4.1 and 10.4.2 of the source material.*
+
+# %%
+check.status()
