@@ -58,11 +58,12 @@ def _layer(layer: Layer) -> dict:
     rank.current().note("paced")
     pace = Pace()
     again = _leaves(each.detach().clone() for each in mine)
-    dist.barrier()
     with trace.record(operators=False):
+        dist.barrier()  # profilers take unequal times to start
         began_s = time.perf_counter()
         _pass(layer, again, parallel_run.paced(layer, pace))
         step_us = 1e6 * (time.perf_counter() - began_s)
+        dist.barrier()  # or who is through writes its recording while others still compute
     return {**result, "step_us": step_us, "overruns": pace.num_overruns}
 
 
