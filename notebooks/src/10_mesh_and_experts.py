@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.8.1", "8.8.2", "10.3.3", "19.3.3", "19.8.4"]
 #     needs: ["chapters 07, 08 and 09", "DeepSpeed (installed with labkit)"]
-#     minutes: 75
+#     minutes: 105
 # ---
 
 # %% [markdown]
 # # All axes on one mesh, and experts
 #
-# *An hour and a quarter. You need chapters 07, 08 and 09. No GPU is needed.*
+# *An hour and three quarters. You need chapters 07, 08 and 09. No GPU is needed.*
 #
 # Our 7 B model now has 64 cards, eight in each of eight machines. We keep eight copies of it and cut each copy's layers in eight slices. One line of code says so: `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`. A colleague types `("tp", "dp")`. Nothing fails, and the loss falls as before. But by our planner's reckoning a step now takes about thirty seconds instead of seven, on 64 cards that somebody rents.
 #
@@ -89,7 +89,7 @@ mesh.groups("tp")
 mesh.groups("pp")
 
 # %% [markdown]
-# See how the pairs of `tp` stay inside a machine, while each pair of `pp` has one rank in either.
+# See how the pairs of `tp` stay inside a machine, while each pair of `pp` has one rank in each.
 
 # %% [markdown] sections="8.8.1"
 # ## Exercise 1. All groups of an axis
@@ -217,7 +217,7 @@ mesh_3d.Step(pp=1, tp=1, dp_replicate=2, dp_shard=2).states()
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Three axes
 #
-# One axis is missing. Chapter 08 gave each rank a stage of the model. A stage is a module like any other, so `cut` can slice and shard it, and `PipelineStage` gets the group along `pp`. Nothing else changes:
+# One axis is missing. Chapter 08 gave each rank a stage of the model. A stage is a module like any other, so `cut` can slice and shard it, and `PipelineStage` gets the group along `pp`. Only the loop changes: as in chapter 08, the schedule now does forward and backward.
 
 
 # %%
@@ -300,12 +300,10 @@ near = mesh_3d.Step(pp=1, dp_replicate=2, tp=2, **size, **cables)
 lab.show(near.compare(), title="tp inside a machine")
 
 # %% [markdown]
-# Now the colleague's order, with `dp` inside and `tp` across. The same ranks send the same bytes. How many times as long will the step take?
+# Now the colleague's order, with `dp` inside and `tp` across. The same ranks send the same bytes. How many times as long does the step take, by the prediction?
 
 # %%
-slower = lab.guess(
-    "step with tp across machines / step with tp inside", between=(1, 20)
-)
+slower = lab.guess("predicted step, tp across machines / tp inside", between=(1, 20))
 
 # %%
 far = near.but(inside="dp_replicate")
@@ -315,7 +313,7 @@ lab.show(far.compare(), title="tp across machines")
 slower.score(far.predict().end_us.max() / near.predict().end_us.max())
 
 # %% [markdown]
-# Look between the boxes. In the first picture the sums of `tp` are thin, and only the one along `dp` at the end is wide. In the second, the one at the end is thin. But now each of the eight sums of `tp` is wide, and all ranks stand still meanwhile. The message of `dp` comes once a step, and engines even hide it behind the backward (chapter 03).
+# Look at the sums, above all in the predicted rows. In the first picture the eight of `tp` are narrow, and only the one along `dp`, at the very end, is wide. In the second all eight of `tp` are wide, the one after the last box too, and all ranks stand still meanwhile; the sum along `dp` is a sliver behind it. (In the measured rows the last bar also holds the wait for a late partner.) The message of `dp` comes once a step, and engines even hide it behind the backward (chapter 03).
 
 # %% [markdown]
 # ### Our colleague's step
@@ -377,32 +375,12 @@ lab.difference(by_engine[0], one)
 # %%
 accumulation = lab.guess("microbatches of a step on each pipeline", between=(1, 512))
 
-
 # %%
-def understood(files):
-    import deepspeed
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    deepspeed.init_distributed()
-    rows = []
-    for found in map(DeepSpeedConfig, files):
-        micro = found.train_micro_batch_size_per_gpu
-        row = {"microbatch": micro, "accumulation": found.gradient_accumulation_steps}
-        rows.append(row | {"bubble_share": 3 / (row["accumulation"] + 3)})
-    return rows
-
-
-# %%
-batch = {"train_batch_size": 512}
-given = [{"train_micro_batch_size_per_gpu": 2}, {"gradient_accumulation_steps": 1}]
-read = lab.launch(understood, [batch | each for each in given], ranks=8)[0]
-accumulation.score(read[0]["accumulation"])
-
-# %%
-lab.table(read)
+dp = 64 // (2 * 4)
+accumulation.score(512 // (2 * dp))
 
 # %% [markdown]
-# Eight ranks play the eight copies. The second row is what an accumulation of 1 means: one microbatch of 64 sequences, and three of four stages always wait.
+# With an accumulation of 1, the same batch would be one microbatch of 64 sequences. Then, by chapter 08, the bubble is 3 / (1 + 3), or 75 %, instead of 3 / (32 + 3), or 8.6 %.
 #
 # Such a job is started by one command on one machine. A *hostfile* lists the machines and how many GPUs each has, and the command starts eight processes on every one of them:
 #
@@ -417,7 +395,7 @@ lab.table(read)
 #
 # <details><summary>Erratum 8.8.2: a batch of 512 with one accumulation step and microbatches of 2</summary>
 #
-# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 they contradict each other: 2 x 1 x 8 is 16. The JSON alone makes a microbatch of 64 and a bubble of 75 %; with 2 in it, DeepSpeed refuses. It should be 32 steps: run the two cells above, and `lab.launch(understood, [batch | given[0] | given[1]], ranks=8)` for the refusal.
+# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 they contradict each other: 2 x 1 x 8 is 16. It should be 32 steps. DeepSpeed refuses three numbers that contradict each other; run it: `lab.launch(by_deepspeed, settings | {"gradient_accumulation_steps": 1}, ranks=4)` (2 x 1 x 2 is not 8).
 #
 # </details>
 #
@@ -495,7 +473,7 @@ alone = lab.launch(train_router, 0, ranks=1)[0]
 busiest.score(alone["busiest"][119])
 
 # %% [markdown]
-# Far more than an eighth. An expert that is chosen a little more often learns more, so it becomes better, so it is chosen more often still. Most of the others fill memory and learn nothing.
+# Far more than an eighth. An expert that is chosen a little more often learns more, so it becomes better, so it is chosen more often still. The other seven share what is left.
 #
 # The cure stands in the code already. `uneven` multiplies each expert's share of the tokens by its mean probability and adds up; it is 1 when all are even and 8 when one has everything. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
 
@@ -515,7 +493,7 @@ lab.table(
 )
 
 # %% [markdown]
-# With it, the share falls to about an eighth. And the error is smaller as well, because now all eight experts have learned something.
+# With it, the share falls to about an eighth. And the error is smaller as well, most likely because all eight experts now have tokens to learn from.
 
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
@@ -560,21 +538,21 @@ lab.table(list(lab.launch(travel, ranks=4)))
 # What does an uneven load cost? `experts.Layer` is the same on real ranks with two experts each, forward and backward, and paced: a token takes 0.2 ms in an expert. Its router likes some experts better, as a text likes some words better. Which share of their time will the four ranks wait, taken together?
 
 # %%
-idle = lab.guess("idle share of 4 ranks, a skewed router", between=(0, 1))
+idle = lab.guess("predicted idle share of 4 ranks, a skewed router", between=(0, 1))
 
 # %%
 layer = experts.Layer(ranks=4, experts=8, top_k=1)
 layer.compare()
 
 # %% [markdown]
-# Predicted above, measured below.
+# Predicted above, measured below. In the upper picture, find the long boxes of rank 0: nobody goes on before each of them ends. The lower one may begin raggedly, because real processes do not start at one moment. Compare the backward of both.
 
 # %%
 taken = layer.taken()  # tokens that each rank's experts get
 idle.score(1 - taken.mean() / taken.max())
 
 # %% [markdown]
-# Rank 0 has the favourites, so it works while the others wait for it in the all-to-all, forward and backward. On average a rank is busy for `mean / max` of the time.
+# Rank 0 has the favourites, so it works while the others wait in the all-to-all. On average a rank is busy for `mean / max` of the time. That is the score above; measured, waiting for late processes comes on top.
 #
 # ### A capacity
 #
@@ -589,9 +567,9 @@ layer.but(capacity=1.25).board()
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
 #
-# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss.
+# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss as it is, so you choose its weight.
 #
-# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. Tokens dealt out in turn are even and learn little, so the error of the output counts as well. A wrong answer is drawn as the load of each expert.
+# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. Tokens dealt out in turn are even and learn little, so the error of the output counts as well: at most 0.12 of the targets' mean square. A wrong answer is drawn as the load of each expert.
 
 
 # %%
@@ -629,7 +607,7 @@ Mesh(dp_shard=8, ep=4, node_size=4).groups("ep")
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## When is it worth it?
 #
-# Does our 7 B model want three axes? By the planner's reckoning, no: on 64 cards plain ZeRO 1 is the fastest of all, since nothing is as cheap as not cutting. Ten times the model is another matter. Here is LLaMA-2 70B on the same 64 cards, by four layouts. Which of those that fit is the fastest?
+# Does our 7 B model want three axes? By the planner's reckoning, no: on 64 cards plain ZeRO 1 is faster, since nothing is as cheap as not cutting. Ten times the model is another matter. Here is LLaMA-2 70B on the same 64 cards, by four layouts. Which of those that fit is the fastest?
 
 # %%
 large = planner.Plan(model="LLaMA-2 70B", gpus=64, zero=1, batch=512)
@@ -649,7 +627,7 @@ fastest.score(min(step_us, key=step_us.get))
 lab.table(plan.row() for plan in plans.values())
 
 # %% [markdown]
-# The fastest row doesn't fit, and of the others the one with two moderate cuts wins: `tp` 8 pays for messages in every layer, ZeRO 3 for gathering 70 billion parameters again and again. So cut until the model fits, and no further. (All of this is predicted.)
+# The last three rows all cut the model in eight, in different ways. The less `tp`, the faster, because `tp` pays for messages in every layer; but also the more memory, so the fastest row doesn't fit. ZeRO 3 fits without such a cut, and pays for gathering 70 billion parameters again and again. So take as much `tp` as memory demands, and leave the rest to `pp`. (All of this is predicted.)
 #
 # And experts? Mixtral is much like our 7 B model, but with eight larger MLPs in each layer, two of which see each token: 47 billion parameters, and the computing of 13. Before, the best that ZeRO 3 can do on our cards: it gathers all experts for everybody. After: experts stay at home, and tokens travel.
 
@@ -658,12 +636,12 @@ mixtral = planner.Plan(model="Mixtral 8x7B", gpus=64, zero=3, mbs=2, batch=512)
 planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
 
 # %% [markdown]
-# The step is much shorter, for some GB more on each card: moving tokens is cheaper than moving eight MLPs.
+# The step takes little more than half as long, for some GB more on each card. Two things help: moving tokens is cheaper than moving eight MLPs, and with the experts at home ZeRO 1 fits, which gathers nothing in between.
 
 # %% [markdown] sections="19.8.4"
 # ## Exercise 3. A plan for ten billion
 #
-# A vision model of 10 billion parameters shall be trained on eight GPUs of 40 GB: a transformer that looks at images, and a head that finds objects in them. Which layout? Count first what lies on a card all the time.
+# A vision model of 10 billion parameters is to be trained on eight GPUs of 40 GB. Which layout? Count first what lies on a card all the time.
 #
 # `ask(tp=2, pp=2, zero=1, mbs=4)` tells you what the planner says of a layout: `step_s`, `memory_gb` and `gpu_gb`; `recompute="full"` may stand there too. It raises ValueError where one can't be. Return the dict of your choice. It has two axes or more and leaves a tenth of the memory free, and its step is at most a tenth longer than that of the planner's fastest such layout. There are three cases, with 16 questions each. Your first layout is then trained at toy size, on eight real ranks.
 
