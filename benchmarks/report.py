@@ -26,6 +26,8 @@ NAMES = (
     "zero",
     "tensor_parallel",
     "long_context",
+    "experts",
+    "mesh",
     "large_batch",
     "checkpoint",
     "widget",

@@ -43,6 +43,11 @@ EXCUSED = {
     "planner.holders": "one of the two pictures of widgets.strategies, where it is measured",
     "tensor_parallel.layer": "the upper picture of widgets.tensor_parallelism, where it is "
     "measured",
+    "mesh_3d.grid": "boxes of one size in their places, coloured by group, and lines between them; "
+    "no quantity",
+    "mesh_3d.memory": "drawn by pictures.bars, where it is measured",
+    "widgets.three_d_parallelism": "drawn by mesh_3d.grid, and by pictures.timeline and "
+    "pictures.bars, where they are measured",
     "zero.times": "the second picture of widgets.offload_flow; each bar's time stands on it in "
     "digits, and no test reads the lengths off a painting yet",
     "plan.layouts": "drawn by pictures.curves, where it is measured",

@@ -42,6 +42,10 @@ class Sweep(Shown):
     """where the numbers come from"""
     each: Said = ""
     """what the values count, where readings are told for one of these"""
+    title: Said = ""
+    """over the picture, if not the reading and the field"""
+    x: Said = ""
+    """under its axis, if not the field's name"""
 
     @property
     def line(self) -> dict[Any, float | None]:
@@ -91,9 +95,10 @@ class Sweep(Shown):
             lines.append(curves.Series(name, xs, [*self.measured.values()], points=True))
         return curves.curves(
             lines,
-            title={code: _WORDS[code]["title"].format(name[code], self.name) for code in name},
+            title=self.title
+            or {code: _WORDS[code]["title"].format(name[code], self.name) for code in name},
             badge=self.badge,
-            x_name=self.name,
+            x_name=self.x or self.name,
             y_name=name,
             x_format=self._written,
             y_format=reading.written,
@@ -135,10 +140,17 @@ class Sweep(Shown):
 
 
 def sweep(
-    experiment: Experiment, *, run: Iterable = (), each: Said = "", **values: Iterable
+    experiment: Experiment,
+    *,
+    run: Iterable = (),
+    each: Said = "",
+    title: Said = "",
+    x: Said = "",
+    **values: Iterable,
 ) -> Sweep:
     """The experiment at each of the values of one field; real ranks take it at those in ``run``.
     ``each`` says what the values count ("microbatch"): every reading is then divided by its value.
+    ``title`` stands over the picture, ``x`` under its axis.
 
     Raises ValueError for another number of fields, no values, values in ``run`` that are none of
     them, and, before anything is started, for one that is refused.
@@ -158,21 +170,17 @@ def sweep(
     parts = {value: value if each else 1 for value in steps}
     predicted = tuple(_predicted(step, parts[value]) for value, step in steps.items())
     simulated = "simulated" if any(number is not None for number in predicted) else ""
-    measured = {}
-    badges: list[str] = []
-    for value in runs:
-        step = steps[value]
-        found = step.measured(kept(step) or step.run())
-        measured[value] = float(step.reading.read(found)) / parts[value]
-        badges += found.badge.split(", ")
+    measured, badges = _measured(steps, runs, parts)
     return Sweep(
         experiment=experiment,
         name=name,
         values=tuple(steps),
         predicted=predicted,
         measured=measured,
-        badge=" / ".join(filter(None, [simulated, ", ".join(dict.fromkeys(badges))])),
+        badge=" / ".join(filter(None, [simulated, badges])),
         each=each,
+        title=title,
+        x=x,
     )
 
 
@@ -185,6 +193,20 @@ def _check_runs(name: str, steps: dict[Any, Experiment], runs: Sequence) -> None
             )
         if reason := steps[value].refusal():
             raise ValueError(f"{name} = {value}: {reason}")
+
+
+def _measured(
+    steps: dict[Any, Experiment], runs: Sequence, parts: dict[Any, int]
+) -> tuple[dict[Any, float], str]:
+    """The readings of the runs, over their parts, and where they come from, each said once."""
+    measured = {}
+    badges: list[str] = []
+    for value in runs:
+        step = steps[value]
+        found = step.measured(kept(step) or step.run())
+        measured[value] = float(step.reading.read(found)) / parts[value]
+        badges += found.badge.split(", ")
+    return measured, ", ".join(dict.fromkeys(badges))
 
 
 def _predicted(step: Experiment, parts: float) -> float | None:

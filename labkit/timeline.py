@@ -324,14 +324,17 @@ def in_flight(timeline: Timeline) -> np.ndarray:
     stage.
 
     One is kept from its F to its B, or to its W where the backward is split; spans are read in
-    order of start.
+    order of start. Pieces of one action, under one label one after another, count once.
     """
     chronological = timeline.select(np.argsort(timeline.start_us, kind="stable"))
     compute = chronological.select(chronological.lane == COMPUTE)
-    return np.array(
-        [peak_kept(compute.kind[compute.rank == rank]) for rank in range(timeline.num_ranks)],
-        dtype=np.int64,
-    )
+    peaks = []
+    for rank in range(timeline.num_ranks):
+        mine = compute.select(compute.rank == rank)
+        again = (mine.kind[1:] == mine.kind[:-1]) & (mine.label[1:] == mine.label[:-1])
+        begins = np.append(True, ~again | (mine.label[1:] == ""))[: len(mine)]
+        peaks.append(peak_kept(mine.kind[begins]))
+    return np.array(peaks, dtype=np.int64)
 
 
 def peak_kept(kinds: Iterable[str]) -> int:

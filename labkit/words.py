@@ -193,6 +193,7 @@ _WORDS = (
     ("share", "idle share"),
     ("comm", "communication"),
     ("chunk", "lighter: later stage of the rank"),
+    ("one rank of each stage", "one rank of each stage"),
     ("nothing", "Nothing to show: no spans."),
     ("table", "The same as a table"),
     ("busiest", "sent by the busiest rank"),

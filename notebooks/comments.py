@@ -27,7 +27,7 @@ WORD = re.compile("[a-z]{4}")
 """what is no unit and no name: not ms, MiB, ZeRO 3"""
 
 
-SHOWING = {"guess", "show", "table", "curves", "bars", "score"}
+SHOWING = {"guess", "show", "table", "curves", "bars", "score", "sweep"}
 """the verbs of lab that show a reader the strings they are given"""
 
 

@@ -117,7 +117,7 @@ def shows(source: str) -> bool:
     if not isinstance(last, ast.Call):
         return not isinstance(last, ast.Constant)
     called = ast.unparse(last.func)
-    return called.split(".")[-1] not in NO_PICTURE and not called.startswith("check.")
+    return called.split(".")[-1] not in NO_PICTURE and not re.match(r"(\w+_)?check\.", called)
 
 
 def _plumbing(source: str) -> int:

@@ -36,9 +36,9 @@ def accumulate(answer: Callable) -> Iterator[tuple[str, str]]:
     Three updates are made with them, and each gradient is compared with that of one process that
     trains on all of it.
 
-    ``ddp`` is a DistributedDataParallel, a microbatch a pair (inputs, targets), all of one size,
-    different on every rank. The loss is ``mse_loss`` over all samples of all microbatches and
-    ranks. Run on real ranks.
+    ``ddp`` is a DistributedDataParallel, a microbatch a pair (inputs, targets), different on every
+    rank and of different sizes, as many samples in all on each. The loss is ``mse_loss`` over all
+    samples of all microbatches and ranks. Run on real ranks.
     """
     for num_ranks, num_parts in ((2, 4), (2, 1), (3, 5)):
         run = on_ranks(num_ranks, _accumulated, answer, num_parts)
@@ -78,14 +78,16 @@ def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
     faults = []
     sent_bytes = []
     for step in range(3):
-        inputs = torch.randn(dist.get_world_size(), num_parts, 3, 6)
-        targets = torch.randn(dist.get_world_size(), num_parts, 3, 2)
+        inputs = torch.randn(dist.get_world_size(), 3 * num_parts, 6)
+        targets = torch.randn(dist.get_world_size(), 3 * num_parts, 2)
+        sizes = _uneven(num_parts, step + rank)
         for net in (model, alone):
             net.zero_grad()
         nn.functional.mse_loss(alone(inputs), targets).backward()
         right = {name: weight.grad for name, weight in alone.named_parameters()}
         with traffic.count() as counted:
-            answer(ddp, list(zip(inputs[rank], targets[rank], strict=True)))
+            parts = (inputs[rank].split(sizes), targets[rank].split(sizes))
+            answer(ddp, list(zip(*parts, strict=True)))
         sent_bytes.append(counted.payload_bytes.total())
         fault = _difference(model, right)
         if fault:
@@ -94,6 +96,13 @@ def _accumulated(answer: Callable, num_parts: int) -> tuple[str, int, int]:
             torch.optim.SGD(net.parameters(), lr=0.1).step()
     least = sum(grad.nbytes for grad in right.values())
     return faults[0] if faults else "", sorted(sent_bytes)[1], least
+
+
+def _uneven(num_parts: int, turn: int) -> list[int]:
+    """The sizes of so many microbatches, three samples in the mean: first even, then uneven by
+    turns."""
+    by = (0, 1, 2)[turn % 3]
+    return [3 + by * sign for sign in (1, -1) * (num_parts // 2)] + [3] * (num_parts % 2)
 
 
 def _difference(model: object, right: dict) -> str:

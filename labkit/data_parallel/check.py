@@ -27,95 +27,6 @@ __all__ = ["average_uneven", "bucket_gradients", "hint", "shard_indices", "statu
 
 
 @exercise
-def shard_indices(answer: Callable) -> Iterator[tuple[str, str]]:
-    """``answer(num_samples, rank, num_ranks, epoch)`` lists the samples of a rank in an epoch, in
-    its order.
-
-    In an epoch every sample belongs to exactly one rank; shares differ by one sample at most; an
-    epoch deals anew. The answer depends on its arguments only, and leaves the global random
-    generators as they were.
-    """
-    for n, num_ranks in ((12, 2), (50, 4), (3, 4), (11, 1), (101, 7)):
-        dealt = []
-        for epoch in range(3):
-            case = say(
-                "{n} samples, {num_ranks} ranks, epoch {epoch}",
-                n=n,
-                num_ranks=num_ranks,
-                epoch=epoch,
-            )
-            shares, drawn_from = _deal(answer, n, num_ranks, epoch)
-            if drawn_from:
-                yield wrong(
-                    "{case}: the global random generator was used; after the call it draws other "
-                    "numbers",
-                    case=case,
-                )
-            yield from _faults_of_shares(case, n, shares)
-            if [int(index) for index in answer(n, 0, num_ranks, epoch)] != shares[0]:
-                yield wrong("{case}: rank 0 gets another list when it asks again", case=case)
-            sizes = sorted(map(len, shares))
-            if sizes[-1] > sizes[0] + 1:
-                yield over_budget(
-                    "{case}: the shares have {sizes} samples; every step waits for the largest",
-                    case=case,
-                    sizes=sizes,
-                )
-            dealt.append(shares)
-        yield from _faults_of_epochs(
-            say("{n} samples, {num_ranks} ranks", n=n, num_ranks=num_ranks), n, dealt
-        )
-
-
-Shares = list[list[int]]
-
-
-def _deal(answer: Callable, n: int, num_ranks: int, epoch: int) -> tuple[Shares, bool]:
-    """What each rank is given, and whether a global random generator was used for it."""
-    import torch
-
-    torchs = torch.get_rng_state()
-    pythons = random.getstate()
-    shares = []
-    for rank in range(num_ranks):
-        shares.append([int(index) for index in answer(n, rank, num_ranks, epoch)])
-    untouched = torch.equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
-    return shares, not untouched
-
-
-def _faults_of_shares(case: str, n: int, shares: Shares) -> Iterator[tuple[str, str]]:
-    """A sample that is given out twice or never, or is none."""
-    counts = Counter(chain.from_iterable(shares))
-    for index in sorted({*range(n), *counts}):
-        right = 1 if 0 <= index < n else 0
-        if counts[index] != right:
-            lines = (
-                say("rank {rank}: {share!s:.70}", rank=rank, share=share)
-                for rank, share in enumerate(shares)
-            )
-            drawn = "\n".join(lines)
-            yield wrong(
-                "{case}: sample {index} is given out {times} times\n{drawn}",
-                case=case,
-                index=index,
-                times=counts[index],
-                drawn=drawn,
-            )
-            return
-
-
-def _faults_of_epochs(case: str, n: int, dealt: list[Shares]) -> Iterator[tuple[str, str]]:
-    """Epochs that are dealt alike."""
-    for a, b in combinations(range(len(dealt)), 2):
-        if n > 10 and dealt[a] == dealt[b]:
-            yield wrong(
-                "{case}: epochs {a} and {b} are dealt in the same order", case=case, a=a, b=b
-            )
-    if n > 40 and set(dealt[0][0]) == set(dealt[1][0]):
-        yield wrong("{case}: rank 0 has the same samples in epochs 0 and 1, reordered", case=case)
-
-
-@exercise
 def average_uneven(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(model, num_samples)`` leaves in ``model`` the gradient of the mean loss over all
     samples of all ranks.
@@ -270,3 +181,92 @@ def _gradients(model: "nn.Module") -> "dict[str, Tensor]":
     return {
         name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None
     }
+
+
+@exercise
+def shard_indices(answer: Callable) -> Iterator[tuple[str, str]]:
+    """``answer(num_samples, rank, num_ranks, epoch)`` lists the samples of a rank in an epoch, in
+    its order.
+
+    In an epoch every sample belongs to exactly one rank; shares differ by one sample at most; an
+    epoch deals anew. The answer depends on its arguments only, and leaves the global random
+    generators as they were.
+    """
+    for n, num_ranks in ((12, 2), (50, 4), (3, 4), (11, 1), (101, 7)):
+        dealt = []
+        for epoch in range(3):
+            case = say(
+                "{n} samples, {num_ranks} ranks, epoch {epoch}",
+                n=n,
+                num_ranks=num_ranks,
+                epoch=epoch,
+            )
+            shares, drawn_from = _deal(answer, n, num_ranks, epoch)
+            if drawn_from:
+                yield wrong(
+                    "{case}: the global random generator was used; after the call it draws other "
+                    "numbers",
+                    case=case,
+                )
+            yield from _faults_of_shares(case, n, shares)
+            if [int(index) for index in answer(n, 0, num_ranks, epoch)] != shares[0]:
+                yield wrong("{case}: rank 0 gets another list when it asks again", case=case)
+            sizes = sorted(map(len, shares))
+            if sizes[-1] > sizes[0] + 1:
+                yield over_budget(
+                    "{case}: the shares have {sizes} samples; every step waits for the largest",
+                    case=case,
+                    sizes=sizes,
+                )
+            dealt.append(shares)
+        yield from _faults_of_epochs(
+            say("{n} samples, {num_ranks} ranks", n=n, num_ranks=num_ranks), n, dealt
+        )
+
+
+Shares = list[list[int]]
+
+
+def _deal(answer: Callable, n: int, num_ranks: int, epoch: int) -> tuple[Shares, bool]:
+    """What each rank is given, and whether a global random generator was used for it."""
+    import torch
+
+    torchs = torch.get_rng_state()
+    pythons = random.getstate()
+    shares = []
+    for rank in range(num_ranks):
+        shares.append([int(index) for index in answer(n, rank, num_ranks, epoch)])
+    untouched = torch.equal(torchs, torch.get_rng_state()) and pythons == random.getstate()
+    return shares, not untouched
+
+
+def _faults_of_shares(case: str, n: int, shares: Shares) -> Iterator[tuple[str, str]]:
+    """A sample that is given out twice or never, or is none."""
+    counts = Counter(chain.from_iterable(shares))
+    for index in sorted({*range(n), *counts}):
+        right = 1 if 0 <= index < n else 0
+        if counts[index] != right:
+            lines = (
+                say("rank {rank}: {share!s:.70}", rank=rank, share=share)
+                for rank, share in enumerate(shares)
+            )
+            drawn = "\n".join(lines)
+            yield wrong(
+                "{case}: sample {index} is given out {times} times\n{drawn}",
+                case=case,
+                index=index,
+                times=counts[index],
+                drawn=drawn,
+            )
+            return
+
+
+def _faults_of_epochs(case: str, n: int, dealt: list[Shares]) -> Iterator[tuple[str, str]]:
+    """Epochs that are dealt alike."""
+    for a, b in combinations(range(len(dealt)), 2):
+        if n > 10 and dealt[a] == dealt[b]:
+            yield wrong(
+                "{case}: epochs {a} and {b} are dealt in the same order", case=case, a=a, b=b
+            )
+    if n > 40 and set(dealt[0][0]) == set(dealt[1][0]):
+        yield wrong("{case}: rank 0 has the same samples in epochs 0 and 1, reordered", case=case)

@@ -48,6 +48,7 @@ def take(chosen: Rung, rank: int, num_ranks: int) -> None:
     # the same cell then runs on any rung
     torch.set_default_device(device)
     imported.then("deepspeed.runtime.zero.stage3", _offload_to_the_host)
+    imported.then("deepspeed.runtime.utils", _whole_on_the_device)
 
 
 def _offload_to_the_host(stage3: ModuleType) -> None:
@@ -65,6 +66,15 @@ def _offload_to_the_host(stage3: ModuleType) -> None:
             make(optimizer)
 
     made_on._create_param_groups_fp16_flat_cpu_memory = make_on_the_host
+
+
+def _whole_on_the_device(utils: ModuleType) -> None:
+    """DeepSpeed's pipeline (0.19.8) makes a tensor whole of its parts on the device that it saw
+    when it was imported, which may have been before this process chose one."""
+    import torch
+
+    from_meta = utils.PartitionedTensor.from_meta.__func__
+    from_meta.__defaults__ = (torch.get_default_device().type,)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from labkit.experts.layer import BACKWARD, Layer
-from labkit.experts.whole_run import choose
+from labkit.experts.whole_run import Choice, choose
 from labkit.measure.pace import Pace
 
 Timed = Callable[[str, int], contextlib.AbstractContextManager]
@@ -95,7 +95,13 @@ def experts(
     layer: Layer, x_TD: Tensor, router: Tensor, up: Tensor, down: Tensor, taking: Timed
 ) -> Found:
     """The layer. ``x_TD``: this rank's tokens; ``up`` and ``down``: its own experts' weights."""
-    choice = choose(layer, x_TD, router)
+    return dispatched(layer, x_TD, choose(layer, x_TD, router), up, down, taking)
+
+
+def dispatched(
+    layer: Layer, x_TD: Tensor, choice: Choice, up: Tensor, down: Tensor, taking: Timed
+) -> Found:
+    """The layer behind its router: tokens to the chosen experts and back."""
     kept = choice.kept
     queue = choice.chosen[kept]
     order = queue.argsort(stable=True)  # by expert, and so by the rank that has it

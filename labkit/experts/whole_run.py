@@ -30,15 +30,19 @@ def choose(layer: Layer, x_TD: Tensor, router_DE: Tensor) -> Choice:
     weight_TK, chosen_TK = probabilities_TE.topk(layer.top_k, -1)
     share_E = F.one_hot(chosen_TK, layer.experts).sum((0, 1)) / chosen_TK.numel()
     auxiliary_loss = layer.experts * (share_E * probabilities_TE.mean(0)).sum()
-    most = routing.capacity(len(x_TD), layer.experts, layer.top_k, layer.capacity)
-    kept_TK = torch.ones_like(chosen_TK, dtype=torch.bool)
-    if most:
-        queue = chosen_TK.T.reshape(-1)  # all first choices, then all second ones
-        met = F.one_hot(queue, layer.experts).cumsum(0)
-        place = met.gather(1, queue.unsqueeze(1)) - 1
-        kept_TK = (place < most).view(layer.top_k, -1).T
     weight_TK = weight_TK / weight_TK.sum(-1, keepdim=True)
-    return Choice(chosen_TK, weight_TK, kept_TK, auxiliary_loss)
+    return Choice(chosen_TK, weight_TK, within_capacity(layer, chosen_TK), auxiliary_loss)
+
+
+def within_capacity(layer: Layer, chosen_TK: Tensor) -> Tensor:
+    """Which choices of a rank's tokens their experts take: bool, of the same shape."""
+    most = routing.capacity(len(chosen_TK), layer.experts, layer.top_k, layer.capacity)
+    if not most:
+        return torch.ones_like(chosen_TK, dtype=torch.bool)
+    queue = chosen_TK.T.reshape(-1)  # all first choices, then all second ones
+    met = F.one_hot(queue, layer.experts).cumsum(0)
+    place = met.gather(1, queue.unsqueeze(1)) - 1
+    return (place < most).view(layer.top_k, -1).T
 
 
 def weights(layer: Layer) -> list[Tensor]:

@@ -7,6 +7,7 @@ says of it, and the same on real ranks.
     attention.run()         # real ranks, held against one process
 """
 
+import importlib.util
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 WAYS = ("ring", "ulysses")
 """Keys and values go round; or heads are swapped for tokens."""
+ENGINES = ("by hand", "deepspeed")
+"""Who swaps heads for tokens: Ulysses also has DeepSpeed's ``DistributedAttention``."""
 MOST_REAL = {"ranks": 8, "elements": 1 << 22}
 """of a real run: ranks, and elements of the queries of all ranks together"""
 ITEMSIZE = 4
@@ -33,6 +36,8 @@ _WORDS = words.catalogue(
         ("ring", "A ring of {} ranks, {} tokens"),
         ("balanced", "A balanced ring of {} ranks, {} tokens"),
         ("ulysses", "Ulysses on {} ranks, {} tokens"),
+        ("deepspeed", "DeepSpeed's Ulysses on {} ranks, {} tokens"),
+        ("missing", "DeepSpeed is not installed here: make env installs it"),
         ("alone", "one rank has the whole sequence: take 2 ranks or more"),
         ("many", "real runs take up to {most} ranks; this has {given}"),
         (
@@ -56,12 +61,14 @@ class Attention(Experiment):
     ``run()[r]`` is a dict: output_difference and gradient_difference (the largest from one
     process), calls, payload_bytes and sent_bytes (of one pass, see ``traffic``), held_bytes (what
     the pass keeps for its backward), pass_allocated_bytes (the most that it adds to a device's
-    memory; None on the CPU), step_us, overruns. Raises ValueError for a sequence, or heads, that
-    can't be dealt evenly.
+    memory, the lesser of two passes; None on the CPU), step_us, overruns. Raises ValueError for a
+    sequence, or heads, that can't be dealt evenly.
     """
 
     way: str = "ring"
     """one of WAYS"""
+    engine: str = "by hand"
+    """one of ENGINES"""
     ranks: int = 4
     """n, how many share the sequence"""
     sequence: int = 128
@@ -83,6 +90,7 @@ class Attention(Experiment):
 
     def __post_init__(self) -> None:
         check_word(self.way, WAYS, "a way")
+        check_word(self.engine, ENGINES, "an engine")
         check_whole(1, 1024, ranks=self.ranks, heads=self.heads, batch=self.batch)
         check_whole(1, 1 << 20, sequence=self.sequence, head_dim=self.head_dim)
         check_real(0.0, 1e6, pair_ms=self.pair_ms)
@@ -95,6 +103,11 @@ class Attention(Experiment):
             raise ValueError(
                 f"Ulysses gives each rank as many heads; {self.heads} heads are not dealt to "
                 f"{self.ranks} ranks: take a multiple, or way='ring'"
+            )
+        if self.way == "ring" and self.engine != "by hand":
+            raise ValueError(
+                f"a ring is by hand, DeepSpeed has Ulysses; got engine {self.engine!r}: take "
+                f"way='ulysses', or engine='by hand'"
             )
 
     # --- what theory says ---
@@ -133,6 +146,21 @@ class Attention(Experiment):
         tokens = self.sequence // self.ranks
         return 4 * self.tensor_bytes() + ITEMSIZE * self.batch * self.heads * tokens
 
+    def pass_bytes(self) -> int | None:
+        """The most that the ring's backward adds to a rank's memory, in tensors as large as its
+        queries: the output, its gradient and that of the queries; keys and values of two ranks, and
+        gradients of two. An nth, each of them. While a pair is computed, two tables of its scores
+        and some parts lie where the second gradients lie later. None for Ulysses, whose attention
+        is torch's own, with a memory of its own."""
+        if self.way == "ulysses":
+            return None
+        size = self.tensor_bytes()
+        piece = self.sequence // (2 * self.ranks)
+        scores = ITEMSIZE * self.batch * self.heads * piece**2
+        of_pair = max(2 * scores + size // 2, scores + 3 * size // 2)
+        logarithms = 2 * ITEMSIZE * self.batch * self.heads * 2 * piece
+        return 9 * size + logarithms + max(2 * size, of_pair)
+
     def predict(self) -> Timeline:
         """The pass, simulated: pairs at their pace, messages over ``link``."""
         table = self.rounds()
@@ -157,6 +185,8 @@ class Attention(Experiment):
         elements = self.ranks * self.tensor_bytes() // ITEMSIZE
         if elements > MOST_REAL["elements"]:
             return say["large"].format(most=MOST_REAL["elements"], given=elements)
+        if self.engine == "deepspeed" and not importlib.util.find_spec("deepspeed"):
+            return say["missing"]
         return say["link"] if self.link else None
 
     def start(self) -> "Job":
@@ -173,4 +203,5 @@ class Attention(Experiment):
         """The way, ranks and tokens."""
         say = _WORDS[words.spoken_in(language)]
         key = "balanced" if self.way == "ring" and self.balanced else self.way
+        key = "deepspeed" if self.engine == "deepspeed" else key
         return say[key].format(self.ranks, self.sequence)

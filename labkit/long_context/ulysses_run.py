@@ -37,13 +37,14 @@ class Swap(Function):
         return swapped(grad, *ctx.back), None, None
 
 
-class _Paced(Function):
+class Paced(Function):
     """The attention between the swaps, forward and backward at the stated pace."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, attention: Attention, taking: Timed
     ) -> Tensor:
+        """All tokens, some heads."""
         every = tuple(range(2 * attention.ranks))
         ctx.num_pairs = work(every, every, causal=attention.causal) / attention.ranks
         ctx.taking = taking
@@ -54,6 +55,7 @@ class _Paced(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """By autograd, of what the forward kept."""
         with ctx.taking("B", 0, ctx.num_pairs):
             grads = torch.autograd.grad(ctx.out, ctx.inputs, grad)
         return *grads, None, None
@@ -67,4 +69,4 @@ def whole(q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
 def ulysses(q: Tensor, k: Tensor, v: Tensor, attention: Attention, taking: Timed) -> Tensor:
     """Shapes (batch, heads, tokens of this rank, head_dim)."""
     of_my_heads = [Swap.apply(each, 1, 2) for each in (q, k, v)]
-    return Swap.apply(_Paced.apply(*of_my_heads, attention, taking), 2, 1)
+    return Swap.apply(Paced.apply(*of_my_heads, attention, taking), 2, 1)

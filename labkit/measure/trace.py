@@ -22,7 +22,7 @@ from typing import Any
 from labkit.launching.verdicts.introspect import inductor_left_alone
 from labkit.measure import labels, trace_rows
 from labkit.measure.trace_rows import ACTIONS, Row
-from labkit.timeline import Timeline, from_rows
+from labkit.timeline import COMM, Timeline, from_rows
 
 _spans: list[dict] | None = None  # what ``span`` added to the recording under way
 
@@ -80,10 +80,16 @@ def recorded(fn: Callable, /, *args: object, **kwargs: object) -> object:
 
 
 def span(
-    kind: str, label: str, start_ns: int, end_ns: int, num_bytes: int = 0, waited_ns: int = 0
+    kind: str,
+    label: str,
+    start_ns: int,
+    end_ns: int,
+    num_bytes: int = 0,
+    waited_ns: int = 0,
+    lane: str = COMM,
 ) -> None:
-    """Adds a span on the comm lane to this rank's recording: what a stated link took. Without a
-    recording, nothing.
+    """Adds a span to this rank's recording: what a stated link took, or on another lane a piece of
+    what was computed at a stated pace. Without a recording, nothing.
 
     Times are ``time.time_ns()``, which is Kineto's clock. Reading puts it in the place of the
     ``gloo:*`` spans that it meets, also while it waited for its link: ``waited_ns`` before its
@@ -98,6 +104,7 @@ def span(
                 "end_ns": end_ns,
                 "num_bytes": num_bytes,
                 "waited_ns": waited_ns,
+                "lane": lane,
             }
         )
 
@@ -214,7 +221,7 @@ def _link_events(trace: dict) -> list[dict]:
     return [
         {
             "ph": "X",
-            "cat": "link",
+            "cat": "link" if each["lane"] == COMM else "paced",
             "name": each["label"],
             "pid": pid,
             "tid": "links",

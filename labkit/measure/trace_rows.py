@@ -17,6 +17,8 @@ ACTION = re.compile(r"(?:\d+([FBIW])|([FB]))\d+")
 LAYER = {"F": "forward", "B": "backward"}
 """The kinds of labels without a stage: "F3" and "B3", forward and backward of layer 3, in data
 parallelism."""
+UPDATE = "optimizer"
+"""The label of an optimizer's step."""
 ACTIONS = {"F", "B", "I", "W", *LAYER.values()}
 GAP_US = 50.0
 """Operators closer than this are drawn as one span: the Python between them is work too."""
@@ -49,6 +51,7 @@ def rows(trace: dict, shift_us: float) -> Iterator[Row]:
     nccl = [kernel for kernel in kernels if "nccl" in kernel["name"]]
     operators = [event for event in events if event.get("cat") == "cpu_op"]
     yield from _annotated(rank, annotations, gloo)
+    yield from _paced(rank, events)
     yield from _linked(rank, links)
     unlinked = [event for event in gloo if not _meets_a_link(event, links)]
     yield from _messages(rank, [*unlinked, *nccl], _ways(trace["labkit"], gloo))
@@ -59,11 +62,12 @@ def rows(trace: dict, shift_us: float) -> Iterator[Row]:
 
 def within_step(rows: Sequence[Row]) -> list[Row]:
     """Actions, and the communication between the first and the last of them: no barriers, no marks.
-    What layers reduce may come after the last."""
-    actions = [row for row in rows if row[2] in ACTIONS]
+    What layers reduce may come after the last, and where the optimizer is labelled its update
+    too."""
+    actions = [row for row in rows if row[2] in (*ACTIONS, UPDATE)]
     begin_us = min(row[4] for row in actions)
     end_us = max(row[5] for row in actions)
-    if any(row[2] in LAYER.values() for row in actions):
+    if any(row[2] in (*LAYER.values(), UPDATE) for row in actions):
         end_us = math.inf
     messages = [row for row in rows if row[1] == COMM and row[2] != "barrier"]
     return actions + [row for row in messages if row[5] > begin_us and row[4] < end_us]
@@ -82,8 +86,18 @@ def _annotated(rank: int, annotations: Sequence[Event], gloo: Sequence[Event]) -
             start_us, end_us = _without_messages(event, gloo)
             kind = action[1] or LAYER[action[2]]
             yield rank, COMPUTE, kind, name, start_us, end_us, 0
+        elif name == UPDATE:
+            yield rank, COMPUTE, UPDATE, name, event["ts"], _end_us(event), 0
         elif not name.startswith(("gloo:", "nccl:", "ProfilerStep")):
             yield rank, "mark", "mark", name, event["ts"], _end_us(event), 0
+
+
+def _paced(rank: int, events: Sequence[Event]) -> Iterator[Row]:
+    """Pieces of what was computed at a stated pace."""
+    for event in events:
+        if event.get("cat") == "paced":
+            kind = event["args"]["kind"]
+            yield rank, COMPUTE, kind, event["name"], event["ts"], _end_us(event), 0
 
 
 def _linked(rank: int, links: Sequence[Event]) -> Iterator[Row]:

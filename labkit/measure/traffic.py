@@ -28,7 +28,8 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -94,6 +95,7 @@ _BELOW_BACKEND_SELECT = torch._C._dispatch_keyset_full_after(torch._C.DispatchKe
 _LOCK = threading.Lock()
 _watching = contextlib.ExitStack()  # holds the counting kernels while a block is open
 _open: list["Counted"] = []  # the blocks that are open now
+_carrier: "Carrier | None" = None  # whoever carries the messages now
 
 
 class Counted:
@@ -109,6 +111,8 @@ class Counted:
         """of those, the bytes of the largest call"""
         self.order: list[tuple[str, int]] = []
         """each call as it was made: the collective, and its bytes"""
+        self.groups: list[tuple[int, ...]] = []
+        """of each call the ranks of the world among whom it was made, in the group's order"""
         self.peers: list[tuple[str, int | None]] = []
         """of each send and recv as it was posted: which, and the other rank; None for a receive
         from whoever comes"""
@@ -127,12 +131,37 @@ class Counted:
             wire = f"{self.sent_bytes:,} out, {self.received_bytes:,} in"
         return f"Counted({calls or 'no calls'}; wire: {wire})"
 
-    def _add(self, name: str, num_bytes: int) -> None:
+    def _add(self, message: "Message") -> None:
         """One call more."""
+        name, num_bytes = message.name, message.num_bytes
         self.calls[name] += 1
         self.order.append((name, num_bytes))
+        self.groups.append(message.ranks)
         self.payload_bytes[name] += num_bytes
         self.largest_bytes[name] = max(self.largest_bytes[name], num_bytes)
+        if name in ("send", "recv"):
+            self.peers.append((name, message.peer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One call of torch's communication on this rank."""
+
+    name: str
+    """the collective called, or "send", or "recv", as ``CALLS`` has it"""
+    num_bytes: int
+    """what this rank hands in"""
+    group: Any
+    """torch's process group"""
+    ranks: tuple[int, ...]
+    """the ranks of the world in it, in its order; empty for a group that torch does not list"""
+    peer: int | None
+    """of a send or recv the other rank of the world; None for a receive from whoever comes"""
+
+
+Carrier = Callable[[Message, Callable[[], Any]], Any]
+"""Stands before a call: is given what it is and a function that makes it, returns what that one
+returns (or something of its kind)."""
 
 
 @contextlib.contextmanager
@@ -167,6 +196,22 @@ def count() -> Iterator[Counted]:
                 counted.received_bytes += received - received_before
 
 
+@contextlib.contextmanager
+def carried(carrier: Carrier) -> Iterator[None]:
+    """Hands each communication of this process to ``carrier`` while the block runs, on whichever
+    thread it is called. One at a time: raises ValueError inside another."""
+    global _carrier
+
+    if _carrier is not None:
+        raise ValueError("one block at a time carries messages; this one stands inside another")
+    with count():
+        _carrier = carrier
+        try:
+            yield
+        finally:
+            _carrier = None
+
+
 def _watch() -> None:
     """Puts a counting kernel before each operator. All devices and threads pass here, hooks'
     callbacks included.
@@ -194,18 +239,28 @@ def _count_call(
     num_bytes = 0 if position is None else _num_bytes(args[position])
     if name == "scatter" and not num_bytes:
         num_bytes = _num_bytes(args[0])  # not the root: it hands in only where its part will lie
-    peer = _global_rank(args[1], args[2]) if with_peer else None
+    group = torch.distributed.ProcessGroup.unbox(args[1 if position is None else position + 1])
+    ranks = _ranks(group)
+    message = Message(
+        name=name,
+        num_bytes=num_bytes,
+        group=group,
+        ranks=ranks,
+        peer=ranks[args[2]] if with_peer and ranks else None,
+    )
     with _LOCK:
         for counted in _open:
-            counted._add(name, num_bytes)
-            if name in ("send", "recv"):
-                counted.peers.append((name, peer))
-    return operator.redispatch(keys & _BELOW_BACKEND_SELECT, *args, **kwargs)
+            counted._add(message)
+    call = functools.partial(operator.redispatch, keys & _BELOW_BACKEND_SELECT, *args, **kwargs)
+    return _carrier(message, call) if _carrier else call()
 
 
-def _global_rank(group: Any, rank: int) -> int:
-    """The rank of the world, from the group's own number for it."""
-    return torch.distributed.get_global_rank(torch.distributed.ProcessGroup.unbox(group), rank)
+def _ranks(group: Any) -> tuple[int, ...]:
+    """A group's ranks of the world, in its order."""
+    try:
+        return tuple(torch.distributed.get_process_group_ranks(group))
+    except KeyError:
+        return ()
 
 
 def _num_bytes(tensors: Any) -> int:

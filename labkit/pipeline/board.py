@@ -4,6 +4,7 @@ both on one axis."""
 from html import escape
 from typing import Any, ClassVar
 
+from labkit import words
 from labkit.pictures.drawing import Picture
 from labkit.pictures.painters import svg
 from labkit.pipeline.schedules import SCHEDULES, TITLES
@@ -52,7 +53,8 @@ class PipelineBoard(Trial):
     def written(self, name: str, value: Any) -> str:
         """Schedules by their titles, messages with their unit."""
         if name == "schedule":
-            return TITLES.get(value, str(getattr(value, "name", value)))
+            name = TITLES.get(value, str(getattr(value, "name", value)))
+            return words.translated(name, self.language)
         return format_us(1e3 * value) if name == "message_ms" else super().written(name, value)
 
     def scene(self) -> Picture | None:

@@ -155,6 +155,14 @@ class _Stage:
         self.version += 1
         self.gradients = []
 
+    def warm_up(self) -> None:
+        """A forward and a backward that leave nothing behind: the first of a process is slow, and
+        all ranks would wait for it."""
+        given = torch.zeros(1, LENGTH, DIM, requires_grad=True)
+        x = given if self.me else torch.zeros(1, LENGTH, dtype=torch.long)
+        y = torch.func.functional_call(self.module, self.weights, x)
+        torch.autograd.grad(y.sum(), list(self.weights.values()))
+
     @contextlib.contextmanager
     def timed(self, label: str, stated_us: float) -> Iterator[None]:
         """Records a block, and makes it last as long as stated."""
@@ -193,6 +201,7 @@ def _train(
     order = one_f_one_b(stage.last + 1, group).orders[stage.me]
     if forward_us:
         rank.current().note("paced")
+        stage.warm_up()
     dist.barrier()
     with trace.record(operators=False) if forward_us else contextlib.nullcontext():
         for start, action in itertools.product(range(0, num_microbatches, group), order):

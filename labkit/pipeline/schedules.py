@@ -13,6 +13,7 @@ from itertools import chain
 
 from labkit.pipeline.schedule import Action, Schedule, parse, phases, validate
 from labkit.units import check_whole
+from labkit.words import to_say
 
 __all__ = [
     "SCHEDULES",
@@ -161,13 +162,13 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "zbv": zbv,
 }
 TITLES: dict[str, str] = {
-    "naive": "Naive",
+    "naive": to_say("Naive"),
     "gpipe": "GPipe",
     "1f1b": "1F1B",
-    "interleaved_1f1b": "Interleaved 1F1B",
+    "interleaved_1f1b": to_say("Interleaved 1F1B"),
     "zb_h1": "ZB-H1",
     "zb_h2": "ZB-H2",
-    "interleaved_zb": "Interleaved zero bubble",
+    "interleaved_zb": to_say("Interleaved zero bubble"),
     "zbv": "ZBV",
 }
 

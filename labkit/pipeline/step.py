@@ -192,9 +192,10 @@ class Step(Experiment):
 
     def title(self, language: str | None = None) -> str:
         """Schedule, ranks and microbatches."""
-        said = _WORDS[words.spoken_in(language)]["title"]
+        language = words.spoken_in(language)
         name = self.order().name if isinstance(self.schedule, Schedule) else TITLES[self.schedule]
-        return said.format(name, self.ranks, self.microbatches)
+        name = words.translated(name, language)
+        return _WORDS[language]["title"].format(name, self.ranks, self.microbatches)
 
 
 @functools.lru_cache(maxsize=8)

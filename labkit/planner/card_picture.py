@@ -32,6 +32,7 @@ _WORDS = catalogue(
         ("prices", "{:,.2f} for an hour of a GPU before, {:,.2f} after."),
         ("plan", "plan"),
         ("many", "{:,.0f} B"),
+        ("most", "{:,.4g} T"),
     ]
 )
 _MANY = {"en": 1e9, "zh": 1e8}  # what each language counts large numbers by
@@ -164,7 +165,11 @@ def days(number: float) -> str:
 def tokens_told(number: float, language: str | None = None) -> str:
     """A number of tokens, where there are many by what the language counts them."""
     code = spoken_in(language)
-    return _WORDS[code]["many"].format(number / _MANY[code]) if number >= 1e10 else f"{number:,.0f}"
+    if number < 1e10:
+        return f"{number:,.0f}"
+    if number >= 1e12:
+        return _WORDS[code]["most"].format(number / 1e12)
+    return _WORDS[code]["many"].format(number / _MANY[code])
 
 
 def _notes(told: Card, code: str) -> list[str]:

@@ -117,7 +117,7 @@ def _drawn(ranges: Rows, total: int, width: int) -> str:
 @exercise
 def tensor_or_pipeline(answer: Callable) -> Iterator[tuple[str, str]]:
     """``answer(layers, hidden, sequence, batch, num_ranks, microbatches, link_gb_per_s,
-    compute_us)`` is (bytes, bytes, "tensor" or "pipeline"): what the busiest rank hands over in a
+    compute_us)`` is (bytes, bytes, "tensor" or "pipeline"): what the busiest rank hands in for a
     step by tensor parallelism and by a pipeline, in fp32, and which of the two ends first.
 
     ``compute_us``: the step of one rank alone; both divide it by the ranks. An all-reduce of S
@@ -141,7 +141,7 @@ def tensor_or_pipeline(answer: Callable) -> Iterator[tuple[str, str]]:
             if mine[place] != counted:
                 yield wrong(
                     "{ranks} real ranks, {layers} layers of {hidden}, {batch} sequences of "
-                    "{sequence}: {strategy} handed over {counted:,} bytes, counted; got {mine:,}",
+                    "{sequence}: {strategy} handed in {counted:,} bytes, counted; got {mine:,}",
                     ranks=num_ranks,
                     layers=given[0],
                     hidden=given[1],

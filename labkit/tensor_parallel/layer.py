@@ -40,6 +40,7 @@ _WORDS = words.catalogue(
     [
         ("title", "A layer on {} ranks, {}"),
         ("title_sp", "A layer on {} ranks, {}, sequence parallel"),
+        ("by hand", "by hand"),
         ("of", "Bytes of all ranks together"),
         ("held", "weights and gradients of a rank"),
         ("missing", "megatron-core is not installed here: make env installs it"),
@@ -321,7 +322,7 @@ class Layer(Experiment):
         """Ranks, engine, and whether the sequence is cut as well."""
         say = _WORDS[words.spoken_in(language)]
         key = "title_sp" if self.sequence_parallel else "title"
-        return say[key].format(self.ranks, self.engine)
+        return say[key].format(self.ranks, say.get(self.engine, self.engine))
 
 
 def _has_megatron() -> bool:

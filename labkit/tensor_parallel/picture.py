@@ -23,7 +23,7 @@ STREAM = "#c9ced6"
 STATIONS = (
     ("X", "stream"),
     ("qkv", "weight"),
-    ("a", "cut"),
+    ("attn", "cut"),
     ("out", "weight"),
     ("Σ", "summand"),
     ("X", "stream"),
@@ -218,8 +218,8 @@ class _Drawing(NamedTuple):
         if kind == "weight":
             yield from _strips(pieces[f"{name}.weight"])
         elif kind == "cut":
-            opened = pieces["qkv.weight" if name == "a" else "up.weight"]
-            total = self.step.hidden if name == "a" else opened.shape[0]
+            opened = pieces["qkv.weight" if name == "attn" else "up.weight"]
+            total = self.step.hidden if name == "attn" else opened.shape[0]
             first = opened.ranges[0]
             yield _Part((first.start / total, 0.0, len(first) / total, 1.0), True, False)
         elif self._is_summand(index, kind):

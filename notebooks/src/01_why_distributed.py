@@ -29,13 +29,13 @@ lab.begin("en")
 planner.Need(model="LLaMA 7B").board()
 
 # %% [markdown]
-# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; the rows below share the bill among two, and chapter 06 tells how. Try a smaller card, then a smaller model. Which part is the longest, and does it ever change its share?
+# This is a [board](GLOSSARY.md#board): turn its controls and the bill is written anew. The first row is one card with everything on it; below, two cards share it (chapter 06). Try a smaller card, then a smaller model. Does the longest part ever change its share?
 #
 # **When you are done** you can write the bill of any model in your head, you know which of the five usual reasons for many cards are good ones, and you can say what each way to share the work would have to send.
 #
 # ## It dies, for real
 #
-# First let's see it happen. Below is a small network: eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. It gets a [pretend device](GLOSSARY.md#pretend-device) with 100 MiB, three times as much. At which line will it run out of memory?
+# Below is a small network: eight layers of 1024 by 1024 in fp32, so 32 MiB of weights. Its [pretend device](GLOSSARY.md#pretend-device) has 100 MiB, three times as much; the bytes are counted, and the limit is enforced. At which line will it run out of memory?
 
 # %%
 dies_at = lab.guess(
@@ -67,22 +67,15 @@ try:
 except lab.RankFailed as verdict:
     report = verdict
 print(report)
-
-# %%
 dies_at.score(report.finding.where["text"])
 
 # %% [markdown]
-# The weights fit, and so did the gradients, which are as large again. Then Adam wanted two numbers of its own for every weight, at its first step. That is why so many runs die after the first backward, when everything seemed to be well.
-#
-# The memory of the pretend device is real in the sense that its bytes are counted and its limit is enforced. With twice as much, the same program trains:
-
-# %%
-lab.launch(train, 1024, ranks=1, devices=lab.pretend(memory_mib=200))[0]
+# The weights fit, and so did the gradients, which are as large again. Then Adam, at its first step, wanted two numbers of its own for every weight. That is why so many runs die after the first backward, when everything seemed to be well.
 
 # %% [markdown] sections="8.1.1"
 # ## The bytes of one parameter, by hand
 #
-# Large models are not trained in fp32. The usual [recipe](GLOSSARY.md#recipe) is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. But 16 bits are too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well. With everything in fp32 a parameter takes 4 + 4 + 8 bytes. How many of them does this recipe save?
+# The usual [recipe](GLOSSARY.md#recipe) for large models is [mixed precision](GLOSSARY.md#mixed-precision): weights and gradients have 16 bits, so that the matrix products are quick. But 16 bits are too coarse to add small updates to, so there is a second copy of the weights in fp32, and Adam's two numbers are fp32 as well. With everything in fp32 a parameter takes 4 + 4 + 8 bytes. How many of them does this recipe save?
 
 # %%
 saved = lab.guess("bytes of states saved per parameter", between=(0, 12))
@@ -114,36 +107,38 @@ def mixed_step():
 
 # %%
 held = lab.launch(mixed_step, ranks=1)[0]
-saved.score(16 - sum(held.values()))
-
-# %%
 lab.bars(held, title="Bytes per parameter, held after a step")
 
+# %%
+saved.score(16 - sum(held.values()))
+
 # %% [markdown] sections="8.1.1"
-# None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given. What it does save is activations, time and traffic.
+# None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
 #
-# So the rule is: **7 billion parameters times 16 bytes are 112 GB.** On the board you have met other recipes. Plain SGD with momentum takes 12 bytes, and bf16 for everything takes 8, at the price of updates that get lost in rounding ([chapter 05](05_precision_and_memory.ipynb) shows how).
+# So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (With bf16 for everything it is 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
+#
+# ### A real engine holds the same
+#
+# Many people train with DeepSpeed. `compare()` lets it train a small model by this recipe on two ranks, and reads every tensor that it holds:
+
+# %%
+planner.Need(recipe="mixed").compare()
+
+# %% [markdown]
+# Above is the bill of the large model again, below that of the small one: predicted, and what the engine held on either rank. The largest difference stands under its title.
 #
 # <details><summary>Erratum 8.1.1: "LLaMA-7B: 94 GB in all, barely fits on an A100"</summary>
 #
 # The textbook counts 14 GB of weights, 14 of gradients, 56 for Adam and 10 of activations, and lets it train on 80 GB "with optimizations". It forgets the fp32 copy, 28 GB, which its own section 8.5 does count. With it the states alone are 112 GB. Run it: `planner.Need(model="LLaMA 7B").bill()` has 107 GB of states for the 6.7 billion parameters of the published model.
 #
 # </details>
-#
-# ### A real engine holds the same
-#
-# By hand is one thing. Does DeepSpeed, which many people train with, hold what we counted? `compare()` trains a small model by the chosen recipe on two ranks and reads every tensor that the engine holds:
-
-# %%
-planner.Need(recipe="mixed").compare()
-
-# %% [markdown]
-# Above is the bill of the large model again. Below is the small one: its predicted bill, and what the engine held on either rank. The largest difference stands under its title.
 
 # %% [markdown]
 # ## Exercise 1. Read the bill out of a rank
 #
-# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models that we have wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here. Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes.
+# Return the bytes that **this rank** holds: `{"parameters": ..., "gradients": ..., "optimizer": ...}`. Your function is called between a backward and a step, on models wrapped in different ways. Some are cut by `fully_shard`, so that their parameters are DTensors: each says how large the whole is, and `to_local()` gives the part that lies here. Two layers may share one weight, a parameter may be frozen, and not everything has 4 bytes.
+#
+# The check tries your function on cases that you don't see, and says where it is wrong. `check.hint` has a first hint, and a further one after each attempt.
 
 
 # %%
@@ -177,7 +172,7 @@ check.hint("held_bytes")
 # %% [markdown] sections="8.1.1"
 # ## Activations, by hand
 #
-# The states are as large, however much text you feed at once. The [activations](GLOSSARY.md#activations) grow with it: that is what the forward keeps of all it computes, because the backward will need it. How many bytes does one block of a transformer keep for a token, for each number of its [width](GLOSSARY.md#width)? In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
+# The states are as large, however much text you feed at once. The [activations](GLOSSARY.md#activations) grow with it: they are what the forward keeps because the backward will need it. How many bytes does one block of a transformer keep for a token, for each number of its [width](GLOSSARY.md#width)? In bf16 a number has 2 bytes, and surely it keeps more than one tensor.
 
 # %%
 kept_by_gpt = lab.guess(
@@ -214,7 +209,7 @@ def per_unit(kind, length):
 kept_by_gpt.score(per_unit("gpt", 256))
 
 # %% [markdown]
-# `planner.block` has blocks as the papers count them. They differ in what they keep. Watch what happens when the sequence gets longer:
+# `planner.block` has blocks as the papers count them. What happens when the sequence gets longer?
 
 # %%
 kinds = {
@@ -224,27 +219,25 @@ kinds = {
     "LLaMA, norm in one operator": "llama_fused",
 }
 lengths = (32, 64, 128, 256)
+kept = {name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()}
+formula = {
+    "GPT": dict.fromkeys(lengths, 34),
+    "GPT, attention stored": {n: 34 + 5 * 4 * n / 128 for n in lengths},
+}
 lab.curves(
-    measured={
-        name: {n: per_unit(kind, n) for n in lengths} for name, kind in kinds.items()
-    },
-    predicted={
-        "GPT": dict.fromkeys(lengths, 34),
-        "GPT, attention stored": {n: 34 + 5 * 4 * n / 128 for n in lengths},
-    },
+    measured=kept,
+    predicted=formula,
     x="tokens of a sequence",
     y="bytes per token and unit of width",
     title="What a block keeps for the backward",
 )
 
 # %% [markdown]
-# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count, a few statistics above the lines. Three of the four kinds are flat; the stored attention matrix grows with the length, so no fixed number is right for it. Flash attention was invented to leave it out.
-#
-# The two LLaMA blocks differ by 12 bytes, which is the norm alone, so what a block keeps depends on its operators, too. The boards use 34 for all models and call it an estimate.
+# The lines are the formula of Korthikanti et al. (2022): a GPT block keeps $34\,s\,b\,h$ bytes for $b$ sequences of $s$ tokens and width $h$, and $5\,a\,s^2 b$ more if it stores the attention matrix of its $a$ heads. The dots are our count. Only the stored attention matrix grows with the length; flash attention was invented to leave it out. The two LLaMA blocks differ in their norm alone, by 12 bytes, so what a block keeps depends on its operators, too. The boards use 34 for all models and call it an estimate.
 #
 # <details><summary>Where do LLaMA's bytes come from?</summary>
 #
-# No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as on a CPU, and its input in 16 bits, 2 bytes, if it is one.
+# (The dots of all kinds include a few statistics; hence 34.2 and not 34.) No dropout, hence no masks; a wider MLP, with four tensors of 43/16 of the width, 21.5 bytes. Each of the two norms keeps two tensors in fp32, 8 bytes, if it is made of several operators as on a CPU, and its input in 16 bits, 2 bytes, if it is one.
 #
 # </details>
 #
@@ -259,23 +252,7 @@ lab.curves(
 #
 # ### 1. The model does not fit
 #
-# We have the bill of a parameter, so we can write it for every model. `weights` is the file that you download, `states` is what training holds, and `cards` is how many of 80 GB would hold the states if each had an equal part of them, with nothing else on it.
-
-# %%
-lab.table(
-    [
-        {
-            "name": each.name,
-            "weights_gb": 2 * each.params / 1e9,
-            "states_gb": 16 * each.params / 1e9,
-            "cards": -int(-16 * each.params // 80e9),
-        }
-        for each in planner.MODELS.values()
-    ]
-)
-
-# %% [markdown]
-# How to give each card a part of the states is a trick called [ZeRO](06_zero_deepspeed.ipynb), and chapter 06 builds it.
+# 112 GB do not fit into 80. But each card can hold a part of the states: that trick is called [ZeRO](06_zero_deepspeed.ipynb), and chapter 06 builds it.
 #
 # ### 2. It takes too long
 #
@@ -304,15 +281,15 @@ for each in timed:
 lab.table(rows, units={"reached": "share"})
 
 # %% [markdown]
-# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got. It is called [MFU](GLOSSARY.md#mfu), and chapter 18 asks where the rest went. (Published numbers and arithmetic: whatever else those hours were spent on is in them.)
+# `reached` is the share of the card's peak, 312 TFLOP/s, that the run got: its [MFU](GLOSSARY.md#mfu). Chapter 18 asks where the rest went.
 #
 # ### 3. There is too much data
 #
-# Text has to be read and cut into tokens before a card sees it. That work needs no card, and its processes need not talk to each other, so it goes as many times as fast as there are free CPU cores. It is a reason for more cores, yet not for more cards.
+# Text is read and cut into tokens before a card sees it. That goes faster with more CPU cores, not with more cards.
 #
 # ### 4. Reliability?
 #
-# Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs. If they come independently, then what share of days passes without any, on 1,024 GPUs?
+# Is a cluster of 1,024 cards safer than one card? The Llama 3 report (section 3.3.4) counts 419 unexpected interruptions in 54 days on 16,384 GPUs, one every three hours. If they come independently, then what share of days passes without any, on 1,024 GPUs?
 
 # %%
 quiet_days = lab.guess("days without an interruption, 1,024 GPUs", between=(0, 1))
@@ -327,28 +304,12 @@ def quiet_share(num_gpus):
 
 quiet_days.score(quiet_share(1024))
 
-# %%
-lab.curves(
-    predicted={"quiet": {2**n: quiet_share(2**n) for n in range(15)}},
-    x="GPUs",
-    y="share of days",
-    unit="share",
-    log_x=True,
-    title="Days without an interruption",
-)
-
-# %% [markdown] sections="10.1.1"
-# With one card you would wait nearly six years for trouble. With 16,384 it comes every three hours. More devices fail more often; that is a price, and chapter 13 is about paying it.
-#
-# <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
-#
-# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. Run it: `quiet_share(16384)` gives 0.0004: a quiet day comes once in about 2,300 days. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again. That takes work.
-#
-# </details>
+# %% [markdown]
+# More devices fail more often. That is a price, and chapter 13 is about paying it.
 #
 # ### 5. More experiments
 #
-# Days per run decide how many ideas you can try. With $N$ cards a run is at best $N$ times as fast. Whatever is not shared holds it back, since it takes as long as before (Amdahl 1967). LLaMA 7B took 82,432 hours; how many such runs fit into 30 days if 1 % of the work can't be shared?
+# Days per run decide how many ideas you can try. With $N$ cards a run is at best $N$ times as fast, and whatever is not shared takes as long as before (Amdahl 1967). LLaMA 7B took 82,432 hours; how many such runs fit into 30 days if 1 % of the work can't be shared?
 
 
 # %%
@@ -357,29 +318,27 @@ def runs_in_30_days(cards, not_shared):
     return 30 / (days * (not_shared + (1 - not_shared) / cards))
 
 
-shares = {"all is shared": 0, "all but 0.1 %": 0.001, "all but 1 %": 0.01}
 counts = [2**n for n in range(13)]
-lab.curves(
-    predicted={
-        name: {n: runs_in_30_days(n, share) for n in counts}
-        for name, share in shares.items()
-    },
-    x="cards",
-    y="runs",
-    log_x=True,
-    log_y=True,
-    title="Runs of LLaMA 7B in 30 days",
-)
+shares = {"all is shared": 0, "all but 0.1 %": 0.001, "all but 1 %": 0.01}
+runs = {name: {n: runs_in_30_days(n, shares[name]) for n in counts} for name in shares}
+title = "Runs of LLaMA 7B in 30 days"
+lab.curves(predicted=runs, x="cards", y="runs", log_x=True, log_y=True, title=title)
 
-# %% [markdown]
-# Follow the lowest curve. It bends at about a hundred cards, and then nothing helps: even with 4,096 cards there is hardly one run in the month. Most of this course is about keeping that share small.
+# %% [markdown] sections="10.1.1"
+# Follow the lowest curve. It bends at about a hundred cards, and even with 4,096 of them there is hardly one run in the month. Most of this course is about keeping that share small.
 #
 # So the verdict on the five: *it does not fit*, *it takes too long* and *more experiments* are good reasons. Reading data is no reason for cards, and reliability is one against them.
+#
+# <details><summary>Erratum 10.1.1: "reliability: a distributed system tolerates faults"</summary>
+#
+# At first it is the other way round: if one card fails once in $M$ hours, $N$ cards fail once in $M/N$. Run it: `quiet_share(16384)` gives 0.0004: a quiet day comes once in about 2,300 days. What a distributed system does bring is that a run *can* survive, because others hold copies and a checkpoint starts it again. That takes work.
+#
+# </details>
 
 # %% [markdown] sections="10.1.2, D-faq"
 # ## What makes it hard
 #
-# Six difficulties come with the cards. You have met two of them in chapter 00, where quick ranks waited for slow ones and where one missing rank stopped all:
+# Six difficulties come with the cards:
 #
 # | difficulty | what it is | chapters |
 # | --- | --- | --- |
@@ -389,14 +348,6 @@ lab.curves(
 # | memory | copies of everything on every rank | 05, 06, 07 |
 # | faults | one fails, all stop | 13 |
 # | complexity | a bug may hang, or give wrong numbers silently | 00, 14 |
-#
-# There are ways to send fewer bytes, such as compression and accumulation; chapters 03, 05 and 11 count them.
-#
-# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
-#
-# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Run it: section *autocast* of chapter 05 counts as many bytes for it as for fp32.
-#
-# </details>
 #
 # Here is a first look at consistency. Two ranks begin with the same weights and train five steps on different data. If nobody averages the gradients, how far apart are the two models in the end?
 
@@ -423,7 +374,13 @@ together = lab.launch(five_steps, True, ranks=2)
 lab.difference(alone[0], alone[1]), lab.difference(together[0], together[1])
 
 # %% [markdown]
-# The first number is the largest difference of a weight without averaging: nobody waited, and there are two models instead of one. The second is zero. One `all_reduce` per gradient has kept the two models equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
+# The first number is the largest difference of a weight without averaging: there are two models instead of one. The second is zero, because one `all_reduce` per gradient has kept them equal. The three lines from `if average` on are all of data parallelism, and chapter 03 makes them fast.
+#
+# <details><summary>Erratum D-faq: "mixed precision: fp16 reduces the bandwidth"</summary>
+#
+# Only if the *model* is in 16 bits, as in the mixed recipe above, or if a hook casts the gradients. Torch's own mixed precision, autocast, leaves weights and gradients in fp32, and gradients are what is sent. Run it: section *autocast* of chapter 05 counts as many bytes for it as for fp32.
+#
+# </details>
 
 # %% [markdown] sections="8.1.2"
 # ## Ways to share it
@@ -455,9 +412,7 @@ fewest.score(min(sent, key=sent.get))
 planner.Strategy(strategy="layers").compare()
 
 # %% [markdown]
-# Look at the table under the second picture. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (Most of the 97.7 GB are the activations of 16 sequences.) What it pays is the idle time, and that is why chapter 08 cuts the batch into many pieces. The last picture is measured: a small model, trained so on four real ranks.
-#
-# Data parallel sends the same whatever the batch is, while model parallel sends in proportion to it. (`planner.Strategy(strategy="layers").board()` has a control for the batch.)
+# Look at the table under the second picture. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (Most of its 97.7 GB are the activations of 16 sequences.) It pays with idle time, and that is why chapter 08 cuts the batch into many pieces. And what it sends grows with the batch, while data parallel always sends the same. (The last picture is measured: a small model, trained so on four real ranks.)
 #
 # <details><summary>A fifth way, cutting every layer: does it send less?</summary>
 #
@@ -470,7 +425,7 @@ planner.Strategy(strategy="layers").compare()
 # %% [markdown] sections="10.1.3"
 # ## Who talks to whom
 #
-# To average gradients, ranks can be connected in several ways. Two machines with four ranks each, and S is the size of the gradients:
+# To average gradients, ranks can be connected in several ways. Here are two machines with four ranks each; S is the size of the gradients. With a **parameter server** one rank collects and answers. In a **ring** each talks to its two neighbours. **Hierarchical** means first inside a machine, then between machines:
 
 # %%
 plans = {
@@ -480,32 +435,20 @@ plans = {
 }
 lab.show(planner.architectures(plans, 4))
 
-# %% [markdown]
-# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). With a **parameter server** one rank collects and answers; in a **ring** each talks to its two neighbours; **hierarchical** means first inside a machine, then between machines. (A hybrid does one thing inside and another between: for example, one representative per machine, and a ring of representatives.) Which sends the most, all ranks taken together?
-
-# %%
-most = lab.guess(
-    "which sends the most in all",
-    choices=("Parameter server", "Ring", "Hierarchical", "all the same"),
-)
-
-# %%
-in_all = {name: collectives.sent_bytes(plan, 1).sum() for name, plan in plans.items()}
-same = max(in_all.values()) - min(in_all.values()) < 1e-9
-most.score("all the same" if same else max(in_all, key=in_all.get))
-
 # %% [markdown] sections="10.1.2, 10.1.3"
-# All send $2(N-1)S$, 14 S here: the part of every other rank has to be added once, and the sum has to come back once. Chapter 02 proves that nothing sends less where only ranks add. (Recursive doubling sends more: it exchanges whole buffers in $\log_2 N$ steps, 24 S. Where the switch adds, as with NVLS or SHARP, ranks send less.)
+# The thicker a line, the more bytes cross it; the picture calls a machine an [island](GLOSSARY.md#island). All ranks together send the same each time, $2(N-1)S$, which is 14 S here. What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least. Chapter 02 lets them race on real ranks, and proves that nothing sends less where only ranks add.
 #
-# What differs is **who** sends, and **over which link**. The server sends half of everything alone. The ring shares it equally, but crosses between the machines as if that link were like any other. Hierarchical shares equally and crosses least.
+# <details><summary>More: three other ways</summary>
+#
+# A hybrid does one thing inside the machines and another between them, for example one representative per machine, and a ring of representatives. Recursive doubling exchanges whole buffers in $\log_2 N$ steps, and sends more: 24 S. Where the switch adds, as with NVLS or SHARP, ranks send less.
+#
+# </details>
 #
 # <details><summary>Erratum 10.1.2: "communication increases with the number of devices"</summary>
 #
 # In all, yes, and so does the number of steps. But what one rank sends in a ring is $2(N-1)/N$ times S, which stays below 2 S whatever N. Run it: `collectives.sent_bytes(collectives.plan("all_reduce", "ring", 64), 1).max()` gives 1.97.
 #
 # </details>
-#
-# Chapter 02 runs these plans on real ranks, message by message, and lets them race.
 
 # %% [markdown]
 # ## Exercise 2. Traffic of an architecture
@@ -536,20 +479,20 @@ check.hint("traffic")
 # %% [markdown] sections="D-faq"
 # ## When is it worth it?
 #
-# Which way for which model? Rules go by size: one card below so many billions, sharding above. But the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence per card of 80 GB, how many cards does each model need if everything is sharded?
+# Rules of thumb go by size, but the recipe, the length of the sequence and the card matter as much, so it is better to compute it. With one sequence on each card of 80 GB, how many cards does each model need?
 
 # %%
 rows = []
-for name in planner.MODELS:
+for name, model in planner.MODELS.items():
     need = planner.Need(model=name)
-    recomputed = need.but(attention="recompute")
     rows.append(
         {
             "name": name,
+            "states_gb": 16 * model.params / 1e9,
             "one card": need.needed(0) == 1,
             "optimizer sharded": need.needed(1),
             "all sharded": need.needed(3),
-            "all, recomputed": recomputed.needed(3),
+            "all, recomputed": need.but(attention="recompute").needed(3),
         }
     )
 lab.table(rows)
@@ -560,7 +503,7 @@ lab.table(rows)
 # 1. It fits on one card and is fast enough: use one card.
 # 2. It fits but is slow: data parallel, with DDP (chapter 03).
 # 3. The states don't fit: shard them, the optimizer first, because that costs no byte more than DDP, then gradients, then parameters (half as many bytes again; chapters 06 and 07).
-# 4. The activations don't fit: recompute (chapter 05), take a smaller microbatch, then cut the layers themselves, inside one machine.
+# 4. The activations don't fit: recompute, take a smaller microbatch, then cut the layers themselves, inside one machine.
 # 5. There are many machines with slow links between them: cut by layers (chapter 08), because that sends least, and shard inside the machines.
 #
 # <details><summary>Erratum D-faq: "DDP below 10 billion parameters, FSDP up to 100 billion"</summary>
@@ -569,7 +512,7 @@ lab.table(rows)
 #
 # </details>
 #
-# So our 7 B model does not fit on one card. Two would hold it, says the table. We take eight, one machine, with everything sharded, because we want it to be quick, too. The card below has both: look at how much is missing on the left, and left over on the right. It will come back at the end of many chapters. Its numbers are the planner's predictions, from the constants that its title names, and chapter 18 tells how far to trust them:
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine, because we want it to be quick, too. Look at how much is missing on the left, and left over on the right. This card will come back in many chapters. (It says 120 GB where the first picture had 116, because it also counts the logits and what a process takes for itself.) Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)
@@ -605,7 +548,7 @@ check.hint("fewest_ranks")
 # %% [markdown]
 # ## Exercise 4, if you like. Any recipe, any stage
 #
-# GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as on the board, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` is as in exercise 3. You have measured some of these recipes, and you must work out the others.
+# GB of model states on each of `num_ranks` ranks. `recipe` is `"sgd"`, `"fp32"`, `"mixed"`, `"bf16"` as on the board, or `"accumulate"`: mixed, with a second set of gradients in fp32 to add up in. `stage` is as in exercise 3.
 
 
 # %%
@@ -628,14 +571,11 @@ def my_states(num_params, recipe, stage, num_ranks):
 # %%
 check.model_state_gb(my_states)
 
-# %%
-check.hint("model_state_gb")
-
 # %% [markdown]
 # ## Summary
 #
 # - Training with Adam holds 16 bytes of states per parameter, in fp32 and in mixed precision. The file of weights says little about whether a model can be trained.
-# - A GPT block keeps 34 bytes of activations per token and unit of width in 16 bits, and far more with a stored attention matrix. It depends on the kernels, too.
+# - A GPT block keeps 34 bytes of activations per token and unit of width in 16 bits, and far more with a stored attention matrix.
 # - Sharding divides states. Activations shrink with a rank's share of the batch or of the layers, or by recomputing.
 # - Splitting by layers sends least and waits; data parallel sends the gradients, whatever the batch.
 # - More devices fail more often. That is a price, not a reason.

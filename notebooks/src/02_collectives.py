@@ -16,8 +16,6 @@
 # An exchange in which all [ranks](GLOSSARY.md#rank) take part is called a [collective](GLOSSARY.md#collective). Six of them carry nearly all of distributed training:
 
 # %%
-import statistics
-
 import labkit as lab
 import torch
 import torch.distributed as dist
@@ -33,14 +31,14 @@ collectives.Six(ranks=4)
 #
 # **When you are done** you can
 #
-# - say what each of the six does, what it is used for, and how many bytes it must send;
+# - say what each of the six does, what it is for, and how many bytes it must send;
 # - write an all-reduce from `send` and `recv`, and know why no other sends less;
-# - predict how long a collective takes, from two numbers that you have measured.
+# - predict how long a collective takes, from two numbers.
 
 # %% [markdown] sections="8.9.1"
 # ## The six, on real ranks
 #
-# A picture is quickly drawn, so let us see whether four real processes do the same. To see where every number comes from, rank r brings 1, 2, 3 and 4 times $10^r$. Rank 2 brings `[100, 200, 300, 400]`: the *digit* says which of its four numbers it is, and its *place* from which rank it comes.
+# Do four real processes do the same? To tell where every number comes from, let rank r bring 1, 2, 3 and 4 times $10^r$. Rank 2 brings `[100, 200, 300, 400]`: the *digit* says which of its four numbers it is, and its *place* from which rank it comes.
 #
 # **Guess** before you read the code. In a reduce-scatter all four ranks add up, but each keeps only its own quarter. What does rank 2 end up with?
 
@@ -79,20 +77,16 @@ lab.table(
 scattered.score(str(run[2]["reduce_scatter"][0]))
 
 # %% [markdown] sections="8.9.1"
-# Read the table line by line, and lay it beside the picture.
+# The table, line by line:
 #
-# - **Broadcast**: all have what rank 0 brought. We use it for the weights at the start.
-# - **Reduce**: rank 0 has the sum. On the others stands whatever the library left there, because only the result of rank 0, the *root*, is defined.
+# - **Broadcast**: all have what rank 0 brought, such as the weights at the start.
+# - **Reduce**: rank 0, the *root*, has the sum. On the others stands whatever the library left there.
 # - **All-reduce**: all have the sum. These are the gradients of data parallelism (chapter 03).
-# - **All-gather**: each rank brought one number, and all have all four. These are the weights of FSDP (chapter 07).
+# - **All-gather**: each rank brought one number, all have all four. These are the weights of FSDP (chapter 07).
 # - **All-to-all**: rank r gets everyone's r-th number, as if you transposed a table. Mixtures of experts need it.
 # - **Reduce-scatter**: the sum, but rank r keeps only its r-th number. These are the gradients of FSDP.
 #
-# ### Two that make a third
-#
-# Did you notice that an all-gather after a reduce-scatter gives exactly an all-reduce? We will build one that way.
-#
-# `dist.all_gather` and `dist.reduce_scatter` do the same with lists of tensors instead of one large one. The names that end in `_single` are those of torch 2.13; older versions say `all_gather_into_tensor` and `reduce_scatter_tensor`.
+# Did you notice that a reduce-scatter and then an all-gather give exactly an all-reduce? We will build one that way. (The names in `_single` are new in torch 2.13; before, they were `all_gather_into_tensor` and `reduce_scatter_tensor`.)
 
 # %% [markdown] sections="S11"
 # ## Messages: send and recv
@@ -110,17 +104,13 @@ def pass_it_on():
     return tensor.tolist()
 
 
-# %%
 lab.launch(pass_it_on, ranks=2)
 
 # %% [markdown]
-# With two ranks it works. **Guess**: with three ranks, how many of them return?
+# With two ranks it works. **Guess**: with three ranks, how many of them return? (The launch ends in an error, and on purpose. Normally a silent rank is given a minute; here two seconds are enough.)
 
 # %%
 returning = lab.guess("Ranks that return, of three", between=(0, 3))
-
-# %% [markdown]
-# The next cell ends in an error, and on purpose. Normally a silent rank is given a minute; here two seconds are enough.
 
 # %% tags=["raises-exception"]
 try:
@@ -143,9 +133,9 @@ returning.score(returned)
 #
 # ### Exercise 1: broadcast in few steps
 #
-# Rank `root` has a tensor, and all others need it. If the root sends it to everyone, the last rank waits for N - 1 messages. How can others help?
+# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If the root sends to everyone, the last rank waits for N - 1 messages; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps. In a step each rank sends one message at most, and every rank receives once.
 #
-# Copy the tensor of rank `root` to all ranks with `send` and `recv`. Your budget is $\lceil\log_2 N\rceil$ steps. In a step each rank sends one message at most, and every rank receives once. The check never stops the notebook: it tries your answer at sizes that are not shown, and draws who sends to whom where it falls short.
+# The check tries your answer at sizes that you don't see. Where it falls short, it draws who sends to whom. `check.hint` has a first hint, and a further one after each attempt.
 
 
 # %%
@@ -171,7 +161,7 @@ check.hint("tree_broadcast")
 # %% [markdown] sections="8.3.2"
 # ## An all-reduce by hand: the ring
 #
-# Let us put the ranks in a circle, so that each sends to its right neighbour and receives from its left one. That is called a [ring](GLOSSARY.md#ring). All of them can send at once, which sounds much better than seven cards queueing in front of one. But *what* should they send?
+# Let us put the ranks in a circle, so that each sends to its right neighbour and receives from its left one. That is called a [ring](GLOSSARY.md#ring). All of them can send at once. But *what* should they send?
 #
 # The first idea: each rank cuts its buffer into N chunks and sends its own chunk to the right, N - 1 times. What arrives from the left is added to the left neighbour's chunk.
 
@@ -190,21 +180,14 @@ def own_chunk():
     return {"after three steps": gradients.tolist()}
 
 
-# %%
 lab.launch(own_chunk, ranks=4)
 
 # %% [markdown] sections="8.3.2"
-# After these steps every rank should hold one finished sum: somewhere a `1111`, a `2222`, a `3333` and a `4444`. There is none. Look at the first number of rank 1. It is 13: its own 10, and rank 0's 1, *three times*. Of ranks 2 and 3 nothing has arrived. Do you see why? A rank that sends the same chunk each time never passes on what it has received, so nothing gets further than one neighbour.
-#
-# <details><summary>Erratum 8.3.2: the pseudocode of the ring never passes anything on</summary>
-#
-# The textbook's pseudocode sends `gradients[chunk_size * rank : ...]` in every step and adds what arrives to `gradients[...]`. The cell above reads `...` as the left neighbour's chunk. To the letter it is worse, because one chunk is added to all of them. Run it: write `gradients[...] += received[0]` in the cell above instead of `gradients[left]`. The second half, which should hand the sums round, is `pass`.
-#
-# </details>
+# Every rank should now hold one finished sum, a `1111`, a `2222`, a `3333` or a `4444`. None does. Look at the first number of rank 1. It is 13: its own 10, and rank 0's 1, *three times*. Why? A rank that sends the same chunk each time never passes on what it has received.
 #
 # ### The cure is one index
 #
-# In step s, rank r sends chunk $(r - s) \bmod N$, which is the one it has just added to. (s counts from 0; in step 0 it is the rank's own chunk.) Follow chunk 0: rank 0's share goes to rank 1, which adds its own and sends the sum on to rank 2, and so on. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
+# In step s, rank r sends chunk $(r - s) \bmod N$: in step 0 its own, and then the one it has just added to. After N - 1 steps every rank holds one finished sum; that was a reduce-scatter. N - 1 more steps hand the sums round, which is an all-gather.
 
 
 # %%
@@ -222,13 +205,13 @@ def ring(tensor):
 
 
 # %% [markdown]
-# Let us walk through it. Move the step from 0 to 6. The colour is now the chunk, no longer the rank that it came from. The fuller a box, the more ranks' contributions it holds; the arrows above carry the chunk that travels. The same board has every collective and every algorithm of this chapter, and its button runs the plan on real ranks. (It numbers the chunks so that rank r ends the first half with chunk r; our function ends it with chunk r + 1.)
+# Let us walk through it. Move the step from 0 to 6, and follow one chunk. The colour is now the chunk; the fuller a box, the more ranks' contributions it holds. (This board ends the first half with chunk r on rank r; our function with chunk r + 1.)
 
 # %%
 collectives.Call(collective="all_reduce", algorithm="ring", ranks=4).board()
 
 # %% [markdown]
-# At every moment every rank sends a quarter of the buffer and receives a quarter. So no link is ever idle, and none carries more than another. Is the result the library's, and how much did each rank send?
+# Every rank always sends a quarter of the buffer and receives a quarter, so no link is ever idle. Is the result the library's, and how much did each rank send?
 
 
 # %%
@@ -244,11 +227,16 @@ def ring_and_library(num_bytes):
     }
 
 
-# %%
 lab.launch(ring_and_library, 4_000_000, ranks=4)
 
 # %% [markdown]
 # The numbers agree to rounding, because the ring adds in another order. Each rank sent one and a half times the buffer. Could a cleverer algorithm send less?
+#
+# <details><summary>Erratum 8.3.2: the pseudocode of the ring never passes anything on</summary>
+#
+# The textbook's pseudocode sends `gradients[chunk_size * rank : ...]` in every step and adds what arrives to `gradients[...]`. Our first idea reads `...` as the left neighbour's chunk. To the letter it is worse, because one chunk is added to all of them. Run it: write `gradients[...] += received[0]` in `own_chunk` instead of `gradients[left]`. The second half, which should hand the sums round, is `pass`.
+#
+# </details>
 
 # %% [markdown] sections="19.8.1"
 # ## Nothing sends less than the ring
@@ -256,13 +244,13 @@ lab.launch(ring_and_library, 4_000_000, ranks=4)
 # Take a single number of the buffer. Its sum has N parts, which lie on N ranks. Sooner or later some rank is the *first* to know the finished sum. Now count the messages that carry this number:
 #
 # - Before that moment each of the N - 1 other ranks has to send its part, or a sum that contains it. That is N - 1 messages at least.
-# - After that moment each of the N - 1 other ranks has to receive the finished sum. That is N - 1 more, and they are different ones, because nobody else knew the sum before.
+# - After that moment each of the N - 1 other ranks has to receive the finished sum. That is N - 1 more.
 #
-# So each number travels $2(N-1)$ times at least, and all S bytes of the buffer together cause $2(N-1)S$ bytes of messages. There are N ranks to share this work, hence the busiest one sends at least
+# So each number travels $2(N-1)$ times at least, and all S bytes of the buffer cause $2(N-1)S$ bytes of messages. N ranks share this work, hence the busiest one sends at least
 #
 # $$2\,\frac{N-1}{N}\,S.$$
 #
-# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). For two ranks it is S; for many it approaches 2 S. The counting assumes that only ranks add. Some switches can add, too, and we will meet them further down.
+# In the ring *every* rank sends exactly that (Patarasuk and Yuan 2009). For two ranks it is S, for eight 1.75 S, and it never reaches 2 S: that is why data parallelism scales at all. (The counting assumes that only ranks add. Some switches can add, too.)
 #
 # <details><summary>Erratum 19.8.1: at least M, and a ring's 2M "reaches the optimum"</summary>
 #
@@ -315,22 +303,6 @@ scattering.score(counts["reduce_scatter"][1] / 1e6)
 # %% [markdown] sections="8.9.1"
 # Compare the last two columns. On the CPU and on pretend devices the library is gloo. Its all-reduce, all-gather and all-to-all send no more than they must. Its broadcast is a tree, and so the root sends the whole buffer twice. And the reduce-scatter sends *twice* its bound. Why? Gloo as torch uses it has no reduce-scatter, so it runs a whole all-reduce and keeps a quarter of the result. When you quote bytes, say which of the two.
 #
-# What happens to the bound when more ranks join? Here it is for three collectives, as a share of S:
-
-# %%
-ranks = [2, 4, 8, 16, 64, 256, 1024]
-bounds = {
-    "broadcast": {n: 1.0 for n in ranks},
-    "all-gather, reduce-scatter": {n: (n - 1) / n for n in ranks},
-    "all-reduce": {n: 2 * (n - 1) / n for n in ranks},
-}
-lab.curves(
-    predicted=bounds, x="ranks", y="S", title="What a rank must send", log_x=True
-)
-
-# %% [markdown] sections="8.9.1"
-# All three lines become flat. From eight ranks to a thousand, each has to send only 14 % more in an all-reduce, and that is why data parallelism scales at all.
-#
 # <details><summary>Erratum 8.9.1: "O(N)", "O(2N)" and "O(N×P)"</summary>
 #
 # The textbook's table has "O(N)" beside most collectives, "O(2N)" beside the all-reduce and "O(N×P)" beside the all-gather. It does not say whether that is per rank or in all, nor whether N is the buffer before or after. Per rank, and with S the whole buffer, nothing grows without bound. Run it: `collectives.lower_bound_bytes("all_gather", 1024, 1.0)` gives 0.999.
@@ -340,9 +312,9 @@ lab.curves(
 # %% [markdown] sections="8.3.2"
 # ## The race: server, ring and trees
 #
-# Now back to the eight seconds. A [parameter server](GLOSSARY.md#parameter-server) is the idea of the beginning: all send to rank 0, which adds up and sends the sum back. How does it compare with the ring?
+# Back to the eight seconds. A [parameter server](GLOSSARY.md#parameter-server) is the idea of the beginning: all send to rank 0, which adds up and sends the sum back.
 #
-# On one machine all messages go through the same memory, so there is no slow link to be seen. That is why we use **[paced links](GLOSSARY.md#paced-links)** here. Every real message takes the time that its link states: 10 ms, and 10 ms more for every megabyte. The ranks sleep until that time is over. Processes, messages and their order are real, the speed of the link is stated, and every picture says so. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$.
+# On one machine there is no slow link to be seen. That is why we use **[paced links](GLOSSARY.md#paced-links)** here: every real message takes the time that its link states, 10 ms, and 10 ms more for every megabyte. Processes, messages and their order are real; the speed of the link is stated. The first number is the link's [latency](GLOSSARY.md#latency) $\alpha$, the second comes from its [bandwidth](GLOSSARY.md#bandwidth) $B$: a message of n bytes takes $T(n) = \alpha + n/B$.
 #
 # **Guess**: four ranks, 1.6 MB. By prediction, how many times as long as the ring does the server take?
 
@@ -355,7 +327,7 @@ server = collectives.Call(algorithm="parameter_server", num_bytes=1.6e6, network
 server.compare()
 
 # %% [markdown]
-# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (If the badge says *overran*, your machine was busy, and some message took longer than its link states.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
+# Above is what theory predicts, below what four processes did. Rank 0 is busy all the time, and at its door the others stand in line. (*Overran* says that your machine was busy, and some message took longer than its link states.) Now the ring, with the same buffer. `0>1 [3]` is chunk 3 on its way from rank 0 to rank 1:
 
 # %%
 server.but(algorithm="ring").compare()
@@ -365,21 +337,10 @@ server.but(algorithm="ring").compare()
 #
 # ### More ways
 #
-# In a **tree** the ranks add in pairs, then those that hold a sum add in pairs, and so on up; then the result comes down again. A **double tree** runs two trees at once, each with half of the buffer, so that a rank that adds in one is a leaf in the other. The **hierarchical** way first works inside small groups, then between them.
+# In a **tree** the ranks add in pairs, then those that hold a sum add in pairs, and so on up; then the result comes down again. A **double tree** runs two trees at once, each with half of the buffer, so that a rank that adds in one is a leaf in the other. The **hierarchical** way first works inside small groups, then between them. All ranks *together* send the same each time, $2(N-1)S$. The ways differ only in who carries it, and in how many steps. And now the clock:
 
 # %%
 names = ["parameter_server", "ring", "tree", "double_tree", "hierarchical"]
-runs = {name: server.but(algorithm=name).compare().run for name in names}
-sent = {name: [rank["sent_bytes"] for rank in run] for name, run in runs.items()}
-lab.table(
-    {"name": name, "busiest_bytes": max(each), "total_bytes": sum(each)}
-    for name, each in sent.items()
-)
-
-# %% [markdown]
-# What do you notice in the last column? All ranks *together* send the same everywhere, $2(N-1)S$. The ways differ only in who carries it, and in how many steps. And now the clock:
-
-# %%
 race = lab.sweep(server, algorithm=names, run=names)
 title = "All-reduce of 1.6 MB, 4 ranks"
 lab.bars(race.readings, unit="us", title=title, badge=race.badge)
@@ -388,7 +349,7 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 slower.score(race.line["parameter_server"] / race.line["ring"])
 
 # %% [markdown]
-# Look at the predictions first; where the machine is busy, the measured order may be another. Two of them may surprise you. The hierarchical way is the fastest, because on four ranks it needs only four steps and its messages are small. And the double tree is the slowest of all. It cuts each half into four pieces, so that several are under way at once; but here each piece pays 10 ms of latency. Keep it in mind, because on faster links it will win.
+# Look at the predictions first; where the machine is busy, the measured order may be another. The hierarchical way is the fastest, because on four ranks it needs only four steps and its messages are small. And the double tree is the slowest of all. It cuts each half into four pieces, so that several are under way at once; but here each piece pays 10 ms of latency. On faster links it does better.
 
 # %% [markdown] sections="8.3.2, 19.1.2"
 # ## A small buffer changes the order
@@ -417,9 +378,7 @@ lab.curves(
 grows.score(latency["ring"].line[64] / latency["ring"].line[2])
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# Lines are predicted, dots are measured on paced links. A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send. So its time grows with the number of ranks: 126 steps on 64 of them, and 2 on two. A tree has $2\lceil\log_2 N\rceil$ steps, which grow only with the logarithm.
-#
-# What is optimal about a ring is therefore its *bandwidth*, and the price is its *latency*. That is why NCCL got trees, in version 2.4, for large clusters.
+# A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send: 126 steps on 64 ranks, and 2 on two. A tree has only $2\lceil\log_2 N\rceil$ steps. What is optimal about a ring is therefore its *bandwidth*, and the price is its *latency*. That is why NCCL got trees, in version 2.4, for large clusters.
 #
 # <details><summary>Erratum 8.3.2: the ring has a "low latency", hence it suits "large-scale training"</summary>
 #
@@ -430,32 +389,7 @@ grows.score(latency["ring"].line[64] / latency["ring"].line[2])
 # %% [markdown] sections="19.1.2"
 # ## Where ring and tree cross
 #
-# Small buffers want few steps, and large ones want small messages. So somewhere in between the two must cross. **Guess**: from how many kB on does the ring win, on four ranks and our slow link?
-
-# %%
-crossing = lab.guess("The ring wins from (kB), on 4 ranks", unit="kb")
-
-# %%
-sizes = [1e5 * 2**k for k in range(6)]
-axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
-by_size = {
-    name: lab.sweep(server.but(algorithm=name), num_bytes=sizes, run=[2e5, 3.2e6])
-    for name in ("ring", "tree")
-}
-lab.curves(
-    predicted={name: each.line for name, each in by_size.items()},
-    measured={name: each.measured for name, each in by_size.items()},
-    title="All-reduce on 4 ranks",
-    **axes,
-)
-
-# %%
-crossing.score(collectives.crossover_bytes(4, link) / 1e3)
-
-# %% [markdown]
-# Left of the crossing the tree is below, right of it the ring. You can work it out. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$, and $\alpha B$ is 1 MB here.
-#
-# So the crossing depends on the link, and just as much on the number of ranks. Here it is for links of the usual order of magnitude:
+# Small buffers want few steps, and large ones want small messages. So somewhere in between the two must cross, and you can work out where. Four ranks in a ring take $6\alpha + 1.5\,S/B$, in a tree $4\alpha + 4\,S/B$. The two are equal at $S = 0.8\,\alpha B$. So the crossing depends on the link, and just as much on the number of ranks. For links of the usual order of magnitude, the ring wins from so many bytes on:
 
 # %%
 links = {
@@ -467,7 +401,6 @@ links = {
 }
 
 
-# %%
 def ring_wins_from(link):
     ranks = (2, 8, 64, 512)
     return {f"N={n}_bytes": collectives.crossover_bytes(n, link) for n in ranks}
@@ -476,21 +409,12 @@ def ring_wins_from(link):
 lab.table({"link": name, **ring_wins_from(link)} for name, link in links.items())
 
 # %% [markdown] sections="19.1.2"
-# The ring wins from nothing at all (two ranks) to tens of megabytes. So no constant can be right.
-#
-# <details><summary>Erratum 19.1.2: "usually trees below 256 kB, rings above"</summary>
-#
-# The crossing is proportional to $\alpha B$ and grows with N. Run it: `collectives.crossover_bytes(512, links["NVLink: 2 us, 300 GB/s"])` gives 38 MB, and with 2 ranks it gives 0.
-#
-# NCCL has no such limit today. By the word of its developers it estimates for every size the time of each algorithm and protocol on the topology that it found, and takes the least ([issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, came with version 2.4 and left with 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)).
-#
-# </details>
-#
-# In the middle a third way is the best. Here are 64 ranks on InfiniBand, predicted:
+# With two ranks it wins at once, on any link; with 512 only from 4 to 38 MB on. So no constant can be right. And between tree and ring a third way is the best. Here are 64 ranks on InfiniBand, predicted:
 
 # %%
 wide = server.but(ranks=64, network=links["InfiniBand: 5 us, 25 GB/s"])
 sizes = [1e3 * 4**k for k in range(8)]
+axes = {"x": "buffer", "x_unit": "bytes", "unit": "us", "log_x": True, "log_y": True}
 lines = {
     name: lab.sweep(wide.but(algorithm=name), num_bytes=sizes).line
     for name in ("ring", "tree", "double_tree")
@@ -500,9 +424,15 @@ lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
 # %% [markdown]
 # Look for the lowest line: first it is the tree, from about 0.35 MB the double tree, from about 5 MB the ring. The double tree has far fewer steps than a ring, and unlike a tree it keeps almost every rank sending and receiving.
 #
-# ### What does your cluster choose?
+# What does your cluster choose? Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On newer NVSwitches there is one more way, NVLS: the switch itself adds, and a rank sends S instead of $2\frac{N-1}{N}S$.
 #
-# Set `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING`, and NCCL tells you. On machines with NVSwitches of the third generation or later there is one more way, NVLS: the switch itself adds. A rank then sends its buffer once and receives the sum once, S instead of $2\frac{N-1}{N}S$, because the counting above assumed that only ranks add.
+# <details><summary>Erratum 19.1.2: "usually trees below 256 kB, rings above"</summary>
+#
+# The crossing is proportional to $\alpha B$ and grows with N. Run it: `collectives.crossover_bytes(512, links["NVLink: 2 us, 300 GB/s"])` gives 38 MB, and with 2 ranks it gives 0.
+#
+# NCCL has no such limit today. By the word of its developers it estimates for every size the time of each algorithm and protocol on the topology that it found, and takes the least ([issue 457](https://github.com/NVIDIA/nccl/issues/457)); with growing size that may change from tree to ring and back several times ([issue 754](https://github.com/NVIDIA/nccl/issues/754)). A threshold that one could set, `NCCL_TREE_THRESHOLD`, came with version 2.4 and left with 2.5; in 2.4 trees were used between nodes only ([issue 211](https://github.com/NVIDIA/nccl/issues/211)).
+#
+# </details>
 
 # %% [markdown] sections="19.1.1"
 # ## Fast inside, slow between
@@ -514,12 +444,6 @@ collectives.Call(ranks=16, network="islands").links()
 
 # %% [markdown] sections="19.1.1"
 # A collective is as fast as the slowest link that it has to cross, so the library first asks the system what is connected with what: `nvidia-smi topo -m` shows you the same matrix.
-#
-# <details><summary>Erratum 19.1.1: NVLink "600 GB/s", PCIe "64 GB/s", and two groups of four GPUs</summary>
-#
-# The textbook draws a DGX A100 as four GPUs under one NVSwitch and four under another. Two things are wrong. First, 600 and 64 count both directions, while a message travels in one: 300 and 32 GB/s. (Section 19.1.3 then sets 300, one direction, beside 64, both, which makes PCIe look twice as good as it is.) Run it: `16 * 16e9 * 128 / 130 / 8 / 1e9` gives 31.5, for 16 lanes of 16 GT/s of which 128 bits in 130 are data; `12 * 25` gives 300, for 12 NVLinks. Second, two switches do not have the ports: 8 GPUs have 96 NVLinks, two switches of that generation 72 ports. A DGX A100 has six, with two links from each GPU to each of them (NVIDIA's white paper). So every pair of GPUs is equally near, and the matrix says `NV12` everywhere.
-#
-# </details>
 #
 # Let us feel the difference with paced links: two islands of two ranks, 1 GB/s inside and 0.1 GB/s between, with 1 ms of latency everywhere. **Guess** which way wins with 4 MB. All five are predicted, and two of them we run.
 
@@ -536,12 +460,18 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 winner.score(min(race.line, key=race.line.get))
 
 # %% [markdown]
-# The hierarchical way should be the fastest. (Its messages take only a few milliseconds, so on a busy machine they are easily late.) A ring has to cross in every one of its six steps, and so it always waits for the slow link, even in the best order of ranks. The hierarchical way adds inside the islands first. Therefore only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan. (Chapter 11 tries a ring whose neighbours sit on different islands.)
+# The hierarchical way should be the fastest. A ring has to cross in every one of its six steps, so it always waits for the slow link. The hierarchical way adds inside the islands first, so only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan.
+#
+# <details><summary>Erratum 19.1.1: NVLink "600 GB/s", PCIe "64 GB/s", and two groups of four GPUs</summary>
+#
+# The textbook draws a DGX A100 as four GPUs under one NVSwitch and four under another. Two things are wrong. First, 600 and 64 count both directions, while a message travels in one: 300 and 32 GB/s. (Section 19.1.3 then sets 300, one direction, beside 64, both, which makes PCIe look twice as good as it is.) Run it: `16 * 16e9 * 128 / 130 / 8 / 1e9` gives 31.5, for 16 lanes of 16 GT/s of which 128 bits in 130 are data; `12 * 25` gives 300, for 12 NVLinks. Second, two switches do not have the ports: 8 GPUs have 96 NVLinks, two switches of that generation 72 ports. A DGX A100 has six, with two links from each GPU to each of them (NVIDIA's white paper). So every pair of GPUs is equally near, and the matrix says `NV12` everywhere.
+#
+# </details>
 
 # %% [markdown] sections="8.9.1"
 # ## A model for your machine
 #
-# Now without stated links: how long does the library's all-reduce take on *this* machine? Let us take the whole all-reduce for one straight line, $T(S) = \alpha + S/B$, with only two unknowns. (This $\alpha$ and $B$ belong to the collective, no longer to one message.) We measure 28 sizes from 1 kB to 9 MB, fit the line through every fourth of them, and look how well it predicts the other 21.
+# How long does the library's all-reduce take on *this* machine, without stated links? Let us take the whole all-reduce for one straight line, $T(S) = \alpha + S/B$. (This $\alpha$ and $B$ belong to the collective, no longer to one message.) We measure 28 sizes and fit the line through every fourth of them. How well does it predict the other 21?
 
 # %%
 points = collectives.calibrate_run.sweep(ranks=[4], num_launches=1)
@@ -555,22 +485,11 @@ lab.curves(
 )
 
 # %% [markdown]
-# How close are the dots to the line? Here is the median error, over the sizes that the fit has not seen:
-
-# %%
-unseen = [each for number, each in enumerate(points) if number % 4 != 3]
-errors = [abs(line.us(each.num_bytes) / each.time_us - 1) for each in unseen]
-percent = round(100 * statistics.median(errors), 1)
-lab.table([{"sizes": len(errors), "median error (%)": percent}])
-
-# %% [markdown]
-# The sizes span four powers of ten, and two numbers predict their times with the median error above. A dot far from the line is a moment in which the machine was busy; the busier it is, the larger the error. The line holds for this machine and for *one* number of ranks: where ranks outnumber cores they take turns, so $\alpha$ grows faster than the number of steps.
-#
-# Later chapters need such lines, too. `collectives.calibrate_run.links((2, 4))` measures those of two and four ranks once and keeps them, with their date, in your cache folder; `fresh=True` measures anew.
+# Two numbers give the times roughly, over sizes of four powers of ten. A dot far from the line is a moment in which the machine was busy. The line holds for this machine and for *one* number of ranks.
 #
 # ### Bandwidth, as libraries report it
 #
-# Size over time is called *algbw*. It falls with N even on perfect links, because every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes [busbw](GLOSSARY.md#busbw): what a link really carried, which you can compare with its data sheet. NCCL's own benchmark, nccl-tests, prints both. Here are eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*):
+# NCCL's own benchmark, nccl-tests, prints two bandwidths. Size over time is *algbw*; it falls with N even on perfect links, because every rank has to send $2\frac{N-1}{N}S$. Multiplied by that factor it becomes [busbw](GLOSSARY.md#busbw): what a link really carried, to be compared with its data sheet. Here are eight A100, recorded by others (Stas Bekman, *Machine Learning Engineering*):
 
 # %%
 sizes, times_us = collectives.published.all_reduce_times("8xA100 NVLink3")
@@ -585,36 +504,21 @@ lab.table(
 )
 
 # %% [markdown]
-# Follow the last column. Small buffers pay latency and use almost nothing of the link. Large ones reach nearly eight tenths of what the link can do in one direction, 300 GB/s. Is this a straight line, too?
-
-# %%
-line = collectives.fit("all_reduce", 8, sizes[3::4], times_us[3::4])
-lab.curves(
-    measured={"8 x A100": dict(zip(sizes, times_us))},
-    predicted={"8 x A100": {size: line.us(size) for size in sizes}},
-    title="All-reduce on eight A100",
-    badge="recorded / predicted",
-    **axes,
-)
-
-# %% [markdown]
-# Not everywhere. Look at 1 to 4 MB, where four times the bytes cost nothing. There NCCL probably changes its algorithm or its protocol, and one line is the model of *one* algorithm.
+# Follow the last column. Small buffers pay latency and use almost nothing of the link. Large ones reach nearly eight tenths of what the link can do in one direction, 300 GB/s.
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# You will rarely write a collective yourself. But you choose which one is called, on which ranks, and on how many bytes at once. Take three rules with you:
+# You will rarely write a collective yourself, but you choose which one is called. Take three rules with you:
 #
 # - Few large messages beat many small ones, since each pays $\alpha$. Chapter 03 collects gradients into buckets for that reason.
 # - A reduce-scatter costs half of an all-reduce. ZeRO and FSDP (chapters 06 and 07) live on that.
-# - Keep the chatty collectives inside a machine, and let little cross between machines.
+# - Let little cross between machines.
 #
 # And the eight seconds? A ring of eight sends $2\cdot\frac78\cdot 14$ GB per rank. At 25 GB/s that takes about one second.
 
 # %% [markdown]
 # ## Exercises
-#
-# `check.hint(name)` tells more after each attempt.
 #
 # ### 2. Which algorithm was it?
 #
@@ -641,9 +545,9 @@ check.hint("which_algorithm")
 # %% [markdown]
 # ### 3. Build one that has both
 #
-# A ring sends the least but takes $2(N-1)$ steps. A tree takes few steps but sends too much. For a power of two there is an all-reduce that has the best of both: $2\log_2 N$ steps, and no more than $2\frac{N-1}{N}S$ bytes from any rank. Write it with `send`, `recv`, `isend` or `irecv`. The length of the tensor is a multiple of the number of ranks.
+# A ring sends the least but takes many steps; a tree takes few steps but sends too much. For a power of two there is an all-reduce that has the best of both: $2\log_2 N$ steps, and no more than $2\frac{N-1}{N}S$ bytes from any rank. Write it with `send`, `recv`, `isend` or `irecv`. The length of the tensor is a multiple of the number of ranks.
 #
-# A question to begin with: if you exchange half of your buffer with one partner and both add, how much is left to be summed by each of you?
+# To begin with: if you exchange half of your buffer with one partner and both add, how much is left to be summed by each of you?
 
 
 # %%
@@ -677,9 +581,9 @@ check.halving_all_reduce(my_all_reduce)
 check.hint("halving_all_reduce")
 
 # %% [markdown]
-# ### 4. A tuner
+# ### 4. A tuner (if you like)
 #
-# NCCL has to find out on every cluster which algorithm is the faster one for which size. Write such a tuner. `measure("ring", num_bytes)` and `measure("tree", num_bytes)` give microseconds on a cluster that you know nothing about. Return the size from which on the ring wins, to within 5 %, with at most 40 measurements. It lies between `smallest` and `largest`.
+# On every cluster NCCL has to find out which algorithm is the faster one for which size. Write such a tuner. `measure("ring", num_bytes)` and `measure("tree", num_bytes)` give microseconds on a cluster that you know nothing about. Return the size from which on the ring wins, to within 5 %, with at most 40 measurements. It lies between `smallest` and `largest`.
 
 
 # %%
@@ -699,17 +603,14 @@ def my_tuner(measure, smallest, largest):
 # %%
 check.find_crossover(my_tuner)
 
-# %%
-check.hint("find_crossover")
-
 # %% [markdown]
 # ## Summary
 #
-# - Six collectives carry nearly all of distributed training. An all-reduce is a reduce-scatter and an all-gather.
+# - An all-reduce is a reduce-scatter and an all-gather.
 # - Where only ranks add, the busiest rank of an all-reduce sends at least $2\frac{N-1}{N}S$. The ring meets that bound, and pays with $2(N-1)$ times the latency.
 # - A tree takes $2\lceil\log_2 N\rceil$ steps. Where ring and tree cross depends on latency, bandwidth and N, so no constant is right.
 # - What was asked for and what went out may differ: gloo's reduce-scatter sends twice what it must.
-# - Two numbers per machine and number of ranks predict a collective. Compare busbw with a link, never algbw.
+# - Two numbers per machine and number of ranks give a collective's time roughly. Compare busbw with a link, never algbw.
 #
 # **Words learned**: [collective](GLOSSARY.md#collective), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [ring](GLOSSARY.md#ring), [parameter server](GLOSSARY.md#parameter-server), [latency](GLOSSARY.md#latency), [bandwidth](GLOSSARY.md#bandwidth), [paced links](GLOSSARY.md#paced-links), [island](GLOSSARY.md#island), [busbw](GLOSSARY.md#busbw).
 #
@@ -723,7 +624,6 @@ check.hint("find_crossover")
 #
 # **Next**: chapter 03 trains a model on several ranks, and its all-reduces disappear under the backward.
 #
-# The cell below says where you stand.
 #
 # *Sections 8.3.2, 8.9.1, 19.1.1, 19.1.2, 19.8.1 and S11 of the source material.*
 

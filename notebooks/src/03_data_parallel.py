@@ -14,15 +14,12 @@
 # Our 7 B model wants to read a trillion tokens. A token costs it some 42 GFLOPs, and a card that really does 400 TFLOP/s would need **more than three years**. So we take 64 cards, give each the same model and a part of every batch, and hope for three weeks. But after every backward each card has 14 GB of gradients that must become one mean. If they wait for that, much of the gain is gone. When should the messages travel?
 
 # %%
-import statistics
-import time
-
 import labkit as lab
 import torch
 import torch.distributed as dist
 from labkit import collectives, data_parallel, model, planner
-from labkit.data_parallel import check
-from labkit.measure import pace, traffic
+from labkit.data_parallel import check, server_run
+from labkit.measure import traffic
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -30,7 +27,7 @@ lab.begin("en")
 data_parallel.Step(layers=24, layer_mb=1, ranks=2, bucket_mb=4).board()
 
 # %% [markdown]
-# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Move the size of the buckets. Where do the messages lie under the backward, and when does the step end? (A rank that only waits is idle; the legend calls that a [bubble](GLOSSARY.md#bubble).) This board is a prediction; in the notebook its button trains with real ranks.
+# Each rank computes (above) and sends gradients in pieces called [buckets](GLOSSARY.md#bucket) (below). Move the size of the buckets. Where do the messages lie under the backward, and when does the step end? (A rank that only waits is idle; the legend calls that a [bubble](GLOSSARY.md#bubble).)
 #
 # **When you are done** you can
 #
@@ -41,7 +38,7 @@ data_parallel.Step(layers=24, layer_mb=1, ranks=2, bucket_mb=4).board()
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## Training with DDP
 #
-# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch). torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. This is a real training loop. Two things differ from a loop on a single device: the line with `DDP`, and `my_part`, which takes this rank's part of the batch.
+# In **[data parallelism](GLOSSARY.md#data-parallelism)** every rank holds the whole model and takes its own part of the [batch](GLOSSARY.md#batch). torch's class for it is `DistributedDataParallel`, [DDP](GLOSSARY.md#ddp) for short. Two things differ from a loop on a single device: the line with `DDP`, and `my_part`, which takes this rank's part of the batch. (`lab.launch` has started the processes and their group; a script does that itself.)
 
 
 # %%
@@ -95,7 +92,7 @@ apart.score("by rounding")
 #
 # ## What DDP does, by hand
 #
-# Now let us do the same without DDP. Comments mark six parts. The second you know from above; only the fifth is new.
+# Now the same without DDP. Only the fifth of the six parts is new.
 
 
 # %%
@@ -119,12 +116,12 @@ def by_hand(num_steps):
 lab.difference(lab.launch(by_hand, 3, ranks=4)[0], four[0])
 
 # %% [markdown] sections="10.2.1, 19.2.1"
-# This is DDP but for rounding. It is correct, and it is slow for two reasons: it sends one message per weight, and it sends nothing before the backward is over. Let us mend the first, and then the second.
+# This is DDP but for rounding. It is correct, and slow for two reasons: it sends a message per weight, and nothing before the backward is over. We mend one after the other.
 
 # %% [markdown] sections="19.2.2a"
 # ## Fewer messages: buckets
 #
-# `by_hand` sends one message per weight, and each pays the [latency](GLOSSARY.md#latency). A bucket is several gradients in one message. This function takes the mean of any number of tensors at once:
+# Each message pays the [latency](GLOSSARY.md#latency). A bucket is several gradients in one message. This function takes the mean of any number of tensors at once:
 
 
 # %%
@@ -153,78 +150,44 @@ def halves(grads):
 WAYS = {"per weight": per_weight, "two buckets": halves, "DDP": lambda grads: None}
 
 # %% [markdown]
-# We compare both with a third way: DDP with buckets of a quarter of a MiB, which leaves nothing to do after the backward. The model has 53 weights and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
+# The third way is DDP with buckets of a quarter of a MiB, which leaves nothing to do after the backward. The model has 53 weights and 0.94 MB of gradients. **Guess** how many all-reduces DDP makes in a step.
 
 # %%
 num_calls = lab.guess("All-reduces of DDP in a step", between=(1, 53))
 
 
 # %%
-def step_by(name):
-    """A model, and a function that does one step of it but for the update."""
+def third_step(name):
+    """Gradients and messages of a model's third step."""
     tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
     torch.manual_seed(0)
     net = model.Transformer(4, 64, 4, max_len=32)
     run = DDP(net, bucket_cap_mb=0.25) if name == "DDP" else net
-
-    def step():
+    for _ in range(3):  # DDP has settled its buckets after the first step
         net.zero_grad()
-        model.loss(run(tokens), targets).backward()
-        WAYS[name]([weight.grad for weight in net.parameters()])
-        next(net.parameters()).grad.sum().item()  # a GPU may still be at work
-
-    return net, step
-
-
-# %% [markdown]
-# Now we take the time of a step, by the clock and by the CPU, and count its messages.
+        with traffic.count() as counted:
+            model.loss(run(tokens), targets).backward()
+            WAYS[name]([weight.grad for weight in net.parameters()])
+    grads = {part: weight.grad for part, weight in net.named_parameters()}
+    num_calls = counted.calls["all_reduce"]
+    return grads, {"all-reduces": num_calls, "wire_bytes": counted.sent_bytes}
 
 
 # %%
-def median_ms(step):
-    """A step's time by the clock and by the CPU, after two steps to warm up."""
-    times = []
-    for _ in range(8):
-        dist.barrier()
-        began, worked = time.perf_counter(), time.process_time()
-        step()
-        times.append((time.perf_counter() - began, time.process_time() - worked))
-    return [1e3 * statistics.median(each) for each in zip(*times[2:])]
-
-
-# %%
-def measure(name):
-    net, step = step_by(name)
-    step_ms, cpu_ms = median_ms(step)
-    with traffic.count() as counted:
-        step()
-    counts = {
-        "all-reduces": counted.calls["all_reduce"],
-        "payload_bytes": counted.payload_bytes["all_reduce"],
-        "wire_bytes": counted.sent_bytes,
-    }
-    grads = {name: weight.grad for name, weight in net.named_parameters()}
-    return grads, {**counts, "step_ms": step_ms, "CPU_ms": cpu_ms}
-
-
-# %%
-found = lab.launch(lambda: {name: measure(name) for name in WAYS}, ranks=2)[0]
-lab.table({"name": name, **counts} for name, (_, counts) in found.items())
+found = lab.launch(lambda: {name: third_step(name) for name in WAYS}, ranks=2)[0]
+by_weight = found["per weight"][0]
+lab.table(
+    {"name": name, **counts, "from per weight": lab.difference(grads, by_weight)}
+    for name, (grads, counts) in found.items()
+)
 
 # %%
 num_calls.score(found["DDP"][1]["all-reduces"])
 
-# %%
-lab.difference(found["DDP"][0], found["per weight"][0])
-
 # %% [markdown]
-# The payload is the same in each row, and so are the gradients but for rounding. What differs is the number of messages: on the wire each adds a header. DDP makes four: a bucket is closed by the gradient that takes it to 0.26 MB, and there are 0.94 MB. (Ring or tree is not DDP's choice, it is the backend's; chapter 02.)
+# The gradients are the same, with two ranks to the bit. What differs is the number of messages: on the [wire](GLOSSARY.md#wire) each adds a header. DDP makes four: a bucket is closed by the gradient that takes it to 0.26 MB, and there are 0.94 MB.
 #
-# ### Should DDP not win clearly?
-#
-# DDP sends its buckets while the backward still runs, so you may have expected it to win clearly. Between ranks on the CPU it does not: it takes about as long as two buckets by hand. The column *CPU* tells why. It is how long a rank's cores worked in a step: 53 messages cost much more of it than two, and DDP's overlap saves next to nothing. (*step* is longer than *CPU* because a rank also waits: for the other's message, or for a free core.)
-#
-# Between processes of one machine a message is moved and added up by the same cores that compute the backward. So a message takes time away from the backward that it should hide under. Where links take time of their own, overlap wins: two sections further down we measure that.
+# Don't expect DDP to win by the clock here: processes of one machine move messages with the very cores that compute the backward. Two sections further down links take time of their own.
 
 # %% [markdown]
 # ## Sending during the backward
@@ -243,53 +206,20 @@ def during_the_backward():
         weight.register_post_accumulate_grad_hook(send)
     tokens, targets = model.story_tokens(4, 32)
     model.loss(net(tokens), targets).backward()
-    started = len(under_way)  # before anybody waited
     for _, work in under_way:
         work.wait()
-    return {"started": started, "first": under_way[0][0], "last": under_way[-1][0]}
+    return {"first": under_way[0][0], "last": under_way[-1][0]}
 
 
 # %%
 lab.launch(during_the_backward, ranks=2)
 
 # %% [markdown] sections="19.2.2a"
-# All 53 had been started when the backward ended. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled. (This sums. To train with it, divide by the number of ranks after the wait.)
+# All 53 messages were started from inside the backward. The first is near the model's output and the last is its input, because a backward walks through the model from its end. That is the order in which buckets should be filled. (This sums. To train with it, divide by the number of ranks after the wait.)
 #
-# ### Which gradients share a bucket?
-#
-# A [communication hook](GLOSSARY.md#communication-hook) sees each bucket of DDP as it leaves, and sends it. By default a bucket closes with the gradient that takes it to 25 MiB, and the first one already at 1 MiB. We watch three steps of a somewhat larger model.
-
-
-# %%
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-
-def watch_buckets(num_steps):
-    net, seen = model.Transformer(2, 192, 4, max_len=32), []
-    names = {weight.data_ptr(): name for name, weight in net.named_parameters()}
-    ddp = DDP(net)
-
-    def watch(state, bucket):
-        inside = [names[weight.data_ptr()] for weight in bucket.parameters()]
-        size, ends = bucket.buffer().nbytes, {"first": inside[0], "last": inside[-1]}
-        seen.append(
-            {"step": step, "size_bytes": size, "gradients": len(inside), **ends}
-        )
-        return allreduce_hook(None, bucket)
-
-    ddp.register_comm_hook(None, watch)
-    for step in range(num_steps):
-        tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
-        model.loss(ddp(tokens), targets).backward()
-    return seen
-
-
-# %%
-lab.table(lab.launch(watch_buckets, 3, ranks=2)[0])
+# DDP does the same with buckets. By default a bucket closes with the gradient that takes it to 25 MiB, the first one already at 1 MiB, so that something is under way early. In the first step DDP does not know the order yet and sends a single bucket; it notes in which order gradients became ready, and from then on the buckets follow it.
 
 # %% [markdown] sections="19.2.2a"
-# In step 0 DDP knows nothing of the model's order and sends one bucket. It notes in which order gradients became ready, rank 0 tells the others, and from step 1 on the buckets follow that order. The first bucket is kept small, so that something is under way early.
-#
 # ## How large should a bucket be?
 #
 # Now with links that take time. Let us make up a step that is small enough to draw: 12 layers with 0.5 MiB of gradients each, 3 ms forward and 6 ms backward a layer, two ranks, a link of 0.1 GB/s with 4 ms of latency. **Guess** which bucket size gives the shortest step.
@@ -299,37 +229,74 @@ sizes_mb = (0.5, 1, 2, 4, 8)
 size = lab.guess("The best bucket size, in MiB", choices=[str(mb) for mb in sizes_mb])
 
 # %% [markdown]
-# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are runs of real DDP, with real gradients of these sizes. They are **[paced](GLOSSARY.md#paced)**, which means that layers sleep until their stated times are over, and each real all-reduce until its time on such a link is. (Where a picture says *overran*, the machine was too busy to keep to these times; *pretend device* is chapter 00's stand-in for a GPU.)
+# The curve is a prediction: a bucket's all-reduce starts when its last gradient is there and the link is free. The dots are runs of real DDP, **[paced](GLOSSARY.md#paced)**: layers and all-reduces sleep until their stated times are over. (*Overran*: the machine was too busy to keep to these times. [Pretend device](GLOSSARY.md#pretend-device): the CPU played the GPU.)
 
 # %%
 link = collectives.Link(alpha_us=4000, bandwidth_gb_per_s=0.1)
 step = data_parallel.Step(
     layers=12, layer_mb=0.5, forward_ms=3, ranks=2, bucket_mb=2, link=link, num_steps=1
 )
-by_size = lab.sweep(step, bucket_mb=sizes_mb, run=[0.5, 2, 8])
+by_size = lab.sweep(
+    step,
+    bucket_mb=sizes_mb,
+    run=[0.5, 2, 8],
+    title="Time of a step by bucket size",
+    x="bucket size, MiB",
+)
 by_size
 
 # %%
 size.score(str(min(by_size.line, key=by_size.line.get)))
 
 # %% [markdown]
-# The curve has two ends, and each has its own reason. Here is the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 all-reduces; between two ranks each is two sends, one after the other, of 4 ms latency each). In what is measured, a second row of messages only means that two boxes overlap in time:
+# The dots lie higher than the curve, because busy cores keep neither the layers' nor the links' times; the line above the next picture says by how much.
+#
+# Why are both ends of the curve high? First the small one. From the first bucket on the link never rests, and 96 of its 159 ms are latency (12 all-reduces, each of two sends with 4 ms of latency, one after the other). In what is measured, a second row of messages only means that two boxes overlap in time:
 
 # %%
 step.but(bucket_mb=0.5).compare()
 
 # %% [markdown]
-# One large bucket pays the latency once, but it can only start when the backward is over, so nothing overlaps at all: 108 ms of compute and then 71 ms of link. In between lies the best. Look at how much of the messages lies under the backward:
+# One large bucket pays the latency once, but starts only when the backward is over: 108 ms of compute and then 71 ms of link. The best lies in between. How much of its messages is under the backward?
 
 # %%
 step.but(bucket_mb=2).compare()
 
 # %% [markdown]
-# Here both costs are small: three buckets pay 24 ms of latency, and the first leaves 48 ms before the backward ends (as predicted). The step is the shortest, in the curve and, on free cores, among the dots: overlap wins. So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB. With more ranks the latency grows, and so should the bucket.
+# Here both costs are moderate: three buckets pay 24 ms of latency, and the first starts 48 ms before the backward ends (as predicted). So a rule: a bucket should be several times latency times bandwidth (here 4 ms x 0.1 GB/s = 0.4 MB), and a step should still have several of them. Start from DDP's 25 MiB; with more ranks take more, because a ring then pays the latency more often.
 #
+# ### Exercise 1: build the buckets
+#
+# Build what DDP has: average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and no message is longer than `bucket_bytes` plus its last gradient. Two layers of `net` share a weight, and some parameters are frozen. You may use `average`.
+#
+# The check tries your function on cases that you don't see, and says where it is wrong. `check.hint` has a first hint, and a further one after each attempt.
+
+
+# %%
+def my_buckets(net, bucket_bytes):
+    """Replaces every gradient by its mean over the ranks."""
+    ### BEGIN SOLUTION
+    weights = reversed(list(net.parameters()))
+    grads = [weight.grad for weight in weights if weight.grad is not None]
+    bucket = []
+    for number, grad in enumerate(grads, start=1):
+        bucket.append(grad)
+        if sum(each.nbytes for each in bucket) >= bucket_bytes or number == len(grads):
+            average(bucket)
+            bucket = []
+    ### END SOLUTION
+
+
+# %%
+check.bucket_gradients(my_buckets)
+
+# %%
+check.hint("bucket_gradients")
+
+# %% [markdown]
 # ## How much faster do N ranks get?
 #
-# N ranks share one batch, so each computes 1/N of it. Ideally that is N times as fast. The messages do not shrink, though: a ring sends one to two times the gradients, however many ranks there are. We make up a step again: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the predicted speed-up of 4 ranks.
+# N ranks share one batch, so each computes 1/N of it. The messages do not shrink, though: a ring sends one to two times the gradients, however many ranks there are. Another step: 12 layers, 180 ms for the whole batch on one rank, and a link of 0.3 GB/s and 0.2 ms. **Guess** the predicted speed-up of 4 ranks.
 
 # %%
 speedup = lab.guess("Speed-up of 4 ranks", between=(1, 4), unit="ratio")
@@ -339,46 +306,27 @@ link = collectives.Link(alpha_us=200, bandwidth_gb_per_s=0.3)
 step = data_parallel.Step(layers=12, layer_mb=0.5, forward_ms=5, bucket_mb=1, link=link)
 counts = (1, 2, 3, 4, 6, 8)
 shared = {n: step.but(ranks=n, forward_ms=5 / n) for n in counts}
-shared_us = {n: lab.sweep(shared[n], ranks=[n]).predicted[0] for n in counts}
+shared_us = {n: lab.sweep(shared[n], ranks=[n]).line[n] for n in counts}
 grown_us = lab.sweep(step, ranks=counts).line
-runs = {n: shared[n].run() for n in (1, 2, 4)}
-run_us = {n: min(run[0]["step_us"]) for n, run in runs.items()}
 
 # %%
-lab.curves(
-    predicted={
-        "ideal": {n: n for n in counts},
-        "one batch, shared": {n: shared_us[1] / us for n, us in shared_us.items()},
-        "the batch grows with N": {n: n * grown_us[1] / grown_us[n] for n in counts},
-    },
-    measured={"one batch, shared": {n: run_us[1] / us for n, us in run_us.items()}},
-    x="ranks",
-    y="speed-up",
-    title="Speed-up",
-    badge=f"simulated / {runs[4].badge}",
-)
+lines = {
+    "ideal": {n: n for n in counts},
+    "one batch, shared": {n: shared_us[1] / us for n, us in shared_us.items()},
+    "the batch grows with N": {n: n * grown_us[1] / grown_us[n] for n in counts},
+}
+lab.curves(predicted=lines, x="ranks", y="speed-up", title="Speed-up")
 
 # %%
 speedup.score(shared_us[1] / shared_us[4])
 
 # %% [markdown] sections="10.2.1"
-# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N there is nothing left to hide them under. From there on more ranks gain nothing, and then even lose, because each adds latency. (The dots lie below the curve where the machine has fewer free cores than ranks.) If every rank keeps its share instead, the backward stays long enough, and the samples per second stay near the ideal. That is why large clusters take large batches (for which the learning rate has to be tuned anew).
+# Look at the curve that bends. Compute shrinks with N and messages do not, so at some N too little is left to hide them under, and then each rank only adds latency. If every rank keeps its share instead, the samples per second stay near the ideal. So large clusters take large batches (and tune the learning rate anew).
 
 # %% [markdown] sections="S1"
 # ## Why not nn.DataParallel?
 #
-# torch has an older class, `nn.DataParallel`, and it needs only one line: `net = nn.DataParallel(net)`. A single process then drives all GPUs. In every forward it copies the weights to each of them, runs the copies in threads, and collects the outputs on the first GPU. Its own documentation advises against it, for two reasons. Threads of one Python process take turns, because one lock, the GIL, lets only one of them run Python code.
-#
-# The other reason is the first GPU. It hands out all weights and takes in all gradients, and none of that lies under the backward. In multiples of the model, this is what it sends and receives when it copies GPU by GPU, beside a rank of a ring:
-
-# %%
-gpus = range(2, 17)
-traffic_of = {
-    "the first GPU": {n: 2 * (n - 1) for n in gpus},
-    "each rank of a ring": {n: 4 * (n - 1) / n for n in gpus},
-}
-title = "Sent and received in a step, in models"
-lab.curves(predicted=traffic_of, x="GPUs", y="models", title=title)
+# torch has an older class of one line, `net = nn.DataParallel(net)`, and its own documentation advises against it. A single process drives all GPUs, in threads, and a lock of Python, the GIL, lets only one of them run at a time. And in each step the first GPU hands out all weights and takes in all gradients, with nothing to hide them under: copied GPU by GPU, that is $2(N-1)$ times the model, while a rank of a ring sends and receives less than 4 times, whatever N.
 
 # %% [markdown] sections="10.2.1, 19.2.1"
 # ## A mean of means
@@ -407,21 +355,21 @@ whole = lab.launch(with_shares, [8], [1], ranks=1)[0]
 factors = {"1/2 and 1/2": [1 / 2, 1 / 2], "6/8 and 2/8": [6 / 8, 2 / 8]}
 found = lab.launch(
     lambda: {by: with_shares([6, 2], each) for by, each in factors.items()}, ranks=2
-)[0]
+)
 lab.table(
     {"factors": by, "from the whole batch": lab.difference(grads, whole)}
-    for by, grads in found.items()
+    for by, grads in found[0].items()
 )
 
 # %%
 weight.score((1 / 2 / 2) / (1 / 2 / 6))
 
 # %% [markdown]
-# Dividing by the number of ranks gives both ranks the same say. So rank 1's two sequences share a half, and rank 0's six share the other half: each on rank 1 counts three times as much. Weighting by the shares is right.
+# Dividing by the number of ranks gives both ranks the same say: rank 1's two sequences share a half, and rank 0's six the other half. Weighting by the shares is right. What counts is what the loss averages over. For a language model that is *tokens*: if padding leaves ranks, or microbatches, with different numbers of them, weight by tokens and not by sequences.
 #
-# ### Exercise 1: unequal shares
+# ### Exercise 2: unequal shares
 #
-# The backward is done: the gradients in `net` are those of the mean loss over this rank's `num_samples`. A rank may have no sample at all; then it did no backward, and its gradients are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
+# The gradients in `net` are those of the mean loss over this rank's `num_samples`. A rank may have no sample at all; then its gradients are None. Frozen parameters (`requires_grad=False`) have None everywhere, and keep it. Leave on every rank the gradient of the mean loss over all samples of all ranks, and send little more than the gradients once.
 
 
 # %%
@@ -447,7 +395,7 @@ check.hint("average_uneven")
 # %% [markdown] sections="8.3.1"
 # ## Other data on each rank
 #
-# `chunk(size)[rank]` was fine for a toy. A real data set is dealt by torch's `DistributedSampler`, which gives each rank its indices. Here are 8 samples on 2 ranks for three epochs, with `set_epoch` and without it:
+# A real data set is dealt by torch's `DistributedSampler`, which gives each rank its indices. Here are 8 samples on 2 ranks for three epochs, with `set_epoch` and without it:
 
 # %%
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -470,62 +418,13 @@ lab.table(
 )
 
 # %% [markdown] sections="8.3.1, 10.2.4"
-# Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: they never share a sample. The sampler's `rank` sees to that. (Boxes like the next one correct a textbook and its demo project; skip them if you know neither.)
+# Without `set_epoch` every epoch has the same order. Compare the two ranks in each column: they never share a sample. The sampler's `rank` sees to that.
 #
-# <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
-#
-# That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
-#
-# </details>
-#
-# ### If you forget the sampler
-#
-# Nothing fails. Ranks that do not shuffle, or shuffle with the same seed, all draw the same batch. (With different seeds they draw batches that overlap, and an epoch misses some samples.) **Guess**: two ranks, four sequences each, no sampler, no shuffling. Which sequences' gradient do you get?
-
-# %%
-forgotten = lab.guess(
-    "The averaged gradient without a sampler is that of",
-    choices=["all 8 sequences", "the first 4", "neither"],
-)
-
-
-# %%
-def first_gradient(batch_size, with_sampler):
-    torch.manual_seed(0)
-    net = model.Transformer(2, 32, 2, max_len=32)
-    data = TensorDataset(*model.story_tokens(8, 32))
-    sampler = DistributedSampler(data, shuffle=False) if with_sampler else None
-    loader = DataLoader(data, batch_size=batch_size, sampler=sampler)
-    tokens, targets = next(iter(loader))
-    ddp = DDP(net)
-    model.loss(ddp(tokens), targets).backward()
-    return {name: weight.grad for name, weight in net.named_parameters()}
-
-
-# %%
-samplers = {"with a sampler": True, "without": False}
-found = lab.launch(
-    lambda: {name: first_gradient(4, each) for name, each in samplers.items()}, ranks=2
-)[0]
-alone = lab.launch(lambda: {n: first_gradient(n, False) for n in (8, 4)}, ranks=1)[0]
-lab.table(
-    {
-        "name": name,
-        "from all 8": lab.difference(grads, alone[8]),
-        "from the first 4": lab.difference(grads, alone[4]),
-    }
-    for name, grads in found.items()
-)
-
-# %%
-forgotten.score("the first 4")
-
-# %% [markdown]
-# Without a sampler both ranks worked on the same four sequences. You paid for two ranks and got one with half the batch, and nothing told you.
+# And if you forget the sampler? Nothing fails. Ranks with the same seed all draw the same batch: you pay for two ranks and get one with half the batch. (With different seeds an epoch repeats some samples and misses others.)
 #
 # ### Ten samples on four ranks
 #
-# Every rank must take the same number of steps, or the all-reduces would not match. So the sampler gives some samples out twice, or drops some. In training that hardly matters, but in evaluation it makes the number wrong. Let a model be right on all of 10 samples but the first, the second and the last: what do we measure?
+# Every rank must take the same number of steps, or the all-reduces would not match. So the sampler gives some samples out twice, or drops some, and an evaluation comes out wrong. Let a model be right on all of 10 samples but the first, the second and the last: what do we measure?
 
 # %%
 shares = {
@@ -543,12 +442,41 @@ lab.table(
 )
 
 # %% [markdown]
-# Seven of ten are right, so only the last row tells the truth. So this is how to evaluate: let shares be uneven, call `ddp.module` and not `ddp` (the wrapper's forward may communicate), and all-reduce two numbers at the end, (correct, count).
+# Seven of ten are right, so only the last row tells the truth. So to evaluate, let shares be uneven, call `ddp.module` and not `ddp` (the wrapper's forward may communicate), and all-reduce two numbers at the end, (correct, count).
+#
+# (Boxes like the next one correct a textbook and its demo project; skip them if you know neither.)
+#
+# <details><summary>Erratum 10.2.4: set_epoch "so that different processes use different data"</summary>
+#
+# That is not what it does. It makes *epochs* differ; processes differ with it and without it. Run it: `deal(8, 2)` gives two lists that share nothing.
+#
+# </details>
+
+# %% [markdown]
+# ### Exercise 3, if you like: deal the samples
+#
+# List the samples of one rank in one epoch. Every sample goes to exactly one rank; shares differ by one at most; every epoch is dealt anew. No communication, and leave torch's and Python's global random generators as they are.
+
+
+# %%
+def my_indices(num_samples, rank, num_ranks, epoch):
+    """The samples of this rank, in its order, as a list of whole numbers."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(epoch)
+    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
+    ### END SOLUTION
+
+
+# %%
+check.shard_indices(my_indices)
+
+# %%
+check.hint("shard_indices")
 
 # %% [markdown] sections="10.2.4"
 # ## Several backwards, one all-reduce
 #
-# Where the batch that you want does not fit, you add up the gradients of several [microbatches](GLOSSARY.md#microbatch) before one update ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Only the last backward has to communicate. `ddp.no_sync()` turns the all-reduces off inside its block. Below are three ways to accumulate four microbatches; the third puts only the backward into the block. **Guess** how many all-reduces that one makes. (The model fits in one bucket.)
+# Where a batch does not fit, you add up the gradients of several [microbatches](GLOSSARY.md#microbatch) before one update ([gradient accumulation](GLOSSARY.md#gradient-accumulation)). Only the last backward has to communicate: `ddp.no_sync()` turns the all-reduces off inside its block. Here are three ways to accumulate four microbatches; the third puts only the backward into the block. **Guess** how many all-reduces that one makes. (The model fits in one bucket.)
 
 # %%
 quiet = lab.guess("All-reduces with only the backward in no_sync", between=(0, 8))
@@ -604,13 +532,11 @@ quiet.score(found["backward_in_no_sync"][1]["all-reduces"])
 # %% [markdown] sections="10.2.4, S12"
 # ## A whole training script
 #
-# Here is a template that you can take home: seed, data, sampler, loader, DDP, optimizer; a loop that logs the loss of *all* ranks, and lets rank 0 save. (If your own model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
+# Here is a template that you can take home: a loop that logs the loss of *all* ranks, and lets rank 0 save. (We try it on the CPU; the script below names the device.) (If your model has BatchNorm: on GPUs, call `torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)` before `DDP`, or each rank normalizes by its own part of the batch.)
 
 
 # %%
-def train(num_epochs, path):
-    device = torch.get_default_device()
-    torch.set_default_device(None)  # the host loads and shuffles the data
+def train(num_epochs, path, device="cpu"):
     torch.manual_seed(0)
     data = TensorDataset(*model.story_tokens(64, 32))
     sampler = DistributedSampler(data)  # asks the process group for rank and size
@@ -642,7 +568,7 @@ import tempfile
 from pathlib import Path
 
 folder = Path(tempfile.mkdtemp())
-by_launch = lab.launch(train, 3, folder / "last.pt", ranks=2)
+by_launch = lab.launch(train, 3, folder / "last.pt", ranks=2, devices="cpu")
 lab.table(
     {"rank": rank, "epoch": epoch, **row}
     for rank in (0, 1)
@@ -650,15 +576,7 @@ lab.table(
 )
 
 # %% [markdown] sections="10.2.4, S12"
-# Which column would you log? *last batch* is the loss of one batch of one rank, and the two ranks disagree. *of all* is the epoch's, and both know it.
-#
-# <details><summary>Erratum 10.2.4: the loss that is printed is one rank's</summary>
-#
-# The textbook prints `loss.item()` on rank 0. That is the column *last batch*: one batch of one rank. Run it: the cell above.
-#
-# </details>
-#
-# We saved `ddp.module.state_dict()`. What if you save the wrapper's instead?
+# Which column would you log? *last batch* is the loss of one batch of one rank, and the ranks disagree. *of all* is the epoch's, and both know it. We saved `ddp.module.state_dict()`. What if you save the wrapper's instead?
 
 
 # %%
@@ -679,7 +597,7 @@ model.Transformer(2, 32, 2, max_len=32).load_state_dict(saved)
 # %% [markdown] sections="S2, S12"
 # ### The same under torchrun
 #
-# As a script, the function needs what `lab.launch` did for it: a process group. `torchrun` starts the processes and tells each who it is by environment variables: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. `init_process_group` reads them. With GPUs each process takes its own.
+# As a script, the function needs a process group. `torchrun` starts the processes and tells each who it is by environment variables, which `init_process_group` reads: `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`.
 
 # %%
 HEAD = """
@@ -696,11 +614,12 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 # %%
 MAIN = """
 local_rank = int(os.environ["LOCAL_RANK"])
+device = torch.device("cpu")
 if torch.accelerator.is_available():
     torch.accelerator.set_device_index(local_rank)
-    torch.set_default_device(torch.accelerator.current_accelerator())
+    device = torch.accelerator.current_accelerator()
 dist.init_process_group()
-losses = [round(row["of all"], 3) for row in train(3, sys.argv[1])]
+losses = [round(row["of all"], 3) for row in train(3, sys.argv[1], device)]
 print("rank", dist.get_rank(), "is local rank", local_rank, "and logs", losses)
 dist.destroy_process_group()
 """
@@ -713,9 +632,7 @@ dist.destroy_process_group()
 #     --master_addr=10.0.0.1 --master_port=29500 train.py last.pt
 # ```
 #
-# There are 16 ranks now. `RANK` counts over all machines, `LOCAL_RANK` within one: on the second machine local rank 3 is rank 11. Which of the two should decide who prints and who saves?
-#
-# Let us play two machines: two torchruns, with one rank each. (The long options only let them find each other. Here both would take GPU 0, so we stay on the CPU.)
+# `RANK` counts over all 16, `LOCAL_RANK` within one machine: on the second, local rank 3 is rank 11. Which of the two should decide who prints and who saves? We play two machines: two torchruns with one rank each, on the CPU.
 
 # %%
 script, path = folder / "train.py", str(folder / "again.pt")
@@ -723,8 +640,16 @@ script.write_text(HEAD + inspect.getsource(train) + MAIN)
 nodes = lab.launch_script(script, path, ranks=2, nodes=(2, 2), devices="cpu")
 print(*nodes.logs, sep="\n")
 
-# %% [markdown] sections="S2, S12, 8.3.1"
-# These are the same three means as above, *of all*. It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
+# %% [markdown] sections="S2, S12, 8.3.1, 10.2.4"
+# (These commands name a meeting point, `--rdzv-endpoint`, and no node rank: torchrun deals the ranks itself. The short form before is enough.)
+#
+# The means are those of above, *of all*. It is one job of two ranks, and *both* are local rank 0. So choose the GPU by `LOCAL_RANK`, and the writer by `RANK`.
+#
+# <details><summary>Erratum 10.2.4: the loss that is printed is one rank's</summary>
+#
+# The textbook prints `loss.item()` on rank 0. That is the column *last batch*: one batch of one rank. Run it: the cell that calls `train`.
+#
+# </details>
 #
 # <details><summary>Erratum S2, S12: printing and saving if local_rank == 0</summary>
 #
@@ -741,43 +666,22 @@ print(*nodes.logs, sep="\n")
 # %% [markdown] sections="10.2.2, 19.2.2a"
 # ## Without waiting: asynchronous training
 #
-# So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights and *serves*, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on.
+# So far every step waits for the slowest rank. What if nobody waited? One rank holds the weights, as a [parameter server](GLOSSARY.md#parameter-server). A worker sends it a gradient, gets the newest weights back, and goes on.
 #
-# How far ahead may a fast worker run? That is one number, the **bound**. With 0 all wait for all, which is synchronous training. Without a bound the server answers at once, which is asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number, and a gradient that was computed with version 5 and arrives at version 8 is late by 3. That is its **[staleness](GLOSSARY.md#staleness)**.
+# How far ahead may a fast worker run? With a **bound** of 0 all wait for all: synchronous training. Without one the server answers at once: asynchronous. In between it is called stale-synchronous (Ho et al. 2013). The weights carry a version number: a gradient that was computed with version 5 and arrives at version 8 is late by 3, which is its **[staleness](GLOSSARY.md#staleness)**.
 #
-# The model is a small MLP that guesses a byte from the eight before it. Then come the messages, the server and a worker. In the server, look at the line with `bound`: it is all that differs between the three modes.
-
-
-# %%
-from torch.nn.functional import cross_entropy
-
-
-def passages(num_passages, seed):
-    """Eight bytes of the story, and the next one."""
-    tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
-    return tokens, targets[:, -1]
-
-
-def small_mlp():
-    torch.manual_seed(0)
-    layers = torch.nn.Embedding(256, 16), torch.nn.Flatten(), torch.nn.Linear(128, 64)
-    return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(64, 256))
-
-
-# %%
-def stamped(vector, version):
-    """A vector and a version in one message."""
-    return torch.cat([vector, torch.tensor([float(version)])])
+# Here is the server. Look at the line with `bound`: it is all that differs between the three modes. (`server_run.stamped` puts values and a version into one message; version -1 means the end.)
 
 
 # %%
 def serve(weights, total, bound):
     """Takes `total` gradients of three workers; returns how late each of them was."""
     steps = dict.fromkeys(range(1, dist.get_world_size()), 0)
-    waiting, late, version, message = [], [], 0, stamped(weights, 0)
+    waiting, late, version = [], [], 0
+    message = server_run.stamped(weights, version)
     while True:
         worker = dist.recv(message)  # from whoever comes first
-        weights -= 0.5 / 3 * message[:-1]
+        weights -= 0.1 * message[:-1]
         late.append(version - int(message[-1]))
         steps[worker] += 1
         waiting.append(worker)
@@ -788,67 +692,24 @@ def serve(weights, total, bound):
             version += 1
         for each in go:
             waiting.remove(each)
-            dist.send(stamped(weights, version), each)
+            dist.send(server_run.stamped(weights, version), each)
     while len(waiting) < len(steps):  # what is still under way is not used
         waiting.append(dist.recv(message))
     for each in waiting:
-        dist.send(stamped(weights, -1), each)  # the end
+        dist.send(server_run.stamped(weights, -1), each)  # the end
     return late
 
 
-# %%
-def work(net, paced):
-    """Sends gradients and takes weights until the server says that it is over."""
-    version, step = 0, 0
-    while version >= 0:
-        x, y = passages(16, seed=3 * step + dist.get_rank())
-        net.zero_grad()
-        cross_entropy(paced(x), y).backward()
-        grad = parameters_to_vector(weight.grad for weight in net.parameters())
-        message = stamped(grad, version)
-        dist.send(message, 0)
-        dist.recv(message, 0)
-        vector_to_parameters(message[:-1], net.parameters())
-        version, step = int(message[-1]), step + 1
-
-
 # %% [markdown]
-# Three workers. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). In each mode the server takes 18 gradients in all. **Guess**: how long does that take if all wait for all?
-
-# %%
-waits = lab.guess("18 gradients, synchronously", between=(1, 5000), unit="ms")
-
-
-# %%
-def serve_or_work(total, bound):
-    net = small_mlp()
-    slow = 4 if dist.get_rank() == 3 else 1
-    paced = pace.Paced(net, forward_us=8_000 * slow, name=str(dist.get_rank()))
-    weights = parameters_to_vector(net.parameters()).detach()
-    paced(passages(16, seed=0)[0]).sum().backward()  # warm up
-    dist.barrier()
-    began = time.perf_counter()
-    if dist.get_rank() > 0:
-        return work(net, paced)
-    late = serve(weights, total, bound)
-    took_ms = 1e3 * (time.perf_counter() - began)
-    return {"took_ms": took_ms, "mean lateness": sum(late) / total, "latest": max(late)}
-
+# `server_run.launch` adds the workers: three of them train one linear layer. A step takes 24 ms, and on worker 3 four times as long: a [straggler](GLOSSARY.md#straggler). In each mode the server takes 18 gradients in all.
 
 # %%
 bounds = {"synchronous": 0, "bound 2": 2, "asynchronous": 10**6}
-# on the CPU: NCCL can't receive from whoever comes first
-runs = {
-    name: lab.launch(serve_or_work, 18, bound, ranks=4, devices="cpu", record=True)
-    for name, bound in bounds.items()
-}
+runs = {name: server_run.launch(serve, 18, bound) for name, bound in bounds.items()}
 lab.table({"name": name, **run[0]} for name, run in runs.items())
 
-# %%
-waits.score(runs["synchronous"][0]["took_ms"])
-
 # %% [markdown]
-# Without messages the synchronous way takes 6 steps of 96 ms, 576 ms. The asynchronous one takes 192 ms, and then it waits for rank 3's last gradient, which it drops. Here is each as a picture (a warm-up comes first, and rank 0 is the server). Look at ranks 1 and 2: they wait for rank 3 in every step.
+# By their stated times the synchronous way takes 6 steps of 96 ms, 576 ms. The asynchronous one takes 192 ms, and then waits for rank 3's last gradient, which it drops. Here is the first as a picture (rank 0 is the server). Look at ranks 1 and 2: they wait for rank 3 in every step.
 
 # %%
 runs["synchronous"].timeline()
@@ -860,11 +721,9 @@ runs["synchronous"].timeline()
 runs["asynchronous"].timeline()
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
-# The price stands in the other columns of the table: gradients are late. A bound limits both. But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed. It helps against one that is slow now and then. (*latest* may exceed the bound: that counts a worker's own steps, and lateness counts the versions that all of them made.)
+# The price stands in the other columns of the table: gradients are late. A bound limits both columns. But it does not help much against a rank that is always slow: once the others are two steps ahead, they go at its speed.
 #
-# ### What do late gradients do?
-#
-# In 18 updates at a modest learning rate you would see little. On the simplest of all losses, $x^2/2$, we can compute more: gradient descent whose gradients are `late` updates old. The learning rate must stay below $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976), or $|x|$ grows.
+# What does lateness do? On the simplest of all losses, $x^2/2$, we can compute it: gradient descent whose gradients are `late` updates old.
 
 
 # %%
@@ -875,42 +734,57 @@ def descend(rate, late, num_updates=30):
     return {update: abs(x) for update, x in enumerate(xs[late:])}
 
 
-# %%
 paths = {f"late by {late}": descend(0.45, late) for late in (0, 2, 4)}
 title = "Learning rate 0.45, late gradients"
 lab.curves(predicted=paths, x="updates", y="|x|", title=title, log_y=True)
 
 # %% [markdown] sections="10.2.2, 19.2.2a"
-# Each dip is a place where $x$ changes its sign; look at the arches between them. With gradients 2 updates late, as with three workers, they fall much more slowly. With gradients 4 late, as with five workers, the same learning rate makes $|x|$ grow: the limit is 0.35 there, about a sixth of what it is without lateness. (*Hogwild!* drops even the server: workers write into shared weights without locks. Its proof needs updates that each touch few of the weights.)
+# Each dip is a place where $x$ changes its sign; look at the arches between them. With gradients 2 updates late, as with three equally fast workers (two others update between a worker's read and its write), they fall much more slowly. With gradients 4 late, as with five workers, the same learning rate makes $|x|$ grow.
+#
+# <details><summary>More: the limit, latest, and Hogwild!</summary>
+#
+# The learning rate must stay below $2\sin\frac{\pi}{4\,late+2}$ (Levin and May 1976). With gradients 4 late that is 0.35, about a sixth of what it is without lateness. In the table *latest* may exceed the bound: that counts a worker's own steps, and lateness counts the versions that all of them made. *Hogwild!* drops even the server: workers write into shared weights without locks. Its proof needs updates that each touch few of the weights.
+#
+# </details>
 
 # %% [markdown] sections="19.2.2a"
 # ## Talking less often: Local SGD and DiLoCo
 #
-# There is another way not to wait: keep all ranks in step, but let them talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged. The bytes fall by a factor of H. What happens to the loss?
+# There is another way not to wait: talk rarely. In **[Local SGD](GLOSSARY.md#local-sgd)** every rank trains alone for H steps, and then the *weights* are averaged. The bytes fall by a factor of H. What happens to the loss?
 #
-# **[DiLoCo](GLOSSARY.md#diloco)** (2023) is a refinement that trains large models over slow links. It treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer*, SGD with Nesterov momentum. With an outer learning rate of 1 and no momentum this is Local SGD again, so one function does both. (DiLoCo's authors take AdamW inside and momentum 0.9.) Model and data are those of above.
+# **[DiLoCo](GLOSSARY.md#diloco)** (2023) trains large models over slow links. It treats the step from the old weights to the mean as if it were a gradient (with the sign reversed), and gives it to an *outer optimizer*, SGD with Nesterov momentum. (The paper's inner optimizer is AdamW, ours SGD.) With an outer learning rate of 1 and no momentum this is Local SGD again, so one function does both.
+#
+# The model is a small MLP that guesses a byte from the eight before it. We train it for 64 steps with H = 1, 8 and 64, always with the same samples. **Guess**: how much higher is the loss of Local SGD at H = 64 than at H = 1? (At the start it is 5.5.)
+
+# %%
+higher = lab.guess("Loss at H = 64 minus loss at H = 1", between=(-1, 3))
+
+# %%
+from torch.nn.functional import cross_entropy
+
+
+def passages(num_passages, seed):
+    """Eight bytes of the story, and the next one."""
+    tokens, targets = model.story_tokens(num_passages, 8, seed=seed)
+    return tokens, targets[:, -1]
 
 
 # %%
-def story(num_passages, seed, capitals):
-    """Passages, in capital letters if you like."""
-    x, y = passages(num_passages, seed)
-    return (shout(x), shout(y)) if capitals else (x, y)
-
-
-def shout(text):
-    return torch.where((text >= ord("a")) & (text <= ord("z")), text - 32, text)
+def small_mlp():
+    torch.manual_seed(0)
+    layers = torch.nn.Embedding(256, 16), torch.nn.Flatten(), torch.nn.Linear(128, 64)
+    return torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(64, 256))
 
 
 # %%
-def train_locally(every, outer_rate, momentum, capitals):
-    net, rank = small_mlp(), dist.get_rank()
+def train_locally(every, outer_rate, momentum):
+    net = small_mlp()
     inner = torch.optim.SGD(net.parameters(), lr=0.5)
     old = parameters_to_vector(net.parameters()).detach()
     outer = torch.optim.SGD(
         [old], lr=outer_rate, momentum=momentum, nesterov=momentum > 0
     )
-    x, y = story(64 * 16, rank, capitals and rank == 1)
+    x, y = passages(64 * 16, dist.get_rank())
     for step, batch in enumerate(zip(x.split(16), y.split(16)), start=1):
         loss = cross_entropy(net(batch[0]), batch[1])
         inner.zero_grad()
@@ -921,142 +795,55 @@ def train_locally(every, outer_rate, momentum, capitals):
             average([old.grad])
             outer.step()
             vector_to_parameters(old.clone(), net.parameters())
-    return loss_on_other_passages(net, capitals)
+    x, y = passages(1000, 10**6)
+    return cross_entropy(net(x), y).item()
 
 
 # %%
-def loss_on_other_passages(net, capitals):
-    losses = []
-    for kind in (False, True) if capitals else (False,):
-        x, y = story(1000, 10**6, kind)
-        losses.append(cross_entropy(net(x), y).item())
-    return sum(losses) / len(losses)
-
-
-# %% [markdown]
-# We train for 64 steps with H = 1, 8 and 64, always with the same samples. Both ranks read the same story. **Guess**: how much higher is the loss of Local SGD at H = 64 than at H = 1? (At the start it is 5.5.)
-
-# %%
-higher = lab.guess("Loss at H = 64 minus loss at H = 1", between=(-1, 3))
-
-
-# %%
-def by_h(outer_rate, momentum, capitals=False):
-    """H -> the loss."""
-    return {h: train_locally(h, outer_rate, momentum, capitals) for h in (1, 8, 64)}
+def by_h(outer_rate, momentum):
+    """H -> the loss on other passages."""
+    return {h: train_locally(h, outer_rate, momentum) for h in (1, 8, 64)}
 
 
 # %%
 methods = {"Local SGD": (1.0, 0.0), "DiLoCo": (0.7, 0.6)}
-run = lab.launch(lambda: {name: by_h(*methods[name]) for name in methods}, ranks=2)
-losses = run[0]
-lab.curves(
-    measured=losses,
-    x="H, steps between two averages",
-    y="loss",
-    title="Both ranks read the same story",
-    log_x=True,
-    joined=True,
-)
+found = lab.launch(lambda: {name: by_h(*methods[name]) for name in methods}, ranks=2)
+losses = found[0]
+axes = {"x": "H, steps between two averages", "y": "loss", "log_x": True}
+lab.curves(measured=losses, title="Both ranks read the same story", joined=True, **axes)
 
 # %%
 higher.score(losses["Local SGD"][64] - losses["Local SGD"][1])
 
 # %% [markdown]
-# At H = 64 the ranks talk once, and send a sixty-fourth of the bytes. With similar data that costs little (look at the axis: the whole picture is less than 0.2 high). DiLoCo lies lower everywhere, even at H = 1. With momentum 0.6 many outer steps add up to $0.7/(1-0.6) = 1.75$ times the way; at H = 64 there is only one, and it goes $0.7 \cdot 1.6 = 1.12$ times. So part of what we see is simply a larger step, and where the step is hardly larger, the lead is small.
-#
-# Now rank 1 reads the story in capitals, and the loss is the mean over both kinds:
-
-# %%
-own_stories = lab.launch(by_h, 1.0, 0.0, True, ranks=2)[0]
-lab.curves(
-    measured={"the same story": losses["Local SGD"], "each its own": own_stories},
-    x="H, steps between two averages",
-    y="loss",
-    title="Local SGD with similar and with different data",
-    log_x=True,
-    joined=True,
-)
-
-# %% [markdown]
-# Two kinds of text are harder to learn, so compare the slopes and not the heights. When the data differ, the ranks drift apart between two averages, and a long H costs more. So one of the conditions under which talking rarely works is that all ranks see similar data. (Accumulating the gradients of H batches sends just as little. But it makes H times fewer updates, so at the same learning rate it learns more slowly.)
+# At H = 64 the ranks talk once, at the very end, and send a sixty-fourth of the bytes. With similar data that costs little (the whole picture is less than 0.2 high, and it is one seed, so don't read the third digit); where data differ, ranks drift apart and a long H costs more. DiLoCo lies lower even at H = 1. Part of that is simply a larger step: with momentum 0.6 many outer steps add up to $0.7/(1-0.6) = 1.75$ times the way, and a single one, at H = 64, goes $0.7 \cdot 1.6 = 1.12$ times.
 
 # %% [markdown]
 # ## When is it worth it?
 #
-# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story before and after: one GPU, and 64 of them, each with the whole model and 8 sequences of every batch. We need GPUs of 141 GB for it, because the states alone do not fit into 80. Everything here is predicted; chapter 18 shows from what. (The gradients are 27 GB here and not 14, because the planner keeps them in fp32.)
+# Data parallelism is the first thing to try: it changes no line of the model. Here is our running story, predicted: one GPU, which takes the 512 sequences of a batch 8 at a time, and 64 of them, which take 8 each. The states alone do not fit into 80 GB, so we take GPUs of 141. (The planner keeps gradients in fp32: 27 GB and not 14.)
 
 # %%
 one = planner.Plan(model="LLaMA 7B", gpu="H200 141 GB", gpus=1, batch=512)
 planner.card(one, one.but(gpus=64))
 
 # %% [markdown]
-# Years have become weeks: 64 GPUs are 56 times as fast as one. A perfect split would take 80.4 / 64 = 1.26 s; what is lacking is mostly the all-reduce, which the planner lets nothing hide. (It expects more of this GPU than our 400 TFLOP/s, so it needs fewer days.) But look at the bars of memory: they have not changed at all. Every GPU holds everything, so more of them do not help where one is too small. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
+# Years have become weeks: 64 GPUs are 56 times as fast as one. (At 42 GFLOPs a token this card does 548 TFLOP/s, more than the 400 of the beginning.) A perfect split would take 80.4 / 64 = 1.26 s; what is lacking is mostly the all-reduce, which the planner lets nothing hide. But look at the bars of memory: they have not changed at all, because every GPU holds everything. [Chapter 06](06_zero_deepspeed.ipynb) deals the states among the ranks.
 #
 # - It is worth it as long as the backward is long enough to hide the messages under it. Otherwise take a larger batch per rank, or accumulate.
 # - It needs equally fast ranks, because all wait for the slowest.
 
 # %% [markdown]
-# ## Exercises
-#
-# ### Exercise 2: deal the samples
-#
-# List the samples of one rank in one epoch. Every sample goes to exactly one rank, with no padding and no dropping; shares differ by one at most; every epoch is dealt anew, so that a rank does not see the same samples each time. No communication, and leave torch's and Python's global random generators as they are.
-
-
-# %%
-def my_indices(num_samples, rank, num_ranks, epoch):
-    """The samples of this rank, in its order, as a list of whole numbers."""
-    ### BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(epoch)
-    return torch.randperm(num_samples, generator=generator)[rank::num_ranks].tolist()
-    ### END SOLUTION
-
-
-# %%
-check.shard_indices(my_indices)
-
-# %%
-check.hint("shard_indices")
-
-# %% [markdown]
-# ### Exercise 3: build the buckets
-#
-# `two buckets` above was a lazy division. Now build what DDP has: average the gradients of all ranks in at most $\lceil$ bytes of all gradients / `bucket_bytes` $\rceil$ messages. Every gradient travels once, and no message is longer than `bucket_bytes` plus its last gradient. Two layers of `net` share a weight, and some parameters are frozen. You may use `average`.
-
-
-# %%
-def my_buckets(net, bucket_bytes):
-    """Replaces every gradient by its mean over the ranks."""
-    ### BEGIN SOLUTION
-    weights = reversed(list(net.parameters()))
-    grads = [weight.grad for weight in weights if weight.grad is not None]
-    bucket = []
-    for number, grad in enumerate(grads, start=1):
-        bucket.append(grad)
-        if sum(each.nbytes for each in bucket) >= bucket_bytes or number == len(grads):
-            average(bucket)
-            bucket = []
-    ### END SOLUTION
-
-
-# %%
-check.bucket_gradients(my_buckets)
-
-# %%
-check.hint("bucket_gradients")
-
-# %% [markdown]
 # ## Summary
 #
-# - Same weights, other data, averaged gradients: that equals one process with the whole batch, if the shares are equal. Otherwise weight them.
-# - Buckets save messages, not bytes. DDP fills them in the order in which gradients become ready, and sends them under the backward. Too small pays latency, too large loses overlap.
+# - Same weights, other data, averaged gradients: that equals one process with the whole batch, if the shares are equal.
+# - Buckets save messages, not bytes. DDP sends them under the backward. Too small pays latency, too large loses overlap.
 # - `DistributedSampler` gives each rank other data, `set_epoch` gives each epoch another order. Padded samples spoil an accuracy.
 # - `no_sync` around forward and backward of all microbatches but the last: one all-reduce per step.
-# - A log needs the mean over all ranks. A checkpoint needs one writer, by `RANK`, and names without `module.`.
+# - A log needs the mean over all ranks. A checkpoint needs one writer, by `RANK`.
 # - Asynchronous training does not wait, and its gradients are late. Local SGD and DiLoCo talk H times less often.
 #
-# **Words learned**: [data parallelism](GLOSSARY.md#data-parallelism), [DDP](GLOSSARY.md#ddp), [bucket](GLOSSARY.md#bucket), [communication hook](GLOSSARY.md#communication-hook), [paced](GLOSSARY.md#paced), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [straggler](GLOSSARY.md#straggler), [staleness](GLOSSARY.md#staleness), [Local SGD](GLOSSARY.md#local-sgd), [DiLoCo](GLOSSARY.md#diloco).
+# **Words learned**: [data parallelism](GLOSSARY.md#data-parallelism), [DDP](GLOSSARY.md#ddp), [bucket](GLOSSARY.md#bucket), [paced](GLOSSARY.md#paced), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [straggler](GLOSSARY.md#straggler), [staleness](GLOSSARY.md#staleness), [Local SGD](GLOSSARY.md#local-sgd), [DiLoCo](GLOSSARY.md#diloco).
 #
 # **Further reading**
 #

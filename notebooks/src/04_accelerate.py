@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.2.1", "8.2.2", "8.2.3", "8.2.4"]
 #     needs: ["two CPU cores"]
-#     minutes: 80
+#     minutes: 90
 # ---
 
 # %% [markdown]
 # # Accelerate
 #
-# *About an hour and a quarter. You need chapters 00, 02 and 03. No GPU is needed.*
+# *About an hour and a half. You need chapters 00, 02 and 03. No GPU is needed.*
 #
 # Our training script works on one card. We change a few lines for Hugging Face Accelerate, start the same file on four cards, and it just runs: the loss goes down, and nobody complains. Only the model comes out different, because it had a quarter of the updates. Accelerate promises one file for one card, many cards, FSDP and DeepSpeed, and it keeps that promise. But the promise is about the code. What you train can change without any message.
 
@@ -28,7 +28,9 @@ accelerated.Update(engine="ddp", accumulation=2).board()
 # %% [markdown]
 # A batch that does not fit is cut into several: we add up their gradients, and update once. That is [gradient accumulation](GLOSSARY.md#gradient-accumulation), and here an update takes two batches. Each row is a line of the usual training loop, each column a batch, and `sync_gradients` is True in the last batch of an update. The picture predicts which [collectives](GLOSSARY.md#collective) a line calls (*all_reduce 2* are two calls, one for each bucket of gradients), and which line changes the weights.
 #
-# Set the engine to `zero2`, which is DeepSpeed (chapter 06), or press the button and see whether the prediction holds. In which line do the weights change now?
+# The *engine* is what does the work under Accelerate. DDP you know: each rank has the whole model. FSDP (chapter 07) lets each rank keep a part of every weight, and gathers them when they are needed. DeepSpeed (chapter 06) cuts the optimizer's state and the gradients (`zero2`), or the weights as well (`zero3`).
+#
+# Set the engine to `zero2`, or press the button and see whether the prediction holds. In which line do the weights change now?
 #
 # **When you are done** you can
 #
@@ -39,7 +41,7 @@ accelerated.Update(engine="ddp", accumulation=2).board()
 # %% [markdown] sections="8.2.1"
 # ## By hand
 #
-# A small model, its optimizer, and the data: 64 passages of our story.
+# A small model, its optimizer, and the data: 64 passages of our story. Below it the loop of one process, as you have written it many times. It goes once through the data, which is an *epoch*:
 
 
 # %%
@@ -48,10 +50,6 @@ def setup():
     net = model.Transformer(2, 32, 2, max_len=32)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-4)
     return net, optimizer, torch.utils.data.TensorDataset(*model.story_tokens(64, 32))
-
-
-# %% [markdown]
-# (AdamW divides by the size of a gradient; the larger `eps` keeps it from blowing up rounding where that is almost 0.) And here is the loop of one process, as you have written it many times. It goes once through the data, which is an *epoch*:
 
 
 # %%
@@ -66,7 +64,7 @@ def alone(batch_size):
 
 
 # %% [markdown]
-# For several [ranks](GLOSSARY.md#rank) we have to do three things by hand, as in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. (With a GPU for each rank, model and batches also have to go there by `.to(rank)`; `lab.launch` makes a rank's device the default, so they are there already.)
+# For several [ranks](GLOSSARY.md#rank) we have to do three things by hand, as in chapter 03: wrap the model in [DDP](GLOSSARY.md#ddp), deal out the samples, and take the wrapper off again in the end. (In a script of your own, model and batches also go to the rank's GPU by `.to(rank)`; `lab.launch` has made it the default.)
 
 
 # %%
@@ -102,7 +100,7 @@ def by_accelerate(batch_size):
 
 
 # %% [markdown]
-# (`find_device` is for machines without a GPU for each rank. Accelerate 1.15 looks for real GPUs and finds none, so we tell it of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to each rank. With real GPUs the line changes nothing.)
+# (`find_device` tells Accelerate of the [pretend device](GLOSSARY.md#pretend-device) that labkit lends to a rank without a GPU. With real GPUs the line changes nothing.)
 #
 # One process takes batches of 8. With two ranks, which batch size must each of them get, so that all three train the same model?
 
@@ -132,7 +130,7 @@ size.score(4)
 # - `with accelerator.accumulate(net)` counts the batches. In all but the last of an update it keeps DDP from sending, and makes `step` and `zero_grad` do nothing.
 # - `accelerator.sync_gradients` is True in that last batch.
 # - `clip_grad_norm_` shortens the whole gradient to a length of 0.5, if it is longer.
-# - `end_training` closes what Accelerate has opened. (Your own script needs no `if` there. Ours lets the notebook run the same file and look at the weights before closing.)
+# - `end_training` closes what Accelerate has opened. (Your own script needs no `if` there; ours lets the notebook look at the weights first.)
 
 # %%
 TRAIN = """
@@ -171,12 +169,22 @@ _ = script.write_text(TRAIN)
 # %% [markdown] sections="8.2.3"
 # ### The configuration file
 #
-# `accelerate config` asks you questions and writes the answers to a file of YAML. `distributed_type` names the engine, `num_processes` counts the processes of all machines together, and `mixed_precision` is a default for the script. We write three such files as dicts, since the command reads JSON as well; `Block` is the class of our model's layers:
+# `accelerate config` asks you questions and writes the answers to a file of YAML. `distributed_type` names the engine, `num_processes` counts the processes of all machines together, and `mixed_precision` is a default for the script:
+#
+# ```yaml
+# compute_environment: LOCAL_MACHINE
+# distributed_type: MULTI_GPU
+# num_machines: 1
+# num_processes: 2
+# mixed_precision: bf16
+# ```
+#
+# The command reads JSON as well, so we write this one and two others as dicts. (`Block` is the class of our model's layers.)
 
 # %%
 both = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2}
 bf16 = both | {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"}
-both["mixed_precision"] = "no"
+both = both | {"mixed_precision": "no"}
 wrapping = {
     "fsdp_version": 2,
     "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -212,7 +220,7 @@ lab.table(
 )
 
 # %% [markdown]
-# So a flag counts for more than the file. `MULTI_GPU` leaves no trace: how many processes there are comes from torch's launcher. Now the real command, on two ranks. Before a long run, let it start a few lines that print what Accelerate has found:
+# So a flag overrides the file. `MULTI_GPU` leaves no trace: how many processes there are comes from torch's launcher. Now the real command, on two ranks. Before a long run, let it start a few lines that print what Accelerate has found:
 
 # %%
 STATE = """
@@ -277,7 +285,7 @@ beside_one({"one process": one_process} | runs, "type", "model", "updates")
 same.score(sum(run["apart"] < 1e-3 for run in runs.values()))
 
 # %% [markdown]
-# The same file each time, not one letter changed. Four ranks, accumulation, [FSDP](GLOSSARY.md#fsdp) and DeepSpeed train the model that one process trains. (`MULTI_CPU` is DDP; with real GPUs it says `MULTI_GPU`. DeepSpeed clips as the others do only because its file says the same 0.5; we shall see that.) Only bf16 is further off, since it computes with 8 significant bits.
+# The same file each time, not one letter changed. Four ranks, accumulation, [FSDP](GLOSSARY.md#fsdp) and DeepSpeed train the model that one process trains. (`MULTI_CPU` is DDP; with real GPUs it says `MULTI_GPU`. DeepSpeed clips as the others do only because its file says the same 0.5; we shall see that.) Only bf16 is further off, since it computes with 8 significant bits. That is rounding, not another model; the next table shows what another model looks like.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
@@ -302,7 +310,7 @@ traps = {
 beside_one(traps, "type", "processes", "updates")
 
 # %% [markdown]
-# All of them ran to their end. In the first row there are a quarter of the updates. In the second one process trains with batches of 4, which makes 16 updates, and the other cards are idle. In the third each rank believes that it is alone, so we pay twice and train the same model twice. In the last the weights are right, but the type is plain DDP: the FSDP part of the file was ignored (DeepSpeed's would be, too), so every rank holds the whole model, and the memory that you wanted to save is not saved.
+# All of them ran to their end. In the first row there are a quarter of the updates. In the second one process trains with batches of 4, which makes 16 updates, and the other cards are idle. In the third each rank believes that it is alone, so we pay twice and train the same model twice. In the last the weights are right, but the type is plain DDP: the FSDP part of the file was ignored, so every rank holds the whole model, and the memory that you wanted to save is not saved.
 #
 # Three of the four show in the first two lines of `accelerator.state`, so print it at the start of a script, as `state.py` does. The first does not: its state is right. For that one print `len(loader)` after `prepare`, and divide it by `accelerator.gradient_accumulation_steps`: these are the updates of an epoch. Here are the two lines, of two ranks that were not told, and of two that were:
 
@@ -315,35 +323,6 @@ print(traps["no GPU, and not told"]["state"], runs["bf16"]["state"], sep="\n\n")
 # The code is, but the batch is not: with the same batch size four ranks make an update of 32 passages and not of 8. Look at the first row of the table above: it has 2 updates, one process has 8.
 #
 # </details>
-#
-# One more. The script may pass a setting to `Accelerator(...)`, and the launcher may set another. The launcher says bf16 and an accumulation of 2, the script fp32 and 4. The script's precision counts. And whose accumulation?
-
-# %%
-wins = lab.guess("the accumulation is set by", choices=("the script", "the launcher"))
-
-
-# %%
-import os
-
-
-def who_wins():
-    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
-    os.environ["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = "2"
-    accelerator = Accelerator(mixed_precision="no", gradient_accumulation_steps=4)
-    steps = accelerator.gradient_accumulation_steps
-    return {"precision": accelerator.mixed_precision, "accumulation": steps}
-
-
-# %%
-winner = lab.launch(who_wins, ranks=1)
-winner.table(title="The launcher says bf16 and 2, the script no and 4")
-
-# %%
-wins.score("the launcher" if winner[0]["accumulation"] == 2 else "the script")
-
-# %% [markdown]
-# The precision is the script's, the accumulation the launcher's. Nobody can remember that, so say each in one place only.
-
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
 #
@@ -365,7 +344,7 @@ lab.table(
 # %% [markdown]
 # DDP and DeepSpeed wrap the model. FSDP cuts its weights instead: each is a `DTensor`, of which this rank has half. The loader deals out batches, so it is half as long.
 #
-# You can also see that [mixed precision](GLOSSARY.md#mixed-precision) is three different things. Under DDP the weights stay fp32, `autocast` computes in bf16, and the output is turned back. FSDP keeps its shards in fp32, and gathers and computes in bf16. DeepSpeed keeps bf16 weights, with an fp32 copy in its optimizer. What does that do to the messages? In DDP, by how much does bf16 change the bytes that a rank hands to collectives?
+# You can also see that [mixed precision](GLOSSARY.md#mixed-precision) is three different things. Under DDP the weights stay fp32, `autocast` computes in bf16, and the output is turned back. FSDP keeps its shards in fp32, and gathers and computes in bf16. DeepSpeed keeps bf16 weights, with an fp32 copy in its optimizer. What does that do to the messages of the first two? In DDP, by how much does bf16 change the bytes that a rank hands to collectives?
 
 # %%
 ratio = lab.guess(
@@ -391,7 +370,7 @@ ratio.score(sizes["ddp"]["bf16"] / sizes["ddp"]["fp32"])
 lab.bars(sizes, unit="bytes", title="Handed to collectives in an update")
 
 # %% [markdown]
-# With DDP the gradients stay fp32, and so do the messages: there mixed precision saves compute and activations, not communication. FSDP sends half, and it also sums the ranks' gradients in bf16. (Compare the two bars of one engine, not the engines: an all-reduce moves what it is handed twice, chapter 02.)
+# With DDP the gradients stay fp32, and so do the messages: there mixed precision saves compute and activations, not communication. FSDP sends half, and it also sums the ranks' gradients in bf16. (Compare the bars of one engine, not the engines: FSDP hands in weights as well.)
 #
 # (And fp16? On a GPU it adds a `GradScaler`, chapter 05.)
 #
@@ -446,36 +425,23 @@ samples = lab.guess("samples of an epoch, all four ranks", between=(0, 40))
 
 
 # %%
-def deal(num_samples, batch_size=2, config=None):
-    accelerator = accelerated.accelerator(dataloader_config=config)
-    loader = torch.utils.data.DataLoader(range(num_samples), batch_size)
+def deal():
+    accelerator = accelerated.accelerator()
+    loader = torch.utils.data.DataLoader(range(10), batch_size=2)
     return [batch.tolist() for batch in accelerator.prepare(loader)]
 
 
 # %%
-dealt = lab.launch(deal, 10, ranks=4)
+dealt = lab.launch(deal, ranks=4)
 lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(dealt))
 
 # %%
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# Batches are dealt out in turn, one to each rank, and what is missing at the end is filled up with the first samples, so that all ranks take equally many steps. Two options change that:
-
-# %%
-from accelerate import DataLoaderConfiguration
-
-uneven = lab.launch(deal, 10, 2, DataLoaderConfiguration(even_batches=False), ranks=4)
-together = lab.launch(deal, 10, 8, DataLoaderConfiguration(split_batches=True), ranks=4)
-
-# %%
-lab.table(
-    {"rank": rank, "not filled up": uneven[rank], "split": together[rank]}
-    for rank in range(4)
-)
-
-# %% [markdown]
-# The first column is `even_batches=False`. Without filling up, ranks take different numbers of steps, and training needs `accelerator.join_uneven_inputs`: otherwise a rank waits for another that has finished. With `split_batches=True` (the second) the batch size is that of all ranks together: we asked for 8, and each of four ranks has 2. So the number of updates does not depend on the ranks any more. Does that cure the failure that this chapter opened with? Our script again, with a batch size of 8 on four ranks:
+# Batches are dealt out in turn, one to each rank, and the gap at the end is filled with the first samples, so that all ranks take equally many steps. (`even_batches=False` leaves the gaps. Then training needs `accelerator.join_uneven_inputs`, or a rank waits for another that has finished.)
+#
+# With the option `split_batches=True` the batch size is that of all ranks together, so the number of updates does not depend on the ranks any more. Does that cure the failure that this chapter opened with? Our script again, with a batch size of 8 on four ranks:
 
 # %%
 cured = folder / "cured.py"
@@ -487,8 +453,6 @@ beside_one(same_start | {"cured.py": way(4, "8", {}, cured)}, "updates")
 
 # %% [markdown]
 # It does. The other way out is to keep the larger batch, and raise the learning rate with it (chapter 12).
-#
-# With `shuffle=True` all ranks shuffle alike, since rank 0 sends its generator's state around at the start of each epoch, so each sample is still dealt out once.
 
 # %% [markdown] sections="8.2.2"
 # ### The learning rate's schedule
@@ -514,12 +478,15 @@ def rates(config=None):
 
 
 # %%
+from accelerate import DataLoaderConfiguration
+
 four = lab.launch(rates, ranks=4)[0]
 split_rates = lab.launch(rates, DataLoaderConfiguration(split_batches=True), ranks=4)[0]
 rate.score(four[2])
 
 # %%
-series = {"four ranks": four, "four ranks, split_batches": split_rates}
+series = {"one process": lab.launch(rates, ranks=1)[0]}
+series |= {"four ranks": four, "four ranks, split_batches": split_rates}
 lab.curves(
     measured={name: dict(enumerate(seen)) for name, seen in series.items()},
     x="updates made",
@@ -528,7 +495,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank. Accelerate assumes that you wrote the schedule for the updates of one process, and four ranks make a quarter of them. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide that length by `accelerator.gradient_accumulation_steps`, because a prepared scheduler steps only when the optimizer does. With `split_batches` the number of updates stays, and each `step` is one step: these are the rates of one process, too.
+# Each `falling.step()` takes four steps, one for each rank. Accelerate assumes that you wrote the schedule for the updates of one process, and four ranks make a quarter of them. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide that length by `accelerator.gradient_accumulation_steps`, because a prepared scheduler steps only when the optimizer does. With `split_batches` the number of updates stays, and each `step` is one step, as in one process.
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
@@ -656,7 +623,37 @@ lab.table(
 )
 
 # %% [markdown]
-# Without the `if`, the first batch's gradient is cut to 0.01 before the second, uncut one is added: the length is right, and the direction is not. And DeepSpeed does not clip at all when the script asks. It clips by its own configuration (`gradient_clipping`), at the number that stands there.
+# Without the `if`, the first batch's gradient is clipped to 0.01 before the second, uncut one is added: the length is right, and the direction is not. And DeepSpeed does not clip at all when the script asks. It clips by its own configuration (`gradient_clipping`), at the number that stands there.
+
+# %% [markdown]
+# ### Exercise 2. Accumulate, clip, and the rest
+#
+# All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches, with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. The number of batches does *not* divide, and the last update must average only the batches that it has. At most one all-reduce per update; the model is small enough for one bucket.
+
+
+# %%
+def my_training(accelerator, net, optimizer, loader, max_norm):
+    """Trains one epoch; the loss is model.loss(net(tokens), targets)."""
+    ### BEGIN SOLUTION
+    steps = accelerator.gradient_accumulation_steps
+    for index, (tokens, targets) in enumerate(loader):
+        first = index - index % steps
+        in_this_update = min(steps, len(loader) - first)
+        with accelerator.accumulate(net):
+            loss = model.loss(net(tokens), targets)
+            accelerator.backward(loss * steps / in_this_update)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(net.parameters(), max_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    ### END SOLUTION
+
+
+# %%
+check.accumulate_and_clip(my_training)
+
+# %%
+check.hint("accumulate_and_clip")
 
 # %% [markdown] sections="8.2.4"
 # ## Gather, and the main process
@@ -724,16 +721,40 @@ def accuracy():
 shares = lab.launch(accuracy, ranks=4)[0]
 wrong.score(shares["gather"])
 
-# %%
-lab.bars(shares, unit="share", marks={"true share": 0.6}, title="Accuracy")
+# %% [markdown]
+# The loader filled up with samples 0 to 5, all of them right: 12 of 16, where 6 of 10 would be true. `gather_for_metrics` gives those. On a large test set the error is small, and it comes back whenever the samples do not divide.
 
 # %% [markdown]
-# The loader filled up with samples 0 to 5, all of them right: 12 of 16. On a large test set the error is small, and it comes back whenever the samples do not divide.
+# ### Exercise 3. An exact accuracy in one message
+#
+# `gather_for_metrics` sends a message for every batch, and a large test set has thousands. So use one collective in all. `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, each sample of `loader.dataset` counted once, as the same number on every rank. This time you leave out what the loader has filled up: which of a rank's samples are those?
+
+
+# %%
+def my_accuracy(accelerator, net, loader):
+    """The share of samples that net gets right, as a float."""
+    ### BEGIN SOLUTION
+    num_samples = len(loader.dataset)
+    hits = torch.zeros(())
+    for number, (inputs, labels) in enumerate(loader):
+        dealt = number * accelerator.num_processes + accelerator.process_index
+        real = num_samples - dealt * len(labels)  # of this batch; the rest is filled up
+        right = net(inputs).argmax(-1) == labels
+        hits += right[: max(0, real)].sum()
+    return accelerator.reduce(hits).item() / num_samples
+    ### END SOLUTION
+
+
+# %%
+check.exact_accuracy(my_accuracy)
+
+# %%
+check.hint("exact_accuracy")
 
 # %% [markdown] sections="8.2.2"
 # ## Saving
 #
-# In the end you want a file with whole weights. Under FSDP or ZeRO 3 (DeepSpeed with the weights cut, too; chapter 06) no rank has them. `accelerator.get_state_dict` gathers. Here is how many weights each of two ranks finds, in two ways and with `mixed_precision="bf16"`:
+# In the end you want a file with whole weights. Under FSDP or ZeRO 3 (DeepSpeed with the weights cut, too; chapter 06) no rank has them. `accelerator.get_state_dict` gathers. Here is how many weights each of two ranks finds, in two ways:
 
 
 # %%
@@ -745,7 +766,7 @@ def here(weights):
 
 # %%
 def saved(engine):
-    accelerator = accelerated.accelerator(engine, precision="bf16")
+    accelerator = accelerated.accelerator(engine)
     net, optimizer, data = setup()
     loader = torch.utils.data.DataLoader(data, 2)
     net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
@@ -764,7 +785,7 @@ lab.table(
 )
 
 # %% [markdown]
-# So for every engine: `weights = accelerator.get_state_dict(net)` on *all* ranks, and then `accelerator.save(weights, path)`, which writes on the main process only (`accelerator.save_model` does both, into files of safetensors). FSDP and ZeRO 3 give the whole weights to rank 0 alone. (DeepSpeed hands out its 16-bit weights; its fp32 copy stays in its own checkpoint.)
+# So for every engine: `weights = accelerator.get_state_dict(net)` on *all* ranks, and then `accelerator.save(weights, path)`, which writes on the main process only (`accelerator.save_model` does both, into files of safetensors). FSDP and ZeRO 3 give the whole weights to rank 0 alone.
 #
 # <details><summary>Erratum 8.2.2: <code>unwrap_model</code>, and save on every process</summary>
 #
@@ -772,30 +793,12 @@ lab.table(
 #
 # </details>
 #
-# The other ranks do not wait for the one that writes, unless they are told to. Here the disk of the main process is slow, and then each rank looks for the file:
-
-
-# %%
-import time
-
-
-def write_and_look(path):
-    accelerator = accelerated.accelerator()
-    if accelerator.is_main_process:
-        time.sleep(0.3)  # a slow disk
-    accelerator.save({"step": 5}, path)  # the main process only
-    at_once = path.exists()
-    accelerator.wait_for_everyone()
-    return {"at once": at_once, "after waiting": path.exists()}
-
-
-# %%
-lab.launch(write_and_look, folder / "weights.bin", ranks=3)
+# The other ranks do not wait for the one that writes. If they need the file, call `accelerator.wait_for_everyone()` first.
 
 # %% [markdown]
 # ### To go on later
 #
-# `save_state` saves what is needed to continue: weights, optimizer, random generators. All ranks call it. We train 16 batches, and save after 5 of them. Then a new process loads, and trains the 11 others:
+# `save_state` saves what is needed to continue: weights, optimizer, random generators. All ranks call it. We train 16 batches, and save after 5 of them. Then new ranks load, and train the 11 others:
 
 
 # %%
@@ -828,66 +831,6 @@ lab.difference(resumed, straight)
 # ## When is it worth it?
 #
 # It is DDP, FSDP or DeepSpeed that runs, so their chapters have the bill of a step. Accelerate is worth its few lines when you want to change between them, or when a script must run on a laptop and on a cluster; transformers' `Trainer` runs on it, so you may be using it already. If you know your engine and want all its switches, use the engine.
-#
-# ## Exercises
-#
-# Exercise 1 stands above, under *What prepare changed*.
-#
-# ### 2. Accumulate, clip, and the rest
-#
-# All objects are prepared. Make one update per `accelerator.gradient_accumulation_steps` batches, with the gradient of the mean over all of them and all ranks, clipped to `max_norm`. The number of batches does *not* divide, and the last update must average only the batches that it has. At most one all-reduce per update; the model is small enough for one bucket.
-
-
-# %%
-def my_training(accelerator, net, optimizer, loader, max_norm):
-    """Trains one epoch; the loss is model.loss(net(tokens), targets)."""
-    ### BEGIN SOLUTION
-    steps = accelerator.gradient_accumulation_steps
-    for index, (tokens, targets) in enumerate(loader):
-        first = index - index % steps
-        in_this_update = min(steps, len(loader) - first)
-        with accelerator.accumulate(net):
-            loss = model.loss(net(tokens), targets)
-            accelerator.backward(loss * steps / in_this_update)
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(net.parameters(), max_norm)
-            optimizer.step()
-            optimizer.zero_grad()
-    ### END SOLUTION
-
-
-# %%
-check.accumulate_and_clip(my_training)
-
-# %%
-check.hint("accumulate_and_clip")
-
-# %% [markdown]
-# ### 3. An exact accuracy in one message
-#
-# `gather_for_metrics` sends a message for every batch, and a large test set has thousands. So use one collective in all. `net` maps inputs to one score per class; the loader is prepared and gives (inputs, labels). Return the share of samples whose highest score is their label, each sample of `loader.dataset` counted once, as the same number on every rank. This time you leave out what the loader has filled up: which of a rank's samples are those?
-
-
-# %%
-def my_accuracy(accelerator, net, loader):
-    """The share of samples that net gets right, as a float."""
-    ### BEGIN SOLUTION
-    num_samples = len(loader.dataset)
-    hits = torch.zeros(())
-    for number, (inputs, labels) in enumerate(loader):
-        dealt = number * accelerator.num_processes + accelerator.process_index
-        real = num_samples - dealt * len(labels)  # of this batch; the rest is filled up
-        right = net(inputs).argmax(-1) == labels
-        hits += right[: max(0, real)].sum()
-    return accelerator.reduce(hits).item() / num_samples
-    ### END SOLUTION
-
-
-# %%
-check.exact_accuracy(my_accuracy)
-
-# %%
-check.hint("exact_accuracy")
 
 # %% [markdown]
 # ## Summary
@@ -897,7 +840,7 @@ check.hint("exact_accuracy")
 # - `prepare` wraps or cuts the model, deals out the batches and fills up the last ones.
 # - `accelerator.backward` divides by the accumulated batches; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
 # - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them. `gather_for_metrics` drops what the loader has added.
-# - Without GPUs say `ACCELERATE_USE_CPU`, or each rank is alone; the FSDP and DeepSpeed parts of a file are then ignored. Print `accelerator.state`, and `len(loader)` after `prepare`.
+# - On a machine without GPUs say `ACCELERATE_USE_CPU`, or each rank trains alone. Even so, the FSDP part of the file is ignored. Print `accelerator.state`, and `len(loader)` after `prepare`.
 #
 # **Words**: [rank](GLOSSARY.md#rank), [collective](GLOSSARY.md#collective), [DDP](GLOSSARY.md#ddp), [FSDP](GLOSSARY.md#fsdp), [batch](GLOSSARY.md#batch), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
 #

@@ -3,13 +3,13 @@
 #   labkit:
 #     sections: ["8.1.1", "19.2.3", "19.4.2", "10.2.3", "10.7.4", "S3", "S4", "S9"]
 #     needs: ["chapters 01 and 03"]
-#     minutes: 90
+#     minutes: 80
 # ---
 
 # %% [markdown]
 # # Precision and memory
 #
-# *About 90 minutes, in two halves: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
+# *About 80 minutes, in two halves: precision first, then memory. You need chapters 01 and 03. No GPU is needed.*
 #
 # Our 7 B model takes 112 GB in fp32, and a card has 80. "Train in 16 bits," everybody says, "that is half of it." So we turn all numbers into bf16 and start. It fits, and it learns worse than before: at every update many weights do not move by a single bit.
 #
@@ -44,33 +44,30 @@ axes = {"x": "number", "y": "gap", "log_x": True, "log_y": True}
 lab.curves(predicted=lines, **axes, at={"0.1": 0.1}, title="The gap to the next number")
 
 # %% [markdown]
-# Follow the dashed line upwards. At 0.1 the gap of fp32 is under a hundred-millionth; that of bf16 is some 65,000 times as large. And formats end: on the right at their largest number, on the left at their smallest, after a stretch in which the gap no longer shrinks. fp32 and bf16 go on beyond both edges of the picture.
+# Follow the dashed line upwards. At 0.1 the gap of bf16 is some 65,000 times that of fp32. And formats end: on the right at their largest number, on the left at their smallest. fp32 and bf16 go on beyond the picture.
 #
-# **When you are done** you can choose a format for weights, sums and messages, and say what each loses; you can train in 16 bits on several ranks without ranks disagreeing on whether to step; and you can cut the memory of a step, by autocast, accumulation and recomputation, and know the price of each.
+# **When you are done** you can choose a format for weights, sums and messages; train in 16 bits on several ranks without their disagreeing on whether to step; and cut the memory of a step, by autocast, accumulation and recomputation, knowing the price of each.
 #
 # ## The formats
 #
-# A float has a sign, an exponent, which gives its range, and a fraction, which gives its precision. torch knows the numbers:
-
+# A float has a sign, an exponent, which gives its range, and a fraction (or *mantissa*), which gives its precision. torch knows the numbers:
 
 # %%
 import math
 
-
-def facts(name, info):
+rows = []
+for name, dtype in FORMATS.items():
+    info = torch.finfo(dtype)
     fraction = round(-math.log2(info.eps))
     bits = {"exponent bits": info.bits - 1 - fraction, "fraction bits": fraction}
-    smallest = info.smallest_normal * info.eps
-    ends = {"largest": info.max, "smallest normal": info.smallest_normal}
-    ends |= {"smallest": smallest}
-    return {"format": name, **bits, **{key: f"{x:.3g}" for key, x in ends.items()}}
-
-
-# %%
-lab.table(facts(name, torch.finfo(dtype)) for name, dtype in FORMATS.items())
+    ends = {"largest": info.max, "smallest": info.smallest_normal * info.eps}
+    rows.append(
+        {"format": name, **bits, **{key: f"{x:.3g}" for key, x in ends.items()}}
+    )
+lab.table(rows)
 
 # %% [markdown]
-# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and *mantissa*, another word for the fraction: e4m3 has more digits, e5m2 has the range of fp16. Below the smallest normal number the gap stays the same down to zero. These numbers are the *subnormals*, the flat parts of the picture.
+# bf16 has the range of fp32 and few digits. fp16 has more digits and a small range. fp8 comes in two, named after their exponent and mantissa: e4m3 has more digits, and e5m2 as many exponent bits as fp16, so about its largest number.
 #
 # Now a weight of 0.1 gets 100 updates of -0.0001. It should end at 0.09. Where does it end in bf16?
 
@@ -93,7 +90,7 @@ ends.score(pushed(torch.bfloat16))
 lab.table([{name: pushed(FORMATS[name]) for name in ("fp32", "fp16", "bf16")}])
 
 # %% [markdown] sections="19.2.3"
-# In bf16 it never moved, because each update is under half a gap. In fp16 each is 1.6 gaps and was rounded to 2, so it ends too low.
+# In bf16 it never moved, because each update is under half a gap. In fp16 each is 1.6 gaps and was rounded to 2.
 #
 # ## Master weights, by hand
 #
@@ -111,14 +108,16 @@ def update(weights, masters, optimizer):
             weight.copy_(master)
 
 
-# %% [markdown]
-# We train a small transformer on two ranks with DDP, four times with the same data: all in fp32; all in bf16, the optimizer too; bf16 weights with an optimizer that computes in fp32 but keeps no masters; and bf16 with fp32 masters. (The last loop is the third run's: its fp32 copies are set back to the rounded weights.) At the end we make one more update with the last gradients, and count the weights that it leaves exactly as they were, among those that have a gradient.
-
-
-# %%
 def flat(tensors):
     """Many tensors as one long copy."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+# %% [markdown]
+# We train a small transformer on two ranks with DDP, three times with the same data: all in fp32; all in bf16, the optimizer too; and bf16 with fp32 masters. Then we make one more update with the last gradients, and count the weights that it leaves exactly as they were. Of the weights that have a gradient, what share does pure bf16 leave?
+
+# %%
+still = lab.guess("share that pure bf16 left as it was, in one step", between=(0, 1))
 
 
 # %%
@@ -127,7 +126,7 @@ def train(kind, num_steps=36):
     net = model.Transformer(1, 32, 2, max_len=32)
     ddp = DDP(net if kind == "fp32" else net.bfloat16())
     weights = masters = list(net.parameters())
-    if kind in ("bf16 + masters", "bf16, fp32 Adam"):
+    if kind == "bf16 + masters":
         masters = [weight.detach().float() for weight in weights]
     optimizer, losses = torch.optim.AdamW(masters, lr=5e-4), []
     for step in range(num_steps):
@@ -137,48 +136,34 @@ def train(kind, num_steps=36):
         loss.backward()
         losses.append(loss.detach())
         update(weights, masters, optimizer)
-        for weight, master in zip(weights, masters):
-            if kind == "bf16, fp32 Adam":
-                master.copy_(weight.detach())  # forgets what was rounded away
     before, has = flat(masters), flat(weight.grad for weight in weights) != 0
     update(weights, masters, optimizer)
     still = (before == flat(masters))[has].float().mean().item()
     return torch.stack(losses).unflatten(0, (-1, 12)).mean(1).tolist(), still
 
 
-# %% [markdown]
-# Of the weights that have a gradient, what share does pure bf16 leave as they were?
-
 # %%
-still = lab.guess("share that pure bf16 left as it was, in one step", between=(0, 1))
-
-# %%
-KINDS = ("fp32", "bf16", "bf16, fp32 Adam", "bf16 + masters")
+KINDS = ("fp32", "bf16", "bf16 + masters")
 runs = {kind: lab.launch(train, kind)[0] for kind in KINDS}
 still.score(runs["bf16"][1])
 
 # %%
 right, steps = runs["fp32"][0], (12, 24, 36)
 above = {
-    kind: {step: a - b for step, a, b in zip(steps, runs[kind][0], right)}
+    kind: {step: a / b - 1 for step, a, b in zip(steps, runs[kind][0], right)}
     for kind in KINDS[1:]
 }
-axes = {"x": "step", "y": "difference", "joined": True}
+axes = {"x": "step", "y": "loss above fp32", "unit": "share", "joined": True}
 lab.curves(measured=above, **axes, title="Loss above that of fp32, mean of 12 steps")
 
-# %%
-lab.table({"step": step, "loss": loss} for step, loss in zip(steps, right))
-
 # %% [markdown]
-# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind, and so does an optimizer in fp32 without masters. Compare the two upper lines at the right end: most of the gap is due to the rounding of the weight after each update, and only the rest to Adam's own state in bf16. What hurts is not the digits that forward and backward lack. The gap is small beside the loss of fp32, which the table has. But it grows, and pure bf16 has no way to catch up. (One seed, and a small model. On a large one the learning rate is smaller, so even more updates are lost.)
+# With masters, bf16 trains as fp32 does: those dots stay on zero. Pure bf16 falls behind. The gap is small, but it grows. (Only 36 steps, one seed, a small model.) So forward and backward can do with few digits; the sum of many small updates cannot.
 #
-# ### Cures without masters
-#
-# Two others are in use where memory is short: *stochastic* rounding, up or down by chance, so that small updates arrive on average; and Kahan's sum, which keeps what was rounded away in a second bf16 number.
+# Without room for masters one can round by chance, up or down (*stochastic* rounding), so that small updates arrive on average; or keep what was rounded away in a second bf16 number (Kahan's sum).
 #
 # ### What masters cost
 #
-# So did 16 bits halve our 112 GB? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. These are the five that you will meet, in bytes for each parameter:
+# So did 16 bits halve our 112 GB? A [recipe](GLOSSARY.md#recipe) says in which types the states are kept. Here are five, in bytes for each parameter:
 
 # %%
 RECIPES = {
@@ -188,19 +173,21 @@ RECIPES = {
     "megatron": {"weights": 2, "gradients": 4, "moments": 8, "masters": 4},
     "autocast": {"weights": 4, "gradients": 4, "moments": 8, "casts": 2},
 }
+
 # %%
 bill = {
     name: {part: 7e9 * size for part, size in parts.items()}
     for name, parts in RECIPES.items()
 }
-looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
+
 # %%
+looks = {"marks": {"one card": 80e9}, "badge": "predicted", "stacked": True}
 lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 
 # %% [markdown] sections="19.2.3, 8.1.1"
-# Not a byte was saved: `mixed` has as many as fp32. Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, two sections on; its casts are 16-bit copies of the weights that live from forward to backward. (Computed, nothing sharded; nothing was allocated.)
+# Not a byte was saved: `mixed` has as many as fp32. Only pure bf16 is half as large, and that is the one that falls behind. `megatron` sums gradients in fp32; the reason comes with accumulation. `autocast` is torch's own way, two sections on; its casts are 16-bit copies of the weights.
 #
-# So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations), messages and time, and how much of each depends on the recipe.
+# So what does [mixed precision](GLOSSARY.md#mixed-precision) save? [Activations](GLOSSARY.md#activations) and time, and with some recipes messages.
 #
 # <details><summary>Erratum 8.1.1: "14 + 56 + 14 GB" for 7 B parameters</summary>
 #
@@ -208,9 +195,9 @@ lab.bars(bill, unit="bytes", **looks, title="States of 7 B parameters")
 #
 # </details>
 #
-# ## Eight bits
+# ## Eight bits: fp8
 #
-# GPUs since the H100 multiply in fp8, twice as fast as in bf16. But look at the table again: e4m3 has a largest number of 448, and after 1 comes 1.125. Can one train with that? The trick is a **scale**: before a tensor is rounded it is multiplied by a number that brings its largest value near 448, and the product is divided by it afterwards. We round real numbers, the gradient of a weight matrix, with different scales:
+# GPUs since the H100 multiply in fp8, twice as fast as in bf16. But e4m3 ends at 448, and has 3 bits of fraction. Can one train with that? The trick is a **scale**: before a tensor is rounded it is multiplied by a number that brings its largest value near 448, and the product is divided by it afterwards. We round a gradient with different scales:
 
 
 # %%
@@ -220,9 +207,13 @@ def rounded(x, dtype, scale):
     return (x * scale).clamp(-most, most).to(dtype).float() / scale
 
 
+# %% [markdown]
+# In this chapter every *error* is this `off`: the length (the norm) of the difference, over the length of the right answer:
+
+
 # %%
 def off(ours, theirs):
-    """The length of the difference, in lengths of the right one."""
+    """The length of the difference, over that of the right answer."""
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
 
 
@@ -233,7 +224,7 @@ toy = model.Transformer(2, 32, 2, max_len=32)
 
 # %%
 def gradient(batches):
-    """The usual way: each loss a mean, divided by their number."""
+    """The gradient of the mean of the batches' losses, as one long vector."""
     toy.zero_grad()
     for tokens, targets in batches:
         (model.loss(toy(tokens), targets) / len(batches)).backward()
@@ -243,6 +234,7 @@ def gradient(batches):
 # %%
 gradient([model.story_tokens(8, 32)])
 grad = toy.layers[1].up.weight.grad.clone()
+
 # %%
 scales = [2.0**power for power in range(-6, 25, 2)]
 errors = {
@@ -254,26 +246,9 @@ ideal = {"448 / largest": 448 / grad.abs().max().item()}
 lab.curves(measured=errors, **axes, at=ideal, title="A gradient, rounded with a scale")
 
 # %% [markdown]
-# The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. Inside the window the error is some fifth of the gap above 1, for all three formats. bf16 needs no window here, because its range is that of fp32.
+# The lower an error, the better; 1 means that all is lost. At a scale of 1, which is none, e4m3 is off by some 40 %, because many of its numbers became zero. Far on the right it runs into its largest number. In between is a window, and the rule "448 over the largest" hits its right end. bf16 needs no window.
 #
-# Gradients differ more in size than weights do, so they were given the wider window, e5m2, and weights and activations e4m3. (Recipes of today often take e4m3 for all three, with a scale for each block of numbers instead of one for a tensor.) What does it do to a matrix product when both inputs are rounded?
-
-
-# %%
-def product_error(dtype):
-    torch.manual_seed(0)
-    x, w = torch.randn(256, 512), torch.randn(512, 256) / 512**0.5
-    low = [rounded(each, dtype, 448 / each.abs().max()) for each in (x, w)]
-    return off(low[0] @ low[1], x @ w)
-
-
-# %%
-errors = {name: product_error(FORMATS[name]) for name in ("bf16", "fp8 e4m3")}
-row = {**errors, "fp8 to bf16": errors["fp8 e4m3"] / errors["bf16"]}
-lab.table([row], units={"fp8 to bf16": "ratio"})
-
-# %% [markdown]
-# Sixteen times as large, or so: the ratio of these gaps, 0.125 to 0.0078. The sum of the 512 products is not in fp8: tensor cores keep it in fp32, and so did we. (On a CPU we can round to fp8 and not multiply in it. A GPU does, with `torch._scaled_mm`; torchao and Transformer Engine call it for you.)
+# With a good scale e4m3 is off by half as much as e5m2, whose gain is the wide window: there a scale may miss. So the usual split is e4m3 for weights and activations, and e5m2 for gradients, which differ more in size. With a scale for each small block of numbers e4m3 can do for all, as in DeepSeek-V3. Only the inputs of a product are in fp8; the sum has more digits. torchao and Transformer Engine do all this for you.
 
 # %% [markdown] sections="S3"
 # ## autocast
@@ -298,13 +273,16 @@ made = {"embedding": stream, "norm": normed, "product": product, "loss": loss}
 lab.table([{name: str(tensor.dtype) for name, tensor in made.items()}])
 
 # %% [markdown]
-# Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32. How many bytes does a forward keep for the backward under autocast, as a share of fp32's? And what does DDP send? The third way has a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey. (With NCCL take `bf16_compress_hook`, which gloo refuses: fp16 has few small numbers, as the next section shows.) Two meters help: `memory.Activations` counts the bytes that autograd saves inside `chunk`, and `traffic.count` what is handed to collectives.
+# Products come out in bf16; norms, the loss, and what goes from block to block (the *residual stream*) in fp32.
+#
+# We compare four ways: fp32; autocast; autocast with a [communication hook](GLOSSARY.md#communication-hook), which rounds gradients to fp16 for the journey (with NCCL take `bf16_compress_hook`, which gloo refuses); and the whole model in bf16. Of each we count the bytes that a forward keeps for the backward (`memory.Activations`), and those that are handed to collectives (`traffic.count`).
+#
+# The first of them first: what share of fp32's bytes is kept under autocast?
 
 # %%
 kept = lab.guess(
     "activations kept under autocast, as a share of fp32's", between=(0, 1)
 )
-
 
 # %%
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -334,11 +312,7 @@ kept.score(rows[1]["kept_bytes"] / rows[0]["kept_bytes"])
 lab.table(rows)
 
 # %% [markdown]
-# autocast saves a fifth.
-#
-# ### What a block keeps
-#
-# Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. So let us look at one block of a wider model alone, in bytes for each token and unit of width:
+# autocast saves a fifth. Why not half? This toy spends much of its bill on 256 logits for each token, whose loss autocast keeps in fp32. So let us look at one block of a wider model alone, in bytes for each token and unit of width:
 
 
 # %%
@@ -360,11 +334,11 @@ found["of which casts of weights"] = 2 * flat(wide.parameters()).numel() / x.num
 lab.table([found])
 
 # %% [markdown]
-# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: the residual stream is saved twice in fp32, and the other 14 numbers in bf16. The casts shrink beside a larger batch, so a real model keeps a little over half. The messages stay as large, since the gradients are fp32; only the hook, or a model in bf16, halves them.
+# In fp32 a block keeps 16 numbers, that is 64 bytes. Under autocast 36 are left, beside the casts: two numbers of the residual stream in fp32, and the other 14 in bf16. The casts shrink beside a larger batch, so a real model keeps a little over half. Messages stay as large; only the hook, or a model in bf16, halves them.
 #
 # ### Sums in 16 bits
 #
-# If messages are 16 bits, the sum of all ranks is, too. It is N times as large as a gradient, and fp16 ends at 65504. Two ranks have a gradient of 40000 each. The mean is 40000, of course. What comes out, if one sums first and then divides?
+# If messages are 16 bits, the sum of all ranks is, too, and fp16 ends at 65504. Two ranks have a gradient of 40000 each. The mean is 40000, of course. What comes out, if one sums first and then divides?
 
 
 # %%
@@ -381,11 +355,11 @@ def mean_in_fp16():
 lab.launch(mean_in_fp16)
 
 # %% [markdown] sections="S3, 19.2.3"
-# Infinity. (*Pretend device*, if it says so above: a CPU that plays one; more below.) DDP is wiser and divides first. The price is at the small end: a small gradient divided by N may become zero. bf16 has neither trouble, at the price of fewer digits in the sum.
+# Infinity. DDP is wiser and divides first. Then a small gradient may become zero. bf16 has neither trouble, but fewer digits in the sum. (A *pretend device* is a CPU that plays one; more below.)
 #
 # ## The loss scale
 #
-# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number. The more tokens, the smaller it is; and the better the model, the smaller as well. What falls below 6e-8, fp16's smallest number, is zero, and well before that the subnormals lose their digits.
+# In fp16 the backward has a trouble of its own. The loss is a mean over all tokens, so the gradient of each token's logits is divided by their number, and what falls below fp16's smallest number is zero.
 #
 # The cure is a [loss scale](GLOSSARY.md#loss-scale): multiply the loss by a number before the backward, and divide the gradients by it afterwards. How large should it be?
 
@@ -410,7 +384,7 @@ axes = {"x": "loss scale", "y": "error", "log_x": True, "log_y": True, "joined":
 lab.curves(measured={"fp16": finite}, at=at, **axes, title="A gradient in fp16")
 
 # %% [markdown]
-# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do, so follow the line to the left: a larger batch moves the left end of the window to the right. At the right dashed line, the first scale tried above the last dot, some gradients are infinite. Nobody knows the window beforehand, so the scale is found by trying: double it now and then (`GradScaler` does so after 2000 good steps), halve it when an infinity turns up, and throw that step away. This is **dynamic loss scaling**. bf16 needs none of it.
+# There is a window again. Without a scale this batch of 1024 tokens still comes out right. But a scale of 1/256 does what 256 times as many tokens would do: so with a larger batch the left end of the window moves to the right. At the right dashed line some gradients are infinite. Nobody knows the window beforehand, so `GradScaler` finds the scale by trying: it doubles it after 2000 good steps, halves it when an infinity turns up, and throws that step away. bf16 needs none of it.
 
 # %% [markdown] sections="S3, 19.2.3"
 # ### An overflow on one rank
@@ -441,7 +415,9 @@ def overflow(num_steps=6):
         scaler.update()
         optimizer.zero_grad()
         moved = not torch.equal(before, flat(ddp.parameters()))
-        log.append({"step": step, "scale": scale, "moved": "yes" if moved else "no"})
+        log.append(
+            {"step": step, "loss scale": scale, "moved": "yes" if moved else "no"}
+        )
     return log
 
 
@@ -451,12 +427,16 @@ takes.score(run[0][3]["moved"])
 
 # %%
 lab.table(
-    {**mine, "scale, rank 1": other["scale"], "moved, rank 1": other["moved"]}
+    {
+        **mine,
+        "loss scale, rank 1": other["loss scale"],
+        "moved, rank 1": other["moved"],
+    }
     for mine, other in zip(*run)
 )
 
 # %% [markdown] sections="19.2.3"
-# Nobody takes it, and both halve their scale. (It was 8192, because here it doubles after three good steps.) Infinity plus anything is infinity or NaN, so the all-reduce of the gradients carries the news to everybody, without one extra message.
+# Nobody takes it, and both halve their scale. (It was 8192, because here it doubles after three good steps.) Infinity plus anything is infinity or NaN, so the all-reduce of the gradients carries the news to everybody.
 #
 # <details><summary>Erratum 19.2.3: "all GPUs roll back"</summary>
 #
@@ -466,7 +446,7 @@ lab.table(
 #
 # ### Sharded gradients: the others must be told
 #
-# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then an infinity reaches just the rank that owns it. Suppose that each rank looks at its own part and decides for itself. Rank 1 has an infinity. Which scales do the ranks have for the next step? Beside it, torch's FSDP2 (the gradients are fp32 here, as they are under autocast):
+# With ZeRO and FSDP a rank gets the sum of its own **part** of the gradient only (chapters 06 and 07). Then an infinity reaches just the rank that owns it. Suppose rank 1 has one, and each rank decides for itself. Which scales do they have for the next step? Beside it, torch's FSDP2:
 
 
 # %%
@@ -490,13 +470,10 @@ def both_ways():
     return {"each for itself": next_scale(False), "FSDP2": next_scale(True)}
 
 
-# %%
 lab.launch(both_ways)
 
 # %% [markdown] sections="10.7.4"
-# Each for itself, rank 1 skips the step and rank 0 takes it. From then on the ranks scale their gradients differently, and what they add up means nothing. One more all-reduce mends it, of one number: the MAX of "I have seen an infinity". FSDP2 sends it by itself, so the plain `GradScaler` is enough, and rank 0 halves its scale, too.
-#
-# The same goes for the length (the norm) of the gradient, by which it is clipped. A rank knows its own slice; the *squares* of the slices' norms add up.
+# Each for itself, rank 1 skips the step and rank 0 takes it. From then on their gradients have different scales, and the sum means nothing. One more all-reduce mends it, of one number: the MAX of "I have seen an infinity". FSDP2 sends it by itself. The same goes for the length (the norm) of the gradient, by which it is clipped: the *squares* of the slices' norms add up.
 #
 # ### Exercise 1. One step of sharded mixed precision
 #
@@ -526,12 +503,11 @@ check.scaled_step(my_scaled_step)
 check.hint("scaled_step")
 
 # %% [markdown] sections="10.2.3, 19.4.2"
-# *Here the first half ends. You know what each format loses, and who has to be told. If you want a break, take it now.*
+# *Here the first half ends. If you want a break, take it now.*
 #
 # ## Accumulation: the big batch in small pieces
 #
-# Now memory, in two ways that ought to change no result; we will see where the first one does. It is [gradient accumulation](GLOSSARY.md#gradient-accumulation). A backward *adds* to `.grad`. So we can take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, with each loss divided by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
-
+# Now memory, in two ways that ought to change no result. A backward *adds* to `.grad`. So in [gradient accumulation](GLOSSARY.md#gradient-accumulation) we take a batch in [microbatches](GLOSSARY.md#microbatch), one after the other, divide each loss by their number, and update once at the end. With DDP all but the last go into `no_sync` (chapter 03).
 
 # %%
 import contextlib
@@ -556,7 +532,6 @@ def accumulate(num_microbatches, dtype=torch.float32):
 # %% [markdown]
 # 16 sequences on two ranks, at once and in four microbatches. How far is the gradient from the one of all 16 at once on a single rank? If it isn't the same, how would you tell rounding from a small mistake?
 
-
 # %%
 double = torch.float64
 whole, _ = lab.launch(accumulate, 1, ranks=1)[0]
@@ -576,37 +551,13 @@ def compared(num_microbatches):
 lab.table([compared(1), compared(4)])
 
 # %% [markdown] sections="10.2.3"
-# We ran it in fp64 as well. There the difference is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time (in fp32) fall with the size of a microbatch.
+# We ran it in fp64 as well. There the difference is some $10^8$ times smaller, as the gap between two numbers is: so it is rounding. A wrong formula would stay as wrong as it was. And the activations kept at one time fall with the size of a microbatch.
 #
 # ### Where it is not equal
 #
-# Three things break it. First, layers that look across the batch. BatchNorm takes the mean and variance of what it is given, and four microbatches have four means; LayerNorm looks at one token.
-
-
-# %%
-def norm_error(norm):
-    grads = []
-    for num in (1, 4):
-        torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Linear(8, 16), norm(16))
-        x, y = torch.randn(32, 8), torch.randn(32, 16)
-        for part, want in zip(x.chunk(num), y.chunk(num)):
-            (F.mse_loss(net(part), want) / num).backward()
-        grads.append(flat(weight.grad for weight in net.parameters()))
-    return off(grads[1], grads[0])
-
-
-# %%
-norms = {"LayerNorm": torch.nn.LayerNorm, "BatchNorm": torch.nn.BatchNorm1d}
-lab.table([{name: norm_error(norm) for name, norm in norms.items()}])
-
-# %% [markdown]
-# BatchNorm's gradient is another one; LayerNorm's is off by rounding.
+# Three things break it. First, layers that look across the batch: BatchNorm takes the mean of what it is given, and four microbatches have four means.
 #
-# Second, unequal microbatches. You won't see it while all sequences have the same length. Real ones are padded, and the loss is the mean over real tokens, so the mean of means is another number. Take two microbatches of four sequences: in one each sequence has 32 real tokens, in the other 4. How many times as much does a token of the short ones weigh?
-
-# %%
-weigh = lab.guess("a short sequence's token weighs so many times as much", unit="ratio")
+# Second, unequal microbatches. Real sequences are padded, and the loss is the mean over real tokens, so the mean of means is another number. Take four sequences with 32 real tokens each, and four with 4. Each microbatch weighs one half, so a short sequence's token weighs eight times as much. What does that do to the gradient?
 
 
 # %%
@@ -620,27 +571,19 @@ def padded(length, seed):
 
 # %%
 batches = [padded(32, seed=0), padded(4, seed=1)]
-long, short = ((targets != -100).sum().item() for _, targets in batches)
-weigh.score((0.5 / short) / (0.5 / long))
-
-# %% [markdown]
-# Each microbatch weighs one half, whatever is in it; 16 tokens share the one half, 128 the other. What does that do to the gradient?
-
-# %%
 together = tuple(torch.cat(parts) for parts in zip(*batches))
 apart = off(gradient(batches), gradient([together]))
 lab.table([{"off": apart}], units={"off": "share"})
 
 # %% [markdown]
-# An error of 100 % would be as long as the gradient itself; this is no rounding. The cure is one number from each rank, and the exercise below.
+# This is no rounding. The cure is one number from each rank, and the exercise below.
 #
-# The third thing is quieter, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
+# Third, the type of the sum. When the running sum is much larger than what is added, bf16 loses the small one. Here are the gradients of 64 microbatches, rounded to bf16 and added up in bf16 or in fp32:
 
 # %%
 grads = [gradient([model.story_tokens(2, 32, seed=seed)]) for seed in range(64)]
 
 
-# %%
 def sum_error(dtype, num):
     """Of the sum of so many bf16 gradients, kept in a format."""
     total = torch.zeros_like(grads[0], dtype=dtype)
@@ -732,34 +675,18 @@ lab.table(
 )
 
 # %% [markdown] sections="S9"
-# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. With SGD the update nearly vanishes. Adam divides a constant factor out again, so with Adam the run looks healthy, and clipping has silently become a fixed length at every step. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
-#
-# ### At the end of the data
-#
-# One more place where a step can go wrong is the end of the data. An epoch has ten microbatches, and we update after every fourth. Two are left over; who takes them?
-
-# %%
-weight, updates = torch.zeros(10, requires_grad=True), []
-for i in [*range(10), *range(10)]:
-    (weight[i] / 4).backward()  # the gradient of microbatch i
-    if (i + 1) % 4 == 0:
-        updates.append({"in it": str(weight.grad.nonzero().flatten().tolist())})
-        weight.grad = None
-lab.table(updates)
-
-# %% [markdown] sections="S9"
-# The first update of the next epoch takes them, and is half as large again. Step on the last microbatch as well, divided by as many as there were, or drop the rest.
+# Before `unscale_` the norm is 4096 times too large, so every step is clipped, to 0.5 over 4096. Adam divides a constant factor out again, so the run looks healthy, with a fixed length at every step. Before the all-reduce each rank clips by a factor of its own, and the sum is another gradient.
 #
 # <details><summary>Erratum S9: an update every four microbatches, ten in an epoch</summary>
 #
-# The section's loop steps when `(i + 1) % 4 == 0`, and does what the table above shows: the third update holds six microbatches.
+# The section's loop steps when `(i + 1) % 4 == 0`. Two microbatches are left over, and the first update of the next epoch takes them too, so it holds six. Run it: `[i for i in range(20) if (i % 10 + 1) % 4 == 0]` gives updates after 3, 7, 13 and 17. Step also at the end of an epoch, divided by as many as are left; or drop them.
 #
 # </details>
 
 # %% [markdown] sections="19.4.2"
 # ## Recomputation
 #
-# This is the second way. A block of our transformer keeps 16 numbers per token and unit of width for its backward, as we counted, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
+# A block of our transformer keeps 16 numbers per token and unit of width for its backward, and its input is one of them. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps the input only and runs the forward again when the backward arrives. By hand it is an autograd function:
 
 
 # %%
@@ -781,14 +708,16 @@ class Recompute(torch.autograd.Function):
 
 
 # %% [markdown]
-# We take eight blocks, recompute the first k of them, and count what autograd holds over the whole step, forward and backward:
+# We take eight blocks, recompute the first k of them, and count what autograd holds over the whole step. With how few of them do you get the lowest peak?
+
+# %%
+best = lab.guess("fewest recomputed blocks with the lowest peak", between=(0, 8))
 
 # %%
 chain = model.Transformer(8, 64, 4).layers[1:-1]
 batch = torch.randn(4, 64, 64, requires_grad=True)
 
 
-# %%
 def live_bytes(k):
     """Bytes held after each tensor that is saved or let go in a step."""
     held, x = memory.Activations(chain.parameters()), batch
@@ -798,12 +727,6 @@ def live_bytes(k):
         x.sum().backward()
     return held.history
 
-
-# %% [markdown]
-# Is it worth recomputing all eight? With how few of them do you get the lowest peak?
-
-# %%
-best = lab.guess("fewest recomputed blocks with the lowest peak", between=(0, 8))
 
 # %%
 held = {k: live_bytes(k) for k in range(9)}
@@ -822,13 +745,11 @@ lab.curves(
 )
 
 # %% [markdown]
-# The axis counts tensors that autograd saves or lets go, not seconds. `keep` climbs through the forward, block by block, up to its summit, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it is over at 8, and all to the right of it is backward. There each block in its turn, the last one first, is there in full for a moment. These are its teeth, and the first tooth is the highest, because below it lie the inputs of all the others.
-#
-# So the last block gains nothing: when the backward begins, it is needed at once and in full, recomputed or not. Seven of eight is the best.
+# `keep` climbs through the forward, and comes down again in the backward. The forward of `recompute` saves only eight inputs, so it ends in the narrow strip at the left, from 0 to 8. In its backward each block in its turn, the last one first, is there in full for a moment. The dashed line is at the first of these peaks, the highest one, because below it lie the inputs of all the others. So the last block gains nothing, and seven of eight is the best.
 #
 # ### Exercise 3. Recompute within a budget
 #
-# Now find the formula behind the picture. Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. The blocks differ. List the blocks to recompute such that the peak of the step is at most `budget_bytes`, with as few blocks as possible; `None` if that can't be done. At most eight blocks. Your choice is run, and its live bytes are measured.
+# Block i keeps `kept_bytes[i]`, among them its input, `input_bytes[i]`; recomputed, it keeps its input only. The blocks differ. List the blocks to recompute such that the peak of the step is at most `budget_bytes`, with as few blocks as possible; `None` if that can't be done. At most eight blocks. Your choice is run, and its live bytes are measured.
 
 
 # %%
@@ -882,27 +803,26 @@ def layers_with_gradient(way):
 trained.score(layers_with_gradient(Recompute.apply))
 
 # %% [markdown]
-# One. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Four layers are never trained, and nobody says a word. (That is why `batch` above was made with `requires_grad=True`.) Now the same with torch's two ways:
+# One. Autograd only calls our backward if an input of `apply` needs a gradient, and a block's weights are no inputs of `apply`. Four layers are never trained, and nobody says a word. Now torch's two ways:
 
 # %%
 import warnings
 from functools import partial
 from torch.utils.checkpoint import checkpoint
 
-TORCHS = {
-    f"use_reentrant={old}": partial(checkpoint, use_reentrant=old)
-    for old in (True, False)
-}
-# %%
 rows = []
-for name, way in TORCHS.items():
+for reentrant in (True, False):
+    way = partial(checkpoint, use_reentrant=reentrant)
     with warnings.catch_warnings(record=True, action="always") as told:
-        row = {"way": name, "layers": layers_with_gradient(way)}
-    rows.append({**row, "warning": str(told[0].message) if told else ""})
-lab.table(rows)
+        num = layers_with_gradient(way)
+    warning = str(told[0].message) if told else ""
+    rows.append((f"use_reentrant={reentrant}", num, warning))
+
+# %%
+lab.table(rows, heads=["keyword", "layers", "warning"])
 
 # %% [markdown] sections="S4, 19.4.2"
-# Ours calls `backward` inside a `backward`. That is called *reentrant*; torch's old way does the same, and has the same fault, with a warning that is easily lost in a log. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole and all five layers are trained: `use_reentrant=False`, always.
+# Ours calls `backward` inside a `backward`. That is called *reentrant*; torch's old way does the same, and has the same fault. The newer way puts hooks on the tensors that autograd saves, so the graph stays whole: `use_reentrant=False`, always. (Both of torch's also repeat the same dropout in the second forward; ours does not.)
 #
 # <details><summary>Erratum S4: <code>checkpoint(layer, x)</code></summary>
 #
@@ -918,11 +838,10 @@ lab.table(rows)
 #
 # ### The price
 #
-# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed. Three wide blocks, with and without, in turn; it is time on the processor, so that other programs count less. What is the ratio?
+# One more forward. A backward takes about two forwards, so a step costs 4 instead of 3 if everything is recomputed. Three wide blocks, with and without, in turn, in time on the processor. What is the ratio?
 
 # %%
 ratio = lab.guess("a step with all three recomputed, over none", unit="ratio")
-
 
 # %%
 import time
@@ -943,36 +862,11 @@ plain_s, again_s = map(min, zip(*tries))
 ratio.score(again_s / plain_s)
 
 # %% [markdown]
-# Four thirds would be 1.33. But torch stops computing again as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the block's multiplications. So count 1 + 2/3 : 3 = 1.22 for wide blocks. Yours may lie below, where the backward takes more than two forwards, or above, since small blocks need as much bookkeeping as large ones.
-#
-# ### The same dropout
-#
-# The second forward must also draw the same dropout. `checkpoint` saves the state of the random generator for that (unless you say `preserve_rng_state=False`). Ours does not. How far off is its gradient?
-
-# %%
-layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5))
-ones = torch.ones(8, 64, requires_grad=True)
-
-
-def dropped(way):
-    torch.manual_seed(0)
-    layer.zero_grad()
-    way(layer, ones).square().sum().backward()
-    return layer[0].weight.grad.clone()
-
-
-# %%
-plain = dropped(torch.nn.Module.__call__)
-theirs = partial(checkpoint, use_reentrant=False)
-ways = {"checkpoint": theirs, "by hand": Recompute.apply}
-lab.table([{name: off(dropped(way), plain) for name, way in ways.items()}])
-
-# %% [markdown]
-# With ours, the gradient belongs to another network than the loss. So use torch's, now that you know what is inside.
+# Four thirds would be 1.33. But torch stops as soon as it has all that the backward needs, and no backward needs the result of a block's last product, a third of the multiplications. So count 1 + 2/3 : 3 = 1.22 for wide blocks; what you have measured has bookkeeping in it as well.
 #
 # ## On a device that is full
 #
-# All bytes so far were counted tensor by tensor. A device counts by itself, and when it is full, training ends. To see that happen we use **[pretend devices](GLOSSARY.md#pretend-device)**, even where there are GPUs: a CPU with a memory of its own, which we can make as small as we like. It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation.
+# So far we counted tensors. A device counts by itself, and when it is full, training ends. To see that we use a **[pretend device](GLOSSARY.md#pretend-device)**: a CPU with a memory of its own, here of 32 MiB (33.6 MB). It follows a GPU's rules and uses its words. It can't show a GPU's speed, its streams, or fragmentation. Our batch is sixteen sequences:
 
 
 # %%
@@ -997,15 +891,12 @@ def device_step(sequences, recompute, num_steps=2):
     return torch.accelerator.max_memory_allocated()
 
 
-# %% [markdown]
-# The device has 32 MiB, and the batch sixteen sequences:
-
 # %% tags=["raises-exception"]
 small = lab.pretend(memory_mib=32)
 lab.launch(device_step, 16, False, ranks=1, devices=small)
 
 # %% [markdown]
-# This is CUDA's message, with "pretend" in place of "CUDA". The request that failed may be a small one; it is only the one that came last. Now we take the limit away, and measure with and without recomputation. At sixteen sequences it must save a lot. What does it save at two?
+# This is CUDA's message, with "pretend" in place of "CUDA". Now without the limit. At sixteen sequences recomputation must save a lot. What does it save at two?
 
 # %%
 free, sizes = lab.pretend(), {"two sequences": 2, "sixteen sequences": 16}
@@ -1016,32 +907,21 @@ peaks = {
     }
     for name, num in sizes.items()
 }
-marks = {"32 MiB": 32 * 2**20}
+marks = {"the limit before": 32 * 2**20}
 lab.bars(peaks, unit="bytes", marks=marks, title="The peak of a device")
 
-# %% [markdown]
-# At two it saves nothing. Two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more. Where the update is the higher one, recomputation can't help: the floor is five times the weights of this model of 0.95 M parameters. At sixteen sequences it brings the step back under the limit.
-#
-# ### Large models
-#
-# For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. 34 bytes are 17 numbers of 16 bits: the 16 that we counted, and the masks of two dropouts. The term with $s^2$ is the attention matrix. *Selective* recomputation repeats only that one; flash attention never stores it. *Full* recomputation keeps the inputs, $2\,sbh$. What is computed again is there once, for the block whose turn it is. All 96 layers of GPT-3, one sequence of 2048 tokens (computed):
-
-# %%
-s, h, a = 2048, 12288, 96
-products, matrix, inputs_gpt = 34 * s * h, 5 * a * s**2, 2 * s * h
-# %%
-high = {
-    "none": 96 * (products + matrix),
-    "selective": 96 * products + matrix,
-    "full": 95 * inputs_gpt + products + matrix,
-}
-looks = {"unit": "bytes", "marks": {"one card": 80e9}, "badge": "predicted"}
-lab.bars(high, **looks, title="GPT-3 175B, activations of one sequence at the peak")
-
 # %% [markdown] sections="10.7.4"
+# At sixteen the step that did not fit a moment ago now stays under the old limit. At two recomputation saves nothing, because two moments can be the highest of a step. When the backward begins there are weights, Adam's moments and all activations. In the update there are no activations, but gradients, and AdamW's temporaries, here as large as the weights once more; recomputation can't help there.
+#
+# <details><summary>More: large models, and <em>selective</em> recomputation</summary>
+#
+# For a GPT layer in 16 bits, Korthikanti et al. count $34\,sbh + 5\,as^2b$ bytes of activations: s tokens, b sequences, h width, a heads. (34 bytes are the 16 numbers that we counted, and the masks of two dropouts.) The term with $s^2$ is the attention matrix. *Selective* recomputation repeats only that one; flash attention never stores it. *Full* recomputation keeps the inputs, $2\,sbh$. For GPT-3 `5 * 96 * 2048**2 / (34 * 2048 * 12288 + 5 * 96 * 2048**2)` is 0.70: more than two thirds of its activations lie in that matrix.
+#
+# </details>
+#
 # ## Everything together
 #
-# How do you combine distributed training with mixed precision? DDP, bf16 `autocast`, microbatches with one all-reduce, one clipping at the end. This is the step to copy, for sequences of equal length. Yours are padded? Then take the loss of exercise 2: the sum, times the number of ranks, divided by the real tokens of all ranks.
+# This is the step to copy, for sequences of equal length (with fp16 add `GradScaler`; for padded ones take the loss of exercise 2):
 
 
 # %%
@@ -1062,7 +942,7 @@ def train_step(ddp, optimizer, microbatches):
 
 
 # %% [markdown]
-# (With fp16 in place of bf16, add `GradScaler`.) We run it on two ranks three ways: plain, with all blocks but the last recomputed, and with that in four microbatches:
+# We run it on two ranks three ways: plain, with all blocks but the last recomputed, and with that in four microbatches:
 
 
 # %%
@@ -1083,30 +963,31 @@ def everything(num_microbatches, recompute, num_steps=3):
 # %%
 WAYS = {"neither": (1, False), "recompute": (1, True), "both": (4, True)}
 found = {name: lab.launch(everything, *way)[0] for name, way in WAYS.items()}
+
 # %%
 most, right = found["neither"]
 rows = [
     {
         "way": name,
         "kept_bytes": kept,
-        "of the first": kept / most,
+        "of neither": kept / most,
         "losses off by": (losses - right).abs().max().item(),
     }
     for name, (kept, losses) in found.items()
 ]
-lab.table(rows, units={"of the first": "share"})
+lab.table(rows, units={"of neither": "share"})
 
 # %% [markdown]
-# Recomputation changes not one loss in three steps. Four microbatches change them by rounding, that of bf16 products. (The meter does not see the block that torch is recomputing. Here that changes no peak: by then the last block, as large, and the logits have been let go.)
+# Recomputation changes not one loss in three steps. Four microbatches change them about as much as bf16 products round. To make sure that it is no small mistake, change the precision as before: with `autocast(enabled=False)` in `train_step` the difference should shrink.
 #
 # ## When is it worth it?
 #
-# - **bf16 with fp32 masters:** always, on hardware that has it. With bf16 *weights* activations halve, and messages as well if gradients are sent in bf16 (`mixed`, or FSDP's `reduce_dtype`); with `megatron` they stay fp32. With `autocast` activations shrink to a little over half, and messages only with a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32. That is fp32 with the fraction cut down to fp16's, for products only; `torch.set_float32_matmul_precision("high")` turns it on. None of these speeds could be measured here.
+# - **bf16 with fp32 masters:** always, on hardware that has it. Activations halve, or nearly; messages halve with bf16 *weights* (`mixed`) or a hook. Products are faster: NVIDIA lists an A100 with 312 TFLOP/s in bf16, 19.5 in fp32, and 156 in TF32, which is fp32 with fp16's fraction (`torch.set_float32_matmul_precision("high")`).
 # - **fp8:** where products are large and a library keeps the scales.
-# - **Accumulation:** when the batch that you want doesn't fit, and never for less memory of the states.
-# - **Recomputation:** last, since it makes every step longer: by 22 % if you count the products of a wide block, by nearly a third where sequences are long or a library repeats the whole block.
+# - **Accumulation:** when the batch that you want doesn't fit.
+# - **Recomputation**: last, since it makes every step longer: by 22 % in wide blocks, by nearly a third where sequences are long or a library repeats the whole block.
 #
-# Here is our 7 B model (6.74 B parameters, to be exact) on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`.
+# Here is our 7 B model on eight cards, with the optimizer sharded (chapter 06): in fp32, and by the recipe `mixed`. (LLaMA 7B has in truth 6.7 billion parameters, so the 28 GB of a copy have become 27.)
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=8, zero=1, batch=64, precision="fp32")
@@ -1114,23 +995,10 @@ after = before.but(precision="bf16", recipe="mixed")
 planner.card(before, after)
 
 # %% [markdown]
-# It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded, so the optimizer's part grows only from 6.7 to 10.1 GB. With `megatron` the gradients would stay fp32, another 13.5 GB, and it would still fit.
+# It did not fit, and now it does. Weights, gradients and activations are half as large. The masters are new, but sharded.
 #
-# Don't take the days at their word. The planner's constants are those of Megatron on one node, with nothing failing: two thirds of the cards' peak. Published runs on thousands of GPUs report 38 to 46 % ([MFU](GLOSSARY.md#mfu), chapter 18), and then it is half as long again.
+# Don't take the days at their word. The planner's constants are those of Megatron on one node, with nothing failing: two thirds of the cards' peak. Published runs on thousands of GPUs report 38 to 46 % ([MFU](GLOSSARY.md#mfu), chapter 18).
 #
-# Now turn it yourself. Set the recomputation to full: what happens to the yellow part, and what would it cost?
-
-# %%
-after.board()
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# It shrinks to the inputs of the blocks and one block in full. The step gets 31 % longer, for the planner counts a whole forward more: `planner.card(after, after.but(recompute="full"))`.
-#
-# </details>
-
-# %% [markdown]
 # ## Summary
 #
 # - bf16: the range of fp32, 7 bits of fraction. fp16: 10, and a small range. fp8: 2 or 3, and a scale for each tensor. An update under half a gap is lost; an fp32 master keeps it.
@@ -1146,12 +1014,11 @@ after.board()
 #
 # ## Further reading
 #
-# - Micikevicius et al. 2017, *Mixed Precision Training*, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740)
+# - Micikevicius et al. 2017, *Mixed Precision Training*, [arXiv 1710.03740](https://arxiv.org/abs/1710.03740); 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
 # - Kalamkar et al. 2019, on bf16, [arXiv 1905.12322](https://arxiv.org/abs/1905.12322)
-# - Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)
 # - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
 # - Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*, [arXiv 2205.05198](https://arxiv.org/abs/2205.05198)
-# - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one, so that their tensors are read and written once: it gains time where memory traffic is the bottleneck, and nothing inside a large product.
+# - [`torch.compile`](https://docs.pytorch.org/docs/stable/torch.compiler.html) merges small operators into one, so that their tensors are read and written once: it gains time where memory traffic is the bottleneck.
 #
 # *Sections 8.1.1, 10.2.3, 10.7.4, 19.2.3, 19.4.2, S3, S4 and S9 of the source material.*
 

@@ -3,15 +3,15 @@
 #   labkit:
 #     sections: ["8.5.1", "8.5.2", "8.5.3", "10.2.5", "10.7.2", "19.4.1", "S5", "D-train"]
 #     needs: ["two CPU cores", "DeepSpeed", "transformers"]
-#     minutes: 105
+#     minutes: 90
 # ---
 
 # %% [markdown]
 # # ZeRO with DeepSpeed
 #
-# *Less than two hours, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
+# *An hour and a half, in two halves: by hand, then DeepSpeed. You need chapters 00, 02, 03 and 05. No GPU is needed.*
 #
-# While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. Eight times the same 112 GB: seven of them, 784 GB, are copies.
+# While it trains, our 7 B model needs 112 GB for its parameters, its gradients and the states of Adam. A card has 80. So we rent eight cards and train data parallel, as in chapter 03. Now we pay for 640 GB of memory, and the run still dies at step 0, because each card has to hold the same 112 GB. Seven of these eight, 784 GB, are copies.
 #
 # ZeRO gets rid of the copies in three stages, 1 to 3; stage 0 is what we have. First, play with them:
 
@@ -30,7 +30,7 @@ from labkit.zero import check, stages
 stages.Stages(stage=0, ranks=8, model="7B").board()
 
 # %% [markdown]
-# Each row is what one card holds. All rows are full, and all are alike. Now set the stage to 1, then to 2 and 3. Which colour shrinks first, and what happens to the number on the right?
+# Each row is what one card holds. Set the stage to 1, then to 2 and 3. Which colour shrinks first, and what happens to the number on the right?
 #
 # **When you are done** you can
 #
@@ -63,28 +63,15 @@ first = lab.guess("ZeRO 1, 7 B on 64 cards, GB on each", between=(0, 112))
 # %%
 first.score(7 * held(ranks=64, stage=1))
 
-# %% [markdown]
-# Eight times the cards, and not even a quarter less. Why? Only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card. What does each stage leave on eight?
-
-# %%
-lab.bars(
-    {f"ZeRO {stage}": 7 * held(8, stage) for stage in range(4)},
-    marks={"one card": 80},
-    unit="gb",
-    title="A 7 B model on 8 cards",
-    badge="computed",
-)
-
-# %% [markdown]
-# The dashed line is the card. (ZeRO 0 is plain data parallelism.) One stage is enough to get below it; what is left of a card goes to activations, which ZeRO does not touch.
+# %% [markdown] sections="8.5.1, 10.2.5, S5"
+# Eight times the cards, and not even a quarter less. Why? Only the 12 bytes of the optimizer are divided; parameters and gradients, 4 bytes or 28 GB, stay whole on every card.
 #
 # <details><summary>Erratum 8.5.1: "ZeRO 1: 28 GB, ZeRO 2: 14.5 GB, ZeRO 3: 7 GB" for 7 B on 4 ranks</summary>
 #
 # The formulas beside these numbers are right, but the arithmetic is not: the first two divide also what stays whole, and the third divides by the number of ranks twice. Run it: `[7 * held(4, stage) for stage in (1, 2, 3)]` gives 49, 38.5 and 28 GB.
 #
 # </details>
-
-# %% [markdown] sections="8.5.1, 10.2.5, S5"
+#
 # ### How much does it save?
 #
 # You will often read that the stages save "4 times, 8 times, 64 times". Is a saving one number? Let's draw it over the number of ranks:
@@ -103,7 +90,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# Look at the right end. Stages 1 and 2 become flat, because 4 (or 2) bytes of each parameter stay on every rank: they come near to 16/4 = 4 and 16/2 = 8 and never pass them. Only stage 3 goes on, since it shards everything. So "4, 8 and 64 times" is the paper's answer for 64 ranks, and it's right there.
+# Look at the right end. Stages 1 and 2 become flat, because 4 (or 2) bytes of each parameter stay on every rank: they come near to 16/4 = 4 and 16/2 = 8 and never pass them. Only stage 3 goes on, since it shards everything.
 #
 # <details><summary>Erratum 8.5.1, 10.2.5, S5: "about 4x, 8x, and 64x (or ~16x)"</summary>
 #
@@ -135,11 +122,11 @@ def all_gather(tensor):
 
 
 # %% [markdown]
-# Rank r is the [owner](GLOSSARY.md#owner) of the r-th part of every weight. (In torch before 2.13 the two functions are called `reduce_scatter_tensor` and `all_gather_into_tensor`.)
+# Rank r is the [owner](GLOSSARY.md#owner) of the r-th part of every weight. (Before torch 2.13: `reduce_scatter_tensor` and `all_gather_into_tensor`.)
 #
 # ### Stage 0: everyone has everything
 #
-# We begin with plain data parallelism, to compare with. Each rank has the same small transformer and passages of its own from the story:
+# First plain data parallelism, to compare with. Each rank has the same small transformer and passages of its own from the story:
 
 
 # %%
@@ -173,11 +160,11 @@ def plain(num_steps):
 
 
 # %% [markdown] sections="D-train"
-# What is averaged here? The gradients, each of them. It's easy to average something else and not to notice, because no error is raised. Here somebody averages the loss. How far apart are the weights of two ranks after one step (the largest difference)?
+# What is averaged here? The gradients, each of them. It's easy to average something else and not to notice, because no error is raised. Here somebody averages the loss. Will any weight of the two ranks differ after one step?
 #
 # <details><summary>Erratum D-train: <code>dist.all_reduce(loss)</code> as "gradient synchronisation"</summary>
 #
-# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone. Run the two cells below: the weights of the two ranks drift apart.
+# The source's script does this between `backward` and `optimizer.step()` of a plain model. It averages one number, for the log at best, and each rank goes on alone. Run the cell below: the weights of the two ranks drift apart.
 #
 # </details>
 
@@ -192,11 +179,10 @@ def one_step():
     return net.state_dict()
 
 
-# %%
 lab.difference(*lab.launch(one_step))
 
 # %% [markdown]
-# They should not differ at all, and nobody was told.
+# They should not differ at all, and no error told us.
 #
 # ### Stage 1: the optimizer is sharded
 #
@@ -228,9 +214,9 @@ def zero1(num_steps):
 #
 # Our `part` only works because all sizes here are multiples of the number of ranks. Write a sharded AdamW that works for any model. Call `backward(step)`: it runs this rank's batch forward and backward and leaves the gradients in `.grad`, added to what is there. Train `num_steps` steps with `lr=0.01` (torch's defaults otherwise) on the mean gradient of all ranks, so that in the end every rank has the weights of one process with everybody's data.
 #
-# A rank may keep momentum and variance for about 1/N of the parameters, in whole weights or in slices. (There are more weights than ranks, so each rank can own one or more.) A step may send what an all-reduce of the gradients sends, and no more. Which weights would *you* give to which rank?
+# A rank may keep momentum and variance for about 1/N of the parameters, in whole weights or in slices. A step may send what an all-reduce of the gradients sends, and no more.
 #
-# A check never stops the notebook. It tries your answer in cases that are not shown, and gives the first one that goes wrong. `check.hint(name)` tells more after each attempt.
+# A check never stops the notebook. It tries your answer in cases that are not shown, and gives the first that goes wrong; `check.hint(name)` tells more after each attempt.
 
 
 # %%
@@ -335,7 +321,7 @@ class Sharded:
 # %% [markdown]
 # How can a backward work on weights that were freed? `resize_(0)` gives the bytes back but keeps the tensor. What autograd has saved in the forward still points to it, so we have to fill *the same* storage again before the backward.
 #
-# With that, a step goes forward through the layers and backward again, one layer at a time. (Our model of two blocks has four layers: 0 and 3 are the embedding and the head.) `detach` cuts the graph between two layers, so that we can call the backward of each by itself. `record_function` tells the recording below what a box is: `F2` is the forward of layer 2 (of a narrow box only the arrow is left).
+# With that, a step goes forward through the layers and backward again, one layer at a time. (Layer 0 is the embedding, the last the head.) `detach` cuts the graph between two layers, so that we can call the backward of each by itself. `record_function` names the boxes of the recording below: `F2` is the forward of layer 2.
 
 
 # %%
@@ -352,7 +338,6 @@ def forward(layers, x):
     return inputs, outputs, x
 
 
-# %%
 def backward(layers, inputs, outputs, x):
     """Back again. x.grad is the gradient of the loss by a layer's output."""
     for number, sharded in reversed([*enumerate(layers)]):
@@ -385,7 +370,7 @@ def zero3(num_steps):
 #
 # ### Run all four
 #
-# `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is handed to collectives. We train two steps:
+# `memory.watch` reads real allocations, not a formula: every storage that torch holds. `traffic.count` counts what is handed to collectives. The models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. How many bytes per parameter are live on a rank of 4 under stage 3, after two steps, when all three are there?
 
 
 # %%
@@ -403,9 +388,6 @@ def watched(stage):
     }
 
 
-# %% [markdown]
-# These models train in fp32: 4 bytes for a parameter, 4 for its gradient, 8 for momentum and variance. How many bytes per parameter are live on a rank of 4 under stage 3, when parameters, gradients and states are all there?
-
 # %%
 third = lab.guess("ZeRO 3 in fp32 on 4 ranks, bytes per parameter", between=(0, 16))
 
@@ -413,6 +395,7 @@ third = lab.guess("ZeRO 3 in fp32 on 4 ranks, bytes per parameter", between=(0, 
 by_hand = (plain, zero1, zero2, zero3)
 four = lab.launch(lambda: {each.__name__: watched(each) for each in by_hand}, ranks=4)
 runs = four[0]
+
 
 # %%
 count = sum(weight.numel() for weight in model.Transformer(2, max_len=32).parameters())
@@ -422,8 +405,6 @@ third.score(live["zero3"])
 # %%
 due = [held(4, stage, weight=4, gradient=4, optimizer=8) for stage in range(4)]
 peaks = [round(run["peak_bytes"] / count, 1) for run in runs.values()]
-
-# %%
 lab.bars(
     {
         name: {"measured": live[name], "predicted": bytes_due, "measured, peak": peak}
@@ -434,7 +415,7 @@ lab.bars(
 )
 
 # %% [markdown]
-# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Subtract the first from it. In stages 1 and 2 the same is left (5.6): the activations at the end of the forward, which ZeRO does not touch. In stage 3 it is more (7.6), since a layer is whole while it computes, and so are its gradients, one layer at a time. (In `plain` it is 4, at another moment: in the update, where AdamW works in temporaries as large as the parameters.) In our model one block is more than a third of everything, so stage 3 gains little at its highest point; of 32 blocks, one would hardly count.
+# The first two bars of each stage have one length: the formula holds for real ranks. The third is the highest point of a step, and this is what has to fit. Beyond the first there are, in stages 1 and 2, the activations at the end of the forward, which ZeRO does not touch. In stage 3 it is more, since a layer is whole while it computes, and so are its gradients. Here one block is more than a third of everything; of 32 blocks, one would hardly count.
 #
 # But did we still train the same model? The second loss comes after an update, so let's compare:
 
@@ -452,7 +433,7 @@ lab.table({"stage": name, "losses_apart": apart} for name, apart in alike.items(
 lab.launch(lambda: zero3(1)[0], record=True).timeline()
 
 # %% [markdown]
-# Read it from the left (the very first gather may lie before the picture begins). Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. Stop reading at the last reduction: what lies to the right of it is the end of the step, and the update has no box here. Where does the time go before that? A large part is *idle*, since a rank waits for Python between two operators, and for the other rank. A gather that is long on one rank and short on the other is such a wait too: the rank with the long one has arrived early. On a large model the work outweighs all this, and the next layer is gathered while this one computes. That is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU the recording says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
+# Read it from the left (the very first gather may lie before the picture begins). Four times a gather and the forward of a layer; then, from the last layer to the first, a gather, the backward and the reduction of its gradients. A large part is *idle*: a rank waits for Python between two operators, and for the other rank. On a large model the work outweighs this, and the next layer is gathered while this one computes, which is called [prefetch](GLOSSARY.md#prefetch). (Without a GPU it says *all-reduce* where we asked for a reduce-scatter. Why? That comes next.)
 
 # %% [markdown] sections="8.5.1, 19.4.1"
 # ## What it sends
@@ -463,7 +444,7 @@ lab.launch(lambda: zero3(1)[0], record=True).timeline()
 volume = lab.guess("ZeRO 3 sends, in multiples of DDP", between=(0, 4))
 
 # %% [markdown]
-# To measure it we put our own ring of chapter 02 in the place of torch's calls. Then each message is ours, and counted when it is sent:
+# To measure it we put our own ring of chapter 02 in the place of torch's calls, so that each message is ours, and counted when it is sent. The four programs call these names, so they need no change:
 
 
 # %%
@@ -488,10 +469,6 @@ def all_gather(tensor):
     around("all_gather", tensor)
 
 
-# %% [markdown]
-# From here on these three names are ours. (To go back, run again the cells that have defined them first.) The four programs call them by name, so they need no change:
-
-
 # %%
 def sent_by(stage):
     with traffic.count() as counted:
@@ -504,23 +481,17 @@ four = lab.launch(lambda: {each.__name__: sent_by(each) for each in by_hand}, ra
 sent = four[0]
 volume.score(sent["zero3"] / sent["plain"])
 
-# %%
-times = {name: num_bytes / sent["plain"] for name, num_bytes in sent.items()}
-lab.bars(times, unit="ratio", title="Sent around the ring, in multiples of DDP")
-
 # %% [markdown]
-# Stages 1 and 2 are free: a reduce-scatter and an all-gather *are* an all-reduce. Stage 3 gathers once more, for the backward, so it sends half as much again (Rajbhandari et al. 2020, section 7).
+# Half as much again: stage 3 gathers once more, for the backward (Rajbhandari et al. 2020, section 7).
 #
 # ### Two ways to count
 #
-# Before, with torch's own calls, `runs` has also counted what went over the [wire](GLOSSARY.md#wire) (Linux counts that), and what was handed to each collective, the [payload](GLOSSARY.md#payload). Is it the same?
-#
-# Careful: payloads can't be added up as they stand. An all-reduce and a reduce-scatter are handed the whole tensor, an all-gather only the rank's own part. And around a ring an all-reduce of S bytes sends about 2 S, a reduce, a reduce-scatter or an all-gather that gives S bytes sends S. So we weigh them, and put all three counts side by side, in multiples of `plain`:
+# With torch's own calls `runs` has also counted what went over the [wire](GLOSSARY.md#wire) (Linux counts that), and what was handed to each collective, the [payload](GLOSSARY.md#payload). Payloads can't be added up as they stand: an all-reduce and a reduce-scatter are handed the whole tensor, an all-gather only the rank's own part; and around a ring an all-reduce of S bytes sends about 2 S, the others S. So we weigh them, and put all three counts side by side, in multiples of `plain`:
 
 
 # %%
 def on_a_ring(handed, ranks):
-    """What a ring has to send for these payloads, but for the share (N-1)/N of all."""
+    """Bytes that a ring sends for these payloads, but for the factor (N-1)/N."""
     weights = {"all_reduce": 2, "reduce_scatter": 1, "reduce": 1, "all_gather": ranks}
     return sum(weight * handed.get(call, 0) for call, weight in weights.items())
 
@@ -537,22 +508,20 @@ lab.table(
     for name, run in runs.items()
 )
 
-# %% [markdown] sections="8.5.1"
-# By its payload each stage is where our ring is: 1, 1, 1 and 1.5. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2 as for plain data parallelism, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So keep two counts apart: the payload belongs to the method, and the bytes on the wire belong to the [backend](GLOSSARY.md#backend).
+# %% [markdown] sections="8.5.1, 10.2.5, S5"
+# Around our ring stages 1 and 2 are free, because a reduce-scatter and an all-gather *are* an all-reduce; and the payload agrees. But on a machine without GPUs the wire has carried 1.5 times as much for stages 1 and 2, and almost twice as much for stage 3. The method is not to blame but [gloo](GLOSSARY.md#gloo), which has no reduce-scatter of its own and runs a whole all-reduce in its place. NCCL has a real one. So keep two counts apart: the payload belongs to the method, and the bytes on the wire to the [backend](GLOSSARY.md#backend).
 #
 # <details><summary>Erratum 8.5.1: "stage 1 sends 1 time, stage 2 1.5 times, stage 3 2 times"</summary>
 #
 # The method needs 1, 1 and 1.5; the ring above measures it. The source's numbers for stages 2 and 3 happen to be gloo's wire. Run it: `sent["zero2"] / sent["plain"]` gives 1.0.
 #
 # </details>
-
-# %% [markdown] sections="10.2.5, S5"
+#
 # ## DeepSpeed
 #
 # *The second half. A good place for a pause.*
 #
-# You have written ZeRO; in real life [DeepSpeed](https://www.deepspeed.ai/) does it for you. It takes the model and a configuration, and gives back an *engine*. The stage is one number in the configuration:
-
+# In real life [DeepSpeed](https://www.deepspeed.ai/) does it for you. It takes the model and a configuration, and gives back an *engine*. (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.)
 
 # %%
 KEEP_NOTHING = {
@@ -563,7 +532,6 @@ KEEP_NOTHING = {
 }
 
 
-# %%
 def config(stage, accumulate=1, **zero):
     """A configuration of plain fp32."""
     return {
@@ -575,7 +543,7 @@ def config(stage, accumulate=1, **zero):
 
 
 # %% [markdown]
-# (`KEEP_NOTHING` tells stage 3 to behave like our `zero3`: keep no parameter whole, and fetch none ahead.) The training loop has two lines that are DeepSpeed's. `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates, and forgets the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation), where several microbatches add up their gradients before one update, both are called for each microbatch, and DeepSpeed knows which is the last. DeepSpeed decides where the parts lie and what is sent.
+# `engine.backward(loss)` makes the gradients and reduces them; `engine.step()` updates, and forgets the gradients. With [gradient accumulation](GLOSSARY.md#gradient-accumulation) both are called for each microbatch, and DeepSpeed knows which is the last.
 
 
 # %%
@@ -595,7 +563,7 @@ def train(settings):
 
 
 # %% [markdown]
-# The columns of the table will say what the third step handed to each collective. Stage 2 has to reduce gradients so that each rank gets its own part. Which collective do you expect DeepSpeed to call for that?
+# Stage 2 has to reduce gradients so that each rank gets its own part. Which collective do you expect DeepSpeed to call for that? The table says what the third step handed to each:
 
 # %%
 calls = ("all_reduce", "reduce", "reduce_scatter")
@@ -621,19 +589,13 @@ lab.table(
 # %%
 called.score(max(calls, key=lambda kind: rows["ZeRO 2"].get(kind, 0)))
 
-# %% [markdown]
-# Does that surprise you? DeepSpeed (0.19) calls one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, since that is fewer messages than a reduce for each owner in it, and then gathers the parameters. So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the rows "reduce") each part goes to its owner alone, and we are back at the paper's 1. (The few bytes more in some columns are norms and flags. The loss is the same in all rows, up to its last digits.)
-
-# %% [markdown] sections="10.7.2"
-# ### Stage 3 beside plain data parallelism
+# %% [markdown] sections="10.7.2, 8.5.1, 19.4.1"
+# DeepSpeed (0.19) calls one all-reduce for a whole [bucket](GLOSSARY.md#bucket) of gradients, which is fewer messages, and then gathers the parameters. So *this library, with this setting,* sends 1.5 times as much in stages 1 and 2, on any backend. With `use_multi_rank_bucket_allreduce` set to `false` (the rows "reduce") each part goes to its owner alone, and we are back at the paper's 1.
 #
-# The rows "ZeRO 0" and "ZeRO 3" are one training, and the loss is the same. But see how many calls stage 3 makes: each parameter is gathered twice, in a message of its own. DeepSpeed's defaults are there for that reason. With them (the next row) a parameter of fewer than 100,000 elements stays whole, and in a model as small as ours that is every one: each is gathered once, after the update. So nothing of the parameters is saved either. On a large model it is only the small ones, such as norms and biases.
+# **Stage 3 beside plain data parallelism.** The rows "ZeRO 0" and "ZeRO 3" have the same loss. But see how many calls stage 3 makes: each parameter is gathered twice, in a message of its own. With DeepSpeed's defaults (the next row) a parameter of fewer than 100,000 elements stays whole, and in a model as small as ours that is every one. (On a large model it is only norms and biases.)
 #
-# ### Stages 1 and 2 when gradients accumulate
+# **When gradients accumulate.** Compare the last two rows with those of one microbatch. What stage 1 hands over is the same, because it keeps whole gradients and reduces them once. Stage 2 keeps only its own part, so it must reduce in each microbatch: four times as much for four.
 #
-# Compare the last two rows with those of one microbatch. What stage 1 hands over is the same, because it keeps whole gradients and reduces them once, before the update. Stage 2 keeps only its own part, so it must reduce in each microbatch: four times as much for four.
-
-# %% [markdown] sections="8.5.1, 19.4.1"
 # ### Who holds what
 #
 # What does a rank of the engine really keep? Let's read its tensors, slice by slice, of a slightly larger model and in bf16 this time:
@@ -641,17 +603,14 @@ called.score(max(calls, key=lambda kind: rows["ZeRO 2"].get(kind, 0)))
 # %%
 stages.Stages(stage=2, ranks=2).compare()
 
-# %% [markdown]
-# Each pair of bars is one rank. Above stands our formula, with DeepSpeed's rules for padding and buckets added; below, the tensors that were found. Grey is what a rank need not hold: padding, so that parts are equal, and gradients that DeepSpeed keeps whole although the rank owns only a piece of them. Ask *your* engine like this what it keeps; papers and pages can't know. (DeepSpeed's own estimators, for instance, count 18 bytes for stage 2, with fp32 gradients that this engine does not have.)
-
 # %% [markdown] sections="8.5.2, S5"
+# Each pair of bars is one rank: above our formula, with DeepSpeed's rules for padding; below the tensors that were found. Grey is what a rank need not hold: padding, so that parts are equal, and gradients that DeepSpeed keeps whole although the rank owns only a piece of them. Ask *your* engine like this what it keeps.
+#
 # ## The configuration file
 #
-# Most people write the configuration as a JSON file. Three of its numbers belong together:
+# Most people write the configuration as a JSON file. Three of its numbers belong together; if you give two of them, DeepSpeed works out the third:
 #
 # $$\text{batch} = \text{microbatch} \times \text{accumulation steps} \times \text{ranks}$$
-#
-# If you give two of them, DeepSpeed works out the third. Here is a typical file:
 
 # %%
 batch = {"train_batch_size": 32, "gradient_accumulation_steps": 4}
@@ -684,7 +643,7 @@ file = batch | {"bf16": {"enabled": True}, "zero_optimization": zero}
 #
 # </details>
 #
-# What does DeepSpeed make of this file on four ranks? And what if we make a mistake? We write `zero_optimisation`, with an s. Does it refuse, or which stage does it run?
+# What if we make a mistake? We write `zero_optimisation`, with an s. Does DeepSpeed refuse, or which stage does it run?
 
 # %%
 typo = lab.guess("with zero_optimisation, the stage is", choices=("refused", "0", "2"))
@@ -751,7 +710,9 @@ typo.score(rows[3]["stage"])
 # %% [markdown] sections="8.5.2, D-train"
 # ## The launchers
 #
-# In a script of your own you start ranks by a command, and its usual form is `deepspeed train.py --deepspeed_config FILE`. The loop is the one of `train` above, and the script asks for the file like this:
+# A script of your own is started by `deepspeed train.py --deepspeed_config FILE`, or by `accelerate launch` (chapter 04), if its own file says `distributed_type: DEEPSPEED`.
+#
+# <details><summary>More: how the script asks for the file</summary>
 #
 # ```python
 # parser = argparse.ArgumentParser()
@@ -760,14 +721,14 @@ typo.score(rows[3]["stage"])
 # engine, *_ = deepspeed.initialize(args=arguments, model=net, optimizer=adamw)
 # ```
 #
-# (Add `--num_gpus 2` for two ranks. Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front. `lab.launch_script("train.py", using="deepspeed")` types such a command for you.)
+# Where there are no GPUs, `DS_ACCELERATOR=cpu` stands in front of the command.
 #
-# `accelerate launch` (chapter 04) starts the same ranks. It reads how from a file of its own, where `distributed_type: DEEPSPEED` tells it to start DeepSpeed's engine.
+# </details>
 
 # %% [markdown] sections="8.5.2"
 # ### The Hugging Face Trainer
 #
-# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict), and that wins over a file that accelerate names. It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. Let's give it two files: the one from above, and one in which everything that the Trainer knows says "auto".
+# Many scripts have no loop at all, but a Trainer. It takes the file as `deepspeed=` (its path, or a dict). It also has a batch size, an accumulation and a precision of its own, so it checks the file against them. Let's give it two files: the one from above, and one in which everything that the Trainer knows says "auto".
 
 
 # %%
@@ -811,17 +772,17 @@ asks = ("train_batch_size", "train_micro_batch_size_per_gpu")
 auto = dict.fromkeys((*asks, "gradient_accumulation_steps"), "auto")
 auto |= {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}
 
+
 # %%
 said = lab.launch(told, {"as above": file, "auto": auto})[0]
 print(*said.values(), sep="\n\n")
 
-# %% [markdown]
-# The Trainer refuses the first file and says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). The second it has filled in itself, and the last line names the class that has trained. Look at that class in your own scripts: if it is `DistributedDataParallel`, the file was not used at all. This happens silently, for instance where `ACCELERATE_USE_CPU=true` stands in the environment.
-
 # %% [markdown] sections="8.5.3"
+# The Trainer refuses the first file and says what contradicts what ("ds" is the file, "hf" are the Trainer's own arguments). The second it has filled in itself, and the last line names the class that has trained. Look at that class in your own scripts: if it is `DistributedDataParallel`, the file was not used at all, and nothing said so.
+#
 # ## Offload
 #
-# What if even stage 3 is too large for your cards? The host beside them has far more memory, and the update touches each state only once a step. So the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid on the link between host and device: each step the gradients cross to the host, and the new weights cross back.
+# What if even stage 3 is too large for your cards? The host beside them has far more memory, and the update touches each state only once a step. So the optimizer can live in [host memory](GLOSSARY.md#host-memory) and update there. This is [offload](GLOSSARY.md#offload), and the price is paid on the link: each step the gradients cross to the host, and the new weights cross back.
 
 
 # %%
@@ -857,7 +818,10 @@ def adam(on_host):
 
 
 # %% [markdown]
-# We run it on [pretend devices](GLOSSARY.md#pretend-device) (chapter 00): their memory is counted by an allocator of its own, and we may say how fast their link to the host is. First without offload, then with it, over a fast link. Of six steps we take the fastest, since other work may disturb one:
+# We run it on [pretend devices](GLOSSARY.md#pretend-device) (chapter 00): an allocator of their own counts their memory, and we say how fast their link to the host is. First without offload, then with it, over a fast link and over a slow one. Our model has 134,912 parameters (`count`), and each moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds does a step take, if the copies are most of it? (We take the fastest of six.)
+
+# %%
+crossing = lab.guess("a step with offload over 0.02 GB/s", unit="ms")
 
 
 # %%
@@ -867,45 +831,21 @@ def adam_over(link_gb_per_s, on_host=True):
 
 
 # %%
-on_device, on_host = adam_over(25, on_host=False), adam_over(25)
-lab.table(
-    [{"states live on": "device"} | on_device, {"states live on": "host"} | on_host]
-)
+slow = adam_over(0.02)
+crossing.score(slow["step_ms"])
+
+# %%
+places = ("on the device", "on the host, 25 GB/s", "on the host, 0.02 GB/s")
+found = (adam_over(25, on_host=False), adam_over(25), slow)
+_ = found[0].pop("step_ms")  # how fast the pretend device updates means nothing
+lab.table({"states": place} | row for place, row in zip(places, found))
 
 # %% [markdown]
-# The same loss with half of the memory: momentum and variance are gone from the device. Now we make the link slower. Our model has 134,912 parameters (`count`), and each moves 4 bytes down as a gradient and 4 bytes up as a weight. With a link of 0.02 GB/s, how many milliseconds do the copies of a step take?
-
-# %%
-crossing = lab.guess("copies of a step over 0.02 GB/s", unit="ms")
-
-# %%
-crossing.score(2 * 4 * count / 0.02e9 * 1000)
-
-# %%
-links = (0.02, 0.1, 0.5, 25)
-with_offload = {gb: adam_over(gb)["step_ms"] for gb in links[:-1]}
-with_offload[25] = on_host["step_ms"]
-without = {25: on_device["step_ms"]}
-
-# %%
-lab.curves(
-    measured={"a step with offload": with_offload, "without offload": without},
-    predicted={"the copies alone": {gb: 8 * count / gb / 1e6 for gb in links}},
-    x="link (GB/s)",
-    y="time",
-    unit="ms",
-    log_x=True,
-    log_y=True,
-    title="Offload over a slow link",
-    badge="measured, paced links / predicted",
-)
-
-# %% [markdown]
-# On the left the copies are most of the step, so the first dot is near the line. To the right the line falls on, but the dots don't: what remains is the step itself, and a little for each of the many small copies. (The pretend link really makes each copy wait, so the dots come from a clock. A real GPU hides some of it by copying while it computes.)
+# The same loss with half of the memory: momentum and variance are gone from the device. Compare the two times: on the slow link the copies are most of the step: `8 * count / 0.02e9` is 0.054 s. The rest is the step itself, and a little for each small copy. (The pretend link really makes each copy wait. A real GPU hides some of it by copying while it computes.)
 #
 # ### With DeepSpeed
 #
-# In the configuration this is `offload_optimizer`, and stage 3 may offload its parameters as well, by `offload_param`:
+# In the configuration this is `offload_optimizer`, and stage 3 may offload its parameters as well, by `offload_param`. (`small`: the default bucket of DeepSpeed would take 2 GB at once, and hide all the rest.)
 
 # %%
 host = {"device": "cpu"}
@@ -915,9 +855,6 @@ offloads = {
     "optimizer on the host": small | {"offload_optimizer": host},
     "parameters as well": small | {"offload_optimizer": host, "offload_param": host},
 }
-
-# %% [markdown]
-# (`small`: DeepSpeed's default bucket has room for 500 million elements, and stage 3 allocates it at once. In fp32 that is 2 GB, which would hide all the rest.) What is the highest point of the device's memory in a step, for one rank? We ask the device's allocator:
 
 
 # %%
@@ -944,23 +881,22 @@ lab.bars(
 )
 
 # %% [markdown]
-# With the optimizer 16 bytes per parameter go to the host: the momentum and the variance (8), the copy of the weights that DeepSpeed updates (4, also where the weights are fp32 already), and the gradients (4). The parameters are 4 more. The device keeps activations, the bucket, and the layer that computes. And for a large model? We can't run that here, but we can count. The picture shows what crosses the link in a step of one microbatch, for the 7 B model on two cards at stage 2, with times for the stated link:
+# With the optimizer 16 bytes per parameter go to the host: the momentum and the variance (8), the copy of the weights that DeepSpeed updates (4), and the gradients (4). The parameters are 4 more. And for a large model? We can't run that here, but we can count what crosses the link in a step of one microbatch, for the 7 B model on two cards:
 
 # %%
 stages.Offload(mode="zero2", model="7B").board()
 
 # %% [markdown] sections="8.5.3"
-# It is what `adam` did: gradients down, in fp32 since the host updates in fp32, and new parameters up, in 16 bit. Now choose stage 3 with the parameters offloaded too. Parameters come up for the forward and again for the backward, a layer at a time. And gradients take a detour: DeepSpeed keeps their 16-bit sum on the host, brings it up to add a microbatch to it on the device, and sends it down again. In the end they go down once more, in fp32.
+# As in `adam`, gradients go down in fp32, since the host updates in fp32; but the new parameters come up in 16 bit. Now choose stage 3 with the parameters offloaded too. Parameters come up for the forward and again for the backward.
 #
-# Then turn the link from 25 GB/s (PCIe) to 450 (NVLink to the host). "Both ways" adds the two directions; a link that carries both at once needs half of that. The picture counts a step with one microbatch, and its bytes do not depend on how many samples are in it: a larger one has more compute to hide them under, and with a small one you wait for the link. With several microbatches per update the new parameters still come up once, but whatever is done in the forward and the backward is done again for each.
+# The bytes do not depend on how many samples are in the microbatch, so make it large: it has more compute to hide them under. What is done in the forward and the backward is done again for each microbatch.
 #
 # <details><summary>Erratum 8.5.3: LLaMA 70B in 78 GB per GPU (ZeRO 2, 8 GPUs) and 68 GB (ZeRO 3, 4 GPUs)</summary>
 #
 # Neither is possible. Run it: `70 * held(8, 2)` gives 262 GB of model states on each GPU, and `70 * held(4, 3)` gives 280. Stage 2 fits on no number of GPUs with 80 GB, since 2 bytes per parameter stay whole (140 GB); stage 3 needs more than 14 GPUs, since 14 of them are full of states alone. The last row of the source's table (ZeRO 3 with offload on 2 GPUs) is possible only beside a host that holds all the states, 1,120 GB, and DeepSpeed's fp32 gradients besides. Seconds of transfers in every step then need a very large batch to reach the 45 % utilisation that the table claims; the board above counts the bytes.
 #
 # </details>
-
-# %% [markdown]
+#
 # ## When is it worth it?
 #
 # Back to our 7 B model and its eight cards, with full recomputation (chapter 05). On the left plain data parallelism, on the right ZeRO 1, predicted by the planner of chapter 18 with speeds that fit published runs:
@@ -972,7 +908,7 @@ cards = planner.Plan(
 planner.card(cards.but(zero=0), cards.but(zero=1))
 
 # %% [markdown]
-# The left one does not fit, the right one does. (It would train for more than a year: ZeRO makes it fit, not fast. The planner counts what we left out, too: 3 GB for the context and buffers of a process, and activations; and LLaMA's "7 B" are 6.74. That it comes to 112 GB again is chance.) And by our ring it sends no more. So:
+# The left one does not fit, the right one does, and by our ring it sends no more. (It would train for more than a year: ZeRO makes it fit, not fast. The planner also counts activations, and 3 GB for the context and buffers of a process; that it comes to 112 GB again is chance.) So:
 #
 # - **Stage 1** costs nothing in principle, so use it always. With DeepSpeed's defaults it sends half as many bytes again; `use_multi_rank_bucket_allreduce: false` saves them, for more calls.
 # - **Stage 2** when stage 1 does not fit by the gradients' 2 bytes per parameter. Without accumulation it sends the same; with it, it reduces in every microbatch.
@@ -981,7 +917,59 @@ planner.card(cards.but(zero=0), cards.but(zero=1))
 #
 # ## Exercises
 #
-# ### 2. Cut evenly
+# ### 2. Which stage is running?
+#
+# A colleague swears that the job runs with ZeRO 2. You have only what a step has handed to collectives on one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches in the step, two or more. The engine is DeepSpeed's in bf16 with its default settings for collectives, so a gradient has 2 bytes. Which stage ran, 0 to 3? Engines pad, and reduce a few numbers for norms, so don't ask for equal bytes.
+
+
+# %%
+def my_stage(payload, num_params, microbatches):
+    """The stage of ZeRO that ran: 0, 1, 2 or 3."""
+    ### BEGIN SOLUTION
+    if "reduce_scatter" in payload:
+        return 3
+    if "all_gather" not in payload:
+        return 0
+    reductions = payload["all_reduce"] / (2 * num_params)
+    return 2 if round(reductions) == microbatches else 1
+    ### END SOLUTION
+
+
+# %%
+check.which_stage(my_stage)
+
+# %%
+check.hint("which_stage")
+
+# %% [markdown]
+# ### 3. A configuration that changes nothing
+#
+# Write DeepSpeed's configuration for ZeRO 3 in fp32, so that training ends with the same weights as torch's AdamW in one process. Use the given global batch and microbatch, and turn off whatever DeepSpeed does unasked. The check trains a real engine with it.
+
+
+# %%
+def my_config(num_ranks, global_batch, micro_batch, learning_rate, weight_decay):
+    """A configuration as a dict."""
+    ### BEGIN SOLUTION
+    params = {"lr": learning_rate, "weight_decay": weight_decay}
+    return {
+        "train_batch_size": global_batch,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "optimizer": {"type": "AdamW", "params": params},
+        "gradient_clipping": 0.0,
+        "zero_optimization": {"stage": 3},
+    }
+    ### END SOLUTION
+
+
+# %%
+check.same_training(my_config)
+
+# %%
+check.hint("same_training")
+
+# %% [markdown]
+# ### 4. Cut evenly (optional)
 #
 # DeepSpeed does not cut each weight by itself. It lays all tensors end to end and cuts that long line into N pieces of one length (the last may be shorter, or empty). Which slices of which tensors does each rank keep? Return a list per rank of `(tensor, start, stop)`, where `tensor` is a number and the others count in that tensor. If an answer is wrong, it is drawn: each digit is an element, and says who keeps it.
 
@@ -1011,64 +999,11 @@ check.cut_evenly(my_cut)
 check.hint("cut_evenly")
 
 # %% [markdown]
-# ### 3. Which stage is running?
-#
-# A colleague swears that the job runs with ZeRO 2. You have only what a step has handed to collectives on one rank (`{"all_reduce": bytes, ...}`), the number of parameters, and the number of microbatches in the step, two or more. The engine is DeepSpeed's in bf16 with its default settings for collectives, so a gradient has 2 bytes. Which stage ran, 0 to 3? Real engines pad, and reduce a few numbers for norms as well, so don't ask for equal bytes.
-
-
-# %%
-def my_stage(payload, num_params, microbatches):
-    """The stage of ZeRO that ran: 0, 1, 2 or 3."""
-    ### BEGIN SOLUTION
-    if "reduce_scatter" in payload:
-        return 3
-    if "all_gather" not in payload:
-        return 0
-    reductions = payload["all_reduce"] / (2 * num_params)
-    return 2 if round(reductions) == microbatches else 1
-    ### END SOLUTION
-
-
-# %%
-check.which_stage(my_stage)
-
-# %%
-check.hint("which_stage")
-
-# %% [markdown]
-# ### 4. A configuration that changes nothing
-#
-# Write DeepSpeed's configuration for ZeRO 3 in fp32, so that training ends with the same weights as torch's AdamW in one process. Use the given global batch and microbatch, and turn off whatever DeepSpeed does unasked. The check trains a real engine with it.
-
-
-# %%
-def my_config(num_ranks, global_batch, micro_batch, learning_rate, weight_decay):
-    """A configuration as a dict."""
-    ### BEGIN SOLUTION
-    params = {"lr": learning_rate, "weight_decay": weight_decay}
-    return {
-        "train_batch_size": global_batch,
-        "train_micro_batch_size_per_gpu": micro_batch,
-        "optimizer": {"type": "AdamW", "params": params},
-        "gradient_clipping": 0.0,
-        "zero_optimization": {"stage": 3},
-    }
-    ### END SOLUTION
-
-
-# %%
-check.same_training(my_config)
-
-# %%
-check.hint("same_training")
-
-# %% [markdown]
 # ## Summary
 #
 # - With Adam in 16 bit a rank holds 16 bytes per parameter, or 4 + 12/N, 2 + 14/N, 16/N under stages 1, 2, 3. What is saved depends on N.
-# - Stages 1 and 2 need to send what plain data parallelism sends, stage 3 1.5 times as much. Libraries and backends may send more, so count the payload and the wire apart.
+# - Stages 1 and 2 need to send what plain data parallelism sends, stage 3 1.5 times as much. Libraries and backends may send more.
 # - DeepSpeed is `initialize`, `backward`, `step`, and a configuration. A misspelt field on top is ignored, and gradients are clipped unless you turn it off. Print the stage and the class that trains.
-# - "auto" is for the Trainer, which fills it in and refuses what contradicts it.
 # - Offload trades device memory for bytes over the link. Their number does not depend on the size of the microbatch, so make it large.
 #
 # **Words**: [model states](GLOSSARY.md#model-states), [shard](GLOSSARY.md#shard), [ZeRO stage](GLOSSARY.md#zero-stage), [owner](GLOSSARY.md#owner), [reduce-scatter](GLOSSARY.md#reduce-scatter), [all-gather](GLOSSARY.md#all-gather), [payload](GLOSSARY.md#payload), [wire](GLOSSARY.md#wire), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload).

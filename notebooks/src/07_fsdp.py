@@ -3,15 +3,15 @@
 #   labkit:
 #     sections: ["8.4.1", "8.4.2", "8.4.3", "8.4.4", "8.10", "8.11.1", "S6", "D-fsdp"]
 #     needs: ["chapters 02, 03 and 05"]
-#     minutes: 100
+#     minutes: 80
 # ---
 
 # %% [markdown]
 # # FSDP
 #
-# *About 100 minutes. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
+# *About 80 minutes. You need chapters 02, 03 and 05; chapter 06 helps. No GPU is needed.*
 #
-# We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. What hurts is the waste: seven of the eight copies are the same numbers once more.
+# We rent eight cards of 80 GB for our 7 B model, 640 GB in all. Data parallelism dies on them in its first step, because weights, gradients and Adam take 112 GB, and it wants all of them on every card. Seven of the eight copies are the same numbers once more.
 #
 # Fully sharded data parallelism (FSDP) keeps one copy, an eighth of it on each card, 14 GB. But how can a card compute with an eighth of a layer? Here is one step on four ranks. Move the slider from left to right.
 
@@ -30,14 +30,14 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 sharding.Step(engine="fsdp", ranks=4).board()
 
 # %% [markdown]
-# Watch the upper picture: a layer is whole only while it computes, and then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward; layer 0 is the embedding, the last one the head. The bars below are the bytes of one rank, predicted by theory. The button trains the small model for real.
+# Watch the upper picture: a layer is whole only while it computes, and then every rank throws away what is not its own. `F3` is the forward of layer 3, `B3` its backward; layer 0 is the embedding, the last one the head. The bars below are the bytes of one rank, predicted; the button trains the small model for real.
 #
 # **When you are done** you can write FSDP yourself in fifty lines, use torch's `fully_shard` with the right units, types and loop, and say what it costs in messages, time and memory before you rent anything.
 
 # %% [markdown] sections="8.4.1"
 # ## What a rank holds
 #
-# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step, and look at what each rank holds between the two. In the picture the third row needs no rank at all: theory alone makes it.
+# Data parallelism, in torch [DDP](GLOSSARY.md#ddp), keeps all [model states](GLOSSARY.md#model-states) on every rank: parameters, gradients, and Adam's two moments. FSDP cuts each of them into [shards](GLOSSARY.md#shard), one for each rank. We train the same small transformer with both on four ranks, two microbatches in a step. What does a rank hold between the two microbatches, when the gradients of the first are there? (The third row is theory alone.)
 
 # %%
 ddp, full = (sharding.Step(engine=name, ranks=4) for name in ("ddp", "fsdp"))
@@ -50,17 +50,13 @@ def parts(shards):
     return {part: held[0] for part, held in shards.bytes_by("category").items()}
 
 
+# %%
 rows = {"DDP": parts(ddp.measured(ddp_run)), "FSDP": parts(full.measured(full_run))}
 rows["FSDP, predicted"] = parts(full.predict())
 lab.bars(rows, unit="bytes", badge="measured / predicted", title="Held by one of four")
 
-# %% [markdown]
-# Every part is cut to a quarter, but for some padding, and the prediction agrees. (`full.compare()` draws which slice of which tensor lies on which rank.)
-
 # %% [markdown] sections="8.4.1"
-# ### And while it computes?
-#
-# Is the highest point of a step a quarter of DDP's, too?
+# Every part is cut to a quarter, but for some padding, and the prediction agrees. Is the highest point of a step a quarter of DDP's, too?
 
 # %%
 share = lab.guess("an FSDP rank's peak, as a share of a DDP rank's", between=(0, 1))
@@ -70,13 +66,13 @@ peak_bytes = [run[0]["footprint"].peak_bytes for run in (full_run, ddp_run)]
 share.score(peak_bytes[0] / peak_bytes[1])
 
 # %% [markdown] sections="8.4.1"
-# Why so much more? Here is the second microbatch of the FSDP run, moment by moment. (If the picture says "pretend device": that is real tensors in host memory, held to a GPU's rules.)
+# Why so much more? Here is the second microbatch of the FSDP run, moment by moment: the opening picture, now measured.
 
 # %%
 full_run[0]["footprint"]
 
 # %% [markdown] sections="8.4.1"
-# The states are the even floor of the picture. Two things stand above them: [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; what is called *temporary* is the buffers of its messages and, in the backward, its gradients and the next layer, which is there already. How large such a unit is, you choose; we come to that.
+# The states are the even floor of the picture. Above them stand [activations](GLOSSARY.md#activations), which nobody shards, and some copies of the largest layer. Its weights are *gathered for a while*; *temporary* are the buffers of its messages and, in the backward, its gradients and the next layer, which is there already.
 #
 # <details><summary>Erratum 8.4.1: "O(M/N) memory for each rank"</summary>
 #
@@ -86,7 +82,7 @@ full_run[0]["footprint"]
 #
 # ## By hand
 #
-# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient. The last one sums the gradients of all ranks and leaves each rank its own slice of the sum. The third move is the derivative of the first, so we tell autograd just that.
+# A layer needs three moves: **[all-gather](GLOSSARY.md#all-gather)** the slices into the whole, **compute**, **[reduce-scatter](GLOSSARY.md#reduce-scatter)** the gradient, which sums the gradients of all ranks and leaves each its own slice of the sum. The third move is the backward of the first, so we tell autograd just that. (Before torch 2.13 the two calls are `all_gather_into_tensor` and `reduce_scatter_tensor`.)
 
 
 # %%
@@ -109,9 +105,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# (Before torch 2.13 the two collectives are called `all_gather_into_tensor` and `reduce_scatter_tensor`.)
-#
-# Now a layer. We lay its parameters one after another in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters. In the forward the layer works on views into the gathered tensor.
+# Now a layer. We lay its parameters one after another in one flat tensor, pad it so that it divides, and keep one part. That part is the only parameter that the optimizer sees: the layer itself stands in a list, where torch does not look for parameters.
 
 
 # %%
@@ -138,7 +132,7 @@ class Kept(torch.nn.Module):
 
 
 # %% [markdown]
-# That is complete, and correct. But is it lean? When the forward ends, all layers are whole. We can do better. Autograd has saved *views* of the gathered tensor. It does not notice when the memory under them goes away in between, as long as it is back in time:
+# That is complete, and correct. But when the forward ends, all layers are whole. We can do better. Autograd has saved *views* of the gathered tensor. It does not notice when the memory under them goes away in between, as long as it is back in time:
 
 
 # %%
@@ -161,7 +155,7 @@ class Freed(Kept):
 
 
 # %% [markdown]
-# We train with both, and with DDP beside them: three steps of SGD with momentum on three ranks. In the last step `memory.watch` counts every byte that torch makes on the rank, and `traffic.count` what is handed to collectives.
+# We train with both, and with DDP beside them: three steps of SGD with momentum on three ranks. Are the weights DDP's? And what does each hold over the last step? `memory.watch` counts every byte that torch makes on the rank, `traffic.count` what is handed to collectives.
 
 
 # %%
@@ -195,42 +189,37 @@ def train(unit, num_steps=3):
     return weights, watched.footprint(), counted
 
 
-# %% [markdown]
-# How far will the weights of the two be from DDP's, at most?
-
-# %%
-apart = lab.guess(
-    "difference to DDP's weights", choices=("none at all", "rounding", "more than that")
-)
-
 # %%
 RANKS = 3
-units = {"Kept": Kept, "Freed": Freed, "DDP": None}
-runs = {name: lab.launch(train, unit, ranks=RANKS) for name, unit in units.items()}
+UNITS = {"Kept": Kept, "Freed": Freed, "DDP": None}
+
+
+def train_all():
+    return {name: train(unit) for name, unit in UNITS.items()}
+
+
+runs = lab.launch(train_all, ranks=RANKS)
 
 
 def distance(name):
     """The largest difference between the joined slices of a run and DDP's weights."""
-    right = runs["DDP"][0][0]
-    slices = zip(*(weights for weights, *_ in runs[name]))
+    right = runs[0]["DDP"][0]
+    slices = zip(*(run[name][0] for run in runs))
     whole = [torch.cat(mine)[: len(true)] for mine, true in zip(slices, right)]
     return (torch.cat(whole) - torch.cat(right)).abs().max().item()
 
 
 # %%
-found = {name: distance(name) for name in ("Kept", "Freed")}
-most = max(found.values())
-far = "rounding" if most < 1e-5 else "more than that"
-apart.score(far if most else "none at all")
-
-# %%
-lab.table(found.items(), heads=["by hand", "difference to DDP's weights"])
+lab.table(
+    [{name: distance(name) for name in ("Kept", "Freed")}],
+    title="Difference from DDP's weights",
+)
 
 # %% [markdown]
-# And the memory?
+# Rounding, no more. And the memory?
 
 # %%
-peaks = {name: run[0][1].totals for name, run in runs.items()}
+peaks = {name: found[1].totals for name, found in runs[0].items()}
 lab.curves(
     measured={name: dict(enumerate(map(int, each))) for name, each in peaks.items()},
     x="moment: forwards 0 to 5, then backwards",
@@ -243,13 +232,13 @@ lab.curves(
 # %% [markdown]
 # DDP starts high: weights, momentum, and the buckets in which its gradients travel, all of them whole. `Kept` climbs by the activations and the whole model, and comes down again. `Freed` climbs by the activations and one layer at a time.
 #
-# These two are FSDP's main strategies. In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` is **FULL_SHARD**.
+# In torch's older names `Kept` is **SHARD_GRAD_OP**, and `Freed` is **FULL_SHARD**.
 #
 # ### Exercise 1. A step in slices
 #
-# A check never stops the notebook. It runs your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong. `check.hint(name)` tells more after each attempt.
+# A check never stops the notebook. It runs your answer on real ranks, at sizes that are not shown, and gives the first case that goes wrong; `check.hint(name)` tells more.
 #
-# Build FSDP's step without autograd functions, for rows that don't divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter for each weight, and one whole weight at a time (with its gradient and their buffers).
+# Build FSDP's step without autograd functions, for rows that don't divide. `shards[i]` are this rank's rows of weight i, as `torch.chunk` cuts `num_rows[i]` rows: the last ranks may have fewer, or none. A layer is `x = torch.tanh(x @ weight.T)`; the loss is the mean square of the last `x`. Return the gradient of each shard, the mean over all ranks. Two all-gathers and one reduce-scatter for each weight, and one whole weight at a time.
 
 
 # %%
@@ -294,7 +283,7 @@ check.hint("sharded_step")
 # %% [markdown] sections="8.4.1"
 # ## What a step sends
 #
-# `Freed` needs less memory, and has a price: one more all-gather for each layer. DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once. On a ring each rank sends $2\frac{N-1}{N}M$ bytes for that, if they have $M$ bytes. FSDP gathers the parameters twice, and reduces and scatters the gradients once. How many times DDP's bytes is that?
+# `Freed` needs less memory, and has a price: one more all-gather for each layer. DDP [all-reduces](GLOSSARY.md#all-reduce) the gradients once. On a ring each rank sends $2\frac{N-1}{N}M$ bytes for $M$ bytes of gradients. FSDP gathers the parameters twice, and reduces and scatters the gradients once. How many times DDP's bytes is that?
 
 # %%
 ratio = lab.guess("FSDP's bytes, in multiples of DDP's", unit="ratio")
@@ -310,7 +299,7 @@ def ring_bytes(payload, ranks):
 
 
 # %%
-counts = {name: run[0][2] for name, run in runs.items()}
+counts = {name: found[2] for name, found in runs[0].items()}
 sent = {name: ring_bytes(each.payload_bytes, RANKS) for name, each in counts.items()}
 ratio.score(sent["Freed"] / sent["DDP"])
 
@@ -326,13 +315,11 @@ lab.table(
 )
 
 # %% [markdown] sections="8.4.1"
-# There are two counts, and both are true. The [payload](GLOSSARY.md#payload) is what was handed to the collectives that were *called*, turned into what a *ring* sends for it. By that count FSDP sends 1.5 times as much. `Kept` sends as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather.
-#
-# The [wire](GLOSSARY.md#wire) is what really left the process (counted on Linux, over TCP). Why is it more? [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead, which sends twice as much. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
+# *ring* is the [payload](GLOSSARY.md#payload), the bytes handed to the collectives, turned into what a ring sends for them. By that count FSDP sends 1.5 times as much, and `Kept` as much as DDP, because an all-reduce *is* a reduce-scatter and an all-gather. *wire* is what really left the process (counted on Linux; see [wire](GLOSSARY.md#wire)). It is more, because [gloo](GLOSSARY.md#gloo) has no reduce-scatter of its own and runs an all-reduce instead. [NCCL](GLOSSARY.md#nccl), the library of GPUs, has one.
 #
 # ## `fully_shard`
 #
-# Enough by hand. torch does it with one function, called on each part of the model and then on the whole:
+# torch does it with one function, called on each part of the model and then on the whole:
 
 
 # %%
@@ -344,21 +331,7 @@ def sharded(net, **options):
 
 
 # %% [markdown]
-# It changes the module in place. Each parameter becomes a `DTensor`, cut along its first dimension, and names and shapes stay as they were. (The older class `FullyShardedDataParallel`, FSDP1, flattens its parameters, as our `Kept` did. So this one is called FSDP2.) `qkv.weight` has 192 rows and divides by three; `out.weight` has 64 and does not. What does each of three ranks hold?
-
-
-# %%
-def my_slices():
-    net = sharded(model.Transformer(2, 64, 4, max_len=32))
-    block = dict(net.layers[1].named_parameters())
-    names = ("qkv.weight", "out.weight", "norm1.bias")
-    return {name: str(tuple(block[name].to_local().shape)) for name in names}
-
-
-lab.launch(my_slices, ranks=3)
-
-# %% [markdown]
-# Of `out.weight` rows 0 to 21, 22 to 43 and the remaining 20, as `torch.chunk` cuts. The shorter part is padded for the message.
+# It changes the module in place. Each parameter becomes a `DTensor`, a tensor that knows how it is cut over the ranks and holds this rank's slice (`to_local()`; `full_tensor()` gathers the whole). It is cut along its first dimension, as `torch.chunk` cuts; names and shapes stay as they were. (The older class `FullyShardedDataParallel`, FSDP1, flattens its parameters, as our `Kept` did. So this one is called FSDP2.)
 #
 # ### Who comes when
 #
@@ -366,22 +339,18 @@ lab.launch(my_slices, ranks=3)
 
 
 # %%
-def fsdp_step(prefetch):
+def fsdp_step():
     net = sharded(model.Transformer(3, 128, 4, max_len=64))
-    layers = list(net.layers)
-    for layer, following in zip(layers, layers[1:]):
-        if prefetch:
-            layer.set_modules_to_forward_prefetch([following])
     tokens, targets = model.story_tokens(4, 64, seed=dist.get_rank())
     for _ in range(2):
         model.loss(net(tokens), targets).backward()
 
 
-plain = lab.launch(fsdp_step, False, record=True).timeline()
+plain = lab.launch(fsdp_step, record=True).timeline()
 fsdp.by_layer(plain)
 
 # %% [markdown]
-# A rank's upper row is what it computes, the thin row below is its messages. Hatched is waiting, and there is a lot of it, because layers as small as these are computed faster than messages are handled. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it? (The boxes of messages are too narrow for their names.)
+# A rank's upper row is what it computes, the thin row below is its messages. Hatched is neither: a rank waits for its message, for the other rank, or for a processor core. On a laptop that is most of the time, so read the order here and not the lengths. In the forward the order is simple: gather, compute, next. And in the backward? When is layer 2 gathered again, before layer 3 computes its backward (`B3`) or after it?
 
 # %%
 when = lab.guess("layer 2 is gathered again", choices=("before B3", "after B3"))
@@ -392,54 +361,40 @@ again = moves.index("g2", moves.index("F4"))
 when.score("before B3" if again < moves.index("B3") else "after B3")
 
 # %% [markdown]
-# In the backward FSDP prefetches without being asked. In the forward one has to ask, with `set_modules_to_forward_prefetch`. Here are both orders. `g3` gathers layer 3, and `r3` reduces its gradients:
+# In the backward FSDP prefetches without being asked. (In the forward one has to ask: `set_modules_to_forward_prefetch`.) Here is the whole order; `g3` gathers layer 3, and `r3` reduces its gradients:
 
 # %%
-early = fsdp.order(lab.launch(fsdp_step, True, record=True).timeline())
-orders = [("plain", " ".join(moves)), ("prefetch", " ".join(early))]
-lab.table(orders, heads=["forward", "order of rank 0"])
+lab.table([("rank 0", " ".join(moves))], heads=["", "order"])
 
 # %% [markdown]
-# (`g4` right after `F4` is waste: the last layer is freed, and gathered again at once. `reshard_after_forward=False` for the last layer alone saves it.)
-#
-# Each layer ahead is one more whole layer in memory. What does it buy? Time under which a message can [hide](GLOSSARY.md#overlap-to-hide-communication), if it runs beside the computation. In the picture above none does: with gloo the thread that issues an all-gather waits for it.
+# (`g4` right after `F4` is waste; `reshard_after_forward=False` for the last layer alone saves it.)
 #
 # ### Messages that hide
 #
-# With NCCL, and a GPU for each rank, messages have a [stream](GLOSSARY.md#stream) of their own: a queue of work on the GPU that runs beside others. The process hands work out and doesn't wait. So `g3` lies under `F2` even in the plain order; asking for more helps where the process itself comes late. Here is the order that we have just measured, replayed on two queues. It is simulated, with durations of a block of our 7 B model: 8 ms for a forward of 4,096 tokens, 2 ms for a message at 200 GB/s.
+# A message can [hide](GLOSSARY.md#overlap-to-hide-communication) under computation that runs beside it. With gloo none does: the thread that issues an all-gather waits for it. With NCCL, and a GPU for each rank, messages have a [stream](GLOSSARY.md#stream) of their own, a queue of work on the GPU that runs beside others. So `g3` lies under `F2` even in the plain order. Here is the order that we have just measured, replayed on two queues. It is simulated, with durations of a block of our 7 B model: 8 ms for a forward of 4,096 tokens, 2 ms for a message at 200 GB/s.
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=2_000)
 
 # %% [markdown]
-# The step hardly waits: only the first gather, the one at the turn (the `g4` that we called waste) and the last reduce stand alone. When does a gather hide? In the forward a layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
+# The step hardly waits: only the first gather, the `g4` at the turn and the last reduce stand alone. When does a gather hide? In the forward a layer of $P_l$ parameters is gathered as $2P_l$ bytes in bf16, and computes $2P_l$ FLOPs for each of the rank's $t$ tokens. $P_l$ cancels, and what is left is a rule to remember:
 #
 # $$t \ge \frac{\text{FLOP/s of a card}}{\text{bytes/s of its link}}$$
 #
-# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. And across a network that gives each card 25 GB/s?
-
-# %%
-tokens_needed = lab.guess("tokens that hide a gather, at 25 GB/s", between=(0, 20_000))
-
-# %%
-tokens_needed.score(200e12 / 25e9)
-
-# %% [markdown]
-# Four sequences of 2,048 tokens. (The backward computes twice as much and sends a gather and a reduce: with both in bf16 the same rule, with gradients in fp32, 1.5 times as many tokens.) With 4,096 tokens, half of what it takes, the same step looks like this. Its forwards take 8 ms, as before, and its messages 16, because the 0.4 GB of a block go at 25 GB/s:
+# With 200 TFLOP/s of real compute and 200 GB/s (NVLink) that is 1,000 tokens on each rank. Across a network that gives each card 25 GB/s it is 8,000, four sequences of 2,048. (With gradients reduced in fp32 the backward needs 1.5 times as many.) With 4,096 tokens, half of what it takes, the same step looks like this: its forwards take 8 ms, as before, and its messages 16.
 
 # %%
 fsdp.replay(moves, forward_us=8_000, message_us=16_000)
 
-# %% [markdown]
-# The link is busy nearly all the time, and the card waits half of it. No order of moves mends that: it takes more tokens on each rank, fewer bytes, or a faster link.
-
 # %% [markdown] sections="8.4.2"
+# The card waits half of the time. No order of moves mends that: it takes more tokens on each rank, fewer bytes, or a faster link.
+#
 # ## What is a unit?
 #
 # Each call of `fully_shard` makes its module a **[unit](GLOSSARY.md#unit)**: all of its parameters that no inner call has taken before. A unit is gathered with one message and freed as one. So children come first, and the root, the model itself, last. Here is a model of eight layers (an embedding, six blocks and a head), wrapped in four ways. Which one has the lowest peak?
 
 # %%
-UNITS = {
+WRAPS = {
     "the root alone": lambda net: [],
     "pairs of layers": lambda net: [
         list(net.layers[i : i + 2]) for i in range(0, 8, 2)
@@ -449,10 +404,9 @@ UNITS = {
 }
 
 
-# %%
 def in_units(way):
     net = model.Transformer(6, 64, 4, max_len=32)
-    for unit in [*UNITS[way](net), net]:
+    for unit in [*WRAPS[way](net), net]:
         fully_shard(unit)
     return net
 
@@ -469,12 +423,13 @@ def one_step(build, *how, sequences=1):
     return {"peak_bytes": watched.footprint().peak_bytes, "all-gathers": gathers}
 
 
+# %%
 def in_each():
-    return {way: one_step(in_units, way) for way in UNITS}
+    return {way: one_step(in_units, way) for way in WRAPS}
 
 
 # %%
-leanest = lab.guess("the way with the lowest peak", choices=tuple(UNITS))
+leanest = lab.guess("the way with the lowest peak", choices=tuple(WRAPS))
 
 # %%
 found = lab.launch(in_each)[0]
@@ -484,11 +439,11 @@ leanest.score(min(found, key=lambda way: found[way]["peak_bytes"]))
 lab.table({"way": way, **row} for way, row in found.items())
 
 # %% [markdown]
-# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages, and each pays its latency (25 of them twice, and once what the root keeps). That saves little more. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB, and latency is nothing beside it.
+# With the root alone, everything is gathered at once and stays, because a root is not freed after its forward: one message and the highest peak. With each `Linear` by itself there are many small messages, and each pays its latency. That saves little more. So one unit for each block is the usual choice: in our 7 B model a message of 0.4 GB.
 #
 # ### Exercise 2. Wrap within a budget
 #
-# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit is larger than `budget_bytes` (each layer alone fits). Use as few all-gathers as you can; a unit is made of consecutive layers, as in `pairs of layers` above. Gradients must come out right, and every parameter must be sharded.
+# `net` is an `nn.Sequential` of layers of different sizes. Call `fully_shard` so that no unit is larger than `budget_bytes` (each layer alone fits). Use as few units as you can. A unit is made of consecutive layers, as in `pairs of layers` above; each is freed after its forward (the default), and no layer is left to the root.
 
 
 # %%
@@ -518,7 +473,7 @@ check.hint("wrap_within")
 # %% [markdown] sections="8.4.2, S6"
 # ## Mixed precision
 #
-# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. In which types do some of the gradients become zero?
+# `MixedPrecisionPolicy(param_dtype, reduce_dtype)` says in which type parameters are gathered and used, and in which type gradients are reduced. The slices themselves stay in fp32, and so does the optimizer. They are the [master weights](GLOSSARY.md#master-weights) of chapter 05, sharded. We divide the loss by 1024, as if we accumulated so many microbatches. In which types do some of the gradients become zero? (`off` in the table is how far the gradient is from that of fp32.)
 
 # %%
 bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
@@ -558,22 +513,21 @@ zero = {
 loses.score(max(zero, key=zero.get))
 
 # %%
-lab.table(
+rows = [
     {
         "types": name,
         "gathered_bytes": payload["all_gather"],
         "reduced_bytes": payload["reduce_scatter"],
         "held_bytes": held,
-        "off_share": off[name].item(),
-        "became_zero_share": zero[name].item(),
+        "off": off[name].item(),
+        "became zero": zero[name].item(),
     }
     for name, (_, held, payload) in found.items()
-)
+]
+lab.table(rows, units={"off": "share", "became zero": "share"})
 
 # %% [markdown] sections="8.4.2, S6"
-# Messages in 16 bit halve, and the slices that a rank holds stay fp32. (A rank hands its slice in twice, so fp32 gathers twice as much as it holds.) The gathered layer and the activations halve as well, and tensor cores compute in 16 bit many times faster.
-#
-# In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. `off` is how far the gradient is from that of fp32. It is bf16's own rounding; with two ranks the sum adds next to nothing, with many it is safer in fp32. So the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
+# Messages in 16 bit halve, and so do the gathered layer and the activations; the slices that a rank holds stay fp32. In fp16 part of the gradients became zero, so fp16 needs the [loss scale](GLOSSARY.md#loss-scale) of chapter 05; bf16 does not. With many ranks the sum is safer in fp32, so the usual recipe is the second row. It sends 2 + 2 + 4 bytes per parameter, as many as a DDP that reduces fp32 gradients: the 1.5 above holds where all have one type.
 #
 # <details><summary>Erratum S6: fp16 without a loss scale</summary>
 #
@@ -590,7 +544,7 @@ lab.table(
 # | **machine 1** | rank 0 | rank 1 |
 # | **machine 2**, a copy | rank 2 | rank 3 |
 #
-# A layer is gathered along a row, inside a machine, where links are fast. Down a column only slices of gradients must be added up. Compare that with FULL_SHARD: a ring of four leaves each machine on one of its hops, so it sends a rank's bytes out of each machine once. How much leaves a machine with HYBRID_SHARD, as a share of that?
+# A layer is gathered along a row, inside a machine, where links are fast. Down a column only slices of gradients must be added up. FULL_SHARD makes a ring of all four; one of its links leaves each machine, and carries what one rank sends. How much leaves a machine with HYBRID_SHARD, as a share of that?
 
 # %%
 leaves = lab.guess("what leaves a machine, as a share of FULL_SHARD's", between=(0, 1))
@@ -613,7 +567,6 @@ def on_mesh(sizes, freed):
     return sharded(net, mesh=mesh, reshard_after_forward=freed)
 
 
-# %%
 def step_on(sizes, freed):
     net = on_mesh(sizes, freed)
     tokens, targets = model.story_tokens(2, 32, seed=dist.get_rank())
@@ -639,30 +592,14 @@ leaves.score(outside / rows["FULL_SHARD"]["in a group_bytes"])
 lab.table({"strategy": name, **row} for name, row in rows.items())
 
 # %% [markdown] sections="8.4.2, S6"
-# - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06.
-# - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well.
-# - **HYBRID_SHARD** holds half of the weights here, and so of all states, and less leaves a machine. (*In a group* is what a rank sends to those with whom it shards: for FULL_SHARD all four, slow links included.)
-# - **NO_SHARD** is DDP: everything on every rank, and gradients that are all-reduced, one message for each unit where DDP fills buckets.
-# - `reshard_after_forward=8` is between the first two: after the forward a unit is cut over the 8 ranks of a machine, and so the backward gathers it inside the machine.
+# - **FULL_SHARD** is our `Freed`, and the same as ZeRO 3 of chapter 06. Take it when the whole 16-bit weights do not fit beside a card's part of the states and its activations.
+# - **SHARD_GRAD_OP** is our `Kept`. It resembles ZeRO 2, but between two steps its parameters are sharded as well. If the 16-bit weights fit on each card beside its part of the states, it sends a third fewer bytes (a quarter if gradients are reduced in fp32).
+# - **HYBRID_SHARD** is for slow links between machines, if the states fit on one machine. (*In a group* is what a rank sends to those with whom it shards.)
+# - **NO_SHARD** is DDP, and right if everything fits on each card.
 #
-# Which one to take?
+# No strategy shards the optimizer alone, as ZeRO 1 does. torch has `ZeroRedundancyOptimizer` for that.
 #
-# | what fits | take |
-# | --- | --- |
-# | weights, gradients and optimizer on each card | DDP |
-# | the whole 16-bit weights on each card, beside its part of the states | SHARD_GRAD_OP: a third fewer bytes (a quarter if gradients are reduced in fp32) |
-# | not even those | FULL_SHARD, the default |
-# | the states on one machine of several, and links between them are slow | HYBRID_SHARD |
-#
-# No strategy does what ZeRO 1 does, which is to shard the optimizer alone. torch has `ZeroRedundancyOptimizer` for that.
-#
-# <details><summary>Erratum S6: NO_SHARD as "Stage 1", SHARD_GRAD_OP as "Stage 2"</summary>
-#
-# NO_SHARD shards nothing, so it is stage 0: the table above has the whole weights in its last row. SHARD_GRAD_OP is nearly stage 2.
-#
-# </details>
-#
-# ### The old class, and its names
+# <details><summary>More: the old class, and its names</summary>
 #
 # Scripts that you inherit may use FSDP1. It holds the same slices, but for padding (`sharding.Step(engine="fsdp1").run()` is one), and its arguments have other names today:
 #
@@ -676,12 +613,12 @@ lab.table({"strategy": name, **row} for name, row in rows.items())
 # | `device_id=` | the mesh's device |
 # | `no_sync()` | `set_requires_gradient_sync(False)` |
 # | `net.clip_grad_norm_(1.0)` | `clip_grad_norm_(net.parameters(), 1.0)` of `torch.nn.utils` |
-
-# %% [markdown] sections="S6"
+#
+# </details>
+#
 # ## The training loop
 #
 # The loop is torch's own, but four places matter. They are numbered below.
-
 
 # %%
 from torch.distributed.checkpoint.state_dict import (
@@ -700,7 +637,7 @@ def my_part(batch):
 def fsdp_loop(num_steps):
     torch.manual_seed(0)
     net = sharded(model.Transformer(2, 32, 2, max_len=32))  # 1 children, then the root
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # 2 of the slices
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # 2 after sharding
     for step in range(num_steps):
         tokens, targets = my_part(model.story_tokens(8, 32, seed=step))
         optimizer.zero_grad()
@@ -708,10 +645,11 @@ def fsdp_loop(num_steps):
         loss.backward()
         slices = [each.grad.to_local() for each in net.parameters()]
         own = torch.nn.utils.get_total_norm(slices)
-        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)  # 3 of all ranks
+        # 3 the norm over all ranks
+        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         optimizer.step()
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(net, options=options)  # 4 called by all
+    weights = get_model_state_dict(net, options=options)  # 4 on every rank
     log = {"loss": loss.item(), "own norm": own.item()}
     return {**log, "norm": norm.full_tensor().item(), "tensors to save": len(weights)}
 
@@ -725,14 +663,14 @@ lab.table(
 )
 
 # %% [markdown]
-# The rows are rank 0 and rank 1 of two, and one process with the whole batch, after four steps. What happens if you get one of the four places wrong?
+# The last row is one process with the whole batch. What happens if you get one of the four places wrong?
 #
 # 1. With the root *before* its children torch raises `TypeError: Invariant encountered: value was None when it should not be`, which doesn't say why.
-# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. It updates those, and nobody tells you; see below.
-# 3. `own norm` differs between the ranks, and `norm` does not: `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*), and one process has that norm. Clip by your own, and every rank clips by another factor.
-# 4. Saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run. The weights arrive on rank 0 alone. (Chapter 13 saves slices without gathering.)
+# 2. An optimizer made *before* `fully_shard` holds the old, whole parameters. They never get a gradient again, so `step` does nothing, and nobody tells you.
+# 3. `own norm` differs between the ranks, and `norm` does not: `clip_grad_norm_` on DTensors sums over all ranks. The norms of slices add as squares (*joined*). Clip by your own, and every rank clips by another factor.
+# 4. Saving gathers, so every rank must call it. If rank 0 calls it alone, it waits until the group's timeout ends the run.
 #
-# The second one is the commonest. What does its loss look like?
+# The second one is the most treacherous. What does its loss look like?
 
 
 # %%
@@ -746,7 +684,7 @@ def optimizer_first(num_steps):
         loss = model.loss(net(tokens), targets)
         loss.backward()
         optimizer.step()
-        losses[str(step)] = loss.item()
+        losses[str(step)] = f"{loss.item():.7f}"
     return losses
 
 
@@ -756,13 +694,43 @@ lab.launch(optimizer_first, 4)
 # %% [markdown] sections="S6"
 # It is the same in every step, to the last digit. A loss that stands *perfectly* still was never trained.
 #
-# <details><summary>Erratum S6: the loop calls <code>fsdp_model.backward</code> and <code>fsdp_model.step</code></summary>
+# ### Accumulation
 #
-# Those are methods of a DeepSpeed engine; FSDP has neither. Three more names in the section's code don't exist or are never imported, `default_auto_wrap_policy`, `MixedPrecision` and `BackwardPrefetch.PRE_FORWARD`, and the demo project writes `SHARD_GRAD_OP` without its class. Run it: `hasattr(torch.distributed.fsdp.BackwardPrefetch, "PRE_FORWARD")` gives False.
-#
-# </details>
+# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) DDP sends once, with `no_sync` (chapter 05). FSDP has half of that: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. How many messages are left of the 60, if we wait with the reduce-scatters until the last microbatch?
 
-# %% [markdown]
+# %%
+left = lab.guess("messages of four microbatches, waiting", between=(0, 60))
+
+
+# %%
+def accumulate(each_time):
+    torch.manual_seed(0)
+    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
+    with memory.watch() as watched, traffic.count() as counted:
+        net = sharded(model.Transformer(3, 64, 4, max_len=32))
+        watched.mark("step")
+        for k in range(4):
+            net.set_requires_gradient_sync(each_time or k == 3)
+            (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
+    counts = {"gathers": counted.calls["all_gather"]}
+    counts["scatters"] = counted.calls["reduce_scatter"]
+    return {**counts, "peak_bytes": watched.footprint().peak_bytes}
+
+
+# %%
+def both_ways():
+    return {"each time": accumulate(True), "at the end": accumulate(False)}
+
+
+found = lab.launch(both_ways)[0]
+left.score(found["at the end"]["gathers"] + found["at the end"]["scatters"])
+
+# %%
+lab.table({"reduced": when, **row} for when, row in found.items())
+
+# %% [markdown] sections="8.4.4"
+# A quarter of the reduce-scatters, but every gather is still there, because each microbatch needs the weights again. And the peak is higher: until the last microbatch the gradients lie there whole. It pays only where the network, not the memory, is your bottleneck.
+#
 # ### Exercise 3. Repair a training
 #
 # The loop below has four mistakes, and raises no error. You have seen what one of them does to the loss. `steps` holds, for each update, a list of this rank's microbatches. Write it right: SGD with learning rate 0.1 and momentum 0.9, on the mean of `mse_loss` over microbatches and ranks, the gradient clipped as a whole to `max_norm`. `net` is an `nn.Sequential`, to be sharded in place.
@@ -808,9 +776,7 @@ check.hint("train_sharded")
 # %% [markdown] sections="8.11.1"
 # ## Loading a model that fits on no card
 #
-# Who has the whole model at the start? If every rank builds it, or reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. All of them compute in bf16 and sum in fp32.
-#
-# A buffer registered with `persistent=False`, such as the rotary frequencies of many models, is in no state dict. Compute it anew after `to_empty`, or it holds whatever lay in memory.
+# Who has the whole model at the start? If every rank reads the file, eight copies stand in the host's memory: for 7 B parameters in fp32 eight times 28 GB. Instead only rank 0 reads. The others build the model on the `meta` device, where tensors have shapes and no bytes, shard that, make room for their slices (`to_empty`), and get them from rank 0. (Compute buffers with `persistent=False` anew: they are in no state dict.)
 
 
 # %%
@@ -840,133 +806,24 @@ def load(all_read):
 
 
 # %%
-runs = {"all read": lab.launch(load, True), "rank 0 reads": lab.launch(load, False)}
+run = lab.launch(lambda: [load(all_read) for all_read in (True, False)])
 heads = ["loading", "rank 0_bytes", "rank 1_bytes"]
-lab.table([(name, *run) for name, run in runs.items()], heads=heads)
+rows = zip(("all read", "rank 0 reads"), *run)
+lab.table(rows, heads=heads)
 
-# %% [markdown] sections="8.11.1"
+# %% [markdown] sections="8.11.1, D-fsdp"
 # Rank 0 still has the whole model for a moment. Rank 1 never does: it holds its slices, and one tensor at a time on its way.
 #
-# <details><summary>Erratum 8.11.1: <code>fsdp_cpu_ram_efficient_loading</code> as "CPU offload"</summary>
+# A script for `torchrun` is made of what you have seen: `init_process_group` (chapter 03), `setup_fsdp_model`, the loop above, `get_model_state_dict` on every rank, `torch.save` on rank 0.
 #
-# That setting is about *loading*: only rank 0 reads the weights, as in the second row above. In training nothing is on the host.
+# ## When it still does not fit
 #
-# </details>
-
-# %% [markdown] sections="D-fsdp"
-# ## A script of your own
+# ### Recomputation
 #
-# Put together, this is a script that you can start with `torchrun`. It sets the model up as above; units are the layers. `reshard_after_forward` keeps its default, which needs least memory. With `False` the whole 16-bit weights lie on each card from forward to backward, 14 GB for our 7 B model. Our cards of 80 GB have that room: there say `False`, and send 2 + 4 bytes per parameter in place of 2 + 2 + 4, a quarter less. What is left is a loop:
-
-
-# %%
-def train_steps(net, num_steps):
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-    for step in range(num_steps):
-        tokens, targets = model.story_tokens(4, 32, seed=2 * step + dist.get_rank())
-        loss = model.loss(net(tokens).float(), targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        if dist.get_rank() == 0 and step % 10 == 9:
-            print(f"step {step + 1}: loss {loss.item():.2f}", flush=True)
-
-
-# %% [markdown]
-# And what a process needs around it, as in chapter 03:
-
-# %%
-HEAD = """
-import os, sys
-import torch
-import torch.distributed as dist
-from labkit import model
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions, get_model_state_dict, set_model_state_dict)
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-"""
-
-# %%
-MAIN = """
-if torch.accelerator.is_available():
-    torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-    torch.set_default_device(torch.accelerator.current_accelerator())
-dist.init_process_group()
-net = setup_fsdp_model(lambda: model.Transformer(2, 32, 2, max_len=32))
-train_steps(net, 20)
-whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-weights = get_model_state_dict(net, options=whole)  # called by all
-if dist.get_rank() == 0:
-    torch.save(weights, sys.argv[1])
-dist.destroy_process_group()
-"""
-
-# %%
-import inspect
-import tempfile
-from pathlib import Path
-
-folder = Path(tempfile.mkdtemp())
-parts = map(inspect.getsource, (sharded, setup_fsdp_model, train_steps))
-(folder / "train.py").write_text("\n".join([HEAD, *parts, MAIN]))
-done = lab.launch_script(folder / "train.py", folder / "weights.pt")
-print(done.logs[0])
-
-# %% [markdown] sections="D-fsdp"
-# It trains (each line is the loss of one small batch of rank 0, so it jitters), and the file has the weights whole. For your own work change the model, the batches and the number of processes: `torchrun --nproc-per-node 8 train.py weights.pt` on a machine with eight GPUs.
-#
-# <details><summary>Erratum D-fsdp: <code>setup_fsdp_model</code> of the demo project</summary>
-#
-# It raises a NameError (`SHARD_GRAD_OP` without `ShardingStrategy`). It names no layers, so there is one unit, gathered at once: the first row of the table of units. It uses fp16 everywhere, and its loop has no scaler. The all-reduce of the *loss* after `backward` is for the log; gradients are reduced without it.
-#
-# </details>
-#
-# ## Accumulation
-#
-# In [gradient accumulation](GLOSSARY.md#gradient-accumulation) several backwards come before one update. DDP then sends once, with `no_sync`. FSDP has half of that: `set_requires_gradient_sync(False)` leaves the gradients of a microbatch unreduced. Four microbatches, five units: that is 20 reduce-scatters and 40 all-gathers. How many messages are left of the 60, if we wait with the reduce-scatters until the last microbatch?
-
-# %%
-left = lab.guess("messages of four microbatches, waiting", between=(0, 60))
-
-
-# %%
-def accumulate(each_time):
-    torch.manual_seed(0)
-    tokens, targets = model.story_tokens(4, 32, seed=dist.get_rank())
-    with memory.watch() as watched, traffic.count() as counted:
-        net = sharded(model.Transformer(3, 64, 4, max_len=32))
-        watched.mark("step")
-        for k in range(4):
-            net.set_requires_gradient_sync(each_time or k == 3)
-            (model.loss(net(tokens[k : k + 1]), targets[k : k + 1]) / 4).backward()
-    counts = {"gathers": counted.calls["all_gather"]}
-    counts["scatters"] = counted.calls["reduce_scatter"]
-    return {**counts, "peak_bytes": watched.footprint().peak_bytes}
-
-
-# %%
-def both_ways():
-    return {"each time": accumulate(True), "at the end": accumulate(False)}
-
-
-found = lab.launch(both_ways)[0]
-left.score(found["at the end"]["gathers"] + found["at the end"]["scatters"])
-
-# %%
-lab.table({"reduced": when, **row} for when, row in found.items())
-
-# %% [markdown]
-# A quarter of the reduce-scatters, but every gather is still there, because each microbatch needs the weights again. And the peak is higher: until the last microbatch the gradients lie there whole, the very memory that sharding saves. It pays only where the network, not the memory, is your bottleneck. (Then `set_reshard_after_backward(False)` keeps the weights as well, and saves gathers.)
-
-# %% [markdown] sections="8.4.4"
-# ## What sharding leaves: activations
-#
-# Sharding does nothing for activations. [Activation checkpointing](GLOSSARY.md#activation-checkpointing), or recomputation, keeps only the input of a block, and runs its forward again in the backward. Chapter 05 has measured what that costs in time: up to a third more. With FSDP one question is new. Six units make 12 gathers in a step, and the second forward of four blocks needs their weights, too. How many all-gathers are there then?
+# Chapter 05 had [activation checkpointing](GLOSSARY.md#activation-checkpointing): a block keeps its input only, and runs its forward again in the backward. With FSDP one question is new. Six units make 12 gathers in a step, and the second forward of four blocks needs their weights, too. How many all-gathers are there then?
 
 # %%
 more = lab.guess("all-gathers of a step with recomputation", between=(6, 24))
-
 
 # %%
 from functools import partial
@@ -996,37 +853,17 @@ lab.table({"blocks": way, **row} for way, row in found.items())
 # %% [markdown] sections="8.4.4"
 # As many as before, because the second forward runs while the block is gathered for its backward anyway. And the peak falls, as it did on one device.
 #
-# <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
+# ### Offload
 #
-# It lives in a module whose name begins with an underscore, `torch.distributed.algorithms._checkpoint`, so it may change or go. The public way is `torch.utils.checkpoint`, as above; both do the same.
-#
-# </details>
-
-# %% [markdown] sections="8.4.4"
-# ## Offload
-#
-# And if it still doesn't fit? `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter.
-#
-# To measure that we need a device with a memory of its own. So here ranks stand on **pretend devices** even where there are GPUs: the memory is as small as we like, with a GPU's rules and words. Copies to the host are counted, but can't be timed, so for time we shall use a formula.
-
+# `CPUOffloadPolicy()` [offloads](GLOSSARY.md#offload): it keeps the slices, their gradients and the optimizer in the host's memory. A slice is copied to the device for each all-gather, and its gradient back after the reduce-scatter. To count that we use **pretend devices** even where there are GPUs, because they have a memory of their own. How much does it save, with one sequence and with eight?
 
 # %%
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 
-def placed(way):
-    """The model whole on the device, in slices, or in slices on the host."""
-    net = model.Transformer(6, 128, 4, max_len=64)
-    if way == "whole":
-        return net
-    policy = CPUOffloadPolicy() if way == "offload" else OffloadPolicy()
-    return sharded(net, offload_policy=policy)
-
-
-# %%
-def on_device(way, sequences=1, num_steps=2):
+def on_device(policy, sequences, num_steps=2):
     torch.manual_seed(0)
-    net = placed(way)
+    net = sharded(model.Transformer(6, 128, 4, max_len=64), offload_policy=policy)
     optimizer = torch.optim.AdamW(net.parameters(), foreach=False)  # tensor by tensor
     tokens, targets = model.story_tokens(sequences, 64, seed=dist.get_rank())
     for _ in range(num_steps):
@@ -1039,54 +876,22 @@ def on_device(way, sequences=1, num_steps=2):
     return row | {"peak_bytes": torch.accelerator.max_memory_allocated()}
 
 
-# %% [markdown]
-# The model has 1.3 million parameters. It trains in fp32, and so each has 4 bytes of weight, 4 of gradient and 8 of Adam (by chance the same 16 as in mixed precision): 20 MB of states. The device has 16 MiB, which is 17 MB. We know what is coming:
-
-# %% tags=["raises-exception"]
-large = lab.pretend(memory_mib=16)
-lab.launch(on_device, "whole", ranks=1, devices=large)
-
-# %% [markdown]
-# These are CUDA's words, with "pretend" in place of "CUDA". Now two such devices with FSDP, a sequence each. What is the peak on one of them? Half of the states is 10 MB; activations, gathered blocks and buffers come on top.
-
 # %%
-peak = lab.guess("peak of a device, FSDP on two, MB", between=(0, 17))
-
-# %%
-on_two = lab.launch(on_device, "fsdp", devices=large)
-peak.score(on_two[0]["peak_bytes"] / 1e6)
-
-# %% [markdown]
-# It fits. Devices of 8 MiB, 8.4 MB, are too small for that, so there we offload:
-
-# %%
-small = lab.pretend(memory_mib=8)
-offloaded = lab.launch(on_device, "offload", devices=small)
-rows = {"sharded": on_two[0], "on the host": offloaded[0]}
-lab.table({"states": name, **row} for name, row in rows.items())
-
-# %% [markdown]
-# Every slice went to the device twice, and its gradient came back once: three times 4 bytes for half of the parameters. Is the saving a constant? Try more sequences, on devices without a limit:
-
-
-# %%
-def eight(way):
-    return lab.launch(on_device, way, 8, devices=lab.pretend())[0]
-
-
-more_rows = {"sharded": eight("fsdp"), "on the host": eight("offload")}
-peaks = {
-    size: {name: row["peak_bytes"] for name, row in each.items()}
-    for size, each in {"one sequence": rows, "8 sequences": more_rows}.items()
+policies = {"sharded": OffloadPolicy(), "on the host": CPUOffloadPolicy()}
+sizes = {"one sequence": 1, "8 sequences": 8}
+rows = {
+    (size, name): lab.launch(on_device, policy, num, devices=lab.pretend())[0]
+    for size, num in sizes.items()
+    for name, policy in policies.items()
 }
-lab.bars(peaks, unit="bytes", title="Peak of a device, without and with offload")
+lab.table({"batch": size, "states": name, **row} for (size, name), row in rows.items())
 
 # %% [markdown]
-# The difference is nearly the same in both pairs: about 7.6 MB are weights and Adam's moments, 12 of the 16 bytes of a parameter over two devices. (The gradients count for little, because at the peak most of them are not there yet.) The larger the batch, the smaller its share, because activations stay where they are.
+# Every slice goes to the device twice, and its gradient comes back once. And offload saves nearly the same with one sequence and with eight: weights and Adam's moments, 12 of the 16 bytes of a parameter, over two devices. The larger the batch, the smaller its share, because activations stay where they are.
 #
-# ### What it costs
+# ### What offload costs
 #
-# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host runs AdamW: it reads weight, gradient and two moments, and writes three of them, 28 bytes for each of $P$ parameters, at 200 GB/s for all ranks of a machine together. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Eight cards, one microbatch in a step, nothing overlapped (predicted):
+# In each microbatch $P/N$ parameters go up twice and come down once, 4 bytes each, at 25 GB/s (PCIe 4). Once in a step the host's AdamW reads and writes 28 bytes for each of $P$ parameters, at 200 GB/s for a whole machine. A rank computes $6P$ FLOPs for each token, at 200 TFLOP/s. $P$ cancels. Eight cards, one microbatch in a step, nothing overlapped (predicted):
 
 # %%
 terms = {"copies over PCIe": 3 * 4 / 8 / 25e9, "AdamW on the host": 28 / 200e9}
@@ -1095,36 +900,16 @@ lines = {
     name: {t: seconds / (6 * t / 200e12) for t in tokens}
     for name, seconds in terms.items()
 }
-
-# %%
 lines["as long as computing"] = dict.fromkeys(tokens, 1)
 names = {"x": "tokens of a rank in a step", "y": "time, over that of computing"}
 lab.curves(predicted=lines, log_x=True, log_y=True, **names, title="Offload: its price")
 
-# %% [markdown] sections="8.4.4"
-# With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies: for our 7 B model 196 GB are moved in the host's memory, about a second. So offload is for many tokens in a step. Accumulation spreads only AdamW over more of them; the copies come again with every microbatch, so they want large ones.
+# %% [markdown] sections="8.4.4, 8.4.3"
+# With few tokens offload takes longer than the computation itself, and the host's AdamW more than the copies. So offload is for many tokens in a step. Accumulation spreads only AdamW; the copies come again with every microbatch.
 #
-# <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
-#
-# Neither is a constant. The saving is the states' share of the peak (the bars above). The price depends on the tokens of a rank, on the link and on the host's memory (the lines).
-#
-# </details>
-
-# %% [markdown] sections="8.4.3"
 # ## Through Accelerate
 #
-# Many people reach FSDP by [Accelerate](https://huggingface.co/docs/accelerate) and a configuration file, which `accelerate launch --config_file` reads (chapter 04). For FSDP it says:
-#
-# ```
-# distributed_type: FSDP
-# fsdp_config:
-#   fsdp_version: 2
-#   fsdp_reshard_after_forward: true
-#   fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-#   fsdp_transformer_layer_cls_to_wrap: Block
-# ```
-#
-# Accelerate makes a *plugin* of that, an object with these settings. A script can make it as well:
+# With [Accelerate](https://huggingface.co/docs/accelerate) the configuration file of chapter 04 says `distributed_type: FSDP`, and has the settings under `fsdp_config`. Accelerate makes a *plugin* of them; a script can make it as well. There is one trap: without a GPU, Accelerate 1.15 ignores them without a word, and trains with DDP. So one line tells it to treat its ranks as GPUs'.
 
 # %%
 from accelerate import Accelerator, DistributedType, PartialState
@@ -1140,10 +925,6 @@ def settings():
     )
 
 
-# %% [markdown] sections="8.4.3"
-# There is one trap. On a machine without a GPU, Accelerate 1.15 ignores these settings, from a file or from a plugin, without a word, and trains with DDP. So one line tells it to treat its ranks as it would GPUs'. With a GPU for each rank that line is not needed.
-
-
 # %%
 def by_accelerate():
     state = PartialState(cpu=not torch.cuda.is_available())
@@ -1156,32 +937,18 @@ def by_accelerate():
     accelerator.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
     held = sum(each.to_local().numel() for each in net.parameters())
-    return {"held_share": held / sum(each.numel() for each in net.parameters())}
+    return {"part held": held / sum(each.numel() for each in net.parameters())}
 
 
 # %%
 lab.launch(by_accelerate)
 
-# %% [markdown] sections="8.4.3"
-# Each rank holds half of the parameters: the settings have sharded the model, and the loop names no layer. (Here the optimizer is made *before* the sharding, our mistake 2. It is right only because `prepare` is given both, and puts the slices in the place of the optimizer's old parameters.)
+# %% [markdown] sections="8.4.3, 8.10"
+# Each rank holds half of the parameters: the settings have sharded the model. (The optimizer is made *before* the sharding, our mistake 2. It is right only because `prepare` is given both, and puts the slices in the place of the optimizer's old parameters.)
 #
-# <details><summary>Erratum 8.4.3: <code>Accelerator(fsdp_plugin={...})</code></summary>
-#
-# The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. Run it: `Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})` raises a TypeError.
-#
-# </details>
-
-# %% [markdown]
 # ## When is it worth it?
 #
 # Whenever the states don't fit, and before you cut the model itself: FSDP needs no change to the model's code. What it asks for is bandwidth, in every step. It is the wrong choice for a model that fits whole with room to spare, and for one of which even an $N$-th doesn't: LLaMA-13B on four A100 of 40 GB has 52 GB of states on each.
-
-# %% [markdown] sections="8.10"
-# <details><summary>Erratum 8.10: LLaMA-13B on four A100 of 40 GB</summary>
-#
-# The textbook says that FSDP and activation checkpointing are enough. With master weights it takes six such cards for the states alone, `13 * 16 / 40` is 5.2. In pure bf16 they fit, 8 bytes a parameter, but small updates are lost (chapter 05); or with offload. The same section calls the effective batch 32: two sequences, 16 microbatches and four ranks are $2 \cdot 16 \cdot 4 = 128$.
-#
-# </details>
 #
 # Now our own 7 B model on eight cards, before this chapter and after:
 
@@ -1191,7 +958,7 @@ sharded_plan = before.but(zero=3)
 planner.card(before, sharded_plan)
 
 # %% [markdown]
-# On the left it does not fit; on the right it does, and more than half of the memory is free for longer sequences or a larger batch. (The planner writes FULL_SHARD as `zero=3`. Its usual recipe adds gradients up in fp32, so it counts 18 bytes per parameter and not 16.)
+# On the left it does not fit; on the right it does, with room for the 16-bit weights, 14 GB, to spare. So on these cards one would set `reshard_after_forward=False` and save the second gather; the picture shows the leanest choice. (The planner writes FULL_SHARD as `zero=3`, and with gradients in fp32 it counts 18 bytes per parameter; the 112 GB at the start of this chapter were 16.)
 #
 # ### Across a slow network
 #
@@ -1204,32 +971,78 @@ slower = lab.guess("a step over the slow network, over one machine's", unit="rat
 two_machines = sharded_plan.but(per_node=4, nic_gb_per_s=3)
 slower.score(two_machines.time().step_us / sharded_plan.time().step_us)
 
-# %%
-planner.card(sharded_plan, two_machines)
-
 # %% [markdown]
-# The memory is the same, and the days are not. Each of the step's eight microbatches (one sequence each) gathers the weights twice and reduces once, and all of it crosses 3 GB/s. A larger microbatch means fewer of these rounds, but it can't hide them. The rule asks for 67,000 tokens on each rank, and of 64 sequences of 2,048 a rank has eight, 16,384 tokens in the whole step. So take the gathers off the network: with HYBRID_SHARD each machine holds the states whole, some 30 GB on each of its four cards, which have the room, and only slices of gradients cross.
-
-# %% [markdown]
+# A rank's eight sequences are eight microbatches; each gathers the weights twice and reduces once, and all of it crosses 3 GB/s. Larger microbatches can't hide it: the rule asks for 67,000 tokens on each rank, and of 64 sequences of 2,048 a rank has 16,384 in the whole step. So take the gathers off the network: with HYBRID_SHARD each machine holds the states whole, some 30 GB on each of its four cards, and only slices of gradients cross.
+#
 # ## Summary
 #
 # - FSDP is data parallelism with slices: all-gather a unit, compute, free it, reduce-scatter its gradient. The weights come out as DDP's.
-# - Each of N ranks holds an N-th of the states. At the peak it also holds its activations, and some copies of the largest unit. So make each block a unit.
-# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. NO_SHARD *is* DDP, and HYBRID_SHARD shards within a group and replicates between groups.
+# - Each of N ranks holds an N-th of the states. At the peak it also holds activations, and some copies of the largest unit. So make each block a unit.
+# - FULL_SHARD sends 1.5 times DDP's bytes if all are in one type, SHARD_GRAD_OP as many as DDP. HYBRID_SHARD shards within a group and replicates between groups.
 # - A gather hides under a layer if the rank has as many tokens as FLOP/s of its card over bytes/s of its link.
 # - `fully_shard` children first, the root last; then the optimizer; then `loss.backward()`, clipping over all ranks, `optimizer.step()`.
-# - Mixed precision halves the gathers (and the reduces, if you sum in bf16) and leaves the states. Recomputation takes activations away for up to a third more compute. Offload takes states off the device. Its price, copies and an optimizer on the host, is small only with large microbatches, and many tokens in a step.
+# - Mixed precision halves the gathers (and the reduces, if you sum in bf16) and leaves the states. Recomputation takes activations away. Offload takes states off the device, and is cheap only with large microbatches, and many tokens in a step.
 #
 # Words learned: [shard](GLOSSARY.md#shard), [unit](GLOSSARY.md#unit), [mesh](GLOSSARY.md#mesh), [stream](GLOSSARY.md#stream), [prefetch](GLOSSARY.md#prefetch), [offload](GLOSSARY.md#offload), [payload](GLOSSARY.md#payload) and [wire](GLOSSARY.md#wire).
 #
 # Next: chapter 08 cuts the model into stages, and sends only activations.
+
+# %% [markdown] sections="8.4.3, 8.4.4, 8.10, 8.11.1, S6, D-fsdp"
+# ## Errata of the textbook
+#
+# <details><summary>Erratum S6: NO_SHARD as "Stage 1", SHARD_GRAD_OP as "Stage 2"</summary>
+#
+# NO_SHARD shards nothing, so it is stage 0: in the table of strategies the last row has the whole weights. SHARD_GRAD_OP is nearly stage 2.
+#
+# </details>
+#
+# <details><summary>Erratum S6: the loop calls <code>fsdp_model.backward</code> and <code>fsdp_model.step</code></summary>
+#
+# Those are methods of a DeepSpeed engine; FSDP has neither. Three more names in the section's code don't exist or are never imported, `default_auto_wrap_policy`, `MixedPrecision` and `BackwardPrefetch.PRE_FORWARD`, and the demo project writes `SHARD_GRAD_OP` without its class. Run it: `hasattr(torch.distributed.fsdp.BackwardPrefetch, "PRE_FORWARD")` gives False.
+#
+# </details>
+#
+# <details><summary>Erratum 8.11.1: <code>fsdp_cpu_ram_efficient_loading</code> as "CPU offload"</summary>
+#
+# That setting is about *loading*: only rank 0 reads the weights, as in the second row of the table of loading. In training nothing is on the host.
+#
+# </details>
+#
+# <details><summary>Erratum D-fsdp: <code>setup_fsdp_model</code> of the demo project</summary>
+#
+# It raises a NameError (`SHARD_GRAD_OP` without `ShardingStrategy`). It names no layers, so there is one unit, gathered at once: the first row of the table of units. It uses fp16 everywhere, and its loop has no scaler. The all-reduce of the *loss* after `backward` is for the log; gradients are reduced without it.
+#
+# </details>
+#
+# <details><summary>Erratum 8.4.4: <code>apply_activation_checkpointing</code></summary>
+#
+# It lives in a module whose name begins with an underscore, `torch.distributed.algorithms._checkpoint`, so it may change or go. The public way is `torch.utils.checkpoint`, as in this chapter; both do the same.
+#
+# </details>
+#
+# <details><summary>Erratum 8.4.4: offload "saves another 30 %, 20 to 40 % slower"</summary>
+#
+# Neither is a constant. The saving is the states' share of the peak (the table of offload). The price depends on the tokens of a rank, on the link and on the host's memory (the lines below that table).
+#
+# </details>
+#
+# <details><summary>Erratum 8.4.3: <code>Accelerator(fsdp_plugin={...})</code></summary>
+#
+# The section gives the settings as a dict. `Accelerator` wants a `FullyShardedDataParallelPlugin`, and for FSDP2 that refuses or changes some of the section's settings: `sharding_strategy` became `reshard_after_forward`, and `forward_prefetch` and `backward_prefetch` are gone. Run it: `Accelerator(fsdp_plugin={"sharding_strategy": "FULL_SHARD"})` raises a TypeError.
+#
+# </details>
+#
+# <details><summary>Erratum 8.10: LLaMA-13B on four A100 of 40 GB</summary>
+#
+# The textbook says that FSDP and activation checkpointing are enough. With master weights it takes six such cards for the states alone, `13 * 16 / 40` is 5.2. In pure bf16 they fit, 8 bytes a parameter, but small updates are lost (chapter 05); or with offload. The same section calls the effective batch 32: two sequences, 16 microbatches and four ranks are $2 \cdot 16 \cdot 4 = 128$.
+#
+# </details>
 #
 # ## Further reading
 #
 # - Zhao et al. 2023, *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, [arXiv 2304.11277](https://arxiv.org/abs/2304.11277)
 # - Rajbhandari et al. 2020, *ZeRO*, [arXiv 1910.02054](https://arxiv.org/abs/1910.02054)
 # - [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html), in PyTorch's documentation
-# - Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, [arXiv 1604.06174](https://arxiv.org/abs/1604.06174)
 # - [FSDP1 and FSDP2 in Accelerate](https://huggingface.co/docs/accelerate/concept_guides/fsdp1_vs_fsdp2)
 #
 # *Sections 8.4.1 to 8.4.4, 8.10, 8.11.1, S6 and D-fsdp of the source material.*

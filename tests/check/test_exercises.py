@@ -33,6 +33,7 @@ OFFERED = {
     "status",
     "trace",
     "Training",
+    "toy",
     "regrets",
 }  # what a chapter uses, and is no exercise
 CLAIMS = {

@@ -1,6 +1,7 @@
 """The exercises of chapter 11: references pass, typical mistakes get their counterexample, waste is
 "over budget"."""
 
+import contextlib
 import statistics
 
 import pytest
@@ -14,8 +15,14 @@ pytestmark = pytest.mark.usefixtures("a_fresh_learner")
 EXERCISES = ("accumulate", "error_feedback", "ring_order", "experiment")
 
 
+def mean_of(ddp, x, y, microbatches):
+    """The share of one microbatch in the loss of all that a rank has."""
+    return mse_loss(ddp(x), y) * len(x) / sum(len(x) for x, _ in microbatches)
+
+
 def accumulated(ddp, microbatches, divide=True, sync_all=False):
     """The reference for accumulate, and two that fall short."""
+    factor = 1 if divide else len(microbatches)
     *early, last = microbatches
     if sync_all:
         for weight in ddp.module.parameters():
@@ -23,15 +30,15 @@ def accumulated(ddp, microbatches, divide=True, sync_all=False):
         for x, y in microbatches:
             gradients = [weight.grad.clone() for weight in ddp.module.parameters()]
             ddp.zero_grad()
-            (mse_loss(ddp(x), y) / len(microbatches)).backward()
+            mean_of(ddp, x, y, microbatches).backward()
             for weight, gradient in zip(ddp.module.parameters(), gradients, strict=True):
                 weight.grad += gradient
         return
     with ddp.no_sync():
         for x, y in early:
-            (mse_loss(ddp(x), y) / (len(microbatches) if divide else 1)).backward()
+            (mean_of(ddp, x, y, microbatches) * factor).backward()
     x, y = last
-    (mse_loss(ddp(x), y) / (len(microbatches) if divide else 1)).backward()
+    (mean_of(ddp, x, y, microbatches) * factor).backward()
 
 
 def updates_too(ddp, microbatches):
@@ -42,7 +49,7 @@ def updates_too(ddp, microbatches):
 def never_synchronised(ddp, microbatches):
     with ddp.no_sync():
         for x, y in microbatches:
-            (mse_loss(ddp(x), y) / len(microbatches)).backward()
+            mean_of(ddp, x, y, microbatches).backward()
 
 
 def reduced_half_way(ddp, microbatches, average=True):
@@ -50,7 +57,7 @@ def reduced_half_way(ddp, microbatches, average=True):
     size = dist.get_world_size()
     with ddp.no_sync():
         for x, y in microbatches:
-            (mse_loss(ddp(x), y) / len(microbatches)).backward()
+            mean_of(ddp, x, y, microbatches).backward()
             for weight in ddp.module.parameters():
                 dist.all_reduce(weight.grad)
                 weight.grad /= size if average else 1
@@ -62,6 +69,13 @@ def reduced_twice(ddp, microbatches):
     accumulated(ddp, microbatches)
     for weight in ddp.module.parameters():
         dist.all_reduce(weight.grad.clone())
+
+
+def mean_of_means(ddp, microbatches):
+    """Right where all microbatches have one size."""
+    for number, (x, y) in enumerate(microbatches, start=1):
+        with contextlib.nullcontext() if number == len(microbatches) else ddp.no_sync():
+            (mse_loss(ddp(x), y) / len(microbatches)).backward()
 
 
 def burst(gradient, memory, k):
@@ -176,6 +190,7 @@ def test_the_reference_passes(name):
             "is not that of the whole batch",
         ),
         ("accumulate", lambda ddp, parts: None, "0.weight.grad is None"),
+        ("accumulate", mean_of_means, "0.weight.grad is not that of the whole batch"),
         (
             "error_feedback",
             lambda g, m, k: sparse(g, m, k, feedback=False),

@@ -54,3 +54,5 @@ def test_64_gpus_are_56_times_as_fast():
     assert many.time().data["all_reduce"] > lacking_us / 2
     assert hidden_comm(many.predict()) == 0
     assert round(many.memory().stages[0]["gradients"] / 1e9) == 27
+    tokens_per_s = 512 * 2048 / (step_us(one.predict()) / 1e6)
+    assert round(tokens_per_s * 42e9 / 1e12) == 548

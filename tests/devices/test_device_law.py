@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from labkit import collectives, data_parallel, experts, pipeline, sharding
+from labkit import collectives, data_parallel, experts, mesh_3d, pipeline, sharding
 from labkit.accelerate.update import Update
 from labkit.devices import rung
 from labkit.experiment import Experiment
@@ -21,6 +21,9 @@ from labkit.tensor_parallel.layer import Layer
 from labkit.zero.stages import Offload, Stages
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("built")]
+BY_DEEPSPEED = Attention(
+    way="ulysses", engine="deepspeed", ranks=2, heads=2, sequence=32, pair_ms=1.0
+)
 MEGATRON = Layer(engine="megatron", vocab=50, sequence_parallel=True)
 LAW = (
     pipeline.Step(ranks=2, microbatches=2, forward_ms=5.0),
@@ -49,10 +52,14 @@ LAW = (
     *(Strategy(strategy=each, ranks=2, batch=4) for each in ("data", "sharded", "layers")),
     experts.Layer(ranks=2, experts=4, tokens=16, token_ms=0.1, capacity=1.0),
     *(Attention(way=way, ranks=2, heads=2, sequence=32, pair_ms=1.0) for way in WAYS),
+    *([BY_DEEPSPEED] if BY_DEEPSPEED.refusal("en") is None else []),  # it may not be installed
     Layer(vocab=50),
     Layer(ranks=3, hidden=36, heads=3, ffn=71, sequence=9, sequence_parallel=True),
     Layer(engine="torch", vocab=50, sequence_parallel=True),
     *([MEGATRON] if MEGATRON.refusal("en") is None else []),  # it may not be installed
+    mesh_3d.Step(pp=2, tp=2, sequence=16, microbatches=2),
+    mesh_3d.Step(pp=1, dp_replicate=2, dp_shard=2, tp=1, sequence=16, microbatches=2),
+    mesh_3d.Step(pp=2, dp_shard=2, tp=1, zero=1, engine="deepspeed", sequence=16, microbatches=2),
     *(Update(engine=engine, ranks=2) for engine in ("ddp", "fsdp", "zero2")),
 )
 OF_TIME = re.compile(
@@ -61,7 +68,7 @@ OF_TIME = re.compile(
 )
 """Results that a clock or the system gave: they differ from run to run (what of a message has come
 when the count is read does, too), what only a device can say, and its name."""
-ROUNDING = ("output_difference", "gradient_difference")
+ROUNDING = ("output_difference", "gradient_difference", "loss_difference")
 """How far ranks are from one process: by rounding, and a device's attention rounds otherwise."""
 SEEDS = 16
 """Bytes that attention on a device keeps for each layer and microbatch beside the CPU's: the seed

@@ -8,8 +8,9 @@ import torch
 from apart import apart
 from torch import nn
 
-from labkit.devices import pretend
+from labkit.devices import pretend, rung
 from labkit.devices.rung import Pretend
+from labkit.long_context import Attention
 
 accelerator = torch.accelerator
 MIB = 2**20
@@ -157,3 +158,21 @@ def events_are_times():
 @pytest.mark.parametrize("law", [pinned_memory_knows_it, events_are_times])
 def test_pinning_and_events(law):
     apart(law)
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(
+    "attention",
+    [
+        Attention(pair_ms=1.0, heads=2, sequence=128, head_dim=64, ranks=2),
+        Attention(pair_ms=1.0, heads=2, sequence=128, head_dim=64, ranks=4, balanced=False),
+        Attention(pair_ms=1.0, heads=2, sequence=512, head_dim=16, ranks=2, causal=False),
+    ],
+    ids=["an nth", "an nth of it", "scores are more"],
+)
+def test_a_ring_adds_to_a_devices_memory_what_is_predicted(attention, monkeypatch):
+    monkeypatch.setenv(rung.VARIABLE, "pretend")
+    for result in attention.run():
+        added_bytes = result["pass_allocated_bytes"]
+        assert added_bytes == pytest.approx(attention.pass_bytes(), rel=0.05)

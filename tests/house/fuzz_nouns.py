@@ -19,6 +19,7 @@ from labkit.launching import run
 from labkit.launching.verdicts import outcome
 from labkit.long_context import attention
 from labkit.machine import doctor, topology
+from labkit.mesh_3d import step as mesh_step
 from labkit.pictures import axes, curves, scene, sketch, style
 from labkit.pipeline import schedules, simulation
 from labkit.pipeline import step as pipeline_step
@@ -119,6 +120,8 @@ def experiments() -> dict[type, list]:
         tensor_layer.Layer(
             ranks=3, hidden=10, heads=5, vocab=7, sequence=6, sequence_parallel=True
         ),
+        mesh_step.Step(),
+        mesh_step.Step(pp=1, dp_replicate=2, dp_shard=2, zero=1, forward_ms=1.0, node_size=2),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,

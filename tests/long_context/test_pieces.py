@@ -1,6 +1,7 @@
 """Laws of a cut sequence: every piece lies somewhere, every pair is computed once, all ranks of a
 balanced ring do as much in every round, bytes are those of the tensors."""
 
+import importlib.util
 import itertools
 
 import numpy as np
@@ -80,6 +81,8 @@ def test_bytes_are_those_of_the_tensors():
     assert ring.but(way="ulysses").payload() == {"all_to_all": 8 * ring.tensor_bytes()}
     assert ring.but(ranks=1).payload() == {}
     assert ring.but(ranks=8).kept_bytes() * 2 == ring.kept_bytes()
+    assert ring.but(ranks=8).pass_bytes() * 2 == ring.pass_bytes(), "an nth, where scores are few"
+    assert ring.but(way="ulysses").pass_bytes() is None
     assert sum(ring.predict().num_bytes) == 0, "without a link no message is drawn"
 
 
@@ -89,6 +92,8 @@ def test_bytes_are_those_of_the_tensors():
         ({"way": "spiral"}, "a way is one of ring, ulysses; got 'spiral'"),
         ({"sequence": 100}, "100 tokens are no 8 pieces: take a multiple of 8"),
         ({"way": "ulysses", "heads": 6}, "6 heads are not dealt to 4 ranks"),
+        ({"engine": "deepspeed"}, "a ring is by hand, DeepSpeed has Ulysses"),
+        ({"engine": "torch"}, "an engine is one of by hand, deepspeed"),
         ({"ranks": 0}, "ranks is a whole number"),
         ({"pair_ms": -1.0}, "pair_ms is"),
     ],
@@ -113,6 +118,13 @@ def test_what_real_ranks_do_not_take_is_said(given, words):
     with pytest.raises(ValueError, match=r"\w"):
         attention.run()
     assert attention.refusal("zh") != attention.refusal("en")
+
+
+def test_without_deepspeed_its_ulysses_is_refused_in_words(monkeypatch):
+    by_deepspeed = Attention(way="ulysses", engine="deepspeed")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert by_deepspeed.refusal("en") == "DeepSpeed is not installed here: make env installs it"
+    assert by_deepspeed.but(engine="by hand").refusal("en") is None
 
 
 def test_the_shape_of_a_table_is_rounds_by_ranks():

@@ -4,7 +4,7 @@ import pytest
 
 from labkit import widgets
 from labkit.long_context import Attention, picture
-from labkit.pictures.sketch import Box
+from labkit.pictures.sketch import Box, Words
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8])
@@ -34,6 +34,13 @@ def test_marked_are_the_pairs_of_the_round(balanced, number):
     assert len(marked) - in_legend == computed
     rows = drawn.table[1:]
     assert [float(row[3]) for row in rows] == attention.rounds()[number].tolist()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_legend_says_what_counts_half_where_something_does(causal):
+    drawn = picture.table(Attention(ranks=2, causal=causal), 0)
+    told = [words.text for words in drawn.only(Words)]
+    assert ("a piece with itself counts half" in told) == causal
 
 
 def test_the_sentence_names_the_busiest_and_the_idlest():

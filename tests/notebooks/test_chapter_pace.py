@@ -65,6 +65,7 @@ def test_what_is_counted():
         ("x = 1", False),
         ("print(x)", False),
         ("check.order(order)", False),
+        ("ring_check.order(order)", False),
         ("guess.score(3)", False),
         ('lab.begin("en")', False),
         ("", False),

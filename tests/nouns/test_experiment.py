@@ -129,6 +129,8 @@ def test_a_sweep_may_be_told_for_each_of_what_its_values_count():
     )
     assert each.predicted[2] < each.predicted[0]
     assert each.picture().heading == "Step per microbatch by accumulate"
+    titled = lab.sweep(step, accumulate=[1, 2], title="Time", x="microbatches")
+    assert titled.picture().heading == "Time" and "microbatches" in str(titled.picture())
 
 
 @pytest.mark.real

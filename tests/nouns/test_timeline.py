@@ -14,6 +14,7 @@ from labkit.timeline import (
     exposed_comm_us,
     from_rows,
     hidden_comm,
+    in_flight,
     straggler,
 )
 
@@ -233,3 +234,15 @@ def test_a_slow_rank_of_a_simulated_step_is_the_straggler():
 def test_select_keeps_the_masked_rows_and_the_rest_of_the_facts():
     chosen = MIXED.select(MIXED.rank == 1)
     assert chosen.label.tolist() == ["1B0"] and (chosen.num_ranks, chosen.badge) == (3, MIXED.badge)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_pieces_of_an_action_are_one_activation(pieces):
+    rows = []
+    for label in ("0F0", "0F1", "0B0", "0F2", "0B1", "0B2"):
+        for _ in range(pieces):
+            start = float(len(rows))
+            rows.append((0, "compute", label[1], label, start, start + 1, 0))
+    assert in_flight(from_rows(rows, num_ranks=2, origin="measured")).tolist() == [2, 0]
+    unnamed = [(*row[:3], "", *row[4:]) for row in rows[: 2 * pieces]]
+    assert in_flight(from_rows(unnamed, num_ranks=1, origin="measured")).tolist() == [2 * pieces]

@@ -83,6 +83,13 @@ def test_a_flush_leaves_one_version_and_the_weights_of_one_process():
     )
 
 
+@pytest.mark.real
+def test_a_paced_run_warms_up_and_trains_the_same():
+    paced = found_weights(pipedream_run.launch(2, 4, forward_us=1000.0, num_layers=2))
+    for name, weight in found_weights(pipedream_run.launch(2, 4, num_layers=2)).items():
+        assert torch.equal(paced[name], weight), name
+
+
 @pytest.mark.alone  # reads the clock of a paced run
 def test_pipedream_has_no_bubble_once_full_and_a_flush_has_one():
     timeline = pipedream_run.launch(2, 8, forward_us=20_000.0, num_layers=2).timeline()

@@ -202,7 +202,9 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_no_time():
     assert chinese.heading == "改之前与改之后"
     assert chinese.in_english().heading == "Before and after"
     counts = [planner.card_picture.tokens_told(1e12, code) for code in ("en", "zh")]
-    assert counts == ["1,000 B", "10,000 亿"]
+    assert counts == ["1 T", "1 万亿"]
+    assert planner.card_picture.tokens_told(1.4e12, "zh") == "1.4 万亿"
+    assert planner.card_picture.tokens_told(3e11, "zh") == "3,000 亿"
     assert planner.card_picture.tokens_told(5e8, "zh") == "500,000,000"
 
 

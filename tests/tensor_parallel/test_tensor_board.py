@@ -61,6 +61,8 @@ def _within(box, frame):
 def test_the_picture_fits_and_speaks_both_languages():
     drawn = picture.layer(Layer(ranks=8, heads=8), 3, language="zh")
     assert all(box.x_px + box.width_px <= 900 for box in drawn.only(Box))
+    assert "2 个 rank 上的一层，手工" in Layer().title("zh")
+    assert Layer(engine="megatron").title("zh").endswith("megatron")
     assert "张量" in drawn.title or "rank" in drawn.title
     assert "4 of 8 ranks are drawn" in drawn.in_english().notes[0]
     with pytest.raises(ValueError, match="moment is a whole number"):

@@ -1,0 +1,90 @@
+"""Training with a parameter server: the workers' side, and a launch in which one of them is slow.
+
+    run = server_run.launch(serve, 18, bound=2)
+    run[0]["latest"]
+
+``serve(weights, total, bound)`` is the server itself: it takes gradients, answers with weights, and
+returns how late each gradient was. Chapter 03 writes it.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from labkit.units import check_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from labkit.launching.run import Run
+
+RANKS = 4
+"""the server, rank 0, and three workers"""
+FORWARD_US = 8000
+"""of a worker's step; its backward takes twice that"""
+SLOW = 4
+"""so many times as long a step of the last worker takes"""
+
+
+def launch(serve: Callable, total: int, bound: int) -> "Run":
+    """Three workers train one linear layer of 64 x 64 against ``serve(weights, total, bound)`` on
+    rank 0: 24 ms for a step, four times as long on worker 3.
+
+    ``run[0]`` is a dict: took_ms (until the last gradient had been answered), mean lateness,
+    latest. Each rank warms up before the clock and the recording's first action. On the CPU,
+    because a server receives from whoever comes first, which NCCL can't.
+    """
+    from labkit.launching import launcher
+
+    check_whole(1, 100_000, total=total)
+    check_whole(0, 10**9, bound=bound)
+    return launcher.launch(
+        _serve_or_work, serve, total, bound, ranks=RANKS, devices="cpu", record=True
+    )
+
+
+def stamped(values: "Tensor", version: int) -> "Tensor":
+    """Values and the version of the weights that they belong to, in one message."""
+    import torch
+
+    return torch.cat([values.flatten(), torch.tensor([float(version)])])
+
+
+# --- in the ranks ---
+
+
+def _serve_or_work(serve: Callable, total: int, bound: int) -> dict | None:
+    """One rank: the server or, but for rank 0, a worker."""
+    import torch
+    import torch.distributed as dist
+
+    from labkit.measure import pace
+
+    rank = dist.get_rank()
+    net = torch.nn.Linear(64, 64, bias=False)
+    net(torch.randn(16, 64)).square().mean().backward()
+    forward_us = FORWARD_US * (SLOW if rank == RANKS - 1 else 1)
+    paced = pace.Paced(net, forward_us=forward_us, name=str(rank))
+    dist.barrier()
+    began_s = time.perf_counter()
+    if rank > 0:
+        return _work(net, paced)
+    late = serve(net.weight.detach().flatten(), total, bound)
+    took_ms = 1e3 * (time.perf_counter() - began_s)
+    return {"took_ms": took_ms, "mean lateness": sum(late) / len(late), "latest": max(late)}
+
+
+def _work(net: "nn.Linear", paced: "nn.Module") -> None:
+    """Sends gradients and takes weights until their version says that it is over."""
+    import torch
+    import torch.distributed as dist
+
+    version = 0
+    while version >= 0:
+        net.zero_grad()
+        paced(torch.randn(16, 64)).square().mean().backward()
+        message = stamped(net.weight.grad, version)
+        dist.send(message, 0)
+        dist.recv(message, 0)
+        net.weight.data = message[:-1].view_as(net.weight)
+        version = int(message[-1])

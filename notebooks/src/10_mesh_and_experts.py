@@ -1,0 +1,737 @@
+# ---
+# jupyter:
+#   labkit:
+#     sections: ["8.8.1", "8.8.2", "10.3.3", "19.3.3", "19.8.4"]
+#     needs: ["chapters 07, 08 and 09", "DeepSpeed (installed with labkit)"]
+#     minutes: 75
+# ---
+
+# %% [markdown]
+# # All axes on one mesh, and experts
+#
+# *An hour and a quarter. You need chapters 07, 08 and 09. No GPU is needed.*
+#
+# Our 7 B model now has 64 cards, eight in each of eight machines. We keep eight copies of it and cut each copy's layers in eight slices. One line of code says so: `init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))`. A colleague types `("tp", "dp")`. Nothing fails, and the loss falls as before. But by our planner's reckoning a step now takes about thirty seconds instead of seven, on 64 cards that somebody rents.
+#
+# What does that line decide, and how could two swapped names cost so much?
+
+# %%
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import parallel
+
+import labkit as lab
+from labkit import experts, mesh_3d, model, planner
+from labkit.experts import check as router_check
+from labkit.mesh import Mesh
+from labkit.mesh_3d import check
+
+lab.begin("en", deadline_s=60)
+mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
+
+# %% [markdown]
+# Each box in the upper picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. Which axis crosses from machine to machine? (What stands below the picture comes later.)
+#
+# **When you are done** you can lay ranks out on named axes, train along three of them at once with torch's own tools, decide which axis belongs inside a machine, and share a layer's experts out among ranks.
+
+# %% [markdown] sections="8.8.1, 10.3.3"
+# ## Eight ranks, three numbers each
+#
+# Let's begin with eight ranks and three ways to divide work: two pipeline stages (`pp`), two parts of the batch (`dp`), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
+#
+# We count as one counts minutes and seconds: `tp` runs fastest, then `dp`, then `pp`. So a neighbour along `tp` is one rank away, along `dp` two, along `pp` four. Which rank is the partner of rank 5 along `dp`?
+
+# %%
+partner = lab.guess("rank 5's partner along dp", between=(0, 7))
+
+# %% [markdown]
+# Along an axis we need a [process group](GLOSSARY.md#process-group) for each pair. Every rank finds its partners below by adding up rank numbers with them, three times:
+
+
+# %%
+def meet_partners():
+    rank = dist.get_rank()
+    row = {"rank": rank}
+    for axis, apart in {"pp": 4, "dp": 2, "tp": 1}.items():
+        row[axis] = rank // apart % 2
+        firsts = [each for each in range(8) if each // apart % 2 == 0]
+        for first in firsts:
+            members = [first, first + apart]
+            group = dist.new_group(members)  # everybody calls it, members or not
+            if rank in members:
+                both = torch.tensor(rank)
+                dist.all_reduce(both, group=group)
+                row[f"partner along {axis}"] = both.item() - rank
+    return row
+
+
+# %%
+met = lab.launch(meet_partners, ranks=8)
+lab.table(list(met))
+
+# %%
+partner.score(met[5]["partner along dp"])
+
+# %% [markdown]
+# Look at the comment in the code. `new_group` is a collective of the whole world, so all eight ranks have to call it for all twelve groups, in the same order. If only the members called it, the others would never come, and the job would hang.
+#
+# Here is the same mesh, with four ranks in each machine. Boxes of one colour are a group along `tp`:
+
+# %%
+mesh = Mesh(pp=2, dp_shard=2, tp=2, node_size=4)
+mesh.groups("tp")
+
+# %%
+mesh.groups("pp")
+
+# %% [markdown]
+# See how the pairs of `tp` stay inside a machine, while each pair of `pp` has one rank in either.
+
+# %% [markdown] sections="8.8.1"
+# ## Exercise 1. All groups of an axis
+#
+# Axes need not have two ranks each. Write the function that lists the groups along one axis of any mesh. `sizes` names the axes with their sizes, the one whose neighbours are farthest apart first: `{"pp": 4, "dp_shard": 8, "tp": 2}`. Return a list of lists of ranks.
+
+
+# %%
+def my_groups(sizes, axis):
+    """All groups along an axis: lists of ranks."""
+    ### BEGIN SOLUTION
+    ranks = torch.arange(torch.tensor(list(sizes.values())).prod().item())
+    at = list(sizes).index(axis)
+    return ranks.view(*sizes.values()).movedim(at, -1).reshape(-1, sizes[axis]).tolist()
+    ### END SOLUTION
+
+
+# %%
+check.groups(my_groups)
+
+# %%
+check.hint("groups")
+
+# %% [markdown]
+# ## The same in one line
+#
+# torch has all of that in `init_device_mesh`. It makes the groups of all axes, and `mesh["dp"]` is the part of the mesh along one of them. We ask it twice, with the names in two orders:
+
+
+# %%
+def groups_of(names):
+    kind = torch.get_default_device().type  # cuda, where there are GPUs
+    mesh = init_device_mesh(kind, (2, 2, 2), mesh_dim_names=names)
+    return {axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in names}
+
+
+# %%
+orders = [("pp", "dp", "tp"), ("tp", "dp", "pp")]
+rows = [lab.launch(groups_of, names, ranks=8)[5] for names in orders]
+lab.table(
+    {"order": " ".join(names), **row} for names, row in zip(orders, rows, strict=True)
+)
+
+# %% [markdown]
+# These are the groups of rank 5. With `tp` named last, its partner is the rank beside it. With `tp` named first, its partner is four ranks away, in another machine. Both are correct meshes, and both train to the same loss. So the order of the names is a statement about your cables: **the last axis gets the fastest ones**.
+
+# %% [markdown] sections="10.3.3"
+# ## Two axes: FSDP and tensor parallelism
+#
+# Now we train on a mesh. Two libraries that you know each take a part of it: `parallelize_module` (chapter 09) cuts layers along `tp`, then `fully_shard` (chapter 07) shards what is left of each parameter along `dp`. To keep the plan short, we cut only the MLPs and leave attention whole:
+
+
+# %%
+def cut(stage, mesh):
+    plan = {}
+    for name, layer in stage.named_children():
+        if isinstance(layer, model.Block):
+            plan[f"{name}.up"] = parallel.ColwiseParallel()
+            plan[f"{name}.down"] = parallel.RowwiseParallel()
+    parallel.parallelize_module(stage, mesh["tp"], plan)
+    for layer in stage.children():
+        fully_shard(layer, mesh=mesh["dp"])
+    fully_shard(stage, mesh=mesh["dp"])
+
+
+# %% [markdown]
+# The order matters: first slices, then shards, because FSDP shards the slices. The training loop knows nothing of this. Only, ranks of one `tp` group read the same part of the batch:
+
+
+# %%
+def train(net, tokens, targets):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(4):
+        loss = model.loss(net(tokens), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+# %%
+def on_two_axes(dp, tp):
+    torch.manual_seed(0)
+    kind = torch.get_default_device().type
+    mesh = init_device_mesh(kind, (dp, tp), mesh_dim_names=("dp", "tp"))
+    (net,) = model.split(model.Transformer(4), 1)  # one stage: all layers
+    cut(net, mesh)
+    place = mesh["dp"].get_local_rank()
+    tokens, targets = (each.chunk(dp)[place] for each in model.story_tokens(8, 32))
+    losses = train(net, tokens, targets)
+    dist.all_reduce(losses, group=mesh["dp"].get_group())
+    up = net[1].up.weight
+    return {"losses": losses / dp, "whole": up.shape, "mine": up.to_local().shape}
+
+
+# %%
+def on_one():
+    torch.manual_seed(0)
+    return train(model.Transformer(4), *model.story_tokens(8, 32))
+
+
+# %%
+one = lab.launch(on_one, ranks=1)[0]
+four = lab.launch(on_two_axes, 2, 2, ranks=4)
+lab.difference(four[0]["losses"], one)
+
+# %%
+four[0]["whole"], four[0]["mine"]
+
+# %% [markdown]
+# The four losses are those of one process, up to rounding. And of `up`, a weight of 256 x 64 numbers, each rank keeps 64 x 64 between its steps: half by `tp`, and half of that by `dp`.
+#
+# ### Which axis for the copies?
+#
+# `dp` itself may have two axes. With [HSDP](GLOSSARY.md#hsdp) states are sharded among the ranks of one machine (`dp_shard`), and copied between machines (`dp_replicate`). In code it is one more name: `fully_shard(layer, mesh=mesh["dp_replicate", "dp_shard"])`. So weights, which are gathered all the time, are gathered inside a machine, and only gradients cross. What do four ranks pay for that in memory?
+
+# %%
+mesh_3d.Step(pp=1, tp=1, dp_replicate=2, dp_shard=2).states()
+
+# %% [markdown]
+# A coloured slice is what a rank holds, as theory deals it out. Compare the rows: 0 and 1 share one copy, 2 and 3 the other. So HSDP holds a half where FSDP along all four would hold a quarter.
+
+# %% [markdown] sections="8.8.1, 10.3.3"
+# ## Three axes
+#
+# One axis is missing. Chapter 08 gave each rank a stage of the model. A stage is a module like any other, so `cut` can slice and shard it, and `PipelineStage` gets the group along `pp`. Nothing else changes:
+
+
+# %%
+def on_three_axes():
+    torch.manual_seed(0)
+    device = torch.get_default_device()
+    names = ("pp", "dp", "tp")
+    mesh = init_device_mesh(device.type, (2, 2, 2), mesh_dim_names=names)
+    pp, dp = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    part = model.split(model.Transformer(4), 2)[pp]
+    cut(part, mesh)
+    stage = PipelineStage(part, pp, 2, device, group=mesh["pp"].get_group())
+    schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=model.loss)
+    optimizer = torch.optim.AdamW(part.parameters(), lr=1e-2)
+    tokens, targets = (each.chunk(2)[dp] for each in model.story_tokens(8, 32))
+    means = torch.zeros(4)
+    for step in range(4):
+        losses = []
+        inputs = [tokens] if pp == 0 else []
+        schedule.step(*inputs, target=targets, losses=losses)
+        optimizer.step()
+        optimizer.zero_grad()
+        means[step] = sum(each.item() for each in losses) / 2  # stage 0 has none
+    dist.all_reduce(means, group=mesh["dp"].get_group())
+    held = sum(each.to_local().numel() for each in part.parameters())
+    return {"stage": pp, "losses": means / 2, "held": held}
+
+
+# %% [markdown]
+# Eight ranks share the parameters. So does each hold an eighth of them, or 12.5 %?
+
+# %%
+share = lab.guess("share of all parameters on rank 0 of 2 x 2 x 2", between=(0, 1))
+
+# %%
+eight = lab.launch(on_three_axes, ranks=8)
+lab.difference(eight[7]["losses"], one)
+
+# %%
+num_params = sum(each.numel() for each in model.Transformer(4).parameters())
+share.score(eight[0]["held"] / num_params)
+
+# %% [markdown]
+# The losses of four steps agree with one process again; rank 7 is in the last stage, where losses are computed. But rank 0 holds more than an eighth. The reason is our short plan: what `tp` does not cut, it copies. Attention, the norms and the embedding lie on both ranks of a `tp` group.
+#
+# From here on we let `mesh_3d.Step` do all this. It is the same program with a longer plan, which cuts attention too. Who holds what now?
+
+# %%
+step = mesh_3d.Step(pp=2, dp_shard=2, tp=2, microbatches=2)
+step.states()
+
+# %% [markdown]
+# The two stages are easy to see. Find two ranks of one `tp` group, 0 and 1 say: which slice do both of them hold? It is the embedding. Only what a plan names gets smaller.
+
+# %% [markdown] sections="10.3.3"
+# ## Where the bytes go
+#
+# Three axes have three kinds of messages. Every layer all-reduces its activations along `tp`, twice forward and twice backward. Along `dp` travel weights and gradients, and along `pp` the activations between two stages. Along which axis does rank 0 hand over the most bytes in our small step?
+
+# %%
+counted = step.run()[0]["payload_bytes"]
+counted["pp"].pop("recv")  # what comes in
+lab.bars(counted, unit="bytes", title="What rank 0 hands over in a step")
+
+# %% [markdown]
+# These were counted, on eight real ranks. Look at the colours, too: along `tp` there are only all-reduces, and each of them stands between two products, so that nobody can go on before it ends. Theory has the same numbers, with the calls that they took:
+
+# %%
+step.messages(0)
+
+# %% [markdown] sections="10.3.3"
+# ## Who sits next to whom
+#
+# Bytes are half of the story; the other half is [placement](GLOSSARY.md#placement), or which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there. First `tp` lies inside a machine, as it should:
+
+# %%
+cables = {"node_size": 2, "node_mb_per_s": 60, "nic_mb_per_s": 5}
+size = {"microbatches": 1, "layers": 2, "sequence": 256, "forward_ms": 60}
+near = mesh_3d.Step(pp=1, dp_replicate=2, tp=2, **size, **cables)
+lab.show(near.compare(), title="tp inside a machine")
+
+# %% [markdown]
+# Now the colleague's order, with `dp` inside and `tp` across. The same ranks send the same bytes. How many times as long will the step take?
+
+# %%
+slower = lab.guess(
+    "step with tp across machines / step with tp inside", between=(1, 20)
+)
+
+# %%
+far = near.but(inside="dp_replicate")
+lab.show(far.compare(), title="tp across machines")
+
+# %%
+slower.score(far.predict().end_us.max() / near.predict().end_us.max())
+
+# %% [markdown]
+# Look between the boxes. In the first picture the sums of `tp` are thin, and only the one along `dp` at the end is wide. In the second, the one at the end is thin. But now each of the eight sums of `tp` is wide, and all ranks stand still meanwhile. The message of `dp` comes once a step, and engines even hide it behind the backward (chapter 03).
+
+# %% [markdown]
+# ### Our colleague's step
+#
+# And with 64 real cards? A planner that knows their speeds can say, for both orders of the names:
+
+# %%
+tensor = planner.Plan(model="LLaMA 7B", gpus=64, tp=8, sp=True, zero=1, batch=512)
+swapped = tensor.but(per_node=1)  # every neighbour in another machine
+lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
+
+# %% [markdown]
+# Predicted, for A100. Look at the part named after tensor parallelism: it is all of the difference. (For the second bar each card stands in a machine of its own, as `tp` sees it there; `dp` is a small part in both.)
+#
+# From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom or little may go far, and what everybody waits for in every layer stays near.
+
+# %% [markdown] sections="8.8.1, 8.8.2, 10.3.3"
+# ## The libraries
+#
+# Megatron-DeepSpeed made this division popular. DeepSpeed calls the mesh a *topology*, and its engine does what our last function did by hand: 1F1B, and [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp`. Here are two stages of two ranks each, without slices (`num_mp` counts those, which Megatron's layers provide):
+
+
+# %%
+def by_deepspeed(settings):
+    import deepspeed
+    from deepspeed.pipe import PipelineModule
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+
+    deepspeed.init_distributed()
+    torch.manual_seed(0)
+    topology = PipeModelDataParallelTopology(num_pp=2, num_mp=1, num_dp=2)
+    layers = list(model.Transformer(4).layers)
+    net = PipelineModule(layers, topology=topology, loss_fn=model.loss)
+    engine, *_ = deepspeed.initialize(model=net, config=settings)
+    part = topology.get_coord(dist.get_rank()).data
+    tokens, targets = (each.chunk(2)[part] for each in model.story_tokens(8, 32))
+    pieces = list(zip(tokens.split(2), targets.split(2), strict=True))
+    return torch.stack([engine.train_batch(iter(pieces)) for _ in range(4)])
+
+
+# %%
+settings = {
+    "train_batch_size": 8,
+    "train_micro_batch_size_per_gpu": 2,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+    "zero_optimization": {"stage": 1},
+    "gradient_clipping": 0.0,
+}
+by_engine = lab.launch(by_deepspeed, settings, ranks=4)
+lab.difference(by_engine[0], one)
+
+# %% [markdown]
+# The same four losses. In the settings, three numbers belong together, and DeepSpeed finds the third if you give two:
+#
+# $$\text{batch} = \text{microbatch} \times \text{accumulation} \times \text{dp}$$
+#
+# With a pipeline, the accumulation is the number of microbatches, so it decides about the bubble. Take a batch of 512 on 64 GPUs with `tp` 2 and `pp` 4, in microbatches of 2. How many microbatches does each pipeline see?
+
+# %%
+accumulation = lab.guess("microbatches of a step on each pipeline", between=(1, 512))
+
+
+# %%
+def understood(files):
+    import deepspeed
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    deepspeed.init_distributed()
+    rows = []
+    for found in map(DeepSpeedConfig, files):
+        micro = found.train_micro_batch_size_per_gpu
+        row = {"microbatch": micro, "accumulation": found.gradient_accumulation_steps}
+        rows.append(row | {"bubble_share": 3 / (row["accumulation"] + 3)})
+    return rows
+
+
+# %%
+batch = {"train_batch_size": 512}
+given = [{"train_micro_batch_size_per_gpu": 2}, {"gradient_accumulation_steps": 1}]
+read = lab.launch(understood, [batch | each for each in given], ranks=8)[0]
+accumulation.score(read[0]["accumulation"])
+
+# %%
+lab.table(read)
+
+# %% [markdown]
+# Eight ranks play the eight copies. The second row is what an accumulation of 1 means: one microbatch of 64 sequences, and three of four stages always wait.
+#
+# Such a job is started by one command on one machine. A *hostfile* lists the machines and how many GPUs each has, and the command starts eight processes on every one of them:
+#
+# ```
+# $ cat hostfile
+# node0 slots=8
+# node1 slots=8                      # ... to node7
+# $ deepspeed --hostfile hostfile --num_nodes 8 --num_gpus 8 pretrain_gpt.py \
+#     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 \
+#     --micro-batch-size 2 --global-batch-size 512 --deepspeed_config ds_config.json
+# ```
+#
+# <details><summary>Erratum 8.8.2: a batch of 512 with one accumulation step and microbatches of 2</summary>
+#
+# The textbook's JSON has `"gradient_accumulation_steps": 1`, and its command `--micro-batch-size 2`. With `dp` 8 they contradict each other: 2 x 1 x 8 is 16. The JSON alone makes a microbatch of 64 and a bubble of 75 %; with 2 in it, DeepSpeed refuses. It should be 32 steps: run the two cells above, and `lab.launch(understood, [batch | given[0] | given[1]], ranks=8)` for the refusal.
+#
+# </details>
+#
+# <details><summary>Erratum 8.8.2: --num_gpus 64 --num_nodes 8</summary>
+#
+# `--num_gpus` counts the GPUs of one machine. 64 of them in each of 8 machines are 512; for 64 in all it is `--num_gpus 8`. Run it: `deepspeed --help` says "Max number of GPUs to use on each node".
+#
+# </details>
+#
+# <details><summary>Erratum 8.8.1: 175 B on 64 GPUs take 43.75 GB each</summary>
+#
+# The textbook divides all 16 bytes of a parameter by `tp`, `pp` and `dp`: 16 x 175 / 64. But `dp` divides only what ZeRO shards. Its own settings have stage 1, where `dp` divides Adam's 12 bytes, so it is (4 + 12 / 8) x 175 / 8, or 120 GB. Run it: `planner.Plan(model="GPT-3 175B", gpus=64, tp=2, pp=4, zero=1, recipe="mixed").memory().parts`. Without ZeRO it is 350 GB. 43.75 GB take stage 3, or `tp` 8 with `pp` 8.
+#
+# </details>
+
+# %% [markdown] sections="19.3.3"
+# ## Experts: more parameters, no more computing
+#
+# So far we cut a model because it was too large. Now we make it larger on purpose. In each layer we replace the MLP by eight of them, called [experts](GLOSSARY.md#expert), and every token goes through only one or two. The model has several times the parameters, and a token still costs about as much as before. Who decides where a token goes? A [router](GLOSSARY.md#router), which is a linear layer with one output per expert:
+
+
+# %%
+def expert_layer(num_experts, width=16):
+    router = torch.nn.Linear(width, num_experts)
+    mlps = torch.nn.ModuleList()
+    for _ in range(num_experts):
+        up, down = torch.nn.Linear(width, 64), torch.nn.Linear(64, width)
+        mlps.append(torch.nn.Sequential(up, torch.nn.GELU(), down))
+    return router, mlps
+
+
+# %%
+def through_experts(router, mlps, tokens):
+    weight, chosen = router(tokens).softmax(-1).max(-1)
+    out = torch.zeros_like(tokens)
+    for number, mlp in enumerate(mlps):
+        mine = chosen == number
+        out[mine] = weight[mine, None] * mlp(tokens[mine])
+    return out
+
+
+# %% [markdown]
+# Each token takes its likeliest expert, and what comes out is weighted by the router's probability. That weight is not decoration: it is the only way for gradients to reach the router, because a choice by `max` has none.
+#
+# ## Left alone, one expert wins
+#
+# Let's train eight experts on 256 tokens for 120 steps, on one rank for now. An even share would be an eighth of the tokens for each. How large is the share of the busiest expert at the end, if nobody interferes?
+
+# %%
+busiest = lab.guess("share of the busiest of 8 experts after training", between=(0, 1))
+
+
+# %%
+def train_router(balance, num_experts=8):
+    torch.manual_seed(0)
+    router, mlps = expert_layer(num_experts)
+    tokens = torch.randn(256, 16) + 1
+    targets = torch.tanh(tokens @ torch.randn(16, 16))
+    optimizer = torch.optim.Adam([*router.parameters(), *mlps.parameters()], lr=1e-2)
+    shares, errors = {}, {}
+    for step in range(120):
+        probabilities = router(tokens).softmax(-1)
+        taken = F.one_hot(probabilities.argmax(-1), num_experts).float().mean(0)
+        uneven = num_experts * (taken * probabilities.mean(0)).sum()
+        error = F.mse_loss(through_experts(router, mlps, tokens), targets)
+        (error + balance * uneven).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        shares[step], errors[step] = taken.max().item(), error.item()
+    return {"busiest": shares, "error": errors}
+
+
+# %%
+alone = lab.launch(train_router, 0, ranks=1)[0]
+busiest.score(alone["busiest"][119])
+
+# %% [markdown]
+# Far more than an eighth. An expert that is chosen a little more often learns more, so it becomes better, so it is chosen more often still. Most of the others fill memory and learn nothing.
+#
+# The cure stands in the code already. `uneven` multiplies each expert's share of the tokens by its mean probability and adds up; it is 1 when all are even and 8 when one has everything. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
+
+# %%
+even = lab.launch(train_router, 0.1, ranks=1)[0]
+lab.curves(
+    measured={"alone": alone["busiest"], "with auxiliary loss": even["busiest"]},
+    x="step",
+    y="share of the busiest expert",
+    title="The busiest of eight experts",
+)
+
+# %%
+runs = {"alone": alone, "with auxiliary loss": even}
+lab.table(
+    {"router": name, "last error": run["error"][119]} for name, run in runs.items()
+)
+
+# %% [markdown]
+# With it, the share falls to about an eighth. And the error is smaller as well, because now all eight experts have learned something.
+
+# %% [markdown] sections="19.3.3"
+# ## The tokens travel
+#
+# Where do the experts live? If every rank held all of them, memory would be full at once. So we deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all). Nobody knows beforehand how many tokens will come, so the ranks tell each other first:
+
+
+# %%
+@torch.no_grad()  # the forward only
+def travel():
+    torch.manual_seed(0)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    router, mlps = expert_layer(ranks)  # this rank uses only mlps[rank]
+    everyones = torch.randn(ranks * 64, 16)
+    tokens = everyones.chunk(ranks)[rank]
+    weight, chosen = router(tokens).softmax(-1).max(-1)
+    order = chosen.argsort(stable=True)  # tokens by the rank of their expert
+    leaving = torch.bincount(chosen, minlength=ranks)
+    coming = torch.empty_like(leaving)
+    dist.all_to_all_single(coming, leaving)
+    sizes = coming.tolist(), leaving.tolist()
+    guests, home = tokens.new_empty(sum(sizes[0]), 16), torch.empty_like(tokens)
+    dist.all_to_all_single(guests, tokens[order], *sizes)
+    dist.all_to_all_single(home, mlps[rank](guests), *sizes[::-1])
+    out = torch.empty_like(tokens)
+    out[order] = home
+    out = weight[:, None] * out
+    expected = through_experts(router, mlps, everyones).chunk(ranks)[rank]
+    off = lab.difference(out, expected)
+    return {"rank": rank, "guests": len(guests), "difference": off}
+
+
+# %%
+lab.table(list(lab.launch(travel, ranks=4)))
+
+# %% [markdown]
+# The last column compares with one process that has all experts. Now look at the *guests*: each rank sent off 64 tokens, but they did not get 64 each.
+
+# %% [markdown] sections="19.3.3"
+# ## The busiest rank holds up all
+#
+# What does an uneven load cost? `experts.Layer` is the same on real ranks with two experts each, forward and backward, and paced: a token takes 0.2 ms in an expert. Its router likes some experts better, as a text likes some words better. Which share of their time will the four ranks wait, taken together?
+
+# %%
+idle = lab.guess("idle share of 4 ranks, a skewed router", between=(0, 1))
+
+# %%
+layer = experts.Layer(ranks=4, experts=8, top_k=1)
+layer.compare()
+
+# %% [markdown]
+# Predicted above, measured below.
+
+# %%
+taken = layer.taken()  # tokens that each rank's experts get
+idle.score(1 - taken.mean() / taken.max())
+
+# %% [markdown]
+# Rank 0 has the favourites, so it works while the others wait for it in the all-to-all, forward and backward. On average a rank is busy for `mean / max` of the time.
+#
+# ### A capacity
+#
+# An engine can give each expert a [capacity](GLOSSARY.md#capacity), say 1.25 times an even share of a rank's tokens. Those that come later are **dropped**: they skip the layer. With this router, how many choices is that?
+
+# %%
+layer.but(capacity=1.25).board()
+
+# %% [markdown]
+# Each bar is an expert, its colours are the ranks that its tokens come from, and the line below counts what is dropped. Now set the capacity to "all that come", and back. The tall bars are cut off at 1.25, and the step gets shorter; but so many tokens learned nothing here. Then turn the router's unevenness down instead: bars and waiting shrink together, and nothing is lost. So a good router is worth more than a capacity.
+
+# %% [markdown] sections="19.3.3"
+# ## Exercise 2. A router that keeps its experts busy
+#
+# Pick `top_k` experts for each token. `scores` has a row for each token and a column for each expert. Return the experts of each token, as whole numbers; their weights, which sum to 1 for each token; and a number that is added to the loss.
+#
+# A layer of eight experts, some of them favourites at first, is trained with it on real ranks for 120 steps. In the end the busiest expert may get 1.3 times an even share, and a capacity of 1.25 may drop 2 % of all choices. Tokens dealt out in turn are even and learn little, so the error of the output counts as well. A wrong answer is drawn as the load of each expert.
+
+
+# %%
+def my_router(scores, top_k):
+    """(experts of each token, their weights, what is added to the loss)."""
+    ### BEGIN SOLUTION
+    num_experts = scores.shape[1]
+    probabilities = scores.softmax(-1)
+    weights, chosen = probabilities.topk(top_k, -1)
+    taken = F.one_hot(chosen, num_experts).sum((0, 1)) / chosen.numel()
+    uneven = num_experts * (taken * probabilities.mean(0)).sum()
+    return chosen, weights / weights.sum(-1, keepdim=True), uneven
+    ### END SOLUTION
+
+
+# %%
+router_check.busy_router(my_router)
+
+# %%
+router_check.hint("busy_router")
+
+# %% [markdown] sections="19.3.3"
+# ## An axis that borrows
+#
+# `ep` needs no cards of its own. While a layer's experts compute, the ranks of `dp_shard` lend themselves. Here eight data parallel ranks form two groups of four for the experts; attention, beside them, still sees eight copies.
+
+# %%
+Mesh(dp_shard=8, ep=4, node_size=4).groups("ep")
+
+# %% [markdown]
+# An all-to-all in every layer wants fast cables too, so the groups of `ep` are neighbours here, inside a machine each.
+#
+# The libraries have it as one number: `MoE(..., num_experts=8, ep_size=4)` of `deepspeed.moe.layer`, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan. (We don't run those three here; this is what their documentation says.)
+
+# %% [markdown] sections="8.8.1, 10.3.3"
+# ## When is it worth it?
+#
+# Does our 7 B model want three axes? By the planner's reckoning, no: on 64 cards plain ZeRO 1 is the fastest of all, since nothing is as cheap as not cutting. Ten times the model is another matter. Here is LLaMA-2 70B on the same 64 cards, by four layouts. Which of those that fit is the fastest?
+
+# %%
+large = planner.Plan(model="LLaMA-2 70B", gpus=64, zero=1, batch=512)
+plans = {
+    "ZeRO 3": large.but(zero=3),
+    "tp 8": large.but(tp=8, sp=True),
+    "tp 4, pp 2": large.but(tp=4, pp=2, sp=True),
+    "tp 2, pp 4": large.but(tp=2, pp=4, sp=True),
+}
+fastest = lab.guess("the fastest layout of 70 B that fits", choices=tuple(plans))
+
+# %%
+step_us = {name: plan.time().step_us for name, plan in plans.items() if plan.fits}
+fastest.score(min(step_us, key=step_us.get))
+
+# %%
+lab.table(plan.row() for plan in plans.values())
+
+# %% [markdown]
+# The fastest row doesn't fit, and of the others the one with two moderate cuts wins: `tp` 8 pays for messages in every layer, ZeRO 3 for gathering 70 billion parameters again and again. So cut until the model fits, and no further. (All of this is predicted.)
+#
+# And experts? Mixtral is much like our 7 B model, but with eight larger MLPs in each layer, two of which see each token: 47 billion parameters, and the computing of 13. Before, the best that ZeRO 3 can do on our cards: it gathers all experts for everybody. After: experts stay at home, and tokens travel.
+
+# %%
+mixtral = planner.Plan(model="Mixtral 8x7B", gpus=64, zero=3, mbs=2, batch=512)
+planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
+
+# %% [markdown]
+# The step is much shorter, for some GB more on each card: moving tokens is cheaper than moving eight MLPs.
+
+# %% [markdown] sections="19.8.4"
+# ## Exercise 3. A plan for ten billion
+#
+# A vision model of 10 billion parameters shall be trained on eight GPUs of 40 GB: a transformer that looks at images, and a head that finds objects in them. Which layout? Count first what lies on a card all the time.
+#
+# `ask(tp=2, pp=2, zero=1, mbs=4)` tells you what the planner says of a layout: `step_s`, `memory_gb` and `gpu_gb`; `recompute="full"` may stand there too. It raises ValueError where one can't be. Return the dict of your choice. It has two axes or more and leaves a tenth of the memory free, and its step is at most a tenth longer than that of the planner's fastest such layout. There are three cases, with 16 questions each. Your first layout is then trained at toy size, on eight real ranks.
+
+
+# %%
+def my_plan(ask):
+    """A layout of two axes or more, fast, with a tenth of the memory left."""
+    ### BEGIN SOLUTION
+    fitting = []
+    for tp, pp, zero in [(1, 4, 1), (2, 4, 0), (2, 2, 1), (4, 2, 0), (2, 1, 3)]:
+        for mbs in (4, 2, 1):
+            layout = {"tp": tp, "pp": pp, "zero": zero, "mbs": mbs}
+            try:
+                told = ask(**layout)
+            except ValueError:
+                continue
+            if told["memory_gb"] <= 0.9 * told["gpu_gb"]:
+                fitting.append((told["step_s"], layout))
+    return min(fitting, key=lambda each: each[0])[1]
+    ### END SOLUTION
+
+
+# %%
+check.hybrid_plan(my_plan)
+
+# %%
+check.hint("hybrid_plan")
+
+# %% [markdown] sections="19.8.4"
+# <details><summary>Erratum 19.8.4: 10 B parameters in 16 bit are 10 GB</summary>
+#
+# At 2 bytes each they are 20 GB; 10 GB would be 8 bit. Cut by `tp` 2 and `pp` 2, each card has 5. Run it: `planner.Plan(model=planner.Shape(layers=48, hidden=4096, heads=32), gpu="A100 40 GB", gpus=8, tp=2, pp=2, zero=1).memory().parts["parameters"]`.
+#
+# </details>
+#
+# <details><summary>Erratum 19.8.4: Adam takes 20 GB, and ZeRO 1 makes 5 of them</summary>
+#
+# Adam keeps 12 bytes a parameter (two moments and a copy in fp32), 120 GB in all. `tp` 2 and `pp` 2 leave 30 to a card, and ZeRO 1 with `dp` 2 leaves 15. It is `parts["optimizer"]` of the same line.
+#
+# </details>
+#
+# <details><summary>Erratum 19.8.4: about 20 GB in all, ample room on 40 GB</summary>
+#
+# The gradients are missing: 5 GB, or 10 where they are added up in fp32 (`parts["gradients"]`). 5 + 5 + 15 is 25 GB, or 30, and with the textbook's own 10 GB of activations 35 to 40. That is the limit, and the check above wants a tenth left.
+#
+# </details>
+
+# %% [markdown]
+# ## Summary
+#
+# - A mesh gives each rank a place on every axis, and each axis divides the ranks into groups. Every rank has to make every group.
+# - Order is placement: ranks along the last axis are neighbours. Tensor parallelism goes there, inside a machine.
+# - `parallelize_module`, `fully_shard` and `PipelineStage` each take their part of one `DeviceMesh`. First slices, then shards, then the schedule; the result is that of one process.
+# - Experts add parameters without computing. Left alone, a router picks favourites, and the busiest rank holds up all.
+#
+# **Words:** [axis](GLOSSARY.md#axis), [mesh](GLOSSARY.md#mesh), [placement](GLOSSARY.md#placement), [process group](GLOSSARY.md#process-group), [HSDP](GLOSSARY.md#hsdp), [expert](GLOSSARY.md#expert), [router](GLOSSARY.md#router), [auxiliary loss](GLOSSARY.md#auxiliary-loss), [capacity](GLOSSARY.md#capacity), [expert parallelism](GLOSSARY.md#expert-parallelism), [all-to-all](GLOSSARY.md#all-to-all).
+#
+# **Further reading**
+#
+# - All axes on thousands of GPUs: Narayanan et al. 2021 (Megatron), [arXiv 2104.04473](https://arxiv.org/abs/2104.04473)
+# - One mesh for all of torch's axes: Liang et al. 2024 (torchtitan), [arXiv 2410.06511](https://arxiv.org/abs/2410.06511)
+# - Experts, capacity, auxiliary loss: Lepikhin et al. 2020 (GShard), [arXiv 2006.16668](https://arxiv.org/abs/2006.16668); Fedus et al. 2021 (Switch), [arXiv 2101.03961](https://arxiv.org/abs/2101.03961)
+# - Experts without drops: Gale et al. 2022 (MegaBlocks), [arXiv 2211.15841](https://arxiv.org/abs/2211.15841)
+# - [Getting started with DeviceMesh](https://docs.pytorch.org/tutorials/recipes/distributed_device_mesh.html)
+#
+# **Next:** [communication](11_communication.ipynb), where we hide messages under computing and send fewer bytes.
+#
+# *Sections 8.8.1, 8.8.2, 10.3.3, 19.3.3 and 19.8.4 of the source material.*
+
+# %%
+check.status()
