@@ -150,7 +150,7 @@ lab.curves(measured=ruled, **axes, title=title, log_x=True, joined=True)
 fine = [batch for batch, share in ruled["× k"].items() if share >= 0.9]
 breaks.score(str(max(fine)))
 
-# %% [markdown]
+# %% [markdown] sections="10.4.1"
 # Up to 256 the linear rule is no worse than the square root. Then it falls off a cliff: at a rate of 1.6 the first steps throw the weights so far away that they never come back. The square root is never a disaster here.
 #
 # ### Warm-up and cosine
@@ -472,7 +472,7 @@ first_lamb_step(mine, 0.02)
 large_batch.LAMB(theirs.parameters(), 0.02, decay=0.1).step()
 lab.difference(mine.state_dict(), theirs.state_dict())
 
-# %% [markdown]
+# %% [markdown] sections="10.4.2"
 # ### Which copes best?
 #
 # Which of five optimizers copes best with 20 epochs of batch 1,024, that is with 28 steps?
