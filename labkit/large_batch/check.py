@@ -226,14 +226,14 @@ def _noisy(answer: Callable, shares: Sequence[int]) -> tuple[str, int, int, int]
 
     from labkit.measure import traffic
 
-    draw = torch.Generator(device="cpu").manual_seed(1)
-    true = torch.randn(WIDTH, generator=draw, device="cpu") / WIDTH**0.5
+    torch.manual_seed(1)  # every rank draws alike
+    true = torch.randn(WIDTH) / WIDTH**0.5
     spread = 2.0
     told = []
     calls = sent = 0
-    for _ in range(DRAWS):
-        noise = torch.randn(sum(shares), WIDTH, generator=draw, device="cpu")
-        samples = (true + spread / WIDTH**0.5 * noise).to(torch.get_default_device())
+    for step in range(DRAWS):
+        torch.manual_seed(2 + step)
+        samples = true + spread / WIDTH**0.5 * torch.randn(sum(shares), WIDTH)
         mine = samples.split(list(shares))[dist.get_rank()].mean(dim=0)
         with traffic.count() as counted:
             found = answer(mine, shares[dist.get_rank()])
@@ -254,7 +254,7 @@ def _biased(told: Sequence[Sequence[float]], variance: float, square: float) -> 
     dist.all_gather_object(every, told[-1])
     if any(not math.isclose(a, b, rel_tol=1e-5) for a, b in zip(every[0], told[-1], strict=True)):
         return say("rank 0 says {theirs}, this one {mine}", theirs=every[0], mine=told[-1])
-    means = torch.tensor(told, device="cpu").mean(dim=0).tolist()
+    means = torch.tensor(told).mean(dim=0).tolist()
     for name, mean, right in zip(("variance", "square"), means, (variance, square), strict=True):
         if abs(mean - right) > 0.12 * right:
             return say(

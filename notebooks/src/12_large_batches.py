@@ -99,8 +99,7 @@ def five(batch, rate, factor=lambda share: 1.0):
 
 
 # %%
-small = lab.launch(five, 64, 0.2, ranks=2)[0]
-large = lab.launch(five, 1024, 0.2, ranks=2)[0]
+small, large = lab.launch(lambda: [five(64, 0.2), five(1024, 0.2)], ranks=2)[0]
 
 # %%
 both = {"batch 64": small, "batch 1024": large}
@@ -138,20 +137,21 @@ def by_rule(rule, batches=(128, 256, 512, 1024)):
 
 
 # %%
-rules = {"× 1": "none", "× √k": "square root", "× k": "linear"}
-ruled = {name: lab.launch(by_rule, rule, ranks=2)[0] for name, rule in rules.items()}
+rules = {"× √k": "square root", "× k": "linear"}
+run = lab.launch(lambda: {name: by_rule(rules[name]) for name in rules}, ranks=2)
+ruled = run[0]
 
 # %%
 axes = {"x": "batch (samples)", "y": "accuracy", "unit": "share"}
-title = "Three rules for the rate"
+title = "Two rules for the rate"
 lab.curves(measured=ruled, **axes, title=title, log_x=True, joined=True)
 
 # %%
 fine = [batch for batch, share in ruled["× k"].items() if share >= 0.9]
 breaks.score(str(max(fine)))
 
-# %% [markdown]
-# Up to 256 the linear rule is as good as any. Then it falls off a cliff: at a rate of 1.6 the first steps throw the weights so far away that they never come back. The square root is never a disaster here.
+# %% [markdown] sections="10.4.1"
+# Up to 256 the linear rule is no worse than the square root. Then it falls off a cliff: at a rate of 1.6 the first steps throw the weights so far away that they never come back. The square root is never a disaster here.
 #
 # ### Warm-up and cosine
 #
@@ -192,8 +192,12 @@ def up_and_down(share):
 
 
 # %%
-constant = lab.launch(five, 512, 1.6, ranks=2)[0]
-warmed = lab.launch(five, 512, 1.6, up_and_down, ranks=2)[0]
+def both_ways():
+    return five(512, 1.6), five(512, 1.6, up_and_down)
+
+
+# %%
+constant, warmed = lab.launch(both_ways, ranks=2)[0]
 
 # %%
 both = {"constant": constant, "warm-up and cosine": warmed}
@@ -447,7 +451,7 @@ lab.difference(mine.state_dict(), theirs.state_dict())
 # %% [markdown]
 # ### LAMB
 #
-# **LAMB** (You et al. 2020) does the same to Adam: compute Adam's update, add the weight decay (a pull towards 0) to it, and stretch the sum to the length of the layer. `large_batch.LAMB` is that, in twenty lines; here is the core of its first step.
+# **LAMB** (You et al. 2020) does the same to Adam: compute Adam's update, add the weight decay (a pull towards 0) to it, and stretch the sum to the length of the layer. `large_batch.LAMB` is that, in twenty lines; here is the core of its first step. (The library's differs in how it corrects Adam's first steps.)
 
 
 # %%
@@ -468,7 +472,7 @@ first_lamb_step(mine, 0.02)
 large_batch.LAMB(theirs.parameters(), 0.02, decay=0.1).step()
 lab.difference(mine.state_dict(), theirs.state_dict())
 
-# %% [markdown]
+# %% [markdown] sections="10.4.2"
 # ### Which copes best?
 #
 # Which of five optimizers copes best with 20 epochs of batch 1,024, that is with 28 steps?
