@@ -24,11 +24,8 @@ _WORDS = (
         "best",
         "Batch {}: best at rate {:g}, {:g} steps ({} to {} over five seeds), {:,.0f} samples.",
     ),
-    (
-        "law",
-        "Fitted to the best of all batches: at least {:.0f} steps, critical batch {:.0f}. The "
-        "noise scale, read from the ranks' own gradients, is {:.0f}.",
-    ),
+    ("law", "Fitted to the best of all batches: at least {:.0f} steps, critical batch {:.0f}."),
+    ("noise", "The noise scale, read from the ranks' own gradients, is {:.0f}."),
 )
 
 
@@ -131,11 +128,10 @@ class LargeBatchBoard(Board):
             chosen.highest,
             batch * chosen.median,
         )
-        law = self._words["law"].format(
-            fitted.fewest_steps, fitted.critical_batch, recorded.noise().scale
-        )
+        law = self._words["law"].format(fitted.fewest_steps, fitted.critical_batch)
+        noise = self._words["noise"].format(recorded.noise().scale)
         upper = svg.html(self.by_rate(batch)) + paragraphs(best)
-        return upper + svg.html(self.by_batch(batch)) + paragraphs(law)
+        return upper + svg.html(self.by_batch(batch)) + paragraphs(law, noise)
 
 
 def _dots(name: str, x: list[float] | tuple[int, ...], y: list[float]) -> Series:

@@ -13,6 +13,7 @@ from labkit.data_parallel import step as data_parallel_step
 from labkit.devices import rung
 from labkit.experts import layer as experts_layer
 from labkit.experts import routing
+from labkit.large_batch import recorded as large_recorded
 from labkit.large_batch import rules as large_rules
 from labkit.large_batch import run as large_run
 from labkit.launching import run
@@ -199,6 +200,7 @@ def nouns() -> dict[type, list]:
         network.Link: LINKS,
         buckets.Layer: LAYERS,
         large_rules.Critical: [large_rules.Critical(85.0, 22.0), large_rules.Critical(1.0, 0.0)],
+        large_recorded.Ended: [*large_recorded.optimizers()[:2]],
         large_rules.Noise: [large_rules.Noise(18.0, 1.4), large_rules.Noise(0.0, 0.0)],
         large_run.Training: [large_run.Training(most_steps=5)],
         moments.Unit: UNITS,
