@@ -51,6 +51,7 @@ REASONS = {
         "debugging.broken_run.places",
     ),
     LIVE: (
+        "data_parallel.server_run.stamped",
         "large_batch.digits_run",
         "large_batch.layerwise_run",
         "large_batch.run.train",
