@@ -390,7 +390,7 @@ lab.difference(alone[0], alone[1]), lab.difference(together[0], together[1])
 # - **Hybrid**: both at once, in groups.
 # - **States sharded**: data parallel, but each rank keeps only a part of the states (chapters 06 and 07).
 #
-# LLaMA 7B on 4 ranks, in fp32: which of the four sends the fewest bytes?
+# LLaMA 7B on 4 ranks, in fp32, 16 sequences a step: which of the four sends the fewest bytes?
 
 # %%
 strategies = {
@@ -412,7 +412,7 @@ fewest.score(min(sent, key=sent.get))
 planner.Strategy(strategy="layers").compare()
 
 # %% [markdown]
-# Look at the table under the second picture. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (Most of its 97.7 GB are the activations of 16 sequences.) It pays with idle time, and that is why chapter 08 cuts the batch into many pieces. And what it sends grows with the batch, while data parallel always sends the same. (The last picture is measured: a small model, trained so on four real ranks.)
+# Look at the table under the second picture. Splitting by layers sends far fewer bytes than the others, and each rank holds a quarter of the states, as little as with full sharding. (All of them still exceed 80 GB: most of it are the activations of 16 sequences, which recomputation makes smaller, chapter 05.) It pays with idle time, and that is why chapter 08 cuts the batch into many pieces. And what it sends grows with the batch, while data parallel always sends the same. (The last picture is measured: a small model, trained so on four real ranks.)
 #
 # <details><summary>A fifth way, cutting every layer: does it send less?</summary>
 #
@@ -512,7 +512,7 @@ lab.table(rows)
 #
 # </details>
 #
-# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine, because we want it to be quick, too. Look at how much is missing on the left, and left over on the right. This card will come back in many chapters. (It says 120 GB where the first picture had 116, because it also counts the logits and what a process takes for itself.) Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
+# So our 7 B model does not fit on one card. Two would hold it; we take eight, one machine. Look at how much is missing on the left, and left over on the right. Then look at the days: it fits, but it is slow still, and to be quick it needs more cards. This card will come back in many chapters. (It says 120 GB where the first picture had 116, because it also counts the logits and what a process takes for itself.) Its numbers are predicted, from the constants that its title names; chapter 18 tells how far to trust them:
 
 # %%
 before = planner.Plan(model="LLaMA 7B", gpus=1, recipe="mixed", batch=512)

@@ -133,7 +133,7 @@ returning.score(returned)
 #
 # ### Exercise 1: broadcast in few steps
 #
-# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If the root sends to everyone, the last rank waits for N - 1 messages; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps. In a step each rank sends one message at most, and every rank receives once.
+# Copy the tensor of rank `root` to all ranks with `send` and `recv`. If the root sends to everyone, the last rank waits for N - 1 messages; how can others help? Your budget is $\lceil\log_2 N\rceil$ steps. In a step each rank sends one message at most. In all, every rank but the root receives exactly once.
 #
 # The check tries your answer at sizes that you don't see. Where it falls short, it draws who sends to whom. `check.hint` has a first hint, and a further one after each attempt.
 
@@ -163,7 +163,7 @@ check.hint("tree_broadcast")
 #
 # Let us put the ranks in a circle, so that each sends to its right neighbour and receives from its left one. That is called a [ring](GLOSSARY.md#ring). All of them can send at once. But *what* should they send?
 #
-# The first idea: each rank cuts its buffer into N chunks and sends its own chunk to the right, N - 1 times. What arrives from the left is added to the left neighbour's chunk.
+# The first idea: each rank cuts its buffer into N chunks and sends its own chunk to the right, N - 1 times. What arrives from the left is added to the left neighbour's chunk. (`isend` starts a send and returns at once, and `wait` ends it. With `send`, all could wait for a receiver, and none would get to its `recv`.)
 
 
 # %%
@@ -301,7 +301,7 @@ lab.table(
 scattering.score(counts["reduce_scatter"][1] / 1e6)
 
 # %% [markdown] sections="8.9.1"
-# Compare the last two columns. On the CPU and on pretend devices the library is gloo. Its all-reduce, all-gather and all-to-all send no more than they must. Its broadcast is a tree, and so the root sends the whole buffer twice. And the reduce-scatter sends *twice* its bound. Why? Gloo as torch uses it has no reduce-scatter, so it runs a whole all-reduce and keeps a quarter of the result. When you quote bytes, say which of the two.
+# Compare the last two columns. On the CPU and on pretend devices the library is gloo. Its all-reduce, all-gather and all-to-all send no more than they must. Its broadcast is a tree, and so the root sends the whole buffer twice. And the reduce-scatter sends *twice* its bound. Why? Gloo as torch uses it has no reduce-scatter, so it runs a whole all-reduce and keeps a quarter of the result. When you quote bytes, say whether they are payload or what the wire carried.
 #
 # <details><summary>Erratum 8.9.1: "O(N)", "O(2N)" and "O(N×P)"</summary>
 #
@@ -378,7 +378,7 @@ lab.curves(
 grows.score(latency["ring"].line[64] / latency["ring"].line[2])
 
 # %% [markdown] sections="8.3.2, 19.1.2"
-# A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send: 126 steps on 64 ranks, and 2 on two. A tree has only $2\lceil\log_2 N\rceil$ steps. What is optimal about a ring is therefore its *bandwidth*, and the price is its *latency*. That is why NCCL got trees, in version 2.4, for large clusters.
+# A ring has $2(N-1)$ steps, one after another, and each takes $\alpha$ at least, however little there is to send: 126 steps on 64 ranks, and 2 on two. A tree has only $2\lceil\log_2 N\rceil$ steps. What is optimal about a ring is therefore its *bandwidth*, and the price is its *latency*. That is why NCCL got trees (double ones), in version 2.4, for large clusters.
 #
 # <details><summary>Erratum 8.3.2: the ring has a "low latency", hence it suits "large-scale training"</summary>
 #
@@ -443,7 +443,7 @@ lab.curves(predicted=lines, title="All-reduce on 64 ranks, InfiniBand", **axes)
 collectives.Call(ranks=16, network="islands").links()
 
 # %% [markdown] sections="19.1.1"
-# A collective is as fast as the slowest link that it has to cross, so the library first asks the system what is connected with what: `nvidia-smi topo -m` shows you the same matrix.
+# A collective is as fast as the slowest link that it has to cross, so the library first asks the system what is connected with what: `nvidia-smi topo -m` prints the links inside one machine as a table.
 #
 # Let us feel the difference with paced links: two islands of two ranks, 1 GB/s inside and 0.1 GB/s between, with 1 ms of latency everywhere. **Guess** which way wins with 4 MB. All five are predicted, and two of them we run.
 
@@ -460,7 +460,7 @@ lab.bars(race.readings, unit="us", title=title, badge=race.badge)
 winner.score(min(race.line, key=race.line.get))
 
 # %% [markdown]
-# The hierarchical way should be the fastest. A ring has to cross in every one of its six steps, so it always waits for the slow link. The hierarchical way adds inside the islands first, so only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan.
+# Compare the predicted bars: the hierarchical way takes less than half of the ring's time. (If the measured ones lie far above them, your machine was busy, and you see its processors more than the links.) A ring has to cross in every one of its six steps, so it always waits for the slow link. The hierarchical way adds inside the islands first, so only two of its four steps cross. This is what "topology-aware" buys you: the same call, another plan.
 #
 # <details><summary>Erratum 19.1.1: NVLink "600 GB/s", PCIe "64 GB/s", and two groups of four GPUs</summary>
 #
