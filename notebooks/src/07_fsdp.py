@@ -364,7 +364,7 @@ when.score("before B3" if again < moves.index("B3") else "after B3")
 # In the backward FSDP prefetches without being asked. (In the forward one has to ask: `set_modules_to_forward_prefetch`.) Here is the whole order; `g3` gathers layer 3, and `r3` reduces its gradients:
 
 # %%
-lab.table([("rank 0", " ".join(moves))], heads=["", "order"])
+lab.table([("0", " ".join(moves))], heads=["rank", "order"])
 
 # %% [markdown]
 # (`g4` right after `F4` is waste; `reshard_after_forward=False` for the last layer alone saves it.)
