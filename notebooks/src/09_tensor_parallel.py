@@ -517,10 +517,10 @@ idle = lab.guess("idle share of this ring, 4 ranks", between=(0, 1))
 
 # %%
 uneven = long_context.Attention(ranks=4, balanced=False)
-uneven.board()
+idle.score(timeline.bubble(uneven.predict()))
 
 # %%
-idle.score(timeline.bubble(uneven.predict()))
+uneven.board()
 
 # %% [markdown]
 # Step through the rounds. The last rank has something to do in each of them, the first one only in its own. So the front of a sequence makes little work, and the back makes much. What if each rank has one piece from the front and one from the back?
