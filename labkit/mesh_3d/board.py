@@ -47,7 +47,6 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Models that a control offers: one that runs here, two of GPT-3's (Brown et al. 2020, table
 2.1)."""
-FIELDS = tuple(SIZES["small"])
 MOST_MICROBATCHES = 4
 """for each stage, that the step's picture shows one by one"""
 
@@ -74,6 +73,7 @@ class MeshBoard(Trial):
         "forward_ms": (0.0, 20.0, 50.0),
     }
     view = "view"
+    presets: ClassVar = {"size": SIZES}
     dropdowns = ("zero", "size", "schedule", "recompute", "inside", "gpu", "engine", "forward_ms")
     words = (
         ("view", "lit"),
@@ -176,20 +176,6 @@ class MeshBoard(Trial):
     )
 
     # --- controls ---
-
-    def standing(self, name: str, step: Step) -> Any:
-        """A model's sizes have one control: a key of SIZES, or the sizes themselves."""
-        if name == "size":
-            given = {field: getattr(step, field) for field in FIELDS}
-            known = [key for key, sizes in SIZES.items() if sizes == given]
-            return known[0] if known else tuple(given.values())
-        return super().standing(name, step)
-
-    def changes(self, name: str, value: Any) -> dict[str, Any]:
-        """A size is several fields."""
-        if name != "size":
-            return super().changes(name, value)
-        return SIZES[value] if isinstance(value, str) else dict(zip(FIELDS, value, strict=True))
 
     def written(self, name: str, value: Any) -> str:
         """Sizes, stages of ZeRO and stated times in words; axes by their names."""

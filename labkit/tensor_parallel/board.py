@@ -26,7 +26,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "12288": {"hidden": 12288, "heads": 96, "kv_heads": 0, "sequence": 2048, "precision": "bf16"},
 }
 """Layers that a control offers: two that run here, three as large models have them."""
-FIELDS = tuple(SIZES["small"])
 RANKS = (2, 4, 8)
 
 
@@ -45,6 +44,7 @@ class TensorBoard(Trial):
         "node_size": (8, 4, 2),
     }
     view = "moment"
+    presets: ClassVar = {"size": SIZES}
     dropdowns = ("size", "sequence_parallel", "overlap", "engine", "gpu")
     words = (
         ("moment", "moment"),
@@ -122,22 +122,6 @@ class TensorBoard(Trial):
     )
 
     # --- controls ---
-
-    def standing(self, name: str, step: Layer) -> Any:
-        """A layer's sizes have one control: a key of SIZES, or the sizes themselves."""
-        if name == "size":
-            given = {field: getattr(step, field) for field in FIELDS}
-            known = [key for key, sizes in SIZES.items() if sizes == given]
-            return known[0] if known else tuple(given.values())
-        return super().standing(name, step)
-
-    def changes(self, name: str, value: Any) -> dict[str, Any]:
-        """A size is several fields."""
-        if name != "size":
-            return super().changes(name, value)
-        if isinstance(value, str):
-            return SIZES[value]
-        return dict(zip(FIELDS, value, strict=True))
 
     def written(self, name: str, value: Any) -> str:
         """Moments by their number, sizes in words."""

@@ -48,6 +48,8 @@ class Trial(Board):
     """control -> the values it offers; a value that the first experiment brings along is added"""
     view: ClassVar[str] = ""
     """the control that is no field of the experiment"""
+    presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {}
+    """a control that stands for several fields -> what each of its words says of all of them"""
     words: ClassVar[tuple[tuple[str, str, str], ...]] = ()
     """(key, English, Chinese); a control is named by its own key"""
     dropdowns: ClassVar[tuple[str, ...]] = ()
@@ -119,12 +121,25 @@ class Trial(Board):
         return self._words.get(value, str(value)) if isinstance(value, str) else str(value)
 
     def standing(self, name: str, step: Any) -> Any:
-        """The value that a control has for an experiment; the view begins at its first."""
-        return self.options[name][0] if name == self.view else getattr(step, name)
+        """The value that a control has for an experiment; the view begins at its first. Where the
+        fields of a preset have none of its words, they are the value themselves."""
+        if name == self.view:
+            return self.options[name][0]
+        if name not in self.presets:
+            return getattr(step, name)
+        meanings = self.presets[name]
+        given = {field: getattr(step, field) for field in _fields(meanings)}
+        known = [word for word, fields in meanings.items() if fields == given]
+        return known[0] if known else tuple(given.values())
 
     def changes(self, name: str, value: Any) -> dict[str, Any]:
         """The fields of the experiment that a control's value means."""
-        return {name: value}
+        if name not in self.presets:
+            return {name: value}
+        meanings = self.presets[name]
+        if isinstance(value, str):
+            return meanings[value]
+        return dict(zip(_fields(meanings), value, strict=True))
 
     def num_pages(self, step: Any) -> int | None:
         """How many pages the view has; None: one for each option."""
@@ -264,6 +279,11 @@ class Trial(Board):
     def _tell(self, error: BaseException) -> None:
         self.error = error
         self.live.children = [w.HTML(f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>")]
+
+
+def _fields(meanings: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    """The fields that each word of a preset sets."""
+    return tuple(next(iter(meanings.values())))
 
 
 def _with(values: Sequence, given: Any) -> tuple:
