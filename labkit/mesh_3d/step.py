@@ -8,7 +8,7 @@ axes, what theory says of it, and the same on real ranks.
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit import words
 from labkit.experiment import Comparison, Experiment
@@ -24,6 +24,7 @@ from labkit.units import check_real, check_whole, check_word
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
+    from labkit.pictures.drawing import Picture
 
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")
 """The axes of a step, those of ``Mesh``, the farthest apart first."""
@@ -155,6 +156,8 @@ class Step(Experiment):
             positions=self.sequence,
         )
 
+    counts_messages: ClassVar[bool] = True
+
     # --- where its ranks lie ---
 
     def distance(self, axis: str) -> int:
@@ -260,6 +263,13 @@ class Step(Experiment):
                 f"is of an {self.gpu} and the other of this machine: give forward_ms, e.g. 20"
             )
         return super().compare()
+
+    def drawn(
+        self, predicted: Timeline, measured: Timeline | None = None, *told: Any, **more: Any
+    ) -> "Picture":
+        """Its pictures; all-reduces have a colour for each axis."""
+        found = None if measured is None else times.by_axis(measured)
+        return super().drawn(times.by_axis(predicted), found, *told, **more)
 
     def start(self) -> "Job":
         """Trains on real ranks, beside one process, in the background."""
