@@ -34,7 +34,7 @@ lab.begin("en", deadline_s=60)
 mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
 
 # %% [markdown]
-# Each box in the upper picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. Which axis crosses from machine to machine? (What stands below the picture comes later.)
+# Each box in the upper picture is a card. Move the slider *lit* on to `tp`, `dp_shard` and `pp`: cards of one colour talk to each other along that axis. Which axis crosses from machine to machine?
 #
 # **When you are done** you can lay ranks out on named axes, train along three of them at once with torch's own tools, decide which axis belongs inside a machine, and share a layer's experts out among ranks.
 
@@ -43,7 +43,7 @@ mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
 #
 # Let's begin with eight ranks and three ways to divide work: two pipeline stages (`pp`), two parts of the batch (`dp`; the boards say `dp_shard`, because FSDP shards the weights along it), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
 #
-# We count as one counts minutes and seconds: `tp` runs fastest, then `dp`, then `pp`. So a neighbour along `tp` is one rank away, along `dp` two, along `pp` four. Which rank is the partner of rank 5 along `dp`?
+# We count as one counts minutes and seconds: `tp` runs fastest. So a neighbour along `tp` is one rank away, along `dp` two, along `pp` four. Which rank is the partner of rank 5 along `dp`?
 
 # %%
 partner = lab.guess("rank 5's partner along dp", between=(0, 7))
@@ -77,7 +77,7 @@ lab.table(list(met))
 partner.score(met[5]["partner along dp"])
 
 # %% [markdown]
-# Look at the comment in the code. `new_group` is a collective of the whole world, so all eight ranks have to call it for all twelve groups, in the same order. If only the members called it, the others would never come, and the job would hang.
+# `new_group` is a collective of the whole world, so all eight ranks have to call it for all twelve groups, in the same order; or the job hangs.
 #
 # Here is the same mesh, with four ranks in each machine. Boxes of one colour are a group along `tp`:
 
@@ -85,7 +85,7 @@ partner.score(met[5]["partner along dp"])
 Mesh(pp=2, dp_shard=2, tp=2, node_size=4).groups("tp")
 
 # %% [markdown]
-# The pairs of `tp` stay inside a machine. Along `pp` it is the other way: 0 and 4 are a pair, 1 and 5 the next, and each pair has one rank in each machine.
+# The pairs of `tp` stay inside a machine. Along `pp` each pair has one rank in each: 0 and 4, 1 and 5.
 
 # %% [markdown] sections="8.8.1"
 # ## Exercise 1. All groups of an axis
@@ -130,7 +130,7 @@ lab.table(
 )
 
 # %% [markdown]
-# These are the groups of rank 5. With `tp` named last, its partner is the rank beside it. With `tp` named first, its partner is four ranks away, in another machine. Both are correct meshes, and both train to the same loss. So the order of the names is a statement about your cables: **the last axis gets the fastest ones**.
+# These are the groups of rank 5. With `tp` named last, its partner is the rank beside it; with `tp` named first, it is in another machine. Both are correct meshes, and both train to the same loss. So the order of the names is a statement about your cables: **the last axis gets the fastest ones**.
 
 # %% [markdown] sections="10.3.3"
 # ## Two axes: FSDP and tensor parallelism
@@ -200,12 +200,12 @@ four[0]["whole"], four[0]["mine"]
 # %% [markdown]
 # The four losses are those of one process, up to rounding. And of `up`, a weight of 256 x 64 numbers, each rank keeps 64 x 64 between its steps: half by `tp`, and half of that by `dp`.
 #
-# `dp` itself may be two axes. With [HSDP](GLOSSARY.md#hsdp) states are sharded among the ranks of one machine (`dp_shard`), and copied between machines (`dp_replicate`). In code it is one more name: `fully_shard(layer, mesh=mesh["dp_replicate", "dp_shard"])`. So weights are gathered inside a machine, and only gradients cross. The price is memory: on two axes of two, a rank holds a half where FSDP along all four ranks would hold a quarter.
+# `dp` itself may be two axes. With [HSDP](GLOSSARY.md#hsdp), `fully_shard(layer, mesh=mesh["dp_replicate", "dp_shard"])`, states are sharded inside a machine and copied between machines, so only gradients cross. The price is memory: with two machines of two ranks, each rank holds a half instead of a quarter.
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Three axes
 #
-# One axis is missing. Chapter 08 gave each rank a stage of the model. A stage is a module like any other, so `cut` can slice and shard it, and `PipelineStage` gets the group along `pp`. Only the loop changes: as in chapter 08, the schedule now does forward and backward.
+# One axis is missing. Chapter 08 gave each rank a stage of the model. A stage is a module like any other, so `cut` can slice and shard it. Only the loop changes: as in chapter 08, the schedule does forward and backward.
 
 
 # %%
@@ -249,7 +249,7 @@ num_params = sum(each.numel() for each in model.Transformer(4).parameters())
 share.score(eight[0]["held"] / num_params)
 
 # %% [markdown]
-# The losses of four steps agree with one process again; rank 7 is in the last stage, where losses are computed. But rank 0 holds more than an eighth. The reason is our short plan: what `tp` does not cut, it copies. Attention, the norms and the embedding lie on both ranks of a `tp` group.
+# The losses agree with one process again. But rank 0 holds more than an eighth. The reason is our short plan: what `tp` does not cut, it copies.
 #
 # From here on we let `mesh_3d.Step` do all this. It is the same program on a smaller model, with a longer plan, which cuts attention too. Who holds what now?
 
@@ -258,7 +258,7 @@ step = mesh_3d.Step(pp=2, dp_shard=2, tp=2, microbatches=2)
 lab.show(mesh_3d.parts(step))
 
 # %% [markdown]
-# In each row the six boxes are the whole model, and what is coloured lies on this rank (its share stands at the right). `pp` decides which layers, `dp` which half from left to right, `tp` which half from top to bottom. Compare ranks 0 and 1, one `tp` group: which part do both of them hold? It is the embedding, and the sliver of norms and biases at the end of a block. Only what a plan names gets smaller.
+# In each row the six boxes are the whole model, and what is coloured lies on this rank. `pp` decides which layers, `dp` left or right, `tp` top or bottom. Which part do both ranks 0 and 1 hold, one `tp` group? It is the embedding, and a sliver of norms and biases in each block. Only what a plan names gets smaller.
 
 # %% [markdown] sections="10.3.3"
 # ## Where the bytes go
@@ -271,7 +271,7 @@ counted["pp"].pop("recv")  # what comes in
 lab.bars(counted, unit="bytes", title="What rank 0 hands over in a step")
 
 # %% [markdown]
-# These were counted, on eight real ranks. (A gather is handed one's own shard, a reduce-scatter the whole gradient of the slice: twice as much at `dp` 2.) Look at the colours, too: along `tp` there are only all-reduces, and each of them stands between two products, so that nobody can go on before it ends. What grows with what? Along `tp` and `pp` the bytes grow with the tokens, along `dp` with the parameters.
+# These were counted, on eight real ranks. (A gather is handed one's own shard, a reduce-scatter the whole gradient of the slice: twice as much at `dp` 2.) Each all-reduce along `tp` stands between two products, so nobody can go on before it ends. Along `tp` and `pp` the bytes grow with the tokens, along `dp` with the parameters.
 
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
@@ -300,7 +300,7 @@ slower.score(far.predict().end_us.max() / near.predict().end_us.max())
 # %% [markdown]
 # Look at the all-reduces, above all in the predicted rows. In the first picture the eight along `tp` are narrow, and only the one along `dp`, at the very end, is wide. In the second the eight along `tp` are wide, and all ranks stand still meanwhile; the one along `dp` is a sliver at the end. That message comes once a step, and engines even hide it behind the backward (chapter 03).
 #
-# Measured, the ratio is smaller as a rule: divide the two spans. Processes that start late, a slow optimizer, and a laptop that does not keep the pace (*overran*) add about as much to a short step as to a long one. In the measured rows, the last message also holds the wait for a late partner.
+# Measured, the ratio is smaller as a rule: divide the two spans. Processes that start late, the optimizer, and a laptop that does not keep the pace (*overran*) add about as much to a short step as to a long one.
 
 # %% [markdown]
 # ### Our colleague's step
@@ -313,14 +313,14 @@ swapped = tensor.but(per_node=1)  # every neighbour in another machine
 lab.show(planner.time_bars({"dp, tp": tensor, "tp, dp": swapped}))
 
 # %% [markdown]
-# (`sp=True` is the sequence parallelism of chapter 09. MFU is the share of the card's peak; *constants of* names the published runs that the planner was fitted to.) Predicted, for A100. Look at the part named after tensor parallelism: it is all of the difference. (For the second bar each card stands in a machine of its own, as `tp` sees it there; `dp` is a small part in both.)
+# Predicted, for A100, by constants fitted to published runs. (`sp=True` is the sequence parallelism of chapter 09, and MFU the share of the card's peak. For the second bar each card stands in a machine of its own, as `tp` sees it there.) Tensor parallelism is all of the difference.
 #
-# From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom or little may go far, and what everybody waits for in every layer stays near.
+# From this follows the usual order, farthest apart first: `pp`, `dp_replicate`, `dp_shard`, `cp` (the context parallelism of chapter 09), `tp`. What sends seldom may go far; what everybody waits for in every layer stays near.
 
 # %% [markdown] sections="8.8.1, 8.8.2, 10.3.3"
 # ## The libraries
 #
-# Megatron-DeepSpeed made this division popular. DeepSpeed calls the mesh a *topology*. Its engine does what `on_three_axes` did, with [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp` where we had FSDP: weights and gradients stay whole within a stage, and only Adam's state is shared out. Here are two stages of two ranks each, without slices (`num_mp` would count those; Megatron's layers provide them):
+# DeepSpeed calls the mesh a *topology*. Its engine does what `on_three_axes` did, with [ZeRO](GLOSSARY.md#zero-stage) 1 along `dp` where we had FSDP: weights and gradients stay whole within a stage, and only Adam's state is shared out. Here are two stages of two ranks each, without slices (`num_mp`; Megatron's layers provide them):
 
 
 # %%
@@ -395,7 +395,7 @@ lab.difference(by_engine[0], one)
 # %% [markdown] sections="19.3.3"
 # ## Experts: more parameters, no more computing
 #
-# So far we cut a model because it was too large. Now we make it larger on purpose. In each layer we replace the MLP by eight of them, called [experts](GLOSSARY.md#expert), and every token goes through only one or two. The model has several times the parameters, and a token still costs about as much as before. Who decides where a token goes? A [router](GLOSSARY.md#router), which is a linear layer with one output per expert:
+# So far we cut a model because it was too large. Now we make it larger on purpose: in each layer we replace the MLP by eight, called [experts](GLOSSARY.md#expert), and every token goes through one or two. The model has several times the parameters, and a token costs about as much as before. Who decides where a token goes? A [router](GLOSSARY.md#router), which is a linear layer with one output per expert:
 
 
 # %%
@@ -454,7 +454,7 @@ alone = lab.launch(train_router, 0, ranks=1)[0]
 busiest.score(alone["busiest"][119])
 
 # %% [markdown]
-# Far more than an eighth. An expert that is chosen a little more often learns more, so it becomes better, so it is chosen more often still. The other seven share what is left.
+# Far more than an eighth. An expert that is chosen a little more often learns more, so it is chosen more often still.
 #
 # The cure stands in the code already. `uneven` is 1 when all experts get as much, and 8 when one gets everything; and it has a gradient, because it weighs each expert's probability with the tokens that it got. Added to the loss with a small weight, it is called the [auxiliary loss](GLOSSARY.md#auxiliary-loss):
 
@@ -471,12 +471,12 @@ lab.curves(
 even["error"] / alone["error"]
 
 # %% [markdown]
-# With it, the share falls to about an eighth. And the error at the end is smaller as well (the ratio of the two stands above), most likely because all eight experts now have tokens to learn from.
+# With it, the share falls to about an eighth. And the error at the end is smaller too (their ratio stands above), most likely because all eight experts now have tokens to learn from.
 
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
 #
-# Where do the experts live? If every rank held all of them, memory would be full at once. So we deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all). Nobody knows beforehand how many tokens will come, so the ranks tell each other first:
+# Where do the experts live? We deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all). Nobody knows beforehand how many tokens will come, so the ranks tell each other first:
 
 
 # %%
@@ -508,7 +508,7 @@ def travel():
 lab.table(list(lab.launch(travel, ranks=4)))
 
 # %% [markdown]
-# The last column compares with one process that has all experts. Now look at the *guests*: each rank sent off 64 tokens, but they did not get 64 each.
+# The last column compares with one process. Now look at the *guests*: each rank sent off 64 tokens, but they did not get 64 each.
 
 # %% [markdown] sections="19.3.3"
 # ## The busiest rank holds up all
@@ -523,14 +523,14 @@ layer = experts.Layer(ranks=4, experts=8, top_k=1)
 layer.compare()
 
 # %% [markdown]
-# Predicted above, measured below; a box says how many tokens a rank's experts get. In the upper picture, find the long boxes of rank 0: nobody goes on before each of them ends. The lower one may begin raggedly, because real processes do not start at one moment.
+# Predicted above, measured below; a box says how many tokens a rank's experts get. In the upper picture, find the long boxes of rank 0: nobody goes on before each of them ends.
 
 # %%
 taken = layer.taken()  # tokens that each rank's experts get
 idle.score(1 - taken.mean() / taken.max())
 
 # %% [markdown]
-# Rank 0 has the favourites, so it works while the others wait in the all-to-all. On average a rank is busy for `mean / max` of the time. That is the score above; measured, waiting for late processes comes on top.
+# Rank 0 has the favourites, so it works while the others wait in the all-to-all: on average a rank is busy for `mean / max` of the time.
 #
 # ### A capacity
 #
@@ -540,7 +540,7 @@ idle.score(1 - taken.mean() / taken.max())
 layer.but(capacity=1.25).board()
 
 # %% [markdown]
-# Each bar is an expert, its colours are the ranks that its tokens come from, and the line below counts what is dropped. Now set the capacity to "all that come", and back. The tall bars are cut off at 1.25, and the step gets shorter; but in this layer nobody worked for those tokens: two choices in five are dropped. Then turn the router's unevenness down instead: bars and waiting shrink together, and nothing is lost. So a good router is worth more than a capacity.
+# Each bar is an expert, its colours are the ranks that its tokens come from. Set the capacity to "all that come", and back. The tall bars are cut off at 1.25, and the step gets shorter; but in this layer nobody worked for those tokens: two choices in five are dropped. Turn the router's unevenness down instead, and nothing is lost: a good router is worth more than a capacity.
 
 # %% [markdown] sections="19.3.3"
 # ## Exercise 2. A router that keeps its experts busy
@@ -574,7 +574,7 @@ router_check.hint("busy_router")
 #
 # `ep` needs no cards of its own. While a layer's experts compute, the ranks of `dp_shard` lend themselves: eight data parallel ranks may form two groups of four for the experts, while attention, beside them, still runs data parallel on all eight. An all-to-all in every layer wants fast cables too, so the groups of `ep` are neighbours, inside a machine each.
 #
-# The libraries have it as one number: `MoE(..., num_experts=8, ep_size=4)` of `deepspeed.moe.layer`, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan. (We don't run those three here; this is what their documentation says.)
+# By their documentation the libraries have it as one number: `MoE(..., ep_size=4)` in DeepSpeed, `--expert-model-parallel-size 4` in Megatron, the mesh axis `ep` in torchtitan.
 
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## When is it worth it?
@@ -585,7 +585,7 @@ router_check.hint("busy_router")
 lab.table(plan.row() for plan in (tensor, tensor.but(tp=1, sp=False)))
 
 # %% [markdown]
-# No: nothing is as cheap as not cutting. So the layout of the first screen was not a good one for 7 B, in either order; it was there to show the price. Ten times the model is another matter. Here is LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Which of those that fit is the fastest?
+# No: nothing is as cheap as not cutting, so the layout of the first screen was not a good one for 7 B, in either order. Ten times the model is another matter: LLaMA-2 70B on the same 64 cards, cut in eight in three ways. Which of those that fit is the fastest?
 
 # %%
 large = planner.Plan(model="LLaMA-2 70B", gpus=64, zero=1, batch=512)
@@ -604,7 +604,7 @@ fastest.score(min(step_us, key=step_us.get))
 lab.table(plan.row() for plan in (*plans.values(), large.but(zero=3)))
 
 # %% [markdown]
-# The less `tp`, the faster, because `tp` pays for messages in every layer; but also the more memory, so the fastest row doesn't fit. So take as much `tp` as memory demands, and leave the rest to `pp`. ZeRO 3 fits without such a cut, but gathers 70 billion parameters again and again. (All of this is predicted. Take the last row with care: its constants were fitted to FSDP runs, those of the others to Megatron's, and a tenth between two engines is less than the planner can tell.)
+# The less `tp`, the faster, because `tp` pays for messages in every layer; but also the more memory, so the fastest row doesn't fit. So take as much `tp` as memory demands, and leave the rest to `pp`. ZeRO 3 fits without such a cut, but gathers 70 billion parameters again and again. (Take its time with care: its constants were fitted to FSDP runs, those of the other rows to Megatron's, and a tenth between two engines is less than the planner can tell.)
 #
 # And experts? Mixtral is much like our 7 B model, but with eight larger MLPs in each layer, two of which see each token: 47 billion parameters, and the computing of 13. Before, the best that ZeRO 3 can do on our cards: it gathers all experts for everybody. After: experts stay at home, and tokens travel.
 
