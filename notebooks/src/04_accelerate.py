@@ -26,7 +26,7 @@ from labkit.measure import traffic
 accelerated.Update(engine="ddp", accumulation=2).board()
 
 # %% [markdown]
-# A batch that does not fit is cut into several: we add up their gradients, and update once. That is [gradient accumulation](GLOSSARY.md#gradient-accumulation), and here an update takes two batches. Each row is a line of the usual training loop, each column a batch, and `sync_gradients` is True in the last batch of an update. The picture predicts which [collectives](GLOSSARY.md#collective) a line calls (*all_reduce 2* are two calls, one for each bucket of gradients), and which line changes the weights: its box has a thick edge.
+# An update takes two batches here, whose gradients are added up: [gradient accumulation](GLOSSARY.md#gradient-accumulation). Each row is a line of the usual training loop, each column a batch, and `sync_gradients` is True in the last batch of an update. The picture predicts which [collectives](GLOSSARY.md#collective) a line calls (*all_reduce 2* are two calls, one for each bucket of gradients), and which line changes the weights: its box has a thick edge.
 #
 # The *engine* is what does the work under Accelerate. DDP you know: each rank has the whole model. FSDP (chapter 07) lets each rank keep a part of every weight, and gathers them when they are needed. DeepSpeed (chapter 06) cuts the optimizer's state and the gradients (`zero2`), or the weights as well (`zero3`).
 #
@@ -110,12 +110,12 @@ updates.score(runs[8]["updates"])
 # %% [markdown] sections="8.2.1"
 # ## A script and a command
 #
-# In real life this is a script, and a command starts it. So here is one, complete. What is new in it?
+# In real life this is a script, and a command starts it. What is new in it?
 #
 # - `with accelerator.accumulate(net)` counts the batches. In all but the last of an update it keeps DDP from sending, and makes `step` and `zero_grad` do nothing.
 # - `accelerator.sync_gradients` is True in that last batch.
 # - `clip_grad_norm_` shortens the whole gradient to a length of 0.5, if it is longer.
-# - `end_training` closes what Accelerate has opened. (Your own script needs no `if` there; ours lets the notebook look at the weights first.)
+# - `end_training` closes what Accelerate has opened. (Your own needs no `if` there.)
 
 # %%
 TRAIN = """
@@ -187,7 +187,7 @@ deepspeed = {**fp32, "distributed_type": "DEEPSPEED", "deepspeed_config": zero}
 #
 # </details>
 #
-# What does the command do with such a file? It turns it into environment variables, starts the script under torch's own launcher, and that is all. The script never sees the file. We ask the launcher's code for the variables; in the second column a flag of the command overrides the file's bf16:
+# What does the command do with such a file? It turns it into environment variables, and starts the script under torch's own launcher. We ask the launcher's code for the variables; in the second column a flag of the command overrides the file's bf16:
 
 # %%
 env = {
@@ -203,7 +203,7 @@ lab.table(
 )
 
 # %% [markdown]
-# `MULTI_GPU` leaves no trace: how many processes there are comes from torch's launcher. (FSDP and DeepSpeed have more variables of their own.) Now the real command, on two ranks. Before a long run, let it start a few lines that print what Accelerate has found:
+# `MULTI_GPU` leaves no trace: how many processes there are comes from torch's launcher. Now the real command, on two ranks. Before a long run, let it start a few lines that print what Accelerate has found:
 
 # %%
 STATE = """
@@ -249,7 +249,7 @@ lab.table(rows, heads=("start", "type", "model", "updates", "apart"))
 same.score(sum(row["apart"] < 1e-3 for row in rows[1:]))
 
 # %% [markdown]
-# The same file each time, not one letter changed. Four ranks, accumulation, [FSDP](GLOSSARY.md#fsdp) and DeepSpeed train the model that one process trains. (`MULTI_CPU` is DDP; with real GPUs it says `MULTI_GPU`. DeepSpeed clips as the others do only because its file says the same 0.5; we shall see that.) Only bf16 is further off, since it computes with 8 significant bits. That is rounding, not another model; the next table shows what another model looks like.
+# The same file each time. Four ranks, accumulation, [FSDP](GLOSSARY.md#fsdp) and DeepSpeed train the model that one process trains. (`MULTI_CPU` is DDP; with real GPUs it says `MULTI_GPU`. DeepSpeed clips as the others do only because its file says the same 0.5; we shall see that.) Only bf16 is further off, since it computes with 8 significant bits. That is rounding, not another model.
 
 # %% [markdown] sections="8.2.2"
 # ### What the promise does not cover
@@ -277,7 +277,7 @@ rows = accelerated.beside(traps, one)
 lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
 
 # %% [markdown]
-# All of them ran to their end. In the first row an update takes 32 passages, so there are a quarter of the updates. In the second one process trains with batches of 4, which makes 16 updates, and the other cards are idle. In the third each rank believes that it is alone, so we pay twice and train the same model twice. In the fourth the weights are right, but the type is plain DDP: the FSDP part of the file was ignored, so every rank holds the whole model, and the memory that you wanted to save is not saved.
+# All of them ran to their end. In the first row an update takes 32 passages, so there are a quarter of the updates. In the second one process trains with batches of 4, and the other cards are idle. In the third each rank believes that it is alone, so we train the same model twice. In the fourth the weights are right, but the type is plain DDP: the FSDP part of the file was ignored, and no memory is saved.
 #
 # Three of the four show in the first two lines of `accelerator.state`, so print it at the start of a script, as `state.py` does. For the first, print `len(loader)` after `prepare`, and divide it by `accelerator.gradient_accumulation_steps`: these are the updates of an epoch.
 
@@ -290,7 +290,7 @@ lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
 # %% [markdown] sections="8.2.2"
 # ## What prepare changed
 #
-# `accelerator.prepare` returns other objects than you gave it. So what are they? Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"`. (The board has a larger model than ours, and 12 batches. *weights*: how many numbers this rank holds, *inside* is what a block computes in.)
+# `accelerator.prepare` returns other objects than you gave it. Here are model and loader before, and after it under three engines, on rank 0 of two with `mixed_precision="bf16"`. (The board has a larger model than ours, and 12 batches. *weights*: how many numbers this rank holds, *inside* is what a block computes in.)
 
 # %%
 found = {}
@@ -373,7 +373,7 @@ lab.table({"rank": rank, "batches": batches} for rank, batches in enumerate(deal
 samples.score(sum(len(batch) for batches in dealt for batch in batches))
 
 # %% [markdown]
-# Batches are dealt out in turn, one to each rank, and the gap at the end is filled with the first samples, so that all ranks take equally many steps. (`even_batches=False` leaves the gaps. Then training needs `accelerator.join_uneven_inputs`, or a rank waits for another that has finished.)
+# Batches are dealt out in turn, one to each rank, and the gap at the end is filled with the first samples, so that all ranks take equally many steps. (`even_batches=False` leaves the gaps; training then needs `accelerator.join_uneven_inputs`.)
 #
 # With the option `split_batches=True` the batch size is that of all ranks together, so the number of updates does not depend on the ranks any more. Does that cure the failure that this chapter opened with? Our script again, with a batch size of 8 on four ranks:
 
@@ -428,7 +428,7 @@ lab.table(
 )
 
 # %% [markdown]
-# Each `falling.step()` takes four steps, one for each rank. Accelerate assumes that you wrote the schedule for the updates of one process, and four ranks make a quarter of them. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide that length by `accelerator.gradient_accumulation_steps`, because a prepared scheduler steps only when the optimizer does. With `split_batches` the number of updates stays, and each `step` is one step, as in one process.
+# Each `falling.step()` takes four steps, one for each rank, because Accelerate assumes that you wrote the schedule for the updates of one process. So compute its length from `len(loader)` *before* `prepare`: taken after it, the rate is 0 after a quarter of the training. If you accumulate, divide it by `accelerator.gradient_accumulation_steps`. With `split_batches` each `step` is one step, as in one process.
 
 # %% [markdown] sections="8.2.4"
 # ## Backward, accumulate, clip, step
@@ -510,7 +510,7 @@ lab.table({"batch": batch, "weight": place} for batch, place in enumerate(seen, 
 second.score(seen[3] - seen[5])
 
 # %% [markdown] sections="8.2.4"
-# Two batches, divided by four: the last update of each epoch is too small. Let the number of batches divide; or let the accumulation run on into the next epoch, by `GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)`; or rescale the last loss yourself, as exercise 2 asks you to. (`drop_last=True` of the loader does not help: it drops a batch that is not full, and all six are.)
+# Two batches, divided by four: the last update of each epoch is too small. Let the number of batches divide; or let the accumulation run on into the next epoch, by `GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)`; or rescale the last loss yourself, as exercise 2 asks you to.
 #
 # ### Clip once, when the gradient is complete
 #
@@ -656,7 +656,7 @@ shares = lab.launch(accuracy, ranks=4)[0]
 wrong.score(shares["gather"])
 
 # %% [markdown]
-# The loader filled up with samples 0 to 5, all of them right: 12 of 16, where 6 of 10 would be true. `gather_for_metrics` gives those. On a large test set the error is small, and it comes back whenever the samples do not divide.
+# The loader filled up with samples 0 to 5, all of them right: 12 of 16, where 6 of 10 would be true. `gather_for_metrics` gives those. On a large test set the error is small, but it is there whenever the samples do not divide.
 
 # %% [markdown]
 # ### Exercise 3. An exact accuracy in one message
@@ -769,12 +769,11 @@ lab.difference(resumed, straight)
 # %% [markdown]
 # ## Summary
 #
-# - `accelerate launch` turns a YAML file and flags into environment variables, and `Accelerator()` reads them. The script stays as it is.
-# - The batch size is a rank's own. Four times the ranks are four times the batch and a quarter of the updates, unless you change it or use `split_batches`; a prepared scheduler runs four times as fast.
-# - `prepare` wraps or cuts the model, deals out the batches and fills up the last ones.
+# - `accelerate launch` turns a file and flags into environment variables, and `Accelerator()` reads them.
+# - The batch size is a rank's own: four times the ranks are a quarter of the updates, unless you change it or use `split_batches`; a prepared scheduler runs four times as fast.
 # - `accelerator.backward` divides by the accumulated batches; with DeepSpeed it also updates. Clip under `sync_gradients`; DeepSpeed clips by its own configuration.
 # - `gather`, `get_state_dict` and `save_state` are collectives, so all ranks call them. `gather_for_metrics` drops what the loader has added.
-# - On a machine without GPUs say `ACCELERATE_USE_CPU`, or each rank trains alone. Even so, the FSDP part of the file is ignored. Print `accelerator.state`, and `len(loader)` after `prepare`.
+# - On a machine without GPUs say `ACCELERATE_USE_CPU`, or each rank trains alone. Print `accelerator.state`, and `len(loader)` after `prepare`.
 #
 # **Words**: [rank](GLOSSARY.md#rank), [collective](GLOSSARY.md#collective), [DDP](GLOSSARY.md#ddp), [FSDP](GLOSSARY.md#fsdp), [batch](GLOSSARY.md#batch), [gradient accumulation](GLOSSARY.md#gradient-accumulation), [mixed precision](GLOSSARY.md#mixed-precision).
 #

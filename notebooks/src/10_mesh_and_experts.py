@@ -41,7 +41,7 @@ mesh_3d.Step(pp=2, dp_shard=2, tp=2, node_size=4).board()
 # %% [markdown] sections="8.8.1, 10.3.3"
 # ## Eight ranks, three numbers each
 #
-# Let's begin with eight ranks and three ways to divide work: two pipeline stages (`pp`), two parts of the batch (`dp`; the boards say `dp_shard`, because FSDP shards the weights along it), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
+# Eight ranks, three ways to divide work: two pipeline stages (`pp`), two parts of the batch (`dp`; the boards say `dp_shard`, because FSDP shards the weights along it), two slices of each layer (`tp`). 2 x 2 x 2 makes 8, so every rank has one place on each [axis](GLOSSARY.md#axis). Such a grid of ranks with named axes is a [mesh](GLOSSARY.md#mesh).
 #
 # We count as one counts minutes and seconds: `tp` runs fastest. So a neighbour along `tp` is one rank away, along `dp` two, along `pp` four. Which rank is the partner of rank 5 along `dp`?
 
@@ -298,7 +298,7 @@ lab.show(far.compare(), title="tp across machines")
 slower.score(far.predict().end_us.max() / near.predict().end_us.max())
 
 # %% [markdown]
-# Look at the all-reduces, above all in the predicted rows. In the first picture the eight along `tp` are narrow, and only the one along `dp`, at the very end, is wide. In the second the eight along `tp` are wide, and all ranks stand still meanwhile; the one along `dp` is a sliver at the end. That message comes once a step, and engines even hide it behind the backward (chapter 03).
+# Look at the predicted rows. In the first picture the eight all-reduces along `tp` are narrow, and only the one along `dp`, at the very end, is wide. In the second the eight are wide, and all ranks stand still meanwhile; the one along `dp` is a sliver. That message comes once a step, and engines even hide it behind the backward (chapter 03).
 #
 # Measured, the ratio is smaller as a rule: divide the two spans. Processes that start late, the optimizer, and a laptop that does not keep the pace (*overran*) add about as much to a short step as to a long one.
 
@@ -476,7 +476,7 @@ even["error"] / alone["error"]
 # %% [markdown] sections="19.3.3"
 # ## The tokens travel
 #
-# Where do the experts live? We deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all). Nobody knows beforehand how many tokens will come, so the ranks tell each other first:
+# Where do the experts live? We deal them out, which is **expert parallelism**: here four experts on four ranks. Now a token has to travel to its expert and back, and every rank has something for every other one. That is an [all-to-all](GLOSSARY.md#all-to-all). How many tokens will come? The ranks tell each other first:
 
 
 # %%
@@ -613,7 +613,7 @@ mixtral = planner.Plan(model="Mixtral 8x7B", gpus=64, zero=3, mbs=2, batch=512)
 planner.card(mixtral, mixtral.but(zero=1, mbs=1, ep=8))
 
 # %% [markdown]
-# The step takes little more than half as long, for some GB more on each card. (The two are predicted with two sets of constants; the gap here is far larger than that.) Two things help: moving tokens is cheaper than moving eight MLPs, and with the experts at home ZeRO 1 fits, which gathers nothing in between.
+# The step takes little more than half as long, for some GB more on each card: moving tokens is cheaper than moving eight MLPs, and with the experts at home ZeRO 1 fits, which gathers nothing in between. (These are two sets of constants again; the gap here is far larger.)
 
 # %% [markdown] sections="19.8.4"
 # ## Exercise 3. A plan for ten billion
