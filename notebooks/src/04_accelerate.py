@@ -52,6 +52,7 @@ def setup():
     return net, optimizer, torch.utils.data.TensorDataset(*model.story_tokens(64, 32))
 
 
+# %%
 def alone(batch_size):
     net, optimizer, data = setup()
     for tokens, targets in torch.utils.data.DataLoader(data, batch_size):
@@ -214,6 +215,8 @@ print(accelerator.state)
 accelerator.end_training()
 """
 _ = (folder / "state.py").write_text(STATE)
+
+# %%
 started = lab.launch_script(folder / "state.py", using="accelerate", config=bf16)
 print(started.logs[1])
 
@@ -296,6 +299,8 @@ lab.table(rows, heads=("start", "type", "processes", "updates", "apart"))
 found = {}
 for engine in ("ddp", "fsdp", "zero2"):
     found[engine] = accelerated.Update(engine=engine, precision="bf16").run()[0]
+
+# %%
 before = found["ddp"]["before"]
 lab.table(
     {"what": what, "before": before[what]}
@@ -723,7 +728,7 @@ lab.table(
 #
 # The other ranks do not wait for the one that writes. If they need the file, call `accelerator.wait_for_everyone()` first.
 
-# %% [markdown]
+# %% [markdown] sections="8.2.2"
 # <details><summary>Erratum 8.2.2: <code>unwrap_model</code>, and save on every process</summary>
 #
 # Under FSDP and ZeRO 3 the unwrapped model has only a part of each weight, or nothing. See the column *unwrapped* of the table above. And every process would write the same file at the same time.
