@@ -114,7 +114,8 @@ def _row_of_parts(
         if each.stage == place["pp"]:
             look = CYCLE[each.stage % 16]
             cut = (wide - 2) * each.num_cut / each.num_elements
-            part, rest = cut / size, (wide - 2 - cut) / size
+            part = cut / size
+            rest = (wide - 2 - cut) / size
             sheet = place["dp_shard"] % size
             if cut:
                 top = y + place["tp"] * high / step.tp

@@ -24,7 +24,6 @@ from labkit.units import check_real, check_whole, check_word
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
-    from labkit.pictures.drawing import Picture
 
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")
 """The axes of a step, those of ``Mesh``, the farthest apart first."""
@@ -157,6 +156,7 @@ class Step(Experiment):
         )
 
     counts_messages: ClassVar[bool] = True
+    """a step ends when its last message has come"""
 
     # --- where its ranks lie ---
 
@@ -266,7 +266,7 @@ class Step(Experiment):
 
     def drawn(
         self, predicted: Timeline, measured: Timeline | None = None, *told: Any, **more: Any
-    ) -> "Picture":
+    ) -> Any:
         """Its pictures; all-reduces have a colour for each axis."""
         found = None if measured is None else times.by_axis(measured)
         return super().drawn(times.by_axis(predicted), found, *told, **more)
