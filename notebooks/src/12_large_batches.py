@@ -361,7 +361,7 @@ fall.score(law.steps(4) / law.steps(8))
 # %% [markdown]
 # ### Held against 300 trainings
 #
-# Now hold it against trainings. These were recorded: ten batches, six rates, five seeds, each until the loss of the whole training set is below 0.15. A dot is the median of five at the best rate of its batch. The dashed line takes its fewest steps from the fit; only its critical batch is what we heard.
+# These trainings were recorded: ten batches, six rates, five seeds, each until the loss of the whole training set is below 0.15. A dot is the median of five at the best rate of its batch. The dashed line takes its fewest steps from the fit; only its critical batch is what we heard.
 
 # %%
 medians = {batch: recorded.best(batch).median for batch in recorded.batches()}
@@ -388,7 +388,7 @@ lab.curves(
 # %% [markdown]
 # The law stays within a sixth of every dot, over nine doublings. And the one number from the gradients of *one* short training (19.7) lands near the critical batch that 300 trainings gave (22.9; fits of a seed each, `recorded.law(seed)`, give 20 to 27). Don't count on more than a factor of two, which is all that McCandlish et al. promise: the noise scale moves while it trains, so another average gives another number. But it does tell 20 from 2,000, and that is what you need before you rent cards.
 #
-# Go back to the board, and you see the other half of the story: the best rate grows with the batch at first, and stops growing where the noise no longer limits it.
+# The board has the other half of the story: the best rate grows with the batch, until the noise no longer limits it.
 
 # %% [markdown] sections="10.4.2"
 # ## LARS and LAMB: a step for each layer
@@ -615,7 +615,6 @@ lab.curves(
     x="critical batch (sequences)",
     y="times as fast as 128 cards",
     title="512 cards for 128",
-    marks={"four times the cards": 4.0},
     at={"2 million tokens": 2e6 / 2048},
     log_x=True,
 )
