@@ -375,6 +375,9 @@ def watched(stage):
 by_hand = (plain, zero1, zero2, zero3)
 four = lab.launch(lambda: {each.__name__: watched(each) for each in by_hand}, ranks=4)
 runs = four[0]
+
+
+# %%
 count = sum(weight.numel() for weight in model.Transformer(2, max_len=32).parameters())
 live = {name: run["live_bytes"] / count for name, run in runs.items()}
 third.score(live["zero3"])
@@ -734,6 +737,7 @@ def small_opt():
 own = dict(bf16=True, per_device_train_batch_size=8, max_steps=3, save_strategy="no")
 
 
+# %%
 def hf_trainer(file):
     from transformers import Trainer, TrainingArguments
 
@@ -820,6 +824,8 @@ def adam_over(link_gb_per_s, on_host=True):
 # %%
 slow = adam_over(0.02)
 crossing.score(slow["step_ms"])
+
+# %%
 places = ("on the device", "on the host, 25 GB/s", "on the host, 0.02 GB/s")
 found = (adam_over(25, on_host=False), adam_over(25), slow)
 lab.table({"states": place} | row for place, row in zip(places, found))

@@ -62,7 +62,7 @@ lab.bars(step_s, unit="s", title="A step of 64 sequences", badge="predicted")
 # %% [markdown] sections="8.9.2, 10.4.3, 19.1.3"
 # ## Hide the messages
 #
-# In chapter 03 we sent each gradient from a hook, as soon as it was complete, and waited at the very end: what has arrived by then cost nothing. DDP does that with [buckets](GLOSSARY.md#bucket), from the last layer down. How much time does it hide? Our `step` trains by real DDP, in the usual two lines:
+# DDP sends its gradients in [buckets](GLOSSARY.md#bucket), from the last layer down, each as soon as it is complete (chapter 03). How much time does that hide? Our `step` trains by real DDP:
 #
 # ```python
 # ddp = DDP(net, bucket_cap_mb=0.9)
@@ -84,7 +84,7 @@ with_overlap.score(hidden.readings["predicted"] / 1000)
 hidden
 
 # %% [markdown]
-# Predicted above, measured by the clock below. By the prediction, six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is somewhat more, because three processes share a few cores here (*overran*: too busy to keep to the stated times). What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
+# Predicted above, measured below. By the prediction six layers with overlap take hardly longer than four without: they compute for 180 ms, and only the last bucket's 19.5 ms stick out. Measured, it is somewhat more, because three processes share a few cores (*overran*: too busy to keep to the stated times). What lies under computing of the same rank is called [hidden](GLOSSARY.md#overlap-to-hide-communication), the rest is [exposed](GLOSSARY.md#exposed-communication), and you pay for the exposed part only.
 
 # %% [markdown] sections="19.1.3"
 # ### A link that can't keep up
@@ -117,7 +117,7 @@ waits.score(f"rank {slow_rank}")
 # %% [markdown] sections="19.1.3"
 # The all-reduces of the others begin early and last long, because they wait in them. The slow one comes late, and finds everybody there. Such a rank is called a [straggler](GLOSSARY.md#straggler).
 #
-# And on our bill? Our cards compute for 3 seconds and exchange for 71. Let everything hide, gradients under the backward and parameters under the next forward, and 71 seconds remain. Overlap costs next to nothing (on a GPU its messages take a few processors away from the backward), but here there is too little to hide under.
+# And on our bill? Let everything hide under the 3 seconds of computing, gradients under the backward and parameters under the next forward, and 71 seconds remain. Overlap costs next to nothing (on a GPU its messages take a few processors away from the backward), but here there is too little to hide under.
 #
 # (A box called *erratum* corrects a text on which this course was first based. You lose nothing if you skip it.)
 #
@@ -251,7 +251,7 @@ lab.bars(losses, title="Loss after 64 microbatches")
 print("loss:", round(ends_at(8, 8 * 0.3), 1))
 
 # %% [markdown] sections="8.9.2, 10.4.3"
-# Training has diverged, and is worse than a model that knows nothing (its loss is ln 256 = 5.5). Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
+# Training has diverged: a model that knows nothing has ln 256 = 5.5. Whoever wants to send less often and still update often uses [Local SGD](GLOSSARY.md#local-sgd) (chapter 03).
 #
 # <details><summary>Erratum 8.9.2: an all-reduce in every microbatch</summary>
 #
@@ -262,7 +262,7 @@ print("loss:", round(ends_at(8, 8 * 0.3), 1))
 # %% [markdown] sections="19.2.2b, 10.4.3"
 # ## Send fewer bytes
 #
-# Two thirds of our 71 seconds are gradients. Of each way to make them smaller we ask: do fewer bytes really leave, does training bear it, and is it faster in the end?
+# Two thirds of our 71 seconds are gradients. Of each way to make them smaller we ask: do fewer bytes really leave, and does training bear it?
 #
 # DDP lets a [communication hook](GLOSSARY.md#communication-hook) take the place of its all-reduce: `ddp.register_comm_hook(state, hook)`. The hook gets a bucket of gradients and returns a Future, a promise of their mean over all ranks. The simplest one halves the bytes (the library has it as `bf16_compress_hook`):
 
@@ -319,16 +319,16 @@ runs["3 levels, stochastic"] = compressed_run.launch(quantised, stochastic)
 compressed_run.report(runs)
 
 # %% [markdown]
-# Rounding to the nearest turns nearly all entries into zeros and never makes up for them, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost.
+# Rounding to the nearest turns nearly all entries into zeros, so training stays far behind. Stochastic rounding makes almost as many zeros, but by lot: on average nothing is lost.
 #
-# But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure: in an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes, adds it up and quantises it again; then the slices are gathered. That is a quarter for any number of ranks.
+# But a gather passes everybody's part on to everybody: with N ranks, gathered bytes cost N/8 of a ring all-reduce of floats, so with eight nothing is saved. The cure: in an [all-to-all](GLOSSARY.md#all-to-all) each rank gets one slice of everybody's bytes, adds it up and quantises it again, and then these are gathered: a quarter for any number of ranks.
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
 # ### Top-k
 #
 # Most entries of a gradient are small. Why not send only the largest 1 %? To write zeros over the rest saves nothing: zeros are numbers, and are sent.
 #
-# Only the chosen values may go out, and their places with them, because each rank chooses others. So they are gathered, and each rank adds up what it got. By what share does the amount that a rank hands in shrink?
+# Only the chosen values go out, and their places with them, because each rank chooses others. They are gathered, and each rank adds up what it got. By what share does the amount that a rank hands in shrink?
 
 # %%
 saved = lab.guess("bytes that top-1 % saves", between=(0, 1))
@@ -355,7 +355,7 @@ share = runs["top-1 %"][0]["handed_in_bytes"] / handed_in
 saved.score(1 - share)
 
 # %% [markdown]
-# A place costs four bytes, like a value, so 2 % is handed in. (This hook waits for its gathers, and so gives up the overlap. A real one starts both with `async_op=True`, and adds up in `then`.) And on the wire, with two ranks and with four?
+# A place costs four bytes, like a value, so 2 % is handed in. And on the wire, with two ranks and with four?
 
 # %%
 plain_four = compressed_run.launch(ranks=4, num_steps=8)
@@ -369,7 +369,7 @@ on_the_wire = {
 lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 
 # %% [markdown] sections="19.2.2b, 10.4.3, S10"
-# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which hardly grows with N. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (Messages this small carry headers too, so more is counted.)
+# A rank sends its k values and places to each of the N - 1 others, 8k bytes each time. A ring all-reduce of n values sends $2(N-1)/N$ times 4n, which hardly grows with N. The ratio is $Nk/n$: 2 % with two ranks, 4 % with four, half with fifty. (Headers come on top.)
 #
 # <details><summary>Erratum 10.4.3: a sparse gradient in a dense all-reduce</summary>
 #
@@ -392,7 +392,7 @@ lab.bars(on_the_wire, unit="bytes", title="What a rank sends in a step")
 # %% [markdown] sections="19.2.2b"
 # ### Exercise 2. Lose nothing
 #
-# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient. So nothing is lost; some of it is merely late.
+# A small gradient is never among the largest, so top-k never sends it, however long it points the same way. The cure is **error feedback**: keep what was not sent, and add it to the next gradient.
 #
 # Build it. Every rank calls this function in every step with its own gradient. Return the mean that all ranks use, and the memory to be handed to your next call (zeros in the first). A rank may hand in 8 bytes for each of k values per call, no more.
 
@@ -433,7 +433,7 @@ lab.curves(
 )
 
 # %% [markdown]
-# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (Three levels in two bits would still lie right of it.) What drops small values and never makes up for it stays behind; what makes up for it later, or drops them by lot, does not.
+# At two ranks we would take top-1 % with feedback: a fiftieth of the bytes, for a loss that ends close to that of the plain all-reduce. (Three levels in two bits would still lie right of it.) What drops small values for good stays behind; what makes up for it later, or drops them by lot, does not.
 #
 # <details><summary>PowerSGD: two thin factors instead of a matrix</summary>
 #
@@ -476,7 +476,7 @@ eight_bits.score(computing_s + gradients_s / 4 + parameters_s)
 # %% [markdown] sections="19.1.3, 10.4.3"
 # ## Use the links well
 #
-# The fourth way, better links, costs money; what it brings is in the last bill. First: are those that we have used well? Take two machines of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Above it goes 0 1 2 3 4 5, below to and fro:
+# The fourth way, better links, costs money. First: are those that we have used well? Take two machines of three cards each: fast links inside, and **one** cable between them, which all messages share. A ring may go through the ranks in any order. Above it goes 0 1 2 3 4 5, below to and fro:
 
 # %%
 inside = collectives.Link(alpha_us=100, bandwidth_gb_per_s=0.05)
@@ -496,7 +496,7 @@ longer = lab.guess("the second ring over the first one", unit="ratio")
 longer.score(zigzag.predict().span_us / straight.predict().span_us)
 
 # %% [markdown]
-# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do: three times the traffic. Can it be less than in the first ring? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. We run all three on real ranks:
+# Count the lines along the cable. In the first ring two of the six links cross it, one in each direction. In the second all six do: three times the traffic. Can it be less? A **hierarchical** all-reduce goes in two levels: reduce-scatter inside each machine, all-reduce across with what is left, all-gather inside. All three on real ranks:
 
 # %%
 levels = straight.but(algorithm="hierarchical", island_size=3)
@@ -506,7 +506,7 @@ title = "All-reduce of 0.6 MB over two machines"
 lab.bars(took, unit="us", title=title, badge="predicted / measured, paced links")
 
 # %% [markdown] sections="10.4.3"
-# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine first adds up its own. (Six processes share a few cores here, so compare measured bars with each other.)
+# Yes. In the ring 1 MB crosses the cable in each direction; in two levels 0.6 MB do, because each machine first adds up its own. (Six processes share a few cores here: compare measured with measured.)
 
 # %% [markdown]
 # ### Exercise 3. The order of a ring
@@ -526,7 +526,7 @@ def my_ring(places):
 check.ring_order(my_ring)
 
 # %% [markdown] sections="10.4.3"
-# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. It does not know your racks: it joins the machines in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours, and choose the groups so that those ranks that talk most share a machine (chapter 18).
+# [NCCL](GLOSSARY.md#nccl), which carries the messages on GPUs, finds a good order by itself **inside** a machine. Machines it joins in the order in which their ranks are numbered. So two things stay your job: number the ranks so that machines of one rack are neighbours, and let those ranks that talk most share a machine (chapter 18).
 #
 # <details><summary>Two jobs that share a cable: let them take turns</summary>
 #
@@ -537,7 +537,7 @@ check.ring_order(my_ring)
 # %% [markdown] sections="8.9.2"
 # ### NCCL's settings
 #
-# You will need two environment variables, set before the first collective. `NCCL_DEBUG=INFO` makes it say what it does: its network, rings and trees. `NCCL_SOCKET_IFNAME` names the network interfaces, where it chooses the wrong one.
+# You will need two environment variables, set before the first collective: `NCCL_DEBUG=INFO` makes it say what it does, and `NCCL_SOCKET_IFNAME` names the network interfaces, where it chooses the wrong one.
 #
 # <details><summary>The variables that you will meet in scripts</summary>
 #
@@ -567,7 +567,7 @@ check.ring_order(my_ring)
 # %% [markdown] sections="19.8.2"
 # ## When is it worth it?
 #
-# Here is the whole bill: each way alone, a network of 200 Gbit/s (twenty times as fast as ours), and two pairs of ways. (The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
+# Here is the whole bill: each way alone, a network of 200 Gbit/s, and two pairs of ways. (The top 1 % goes straight to the rank that adds it up, so it is 2 % of the gradients.)
 
 # %%
 bill = {
@@ -585,18 +585,18 @@ title = "Our step, for 64 sequences"
 lab.bars(bill, unit="s", title=title, marks=marks, badge="predicted")
 
 # %% [markdown]
-# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. (At best: if a card takes its eight sequences in one microbatch. Gradients leave in the last microbatch only, so overlap and accumulation get in each other's way: the more microbatches in a step, the smaller the share of it that can hide a message, and the less there is to hide.)
+# A network twenty times as fast gives 11 times the tokens per second, and still spends half of the step on messages. With overlap on top, that network is nearly free. (At best: if a card takes its eight sequences in one microbatch. Gradients leave in the last microbatch only. So overlap and accumulation get in each other's way: with more microbatches there is less to hide, and a smaller share of the step to hide it under.)
 #
-# A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times with 8 times the rate. For a real 7 B model 1,024 sequences of 2,048 tokens are no large batch: LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 that were few. With bf16 gradients as well it even beats that network. The compressions alone come far behind, even if compressing cost nothing, because the parameters stay.
+# A batch 16 times as large (one exchange for 1,024 sequences) gives nearly as much for nothing, **if** the training bears it. Our toy did not bear 8 times with 8 times the rate. For a real 7 B model 1,024 sequences of 2,048 tokens are no large batch: LLaMA 7B was trained with twice as many tokens in a step (4 million). It was our 64 that were few. With bf16 gradients as well it even beats that network. Compression alone stays far behind, because the parameters stay.
 #
 # So there is an order: overlap first, because it costs next to nothing; accumulate as far as the training allows; then look at your cables; and compress if the link is still the slowest part.
 #
-# In practice gradients are often sent in bf16 already (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`; DDP's hooks do not work with FSDP). Where links are really slow, between sites say, people send seldom: Local SGD and its descendants.
+# In practice gradients are often sent in bf16 already (DDP's `bf16_compress_hook`, FSDP's `reduce_dtype`; DDP's hooks do not work with FSDP).
 
 # %% [markdown] sections="10.7.3"
 # ## Exercise 4, if you like: an experiment
 #
-# Which combination of compression and accumulation gives the most samples per second? `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. As on a real machine, the first three steps of a setting are slow, times vary, and now and then a step is disturbed. (Its clock is simulated.) Measure no setting more than 25 times, and return the best.
+# Which combination of compression and accumulation gives the most samples per second? `settings` is a list of dicts like `{"accumulate": 2, "compression": "fp16"}`; a step works through `accumulate` microbatches of 8 samples. `measure(setting)` runs one step and returns its microseconds. The first three steps of a setting are slow, times vary, and now and then a step is disturbed. (The clock is simulated.) Measure no setting more than 25 times, and return the best.
 
 
 # %%
@@ -619,9 +619,8 @@ check.experiment(my_experiment)
 # %% [markdown]
 # ## Summary
 #
-# - Overlap hides all buckets but the last, if the link keeps up with the backward. Gradients never hide under more than the backward.
-# - Accumulation divides messages and bytes per sample by m. It is a larger batch, with fewer updates.
-# - Bytes are saved only when fewer are sent: a dense tensor full of zeros saves nothing. Gathered messages grow with the number of ranks.
+# - Overlap hides all buckets but the last, if the link keeps up with the backward.
+# - Accumulation divides the bytes per sample by m. It is a larger batch, with fewer updates.
 # - Error feedback makes a biased compression converge; stochastic rounding has no bias to begin with.
 # - On a shared cable the order decides. Compression pays on slow links: measure first.
 #
@@ -631,8 +630,8 @@ check.experiment(my_experiment)
 #
 # - LLaMA, and its batch of 4 million tokens: Touvron et al. 2023, [arXiv 2302.13971](https://arxiv.org/abs/2302.13971)
 # - DDP, buckets and hooks: Li et al. 2020, [arXiv 2006.15704](https://arxiv.org/abs/2006.15704); [DDP communication hooks](https://pytorch.org/docs/stable/ddp_comm_hooks.html)
-# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599); Karimireddy et al. 2019, [arXiv 1901.09847](https://arxiv.org/abs/1901.09847). Top-k in practice: Lin et al. 2017, [arXiv 1712.01887](https://arxiv.org/abs/1712.01887)
-# - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). Reduction in two steps of compressed messages: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
+# - Error feedback: Stich et al. 2018, [arXiv 1809.07599](https://arxiv.org/abs/1809.07599).
+# - Stochastic rounding of gradients (QSGD): Alistarh et al. 2016, [arXiv 1610.02132](https://arxiv.org/abs/1610.02132). In two steps: 1-bit Adam, Tang et al. 2021, [arXiv 2102.02888](https://arxiv.org/abs/2102.02888)
 # - PowerSGD: Vogels et al. 2019, [arXiv 1905.13727](https://arxiv.org/abs/1905.13727). When compression pays: Agarwal et al. 2021, [arXiv 2103.00543](https://arxiv.org/abs/2103.00543)
 # - Jobs that take turns on a link: CASSINI, Rajasekaran et al. 2023, [arXiv 2308.00852](https://arxiv.org/abs/2308.00852)
 # - NVIDIA, NCCL user guide: [environment variables](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html), [logging](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html)
