@@ -112,7 +112,7 @@ lab.bars(held, title="Bytes per parameter, held after a step")
 # %%
 saved.score(16 - sum(held.values()))
 
-# %% [markdown] sections="8.1.1"
+# %% [markdown] sections="8.1.1, D-faq"
 # None: it is sixteen again, by another way, 2 + 2 + 4 + 8. All this together is called the [model states](GLOSSARY.md#model-states). The fp32 copy took back what the halves had given; what the recipe does save is activations, time and traffic.
 #
 # So the rule is: **7 billion parameters times 16 bytes are 112 GB.** (With bf16 for everything it is 8, at the price of updates that get lost in rounding; [chapter 05](05_precision_and_memory.ipynb) shows how.)
