@@ -1,11 +1,22 @@
-"""Profiling: who is slow, and the one change that would help most. Chapter 15."""
+"""Profiling: who is slow, and the one change that would help most.
+
+``graph`` is the theory: ``waits`` finds what each span of a timeline waited for, ``replay`` plays
+that again, ``edit`` changes a part of it. ``shares`` says where the time went, ``advice``
+(``lab.advise``) which change would help most. ``step`` is an experiment that can be slow in ten
+ways (``kinds``, ``program``, ``simulation``), ``run`` does it on real ranks, ``proof`` runs the
+cure as well. ``record`` does all this to a script of your own. ``board`` is the widget, ``check``
+holds the exercises. Chapter 15.
+"""
 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "advice": ["RULES", "Advice", "Change", "advise"],
         "kinds": ["KINDS", "Slow", "slow"],
+        "shares": ["SHARES", "Part"],
         "step": ["Step"],
+        "proof": ["Proof", "prove"],
     },
 )

@@ -134,7 +134,7 @@ def _pipeline(step: "Step", rank: int) -> list[Act]:
             acts.append(Act(what="work", kind=kind, label=f"{rank}{kind}{number}", us=each_us))
             if 0 <= target < step.ranks:
                 acts.append(_pass("send", f"{rank}>{target}", target, step, num_bytes))
-    acts.append(Act(what="work", kind="W", label="optimizer", us=1e3 * step.optimizer_ms))
+    acts.append(Act(what="work", kind="optimizer", label="optimizer", us=1e3 * step.optimizer_ms))
     return acts + _save(step, rank)
 
 
