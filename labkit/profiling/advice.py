@@ -27,7 +27,7 @@ from labkit.units import format_share, format_us
 from labkit.words import both, say, to_say
 
 if TYPE_CHECKING:
-    from labkit.pictures.drawing import Picture
+    from labkit.shown import Picture
     from labkit.tables import Table
 
 LEAST_GAIN = 0.02

@@ -12,7 +12,7 @@ from labkit.units import check_whole, format_share
 from labkit.words import LANGUAGES, both, say
 
 if TYPE_CHECKING:
-    from labkit.pictures.drawing import Picture
+    from labkit.shown import Picture
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,23 +19,25 @@ from labkit.profiling.graph.backward import queued
 from labkit.profiling.graph.replay import INPUT, SAVE, Graph
 from labkit.timeline import COMM, COMPUTE, Timeline
 
+UPDATE = "optimizer"
 MOST_SPANS = 50_000
 """that are played again; it takes seconds beyond"""
 SLACK_US = 1.0
 """two spans of one lane that overlap by less follow one another"""
 _INPUT = re.compile(r"(?i)\b(data ?loader\w*|loading|load|input|batch|fetch)\b")
+_UPDATE = re.compile(r"Optimizer\.step#.*")
 _SAVE = re.compile(r"(?i)\b(save|saving|checkpoint\w*)\b")
 
 
 def prepared(timeline: Timeline) -> Timeline:
-    """What is played: compute and communication in order of start. Marks that name a data loader or
-    a checkpoint become spans of "input" and "save", in the place of what was computed in them.
-    Raises ValueError beyond ``MOST_SPANS`` spans."""
+    """What is played: compute and communication in order of start. Marks that name a data loader, a
+    checkpoint or an optimizer's step become spans of "input", "save" and "optimizer", in the place
+    of what was computed in them. Raises ValueError beyond ``MOST_SPANS`` spans."""
     lane = timeline.lane.astype(object)
     kind = timeline.kind.astype(object)
-    for name, pattern in ((INPUT, _INPUT), (SAVE, _SAVE)):
+    for name, pattern in ((UPDATE, _UPDATE), (INPUT, _INPUT), (SAVE, _SAVE)):
         told = np.array([bool(pattern.search(each)) for each in timeline.label.tolist()], bool)
-        plain = np.isin(timeline.kind, (COMPUTE, "mark"))
+        plain = np.isin(kind, (COMPUTE, "mark"))
         found = told & plain & (timeline.lane != COMM)
         covered = _covered(timeline, found & (timeline.lane == "mark"))
         lane[covered] = "covered"
@@ -192,7 +194,7 @@ class _Rank:
         that."""
         at = bisect_left(self._begins, time_us)
         while at < len(self._compute) and self._compute[at] < least:
-            if self._spans.kind[self._compute[at]] == "optimizer":
+            if self._spans.kind[self._compute[at]] == UPDATE:
                 return self._compute[at]
             at += 1
         return least
