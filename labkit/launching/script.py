@@ -22,6 +22,7 @@ from labkit.launching.fork import zygote_client
 from labkit.launching.rank_state import RankFiles, last_lines
 from labkit.launching.run import Run, remove
 from labkit.launching.script_command import (
+    ALONE,
     LAUNCHERS,
     RECORDED,
     command,
@@ -210,7 +211,8 @@ def _on_a_leash(line: list[str]) -> list[str]:
     executable = str(_executable(line[0]))
     if sys.platform != "linux":
         return [executable, *line[1:]]
-    return [sys.executable, "-c", _LEASH, sys.executable, executable, *line[1:]]
+    reader = [] if line[0] == ALONE else [sys.executable]
+    return [sys.executable, "-c", _LEASH, *reader, executable, *line[1:]]
 
 
 def _family(folder: Path) -> set[psutil.Process]:
