@@ -19,7 +19,8 @@ import numpy as np
 from advice_runs import SlowRun, runs
 from report import tell
 
-from labkit.profiling.proof import Proof, held
+from labkit.profiling.proof import Proof
+from labkit.profiling.run import held
 
 
 def proofs(each: SlowRun, tries: int) -> tuple[Proof, Proof]:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit import words
-from labkit.profiling.advice import Advice, Change, advise
-from labkit.profiling.kinds import NAMES, Slow, slow
+from labkit.profiling.advice import Advice, Change
+from labkit.profiling.kinds import NAMES
 from labkit.shown import Shown
 from labkit.timeline import Timeline, step_us
-from labkit.units import check_whole, format_share
+from labkit.units import format_share
 from labkit.words import LANGUAGES, both, say
 
 if TYPE_CHECKING:
@@ -68,23 +68,3 @@ class Proof(Shown):
 
     def __repr__(self) -> str:
         return self.told()
-
-
-def prove(kind: str, severity: float = 0.5, *, simulated: bool = False, runs: int = 1) -> Proof:
-    """Runs a slow step of a kind and the cured one on real ranks, and holds the advice for the
-    first against the second; ``simulated``: without ranks.
-
-    Of several ``runs`` of each the quickest counts: what else the machine does makes it slower
-    only. Raises ValueError for another kind.
-    """
-    check_whole(1, 100, runs=runs)
-    return held(kind, slow(kind, severity), simulated=simulated, runs=runs)
-
-
-def held(kind: str, made: Slow, *, simulated: bool = False, runs: int = 1) -> Proof:
-    """The same for a step of your own and its cure."""
-    found = []
-    for step in made:
-        tries = [step.predict()] if simulated else [step.run().timeline() for _ in range(runs)]
-        found.append(min(tries, key=step_us))
-    return Proof(kind=kind, advice=advise(found[0]), cured=found[1])

@@ -13,8 +13,12 @@ from labkit.launching import launcher, rank
 from labkit.launching.job import Job
 from labkit.measure import trace
 from labkit.measure.pace import Pace, sleep_until
+from labkit.profiling.advice import advise
+from labkit.profiling.kinds import Slow, slow
 from labkit.profiling.program import Act, programs
-from labkit.timeline import COMPUTE
+from labkit.profiling.proof import Proof
+from labkit.timeline import COMPUTE, Timeline, step_us
+from labkit.units import check_whole
 
 if TYPE_CHECKING:
     from labkit.profiling.step import Step
@@ -26,6 +30,31 @@ LEAST_NS = 20_000
 def start(step: "Step") -> Job:
     """The steps on real ranks, in the background."""
     return launcher.start(train, step, ranks=step.ranks)
+
+
+def prove(kind: str, severity: float = 0.5, *, simulated: bool = False, runs: int = 1) -> Proof:
+    """Runs a slow step of a kind and the cured one on real ranks, and holds the advice for the
+    first against the second; ``simulated``: without ranks.
+
+    Of several ``runs`` of each the quickest counts: what else the machine does makes it slower
+    only. Raises ValueError for another kind.
+    """
+    check_whole(1, 100, runs=runs)
+    return held(kind, slow(kind, severity), simulated=simulated, runs=runs)
+
+
+def held(kind: str, made: Slow, *, simulated: bool = False, runs: int = 1) -> Proof:
+    """The same for a step of your own and its cure."""
+    found = []
+    for step in made:
+        tries = [step.predict()] if simulated else measured(step, runs)
+        found.append(min(tries, key=step_us))
+    return Proof(kind=kind, advice=advise(found[0]), cured=found[1])
+
+
+def measured(step: "Step", runs: int) -> list[Timeline]:
+    """What several runs of a step recorded."""
+    return [start(step).wait().timeline() for _ in range(runs)]
 
 
 def train(step: "Step") -> dict[str, Any]:

@@ -1,36 +1,24 @@
-"""The experiment of this subject: a training step that can be slow in ten ways, as theory sees it
-and as real ranks do it, asleep for as long as they are told to compute."""
+"""A training step that can be slow in ten ways: as theory sees it, and as real ranks do it, asleep
+for as long as they are told to compute (``run``)."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from labkit import words
-from labkit.experiment import Experiment
-from labkit.profiling import program
+from labkit.profiling import program, simulation
 from labkit.timeline import Timeline
 from labkit.units import check_real, check_whole, check_word
 
-if TYPE_CHECKING:
-    from labkit.launching.job import Job
-
 LAYOUTS = ("data", "pipeline")
 OPTIMIZERS = ("everyone", "shared", "one")
-_WORDS = words.catalogue(
-    [
-        ("data", "Data parallelism, {} ranks"),
-        ("pipeline", "Pipeline, {} ranks, {} microbatches"),
-    ]
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Experiment):
+class Step:
     """Some training steps one after another, each part at a stated pace.
 
     In the layout "data" every rank loads a batch, goes forward and backward through its layers,
     averages the gradients and updates; in "pipeline" every rank is a stage, and all microbatches go
-    forward, then backward (GPipe). ``run()[r]`` is a dict: overruns, sums (one per message, the
-    same on every rank). Raises ValueError for what is no step.
+    forward, then backward (GPipe). Raises ValueError for what is no step.
     """
 
     layout: str = "data"
@@ -102,17 +90,8 @@ class Step(Experiment):
 
     def predict(self) -> Timeline:
         """The steps as the rules say, simulated."""
-        from labkit.profiling import simulation
-
         return simulation.simulate(program.programs(self))
 
-    def start(self) -> "Job":
-        """The steps on real ranks, recorded, in the background."""
-        from labkit.profiling import run
-
-        return run.start(self)
-
-    def title(self, language: str | None = None) -> str:
-        """The layout and how many ranks."""
-        say = _WORDS[words.spoken_in(language)]
-        return say[self.layout].format(self.ranks, self.microbatches)
+    def but(self, **changes: Any) -> "Step":
+        """The same with some fields changed."""
+        return replace(self, **changes)

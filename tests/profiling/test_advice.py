@@ -9,7 +9,7 @@ from labkit.profiling import SHARES, Step, slow
 from labkit.profiling.graph import edit
 from labkit.profiling.graph.replay import played
 from labkit.profiling.graph.waits import graph
-from labkit.profiling.proof import prove
+from labkit.profiling.run import prove
 from labkit.timeline import COMM, Timeline, from_rows, step_us
 
 TRAINED = ("input", "link", "bubble", "straggler", "overlap")

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from labkit.profiling import KINDS, Step, slow
+from labkit.profiling import KINDS, Bottleneck, Step, prove, slow
+from labkit.profiling.board import bottlenecks
 from labkit.profiling.program import Act
 from labkit.profiling.simulation import simulate
 from labkit.timeline import COMPUTE, bubble, busy_us, step_us
@@ -48,13 +49,27 @@ def test_what_is_no_step_is_refused(wrong):
 
 
 def test_real_ranks_do_what_was_simulated():
-    step = Step(num_steps=2, ranks=3, save_ms=1.0)
-    run = step.run()
-    predicted = step.predict()
+    experiment = Bottleneck(kind="save", severity=0.0)
+    run = experiment.run()
+    predicted = experiment.predict()
     measured = run.timeline()
     assert {"paced", "paced links"} <= set(measured.notes)
     count = np.unique(predicted.kind[predicted.kind != "input"], return_counts=True)
     found = np.unique(measured.kind[measured.kind != "input"], return_counts=True)
     assert list(map(list, count)) == list(map(list, found))
     assert step_us(measured) > 0.95 * step_us(predicted)
-    assert all(rank["sums"] == [6.0] * 8 for rank in run)
+    assert all(rank["sums"] == [10.0] * 12 for rank in run)
+
+
+@pytest.mark.alone
+def test_the_cure_brings_what_was_predicted():
+    proof = prove("straggler", 1.0, runs=3)
+    assert proof.right and proof.predicted == pytest.approx(proof.achieved, abs=0.15)
+    assert "was achieved" in proof.told("en")
+
+
+def test_the_board_advises_every_kind():
+    board = bottlenecks(severity=1.0)
+    for kind in KINDS:
+        page = board.page(Bottleneck(kind=kind, severity=1.0), None)
+        assert "<svg" in page and "<table" in page
