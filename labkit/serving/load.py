@@ -75,7 +75,7 @@ class Load(Experiment):
     """how unequal answers are long: the deviation of their logarithm; 0: all alike"""
     patience_ms: float = 0.0
     """how long a static batch waits to be full"""
-    prefill_ms: float = 1.0
+    prefill_ms: float = 1.5
     """a token of a prompt, stated and kept"""
     step_ms: float = 20.0
     """a step of decoding, whoever is inside"""

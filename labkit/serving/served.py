@@ -111,7 +111,7 @@ class Served(Shown):
     def figures(self) -> Figures:
         """Its latencies, throughput and used share. Raises ValueError where nobody came."""
         if not self.visits:
-            raise ValueError("figures are of one request or more; nobody came")
+            raise ValueError("figures are of one request or more; got 0, for nobody came")
         p50, p95 = np.percentile(self.latency_us, (50, 95)).tolist()
         first50, first95 = np.percentile(self.first_token_us, (50, 95)).tolist()
         span_us = self.span_us or 1.0
