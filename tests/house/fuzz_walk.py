@@ -78,6 +78,7 @@ REASONS = {
         "sharding.run.wrap",
         "accelerate.run",
         "accelerate.script_run.run_script",
+        "accelerate.script_run.start_script",
         "communication.compressed_run.largest_with_feedback",
         "communication.compressed_run.report",
         "debugging.cure_run",
