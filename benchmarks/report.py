@@ -30,6 +30,7 @@ NAMES = (
     "mesh",
     "large_batch",
     "serving",
+    "advice",
     "checkpoint",
     "widget",
     "soak",
