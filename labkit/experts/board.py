@@ -87,11 +87,18 @@ class ExpertsBoard(Trial):
             name = {code: every[code]["expert"].format(expert) for code in LANGUAGES}
             rows.append((name, {f"rank {rank}": float(num) for rank, num in enumerate(loads)}))
         even = step.top_k * step.tokens * step.ranks / step.experts
+        marks = {"even": even}
+        if step.capacity:
+            counts = step.tokens, step.experts, step.top_k
+            marks["capacity"] = step.ranks * routing.capacity(*counts, step.capacity)
         return curves.bars(
             rows,
             title={code: every[code]["loads"] for code in LANGUAGES},
             badge="computed",
-            marks=[({code: every[code]["even"] for code in LANGUAGES}, even)],
+            marks=[
+                ({code: every[code][word] for code in LANGUAGES}, float(tokens))
+                for word, tokens in marks.items()
+            ],
             stacked=True,
             language=self.language,
         )
