@@ -87,18 +87,16 @@ class ExpertsBoard(Trial):
             name = {code: every[code]["expert"].format(expert) for code in LANGUAGES}
             rows.append((name, {f"rank {rank}": float(num) for rank, num in enumerate(loads)}))
         even = step.top_k * step.tokens * step.ranks / step.experts
-        marks = {"even": even}
+        marks = [({code: every[code]["even"] for code in LANGUAGES}, even)]
         if step.capacity:
-            counts = step.tokens, step.experts, step.top_k
-            marks["capacity"] = step.ranks * routing.capacity(*counts, step.capacity)
+            name = {code: every[code]["capacity"] for code in LANGUAGES}
+            room = routing.capacity(step.tokens, step.experts, step.top_k, step.capacity)
+            marks.append((name, float(step.ranks * room)))
         return curves.bars(
             rows,
             title={code: every[code]["loads"] for code in LANGUAGES},
             badge="computed",
-            marks=[
-                ({code: every[code][word] for code in LANGUAGES}, float(tokens))
-                for word, tokens in marks.items()
-            ],
+            marks=marks,
             stacked=True,
             language=self.language,
         )
