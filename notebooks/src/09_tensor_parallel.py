@@ -2,7 +2,7 @@
 # jupyter:
 #   labkit:
 #     sections: ["8.7.1", "8.7.2", "10.3.1", "19.3.1", "19.8.3", "S8"]
-#     needs: ["chapters 02 and 08", "megatron-core and DeepSpeed (make env installs them)"]
+#     needs: ["chapters 02 and 08", "megatron-core (make env installs it)"]
 #     minutes: 90
 # ---
 
@@ -531,7 +531,7 @@ balanced.compare()
 # %% [markdown]
 # In theory nobody waits any more. The last rank of the uneven ring had 14 pairs of pieces in all rounds together, where each now has 8, so that ring takes 14 / 8 as long. Measured, the ranks still wait a little for late processes.
 #
-# (`F2` is the forward with the keys of rank 2. The durations are stated ([paced](GLOSSARY.md#paced)), the messages and the waiting are real. A send bar ends when its rank comes back to look, after computing.)
+# (`F2` is the forward with the keys of rank 2. The durations are stated ([paced](GLOSSARY.md#paced)), the messages and the waiting are real. *Overran*: some took longer than stated. A send bar ends when its rank comes back to look, after computing.)
 
 # %% [markdown]
 # ## Exercise 3. A causal ring

@@ -275,7 +275,7 @@ lab.bars(counted, unit="bytes", title="What rank 0 hands over in a step")
 # %% [markdown] sections="10.3.3"
 # ## Who sits next to whom
 #
-# Bytes are half of the story; the other half is [placement](GLOSSARY.md#placement), or which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there. First `tp` lies inside a machine, as it should:
+# Bytes are half of the story; the other half is [placement](GLOSSARY.md#placement), or which cable they take. Let's put two copies of two slices into two machines, with cables inside that are twelve times as fast as those between. Computing and links are [paced](GLOSSARY.md#paced): a message takes the time that its bytes would need there (or longer, where the machine can't keep up: *overran*). First `tp` lies inside a machine, as it should:
 
 # %%
 cables = {"node_size": 2, "node_mb_per_s": 60, "nic_mb_per_s": 5}
