@@ -29,6 +29,8 @@ NAMES = (
     "experts",
     "mesh",
     "large_batch",
+    "serving",
+    "advice",
     "checkpoint",
     "widget",
     "soak",

@@ -27,11 +27,16 @@ from labkit.pipeline import step as pipeline_step
 from labkit.planner import card_picture, need, strategies
 from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
+from labkit.profiling import advice
+from labkit.profiling.bottleneck import Bottleneck
+from labkit.profiling.step import Step as SlowStep
+from labkit.serving import generation, load, queue, served
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
 from labkit.zero import offload_times, stages
 
+SLOW = Bottleneck(kind="straggler")
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-3\nGPU1\tNV12\t X \t0-3\n"
 WRITTEN = ("no-such-file", "中文", "file.png")
 
@@ -123,6 +128,10 @@ def experiments() -> dict[type, list]:
         ),
         mesh_step.Step(),
         mesh_step.Step(pp=1, dp_replicate=2, dp_shard=2, zero=1, forward_ms=1.0, node_size=2),
+        generation.Generation(),
+        generation.Generation(way="pipeline", ranks=3),
+        load.Load(),
+        load.Load(policy="static", requests=3, patience_ms=5.0),
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,
@@ -131,6 +140,11 @@ def experiments() -> dict[type, list]:
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
     for each in every:
         found.setdefault(type(each), []).append(each)
+    quick = load.Load(requests=3)
+    found[served.Served] = [quick.predict(), quick.served([], "measured")]
+    found[queue.Visit] = [*quick.predict().visits]
+    found[queue.Request] = [*quick.coming()]
+    found[queue.Cost] = [quick.cost()]
     found[routing.Routing] = list(experts_layer.Layer(tokens=4).routings())
     before = toss.predict()
     found[experiment.Difference] = [toss.difference(before, before)]
@@ -184,6 +198,7 @@ def nouns() -> dict[type, list]:
         curves.bars([("a", 3.0)], title="b", badge=""),
     ]
     actions = schedules.one_f_one_b(2, 3).orders[0]
+    found = [advice.advise(each) for each in (SLOW.predict(), timelines[2])]
     return {
         timeline.Timeline: timelines,
         plans.Plan: made,
@@ -203,6 +218,11 @@ def nouns() -> dict[type, list]:
         large_recorded.Ended: [*large_recorded.optimizers()[:2]],
         large_rules.Noise: [large_rules.Noise(18.0, 1.4), large_rules.Noise(0.0, 0.0)],
         large_run.Training: [large_run.Training(most_steps=5)],
+        Bottleneck: [SLOW, SLOW.but(kind="bubble", cured=True)],
+        SlowStep: [SLOW.step],
+        advice.Advice: found,
+        advice.Change: [*found[0].changes],
+        advice.Part: [*found[0].path],
         moments.Unit: UNITS,
         moments.Gradient: [*UNITS[1].gradients],
         network.Network: [
