@@ -8,7 +8,7 @@ axes, what theory says of it, and the same on real ranks.
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit import words
 from labkit.experiment import Comparison, Experiment
@@ -24,7 +24,6 @@ from labkit.units import check_real, check_whole, check_word
 
 if TYPE_CHECKING:
     from labkit.launching.job import Job
-    from labkit.pictures.drawing import Picture
 
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")
 """The axes of a step, those of ``Mesh``, the farthest apart first."""
@@ -272,7 +271,7 @@ class Step(Experiment):
         language: str | None = None,
         *,
         span_us: float | None = None,
-    ) -> "Picture":
+    ) -> Any:
         """Its pictures; all-reduces have a colour for each axis."""
         found = None if measured is None else times.by_axis(measured)
         return super().drawn(times.by_axis(predicted), found, language, span_us=span_us)
