@@ -27,6 +27,9 @@ from labkit.pipeline import step as pipeline_step
 from labkit.planner import card_picture, need, strategies
 from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
+from labkit.scaling import recorded as scaling_recorded
+from labkit.scaling import series, targets, tuning_run
+from labkit.scaling.input import feeding
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
 from labkit.tensor_parallel import layer as tensor_layer
@@ -126,6 +129,10 @@ def experiments() -> dict[type, list]:
         need.Need(),
         need.Need(device=1e9, seq_len=128),
         *PLANS,
+        series.Scaling(),
+        series.Scaling(kind="weak", ranks=(1, 3), paced=False),
+        feeding.Feeding(),
+        feeding.Feeding(workers=2, batches=1),
         *(strategies.Strategy(strategy=way, ranks=8, batch=64) for way in ("data", "hybrid")),
     ]
     found: dict[type, list] = {pipeline_step.Training: [pipeline_step.Training()]}
@@ -137,6 +144,10 @@ def experiments() -> dict[type, list]:
     found[experiment.Reading] = [toss.reading]
     found[sweeps.Sweep] = [sweeps.sweep(toss, microbatches=(2, 4))]
     found[experiment.Experiment] = every
+    found[series.Scaled] = [series.Scaling().predict(), scaling_recorded.scaled("weak")]
+    found[series.Spent] = [found[series.Scaled][0].spent[1]]
+    found[targets.Target] = targets.targets(found[series.Scaled][0])
+    found[tuning_run.Setting] = tuning_run.settings(2)
     return found
 
 
