@@ -56,6 +56,9 @@ EXCUSED = {
     "widgets.experts": "drawn by pictures.bars and pictures.timeline, where they are measured",
     "widgets.how_often": "drawn by pictures.curves, where it is measured",
     "widgets.large_batch": "drawn by pictures.curves, where it is measured",
+    "widgets.scaling": "drawn by pictures.curves and pictures.bars, where they are measured",
+    "scaling.efficiency": "drawn by pictures.curves, where it is measured",
+    "scaling.lost": "drawn by pictures.bars, where it is measured",
     "painters.merged": "a painter's level of detail: pictures.timeline is measured with 8,000 "
     "boxes",
 }

@@ -4,7 +4,7 @@
 experiment: a step on 1, 2, 4 ranks, strong or weak, of real DistributedDataParallel (``run``); what
 is lost is split into what does not divide, contention, communication and waiting. ``peak_run``
 measures a device's own peak and the MFU of a step, ``input`` a step that waits for its data,
-``scalars_run`` what rank 0 writes for TensorBoard; ``tuning_run`` finds a microbatch, ``targets``
+``scalars_run`` what rank 0 writes for TensorBoard; ``tuning_run`` finds a microbatch, ``aims``
 holds rules of thumb against runs, ``report_picture`` puts all on one page. Chapter 15.
 """
 
@@ -27,7 +27,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "input.feeding": ["Feeding"],
         "peak_run": ["peak", "utilization"],
         "scalars_run": ["monitored"],
-        "targets": ["Target", "targets"],
+        "aims": ["Target", "targets"],
         "tuning_run": ["tune"],
         "report_picture": ["report"],
     },

@@ -1,7 +1,6 @@
 """``scaling()``: efficiency over ranks by what a sample takes, what is sent, and the link:
 predicted a line, recorded and measured dots; below, what a step's time goes to."""
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from labkit.collectives.network import Link
@@ -10,7 +9,7 @@ from labkit.pictures.painters import svg
 from labkit.scaling import picture, recorded
 from labkit.scaling.laws import KINDS
 from labkit.scaling.series import LINK, Scaled, Scaling
-from labkit.units import format_bytes, format_share, format_us
+from labkit.units import check_word, format_bytes, format_share, format_us
 from labkit.widgets.picture import paragraphs
 from labkit.widgets.trial import Trial
 
@@ -69,16 +68,22 @@ class ScalingBoard(Trial):
         """What was measured of it, or recorded."""
         if (measured := self.found(step)) is not None:
             return measured
-        if step == recorded.STEPS[step.kind, True].but(num_steps=step.num_steps):
-            return recorded.scaled(step.kind)
+        for kind in KINDS:
+            taken = recorded.STEPS[kind, True].but(num_steps=step.num_steps)
+            if step == taken:
+                return recorded.scaled(kind)
         return None
 
     def line(self, step: Scaling) -> Scaled:
         """The prediction on more ranks than can be run here."""
-        ranks = []
-        while not ranks or 2 * ranks[-1] <= MOST[step.kind]:
-            ranks.append(2 * ranks[-1] if ranks else 1)
+        ranks = [1]
+        while 2 * ranks[-1] <= MOST[step.kind] and self._can(step, 2 * ranks[-1]):
+            ranks.append(2 * ranks[-1])
         return step.but(ranks=tuple(ranks)).predict()
+
+    @staticmethod
+    def _can(step: Scaling, ranks: int) -> bool:
+        return step.kind == "weak" or step.batch % ranks == 0
 
     def _curves(self, step: Scaling) -> Picture:
         found = [self.line(step), self.dots(step)]
@@ -119,11 +124,11 @@ def board(step: Scaling, language: str | None = None) -> ScalingBoard:
     """The widget of a series of ranks. Raises ValueError for one at the machine's own pace: nothing
     is predicted of it."""
     step.predict()
-    known = {kind: recorded.STEPS[kind, True].batch for kind in KINDS}
-    return ScalingBoard(replace(step, batch=max(step.batch, known["strong"])), language)
+    return ScalingBoard(step, language)
 
 
 def scaling(language: str | None = None, *, kind: str = "strong") -> ScalingBoard:
     """How efficiency falls with the number of ranks: what a sample takes, how much is sent, how
-    fast the link is; in English or "zh"."""
-    return board(Scaling(kind=kind), language)
+    fast the link is; in English or "zh". Raises ValueError for another kind."""
+    check_word(kind, KINDS, "a kind of scaling")
+    return board(recorded.STEPS[kind, True], language)

@@ -1,16 +1,13 @@
 """Efficiency over ranks, and what is lost of it, as curves and bars."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from labkit.pictures.axes import Mark
 from labkit.pictures.curves import Series, bars, curves
 from labkit.pictures.sketch import Said, Sketch
+from labkit.scaling.series import Scaled
 from labkit.units import format_share
 from labkit.words import both
-
-if TYPE_CHECKING:
-    from labkit.scaling.series import Scaled
 
 LOST = {
     "efficiency": both("efficiency"),
@@ -24,9 +21,7 @@ TARGET = 0.8
 """of the field's rules of thumb: scaling above 80 %"""
 
 
-def efficiency(
-    found: Sequence["Scaled"], *, title: Said = "", language: str | None = None
-) -> Sketch:
+def efficiency(found: Sequence[Scaled], *, title: Said = "", language: str | None = None) -> Sketch:
     """Efficiency over ranks: what was simulated a line, what was measured or recorded dots."""
     series = []
     for each in found:
@@ -50,7 +45,7 @@ def efficiency(
     )
 
 
-def lost(found: "Scaled", *, title: Said = "", language: str | None = None) -> Sketch:
+def lost(found: Scaled, *, title: Said = "", language: str | None = None) -> Sketch:
     """The step on each number of ranks, cut into what is used and what is lost to what. A part that
     a clock's noise makes negative is left out."""
     rows = []

@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from reprlib import repr as brief
-from typing import TYPE_CHECKING
 
 from labkit import tables
 from labkit.pictures.painters import svg
 from labkit.scaling import picture
-from labkit.scaling.targets import targets
+from labkit.scaling.aims import targets
+from labkit.scaling.series import Scaled
 from labkit.words import language, say, to_say
-
-if TYPE_CHECKING:
-    from labkit.scaling.series import Scaled
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -31,7 +28,7 @@ MEANING = to_say(
 )
 
 
-def report(found: Sequence["Scaled"], path: str | Path) -> Path:
+def report(found: Sequence[Scaled], path: str | Path) -> Path:
     """Writes the page for one series or more, each with its curve, its times and the rules of
     thumb. Returns where it is. Raises ValueError for no series."""
     if not isinstance(found, Sequence) or not found:
@@ -42,7 +39,7 @@ def report(found: Sequence["Scaled"], path: str | Path) -> Path:
     return path
 
 
-def _page(found: Sequence["Scaled"]) -> str:
+def _page(found: Sequence[Scaled]) -> str:
     title = escape(say("Does it scale?"))
     machines = dict.fromkeys(each.machine for each in found if each.machine)
     lines = [*machines, say(MEANING)]

@@ -77,12 +77,12 @@ def monitored(folder: str | Path, num_steps: int = 20, *, batch: int = 8) -> dic
 def read(folder: str | Path) -> dict[str, dict[int, float]]:
     """Scalar -> {step: value}, from the event files of a folder. Raises ValueError for a folder
     that has none, and where tensorboard is not installed."""
-    _check_installed()
     if not any(Path(folder).glob("events.out.tfevents.*")):
         raise ValueError(
             f"TensorBoard's files are called events.out.tfevents...; {str(folder)!r} holds none. "
             "Write some first, e.g. with lab.launch(scaling.monitored, folder, ranks=2)"
         )
+    _check_installed()
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder))

@@ -8,6 +8,7 @@ scaling.compare()      # both curves of efficiency
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from reprlib import repr as brief
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from labkit import words
@@ -77,6 +78,14 @@ class Scaled(Shown):
     """where it comes from"""
     machine: str = ""
     """which one, if it was measured"""
+
+    def __post_init__(self) -> None:
+        check_word(self.kind, laws.KINDS, "a kind of scaling")
+        if not isinstance(self.spent, dict) or not self.spent:
+            raise ValueError(f"spent gives each number of ranks its Spent; got {brief(self.spent)}")
+        for ranks, spent in self.spent.items():
+            check_whole(1, 4096, ranks=ranks)
+            check_real(1e-9, 1e18, ideal_us=spent.ideal_us, step_us=spent.step_us)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -178,8 +187,6 @@ class Scaling(Experiment):
         if not isinstance(self.ranks, Iterable) or isinstance(self.ranks, str):
             raise ValueError(f"ranks are several numbers, e.g. (1, 2, 4); got {self.ranks!r}")
         object.__setattr__(self, "ranks", tuple(self.ranks))
-        for each in self.ranks:
-            check_whole(1, 4096, ranks=each)
         if 1 not in self.ranks or list(self.ranks) != sorted(set(self.ranks)):
             raise ValueError(f"ranks begin with 1 and grow, e.g. (1, 2, 4); got {self.ranks}")
         check_whole(1, 4096, batch=self.batch, num_steps=self.num_steps)
@@ -189,16 +196,20 @@ class Scaling(Experiment):
         check_real(0.0, 1e6, bucket_mb=self.bucket_mb)
         if self.hidden % 4:
             raise ValueError(f"the transformer has 4 heads; they do not divide {self.hidden}")
-        uneven = [each for each in self.ranks if self.kind == "strong" and self.batch % each]
-        if uneven:
-            raise ValueError(
-                f"a batch is dealt evenly; {self.batch} samples can't be for {uneven[0]} ranks. "
-                f"Take a multiple of {uneven[0]}"
-            )
+        for each in self.ranks:
+            self.samples(each)
 
     def samples(self, ranks: int) -> int:
-        """Of each rank in a step."""
-        return self.batch // ranks if self.kind == "strong" else self.batch
+        """Of each rank in a step. Raises ValueError for ranks that can't share the batch evenly."""
+        check_whole(1, 4096, ranks=ranks)
+        if self.kind == "weak":
+            return self.batch
+        if self.batch % ranks:
+            raise ValueError(
+                f"a batch is dealt evenly; {self.batch} samples can't be for {ranks} ranks. Take a "
+                f"multiple of {ranks}"
+            )
+        return self.batch // ranks
 
     # --- what theory says ---
 

@@ -27,8 +27,8 @@ from labkit.pipeline import step as pipeline_step
 from labkit.planner import card_picture, need, strategies
 from labkit.planner.plan import cluster, layout, plan, search, shape, stacks
 from labkit.planner.trust import rows as published
+from labkit.scaling import aims, series, tuning_run
 from labkit.scaling import recorded as scaling_recorded
-from labkit.scaling import series, targets, tuning_run
 from labkit.scaling.input import feeding
 from labkit.sharding import moments, partition, states
 from labkit.sharding import step as sharding_step
@@ -146,7 +146,7 @@ def experiments() -> dict[type, list]:
     found[experiment.Experiment] = every
     found[series.Scaled] = [series.Scaling().predict(), scaling_recorded.scaled("weak")]
     found[series.Spent] = [found[series.Scaled][0].spent[1]]
-    found[targets.Target] = targets.targets(found[series.Scaled][0])
+    found[aims.Target] = aims.targets(found[series.Scaled][0])
     found[tuning_run.Setting] = tuning_run.settings(2)
     return found
 

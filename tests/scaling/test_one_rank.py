@@ -24,8 +24,7 @@ def test_an_mfu_is_what_a_step_does_of_what_the_device_can():
 def test_a_pretend_device_has_nothing_to_compile_for_and_says_so(monkeypatch):
     monkeypatch.setattr(peak_run, "has_accelerator", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    found = peak_run.utilization(hidden=16, layers=1, batch=1, compiled=True)
-    assert "pretend device" in found["why_not"] and "compile_s" not in found
+    assert "pretend device" in peak_run.obstacle()
 
 
 def test_what_is_kept_grows_in_a_line_and_recomputation_keeps_less():
@@ -44,6 +43,7 @@ def test_a_setting_that_does_not_fit_ends_before_its_backward():
 
 
 @pytest.mark.again
+@pytest.mark.alone
 def test_tuning_predicts_bytes_and_finds_the_fastest_that_fits():
     rows = tuning_run.tune(16, 450_000, call_ms=30.0)
     assert rows[0]["recompute"] and rows[0]["microbatch"] == 8
@@ -67,6 +67,5 @@ def test_rank_0_writes_what_all_ranks_agree_on(tmp_path):
 
 
 def test_a_folder_without_scalars_is_refused(tmp_path):
-    words = "holds none" if HAS_TENSORBOARD else "not installed"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match="holds none"):
         scalars_run.read(tmp_path)

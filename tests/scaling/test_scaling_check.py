@@ -95,6 +95,7 @@ def test_a_feed_that_is_no_prefetch_is_told(answer, state, words):
 
 @pytest.mark.real
 @pytest.mark.again
+@pytest.mark.alone
 def test_the_largest_that_fits_of_each_kind_passes():
     verdict = check.tune(largest_of_each)
     assert verdict.state == "passed", verdict

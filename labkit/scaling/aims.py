@@ -6,12 +6,10 @@
 good aims for a cluster. What a run of ours can't say it is not made to say.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from labkit.scaling.series import Scaled
 from labkit.words import say
-
-if TYPE_CHECKING:
-    from labkit.scaling.series import Scaled
 
 SCALING = 0.80
 BUSY = 0.85
@@ -30,7 +28,7 @@ class Target(NamedTuple):
     """yes, no, or why it can't be said"""
 
 
-def targets(found: "Scaled", *, recovery_s: float | None = None) -> list[Target]:
+def targets(found: Scaled, *, recovery_s: float | None = None) -> list[Target]:
     """The four aims, against a step on the most ranks that ``found`` has and, if it was measured,
     the seconds from a failure to the first step after it."""
     lost = found.lost()
@@ -53,7 +51,7 @@ def _share(target: str, measured: float, bound: float, below: bool = False) -> T
     return Target(target, f"{measured:.1%}", say("yes") if met else say("no"))
 
 
-def _busy(found: "Scaled", busy: float) -> Target:
+def _busy(found: Scaled, busy: float) -> Target:
     """Where layers are asleep, a device is busy by statement, and only the share counts."""
     told = _share(say("devices busy above {share:.0%}", share=BUSY), busy, BUSY)
     if "paced" not in found.badge and not found.badge.startswith("simulated"):
